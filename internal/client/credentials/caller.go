@@ -1,4 +1,4 @@
-package caller
+package credentials
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/budget"
 )
 
 // A Caller is who is at the other end.

@@ -1,4 +1,4 @@
-package caller
+package credentials
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // A Home is where a process lives: its namespaces and its root directory. A user number

@@ -1,4 +1,4 @@
-package caller
+package credentials
 
 import (
 	"bufio"
@@ -12,7 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/memory"
 )
 
 // An Identity is what we hold of a process that introduced itself: not its number, which
@@ -40,15 +41,21 @@ type Identity struct {
 	Pidfd  int      // -1: there is none
 	Memory *os.File // of the address space; nil: it is not ours to touch, and
 	Why    error    // this is why
+	// Mappings are those of the address space; nil: they cannot be read.
+	Mappings *memory.Mappings
 }
 
 // Identify opens what there is of the process behind c.
 func Identify(c syscall.Conn, who *Caller) (id Identity) {
 	id.Pidfd = openPidfd(c, who)
-	id.Memory, id.Why = openMemory(who)
+	id.Memory, id.Mappings, id.Why = openMemory(who)
 	// The number may have become another process's while we opened things by it.
 	if id.Memory != nil && id.Pidfd >= 0 && exited(id.Pidfd) {
 		id.Memory.Close()
+		if id.Mappings != nil {
+			id.Mappings.Close()
+			id.Mappings = nil
+		}
 		id.Memory, id.Why = nil, errors.New("the process has ended")
 	}
 	return id
@@ -78,24 +85,29 @@ func openPidfd(c syscall.Conn, who *Caller) int {
 // exited reports whether the process behind a pidfd has ended.
 func exited(pidfd int) bool { return protocol.Ready(pidfd) }
 
-// openMemory opens the process's memory and checks that it is the caller's own.
-func openMemory(who *Caller) (*os.File, error) {
+// openMemory opens the process's memory, and its mappings, and checks that they are the
+// caller's own.
+func openMemory(who *Caller) (*os.File, *memory.Mappings, error) {
 	if who.Pid <= 0 {
-		return nil, errors.New("it is in a pid namespace that the daemon cannot see into")
+		return nil, nil, errors.New("it is in a pid namespace that the daemon cannot see into")
 	}
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
-		return nil, errors.New("/proc in the daemon's mount namespace is that of another pid namespace")
+		return nil, nil, errors.New("/proc in the daemon's mount namespace is that of another pid namespace")
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", who.Pid), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("the kernel does not let the daemon (uid %d) into memory of uid %d: %w", os.Geteuid(), who.UID, err)
+		return nil, nil, fmt.Errorf("the kernel does not let the daemon (uid %d) into memory of uid %d: %w", os.Geteuid(), who.UID, err)
 	}
 	f := os.NewFile(uintptr(fd), "foreign memory")
+	maps, _ := memory.OpenMappings(who.Pid, who.UID) // nil: shared memory is foreign
 	if err := checkOwner(who); err != nil {
 		f.Close()
-		return nil, err
+		if maps != nil {
+			maps.Close()
+		}
+		return nil, nil, err
 	}
-	return f, nil
+	return f, maps, nil
 }
 
 // checkOwner makes sure that the process is, through and through, of the user who

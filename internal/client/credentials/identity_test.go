@@ -1,4 +1,4 @@
-package caller
+package credentials
 
 import (
 	"bufio"
@@ -71,11 +71,12 @@ func (c *child) mapped(t *testing.T) int64 {
 func TestForeignMemoryAfterExec(t *testing.T) {
 	c := startChild(t, "/bin/sh", "-c", "echo runs; read x; exec sh -c 'echo again; read y'")
 	c.out.Scan()
-	f, err := openMemory(&c.Caller)
+	f, maps, err := openMemory(&c.Caller)
 	if err != nil {
 		t.Fatalf("the memory of a process of the same user: %v", err)
 	}
 	defer f.Close()
+	defer maps.Close()
 	at := c.mapped(t)
 	var b [16]byte
 	if n, err := f.ReadAt(b[:], at); n != len(b) {
@@ -99,7 +100,7 @@ func TestForeignMemoryAfterExec(t *testing.T) {
 func TestForeignMemoryRefused(t *testing.T) {
 	refused := func(t *testing.T, who Caller, why string) {
 		t.Helper()
-		f, err := openMemory(&who)
+		f, _, err := openMemory(&who)
 		if err == nil {
 			f.Close()
 			t.Fatal("the memory could be opened")

@@ -1,4 +1,4 @@
-package caller
+package credentials
 
 import (
 	"os"
@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // soPeerPidfd is SO_PEERPIDFD (Linux 6.5): the pidfd of the process that connected,

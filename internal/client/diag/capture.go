@@ -1,8 +1,8 @@
-package inspect
+package diag
 
 import (
-	"vrdma/internal/link"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // capturePiece is how much of a capture file goes into one message.
@@ -37,7 +37,7 @@ func (d *Desk) serveCapture(c *protocol.Conn, outer bool) {
 	}
 	defer d.capturing.Store(false)
 	w := captureWriter{c, make(chan struct{})}
-	tap, err := link.NewTap(w)
+	tap, err := roce.NewTap(w)
 	if err != nil {
 		d.cfg.Log.Error("cannot capture", "error", err)
 		c.SendJSON(protocol.ControlReply{Error: err.Error()})

@@ -1,23 +1,23 @@
-package inspect
+package diag
 
 import (
 	"strings"
 	"sync"
 	"time"
 
-	"vrdma/internal/devicetree"
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/meter"
-	"vrdma/internal/nic"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/device/sysfs"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
 // A Census reads what all NICs of a daemon count, for the meter. NICs that leave the table are
 // read once more.
 type Census struct {
 	loop MeteredLoop
-	nics *vnic.Table
+	nics *registry.Table
 	look throttle
 
 	reading sync.Mutex // held while it reads; before mu
@@ -25,15 +25,15 @@ type Census struct {
 
 	mu sync.Mutex
 	// Guarded by mu:
-	gone    []*vnic.NIC   // those that have left since the last reading
-	retired nic.Counters  // of those that were read after they had left
-	sum     nic.Counters  // of all, when they were read last
-	link    link.Counters // then
+	gone    []*registry.NIC // those that have left since the last reading
+	retired nic.Counters    // of those that were read after they had left
+	sum     nic.Counters    // of all, when they were read last
+	link    roce.Counters   // then
 }
 
 // A copied is what a NIC had counted, and when.
 type copied struct {
-	of      *vnic.NIC
+	of      *registry.NIC
 	idle    bool // it was, and had this mark
 	mark    nic.Mark
 	counted nic.Counters
@@ -51,9 +51,9 @@ type MeteredLoop interface {
 }
 
 // NewCensus makes one that is told who leaves.
-func NewCensus(l MeteredLoop, nics *vnic.Table) *Census {
+func NewCensus(l MeteredLoop, nics *registry.Table) *Census {
 	c := &Census{loop: l, nics: nics}
-	nics.OnRemove(func(n *vnic.NIC) {
+	nics.OnRemove(func(n *registry.NIC) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.gone = append(c.gone, n)
@@ -112,7 +112,7 @@ func (c *Census) Read() []meter.Reading {
 		}
 		out = append(out, r)
 	}
-	var l link.Counters
+	var l roce.Counters
 	var at time.Time
 	c.look.look(c.loop, func() { l, at = c.loop.LinkCounters(), time.Now() })
 	c.mu.Lock()
@@ -124,7 +124,7 @@ func (c *Census) Read() []meter.Reading {
 }
 
 // addFrames adds what has passed the NIC's port in the switch.
-func addFrames(u *meter.Usage, f vnic.Frames) {
+func addFrames(u *meter.Usage, f registry.Frames) {
 	u[meter.FramesOut], u[meter.FrameBytesOut] = f.Sent, f.SentBytes
 	u[meter.FramesIn], u[meter.FrameBytesIn] = f.Rcvd, f.RcvdBytes
 	u[meter.FrameTime] = f.Time
@@ -134,7 +134,7 @@ func addFrames(u *meter.Usage, f vnic.Frames) {
 }
 
 // copy reads what a NIC has counted, unless nobody has used it since it was read into to.
-func (c *Census) copy(to *copied, v *vnic.NIC, at time.Time) {
+func (c *Census) copy(to *copied, v *registry.NIC, at time.Time) {
 	n := v.Device
 	mark, idle := n.Mark()
 	to.at = at
@@ -149,21 +149,21 @@ func (c *Census) copy(to *copied, v *vnic.NIC, at time.Time) {
 
 // Device is what all NICs together, those that are gone included, had counted when they were read
 // last.
-func (c *Census) Device() (nic.Counters, []devicetree.Counter) {
+func (c *Census) Device() (nic.Counters, []sysfs.Counter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.sum, devicetree.Counters(c.sum, c.link)
+	return c.sum, sysfs.Counters(c.sum, c.link)
 }
 
 // Overlay is what was counted of virtual networks between hosts, when it was read last.
-func (c *Census) Overlay() link.OverlayCounters {
+func (c *Census) Overlay() roce.OverlayCounters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.link.Overlay
 }
 
 // nobodys is what was dropped before it was known for whom it was.
-func nobodys(l *link.Counters) (u meter.Usage) {
+func nobodys(l *roce.Counters) (u meter.Usage) {
 	o := &l.Overlay
 	u[meter.Drops(nic.DropSpoof)] = l.FromSelf + o.Spoofed + o.NotMember + o.Strangers + o.Unsealed
 	u[meter.Drops(nic.DropNoNIC)] = l.Nowhere + l.SendErrors + l.NoSource + o.NotHere + o.NoNetwork
@@ -175,7 +175,7 @@ func nobodys(l *link.Counters) (u meter.Usage) {
 
 // KeyOf is whose a NIC is: its name is TENANT/NAME, its network TENANT/NETWORK; the default ones
 // have no slash.
-func KeyOf(n *vnic.NIC) meter.Key {
+func KeyOf(n *registry.NIC) meter.Key {
 	k := meter.Key{Tenant: n.Name, Network: n.Network, NIC: n.Name}
 	if t, name, declared := n.Whose(); declared {
 		k.Tenant, k.NIC = t, name

@@ -1,4 +1,4 @@
-package inspect
+package diag
 
 import (
 	"fmt"
@@ -6,19 +6,20 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/hosts"
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/meter"
-	"vrdma/internal/nic"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/peers"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
 // atOnce is a loop that runs everything where it is asked to.
 type atOnce struct {
 	asked int
 	took  time.Duration
-	link  link.Counters
+	link  roce.Counters
 	out   map[*nic.NIC]ib.Time // throttled
 }
 
@@ -29,15 +30,15 @@ func (l *atOnce) Do(f func()) error {
 	return nil
 }
 
-func (l *atOnce) SetTap(*link.Tap)                        {}
-func (l *atOnce) LinkCounters() link.Counters             { return l.link }
-func (l *atOnce) Peers() ([]hosts.Status, hosts.Counters) { return nil, hosts.Counters{} }
+func (l *atOnce) SetTap(*roce.Tap)                        {}
+func (l *atOnce) LinkCounters() roce.Counters             { return l.link }
+func (l *atOnce) Peers() ([]peers.Status, peers.Counters) { return nil, peers.Counters{} }
 
 func (l *atOnce) Throttled(n *nic.NIC) (out, in ib.Time) { return l.out[n], 0 }
 
 // For how long caps held a NIC up is counted.
 func TestThrottled(t *testing.T) {
-	loop, tab, m := &atOnce{out: make(map[*nic.NIC]ib.Time)}, vnic.NewTable(), meter.New()
+	loop, tab, m := &atOnce{out: make(map[*nic.NIC]ib.Time)}, registry.NewTable(), meter.New()
 	c := NewCensus(loop, tab)
 	slow := putNIC(t, tab, "red/slow", "red/net")
 	putNIC(t, tab, "red/web", "red/net")
@@ -56,9 +57,9 @@ func TestThrottled(t *testing.T) {
 	}
 }
 
-func putNIC(t *testing.T, tab *vnic.Table, name, network string) *vnic.NIC {
+func putNIC(t *testing.T, tab *registry.Table, name, network string) *registry.NIC {
 	t.Helper()
-	n := &vnic.NIC{Name: name, Network: network, Device: nic.New(nic.Config{Name: "rxe0"})}
+	n := &registry.NIC{Name: name, Network: network, Device: nic.New(nic.Config{Name: "rxe0"})}
 	if err := tab.Add(n); err != nil {
 		t.Fatal(err)
 	}
@@ -69,10 +70,10 @@ func putNIC(t *testing.T, tab *vnic.Table, name, network string) *vnic.NIC {
 // NICs, and so are the device's.
 func TestCensus(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 3))
-	loop, tab, m := &atOnce{}, vnic.NewTable(), meter.New()
+	loop, tab, m := &atOnce{}, registry.NewTable(), meter.New()
 	c := NewCensus(loop, tab)
 	c.look.next = time.Time{}
-	var all []*vnic.NIC
+	var all []*registry.NIC
 	truth := map[string]uint64{}
 	now, want := time.Unix(1_700_000_000, 0), uint64(0)
 	for step := range 300 {
@@ -120,11 +121,11 @@ func TestCensus(t *testing.T) {
 
 // TestCensusOfFrames: what passes a NIC's port is its tenant's, also what passed before the NIC went, and none of the device's.
 func TestCensusOfFrames(t *testing.T) {
-	loop, tab, m := &atOnce{}, vnic.NewTable(), meter.New()
+	loop, tab, m := &atOnce{}, registry.NewTable(), meter.New()
 	c := NewCensus(loop, tab)
 	n := putNIC(t, tab, "red/a", "red/net")
-	var passed vnic.Frames
-	n.Frames = func() vnic.Frames { return passed }
+	var passed registry.Frames
+	n.Frames = func() registry.Frames { return passed }
 	read := func() meter.Usage {
 		t.Helper()
 		c.look.next = time.Time{}
@@ -137,7 +138,7 @@ func TestCensusOfFrames(t *testing.T) {
 		t.Fatal("the NIC is not there")
 		return meter.Usage{}
 	}
-	passed = vnic.Frames{Sent: 1, SentBytes: 60, Rcvd: 2, RcvdBytes: 3000}
+	passed = registry.Frames{Sent: 1, SentBytes: 60, Rcvd: 2, RcvdBytes: 3000}
 	passed.Drops[nic.DropSpoof] = 5
 	read()
 	n.Device.Drop(nic.DropSpoof, 2)
@@ -157,7 +158,7 @@ func TestCensusOfFrames(t *testing.T) {
 
 // The loop is asked for a bounded number of NICs at a time.
 func TestCensusInPieces(t *testing.T) {
-	loop, tab := &atOnce{}, vnic.NewTable()
+	loop, tab := &atOnce{}, registry.NewTable()
 	const nics = 300
 	for i := range nics {
 		putNIC(t, tab, fmt.Sprint("red/n", i), "red/net")
@@ -170,15 +171,27 @@ func TestCensusInPieces(t *testing.T) {
 	}
 }
 
+// administrator is a server without clients, whose callers administer the tenant of this name.
+type administrator string
+
+func (administrator) Sessions() []Session                   { return nil }
+func (administrator) Programs() []Program                   { return nil }
+func (administrator) Recount()                              {}
+func (administrator) NICs(*View) []protocol.NICDoor         { return nil }
+func (administrator) Containers() map[*registry.NIC]string  { return nil }
+func (administrator) Listening()                            {}
+func (administrator) Overdrawn(error)                       {}
+func (a administrator) Administers(_ *View, of string) bool { return of == string(a) }
+
 // Who is not the owner sees the NIC that it can reach, and no trace of others.
 func TestUsageOfOthers(t *testing.T) {
-	loop, tab := &atOnce{}, vnic.NewTable()
+	loop, tab := &atOnce{}, registry.NewTable()
 	web, db := putNIC(t, tab, "red/web", "red/net"), putNIC(t, tab, "red/db", "red/net")
 	blue := putNIC(t, tab, "blue/web", "blue/net")
-	for _, n := range []*vnic.NIC{web, db, blue} {
+	for _, n := range []*registry.NIC{web, db, blue} {
 		n.Device.Drop(nic.DropKey, 1)
 	}
-	d := New(Config{Loop: loop, NICs: tab, Clerk: meter.NewClerk(meter.New(), NewCensus(loop, tab).Read, nil)})
+	d := New(Config{Loop: loop, Clients: administrator(""), NICs: tab, Clerk: meter.NewClerk(meter.New(), NewCensus(loop, tab).Read, nil)})
 	if got := d.used(&View{NIC: web}); len(got) != 1 || got[0].NIC != "web" || got[0].Tenant != "red" || got[0].Network != "net" {
 		t.Errorf("at the door of red/web: %+v", got)
 	}
@@ -188,7 +201,7 @@ func TestUsageOfOthers(t *testing.T) {
 	if got := d.used(&View{Tenants: true, NIC: web}); len(got) != 0 {
 		t.Errorf("at the tenants' socket somebody who administers none: %+v", got)
 	}
-	d.cfg.Administers = func(_ *View, tenant string) bool { return tenant == "red" }
+	d.cfg.Clients = administrator("red")
 	if got := d.used(&View{Tenants: true}); len(got) != 2 || got[0].NIC != "db" || got[1].NIC != "web" || got[0].Tenant != "red" {
 		t.Errorf("at the tenants' socket an administrator of red: %+v", got)
 	}
@@ -202,7 +215,7 @@ func TestUsageOfOthers(t *testing.T) {
 
 // TestCensusOfIdle: what a NIC counts while nobody has it open is seen, too.
 func TestCensusOfIdle(t *testing.T) {
-	loop, tab := &atOnce{}, vnic.NewTable()
+	loop, tab := &atOnce{}, registry.NewTable()
 	c := NewCensus(loop, tab)
 	n := putNIC(t, tab, "red/web", "red/net")
 	other := putNIC(t, tab, "red/db", "red/net")
@@ -227,9 +240,9 @@ func TestCensusOfIdle(t *testing.T) {
 
 // BenchmarkCensus1000 is the loop's time for one scrape of a thousand NICs.
 func BenchmarkCensus1000(b *testing.B) {
-	loop, tab := &atOnce{}, vnic.NewTable()
+	loop, tab := &atOnce{}, registry.NewTable()
 	for i := range 1000 {
-		n := &vnic.NIC{Name: fmt.Sprint("red/n", i), Network: "red/net", Device: nic.New(nic.Config{Name: "rxe0"})}
+		n := &registry.NIC{Name: fmt.Sprint("red/n", i), Network: "red/net", Device: nic.New(nic.Config{Name: "rxe0"})}
 		if err := tab.Add(n); err != nil {
 			b.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package inspect
+package diag
 
 // Connections by label: what `vrdma run --sockets` asks when its program has ended.
 

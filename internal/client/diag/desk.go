@@ -1,4 +1,4 @@
-package inspect
+package diag
 
 import (
 	"log/slog"
@@ -7,16 +7,16 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/devicetree"
-	"vrdma/internal/hosts"
-	"vrdma/internal/link"
-	"vrdma/internal/meter"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/device/sysfs"
+	"vrdma.dev/vrdma/internal/net/peers"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
 // Loop is the engine as those see it who look.
@@ -25,11 +25,11 @@ type Loop interface {
 	Do(f func()) error
 	// SetTap has every packet recorded; nil ends that. It and the ones below are called
 	// on the loop only.
-	SetTap(t *link.Tap)
+	SetTap(t *roce.Tap)
 	// LinkCounters counts what passed to and from other hosts.
-	LinkCounters() link.Counters
+	LinkCounters() roce.Counters
 	// Peers are the other hosts that are known.
-	Peers() ([]hosts.Status, hosts.Counters)
+	Peers() ([]peers.Status, peers.Counters)
 }
 
 // Clients are those whom the daemon serves; the front door knows them.
@@ -40,13 +40,27 @@ type Clients interface {
 	Recount()
 	// NICs are those that a view's caller may open, or all that there are.
 	NICs(v *View) []protocol.NICDoor
+	// Containers are the names of the containers and virtual machines that have NICs.
+	Containers() map[*registry.NIC]string
+	// Listening is called when a tool has begun or ended to listen to a trace.
+	Listening()
+	// Overdrawn reports that a tool has reached a limit.
+	Overdrawn(err error)
+	// Administers reports whether the view's caller administers a tenant.
+	Administers(v *View, tenant string) bool
+}
+
+// Store is the store of declared objects.
+type Store interface {
+	// StoreStatus is the state of a store that several hosts share; nil: this host has a store of its own.
+	StoreStatus() *protocol.StoreStatus
 }
 
 // A Session is an opened device.
 type Session struct {
 	ID       uint64
-	Of       *caller.Caller
-	NIC      *vnic.NIC
+	Of       *credentials.Caller
+	NIC      *registry.NIC
 	Device   *nic.Session
 	Opened   time.Time
 	Commands uint64
@@ -54,8 +68,8 @@ type Session struct {
 
 // A Program is a process that is served.
 type Program struct {
-	Of  *caller.Caller
-	NIC *vnic.NIC
+	Of  *credentials.Caller
+	NIC *registry.NIC
 	CM  *rdmacm.Client // nil: it has nothing of the connection manager
 }
 
@@ -64,27 +78,16 @@ type Config struct {
 	Loop    Loop
 	Clients Clients
 	Budget  *budget.Ledger // nil: nothing is bounded
-	NICs    *vnic.Table
+	NICs    *registry.Table
 	Clerk   *meter.Clerk // nil: nothing is metered
-	// Administers reports whether who looks administers a tenant; nil: nobody does.
-	Administers func(v *View, tenant string) bool
-	Log         *slog.Logger
-	Version     string // of the program
-	Owner       int    // uid of the daemon
+	Log     *slog.Logger
+	Version string // of the program
+	Owner   int    // uid of the daemon
 	// Control is the path of the control socket; "": there is none.
 	Control string
-	// Listening is called when a tool has begun or ended to listen to a trace.
-	Listening func()
-	// Overdrawn is told of a limit that somebody has met.
-	Overdrawn func(error)
-	// Objects answers a question about declared objects (package control); nil: nobody does.
-	Objects func(c *protocol.Conn, v *View)
-	// Store is how it stands with a store that other hosts share; nil, or what it returns: there
-	// is none.
-	Store func() *protocol.StoreStatus
-	// Containers are the containers that have NICs, as people call them; nil: nobody knows.
-	Containers func() map[*vnic.NIC]string
-	// Stop is called, once, when the owner asks the daemon to end; nil: it does not.
+	Store   Store // nil: there is none
+	// Stop is called, once, when the owner asks the daemon to end; nil: it does not end. It is a function, like a
+	// context.CancelFunc, because it has no other use than this call.
 	Stop func()
 }
 
@@ -109,7 +112,7 @@ func New(c Config) *Desk { return &Desk{cfg: c, started: time.Now()} }
 
 // A View is who looks, and from where.
 type View struct {
-	Who  *caller.Caller
+	Who  *credentials.Caller
 	Conn syscall.Conn // by which it came
 	All  bool         // the daemon's owner at the control socket: sees everybody
 	// Tenants: it came in at the tenants' socket, and asks about declared objects, and about
@@ -117,8 +120,8 @@ type View struct {
 	Tenants bool
 	// Resident: it lives where the daemon lives.
 	Resident bool
-	NIC      *vnic.NIC // the device that is described; nil: the daemon has no default one
-	Socket   string    // where it is found
+	NIC      *registry.NIC // the device that is described; nil: the daemon has no default one
+	Socket   string        // where it is found
 }
 
 // session reports whether a session is in the view. Whoever does not see all sees, of the
@@ -128,16 +131,16 @@ func (v *View) session(s *Session) bool { return v.All || s.NIC == v.NIC && s.Of
 func (v *View) program(p *Program) bool { return v.All || p.NIC == v.NIC && p.Of.SameUser(v.Who) }
 
 // Counters reads a NIC's counters for its device tree.
-func (d *Desk) Counters(n *vnic.NIC) []devicetree.Counter { return d.counters(n, &d.looks.tree) }
+func (d *Desk) Counters(n *registry.NIC) []sysfs.Counter { return d.counters(n, &d.looks.tree) }
 
-func (d *Desk) counters(n *vnic.NIC, t *throttle) []devicetree.Counter {
+func (d *Desk) counters(n *registry.NIC, t *throttle) []sysfs.Counter {
 	var c nic.Counters
-	var l link.Counters
+	var l roce.Counters
 	t.look(d.cfg.Loop, func() {
 		c = n.Counters()
-		if n.Network == vnic.HostNetwork { // what passes to and from other hosts is only theirs
+		if n.Network == registry.HostNetwork { // what passes to and from other hosts is only theirs
 			l = d.cfg.Loop.LinkCounters()
 		}
 	})
-	return devicetree.Counters(c, l)
+	return sysfs.Counters(c, l)
 }

@@ -1,4 +1,4 @@
-// Package inspect answers those who look at a daemon: tools (status, trace, capture,
+// Package diag answers those who look at a daemon: tools (status, trace, capture,
 // counts) and programs that ask over netlink what there is.
 //
 //	tool ── Desk.Serve ──┬── status    what there is, of whom
@@ -14,4 +14,4 @@
 //
 // The package holds no client and no socket: the front door hands it the connections, and
 // tells it, through Clients, who is being served.
-package inspect
+package diag

@@ -1,4 +1,4 @@
-package inspect
+package diag
 
 import (
 	"cmp"
@@ -7,22 +7,22 @@ import (
 	"os"
 	"slices"
 
-	"vrdma/internal/abitext"
-	"vrdma/internal/hosts"
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
-	"vrdma/internal/order"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/vnic"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/abi/abitext"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/peers"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // visible are the sessions in a view, oldest first.
 func (d *Desk) visible(v *View) []Session {
 	sessions := slices.DeleteFunc(d.cfg.Clients.Sessions(), func(s Session) bool { return !v.session(&s) })
-	order.SortFunc(sessions, func(a, b Session) int { return cmp.Or(a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(sessions, func(a, b Session) int { return cmp.Or(a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID)) })
 	return sessions
 }
 
@@ -37,11 +37,11 @@ func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 		d.device(&st, v)
 	}
 	// What the whole host does, and what all programs asked for, is nothing for a tenant.
-	if v.All || v.NIC != nil && v.NIC.Network == vnic.HostNetwork {
+	if v.All || v.NIC != nil && v.NIC.Network == registry.HostNetwork {
 		st.Refused = d.Refused.snapshot()
 		d.peers(&st, v.All)
 	}
-	if list := d.nics(v); len(list) > 1 || len(list) == 1 && list[0].NIC != vnic.Default {
+	if list := d.nics(v); len(list) > 1 || len(list) == 1 && list[0].NIC != registry.Default {
 		st.NICs = list
 	}
 
@@ -51,7 +51,7 @@ func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 		lines = d.cfg.Budget.Lines()
 		st.Control = d.cfg.Control
 		if d.cfg.Store != nil {
-			st.Store = d.cfg.Store()
+			st.Store = d.cfg.Store.StoreStatus()
 		}
 	}
 	for _, l := range lines {
@@ -92,9 +92,9 @@ var featureNames = []struct {
 // peers describes other hosts, to those who may see all, and counts what hosts told each
 // other.
 func (d *Desk) peers(st *protocol.Status, all bool) {
-	var list []hosts.Status
-	var c hosts.Counters
-	var o link.OverlayCounters
+	var list []peers.Status
+	var c peers.Counters
+	var o roce.OverlayCounters
 	d.looks.of(all).look(d.cfg.Loop, func() {
 		list, c = d.cfg.Loop.Peers()
 		o = d.cfg.Loop.LinkCounters().Overlay
@@ -108,9 +108,9 @@ func (d *Desk) peers(st *protocol.Status, all bool) {
 	if !all {
 		return
 	}
-	if o != (link.OverlayCounters{}) {
+	if o != (roce.OverlayCounters{}) {
 		for i, n := range o.Dropped() {
-			st.Counters["overlay_"+link.OverlayReasons[i]] = n
+			st.Counters["overlay_"+roce.OverlayReasons[i]] = n
 		}
 		st.Counters["overlay_questions"], st.Counters["overlay_news"] = o.Questions, o.News
 	}
@@ -126,7 +126,7 @@ func (d *Desk) peers(st *protocol.Status, all bool) {
 		}
 		st.Peers = append(st.Peers, p)
 	}
-	order.SortFunc(st.Peers, func(a, b protocol.PeerStatus) int {
+	slices.SortFunc(st.Peers, func(a, b protocol.PeerStatus) int {
 		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Address, b.Address))
 	})
 }
@@ -159,7 +159,7 @@ func (d *Desk) connections(v *View) []protocol.ConnectionStatus {
 			QPN: i.QPN, RemoteQPN: i.RemoteQPN, Groups: i.Groups,
 		})
 	}
-	order.SortFunc(out, func(a, b protocol.ConnectionStatus) int {
+	slices.SortFunc(out, func(a, b protocol.ConnectionStatus) int {
 		return cmp.Or(cmp.Compare(a.Pid, b.Pid), cmp.Compare(a.State, b.State), cmp.Compare(a.Local, b.Local), cmp.Compare(a.Remote, b.Remote))
 	})
 	return out
@@ -172,13 +172,17 @@ func (d *Desk) session(ses *Session, t *throttle) protocol.SessionStatus {
 	t.look(d.cfg.Loop, func() { in = ses.Device.Status() })
 	out := protocol.SessionStatus{
 		ID: ses.ID, NIC: ses.NIC.Name, Pid: ses.Of.Pid, UID: ses.Of.UID, Program: ses.Of.Program, Label: ses.Of.Label,
-		Opened: ses.Opened, Commands: ses.Commands, MRBytes: in.MRBytes,
+		Opened: ses.Opened, Commands: ses.Commands, MRBytes: in.MRBytes, Memory: usage(in.Usage),
 		Objects: protocol.ObjectCount{
 			PDs: in.PDs, MRs: in.MRs, MWs: in.MWs, CQs: in.CQs, QPs: len(in.QPs), SRQs: in.SRQs, AHs: in.AHs,
 			Channels: in.Chans,
 		},
 		QPs: []protocol.QPStatus{},
 	}
+	for _, r := range in.Regions {
+		out.Regions = append(out.Regions, protocol.RegionStatus{Handle: r.Handle, Length: r.Length, MemoryUsage: usage(r.Usage)})
+	}
+	slices.SortFunc(out.Regions, func(a, b protocol.RegionStatus) int { return cmp.Compare(a.Handle, b.Handle) })
 	for _, q := range in.QPs {
 		a := &q.Snapshot.Attr
 		qs := protocol.QPStatus{
@@ -190,6 +194,11 @@ func (d *Desk) session(ses *Session, t *throttle) protocol.SessionStatus {
 		}
 		out.QPs = append(out.QPs, qs)
 	}
-	order.SortFunc(out.QPs, func(a, b protocol.QPStatus) int { return cmp.Compare(a.Num, b.Num) })
+	slices.SortFunc(out.QPs, func(a, b protocol.QPStatus) int { return cmp.Compare(a.Num, b.Num) })
 	return out
+}
+
+// usage says how memory is reached, as tools are told.
+func usage(u memory.Usage) protocol.MemoryUsage {
+	return protocol.UsageOf(u.Own, u.Shared, u.Foreign, u.Why)
 }

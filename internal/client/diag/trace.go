@@ -1,4 +1,4 @@
-package inspect
+package diag
 
 import (
 	"maps"
@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // A Hub hands trace records to the tools that asked for them. While nobody does, a
@@ -29,7 +29,7 @@ type Subscriber struct {
 	Records chan protocol.TraceRecord
 
 	label string
-	who   *caller.Caller
+	who   *credentials.Caller
 	all   bool   // may see everybody's programs
 	lost  uint64 // guarded by the hub's mu
 }
@@ -37,7 +37,7 @@ type Subscriber struct {
 const traceQueue = 4096
 
 // Subscribe adds a tool that wants the programs with a label; "": all that it may see.
-func (h *Hub) Subscribe(label string, who *caller.Caller, all bool) *Subscriber {
+func (h *Hub) Subscribe(label string, who *credentials.Caller, all bool) *Subscriber {
 	s := &Subscriber{label: label, who: who, all: all, Records: make(chan protocol.TraceRecord, traceQueue)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,12 +61,12 @@ func (h *Hub) list() []*Subscriber {
 	return nil
 }
 
-func (s *Subscriber) wants(p *caller.Caller) bool {
+func (s *Subscriber) wants(p *credentials.Caller) bool {
 	return (s.all || s.who.NIC == p.NIC && s.who.SameUser(p)) && (s.label == "" || s.label == p.Label)
 }
 
 // Wants reports whether anybody listens to p.
-func (h *Hub) Wants(p *caller.Caller) bool {
+func (h *Hub) Wants(p *credentials.Caller) bool {
 	for _, s := range h.list() {
 		if s.wants(p) {
 			return true
@@ -76,7 +76,7 @@ func (h *Hub) Wants(p *caller.Caller) bool {
 }
 
 // Publish hands a record of p to whoever wants it.
-func (h *Hub) Publish(p *caller.Caller, r protocol.TraceRecord) {
+func (h *Hub) Publish(p *credentials.Caller, r protocol.TraceRecord) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.list() {

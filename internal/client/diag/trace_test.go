@@ -1,23 +1,23 @@
-package inspect
+package diag
 
 import (
 	"testing"
 	"time"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // TestTraceSlow shows that a tool that does not read loses records, not programs
 // time.
 func TestTraceSlow(t *testing.T) {
 	var h Hub
-	p := &caller.Caller{UID: 1, Label: "l"}
+	p := &credentials.Caller{UID: 1, Label: "l"}
 	if h.Wants(p) {
 		t.Error("somebody listens to an empty hub")
 	}
-	sub := h.Subscribe("l", &caller.Caller{UID: 1}, false)
-	if other := (&caller.Caller{UID: 2, Label: "l"}); h.Wants(other) {
+	sub := h.Subscribe("l", &credentials.Caller{UID: 1}, false)
+	if other := (&credentials.Caller{UID: 2, Label: "l"}); h.Wants(other) {
 		t.Error("a user sees another user's programs")
 	}
 	for range traceQueue + 10 {
@@ -39,8 +39,8 @@ func TestTraceSlow(t *testing.T) {
 // TestWantsNeverWaits: the loop asks while others publish, and waits for none of them.
 func TestWantsNeverWaits(t *testing.T) {
 	var h Hub
-	p := &caller.Caller{UID: 1}
-	sub := h.Subscribe("", &caller.Caller{UID: 1}, false)
+	p := &credentials.Caller{UID: 1}
+	sub := h.Subscribe("", &credentials.Caller{UID: 1}, false)
 	h.mu.Lock()
 	defer h.Unsubscribe(sub)
 	defer h.mu.Unlock()

@@ -1,4 +1,4 @@
-package inspect
+package diag
 
 import (
 	"os"
@@ -6,11 +6,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/meter"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
 // What NICs have used: for `vrdma top`, `vrdma usage` and the status. At a NIC's door one sees that
@@ -23,7 +23,7 @@ func (d *Desk) sees(v *View, k meter.Key) bool {
 	case v.All:
 		return true
 	case v.Tenants:
-		return d.cfg.Administers != nil && d.cfg.Administers(v, k.Tenant)
+		return d.cfg.Clients.Administers(v, k.Tenant)
 	}
 	return v.NIC != nil && KeyOf(v.NIC) == k
 }
@@ -49,10 +49,7 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 	d.cfg.Clerk.Refresh(fresh)
 	addresses, containers, roce := make(map[meter.Key][]string), make(map[meter.Key]string), make(map[meter.Key]string)
 	if d.cfg.NICs != nil {
-		var in map[*vnic.NIC]string
-		if d.cfg.Containers != nil {
-			in = d.cfg.Containers()
-		}
+		in := d.cfg.Clients.Containers()
 		for _, n := range d.cfg.NICs.All() {
 			var list []string
 			for _, g := range n.Device.Face().GIDs {
@@ -79,7 +76,7 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 }
 
 // whoseRoCE is as in protocol.NICStatus.
-func whoseRoCE(f vnic.Frames) string {
+func whoseRoCE(f registry.Frames) string {
 	switch {
 	case !f.Attached:
 		return ""
@@ -125,7 +122,7 @@ func (d *Desk) sendTop(c *protocol.Conn, v *View) error {
 			t.NICs = []protocol.NICStatus{}
 		}
 		// What the daemon does for all tenants is nothing for one of them.
-		if v.All || v.NIC != nil && v.NIC.Name == vnic.Default {
+		if v.All || v.NIC != nil && v.NIC.Name == registry.Default {
 			t.Pid, t.CPU = os.Getpid(), ProcessTime().Seconds()
 		}
 		return t
@@ -162,7 +159,7 @@ func (d *Desk) sendUsage(c *protocol.Conn, v *View, req *protocol.ControlRequest
 func (d *Desk) sendCharged(c *protocol.Conn, v *View, rows int, make func() any) error {
 	bill := budget.Bill{budget.State: 16<<10 + uint64(rows)*usageState}
 	if err := v.Who.Account.Charge(bill); err != nil {
-		d.cfg.Overdrawn(err)
+		d.cfg.Clients.Overdrawn(err)
 		return c.SendJSON(protocol.ControlReply{Error: err.Error()})
 	}
 	defer v.Who.Account.Refund(bill)

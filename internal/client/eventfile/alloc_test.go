@@ -1,6 +1,6 @@
 //go:build !race
 
-package eventsock
+package eventfile
 
 import "testing"
 

@@ -1,9 +1,9 @@
-// Package eventsock carries events to a process through a real file descriptor, one event a
+// Package eventfile carries events to a process through a real file descriptor, one event a
 // message, so that poll, epoll and O_NONBLOCK work on it unhooked.
 //
 // It is a socket pair. The daemon keeps a duplicate of the client's end as well, to take back
 // what nobody has read. Nothing that the client does with its end can make the daemon wait.
-package eventsock
+package eventfile
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package eventsock
+package eventfile
 
 import (
 	"os"

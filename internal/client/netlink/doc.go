@@ -1,4 +1,4 @@
-// Package rdmanl answers RDMA netlink: what a program asks the kernel over a socket of
+// Package netlink answers RDMA netlink: what a program asks the kernel over a socket of
 // NETLINK_RDMA. libibverbs and librdmacm find devices that way, and `rdma` of iproute2 shows
 // them:
 //
@@ -14,4 +14,4 @@
 // The package is pure: no socket, no clock, no goroutine. It never trusts a request: every
 // length is checked against the bytes that came, and no answer is longer than what every
 // reader has room for.
-package rdmanl
+package netlink

@@ -1,4 +1,4 @@
-package rdmanl
+package netlink
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package rdmanl
+package netlink
 
 // Netlink's own numbers: <linux/netlink.h>.
 const (

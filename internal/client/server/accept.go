@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -9,17 +9,17 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // An entrance is where connections come in.
 type entrance interface {
 	// account is whom a connection is charged to, held; nil: nobody.
-	account(who *caller.Caller) *budget.Account
+	account(who *credentials.Caller) *budget.Account
 	// converse is what happens on it.
-	converse(c *protocol.Conn, who caller.Caller) error
+	converse(c *protocol.Conn, who credentials.Caller) error
 }
 
 // accept accepts connections until l is closed; it then returns nil. Who comes when there is

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -8,10 +8,11 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/memory"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/events"
 )
 
 // What conversations take of the daemon, for their user's account. State is goroutines
@@ -20,7 +21,7 @@ var (
 	connectionBill = budget.Bill{budget.Files: 1, budget.State: 80 << 10}
 	// The memfd of registered memory, and the descriptors by which the process is
 	// watched and reached.
-	processBill = budget.Bill{budget.Files: 3, budget.State: 16 << 10}
+	processBill = budget.Bill{budget.Files: 4, budget.State: 16 << 10}
 	// A client that is no process is reached through a pair of sockets, one of which is duplicated for a
 	// moment, and its doorbell is open twice. Who relays has room for a message, too.
 	relayBill = budget.Bill{budget.Files: 3, budget.State: 72 << 10}
@@ -29,8 +30,8 @@ var (
 
 // recognise tells who has connected, as far as the kernel knows. The account is held
 // until leave.
-func (s *Server) recognise(u *net.UnixConn, at entrance) (caller.Caller, error) {
-	who, err := caller.Of(u)
+func (s *Server) recognise(u *net.UnixConn, at entrance) (credentials.Caller, error) {
+	who, err := credentials.Of(u)
 	if err != nil {
 		return who, refusal(syscall.EPERM, "cannot tell who is calling: %v", err)
 	}
@@ -41,7 +42,7 @@ func (s *Server) recognise(u *net.UnixConn, at entrance) (caller.Caller, error) 
 }
 
 // account is that of a user.
-func (s *Server) account(who *caller.Caller) *budget.Account {
+func (s *Server) account(who *credentials.Caller) *budget.Account {
 	switch {
 	case s.cfg.Budget == nil:
 		return nil
@@ -52,7 +53,7 @@ func (s *Server) account(who *caller.Caller) *budget.Account {
 }
 
 // enter charges a connection to its user.
-func (s *Server) enter(u *net.UnixConn, at entrance) (caller.Caller, error) {
+func (s *Server) enter(u *net.UnixConn, at entrance) (credentials.Caller, error) {
 	who, err := s.recognise(u, at)
 	if err != nil {
 		return who, err
@@ -66,7 +67,7 @@ func (s *Server) enter(u *net.UnixConn, at entrance) (caller.Caller, error) {
 }
 
 // leave undoes enter.
-func leave(who *caller.Caller) {
+func leave(who *credentials.Caller) {
 	who.Account.Refund(connectionBill)
 	who.Account.Drop()
 }
@@ -91,9 +92,7 @@ func (s *Server) overdrawn(err error) {
 	var e *budget.Error
 	if errors.As(err, &e) && s.warned.pass(e, time.Now()) {
 		s.log.Warn("a limit is reached", "error", fmt.Sprint(e), "asked", e.Asked)
-		if s.cfg.Overdrawn != nil {
-			s.cfg.Overdrawn(e)
-		}
+		s.cfg.Events.Record(events.Limit(e))
 	}
 }
 

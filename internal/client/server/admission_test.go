@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/budget"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // roomy limits nothing that a few clients need.
@@ -136,7 +136,7 @@ func TestSilentConnections(t *testing.T) {
 // TestProcessConnections: every PROCESS connection holds more than its socket.
 func TestProcessConnections(t *testing.T) {
 	l := roomy()
-	l.User[budget.Files] = 22
+	l.User[budget.Files] = 27
 	s, _ := sharedServer(t, l)
 	var err error
 	n := 0
@@ -144,7 +144,7 @@ func TestProcessConnections(t *testing.T) {
 		_, _, err = greetAs(t, s, attacker, protocol.Hello{Kind: protocol.KindProcess})
 	}
 	if n != 6 || !errors.Is(err, syscall.EMFILE) || !strings.Contains(err.Error(), "user 65534") {
-		t.Errorf("connection %d: %v, want the sixth of four descriptors each refused with EMFILE", n, err)
+		t.Errorf("connection %d: %v, want the sixth of five descriptors each refused with EMFILE", n, err)
 	}
 	open(t, s)
 }
@@ -285,7 +285,7 @@ func TestBudgetOfCommands(t *testing.T) {
 	}
 	const start = 1 << 32
 	c.fails("a region", legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, HCAVA: start, Length: 300 << 40, PDHandle: p}, nil, 12),
-		syscall.EFAULT, protocol.Extent{Start: start, Length: 300 << 40, Kind: protocol.ExtentShared, Prot: 3})
+		syscall.EFAULT, protocol.Extent{Start: start, Length: 300 << 40, Kind: protocol.ExtentOwn, Prot: 3})
 	c.dev.Close()
 	c.proc.Close()
 	eventually(t, "an empty account", func() bool { return ledger.Owner().Used() == budget.Bill{} })
@@ -306,7 +306,7 @@ func TestRecount(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := c.must(legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, HCAVA: start, Length: size, PDHandle: pd(c)}, nil, 12),
-			protocol.Extent{Start: start, Length: size, Kind: protocol.ExtentShared, Prot: 3})
+			protocol.Extent{Start: start, Length: size, Kind: protocol.ExtentOwn, Prot: 3})
 		c.must(legacy(abi.CmdDeregMR, &abi.DeregMR{MRHandle: u32(r, 0)}, nil, 0))
 		if err := unix.Fallocate(file, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, start, size); err != nil {
 			t.Fatal(err)

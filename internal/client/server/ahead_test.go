@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"bytes"
@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // A seer is a client of rdma_cm that is told ahead what it would ask.

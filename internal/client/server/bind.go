@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"cmp"
@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/device/registry"
 )
 
 // A NIC can be bound to a workload before any program of it runs, as an engine does through CNI: then no other
@@ -38,7 +38,7 @@ func (b *Binding) dead() bool {
 	if b.inode == "" {
 		return false // nobody can tell
 	}
-	now, err := caller.NamespaceAt(b.Path)
+	now, err := credentials.NamespaceAt(b.Path)
 	return err != nil || now != b.inode
 }
 
@@ -46,10 +46,10 @@ func (b *Binding) dead() bool {
 func stillThere(list []Binding) (out []*Binding) {
 	for i := range list {
 		b := list[i]
-		if at, err := caller.CookieAt(b.Path); err != nil || at != b.Cookie {
+		if at, err := credentials.CookieAt(b.Path); err != nil || at != b.Cookie {
 			continue // nobody would undo it
 		}
-		b.inode, _ = caller.NamespaceAt(b.Path) // it was there a moment ago
+		b.inode, _ = credentials.NamespaceAt(b.Path) // it was there a moment ago
 		if len(out) == 0 || out[0].Cookie == b.Cookie {
 			out = append(out, &b)
 		}
@@ -59,7 +59,7 @@ func stillThere(list []Binding) (out []*Binding) {
 
 // Bind binds a NIC. It fails if it is bound to another workload, or programs of another one use it, and still do after a
 // moment. To bind it again is no mistake.
-func (s *Server) Bind(n *vnic.NIC, b Binding) error {
+func (s *Server) Bind(n *registry.NIC, b Binding) error {
 	d := s.doorOf(n)
 	if d == nil {
 		return fmt.Errorf("NIC %s is not here", n.Name)
@@ -68,8 +68,8 @@ func (s *Server) Bind(n *vnic.NIC, b Binding) error {
 		return fmt.Errorf("NIC %s is for everybody who may open it: bind a declared one", n.Name)
 	}
 	b.Since = time.Now()
-	b.inode, _ = caller.NamespaceAt(b.Path)
-	if at, err := caller.CookieAt(b.Path); err == nil && at != b.Cookie {
+	b.inode, _ = credentials.NamespaceAt(b.Path)
+	if at, err := credentials.CookieAt(b.Path); err == nil && at != b.Cookie {
 		b.inode = "" // somebody else's by now: it says nothing of the workload
 	}
 	wait := cmp.Or(s.cfg.handover, handover)
@@ -111,7 +111,7 @@ func (d *door) bind(b *Binding) (holder string, err error) {
 
 // Unbind undoes Bind for the bindings of which gone says so, and returns how many they were. Programs that use the NIC go
 // on, unless one of the last bindings of their namespace ends them.
-func (s *Server) Unbind(gone func(n *vnic.NIC, b *Binding) bool) (count int) {
+func (s *Server) Unbind(gone func(n *registry.NIC, b *Binding) bool) (count int) {
 	s.mu.Lock()
 	doors := slices.Clone(s.doors)
 	s.mu.Unlock()
@@ -162,7 +162,7 @@ func (d *door) endWorkload(b *Binding) {
 
 // Bindings shows those that there are; those whose workload is gone go.
 func (s *Server) Bindings(show func(b *Binding)) {
-	s.Unbind(func(_ *vnic.NIC, b *Binding) bool {
+	s.Unbind(func(_ *registry.NIC, b *Binding) bool {
 		if b.dead() {
 			return true
 		}
@@ -185,13 +185,13 @@ func (d *door) boundElsewhere(workload uint64) *Binding {
 
 // containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is,
 // else the machine that it is the card of.
-func (s *Server) containers() map[*vnic.NIC]string {
+func (s *Server) containers() map[*registry.NIC]string {
 	s.mu.Lock()
 	doors := slices.Clone(s.doors)
 	s.mu.Unlock()
-	out := make(map[*vnic.NIC]string)
+	out := make(map[*registry.NIC]string)
 	if s.cfg.Machines != nil {
-		out = s.cfg.Machines()
+		out = s.cfg.Machines.Machines()
 	}
 	for _, d := range doors {
 		if name := d.container(); name != "" {

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -12,16 +12,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/registry"
 )
 
 // here is the cookie of this thread's network namespace, and a path that leads there.
 func here(t *testing.T) (cookie uint64, path string) {
 	t.Helper()
 	path = fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
-	cookie, err := caller.CookieAt(path)
+	cookie, err := credentials.CookieAt(path)
 	if err != nil {
 		t.Error(err)
 	}
@@ -79,7 +79,7 @@ func TestBind(t *testing.T) {
 	if _, err := enter(protocol.KindProcess); err != nil {
 		t.Errorf("the next workload: %v", err)
 	}
-	if count := s.Unbind(func(of *vnic.NIC, b *Binding) bool { return of == n && b.Name == "container db" }); count != 1 {
+	if count := s.Unbind(func(of *registry.NIC, b *Binding) bool { return of == n && b.Name == "container db" }); count != 1 {
 		t.Errorf("%d were unbound, want 1", count)
 	}
 	s.Bindings(func(b *Binding) { t.Errorf("left: %v", b) })
@@ -108,10 +108,10 @@ func TestNames(t *testing.T) {
 }
 
 func TestCookieAt(t *testing.T) {
-	if _, err := caller.CookieAt(os.DevNull); err == nil || !strings.Contains(err.Error(), "is no namespace") {
+	if _, err := credentials.CookieAt(os.DevNull); err == nil || !strings.Contains(err.Error(), "is no namespace") {
 		t.Errorf("a file: %v", err)
 	}
-	if _, err := caller.CookieAt("/nonexistent"); err == nil {
+	if _, err := credentials.CookieAt("/nonexistent"); err == nil {
 		t.Error("no file")
 	}
 }

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"bufio"
@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // pagesIn is how many bytes there are in a memfd.

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"encoding/binary"
@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/eventsock"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/routes"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/eventfile"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/net/routes"
 )
 
 // channelOf opens the rdma_cm device for a process; commands then go there.
@@ -139,7 +139,7 @@ func TestCMRefusals(t *testing.T) {
 
 // Where there is no way, the command fails; where nobody is, the event says so.
 func TestCMUnreachable(t *testing.T) {
-	s := testServerWith(t, Config{Doors: []Door{{NIC: &vnic.NIC{Routes: testRoutes{
+	s := testServerWith(t, Config{Doors: []Door{{NIC: &registry.NIC{Routes: testRoutes{
 		from: func(_, to netip.Addr) (netip.Addr, error) {
 			if to == netip.MustParseAddr("198.51.100.1") {
 				return netip.Addr{}, syscall.ENETUNREACH
@@ -184,7 +184,7 @@ func FuzzCM(f *testing.F) {
 	seed(ucm(abi.CMCmdCreateID, &abi.CMCreateID{UID: 1, Response: 1, PS: abi.PSUDP}, 4), resolve,
 		ucm(abi.CMCmdJoinIPMcast, &abi.CMJoinIPMcast{Addr: sockaddrOf("224.0.0.9:0"), Response: 1}, 4), event,
 		ucm(abi.CMCmdLeaveMcast, &abi.CMDestroyID{Response: 1}, 4), ucm(abi.CMCmdInitQPAttr, &abi.CMInitQPAttr{Response: 1, QPState: 1}, 144))
-	s := testServerWith(f, Config{Doors: []Door{{NIC: &vnic.NIC{Routes: routes.None{}}}}})
+	s := testServerWith(f, Config{Doors: []Door{{NIC: &registry.NIC{Routes: routes.None{}}}}})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var client *rdmacm.Client
 		ses := &cmSession{srv: s, nic: s.doors[0].NIC, proc: &process{}}
@@ -192,7 +192,7 @@ func FuzzCM(f *testing.F) {
 		s.loop.Do(func() {
 			client = s.doors[0].NIC.Manager.NewClient(1, "fuzz")
 			ses.ch, _ = client.NewChannel(func() (rdmacm.Signal, error) {
-				signal, client, err := eventsock.New()
+				signal, client, err := eventfile.New()
 				end = client
 				return signal, err
 			})

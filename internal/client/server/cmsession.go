@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -7,21 +7,21 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/caller"
-	"vrdma/internal/inspect"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/ucma"
-	"vrdma/internal/uverbs"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/ucma"
+	"vrdma.dev/vrdma/internal/client/uverbs"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/registry"
 )
 
 // A cmSession is one open of the rdma_cm device: an event channel. Like a session, it ends
 // with its connection.
 type cmSession struct {
 	srv  *Server
-	nic  *vnic.NIC
+	nic  *registry.NIC
 	proc *process
 	line Line
 	id   uint64
@@ -43,7 +43,7 @@ type cmSession struct {
 const maxChannels = 16384
 
 // serveRDMACM lives as long as the channel.
-func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who caller.Caller, d *door, h protocol.Hello) error {
+func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d *door, h protocol.Hello) error {
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
@@ -188,7 +188,7 @@ func (ses *cmSession) command(b []byte, reply *protocol.ReplyBuilder) syscall.Er
 	}
 	if traced && c.Errno != syscall.EAGAIN {
 		r := record(ses.proc, ses.id, c.Name(), start)
-		inspect.Outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
+		diag.Outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
 		ses.srv.desk.Trace.Publish(&ses.proc.Caller, r)
 	}
 	return c.Errno

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"encoding/binary"
@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 func storageOf(s string) (out abi.CMStorage) {

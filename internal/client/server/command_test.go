@@ -1,11 +1,11 @@
-package frontdoor
+package server
 
 import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // TestGolden holds where the rxe provider looks for what: the driver's part of each
@@ -100,7 +100,7 @@ func TestRegMR(t *testing.T) {
 	p := pd(c)
 	const start = 0x10_0000_0100
 	mr := &abi.RegMR{Response: respAddr, Start: start, Length: 5000, HCAVA: start, PDHandle: p, AccessFlags: abi.AccessLocalWrite}
-	shared := protocol.Extent{Start: start, Length: 5000, Kind: protocol.ExtentShared, Prot: 3}
+	shared := protocol.Extent{Start: start, Length: 5000, Kind: protocol.ExtentOwn, Prot: 3}
 	reg := func(change func(*abi.RegMR)) []byte {
 		m := *mr
 		change(&m)

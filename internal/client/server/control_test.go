@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 func TestStatus(t *testing.T) {

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/inspect"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // The control socket: who may stop the daemon and see everybody asks here. Where it is,
@@ -182,7 +182,7 @@ func (s *Server) serveTools() {
 type controlEntrance struct{ *Server }
 
 // converse serves one tool.
-func (e controlEntrance) converse(c *protocol.Conn, who caller.Caller) error {
+func (e controlEntrance) converse(c *protocol.Conn, who credentials.Caller) error {
 	s := e.Server
 	first, who, err := s.greetTool(c, who, "control")
 	if err != nil {
@@ -192,12 +192,12 @@ func (e controlEntrance) converse(c *protocol.Conn, who caller.Caller) error {
 		s.log.Warn("a process was refused at the control socket", "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
 		return err
 	}
-	return s.serveTool(c, inspect.View{Who: &who, Conn: c, All: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
+	return s.serveTool(c, diag.View{Who: &who, Conn: c, All: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
 }
 
 // greetTool takes the greeting of a tool at a socket that is no door. What it asks is about the
 // daemon's first door.
-func (s *Server) greetTool(c *protocol.Conn, who caller.Caller, socket string) (*door, caller.Caller, error) {
+func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket string) (*door, credentials.Caller, error) {
 	s.mu.Lock()
 	first := s.doors[0]
 	s.mu.Unlock()
@@ -209,7 +209,7 @@ func (s *Server) greetTool(c *protocol.Conn, who caller.Caller, socket string) (
 }
 
 // mayControl says why a process may not see and stop everything.
-func (s *Server) mayControl(who *caller.Caller) error {
+func (s *Server) mayControl(who *credentials.Caller) error {
 	if who.UID != s.uid && who.UID != 0 {
 		return refusal(syscall.EPERM, "only the daemon's own user (%d) and root may control it, not user %d", s.uid, who.UID)
 	}
@@ -217,7 +217,7 @@ func (s *Server) mayControl(who *caller.Caller) error {
 }
 
 // resident says why a process does not live where the daemon lives.
-func (s *Server) resident(who *caller.Caller) error {
+func (s *Server) resident(who *credentials.Caller) error {
 	if s.home.Err != nil {
 		return refusal(syscall.EPERM, "the daemon cannot tell where processes live (%v): stop it with kill %d", s.home.Err, os.Getpid())
 	}

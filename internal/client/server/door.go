@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -11,12 +11,12 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/devicetree"
-	"vrdma/internal/inspect"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/device/sysfs"
 )
 
 // A Door is a socket with one virtual NIC behind it. Whoever can connect to the socket can
@@ -25,14 +25,14 @@ type Door struct {
 	Socket string // PATH; the device tree lies in PATH.d/sys
 	// NIC is nil for the first door of a daemon that has no default NIC: who comes there is
 	// told so.
-	NIC *vnic.NIC
+	NIC *registry.NIC
 	// DirMode is the mode of the socket's directory if it has to be made; 0 means 0700.
 	DirMode fs.FileMode
 	// SocketMode is the socket's mode; 0 means 0600.
 	SocketMode fs.FileMode
 	// Admit says why a process may not use the NIC; nil: whoever can connect may. It is asked
 	// when a process introduces itself or looks, and not again for the devices that it opens.
-	Admit func(who *caller.Caller, conn syscall.Conn) error
+	Admit func(who *credentials.Caller, conn syscall.Conn) error
 	// Claim says why programs cannot use the NIC here and now, because it is on another host; nil:
 	// they can. It is asked when a process introduces itself, and may wait for a while.
 	Claim func() error
@@ -69,7 +69,7 @@ type door struct {
 	Door
 	srv      *Server
 	listener *net.UnixListener
-	tree     *devicetree.Tree
+	tree     *sysfs.Tree
 	ids      atomic.Uint64 // of sessions and event channels; of all doors together they would tell of others
 
 	attaching sync.Mutex // held while Attach or Detach is called; before mu
@@ -115,14 +115,14 @@ func (s *Server) openDoor(d Door) (*door, error) {
 
 // writeTree writes the device tree of the door's NIC beside its socket, or says where it will
 // be.
-func (d *door) writeTree(desk *inspect.Desk) error {
+func (d *door) writeTree(desk *diag.Desk) error {
 	if d.NIC == nil {
 		return nil
 	}
-	root, read := d.Socket+".d/sys", func() []devicetree.Counter { return desk.Counters(d.NIC) }
+	root, read := d.Socket+".d/sys", func() []sysfs.Counter { return desk.Counters(d.NIC) }
 	switch {
 	case d.Side:
-		d.tree = devicetree.Later(root, d.NIC.Device, d.DirMode, read)
+		d.tree = sysfs.Later(root, d.NIC.Device, d.DirMode, read)
 		go func() { // close waits for it; whoever connects before has it written at once
 			if err := d.tree.Write(); err != nil {
 				d.srv.log.Warn("a NIC has no device tree for containers", "nic", d.NIC.Name, "error", err)
@@ -169,7 +169,7 @@ func clearStale(socket string) error {
 	if err == nil {
 		defer u.Close()
 		who := "an unknown process"
-		if c, err := caller.Credentials(u); err == nil {
+		if c, err := credentials.Credentials(u); err == nil {
 			who = fmt.Sprintf("pid %d", c.Pid)
 		}
 		return fmt.Errorf("%s is served already, by %s: stop it, or choose another path with --socket", socket, who)

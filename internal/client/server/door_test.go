@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -10,17 +10,17 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
 )
 
 // twoDoors is a server with a second NIC, behind a door of its own. Nothing drives it: it
 // can be reached, but not used.
 func twoDoors(t *testing.T) (s *Server, second *door) {
 	t.Helper()
-	blue := &vnic.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
+	blue := &registry.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
 	s = testServerWith(t, Config{Doors: []Door{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue}}})
 	return s, s.doors[1]
 }
@@ -34,8 +34,8 @@ func TestDoorNamesItsNIC(t *testing.T) {
 		name string
 		ok   bool
 	}{
-		{s.doors[0], "", true}, {s.doors[0], vnic.Default, true}, {s.doors[0], "blue", false},
-		{second, "", true}, {second, "blue", true}, {second, vnic.Default, false}, {second, "b\x1b[2Jue", false},
+		{s.doors[0], "", true}, {s.doors[0], registry.Default, true}, {s.doors[0], "blue", false},
+		{second, "", true}, {second, "blue", true}, {second, registry.Default, false}, {second, "b\x1b[2Jue", false},
 	} {
 		for _, kind := range []protocol.Kind{protocol.KindProcess, protocol.KindControl, protocol.KindNetlink} {
 			conn, err := protocol.Dial(c.door.Socket, protocol.Hello{Kind: kind, VNIC: c.name})
@@ -98,10 +98,10 @@ func TestDoorsSeeTheirOwn(t *testing.T) {
 // look at it.
 func TestRecheckEndsLookers(t *testing.T) {
 	var shut atomic.Bool
-	blue := &vnic.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
+	blue := &registry.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
 	s := testServerWith(t, Config{Doors: []Door{{}, {
 		Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue,
-		Admit: func(*caller.Caller, syscall.Conn) error {
+		Admit: func(*credentials.Caller, syscall.Conn) error {
 			if shut.Load() {
 				return errors.New("not any more")
 			}

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -11,15 +11,15 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/registry"
 )
 
 // ownCookie is that of the namespace that the test is in.
 func ownCookie(t *testing.T) uint64 {
 	t.Helper()
-	cookie, err := caller.CookieAt("/proc/thread-self/ns/net")
+	cookie, err := credentials.CookieAt("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestContainerGone(t *testing.T) {
 	}
 	unbind := func(name string) {
 		t.Helper()
-		if n := s.Unbind(func(_ *vnic.NIC, b *Binding) bool { return b.Note == name }); n != 1 {
+		if n := s.Unbind(func(_ *registry.NIC, b *Binding) bool { return b.Note == name }); n != 1 {
 			t.Errorf("%s had %d bindings", name, n)
 		}
 	}
@@ -153,7 +153,7 @@ func TestEndsAmongOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := s.Unbind(func(*vnic.NIC, *Binding) bool { return true }); n != 2 {
+		if n := s.Unbind(func(*registry.NIC, *Binding) bool { return true }); n != 2 {
 			t.Errorf("%d bindings are gone, want 2", n)
 		}
 		if _, err := enter(protocol.KindProcess); !errors.Is(err, syscall.EBUSY) {

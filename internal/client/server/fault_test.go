@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"log/slog"
@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // TestFault: memory of a virtual machine is taken away while a session's goroutine uses it.
@@ -23,7 +23,7 @@ func TestFault(t *testing.T) {
 	}
 	defer unix.Munmap(mem)
 	s := &Server{log: slog.New(slog.DiscardHandler)}
-	s.guarded(nil, caller.Caller{}, func(*protocol.Conn, caller.Caller) error {
+	s.guarded(nil, credentials.Caller{}, func(*protocol.Conn, credentials.Caller) error {
 		mem[0] = 1
 		t.Error("there is memory")
 		return nil

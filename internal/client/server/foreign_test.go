@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"bytes"
@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/caller"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // TestForeignMemoryWhy: a program whose memory is not ours to touch is refused with EPERM, keeps
@@ -30,7 +30,7 @@ func TestForeignMemoryWhy(t *testing.T) {
 	s.mu.Unlock()
 	c.dev = dial(t, s, protocol.Hello{Kind: protocol.KindUverbs, Token: c.proc.Welcome.Token, Program: "prog"})
 	c.must(legacy(abi.CmdGetContext, &abi.GetContext{Response: respAddr}, nil, 8))
-	sub := s.desk.Trace.Subscribe("", &caller.Caller{UID: os.Getuid()}, true)
+	sub := s.desk.Trace.Subscribe("", &credentials.Caller{UID: os.Getuid()}, true)
 	defer s.desk.Trace.Unsubscribe(sub)
 	reg := func(kind uint32) ([]byte, protocol.Extent) {
 		const start = 0x7000_0000_0000
@@ -50,7 +50,7 @@ func TestForeignMemoryWhy(t *testing.T) {
 			break
 		}
 	}
-	command, extent = reg(protocol.ExtentShared)
+	command, extent = reg(protocol.ExtentOwn)
 	c.must(command, extent)
 }
 

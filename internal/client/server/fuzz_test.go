@@ -1,13 +1,13 @@
-package frontdoor
+package server
 
 import (
 	"encoding/binary"
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/memory"
-	"vrdma/internal/protocol"
-	"vrdma/internal/uverbs"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/uverbs"
+	"vrdma.dev/vrdma/internal/device/memory"
 )
 
 // FuzzCommand feeds a device a run of commands, each with its length before it, all
@@ -19,7 +19,7 @@ func FuzzCommand(f *testing.F) {
 		for _, c := range commands {
 			b = append(binary.LittleEndian.AppendUint16(b, uint16(len(c))), c...)
 		}
-		f.Add(b, uint64(4096), uint64(100), uint32(protocol.ExtentShared))
+		f.Add(b, uint64(4096), uint64(100), uint32(protocol.ExtentOwn))
 	}
 	create := func(typ uint8) []byte {
 		r := qpRequest(0, 0)

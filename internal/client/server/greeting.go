@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"crypto/rand"
@@ -10,16 +10,16 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/caller"
-	"vrdma/internal/inspect"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // guarded has a conversation; an error that it returns is told to the client. A panic
 // anywhere in it ends the conversation, not the daemon; so does a fault in memory of a virtual machine
 // whose owner made it shorter.
-func (s *Server) guarded(c *protocol.Conn, who caller.Caller, converse func(*protocol.Conn, caller.Caller) error) {
+func (s *Server) guarded(c *protocol.Conn, who credentials.Caller, converse func(*protocol.Conn, credentials.Caller) error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
@@ -32,12 +32,12 @@ func (s *Server) guarded(c *protocol.Conn, who caller.Caller, converse func(*pro
 }
 
 // converse implements entrance.
-func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
+func (d *door) converse(c *protocol.Conn, who credentials.Caller) error {
 	return d.talk(c, socketLine{c}, who)
 }
 
 // talk reads the greeting and serves whatever kind of conversation it opens.
-func (d *door) talk(c *protocol.Conn, l Line, who caller.Caller) error {
+func (d *door) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
 	s := d.srv
 	h, who, err := s.greeting(c, who, d)
 	if err != nil {
@@ -87,7 +87,7 @@ func (d *door) talk(c *protocol.Conn, l Line, who caller.Caller) error {
 	case protocol.KindGuest:
 		err = s.serveGuestCard(c, d)
 	case protocol.KindControl:
-		err = s.serveTool(c, inspect.View{Who: &who, Conn: c, Resident: s.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
+		err = s.serveTool(c, diag.View{Who: &who, Conn: c, Resident: s.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 	default:
 		err = refusal(syscall.EOPNOTSUPP, "this daemon does not serve connections of kind %d", h.Kind)
 	}
@@ -96,7 +96,7 @@ func (d *door) talk(c *protocol.Conn, l Line, who caller.Caller) error {
 
 // greeting reads and checks a hello, which came in at d, and adds to who what the client says
 // of itself.
-func (s *Server) greeting(c *protocol.Conn, who caller.Caller, d *door) (protocol.Hello, caller.Caller, error) {
+func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *door) (protocol.Hello, credentials.Caller, error) {
 	c.SetReadDeadline(time.Now().Add(greetingTime))
 	defer c.SetReadDeadline(time.Time{})
 	var buf [1024]byte

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"context"
@@ -9,11 +9,10 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/order"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/registry"
 )
 
 // Doors are opened and closed while the server runs. Every conversation at a door is a guest
@@ -35,7 +34,7 @@ type Guest struct {
 	device    bool   // one of a program's devices, or of its event channels
 	workload  uint64 // that it is part of; 0: not known, or nobody asked
 	// who was admitted; nil: nobody, a program's devices come with the program.
-	who *caller.Caller
+	who *credentials.Caller
 }
 
 // String says who it is, for people.
@@ -72,7 +71,7 @@ func (e *InUse) Users() (out []string) {
 func (e *InUse) Unwrap() error { return syscall.EBUSY }
 
 // enter makes a conversation a guest, until leave. asked: it is one that the door admits.
-func (d *door) enter(c *protocol.Conn, who *caller.Caller, asked bool) error {
+func (d *door) enter(c *protocol.Conn, who *credentials.Caller, asked bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -171,12 +170,12 @@ func (d *door) usersLocked() (out []Guest) {
 			out = append(out, *g)
 		}
 	}
-	order.SortFunc(out, func(a, b Guest) int { return a.Since.Compare(b.Since) })
+	slices.SortFunc(out, func(a, b Guest) int { return a.Since.Compare(b.Since) })
 	return out
 }
 
 // account implements entrance.
-func (d *door) account(who *caller.Caller) *budget.Account {
+func (d *door) account(who *credentials.Caller) *budget.Account {
 	if d.Account != nil {
 		return d.Account.User(who.UID)
 	}
@@ -184,7 +183,7 @@ func (d *door) account(who *caller.Caller) *budget.Account {
 }
 
 // admits says why who may not use the NIC.
-func (d *door) admits(c *protocol.Conn, who *caller.Caller) error {
+func (d *door) admits(c *protocol.Conn, who *credentials.Caller) error {
 	if d.Admit == nil || who.Owner {
 		return nil
 	}
@@ -193,9 +192,7 @@ func (d *door) admits(c *protocol.Conn, who *caller.Caller) error {
 		return nil
 	}
 	d.srv.log.Warn("a process may not use a NIC", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
-	if d.srv.cfg.Refused != nil {
-		d.srv.cfg.Refused(d.NIC, who, err)
-	}
+	d.srv.refused(d.NIC, who, err)
 	return refusal(syscall.EACCES, "NIC %s is not for you: %v", d.NIC.Name, err)
 }
 
@@ -223,7 +220,7 @@ func (s *Server) OpenDoor(d Door) error {
 }
 
 // Users are the programs that use a NIC, oldest first.
-func (s *Server) Users(n *vnic.NIC) []Guest {
+func (s *Server) Users(n *registry.NIC) []Guest {
 	if d := s.doorOf(n); d != nil {
 		return d.users()
 	}
@@ -231,7 +228,7 @@ func (s *Server) Users(n *vnic.NIC) []Guest {
 }
 
 // Recheck ends the programs and tools at a NIC's door that it would not admit any more.
-func (s *Server) Recheck(n *vnic.NIC) {
+func (s *Server) Recheck(n *registry.NIC) {
 	d := s.doorOf(n)
 	if d == nil || d.Admit == nil {
 		return
@@ -239,7 +236,7 @@ func (s *Server) Recheck(n *vnic.NIC) {
 	// Who enters later is asked later. Whoever leaves meanwhile is closed once more, which does
 	// nothing.
 	d.mu.Lock()
-	there := make(map[*protocol.Conn]caller.Caller, len(d.guests))
+	there := make(map[*protocol.Conn]credentials.Caller, len(d.guests))
 	for c, g := range d.guests {
 		if g.who != nil {
 			there[c] = *g.who
@@ -257,9 +254,9 @@ func (s *Server) Recheck(n *vnic.NIC) {
 // ends, with the NICs that somebody still has. While programs use one of them all doors stay open,
 // and the error for that one is an *InUse, unless force: then the programs' devices are gone, as if
 // pulled out.
-func (s *Server) CloseDoors(ctx context.Context, nics []*vnic.NIC, force bool) map[*vnic.NIC]error {
+func (s *Server) CloseDoors(ctx context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error {
 	doors := s.doorsOf(nics)
-	errs := make(map[*vnic.NIC]error)
+	errs := make(map[*registry.NIC]error)
 	for d, by := range shutAll(doors, force) {
 		errs[d.NIC] = &InUse{NIC: d.NIC.Name, By: by}
 	}
@@ -294,8 +291,8 @@ func (s *Server) CloseDoors(ctx context.Context, nics []*vnic.NIC, force bool) m
 }
 
 // doorsOf are the doors of NICs, for each that has one.
-func (s *Server) doorsOf(nics []*vnic.NIC) (out []*door) {
-	wanted := make(map[*vnic.NIC]bool, len(nics))
+func (s *Server) doorsOf(nics []*registry.NIC) (out []*door) {
+	wanted := make(map[*registry.NIC]bool, len(nics))
 	for _, n := range nics {
 		wanted[n] = true
 	}
@@ -309,7 +306,7 @@ func (s *Server) doorsOf(nics []*vnic.NIC) (out []*door) {
 	return out
 }
 
-func (s *Server) doorOf(n *vnic.NIC) *door {
+func (s *Server) doorOf(n *registry.NIC) *door {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.doors {

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/engine"
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/routes"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/routes"
 )
 
 // testNIC is a device with two addresses.
@@ -74,7 +74,7 @@ func (r testRoutes) Reach(from, to netip.Addr, timeout time.Duration) error {
 func testListener(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	n := testNIC()
-	nics := vnic.NewTable()
+	nics := registry.NewTable()
 	var s *Server
 	e, err := engine.New(engine.Options{Resolver: nics, Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
@@ -87,10 +87,10 @@ func testListener(t testing.TB, cfg Config) *Server {
 	}
 	first := &cfg.Doors[0]
 	if first.NIC == nil {
-		first.NIC = &vnic.NIC{Routes: routes.Kernel{}}
+		first.NIC = &registry.NIC{Routes: routes.Kernel{}}
 	}
 	first.Socket = filepath.Join(t.TempDir(), "s.sock")
-	first.NIC.Name, first.NIC.Network, first.NIC.Device, first.NIC.Manager = vnic.Default, vnic.HostNetwork, n, manager
+	first.NIC.Name, first.NIC.Network, first.NIC.Device, first.NIC.Manager = registry.Default, registry.HostNetwork, n, manager
 	for i, d := range cfg.Doors {
 		if err := nics.Add(d.NIC); err != nil {
 			t.Fatal(err)

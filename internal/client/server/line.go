@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"fmt"
@@ -8,14 +8,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/eventsock"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/uverbs"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/eventfile"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/uverbs"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // A Line connects a session with its client: the handles that go with messages, and what the
@@ -44,9 +44,9 @@ type Line interface {
 	// does not ask who it is.
 	Vouched() bool
 	// Workload tells workloads apart, as far as that is known, and names the client's container.
-	Workload(who *caller.Caller) (number uint64, container string)
+	Workload(who *credentials.Caller) (number uint64, container string)
 	// Identify finds out where a process lives, and opens what there is of it.
-	Identify(who *caller.Caller) caller.Identity
+	Identify(who *credentials.Caller) credentials.Identity
 	// Close ends it: there are no more requests. The session lives on until it has seen that.
 	Close() error
 	// Over says that nothing is left of the conversation: the daemon touches nothing any more that the
@@ -92,7 +92,7 @@ func (l socketLine) OpenQueues(*budget.Account) (*nic.Arena, Bell, error) {
 
 // OpenEvents implements Line.
 func (l socketLine) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
-	s, end, err := eventsock.New()
+	s, end, err := eventfile.New()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,7 +101,7 @@ func (l socketLine) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
 
 // OpenSignal implements Line.
 func (l socketLine) OpenSignal() (rdmacm.Signal, uverbs.Handle, error) {
-	s, end, err := eventsock.New()
+	s, end, err := eventfile.New()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -124,10 +124,18 @@ func (l socketLine) NewSpace(quota uint64) (*memory.Space, error) { return memor
 func (l socketLine) Extents(in []protocol.Extent) ([]memory.Extent, func(), error) {
 	out := make([]memory.Extent, len(in))
 	for i, e := range in {
-		if e.Kind > protocol.ExtentForeign || e.Prot > protocol.ProtRead|protocol.ProtWrite {
+		rest := e.Prot &^ (protocol.ProtRead | protocol.ProtWrite)
+		x := memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot & 3), Offset: e.Start}
+		switch e.Kind {
+		case protocol.ExtentForeign:
+			x.Why, rest = uint8(rest>>protocol.WhyShift), rest&^(0xff<<protocol.WhyShift)
+		case protocol.ExtentShared:
+			x.Descriptor, rest = int32(rest>>protocol.DescriptorShift), rest&(1<<protocol.DescriptorShift-1)
+		}
+		if e.Kind > protocol.ExtentShared || rest != 0 {
 			return nil, nil, syscall.EINVAL
 		}
-		out[i] = memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot), Offset: e.Start}
+		out[i] = x
 	}
 	return out, nil, nil
 }
@@ -139,13 +147,13 @@ func (l socketLine) Over() {}
 func (l socketLine) Vouched() bool { return false }
 
 // Workload implements Line.
-func (l socketLine) Workload(who *caller.Caller) (uint64, string) {
-	number, _ := caller.NamespaceCookie(l.Conn)
+func (l socketLine) Workload(who *credentials.Caller) (uint64, string) {
+	number, _ := credentials.NamespaceCookie(l.Conn)
 	return number, who.Container(l.Conn)
 }
 
 // Identify implements Line.
-func (l socketLine) Identify(who *caller.Caller) caller.Identity {
+func (l socketLine) Identify(who *credentials.Caller) credentials.Identity {
 	who.Locate(l.Conn)
-	return caller.Identify(l.Conn, who)
+	return credentials.Identify(l.Conn, who)
 }

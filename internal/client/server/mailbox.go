@@ -1,9 +1,9 @@
-package frontdoor
+package server
 
 import (
-	"vrdma/internal/budget"
-	"vrdma/internal/protocol"
-	"vrdma/internal/uverbs"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/uverbs"
 )
 
 // A mailbox is what a session has of a protocol.Mail: memory through which a client that is

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"encoding/binary"
@@ -13,10 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/budget"
-	"vrdma/internal/leak"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
 // A mailer is a client that can use a mailbox.

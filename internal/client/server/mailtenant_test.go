@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"sync"
@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/budget"
-	"vrdma/internal/ib"
-	"vrdma/internal/leak"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
 // A command in a mailbox that is over the tenant's rate waits as others do.

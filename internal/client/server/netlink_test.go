@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"encoding/binary"
@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmanl"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/netlink"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // netlink sends a request of RDMA_NL_NLDEV with an attribute DEV_INDEX and returns the
 // messages that answer it.
-func netlink(t *testing.T, c *protocol.Session, command uint16, flags uint16) (out [][]byte) {
+func nl(t *testing.T, c *protocol.Session, command uint16, flags uint16) (out [][]byte) {
 	t.Helper()
 	le := binary.NativeEndian
 	b := le.AppendUint32(nil, 24)
@@ -51,15 +51,15 @@ const (
 func TestNetlink(t *testing.T) {
 	s := testServer(t)
 	c := dial(t, s, protocol.Hello{Kind: protocol.KindNetlink, Program: "rdma"})
-	if got := netlink(t, c, nlGet, nlDump); len(got) != 1 || !strings.Contains(string(got[0]), "rxe0\x00") {
+	if got := nl(t, c, nlGet, nlDump); len(got) != 1 || !strings.Contains(string(got[0]), "rxe0\x00") {
 		t.Fatalf("devices: %q", got)
 	}
-	if got := netlink(t, c, nlResQP, nlDump); len(got) != 0 {
+	if got := nl(t, c, nlResQP, nlDump); len(got) != 0 {
 		t.Errorf("queue pairs of nobody: %q", got)
 	}
 	prog := open(t, s)
 	qp(prog, pd(prog), cq(prog))
-	if got := netlink(t, c, nlResQP, nlDump); len(got) != 1 {
+	if got := nl(t, c, nlResQP, nlDump); len(got) != 1 {
 		t.Errorf("queue pairs: %q, want one message", got)
 	}
 	if n := s.Sessions(); n != 2 {
@@ -69,7 +69,7 @@ func TestNetlink(t *testing.T) {
 	if err := c.WriteMessage([]byte{1, 2, 3}); err != nil {
 		t.Fatal(err)
 	}
-	if got := netlink(t, c, nlGet, nlDump); len(got) != 1 {
+	if got := nl(t, c, nlGet, nlDump); len(got) != 1 {
 		t.Errorf("devices: %q", got)
 	}
 }
@@ -86,36 +86,36 @@ func TestLooker(t *testing.T) {
 	me := s.processes[prog.proc.Welcome.Token].Caller
 	s.mu.Unlock()
 	l := s.desk.Looker(&me, s.doors[0].NIC)
-	want := rdmanl.Counts{}
-	want[rdmanl.PD], want[rdmanl.CQ], want[rdmanl.QP], want[rdmanl.Ctx] = 1, 1, 3, 1
+	want := netlink.Counts{}
+	want[netlink.PD], want[netlink.CQ], want[netlink.QP], want[netlink.Ctx] = 1, 1, 3, 1
 	if got := l.Counts(); got != want {
 		t.Errorf("counts %v, want %v", got, want)
 	}
 	// Who has the same number and lives elsewhere is another user, even if ps shows it.
 	stranger := me
 	stranger.Home.User = "user:[1]"
-	if got := s.desk.Looker(&stranger, s.doors[0].NIC).Counts(); got != (rdmanl.Counts{}) {
+	if got := s.desk.Looker(&stranger, s.doors[0].NIC).Counts(); got != (netlink.Counts{}) {
 		t.Errorf("somebody of another user namespace sees %v", got)
 	}
-	list := func(k rdmanl.Kind) (out []rdmanl.Resource) {
-		l.Resources(k, func(r []rdmanl.Resource) bool { out = append(out, r...); return true })
+	list := func(k netlink.Kind) (out []netlink.Resource) {
+		l.Resources(k, func(r []netlink.Resource) bool { out = append(out, r...); return true })
 		return out
 	}
-	domain := list(rdmanl.PD)[0]
+	domain := list(netlink.PD)[0]
 	if domain.Users != 3 || domain.Pid != uint32(os.Getpid()) {
 		t.Errorf("%+v", domain)
 	}
-	if c := list(rdmanl.CQ)[0]; c.Users != 6 || c.Context != list(rdmanl.Ctx)[0].ID || c.ID == domain.ID {
+	if c := list(netlink.CQ)[0]; c.Users != 6 || c.Context != list(netlink.Ctx)[0].ID || c.ID == domain.ID {
 		t.Errorf("%+v", c)
 	}
-	for _, r := range list(rdmanl.QP) {
+	for _, r := range list(netlink.QP) {
 		if r.PD != domain.ID || r.Type != abi.QPTypeRC || r.State != abi.QPStateReset || r.Port != 0 || !r.Connected {
 			t.Errorf("%+v", r)
 		}
 	}
 	me.UID++
 	l = s.desk.Looker(&me, s.doors[0].NIC)
-	if got := l.Counts(); got != (rdmanl.Counts{}) {
+	if got := l.Counts(); got != (netlink.Counts{}) {
 		t.Errorf("another user sees %v", got)
 	}
 }

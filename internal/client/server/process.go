@@ -1,22 +1,22 @@
-package frontdoor
+package server
 
 import (
 	"sync"
 	"syscall"
 	"time"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/memory"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/registry"
 )
 
 // A process is a client program: what its PROCESS connection stands for. It owns
 // the memfd of its registered memory and every device it opened.
 type process struct {
-	caller.Caller
-	nic   *vnic.NIC // of the door that it came in by
+	credentials.Caller
+	nic   *registry.NIC // of the door that it came in by
 	door  *door
 	conn  *protocol.Conn // its PROCESS connection
 	token protocol.Token
@@ -35,7 +35,7 @@ type process struct {
 const maxOpens = 512
 
 // serveProcess lives as long as the process.
-func (s *Server) serveProcess(c *protocol.Conn, l Line, who caller.Caller, d *door) error {
+func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, d *door) error {
 	if err := who.Account.Charge(processBill); err != nil {
 		s.overdrawn(err)
 		return refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
@@ -53,6 +53,9 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who caller.Caller, d *do
 	id := l.Identify(&who)
 	if id.Memory != nil {
 		space.SetForeign(id.Memory)
+		if id.Mappings != nil {
+			space.SetMappings(id.Mappings)
+		}
 	} else {
 		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.Pid, "program", who.Program, "why", id.Why)
 	}
@@ -62,7 +65,7 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who caller.Caller, d *do
 	// The connection ends with the process even where a forked child still holds
 	// a copy of its socket.
 	gone := make(chan struct{})
-	stop := caller.Watch(id.Pidfd, func() { close(gone); c.Close() })
+	stop := credentials.Watch(id.Pidfd, func() { close(gone); c.Close() })
 	defer stop()
 	p := &process{Caller: who, nic: d.NIC, door: d, conn: c, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if d.NIC.Manager != nil {
@@ -85,6 +88,12 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who caller.Caller, d *do
 
 	w := welcome()
 	w.Token, w.NumFDs = p.token, 1
+	if id.Mappings != nil {
+		w.ID = protocol.MapsShared
+		if needsDescriptors() {
+			w.ID |= protocol.MapsDescriptors
+		}
+	}
 	if err := l.Welcome(&w, space.File()); err != nil {
 		return nil
 	}
@@ -236,7 +245,7 @@ func (p *process) dropChannel(ses *cmSession) {
 
 // process finds the process that was given a token, at the same door. The token is the proof: user
 // and group of a program may have changed since it introduced itself.
-func (s *Server) process(token protocol.Token, who caller.Caller, d *door) (*process, error) {
+func (s *Server) process(token protocol.Token, who credentials.Caller, d *door) (*process, error) {
 	s.mu.Lock()
 	p := s.processes[token]
 	s.mu.Unlock()
@@ -245,3 +254,7 @@ func (s *Server) process(token protocol.Token, who caller.Caller, d *door) (*pro
 	}
 	return p, nil
 }
+
+// needsDescriptors reports whether programs have to offer descriptors of memory that they share
+// with others, for the daemon may not open the files behind their mappings.
+var needsDescriptors = sync.OnceValue(memory.NeedsDescriptors)

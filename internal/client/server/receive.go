@@ -1,9 +1,9 @@
-package frontdoor
+package server
 
 import (
 	"sync"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // buffers hold messages while they are handled. A connection that is idle, as

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -7,9 +7,9 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/protocol"
-	"vrdma/internal/uverbs"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/uverbs"
 )
 
 // Requests are what comes on the connection of a session. The loop reads them, runs most of

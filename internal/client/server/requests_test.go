@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // A client that sends requests and reads no answers holds up nobody, and has all of them,

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"context"
@@ -12,16 +12,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/hosts"
-	"vrdma/internal/inspect"
-	"vrdma/internal/link"
-	"vrdma/internal/memory"
-	"vrdma/internal/meter"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/net/peers"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
 // Loop is the engine as the front door needs it: the one goroutine that owns every
@@ -53,10 +54,10 @@ type Loop interface {
 	// reports whether it does. Leave undoes that.
 	Look(fd int, b loopBox) bool
 	Leave(fd int)
-	// SetTap, LinkCounters and Peers are for those who look, see inspect.Loop.
-	SetTap(t *link.Tap)
-	LinkCounters() link.Counters
-	Peers() ([]hosts.Status, hosts.Counters)
+	// SetTap, LinkCounters and Peers are for those who look, see diag.Loop.
+	SetTap(t *roce.Tap)
+	LinkCounters() roce.Counters
+	Peers() ([]peers.Status, peers.Counters)
 }
 
 // A loopLine is a connection as the loop serves it. It is an alias, as engine.Line is, so that
@@ -73,6 +74,12 @@ type loopBox = interface {
 	Shut() bool
 }
 
+// Machines knows the virtual machines that have NICs.
+type Machines interface {
+	// Machines are their names.
+	Machines() map[*registry.NIC]string
+}
+
 // Config is what a Server needs.
 type Config struct {
 	// Doors are where programs come in, one at least. The control socket is found from
@@ -83,41 +90,34 @@ type Config struct {
 	Version string // of the program, for status and messages
 	// Budget bounds what users may make the daemon hold; nil: nothing does.
 	Budget *budget.Ledger
-	// Objects answers those who ask about declared objects; nil: nobody does.
-	Objects func(c *protocol.Conn, v *inspect.View)
-	// Store is how it stands with a store that other hosts share; nil: there is none.
-	Store func() *protocol.StoreStatus
+	// Events records limits that users reach, at most once a second for each kind of a tenant's; callers that are not
+	// admitted; programs that open and close the device of a declared NIC. nil: nothing does.
+	Events events.Sink
+	Store  diag.Store // nil: there is none
 	// NICs are all that there are, and Clerk has what they used; nil: nothing is metered.
-	NICs  *vnic.Table
-	Clerk *meter.Clerk
-	// Administers reports whether who looks administers a tenant; nil: nobody does.
-	Administers func(v *inspect.View, tenant string) bool
-	// Machines are the virtual machines that have NICs, as people call them; nil: nobody knows.
-	Machines func() map[*vnic.NIC]string
-	// Stop is called, once, when a tool asks the daemon to end.
+	NICs     *registry.Table
+	Clerk    *meter.Clerk
+	Machines Machines // nil: no NIC is a virtual machine's
+	// Stop is called, once, when a tool asks the daemon to end. It is a function, like a context.CancelFunc, because it has no
+	// other use than this call.
 	Stop func()
-	// Overdrawn is told of limits that are met, once a second at most for each kind of a
-	// tenant's, and Refused of callers that were not admitted; nil: nobody is.
-	Overdrawn func(*budget.Error)
-	Refused   func(n *vnic.NIC, who *caller.Caller, why error)
-	// Opened is told of programs that open a NIC's device, and close it; nil: nobody is.
-	Opened func(n *vnic.NIC, who *caller.Caller, open bool)
 
 	handover time.Duration // instead of the constant; a test's
 }
 
 // Server serves doors, for programs, and the control socket. Lock order: mu before a door's mu
-// before a process's mu; warned.mu, reserve.mu and those of package inspect are leaves.
+// before a process's mu; warned.mu, reserve.mu and those of package diag are leaves.
 type Server struct {
 	cfg  Config
 	log  *slog.Logger
 	loop Loop
 	uid  int
-	home caller.Household
+	home credentials.Household
 
 	control *controlSocket // nil: none could be made
 	tenants tenantsSocket
-	desk    *inspect.Desk
+	desk    *diag.Desk
+	objects Objects       // nil: there are none
 	quit    chan struct{} // closed by Close
 	turning chan struct{} // holds one for each connection that is being turned away
 	warned  limiter
@@ -152,8 +152,11 @@ func Listen(cfg Config) (_ *Server, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Events == nil {
+		cfg.Events = events.Discard
+	}
 	s := &Server{
-		cfg: cfg, log: cfg.Log, loop: cfg.Engine, uid: os.Geteuid(), home: caller.Own(),
+		cfg: cfg, log: cfg.Log, loop: cfg.Engine, uid: os.Geteuid(), home: credentials.Own(),
 		quit:      make(chan struct{}),
 		turning:   make(chan struct{}, mostTurned),
 		failed:    make(chan error, 1),
@@ -176,10 +179,9 @@ func Listen(cfg Config) (_ *Server, err error) {
 		}
 		s.doors = append(s.doors, opened)
 	}
-	desk := inspect.Config{
+	desk := diag.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
-		NICs: cfg.NICs, Clerk: cfg.Clerk, Administers: cfg.Administers,
-		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop, Objects: cfg.Objects, Store: cfg.Store,
+		NICs: cfg.NICs, Clerk: cfg.Clerk, Stop: cfg.Stop, Store: cfg.Store,
 	}
 	var cerr error
 	if s.control, cerr = listenControl(s.doors[0].Socket, s.uid); cerr != nil {
@@ -187,8 +189,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	} else {
 		desk.Control = s.control.path
 	}
-	desk.Containers = s.containers
-	s.desk = inspect.New(desk)
+	s.desk = diag.New(desk)
 	for _, d := range s.doors {
 		if err := d.writeTree(s.desk); err != nil {
 			return nil, err
@@ -261,7 +262,7 @@ func (s *Server) serve(u *net.UnixConn, at entrance) {
 
 // begin has a conversation in a goroutine of its own; who has entered, and leaves with it. over is
 // called in any case, when nothing is left of it.
-func (s *Server) begin(c *protocol.Conn, who *caller.Caller, converse, over func()) {
+func (s *Server) begin(c *protocol.Conn, who *credentials.Caller, converse, over func()) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -293,7 +294,7 @@ func (s *Server) begin(c *protocol.Conn, who *caller.Caller, converse, over func
 // its messages come on c, and what else the two share is l's. who is said by whoever answers for it.
 // The conversation ends with c, and l is told when it is over. An error says why there is none; c is
 // closed then, and l is not told.
-func (s *Server) Receive(n *vnic.NIC, c *protocol.Conn, l Line, who caller.Caller) error {
+func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credentials.Caller) error {
 	d := s.doorOf(n)
 	if d == nil {
 		c.Close()
@@ -313,7 +314,7 @@ func (s *Server) Receive(n *vnic.NIC, c *protocol.Conn, l Line, who caller.Calle
 		return err
 	}
 	s.begin(c, &who, func() {
-		s.guarded(c, who, func(c *protocol.Conn, who caller.Caller) error { return d.talk(c, l, who) })
+		s.guarded(c, who, func(c *protocol.Conn, who credentials.Caller) error { return d.talk(c, l, who) })
 	}, func() {
 		who.Account.Refund(relayBill)
 		l.Over()
@@ -378,10 +379,10 @@ func (s *Server) Evict(dev *nic.Session) {
 
 // Vouch says who has connected at a socket for a NIC that is not its door, and why that one may not
 // use the NIC. Nobody is charged.
-func (s *Server) Vouch(n *vnic.NIC, u *net.UnixConn) (caller.Caller, error) {
+func (s *Server) Vouch(n *registry.NIC, u *net.UnixConn) (credentials.Caller, error) {
 	d := s.doorOf(n)
 	if d == nil {
-		return caller.Caller{}, fmt.Errorf("there is no door to NIC %s", n.Name)
+		return credentials.Caller{}, fmt.Errorf("there is no door to NIC %s", n.Name)
 	}
 	who, err := s.recognise(u, d)
 	if err != nil {
@@ -396,7 +397,7 @@ func (s *Server) Vouch(n *vnic.NIC, u *net.UnixConn) (caller.Caller, error) {
 }
 
 // Charge charges b to who, who was vouched for at a NIC: for what it has the daemon hold outside of conversations.
-func (s *Server) Charge(n *vnic.NIC, who caller.Caller, b budget.Bill) (refund func(), err error) {
+func (s *Server) Charge(n *registry.NIC, who credentials.Caller, b budget.Bill) (refund func(), err error) {
 	d := s.doorOf(n)
 	if d == nil {
 		return nil, fmt.Errorf("there is no door to NIC %s", n.Name)

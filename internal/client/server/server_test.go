@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"bufio"
@@ -19,10 +19,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/leak"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
 const helperSocket = "VRDMA_TEST_SOCKET"
@@ -137,7 +137,7 @@ func TestLeaks(t *testing.T) {
 				}
 				start := uint64(i+1) << 32
 				c.must(legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, HCAVA: start, Length: 8192, PDHandle: p}, nil, 12),
-					protocol.Extent{Start: start, Length: 8192, Kind: protocol.ExtentShared, Prot: 3})
+					protocol.Extent{Start: start, Length: 8192, Kind: protocol.ExtentOwn, Prot: 3})
 				if i%2 == 0 {
 					c.dev.Close()
 				}

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -7,20 +7,22 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/uverbs"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/uverbs"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A session is one open of the device. Its commands never overlap; requests.go says who runs
 // them.
 type session struct {
 	srv    *Server
-	nic    *vnic.NIC
+	nic    *registry.NIC
 	proc   *process
 	line   Line
 	id     uint64
@@ -34,6 +36,7 @@ type session struct {
 	verbs    *uverbs.Context
 	extents  []protocol.Extent // of the request under way
 	refused  string            // why the last registration was refused, for the trace
+	mapped   string            // how the memory of the last registration is reached, likewise
 	told     bool              // the log has it
 	traced   bool              // guarded by Server.listeningMu: queues are armed by command
 	commands atomic.Uint64
@@ -44,7 +47,7 @@ type session struct {
 }
 
 // serveUverbs lives as long as the device is open.
-func (s *Server) serveUverbs(c *protocol.Conn, l Line, who caller.Caller, d *door, h protocol.Hello) error {
+func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d *door, h protocol.Hello) error {
 	p, err := s.process(h.Token, who, d)
 	if err != nil {
 		return err
@@ -71,11 +74,21 @@ func (s *Server) serveUverbs(c *protocol.Conn, l Line, who caller.Caller, d *doo
 	return nil
 }
 
-// opened tells who wants to hear of it that a program has opened a NIC's device, or closed it.
+// opened records that a program has opened the device of a declared NIC, or closed it.
 func (s *Server) opened(d *door, p *process, open bool) {
-	if s.cfg.Opened != nil {
-		s.cfg.Opened(d.NIC, &p.Caller, open)
+	if d.NIC.Key() == (tenant.Key{}) {
+		return
 	}
+	e := events.Event{Verb: events.Closed, Object: d.NIC.Key(), By: events.By(&p.Caller)}
+	if open {
+		e.Verb = events.Opened
+	}
+	s.cfg.Events.Record(e)
+}
+
+// refused records that a caller was not admitted to a NIC.
+func (s *Server) refused(n *registry.NIC, who *credentials.Caller, why error) {
+	s.cfg.Events.Record(events.Event{Verb: events.Refused, Object: n.Key(), Reason: "open: " + why.Error(), By: events.By(who)})
 }
 
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
@@ -196,7 +209,7 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 }
 
 // exceeded counts, on the loop, that a tenant's quota refused something.
-func exceeded(n *vnic.NIC, err error) {
+func exceeded(n *registry.NIC, err error) {
 	var e *budget.Error
 	if errors.As(err, &e) && e.Tenant != "" {
 		n.Device.Exceeded()
@@ -293,7 +306,7 @@ func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder) 
 
 func (ses *session) command(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, []uverbs.Handle) {
 	ses.commands.Add(1)
-	ses.refused = ""
+	ses.refused, ses.mapped = "", ""
 	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
 	var start time.Time
 	if traced {
@@ -379,6 +392,10 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 	case err == syscall.ETIMEDOUT:
 		ses.refused = "it does not come; the program, or a file system, has to provide it"
 	default:
+		if err == nil && ses.srv.desk.Trace.Wants(&ses.proc.Caller) {
+			u := region.Usage()
+			ses.mapped = protocol.UsageOf(u.Own, u.Shared, u.Foreign, u.Why).String()
+		}
 		return region, err
 	}
 	if !ses.told {

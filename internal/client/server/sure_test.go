@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"encoding/binary"
@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // doorbellPage is the page through which m sees which commands are sure.

@@ -1,13 +1,13 @@
-package frontdoor
+package server
 
 import (
 	"path/filepath"
 	"sync"
 	"time"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/inspect"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // The tenants' socket: a tenant's administrators, who cannot reach the control socket, ask here
@@ -79,7 +79,7 @@ func (s *Server) closeTenants() {
 type tenantsEntrance struct{ controlEntrance }
 
 // converse serves one tool.
-func (e tenantsEntrance) converse(c *protocol.Conn, who caller.Caller) error {
+func (e tenantsEntrance) converse(c *protocol.Conn, who credentials.Caller) error {
 	s := e.Server
 	first, who, err := s.greetTool(c, who, "tenants'")
 	if err != nil {
@@ -88,5 +88,5 @@ func (e tenantsEntrance) converse(c *protocol.Conn, who caller.Caller) error {
 	if err := s.resident(&who); err != nil {
 		return err
 	}
-	return s.serveTool(c, inspect.View{Who: &who, Conn: c, Tenants: true, Resident: true, Socket: first.Socket})
+	return s.serveTool(c, diag.View{Who: &who, Conn: c, Tenants: true, Resident: true, Socket: first.Socket})
 }

@@ -1,13 +1,13 @@
-package frontdoor
+package server
 
 import (
 	"maps"
 	"slices"
 	"time"
 
-	"vrdma/internal/inspect"
-	"vrdma/internal/protocol"
-	"vrdma/internal/uverbs"
+	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/uverbs"
 )
 
 // record is a trace record of what p did in a session.
@@ -75,7 +75,10 @@ func (s *Server) mark(p *process, session uint64, mark string) {
 // traceCall records a command that has been answered.
 func (ses *session) traceCall(c *uverbs.Call, start time.Time) {
 	r := record(ses.proc, ses.id, c.Name(), start)
-	inspect.Outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
+	diag.Outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
+	if ses.mapped != "" {
+		r.Result += " " + ses.mapped
+	}
 	if ses.refused != "" {
 		r.Error += " (" + ses.refused + ")"
 	}

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"cmp"
@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // A workload is all the programs of one network namespace: a container, a pod, or the programs of
@@ -24,7 +24,7 @@ import (
 const handover = 3 * time.Second
 
 // occupy makes a guest one who uses the NIC, and not only looks. It fails if another workload does.
-func (d *door) occupy(c *protocol.Conn, l Line, who *caller.Caller) error {
+func (d *door) occupy(c *protocol.Conn, l Line, who *credentials.Caller) error {
 	var workload uint64
 	var container string
 	if d.Alone {
@@ -44,9 +44,7 @@ func (d *door) occupy(c *protocol.Conn, l Line, who *caller.Caller) error {
 		}
 		why := fmt.Errorf("it is %s, in another network namespace: a NIC has one workload at a time; end that one, or use another NIC", holder)
 		d.srv.log.Warn("a process may not use a NIC", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", why)
-		if d.srv.cfg.Refused != nil {
-			d.srv.cfg.Refused(d.NIC, who, why)
-		}
+		d.srv.refused(d.NIC, who, why)
 		return refusal(syscall.EBUSY, "NIC %s is busy: %v", d.NIC.Name, why)
 	}
 }
@@ -94,7 +92,7 @@ func (d *door) usedLocked(c *protocol.Conn) bool {
 }
 
 // attach has the NIC's way lead through the namespace of the workload that has just taken it.
-func (d *door) attach(c *protocol.Conn, who *caller.Caller, workload uint64) error {
+func (d *door) attach(c *protocol.Conn, who *credentials.Caller, workload uint64) error {
 	if d.Attach == nil {
 		return nil
 	}
@@ -110,9 +108,7 @@ func (d *door) attach(c *protocol.Conn, who *caller.Caller, workload uint64) err
 		}
 		if err := d.Attach(c); err != nil {
 			d.srv.log.Warn("a NIC cannot have the network of who opens it", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
-			if d.srv.cfg.Refused != nil {
-				d.srv.cfg.Refused(d.NIC, who, err)
-			}
+			d.srv.refused(d.NIC, who, err)
 			return refusal(protocol.Errno(err, syscall.EADDRNOTAVAIL), "NIC %s: %v", d.NIC.Name, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package frontdoor
+package server
 
 import (
 	"errors"
@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/events"
 )
 
 // elsewhere runs f on a thread in a network namespace of its own.
@@ -35,18 +35,27 @@ func elsewhere(t *testing.T, f func()) {
 	}
 }
 
+// refusals receives the refused callers, as "NIC: REASON".
+type refusals chan<- string
+
+func (r refusals) Record(e events.Event) {
+	if e.Verb == events.Refused {
+		r <- e.Object.Path() + strings.TrimPrefix(e.Reason, "open")
+	}
+}
+
 // aDoor is a server with a door that is for one workload at a time, at which another waits so long.
 func aDoor(t *testing.T, handover time.Duration, change ...func(*Door)) (s *Server, enter func(protocol.Kind) (*protocol.Conn, error), refused chan string) {
 	t.Helper()
 	refused = make(chan string, 10)
-	blue := &vnic.NIC{Name: "red/blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
+	blue := &registry.NIC{Name: "red/blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
 	d := Door{Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue, Alone: true}
 	for _, f := range change {
 		f(&d)
 	}
 	s = testServerWith(t, Config{
 		Doors:    []Door{{}, d},
-		Refused:  func(n *vnic.NIC, _ *caller.Caller, why error) { refused <- n.Name + ": " + why.Error() },
+		Events:   refusals(refused),
 		handover: handover,
 	})
 	return s, func(kind protocol.Kind) (*protocol.Conn, error) {

@@ -1,9 +1,9 @@
 package ucma
 
 import (
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
 )
 
 // foreseen is what librdmacm asks after an event, by command and key, which is the state of the

@@ -6,9 +6,9 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
 )
 
 // A Channel is one open of the rdma_cm device, an event channel, as its commands see it.

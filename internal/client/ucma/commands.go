@@ -7,10 +7,10 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/abitext"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi/abitext"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
 )
 
 // Handlers of the rdma_cm commands: what ucma.c does around the calls of cma.c.

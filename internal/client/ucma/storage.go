@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/abitext"
-	"vrdma/internal/rdmacm"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi/abitext"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
 )
 
 // The younger commands of rdma_cm, whose addresses have room for any family and say how

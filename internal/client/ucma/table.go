@@ -3,8 +3,8 @@ package ucma
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/abitext"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi/abitext"
 )
 
 // A command is a row of the table of rdma_cm commands.

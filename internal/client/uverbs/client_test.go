@@ -6,11 +6,11 @@ import (
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/engine"
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 var order = binary.NativeEndian
@@ -18,7 +18,7 @@ var order = binary.NativeEndian
 // TestClientsInMemory: clients without sockets and descriptors, each on a vNIC of its own,
 // register scattered memory, connect, and move messages both ways; events tell of them.
 func TestClientsInMemory(t *testing.T) {
-	table := vnic.NewTable()
+	table := registry.NewTable()
 	e, err := engine.New(engine.Options{Resolver: table})
 	if err != nil {
 		t.Fatal(err)
@@ -27,7 +27,7 @@ func TestClientsInMemory(t *testing.T) {
 	t.Cleanup(e.Stop)
 	open := func(name, addr string) *client {
 		n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: ib.GID(netip.MustParseAddr(addr).As16())}}})
-		err := table.Add(&vnic.NIC{Name: name, Network: vnic.HostNetwork, Device: n})
+		err := table.Add(&registry.NIC{Name: name, Network: registry.HostNetwork, Device: n})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,9 +3,9 @@ package uverbs
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // A command is a row of the table: what the kernel would check before it calls the

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // A Device is an opened device as its commands see it. Whoever serves the client

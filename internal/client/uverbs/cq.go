@@ -3,9 +3,9 @@ package uverbs
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 func createCompChannel(c *Call, _ *abi.CreateCompChannel, _ *abi.CreateCompChannelResp) error {
@@ -81,7 +81,12 @@ func resizeCQ(c *Call, req *abi.ResizeCQ, resp *abi.ResizeCQResp) error {
 }
 
 func reqNotifyCQ(c *Call, req *abi.ReqNotifyCQ) error {
-	return c.dev.Do(func(s *nic.Session) error { return s.ReqNotify(req.CQHandle, req.SolicitedOnly != 0) })
+	return c.dev.Do(func(s *nic.Session) error {
+		if req.SolicitedOnly == protocol.NotifyLook {
+			return s.LookArmed(req.CQHandle)
+		}
+		return s.ReqNotify(req.CQHandle, req.SolicitedOnly != 0)
+	})
 }
 
 func destroyCQ(c *Call, req *abi.DestroyCQ, resp *abi.DestroyCQResp) error {

@@ -4,10 +4,10 @@ import (
 	"math/bits"
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 // What the device says about itself: rxe's values where a program could depend on

@@ -7,8 +7,7 @@
 //	                     Device.Do ── nic.Session (objects)
 //
 // Commands are rows of a table (table.go): a decoder, the sizes that the kernel checks, a
-// handler. What the table does not name is refused with the errno that the kernel gives,
-// and what we know but do not support is written down there.
+// handler. Unknown commands get the kernel's errno. Known but unsupported commands have a row with their errno.
 //
 // Sizes, masks and handles are checked here as drivers/infiniband/core/uverbs_main.c and
 // uverbs_cmd.c check them, and the errno is theirs; the rules of the objects themselves

@@ -3,7 +3,7 @@ package uverbs
 import (
 	"testing"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // FuzzParse is the parser alone: whatever it accepts lies inside the message.

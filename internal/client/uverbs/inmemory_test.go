@@ -7,12 +7,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/engine"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/uverbs"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/uverbs"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // This file is a client that has neither socket nor descriptor: queues, registered memory,
@@ -158,7 +158,7 @@ func (c *client) Map(start, length uint64) (*memory.Region, error) {
 	var extents []memory.Extent
 	for at := start; at < start+length; {
 		n := min(page-at%page, start+length-at)
-		extents = append(extents, memory.Extent{Start: at, Length: n, Kind: memory.Shared, Prot: 3, Offset: offset(at)})
+		extents = append(extents, memory.Extent{Start: at, Length: n, Kind: memory.Own, Prot: 3, Offset: offset(at)})
 		at += n
 	}
 	return c.space.Map(start, length, extents)

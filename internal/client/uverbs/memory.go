@@ -3,8 +3,8 @@ package uverbs
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 func allocPD(c *Call, _ *abi.AllocPD, resp *abi.AllocPDResp) error {

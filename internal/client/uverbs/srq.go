@@ -3,9 +3,9 @@ package uverbs
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 func createSRQ(c *Call, req *abi.CreateSRQ, resp *abi.CreateSRQResp) error {

@@ -3,7 +3,7 @@ package uverbs
 import (
 	"testing"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // FuzzMaybeSure: whatever a client leaves is cut into whole commands, of the one kind, one behind the

@@ -3,8 +3,8 @@ package uverbs
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/abitext"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi/abitext"
 )
 
 // The commands that the kernel has, by number. A number without a row is one that

@@ -9,11 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/memory"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vhostuser"
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 const (
@@ -22,9 +22,9 @@ const (
 	arenaSize = 1 << 30
 	// growBy is how much more is asked for at a time, at least.
 	growBy   = 1 << 20
-	mostRuns = vmline.MostRuns
+	mostRuns = vmproto.MostRuns
 	// Who wants much gets whole huge pages.
-	hugePage = vmline.HugePage
+	hugePage = vmproto.HugePage
 )
 
 // arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the machine
@@ -33,7 +33,7 @@ type arenaPages struct {
 	ram   *ram
 	mem   []byte // arenaSize, of which there is memory up to ready
 	ready atomic.Uint64
-	ask   func(size uint64) ([]vmline.Run, error)
+	ask   func(size uint64) ([]vmproto.Run, error)
 	lost  func()        // told of pages that are not there any more; nil: nobody is
 	runs  *atomic.Int64 // of the machine
 	// account pays for the mappings, of which the daemon has only so many for all machines; nil: nobody does.
@@ -47,7 +47,7 @@ type arenaPages struct {
 	full bool // guarded by mu: the agent has given pages that are not here. What follows them would be in the wrong place
 }
 
-func newArenaPages(r *ram, first []vmline.Run, runs *atomic.Int64, account *budget.Account, ask func(uint64) ([]vmline.Run, error)) (*arenaPages, error) {
+func newArenaPages(r *ram, first []vmproto.Run, runs *atomic.Int64, account *budget.Account, ask func(uint64) ([]vmproto.Run, error)) (*arenaPages, error) {
 	mem, err := unix.Mmap(-1, 0, arenaSize, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("room for queues: %w", err)
@@ -77,7 +77,7 @@ func (a *arenaPages) touch(f func()) error {
 }
 
 // add maps runs at the end, all of them or none.
-func (a *arenaPages) add(runs []vmline.Run) (err error) {
+func (a *arenaPages) add(runs []vmproto.Run) (err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.charge(len(runs)); err != nil {

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/vhostuser"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 // A card is the network card of the machine, which carries what the switch has for it, or nothing. It is there
@@ -40,7 +40,7 @@ func (k *card) memory() (Memory, error) {
 func mappingBill(size uint64) budget.Bill { return budget.Bill{budget.Mappings: 1 + size>>30} }
 
 // serveCard serves the card to QEMU until it goes.
-func (p *Port) serveCard(u *net.UnixConn, who caller.Caller) {
+func (p *Port) serveCard(u *net.UnixConn, who credentials.Caller) {
 	if !p.keep(&p.net, u) {
 		return
 	}
@@ -50,13 +50,9 @@ func (p *Port) serveCard(u *net.UnixConn, who caller.Caller) {
 		Rings: 2, Queues: 1, Kicked: func(*vhostuser.Ring) {}, Held: &k.held,
 		Remembers: func(c *vhostuser.Conn) { p.remember(c) },
 		Stops:     func(*vhostuser.Conn) { p.Revoke() },
-		Map:       func(size uint64) (func(), error) { return p.cfg.Charge(who, mappingBill(size)) },
+		Map:       func(size uint64) (func(), error) { return p.cfg.Host.Charge(who, mappingBill(size)) },
 	}
-	serve := vhostuser.Serve
-	if p.cfg.Card != nil {
-		serve = p.cfg.Card
-	}
-	err := serve(u, &d, func(c *vhostuser.Conn) {
+	err := p.cfg.Host.Card(u, &d, func(c *vhostuser.Conn) {
 		k.mu.Lock()
 		k.conn = c
 		k.mu.Unlock()

@@ -10,21 +10,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/frontdoor"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/uverbs"
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/client/uverbs"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // A conversation is what one connection of a program to its agent is here. The session serves it at
 // one end of a socket pair (near), as it would serve a process; we are at the other end (far).
 // Three goroutines: the machine's takes frames from the link, feed hands requests to the session one
-// by one, relay brings its replies to the agent. It is a frontdoor.Line.
+// by one, relay brings its replies to the agent. It is a server.Line.
 //
 //	leave: no more requests ─▶ the session sees the end of near ─▶ … ─▶ Over ─▶ Close to the agent
 //
@@ -43,7 +43,7 @@ type conversation struct {
 	mu        sync.Mutex
 	ended     bool // relay has: nobody takes requests and pins any more
 	process   bool // the greeting was that of a process
-	arena     []vmline.Run
+	arena     []vmproto.Run
 	bellPort  bool           // its program rings at the bell port
 	bells     []*os.File     // that frames ring
 	coming    *pin           // of the request that comes next
@@ -51,11 +51,11 @@ type conversation struct {
 	sinks     map[*sink]bool // that events go to
 	recalling bool
 	recalled  bool // recall waits
-	returned  chan []vmline.Returning
-	returning []vmline.Returning
+	returned  chan []vmproto.Returning
+	returning []vmproto.Returning
 	asked     bool // for more pages
-	grown     chan []vmline.Run
-	growing   []vmline.Run
+	grown     chan []vmproto.Run
+	growing   []vmproto.Run
 }
 
 // A request is a message for the session, and what it has pinned.
@@ -84,7 +84,7 @@ func newConversation(m *machine, id uint32) (*conversation, error) {
 	}
 	return &conversation{
 		Conn: near, m: m, id: id, far: far, in: make(chan request, mostRequests), leaving: make(chan struct{}), over: make(chan struct{}),
-		sinks: make(map[*sink]bool), returned: make(chan []vmline.Returning, 1), grown: make(chan []vmline.Run, 1),
+		sinks: make(map[*sink]bool), returned: make(chan []vmproto.Returning, 1), grown: make(chan []vmproto.Run, 1),
 	}, nil
 }
 
@@ -107,7 +107,7 @@ func (c *conversation) leave() {
 	})
 }
 
-// Over implements frontdoor.Line.
+// Over implements server.Line.
 func (c *conversation) Over() { close(c.over) }
 
 // take takes a request of the program's.
@@ -228,10 +228,10 @@ func (c *conversation) reply(b []byte, handles ...uverbs.Handle) {
 	c.release()
 	for _, h := range handles {
 		if h, ok := h.(handle); ok {
-			c.m.link.send(vmline.Handle, c.id, vmline.Number(uint64(h.s.id)))
+			c.m.link.send(vmproto.Handle, c.id, vmproto.Number(uint64(h.s.id)))
 		}
 	}
-	c.m.link.sendLater(vmline.Message, c.id, b)
+	c.m.link.sendLater(vmproto.Message, c.id, b)
 }
 
 // leavePin gives a pin back that nobody took. mu is held.
@@ -240,43 +240,43 @@ func (c *conversation) leavePin() {
 	c.pin = nil
 }
 
-// Send implements frontdoor.Line.
+// Send implements server.Line.
 func (c *conversation) Send(reply []byte, handles []uverbs.Handle) error {
 	c.reply(reply, handles...)
 	return nil
 }
 
-// Welcome implements frontdoor.Line. The agent knows what goes with it.
+// Welcome implements server.Line. The agent knows what goes with it.
 func (c *conversation) Welcome(w *protocol.Welcome, _ ...*os.File) error {
 	c.reply(w.Append(nil))
 	return nil
 }
 
-// NewSpace implements frontdoor.Line.
+// NewSpace implements server.Line.
 func (c *conversation) NewSpace(quota uint64) (*memory.Space, error) {
 	return memory.NewSpaceIn(backing{c.m.ram.hold()}, quota), nil
 }
 
-// Extents implements frontdoor.Line.
+// Extents implements server.Line.
 func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done func(), err error) {
 	c.mu.Lock()
 	p := c.pin
 	c.pin = nil
 	c.mu.Unlock()
-	var runs []vmline.Run
+	var runs []vmproto.Run
 	if p != nil {
 		runs = p.runs
 		c.m.pending.Add(-int64(len(runs)))
-		done = func() { c.m.link.send(vmline.Unpin, p.id) }
+		done = func() { c.m.link.send(vmproto.Unpin, p.id) }
 	}
 	for _, e := range in {
 		switch {
-		case e.Kind > protocol.ExtentForeign || e.Prot > protocol.ProtRead|protocol.ProtWrite:
+		case e.Kind > protocol.ExtentForeign || e.Prot&^(0xff<<protocol.WhyShift) > protocol.ProtRead|protocol.ProtWrite:
 			err = syscall.EINVAL
-		case e.Kind == protocol.ExtentShared:
-			out, runs, err = cut(out, e.Start, e.Length, uint8(e.Prot), runs)
+		case e.Kind == protocol.ExtentOwn:
+			out, runs, err = cut(out, e.Start, e.Length, uint8(e.Prot&3), runs)
 		default:
-			out = append(out, memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot)})
+			out = append(out, memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot & 3), Why: uint8(e.Prot >> protocol.WhyShift)})
 		}
 		if err != nil {
 			if done != nil {
@@ -288,8 +288,8 @@ func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done 
 	return out, done, nil
 }
 
-// OpenQueues implements frontdoor.Line.
-func (c *conversation) OpenQueues(account *budget.Account) (*nic.Arena, frontdoor.Bell, error) {
+// OpenQueues implements server.Line.
+func (c *conversation) OpenQueues(account *budget.Account) (*nic.Arena, server.Bell, error) {
 	arena, bell, err := c.openQueues(account)
 	if err != nil && c.m.port.noDevice.now() {
 		c.m.port.cfg.Log.Error("cannot open the device for a program in a virtual machine", "nic", c.m.port.cfg.NIC, "machine", c.m.name, "error", err)
@@ -297,7 +297,7 @@ func (c *conversation) OpenQueues(account *budget.Account) (*nic.Arena, frontdoo
 	return arena, bell, err
 }
 
-func (c *conversation) openQueues(account *budget.Account) (*nic.Arena, frontdoor.Bell, error) {
+func (c *conversation) openQueues(account *budget.Account) (*nic.Arena, server.Bell, error) {
 	c.mu.Lock()
 	first, port := c.arena, c.bellPort
 	c.arena = nil
@@ -359,7 +359,7 @@ func (c *conversation) ring() {
 }
 
 // grow asks the agent for more pages for queues.
-func (c *conversation) grow(size uint64) ([]vmline.Run, error) {
+func (c *conversation) grow(size uint64) ([]vmproto.Run, error) {
 	c.mu.Lock()
 	select {
 	case <-c.grown: // for somebody who waits no more
@@ -367,7 +367,7 @@ func (c *conversation) grow(size uint64) ([]vmline.Run, error) {
 	}
 	c.asked = !c.ended
 	c.mu.Unlock()
-	c.m.link.sendLater(vmline.Grow, c.id, vmline.Number(size))
+	c.m.link.sendLater(vmproto.Grow, c.id, vmproto.Number(size))
 	select {
 	case runs := <-c.grown:
 		if len(runs) == 0 {
@@ -379,13 +379,13 @@ func (c *conversation) grow(size uint64) ([]vmline.Run, error) {
 	}
 }
 
-// OpenEvents implements frontdoor.Line.
+// OpenEvents implements server.Line.
 func (c *conversation) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
 	s := c.open()
 	return s, handle{s}, nil
 }
 
-// OpenSignal implements frontdoor.Line.
+// OpenSignal implements server.Line.
 func (c *conversation) OpenSignal() (rdmacm.Signal, uverbs.Handle, error) {
 	s := c.open()
 	return s, handle{s}, nil
@@ -406,13 +406,13 @@ func (c *conversation) forget(s *sink) {
 	delete(c.sinks, s)
 }
 
-// Vouched implements frontdoor.Line: QEMU was asked when it connected.
+// Vouched implements server.Line: QEMU was asked when it connected.
 func (c *conversation) Vouched() bool { return true }
 
-// Workload implements frontdoor.Line: a machine is one.
-func (c *conversation) Workload(*caller.Caller) (uint64, string) { return c.m.workload, "" }
+// Workload implements server.Line: a machine is one.
+func (c *conversation) Workload(*credentials.Caller) (uint64, string) { return c.m.workload, "" }
 
-// Identify implements frontdoor.Line.
-func (c *conversation) Identify(*caller.Caller) caller.Identity {
-	return caller.Identity{Pidfd: -1, Why: errors.New("it is in a virtual machine, where stacks, files and shared memory cannot be reached")}
+// Identify implements server.Line.
+func (c *conversation) Identify(*credentials.Caller) credentials.Identity {
+	return credentials.Identity{Pidfd: -1, Why: errors.New("it is in a virtual machine, where stacks, files and shared memory cannot be reached")}
 }

@@ -3,7 +3,7 @@
 //
 //	machine                                       host
 //	program ─ shim ─ agent ══ virtio-serial ══ QEMU ── unix socket ── Port ─ machine ─ conversation
-//	   │               │                                                            │     (frontdoor.Line)
+//	   │               │                                                            │     (server.Line)
 //	   │ rings,        └ pins pages, says where they are                            │
 //	   ▼ data                                                                       ▼
 //	guest RAM ◀──────────────── the same pages, mapped by the daemon ── Memory, arena, memory.Space

@@ -13,18 +13,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/engine"
-	"vrdma/internal/frontdoor"
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/routes"
-	"vrdma/internal/vmline"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/routes"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 // ramBase and ramSize are where the memory of a test's machine is: not at 0, so that addresses and
@@ -102,14 +103,14 @@ func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
 		Name: "rxe0", NodeGUID: 0x0200_00ff_fe00_0001,
 		GIDs: []nic.GIDEntry{{GID: ib.GIDOf(netip.MustParseAddr("127.0.0.1")), NetDev: "lo"}},
 	})
-	nics := vnic.NewTable()
+	nics := registry.NewTable()
 	ledger := budget.New(budget.ThisMachine().Limits())
-	var s *frontdoor.Server
+	var s *server.Server
 	e, err := engine.New(engine.Options{Resolver: nics, Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &vnic.NIC{Name: vnic.Default, Network: vnic.HostNetwork, Device: n, Manager: rdmacm.New(n, e.MADs(n)), Routes: routes.Kernel{}}
+	v := &registry.NIC{Name: registry.Default, Network: registry.HostNetwork, Device: n, Manager: rdmacm.New(n, e.MADs(n)), Routes: routes.Kernel{}}
 	if err := nics.Add(v); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +120,7 @@ func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
 	e.Start()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "vrdma.sock")
-	s, err = frontdoor.Listen(frontdoor.Config{Doors: []frontdoor.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test", Budget: ledger})
+	s, err = server.Listen(server.Config{Doors: []server.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test", Budget: ledger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,9 +128,7 @@ func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
 	go func() { served <- s.Serve() }()
 	p, err := Listen(Config{
 		NIC: v.Name, Dir: filepath.Join(dir, "g"), SocketMode: 0o600, Tree: socket + ".d/sys", Log: slog.New(slog.DiscardHandler),
-		Vouch:   func(u *net.UnixConn) (caller.Caller, error) { return s.Vouch(v, u) },
-		Charge:  func(who caller.Caller, b budget.Bill) (func(), error) { return s.Charge(v, who, b) },
-		Receive: func(c *protocol.Conn, l frontdoor.Line, who caller.Caller) error { return s.Receive(v, c, l, who) },
+		Host: testHost{s, v},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +154,7 @@ func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
 type testAgent struct {
 	t testing.TB
 	u *net.UnixConn
-	r *vmline.Reader
+	r *vmproto.Reader
 }
 
 // dial connects to one of a port's sockets.
@@ -173,7 +172,7 @@ func dial(t testing.TB, p *Port, name string) *net.UnixConn {
 func newTestAgent(t testing.TB, p *Port) *testAgent {
 	t.Helper()
 	u := dial(t, p, LineSocket)
-	return &testAgent{t, u, vmline.NewReader(u)}
+	return &testAgent{t, u, vmproto.NewReader(u)}
 }
 
 func (a *testAgent) write(b []byte) {
@@ -183,16 +182,16 @@ func (a *testAgent) write(b []byte) {
 	}
 }
 
-func (a *testAgent) send(k vmline.Kind, id uint32, body ...[]byte) {
+func (a *testAgent) send(k vmproto.Kind, id uint32, body ...[]byte) {
 	a.t.Helper()
-	a.write(vmline.Append(nil, k, id, body...))
+	a.write(vmproto.Append(nil, k, id, body...))
 }
 
 // greet greets the daemon and has its answer.
-func (a *testAgent) greet(version uint32) vmline.Answer {
+func (a *testAgent) greet(version uint32) vmproto.Answer {
 	a.t.Helper()
-	g := vmline.Greeting{Nonce: [16]byte{1}, Version: version, Name: "machine"}
-	a.write(vmline.AppendHello([]byte("what is left of something"), g))
+	g := vmproto.Greeting{Nonce: [16]byte{1}, Version: version, Name: "machine"}
+	a.write(vmproto.AppendHello([]byte("what is left of something"), g))
 	w, err := a.r.FindWelcome()
 	if err != nil || w.Nonce != g.Nonce {
 		a.t.Fatalf("the welcome: %+v, %v", w, err)
@@ -201,7 +200,7 @@ func (a *testAgent) greet(version uint32) vmline.Answer {
 }
 
 // await reads frames until one of a kind comes for id.
-func (a *testAgent) await(k vmline.Kind, id uint32) vmline.Frame {
+func (a *testAgent) await(k vmproto.Kind, id uint32) vmproto.Frame {
 	a.t.Helper()
 	for {
 		f, err := a.r.Next()
@@ -211,7 +210,7 @@ func (a *testAgent) await(k vmline.Kind, id uint32) vmline.Frame {
 		if f.Kind == k && f.ID == id {
 			return f
 		}
-		if f.Kind == vmline.Close && f.ID == id {
+		if f.Kind == vmproto.Close && f.ID == id {
 			a.t.Fatalf("conversation %d ended, want a frame of kind %d", id, k)
 		}
 	}
@@ -225,7 +224,7 @@ func (a *testAgent) awaitClosed(ids ...uint32) {
 		if err != nil {
 			a.t.Fatalf("conversations %v do not end: %v", ids, err)
 		}
-		if f.Kind == vmline.Close {
+		if f.Kind == vmproto.Close {
 			ids = slices.DeleteFunc(ids, func(id uint32) bool { return id == f.ID })
 		}
 	}
@@ -245,16 +244,16 @@ func (a *testAgent) awaitEnd(otherwise string) {
 }
 
 // hello opens a conversation and has the answer.
-func (a *testAgent) hello(id uint32, h protocol.Hello, before ...vmline.Frame) protocol.Welcome {
+func (a *testAgent) hello(id uint32, h protocol.Hello, before ...vmproto.Frame) protocol.Welcome {
 	a.t.Helper()
 	h.Magic, h.Protocol, h.Program = protocol.Magic, protocol.Version, "test"
 	h.Flags = protocol.HelloMail | protocol.HelloAhead
-	a.send(vmline.Open, id, vmline.OpenBody(vmline.Person{Pid: 77}))
+	a.send(vmproto.Open, id, vmproto.OpenBody(vmproto.Person{Pid: 77}))
 	for _, f := range before {
 		a.send(f.Kind, id, f.Body)
 	}
-	a.send(vmline.Message, id, h.Append(nil))
-	w, err := protocol.ParseWelcome(a.await(vmline.Message, id).Body)
+	a.send(vmproto.Message, id, h.Append(nil))
+	w, err := protocol.ParseWelcome(a.await(vmproto.Message, id).Body)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -262,9 +261,26 @@ func (a *testAgent) hello(id uint32, h protocol.Hello, before ...vmline.Frame) p
 }
 
 // pages are n pages of the machine, in runs of two, one apart.
-func pages(from uint64, n int) (runs []vmline.Run) {
+func pages(from uint64, n int) (runs []vmproto.Run) {
 	for at := uint64(ramBase) + from; n > 0; at, n = at+3*pageSize, n-2 {
-		runs = append(runs, vmline.Run{Addr: at, Size: 2 * pageSize})
+		runs = append(runs, vmproto.Run{Addr: at, Size: 2 * pageSize})
 	}
 	return runs
+}
+
+// testHost is a server with one NIC, whose card carries nothing. It implements Host.
+type testHost struct {
+	s *server.Server
+	n *registry.NIC
+}
+
+func (h testHost) Vouch(u *net.UnixConn) (credentials.Caller, error) { return h.s.Vouch(h.n, u) }
+func (h testHost) Charge(who credentials.Caller, b budget.Bill) (func(), error) {
+	return h.s.Charge(h.n, who, b)
+}
+func (h testHost) Receive(c *protocol.Conn, l server.Line, who credentials.Caller) error {
+	return h.s.Receive(h.n, c, l, who)
+}
+func (h testHost) Card(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
+	return vhostuser.Serve(u, d, ready)
 }

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // A link is the way to the agent. The loop sends events through it, so send never waits: what the
@@ -37,14 +37,14 @@ func newLink(u *net.UnixConn) *link {
 }
 
 // send sends a frame, and never waits. If the link has ended it is lost.
-func (l *link) send(k vmline.Kind, id uint32, body ...[]byte) {
+func (l *link) send(k vmproto.Kind, id uint32, body ...[]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.put(k, id, body...)
 }
 
 // sendLater is send for those who can wait: for a link that is behind.
-func (l *link) sendLater(k vmline.Kind, id uint32, body ...[]byte) {
+func (l *link) sendLater(k vmproto.Kind, id uint32, body ...[]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.queue) > longQueue && !l.closed {
@@ -61,10 +61,10 @@ func (l *link) behind() bool {
 }
 
 // put appends a frame to the queue, or writes it. mu is held.
-func (l *link) put(k vmline.Kind, id uint32, body ...[]byte) {
+func (l *link) put(k vmproto.Kind, id uint32, body ...[]byte) {
 	if !l.closed {
 		before := len(l.queue)
-		l.queue = vmline.Append(l.queue, k, id, body...)
+		l.queue = vmproto.Append(l.queue, k, id, body...)
 		l.advance(before)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // A machine is what one agent has opened. It ends with its connection, or when a new agent greets.
@@ -17,7 +17,7 @@ type machine struct {
 	port     *Port
 	link     *link
 	name     string
-	who      caller.Caller // of QEMU
+	who      credentials.Caller // of QEMU
 	workload uint64
 	ram      *ram
 	handles  atomic.Uint32
@@ -41,7 +41,7 @@ const mostConversations = 65536
 // counted from 1.
 var workloads atomic.Uint64
 
-func newMachine(p *Port, l *link, name string, who caller.Caller, r *ram) *machine {
+func newMachine(p *Port, l *link, name string, who credentials.Caller, r *ram) *machine {
 	return &machine{
 		port: p, link: l, name: name, who: who, workload: 1<<63 | workloads.Add(1), ram: r,
 		conns: make(map[uint32]*conversation), empty: make(chan struct{}), tree: tree{dir: p.cfg.Tree},
@@ -49,10 +49,10 @@ func newMachine(p *Port, l *link, name string, who caller.Caller, r *ram) *machi
 }
 
 // serve serves agents on a connection, one after the other, until it ends.
-func (p *Port) serveLink(u *net.UnixConn, who caller.Caller) error {
+func (p *Port) serveLink(u *net.UnixConn, who credentials.Caller) error {
 	l := newLink(u)
 	defer l.close()
-	r := vmline.NewReader(u)
+	r := vmproto.NewReader(u)
 	g, err := r.FindHello()
 	for err == nil {
 		g, err = p.serveAgent(l, r, g, who)
@@ -64,12 +64,12 @@ func (p *Port) serveLink(u *net.UnixConn, who caller.Caller) error {
 }
 
 // serveAgent serves one agent. It returns the greeting of the next one.
-func (p *Port) serveAgent(l *link, r *vmline.Reader, g vmline.Greeting, who caller.Caller) (vmline.Greeting, error) {
-	a := vmline.Answer{Nonce: g.Nonce, Version: vmline.Version}
+func (p *Port) serveAgent(l *link, r *vmproto.Reader, g vmproto.Greeting, who credentials.Caller) (vmproto.Greeting, error) {
+	a := vmproto.Answer{Nonce: g.Nonce, Version: vmproto.Version}
 	var mem Memory
 	err := error(nil)
-	if g.Version != vmline.Version {
-		err = fmt.Errorf("the daemon speaks version %d with agents, this one %d: install the daemon's vrdma in the machine", vmline.Version, g.Version)
+	if g.Version != vmproto.Version {
+		err = fmt.Errorf("the daemon speaks version %d with agents, this one %d: install the daemon's vrdma in the machine", vmproto.Version, g.Version)
 	} else if mem, err = p.memory(); err != nil {
 		err = fmt.Errorf("the machine's memory cannot be reached: %w", err)
 	}
@@ -99,8 +99,8 @@ func (p *Port) serveAgent(l *link, r *vmline.Reader, g vmline.Greeting, who call
 		if err != nil {
 			return g, err
 		}
-		if f.Kind == vmline.Hello {
-			return vmline.ParseHello(f.Body)
+		if f.Kind == vmproto.Hello {
+			return vmproto.ParseHello(f.Body)
 		}
 		if err := m.take(f); err != nil {
 			return g, err
@@ -109,15 +109,15 @@ func (p *Port) serveAgent(l *link, r *vmline.Reader, g vmline.Greeting, who call
 }
 
 // sendWelcome answers a greeting.
-func (l *link) sendWelcome(a vmline.Answer) {
+func (l *link) sendWelcome(a vmproto.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.putRaw(vmline.AppendWelcome(nil, a))
+	l.putRaw(vmproto.AppendWelcome(nil, a))
 }
 
 // take does what a frame says. An error ends the machine.
-func (m *machine) take(f vmline.Frame) error {
-	if f.Kind == vmline.Open {
+func (m *machine) take(f vmproto.Frame) error {
+	if f.Kind == vmproto.Open {
 		return m.open(f)
 	}
 	m.mu.Lock()
@@ -127,38 +127,38 @@ func (m *machine) take(f vmline.Frame) error {
 		return m.late(f)
 	}
 	switch f.Kind {
-	case vmline.Message:
+	case vmproto.Message:
 		c.take(append([]byte(nil), f.Body...))
-	case vmline.Bell:
+	case vmproto.Bell:
 		c.ring()
-	case vmline.Close:
+	case vmproto.Close:
 		c.leave()
-	case vmline.Arena, vmline.Pin, vmline.Grown:
-		number, runs, err := vmline.ParseRuns(f.Body)
+	case vmproto.Arena, vmproto.Pin, vmproto.Grown:
+		number, runs, err := vmproto.ParseRuns(f.Body)
 		if err != nil {
 			return err
 		}
 		return c.pages(f.Kind, number, runs)
-	case vmline.Returned:
-		list, err := vmline.ParseReturned(f.Body)
+	case vmproto.Returned:
+		list, err := vmproto.ParseReturned(f.Body)
 		if err != nil {
 			return err
 		}
 		c.takeReturned(list)
 	default:
-		return fmt.Errorf("%w: kind %d from an agent", vmline.ErrMalformed, f.Kind)
+		return fmt.Errorf("%w: kind %d from an agent", vmproto.ErrMalformed, f.Kind)
 	}
 	return nil
 }
 
 // late is for a frame of a conversation that has just ended here.
-func (m *machine) late(f vmline.Frame) error {
-	if f.Kind == vmline.Pin {
-		number, _, err := vmline.ParseRuns(f.Body)
+func (m *machine) late(f vmproto.Frame) error {
+	if f.Kind == vmproto.Pin {
+		number, _, err := vmproto.ParseRuns(f.Body)
 		if err != nil {
 			return err
 		}
-		m.link.send(vmline.Unpin, number)
+		m.link.send(vmproto.Unpin, number)
 	}
 	return nil
 }
@@ -194,25 +194,25 @@ const (
 func (m *machine) unpin(p *pin) {
 	if p != nil {
 		m.pending.Add(-int64(len(p.runs)))
-		m.link.send(vmline.Unpin, p.id)
+		m.link.send(vmproto.Unpin, p.id)
 	}
 }
 
 // pages takes what the agent says of pages.
-func (c *conversation) pages(k vmline.Kind, number uint32, runs []vmline.Run) error {
+func (c *conversation) pages(k vmproto.Kind, number uint32, runs []vmproto.Run) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch k {
-	case vmline.Arena:
+	case vmproto.Arena:
 		if c.ended || !c.keep(runBytes*len(runs)) {
 			return nil
 		}
 		c.arena = append(c.arena, runs...)
-		c.bellPort = number != vmline.BellFrames
+		c.bellPort = number != vmproto.BellFrames
 		if len(c.arena) > mostRuns {
 			return fmt.Errorf("memory for queues in %d pieces", len(c.arena))
 		}
-	case vmline.Grown:
+	case vmproto.Grown:
 		switch {
 		case !c.asked:
 		case len(runs) > 0:
@@ -227,9 +227,9 @@ func (c *conversation) pages(k vmline.Kind, number uint32, runs []vmline.Run) er
 			c.grown <- c.growing // which is empty
 			c.growing = nil
 		}
-	case vmline.Pin:
+	case vmproto.Pin:
 		if c.ended {
-			c.m.link.send(vmline.Unpin, number)
+			c.m.link.send(vmproto.Unpin, number)
 			return nil
 		}
 		if c.coming != nil && c.coming.id != number {
@@ -248,14 +248,14 @@ func (c *conversation) pages(k vmline.Kind, number uint32, runs []vmline.Run) er
 }
 
 // open begins a conversation.
-func (m *machine) open(f vmline.Frame) error {
-	who, err := vmline.ParseOpen(f.Body)
+func (m *machine) open(f vmproto.Frame) error {
+	who, err := vmproto.ParseOpen(f.Body)
 	if err != nil {
 		return err
 	}
 	c, err := newConversation(m, f.ID)
 	if err != nil {
-		m.link.send(vmline.Close, f.ID)
+		m.link.send(vmproto.Close, f.ID)
 		return nil
 	}
 	m.mu.Lock()
@@ -273,7 +273,7 @@ func (m *machine) open(f vmline.Frame) error {
 	go c.relay()
 	person := m.who
 	person.Pid, person.Machine, person.Owner, person.HomeErr = int(who.Pid), m.name, false, errInMachine
-	if err := m.port.cfg.Receive(c.Conn, c, person); err != nil {
+	if err := m.port.cfg.Host.Receive(c.Conn, c, person); err != nil {
 		if m.port.noProgram.now() {
 			m.port.cfg.Log.Warn("a program in a virtual machine was refused", "nic", m.port.cfg.NIC, "machine", m.name, "error", err)
 		}
@@ -299,7 +299,7 @@ func (m *machine) close(c *conversation) {
 	if len(m.conns) == 0 {
 		m.ram.settle()
 	}
-	m.link.send(vmline.Close, c.id)
+	m.link.send(vmproto.Close, c.id)
 	if m.ending && len(m.conns) == 0 {
 		close(m.empty)
 	}

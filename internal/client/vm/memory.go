@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"vrdma/internal/memory"
-	"vrdma/internal/vhostuser"
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 // Memory is a machine's RAM, by guest-physical address, mapped in the daemon. It stays as it is
@@ -114,7 +114,7 @@ func (r *ram) Contains(addr uintptr) bool {
 }
 
 // run is the memory of a run, all of it; nil if some is none.
-func (r *ram) run(at vmline.Run) []byte {
+func (r *ram) run(at vmproto.Run) []byte {
 	for _, m := range slices.Backward(*r.list.Load()) {
 		if b := m.Slice(at.Addr, at.Size); uint64(len(b)) == at.Size {
 			return b
@@ -151,24 +151,24 @@ func (b backing) Close() error {
 }
 
 // Slice implements memory.Direct.
-func (b backing) Slice(offset, n uint64) []byte { return b.run(vmline.Run{Addr: offset, Size: n}) }
+func (b backing) Slice(offset, n uint64) []byte { return b.run(vmproto.Run{Addr: offset, Size: n}) }
 
 // A pin is pages that the agent keeps in place.
 type pin struct {
 	id   uint32
-	runs []vmline.Run
+	runs []vmproto.Run
 }
 
 // cut cuts the runs of a pin to an extent, which is at [start, start+length) of a program, and
 // appends what it finds. It returns the runs that are left.
-func cut(out []memory.Extent, start, length uint64, prot uint8, runs []vmline.Run) ([]memory.Extent, []vmline.Run, error) {
+func cut(out []memory.Extent, start, length uint64, prot uint8, runs []vmproto.Run) ([]memory.Extent, []vmproto.Run, error) {
 	for length > 0 {
 		if len(runs) == 0 {
 			return nil, nil, syscall.ENOMEM // the agent could not pin it
 		}
 		r := runs[0]
 		n := min(r.Size, length)
-		out = append(out, memory.Extent{Start: start, Length: n, Kind: memory.Shared, Prot: prot, Offset: r.Addr})
+		out = append(out, memory.Extent{Start: start, Length: n, Kind: memory.Own, Prot: prot, Offset: r.Addr})
 		start, length = start+n, length-n
 		if n < r.Size {
 			return nil, nil, syscall.EFAULT // runs end where extents do

@@ -15,11 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/frontdoor"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vhostuser"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 // Config is what a Port needs.
@@ -32,16 +32,20 @@ type Config struct {
 	SocketMode fs.FileMode
 	// Tree is where the NIC's device tree is.
 	Tree string
-	// Vouch says who has connected, and why that one may not use the NIC.
-	Vouch func(u *net.UnixConn) (caller.Caller, error)
-	// Charge charges what a machine's memory takes to whoever was vouched for.
-	Charge func(who caller.Caller, b budget.Bill) (refund func(), err error)
-	// Receive has a conversation: frontdoor.Server's.
-	Receive func(c *protocol.Conn, l frontdoor.Line, who caller.Caller) error
-	// Card serves the network card, if it carries something; nil: it carries nothing. What d hears is to be told,
-	// and ready the connection, as vhostuser.Serve does.
-	Card func(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error
+	Host Host
 	Log  *slog.Logger
+}
+
+// A Host is the daemon as the virtual machine of one NIC needs it.
+type Host interface {
+	// Vouch identifies the process that has connected, or says why it may not use the NIC.
+	Vouch(u *net.UnixConn) (credentials.Caller, error)
+	// Charge charges a machine's memory to the account of who.
+	Charge(who credentials.Caller, b budget.Bill) (refund func(), err error)
+	// Receive serves one connection of the machine, see server.Server.
+	Receive(c *protocol.Conn, l server.Line, who credentials.Caller) error
+	// Card serves the network card. It informs d and calls ready with the connection, as vhostuser.Serve does.
+	Card(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error
 }
 
 // Names of the sockets in a Port's directory.
@@ -79,7 +83,7 @@ func Listen(cfg Config) (*Port, error) {
 	}
 	for _, s := range []struct {
 		name  string
-		serve func(*net.UnixConn, caller.Caller)
+		serve func(*net.UnixConn, credentials.Caller)
 	}{{LineSocket, p.serveLine}, {BellSocket, p.serveBell}, {CardSocket, p.serveCard}} {
 		path := filepath.Join(cfg.Dir, s.name)
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -107,7 +111,7 @@ func Listen(cfg Config) (*Port, error) {
 
 // accept serves one connection after the other: whoever comes next waits until the last is gone, all
 // of it.
-func (p *Port) accept(l *net.UnixListener, serve func(*net.UnixConn, caller.Caller)) {
+func (p *Port) accept(l *net.UnixListener, serve func(*net.UnixConn, credentials.Caller)) {
 	for {
 		u, err := l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -117,7 +121,7 @@ func (p *Port) accept(l *net.UnixListener, serve func(*net.UnixConn, caller.Call
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		who, err := p.cfg.Vouch(u)
+		who, err := p.cfg.Host.Vouch(u)
 		if err != nil {
 			p.cfg.Log.Warn("a process may not give a virtual machine a NIC", "nic", p.cfg.NIC, "pid", who.Pid, "uid", who.UID, "why", err)
 			u.Close()
@@ -140,7 +144,7 @@ func (p *Port) keep(at **net.UnixConn, u *net.UnixConn) bool {
 }
 
 // serveLine serves the port for commands and events.
-func (p *Port) serveLine(u *net.UnixConn, who caller.Caller) {
+func (p *Port) serveLine(u *net.UnixConn, who credentials.Caller) {
 	if !p.keep(&p.line, u) {
 		return
 	}
@@ -155,7 +159,7 @@ func (p *Port) serveLine(u *net.UnixConn, who caller.Caller) {
 const drainEvery = 10 * time.Millisecond
 
 // serveBell serves the port that programs ring at.
-func (p *Port) serveBell(u *net.UnixConn, _ caller.Caller) {
+func (p *Port) serveBell(u *net.UnixConn, _ credentials.Caller) {
 	if !p.keep(&p.bells, u) {
 		return
 	}

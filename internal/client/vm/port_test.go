@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // TestDrain has the bell's socket drained before the loop has looked: it is told of the ring all the same.
@@ -94,11 +94,11 @@ func TestTooManyPieces(t *testing.T) {
 	defer r.drop()
 	var runs atomic.Int64
 	asked := 0
-	more := func(size uint64) ([]vmline.Run, error) {
+	more := func(size uint64) ([]vmproto.Run, error) {
 		if asked++; (arenaPagesAtFirst*pageSize+size)%hugePage != 0 {
 			t.Errorf("%#x bytes are asked for, behind the first %#x", size, arenaPagesAtFirst*pageSize)
 		}
-		return make([]vmline.Run, mostRuns+1), nil
+		return make([]vmproto.Run, mostRuns+1), nil
 	}
 	queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), &runs, nil, more)
 	if err != nil {

@@ -1,7 +1,7 @@
 package vm
 
 import (
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // What a program has not read of its events is in the machine. A command that destroys an object
@@ -33,7 +33,7 @@ func (c *conversation) recall() {
 	if !any {
 		return
 	}
-	c.m.link.sendLater(vmline.Recall, c.id)
+	c.m.link.sendLater(vmproto.Recall, c.id)
 	select {
 	case list := <-c.returned:
 		c.give(list)
@@ -42,7 +42,7 @@ func (c *conversation) recall() {
 }
 
 // takeReturned takes what the agent says that nobody has read. What nobody asked for is left out.
-func (c *conversation) takeReturned(list []vmline.Returning) {
+func (c *conversation) takeReturned(list []vmproto.Returning) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -60,7 +60,7 @@ func (c *conversation) takeReturned(list []vmline.Returning) {
 }
 
 // give puts events back.
-func (c *conversation) give(list []vmline.Returning) {
+func (c *conversation) give(list []vmproto.Returning) {
 	events := make(map[uint32][]event)
 	for _, r := range list {
 		events[r.Handle] = append(events[r.Handle], event{r.Event, r.N})

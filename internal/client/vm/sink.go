@@ -3,7 +3,7 @@ package vm
 import (
 	"sync"
 
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // A sink brings events to a program, through the agent: nic.EventSink, and rdmacm.Signal.
@@ -47,7 +47,7 @@ func (s *sink) Post(e [16]byte, n int) bool {
 		return false
 	}
 	s.sent = true
-	s.c.m.link.send(vmline.Event, s.id, e[:n])
+	s.c.m.link.send(vmproto.Event, s.id, e[:n])
 	return true
 }
 
@@ -68,12 +68,12 @@ func (s *sink) HangupFd() int { return -1 }
 
 // Raise implements rdmacm.Signal.
 func (s *sink) Raise() bool {
-	s.c.m.link.send(vmline.Raise, s.id)
+	s.c.m.link.send(vmproto.Raise, s.id)
 	return true
 }
 
 // Lower implements rdmacm.Signal.
-func (s *sink) Lower() { s.c.m.link.send(vmline.Lower, s.id) }
+func (s *sink) Lower() { s.c.m.link.send(vmproto.Lower, s.id) }
 
 // Close implements both.
 func (s *sink) Close() {
@@ -81,7 +81,7 @@ func (s *sink) Close() {
 	s.closed, s.back = true, nil
 	s.mu.Unlock()
 	s.c.forget(s)
-	s.c.m.link.send(vmline.Drop, s.id)
+	s.c.m.link.send(vmproto.Drop, s.id)
 }
 
 // hold has events wait, if some were sent: the program may have unread ones.
@@ -112,7 +112,7 @@ func (s *sink) release() {
 	}
 	s.held, s.sent = false, len(s.back) > 0
 	for _, e := range s.back {
-		s.c.m.link.send(vmline.Event, s.id, e.b[:e.n])
+		s.c.m.link.send(vmproto.Event, s.id, e.b[:e.n])
 	}
 	s.back, s.given = nil, 0
 }

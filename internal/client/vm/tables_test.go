@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/protocol"
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // A frontEnd is QEMU, as far as it tells which memory the machine has.
@@ -82,7 +82,7 @@ func TestManyTables(t *testing.T) {
 			f := newFrontEnd(t, p)
 			f.table(first, 1)
 			a := newTestAgent(t, p)
-			if w := a.greet(vmline.Version); w.Text != "" {
+			if w := a.greet(vmproto.Version); w.Text != "" {
 				t.Fatal(w.Text)
 			}
 			if running {
@@ -93,7 +93,7 @@ func TestManyTables(t *testing.T) {
 			if running {
 				a.awaitEnd("more tables are kept than there may be")
 				a = newTestAgent(t, p)
-				a.greet(vmline.Version)
+				a.greet(vmproto.Version)
 			}
 			p.mu.Lock()
 			n := len(*p.machine.ram.list.Load())

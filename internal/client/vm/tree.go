@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // A tree sends the device tree of a NIC to an agent: all of it at first, then what has changed.
@@ -33,11 +33,11 @@ func (t *tree) send(l *link) {
 			return nil
 		}
 		content, err := os.ReadFile(path) // a link's target, too
-		if old, ok := t.sent[name]; err != nil || ok && old == string(content) || len(content) > vmline.MaxBody/2 {
+		if old, ok := t.sent[name]; err != nil || ok && old == string(content) || len(content) > vmproto.MaxBody/2 {
 			return nil
 		}
 		t.sent[name] = string(content)
-		l.sendLater(vmline.File, 0, vmline.FileBody(name, content))
+		l.sendLater(vmproto.File, 0, vmproto.FileBody(name, content))
 		return nil
 	})
 }

@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/memory"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
+	"vrdma.dev/vrdma/internal/device/memory"
 )
 
 // arena is what an agent says of the pages for queues.
-func arena(runs []vmline.Run) vmline.Frame {
-	return vmline.Frame{Kind: vmline.Arena, Body: vmline.RunsBody(vmline.BellFrames, runs)}
+func arena(runs []vmproto.Run) vmproto.Frame {
+	return vmproto.Frame{Kind: vmproto.Arena, Body: vmproto.RunsBody(vmproto.BellFrames, runs)}
 }
 
 const arenaPagesAtFirst = 300 // a doorbell page and the arm words, and some
@@ -43,7 +43,7 @@ func TestDevice(t *testing.T) {
 	}
 	p := testPort(t, ram)
 	a := newTestAgent(t, p)
-	if w := a.greet(vmline.Version); w.Text != "" {
+	if w := a.greet(vmproto.Version); w.Text != "" {
 		t.Fatal(w.Text)
 	}
 	token := process(t, a, 1)
@@ -64,7 +64,7 @@ func TestDevice(t *testing.T) {
 		t.Errorf("the port has machine %q", p.Machine())
 	}
 	// The program goes; then nothing is left, and the memory goes with the agent.
-	a.send(vmline.Close, 1)
+	a.send(vmproto.Close, 1)
 	a.awaitClosed(1, 2)
 	a.u.Close()
 	ram.awaitReleased(t, 1)
@@ -74,21 +74,21 @@ func TestDevice(t *testing.T) {
 func TestLies(t *testing.T) {
 	ram := newTestRAM(t)
 	a := newTestAgent(t, testPort(t, ram))
-	a.greet(vmline.Version)
+	a.greet(vmproto.Version)
 	token := process(t, a, 1)
 	good := pages(0, arenaPagesAtFirst)
-	for i, runs := range [][]vmline.Run{
+	for i, runs := range [][]vmproto.Run{
 		nil, pages(0, 4), {{Addr: 0, Size: 4 << 20}},
-		append(slices.Clone(good), vmline.Run{Addr: ramBase + ramSize - pageSize, Size: 2 * pageSize}),
-		append(slices.Clone(good), vmline.Run{Addr: ^uint64(0) - 2*pageSize + 1, Size: pageSize}),
-		append([]vmline.Run{{Addr: ramBase + 8, Size: pageSize}}, good...),
-		append([]vmline.Run{{Addr: ramBase, Size: 100}}, good...),
+		append(slices.Clone(good), vmproto.Run{Addr: ramBase + ramSize - pageSize, Size: 2 * pageSize}),
+		append(slices.Clone(good), vmproto.Run{Addr: ^uint64(0) - 2*pageSize + 1, Size: pageSize}),
+		append([]vmproto.Run{{Addr: ramBase + 8, Size: pageSize}}, good...),
+		append([]vmproto.Run{{Addr: ramBase, Size: 100}}, good...),
 	} {
 		w := a.hello(uint32(10+i), protocol.Hello{Kind: protocol.KindUverbs, Token: token}, arena(runs))
 		if w.Error == 0 {
 			t.Errorf("queues in %v are accepted", runs[:min(2, len(runs))])
 		}
-		a.await(vmline.Close, uint32(10+i))
+		a.await(vmproto.Close, uint32(10+i))
 	}
 	if w := a.hello(30, protocol.Hello{Kind: protocol.KindUverbs, Token: token}, arena(good)); w.Error != 0 {
 		t.Errorf("after all the lies the truth is answered %+v", w)
@@ -102,19 +102,19 @@ func TestRegion(t *testing.T) {
 	defer s.Close()
 	c := &conversation{m: &machine{link: &link{closed: true}}}
 	const start = 0x7000_0000_1004
-	extents := []protocol.Extent{{Start: start, Length: 2 * pageSize, Kind: protocol.ExtentShared, Prot: 3}}
-	at := func(addr uint64) []vmline.Run {
-		return []vmline.Run{{Addr: addr + 4, Size: pageSize - 4}, {Addr: addr + 5*pageSize, Size: pageSize}, {Addr: addr + 2*pageSize, Size: 4}}
+	extents := []protocol.Extent{{Start: start, Length: 2 * pageSize, Kind: protocol.ExtentOwn, Prot: 3}}
+	at := func(addr uint64) []vmproto.Run {
+		return []vmproto.Run{{Addr: addr + 4, Size: pageSize - 4}, {Addr: addr + 5*pageSize, Size: pageSize}, {Addr: addr + 2*pageSize, Size: 4}}
 	}
 	for _, test := range []struct {
 		name string
-		runs []vmline.Run
+		runs []vmproto.Run
 		want error
 	}{
 		{"good", at(ramBase), nil}, {"at the end", at(ramBase + ramSize - 6*pageSize), nil},
 		{"below", at(0), syscall.EFAULT}, {"above", at(ramBase + ramSize - 5*pageSize), syscall.EFAULT},
-		{"too short", at(ramBase)[:2], syscall.ENOMEM}, {"none", nil, syscall.ENOMEM}, {"too long", []vmline.Run{{Addr: ramBase, Size: 3 * pageSize}}, syscall.EFAULT},
-		{"not at a page", []vmline.Run{{Addr: ramBase, Size: 100}, {Addr: ramBase + 200, Size: 2*pageSize - 100}}, syscall.EINVAL},
+		{"too short", at(ramBase)[:2], syscall.ENOMEM}, {"none", nil, syscall.ENOMEM}, {"too long", []vmproto.Run{{Addr: ramBase, Size: 3 * pageSize}}, syscall.EFAULT},
+		{"not at a page", []vmproto.Run{{Addr: ramBase, Size: 100}, {Addr: ramBase + 200, Size: 2*pageSize - 100}}, syscall.EINVAL},
 	} {
 		c.pin = &pin{runs: test.runs}
 		out, done, err := c.Extents(extents)
@@ -155,19 +155,19 @@ func TestGreetings(t *testing.T) {
 	ram := newTestRAM(t)
 	p := testPort(t, ram)
 	a := newTestAgent(t, p)
-	if w := a.greet(vmline.Version + 1); w.Text == "" {
+	if w := a.greet(vmproto.Version + 1); w.Text == "" {
 		t.Error("another version is welcome")
 	}
-	a.greet(vmline.Version)
+	a.greet(vmproto.Version)
 	process(t, a, 1)
-	a.write(vmline.AppendHello(nil, vmline.Greeting{Nonce: [16]byte{9}, Version: vmline.Version}))
-	a.await(vmline.Close, 1)
-	a.await(vmline.Welcome, 0)
+	a.write(vmproto.AppendHello(nil, vmproto.Greeting{Nonce: [16]byte{9}, Version: vmproto.Version}))
+	a.await(vmproto.Close, 1)
+	a.await(vmproto.Welcome, 0)
 	process(t, a, 1)
 	a.write(bytes.Repeat([]byte("nonsense"), 4))
 	a.awaitEnd("nonsense does not end the connection")
 	b := newTestAgent(t, p)
-	b.greet(vmline.Version)
+	b.greet(vmproto.Version)
 	process(t, b, 1)
 	p.Revoke()
 	b.awaitEnd("a machine that is reset keeps its connection")
@@ -178,10 +178,10 @@ func TestGreetings(t *testing.T) {
 // then the loop writes to the machine's pages. So does whoever revokes the memory.
 func TestClose(t *testing.T) {
 	for name, end := range map[string]func(*testAgent, *Port){
-		"device":  func(a *testAgent, _ *Port) { a.send(vmline.Close, 2) },
-		"process": func(a *testAgent, _ *Port) { a.send(vmline.Close, 1) },
+		"device":  func(a *testAgent, _ *Port) { a.send(vmproto.Close, 2) },
+		"process": func(a *testAgent, _ *Port) { a.send(vmproto.Close, 1) },
 		"greeting": func(a *testAgent, _ *Port) {
-			a.write(vmline.AppendHello(nil, vmline.Greeting{Nonce: [16]byte{9}, Version: vmline.Version}))
+			a.write(vmproto.AppendHello(nil, vmproto.Greeting{Nonce: [16]byte{9}, Version: vmproto.Version}))
 		},
 		"revoked": func(_ *testAgent, p *Port) { p.Revoke() },
 	} {
@@ -189,7 +189,7 @@ func TestClose(t *testing.T) {
 			ram := newTestRAM(t)
 			p, e := testDaemon(t, ram)
 			a := newTestAgent(t, p)
-			a.greet(vmline.Version)
+			a.greet(vmproto.Version)
 			token := process(t, a, 1)
 			if w := a.hello(2, protocol.Hello{Kind: protocol.KindUverbs, Token: token}, arena(pages(0, arenaPagesAtFirst))); w.Error != 0 {
 				t.Fatalf("the device is answered %+v", w)
@@ -207,7 +207,7 @@ func TestClose(t *testing.T) {
 				defer close(ended)
 				end(a, p)
 				for f, err := a.r.Next(); err == nil; f, err = a.r.Next() {
-					if f.Kind == vmline.Close && f.ID == 2 || f.Kind == vmline.Welcome {
+					if f.Kind == vmproto.Close && f.ID == 2 || f.Kind == vmproto.Welcome {
 						return
 					}
 				}
@@ -231,7 +231,7 @@ func TestShrunk(t *testing.T) {
 	ram := newTestRAM(t)
 	p := testPort(t, ram)
 	a := newTestAgent(t, p)
-	a.greet(vmline.Version)
+	a.greet(vmproto.Version)
 	token := process(t, a, 1)
 	ram.shrink(t)
 	w := a.hello(2, protocol.Hello{Kind: protocol.KindUverbs, Token: token}, arena(pages(0, arenaPagesAtFirst)))
@@ -245,7 +245,7 @@ func TestShrunk(t *testing.T) {
 	shared := newRAM(ram)
 	defer shared.drop()
 	var runs atomic.Int64
-	more := func(uint64) ([]vmline.Run, error) { return pages(8<<20, 256), nil }
+	more := func(uint64) ([]vmproto.Run, error) { return pages(8<<20, 256), nil }
 	queues, err := newArenaPages(shared, pages(0, arenaPagesAtFirst), &runs, nil, more)
 	if err != nil {
 		t.Fatal(err)
@@ -269,7 +269,7 @@ func TestShrunk(t *testing.T) {
 
 	s := memory.NewSpaceIn(backing{shared.hold()}, 0)
 	defer s.Close()
-	if _, err := s.Map(0x1000, pageSize, []memory.Extent{{Start: 0x1000, Length: pageSize, Kind: memory.Shared, Prot: 3, Offset: ramBase}}); err != syscall.EFAULT {
+	if _, err := s.Map(0x1000, pageSize, []memory.Extent{{Start: 0x1000, Length: pageSize, Kind: memory.Own, Prot: 3, Offset: ramBase}}); err != syscall.EFAULT {
 		t.Errorf("memory that is not there is registered: %v", err)
 	}
 }
@@ -302,12 +302,12 @@ func TestHeld(t *testing.T) {
 func TestRecall(t *testing.T) {
 	server, agent := pipe(t)
 	m := &machine{link: newLink(server)}
-	c := &conversation{m: m, id: 5, sinks: make(map[*sink]bool), returned: make(chan []vmline.Returning, 1), leaving: make(chan struct{})}
+	c := &conversation{m: m, id: 5, sinks: make(map[*sink]bool), returned: make(chan []vmproto.Returning, 1), leaving: make(chan struct{})}
 	events, _, _ := c.OpenEvents()
 	s := events.(*sink)
-	r := vmline.NewReader(agent)
+	r := vmproto.NewReader(agent)
 	post := func(n byte) { s.Post([16]byte{n}, 8) }
-	next := func(k vmline.Kind, first byte) {
+	next := func(k vmproto.Kind, first byte) {
 		t.Helper()
 		f, err := r.Next()
 		if err != nil || f.Kind != k || first != 0 && f.Body[0] != first {
@@ -317,16 +317,16 @@ func TestRecall(t *testing.T) {
 	c.recall() // nothing was sent: nobody is asked
 	post(1)
 	post(2)
-	next(vmline.Event, 1)
-	next(vmline.Event, 2)
+	next(vmproto.Event, 1)
+	next(vmproto.Event, 2)
 	recalled := make(chan struct{})
 	go func() {
 		defer close(recalled)
 		c.recall()
 	}()
-	next(vmline.Recall, 0)
+	next(vmproto.Recall, 0)
 	post(3)
-	c.takeReturned([]vmline.Returning{{Handle: s.id, Event: [16]byte{2}, N: 8}})
+	c.takeReturned([]vmproto.Returning{{Handle: s.id, Event: [16]byte{2}, N: 8}})
 	c.takeReturned(nil)
 	<-recalled
 	for _, want := range []byte{2, 3} {
@@ -339,9 +339,9 @@ func TestRecall(t *testing.T) {
 	}
 	post(3)
 	c.release()
-	next(vmline.Event, 3)
+	next(vmproto.Event, 3)
 	post(4)
-	next(vmline.Event, 4)
+	next(vmproto.Event, 4)
 }
 
 // pipe is a connection with both its ends.
@@ -365,14 +365,14 @@ func pipe(t *testing.T) (a, b *net.UnixConn) {
 
 // FuzzLine has an agent say anything. The daemon answers the next one all the same.
 func FuzzLine(f *testing.F) {
-	f.Add(vmline.Append(nil, vmline.Open, 1, vmline.OpenBody(vmline.Person{})))
-	f.Add(vmline.Append(vmline.Append(nil, vmline.Open, 1, vmline.OpenBody(vmline.Person{})), vmline.Pin, 1, vmline.RunsBody(1, []vmline.Run{{Addr: 1, Size: 1}})))
-	f.Add(vmline.Append(vmline.Append(nil, vmline.Open, 1, vmline.OpenBody(vmline.Person{})), vmline.Message, 1, []byte("hello")))
+	f.Add(vmproto.Append(nil, vmproto.Open, 1, vmproto.OpenBody(vmproto.Person{})))
+	f.Add(vmproto.Append(vmproto.Append(nil, vmproto.Open, 1, vmproto.OpenBody(vmproto.Person{})), vmproto.Pin, 1, vmproto.RunsBody(1, []vmproto.Run{{Addr: 1, Size: 1}})))
+	f.Add(vmproto.Append(vmproto.Append(nil, vmproto.Open, 1, vmproto.OpenBody(vmproto.Person{})), vmproto.Message, 1, []byte("hello")))
 	ram := newTestRAM(f)
 	p := testPort(f, ram)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a := newTestAgent(t, p)
-		a.greet(vmline.Version)
+		a.greet(vmproto.Version)
 		a.u.Write(b) // it may be cut off in the midst of that
 		a.u.Close()
 	})

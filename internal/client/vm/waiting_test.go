@@ -3,28 +3,28 @@ package vm
 import (
 	"testing"
 
-	"vrdma/internal/protocol"
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // TestWaiting: what an agent has wait for sessions is bounded for all programs of a machine together. Those that are
 // over the bound end, and in the end nothing waits.
 func TestWaiting(t *testing.T) {
-	full := make([]vmline.Run, vmline.MaxRuns)
+	full := make([]vmproto.Run, vmproto.MaxRuns)
 	for name, more := range map[string]func(*conversation){
 		"messages": func(c *conversation) { c.take(make([]byte, protocol.MaxMessage)) },
-		"queues":   func(c *conversation) { c.pages(vmline.Arena, 0, full) },
+		"queues":   func(c *conversation) { c.pages(vmproto.Arena, 0, full) },
 		"growth": func(c *conversation) {
 			c.mu.Lock()
 			c.asked = true
 			c.mu.Unlock()
-			c.pages(vmline.Grown, 0, full)
+			c.pages(vmproto.Grown, 0, full)
 		},
 		"events": func(c *conversation) {
 			c.mu.Lock()
 			c.recalled = true
 			c.mu.Unlock()
-			c.takeReturned(make([]vmline.Returning, vmline.MaxReturned))
+			c.takeReturned(make([]vmproto.Returning, vmproto.MaxReturned))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,9 +76,9 @@ func TestUnasked(t *testing.T) {
 	defer c.Conn.Close()
 	defer c.leave()
 	for range 2 {
-		c.pages(vmline.Grown, 0, make([]vmline.Run, vmline.MaxRuns))
-		c.pages(vmline.Grown, 0, nil)
-		c.takeReturned(make([]vmline.Returning, vmline.MaxReturned))
+		c.pages(vmproto.Grown, 0, make([]vmproto.Run, vmproto.MaxRuns))
+		c.pages(vmproto.Grown, 0, nil)
+		c.takeReturned(make([]vmproto.Returning, vmproto.MaxReturned))
 		c.takeReturned(nil)
 	}
 	if len(c.growing)+len(c.grown)+len(c.returning)+len(c.returned) != 0 || c.m.waiting.Load() != 0 {

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/container"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/container"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Versions of the interface that we know, oldest first.

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"syscall"
 
-	"vrdma/internal/control"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A Daemon has the NICs.

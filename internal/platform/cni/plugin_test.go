@@ -16,8 +16,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"vrdma/internal/control"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A fake is a daemon, in memory.
@@ -338,7 +338,7 @@ func FuzzConfig(f *testing.F) {
 
 // The configuration in the example for Multus is a good one.
 func TestMultusExample(t *testing.T) {
-	text, err := os.ReadFile("../../contrib/kubernetes/multus.yaml")
+	text, err := os.ReadFile("../../../contrib/kubernetes/multus.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

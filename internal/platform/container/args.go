@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"vrdma/internal/launch"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 // Formats are the engines that Args knows.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/launch"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 // A Bundle is a directory that an engine hands to an OCI runtime: config.json says what the container is to be.

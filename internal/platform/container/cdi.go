@@ -2,10 +2,10 @@ package container
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
-	"vrdma/internal/launch"
-	"vrdma/internal/order"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 // CDIVersion is the oldest one with all that we need, and every engine with CDI reads it; a newer one is refused by older
@@ -87,7 +87,7 @@ func Specs(nics []NIC) map[string]*Spec {
 		s.Devices = append(s.Devices, d)
 	}
 	for _, s := range out {
-		order.SortFunc(s.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
+		slices.SortFunc(s.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return out
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/launch"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 func place(t *testing.T, path string) launch.Place {

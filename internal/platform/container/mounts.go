@@ -3,7 +3,7 @@ package container
 import (
 	"path/filepath"
 
-	"vrdma/internal/launch"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 // Where a container has its NIC. The shared object finds everything by its own path.

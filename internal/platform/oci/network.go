@@ -1,4 +1,4 @@
-package main
+package oci
 
 import (
 	"crypto/hmac"
@@ -7,38 +7,36 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/container"
-	"vrdma/internal/control"
-	"vrdma/internal/launch"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/platform/container"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A container may ask for a network, and not for a NIC: --device vrdma.io/network=red.train. Its hooks make a NIC there that is
-// named after the container, with an address that is allocated, and take it away when the container is deleted. It is a NIC like those
-// that somebody declares: vrdma get shows it, policies know it by its network and labels, it counts against the tenant's quota.
+// A container may ask for a network instead of a NIC: --device vrdma.io/network=red.train. Its hooks declare a NIC in that network,
+// named after the container and with an allocated address, and delete it with the container. It is a NIC like any declared one:
+// vrdma get lists it, policies select it by network and labels, and it counts against the tenant's quota.
 //
-//	createRuntime    make     declares the NIC, binds it to the container's network namespace
-//	createContainer  mount    mounts its directory over that of the CDI file, which is the same for all containers
-//	poststop         unmake   deletes it
+//	createRuntime    Make     declares the NIC, binds it to the container's network namespace
+//	createContainer  Mount    mounts its directory over that of the CDI file, which is the same for all containers
+//	poststop         Unmake   deletes it
 //
-// A hook makes it, and not the daemon when a program first opens something, because the directory that is mounted says which NIC
-// a program has: there is one for each NIC, and the CDI file, which is written before, can name only one.
+// A hook makes the NIC, not the daemon at the first open, because the mounted directory decides which NIC a program gets. There is one
+// directory for each NIC, and the CDI file, which is written before, can name only one.
 //
-// Where poststop does not come, because the engine was killed, the next make finds what is left, if it can tell: processes have their
-// numbers as long as the host is up, and in one process namespace. What is left from before the host went down is known by the machine's
-// number (/etc/machine-id) and the name of the daemon's host; without a number it stays until somebody deletes it: another host may have
-// the same name, and share the store. Machines that were cloned may have the same number, and even the same name: then their daemons have
-// different ones (--host-name), so that is the name that counts, and no daemon takes a NIC that is on another one's host.
+// If the engine is killed poststop does not run. The next Make deletes what is left, as far as it can tell: process numbers are valid
+// during one boot and in one process namespace. NICs from before a reboot are recognised by the machine's number (/etc/machine-id) and
+// the daemon's host name. Without a number they stay until an operator deletes them: another host may have the same name and share the
+// store. Cloned machines may have the same number and even the same name. Their daemons then need different names (--host-name): the
+// name counts, and no daemon takes a NIC that is on another daemon's host.
 
-// Labels of such a NIC: for which container it is, on which host, and where that is seen to be there.
+// Labels of such a NIC: its container, its host, and the process that proves that the container exists.
 const (
 	labelContainer = "vrdma.io/container"
 	labelOnHost    = "vrdma.io/on-host" // its daemon's name
@@ -47,7 +45,7 @@ const (
 	labelProcess   = "vrdma.io/process" // PID.DEVICE.INODE, of its network namespace
 )
 
-// madeKey is the NIC of a container in a network, TENANT.NETWORK.
+// madeKey is the key of a container's NIC in a network, TENANT.NETWORK, and the name of the network.
 func madeKey(state *container.State, network string) (k tenant.Key, of string, err error) {
 	t, name, ok := strings.Cut(network, ".")
 	if !ok {
@@ -56,39 +54,35 @@ func madeKey(state *container.State, network string) (k tenant.Key, of string, e
 	return tenant.Key{Kind: tenant.KindNIC, Tenant: t, Name: state.NIC()}, name, nil
 }
 
-// A making is what a hook for a container with a NIC of its own is about.
-type making struct {
+// A request is what a hook for a container with a NIC of its own is about.
+type request struct {
 	state   *container.State
-	place   launch.Place // the daemon's
-	key     tenant.Key   // the NIC
-	network string       // its name in the tenant
+	key     tenant.Key // the NIC
+	network string     // its name in the tenant
 }
 
-// makingOf reads what an engine tells a hook.
-func makingOf(o *options, network string) (m making, err error) {
-	if m.state, err = container.ReadState(os.Stdin); err != nil {
-		return m, err
+// request reads the state of the container and the name of its NIC in a network.
+func (h *Hook) request(network string) (r request, err error) {
+	if r.state, err = container.ReadState(h.State); err != nil {
+		return r, err
 	}
-	if m.place, err = o.place(); err != nil {
-		return m, err
-	}
-	m.key, m.network, err = madeKey(m.state, network)
-	return m, err
+	r.key, r.network, err = madeKey(r.state, network)
+	return r, err
 }
 
-// makeFor makes the NIC.
-func makeFor(o *options, w io.Writer, network string) error {
-	m, err := makingOf(o, network)
+// Make is the createRuntime hook of a container in a network: it declares a NIC for it and does what Look does.
+func (h *Hook) Make(network string) error {
+	m, err := h.request(network)
 	if err != nil {
 		return err
 	}
-	state, place, key := m.state, m.place, m.key
+	state, place, key := m.state, h.Place, m.key
 	bundle, err := container.OpenBundle(state.Bundle)
 	if err != nil {
 		return err
 	}
 	if workloadOf(state.Pid) == 0 {
-		return fmt.Errorf("container %s cannot start: it has no network namespace of its own, by which a NIC would be its: leave out --network host", state.Name())
+		return fmt.Errorf("container %s cannot start: it has no network namespace of its own, which a NIC needs: leave out --network host", state.Name())
 	}
 	host, err := collectMade(place, key.Tenant)
 	if err != nil {
@@ -112,28 +106,28 @@ func makeFor(o *options, w io.Writer, network string) error {
 		return fmt.Errorf("container %s cannot start: no NIC can be made for it in network %s: %w", state.Name(), network, err)
 	}
 	device := key.Tenant + "." + key.Name
-	refused, err := bindTo(place, w, state, device)
+	refused, err := h.bind(state, device)
 	if err = errors.Join(refused, err); err != nil {
 		return errors.Join(err, undo())
 	}
-	if err := lookAtRoot(place, w, state, bundle, device); err != nil {
-		fmt.Fprintf(w, "vrdma: NIC %s: %v\n", device, err) // the container starts all the same
+	if err := h.check(state, bundle, device); err != nil {
+		fmt.Fprintf(h.Log, "vrdma: NIC %s: %v\n", device, err) // the container starts all the same
 	}
 	return nil
 }
 
-// madeText is what is declared.
+// madeText is the NIC as an object to apply.
 func madeText(key tenant.Key, network, host string, state *container.State) (string, error) {
-	space, err := caller.NamespaceAt(fmt.Sprintf("/proc/%d/ns/net", state.Pid))
+	space, err := credentials.NamespaceAt(fmt.Sprintf("/proc/%d/ns/net", state.Pid))
 	if err != nil {
 		return "", err
 	}
-	boot, err := bootLabel()
+	boot, err := container.BootLabel()
 	if err != nil {
 		return "", err
 	}
 	labels := map[string]string{
-		labelContainer: strings.TrimPrefix(key.Name, "c-"), labelOnHost: asLabel(host), labelBoot: boot, labelProcess: processLabel(state.Pid, space),
+		labelContainer: strings.TrimPrefix(key.Name, "c-"), labelOnHost: container.Label(host), labelBoot: boot, labelProcess: processLabel(state.Pid, space),
 	}
 	if machine := machineLabel(machineID); machine != "" {
 		labels[labelMachine] = machine
@@ -146,32 +140,15 @@ func madeText(key tenant.Key, network, host string, state *container.State) (str
 	return string(text), err
 }
 
-// processLabel says of which process a namespace is.
+// processLabel identifies a process and its network namespace.
 func processLabel(pid int, space string) string {
 	return fmt.Sprintf("%d.%s", pid, strings.ReplaceAll(space, ":", "."))
 }
 
-// bootLabel says where the number of a process means the one that we mean.
-func bootLabel() (string, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", err
-	}
-	info, err := os.Stat("/proc/self/ns/pid")
-	if err != nil {
-		return "", err
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return "", errors.New("/proc/self/ns/pid has no inode")
-	}
-	return asLabel(fmt.Sprintf("%s.%d", strings.TrimSpace(string(boot)), st.Ino)), nil
-}
-
 const machineID = "/etc/machine-id"
 
-// machineLabel says which machine this is, by the file with its number; empty: it has none. The number itself is not for everybody
-// (machine-id(5)), and tenants read labels: so it is a hash for us alone, with the number as its key.
+// machineLabel identifies this machine by the file with its number; empty: it has none. The number is confidential
+// (machine-id(5)) and tenants read labels, so the label is a keyed hash of it.
 func machineLabel(file string) string {
 	id := machineNumber(file)
 	if id == "" {
@@ -182,7 +159,7 @@ func machineLabel(file string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// machineLabels are what NICs of this machine may have as that label: earlier versions wrote the number itself.
+// machineLabels are the values of that label that mean this machine: earlier versions wrote the number itself.
 func machineLabels(file string) []string {
 	if id := machineNumber(file); id != "" {
 		return []string{machineLabel(file), id}
@@ -190,7 +167,7 @@ func machineLabels(file string) []string {
 	return nil
 }
 
-// machineNumber is what the file says; empty: it has none, as in an image ("uninitialized").
+// machineNumber is the number in the file; empty: there is none, as in an image ("uninitialized").
 func machineNumber(file string) string {
 	text, _ := os.ReadFile(file) // there may be none
 	id := strings.TrimSpace(string(text))
@@ -200,20 +177,9 @@ func machineNumber(file string) string {
 	return id
 }
 
-// asLabel makes a value of a label: at most 63 letters, digits and a few others.
-func asLabel(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.') {
-			return r
-		}
-		return '-'
-	}, s)
-	return strings.Trim(s[:min(len(s), 63)], "-.")
-}
-
-// mountMade mounts the NIC's directory, in the container's namespaces.
-func mountMade(o *options, network string) error {
-	m, err := makingOf(o, network)
+// Mount is the createContainer hook of a container in a network: it mounts the directory of its NIC, in the container's namespaces.
+func (h *Hook) Mount(network string) error {
+	m, err := h.request(network)
 	if err != nil {
 		return err
 	}
@@ -221,7 +187,7 @@ func mountMade(o *options, network string) error {
 	if err != nil {
 		return err
 	}
-	at, err := m.place.NIC(m.key.Tenant, m.key.Name)
+	at, err := h.Place.NIC(m.key.Tenant, m.key.Name)
 	if err != nil {
 		return err
 	}
@@ -235,25 +201,25 @@ func mountMade(o *options, network string) error {
 	return nil
 }
 
-// unmake takes the NIC away.
-func unmake(o *options, network string) error {
-	m, err := makingOf(o, network)
+// Unmake is the poststop hook of a container in a network: it deletes its NIC.
+func (h *Hook) Unmake(network string) error {
+	m, err := h.request(network)
 	if err != nil {
 		return err
 	}
-	return deleteMade(m.place, m.key)
+	return deleteMade(h.Place, m.key)
 }
 
-// deleteMade deletes a NIC, and what is left of the container loses it.
+// deleteMade deletes a NIC, also while programs use it.
 func deleteMade(place launch.Place, key tenant.Key) error {
 	_, err := control.Delete(place.Socket, []tenant.Key{key}, true, false)
 	return err
 }
 
-// collectMade deletes the NICs of a tenant's containers on this host that are gone, and of which nobody has said so. It returns what the
-// daemon calls this host.
+// collectMade deletes the NICs of a tenant's containers on this host that have ended without poststop. It returns the name of this
+// host at the daemon.
 func collectMade(place launch.Place, of string) (host string, err error) {
-	boot, err := bootLabel()
+	boot, err := container.BootLabel()
 	if err != nil {
 		return "", err
 	}
@@ -262,14 +228,14 @@ func collectMade(place launch.Place, of string) (host string, err error) {
 		return "", err
 	}
 	host = reply.Host
-	if host == "" { // a daemon that is older than we are, or we may not see hosts
+	if host == "" { // an older daemon, or the caller may not see hosts
 		if host, err = os.Hostname(); err != nil {
 			return "", err
 		}
 	}
 	items := reply.Items
 	for _, machine := range machineLabels(machineID) {
-		reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: map[string]string{labelMachine: machine, labelOnHost: asLabel(host)}})
+		reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: map[string]string{labelMachine: machine, labelOnHost: container.Label(host)}})
 		if err != nil {
 			return "", err
 		}
@@ -277,17 +243,17 @@ func collectMade(place launch.Place, of string) (host string, err error) {
 	}
 	for _, item := range items {
 		if toCollect(item, host, boot) {
-			deleteMade(place, item.Key) // fails if another hook does it, too, or it was in both
+			deleteMade(place, item.Key) // fails if another hook has deleted it, or it was in both lists
 		}
 	}
 	return host, nil
 }
 
-// toCollect reports whether a NIC of this machine was made by a daemon of this host, is on no other one, and its container is gone.
+// toCollect reports whether a daemon of this host made the NIC, the NIC is on no other host, and its container has ended.
 func toCollect(item control.Item, host, boot string) bool {
 	o, err := tenant.Unmarshal(item.Object)
 	n, ok := o.(*tenant.NIC)
-	if err != nil || !ok || !strings.HasPrefix(n.Metadata.Name, "c-") || n.Metadata.Labels[labelOnHost] != asLabel(host) {
+	if err != nil || !ok || !strings.HasPrefix(n.Metadata.Name, "c-") || n.Metadata.Labels[labelOnHost] != container.Label(host) {
 		return false
 	}
 	// Without a status the daemon does not know it yet: the next container collects it.
@@ -297,7 +263,7 @@ func toCollect(item control.Item, host, boot string) bool {
 	return madeIsGone(n.Metadata.Labels, boot)
 }
 
-// madeIsGone reports whether the container of a NIC of this machine is surely gone: the machine went down since, or its process has ended.
+// madeIsGone reports whether the container of a NIC of this machine has ended for certain: by a reboot, or with its process.
 func madeIsGone(labels map[string]string, boot string) bool {
 	was, _, _ := strings.Cut(labels[labelBoot], ".")
 	if now, _, _ := strings.Cut(boot, "."); was != now {
@@ -308,6 +274,6 @@ func madeIsGone(labels map[string]string, boot string) bool {
 	if !ok || labels[labelBoot] != boot { // in another process namespace
 		return false
 	}
-	space, err := caller.NamespaceAt("/proc/" + pid + "/ns/net")
+	space, err := credentials.NamespaceAt("/proc/" + pid + "/ns/net")
 	return err != nil || pid+"."+strings.ReplaceAll(space, ":", ".") != label
 }

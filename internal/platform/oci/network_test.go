@@ -1,4 +1,4 @@
-package main
+package oci
 
 import (
 	"encoding/json"
@@ -9,17 +9,18 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/control"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/container"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Where a process's number means something is a label, and the same for all hooks of a host.
 func TestBootLabel(t *testing.T) {
-	a, err := bootLabel()
+	a, err := container.BootLabel()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := bootLabel(); err != nil || a != b {
+	if b, err := container.BootLabel(); err != nil || a != b {
 		t.Errorf("%s, then %s, %v", a, b, err)
 	}
 	if len(a) > 63 || !regexp.MustCompile(`^[0-9a-f-]{36}\.[0-9]+$`).MatchString(a) {
@@ -51,7 +52,7 @@ func TestMachineLabel(t *testing.T) {
 
 // Only what was made on this host, and is on no other one, is collected: machines that were cloned have the same number.
 func TestToCollect(t *testing.T) {
-	boot, err := bootLabel()
+	boot, err := container.BootLabel()
 	if err != nil {
 		t.Fatal(err)
 	}

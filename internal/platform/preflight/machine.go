@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/budget"
 )
 
 // fewestFiles is what a small program with one device needs: its own files, and a

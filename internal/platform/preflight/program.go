@@ -72,9 +72,16 @@ func program(path string, who identity, depth int) []Finding {
 		if f := linked(path, file); f != nil {
 			return []Finding{*f}
 		}
+		return nil
+	}
+	if depth > 0 && path != Shell { // a script without #!, as execvp and shells see it
+		return program(Shell, who, depth-1)
 	}
 	return nil
 }
+
+// Shell executes what the kernel does not know how to execute, as with execvp.
+const Shell = "/bin/sh"
 
 // interpreter is the file that a script's first line names; behind env, the
 // program that env will find.
@@ -113,16 +120,19 @@ func privileged(path string, file *os.File, who identity) *Finding {
 	if !ok {
 		return nil
 	}
-	const why = "the loader ignores LD_PRELOAD for it; run a copy without the privilege (cp %s /tmp/), or run it as a user who needs none"
+	do := fmt.Sprintf("the loader ignores LD_PRELOAD for it; run a copy without the privilege (cp %s /tmp/), or run it as a user who needs none", path)
+	if behind, ok := behind(path); ok {
+		do = "the loader ignores LD_PRELOAD for it; " + behind
+	}
 	switch {
 	case info.Mode()&fs.ModeSetuid != 0 && int(stat.Uid) != who.uid:
-		return &Finding{What: path + " is setuid", Do: fmt.Sprintf(why, path), Fatal: true}
+		return &Finding{What: path + " is setuid", Do: do, Fatal: true}
 	case info.Mode()&fs.ModeSetgid != 0 && int(stat.Gid) != who.gid:
-		return &Finding{What: path + " is setgid", Do: fmt.Sprintf(why, path), Fatal: true}
+		return &Finding{What: path + " is setgid", Do: do, Fatal: true}
 	}
 	// For root the kernel sees no gain in capabilities.
 	if n, err := unix.Fgetxattr(int(file.Fd()), "security.capability", nil); err == nil && n > 0 && who.uid != 0 {
-		return &Finding{What: path + " has file capabilities", Do: fmt.Sprintf(why, path), Fatal: true}
+		return &Finding{What: path + " has file capabilities", Do: do, Fatal: true}
 	}
 	return nil
 }
@@ -152,7 +162,7 @@ func linked(path string, file *os.File) *Finding {
 	case loader == "" && image.Section(".go.buildinfo") != nil:
 		return &Finding{
 			What:  path + " is a static Go binary",
-			Do:    "it makes its own system calls and loads no library, so it sees neither the device nor run --sockets; use package vrdma/verbs, or build it with cgo (and, for the device, libibverbs)",
+			Do:    "it makes its own system calls and loads no library, so it sees neither the device nor run --sockets; use package vrdma.dev/vrdma/verbs, or build it with cgo (and, for the device, libibverbs)",
 			Fatal: true,
 		}
 	case loader == "":
@@ -178,7 +188,8 @@ func ownVerbs(file *os.File) bool {
 	if err != nil {
 		return false
 	}
-	const module = "vrdma"
+	// Written so that tools/module-path finds it.
+	module := strings.TrimSuffix("vrdma.dev/vrdma/verbs", "/verbs")
 	return info.Main.Path == module || slices.ContainsFunc(info.Deps, func(d *debug.Module) bool { return d.Path == module })
 }
 

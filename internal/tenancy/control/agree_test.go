@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Random changes by several planes, which are cut off from the store and started again at random.
@@ -152,7 +153,7 @@ func watchPlaces(ctx context.Context, t *testing.T, s *store.Memory) (moves int)
 func (n *node) disturb(rnd *rand.Rand, number int, names []string) {
 	k := nicKey("red", fmt.Sprintf("n%d", rnd.IntN(6)))
 	host := append(slices.Clone(names), "anywhere", "anywhere")[rnd.IntN(5)]
-	change := func(c tenant.Change) { n.plane.Change(tenant.Caller{Operator: true}, Actor{}, c, false) }
+	change := func(c tenant.Change) { n.plane.Change(tenant.Caller{Operator: true}, events.Actor{}, c, false) }
 	put := func(text string) {
 		objects, err := Parse(file(text))
 		if err != nil {

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // largeWorld is 1000 NICs in 100 networks of 10 tenants, and 10 000 rules.

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"vrdma/internal/order"
-	"vrdma/internal/overlay"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // chart is who is where, in the networks of which this host has members, and what was left out.
@@ -45,7 +45,7 @@ func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []strin
 		}
 		networks = append(networks, network)
 	}
-	order.SortFunc(networks, func(a, b overlay.Network) int { return cmp.Compare(a.VNI, b.VNI) })
+	slices.SortFunc(networks, func(a, b overlay.Network) int { return cmp.Compare(a.VNI, b.VNI) })
 	return networks, problems
 }
 
@@ -127,7 +127,7 @@ func (p *Plane) chartAgain() (warnings []string) {
 func (p *Plane) complain(problems []string) {
 	for _, text := range problems {
 		if !slices.Contains(p.complained, text) {
-			p.journal.record(Event{Verb: EventFailed, Reason: text})
+			p.journal.Record(events.Event{Verb: events.Failed, Reason: text})
 		}
 	}
 	p.complained = problems

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"vrdma/internal/protocol"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // ask sends a request to the daemon at socket, its program socket: at the first of its sockets

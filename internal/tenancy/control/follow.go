@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/order"
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // refresh takes over what others have written. changing is held.
@@ -47,7 +47,7 @@ func (p *Plane) refresh() error {
 }
 
 // another is who changes something when it is not us.
-var another = Actor{UID: -1, Program: "another daemon"}
+var another = events.Actor{UID: -1, Program: "another daemon"}
 
 // difference is what leads from one world to another.
 func difference(old, next *tenant.World) (effects []tenant.Effect) {
@@ -92,7 +92,7 @@ func (p *Plane) follow(revision int64) {
 			err = p.relist()
 		}
 		if err != nil && !errors.Is(err, store.ErrClosed) {
-			p.journal.record(Event{Verb: EventFailed, Reason: err.Error()})
+			p.journal.Record(events.Event{Verb: events.Failed, Reason: err.Error()})
 		}
 	}
 }
@@ -195,7 +195,7 @@ func (p *Plane) touched(w *tenant.World, effects []tenant.Effect) []tenant.Key {
 			}
 		}
 	}
-	order.SortFunc(keys, tenant.Key.Compare)
+	slices.SortFunc(keys, tenant.Key.Compare)
 	return slices.Compact(keys)
 }
 

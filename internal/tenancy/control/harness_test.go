@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/overlay"
-	"vrdma/internal/protocol"
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 func TestMain(m *testing.M) {
@@ -178,7 +178,7 @@ func (h *host) open() {
 }
 
 // as is a socket at which everybody is peer.
-func (h *host) as(peer Peer, uid int) string {
+func (h *host) as(peer credentials.Peer, uid int) string {
 	h.t.Helper()
 	h.mu.Lock()
 	h.n++
@@ -203,7 +203,7 @@ func (h *host) as(peer Peer, uid int) string {
 }
 
 // converse greets as the front door does.
-func (h *host) converse(c *protocol.Conn, peer Peer, uid int) {
+func (h *host) converse(c *protocol.Conn, peer credentials.Peer, uid int) {
 	defer c.Close()
 	var hello [1024]byte
 	if _, _, err := c.ReadMessage(hello[:]); err != nil {
@@ -215,22 +215,22 @@ func (h *host) converse(c *protocol.Conn, peer Peer, uid int) {
 	if c.ReceiveRequest(&req) != nil || c.SendJSON(protocol.ControlReply{}) != nil {
 		return
 	}
-	who := &caller.Caller{Pid: os.Getpid(), UID: uid, GID: 100000 + uid, Program: "test", Account: h.budget.User(uid)}
+	who := &credentials.Caller{Pid: os.Getpid(), UID: uid, GID: 100000 + uid, Program: "test", Account: h.budget.User(uid)}
 	defer who.Account.Drop()
 	peer.Who = who
 	h.plane.Serve(c, peer)
 }
 
-func (h *host) operator() string { return h.as(Peer{Operator: true, Resident: true}, 0) }
+func (h *host) operator() string { return h.as(credentials.Peer{Operator: true, Resident: true}, 0) }
 
-func (h *host) user(uid int) string { return h.as(Peer{Resident: true}, uid) }
+func (h *host) user(uid int) string { return h.as(credentials.Peer{Resident: true}, uid) }
 
 // file is one file.
 func file(text string) []File { return []File{{"test.yaml", text}} }
 
 func example(t testing.TB) []File {
 	t.Helper()
-	text, err := os.ReadFile("../../examples/two-tenants.yaml")
+	text, err := os.ReadFile("../../../examples/two-tenants.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

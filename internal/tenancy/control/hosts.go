@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/internal/order"
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A host that runs vrdma is written by its daemon, below host/ and for good. That the daemon lives
@@ -145,6 +145,7 @@ func (p *Plane) register() error {
 	}
 	err = p.write(s, []store.Condition{{Key: key, Revision: last}}, []store.Write{{Key: key, Value: value}}, func(s *snapshot, revision int64) {
 		s.register(p.cfg.Host, &registered{self, p.boot, p.cfg.Identity, revision})
+		p.registeredAt.Store(revision)
 	})
 	if err != nil {
 		return err
@@ -187,15 +188,16 @@ func addressesText(h *tenant.Host) string {
 }
 
 // fence looks whether another daemon has taken this host's name. It reports whether it has just
-// been found out.
+// been found out. An entry that is older than this daemon's own is its predecessor's: a snapshot may
+// have been read before this daemon registered.
 func (p *Plane) fence(s *snapshot) bool {
 	mine := s.hosts[p.cfg.Host]
-	if !p.shared() || !p.registered.Load() || mine == nil || mine.boot == p.boot || p.fenced.Load() != nil {
+	if !p.shared() || !p.registered.Load() || mine == nil || mine.boot == p.boot || mine.revision < p.registeredAt.Load() || p.fenced.Load() != nil {
 		return false
 	}
 	why := fmt.Sprintf("another daemon, at %s, has taken the name %s of this host: this one serves no declared NIC any more; restart it with another --host-name, or stop the other one", addressesText(mine.host), p.cfg.Host)
 	p.fenced.Store(&why)
-	p.journal.record(Event{Verb: EventFailed, Object: mine.host.Key(), Reason: why})
+	p.journal.Record(events.Event{Verb: events.Failed, Object: mine.host.Key(), Reason: why})
 	return true
 }
 
@@ -215,7 +217,7 @@ func (p *Plane) registeredHosts(s *snapshot) (list []*tenant.Host) {
 	for _, r := range s.hosts {
 		list = append(list, r.host)
 	}
-	order.SortFunc(list, func(a, b *tenant.Host) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	slices.SortFunc(list, func(a, b *tenant.Host) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
 	return list
 }
 
@@ -255,7 +257,7 @@ func (p *Plane) objects(s *snapshot, kind tenant.Kind) []tenant.Object {
 			list = append(list, h)
 		}
 	}
-	order.SortFunc(list, func(a, b tenant.Object) int { return a.Key().Compare(b.Key()) })
+	slices.SortFunc(list, func(a, b tenant.Object) int { return a.Key().Compare(b.Key()) })
 	return list
 }
 

@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/overlay"
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A node is a host that shares its store.
@@ -443,7 +444,7 @@ func mustApplyTo(t testing.TB, p *Plane, text string) {
 	t.Helper()
 	objects, err := Parse(file(text))
 	if err == nil {
-		_, _, err = p.Change(tenant.Caller{Operator: true}, Actor{}, tenant.Change{Put: objects}, false)
+		_, _, err = p.Change(tenant.Caller{Operator: true}, events.Actor{}, tenant.Change{Put: objects}, false)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -458,8 +459,10 @@ func TestSameUnderlayAddress(t *testing.T) {
 	mustApply(t, a.operator(), file(pinned))
 	join(t, s, "c", 2)
 	eventually(t, "it is reported", func() bool {
-		events, _, _, _ := a.plane.journal.feed.after(0, 1000)
-		return slices.ContainsFunc(events, func(e Event) bool { return strings.Contains(e.Reason, "Host c says that it has address 192.0.2.2") })
+		recorded, _, _, _ := a.plane.journal.feed.after(0, 1000)
+		return slices.ContainsFunc(recorded, func(e events.Event) bool {
+			return strings.Contains(e.Reason, "Host c says that it has address 192.0.2.2")
+		})
 	})
 	if got := a.at(100, "10.1.0.2"); got != "b" {
 		t.Errorf("red/db is on %q", got)
@@ -495,8 +498,8 @@ func TestStoreAway(t *testing.T) {
 	if _, err := Apply(aop, nic("red", "more", "{network: train}"), false); err == nil || !strings.Contains(err.Error(), "has not answered") {
 		t.Errorf("a change: %v", err)
 	}
-	events, _, _, _ := a.plane.journal.feed.after(0, 1000)
-	if !slices.ContainsFunc(events, func(e Event) bool { return strings.Contains(e.Reason, "has not answered") }) {
+	recorded, _, _, _ := a.plane.journal.feed.after(0, 1000)
+	if !slices.ContainsFunc(recorded, func(e events.Event) bool { return strings.Contains(e.Reason, "has not answered") }) {
 		t.Error("no event says that the store is away")
 	}
 	if a.plane.Age() == 0 || a.plane.Health().State != store.Away {
@@ -552,8 +555,8 @@ func TestEvict(t *testing.T) {
 	a.way.partition(false)
 	eventually(t, "a's program loses it, a is registered again", func() bool {
 		a.plane.tidy()
-		events, _, _, _ := a.plane.journal.feed.after(0, 1000)
-		return slices.ContainsFunc(events, func(e Event) bool { return e.Verb == EventRevoked && e.Object == roams }) && a.at(100, "10.1.0.9") == "b" &&
+		recorded, _, _, _ := a.plane.journal.feed.after(0, 1000)
+		return slices.ContainsFunc(recorded, func(e events.Event) bool { return e.Verb == events.Revoked && e.Object == roams }) && a.at(100, "10.1.0.9") == "b" &&
 			a.plane.now.Load().hosts["a"] != nil
 	})
 	if at := b.plane.now.Load().places[roams]; at.Host != "b" || !at.Open {

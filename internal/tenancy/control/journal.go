@@ -6,7 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 const (
@@ -21,9 +22,9 @@ const (
 	mostLogged = 100
 )
 
-// A journal is the events.
-type journal struct {
-	feed feed[Event]
+// A Journal keeps the latest events. It implements events.Sink.
+type Journal struct {
+	feed feed[events.Event]
 
 	mu    sync.Mutex // before feed.mu
 	kinds map[eventKind]*allowance
@@ -31,7 +32,7 @@ type journal struct {
 
 // An eventKind is what is rate-limited by itself.
 type eventKind struct {
-	verb   Verb
+	verb   events.Verb
 	object tenant.Key
 }
 
@@ -42,16 +43,17 @@ type allowance struct {
 	missed uint64
 }
 
-func newJournal() *journal {
-	return &journal{feed: feed[Event]{most: keptEvents}, kinds: make(map[eventKind]*allowance)}
+// NewJournal makes an empty journal. Open writes its events to the log.
+func NewJournal() *Journal {
+	return &Journal{feed: feed[events.Event]{most: keptEvents}, kinds: make(map[eventKind]*allowance)}
 }
 
-// record takes an event, unless there are too many of its kind. It takes no longer than two
+// Record implements events.Sink. It drops an event if there are too many of its kind, and takes no longer than two
 // locks that nobody holds for long.
-func (j *journal) record(e Event) { j.recordAs(eventKind{e.Verb, e.Object}, e) }
+func (j *Journal) Record(e events.Event) { j.recordAs(eventKind{e.Verb, e.Object}, e) }
 
-// recordAs is record for an event that is counted as one of a kind.
-func (j *journal) recordAs(kind eventKind, e Event) {
+// recordAs is Record for an event that is counted as one of a kind.
+func (j *Journal) recordAs(kind eventKind, e events.Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
@@ -84,7 +86,7 @@ func (a *allowance) fill(now time.Time) {
 
 // forget makes room: those that have been quiet begin anew as they would go on. If all are
 // busy, so does everybody.
-func (j *journal) forget(now time.Time) {
+func (j *Journal) forget(now time.Time) {
 	for kind, a := range j.kinds {
 		if a.fill(now); a.tokens >= eventBurst {
 			delete(j.kinds, kind)
@@ -97,32 +99,32 @@ func (j *journal) forget(now time.Time) {
 
 // changes takes the events of one change, all of them. It is for changes that were made on
 // behalf of somebody who may.
-func (j *journal) changes(events []Event) {
+func (j *Journal) changes(recorded []events.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.number(events...)
+	j.number(recorded...)
 }
 
 // number adds events. mu is held.
-func (j *journal) number(events ...Event) {
+func (j *Journal) number(recorded ...events.Event) {
 	j.feed.mu.Lock()
 	defer j.feed.mu.Unlock()
 	next := j.feed.first + uint64(len(j.feed.items))
-	for i := range events {
-		events[i].Sequence = next + uint64(i) + 1 // people count from 1
+	for i := range recorded {
+		recorded[i].Sequence = next + uint64(i) + 1 // people count from 1
 	}
-	j.feed.addLocked(events)
+	j.feed.addLocked(recorded)
 }
 
 // write has a log say what happens, until ctx ends. Whoever records an event does not wait for it.
-func (j *journal) write(ctx context.Context, log *slog.Logger) {
+func (j *Journal) write(ctx context.Context, log *slog.Logger) {
 	number := uint64(0)
 	for {
-		events, next, missed, wait := j.feed.after(number, keptEvents)
+		recorded, next, missed, wait := j.feed.after(number, keptEvents)
 		number = next
-		for i, e := range events {
+		for i, e := range recorded {
 			if i == mostLogged {
-				log.Info("more events: see vrdma events", "events", len(events)-i)
+				log.Info("more events: see vrdma events", "events", len(recorded)-i)
 				break
 			}
 			logEvent(log, e)
@@ -141,7 +143,7 @@ func (j *journal) write(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-func logEvent(log *slog.Logger, e Event) {
+func logEvent(log *slog.Logger, e events.Event) {
 	args := []any{"verb", string(e.Verb)}
 	if e.Object != (tenant.Key{}) {
 		args = append(args, "object", e.Object.String())
@@ -151,7 +153,7 @@ func logEvent(log *slog.Logger, e Event) {
 			args = append(args, field.name, field.value)
 		}
 	}
-	if e.By != (Actor{}) {
+	if e.By != (events.Actor{}) {
 		args = append(args, "uid", e.By.UID, "pid", e.By.Pid, "program", e.By.Program)
 	}
 	if e.Missed > 0 {

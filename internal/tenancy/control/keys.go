@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"strings"
 
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Keys of the store. What a person declares is below spec/, what was allocated for it below

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // sees reports whether the caller may read an object of a world.
@@ -18,7 +19,7 @@ func (t *conversation) sees(w *tenant.World, o tenant.Object) bool {
 		return true
 	}
 	k := o.Key()
-	return t.peer.Door != "" && k.Kind == tenant.KindNIC && k.Path() == t.peer.Door
+	return t.peer.NIC != "" && k.Kind == tenant.KindNIC && k.Path() == t.peer.NIC
 }
 
 // selected are the objects that are asked for and that the caller may read.
@@ -121,8 +122,8 @@ func (t *conversation) describe(req *Request) error {
 		reply.InUse = porter.Users(key)
 	}
 	reply.InUse = append(reply.InUse, t.belongings(snap.world, key)...)
-	events, _, _, _ := t.p.journal.feed.after(0, 1<<30)
-	for _, e := range slices.Backward(events) {
+	recorded, _, _, _ := t.p.journal.feed.after(0, 1<<30)
+	for _, e := range slices.Backward(recorded) {
 		if e.Object == key && len(reply.Events) < describedEvents {
 			reply.Events = append(reply.Events, e)
 		}
@@ -265,7 +266,7 @@ func (t *conversation) events(req *Request) error {
 	ctx, stop := t.gone()
 	defer stop()
 	for req.Follow || number < end {
-		events, next, missed, wait := t.p.journal.feed.after(number, pieceOf)
+		recorded, next, missed, wait := t.p.journal.feed.after(number, pieceOf)
 		if wait != nil {
 			if err := t.await(ctx, wait); err != nil {
 				return err
@@ -273,12 +274,12 @@ func (t *conversation) events(req *Request) error {
 			continue
 		}
 		number = next
-		if events = t.visible(req, events); len(events) == 0 {
+		if recorded = t.visible(req, recorded); len(recorded) == 0 {
 			continue
 		}
-		events[0].Missed += missed
+		recorded[0].Missed += missed
 		t.c.SetWriteDeadline(time.Now().Add(readTime))
-		if t.c.SendJSON(Reply{Events: events}) != nil {
+		if t.c.SendJSON(Reply{Events: recorded}) != nil {
 			return errHungUp
 		}
 	}
@@ -317,9 +318,9 @@ func (t *conversation) firstEvent(req *Request) (number, end uint64) {
 // visible are the events that were asked for and that the caller may see: the operator all,
 // others those of objects that they may read. Of an object that is gone its tenant's
 // administrators may.
-func (t *conversation) visible(req *Request, events []Event) (out []Event) {
+func (t *conversation) visible(req *Request, recorded []events.Event) (out []events.Event) {
 	w := t.p.World()
-	for _, e := range events {
+	for _, e := range recorded {
 		labels := map[string]string(nil)
 		o := w.Get(e.Object)
 		if o != nil {

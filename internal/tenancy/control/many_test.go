@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/policy"
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/policy"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // manyHosts is 10 000 NICs in 100 networks, on 100 hosts: h0 … h99, each with 100 NICs in all

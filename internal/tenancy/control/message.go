@@ -5,7 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // An Op is what a request asks for.
@@ -87,7 +88,7 @@ type Reply struct {
 	Warnings []string       `json:"warnings,omitempty"` // apply, delete, import: what the rack cannot do yet
 	Items    []Item         `json:"items,omitempty"`    // get, describe, watch
 	Host     string         `json:"host,omitempty"`     // get: the one whose daemon answers, for who may see hosts
-	Events   []Event        `json:"events,omitempty"`   // describe, events
+	Events   []events.Event `json:"events,omitempty"`   // describe, events
 	InUse    []string       `json:"inUse,omitempty"`    // describe: by whom
 	Policy   []PolicyAnswer `json:"policy,omitempty"`
 	Text     string         `json:"text,omitempty"`     // export

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/store"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 // Old and new daemons side by side: what a newer one wrote is refused, the old one keeps what

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Objects travel as a JSON list. Who sends one may mean harm: a list of rules of two bytes each

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/protocol"
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // What the daemon finds wrong names file and line, though it has never seen the file.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/store"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 // A tenant's administrator may make so many changes a second, the operator as many as it likes.

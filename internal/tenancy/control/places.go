@@ -6,8 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A place says where a NIC is. Its host writes it, by compare-and-swap, when the NIC is opened
@@ -193,7 +194,7 @@ func (p *Plane) tidy() {
 	}
 	if !p.registered.Load() || p.now.Load().hosts[p.cfg.Host] == nil {
 		if err := p.register(); err != nil {
-			p.journal.record(Event{Verb: EventFailed, Reason: "this host cannot be registered: " + err.Error()})
+			p.journal.Record(events.Event{Verb: events.Failed, Reason: "this host cannot be registered: " + err.Error()})
 			return
 		}
 	}
@@ -249,7 +250,7 @@ func (p *Plane) evict(k tenant.Key, host string) {
 	if p.Where(k) == "" || p.slot(k).nic == nil {
 		return
 	}
-	p.journal.record(Event{Verb: EventRevoked, Object: k, Reason: "it is on host " + host + " by now: it was opened there while this host had no store"})
+	p.journal.Record(events.Event{Verb: events.Revoked, Object: k, Reason: "it is on host " + host + " by now: it was opened there while this host had no store"})
 	if err := p.try(func() error { return p.cfg.Rack.Remove([]tenant.Key{k}, true)[k] }); err != nil {
 		return // it is tried again
 	}

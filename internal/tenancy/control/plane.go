@@ -15,9 +15,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Config is what a Plane needs.
@@ -32,12 +33,18 @@ type Config struct {
 	Self     tenant.HostSpec
 	Identity string
 	Log      *slog.Logger
-	// Changed is told of every new world, after the rack has it; nil: nobody is.
-	Changed func(w *tenant.World)
-	// Overdrawn is told of a limit that somebody has met; nil: nobody is.
-	Overdrawn func(error)
+	// Tenants is open to administrators of tenants while there are some; nil: they are not admitted.
+	Tenants Tenants
+	// Journal records events, also those of other parts of the daemon; nil: one of the Plane's own.
+	Journal *Journal
 	// Workloads are told what engines say of containers; nil: nobody is.
 	Workloads Workloads
+}
+
+// Tenants is the socket at which administrators of tenants connect.
+type Tenants interface {
+	// AdmitTenants opens the socket, or closes it. It may be called again.
+	AdmitTenants(admit bool) error
 }
 
 // A Plane is the control plane of one daemon. Lock order: changing, placing, charting, mu, journal.mu,
@@ -45,7 +52,7 @@ type Config struct {
 // program that waits for placing lets go of it.
 type Plane struct {
 	cfg     Config
-	journal *journal
+	journal *Journal
 	now     atomic.Pointer[snapshot]
 	updates feed[update] // of objects and their status
 	changes sync.WaitGroup
@@ -60,12 +67,14 @@ type Plane struct {
 
 	boot       string // of this daemon
 	registered atomic.Bool
-	fenced     atomic.Pointer[string]
-	alarmed    atomic.Pointer[string]
-	stood      atomic.Pointer[store.Health] // how it was the last time
-	release    func()                       // ends the key that says that we live; register sets it
-	held       atomic.Int64                 // the generation whose rules the rack has
-	lax        atomic.Bool                  // the rack could not enforce the last rules
+	// registeredAt is the revision at which this daemon registered last.
+	registeredAt atomic.Int64
+	fenced       atomic.Pointer[string]
+	alarmed      atomic.Pointer[string]
+	stood        atomic.Pointer[store.Health] // how it was the last time
+	release      func()                       // ends the key that says that we live; register sets it
+	held         atomic.Int64                 // the generation whose rules the rack has
+	lax          atomic.Bool                  // the rack could not enforce the last rules
 
 	placing sync.Mutex // held while a place is written
 
@@ -104,7 +113,7 @@ func Open(cfg Config) (*Plane, error) {
 		return nil, err
 	}
 	p := &Plane{
-		cfg: cfg, journal: newJournal(), updates: feed[update]{most: keptUpdates},
+		cfg: cfg, journal: cmp.Or(cfg.Journal, NewJournal()), updates: feed[update]{most: keptUpdates},
 		rnd:   rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 		again: make(chan struct{}, 1), slots: make(map[tenant.Key]*slot),
 	}
@@ -141,7 +150,7 @@ func (p *Plane) join() error {
 		return err
 	}
 	if err != nil {
-		p.journal.record(Event{Verb: EventFailed, Reason: "this host is not registered yet: " + err.Error()})
+		p.journal.Record(events.Event{Verb: events.Failed, Reason: "this host is not registered yet: " + err.Error()})
 		return nil
 	}
 	p.resume()
@@ -184,7 +193,7 @@ func (p *Plane) Problems() []string { return p.now.Load().problems }
 
 // Record takes an event. Any goroutine may call it, and none waits. Of one verb and object only
 // so many a second are kept; the others are counted.
-func (p *Plane) Record(e Event) { p.journal.record(e) }
+func (p *Plane) Record(e events.Event) { p.journal.Record(e) }
 
 // amend replaces the snapshot by a copy that f has changed.
 func (p *Plane) amend(f func(*snapshot)) *snapshot {
@@ -226,7 +235,7 @@ func (p *Plane) report(old, now []string) {
 	}
 	for _, text := range now {
 		if !known[text] {
-			p.journal.record(Event{Verb: EventRefused, Reason: text})
+			p.journal.Record(events.Event{Verb: events.Refused, Reason: text})
 		}
 	}
 }
@@ -254,9 +263,7 @@ func (p *Plane) settleSome(w *tenant.World, keys []tenant.Key, moved bool) (warn
 	if moved || p.lost.Load() {
 		warnings = append(warnings, p.chartAgain()...)
 	}
-	if p.cfg.Changed != nil {
-		p.cfg.Changed(w)
-	}
+	p.admitAdministrators(w)
 	if p.unfinished() {
 		select {
 		case p.again <- struct{}{}:
@@ -274,7 +281,7 @@ const mostTries = 16
 
 // Change makes a change on behalf of somebody. It is checked, committed and in the rack when
 // this returns, or nothing has happened. Warnings are what the rack could not do yet.
-func (p *Plane) Change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool) (effects []tenant.Effect, warnings []string, err error) {
+func (p *Plane) Change(who tenant.Caller, by events.Actor, c tenant.Change, dryRun bool) (effects []tenant.Effect, warnings []string, err error) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	for range mostTries {
@@ -288,8 +295,8 @@ func (p *Plane) Change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 	}
 	if err != nil && !dryRun {
 		// Counted by who asks: they can name as many objects as they like.
-		kind := eventKind{EventRefused, tenant.Key{Name: fmt.Sprintf("user %d", by.UID)}}
-		p.journal.recordAs(kind, Event{Verb: EventRefused, Object: subject(c), Reason: brief(err), By: by})
+		kind := eventKind{events.Refused, tenant.Key{Name: fmt.Sprintf("user %d", by.UID)}}
+		p.journal.recordAs(kind, events.Event{Verb: events.Refused, Object: subject(c), Reason: brief(err), By: by})
 	}
 	return effects, warnings, err
 }
@@ -333,7 +340,7 @@ func brief(err error) string {
 }
 
 // change tries once. changing is held.
-func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool) ([]tenant.Effect, []string, error) {
+func (p *Plane) change(who tenant.Caller, by events.Actor, c tenant.Change, dryRun bool) ([]tenant.Effect, []string, error) {
 	old := p.now.Load()
 	if err := old.world.May(who, c); err != nil {
 		return nil, nil, deniedOf(err)
@@ -374,7 +381,7 @@ func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 }
 
 // commit writes what has changed, and what has to change with it.
-func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effect, by Actor, conditions []store.Condition, besides []store.Write) error {
+func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effect, by events.Actor, conditions []store.Condition, besides []store.Write) error {
 	writes, err := writesOf(slices.DeleteFunc(slices.Clone(effects), func(e tenant.Effect) bool { return old.hosts[e.Key.Name] != nil && e.Key.Kind == tenant.KindHost }))
 	if err != nil {
 		return err
@@ -432,22 +439,22 @@ func (s *snapshot) erase(writes []store.Write, revision int64) {
 }
 
 // announce tells of what has changed.
-func (p *Plane) announce(effects []tenant.Effect, by Actor) {
-	var events []Event
+func (p *Plane) announce(effects []tenant.Effect, by events.Actor) {
+	var recorded []events.Event
 	var updates []update
 	now := time.Now()
 	for _, e := range effects {
 		switch {
 		case !e.Changed():
 		case e.New == nil:
-			events = append(events, Event{Time: now, Verb: EventDeleted, Object: e.Key, By: by})
+			recorded = append(recorded, events.Event{Time: now, Verb: events.Deleted, Object: e.Key, By: by})
 			updates = append(updates, update{e.Old, true})
 		default:
-			events = append(events, Event{Time: now, Verb: EventApplied, Object: e.Key, Reason: e.What(), By: by})
+			recorded = append(recorded, events.Event{Time: now, Verb: events.Applied, Object: e.Key, Reason: e.What(), By: by})
 			updates = append(updates, update{object: e.New})
 		}
 	}
-	p.journal.changes(events)
+	p.journal.changes(recorded)
 	p.updates.add(updates...)
 }
 
@@ -504,3 +511,18 @@ func deniedOf(err error) *Error {
 }
 
 func stack() string { return string(debug.Stack()) }
+
+// admitAdministrators opens the tenants' socket while a tenant has administrators.
+func (p *Plane) admitAdministrators(w *tenant.World) {
+	if p.cfg.Tenants == nil {
+		return
+	}
+	admit := false
+	for _, o := range w.Objects(tenant.KindTenant) {
+		who := &o.(*tenant.Tenant).Spec.Administrators
+		admit = admit || len(who.UIDs)+len(who.GIDs) > 0
+	}
+	if err := p.cfg.Tenants.AdmitTenants(admit); err != nil {
+		p.cfg.Log.Warn("administrators of tenants cannot reach the daemon: the tenants' socket cannot be made", "error", err)
+	}
+}

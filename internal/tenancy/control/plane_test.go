@@ -9,8 +9,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // The example is applied, is in the rack, is there again after a restart, and changes nothing
@@ -313,9 +314,9 @@ func TestStoreReplaced(t *testing.T) {
 	}
 	s.Commit(nil, writes)
 	eventually(t, "it is reported", func() bool {
-		events, _, _, _ := h.plane.journal.feed.after(0, 1000)
-		return slices.ContainsFunc(events, func(e Event) bool {
-			return e.Verb == EventFailed && strings.Contains(e.Reason, "another one")
+		recorded, _, _, _ := h.plane.journal.feed.after(0, 1000)
+		return slices.ContainsFunc(recorded, func(e events.Event) bool {
+			return e.Verb == events.Failed && strings.Contains(e.Reason, "another one")
 		})
 	})
 	if worldText(t, h.plane.World()) != before || len(h.rack.has()) != 5 {
@@ -359,7 +360,7 @@ func TestHostileStore(t *testing.T) {
 			break
 		}
 		for _, e := range r.Events {
-			if e.Verb == EventRefused {
+			if e.Verb == events.Refused {
 				refused++
 			}
 		}
@@ -391,6 +392,6 @@ func FuzzStore(f *testing.F) {
 			return
 		}
 		defer p.Close()
-		p.Change(tenant.Caller{Operator: true}, Actor{}, tenant.Change{Put: []tenant.Object{&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}}}, false)
+		p.Change(tenant.Caller{Operator: true}, events.Actor{}, tenant.Change{Put: []tenant.Object{&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}}}, false)
 	})
 }

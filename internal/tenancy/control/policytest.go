@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strings"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/policy"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/policy"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // testPolicy says what the rules say about two NICs, also with objects that are not applied. It is

@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
-	"vrdma/internal/order"
-	"vrdma/internal/overlay"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A Rack is where the NICs of this host are. Its methods are not called at the same time.
@@ -107,7 +108,7 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 	if was := p.lax.Swap(err != nil); err != nil {
 		warnings = append(warnings, "the rules cannot be enforced: "+err.Error()+"; it is tried again")
 		if !was {
-			p.journal.record(Event{Verb: EventFailed, Reason: "the rules cannot be enforced: " + err.Error()})
+			p.journal.Record(events.Event{Verb: events.Failed, Reason: "the rules cannot be enforced: " + err.Error()})
 		}
 	}
 	failed := []*tenant.NIC{}
@@ -133,14 +134,14 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 			delete(errs, n.Key())
 		}
 	}
-	for _, key := range order.SortedFunc(maps.Keys(errs), tenant.Key.Compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(errs), tenant.Key.Compare) {
 		err := errs[key]
 		warnings = append(warnings, fmt.Sprintf("%v: %v; it is tried again", key, err))
 		p.setStatus(key, func(s *slot) {
 			if s.status.State != Failed || s.status.Reason != err.Error() {
 				s.status = p.failed(s.status, err.Error())
 				told = append(told, update{object: w.Get(key)})
-				p.journal.record(Event{Verb: EventFailed, Object: key, Reason: err.Error()})
+				p.journal.Record(events.Event{Verb: events.Failed, Object: key, Reason: err.Error()})
 			}
 		})
 	}
@@ -161,7 +162,7 @@ func (p *Plane) putIn(w *tenant.World, n *tenant.NIC, told *[]update) error {
 		s.nic, s.network = n, network
 		if s.status.State != Ready {
 			if s.status.State == Failed {
-				p.journal.record(Event{Verb: EventReady, Object: key})
+				p.journal.Record(events.Event{Verb: events.Ready, Object: key})
 			}
 			s.status = Status{State: Ready, Since: time.Now()}
 			*told = append(*told, update{object: n})
@@ -296,7 +297,7 @@ func (p *Plane) free(key tenant.Key) {
 func (p *Plane) occupied() []tenant.Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return order.SortedFunc(maps.Keys(p.slots), tenant.Key.Compare)
+	return slices.SortedFunc(maps.Keys(p.slots), tenant.Key.Compare)
 }
 
 // racked are the keys of the NICs that are in the rack.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/store"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 // A remote is one daemon's way to a store that several share. The way can be cut.

@@ -8,24 +8,12 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/protocol"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
-
-// A Peer is who asks, and at which socket, as the front door knows it.
-type Peer struct {
-	Who *caller.Caller
-	// Operator: it came in at the control socket, which lets in nobody else.
-	Operator bool
-	// Resident: it lives where the daemon lives. The user numbers of one that does not mean
-	// nothing here.
-	Resident bool
-	// Door is the NIC whose door it came through, "TENANT/NAME"; "" at other sockets. Whoever
-	// is there may read of that NIC, and change nothing.
-	Door string
-}
 
 const (
 	// mostRequest bounds a request of the operator, mostTenant one of a tenant's administrators.
@@ -50,33 +38,33 @@ var askTime, readTime = 30 * time.Second, 30 * time.Second
 type conversation struct {
 	p    *Plane
 	c    *protocol.Conn
-	peer Peer
+	peer credentials.Peer
 	who  tenant.Caller
-	by   Actor
+	by   events.Actor
 	held budget.Bill
 }
 
 // callerOf is who talks to us, as the rules know it. Who does not live where the daemon lives is
 // nobody.
-func callerOf(c syscall.Conn, peer Peer) tenant.Caller {
+func callerOf(c syscall.Conn, peer credentials.Peer) tenant.Caller {
 	who := tenant.Caller{Operator: peer.Operator, UID: -1}
 	if peer.Resident {
 		who.UID = peer.Who.UID
-		who.GIDs = append([]int{peer.Who.GID}, caller.Groups(c)...)
+		who.GIDs = append([]int{peer.Who.GID}, credentials.Groups(c)...)
 	}
 	return who
 }
 
 // Administers reports whether who came by c administers a tenant, or is the operator.
-func (p *Plane) Administers(c syscall.Conn, peer Peer, name string) bool {
+func (p *Plane) Administers(c syscall.Conn, peer credentials.Peer, name string) bool {
 	who, t := callerOf(c, peer), p.World().Tenant(name)
 	return who.Operator || t != nil && t.Spec.Administrators.Admits(who)
 }
 
 // Serve answers one request about objects; the caller has been told that it may send one.
-func (p *Plane) Serve(c *protocol.Conn, peer Peer) {
+func (p *Plane) Serve(c *protocol.Conn, peer credentials.Peer) {
 	t := &conversation{p: p, c: c, peer: peer, who: callerOf(c, peer)}
-	t.by = Actor{Pid: peer.Who.Pid, UID: peer.Who.UID, Program: peer.Who.Program}
+	t.by = events.Actor{Pid: peer.Who.Pid, UID: peer.Who.UID, Program: peer.Who.Program}
 	defer func() { peer.Who.Account.Refund(t.held) }()
 	req, err := t.receive()
 	if err == nil {
@@ -89,7 +77,7 @@ func (p *Plane) Serve(c *protocol.Conn, peer Peer) {
 
 // changes reports whether the caller may change anything at all.
 func (t *conversation) changes() bool {
-	return t.who.Operator || t.peer.Door == "" && t.p.administers(t.who)
+	return t.who.Operator || t.peer.NIC == "" && t.p.administers(t.who)
 }
 
 func (p *Plane) administers(who tenant.Caller) bool {
@@ -151,8 +139,8 @@ func (t *conversation) charge(b budget.Bill) error {
 		}
 	}
 	if err := t.peer.Who.Account.Charge(more); err != nil {
-		if t.p.cfg.Overdrawn != nil {
-			t.p.cfg.Overdrawn(err)
+		if e := (*budget.Error)(nil); errors.As(err, &e) {
+			t.p.Record(events.Limit(e))
 		}
 		return err
 	}

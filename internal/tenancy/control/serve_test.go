@@ -9,9 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/protocol"
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // twoAdministrators are tenants with an administrator each, 1001 for red and 1002 for blue.
@@ -70,7 +72,7 @@ func TestRights(t *testing.T) {
 	op, red, blue := h.operator(), h.user(1001), h.user(1002)
 	mustApply(t, op, file(twoAdministrators))
 	nobody, opener := h.user(1003), h.user(1500)
-	container := h.as(Peer{}, 1001) // the number of red's administrator, from somewhere else
+	container := h.as(credentials.Peer{}, 1001) // the number of red's administrator, from somewhere else
 
 	mustApply(t, red, nicFile("red", "a"))
 	mustApply(t, blue, nicFile("blue", "a"))
@@ -103,7 +105,7 @@ func TestRights(t *testing.T) {
 			return err
 		},
 		"an administrator through a door": func() error {
-			_, err := Apply(h.as(Peer{Resident: true, Door: "red/a"}, 1001), nicFile("red", "b"), false)
+			_, err := Apply(h.as(credentials.Peer{Resident: true, NIC: "red/a"}, 1001), nicFile("red", "b"), false)
 			return err
 		},
 	} {
@@ -125,7 +127,7 @@ func TestRights(t *testing.T) {
 		"nobody":    {nobody, nil},
 		"opener":    {opener, []string{"Network blue/train", "NIC blue/web"}},
 		"container": {container, nil},
-		"a door":    {h.as(Peer{Door: "red/a"}, 0), []string{"NIC red/a"}},
+		"a door":    {h.as(credentials.Peer{NIC: "red/a"}, 0), []string{"NIC red/a"}},
 	} {
 		if got := getNames(t, c.socket, all); !slices.Equal(got, c.want) {
 			t.Errorf("%s sees %v, want %v", who, got, c.want)
@@ -160,7 +162,7 @@ func TestEvents(t *testing.T) {
 	if _, err := Delete(red, []tenant.Key{nicKey("red", "a")}, false, false); err != nil {
 		t.Fatal(err)
 	}
-	h.plane.Record(Event{Verb: EventRefused, Object: nicKey("blue", "web"), Peer: "10.1.0.9", Reason: "policy blue/p denies it"})
+	h.plane.Record(events.Event{Verb: events.Refused, Object: nicKey("blue", "web"), Peer: "10.1.0.9", Reason: "policy blue/p denies it"})
 
 	read := func(socket string, which Selection, last int) (out []string) {
 		s, err := Events(socket, which, last, false)
@@ -201,8 +203,8 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	h.plane.Record(Event{Verb: EventRevoked, Object: nicKey("blue", "web")})
-	var verbs []Verb
+	h.plane.Record(events.Event{Verb: events.Revoked, Object: nicKey("blue", "web")})
+	var verbs []events.Verb
 	for len(verbs) < 2 {
 		r, err := s.Next()
 		if err != nil {
@@ -212,7 +214,7 @@ func TestEvents(t *testing.T) {
 			verbs = append(verbs, e.Verb)
 		}
 	}
-	if !slices.Equal(verbs, []Verb{EventRefused, EventRevoked}) {
+	if !slices.Equal(verbs, []events.Verb{events.Refused, events.Revoked}) {
 		t.Errorf("followed: %v", verbs)
 	}
 	// A plane that ends ends those who follow.
@@ -417,10 +419,10 @@ func TestRefusedIsBrief(t *testing.T) {
 			t.Errorf("%s: no error", what)
 		}
 	}
-	events, _, _, _ := h.plane.journal.feed.after(0, 1<<30)
+	recorded, _, _, _ := h.plane.journal.feed.after(0, 1<<30)
 	refused := 0
-	for _, e := range events {
-		if e.Verb != EventRefused {
+	for _, e := range recorded {
+		if e.Verb != events.Refused {
 			continue
 		}
 		refused++
@@ -432,45 +434,45 @@ func TestRefusedIsBrief(t *testing.T) {
 		t.Error("no event tells of what was refused")
 	}
 	for i := range 200 {
-		by := Actor{UID: 1001}
+		by := events.Actor{UID: 1001}
 		if _, _, err := h.plane.Change(tenant.Caller{UID: 1001}, by, tenant.Change{Delete: []tenant.Key{nicKey("red", fmt.Sprint("n", i))}}, false); err == nil {
 			t.Fatal("deleted what is not there")
 		}
 	}
-	if more, _, _, _ := h.plane.journal.feed.after(0, 1<<30); len(more)-len(events) > 150 {
-		t.Errorf("%d events of 200 refusals of one user", len(more)-len(events))
+	if more, _, _, _ := h.plane.journal.feed.after(0, 1<<30); len(more)-len(recorded) > 150 {
+		t.Errorf("%d events of 200 refusals of one user", len(more)-len(recorded))
 	}
 }
 
 // Of one verb and object only so many events are kept a second; others are not held up by it.
 func TestEventRate(t *testing.T) {
-	j := newJournal()
+	j := NewJournal()
 	for range 1000 {
-		j.record(Event{Verb: EventRefused, Object: nicKey("red", "web")})
+		j.Record(events.Event{Verb: events.Refused, Object: nicKey("red", "web")})
 	}
-	j.record(Event{Verb: EventRefused, Object: nicKey("blue", "web")})
-	events, _, _, _ := j.feed.after(0, 10000)
-	if n := len(events); n < eventBurst+1 || n > eventBurst+100 {
+	j.Record(events.Event{Verb: events.Refused, Object: nicKey("blue", "web")})
+	recorded, _, _, _ := j.feed.after(0, 10000)
+	if n := len(recorded); n < eventBurst+1 || n > eventBurst+100 {
 		t.Errorf("%d events are kept, want about %d", n, eventBurst+1)
 	}
-	if events[len(events)-1].Object.Tenant != "blue" {
+	if recorded[len(recorded)-1].Object.Tenant != "blue" {
 		t.Error("blue's event is not kept")
 	}
-	for i, e := range events {
+	for i, e := range recorded {
 		if e.Sequence != uint64(i+1) {
 			t.Fatalf("event %d has number %d", i, e.Sequence)
 		}
 	}
 	// The next that is kept says how many were not.
-	later := Event{Verb: EventRefused, Object: nicKey("red", "web"), Time: events[0].Time.Add(1 << 40)}
-	j.record(later)
-	events, _, _, _ = j.feed.after(0, 10000)
-	if last := events[len(events)-1]; last.Missed == 0 || last.Missed+uint64(len(events)) != 1002 {
-		t.Errorf("%d events, the last says that %d are missing; want 1002 together", len(events), last.Missed)
+	later := events.Event{Verb: events.Refused, Object: nicKey("red", "web"), Time: recorded[0].Time.Add(1 << 40)}
+	j.Record(later)
+	recorded, _, _, _ = j.feed.after(0, 10000)
+	if last := recorded[len(recorded)-1]; last.Missed == 0 || last.Missed+uint64(len(recorded)) != 1002 {
+		t.Errorf("%d events, the last says that %d are missing; want 1002 together", len(recorded), last.Missed)
 	}
 	// However many kinds there are, memory is bounded.
 	for i := range 3 * mostKinds {
-		j.record(Event{Verb: EventRefused, Object: nicKey("red", fmt.Sprint(i))})
+		j.Record(events.Event{Verb: events.Refused, Object: nicKey("red", fmt.Sprint(i))})
 	}
 	if n := len(j.kinds); n > mostKinds {
 		t.Errorf("%d kinds are remembered", n)
@@ -481,10 +483,10 @@ func TestEventRate(t *testing.T) {
 }
 
 func BenchmarkRecord(b *testing.B) {
-	j := newJournal()
-	e := Event{Verb: EventRefused, Object: nicKey("red", "web"), Reason: "policy"}
+	j := NewJournal()
+	e := events.Event{Verb: events.Refused, Object: nicKey("red", "web"), Reason: "policy"}
 	b.ReportAllocs()
 	for b.Loop() {
-		j.record(e)
+		j.Record(e)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"maps"
 	"strings"
 
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A snapshot is what the store said at one revision. It is not changed but replaced.

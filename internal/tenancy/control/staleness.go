@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"vrdma/internal/store"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 // A store on other hosts may be away. What it said last holds then, for ever: programs go on, and
@@ -66,12 +67,12 @@ func (p *Plane) age() {
 	if before := p.stood.Swap(&h); before == nil && h.State == store.InStep || before != nil && before.State == h.State {
 		return
 	}
-	e := Event{Verb: EventReady, Reason: "the store answers again"}
+	e := events.Event{Verb: events.Ready, Reason: "the store answers again"}
 	switch h.State {
 	case store.Away:
-		e = Event{Verb: EventFailed, Reason: p.away() + ": what it said last holds, and nothing can be changed"}
+		e = events.Event{Verb: events.Failed, Reason: p.away() + ": what it said last holds, and nothing can be changed"}
 	case store.Strange:
-		e = Event{Verb: EventFailed, Reason: p.alarm()}
+		e = events.Event{Verb: events.Failed, Reason: p.alarm()}
 	}
-	p.journal.record(e)
+	p.journal.Record(e)
 }

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"syscall"
 
-	"vrdma/internal/protocol"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Engines make containers, and their hooks and plugins tell the daemon: for which container a NIC is, what the
@@ -123,7 +124,7 @@ func (t *conversation) workloads(req *Request) error {
 		}
 		for _, b := range req.Bindings {
 			for _, gone := range w.Unbind(b) {
-				t.p.Record(Event{Verb: EventUnbound, Object: gone.NIC, Reason: "from " + gone.Title(), By: t.by})
+				t.p.Record(events.Event{Verb: events.Unbound, Object: gone.NIC, Reason: "from " + gone.Title(), By: t.by})
 			}
 		}
 	case OpBound:
@@ -158,22 +159,19 @@ func (t *conversation) bind(b Binding) (*Interface, error) {
 		}
 		if err != nil {
 			plugged.Missing = err.Error()
-			t.p.Record(Event{Verb: EventWarned, Object: b.NIC, Reason: b.Title() + ": " + OnlyRDMA + ": " + plugged.Missing, By: t.by})
+			t.p.Record(events.Event{Verb: events.Warned, Object: b.NIC, Reason: b.Title() + ": " + events.OnlyRDMA + ": " + plugged.Missing, By: t.by})
 		}
 		is = &plugged
 	}
 	if !again {
-		t.p.Record(Event{Verb: EventBound, Object: b.NIC, Reason: "to " + b.Title(), By: t.by})
+		t.p.Record(events.Event{Verb: events.Bound, Object: b.NIC, Reason: "to " + b.Title(), By: t.by})
 	}
 	return is, nil
 }
 
-// OnlyRDMA is what is said of a container in which nobody may make an interface.
-const OnlyRDMA = "it has no interface with the NIC's address: only RDMA has the address"
-
 // refuseBinding says why a container cannot have a NIC.
 func (t *conversation) refuseBinding(b Binding, err error) error {
-	t.p.Record(Event{Verb: EventRefused, Object: b.NIC, Reason: b.Title() + ": " + err.Error(), By: t.by})
+	t.p.Record(events.Event{Verb: events.Refused, Object: b.NIC, Reason: b.Title() + ": " + err.Error(), By: t.by})
 	out := errorOf(err)
 	r, used := (*protocol.Refusal)(nil), (*tenant.InUse)(nil)
 	out.InUse = errors.As(err, &used) || errors.As(err, &r) && r.Errno == syscall.EBUSY
@@ -203,7 +201,7 @@ func (t *conversation) tellContainer(c *Container) error {
 	}
 	t.p.cfg.Workloads.Name(c.Cookie, name)
 	if len(c.Warnings) > 0 {
-		t.p.Record(Event{Verb: EventWarned, Object: c.NIC, Reason: fmt.Sprintf("container %s: %.*s", name, mostText, strings.Join(c.Warnings, "; ")), By: t.by})
+		t.p.Record(events.Event{Verb: events.Warned, Object: c.NIC, Reason: fmt.Sprintf("container %s: %.*s", name, mostText, strings.Join(c.Warnings, "; ")), By: t.by})
 	}
 	return nil
 }

@@ -8,7 +8,8 @@ import (
 	"sync"
 	"testing"
 
-	"vrdma/internal/store"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 // fakeWorkloads remember.
@@ -111,7 +112,7 @@ func TestWorkloads(t *testing.T) {
 			t.Errorf("unbind: %v, left %v", err, w.Bindings())
 		}
 	}
-	var verbs []Verb
+	var verbs []events.Verb
 	s, err := Events(op, Selection{Kind: a.NIC.Kind, Tenant: "red", Name: "a"}, 0, false)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +127,7 @@ func TestWorkloads(t *testing.T) {
 			verbs = append(verbs, e.Verb)
 		}
 	}
-	if want := []Verb{EventApplied, EventBound, EventRefused, EventWarned, EventUnbound}; !slices.Equal(verbs, want) {
+	if want := []events.Verb{events.Applied, events.Bound, events.Refused, events.Warned, events.Unbound}; !slices.Equal(verbs, want) {
 		t.Errorf("events %v, want %v", verbs, want)
 	}
 }

@@ -6,8 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/nic"
-	"vrdma/internal/order"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // A Reading is what a NIC shows.
@@ -134,7 +133,7 @@ func (m *Meter) Totals() []Total {
 	for k, t := range m.totals {
 		out = append(out, Total{Key: k, Usage: t.usage, Now: t.now, Live: t.live > 0, Delays: t.delays, At: t.at})
 	}
-	order.SortFunc(out, func(a, b Total) int { return compareKeys(a.Key, b.Key) })
+	slices.SortFunc(out, func(a, b Total) int { return compareKeys(a.Key, b.Key) })
 	return out
 }
 
@@ -154,7 +153,7 @@ func (m *Meter) Records(since time.Time, tenant string) []Record {
 		}
 		out = append(out, Record{Key: at.Key, From: time.Unix(at.from, 0), To: to, Usage: *u})
 	}
-	order.SortFunc(out, func(a, b Record) int {
+	slices.SortFunc(out, func(a, b Record) int {
 		return cmp.Or(a.From.Compare(b.From), compareKeys(a.Key, b.Key), a.To.Compare(b.To))
 	})
 	return out
@@ -180,7 +179,7 @@ func Sum(records []Record) []Record {
 			s.To = r.To
 		}
 	}
-	order.SortFunc(out, func(a, b Record) int { return compareKeys(a.Key, b.Key) })
+	slices.SortFunc(out, func(a, b Record) int { return compareKeys(a.Key, b.Key) })
 	return out
 }
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 var epoch = time.Unix(1_700_000_000-1_700_000_000%86400, 0)

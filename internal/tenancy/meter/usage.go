@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 // A Column is one of the things that are counted.

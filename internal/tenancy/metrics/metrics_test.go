@@ -15,13 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/meter"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
 // world is a source with some tenants.
-func world(nics int) Source {
+func world(nics int) Config {
 	var totals []meter.Total
 	totals = append(totals, meter.Total{Key: meter.Key{Tenant: meter.System}, Live: true})
 	for i := range nics {
@@ -32,21 +32,34 @@ func world(nics int) Source {
 		t.Now = nic.Holdings{Sessions: 1, QPs: 2, Connections: 1, Registered: 4096}
 		totals = append(totals, t)
 	}
-	return Source{
-		Totals: func() []meter.Total { return totals },
-		Device: func() Device {
-			return Device{Name: "rxe0", SentBytes: 7, RcvdBytes: 9, Counters: map[string]uint64{"sent_pkts": 3}}
-		},
-		NICs:       func() int { return nics },
-		Waits:      func() map[string]nic.Waits { return map[string]nic.Waits{"bulk": waited(), "latency": {}} },
-		StoreAge:   func() time.Duration { return 1500 * time.Millisecond },
-		Generation: func() int64 { return 17 },
-		Processor:  func() time.Duration { return time.Second },
-		Alive:      func() error { return nil },
-		Ready:      func() error { return nil },
-		Version: `odd "version" \ of
-two lines`,
+	return Config{Source: &fake{totals: totals}, Version: `odd "version" \ of
+two lines`}
+}
+
+// fake is a source with fixed numbers.
+type fake struct {
+	totals []meter.Total
+	ready  error
+	dead   chan struct{} // nil: the loop answers at once
+}
+
+func (f *fake) Totals() []meter.Total { return f.totals }
+func (*fake) Device() Device {
+	return Device{Name: "rxe0", SentBytes: 7, RcvdBytes: 9, Counters: map[string]uint64{"sent_pkts": 3}}
+}
+func (f *fake) NICs() int { return len(f.totals) - 1 }
+func (*fake) Waits() map[string]nic.Waits {
+	return map[string]nic.Waits{"bulk": waited(), "latency": {}}
+}
+func (*fake) StoreAge() time.Duration  { return 1500 * time.Millisecond }
+func (*fake) Generation() int64        { return 17 }
+func (*fake) Processor() time.Duration { return time.Second }
+func (f *fake) Ready() error           { return f.ready }
+func (f *fake) Alive() error {
+	if f.dead != nil {
+		<-f.dead
 	}
+	return nil
 }
 
 // waited are three requests: one that waited for 2 µs at most, one for 1 ms, one for a second.
@@ -76,7 +89,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-func serve(t testing.TB, src Source) *Server {
+func serve(t testing.TB, src Config) *Server {
 	t.Helper()
 	s, err := Listen("127.0.0.1:0", src)
 	if err != nil {
@@ -198,6 +211,7 @@ func TestLabels(t *testing.T) {
 func TestHealth(t *testing.T) {
 	defer func(d time.Duration) { aliveTime = d }(aliveTime)
 	src := world(1)
+	source := src.Source.(*fake)
 	dead := make(chan struct{})
 	defer close(dead)
 	status := func(path string) int {
@@ -208,12 +222,12 @@ func TestHealth(t *testing.T) {
 	if b := status("/readyz"); b != 200 {
 		t.Errorf("well: %d", b)
 	}
-	src.Ready = func() error { return errors.New("not yet") }
+	source.ready = errors.New("not yet")
 	if a, b := status("/healthz"), status("/readyz"); a != 200 || b != 503 {
 		t.Errorf("not ready: %d, %d", a, b)
 	}
 	aliveTime = 20 * time.Millisecond
-	src.Alive = func() error { <-dead; return nil }
+	source.dead = dead
 	if a := status("/healthz"); a != 503 {
 		t.Errorf("a loop that hangs: %d", a)
 	}
@@ -231,7 +245,7 @@ func TestHealth(t *testing.T) {
 // TestDashboard: the dashboard in contrib is JSON, and asks only for what there is, with labels
 // that it has.
 func TestDashboard(t *testing.T) {
-	data, err := os.ReadFile("../../contrib/grafana/vrdma.json")
+	data, err := os.ReadFile("../../../contrib/grafana/vrdma.json")
 	if err != nil {
 		t.Fatal(err)
 	}

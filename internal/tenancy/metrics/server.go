@@ -11,30 +11,35 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/meter"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
-// Source is where the numbers come from. Its functions may be called at any time, by several.
-type Source struct {
-	// Totals are what tenants have used, as of now.
-	Totals func() []meter.Total
-	// Device is what the device has counted.
-	Device func() Device
-	// NICs is how many there are.
-	NICs func() int
+// Source is where the numbers come from. Its methods may be called at any time, by several goroutines.
+type Source interface {
+	// Totals are what tenants have used until now.
+	Totals() []meter.Total
+	// Device is the device's counters.
+	Device() Device
+	// NICs is the number of virtual NICs.
+	NICs() int
 	// Waits are how long requests waited for the loop, by the class of their NIC.
-	Waits func() map[string]nic.Waits
-	// StoreAge is how long ago the store of declared objects was heard of, and Generation its
-	// revision whose rules hold.
-	StoreAge   func() time.Duration
-	Generation func() int64
-	// Processor is the time that the daemon has used, all threads.
-	Processor func() time.Duration
-	// Alive asks the loop, and returns when it has answered.
-	Alive func() error
+	Waits() map[string]nic.Waits
+	// StoreAge is the time since the last answer of a shared store; 0: this host has a store of its own.
+	StoreAge() time.Duration
+	// Generation is the revision of the store whose policies are in force.
+	Generation() int64
+	// Processor is the processor time of the daemon, all threads.
+	Processor() time.Duration
+	// Alive waits for the loop to answer.
+	Alive() error
 	// Ready says why programs are not served; nil: they are.
-	Ready   func() error
+	Ready() error
+}
+
+// Config is what a Server needs.
+type Config struct {
+	Source
 	Started time.Time
 	Version string
 	PerNIC  bool // NICs are a label
@@ -56,7 +61,7 @@ var aliveTime = 2 * time.Second
 
 // A Server answers scrapers.
 type Server struct {
-	src   Source
+	src   Config
 	http  *http.Server
 	l     net.Listener
 	busy  chan struct{} // holds one for each request that is being answered
@@ -67,7 +72,7 @@ type Server struct {
 }
 
 // Listen begins to serve at addr, HOST:PORT or :PORT.
-func Listen(addr string, src Source) (*Server, error) {
+func Listen(addr string, src Config) (*Server, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("metrics at %s: %w; choose another HOST:PORT with --metrics", addr, err)
@@ -163,17 +168,17 @@ func (s *Server) Page() []byte {
 	list := groups(totals, s.labels)
 	s.mu.Unlock()
 	var p page
-	p.family("vrdma_build_info", "gauge", "What runs; always 1.")
+	p.family("vrdma_build_info", "gauge", "Version of the daemon; always 1.")
 	p.sample(1, "version", s.src.Version)
 	p.family("process_cpu_seconds_total", "counter", "Processor time of the daemon, all threads.")
 	p.sample(s.src.Processor().Seconds())
-	p.family("process_start_time_seconds", "gauge", "When the daemon started.")
+	p.family("process_start_time_seconds", "gauge", "Start time of the daemon, in seconds since the epoch.")
 	p.sample(float64(s.src.Started.UnixMilli()) / 1000)
 	p.family("vrdma_nics", "gauge", "Virtual NICs.")
 	p.sample(float64(s.src.NICs()))
-	p.family("vrdma_store_age_seconds", "gauge", "How long ago the store of declared objects was heard of; 0: it is a file of this host.")
+	p.family("vrdma_store_age_seconds", "gauge", "Time since the last contact with a shared store; 0 for a file.")
 	p.sample(s.src.StoreAge().Seconds())
-	p.family("vrdma_policy_generation", "gauge", "Revision of the store whose rules hold.")
+	p.family("vrdma_policy_generation", "gauge", "Revision of the store whose policies are in force.")
 	p.sample(float64(s.src.Generation()))
 	p.waits(s.src.Waits())
 	p.device(&device)

@@ -2,11 +2,11 @@ package metrics
 
 import (
 	"cmp"
+	"slices"
 
-	"vrdma/internal/meter"
-	"vrdma/internal/nic"
-	"vrdma/internal/order"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
 // mostNICs is how many NICs have a label of their own.
@@ -83,7 +83,7 @@ func groups(totals []meter.Total, l *labeller) []*group {
 	for _, g := range at {
 		out = append(out, g)
 	}
-	order.SortFunc(out, func(a, b *group) int {
+	slices.SortFunc(out, func(a, b *group) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.network, b.network), cmp.Compare(a.nic, b.nic))
 	})
 	return out
@@ -115,22 +115,22 @@ func (p *page) tenants(list []*group) {
 	column("vrdma_receive_bytes_total", "Bytes of payload received.", meter.ReceiveBytes, 1)
 	column("vrdma_transmit_packets_total", "Packets sent.", meter.TransmitPackets, 1)
 	column("vrdma_receive_packets_total", "Packets received.", meter.ReceivePackets, 1)
-	column("vrdma_ethernet_transmit_bytes_total", "Bytes of Ethernet frames sent by machines and containers.", meter.FrameBytesOut, 1)
-	column("vrdma_ethernet_receive_bytes_total", "Bytes of Ethernet frames received by machines and containers.", meter.FrameBytesIn, 1)
-	column("vrdma_retransmitted_packets_total", "Packets sent again.", meter.Retransmitted, 1)
-	column("vrdma_connections_total", "Queue pairs that were given a peer.", meter.Connections, 1)
-	column("vrdma_loop_seconds_total", "Time of the daemon's loop.", meter.LoopTime, 1e9)
-	column("vrdma_ethernet_seconds_total", "Time of the daemon for Ethernet frames of machines and containers.", meter.FrameTime, 1e9)
-	column("vrdma_memory_byte_seconds_total", "Registered memory, times how long it was.", meter.MemoryTime, 1)
+	column("vrdma_ethernet_transmit_bytes_total", "Bytes of Ethernet frames sent by virtual machines and containers.", meter.FrameBytesOut, 1)
+	column("vrdma_ethernet_receive_bytes_total", "Bytes of Ethernet frames received by virtual machines and containers.", meter.FrameBytesIn, 1)
+	column("vrdma_retransmitted_packets_total", "Packets retransmitted.", meter.Retransmitted, 1)
+	column("vrdma_connections_total", "Queue pairs that were connected to a peer.", meter.Connections, 1)
+	column("vrdma_loop_seconds_total", "Time that the daemon's loop spent on the NIC.", meter.LoopTime, 1e9)
+	column("vrdma_ethernet_seconds_total", "Processor time for Ethernet frames of virtual machines and containers.", meter.FrameTime, 1e9)
+	column("vrdma_memory_byte_seconds_total", "Registered memory multiplied by time, in byte-seconds.", meter.MemoryTime, 1)
 
-	p.family("vrdma_throttled_seconds_total", "counter", "Time in which a cap held up what wanted to leave (out), or to come in (in).")
+	p.family("vrdma_throttled_seconds_total", "counter", "Time in which a rate cap delayed traffic that leaves (out) or arrives (in).")
 	for _, g := range list {
 		if g.tenant != meter.System {
 			p.sample(float64(g.used[meter.ThrottledOut])/1e9, g.labels("direction", "out")...)
 			p.sample(float64(g.used[meter.ThrottledIn])/1e9, g.labels("direction", "in")...)
 		}
 	}
-	p.family("vrdma_messages_total", "counter", "Messages by operation: requests that were sent, and those of others that were carried out.")
+	p.family("vrdma_messages_total", "counter", "Messages by operation: requests sent (out) and requests of peers executed (in).")
 	for _, g := range list {
 		for o := range transport.NumOps {
 			if g.tenant != meter.System {
@@ -139,13 +139,13 @@ func (p *page) tenants(list []*group) {
 			}
 		}
 	}
-	p.family("vrdma_dropped_packets_total", "counter", "Packets dropped. Of tenant _system are those that were dropped before it was known for whom they were.")
+	p.family("vrdma_dropped_packets_total", "counter", "Packets dropped, by reason. Tenant _system has those whose NIC is unknown.")
 	for _, g := range list {
 		for r := range nic.NumReasons {
 			p.sample(float64(g.used[meter.Drops(r)]), g.labels("reason", r.String())...)
 		}
 	}
-	p.family("vrdma_denied_total", "counter", "What was refused, where whoever wanted it was told.")
+	p.family("vrdma_denied_total", "counter", "Operations refused with an error to the program, by reason.")
 	for _, g := range list {
 		for d := range nic.NumRefusals {
 			if g.tenant != meter.System {
@@ -155,6 +155,6 @@ func (p *page) tenants(list []*group) {
 	}
 	simple("vrdma_sessions", "gauge", "Open devices.", func(g *group) float64 { return float64(g.now.Sessions) })
 	simple("vrdma_queue_pairs", "gauge", "Queue pairs.", func(g *group) float64 { return float64(g.now.QPs) })
-	simple("vrdma_connections", "gauge", "Queue pairs that have a peer.", func(g *group) float64 { return float64(g.now.Connections) })
-	simple("vrdma_registered_bytes", "gauge", "Registered memory.", func(g *group) float64 { return float64(g.now.Registered) })
+	simple("vrdma_connections", "gauge", "Queue pairs that are connected to a peer.", func(g *group) float64 { return float64(g.now.Connections) })
+	simple("vrdma_registered_bytes", "gauge", "Registered memory in bytes.", func(g *group) float64 { return float64(g.now.Registered) })
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strconv"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // The buckets of a histogram of delays: 2 µs, 8 µs, 33 µs … 34 ms. Each bound is one of
@@ -20,7 +20,7 @@ const (
 // waits writes how long requests waited from their doorbell to their turn, by class.
 func (p *page) waits(by map[string]nic.Waits) {
 	const name = "vrdma_service_delay_seconds"
-	p.family(name, "histogram", "From a request's doorbell to the turn of the loop that serves it, at most; by the class of the NIC.")
+	p.family(name, "histogram", "Upper bound of the delay from a request's doorbell to the loop's turn that serves it, by class of the NIC.")
 	for _, class := range slices.Sorted(maps.Keys(by)) {
 		w := by[class]
 		bound, count, i := firstBucket, uint64(0), 0

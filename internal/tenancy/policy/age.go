@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A policy may say how old what is known of the store may be for new connections of its NICs

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // New connections of NICs whose policy says maxStaleness are refused when the rules may be older;

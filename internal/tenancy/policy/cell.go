@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // services are what a rule says of a service.

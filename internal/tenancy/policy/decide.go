@@ -3,7 +3,7 @@ package policy
 import (
 	"net/netip"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // judge says which operations a connection of member m with member peer may use.

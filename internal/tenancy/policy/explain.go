@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"strings"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // An Answer says whether a connection is allowed, and why.

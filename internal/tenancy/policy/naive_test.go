@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // The naive engine: the sentences of the package comment, read aloud. It shares nothing with the

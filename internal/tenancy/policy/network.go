@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A network is the rules inside one network.

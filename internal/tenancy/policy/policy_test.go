@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 func nicOf(name string, addr string, labels map[string]string) *tenant.NIC {

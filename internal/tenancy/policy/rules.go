@@ -4,8 +4,8 @@ import (
 	"maps"
 	"slices"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Rules are the policies of a world, compiled. They are not changed. Any goroutine may use them.

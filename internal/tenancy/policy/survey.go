@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A Stretch is services that are answered alike.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // worldOf is the world of a file.
@@ -28,7 +28,7 @@ func worldOf(t testing.TB, text string) *tenant.World {
 // TestExample: in the example with two tenants red/web still reaches red/db, red/slow does not,
 // and the tenants do not reach each other.
 func TestExample(t *testing.T) {
-	text, err := os.ReadFile("../../examples/two-tenants.yaml")
+	text, err := os.ReadFile("../../../examples/two-tenants.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

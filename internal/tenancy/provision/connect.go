@@ -1,16 +1,16 @@
-package rack
+package provision
 
 import (
 	"io"
 	"sync"
 
-	"vrdma/internal/link"
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // An Overlay is how virtual networks get to other hosts, where they do.
 type Overlay struct {
-	*link.Overlay
+	*roce.Overlay
 	// Wake are the descriptors that are readable when something has arrived.
 	Wake []int
 	// Window and Flight are how much a queue pair, and all of them, may have on their way.
@@ -34,10 +34,10 @@ func (r *Rack) Connect(m *overlay.Map) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
-	if c.open == nil && m.Elsewhere() && r.cfg.OpenOverlay != nil {
+	if c.open == nil && m.Elsewhere() && r.cfg.Between != nil {
 		err = r.openOverlay() // without it networks work on this host
 	}
-	if c.open != nil && !c.sealed && len(m.Encrypted()) > 0 && r.cfg.OpenTunnel != nil {
+	if c.open != nil && !c.sealed && len(m.Encrypted()) > 0 {
 		err = r.openTunnel() // without it the others work
 	}
 	if r.cfg.Switch != nil {
@@ -54,7 +54,7 @@ func (r *Rack) Connect(m *overlay.Map) error {
 
 // openOverlay opens the way to other hosts.
 func (r *Rack) openOverlay() error {
-	o, err := r.cfg.OpenOverlay()
+	o, err := r.cfg.Between.OpenOverlay()
 	if err == nil && r.cfg.Switch != nil {
 		o.SetFrames(r.cfg.Switch)
 	}
@@ -69,7 +69,7 @@ func (r *Rack) openOverlay() error {
 
 // openTunnel opens the tunnel that encrypted networks need.
 func (r *Rack) openTunnel() error {
-	t, err := r.cfg.OpenTunnel()
+	t, err := r.cfg.Between.OpenTunnel()
 	if err == nil {
 		err = r.add(t, func() error { return r.cfg.Engine.AddTunnel(t) })
 	}

@@ -1,7 +1,7 @@
-// Package rack is where a daemon's NICs are put in and pulled out while it runs.
+// Package provision is where a daemon's NICs are put in and pulled out while it runs.
 //
 //	tenant.NIC ── Put ──▶ slot ─┬─ nic.NIC, rdmacm.CMA     the device and its connection manager
-//	                            ├─ vnic.NIC in the Table   its network: who reaches whom (network.go)
+//	                            ├─ registry.NIC in the Table   its network: who reaches whom (network.go)
 //	                            ├─ engine.Add              the loop serves it
 //	                            └─ a door                  directory, socket, who may open (door.go)
 //
@@ -17,4 +17,4 @@
 // caps (shares.go).
 //
 // The methods of a Rack are not called at the same time, except those that say so.
-package rack
+package provision

@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"errors"
@@ -13,12 +13,12 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/container"
-	"vrdma/internal/frontdoor"
-	"vrdma/internal/launch"
-	"vrdma/internal/protocol"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/platform/container"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A NIC's directory:
@@ -54,7 +54,7 @@ func (o *openness) anybody() bool {
 }
 
 // admit says why somebody may not open the NIC. The daemon's owner is not asked.
-func (o *openness) admit(who *caller.Caller, conn syscall.Conn) error {
+func (o *openness) admit(who *credentials.Caller, conn syscall.Conn) error {
 	w := o.now.Load()
 	if len(w.UIDs)+len(w.GIDs) > 0 && !slices.Contains(w.UIDs, who.UID) && !who.InGroup(conn, w.GIDs) {
 		return fmt.Errorf("user %d may not open it (spec.open)", who.UID)
@@ -64,13 +64,13 @@ func (o *openness) admit(who *caller.Caller, conn syscall.Conn) error {
 		if err != nil {
 			return fmt.Errorf("your control group is not known: %w", err)
 		}
-		if !caller.Within(group, w.Container) {
+		if !credentials.Within(group, w.Container) {
 			return fmt.Errorf("the control group %s may not open it (spec.open.container)", group)
 		}
 	}
 	if w.Namespace != "" {
 		// A tenant's administrators may name any path: whether there is a file is not told.
-		want, err := caller.NamespaceAt(w.Namespace)
+		want, err := credentials.NamespaceAt(w.Namespace)
 		if got, gerr := who.NetworkNamespace(conn); err != nil || gerr != nil || got != want {
 			return errors.New("only the network namespace in spec.open.namespace may open it, if it is one")
 		}
@@ -97,8 +97,8 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	}
 	a := s.account
 	var claim func() error
-	if r.cfg.Claim != nil {
-		claim = func() error { return r.cfg.Claim(s.key) }
+	if r.cfg.Placement != nil {
+		claim = func() error { return r.cfg.Placement.Claim(s.key) }
 	}
 	var attach func(syscall.Conn) error
 	var detach func()
@@ -107,15 +107,15 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	} else if s.guests != nil {
 		attach, detach = func(conn syscall.Conn) error { r.tapFor(s, conn); return nil }, func() {} // it ends with the container
 	}
-	var bound []frontdoor.Binding
-	if r.cfg.Bound != nil {
-		bound = r.cfg.Bound(s.key)
+	var bound []server.Binding
+	if r.cfg.Workloads != nil {
+		bound = r.cfg.Workloads.Bound(s.key)
 	}
 	var guest func() (protocol.GuestCard, error)
 	if s.guests != nil {
 		guest = s.guests.card
 	}
-	return r.doors.OpenDoor(frontdoor.Door{
+	return r.doors.OpenDoor(server.Door{
 		Claim: claim, Attach: attach, Detach: detach, Guest: guest,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
 		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true, Programs: &s.programs, Bound: bound,

@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"errors"
@@ -7,11 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 
-	"vrdma/internal/frontdoor"
-	"vrdma/internal/launch"
-	"vrdma/internal/order"
-	"vrdma/internal/tenant"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // The default NIC's own socket lies beside everything that is the daemon's, the directories of
@@ -33,8 +32,8 @@ type exposed struct {
 
 // Expose has the directory there, and opens its door to n, the default NIC. An ephemeral daemon takes
 // the directory away again at its end: what it serves has ended by then.
-func (r *Rack) Expose(n *vnic.NIC, ephemeral bool) error {
-	place, err := r.cfg.Place.NIC(vnic.Default, vnic.Default)
+func (r *Rack) Expose(n *registry.NIC, ephemeral bool) error {
+	place, err := r.cfg.Place.NIC(registry.Default, registry.Default)
 	if err != nil {
 		return err
 	}
@@ -57,7 +56,7 @@ func (r *Rack) Expose(n *vnic.NIC, ephemeral bool) error {
 		r.conceal()
 		return err
 	}
-	err = r.doors.OpenDoor(frontdoor.Door{Socket: place.Socket, NIC: n, DirMode: dirMode, SocketMode: mode, Rests: true, Side: true})
+	err = r.doors.OpenDoor(server.Door{Socket: place.Socket, NIC: n, DirMode: dirMode, SocketMode: mode, Rests: true, Side: true})
 	if err != nil {
 		r.conceal()
 	}
@@ -118,7 +117,7 @@ func (r *Rack) noteNetworks(w *tenant.World) {
 			list = append(list, n.Key())
 		}
 	}
-	order.SortFunc(list, tenant.Key.Compare)
+	slices.SortFunc(list, tenant.Key.Compare)
 	if old := r.networks.Swap(&list); old == nil && len(list) > 0 || old != nil && !slices.Equal(*old, list) {
 		r.changed()
 	}

@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"net"
@@ -12,10 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/leak"
-	"vrdma/internal/link"
-	"vrdma/internal/routes"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/net/routes"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
+	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
 // A box is a network namespace with the address 10.9.0.1.
@@ -97,7 +96,6 @@ func until(t *testing.T, what string, so func() bool) {
 func siteSlot(t *testing.T) (*Rack, *slot) {
 	t.Helper()
 	r, _ := testRack(t)
-	r.cfg.Windows = func(*link.UDP) (uint32, uint32) { return 1 << 20, 4 << 20 }
 	r.readdress.Set(0) // this test is in a hurry
 	a, n, c := objects("red", "web", "10.1.0.1")
 	n.Spec, c.Spec.Addresses = tenant.NetworkSpec{Way: tenant.WayNamespace}, nil

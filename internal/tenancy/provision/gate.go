@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"encoding/binary"
@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // The gate is the directory around a NIC's own. Who cannot pass it cannot mount the NIC's

@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"cmp"
@@ -9,19 +9,19 @@ import (
 	"os"
 	"sync"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/ethernet"
-	"vrdma/internal/nic"
-	"vrdma/internal/overlay"
-	"vrdma/internal/policy"
-	"vrdma/internal/protocol"
-	"vrdma/internal/tenant"
-	"vrdma/internal/vhostuser"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
+	"vrdma.dev/vrdma/internal/net/vswitch"
+	"vrdma.dev/vrdma/internal/tenancy/policy"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A virtual machine has a NIC by its network card: QEMU connects to guest.sock in the NIC's directory and
-// speaks vhost-user there (package vhostuser), and the NIC's port in the switch is the card (package ethernet).
+// speaks vhost-user there (package vhostuser), and the NIC's port in the switch is the card (package vswitch).
 //
 // The socket is made when somebody asks for it (vrdma guest args): a NIC that nobody uses has one descriptor.
 // It is left there when the daemon ends, and found by the next one, so that it is open again.
@@ -30,7 +30,7 @@ import (
 type guests struct {
 	rack *Rack
 	slot *slot
-	port *ethernet.Port
+	port *vswitch.Port
 	mtu  int
 
 	mu       sync.Mutex // guards what is below
@@ -48,12 +48,12 @@ type guests struct {
 
 // plugIn gives a NIC its port in the switch.
 func (r *Rack) plugIn(s *slot, t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) (err error) {
-	if r.cfg.Switch == nil || s.made.network == vnic.HostNetwork || s.site != nil {
+	if r.cfg.Switch == nil || s.made.network == registry.HostNetwork || s.site != nil {
 		return nil
 	}
 	g := &guests{rack: r, slot: s, mtu: r.packetMTU(n)}
 	addrs := c.Addresses()
-	g.port, err = r.cfg.Switch.Plug(ethernet.PortConfig{
+	g.port, err = r.cfg.Switch.Plug(vswitch.PortConfig{
 		NIC: s.key.Path(), Network: s.made.network, MAC: overlay.MACOf(addrs[0]), Addrs: addrs, Subnets: n.Spec.Subnets, MTU: g.mtu,
 		InUse: func() bool { return s.programs.Load() > 0 }, // the loop asks
 	})
@@ -73,14 +73,14 @@ func (r *Rack) plugIn(s *slot, t *tenant.Tenant, n *tenant.Network, c *tenant.NI
 	return nil
 }
 
-// frames implements vnic.NIC.Frames.
-func (s *slot) frames() (f vnic.Frames) {
+// frames implements registry.NIC.Frames.
+func (s *slot) frames() (f registry.Frames) {
 	p := s.port.Load()
 	if p == nil {
 		return f
 	}
 	c := &p.Counters
-	f = vnic.Frames{Sent: c.SentFrames.Load(), SentBytes: c.SentBytes.Load(), Rcvd: c.ReceivedFrames.Load(), RcvdBytes: c.ReceivedBytes.Load(), Time: c.Time.Load(), Attached: p.Attached(), RoCE: p.RoCE()}
+	f = registry.Frames{Sent: c.SentFrames.Load(), SentBytes: c.SentBytes.Load(), Rcvd: c.ReceivedFrames.Load(), RcvdBytes: c.ReceivedBytes.Load(), Time: c.Time.Load(), Attached: p.Attached(), RoCE: p.RoCE()}
 	f.Drops[nic.DropSpoof] = c.Spoofed.Load()
 	f.Drops[nic.DropPolicy] = c.Denied.Load()
 	f.Drops[nic.DropMalformed] = c.Malformed.Load()
@@ -139,10 +139,10 @@ func (r *Rack) Guests() (n int) {
 }
 
 // Machines are the virtual machines that have NICs, as people call them. It may be called at any time.
-func (r *Rack) Machines() map[*vnic.NIC]string {
+func (r *Rack) Machines() map[*registry.NIC]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := make(map[*vnic.NIC]string)
+	out := make(map[*registry.NIC]string)
 	for _, s := range r.slots {
 		if s.guests == nil {
 			continue
@@ -156,7 +156,7 @@ func (r *Rack) Machines() map[*vnic.NIC]string {
 	return out
 }
 
-// card has the socket open, and says what a virtual machine is started with. It implements frontdoor.Door.Guest.
+// card has the socket open, and says what a virtual machine is started with. It implements server.Door.Guest.
 func (g *guests) card() (protocol.GuestCard, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -223,11 +223,11 @@ func (g *guests) accept(l *net.UnixListener) {
 
 // admit says why who is at the other end may not have the NIC: the same as at its door.
 func (g *guests) admit(c *net.UnixConn) error {
-	who, err := caller.Of(c)
+	who, err := credentials.Of(c)
 	if err != nil {
 		return err
 	}
-	home := caller.Own()
+	home := credentials.Own()
 	if who.UID == g.rack.cfg.Owner && (home.Err != nil || who.HomeErr == nil && home.Stranger(&who.Home) == "") {
 		return nil
 	}
@@ -250,11 +250,11 @@ func (g *guests) serve(c *net.UnixConn) {
 func (g *guests) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	log := g.rack.cfg.Log.With("nic", g.port.NIC)
 	if !g.enter(c) {
-		return ethernet.ErrTaken
+		return vswitch.ErrTaken
 	}
 	defer g.leave()
-	if g.rack.cfg.Claim != nil {
-		if err := g.rack.cfg.Claim(g.slot.key); err != nil {
+	if g.rack.cfg.Placement != nil {
+		if err := g.rack.cfg.Placement.Claim(g.slot.key); err != nil {
 			return err
 		}
 	}
@@ -275,8 +275,8 @@ func (r *Rack) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, rea
 // enter makes a connection the one that has the NIC. False: another has it.
 func (g *guests) enter(c *net.UnixConn) bool {
 	who, name := "a virtual machine", ""
-	if cred, err := caller.Credentials(c); err == nil {
-		name = caller.MachineName(c, int(cred.Pid))
+	if cred, err := credentials.Credentials(c); err == nil {
+		name = credentials.MachineName(c, int(cred.Pid))
 		who = fmt.Sprintf("virtual machine %s (pid %d, uid %d)", cmp.Or(name, "without a name"), cred.Pid, cred.Uid)
 	}
 	g.mu.Lock()

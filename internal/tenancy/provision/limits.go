@@ -1,8 +1,8 @@
-package rack
+package provision
 
 import (
-	"vrdma/internal/nic"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A saying is one limit of a device, and what somebody said of it; 0: nothing.

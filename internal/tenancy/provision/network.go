@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"net/netip"
@@ -6,23 +6,23 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/nic"
-	"vrdma/internal/tenant"
-	"vrdma/internal/vnic"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// network is how a NIC reaches the others of its network. It implements vnic.Routes. An address
+// network is how a NIC reaches the others of its network. It implements registry.Routes. An address
 // that no NIC there has is unreachable at once: nobody waits for somebody who cannot answer, and
 // whether another network has the address is not told.
 type network struct {
-	table   *vnic.Table
+	table   *registry.Table
 	name    string
 	subnets []netip.Prefix
-	of      *vnic.NIC
+	of      *registry.NIC
 }
 
-// From implements vnic.Routes: packets leave from the NIC's address in the subnet of to, or
+// From implements registry.Routes: packets leave from the NIC's address in the subnet of to, or
 // failing that from its first of the family.
 func (n *network) From(from, to netip.Addr) (netip.Addr, error) {
 	if err := n.Reach(from, to, 0); err != nil {
@@ -50,7 +50,7 @@ func (n *network) From(from, to netip.Addr) (netip.Addr, error) {
 	return first, nil
 }
 
-// Reach implements vnic.Routes.
+// Reach implements registry.Routes.
 func (n *network) Reach(_, to netip.Addr, _ time.Duration) error {
 	if n.table.At(n.name, to.As16()) != nil {
 		return nil

@@ -1,8 +1,8 @@
-package rack
+package provision
 
 import (
-	"vrdma/internal/budget"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // An account is what all NICs of a tenant may have together.

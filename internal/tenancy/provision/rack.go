@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"context"
@@ -15,18 +15,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/engine"
-	"vrdma/internal/ethernet"
-	"vrdma/internal/frontdoor"
-	"vrdma/internal/launch"
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
-	"vrdma/internal/order"
-	"vrdma/internal/policy"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/tenant"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/vswitch"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/policy"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // DeviceName is what every NIC's device is called: it begins with what libibverbs' rxe provider
@@ -39,16 +39,16 @@ const removeTime = 30 * time.Second
 
 // Doors is the front door as the rack needs it.
 type Doors interface {
-	OpenDoor(frontdoor.Door) error
-	CloseDoors(ctx context.Context, nics []*vnic.NIC, force bool) map[*vnic.NIC]error
-	Users(n *vnic.NIC) []frontdoor.Guest
-	Recheck(n *vnic.NIC)
+	OpenDoor(server.Door) error
+	CloseDoors(ctx context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error
+	Users(n *registry.NIC) []server.Guest
+	Recheck(n *registry.NIC)
 }
 
 // Config is what a Rack needs.
 type Config struct {
 	Engine *engine.Engine
-	NICs   *vnic.Table
+	NICs   *registry.Table
 	Budget *budget.Ledger // nil: nothing is bounded
 	Log    *slog.Logger
 	Place  launch.Place // the daemon's
@@ -60,43 +60,49 @@ type Config struct {
 	Seed []byte
 	// Underlay is the MTU of the host's network; 0: there is no other host.
 	Underlay int
-	// OpenOverlay opens the way of virtual networks to other hosts; nil: they stay on this one.
-	// OverlayMTU is the MTU of the interfaces that they leave through, and OverlayHead how many
-	// bytes of a packet the overlay takes, of one with IPv4 inside.
-	OpenOverlay             func() (*Overlay, error)
-	OverlayMTU, OverlayHead int
-	// OpenTunnel opens what encrypted networks leave through; nil: they stay on this host.
-	// TunnelHead is how many bytes of a packet that takes beside OverlayHead.
-	OpenTunnel func() (link.Tunnel, error)
-	TunnelHead int
-	// Sockets are the options of sockets in network namespaces, and Windows how much a queue pair,
-	// and all of them, may have on their way through such sockets.
-	Sockets link.UDPOptions
-	Windows func(*link.UDP) (window, flight uint32)
+	// Between opens the sockets of virtual networks between hosts; nil: these networks stay on this host.
+	// OverlayMTU is the MTU of the interfaces that they leave through. OverlayHead is the number of bytes that the overlay adds
+	// to a packet with IPv4 inside, TunnelHead the number that encryption adds to that.
+	Between                             Between
+	OverlayMTU, OverlayHead, TunnelHead int
+	// Sockets are the options of sockets in network namespaces.
+	Sockets roce.UDPOptions
 	// HostRoutes are those of NICs in the host's own network.
-	HostRoutes vnic.Routes
+	HostRoutes registry.Routes
 	// HostAddresses are those at which other hosts reach this one, and NICs in the host's network
 	// can have no others; nil: there are no other hosts.
 	HostAddresses []netip.Addr
 	// Switch is where guests and containers are plugged in; nil: there are none.
-	Switch *ethernet.Switch
-	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
-	Denied func(tenant.Key, nic.Denial)
-	// Capped hears of a NIC that has met a cap, and which, once a second at most and on the loop;
-	// nil: nobody does.
-	Capped func(k tenant.Key, limit string)
-	// Claim says why programs cannot use a NIC on this host; nil: they can use all.
-	Claim func(tenant.Key) error
-	// Bound are the workloads that a NIC is bound to from the beginning, because it was before the daemon was started again; nil: none is.
-	Bound func(tenant.Key) []frontdoor.Binding
-	// NoInterface hears of a container that has no interface with its NIC's address, and why; nil: nobody does.
-	NoInterface func(tenant.Key, error)
-	// PlugsSoon reports whether somebody has a NIC made an interface, of the container that it is bound to; nil: nobody has.
-	PlugsSoon func(tenant.Key) bool
-	// Changed hears that NICs were put in or pulled out; nil: nobody does.
-	Changed func()
-	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.
-	Connected func(*vnic.NIC, rdmacm.Notice)
+	Switch *vswitch.Switch
+	// Events records what policies refuse, caps that NICs reach, connections of declared NICs, and containers without an
+	// interface; nil: nothing does. The loop records, too.
+	Events    events.Sink
+	Placement Placement // nil: programs can use every NIC here
+	Workloads Workloads // nil: no NIC is bound to a container
+}
+
+// Between opens the sockets of virtual networks between hosts, when the first network needs them.
+type Between interface {
+	// OpenOverlay opens the VXLAN sockets.
+	OpenOverlay() (*Overlay, error)
+	// OpenTunnel opens the tunnel of encrypted networks.
+	OpenTunnel() (roce.Tunnel, error)
+}
+
+// Placement decides which host a NIC is on.
+type Placement interface {
+	// Claim takes the NIC for this host, or says why programs cannot use it here.
+	Claim(tenant.Key) error
+}
+
+// Workloads are the containers that NICs are bound to.
+type Workloads interface {
+	// Bound are the bindings that a NIC had when the last daemon ended.
+	Bound(tenant.Key) []server.Binding
+	// Plugs reports whether the engine of the container that the NIC is bound to makes it an interface.
+	Plugs(tenant.Key) bool
+	// Changed is called when NICs were created or removed.
+	Changed()
 }
 
 // A Rack holds the NICs of a daemon.
@@ -130,7 +136,7 @@ type Rack struct {
 // A slot is a declared NIC that is in the rack.
 type slot struct {
 	key      tenant.Key
-	nic      *vnic.NIC
+	nic      *registry.NIC
 	place    launch.Place
 	account  *account
 	made     made
@@ -138,7 +144,7 @@ type slot struct {
 	open     openness
 	guard    *policy.Guard // nil: everything is allowed
 	guests   *guests       // nil: it is not in the switch
-	port     atomic.Pointer[ethernet.Port]
+	port     atomic.Pointer[vswitch.Port]
 	programs atomic.Int32 // that have it open
 	leaving  bool         // its door is closed, and somebody still has it open
 }
@@ -156,6 +162,9 @@ func New(c Config) *Rack {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Events == nil {
+		c.Events = events.Discard
+	}
 	r := &Rack{cfg: c, slots: make(map[tenant.Key]*slot), tenants: make(map[string]*account)}
 	r.readdress.Set(readdressRate)
 	return r
@@ -169,21 +178,21 @@ func (r *Rack) Open(d Doors) {
 
 // Default puts in the NIC that is there when nothing is declared. The daemon's own door leads to
 // it. It is called before Open.
-func (r *Rack) Default(device nic.Config) (*vnic.NIC, error) {
+func (r *Rack) Default(device nic.Config) (*registry.NIC, error) {
 	device.Name = DeviceName
-	return r.insert(device, vnic.NIC{Name: vnic.Default, Network: vnic.HostNetwork, Routes: r.cfg.HostRoutes}, nil)
+	return r.insert(device, registry.NIC{Name: registry.Default, Network: registry.HostNetwork, Routes: r.cfg.HostRoutes}, nil)
 }
 
 // insert makes a NIC, which is prepared if there is something to prepare, and has the loop serve
 // it.
-func (r *Rack) insert(device nic.Config, n vnic.NIC, prepare func(*nic.NIC)) (*vnic.NIC, error) {
+func (r *Rack) insert(device nic.Config, n registry.NIC, prepare func(*nic.NIC)) (*registry.NIC, error) {
 	n.Owner, n.Device = r.cfg.Owner, nic.New(device)
 	if prepare != nil {
 		prepare(n.Device)
 	}
 	n.Manager = rdmacm.New(n.Device, r.cfg.Engine.MADs(n.Device))
-	if r.cfg.Connected != nil && n.Name != vnic.Default {
-		n.Manager.Notice = func(of rdmacm.Notice) { r.cfg.Connected(&n, of) }
+	if key := n.Key(); key != (tenant.Key{}) {
+		n.Manager.Notice = func(of rdmacm.Notice) { r.cfg.Events.Record(connected(key, of)) }
 	}
 	if routes, ok := n.Routes.(*network); ok {
 		routes.of = &n
@@ -220,7 +229,7 @@ const onePass = 64
 
 // extract undoes insert. Nobody has the NICs open any more.
 func (r *Rack) extract(slots []*slot) {
-	nics := make([]*vnic.NIC, len(slots))
+	nics := make([]*registry.NIC, len(slots))
 	for i, s := range slots {
 		nics[i] = s.nic
 	}
@@ -269,7 +278,7 @@ func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 	case tenant.WayVXLAN, "":
 		m.network = n.Metadata.Tenant + "/" + n.Metadata.Name
 	case tenant.WayHost:
-		m.network = vnic.HostNetwork
+		m.network = registry.HostNetwork
 	case tenant.WayNamespace:
 		m.network = n.Metadata.Tenant + "/" + n.Metadata.Name
 		m.site = true
@@ -300,10 +309,10 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	if s.place, err = r.cfg.Place.NIC(c.Metadata.Tenant, c.Metadata.Name); err != nil {
 		return err
 	}
-	v := vnic.NIC{Name: s.key.Path(), Network: m.network, Routes: r.cfg.HostRoutes, Frames: s.frames}
+	v := registry.NIC{Name: s.key.Path(), Network: m.network, Routes: r.cfg.HostRoutes, Frames: s.frames}
 	if s.site = r.newSite(n); s.site != nil {
-		v.Site, v.Routes = s.site.number, &s.site.routes
-	} else if m.network != vnic.HostNetwork {
+		v.Namespace, v.Routes = s.site.number, &s.site.routes
+	} else if m.network != registry.HostNetwork {
 		v.Routes = &network{table: r.cfg.NICs, name: m.network, subnets: n.Spec.Subnets}
 	}
 	if s.nic, err = r.insert(r.device(c, m), v, r.guardian(s)); err != nil {
@@ -335,23 +344,20 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 
 // changed tells that there are other NICs now.
 func (r *Rack) changed() {
-	if r.cfg.Changed != nil {
-		r.cfg.Changed()
+	if r.cfg.Workloads != nil {
+		r.cfg.Workloads.Changed()
 	}
 }
 
 // device is the device of a NIC.
 func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
 	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: lower(nic.DefaultLimits, c.Spec.Limits)}
-	if key := c.Key(); r.cfg.Denied != nil {
-		d.Denied = func(of nic.Denial) { r.cfg.Denied(key, of) }
-	}
-	if key := c.Key(); r.cfg.Capped != nil {
-		d.Capped = func(limit string) { r.cfg.Capped(key, limit) }
-	}
+	key := c.Key()
+	d.Denied = func(of nic.Denial) { r.cfg.Events.Record(denied(key, of)) }
+	d.Capped = func(limit string) { r.cfg.Events.Record(events.Event{Verb: events.Capped, Object: key, Reason: limit}) }
 	for _, a := range c.Addresses() {
 		g := nic.GIDEntry{GID: a.As16()}
-		if m.network == vnic.HostNetwork {
+		if m.network == registry.HostNetwork {
 			g.NetDev = r.addresses.at(a)
 		}
 		d.GIDs = append(d.GIDs, g)
@@ -393,7 +399,7 @@ func (r *Rack) change(s *slot, t *tenant.Tenant, c *tenant.NIC) error {
 // One that is not there is no error.
 func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	var slots []*slot
-	var nics []*vnic.NIC
+	var nics []*registry.NIC
 	for _, k := range keys {
 		if s := r.slot(k); s != nil {
 			slots, nics = append(slots, s), append(nics, s.nic)
@@ -415,7 +421,7 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	failures := r.doors.CloseDoors(ctx, nics, force)
 	for _, s := range slots {
 		err := failures[s.nic]
-		var used *frontdoor.InUse
+		var used *server.InUse
 		switch {
 		case errors.As(err, &used):
 			inUse = true
@@ -486,7 +492,7 @@ func (r *Rack) slot(k tenant.Key) *slot {
 
 // NIC finds a declared NIC; nil if it is not there. It may be called at any time, and so may the
 // ones below.
-func (r *Rack) NIC(k tenant.Key) *vnic.NIC {
+func (r *Rack) NIC(k tenant.Key) *registry.NIC {
 	if s := r.slot(k); s != nil {
 		return s.nic
 	}
@@ -519,6 +525,6 @@ func (r *Rack) Keys() (out []tenant.Key) {
 	for k := range r.slots {
 		out = append(out, k)
 	}
-	order.SortFunc(out, tenant.Key.Compare)
+	slices.SortFunc(out, tenant.Key.Compare)
 	return out
 }

@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"context"
@@ -13,26 +13,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/engine"
-	"vrdma/internal/frontdoor"
-	"vrdma/internal/launch"
-	"vrdma/internal/nic"
-	"vrdma/internal/routes"
-	"vrdma/internal/tenant"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/net/routes"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // fakeDoors opens no sockets. A NIC in used is used.
 type fakeDoors struct {
-	open map[string]frontdoor.Door
+	open map[string]server.Door
 	used map[string]bool
 	fail error
 	// stuck are NICs that somebody does not let go of.
 	stuck map[string]error
 }
 
-func (f *fakeDoors) OpenDoor(d frontdoor.Door) error {
+func (f *fakeDoors) OpenDoor(d server.Door) error {
 	if f.fail != nil {
 		return f.fail
 	}
@@ -41,11 +41,11 @@ func (f *fakeDoors) OpenDoor(d frontdoor.Door) error {
 	return os.WriteFile(d.Socket, nil, d.SocketMode)
 }
 
-func (f *fakeDoors) CloseDoors(_ context.Context, nics []*vnic.NIC, force bool) map[*vnic.NIC]error {
-	errs := make(map[*vnic.NIC]error)
+func (f *fakeDoors) CloseDoors(_ context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error {
+	errs := make(map[*registry.NIC]error)
 	for _, n := range nics {
 		if f.used[n.Name] && !force {
-			errs[n] = &frontdoor.InUse{NIC: n.Name, By: f.Users(n)}
+			errs[n] = &server.InUse{NIC: n.Name, By: f.Users(n)}
 		}
 	}
 	if len(errs) > 0 {
@@ -62,14 +62,14 @@ func (f *fakeDoors) CloseDoors(_ context.Context, nics []*vnic.NIC, force bool) 
 	return errs
 }
 
-func (f *fakeDoors) Users(n *vnic.NIC) []frontdoor.Guest {
+func (f *fakeDoors) Users(n *registry.NIC) []server.Guest {
 	if f.used[n.Name] {
-		return []frontdoor.Guest{{Program: "prog", Pid: 17, UID: 1000, Since: time.Now()}}
+		return []server.Guest{{Program: "prog", Pid: 17, UID: 1000, Since: time.Now()}}
 	}
 	return nil
 }
 
-func (f *fakeDoors) Recheck(*vnic.NIC) {}
+func (f *fakeDoors) Recheck(*registry.NIC) {}
 
 func testRack(t *testing.T) (*Rack, *fakeDoors) {
 	t.Helper()
@@ -85,7 +85,7 @@ func testRack(t *testing.T) (*Rack, *fakeDoors) {
 			t.Fatal(err)
 		}
 	}
-	nics := vnic.NewTable()
+	nics := registry.NewTable()
 	e, err := engine.New(engine.Options{Resolver: nics})
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func testRack(t *testing.T) (*Rack, *fakeDoors) {
 		Engine: e, NICs: nics, Budget: budget.New(budget.ThisMachine().Limits()), Place: place, Mode: 0o600, DirMode: 0o700,
 		Seed: []byte("seed"), HostRoutes: routes.None{},
 	})
-	doors := &fakeDoors{open: make(map[string]frontdoor.Door), used: make(map[string]bool), stuck: make(map[string]error)}
+	doors := &fakeDoors{open: make(map[string]server.Door), used: make(map[string]bool), stuck: make(map[string]error)}
 	r.Open(doors)
 	t.Cleanup(func() { r.Close(); e.Stop() })
 	return r, doors
@@ -137,7 +137,7 @@ func TestNetworks(t *testing.T) {
 		t.Errorf("red/a is %q in %q, GUID %x; blue's is %x", red.Name, red.Network, red.Device.NodeGUID, blue.Device.NodeGUID)
 	}
 	for _, test := range []struct {
-		from *vnic.NIC
+		from *registry.NIC
 		to   string
 		want error
 	}{

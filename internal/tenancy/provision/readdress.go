@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"cmp"
@@ -9,11 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"vrdma/internal/link"
-	"vrdma/internal/netns"
-	"vrdma/internal/nic"
-	"vrdma/internal/order"
-	"vrdma/internal/routes"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/net/netns"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/routes"
 )
 
 // Addresses of a container come and go while its programs have the NIC open: a network is connected, IPv6 has looked for
@@ -150,7 +149,7 @@ func (r *Rack) reserveGroups(s *slot, st *stay, families [2]bool) error {
 		return err
 	}
 	for f := range count {
-		if count[f] = min(count[f], link.MaxGroups); !families[f] {
+		if count[f] = min(count[f], roce.MaxGroups); !families[f] {
 			count[f] = 0
 		}
 	}
@@ -158,7 +157,7 @@ func (r *Rack) reserveGroups(s *slot, st *stay, families [2]bool) error {
 }
 
 // commit has the NIC have these rows, and the engine the sockets for them.
-func (r *Rack) commit(s *slot, st *stay, rows []row, regroup [2]bool, more *link.UDP, gone []netip.Addr) (changed bool, err error) {
+func (r *Rack) commit(s *slot, st *stay, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) (changed bool, err error) {
 	t := s.site
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -258,7 +257,7 @@ func arrange(was []row, use []routes.Interface) []row {
 			put(n, i)
 		}
 	}
-	order.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.number, b.number) })
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.number, b.number) })
 	return rows
 }
 
@@ -282,7 +281,7 @@ func faceOf(rows []row, mtu int) nic.Face {
 
 // openSockets opens those of the new addresses. An address at which none can be opened is left out of use, and the error says why: it may have gone
 // again, or a program of the container has the port. At the first look all have to be opened.
-func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []routes.Interface) (all *link.UDP, out []routes.Interface, left error) {
+func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []routes.Interface) (all *roce.UDP, out []routes.Interface, left error) {
 	if len(fresh) == 0 {
 		return nil, use, nil
 	}
@@ -296,7 +295,7 @@ func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []route
 	}
 	counts := [2]int{}
 	for _, a := range fresh {
-		counts[family(a)] += link.SocketsPerAddress
+		counts[family(a)] += roce.SocketsPerAddress
 	}
 	for f := range counts {
 		if counts[f] > 0 && st.space.Helped() {
@@ -306,16 +305,16 @@ func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []route
 	err := st.maker.Reserve(counts[0], counts[1]) // with one helper, not one for each address
 	if first {
 		if err == nil {
-			all, err = link.ListenUDP(o, fresh...)
+			all, err = roce.ListenUDP(o, fresh...)
 		}
 		return all, use, err
 	}
 	out = use
 	for _, a := range fresh {
-		var one *link.UDP
+		var one *roce.UDP
 		aerr := err
 		if aerr == nil {
-			one, aerr = link.ListenUDP(o, a)
+			one, aerr = roce.ListenUDP(o, a)
 		}
 		switch {
 		case aerr != nil:
@@ -331,9 +330,9 @@ func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []route
 }
 
 // addSite gives the engine the first sockets. It runs on the loop, and mu is held.
-func (r *Rack) addSite(s *slot, first *link.UDP) error {
-	window, flight := r.cfg.Windows(first)
-	err := r.cfg.Engine.AddSite(s.nic.Device, s.site.number, link.NewPort(first), first.Descriptors(), window, flight)
+func (r *Rack) addSite(s *slot, first *roce.UDP) error {
+	window, flight := first.Windows()
+	err := r.cfg.Engine.AddNamespace(s.nic.Device, s.site.number, roce.NewPort(first), first.Descriptors(), window, flight)
 	if err == nil {
 		s.site.udp = first
 	}
@@ -341,9 +340,9 @@ func (r *Rack) addSite(s *slot, first *link.UDP) error {
 }
 
 // moveSockets has the engine use more sockets, which may be nil, and not those of addresses that have gone. It runs on the loop, and mu is held.
-func (r *Rack) moveSockets(s *slot, rows []row, regroup [2]bool, more *link.UDP, gone []netip.Addr) error {
+func (r *Rack) moveSockets(s *slot, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) error {
 	t := s.site
-	return r.cfg.Engine.ReaddressSite(s.nic.Device, t.number, regroup, func() []int {
+	return r.cfg.Engine.ReaddressNamespace(s.nic.Device, t.number, regroup, func() []int {
 		if more != nil {
 			t.udp.Take(more)
 		}
@@ -368,7 +367,7 @@ func usable(all []routes.Interface) []routes.Interface {
 		}
 		return r
 	}
-	order.SortStableFunc(out, func(a, b routes.Interface) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(out, func(a, b routes.Interface) int { return cmp.Compare(rank(a), rank(b)) })
 	return slices.CompactFunc(out, func(a, b routes.Interface) bool { return a.Addr == b.Addr })
 }
 

@@ -1,11 +1,11 @@
-package rack
+package provision
 
 import (
 	"net/netip"
 	"slices"
 	"testing"
 
-	"vrdma/internal/routes"
+	"vrdma.dev/vrdma/internal/net/routes"
 )
 
 func interfaces(addrs ...string) (out []routes.Interface) {

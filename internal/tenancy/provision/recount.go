@@ -1,12 +1,12 @@
-package rack
+package provision
 
 import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
 
-	"vrdma/internal/nic"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A NIC that is moved goes on counting where it was: the host that gives it up writes down what its device has counted, and the one that

@@ -1,10 +1,10 @@
-package rack
+package provision
 
 import (
 	"encoding/json"
 	"testing"
 
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // What a NIC has counted elsewhere and what its device has counted here are together what it is to go on from, whatever the

@@ -1,12 +1,12 @@
-package rack
+package provision
 
 import (
 	"time"
 
-	"vrdma/internal/engine"
-	"vrdma/internal/nic"
-	"vrdma/internal/policy"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/tenancy/policy"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // obey compiles the policies of a world and gives them to the NICs whose rules have changed. It

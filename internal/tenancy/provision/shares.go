@@ -1,9 +1,9 @@
-package rack
+package provision
 
 import (
-	"vrdma/internal/nic"
-	"vrdma/internal/schedule"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // rateOf is a declared rate as the loop keeps it: in bytes.

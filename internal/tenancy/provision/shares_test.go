@@ -1,10 +1,10 @@
-package rack
+package provision
 
 import (
 	"testing"
 
-	"vrdma/internal/schedule"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 func TestShares(t *testing.T) {

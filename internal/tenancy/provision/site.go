@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"errors"
@@ -11,11 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/link"
-	"vrdma/internal/netns"
-	"vrdma/internal/nic"
-	"vrdma/internal/routes"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/netns"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/routes"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // In a network with way namespace a NIC is what an interface would be in the container that has it:
@@ -31,7 +32,7 @@ import (
 
 // A site is that of one slot.
 type site struct {
-	number uint32
+	number ib.NetworkID
 	routes siteRoutes
 	mtu    int // that the network says; 0: that of the interfaces
 
@@ -40,7 +41,7 @@ type site struct {
 	mu   sync.Mutex
 	stay *stay     // guarded by mu, as all below; nil: it is not attached
 	last *stay     // the one before, or this
-	udp  *link.UDP // that the engine has; nil: none
+	udp  *roce.UDP // that the engine has; nil: none
 	rows []row     // what is in the GID table; nil: there was no look yet
 	owed bool      // the engine could not do all that rows says
 }
@@ -90,7 +91,7 @@ func (st *stay) over(within time.Duration) bool {
 	}
 }
 
-// siteRoutes implements vnic.Routes.
+// siteRoutes implements registry.Routes.
 type siteRoutes struct {
 	now atomic.Pointer[routes.Elsewhere]
 }
@@ -141,7 +142,7 @@ func (r *Rack) newSite(n *tenant.Network) *site {
 		return nil
 	}
 	r.sites++
-	return &site{number: nic.FirstSite + r.sites, mtu: n.Spec.MTU}
+	return &site{number: ib.NamespaceNetwork(r.sites), mtu: n.Spec.MTU}
 }
 
 // attach gives a NIC the addresses and sockets of the namespace in which conn's peer is.
@@ -254,7 +255,7 @@ func (r *Rack) takeOut(s *slot) *stay {
 	}
 	r.onLoop(func() { // fails only after the loop has ended, and all sockets with it
 		if t.udp != nil {
-			r.cfg.Engine.RemoveSite(s.nic.Device, t.number)
+			r.cfg.Engine.RemoveNamespace(s.nic.Device, t.number)
 		}
 		r.cfg.NICs.SetFace(s.nic, nic.Face{MTU: nic.LargestMTU})
 	})

@@ -1,10 +1,10 @@
-package rack
+package provision
 
 import (
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/routes"
+	"vrdma.dev/vrdma/internal/net/routes"
 )
 
 // A container chooses how many addresses it has, and not how many sockets we make for it.

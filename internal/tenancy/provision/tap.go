@@ -1,4 +1,4 @@
-package rack
+package provision
 
 import (
 	"cmp"
@@ -10,10 +10,11 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/ethernet"
-	"vrdma/internal/netns"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/net/netns"
+	"vrdma.dev/vrdma/internal/net/vswitch"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A container has a NIC of a network with way vxlan as an ordinary interface, too: a tap in its network namespace, whose other
@@ -109,10 +110,10 @@ const (
 
 // claimSoon claims a NIC for this host.
 func (r *Rack) claimSoon(k tenant.Key) error {
-	if r.cfg.Claim == nil {
+	if r.cfg.Placement == nil {
 		return nil
 	}
-	return soon(func() error { return r.cfg.Claim(k) }, claimTime, claimMost)
+	return soon(func() error { return r.cfg.Placement.Claim(k) }, claimTime, claimMost)
 }
 
 // soon calls claim until it succeeds or has failed for a while, and does not wait for one that hangs. That goes on by itself: what it
@@ -147,15 +148,15 @@ func (r *Rack) Unplug(k tenant.Key, cookie uint64) {
 // tapFor makes the NIC an interface of the container of a program that has it, if it is not yet: that has come without a hook. Where it
 // cannot be, it is said once.
 func (r *Rack) tapFor(s *slot, conn syscall.Conn) {
-	own, err := caller.OwnCookie()
+	own, err := credentials.OwnCookie()
 	if err != nil {
 		return
 	}
-	cookie, err := caller.NamespaceCookie(conn)
+	cookie, err := credentials.NamespaceCookie(conn)
 	if err != nil || cookie == own {
 		return // the host's own: there are others than the program's
 	}
-	if r.cfg.PlugsSoon != nil && r.cfg.PlugsSoon(s.key) {
+	if r.cfg.Workloads != nil && r.cfg.Workloads.Plugs(s.key) {
 		return // who bound it says what it is called
 	}
 	g := s.guests
@@ -171,9 +172,8 @@ func (r *Rack) tapFor(s *slot, conn syscall.Conn) {
 	case err == nil:
 		r.cfg.Log.Info("a container has a NIC as an interface", "nic", s.key.Path(), "interface", is.Name)
 	case g.complain(cookie):
-		if r.cfg.NoInterface != nil {
-			r.cfg.NoInterface(s.key, err)
-		}
+		r.cfg.Log.Warn(events.OnlyRDMA, "nic", s.key.Path(), "why", err)
+		r.cfg.Events.Record(events.NoInterface(s.key, err))
 	}
 }
 
@@ -196,7 +196,7 @@ func (g *guests) tapOf(conn syscall.Conn) (Interface, error) {
 		return Interface{}, err
 	}
 	defer space.Close()
-	path, err := caller.First(conn)
+	path, err := credentials.First(conn)
 	if err != nil {
 		return Interface{}, fmt.Errorf("it is not known how long its network namespace is there: %w", err)
 	}
@@ -226,7 +226,7 @@ func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 	if old != nil { // of a container before: the NIC is this one's now
 		old.end()
 	}
-	inode, err := caller.NamespaceAt(c.Namespace)
+	inode, err := credentials.NamespaceAt(c.Namespace)
 	if err != nil {
 		return Interface{}, err
 	}
@@ -286,7 +286,7 @@ func (g *guests) serveTap(t *tap) error {
 		return errRemoved
 	}
 	if g.who != "" {
-		return fmt.Errorf("%w: %s has it", ethernet.ErrTaken, g.who)
+		return fmt.Errorf("%w: %s has it", vswitch.ErrTaken, g.who)
 	}
 	g.who, g.plugged = cmp.Or(t.cable.Who, "a container"), t
 	go g.watch(t)
@@ -310,7 +310,7 @@ func (g *guests) serveTap(t *tap) error {
 
 // there reports whether the container is.
 func (t *tap) there() bool {
-	now, err := caller.NamespaceAt(t.cable.Namespace)
+	now, err := credentials.NamespaceAt(t.cable.Namespace)
 	return err == nil && now == t.inode
 }
 

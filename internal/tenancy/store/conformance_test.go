@@ -4,8 +4,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"vrdma/internal/store"
-	"vrdma/internal/store/storetest"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/store/storetest"
 )
 
 // stores are what has to behave alike, with the one in etcd (package etcd).

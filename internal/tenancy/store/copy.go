@@ -11,8 +11,6 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-
-	"vrdma/internal/order"
 )
 
 // A Copy is what another store was last seen to be. Whoever follows that store tells it of
@@ -138,7 +136,7 @@ func (c *Copy) Advance(revision int64, changes []Change) bool {
 	if len(changes) == 0 || c.file.closed {
 		return false
 	}
-	order.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
 	c.file.apply(max(revision, c.file.revision+1), changes)
 	c.soil(changes)
 	return true
@@ -174,7 +172,7 @@ func (c *Copy) Replace(entries []Entry, revision int64) {
 	if len(changes) == 0 {
 		return
 	}
-	order.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
 	c.file.remember(revision, changes)
 	c.soil(changes)
 }

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"vrdma/internal/order"
 )
 
 // Memory is a store that keeps nothing beyond its own life; and what Bolt serves reads from.
@@ -41,7 +39,7 @@ func (m *Memory) List(prefix string) ([]Entry, int64, error) {
 			out = append(out, e)
 		}
 	}
-	order.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Key, b.Key) })
 	return out, m.revision, nil
 }
 
@@ -72,7 +70,7 @@ func (m *Memory) Commit(conditions []Condition, writes []Write) (int64, bool, er
 	if len(changes) == 0 {
 		return m.revision, true, nil
 	}
-	order.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
 	if m.keep != nil {
 		if err := m.keep(m.revision+1, changes); err != nil {
 			return m.revision, false, err

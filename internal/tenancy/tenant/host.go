@@ -7,44 +7,47 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-
-	"vrdma/internal/order"
 )
 
-// A Host is a machine that has members of networks. One that runs vrdma is not declared: its daemon
-// writes it. One of type linux, which has a vxlan device of the kernel's, is declared by the operator.
-// It enforces nothing.
+// A Host is a machine with members of networks. A daemon writes the Host of its own machine. An operator declares
+// only hosts of type linux: machines with a vxlan device of the kernel, which enforce no policy.
 type Host struct {
 	Metadata Metadata `json:"metadata"`
 	Spec     HostSpec `json:"spec"`
 }
 
 type HostSpec struct {
-	Type HostType `json:"type,omitempty"` // empty is vrdma
-	// Address is one address in the underlay, Addresses are one of each family. In a World, and as
-	// a daemon writes it, all of them are in Addresses, IPv4 first.
-	Address   netip.Addr   `json:"address,omitzero"`
+	// Type is linux for a host that an operator declares; a daemon writes vrdma. Default: vrdma.
+	Type HostType `json:"type,omitempty"`
+	// Address is the host's address in the underlay.
+	Address netip.Addr `json:"address,omitzero"`
+	// Addresses are at most one IPv4 and one IPv6 address in the underlay, instead of address.
+	//
+	// In a World, and as a daemon writes it, all addresses are here, IPv4 first.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
-	// Port is where it takes VXLAN; 0: 4789.
+	// Port is the UDP port for VXLAN. Default: 4789.
 	Port int `json:"port,omitempty"`
-	// PublicKey is that of its end of the tunnels; without one it has none.
+	// PublicKey is the host's WireGuard public key. Without it the host cannot be in an encrypted network.
 	PublicKey PublicKey `json:"publicKey,omitzero"`
-	// TunnelPort is where it takes WireGuard; 0: 51820.
+	// TunnelPort is the UDP port for WireGuard. Default: 51820.
 	TunnelPort int `json:"tunnelPort,omitempty"`
 
-	// The rest is of hosts that run vrdma.
-
+	// Version is that of the daemon, which writes it.
 	Version string `json:"version,omitempty"`
-	// Features are those that its packets may use between vrdma hosts.
-	Features uint32   `json:"features,omitempty"`
+	// Features are the protocol extensions between vrdma hosts; the daemon writes them.
+	Features uint32 `json:"features,omitempty"`
+	// Capacity is what the host has; the daemon writes it.
 	Capacity Capacity `json:"capacity,omitzero"`
 }
 
 // Capacity is what a host has.
 type Capacity struct {
-	Processors int   `json:"processors,omitempty"`
-	Memory     Bytes `json:"memory,omitempty"` // that programs may register, all together
-	MTU        int   `json:"mtu,omitempty"`    // of the underlay
+	// Processors is their number.
+	Processors int `json:"processors,omitempty"`
+	// Memory is what all programs together may register, in bytes.
+	Memory Bytes `json:"memory,omitempty"`
+	// MTU is that of the underlay.
+	MTU int `json:"mtu,omitempty"`
 }
 
 // A HostType is what runs on a host.
@@ -62,7 +65,7 @@ func (o *Host) Linux() bool { return o.Spec.Type == HostLinux }
 func normalHost(o *Host) *Host {
 	copied := *o
 	copied.Spec.Addresses = slices.Clone(o.Spec.addresses())
-	order.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
+	slices.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
 	copied.Spec.Address = netip.Addr{}
 	return &copied
 }
@@ -218,7 +221,7 @@ func (w *World) nicsOn(host string) (list []Key) {
 			list = append(list, k)
 		}
 	}
-	order.SortFunc(list, Key.Compare)
+	slices.SortFunc(list, Key.Compare)
 	return list
 }
 

@@ -8,8 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-
-	"vrdma/internal/order"
 )
 
 // Next is the world after a change, and what happened to each object, those first that others
@@ -164,7 +162,7 @@ func normal(o Object) Object {
 	case *NIC:
 		copied := *o
 		copied.Spec.Addresses = slices.Clone(o.Spec.addresses())
-		order.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
+		slices.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
 		copied.Spec.Address = netip.Addr{}
 		if copied.Spec.Host == "anywhere" {
 			copied.Spec.Host = ""
@@ -204,7 +202,7 @@ func (b *builder) delete(c Change) {
 			}
 		}
 	}
-	for _, k := range order.SortedFunc(maps.Keys(b.deleted), Key.Compare) {
+	for _, k := range slices.SortedFunc(maps.Keys(b.deleted), Key.Compare) {
 		users := b.old.Belongings(k)
 		if k.Kind == KindNIC && !c.Force {
 			users = b.old.policiesNaming(k)
@@ -264,7 +262,7 @@ func (w *World) Belongings(k Key) (list []Key) {
 	case KindHost:
 		list = w.nicsOn(k.Name)
 	}
-	order.SortFunc(list, Key.Compare)
+	slices.SortFunc(list, Key.Compare)
 	return list
 }
 
@@ -276,7 +274,7 @@ func (w *World) policiesNaming(nic Key) (list []Key) {
 			list = append(list, k)
 		}
 	}
-	order.SortFunc(list, Key.Compare)
+	slices.SortFunc(list, Key.Compare)
 	return list
 }
 
@@ -287,7 +285,7 @@ func (s *PolicySpec) names(nic string) bool {
 
 // put brings the objects into the next world, each kind after those that it refers to.
 func (b *builder) put() {
-	order.SortStableFunc(b.puts, func(p, q *put) int {
+	slices.SortStableFunc(b.puts, func(p, q *put) int {
 		return cmp.Compare(rank[p.given.Key().Kind], rank[q.given.Key().Kind])
 	})
 	b.each(func(p *put, o *Tenant) { b.insert(p) })
@@ -341,6 +339,6 @@ func (b *builder) effects() []Effect {
 		}
 		list = append(list, Effect{Key: k, Old: p.old, New: b.next.objects[k]})
 	}
-	order.SortFunc(list, func(x, y Effect) int { return x.Key.Compare(y.Key) })
+	slices.SortFunc(list, func(x, y Effect) int { return x.Key.Compare(y.Key) })
 	return list
 }

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
-
-	"vrdma/internal/order"
 )
 
 // A World is all objects at one moment, consistent: what one names is there. It is not changed.
@@ -67,7 +65,7 @@ func (w *World) Objects(kind Kind) []Object {
 			list = append(list, o)
 		}
 	}
-	order.SortFunc(list, func(a, b Object) int { return a.Key().Compare(b.Key()) })
+	slices.SortFunc(list, func(a, b Object) int { return a.Key().Compare(b.Key()) })
 	return list
 }
 
@@ -78,7 +76,7 @@ func (w *World) ObjectsOf(kind Kind, tenant string) []Object {
 	for name := range names {
 		list = append(list, w.objects[Key{kind, tenant, name}])
 	}
-	order.SortFunc(list, func(a, b Object) int { return a.Key().Compare(b.Key()) })
+	slices.SortFunc(list, func(a, b Object) int { return a.Key().Compare(b.Key()) })
 	return list
 }
 
@@ -122,7 +120,7 @@ func (w *World) members(network Key) []*NIC {
 	for name := range s.nics {
 		list = append(list, w.NIC(network.Tenant, name))
 	}
-	order.SortFunc(list, func(a, b *NIC) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
+	slices.SortFunc(list, func(a, b *NIC) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
 	return list
 }
 

@@ -36,7 +36,7 @@ func apply(t testing.TB, w *World, text string) *World {
 
 func example(t testing.TB) string {
 	t.Helper()
-	text, err := os.ReadFile("../../examples/two-tenants.yaml")
+	text, err := os.ReadFile("../../../examples/two-tenants.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

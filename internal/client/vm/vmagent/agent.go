@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/protocol"
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // Config is what an Agent needs.
@@ -154,7 +154,7 @@ func (a *Agent) converse() error {
 		if err == nil {
 			a.cfg.Log.Info("the daemon answers", "socket", a.cfg.Socket)
 			for err == nil {
-				var f vmline.Frame
+				var f vmproto.Frame
 				if f, err = r.Next(); err == nil {
 					err = a.take(f)
 				}
@@ -170,12 +170,12 @@ func (a *Agent) converse() error {
 }
 
 // greet greets until the daemon answers. When it has, nothing is left of what it had before.
-func (a *Agent) greet() (*vmline.Reader, error) {
+func (a *Agent) greet() (*vmproto.Reader, error) {
 	var nonce [16]byte
 	rand.Read(nonce[:])
 	done := make(chan struct{})
 	defer close(done)
-	hello := vmline.AppendHello(nil, vmline.Greeting{Nonce: nonce, Version: vmline.Version, Name: a.cfg.Name})
+	hello := vmproto.AppendHello(nil, vmproto.Greeting{Nonce: nonce, Version: vmproto.Version, Name: a.cfg.Name})
 	go func() {
 		for {
 			a.line.raw(hello)
@@ -186,7 +186,7 @@ func (a *Agent) greet() (*vmline.Reader, error) {
 			}
 		}
 	}()
-	r := vmline.NewReader(a.line)
+	r := vmproto.NewReader(a.line)
 	for {
 		w, err := r.FindWelcome()
 		switch {
@@ -250,17 +250,17 @@ func (a *Agent) forget() {
 }
 
 // take does what a frame says.
-func (a *Agent) take(f vmline.Frame) error {
+func (a *Agent) take(f vmproto.Frame) error {
 	switch f.Kind {
-	case vmline.File:
+	case vmproto.File:
 		return a.write(f.Body)
-	case vmline.Unpin:
+	case vmproto.Unpin:
 		a.unpin(f.ID)
 		return nil
-	case vmline.Event, vmline.Raise, vmline.Lower, vmline.Drop:
+	case vmproto.Event, vmproto.Raise, vmproto.Lower, vmproto.Drop:
 		a.event(f)
 		return nil
-	case vmline.Welcome: // to a greeting that was sent twice: the daemon has begun anew
+	case vmproto.Welcome: // to a greeting that was sent twice: the daemon has begun anew
 		return errors.New("the daemon has welcomed us again")
 	}
 	a.mu.Lock()
@@ -270,23 +270,23 @@ func (a *Agent) take(f vmline.Frame) error {
 		return nil
 	}
 	switch f.Kind {
-	case vmline.Message:
+	case vmproto.Message:
 		c.answer(append([]byte(nil), f.Body...))
-	case vmline.Handle:
-		n, err := vmline.ParseNumber(f.Body)
+	case vmproto.Handle:
+		n, err := vmproto.ParseNumber(f.Body)
 		if err != nil {
 			return err
 		}
 		c.attach(uint32(n))
-	case vmline.Recall:
+	case vmproto.Recall:
 		return c.recall()
-	case vmline.Grow:
-		n, err := vmline.ParseNumber(f.Body)
+	case vmproto.Grow:
+		n, err := vmproto.ParseNumber(f.Body)
 		if err != nil {
 			return err
 		}
 		return c.grow(n)
-	case vmline.Close:
+	case vmproto.Close:
 		a.mu.Lock()
 		delete(a.clients, c.id)
 		if a.tokens[c.token] == c {
@@ -296,19 +296,19 @@ func (a *Agent) take(f vmline.Frame) error {
 		c.conn.Close()
 		c.free()
 	default:
-		return fmt.Errorf("%w: kind %d from the daemon", vmline.ErrMalformed, f.Kind)
+		return fmt.Errorf("%w: kind %d from the daemon", vmproto.ErrMalformed, f.Kind)
 	}
 	return nil
 }
 
 // write writes a file of the device tree.
 func (a *Agent) write(body []byte) error {
-	name, content, err := vmline.ParseFile(body)
+	name, content, err := vmproto.ParseFile(body)
 	if err != nil {
 		return err
 	}
 	if !filepath.IsLocal(name) {
-		return fmt.Errorf("%w: file %q", vmline.ErrMalformed, name)
+		return fmt.Errorf("%w: file %q", vmproto.ErrMalformed, name)
 	}
 	if netdevFile(name) || parentFile(name) {
 		return nil
@@ -350,8 +350,8 @@ func (a *Agent) keep(list []*pinned) uint32 {
 }
 
 // event is one for a handle.
-func (a *Agent) event(f vmline.Frame) {
-	if f.Kind == vmline.Drop {
+func (a *Agent) event(f vmproto.Frame) {
+	if f.Kind == vmproto.Drop {
 		a.mu.Lock()
 		h := a.handles[f.ID]
 		delete(a.handles, f.ID)
@@ -367,11 +367,11 @@ func (a *Agent) event(f vmline.Frame) {
 		return
 	}
 	switch f.Kind {
-	case vmline.Event:
+	case vmproto.Event:
 		h.post(f.Body)
-	case vmline.Raise:
+	case vmproto.Raise:
 		h.post([]byte{1})
-	case vmline.Lower:
+	case vmproto.Lower:
 		h.lower()
 	}
 }

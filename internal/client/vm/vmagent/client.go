@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // A client is a program's connection to the agent. listen brings what it says to the daemon, speak
@@ -54,12 +54,12 @@ const (
 // listen brings what the program says to the daemon.
 func (c *client) listen() {
 	defer c.conn.Close()
-	cred, err := caller.Credentials(c.conn.UnixConn)
-	if err != nil || c.a.line.send(vmline.Open, c.id, vmline.OpenBody(vmline.Person{Pid: uint32(cred.Pid), UID: cred.Uid, GID: cred.Gid})) != nil {
+	cred, err := credentials.Credentials(c.conn.UnixConn)
+	if err != nil || c.a.line.send(vmproto.Open, c.id, vmproto.OpenBody(vmproto.Person{Pid: uint32(cred.Pid), UID: cred.Uid, GID: cred.Gid})) != nil {
 		return
 	}
 	// The daemon ends the conversation in the end, and then nothing is left of it.
-	defer c.a.line.send(vmline.Close, c.id)
+	defer c.a.line.send(vmproto.Close, c.id)
 	buf := make([]byte, protocol.MaxMessage)
 	for first := true; ; first = false {
 		n, fds, err := c.conn.ReadMessage(buf)
@@ -73,7 +73,7 @@ func (c *client) listen() {
 			err = c.describe(buf[:n])
 		}
 		if err == nil {
-			err = c.a.line.send(vmline.Message, c.id, buf[:n])
+			err = c.a.line.send(vmproto.Message, c.id, buf[:n])
 		}
 		if err != nil {
 			c.a.cfg.Log.Warn("a program is not served any more", "pid", cred.Pid, "error", err)
@@ -102,7 +102,7 @@ func (c *client) greet(b []byte, pid int) error {
 		c.mu.Unlock()
 		// A child may hold a copy of the socket: the process's end is the end.
 		if pidfd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err == nil {
-			stop := caller.Watch(pidfd, func() { c.conn.Close() })
+			stop := credentials.Watch(pidfd, func() { c.conn.Close() })
 			go func() {
 				<-c.gone
 				stop()
@@ -148,7 +148,7 @@ func (c *client) openQueues() error {
 	}
 	bell := uint32(0)
 	if c.a.bell < 0 {
-		bell = vmline.BellFrames
+		bell = vmproto.BellFrames
 		if c.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (c *client) openQueues() error {
 		}
 		go c.rings(fd)
 	}
-	return c.sendRuns(vmline.Arena, bell, runs)
+	return c.sendRuns(vmproto.Arena, bell, runs)
 }
 
 // rings tells the daemon when the program rings, where there is no port for that.
@@ -174,14 +174,14 @@ func (c *client) rings(fd int) {
 			return
 		default:
 		}
-		if c.a.line.send(vmline.Bell, c.id) != nil {
+		if c.a.line.send(vmproto.Bell, c.id) != nil {
 			return
 		}
 	}
 }
 
 // extend has more pages in the arena. mu is held.
-func (c *client) extend(size uint64) ([]vmline.Run, error) {
+func (c *client) extend(size uint64) ([]vmproto.Run, error) {
 	if size > arenaSize-c.size {
 		return nil, syscall.ENOMEM
 	}
@@ -189,7 +189,7 @@ func (c *client) extend(size uint64) ([]vmline.Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(runs) > vmline.MostRuns {
+	if len(runs) > vmproto.MostRuns {
 		c.a.pinner.unpin(p)
 		return nil, fmt.Errorf("%d bytes for queues are in %d pieces of the machine's memory, which are too many: %w", size, len(runs), syscall.ENOMEM)
 	}
@@ -208,17 +208,17 @@ func (c *client) grow(size uint64) error {
 	runs, err := c.extend(size)
 	if err != nil {
 		c.a.cfg.Log.Warn("there is no more memory for queues", "error", err)
-	} else if err := c.sendRuns(vmline.Grown, 0, runs); err != nil {
+	} else if err := c.sendRuns(vmproto.Grown, 0, runs); err != nil {
 		return err
 	}
-	return c.a.line.send(vmline.Grown, c.id, vmline.RunsBody(0, nil))
+	return c.a.line.send(vmproto.Grown, c.id, vmproto.RunsBody(0, nil))
 }
 
 // sendRuns sends runs, in as many frames as they need.
-func (c *client) sendRuns(k vmline.Kind, number uint32, runs []vmline.Run) error {
+func (c *client) sendRuns(k vmproto.Kind, number uint32, runs []vmproto.Run) error {
 	for len(runs) > 0 {
-		n := min(len(runs), vmline.MaxRuns)
-		if err := c.a.line.send(k, c.id, vmline.RunsBody(number, runs[:n])); err != nil {
+		n := min(len(runs), vmproto.MaxRuns)
+		if err := c.a.line.send(k, c.id, vmproto.RunsBody(number, runs[:n])); err != nil {
 			return err
 		}
 		runs = runs[n:]
@@ -239,9 +239,9 @@ func (c *client) describe(b []byte) error {
 	fd, release := c.spaceOf()
 	defer release()
 	var pins []*pinned
-	var all []vmline.Run
+	var all []vmproto.Run
 	for _, e := range r.Extents {
-		if fd < 0 || e.Kind != protocol.ExtentShared || e.Length == 0 {
+		if fd < 0 || e.Kind != protocol.ExtentOwn || e.Length == 0 {
 			continue
 		}
 		if e.Start >= spaceSize || e.Length > spaceSize-e.Start {
@@ -259,7 +259,7 @@ func (c *client) describe(b []byte) error {
 	if len(pins) == 0 {
 		return nil
 	}
-	return c.sendRuns(vmline.Pin, c.a.keep(pins), all)
+	return c.sendRuns(vmproto.Pin, c.a.keep(pins), all)
 }
 
 // answer is a message of the daemon's. It comes with what the agent has made for it.
@@ -344,14 +344,14 @@ func (c *client) recall() error {
 	c.a.mu.Unlock()
 	for _, h := range mine {
 		for list := h.empty(); len(list) > 0; {
-			n := min(len(list), vmline.MaxReturned)
-			if err := c.a.line.send(vmline.Returned, c.id, vmline.ReturnedBody(list[:n])); err != nil {
+			n := min(len(list), vmproto.MaxReturned)
+			if err := c.a.line.send(vmproto.Returned, c.id, vmproto.ReturnedBody(list[:n])); err != nil {
 				return err
 			}
 			list = list[n:]
 		}
 	}
-	return c.a.line.send(vmline.Returned, c.id)
+	return c.a.line.send(vmproto.Returned, c.id)
 }
 
 // speak brings the daemon's messages to the program.

@@ -1,6 +1,6 @@
 // Package vmagent is the agent in a virtual machine: it gives programs there the socket, the device
 // tree and the shared object that a daemon gives programs on a host. Package vm is its other half, in
-// the daemon, and package vmline what the two say to each other.
+// the daemon, and package vmproto what the two say to each other.
 //
 //	program ── PATH: unix socket, descriptors ── client ─┐
 //	program ── PATH ──────────────────────────── client ─┼─ Agent ══ /dev/vportNpM ══ the daemon

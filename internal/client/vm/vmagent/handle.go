@@ -5,10 +5,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A handle is a socket that a program reads events from: package eventsock, in the machine.
+// A handle is a socket that a program reads events from: package eventfile, in the machine.
 type handle struct {
 	id     uint32
 	client uint32 // the conversation that it is of; 0: not known yet
@@ -86,11 +86,11 @@ func (h *handle) lower() {
 }
 
 // empty takes back all that the program has not read.
-func (h *handle) empty() (out []vmline.Returning) {
+func (h *handle) empty() (out []vmproto.Returning) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for !h.closed {
-		r := vmline.Returning{Handle: h.id}
+		r := vmproto.Returning{Handle: h.id}
 		n, _, err := unix.Recvfrom(h.peer, r.Event[:], unix.MSG_DONTWAIT)
 		if err != nil || n <= 0 {
 			break
@@ -99,7 +99,7 @@ func (h *handle) empty() (out []vmline.Returning) {
 		out = append(out, r)
 	}
 	for _, e := range h.backlog {
-		r := vmline.Returning{Handle: h.id}
+		r := vmproto.Returning{Handle: h.id}
 		r.N = copy(r.Event[:], e)
 		out = append(out, r)
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // A GID is said to be of the interface that has its address in this machine, whatever the daemon calls it.
@@ -17,7 +17,7 @@ func TestInterfacesOfGIDs(t *testing.T) {
 	const port = "class/infiniband/rxe0/ports/1/"
 	put := func(name, content string) {
 		t.Helper()
-		if err := a.write(vmline.FileBody(port+name, []byte(content))); err != nil {
+		if err := a.write(vmproto.FileBody(port+name, []byte(content))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -59,7 +59,7 @@ func TestSharedInterface(t *testing.T) {
 	is := func(first, second string, want ...string) {
 		t.Helper()
 		for i, gid := range []string{first, second} {
-			if err := a.write(vmline.FileBody(fmt.Sprintf(device+"ports/1/gids/%d", i), []byte(gid))); err != nil {
+			if err := a.write(vmproto.FileBody(fmt.Sprintf(device+"ports/1/gids/%d", i), []byte(gid))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -86,7 +86,7 @@ func TestSharedInterface(t *testing.T) {
 	is(loopback, empty, "lo")
 	is(empty, empty)
 	is(empty, loopback, "lo")
-	if err := a.write(vmline.FileBody(device+"parent", []byte("eth0"))); err != nil {
+	if err := a.write(vmproto.FileBody(device+"parent", []byte("eth0"))); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(a.cfg.Tree, device, "parent")); err == nil {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 const pageSize = 4096
@@ -55,7 +55,7 @@ var errFull = errors.New("too much memory is registered in this machine")
 
 // pin pins [offset, offset+length) of a memfd, whole pages, and returns the runs that they are in. Those of
 // queues are to be few: the daemon maps each.
-func (p *pinner) pin(memfd int, offset, length uint64, few bool) (*pinned, []vmline.Run, error) {
+func (p *pinner) pin(memfd int, offset, length uint64, few bool) (*pinned, []vmproto.Run, error) {
 	begin, end := offset&^(pageSize-1), (offset+length+pageSize-1)&^(pageSize-1)
 	size := end - begin
 	if end < begin || size == 0 || size > 1<<46 {
@@ -99,7 +99,7 @@ func (p *pinner) unpin(x *pinned) {
 	p.give(x.bytes)
 }
 
-func (p *pinner) pinPages(memfd int, offset int64, size int, huge bool) (*pinned, []vmline.Run, error) {
+func (p *pinner) pinPages(memfd int, offset int64, size int, huge bool) (*pinned, []vmproto.Run, error) {
 	mapPages := mapSmall
 	if huge {
 		mapPages = mapHuge
@@ -121,7 +121,7 @@ func (p *pinner) pinPages(memfd int, offset int64, size int, huge bool) (*pinned
 	return &pinned{ring, uint64(size)}, runs, nil
 }
 
-const hugePage = vmline.HugePage
+const hugePage = vmproto.HugePage
 
 // mapSmall maps pages of a memfd, and makes them.
 func mapSmall(memfd int, offset int64, size int) ([]byte, func(), error) {
@@ -130,7 +130,7 @@ func mapSmall(memfd int, offset int64, size int) ([]byte, func(), error) {
 }
 
 // frames says where pages are that are pinned.
-func (p *pinner) frames(mem []byte) (runs []vmline.Run, err error) {
+func (p *pinner) frames(mem []byte) (runs []vmproto.Run, err error) {
 	const present, frame = 1 << 63, 1<<55 - 1
 	raw := make([]byte, min(8*len(mem)/pageSize, 64<<10))
 	at := address(mem) / pageSize * 8
@@ -145,14 +145,14 @@ func (p *pinner) frames(mem []byte) (runs []vmline.Run, err error) {
 			if e&present == 0 || e&frame == 0 {
 				return nil, errors.New("the kernel does not say where a page is: the agent has to be root (CAP_SYS_ADMIN)")
 			}
-			runs = join(runs, vmline.Run{Addr: e & frame * pageSize, Size: pageSize})
+			runs = join(runs, vmproto.Run{Addr: e & frame * pageSize, Size: pageSize})
 		}
 	}
 	return runs, nil
 }
 
 // join appends a run, to the last one if it follows that.
-func join(runs []vmline.Run, r vmline.Run) []vmline.Run {
+func join(runs []vmproto.Run, r vmproto.Run) []vmproto.Run {
 	if n := len(runs); n > 0 && runs[n-1].Addr+runs[n-1].Size == r.Addr {
 		runs[n-1].Size += r.Size
 		return runs
@@ -161,7 +161,7 @@ func join(runs []vmline.Run, r vmline.Run) []vmline.Run {
 }
 
 // trim leaves length bytes of runs, from skip on, which is less than a page.
-func trim(runs []vmline.Run, skip, length uint64) []vmline.Run {
+func trim(runs []vmproto.Run, skip, length uint64) []vmproto.Run {
 	runs[0].Addr, runs[0].Size = runs[0].Addr+skip, runs[0].Size-skip
 	for i := range runs {
 		if runs[i].Size >= length {

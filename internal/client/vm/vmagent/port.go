@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/vmline"
+	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // Names of the machine's virtio-serial ports.
@@ -85,10 +85,10 @@ func (l *line) Read(b []byte) (int, error) {
 }
 
 // send sends a frame. It waits where QEMU or the daemon are behind.
-func (l *line) send(k vmline.Kind, id uint32, body ...[]byte) error {
+func (l *line) send(k vmproto.Kind, id uint32, body ...[]byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.out = vmline.Append(l.out[:0], k, id, body...)
+	l.out = vmproto.Append(l.out[:0], k, id, body...)
 	return l.write(l.out)
 }
 

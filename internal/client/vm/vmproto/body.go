@@ -1,4 +1,4 @@
-package vmline
+package vmproto
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-// Package vmline is what the daemon and the agent in a virtual machine say to each other on the
+// Package vmproto is what the daemon and the agent in a virtual machine say to each other on the
 // machine's virtio-serial port. There are no descriptors and no shared memory between the two, only
 // a stream of bytes, so everything that travels beside messages of package protocol has a name here:
 //
@@ -24,4 +24,4 @@
 //
 // Either end may be restarted at any time, in the middle of a frame. The other then finds the
 // beginning by the magic of a Hello or Welcome, which 16 random bytes of the agent's tie together.
-package vmline
+package vmproto

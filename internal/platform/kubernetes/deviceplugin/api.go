@@ -1,12 +1,12 @@
-package pods
+package deviceplugin
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
-	"vrdma/internal/kubeapi"
-	"vrdma/internal/kubelet"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
 )
 
 // An API is asked for pods: Kubernetes' API server, or a kubelet's list of the pods on its host.

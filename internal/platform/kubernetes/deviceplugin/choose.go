@@ -1,4 +1,4 @@
-package pods
+package deviceplugin
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A Pod is what Kubernetes knows of one, as far as we ask.

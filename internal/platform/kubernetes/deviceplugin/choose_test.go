@@ -1,10 +1,10 @@
-package pods
+package deviceplugin
 
 import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 func example() World {

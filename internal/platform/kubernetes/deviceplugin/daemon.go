@@ -1,10 +1,10 @@
-package pods
+package deviceplugin
 
 import (
 	"strings"
 
-	"vrdma/internal/control"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Control is a daemon that is asked through its control socket.

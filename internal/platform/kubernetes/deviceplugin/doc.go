@@ -1,4 +1,4 @@
-// Package pods gives the pods of Kubernetes their NICs.
+// Package deviceplugin gives the pods of Kubernetes their NICs.
 //
 //	pod's namespace ── Tenant.spec.namespaces ──▶ tenant
 //	vrdma.io/nic: NAME                        ──▶ that NIC of the tenant
@@ -14,4 +14,4 @@
 //
 //	PATH.pods/0 ─▶ PATH.nics/red/web      mounted into the container, as any NIC's directory
 //	PATH.pods/1                           not there: nobody has the slot
-package pods
+package deviceplugin

@@ -1,4 +1,4 @@
-package pods
+package deviceplugin
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/kubeapi"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
 )
 
 // A Labeler follows the pods of a host, and keeps the labels of the NICs that were made for them what those of the

@@ -1,4 +1,4 @@
-package pods
+package deviceplugin
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/kubeapi"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // labels of a pod, as the API server has them in a version.

@@ -1,4 +1,4 @@
-package pods
+package deviceplugin
 
 import (
 	"context"
@@ -13,11 +13,11 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/container"
-	"vrdma/internal/kubeapi"
-	"vrdma/internal/kubelet"
-	"vrdma/internal/launch"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/container"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Resource is what a container asks the kubelet for, in its limits.

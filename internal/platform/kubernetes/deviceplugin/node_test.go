@@ -1,4 +1,4 @@
-package pods
+package deviceplugin
 
 import (
 	"context"
@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/kubeapi"
-	"vrdma/internal/kubelet"
-	"vrdma/internal/launch"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A cluster stands in for everything around a Node.

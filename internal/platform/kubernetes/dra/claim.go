@@ -1,4 +1,4 @@
-package claims
+package dra
 
 import (
 	"encoding/json"
@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/kubelet"
-	"vrdma/internal/pods"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/deviceplugin"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Driver is our name in Kubernetes.
@@ -138,7 +138,7 @@ func (c *resourceClaim) pod() (h kubelet.Holder, uid string, err error) {
 }
 
 // choose says which NIC a claim gets. made is nil if the NIC was declared.
-func choose(w pods.World, node string, c *resourceClaim, p Parameters, pod *pods.Pod) (nic tenant.Key, made *tenant.NIC, err error) {
+func choose(w deviceplugin.World, node string, c *resourceClaim, p Parameters, pod *deviceplugin.Pod) (nic tenant.Key, made *tenant.NIC, err error) {
 	of, err := w.TenantOf(c.Metadata.Namespace)
 	if err != nil {
 		return nic, nil, err
@@ -162,7 +162,7 @@ func choose(w pods.World, node string, c *resourceClaim, p Parameters, pod *pods
 	if err != nil {
 		return nic, nil, err
 	}
-	made = &tenant.NIC{Metadata: tenant.Metadata{Name: pods.NameFor(c.Metadata.Name, c.Metadata.UID), Tenant: of, Labels: labels}}
+	made = &tenant.NIC{Metadata: tenant.Metadata{Name: deviceplugin.NameFor(c.Metadata.Name, c.Metadata.UID), Tenant: of, Labels: labels}}
 	made.Spec.Network, made.Spec.Address, made.Spec.Addresses = network, p.Address, p.Addresses
 	if p.Rate != nil {
 		made.Spec.Rate = *p.Rate

@@ -1,4 +1,4 @@
-package claims
+package dra
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/kubeapi"
-	"vrdma/internal/kubelet"
-	"vrdma/internal/launch"
-	"vrdma/internal/pods"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/deviceplugin"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 const (
@@ -34,10 +34,10 @@ type cluster struct {
 	mu     sync.Mutex
 	claims map[string]string // by path, guarded by mu, as the others
 	asked  int
-	world  pods.World
+	world  deviceplugin.World
 	down   error // what the daemon answers instead
 	made   map[tenant.Key]*tenant.NIC
-	pods   map[kubelet.Holder]*pods.Pod
+	pods   map[kubelet.Holder]*deviceplugin.Pod
 	place  launch.Place
 	client *kubeapi.Client
 	away   bool // the API server
@@ -58,7 +58,7 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (c *cluster) World() (pods.World, error) {
+func (c *cluster) World() (deviceplugin.World, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.world, c.down
@@ -146,7 +146,7 @@ func start(t *testing.T) (*cluster, *Node) {
 		return &tenant.Tenant{Metadata: tenant.Metadata{Name: name}, Spec: tenant.TenantSpec{Namespaces: namespaces}}
 	}
 	db := tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: "db"}
-	c := &cluster{place: place, claims: map[string]string{}, made: map[tenant.Key]*tenant.NIC{}, pods: map[kubelet.Holder]*pods.Pod{}, world: pods.World{
+	c := &cluster{place: place, claims: map[string]string{}, made: map[tenant.Key]*tenant.NIC{}, pods: map[kubelet.Holder]*deviceplugin.Pod{}, world: deviceplugin.World{
 		Tenants:  []*tenant.Tenant{of("red", "web"), of("blue", "train")},
 		Networks: []tenant.Key{{Kind: tenant.KindNetwork, Tenant: "red", Name: "front"}, {Kind: tenant.KindNetwork, Tenant: "blue", Name: "a"}, {Kind: tenant.KindNetwork, Tenant: "blue", Name: "b"}},
 		NICs:     []tenant.Key{db},
@@ -167,13 +167,13 @@ func (c *cluster) node(t *testing.T) *Node {
 	t.Helper()
 	n := &Node{
 		Name: "node1", Place: c.place, Slots: 4, Daemon: c, Client: c.client, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Patience: soon,
-		Lookup: func(_ context.Context, h kubelet.Holder) (*pods.Pod, error) {
+		Lookup: func(_ context.Context, h kubelet.Holder) (*deviceplugin.Pod, error) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			if p := c.pods[h]; p != nil {
 				return p, nil
 			}
-			return nil, pods.ErrUnknown
+			return nil, deviceplugin.ErrUnknown
 		},
 	}
 	if err := n.Open(filepath.Join(filepath.Dir(c.place.Socket), "cdi")); err != nil {
@@ -191,7 +191,7 @@ func parameters(source, fields string) string {
 func (c *cluster) claim(namespace, name, slot string, configs ...string) kubelet.Claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pods[kubelet.Holder{Namespace: namespace, Name: name}] = &pods.Pod{Namespace: namespace, Name: name, UID: "pod-" + name, Labels: map[string]string{"role": name}}
+	c.pods[kubelet.Holder{Namespace: namespace, Name: name}] = &deviceplugin.Pod{Namespace: namespace, Name: name, UID: "pod-" + name, Labels: map[string]string{"role": name}}
 	c.claims[prefix+namespace+"/resourceclaims/"+name] = fmt.Sprintf(`{"metadata":{"name":%q,"namespace":%q,"uid":"%[1]s-1"},"status":{
 		"allocation":{"devices":{"results":[{"request":"nic","driver":"vrdma.io","pool":"node1","device":%[3]q}],"config":[%[4]s]}},
 		"reservedFor":[{"resource":"pods","name":%[1]q,"uid":"pod-%[1]s"}]}}`, name, namespace, slot, strings.Join(configs, ","))

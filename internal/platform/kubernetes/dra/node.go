@@ -1,4 +1,4 @@
-package claims
+package dra
 
 import (
 	"context"
@@ -13,11 +13,11 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/kubeapi"
-	"vrdma/internal/kubelet"
-	"vrdma/internal/launch"
-	"vrdma/internal/pods"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/deviceplugin"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Kind is what the slots are called for the container engine.
@@ -28,15 +28,15 @@ type Node struct {
 	Name   string       // of the host, as Kubernetes calls it
 	Place  launch.Place // the daemon's
 	Slots  int
-	Daemon pods.Daemon
+	Daemon deviceplugin.Daemon
 	Client *kubeapi.Client
-	Lookup func(context.Context, kubelet.Holder) (*pods.Pod, error) // pods.ErrUnknown: not yet
+	Lookup func(context.Context, kubelet.Holder) (*deviceplugin.Pod, error) // deviceplugin.ErrUnknown: not yet
 	Log    *slog.Logger
 	Every  time.Duration // how often it looks what has gone; ten seconds if zero
 	// Patience is how long a pod may be unknown: twenty seconds if zero. The kubelet gives us 45.
 	Patience time.Duration
 	// Labels is told the pods that NICs are made for; may be nil.
-	Labels *pods.Labeler
+	Labels *deviceplugin.Labeler
 
 	// mu is held while slots, records or NICs change.
 	mu sync.Mutex
@@ -83,12 +83,12 @@ func (n *Node) Open(cdi string) error {
 	if err := os.Mkdir(n.Dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return pods.Describe(cdi, Kind, n.Dir(), n.SlotNames())
+	return deviceplugin.Describe(cdi, Kind, n.Dir(), n.SlotNames())
 }
 
 // Labeler keeps the labels of the NICs that are made what those of the pods are.
-func (n *Node) Labeler() *pods.Labeler {
-	n.Labels = &pods.Labeler{Client: n.Client, Node: n.Name, Label: labelNode, Daemon: n.Daemon, Lock: &n.mu, Log: n.Log}
+func (n *Node) Labeler() *deviceplugin.Labeler {
+	n.Labels = &deviceplugin.Labeler{Client: n.Client, Node: n.Name, Label: labelNode, Daemon: n.Daemon, Lock: &n.mu, Log: n.Log}
 	return n.Labels
 }
 
@@ -173,7 +173,7 @@ func (n *Node) claim(ctx context.Context, c kubelet.Claim) (*resourceClaim, erro
 }
 
 // podOf waits until it is known what the labels of the claim's pod are: its NIC has them from the beginning.
-func (n *Node) podOf(ctx context.Context, claim *resourceClaim) (*pods.Pod, error) {
+func (n *Node) podOf(ctx context.Context, claim *resourceClaim) (*deviceplugin.Pod, error) {
 	holder, uid, err := claim.pod()
 	if err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (n *Node) podOf(ctx context.Context, claim *resourceClaim) (*pods.Pod, erro
 	for {
 		pod, err := n.Lookup(ctx, holder)
 		if err == nil && pod.UID != uid {
-			err = pods.ErrUnknown // the one that had the name before
+			err = deviceplugin.ErrUnknown // the one that had the name before
 		}
 		if err == nil {
 			return pod, nil
@@ -193,7 +193,7 @@ func (n *Node) podOf(ctx context.Context, claim *resourceClaim) (*pods.Pod, erro
 }
 
 // give makes the NIC, and the slot lead to it. mu is held.
-func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameters, pod *pods.Pod) (*record, error) {
+func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameters, pod *deviceplugin.Pod) (*record, error) {
 	w, err := n.Daemon.World()
 	if err != nil {
 		return nil, err
@@ -252,7 +252,7 @@ func (n *Node) enter(r *record, made *tenant.NIC) error {
 	if _, err := os.Stat(at.Preload()); err != nil {
 		return fmt.Errorf("NIC %s is not on this host: %w", r.NIC.Path(), err)
 	}
-	return pods.Occupy(n.link(r.Slot), at.Gate())
+	return deviceplugin.Occupy(n.link(r.Slot), at.Gate())
 }
 
 // Unprepare takes a claim's NIC back. The daemon may be away, and the claim deleted.

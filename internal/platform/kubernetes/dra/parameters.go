@@ -1,4 +1,4 @@
-package claims
+package dra
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Parameters are what a claim says of its NIC, and what its class says for all of its claims.

@@ -1,4 +1,4 @@
-package claims
+package dra
 
 import (
 	"encoding/json"
@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"vrdma/internal/kubelet"
-	"vrdma/internal/pods"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/deviceplugin"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A record is what we keep of a claim, in a file. It is there before anything is made for the claim, and stays until
@@ -75,7 +75,7 @@ func (n *Node) keep(r *record) error {
 	if err != nil {
 		return err
 	}
-	return pods.Replace(n.recordFile(r.Claim.UID), append(text, '\n'))
+	return deviceplugin.Replace(n.recordFile(r.Claim.UID), append(text, '\n'))
 }
 
 // drop removes a record.

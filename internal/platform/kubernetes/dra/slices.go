@@ -1,4 +1,4 @@
-package claims
+package dra
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/kubeapi"
-	"vrdma/internal/kubelet"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
 )
 
 // A Publisher tells the scheduler which slots this host has, by ResourceSlices. The kubelet deletes them when we are

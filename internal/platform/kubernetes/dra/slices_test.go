@@ -1,4 +1,4 @@
-package claims
+package dra
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/kubeapi"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
 )
 
 // A shelf is an API server's ResourceSlices: it has versions, refuses what is not of the version that is there, and

@@ -1,14 +1,14 @@
-package claims
+package dra
 
 import (
 	"context"
 	"errors"
 	"time"
 
-	"vrdma/internal/kubeapi"
-	"vrdma/internal/kubelet"
-	"vrdma/internal/pods"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/deviceplugin"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // Sweep takes away what nobody has taken back, until ctx ends: NICs whose claims went while the daemon was away,
@@ -18,7 +18,7 @@ func (n *Node) Sweep(ctx context.Context) {
 	if every == 0 {
 		every = 10 * time.Second
 	}
-	pods.Repeat(ctx, every, n.sweep, func(err error) { n.Log.Warn("cannot see which claims are gone, will try again", "error", err) })
+	deviceplugin.Repeat(ctx, every, n.sweep, func(err error) { n.Log.Warn("cannot see which claims are gone, will try again", "error", err) })
 }
 
 func (n *Node) sweep(ctx context.Context) error {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/store"
-	"vrdma/test/etcdtest"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/test/etcdtest"
 )
 
 // BenchmarkVisible measures how long it takes until what one client commits is told to who

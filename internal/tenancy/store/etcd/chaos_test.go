@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/store"
-	"vrdma/test/etcdtest"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/test/etcdtest"
 )
 
 // long is the form of make test-all.

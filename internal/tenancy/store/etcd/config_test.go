@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/store"
-	"vrdma/test/etcdtest"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/test/etcdtest"
 )
 
 func TestEndpoints(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"vrdma/internal/store"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 // Times. Tests have less of most.

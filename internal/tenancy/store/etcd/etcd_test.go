@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/store"
-	"vrdma/internal/store/storetest"
-	"vrdma/test/etcdtest"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/store/storetest"
+	"vrdma.dev/vrdma/test/etcdtest"
 )
 
 func TestMain(m *testing.M) {

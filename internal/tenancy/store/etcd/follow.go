@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"vrdma/internal/store"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 // Keys of ours, which are in no list.

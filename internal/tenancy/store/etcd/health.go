@@ -11,7 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"vrdma/internal/store"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 func (s *Store) Health() store.Health {

@@ -13,8 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"vrdma/internal/store"
-	"vrdma/test/etcdtest"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/test/etcdtest"
 )
 
 // until waits for something, a minute at most. It counts, so that a machine that stands still for

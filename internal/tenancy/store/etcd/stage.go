@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"vrdma/internal/store"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"vrdma/internal/store"
-	"vrdma/test/etcdtest"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/test/etcdtest"
 )
 
 // keys are the store's own keys in etcd.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/store"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 // A subject is a store whose commits are counted: revisions go up by one or more, and texts say

@@ -1,0 +1,187 @@
+package server
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+	"time"
+
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/client/netlink"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/registry"
+)
+
+// Conversations with tools. Package control serves requests about declared objects, package diag answers the others.
+
+// Objects serves requests about declared objects: package control's Plane.
+type Objects interface {
+	// Serve serves one request that arrives on c.
+	Serve(c *protocol.Conn, peer credentials.Peer)
+	// Administers reports whether the peer on c administers a tenant.
+	Administers(c syscall.Conn, peer credentials.Peer, tenant string) bool
+}
+
+// ServeObjects says what serves requests about declared objects. It is called before Serve; without it such requests are refused.
+func (s *Server) ServeObjects(o Objects) { s.objects = o }
+
+// toolTime is how long a tool may take to send a request.
+const toolTime = 10 * time.Second
+
+// serveTool serves the requests of a tool until it hangs up.
+func (s *Server) serveTool(c *protocol.Conn, v diag.View) error {
+	if err := v.Who.Account.Charge(toolBill); err != nil {
+		s.overdrawn(err)
+		return refusal(protocol.Errno(err, syscall.EBUSY), "%v", err)
+	}
+	defer v.Who.Account.Refund(toolBill)
+	w := welcome()
+	if err := c.WriteMessage(w.Append(nil)); err != nil {
+		return nil
+	}
+	for {
+		var req protocol.ControlRequest
+		c.SetReadDeadline(time.Now().Add(toolTime))
+		if err := c.ReceiveRequest(&req); err != nil {
+			if errors.Is(err, protocol.ErrMalformed) {
+				c.SendJSON(protocol.ControlReply{Error: err.Error()})
+			}
+			return nil
+		}
+		c.SetReadDeadline(time.Time{})
+		if req.Op == protocol.ControlObjects {
+			s.serveObjects(c, &v)
+			return nil
+		}
+		if !s.desk.Answer(c, &v, &req) {
+			return nil
+		}
+	}
+}
+
+// serveObjects hands the connection of a tool to the server of declared objects.
+func (s *Server) serveObjects(c *protocol.Conn, v *diag.View) {
+	if s.objects == nil {
+		c.SendJSON(protocol.ControlReply{Error: "this daemon has no declared objects"})
+		return
+	}
+	if c.SendJSON(protocol.ControlReply{}) == nil {
+		s.objects.Serve(c, peerOf(v))
+	}
+}
+
+// peerOf is the caller of a view and the socket where it is.
+func peerOf(v *diag.View) credentials.Peer {
+	p := credentials.Peer{Who: v.Who, Operator: v.All, Resident: v.Resident}
+	if !v.All && !v.Tenants {
+		if p.NIC = registry.Default; v.NIC != nil {
+			p.NIC = v.NIC.Name
+		}
+	}
+	return p
+}
+
+// serveGuestCard tells a tool what a virtual machine is started with to have the NIC.
+func (s *Server) serveGuestCard(c *protocol.Conn, d *door) error {
+	if d.Guest == nil {
+		return refusal(syscall.EOPNOTSUPP, "NIC %s is in the host's own network: a virtual machine can have a declared NIC in a network with way vxlan", d.NIC.Name)
+	}
+	card, err := d.Guest()
+	if err != nil {
+		card.Error = err.Error()
+	}
+	w := welcome()
+	if err := c.WriteMessage(w.Append(nil)); err == nil {
+		c.SendJSON(card)
+	}
+	return nil
+}
+
+// netlinkPatience is how long a program may leave an answer unread.
+const netlinkPatience = 10 * time.Second
+
+// serveNetlink is one socket of NETLINK_RDMA. It holds nothing and keeps nothing alive.
+func (s *Server) serveNetlink(c *protocol.Conn, who credentials.Caller, d *door) error {
+	w := welcome()
+	if err := c.WriteMessage(w.Append(nil)); err != nil {
+		return nil
+	}
+	who.Locate(c)
+	looker := s.desk.Looker(&who, d.NIC)
+	for {
+		buf, n, err := receive(c)
+		if err != nil {
+			return nil
+		}
+		err = netlink.Answer((*buf)[:n], looker, func(b []byte) error {
+			c.SetWriteDeadline(time.Now().Add(netlinkPatience))
+			return c.WriteMessage(b)
+		})
+		buffers.Put(buf)
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// guests are whom the server serves, for those who look. It implements diag.Clients.
+type guests struct{ s *Server }
+
+func (g guests) Sessions() []diag.Session {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	out := make([]diag.Session, 0, len(g.s.sessions))
+	for ses := range g.s.sessions {
+		out = append(out, diag.Session{
+			ID: ses.id, Of: &ses.proc.Caller, NIC: ses.nic, Device: ses.dev, Opened: ses.opened, Commands: ses.commands.Load(),
+		})
+	}
+	return out
+}
+
+// NICs implements diag.Clients. At the door of one of a tenant's NICs there is no other, nor at
+// a side door, which is a container's.
+func (g guests) NICs(v *diag.View) (out []protocol.NICDoor) {
+	g.s.mu.Lock()
+	doors := slices.Clone(g.s.doors)
+	g.s.mu.Unlock()
+	first := v.NIC == doors[0].NIC && !slices.ContainsFunc(doors, func(d *door) bool { return d.Side && d.Socket == v.Socket })
+	for _, d := range doors {
+		if d.Side || d.NIC == nil || !v.All && (d.NIC != v.NIC && !first || !v.Who.Owner && d.Admit != nil && d.Admit(v.Who, v.Conn) != nil) {
+			continue
+		}
+		n := protocol.NICDoor{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
+		for _, gid := range d.NIC.Device.Face().GIDs {
+			n.Addresses = append(n.Addresses, gid.GID.Addr().String())
+		}
+		if v.All {
+			for _, o := range doors { // a side door leads to it, too
+				if o.NIC == d.NIC {
+					n.Programs += len(o.users())
+				}
+			}
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+func (g guests) Recount()                             { g.s.recount() }
+func (g guests) Containers() map[*registry.NIC]string { return g.s.containers() }
+func (g guests) Listening()                           { g.s.listening() }
+func (g guests) Overdrawn(err error)                  { g.s.overdrawn(err) }
+
+func (g guests) Administers(v *diag.View, tenant string) bool {
+	return g.s.objects != nil && v.Conn != nil && g.s.objects.Administers(v.Conn, peerOf(v), tenant)
+}
+
+func (g guests) Programs() []diag.Program {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	out := make([]diag.Program, 0, len(g.s.processes))
+	for _, p := range g.s.processes {
+		out = append(out, diag.Program{Of: &p.Caller, NIC: p.nic, CM: p.cm})
+	}
+	return out
+}

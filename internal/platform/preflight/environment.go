@@ -1,0 +1,53 @@
+package preflight
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// launchers start programs in an environment that is not the caller's: LD_PRELOAD and VRDMA_SOCKET do not get there.
+// The value is how vrdma is started behind them.
+var launchers = map[string]string{
+	"sudo":        "sudo vrdma run -- PROGRAM",
+	"su":          "su -c 'vrdma run -- PROGRAM' USER",
+	"runuser":     "runuser -u USER -- vrdma run -- PROGRAM",
+	"doas":        "doas vrdma run -- PROGRAM",
+	"pkexec":      "pkexec vrdma run -- PROGRAM",
+	"ssh":         "ssh HOST vrdma run -- PROGRAM",
+	"at":          "vrdma run -- PROGRAM in the job",
+	"batch":       "vrdma run -- PROGRAM in the job",
+	"crontab":     "vrdma run -- PROGRAM in the line",
+	"systemd-run": "systemd-run vrdma run -- PROGRAM",
+	"tmux":        "vrdma run -- PROGRAM in the window: its server keeps the environment that it was started in",
+	"screen":      "vrdma run -- PROGRAM in the window: its server keeps the environment that it was started in",
+}
+
+// behind is what to do with a program that starts others in an environment of its own.
+func behind(path string) (do string, found bool) {
+	how, found := launchers[filepath.Base(path)]
+	return "start vrdma behind it: " + how, found
+}
+
+// Environment looks at the words of a command for programs that drop the environment.
+func Environment(args []string) []Finding {
+	if len(args) == 0 {
+		return nil
+	}
+	if do, found := behind(args[0]); found {
+		return []Finding{{What: args[0] + " starts programs in another environment: they do not see the device", Do: do}}
+	}
+	if filepath.Base(args[0]) != "env" {
+		return nil
+	}
+	options := args[1:]
+	if i := slices.IndexFunc(options, func(s string) bool { return !strings.HasPrefix(s, "-") }); i >= 0 {
+		options = options[:i]
+	}
+	if slices.ContainsFunc(options, func(s string) bool {
+		return s == "-" || s == "--ignore-environment" || strings.HasPrefix(s, "-i")
+	}) {
+		return []Finding{{What: "env -i drops the environment: programs behind it do not see the device", Do: "start vrdma behind it: env -i PATH=\"$PATH\" vrdma run -- PROGRAM"}}
+	}
+	return nil
+}
