@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // TestNothingIsLeft makes everything there is, over and over: what is closed leaves no goroutine, no

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vrdma/internal/abi"
-	"vrdma/verbs/internal/door"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
 // A CQ is a completion queue. Any goroutine may poll it; one at a time waits.
@@ -30,7 +30,7 @@ type CQ struct {
 
 	waiter struct {
 		sync.Mutex
-		door.Waiter
+		ipc.Waiter
 	}
 }
 

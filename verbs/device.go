@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
-	"vrdma/verbs/internal/door"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
 // Options say which device to open. The zero value is what `vrdma run` set up, else the daemon of
@@ -30,9 +30,9 @@ type Options struct {
 
 // A Device is an open device. Any goroutine may use it.
 type Device struct {
-	door    door.Door
+	door    ipc.Door
 	name    string
-	scratch door.Mapped
+	scratch ipc.Mapped
 
 	mu     sync.Mutex // held during a command
 	closed bool       // guarded by mu
@@ -56,8 +56,8 @@ type Device struct {
 }
 
 func init() {
-	door.Of = func(device any) door.Door { return device.(*Device).door }
-	door.Apply = func(qp any, a *abi.QPAttr) error { return qp.(*QP).apply(a) }
+	ipc.Of = func(device any) ipc.Door { return device.(*Device).door }
+	ipc.Apply = func(qp any, a *abi.QPAttr) error { return qp.(*QP).apply(a) }
 }
 
 // Open opens a device with the default options.
@@ -66,7 +66,7 @@ func Open(ctx context.Context) (*Device, error) { return Options{}.Open(ctx) }
 // Open opens the device that the options say.
 func (o Options) Open(ctx context.Context) (*Device, error) {
 	const op = "open the device"
-	scratch, err := door.MapAnonymous(door.ScratchSize)
+	scratch, err := ipc.MapAnonymous(ipc.ScratchSize)
 	if err != nil {
 		return nil, fault(op, err)
 	}
@@ -88,8 +88,8 @@ func (o Options) Open(ctx context.Context) (*Device, error) {
 
 // mappings are those of a device.
 type mappings struct {
-	door    door.Door
-	scratch door.Mapped
+	door    ipc.Door
+	scratch ipc.Mapped
 }
 
 func (d *Device) open(ctx context.Context, o Options) error {
@@ -107,7 +107,7 @@ func (d *Device) open(ctx context.Context, o Options) error {
 	if socket == "" {
 		socket = defaultSocket()
 	}
-	way, err := door.OpenDaemon(ctx, socket, d.scratch)
+	way, err := ipc.OpenDaemon(ctx, socket, d.scratch)
 	if err == nil {
 		d.door, d.name = way, deviceName(way.Tree())
 		return nil
@@ -116,7 +116,7 @@ func (d *Device) open(ctx context.Context, o Options) error {
 		return &Error{Op: "open the device", Err: err, Advice: unanswered(socket, err)}
 	}
 	kernel := d.openKernel("")
-	if errors.Is(kernel, door.ErrNoKernel) {
+	if errors.Is(kernel, ipc.ErrNoKernel) {
 		return &Error{Op: "open the device", Err: err, Advice: "start `vrdma daemon`, or set VRDMA_SOCKET to the socket of one"}
 	}
 	return kernel
@@ -134,11 +134,11 @@ func unanswered(socket string, err error) string {
 }
 
 func (d *Device) openKernel(name string) error {
-	uverbs, device, err := door.FindKernel(door.KernelSys, name)
+	uverbs, device, err := ipc.FindKernel(ipc.KernelSys, name)
 	if err != nil {
 		return err
 	}
-	way, err := door.OpenKernel(uverbs)
+	way, err := ipc.OpenKernel(uverbs)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func defaultSocket() string {
 
 // deviceName is the name of the device that a tree describes.
 func deviceName(tree string) string {
-	if name := door.ReadLine(filepath.Join(tree, "class/infiniband_verbs/uverbs0/ibdev")); name != "" {
+	if name := ipc.ReadLine(filepath.Join(tree, "class/infiniband_verbs/uverbs0/ibdev")); name != "" {
 		return name
 	}
 	return "rxe0"
@@ -196,8 +196,8 @@ func (d *Device) begin() error {
 
 // eventFile is the descriptor that a command made: the daemon's came along, the kernel's is in the
 // response.
-func (d *Device) eventFile(fds []door.Descriptor, number uint32) (*os.File, error) {
-	if _, ok := d.door.(*door.Kernel); ok {
+func (d *Device) eventFile(fds []ipc.Descriptor, number uint32) (*os.File, error) {
+	if _, ok := d.door.(*ipc.Kernel); ok {
 		if err := unix.SetNonblock(int(number), true); err != nil {
 			return nil, err
 		}
@@ -239,7 +239,7 @@ func decode2[T, D abi.Struct](v *T, w *D) answer {
 }
 
 // exec has the device do a command.
-func exec[Q abi.Struct](d *Device, cmd uint32, req *Q, ext []protocol.Extent, a answer) ([]door.Descriptor, error) {
+func exec[Q abi.Struct](d *Device, cmd uint32, req *Q, ext []protocol.Extent, a answer) ([]ipc.Descriptor, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/verbs/internal/door"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
 // An Error says what could not be done, why, and what to do about it. Unwrap gives the reason:
@@ -31,7 +31,7 @@ var (
 	// ErrClosed: what was used has been closed.
 	ErrClosed = errors.New("closed")
 	// ErrGone: the device is not there any more; the daemon has ended.
-	ErrGone = door.ErrGone
+	ErrGone = ipc.ErrGone
 	// ErrFull: the queue has no room for another request.
 	ErrFull = errors.New("the queue is full")
 )

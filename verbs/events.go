@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"iter"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // An EventType is what an asynchronous event tells: enum ibv_event_type.

@@ -7,7 +7,7 @@ import (
 	"log"
 	"syscall"
 
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // Two queue pairs of one program, and a write from the memory of one to that of the other.

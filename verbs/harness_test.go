@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // patience is how long a test waits for what has to happen.

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"vrdma/internal/testdaemon"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
 )
 
 func TestMain(m *testing.M) { os.Exit(testdaemon.Tests(m)) }

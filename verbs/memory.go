@@ -7,9 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
-	"vrdma/verbs/internal/door"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
 // A PD is a protection domain: queue pairs reach only memory of their own.
@@ -48,7 +48,7 @@ func closed(op string, err error) error {
 type MR struct {
 	pd     *PD
 	bytes  []byte
-	own    door.Mapped // what Alloc mapped
+	own    ipc.Mapped // what Alloc mapped
 	handle uint32
 	lkey   uint32
 	rkey   uint32
@@ -93,7 +93,7 @@ func (p *PD) Register(b []byte, access Access) (*MR, error) {
 }
 
 func (r *MR) register(access Access, ours bool) error {
-	start, n := door.AddressOf(r.bytes), uint64(len(r.bytes))
+	start, n := ipc.AddressOf(r.bytes), uint64(len(r.bytes))
 	if r.base = start; access&ZeroBased != 0 {
 		r.base = 0
 	}
@@ -130,7 +130,7 @@ func (r *MR) Uint64(off int) *atomic.Uint64 { return protocol.Shared64(r.aligned
 
 func (r *MR) aligned(off, size int) []byte {
 	b := r.bytes[off : off+size]
-	if door.AddressOf(b)%uint64(size) != 0 {
+	if ipc.AddressOf(b)%uint64(size) != 0 {
 		panic(fmt.Sprintf("verbs: a word of %d bytes at %d is not aligned", size, off))
 	}
 	return b

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // TestAtomicWrite writes eight bytes at once.

@@ -5,7 +5,7 @@ import (
 	"math"
 	"syscall"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // A SendWR is a request for the send queue. Which fields count depends on Op. Posting copies it: it

@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // swap32 turns what is in network byte order into a number, and back.

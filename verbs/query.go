@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"vrdma/internal/abi"
-	"vrdma/verbs/internal/door"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
 // Attributes are what a device can do.
@@ -91,11 +91,11 @@ func (d *Device) GIDs() ([]Entry, error) {
 		if err != nil {
 			continue
 		}
-		a, err := netip.ParseAddr(door.ReadLine(filepath.Join(dir, "gids", f.Name())))
+		a, err := netip.ParseAddr(ipc.ReadLine(filepath.Join(dir, "gids", f.Name())))
 		if err != nil || a.IsUnspecified() {
 			continue
 		}
-		if kind := door.ReadLine(filepath.Join(dir, "gid_attrs/types", f.Name())); kind != "" && kind != "RoCE v2" {
+		if kind := ipc.ReadLine(filepath.Join(dir, "gid_attrs/types", f.Name())); kind != "" && kind != "RoCE v2" {
 			continue
 		}
 		out = append(out, Entry{i, GIDOf(a)})

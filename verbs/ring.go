@@ -4,15 +4,15 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
-	"vrdma/verbs/internal/door"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
 // A ring is a queue that is shared with the device: struct rxe_queue_buf. One side fills it and
 // moves the producer's index, the other empties it and moves the consumer's.
 type ring struct {
-	mem  door.Mapped
+	mem  ipc.Mapped
 	data []byte
 	own  bool // mem is a mapping of its own, to be unmapped
 	mask uint32

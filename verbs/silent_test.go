@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // TestSilentBeside waits for a daemon that does not answer: who opens a device of another one does not wait,

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"sync"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // An SRQ is a receive queue that several queue pairs share. Any goroutine may use it.

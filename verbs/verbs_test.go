@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs"
 )
 
 func TestDevice(t *testing.T) {

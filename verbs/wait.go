@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // All completion queues of a device share one descriptor for their events, the completion channel.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // A GID is the address of a port: an IPv6 address, or an IPv4 address mapped into one.

@@ -17,9 +17,9 @@ import (
 	"os"
 	"os/signal"
 
-	"vrdma/examples/kv/lab"
-	"vrdma/internal/protocol"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/examples/kv/lab"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/verbs"
 )
 
 func main() {

@@ -18,8 +18,8 @@ import (
 	"slices"
 	"time"
 
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 func main() {

@@ -17,8 +17,8 @@ import (
 	"os"
 	"os/signal"
 
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 func main() {

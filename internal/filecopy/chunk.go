@@ -3,7 +3,7 @@ package filecopy
 import (
 	"encoding/binary"
 
-	"vrdma/internal/crc"
+	"vrdma.dev/vrdma/internal/net/crc"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/testdaemon"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
 )
 
 const patience = time.Minute

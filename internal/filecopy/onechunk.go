@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 // The published file transfer over rdma_cm, as a sample of 2010 has it and C programs speak it. One chunk

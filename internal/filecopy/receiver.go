@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"vrdma/internal/order"
 )
 
 type unixStat = syscall.Stat_t
@@ -452,7 +451,7 @@ func (r *receiver) finish() error {
 
 // directories gives the directories their attributes, those below first.
 func (r *receiver) directories(dirs []*directory) {
-	order.SortFunc(dirs, func(a, b *directory) int { return cmp.Compare(len(b.Path), len(a.Path)) })
+	slices.SortFunc(dirs, func(a, b *directory) int { return cmp.Compare(len(b.Path), len(a.Path)) })
 	mask := umask()
 	for _, d := range dirs {
 		f, err := openBeneath(r.to.dir, d.Path, unix.O_RDONLY|unix.O_DIRECTORY, 0)

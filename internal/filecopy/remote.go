@@ -14,8 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"vrdma/internal/order"
 )
 
 // The other side is started through ssh, as rsync does. Over ssh's pipe go two lines: a key that is made
@@ -150,7 +148,7 @@ func reachable(list []netip.Addr) []string {
 		return 1
 	}
 	list = slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return a.IsLinkLocalUnicast() })
-	order.SortStableFunc(list, func(a, b netip.Addr) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(list, func(a, b netip.Addr) int { return rank(a) - rank(b) })
 	var out []string
 	for _, a := range list {
 		out = append(out, a.String())

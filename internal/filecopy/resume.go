@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/crc"
+	"vrdma.dev/vrdma/internal/net/crc"
 )
 
 // What an earlier attempt left is compared block by block with the source. That does not need to know

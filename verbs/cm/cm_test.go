@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/leak"
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/internal/testkit/leak"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 func TestMain(m *testing.M) { os.Exit(testdaemon.Tests(m)) }
@@ -127,6 +127,27 @@ func TestConnect(t *testing.T) {
 	}
 	if err := server.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFlush flushes a peer's memory over a connection: its queue pair has the right without
+// being asked for it.
+func TestFlush(t *testing.T) {
+	socket := testdaemon.Start(t)
+	a, b := newSide(t, socket), newSide(t, socket)
+	client, server := connection(t, a, b, nil)
+	defer server.Close()
+	defer client.Close()
+	for _, level := range []verbs.Access{verbs.FlushGlobal, verbs.FlushPersistent} {
+		mr := must[*verbs.MR](t)(b.pd.Alloc(4096, verbs.RemoteAll|level))
+		wr := verbs.SendWR{Op: verbs.Flush, Flags: verbs.Signaled, Access: level, Length: 4096, RemoteAddr: mr.Addr(0), RKey: mr.RKey()}
+		if err := client.QP().PostSend(&wr); err != nil {
+			t.Fatal(err)
+		}
+		var wc [1]verbs.WC
+		if _, err := a.cq.Next(testContext(t), wc[:]); err != nil || wc[0].Err() != nil || wc[0].Op != verbs.WCFlush {
+			t.Fatalf("FLUSH %#x: %+v: %v, %v", level, wc[0], wc[0].Err(), err)
+		}
 	}
 }
 

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"sync"
 
-	"vrdma/internal/abi"
-	"vrdma/verbs"
-	"vrdma/verbs/internal/door"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
 // Config is how a connection is to be.
@@ -247,7 +247,7 @@ func (c *Conn) ready(states ...verbs.State) error {
 		}
 		a.QPState = uint32(s)
 		a.QPAttrMask |= abi.QPMaskState
-		if err := door.Apply(c.qp, &a); err != nil {
+		if err := ipc.Apply(c.qp, &a); err != nil {
 			return err
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log"
 
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 // A server and a client in one program; either could be a C program, on another host.

@@ -3,7 +3,7 @@ package cm
 import (
 	"context"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // A Half is a connection that the peer has answered, and that is not confirmed.

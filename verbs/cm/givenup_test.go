@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 // await waits until something is so.

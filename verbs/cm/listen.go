@@ -7,8 +7,8 @@ import (
 	"sync"
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // ListenConfig is how to listen; nil stands for the zero value.

@@ -11,15 +11,15 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/verbs"
-	"vrdma/verbs/internal/door"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
 // A Manager makes connections with one device. Any goroutine may use it.
 type Manager struct {
 	dev *verbs.Device
-	ch  door.Channel
+	ch  ipc.Channel
 
 	mu     sync.Mutex // held during a command
 	buf    []byte     // guarded by mu
@@ -35,12 +35,12 @@ type Manager struct {
 
 // New makes a manager for the connections of a device.
 func New(dev *verbs.Device) (*Manager, error) {
-	ch, err := door.Of(dev).OpenChannel()
+	ch, err := ipc.Of(dev).OpenChannel()
 	if err != nil {
 		return nil, fault("open the connection manager", err)
 	}
 	m := &Manager{dev: dev, ch: ch, ids: make(map[uint32]*identifier), uids: make(map[uint64]*identifier), ended: make(chan struct{})}
-	runtime.AddCleanup(m, func(c door.Channel) { c.Unmap() }, ch)
+	runtime.AddCleanup(m, func(c ipc.Channel) { c.Unmap() }, ch)
 	go m.read()
 	return m, nil
 }

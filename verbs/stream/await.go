@@ -3,7 +3,7 @@ package stream
 import (
 	"net"
 
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // await waits until ready, of which c.mu is held, or for the deadline. Of those who wait one takes the

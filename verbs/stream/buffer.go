@@ -3,7 +3,7 @@ package stream
 import (
 	"time"
 
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // A buffer is a part of registered memory that is used in a circle.

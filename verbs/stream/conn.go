@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 const (

@@ -7,8 +7,8 @@ import (
 	"log"
 	"net/http"
 
-	"vrdma/verbs"
-	"vrdma/verbs/stream"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/stream"
 )
 
 // http.Server and http.Client over RDMA: a listener of one's own, and a dialer.

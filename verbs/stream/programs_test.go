@@ -23,8 +23,8 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs/stream"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs/stream"
 )
 
 // identity is a certificate for 127.0.0.1 and those who trust it.

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"sync"
 
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 // Config is how much a connection holds.

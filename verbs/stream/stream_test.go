@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/net/nettest"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs"
-	"vrdma/verbs/stream"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/stream"
 )
 
 func TestMain(m *testing.M) { os.Exit(testdaemon.Tests(m)) }

@@ -8,8 +8,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"vrdma/examples/kv/load"
-	"vrdma/examples/kv/store"
+	"vrdma.dev/vrdma/examples/kv/load"
+	"vrdma.dev/vrdma/examples/kv/store"
 )
 
 // A Row is a line of the table: one way, one mix, one size.

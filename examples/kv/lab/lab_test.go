@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // serveVariable makes the test's binary a server; its value is the daemon's socket.

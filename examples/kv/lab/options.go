@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
-	"vrdma/examples/kv/load"
-	"vrdma/examples/kv/store"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/examples/kv/load"
+	"vrdma.dev/vrdma/examples/kv/store"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // Options are what is to be done.

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/examples/kv/load"
-	"vrdma/examples/kv/store"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/examples/kv/load"
+	"vrdma.dev/vrdma/examples/kv/store"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // Service is what a server is started with.

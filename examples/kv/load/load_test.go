@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/examples/kv/store"
+	"vrdma.dev/vrdma/examples/kv/store"
 )
 
 // TestZipfian compares how often keys are picked with what zipfian means.

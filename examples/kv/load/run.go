@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vrdma/examples/kv/store"
+	"vrdma.dev/vrdma/examples/kv/store"
 )
 
 // A Spec is work to do.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"runtime"
 
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // attempts is how often a slot is read before the server is asked. One torn read is bad luck, so many

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 // A Dialer makes clients over RDMA. They share one open device.

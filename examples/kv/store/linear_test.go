@@ -21,8 +21,8 @@ import (
 	"github.com/anishathalye/porcupine"
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // A worker is a client in a process of its own, so that it can be killed. It makes operations at random

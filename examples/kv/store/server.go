@@ -8,8 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 // Config is what a server is made with.

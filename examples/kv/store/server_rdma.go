@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 // depth is how many requests of one client can be under way. Ours send one at a time.

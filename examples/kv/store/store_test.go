@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/testdaemon"
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/internal/testkit/testdaemon"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 func TestMain(m *testing.M) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // accounts are control groups, one for each role: the kernel charges them with every process that a role's

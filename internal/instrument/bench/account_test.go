@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 func TestUsage(t *testing.T) {

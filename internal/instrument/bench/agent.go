@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // An agent is vrdma on another machine or in a guest, at the other end of a line: it is asked, a line of

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // A line's two ends: questions are answered, also those that nobody knows; messages of the day are left out;

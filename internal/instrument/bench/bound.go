@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // bound is a yardstick for a cell's bandwidth: the wire where the link has a rate, else a copy in this

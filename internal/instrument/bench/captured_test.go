@@ -145,7 +145,7 @@ func TestLibraries(t *testing.T) {
 }
 
 func TestParts(t *testing.T) {
-	const want = "local cm sockets go copy veth overlay containers wait qos guest vms rxe allocations"
+	const want = "local memory cm sockets go copy veth overlay containers wait qos guest vms rxe allocations"
 	if got := strings.Join(Parts(), " "); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // ParseCmtime reads the time in seconds that all steps of cmtime took together, from

@@ -225,7 +225,7 @@ func TestFillMeasuresWhatIsWanted(t *testing.T) {
 }
 
 func TestChosenRows(t *testing.T) {
-	table := Table{Rows: regexp.MustCompile("(?i)registering 256")}
+	table := Table{Rows: regexp.MustCompile("(?i)deregistering 256")}
 	if got := table.chosen(); len(got) != 1 || got[0].name != "local" {
 		t.Errorf("got %d parts, want local", len(got))
 	}

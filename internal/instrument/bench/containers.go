@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // A box is a container of an engine's, or namespaces that stand for one.

@@ -54,8 +54,8 @@ func (d *Demo) Run(ctx context.Context) error {
 const next = `
 Next:
   bin/vrdma run -- PROGRAM              any RDMA program with this device; README.md has the commands
-  bin/vrdma bench run quick             measure more, and bin/vrdma report makes a page of it: docs/experiments.md
-  docs/containers.md, docs/guests.md    the same in containers and virtual machines
+  bin/vrdma bench run quick             measure more, and bin/vrdma report makes a page of it: docs/how-to/benchmark.md
+  docs/how-to/containers.md, docs/how-to/virtual-machines.md    the same in containers and virtual machines
 `
 
 // oneHost shows the device and what two processes gain from it.

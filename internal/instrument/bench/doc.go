@@ -17,11 +17,11 @@
 // namespaces with a Wire between them. Drivers of tools are one small file each
 // (perftest.go, qperf.go, iperf3.go, …); programs/ holds what no tool gives: a cold
 // memcpy, a bare ring in shared memory, queue pairs that do nothing. The table's parts
-// are local.go, connections.go, sockets.go, gopair.go, network.go, waiting.go, guest.go, rxe.go,
+// are local.go, memory.go, connections.go, sockets.go, gopair.go, network.go, waiting.go, guest.go, rxe.go,
 // allocations.go, boxes.go (containers). Some are made of pieces: farsockets.go (sockets), reliability.go
 // (network), sleepers.go, calls.go, armed.go, apart.go and costs.go (waiting).
 //
-// Experiments (internal/experiment) are measured by instrument.go: a cell is a tool of drivers.go on a
+// Experiments (internal/instrument/experiment) are measured by instrument.go: a cell is a tool of drivers.go on a
 // Route, with processor time by role (pairs.go) and a proof of what carried the bytes.
 //
 // Called by `vrdma bench` and `vrdma demo`. It must never compare numbers of two

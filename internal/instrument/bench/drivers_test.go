@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // testJob is one of a cell between two hosts.

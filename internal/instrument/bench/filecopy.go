@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"strconv"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // ParseCopy reads how many seconds it took from the last line of vrdma cp --verbose.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // ParseFio reads what one job of fio --output-format=json wrote. fio exits with 0 also when its engine never

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/internal/rxeguest"
+	"vrdma.dev/vrdma/internal/instrument/rxeguest"
 )
 
 const (

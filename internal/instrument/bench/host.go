@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // A Host is where one side of a measurement runs: this machine, or a network namespace

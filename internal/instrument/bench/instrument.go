@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // An Instrument measures the cells of experiments: on this host, between two network namespaces that

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // ParseIperf3 reads the rate at which the receiver got data, in bytes a second, and

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // ParseKeyValue reads the row of a way and a mix from vrdma lab --json.

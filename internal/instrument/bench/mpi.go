@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // mpirun is the command of a run of Open MPI: the first rank, and every second one, on the client's

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // A space is a network namespace, held open by a process that waits for the end of
@@ -163,7 +163,7 @@ func (w *Wire) limit(ctx context.Context, c experiment.Cell) error {
 }
 
 // shaping are the commands that give eth0 the rate and the delay of a cell. The bucket is twice what a timer of a millisecond needs for
-// 1 Gb/s: see docs/experiments.md. A packet that is delayed waits in netem's queue, which holds what a fast link has under way.
+// 1 Gb/s: see docs/how-to/benchmark.md. A packet that is delayed waits in netem's queue, which holds what a fast link has under way.
 func shaping(c experiment.Cell) (commands [][]string) {
 	add := []string{"tc", "qdisc", "add", "dev", "eth0"}
 	at := []string{"root"}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // ParseNetpipe reads the latency, half of a round trip, in seconds, from the file that

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"vrdma/internal/cache"
+	"vrdma.dev/vrdma/internal/instrument/cache"
 )
 
 // ovsScript fetches and starts Open vSwitch with DPDK, whose vhost-user ports the daemon's are measured beside.

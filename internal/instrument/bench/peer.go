@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // greeting is how long the other machine may take to answer for the first time.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // A place is where cells are measured: two hosts, or one, with their daemons.

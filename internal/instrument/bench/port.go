@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strconv"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 var (

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/experiment"
-	"vrdma/internal/rxeguest"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/rxeguest"
 )
 
 // booting is how long a guest may take to answer for the first time; emulation is slow.

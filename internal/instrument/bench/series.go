@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // A Series is every number that one probe gave in a run.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // TestShare: a limit is written where the kernel reads it, and a server is started in its group.

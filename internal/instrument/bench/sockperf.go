@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // A PingPong is what sockperf ping-pong measured: latencies are half of a round trip,

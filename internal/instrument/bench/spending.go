@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // A spending is processor time in seconds.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // vms is what two guests get of each other, and of a program on their host: through vrdma, and through what

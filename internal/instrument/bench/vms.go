@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/experiment"
-	"vrdma/internal/rxeguest"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/rxeguest"
 )
 
 // Two guests on this host. Each has a card of the daemon's switch, over which it has verbs, too, and an

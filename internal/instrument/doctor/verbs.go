@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/preflight"
+	"vrdma.dev/vrdma/internal/platform/preflight"
 )
 
 const groupVerbs = "verbs"

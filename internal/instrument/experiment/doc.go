@@ -14,5 +14,5 @@
 // again. A run that fails is a record that says why. What was recorded is not measured again when a
 // run is resumed.
 //
-// Called by internal/bench, which is the instrument, internal/report and cmd/vrdma.
+// Called by internal/instrument/bench, which is the instrument, internal/instrument/report and cmd/vrdma.
 package experiment

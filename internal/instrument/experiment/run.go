@@ -7,9 +7,8 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
-
-	"vrdma/internal/order"
 )
 
 // An Instrument measures cells. What it does not know it refuses with an error that says why, and
@@ -92,7 +91,7 @@ func (r *Run) steps() []step {
 	}
 	// Guests take memory, and processor time also when they rest, so nobody else is measured beside them: they come last, and many of them
 	// after two.
-	order.SortStableFunc(list, func(a, b step) int { return a.crowd() - b.crowd() })
+	slices.SortStableFunc(list, func(a, b step) int { return a.crowd() - b.crowd() })
 	return list
 }
 

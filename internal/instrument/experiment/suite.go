@@ -7,8 +7,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"vrdma/internal/order"
 )
 
 // The suites are documents, as a user's are.
@@ -89,6 +87,6 @@ func SuiteNames(all []*Experiment) (names []string) {
 			names = append(names, e.Spec.Suite)
 		}
 	}
-	order.SortFunc(names, strings.Compare)
+	slices.SortFunc(names, strings.Compare)
 	return names
 }

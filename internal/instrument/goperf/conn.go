@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"vrdma/verbs/stream"
+	"vrdma.dev/vrdma/verbs/stream"
 )
 
 // onConn is a test with a net.Conn.

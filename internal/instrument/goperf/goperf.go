@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/verbs"
 )
 
 // Config is one side of a measurement. Both sides have the same Test, Size and Count.

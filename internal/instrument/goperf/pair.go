@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 // As perftest has them by default.

@@ -12,7 +12,7 @@
 //	metric      lat_typical, lat_p99 (µs), bw_avg (MiB/s), msg_rate, cpu_client (% of a core), …
 //	source      where in the publication
 //
-// Called by internal/report.
+// Called by internal/instrument/report.
 package published
 
 import (

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // cases are the six of MIKELANGELO's D4.1, with what its text says of them, and what belongs beside them.

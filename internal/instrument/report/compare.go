@@ -5,7 +5,7 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // significant is the chance below which a difference is believed.

@@ -6,9 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/experiment"
-	"vrdma/internal/order"
-	"vrdma/internal/published"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/published"
 )
 
 // A Point is a cell with what its rounds gave.
@@ -77,7 +76,7 @@ func Gather(r *experiment.Results) ([]Figure, error) {
 			}
 		}
 	}
-	order.SortStableFunc(figures, func(a, b Figure) int {
+	slices.SortStableFunc(figures, func(a, b Figure) int {
 		return cmp.Compare(rank(a.Experiment.Spec.Suite), rank(b.Experiment.Spec.Suite))
 	})
 	return figures, nil
@@ -437,7 +436,7 @@ func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 		}, by)
 	}
 	for _, l := range f.Lines {
-		order.SortFunc(l.Points, func(a, b Point) int {
+		slices.SortFunc(l.Points, func(a, b Point) int {
 			return cmp.Or(cmp.Compare(a.Cell.Size, b.Cell.Size), cmp.Compare(a.Cell.Pairs, b.Cell.Pairs))
 		})
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // groups are the progress report's ten, with what it published: seconds of one transfer, and of four.

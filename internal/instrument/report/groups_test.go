@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // TestGroups: each of the ten groups has a value or a reason, and ratios are beside those that were published.

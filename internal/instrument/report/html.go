@@ -8,7 +8,7 @@ import (
 	"io"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 //go:embed style.css

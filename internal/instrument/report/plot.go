@@ -7,7 +7,7 @@ import (
 	"math"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // The size of a drawing, and where its axes are. It is narrow, so that its text can be read on a telephone.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // publications are what suites repeat: a heading, and a paragraph.

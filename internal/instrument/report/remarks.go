@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // Remarks say where a published method misleads, each by a pair of runs of ours that differ in nothing else.

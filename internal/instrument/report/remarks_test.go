@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // TestRemarks: each is made of two points that differ in one thing only.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/net/html"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 const document = `apiVersion: vrdma.io/v1
@@ -166,7 +166,7 @@ func TestZero(t *testing.T) {
 
 // checkedIn is the page of docs/report.
 func checkedIn(t *testing.T) string {
-	text, err := os.ReadFile("../../docs/report/report.html")
+	text, err := os.ReadFile("../../../docs/report/report.html")
 	if err != nil {
 		t.Fatal(err)
 	}

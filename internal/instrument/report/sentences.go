@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // better is by which factor a is better than b.

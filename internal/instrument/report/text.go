@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // Markdown writes the same for a terminal or a repository.

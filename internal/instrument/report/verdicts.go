@@ -6,8 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"vrdma/internal/experiment"
-	"vrdma/internal/order"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // verdicts say who wins by what factor: a sentence for each experiment and what it is compared with, and in it for each setting and way of
@@ -132,7 +131,7 @@ func missing(figures []Figure) (out []string) {
 			}
 		}
 	}
-	order.SortStableFunc(reasons, func(a, b cause) int { return counts[b] - counts[a] })
+	slices.SortStableFunc(reasons, func(a, b cause) int { return counts[b] - counts[a] })
 	const most = 4
 	for i, r := range reasons {
 		if i == most {

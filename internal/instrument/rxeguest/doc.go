@@ -9,6 +9,6 @@
 // through apt and is never installed. The guest's init runs one program, with the device
 // of a serial line as its argument: the agent that the tests talk to, or another.
 //
-// Who uses it: vrdma/test/guest and vrdma/internal/bench. It starts nothing but what makes
+// Who uses it: vrdma.dev/vrdma/test/guest and vrdma.dev/vrdma/internal/instrument/bench. It starts nothing but what makes
 // the image; whoever starts the machine ends it.
 package rxeguest

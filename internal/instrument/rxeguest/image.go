@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"vrdma/internal/cache"
+	"vrdma.dev/vrdma/internal/instrument/cache"
 )
 
 // Tools are what making and booting a guest needs.

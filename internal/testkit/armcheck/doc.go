@@ -4,19 +4,21 @@
 //
 //	program                                  daemon
 //	arm    fetch-and-or of a bit             write    the completion, then the producer's index
-//	poll   load the producer's index         look     load the arm word
-//	sleep  read the channel                  clear    fetch-and-and of the bits, if it matches
-//	                                         report   one event to the channel
+//	ask    load the indices and the notes;   look     load the arm word
+//	       if there is something: a command  note     the consumer's index, if it matches
+//	poll   load the producer's index         clear    fetch-and-and of the bits
+//	sleep  read the channel                  report   one event to the channel
 //
-// A wake-up is lost if everybody sleeps, no event is under way, and a queue holds a
-// completion that it is armed for. None is, because arm and poll, and write and look, have a
-// fence between them. Then either look sees the bit, or poll sees the index.
+// A program polls after it has armed, or before. A wake-up is lost if everybody sleeps, no event is
+// under way, and a queue holds a completion that it is armed for. None is, because arm and ask, and write
+// and look, have a fence between them. Then either look sees the bit, or ask sees the index, and the daemon
+// reports what it finds. An arm gives one event at most.
 //
 // The search (machine_test.go) knows three kinds of memory: sequentially consistent; with a
 // store buffer for each thread (x86), where a missing fence shows; and with store buffers in
 // which stores to different words pass each other, where a missing release shows. Loads are
-// always made in order. The provider's lock, which is a fence on x86, is none here: a program
-// may poll without it.
+// always made in order. The lock around a poll, the provider's or the program's own, makes the
+// consumer index visible to the next thread that polls. It is a fence on x86; here it orders nothing else.
 //
 // The threads (protocol_test.go): one to three that arm, poll and sleep, on one or two queues
 // of one channel, for all completions, for solicited ones or in turn; the daemon, which makes
@@ -30,6 +32,6 @@
 // races, or as many as -races or VRDMA_RACES says. A fault is told as the order of steps that
 // leads to it.
 //
-// It imports nothing of ours, and nothing imports it. What the code does is in internal/nic and
+// It imports nothing of ours, and nothing imports it. What the code does is in internal/device/nic and
 // shim/protocol.h; the same races with real programs are TestWakeups in test.
 package armcheck

@@ -13,17 +13,21 @@ const (
 	maxEvents  = 8 // in the channel
 	maxSlots   = 8 // completions of one ring
 	maxCQs     = 2 // on the channel
-	registers  = 3 // of a thread
+	registers  = 4 // of a thread
 	rings      = 2 // of a queue: before and after it is resized
-	ringWords  = maxSlots + 1
-	toldWord   = maxCQs * (1 + rings*ringWords) // not 0: arms have to be commands
+	ringWords  = maxSlots + 2
+	lineWords  = 3                                      // arm word, woken, urgent
+	toldWord   = maxCQs * (lineWords + rings*ringWords) // not 0: arms have to be commands
 	maxWords   = toldWord + 1
 )
 
-// Every shared word has an address. A queue has an arm word, and rings.
-func armWord(q int8) int8            { return q * (1 + rings*ringWords) }
-func producerWord(q, ring int8) int8 { return armWord(q) + 1 + ring*ringWords }
-func slotWord(q, ring, i int8) int8  { return producerWord(q, ring) + 1 + i }
+// Every shared word has an address. A queue has a line that begins with the arm word, and rings.
+func armWord(q int8) int8            { return q * (lineWords + rings*ringWords) }
+func wokenWord(q int8) int8          { return armWord(q) + 1 }
+func urgentWord(q int8) int8         { return armWord(q) + 2 }
+func producerWord(q, ring int8) int8 { return armWord(q) + lineWords + ring*ringWords }
+func consumerWord(q, ring int8) int8 { return producerWord(q, ring) + 1 }
+func slotWord(q, ring, i int8) int8  { return consumerWord(q, ring) + 1 + i }
 
 // A memory model says which stores a processor may hold back.
 type memoryModel int
@@ -54,7 +58,7 @@ type thread struct {
 type queue struct {
 	polling  bool // the provider's lock
 	ring     int8 // where the program polls
-	consumer int8
+	consumer int8 // the program's own; others see the word later
 	daemons  int8 // ring that the daemon fills
 	producer int8 // the daemon's own count
 	dead     bool // destroyed: the bit that lets the shim arm it is off
@@ -138,6 +142,23 @@ func (x *processor) store(a, v int8, release bool) bool {
 // fenced is whether all that the thread stored is in memory: a fence, and a locked
 // instruction, wait for it.
 func (x *processor) fenced() bool { return x.held == 0 }
+
+// heldElsewhere is whether another thread's store to a word is not in memory yet. A lock that was
+// released after that store cannot be taken before the store is visible.
+func (x *processor) heldElsewhere(a int8) bool {
+	for i := range x.threads {
+		t := &x.threads[i]
+		if t == x.thread {
+			continue
+		}
+		for _, s := range t.buffer[:t.held] {
+			if s.address == a {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 func (x *processor) breaks(format string, args ...any) {
 	x.broken = true

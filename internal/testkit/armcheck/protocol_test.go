@@ -18,6 +18,9 @@ const (
 	failed
 )
 
+// none is in woken and urgent words: nothing is noted.
+const none int8 = -1
+
 // matches is whether a completion is one that an arm asks for.
 func matches(arm, completion int8) bool {
 	return arm&all != 0 || arm&solicited != 0 && completion != plain
@@ -46,7 +49,15 @@ const (
 	clearsApart      // the daemon clears the bits by a store, after it looked
 	clearsLast       // the daemon clears the bits after it has sent the event
 	neverClears      // the daemon leaves the word as it is
-	pollsFirst       // the program polls, then arms, then sleeps
+	neverLooks       // the shim does not look at the ring when it has armed
+	looksTooSoon     // the shim looks at the ring before it sets the bit
+	lookArms         // the daemon arms again when it is to look
+	lookIgnoresArm   // the daemon sends an event when it is to look, armed or not
+	wokenAlways      // the daemon notes the consumer's index if nothing is left to poll, too
+	urgentLast       // the daemon notes a solicited completion after it has published it
+	resizeKeeps      // the notes are not moved with the ring
+	resizeForgets    // the note of a solicited completion is gone with the ring
+	looksForItself   // the shim looks for what it was asked for, not for what the queue is armed for
 	armInRing        // the word is a part of the ring, and is not moved with it
 	producerUnfenced // the producer's index may be seen before the completion (pso)
 	createKeepsWord  // a new queue of the same handle begins with the old word
@@ -65,6 +76,7 @@ type setup struct {
 	destroy     bool // queue 0, afterwards; and another is made with its handle
 	trace       bool // somebody begins to trace the session, and ends
 	lateAck     bool // waiters acknowledge an event after they have polled
+	pollFirst   bool // waiters poll, arm, and sleep without another poll
 	wrong       mutation
 }
 
@@ -73,6 +85,7 @@ func (c *setup) system(m memoryModel) *system {
 	y := &system{model: m, final: c.final}
 	for q := range c.cqs {
 		y.start.mem[c.armWordIn(q, 0)] = ready
+		y.start.mem[wokenWord(q)], y.start.mem[urgentWord(q)] = none, none
 	}
 	for i := range c.waiters {
 		y.programs = append(y.programs, c.waiter(i))
@@ -126,12 +139,12 @@ func (c *setup) sure(kind int8) bool {
 
 // ---- the program ----
 
-// waiter is the loop that every program has: arm, poll until there is nothing, sleep.
+// waiter is the loop that every program has: arm, poll until there is nothing, sleep; or poll, arm, sleep.
 func (c *setup) waiter(i int) *program {
 	p := &program{name: fmt.Sprintf("waiter %d", i), sleep: map[uint8]bool{}}
 	kinds := c.waiters[i]
 	round := func(q func(*processor) int8) {
-		if c.wrong == pollsFirst {
+		if c.pollFirst {
 			c.poll(p, q)
 			c.arm(p, i, kinds, q)
 		} else {
@@ -173,7 +186,7 @@ func (c *setup) waiter(i int) *program {
 // arm appends the shim's part: ibv_req_notify_cq. Register 1 says which of kinds is wanted
 // next, register 2 is the word as it was loaded.
 func (c *setup) arm(p *program, waiter int, kinds []int8, queue func(*processor) int8) {
-	var command, done label
+	var command, look, done label
 	wanted := func(x *processor) int8 { return kinds[x.reg[1]] }
 	word := func(x *processor) int8 { return c.armWordIn(queue(x), x.queues[queue(x)].ring) }
 	noted := func(x *processor) {
@@ -181,6 +194,11 @@ func (c *setup) arm(p *program, waiter int, kinds []int8, queue func(*processor)
 		u.armed, u.arms = u.armed|wanted(x), u.arms+1
 		x.reg[1] = (x.reg[1] + 1) % int8(len(kinds))
 		x.reg[2] = 0
+	}
+	if c.wrong == looksTooSoon {
+		var looked label
+		c.look(p, kinds, queue, &looked, &done)
+		p.here(&looked)
 	}
 	if c.wrong != byCommand && c.wrong != commandLowers && (c.wrong != oneByCommand || waiter < len(c.waiters)-1) {
 		if c.trace {
@@ -198,7 +216,7 @@ func (c *setup) arm(p *program, waiter int, kinds []int8, queue func(*processor)
 			}
 			if c.wrong == skipsWhenArmed && was&wanted(x) != 0 {
 				noted(x)
-				return x.jump(&done)
+				return x.jump(&look)
 			}
 			x.reg[2] = was
 			return true
@@ -217,7 +235,7 @@ func (c *setup) arm(p *program, waiter int, kinds []int8, queue func(*processor)
 				return true
 			})
 			p.do("arm: fence", func(x *processor) bool {
-				return (c.wrong == shimNoFence || x.fenced()) && x.jump(&done)
+				return (c.wrong == shimNoFence || x.fenced()) && x.jump(&look)
 			})
 		default:
 			p.do("arm: fetch and or", func(x *processor) bool {
@@ -231,7 +249,10 @@ func (c *setup) arm(p *program, waiter int, kinds []int8, queue func(*processor)
 					return x.jump(&command)
 				}
 				noted(x)
-				return x.jump(&done)
+				if c.wrong != looksForItself && was&all != 0 {
+					x.reg[3] = 1
+				}
+				return x.jump(&look)
 			})
 		}
 	}
@@ -245,9 +266,115 @@ func (c *setup) arm(p *program, waiter int, kinds []int8, queue func(*processor)
 		default:
 			x.mem[word(x)] |= wanted(x)
 			noted(x)
+			c.announce(x, queue(x))
 		}
 	})
+	p.do("arm: done", func(x *processor) bool { return x.jump(&done) })
+	p.here(&look)
+	if c.wrong != looksTooSoon && c.wrong != neverLooks {
+		c.look(p, kinds, queue, nil, &done)
+	}
 	p.here(&done)
+}
+
+// look appends what the shim does behind the bit: it reads the indices and the notes, and if there
+// is a completion that no event announced, the daemon is to look. Register 2 is the
+// ring, and 2 more if the queue was armed for all before; register 3 is the two indices. The shim that looks too soon goes on with the arm at otherwise.
+func (c *setup) look(p *program, kinds []int8, queue func(*processor) int8, otherwise, done *label) {
+	var command label
+	const base = maxSlots + 1
+	asked := func(x *processor) int8 { // noted has gone on to the next of them
+		if c.wrong == looksTooSoon {
+			return kinds[x.reg[1]]
+		}
+		return kinds[(x.reg[1]+int8(len(kinds))-1)%int8(len(kinds))]
+	}
+	quiet := func(x *processor) bool {
+		x.reg[2], x.reg[3] = 0, 0
+		if otherwise != nil {
+			return x.jump(otherwise)
+		}
+		return x.jump(done)
+	}
+	p.do("look: where is the ring?", func(x *processor) bool {
+		x.reg[2] = x.queues[queue(x)].daemons + 2*x.reg[3]
+		return true
+	})
+	ring := func(x *processor) int8 { return x.reg[2] % 2 }
+	p.do("look: load the producer's index", func(x *processor) bool {
+		x.reg[3] = x.load(producerWord(queue(x), ring(x))) * base
+		return true
+	})
+	p.do("look: load the consumer's index", func(x *processor) bool {
+		x.reg[3] += x.load(consumerWord(queue(x), ring(x)))
+		return true
+	})
+	p.do("look: load where the program was woken", func(x *processor) bool {
+		consumer := x.reg[3] % base
+		if x.reg[3]/base == consumer || x.load(wokenWord(queue(x))) == consumer {
+			if x.queues[queue(x)].daemons == ring(x) {
+				return quiet(x)
+			}
+			return x.jump(&command)
+		}
+		return true
+	})
+	p.do("look: load where the latest solicited one is", func(x *processor) bool {
+		if asked(x)&all == 0 && x.reg[2] < 2 && x.load(urgentWord(queue(x))) <= x.reg[3]%base && x.queues[queue(x)].daemons == ring(x) {
+			return quiet(x)
+		}
+		return true
+	})
+	p.here(&command)
+	c.command(p, "look: the daemon looks", func(x *processor) {
+		x.reg[2], x.reg[3] = 0, 0
+		q := queue(x)
+		switch {
+		case x.queues[q].dead: // an error: there is no such queue
+		case c.wrong == lookArms:
+			x.mem[armWord(q)] |= asked(x)
+			c.announce(x, q)
+		default:
+			c.announce(x, q)
+		}
+	})
+	if otherwise != nil {
+		p.do("look: arm", func(x *processor) bool { return x.jump(otherwise) })
+	}
+}
+
+// announce is the daemon's look at a queue: if it is armed for a completion that was not polled, and
+// there was no event since the last poll, it clears the bits and sends one.
+func (c *setup) announce(x *processor, q int8) {
+	u := &x.queues[q]
+	consumer := x.mem[consumerWord(q, u.daemons)]
+	word := c.armWordIn(q, u.daemons)
+	kind := plain
+	if x.mem[urgentWord(q)] > consumer {
+		kind = urgent
+	}
+	if consumer == u.producer || x.mem[wokenWord(q)] == consumer || c.wrong != lookIgnoresArm && !matches(x.mem[word], kind) {
+		return
+	}
+	x.mem[word] &^= armBits
+	u.armed = 0
+	x.mem[wokenWord(q)] = consumer
+	c.send(x, q)
+}
+
+// send writes an event to the channel.
+func (c *setup) send(x *processor, q int8) {
+	u := &x.queues[q]
+	if x.waiting == maxEvents {
+		x.breaks("more events than arms")
+		return
+	}
+	x.channel[x.waiting] = q
+	x.waiting++
+	u.events++
+	if u.events > u.arms {
+		x.breaks("queue %d was armed %d times and reported %d times", q, u.arms, u.events)
+	}
 }
 
 // armWordIn is where a queue's arm word is. In a wrong protocol it is in the ring, in place
@@ -259,15 +386,15 @@ func (c *setup) armWordIn(q, ring int8) int8 {
 	return armWord(q)
 }
 
-// poll appends ibv_poll_cq until it finds nothing. Its lock is no fence here: a program may
-// poll without.
+// poll appends ibv_poll_cq until it finds nothing. Its lock orders the threads that poll: the next
+// holder sees the consumer index that the last holder stored. It is no fence for anything else.
 func (c *setup) poll(p *program, queue func(*processor) int8) {
 	var again, empty label
 	p.here(&again)
 	p.do("poll: load the producer's index", func(x *processor) bool {
 		q := queue(x)
 		u := &x.queues[q]
-		if u.polling {
+		if u.polling || x.heldElsewhere(consumerWord(q, u.ring)) {
 			return false
 		}
 		if x.load(producerWord(q, u.ring)) == u.consumer {
@@ -279,6 +406,9 @@ func (c *setup) poll(p *program, queue func(*processor) int8) {
 	p.do("poll: take the completion", func(x *processor) bool {
 		q := queue(x)
 		u := &x.queues[q]
+		if !x.store(consumerWord(q, u.ring), u.consumer+1, true) {
+			return false
+		}
 		if x.load(slotWord(q, u.ring, u.consumer)) == 0 {
 			x.breaks("the program polled a completion that is not written")
 		}
@@ -294,7 +424,7 @@ func (c *setup) resizer() *program {
 	p := &program{name: "resizer"}
 	p.do("resize: lock the queue", func(x *processor) bool {
 		u := &x.queues[0]
-		if u.polling {
+		if u.polling || x.heldElsewhere(consumerWord(0, u.ring)) {
 			return false
 		}
 		u.polling = true
@@ -307,6 +437,14 @@ func (c *setup) resizer() *program {
 			x.mem[slotWord(0, 1, i)] = x.mem[slotWord(0, 0, u.consumer+i)]
 		}
 		x.mem[producerWord(0, 1)] = held
+		if c.wrong != resizeKeeps {
+			x.mem[wokenWord(0)] = none
+			if x.mem[urgentWord(0)] > u.consumer && c.wrong != resizeForgets {
+				x.mem[urgentWord(0)] -= u.consumer
+			} else {
+				x.mem[urgentWord(0)] = none
+			}
+		}
 		u.daemons, u.producer = 1, held
 		x.mem[c.armWordIn(0, 1)] |= ready
 	})
@@ -360,6 +498,7 @@ func (c *setup) destroyer() *program {
 			x.mem[armWord(0)] = 0
 		}
 		x.mem[armWord(0)] |= ready
+		x.mem[wokenWord(0)], x.mem[urgentWord(0)] = none, none
 		*u = queue{}
 	})
 	c.command(p, "create: is it armed?", func(x *processor) {
@@ -442,6 +581,19 @@ func (c *setup) push(p *program, m made) {
 		u := &x.queues[q]
 		return x.store(slotWord(q, u.daemons, u.producer), m.kind, false)
 	})
+	urge := func() {
+		p.do("note that it is solicited", func(x *processor) bool {
+			u := &x.queues[q]
+			at := u.producer + 1
+			if c.wrong == urgentLast {
+				at = u.producer
+			}
+			return x.store(urgentWord(q), at, true)
+		})
+	}
+	if m.kind != plain && c.wrong != urgentLast {
+		urge()
+	}
 	p.do("publish it", func(x *processor) bool {
 		u := &x.queues[q]
 		if !x.store(producerWord(q, u.daemons), u.producer+1, c.wrong != producerUnfenced) {
@@ -456,12 +608,33 @@ func (c *setup) push(p *program, m made) {
 	if c.wrong != looksFirst {
 		p.do("look at the arm word", look)
 	}
-	p.do("clear it, if the completion matches", func(x *processor) bool {
+	if m.kind != plain && c.wrong == urgentLast {
+		urge()
+	}
+	p.do("does the completion match?", func(x *processor) bool {
 		if !matches(x.reg[0], m.kind) {
 			x.made++
 			x.reg[0] = 0
 			return x.jump(&quiet)
 		}
+		return true
+	})
+	p.do("load the consumer's index", func(x *processor) bool {
+		u := &x.queues[q]
+		x.reg[1] = x.load(consumerWord(q, u.daemons))
+		if x.reg[1] == u.producer && c.wrong != wokenAlways {
+			x.reg[1] = none
+		}
+		return true
+	})
+	p.do("note it", func(x *processor) bool {
+		if !x.store(wokenWord(q), x.reg[1], true) {
+			return false
+		}
+		x.reg[1] = 0
+		return true
+	})
+	p.do("clear it", func(x *processor) bool {
 		a := c.armWordIn(q, x.queues[q].daemons)
 		switch c.wrong {
 		case neverClears, clearsLast:
@@ -478,17 +651,7 @@ func (c *setup) push(p *program, m made) {
 		return true
 	})
 	p.do("send the event", func(x *processor) bool {
-		u := &x.queues[q]
-		if x.waiting == maxEvents {
-			x.breaks("more events than arms")
-			return true
-		}
-		x.channel[x.waiting] = q
-		x.waiting++
-		u.events++
-		if u.events > u.arms {
-			x.breaks("queue %d was armed %d times and reported %d times", q, u.arms, u.events)
-		}
+		c.send(x, q)
 		x.made++
 		x.reg[0] = 0
 		return true

@@ -24,7 +24,7 @@ const schedules = 200
 // randomSetup is larger than what can be explored: up to three threads, eight completions.
 func randomSetup(r *rand.Rand) (c setup, m memoryModel) {
 	c = setup{
-		cqs: 1 + int8(r.IntN(maxCQs)), batch: r.IntN(2) == 0, resize: r.IntN(3) == 0, trace: r.IntN(4) == 0, lateAck: r.IntN(2) == 0,
+		cqs: 1 + int8(r.IntN(maxCQs)), batch: r.IntN(2) == 0, resize: r.IntN(3) == 0, trace: r.IntN(4) == 0, lateAck: r.IntN(2) == 0, pollFirst: r.IntN(2) == 0,
 		wrong: []mutation{correct, correct, skipsWhenArmed, byCommand, oneByCommand}[r.IntN(5)],
 	}
 	if !c.resize && r.IntN(4) == 0 {
@@ -153,7 +153,7 @@ func TestSimulatedRaces(t *testing.T) {
 				seed := first + next.Add(1)
 				arms, fault := one(seed, nil)
 				if fault != "" {
-					t.Errorf("%s\nTo see it: go test ./internal/armcheck -run TestSimulatedRaces -seed %d", fault, seed)
+					t.Errorf("%s\nTo see it: go test ./internal/testkit/armcheck -run TestSimulatedRaces -seed %d", fault, seed)
 				}
 				done.Add(arms)
 			}
@@ -181,7 +181,7 @@ func repeat(t *testing.T, seed uint64) {
 
 // The simulation finds what the search finds.
 func TestSimulationFinds(t *testing.T) {
-	for _, wrong := range []mutation{looksFirst, noFence, shimNoFence, storesPlainly, orNotAtomic, clearsApart, clearsLast, neverClears, pollsFirst, commandLowers} {
+	for _, wrong := range []mutation{looksFirst, noFence, shimNoFence, storesPlainly, orNotAtomic, clearsApart, clearsLast, neverClears, commandLowers} {
 		x := new(processor)
 		r := rand.New(rand.NewPCG(1, uint64(wrong)))
 		c := setup{cqs: 1, waiters: [][]int8{forAll, inTurn}, wrong: wrong}

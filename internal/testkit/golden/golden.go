@@ -1,7 +1,7 @@
 // Package golden reads captures for tests: those of the kernel's rxe, which are in
-// internal/wire/testdata/golden, and those that tests make.
+// internal/net/wire/testdata/golden, and those that tests make.
 //
-//	file ── internal/pcap ──▶ frames ── Parse ──▶ Packet: addresses, ports, identification, data
+//	file ── internal/net/pcap ──▶ frames ── Parse ──▶ Packet: addresses, ports, identification, data
 //
 // It takes off Ethernet, IP and UDP and nothing more: what is inside is RoCEv2, which is for
 // those who are under test. For the same reason it does not use package wire's headers.
@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/pcap"
+	"vrdma.dev/vrdma/internal/net/pcap"
 )
 
 // port is RoCEv2's.
@@ -45,7 +45,7 @@ func Path(name string) string {
 	if !ok {
 		panic("golden: the binary has no file names; build without -trimpath")
 	}
-	return filepath.Join(filepath.Dir(file), "..", "wire", "testdata", "golden", name)
+	return filepath.Join(filepath.Dir(file), "..", "..", "net", "wire", "testdata", "golden", name)
 }
 
 // Files are all golden captures.

@@ -1,4 +1,4 @@
-package house
+package imports
 
 import (
 	"fmt"
@@ -16,29 +16,42 @@ import (
 )
 
 const (
-	module   = "vrdma"
-	document = "docs/architecture.md"
-	heading  = "## The house"
+	document = "docs/explanation/architecture.md"
+	heading  = "## Packages"
 )
 
-// A rule is what one room may import.
+// A rule is what one package, or one tree of packages, may import.
 type rule struct {
-	room     string // a directory; with / at its end, also those below
+	dir      string // with / at its end, also the directories below
 	anything bool
-	allowed  []string // directories
+	allowed  []string // the last parts of directories in internal, or ../../DIRECTORY
 }
 
 // covers reports whether the rule is about the package in dir.
 func (r rule) covers(dir string) bool {
-	if tree, found := strings.CutSuffix(r.room, "/"); found {
-		return dir == tree || strings.HasPrefix(dir, r.room)
+	if tree, found := strings.CutSuffix(r.dir, "/"); found {
+		return dir == tree || strings.HasPrefix(dir, r.dir)
 	}
-	return dir == r.room
+	return dir == r.dir
 }
 
-// parseTable reads the table of rooms: `room`, `room` | what | may import. Rooms after
-// the first of a line lie beside it. What may be imported is "anything", or "std" and
-// "libc" (nothing of ours), or rooms by their last name, which lie in internal.
+// resolve finds the directory of a package that a rule names by the last part of its path below internal. Without one it returns
+// internal/NAME.
+func resolve(name string, packages map[string][]string) string {
+	dir := path.Join("internal", name)
+	if _, found := packages[dir]; found {
+		return dir
+	}
+	for p := range packages {
+		if strings.HasPrefix(p, "internal/") && strings.HasSuffix(p, "/"+name) {
+			return p
+		}
+	}
+	return dir
+}
+
+// parseTable reads the table of packages: `package`, `package` | contents | may import. Packages after the first of a line are
+// siblings of it. The last cell is "anything", or "std" and "libc" (nothing of this module), or packages by the last part of their path.
 func parseTable(text string) ([]rule, error) {
 	_, section, found := strings.Cut(text, heading+"\n")
 	if !found {
@@ -52,7 +65,7 @@ func parseTable(text string) ([]rule, error) {
 			continue
 		}
 		if len(cells) != 3 {
-			return nil, fmt.Errorf("%s: the line %q has %d cells, want room, what lives there, may import", document, strings.TrimSpace(line), len(cells))
+			return nil, fmt.Errorf("%s: the line %q has %d cells, want package, contents, may import", document, strings.TrimSpace(line), len(cells))
 		}
 		var r rule
 		for name := range strings.SplitSeq(cells[2], ",") {
@@ -61,9 +74,9 @@ func parseTable(text string) ([]rule, error) {
 				r.anything = true
 			case "std", "libc":
 			case "":
-				return nil, fmt.Errorf("%s: the line %q does not say what may be imported: write std if nothing of ours", document, strings.TrimSpace(line))
+				return nil, fmt.Errorf("%s: the line %q does not say what may be imported: write std if nothing of this module", document, strings.TrimSpace(line))
 			default:
-				r.allowed = append(r.allowed, path.Join("internal", name))
+				r.allowed = append(r.allowed, name)
 			}
 		}
 		first := ""
@@ -74,7 +87,7 @@ func parseTable(text string) ([]rule, error) {
 			} else {
 				name = path.Join(path.Dir(first), name)
 			}
-			r.room = name
+			r.dir = name
 			rules = append(rules, r)
 		}
 	}
@@ -91,37 +104,49 @@ func check(rules []rule, packages map[string][]string) (complaints []string) {
 	for _, r := range rules {
 		here := func(dir string) bool { return r.covers(dir) }
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(packages)), here) {
-			complain("%s has a row for %s, where there is no Go package: delete the row, or correct its name", document, r.room)
+			complain("%s has a row for %s, where there is no Go package: delete the row, or correct its name", document, r.dir)
 		}
 		for _, a := range r.allowed {
-			if _, found := packages[a]; !found {
-				complain("%s lets %s import %s, which does not exist: correct the row", document, r.room, path.Base(a))
+			if _, found := packages[resolve(a, packages)]; !found {
+				complain("%s lets %s import %s, which does not exist: correct the row", document, r.dir, a)
 			}
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(packages)) {
 		i := slices.IndexFunc(rules, func(r rule) bool { return r.covers(dir) })
 		if i < 0 {
-			complain("%s is not in the table of %s (%q): add a row that says what lives there and what it may import", dir, document, heading)
+			complain("%s is not in the table of %s (%q): add a row with its contents and what it may import", dir, document, heading)
 			continue
 		}
 		for _, imported := range packages[dir] {
 			r := rules[i]
-			within := strings.HasSuffix(r.room, "/") && r.covers(imported) // a room of several packages
-			if !r.anything && !within && !slices.Contains(r.allowed, imported) {
-				complain("%s imports %s, which the table of %s (%q) does not allow: do without the import, or change the row of %s and say in the commit why the room needs it",
-					dir, imported, document, heading, r.room)
+			within := strings.HasSuffix(r.dir, "/") && r.covers(imported) // a tree of packages
+			allowed := slices.ContainsFunc(r.allowed, func(a string) bool { return resolve(a, packages) == imported })
+			if !r.anything && !within && !allowed {
+				complain("%s imports %s, which the table of %s (%q) does not allow: do without the import, or change the row of %s and say in the commit why the package needs it",
+					dir, imported, document, heading, r.dir)
 			}
 		}
 	}
 	return complaints
 }
 
+// modulePath is the path of the module whose root directory this is.
+func modulePath(root string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	line, _, _ := strings.Cut(string(text), "\n")
+	return strings.TrimPrefix(line, "module "), err
+}
+
 // modulePackages are the directories with Go files below root, and what of the module
 // their files import, tests left out.
 func modulePackages(root string) (map[string][]string, error) {
 	packages := map[string][]string{}
-	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+	module, err := modulePath(root)
+	if err != nil {
+		return nil, err
+	}
+	err = filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -161,9 +186,9 @@ func modulePackages(root string) (map[string][]string, error) {
 	return packages, err
 }
 
-// The table of rooms says what every package may import, and every package keeps to it.
+// Every package imports only what the table of packages allows.
 func TestImports(t *testing.T) {
-	const root = "../.."
+	const root = "../../.."
 	text, err := os.ReadFile(filepath.Join(root, document))
 	if err != nil {
 		t.Fatal(err)
@@ -184,11 +209,11 @@ func TestImports(t *testing.T) {
 	}
 }
 
-const table = "# A\n\n## The house\n\n| room | what | may import |\n|---|---|---|\n" +
+const table = "# A\n\n## Packages\n\n| package | contents | may import |\n|---|---|---|\n" +
 	"| `cmd/x` | the command | anything |\n" +
 	"| `internal/a` | a | std |\n" +
 	"| `internal/b`, `c` | b and c | a |\n" +
-	"| `test/` | tests | anything |\n\n## After\n\n| `no/room` | | |\n"
+	"| `test/` | tests | anything |\n\n## After\n\n| `no/package` | | |\n"
 
 func TestCheck(t *testing.T) {
 	good := func() map[string][]string {
@@ -201,12 +226,12 @@ func TestCheck(t *testing.T) {
 	}{
 		{"as it should be", func(map[string][]string) {}, ""},
 		{"a wrong import", func(p map[string][]string) { p["internal/a"] = []string{"internal/b"} }, "internal/a imports internal/b"},
-		{"beside another room of the line", func(p map[string][]string) { p["internal/c"] = []string{"internal/b"} }, "internal/c imports internal/b"},
+		{"a sibling on the same line", func(p map[string][]string) { p["internal/c"] = []string{"internal/b"} }, "internal/c imports internal/b"},
 		{"of tests", func(p map[string][]string) { p["internal/b"] = []string{"test/deep"} }, "internal/b imports test/deep"},
-		{"a new room", func(p map[string][]string) { p["internal/d"] = nil }, "internal/d is not in the table"},
-		{"below a room", func(p map[string][]string) { p["internal/a/e"] = nil }, "internal/a/e is not in the table"},
-		{"a room that is gone", func(p map[string][]string) { delete(p, "internal/c") }, "a row for internal/c"},
-		{"an allowed room that is gone", func(p map[string][]string) { delete(p, "internal/a") }, "lets internal/b import a"},
+		{"a new package", func(p map[string][]string) { p["internal/d"] = nil }, "internal/d is not in the table"},
+		{"below a package", func(p map[string][]string) { p["internal/a/e"] = nil }, "internal/a/e is not in the table"},
+		{"a package that is gone", func(p map[string][]string) { delete(p, "internal/c") }, "a row for internal/c"},
+		{"an allowed package that is gone", func(p map[string][]string) { delete(p, "internal/a") }, "lets internal/b import a"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -227,7 +252,7 @@ func TestCheck(t *testing.T) {
 func TestParseTable(t *testing.T) {
 	for name, text := range map[string]string{
 		"no section":   "# A\n",
-		"no table":     "## The house\n\nNothing.\n",
+		"no table":     "## Packages\n\nNothing.\n",
 		"a cell less":  strings.Replace(table, "| a | std |", "| std |", 1),
 		"an empty one": strings.Replace(table, "| std |", "| |", 1),
 	} {

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 // packet is one packet of a capture.

@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // host is the NIC behind the queue pair that takes part in a conversation. What an
@@ -37,7 +37,7 @@ type host struct {
 	dgid     ib.GID          // where the datagram being sent goes
 
 	out [][]byte // packets sent, oldest first
-	cut link.Cutter
+	cut roce.Cutter
 	buf []byte
 }
 
@@ -171,7 +171,7 @@ func (h *host) Send(b *transport.Burst) {
 		h.t.Fatal(err)
 	}
 	for {
-		n, segment, err := h.cut.Next(h.buf, link.MaxSegments)
+		n, segment, err := h.cut.Next(h.buf, roce.MaxSegments)
 		if err != nil {
 			h.t.Fatal(err)
 		}

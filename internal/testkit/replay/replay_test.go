@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 // What may differ from rxe's packets: the UDP source port and the IP identification, which
@@ -88,7 +88,7 @@ type session struct {
 func newSession(t *testing.T, c *conversation) *session {
 	s := &session{c: c, now: 1, requests: map[uint32]*packet{}, incoming: map[uint32]*packet{}}
 	s.host = &host{
-		t: t, notReady: map[uint32]int{}, refused: map[uint32]bool{}, mem: map[uint64]byte{}, buf: make([]byte, link.MaxMessage),
+		t: t, notReady: map[uint32]int{}, refused: map[uint32]bool{}, mem: map[uint64]byte{}, buf: make([]byte, roce.MaxMessage),
 		sgid: ib.GIDOf(c.x.addr),
 	}
 	s.host.env = transport.NewEnv(s.host, s.host, &s.host.sc)
@@ -188,7 +188,7 @@ func (s *session) play() {
 func (s *session) feed(i int) {
 	p := &s.c.packets[i]
 	s.remember(i)
-	var j link.Joiner
+	var j roce.Joiner
 	if !j.Begin(p.Packet, ib.GIDOf(p.src.Addr()), ib.GIDOf(p.dst.Addr())) {
 		s.t.Fatalf("%v is no message's", p.Packet)
 	}

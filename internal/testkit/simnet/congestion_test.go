@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // TestSharing has two senders, one of which comes later, send into one slow line that

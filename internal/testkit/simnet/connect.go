@@ -1,8 +1,8 @@
 package simnet
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Defaults for a connected pair: what perftest and most applications ask for.

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 var (

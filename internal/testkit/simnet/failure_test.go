@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // spoil posts a request that must fail and returns the status that it must get.

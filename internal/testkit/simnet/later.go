@@ -1,8 +1,8 @@
 package simnet
 
 import (
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 // Memory that is not at hand. With Config.Later a host answers transport.Later now and

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Layout of a node's memory in a conversation. Each direction has a target, which the

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // TestRecognisedInTheMiddle: in the middle of a lossy stream one side, the other, both or

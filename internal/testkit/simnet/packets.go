@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"net/netip"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // With Config.Packets bursts travel as the link would send them: cut into RoCEv2 packets,
@@ -20,8 +20,8 @@ const ownIDs = 128
 
 // translator turns bursts into packets and back.
 type translator struct {
-	cut  link.Cutter
-	join link.Joiner
+	cut  roce.Cutter
+	join roce.Joiner
 	flow wire.Flow
 	buf  []byte
 }
@@ -36,7 +36,7 @@ type datagram struct {
 func (n *Net) launchPackets(to *Endpoint, b *transport.Burst) {
 	t := &n.translator
 	if t.buf == nil {
-		t.buf = make([]byte, link.MaxMessage)
+		t.buf = make([]byte, roce.MaxMessage)
 	}
 	src := netip.AddrPortFrom(b.SGID.Addr(), 0xc000+uint16(b.Src&0x3fff))
 	dst := netip.AddrPortFrom(b.DGID.Addr(), wire.Port)
@@ -50,7 +50,7 @@ func (n *Net) launchPackets(to *Endpoint, b *transport.Burst) {
 		panic(fmt.Sprintf("burst %+v: %v", b, err))
 	}
 	for {
-		size, segment, err := t.cut.Next(t.buf, link.MaxSegments)
+		size, segment, err := t.cut.Next(t.buf, roce.MaxSegments)
 		if err != nil {
 			panic(fmt.Sprintf("burst %+v: %v", b, err))
 		}

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 const slot = 4 << 10 // of a message at sender and receiver

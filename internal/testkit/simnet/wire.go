@@ -1,7 +1,7 @@
 package simnet
 
 import (
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Wire is the last stretch of the way to a node: a queue in front of a line of limited

@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/engine"
-	"vrdma/internal/frontdoor"
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/rdmacm"
-	"vrdma/internal/routes"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/routes"
 )
 
 // Start starts a daemon that ends with the test, and returns its socket.
@@ -35,13 +35,13 @@ func Run(t testing.TB) (socket string, stop func()) {
 		Name: "rxe0", NodeGUID: 0x0200_00ff_fe00_0001,
 		GIDs: []nic.GIDEntry{{GID: ib.GIDOf(netip.MustParseAddr("127.0.0.1")), NetDev: "lo"}, {GID: ib.GIDOf(netip.MustParseAddr("::1")), NetDev: "lo"}},
 	})
-	nics := vnic.NewTable()
-	var s *frontdoor.Server
+	nics := registry.NewTable()
+	var s *server.Server
 	e, err := engine.New(engine.Options{Resolver: nics, Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &vnic.NIC{Name: vnic.Default, Network: vnic.HostNetwork, Device: n, Manager: rdmacm.New(n, e.MADs(n)), Routes: routes.Kernel{}}
+	v := &registry.NIC{Name: registry.Default, Network: registry.HostNetwork, Device: n, Manager: rdmacm.New(n, e.MADs(n)), Routes: routes.Kernel{}}
 	if err := nics.Add(v); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func Run(t testing.TB) (socket string, stop func()) {
 		t.Fatal(err)
 	}
 	e.Start()
-	s, err = frontdoor.Listen(frontdoor.Config{Doors: []frontdoor.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test"})
+	s, err = server.Listen(server.Config{Doors: []server.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test"})
 	if err != nil {
 		e.Stop()
 		t.Fatal(err)

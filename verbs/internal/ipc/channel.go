@@ -1,4 +1,4 @@
-package door
+package ipc
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // A Channel is an open rdma_cm device: commands, and events that come.

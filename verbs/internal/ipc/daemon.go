@@ -1,4 +1,4 @@
-package door
+package ipc
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // ErrGone: the daemon has ended.
@@ -325,7 +325,7 @@ func (d *Daemon) Extents(start, length uint64, ours, writable bool) []protocol.E
 		e.Prot |= protocol.ProtWrite
 	}
 	if ours {
-		e.Kind = protocol.ExtentShared
+		e.Kind = protocol.ExtentOwn
 	}
 	return []protocol.Extent{e}
 }

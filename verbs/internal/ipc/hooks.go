@@ -1,6 +1,6 @@
-package door
+package ipc
 
-import "vrdma/internal/abi"
+import "vrdma.dev/vrdma/internal/abi"
 
 // What package verbs lets its sisters do, and nobody else.
 var (

@@ -1,4 +1,4 @@
-package door
+package ipc
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // Kernel leads to the kernel's rxe, whose rings are laid out like the daemon's. Hardware has other

@@ -1,4 +1,4 @@
-package door
+package ipc
 
 import (
 	"runtime"
@@ -6,11 +6,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // A Waiter is somebody who polls in vain. shim/poll.c and shim/place.c do the same for C programs, and
-// docs/uverbs.md ("Spinning") says why: on few processors the device needs one, too.
+// docs/reference/uverbs.md ("Spinning") says why: on few processors the device needs one, too.
 type Waiter struct {
 	vain      int    // yields in a row that returned at once
 	announced bool   // the daemon was told that we are about to sleep

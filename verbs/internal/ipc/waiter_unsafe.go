@@ -1,4 +1,4 @@
-package door
+package ipc
 
 import (
 	"sync/atomic"

@@ -1,0 +1,106 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+)
+
+// sleepingThreads is how many other threads sleep while a program registers in a loop.
+var sleepingThreads = []int{16, 256, 1000}
+
+// sharedKinds are the kinds of memory that the daemon maps, as programs/memory.c calls them.
+var sharedKinds = []struct{ kind, name string }{
+	{"anonymous", "shared anonymous memory"}, {"shm", "POSIX shm"}, {"sysv", "SysV shm"},
+}
+
+// memorySizes are the messages that move between regions.
+var memorySizes = []struct {
+	bytes int
+	name  string
+}{{bulkSize, "64 KiB"}, {1 << 20, "1 MiB"}}
+
+// A memoryTable collects probes and rows that are made of them.
+type memoryTable struct {
+	probes  []Probe
+	rows    []Row
+	sources []source
+}
+
+// probe adds a probe and returns its number.
+func (m *memoryTable) probe(p Probe) int {
+	m.probes = append(m.probes, p)
+	return len(m.probes) - 1
+}
+
+// row adds a row that is made of two probes, or of one.
+func (m *memoryTable) row(r Row, ours, against int) {
+	m.rows = append(m.rows, r)
+	m.sources = append(m.sources, source{ours, against})
+}
+
+// describe lists rows and probes; run makes a probe of programs/memory.c, tcp one of TCP.
+func (m *memoryTable) describe(run func(unit string, args ...string) Probe, tcp func(size int) Probe) {
+	region := strconv.Itoa(regionSize)
+	first, again := m.probe(run("s", "first", region)), m.probe(run("s", "again", region))
+	m.row(Row{What: "first registration of 256 MiB", Ours: Series{Unit: "s"}, AtMost: true, Unbounded: true}, first, alone)
+	m.row(ratioAtMost("registering 256 MiB again, against the first time", 0.05), again, first)
+
+	none := m.probe(run("s", "turn", strconv.Itoa(bulkSize), "0"))
+	m.row(Row{What: "registering and deregistering 64 KiB, one thread", Ours: Series{Unit: "s"}, AtMost: true, Unbounded: true}, none, alone)
+	for _, n := range sleepingThreads {
+		p := m.probe(run("s", "turn", strconv.Itoa(bulkSize), strconv.Itoa(n)))
+		m.row(Row{What: fmt.Sprintf("registering and deregistering 64 KiB, %d more threads asleep, against none", n), Against: &Series{}, AtMost: true, Unbounded: true}, p, none)
+	}
+
+	for _, size := range memorySizes {
+		move := func(from, to string) int { return m.probe(run("B/s", "bandwidth", from, to, strconv.Itoa(size.bytes))) }
+		private, net := move("private", "private"), m.probe(tcp(size.bytes))
+		what := "write bandwidth, " + size.name + ", "
+		m.row(Row{What: what + "private memory, against TCP, one program", Against: &Series{}, Unbounded: true}, private, net)
+		for _, k := range sharedKinds {
+			m.row(ratioRow(what+k.name+", against private memory", 0.8), move(k.kind, k.kind), private)
+		}
+		m.row(ratioRow(what+"into foreign memory, against TCP", 2.5), move("private", "file"), net)
+		m.row(ratioRow(what+"out of foreign memory, against TCP", 2.5), move("file", "private"), net)
+		m.row(ratioRow(what+"both sides foreign, against TCP", 1.5), move("file", "file"), net)
+	}
+
+	latency := func(from, to string) int { return m.probe(run("s", "latency", from, to)) }
+	own := latency("private", "private")
+	for _, c := range []struct{ from, to, name string }{
+		{"private", "file", "into foreign memory"}, {"file", "private", "out of foreign memory"}, {"anonymous", "anonymous", "shared anonymous memory"},
+	} {
+		m.row(Row{What: "write latency, 64 B, " + c.name + ", against private memory", Against: &Series{}, AtMost: true, Unbounded: true}, latency(c.from, c.to), own)
+	}
+}
+
+// memory is what registrations cost, and what the kind of a buffer's memory does.
+func (t *Table) memory() part {
+	var described memoryTable
+	described.describe(func(string, ...string) Probe { return Probe{} }, func(int) Probe { return Probe{} })
+	return part{
+		name: "memory",
+		rows: described.rows,
+		measure: func(ctx context.Context, rows []Row) error {
+			programs, err := t.Lab.Compile(ctx, "memory")
+			if err != nil {
+				return err
+			}
+			h, _, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			var m memoryTable
+			m.describe(func(unit string, args ...string) Probe {
+				argv := h.Under(append([]string{programs["memory"]}, args...)...)
+				name := "memory"
+				for _, a := range args {
+					name += " " + a
+				}
+				return t.Lab.baseline(name, unit, argv[0], argv[1:]...)
+			}, func(size int) Probe { return h.loop().tcp("tcp_bw", "bw", "B/s", size) })
+			return t.fill(ctx, t.Rounds, m.probes, rows, m.sources)
+		},
+	}
+}

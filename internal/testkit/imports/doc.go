@@ -1,0 +1,3 @@
+// Package imports compares the imports of every package with the table "Packages" of the architecture document. It imports nothing and
+// has tests only.
+package imports
