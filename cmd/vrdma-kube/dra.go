@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/claims"
-	"vrdma/internal/kubelet"
-	"vrdma/internal/pods"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/deviceplugin"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/dra"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
 )
 
 func draCommand() *cobra.Command {
@@ -50,12 +50,12 @@ func serveClaims(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
-	daemon := pods.Control{Socket: place.Socket}
-	node := &claims.Node{Name: f.node, Place: place, Slots: f.slots, Daemon: daemon, Client: api.Client, Lookup: api.Pod, Log: log}
+	daemon := deviceplugin.Control{Socket: place.Socket}
+	node := &dra.Node{Name: f.node, Place: place, Slots: f.slots, Daemon: daemon, Client: api.Client, Lookup: api.Pod, Log: log}
 	if err := node.Open(f.cdi); err != nil {
 		return err
 	}
-	publisher := &claims.Publisher{Client: api.Client, Node: f.node, Slots: node.SlotNames(), Log: log, Works: func() bool {
+	publisher := &dra.Publisher{Client: api.Client, Node: f.node, Slots: node.SlotNames(), Log: log, Works: func() bool {
 		_, err := daemon.World()
 		return err == nil
 	}}
@@ -64,7 +64,7 @@ func serveClaims(ctx context.Context, f *flags) error {
 	all.Go(func() { labeler.Run(ctx) })
 	all.Go(func() { node.Sweep(ctx) })
 	all.Go(func() { publisher.Run(ctx) })
-	driver := &kubelet.Driver{Name: claims.Driver, Dir: f.kubelet, Claims: node, Log: log}
+	driver := &kubelet.Driver{Name: dra.Driver, Dir: f.kubelet, Claims: node, Log: log}
 	err = driver.Run(ctx)
 	all.Wait()
 	return err

@@ -16,10 +16,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/kubeapi"
-	"vrdma/internal/kubelet"
-	"vrdma/internal/launch"
-	"vrdma/internal/pods"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/deviceplugin"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 func main() {
@@ -77,7 +77,7 @@ func (f *flags) common(c *cobra.Command) {
 }
 
 // ends are the daemon and the API server that every command stands between.
-func (f *flags) ends() (place launch.Place, api *pods.API, err error) {
+func (f *flags) ends() (place launch.Place, api *deviceplugin.API, err error) {
 	if f.node == "" {
 		return place, api, errors.New("--node is needed: the host's name in Kubernetes")
 	}
@@ -98,10 +98,10 @@ func serve(ctx context.Context, f *flags) error {
 		lookup = api.OnHost
 	}
 	resources := filepath.Join(f.kubelet, kubelet.ResourcesSocket)
-	node := &pods.Node{
-		Name: f.node, Place: place, Slots: f.slots, Daemon: pods.Control{Socket: place.Socket}, Lookup: lookup, Log: log,
+	node := &deviceplugin.Node{
+		Name: f.node, Place: place, Slots: f.slots, Daemon: deviceplugin.Control{Socket: place.Socket}, Lookup: lookup, Log: log,
 		Holders: func(ctx context.Context) (map[string]kubelet.Holder, error) {
-			return kubelet.Holders(ctx, resources, pods.Resource)
+			return kubelet.Holders(ctx, resources, deviceplugin.Resource)
 		},
 		Since: func() time.Time { // the kubelet makes the socket when it starts
 			info, err := os.Stat(resources)
@@ -120,14 +120,14 @@ func serve(ctx context.Context, f *flags) error {
 		both.Go(func() { labeler.Run(ctx) })
 	}
 	both.Go(func() { node.Sweep(ctx) })
-	plugin := &kubelet.Plugin{Resource: pods.Resource, Dir: filepath.Join(f.kubelet, "device-plugins"), Devices: node, Log: log}
+	plugin := &kubelet.Plugin{Resource: deviceplugin.Resource, Dir: filepath.Join(f.kubelet, "device-plugins"), Devices: node, Log: log}
 	err = plugin.Run(ctx)
 	both.Wait()
 	return err
 }
 
 // api is who knows the pods.
-func (f *flags) api() (*pods.API, error) {
+func (f *flags) api() (*deviceplugin.API, error) {
 	if f.pods == "" && f.fromKubelet {
 		return nil, errors.New("--pods-of-kubelet needs --pods URL")
 	}
@@ -144,5 +144,5 @@ func (f *flags) api() (*pods.API, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pods.API{Client: client, Node: f.node}, nil
+	return &deviceplugin.API{Client: client, Node: f.node}, nil
 }

@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"vrdma/internal/claims"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/dra"
 )
 
 // documents are those of a manifest in contrib.
@@ -67,11 +67,11 @@ func TestManifests(t *testing.T) {
 	if at(t, spec, "hostPID") != true || at(t, spec, "hostNetwork") != true {
 		t.Error("the daemon has to see the host's processes and network")
 	}
-	dra := documents(t, "kubernetes-dra/daemonset.yaml")[0]
+	dras := documents(t, "kubernetes-dra/daemonset.yaml")[0]
 	args := words(at(t, spec, "containers", 0, "args"))
 	for _, command0 := range [][]string{
 		words(at(t, spec, "containers", 0, "command")),
-		words(at(t, dra, "spec", "template", "spec", "containers", 0, "command")),
+		words(at(t, dras, "spec", "template", "spec", "containers", 0, "command")),
 	} {
 		line := append(command0, args...)
 		if line[0] != "vrdma-kube" {
@@ -94,7 +94,7 @@ func TestExampleClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := claims.ParseParameters(text)
+	p, err := dra.ParseParameters(text)
 	if err != nil || p.Tenant != "team-a" || p.Network != "train" || p.Limits.QPs != 64 || p.Rate.Out != 10e9 {
 		t.Errorf("%+v, %v", p, err)
 	}

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/control"
+	"vrdma.dev/vrdma/internal/tenancy/control"
 )
 
 func applyCommand(o *options) *cobra.Command {
@@ -15,7 +15,7 @@ func applyCommand(o *options) *cobra.Command {
 		Long: `Puts the objects of YAML files into the daemon's world: those that are new, and those
 that have changed. All of them, or with the first that is wrong none: the errors have
 file and line. Addresses and VNIs that a file leaves out are allocated, and stay when
-the file is applied again. docs/tenants.md has every field.
+the file is applied again. docs/reference/objects.md has every field.
 
   vrdma apply -f two-tenants.yaml
   vrdma apply -f network.yaml -f nics/ --dry-run`,

@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/bench"
+	"vrdma.dev/vrdma/internal/instrument/bench"
 )
 
 // benchFlags are what bench was asked for.
@@ -34,7 +34,7 @@ func benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "run experiments (bench run), or measure the speed table",
-		Long: `vrdma bench run runs experiments: see docs/experiments.md. Without a subcommand this is a tool of
+		Long: `vrdma bench run runs experiments: see docs/how-to/benchmark.md. Without a subcommand this is a tool of
 the repository, see make bench.
 
 Measures the speed table, every tool in turn and round after round, and writes it as
@@ -144,12 +144,12 @@ func (f *benchFlags) check() error {
 	f.table.Rows = rows
 	if f.attacks {
 		if len(f.chosenAttacks()) == 0 {
-			return usage("--rows %s: no attack matches; they are listed in docs/performance.md", f.rows)
+			return usage("--rows %s: no attack matches; they are listed in docs/how-to/benchmark.md", f.rows)
 		}
 		return nil
 	}
 	if !f.table.Any() {
-		return usage("--rows %s: no row of the chosen parts matches; the rows are listed in docs/performance.md", f.rows)
+		return usage("--rows %s: no row of the chosen parts matches; the parts are listed in docs/how-to/benchmark.md", f.rows)
 	}
 	return nil
 }

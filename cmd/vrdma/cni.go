@@ -5,12 +5,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/caller"
-	"vrdma/internal/cni"
-	"vrdma/internal/control"
-	"vrdma/internal/launch"
-	"vrdma/internal/netns"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/net/netns"
+	"vrdma.dev/vrdma/internal/platform/cni"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/control"
 )
 
 func cniCommand(o *options) *cobra.Command {
@@ -39,7 +40,7 @@ as args.cni["vrdma.io/nic"]. One that names none has none. The mounts by which p
 are the engine's part: --device vrdma.io/nic=red.web, see vrdma cdi.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			p := cni.Plugin{Getenv: os.Getenv, Cookie: caller.CookieAt, Interfaces: netns.Interfaces, Daemon: func(socket string) (cni.Daemon, error) {
+			p := cni.Plugin{Getenv: os.Getenv, Cookie: credentials.CookieAt, Interfaces: netns.Interfaces, Daemon: func(socket string) (cni.Daemon, error) {
 				if socket == "" {
 					socket = o.socket
 				}
@@ -47,7 +48,7 @@ are the engine's part: --device vrdma.io/nic=red.web, see vrdma cdi.`,
 				return cniDaemon{place}, err
 			}}
 			if p.Run(os.Stdin, os.Stdout) != nil {
-				return &exitError{status: exitFailed} // it is told on stdout
+				return &exit.Error{Status: exit.StatusFailed} // it is told on stdout
 			}
 			return nil
 		},

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/launch"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 // launcher is what finds or starts the daemon of a place, in terms of our protocol

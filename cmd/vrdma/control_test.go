@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"vrdma/internal/launch"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 // A daemon that was killed lets others connect for a moment, and hangs up: it is absent, not

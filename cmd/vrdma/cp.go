@@ -18,7 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/filecopy"
+	"vrdma.dev/vrdma/internal/filecopy"
 )
 
 // copyFlags are what cp was asked for.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/control"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 func describeCommand(o *options) *cobra.Command {

@@ -10,13 +10,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/doctor"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/instrument/doctor"
+	"vrdma.dev/vrdma/internal/platform/preflight"
 )
 
 func doctorCommand() *cobra.Command {
 	var output, experiment string
 	c := &cobra.Command{
-		Use:   "doctor",
+		Use:   "doctor [-- PROGRAM [ARGS...]]",
 		Short: "say what this machine can do for experiments, and why not",
 		Long: `Looks for what experiments with RDMA need: verbs, network, processors, hardware, guests,
 containers, tools. It tries what has to be tried in a network namespace of its own and
@@ -26,12 +28,18 @@ yes: it is there. no: it is not; the line says what it is for and what to do. ?:
 not be found out. A star marks what some experiments cannot run without.
 
 With --for only what matters to one set of experiments is told, and the exit status is 3 if
-something is missing without which it cannot run. The sets are the suites of vrdma bench run.`,
+something is missing without which it cannot run. The sets are the suites of vrdma bench run.
+
+With a program it says only whether that program sees the device under vrdma run, and if not,
+why and what to do; the exit status is then 3. Nothing is started.`,
 		Example: `  vrdma doctor
   vrdma doctor --for thesis
-  vrdma doctor -o json`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+  vrdma doctor -o json
+  vrdma doctor -- sudo ib_send_bw`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return examineProgram(c.OutOrStdout(), args)
+			}
 			if !slices.Contains([]string{"text", "json"}, output) {
 				return usage("-o %s: choose text or json", output)
 			}
@@ -56,6 +64,23 @@ something is missing without which it cannot run. The sets are the suites of vrd
 	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	c.Flags().StringVar(&experiment, "for", "", "a set of experiments: "+strings.Join(doctor.Experiments, ", "))
 	return c
+}
+
+// examineProgram says what keeps a program from the device.
+func examineProgram(w io.Writer, args []string) error {
+	path, status, err := preflight.Find(args[0])
+	if err != nil {
+		return &exit.Error{Status: status, Err: err}
+	}
+	found := slices.Concat(preflight.Program(path), preflight.Environment(args))
+	for _, f := range slices.Concat(found, preflight.Machine("/")) {
+		fmt.Fprintln(w, f)
+	}
+	if len(found) > 0 {
+		return lacks("%s does not see the device; see above what to do", strings.Join(args, " "))
+	}
+	fmt.Fprintf(w, "%s sees the device: vrdma run -- %s\n", path, strings.Join(args, " "))
+	return nil
 }
 
 // printFindings prints them, a heading for each group.

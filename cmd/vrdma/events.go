@@ -11,8 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/control"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 func eventsCommand(o *options) *cobra.Command {
@@ -89,7 +90,7 @@ func printEvents(w io.Writer, stream *control.Stream, asJSON bool) error {
 }
 
 // eventLine is an event as people read it. What comes from clients cannot write to the terminal.
-func eventLine(e *control.Event) string {
+func eventLine(e *events.Event) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %-12s", e.Time.Local().Format(time.DateTime), e.Verb)
 	if e.Object != (tenant.Key{}) {
@@ -98,7 +99,7 @@ func eventLine(e *control.Event) string {
 	if e.Peer != "" {
 		fmt.Fprintf(&b, " (peer %s)", plain(e.Peer))
 	}
-	if e.By != (control.Actor{}) {
+	if e.By != (events.Actor{}) {
 		fmt.Fprintf(&b, " by %s", actorText(&e.By))
 	}
 	if e.Reason != "" {
@@ -110,7 +111,7 @@ func eventLine(e *control.Event) string {
 	return b.String()
 }
 
-func actorText(a *control.Actor) string {
+func actorText(a *events.Actor) string {
 	var list []string
 	if a.UID >= 0 {
 		list = append(list, fmt.Sprintf("uid %d", a.UID))

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/bench"
-	"vrdma/internal/doctor"
-	"vrdma/internal/experiment"
+	"vrdma.dev/vrdma/internal/instrument/bench"
+	"vrdma.dev/vrdma/internal/instrument/doctor"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // benchListCommand lists what can be measured.

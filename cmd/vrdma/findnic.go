@@ -8,10 +8,10 @@ import (
 	"strings"
 	"syscall"
 
-	"vrdma/internal/control"
-	"vrdma/internal/launch"
-	"vrdma/internal/protocol"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // findNIC finds the place of a declared NIC of the daemon at place, and makes sure that we may

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/goperf"
+	"vrdma.dev/vrdma/internal/instrument/goperf"
 )
 
 func goperfCommand(o *options) *cobra.Command {

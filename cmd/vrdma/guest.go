@@ -17,10 +17,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/protocol"
-	"vrdma/internal/vm"
-	"vrdma/internal/vmagent"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/vm"
+	"vrdma.dev/vrdma/internal/client/vm/vmagent"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 func guestCommand(o *options) *cobra.Command {
@@ -79,11 +81,11 @@ func (o *options) guestEnd(name string) (e guestEnd, err error) {
 	if err != nil {
 		return e, err
 	}
-	dir := guestDir(place, name)
+	dir := place.Machine(name)
 	if _, err := os.Lstat(filepath.Join(dir, vm.LineSocket)); err == nil {
 		e.dir, e.card = dir, filepath.Join(dir, vm.CardSocket)
 	}
-	if name == vnic.Default {
+	if name == registry.Default {
 		if e.dir == "" {
 			return e, lacks("the default NIC is not for virtual machines: start the daemon with --guest default")
 		}
@@ -202,7 +204,7 @@ the machine's, whatever their own limit of locked memory is.`,
 				return lacks("%w", err)
 			}
 			defer claim.Release()
-			if err := installLibraries(place, directoryMode(m)); err != nil {
+			if err := launch.InstallLibraries(place, launch.DirectoryMode(m)); err != nil {
 				return err
 			}
 			// Whoever ends all processes of a service or a session ends the leash, and we wait for the daemon: see there.
@@ -254,7 +256,7 @@ func leash() error {
 	context.AfterFunc(ctx, func() { w.Close() })
 	err = agent.Wait()
 	if ended := (*exec.ExitError)(nil); errors.As(err, &ended) && ended.Exited() {
-		return &exitError{status: ended.ExitCode()} // it has said why
+		return &exit.Error{Status: ended.ExitCode()} // it has said why
 	}
 	if err != nil {
 		return fmt.Errorf("the agent: %w", err)

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // TestGuestArgs: what an emulated machine needs is printed only for one.

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 // A machine that has no network gets the agent from a disk. It has no file system but is a tar archive, which every
@@ -101,7 +103,7 @@ func writeDisk(path string) (err error) {
 	for _, name := range []string{"vrdma", "libvrdma.so", "libvrdma-sockets.so"} {
 		source := self
 		if name != "vrdma" {
-			if source, err = findLibrary(name); err != nil {
+			if source, err = launch.FindLibrary(name); err != nil {
 				return err
 			}
 		}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/vm"
-	"vrdma/internal/vmagent"
+	"vrdma.dev/vrdma/internal/client/vm"
+	"vrdma.dev/vrdma/internal/client/vm/vmagent"
 )
 
 func guestLibvirtCommand(o *options) *cobra.Command {

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/examples/kv/lab"
-	"vrdma/internal/protocol"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/examples/kv/lab"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/verbs"
 )
 
 func labCommand(o *options) *cobra.Command {
@@ -23,7 +23,7 @@ func labCommand(o *options) *cobra.Command {
 		Long: `Starts a small key-value store in a process of its own and has clients read and update it
 in three ways: RPC (messages over RDMA), one-sided (RDMA READ of the server's memory) and
 TCP. Prints operations a second, latencies, and the processor time of server, clients and
-daemon. docs/lab.md is the course around it. With --server the store is on another host,
+daemon. docs/tutorials/lab.md is the course around it. With --server the store is on another host,
 where vrdma lab serve runs.`,
 		Example: `  vrdma lab
   vrdma lab --mixes A,B,C --values 8,128,4096 --clients 8 --skew zipfian

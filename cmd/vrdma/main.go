@@ -22,48 +22,22 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/launch"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 // version is set by the linker.
 var version = "unknown"
 
-// Exit statuses of our own.
-const (
-	exitFailed = 1
-	exitUsage  = 2
-	exitLacks  = 3
-)
-
 // The first thread is for the main goroutine alone. The kernel gives it the signals that are
 // sent to the process, and a thread that a client's memory holds up (memory.Pool) takes none.
 func init() { runtime.LockOSThread() }
 
-// exitError is an error that decides the exit status. Without text nothing is
-// printed: whoever made it has said everything.
-type exitError struct {
-	status int
-	err    error
-}
-
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("exit status %d", e.status)
-	}
-	return e.err.Error()
-}
-
-func (e *exitError) Unwrap() error { return e.err }
-
-// usage is an error in how we were called.
-func usage(format string, args ...any) error {
-	return &exitError{exitUsage, fmt.Errorf(format, args...)}
-}
+// usage is an error in the command line.
+func usage(format string, args ...any) error { return exit.Usage(format, args...) }
 
 // lacks is an error of the machine.
-func lacks(format string, args ...any) error {
-	return &exitError{exitLacks, fmt.Errorf(format, args...)}
-}
+func lacks(format string, args ...any) error { return exit.Lacks(format, args...) }
 
 // options are the flags that every subcommand has.
 type options struct {
@@ -154,7 +128,7 @@ func showUse(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			err := check(c, args)
-			if e := (*exitError)(nil); err == nil || errors.As(err, &e) {
+			if e := (*exit.Error)(nil); err == nil || errors.As(err, &e) {
 				return err
 			}
 			return usage("%w: %s; see %s --help", err, c.UseLine(), c.CommandPath())
@@ -174,16 +148,16 @@ func run(args []string) int {
 	if err == nil {
 		return 0
 	}
-	var exit *exitError
-	if !errors.As(err, &exit) {
-		exit = &exitError{exitFailed, err}
+	var e *exit.Error
+	if !errors.As(err, &e) {
+		e = &exit.Error{Status: exit.StatusFailed, Err: err}
 		// Cobra has no type for these.
 		if text := err.Error(); strings.HasPrefix(text, "unknown command") || strings.Contains(text, "arg(s)") {
-			exit.status = exitUsage
+			e.Status = exit.StatusUsage
 		}
 	}
-	if exit.err != nil {
-		fmt.Fprintln(os.Stderr, "vrdma:", exit.err)
+	if e.Err != nil {
+		fmt.Fprintln(os.Stderr, "vrdma:", e.Err)
 	}
-	return exit.status
+	return e.Status
 }

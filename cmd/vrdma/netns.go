@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/netns"
+	"vrdma.dev/vrdma/internal/net/netns"
 )
 
 // netnsCommand is the helper of package netns, which a daemon starts inside of a container's namespaces.

@@ -10,10 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/control"
-	"vrdma/internal/order"
-	"vrdma/internal/overlay"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 func networkCommand(o *options) *cobra.Command {
@@ -218,7 +217,7 @@ func (m *membership) others(h *tenant.Host) (list []*tenant.Host) {
 			list = append(list, o)
 		}
 	}
-	order.SortFunc(list, func(a, b *tenant.Host) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	slices.SortFunc(list, func(a, b *tenant.Host) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
 	return list
 }
 

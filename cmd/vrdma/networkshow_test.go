@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/control"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 func TestNetworkShow(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"io"
 	"net/netip"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // tunnelDevice is the WireGuard device of a Linux machine, one for all encrypted networks.

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/container"
-	"vrdma/internal/launch"
-	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/platform/container"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 func nicCommand(o *options) *cobra.Command {
@@ -82,7 +82,7 @@ const expectation = time.Minute
 // containerPlace is the place of a NIC that is mounted into containers, after making sure that we may
 // open it. It starts a daemon for the default NIC.
 func containerPlace(place launch.Place, name string) (launch.Place, error) {
-	if name != vnic.Default {
+	if name != registry.Default {
 		return findNIC(place, strings.Replace(name, ".", "/", 1))
 	}
 	lease, err := ensureDaemon(place)
@@ -90,7 +90,7 @@ func containerPlace(place launch.Place, name string) (launch.Place, error) {
 		return place, err
 	}
 	defer lease.Close()
-	at, err := place.NIC(vnic.Default, vnic.Default)
+	at, err := place.NIC(registry.Default, registry.Default)
 	if err != nil {
 		return place, usage("%w", err)
 	}

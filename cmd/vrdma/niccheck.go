@@ -11,7 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/preflight"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/platform/preflight"
 )
 
 func nicCheckCommand() *cobra.Command {
@@ -46,7 +47,7 @@ Status 0: nothing stands in the way; 1: something does.`,
 				fmt.Fprintln(c.OutOrStdout(), f)
 			}
 			if len(found) > 0 {
-				return &exitError{status: exitFailed}
+				return &exit.Error{Status: exit.StatusFailed}
 			}
 			return nil
 		},

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/control"
-	"vrdma/internal/launch"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 func nicMoveCommand(o *options) *cobra.Command {
@@ -20,7 +20,7 @@ func nicMoveCommand(o *options) *cobra.Command {
 		Short: "have a NIC be on another host, with its address, policy and counters",
 		Long: `Says on which host a NIC is from now on, for a container that is stopped on one host and started
 on another: it keeps the NIC, the address, what policies say of it, and the device's counters. Peers reach
-it at the same address. The hosts share a store (docs/networks.md).
+it at the same address. The hosts share a store (docs/how-to/networks.md).
 
   podman rm -f web                                        # on node-a
   vrdma nic move red/web node-b                           # on either of them

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 func pcapCommand(o *options) *cobra.Command {

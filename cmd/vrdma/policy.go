@@ -10,9 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/control"
-	"vrdma/internal/launch"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 func policyCommand(o *options) *cobra.Command {
@@ -165,7 +166,7 @@ func printAnswers(w io.Writer, q *control.PolicyQuestion, list []control.PolicyA
 		}
 	}
 	if denied {
-		return &exitError{status: exitFailed}
+		return &exit.Error{Status: exit.StatusFailed}
 	}
 	return nil
 }

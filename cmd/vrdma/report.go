@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/experiment"
-	"vrdma/internal/report"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/report"
 )
 
 func reportCommand() *cobra.Command {

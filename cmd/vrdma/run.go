@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/launch"
-	"vrdma/internal/preflight"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/platform/preflight"
 )
 
 // startTimeout bounds how long finding or starting a daemon may take: generous,
@@ -65,8 +67,8 @@ device: what vrdma nic args prints is put behind that word.`,
 			if err := bequeath(lease); err != nil {
 				return err
 			}
-			err = syscall.Exec(path, args, place.Environment(os.Environ(), ""))
-			return &exitError{126, fmt.Errorf("cannot execute %s: %w", path, err)}
+			err = execute(path, args, place.Environment(os.Environ(), ""))
+			return &exit.Error{Status: 126, Err: fmt.Errorf("cannot execute %s: %w", path, err)}
 		},
 	}
 	c.Flags().SetInterspersed(false)
@@ -76,6 +78,15 @@ device: what vrdma nic args prints is put behind that word.`,
 	return c
 }
 
+// execute replaces this process by the program, as execvp does: the shell reads a script without #!.
+func execute(path string, args, env []string) error {
+	err := syscall.Exec(path, args, env)
+	if errors.Is(err, syscall.ENOEXEC) {
+		err = syscall.Exec(preflight.Shell, append([]string{preflight.Shell, path}, args[1:]...), env)
+	}
+	return err
+}
+
 // checkProgram finds the program and says what would keep it from the device.
 func checkProgram(args []string, quiet bool) (string, error) {
 	if len(args) == 0 {
@@ -83,9 +94,9 @@ func checkProgram(args []string, quiet bool) (string, error) {
 	}
 	path, status, err := preflight.Find(args[0])
 	if err != nil {
-		return "", &exitError{status, err}
+		return "", &exit.Error{Status: status, Err: err}
 	}
-	findings := append(preflight.Program(path), preflight.Machine("/")...)
+	findings := slices.Concat(preflight.Program(path), preflight.Environment(args), preflight.Machine("/"))
 	if fatal, found := preflight.Fatal(findings); found {
 		return "", lacks("%s", fatal)
 	}

@@ -7,9 +7,10 @@ import (
 	"slices"
 	"syscall"
 
-	"vrdma/internal/container"
-	"vrdma/internal/preflight"
-	"vrdma/internal/vnic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/platform/container"
+	"vrdma.dev/vrdma/internal/platform/preflight"
 )
 
 // engineRun reports where in the command line of a container engine the flags for a new container
@@ -37,14 +38,14 @@ func runEngine(o *options, nic string, sockets bool, args []string, format strin
 	}
 	path, status, err := preflight.Find(args[0])
 	if err != nil {
-		return &exitError{status, err}
+		return &exit.Error{Status: status, Err: err}
 	}
 	place, err := o.place()
 	if err != nil {
 		return err
 	}
 	if nic == "" {
-		nic = vnic.Default
+		nic = registry.Default
 		lease, err := ensureDaemon(place) // as long as the engine lives
 		if err != nil {
 			return err
@@ -62,5 +63,5 @@ func runEngine(o *options, nic string, sockets bool, args []string, format strin
 		return err
 	}
 	err = syscall.Exec(path, slices.Insert(slices.Clone(args), at, words...), os.Environ())
-	return &exitError{126, fmt.Errorf("cannot execute %s: %w", path, err)}
+	return &exit.Error{Status: 126, Err: fmt.Errorf("cannot execute %s: %w", path, err)}
 }

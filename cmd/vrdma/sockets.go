@@ -12,8 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/launch"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 // rsocketsPlaces are where distributions put rsockets' preload library.
@@ -71,11 +72,11 @@ func runSockets(place launch.Place, reach func(launch.Place) (*os.File, error), 
 	}
 	status, err := supervise(program, nil, nil)
 	if err != nil {
-		return &exitError{126, fmt.Errorf("cannot execute %s: %w", path, err)}
+		return &exit.Error{Status: 126, Err: fmt.Errorf("cannot execute %s: %w", path, err)}
 	}
 	fmt.Fprintln(os.Stderr, "vrdma:", socketsSummary(place, label, readTCPCount(count)))
 	if status != 0 {
-		return &exitError{status: status}
+		return &exit.Error{Status: status}
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 func statusCommand(o *options) *cobra.Command {
@@ -146,6 +146,13 @@ func printSession(w io.Writer, s *protocol.SessionStatus, now time.Time) {
 	fmt.Fprintf(w, "\nsession %d: %s, pid %d, uid %d, open for %s%s\n", s.ID, cmp.Or(s.Program, "?"), s.Pid, s.UID, age(now, s.Opened), ofNIC(s.NIC))
 	fmt.Fprintf(w, "  %d commands; PD %d, MR %d (%s), MW %d, CQ %d, QP %d, SRQ %d, AH %d, channels %d\n",
 		s.Commands, o.PDs, o.MRs, bytesText(s.MRBytes), o.MWs, o.CQs, o.QPs, o.SRQs, o.AHs, o.Channels)
+	if m := s.Memory; m.Shared > 0 || m.Foreign > 0 {
+		fmt.Fprintf(w, "  memory: own %s, shared %s, foreign %s", bytesText(m.Own), bytesText(m.Shared), bytesText(m.Foreign))
+		if len(m.Why) > 0 {
+			fmt.Fprintf(w, " (%s)", strings.Join(m.Why, "; "))
+		}
+		fmt.Fprintln(w)
+	}
 	const most = 20
 	for i, q := range s.QPs {
 		if i == most {

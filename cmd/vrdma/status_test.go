@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // What people read: columns that line up, and no more lines than they can use.

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/control"
-	"vrdma/internal/launch"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/control"
 )
 
 func storeCommand(o *options) *cobra.Command {

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"vrdma/internal/control"
-	"vrdma/internal/overlay"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A column of a table of objects; some are there only if it is to be wide.

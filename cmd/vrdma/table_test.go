@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/control"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // exampleItems are the objects of the example as a daemon has them.
@@ -127,7 +128,7 @@ func TestDescription(t *testing.T) {
 	items := exampleItems(t, tenant.KindNIC)
 	reply := &control.Reply{
 		Items: items[3:4], InUse: []string{"ib_write_bw, pid 5", "x, pid 6"},
-		Events: []control.Event{{Time: time.Unix(50, 0), Verb: control.EventApplied, Object: items[3].Key, Reason: "created", By: control.Actor{Pid: 7, UID: 8, Program: "vrdma"}}},
+		Events: []events.Event{{Time: time.Unix(50, 0), Verb: events.Applied, Object: items[3].Key, Reason: "created", By: events.Actor{Pid: 7, UID: 8, Program: "vrdma"}}},
 	}
 	var b strings.Builder
 	if err := printDescription(&b, reply, now); err != nil {

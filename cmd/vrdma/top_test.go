@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // tops are two looks, two seconds apart.

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"vrdma/internal/order"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // The table of vrdma top, made of two looks at what NICs have counted.
@@ -142,8 +141,8 @@ func arrange(rows []topRow, v topView) []topRow {
 	}
 	var out []topRow
 	tenants := slices.Collect(maps.Values(sumRows(rows)))
-	order.SortFunc(tenants, compare)
-	order.SortFunc(rows, func(a, b topRow) int { return compare(&a, &b) })
+	slices.SortFunc(tenants, compare)
+	slices.SortFunc(rows, func(a, b topRow) int { return compare(&a, &b) })
 	for _, t := range tenants {
 		if v.tenants || t.nics > 1 {
 			out = append(out, *t)
@@ -223,7 +222,7 @@ func reasonsText(r *topRow) string {
 	if len(list) == 0 {
 		return "-"
 	}
-	order.SortFunc(list, func(a, b reason) int { return cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(list, func(a, b reason) int { return cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(a.name, b.name)) })
 	var out []string
 	for _, l := range list {
 		out = append(out, fmt.Sprintf("%s %s", l.name, countText(l.rate)))

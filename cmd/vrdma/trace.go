@@ -13,8 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/launch"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 // traceLinger is how long the end of a program's sessions may be late: the daemon
@@ -89,10 +90,10 @@ func trace(place launch.Place, path string, args []string, log *traceLog) error 
 	}
 	log.finish()
 	if err != nil {
-		return &exitError{126, fmt.Errorf("cannot execute %s: %w", path, err)}
+		return &exit.Error{Status: 126, Err: fmt.Errorf("cannot execute %s: %w", path, err)}
 	}
 	if status != 0 {
-		return &exitError{status: status}
+		return &exit.Error{Status: status}
 	}
 	return nil
 }

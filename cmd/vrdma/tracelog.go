@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // traceLog writes records as lines and remembers what the summary needs.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 func TestTraceLog(t *testing.T) {

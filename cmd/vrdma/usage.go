@@ -14,8 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/order"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 func usageCommand(o *options) *cobra.Command {
@@ -92,7 +91,7 @@ func sumRecords(in []protocol.UsageRecord) []protocol.UsageRecord {
 			s.To = r.To
 		}
 	}
-	order.SortFunc(out, func(a, b protocol.UsageRecord) int {
+	slices.SortFunc(out, func(a, b protocol.UsageRecord) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Network, b.Network), cmp.Compare(a.NIC, b.NIC))
 	})
 	return out

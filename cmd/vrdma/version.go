@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 func versionCommand() *cobra.Command {

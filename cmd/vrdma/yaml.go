@@ -3,34 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// readYAML fills into, whose fields are named for JSON, and refuses what it has no field for.
-func readYAML(text []byte, into any) error {
-	var v any
-	if err := yaml.Unmarshal(text, &v); err != nil {
-		return err
-	}
-	if v == nil {
-		return nil // nothing is said
-	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		return errors.New("want names with values")
-	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-	}
-	return nil
-}
-
-// writeYAML is v, whose fields are named for JSON, as YAML.
+// writeYAML encodes a value whose fields are named for JSON as YAML.
 func writeYAML(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {

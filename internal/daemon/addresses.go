@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"cmp"
@@ -7,11 +7,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-
-	"vrdma/internal/order"
 )
 
-// An address is one that becomes a GID of the device, and the interface that has it.
+// An address is an IP address that becomes a GID of the device, and its interface.
 type address struct {
 	ip     netip.Addr
 	netdev string
@@ -43,9 +41,8 @@ func machineAddresses() ([]address, error) {
 	return all, nil
 }
 
-// defaultOrder is the order in which tools should find addresses: they take the
-// first GID that fits. Link-local ones are left out: they mean nothing without the
-// interface. Both loopback addresses are always there, for tools that default to them.
+// defaultOrder sorts addresses for the GID table: tools take the first GID that fits. It leaves out link-local addresses, which are
+// ambiguous without their interface, and adds both loopback addresses for tools that default to them.
 func defaultOrder(all []address) []address {
 	var out []address
 	for _, a := range all {
@@ -66,12 +63,11 @@ func defaultOrder(all []address) []address {
 		}
 		return r
 	}
-	order.SortStableFunc(out, func(a, b address) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(out, func(a, b address) int { return cmp.Compare(rank(a), rank(b)) })
 	return slices.CompactFunc(out, func(a, b address) bool { return a.ip == b.ip })
 }
 
-// parseAddresses reads --addr: in the given order, each with the interface that
-// has it, if one has.
+// parseAddresses reads --addr, in the given order. An address that no interface has keeps an empty interface.
 func parseAddresses(list []string, all []address) ([]address, error) {
 	var out []address
 	for _, text := range list {
@@ -99,5 +95,5 @@ func parseAddresses(list []string, all []address) ([]address, error) {
 	return out, nil
 }
 
-// addressOf is the address that a GID stands for.
+// addressOf is the IP address of a GID.
 func addressOf(gid [16]byte) netip.Addr { return netip.AddrFrom16(gid).Unmap() }

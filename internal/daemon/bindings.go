@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"encoding/json"
@@ -10,17 +10,18 @@ import (
 	"sync"
 	"time"
 
-	"vrdma/internal/control"
-	"vrdma/internal/frontdoor"
-	"vrdma/internal/launch"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/platform/container"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Which NIC is for which container is written beside the daemon's socket (PATH.bound), so that it holds when the daemon is started again: a
-// second container is refused, and the interfaces of the first are served again. What a network namespace is called (its
-// cookie, its path) means something only until the host is booted again, so the file says when that was.
+// The file PATH.bound beside the daemon's socket keeps the bindings of NICs to containers over a restart: the next daemon refuses a
+// second container and serves the interfaces of the first. The cookie and the path of a network namespace are valid until the next
+// boot only, so the file names the boot.
 
-// boundFile is what is written.
+// boundFile is the contents of the file.
 type boundFile struct {
 	Boot  string       `json:"boot"`
 	Bound []savedBound `json:"bound"`
@@ -31,26 +32,26 @@ type savedBound struct {
 	Since time.Time `json:"since"`
 }
 
-// bindings are those of a daemon before, until their NICs are here, and where those of this one are written.
+// bindings are those that the last daemon wrote, until their NICs exist, and the file.
 type bindings struct {
 	path   string
-	saving sync.Mutex // held from looking at what is bound until it is written; before mu
-	mu     sync.Mutex // guards what is below
+	saving sync.Mutex // held from reading the bindings until they are written; before mu
+	mu     sync.Mutex // guards the fields below
 	left   []savedBound
-	// plug are those that were handed over and whose container had an interface.
+	// plug are bindings whose NIC exists and whose container had an interface.
 	plug []toPlug
 }
 
-// A toPlug is a container that is to have its interface again.
+// A toPlug is a container whose interface is to be made again.
 type toPlug struct {
 	control.Binding
 	tries int // that failed
 }
 
-// mostBound bounds the file: a daemon of ours has written it, as far as we know.
+// mostBound bounds the size of the file: another program may have written it.
 const mostBound = 16 << 20
 
-// read takes what a daemon before us has written. What cannot be used is left out: then the first workload to come has the NIC.
+// read reads the bindings of the last daemon. It leaves out invalid ones; the first workload that opens such a NIC gets it.
 func (b *bindings) read(path string) error {
 	b.path = path
 	text, err := launch.ReadOwn(path, mostBound)
@@ -64,15 +65,15 @@ func (b *bindings) read(path string) error {
 	if err := json.Unmarshal(text, &file); err != nil {
 		return err
 	}
-	if boot, err := bootLabel(); err != nil || boot != file.Boot {
-		return err // namespaces have other numbers now
+	if boot, err := container.BootLabel(); err != nil || boot != file.Boot {
+		return err // after a reboot namespaces have other numbers
 	}
 	b.left = slices.DeleteFunc(file.Bound, func(s savedBound) bool { return !s.NIC.Valid() || s.Cookie == 0 })
 	return nil
 }
 
-// of hands over those of a NIC that is put in.
-func (b *bindings) of(k tenant.Key) (out []frontdoor.Binding) {
+// of removes and returns the bindings of a NIC that is being created.
+func (b *bindings) of(k tenant.Key) (out []server.Binding) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.left = slices.DeleteFunc(b.left, func(s savedBound) bool {
@@ -82,20 +83,20 @@ func (b *bindings) of(k tenant.Key) (out []frontdoor.Binding) {
 		if s.Plug {
 			b.plug = append(b.plug, toPlug{Binding: s.Binding})
 		}
-		out = append(out, frontdoor.Binding{Cookie: s.Cookie, Path: s.Namespace, Name: s.Title(), Note: s.Binding, Ends: s.Ends, Since: s.Since})
+		out = append(out, server.Binding{Cookie: s.Cookie, Path: s.Namespace, Name: s.Title(), Note: s.Binding, Ends: s.Ends, Since: s.Since})
 		return true
 	})
 	return out
 }
 
-// again keeps some that could not have their interface yet.
+// again keeps containers whose interface could not be made yet.
 func (b *bindings) again(list []toPlug) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.plug = append(b.plug, list...)
 }
 
-// toPlug hands over the containers that are to have their interface again.
+// toPlug removes and returns the containers whose interface is to be made again.
 func (b *bindings) toPlug() []toPlug {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,7 +105,7 @@ func (b *bindings) toPlug() []toPlug {
 	return list
 }
 
-// drop forgets those of containers that have ended before their NIC was put in.
+// drop removes the bindings of containers that ended before their NIC was created.
 func (b *bindings) drop(of *control.Binding) (gone []control.Binding) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,7 +119,7 @@ func (b *bindings) drop(of *control.Binding) (gone []control.Binding) {
 	return gone
 }
 
-// write writes what is bound now.
+// write writes the current bindings and those whose NICs do not exist yet.
 func (b *bindings) write(now []savedBound) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -130,7 +131,7 @@ func (b *bindings) write(now []savedBound) error {
 		return nil
 	}
 	var err error
-	if file.Boot, err = bootLabel(); err != nil {
+	if file.Boot, err = container.BootLabel(); err != nil {
 		return err
 	}
 	text, err := json.Marshal(file)

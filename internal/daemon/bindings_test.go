@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/control"
-	"vrdma/internal/tenant"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // What is bound is found by the next daemon, of the same boot; what cannot be read is as if nothing was.

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+)
+
+// storeText is the state of a store for people.
+func storeText(s *protocol.StoreStatus, now time.Time) string {
+	text := fmt.Sprintf("%s, %s", s.Name, s.State)
+	if s.State != string(store.InStep) {
+		since := "never heard of"
+		if !s.Heard.IsZero() {
+			since = fmt.Sprintf("last heard of %s ago, %s", age(now, s.Heard), s.Heard.Format(time.RFC3339))
+		}
+		text += ": " + since
+	}
+	if s.Why != "" {
+		text += ": " + plain(s.Why)
+	}
+	if n := len(s.Problems); n > 0 {
+		text += fmt.Sprintf("; %d entries are left out, the first: %s", n, plain(s.Problems[0]))
+	}
+	return text
+}

@@ -1,0 +1,160 @@
+package daemon
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/tunnel"
+	"vrdma.dev/vrdma/internal/tenancy/provision"
+)
+
+// An underlay is where this host sends and receives the packets of virtual networks.
+type underlay struct {
+	addrs []netip.Addr // at most one of each family
+	port  uint16
+	mtu   int // the smallest of their interfaces; 0: virtual networks stay on this host
+	opts  roce.UDPOptions
+}
+
+// setUnderlay sets the underlay: the addresses of --underlay; else the first of each family among those that --addr or the file gives
+// the device; else those of the default route; else the machine's first.
+func (s *settings) setUnderlay() error {
+	port := s.OverlayPort
+	if s.config.Overlay.Port != 0 && port == overlay.DefaultPort {
+		port = s.config.Overlay.Port
+	}
+	if port < 1 || port > math.MaxUint16 {
+		return exit.Usage("--overlay-port %d: a UDP port is from 1 to 65535, VXLAN's is %d", port, overlay.DefaultPort)
+	}
+	u := &s.under
+	u.port = uint16(port)
+	u.opts = roce.UDPOptions{NoGSO: s.NoGSO, NoGRO: s.NoGRO, Port: u.port}
+	if !s.Network || s.Ephemeral {
+		return nil
+	}
+	all, err := machineAddresses()
+	if err != nil {
+		return exit.Lacks("%w", err)
+	}
+	named := s.Underlay
+	if len(named) == 0 {
+		named = s.config.Underlay
+	}
+	list := named
+	if len(list) == 0 {
+		list = s.addresses()
+	}
+	from := append(defaultRoute(all), defaultOrder(all)...)
+	if len(list) > 0 {
+		if from, err = parseAddresses(list, all); err != nil {
+			return exit.Usage("%w", err)
+		}
+	}
+	for _, a := range from {
+		if a.ip.IsLoopback() && len(named) == 0 {
+			continue
+		}
+		if len(u.addrs) > 0 && (len(u.addrs) == 2 || u.addrs[0].Is4() == a.ip.Is4()) {
+			if len(named) > 0 {
+				return exit.Usage("--underlay %s: give at most one IPv4 and one IPv6 address", strings.Join(named, ","))
+			}
+			continue
+		}
+		u.addrs = append(u.addrs, a.ip)
+		u.mtu = min(cmp.Or(u.mtu, math.MaxInt), interfaceMTU(a.netdev))
+	}
+	return nil
+}
+
+// defaultRoute are the addresses that this machine uses on its default routes.
+func defaultRoute(all []address) (out []address) {
+	// Nothing is sent: the kernel only chooses the address.
+	for _, to := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
+		c, err := net.Dial("udp", to)
+		if err != nil {
+			continue
+		}
+		at, err := netip.ParseAddrPort(c.LocalAddr().String())
+		c.Close()
+		for _, a := range all {
+			if err == nil && a.ip == at.Addr().Unmap() {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+// head is the number of bytes that the overlay adds to a packet.
+func (u *underlay) head() int {
+	for _, a := range u.addrs {
+		if !a.Is4() {
+			return overlay.Outer6
+		}
+	}
+	return overlay.Outer4
+}
+
+// between opens the sockets of virtual networks between hosts, when the first network has a member elsewhere. It implements
+// provision.Between.
+type between struct {
+	underlay
+	key    tunnelKey
+	log    *slog.Logger
+	tunnel atomic.Pointer[tunnel.Tunnel] // nil: not open
+}
+
+// OpenOverlay implements provision.Between.
+func (b *between) OpenOverlay() (*provision.Overlay, error) {
+	if len(b.addrs) == 0 {
+		return nil, errors.New("this host has no address that others could reach: give it one with --underlay")
+	}
+	udp, err := roce.ListenUDP(b.opts, b.addrs...)
+	if err != nil {
+		return nil, err
+	}
+	o := &provision.Overlay{Overlay: roce.NewOverlay(roce.OverlayConfig{Bind: udp, Addrs: b.addrs}), Wake: udp.Descriptors()}
+	o.Window, o.Flight = udp.Windows()
+	mtu, plain := nic.MTUWithin(b.mtu-b.head()), nic.MTUWithin(b.mtu)
+	b.log.Info("overlay", "addresses", b.addrs, "port", b.port, "gso", udp.GSO(), "gro", udp.GRO(), "interface_mtu", b.mtu, "mtu", 128<<mtu)
+	if mtu < plain {
+		b.log.Warn("packets of virtual networks are smaller than those of the host's own network: VXLAN headers take space in the interface's packets",
+			"interface_mtu", b.mtu, "mtu", 128<<mtu, "without_overlay", 128<<plain, "do", fmt.Sprintf("raise the interface's MTU by %d on all hosts", b.head()))
+	}
+	return o, nil
+}
+
+// OpenTunnel implements provision.Between.
+func (b *between) OpenTunnel() (roce.Tunnel, error) {
+	k, err := b.key.load()
+	if err != nil {
+		return nil, err
+	}
+	t, err := tunnel.Open(tunnel.Options{Key: k, Addrs: b.addrs, Port: b.key.port, Log: b.log})
+	if err != nil {
+		return nil, err
+	}
+	b.tunnel.Store(t)
+	public := k.Public()
+	b.log.Info("tunnel", "addresses", b.addrs, "port", b.key.port, "public_key", tunnel.FormatPublic(public), "address_inside", overlay.TunnelAddr(public))
+	return t, nil
+}
+
+// setKey gives the open tunnel another private key.
+func (b *between) setKey(k tunnel.Key) error {
+	if t := b.tunnel.Load(); t != nil && t.Addr() != overlay.TunnelAddr(k.Public()) {
+		return t.SetKey(k)
+	}
+	return nil
+}

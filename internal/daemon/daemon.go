@@ -1,0 +1,368 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"runtime/pprof"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/routes"
+	"vrdma.dev/vrdma/internal/net/tunnel"
+	"vrdma.dev/vrdma/internal/net/vswitch"
+	"vrdma.dev/vrdma/internal/platform/container"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
+	"vrdma.dev/vrdma/internal/tenancy/metrics"
+	"vrdma.dev/vrdma/internal/tenancy/provision"
+)
+
+const (
+	// grace is how long an ephemeral daemon waits for the next program.
+	grace = 3 * time.Second
+	// closeTimeout bounds a clean stop.
+	closeTimeout = 5 * time.Second
+)
+
+// A daemon is the parts of a running daemon. Fields are set while it opens and do not change then.
+type daemon struct {
+	*settings
+	claim     *launch.Claim
+	store     *storage
+	journal   *control.Journal
+	budget    *budget.Ledger
+	nics      *registry.Table
+	port      hostPort
+	engine    *engine.Engine
+	ethernet  *vswitch.Switch
+	between   *between
+	rack      *provision.Rack
+	server    *server.Server
+	plane     *plane
+	workloads *workloads
+	cdi       *cdiFiles
+	measured  *measured
+	stop      chan string // holds one: why the daemon is to end
+	serving   atomic.Bool // programs are served
+}
+
+// Run is a daemon, from the claim of its socket to its end by a signal, a tool or idleness.
+func Run(o Options) error {
+	s, err := o.check()
+	if err != nil {
+		return err
+	}
+	claim, err := s.claim()
+	if err != nil {
+		return err
+	}
+	defer claim.Release()
+	if err := launch.InstallLibraries(s.place, s.dirMode); err != nil {
+		return err
+	}
+	launch.WarnNoExec(s.place, s.log)
+	d, err := newDaemon(s, claim)
+	if err != nil {
+		return err
+	}
+	if d.store, err = s.openStore(d.plane); err != nil {
+		return err
+	}
+	defer d.store.Close()
+	closeDevice, err := d.openDevice()
+	if err != nil {
+		return err
+	}
+	defer closeDevice()
+	end, err := d.openExtras()
+	if err != nil {
+		return err
+	}
+	defer end()
+	launch.Ready(nil)
+	if s.Ephemeral {
+		go d.retire()
+	}
+	return d.serve()
+}
+
+// newDaemon makes the parts that hold nothing yet.
+func newDaemon(s *settings, claim *launch.Claim) (*daemon, error) {
+	key, err := s.tunnelKey()
+	if err != nil {
+		return nil, err
+	}
+	d := &daemon{
+		settings: s, claim: claim, journal: control.NewJournal(), budget: budget.New(s.machine.Limits()), nics: registry.NewTable(),
+		plane: newPlane(), stop: make(chan string, 1),
+		between: &between{underlay: s.under, key: key, log: s.log},
+	}
+	d.cdi = &cdiFiles{dir: s.cdiDirectory(), mode: s.mode, place: s.place, nics: d.nics, log: s.log, wake: make(chan struct{}, 1)}
+	d.workloads = &workloads{nics: d.nics, events: d.journal, log: s.log, cdi: d.cdi, wake: make(chan struct{}, 1)}
+	return d, nil
+}
+
+// openDevice opens the port to other hosts, the usage file, the CDI directory and the device. closed is called when the daemon ends.
+func (d *daemon) openDevice() (closed func(), err error) {
+	if d.served() {
+		if d.port, err = openHostPort(&d.device, roce.UDPOptions{NoGSO: d.NoGSO, NoGRO: d.NoGRO}, d.log); err != nil {
+			return nil, err
+		}
+	}
+	if d.NoDefault {
+		d.device.GIDs = nil
+	}
+	used, err := d.openMeter()
+	if err != nil {
+		return nil, err
+	}
+	if d.cdi.hook, err = container.HookProgram(d.Hook); err == nil {
+		err = d.cdi.take(d.CDI != "")
+	}
+	if err != nil {
+		used.Close()
+		return nil, err
+	}
+	if err := d.open(used); err != nil {
+		err = errors.Join(err, d.cdi.release())
+		used.Close()
+		return nil, err
+	}
+	kept := d.cdi.keep()
+	return func() {
+		kept()
+		used.Close()
+	}, nil
+}
+
+// open starts the engine, opens the socket with the default NIC behind it, if that has an address, and then the control plane.
+func (d *daemon) open(used *meter.Meter) (err error) {
+	d.engine, err = engine.New(engine.Options{
+		Resolver: d.nics,
+		Port:     d.port.port, Wake: d.port.wake, Window: d.port.window, InFlight: d.port.flight, Recognise: !d.NoRecognise, Version: d.Version, Log: d.log,
+		Evict: func(s *nic.Session) { d.server.Evict(s) },
+	})
+	if err != nil {
+		return exit.Lacks("%w", err)
+	}
+	d.ethernet = vswitch.New(vswitch.Config{Log: d.log, Hosts: d.engine})
+	if err := d.workloads.saved.read(d.place.Socket + ".bound"); err != nil {
+		d.log.Warn("bindings of NICs to containers are lost: their file cannot be read", "error", err)
+	}
+	d.rack = provision.New(d.rackConfig())
+	d.workloads.rack, d.cdi.rack = d.rack, d.rack
+	door := server.Door{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
+	if len(d.device.GIDs) > 0 {
+		if door.NIC, err = d.rack.Default(d.device); err != nil {
+			return err
+		}
+	}
+	d.measured = &measured{census: diag.NewCensus(d.engine, d.nics), nics: d.nics, engine: d.engine, store: d.store, plane: d.plane, serving: &d.serving}
+	d.measured.clerk = meter.NewClerk(used, d.measured.census.Read, func(err error) {
+		d.log.Error("the usage of tenants cannot be written, and would be lost when the daemon ends; it is tried again every second", "error", err)
+	})
+	d.server, err = server.Listen(server.Config{
+		Doors: []server.Door{door}, Engine: d.engine, Log: d.log, Version: d.Version, Budget: d.budget, NICs: d.nics, Clerk: d.measured.clerk,
+		Stop: func() { d.ask("vrdma stop") }, Store: d.store, Machines: d.rack, Events: d.journal,
+	})
+	if err != nil {
+		return err
+	}
+	d.workloads.server = d.server
+	d.engine.Start()
+	d.rack.Open(d.server)
+	d.expose(door.NIC)
+	if err := d.openPlane(); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		err = errors.Join(err, d.server.Close(ctx))
+		d.rack.Close()
+		d.engine.Stop()
+		return err
+	}
+	return nil
+}
+
+// expose makes the directories that containers mount.
+func (d *daemon) expose(device *registry.NIC) {
+	if device != nil {
+		if err := d.rack.Expose(device, d.Ephemeral); err != nil {
+			d.log.Warn("containers cannot have the default NIC: its directory cannot be made", "error", err)
+		}
+	}
+	if !d.Ephemeral {
+		if err := d.rack.Await(); err != nil {
+			d.log.Warn("no NICs can be made for containers: the directory in which they wait cannot be made", "error", err)
+		}
+	}
+}
+
+// rackConfig is how NICs are made.
+func (d *daemon) rackConfig() provision.Config {
+	c := provision.Config{
+		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
+		Seed: guidSeed(d.place.Socket), Underlay: d.port.mtu, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{},
+		Sockets: roce.UDPOptions{NoGSO: d.NoGSO, NoGRO: d.NoGRO}, Switch: d.ethernet,
+		Events: d.journal, Placement: d.plane, Workloads: d.workloads,
+	}
+	if d.port.port == nil {
+		c.HostRoutes = routes.None{}
+	} else {
+		c.HostAddresses = d.port.addresses
+	}
+	if d.under.mtu != 0 {
+		c.Between, c.TunnelHead = d.between, tunnel.Head
+	}
+	return c
+}
+
+// openExtras opens the metrics, the sockets for virtual machines and the profile, if these are wanted, until end is called.
+func (d *daemon) openExtras() (end func(), err error) {
+	var ends []func()
+	endAll := func() {
+		for _, f := range slices.Backward(ends) {
+			f()
+		}
+	}
+	defer func() {
+		if err != nil {
+			endAll()
+		}
+	}()
+	if d.Metrics != "" {
+		m, err := metrics.Listen(d.Metrics, metrics.Config{Source: d.measured, Started: time.Now(), Version: d.Version, PerNIC: d.PerNIC})
+		if err != nil {
+			return nil, exit.Lacks("%w", err)
+		}
+		ends = append(ends, func() { m.Close() })
+		d.log.Info("serving metrics", "address", m.Addr().String())
+	}
+	if len(d.Guests) > 0 {
+		closed, err := d.openMachines()
+		if err != nil {
+			return nil, err
+		}
+		ends = append(ends, closed)
+	}
+	d.log.Info("serving", "version", d.Version, "socket", d.place.Socket, "device", provision.DeviceName, "gids", gidTexts(d.device.GIDs), "ephemeral", d.Ephemeral)
+	if d.Profile != "" {
+		file, err := os.Create(d.Profile)
+		if err != nil {
+			return nil, err
+		}
+		ends = append(ends, func() { file.Close() })
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return nil, err
+		}
+		ends = append(ends, pprof.StopCPUProfile)
+	}
+	return endAll, nil
+}
+
+// ask requests a stop; only the first request counts.
+func (d *daemon) ask(why string) {
+	select {
+	case d.stop <- why:
+	default:
+	}
+}
+
+// serve serves programs until a signal, a tool or idleness ends it. A second signal kills the daemon.
+func (d *daemon) serve() error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	metered := d.measured.keep()
+	defer metered()
+	served := make(chan error, 1)
+	go func() { served <- d.server.Serve() }()
+	d.serving.Store(true)
+	working, stopWork := context.WithCancel(context.Background())
+	defer stopWork()
+	restored := make(chan struct{})
+	go func() {
+		defer close(restored)
+		d.workloads.restore(working)
+	}()
+	go d.followKey(working)
+
+	var failure error
+	select {
+	case s := <-signals:
+		d.log.Info("stopping", "why", s.String())
+		signal.Reset(syscall.SIGTERM, syscall.SIGINT)
+	case why := <-d.stop:
+		d.log.Info("stopping", "why", why)
+	case failure = <-served:
+		d.log.Error("stopping", "why", failure)
+	}
+	d.serving.Store(false)
+	stopWork()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := d.close(ctx, restored)
+	metered() // what the last sessions used
+	d.engine.Stop()
+	d.ethernet.Close()
+	d.rack.Disconnect()
+	d.port.close()
+	d.log.Info("stopped")
+	return errors.Join(failure, err)
+}
+
+// close ends the control plane, the sessions and the NICs. restored is closed when no interface is being made.
+func (d *daemon) close(ctx context.Context, restored <-chan struct{}) error {
+	// A change in progress may wait for clients to disconnect, so the plane and the server close together.
+	settled := make(chan struct{})
+	go func() {
+		defer close(settled)
+		d.plane.Close()
+	}()
+	err := d.server.Close(ctx)
+	select {
+	case <-settled:
+	case <-ctx.Done():
+	}
+	select {
+	case <-restored: // an interface that is made while the rack closes would be lost
+	case <-ctx.Done():
+	}
+	d.rack.Close()
+	return err
+}
+
+// retire ends an ephemeral daemon when no program has used it for a while.
+func (d *daemon) retire() {
+	const every = 250 * time.Millisecond
+	idle := time.Duration(0)
+	for range time.Tick(every) {
+		if idle += every; d.server.Sessions() > 0 || d.rack.Guests() > 0 {
+			idle = 0
+		}
+		if idle >= grace && d.claim.Retire() {
+			d.ask("no program left")
+			return
+		}
+	}
+}
+
+// gidTexts are the addresses of a GID table, for the log.
+func gidTexts(entries []nic.GIDEntry) []string {
+	var out []string
+	for _, e := range entries {
+		out = append(out, addressOf(e.GID).String())
+	}
+	return out
+}

@@ -1,0 +1,120 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
+	"vrdma.dev/vrdma/internal/tenancy/metrics"
+	"vrdma.dev/vrdma/internal/tenancy/provision"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
+)
+
+// openMeter opens the file of --usage. A daemon that vrdma run started has none.
+func (s *settings) openMeter() (*meter.Meter, error) {
+	path := s.Usage
+	if path == "none" || path == "" && s.Ephemeral {
+		return meter.New(), nil
+	}
+	if path == "" {
+		path = strings.TrimSuffix(storePath(s.Store, s.place), ".db") + ".usage"
+	}
+	m, damage, err := meter.Open(path, s.Usage == "", time.Now())
+	if err != nil {
+		return nil, exit.Lacks("%w; choose another place with --usage FILE, or keep nothing with --usage none", err)
+	}
+	if damage != nil {
+		s.log.Error("part of the usage of tenants is lost", "error", damage)
+	}
+	return m, nil
+}
+
+// metricsAge is how old the numbers that Prometheus reads may be.
+const metricsAge = 100 * time.Millisecond
+
+// measured reads the counters of a daemon. It implements metrics.Source.
+type measured struct {
+	census  *diag.Census
+	clerk   *meter.Clerk
+	nics    *registry.Table
+	engine  *engine.Engine
+	store   *storage
+	plane   *plane
+	serving *atomic.Bool
+}
+
+// Totals implements metrics.Source.
+func (m *measured) Totals() []meter.Total {
+	m.clerk.Refresh(metricsAge)
+	return m.clerk.Meter().Totals()
+}
+
+// Device implements metrics.Source.
+func (m *measured) Device() metrics.Device {
+	c, list := m.census.Device()
+	out := metrics.Device{Name: provision.DeviceName, SentBytes: c.SentBytes, RcvdBytes: c.RcvdBytes, Counters: make(map[string]uint64)}
+	for _, n := range list {
+		out.Counters[n.Name] = n.Value
+	}
+	if o := m.census.Overlay(); o != (roce.OverlayCounters{}) {
+		for i, n := range o.Dropped() {
+			out.Overlay = append(out.Overlay, metrics.Dropped{Reason: roce.OverlayReasons[i], Value: n})
+		}
+		out.OverlayAnswers = o.Questions
+	}
+	return out
+}
+
+// NICs implements metrics.Source.
+func (m *measured) NICs() int { return len(m.nics.All()) }
+
+// Waits implements metrics.Source.
+func (m *measured) Waits() map[string]nic.Waits {
+	var bulk, latency nic.Waits
+	m.engine.Do(func() { bulk, latency = m.engine.Waits() }) // fails only after the loop has ended
+	return map[string]nic.Waits{string(tenant.ClassBulk): bulk, string(tenant.ClassLatency): latency}
+}
+
+// StoreAge implements metrics.Source.
+func (m *measured) StoreAge() time.Duration { return m.store.age() }
+
+// Generation implements metrics.Source.
+func (m *measured) Generation() int64 { return m.plane.Generation() }
+
+// Processor implements metrics.Source.
+func (m *measured) Processor() time.Duration { return diag.ProcessTime() }
+
+// Alive implements metrics.Source.
+func (m *measured) Alive() error { return m.engine.Do(func() {}) }
+
+// Ready implements metrics.Source.
+func (m *measured) Ready() error {
+	if !m.serving.Load() {
+		return errors.New("not serving yet, or not any more")
+	}
+	return nil
+}
+
+// keep reads and writes the usage of tenants every second. end reads once more and ends it; it may be called again.
+func (m *measured) keep() (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		m.clerk.Run(ctx)
+	}()
+	return sync.OnceFunc(func() {
+		cancel()
+		<-ended
+	})
+}

@@ -1,0 +1,70 @@
+package daemon
+
+import (
+	"errors"
+	"runtime"
+	"time"
+
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
+)
+
+// plane is the control plane from the moment it is open. The rack and the server exist before, because the plane needs them.
+// It implements provision.Placement.
+type plane struct {
+	*control.Plane               // set before opened is closed
+	opened         chan struct{} // closed when Plane is set
+}
+
+func newPlane() *plane { return &plane{opened: make(chan struct{})} }
+
+// claimTimeout is how long a program waits for the control plane when the daemon starts: generous, because the machine may be busy.
+const claimTimeout = 20 * time.Second
+
+// Claim implements provision.Placement. Virtual machines can connect before the plane is open: they wait for it.
+func (p *plane) Claim(k tenant.Key) error {
+	select {
+	case <-p.opened:
+		return p.Plane.Claim(k)
+	case <-time.After(claimTimeout):
+		return errors.New("the daemon is not ready yet: try again")
+	}
+}
+
+// Generation is the revision of the store whose policies are in force; 0: the plane is not open yet.
+func (p *plane) Generation() int64 {
+	select {
+	case <-p.opened:
+		return p.Plane.Generation()
+	default:
+		return 0
+	}
+}
+
+// openPlane opens the control plane, which creates the declared NICs.
+func (d *daemon) openPlane() error {
+	opened, err := control.Open(control.Config{
+		Store: d.store.Store, Rack: d.rack, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Log: d.log,
+		Tenants: d.server, Workloads: d.workloads, Journal: d.journal,
+	})
+	if err != nil {
+		return exit.Lacks("%w", err)
+	}
+	d.plane.Plane = opened
+	close(d.plane.opened)
+	d.server.ServeObjects(opened)
+	d.rack.Sweep() // every declared NIC exists
+	return nil
+}
+
+// self is this host as others reach it.
+func (d *daemon) self() tenant.HostSpec {
+	u := &d.between.underlay
+	return tenant.HostSpec{
+		Addresses: u.addrs, Port: int(u.port), Version: d.Version, Features: d.engine.Features(),
+		Capacity:  tenant.Capacity{MTU: u.mtu, Processors: runtime.NumCPU(), Memory: tenant.Bytes(budget.ThisMachine().Memory)},
+		PublicKey: d.between.key.public(d.log), TunnelPort: int(d.between.key.port),
+	}
+}

@@ -1,0 +1,112 @@
+package daemon
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/provision"
+)
+
+// settings are the options and the file, checked.
+type settings struct {
+	*Options
+	config        config
+	log           *slog.Logger
+	place         launch.Place
+	mode, dirMode fs.FileMode // of the socket and its directories
+	device        nic.Config  // the default NIC; without GIDs there is none
+	under         underlay
+	host          string // this host's name
+	machine       budget.Machine
+}
+
+// check reads the file and checks the options.
+func (o *Options) check() (s *settings, err error) {
+	s = &settings{Options: o}
+	if s.log, err = o.logger(); err != nil {
+		return nil, err
+	}
+	if s.config, err = readConfig(o.Config); err != nil {
+		return nil, exit.Usage("%w", err)
+	}
+	if s.place, err = o.Place(s.config.Socket); err != nil {
+		return nil, err
+	}
+	mode, err := strconv.ParseUint(o.Mode, 8, 9)
+	if err != nil {
+		return nil, exit.Usage("--mode %s: want octal permissions such as 0600", o.Mode)
+	}
+	s.mode, s.dirMode = fs.FileMode(mode), launch.DirectoryMode(fs.FileMode(mode))
+	if s.place.Socket == launch.System && s.dirMode != 0o700 { // the store may have made the directory for root alone
+		if err := os.Chmod(filepath.Dir(s.place.Socket), s.dirMode); err != nil {
+			return nil, exit.Lacks("%w", err)
+		}
+	}
+	if err := s.setDevice(); err != nil {
+		return nil, err
+	}
+	if err := s.setUnderlay(); err != nil {
+		return nil, err
+	}
+	if s.host, err = hostName(o.HostName); err != nil {
+		return nil, err
+	}
+	if s.machine = budget.ThisMachine(); s.machine.Files < budget.FewestFiles {
+		return nil, exit.Lacks("too few file descriptors for a daemon (ulimit -n is %d): it needs at least %d; run ulimit -n 1024 first", s.machine.Files, budget.FewestFiles)
+	}
+	return s, nil
+}
+
+// setDevice sets the device of the default NIC.
+func (s *settings) setDevice() error {
+	all, err := machineAddresses()
+	if err != nil {
+		return exit.Lacks("%w", err)
+	}
+	addresses := defaultOrder(all)
+	if list := s.addresses(); len(list) > 0 {
+		if addresses, err = parseAddresses(list, all); err != nil {
+			return exit.Usage("%w", err)
+		}
+	}
+	s.device = nic.Config{NodeGUID: randomGUID(), Limits: provision.SetLimits(nic.DefaultLimits, s.config.Limits)}
+	for _, a := range addresses {
+		s.device.GIDs = append(s.device.GIDs, nic.GIDEntry{GID: a.ip.As16(), NetDev: a.netdev})
+	}
+	return nil
+}
+
+// addresses are those that the flags or the file give the device.
+func (s *settings) addresses() []string {
+	if len(s.Addr) > 0 {
+		return s.Addr
+	}
+	return s.config.Addr
+}
+
+// served reports whether the daemon serves other hosts on the host's own network.
+func (s *settings) served() bool {
+	return s.Network && !s.Ephemeral && (!s.NoDefault || len(s.addresses()) > 0)
+}
+
+// claim takes the place for this daemon.
+func (s *settings) claim() (*launch.Claim, error) {
+	if err := os.MkdirAll(filepath.Dir(s.place.Socket), s.dirMode); err != nil {
+		return nil, exit.Lacks("cannot make the socket's directory: %w; choose another place with --socket", err)
+	}
+	claim, err := s.place.Claim(s.Ephemeral)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		return nil, exit.Lacks("%w; choose another place with --socket", err)
+	}
+	return claim, err
+}
