@@ -7,38 +7,25 @@ endif
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 # The race detector makes Go 5 to 10 times slower. Hardly a test holds a time, or a rate, against
-# something (docs/testing.md says which), so that costs patience only.
+# something (docs/reference/testing.md says which), so that costs patience only.
 UNIT     := ./cmd/... ./examples/... ./internal/... ./shim/... ./verbs/...
 TIMEOUT  ?= 20m
 FUZZTIME ?= 20s
 
 # help is what plain make does.
 .DEFAULT_GOAL := help
-.PHONY: help build kube test test-all test-kube check unit integration demo bench report report-page fuzz clean deps-build deps-demo deps-test deps-bench
+.PHONY: help build kube test test-all test-kube check unit integration demo bench report report-page docs performance stress fuzz clean deps-build deps-demo deps-test deps-bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the shared objects beside it
 
-# The tags leave out what nobody uses here: gRPC's pages of traces, and HTTP/2 of net/http (etcd's
-# comes with gRPC). What is far from the data path is not inlined.
-# Functions begin at 16 bytes instead of 32. All of it keeps the binary small.
-TAGS  := grpcnotrace,nethttpomithttp2
-SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yaml.in/... github.com/... golang.org/x/text/... \
-	net/http net/textproto net/url crypto/tls crypto/x509 encoding/json encoding/asn1 encoding/xml encoding/csv \
-	fmt flag reflect strings strconv sort context unicode/... os os/exec os/user os/signal io/fs bufio encoding/hex encoding/base64 encoding/pem regexp/... text/... html/... mime/... log/... net math/big path/... compress/... archive/... debug/... \
-	internal/zstd runtime/pprof golang.org/x/net/... vendor/golang.org/x/net/... vendor/golang.org/x/text/... \
-	$(foreach c,des dsa ecdh ecdsa ed25519 elliptic hkdf hpke rc4,crypto/$(c)) \
-	$(foreach c,nistec/... edwards25519/... mlkem rsa ecdsa bigmod drbg ecdh ed25519 tls12 tls13,crypto/internal/fips140/$(c)) \
-	$(foreach r,bench control tenant experiment report doctor rack store/... container meter metrics launch inspect \
-	preflight hosts published abitext devicetree rdmanl cni netns rxeguest caller vmagent vm vmline routes cache filecopy pcap replay,vrdma/internal/$(r)) vrdma/cmd/...,-gcflags=$(p)=-l)
-
 # Go knows best what is up to date.
 .PHONY: bin/vrdma
 bin/vrdma:
 	@mkdir -p bin
-	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) $(SMALL) -ldflags '-s -w -funcalign=16 -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
 kube: bin/vrdma-kube ## the device plugin and DRA driver for Kubernetes, a program of its own
 
@@ -65,13 +52,13 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/kubelet tools/multus tools/newest-root tools/unpacked test/guest/image test/guest/init internal/bench/programs/*.sh cmd/vrdma/guest/install; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/gpu-bundle tools/kubelet tools/module-path tools/multus tools/newest-root tools/stress tools/unpacked test/guest/image test/guest/init internal/instrument/bench/programs/*.sh cmd/vrdma/guest/install; do sh -n $$script || exit 1; done
 
 # The random conversations and the model of arming are pure computing: without the race detector
 # there is time for tens of thousands, and for every interleaving.
 unit: ## Go tests of every package, with the race detector
 	VRDMA_CONVERSATIONS= VRDMA_RACES= $(GO) test -race -timeout $(TIMEOUT) $(UNIT)
-	$(GO) test -timeout $(TIMEOUT) ./internal/simnet ./internal/armcheck
+	$(GO) test -timeout $(TIMEOUT) ./internal/testkit/simnet ./internal/testkit/armcheck
 
 # One package at a time: these start daemons and real programs and want both cores.
 integration: build ## real programs against a real daemon
@@ -105,6 +92,24 @@ report-page: build ## docs/report again, from the results beside it
 		mkdir -p $(REPORT)/page/$$suite && gunzip -c $$file >$(REPORT)/page/$$suite/results.ndjson || exit; \
 	done
 	@bin/vrdma report $(REPORT)/page/*/ -o docs/report
+
+# The tests compare generated pages with the code; here they write them.
+docs: ## write the generated parts of the documents
+	VRDMA_UPDATE_DOCS=1 $(GO) test -count=1 -run '^(TestReference|TestList|TestPerformance)$$' $(patsubst %,./%,$(dir $(shell git ls-files '*/reference_test.go'))) ./test/docs
+
+# make performance RESULTS=FILE.json takes another file than the newest of bench/results.
+RESULTS ?= $(lastword $(sort $(wildcard bench/results/*.json)))
+performance: ## the table of docs/explanation/performance.md from a run of make bench
+	@[ -n "$(RESULTS)" ] || { echo "no results: run make bench, or make performance RESULTS=FILE.json" >&2; exit 1; }
+	cp $(RESULTS) docs/report/bench.json
+	VRDMA_UPDATE_DOCS=1 $(GO) test -count=1 -run '^TestPerformance$$' ./test/docs
+
+# make stress PKG=./test/wire RUN=TestRecovery N=50
+PKG ?= ./internal/...
+RUN ?= .
+N   ?= 50
+stress: build ## run tests of PKG that match RUN N times while all processors are busy
+	@GO='$(GO)' tools/stress '$(PKG)' '$(RUN)' '$(N)'
 
 # Where goroutines make coverage differ from run to run, shortening an input that looks
 # interesting would take all of the time.

@@ -1,4 +1,4 @@
-module vrdma
+module vrdma.dev/vrdma
 
 go 1.26.0
 

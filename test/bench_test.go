@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/bench"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/instrument/bench"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // tool starts `vrdma ARGS…`, one that measures.

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // containers are processes in mount, pid, user, ipc and uts namespaces of their

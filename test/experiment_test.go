@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/experiment"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // small is an experiment of the user's own: one run of each kind of tool, over everything that can

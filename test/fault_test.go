@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // stream is a running pair of testdata/stream.c.

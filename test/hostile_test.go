@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // A hostile program harms only itself: beside it a pair that checks every byte

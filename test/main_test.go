@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 func TestMain(m *testing.M) { harness.Main(m) }

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/protocol"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Metrics, bills and the device's own counters agree to the byte with what a program says it

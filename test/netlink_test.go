@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // iproute2's rdma asks over netlink, which the daemon answers: the machine's, the newest and

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // perftest 4.5 checks no data itself (it has no option for it): contents are

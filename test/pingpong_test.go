@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // rdma-core's own examples: connected both ways, every message answered.

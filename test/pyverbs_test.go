@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // suiteDir is where Debian's rdma-core puts its own tests, most of them gzipped; the newest

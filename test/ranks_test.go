@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"vrdma/internal/experiment"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestRanks: eight ranks of Open MPI on eight nodes, which are namespaces with a NIC each, start together, round after round. Nodes that

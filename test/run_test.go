@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/protocol"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // auto is a user with a runtime directory and no daemon yet.
@@ -267,12 +267,18 @@ func TestRunStatus(t *testing.T) {
 	if err := os.Chmod(setuid, 0o755|os.ModeSetuid); err != nil {
 		t.Fatal(err)
 	}
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("ibv_devinfo -l | grep -q rxe0 && exit $1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name string
 		argv []string
 		code int
 		says string // in the first line
 	}{
+		{"script without an interpreter", []string{script, "42"}, 42, ""},
+		{"without the environment", []string{"env", "-i", "/bin/true"}, 0, "env -i PATH=\"$PATH\" vrdma run -- PROGRAM"},
 		{"success", []string{"true"}, 0, ""},
 		{"failure", []string{"sh", "-c", "exit 41"}, 41, ""},
 		{"missing", []string{"no-such-program-anywhere"}, 127, "no-such-program-anywhere"},

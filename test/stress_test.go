@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // No byte of a program is lost or mixed up, whatever it does with registered memory, also where

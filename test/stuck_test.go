@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // fileServer kills the server of a stuck program's file system, when asked or at the end.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // UCX picks its transports itself; told to use only the device, it must work, and
@@ -45,6 +45,21 @@ func TestUCX(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d.Carried(t, harness.Traffic{Packets: 200}, func() { ucx(t, d, "", c.args+" -n 200 -w 10") })
 		})
+	}
+}
+
+// TestUCXAsleep runs UCX where it sleeps on its completion channels. UCX polls, arms, and sleeps without
+// another poll: it counts on an event for a completion that came before the arm.
+func TestUCXAsleep(t *testing.T) {
+	harness.Need(t, "ucx_perftest")
+	d := harness.Device(t)
+	for _, tl := range []string{"rc_v", "ud_v"} {
+		for _, args := range []string{"-t tag_lat -s 64", "-t tag_lat -s 65536", "-t tag_bw -s 4096", "-t tag_bw -s 262144", "-t ucp_am_lat -s 512"} {
+			t.Run(tl+"/"+strings.ReplaceAll(args, " ", ""), func(t *testing.T) {
+				iters := harness.Pick(500, 20000)
+				d.Carried(t, harness.Traffic{Packets: uint64(iters)}, func() { ucx(t, d, tl, args+" -E sleep -w 10 -n "+strconv.Itoa(iters)) })
+			})
+		}
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/protocol"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Users who share a daemon with an attacker.
@@ -108,7 +108,7 @@ func (r *raw) command(cmd uint32, body []byte, out int, extents ...protocol.Exte
 func (r *raw) register(start, length uint64) error {
 	_, err := r.command(abi.CmdRegMR, abi.Encode(nil, &abi.RegMR{
 		Response: rawAnswer, Start: start, HCAVA: start, Length: length, PDHandle: r.pd, AccessFlags: abi.AccessLocalWrite,
-	}), 12, protocol.Extent{Start: start, Length: length, Kind: protocol.ExtentShared, Prot: 3})
+	}), 12, protocol.Extent{Start: start, Length: length, Kind: protocol.ExtentOwn, Prot: 3})
 	return err
 }
 

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Each C program is a table of cases; every case runs in a process of its own

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // shares are the parts in a thousand that each case of testdata/wakeups.c has of all races.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/pcap"
+	"vrdma.dev/vrdma/internal/net/pcap"
 )
 
 // maxFrame is the largest frame that a cable carries.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/pcap"
+	"vrdma.dev/vrdma/internal/net/pcap"
 )
 
 // roce is an Ethernet frame with a RoCEv2 packet that begins with a number.

@@ -15,6 +15,6 @@
 // Namespaces have no names and TAP interfaces live as long as their descriptor, so that
 // nothing is left behind however a test ends.
 //
-// Who uses it: vrdma/test/wire and vrdma/test/guest. What it must never do: touch an
+// Who uses it: vrdma.dev/vrdma/test/wire and vrdma.dev/vrdma/test/guest. What it must never do: touch an
 // interface or namespace that it did not make.
 package cable

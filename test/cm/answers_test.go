@@ -3,9 +3,9 @@ package cm
 import (
 	"testing"
 
-	"vrdma/test/cable"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // Every errno, event, status and size is Linux's: the table was printed by its own rdma_cm

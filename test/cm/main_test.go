@@ -1,7 +1,7 @@
 // Package cm tests the connection manager as programs use it: the stock tools of
 // librdmacm and perftest on one host, data verified, many connections, and programs
-// that die at the wrong moment. Two hosts are in vrdma/test/wire, the kernel's rxe is in
-// vrdma/test/guest, rdma-core's own tests are in vrdma/test.
+// that die at the wrong moment. Two hosts are in vrdma.dev/vrdma/test/wire, the kernel's rxe is in
+// vrdma.dev/vrdma/test/guest, rdma-core's own tests are in vrdma.dev/vrdma/test.
 //
 // Tests run one after the other: every program here polls, and this is meant to pass on
 // two cores. VRDMA_TEST_ALL=1 asks for the long form.
@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 const minute = time.Minute

@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // 10 000 connections one after the other, and 500 at once: neither the program nor the

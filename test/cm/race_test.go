@@ -3,8 +3,8 @@ package cm
 import (
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // A daemon with the race detector in it, which dies of a race.

@@ -6,8 +6,8 @@ import (
 	"regexp"
 	"testing"
 
-	"vrdma/internal/protocol"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // `vrdma status` shows who talks with whom, in what state, in which port space.

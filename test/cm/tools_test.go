@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // The tools of librdmacm and perftest, on one host.

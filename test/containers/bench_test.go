@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/experiment"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // boxes is an experiment in containers: two, and two a side.
@@ -89,7 +89,7 @@ func (h *host) benchRun(t *testing.T, engine string, args ...string) {
 }
 
 // TestSpeed, in the long form, has vrdma bench measure its part containers, logs the table, and asks only that each row was measured: what
-// is fast is read in docs/performance.md. VRDMA_ROUNDS and VRDMA_ROWS are its --rounds and --rows.
+// is fast is read in docs/explanation/performance.md. VRDMA_ROUNDS and VRDMA_ROWS are its --rounds and --rows.
 func TestSpeed(t *testing.T) {
 	if !harness.All() {
 		t.Skip("measuring wants a machine that does nothing else: the long form has it")

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"testing"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // memoryOf is the control group of that name where the kernel accounts for memory.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // A cluster is Kubernetes itself on one host: etcd, API server, controllers, scheduler, kubelet, containerd. There is no
@@ -116,13 +116,13 @@ func (c *cluster) phaseOf(t *testing.T, name string) string {
 	return c.kubectl(t, "get", "pod", "-n", "team-a", name, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
 }
 
-// vrdma is the operator's, as docs/kubernetes.md says it.
+// vrdma is the operator's, as docs/how-to/kubernetes.md says it.
 func (c *cluster) vrdma(t *testing.T, args ...string) string {
 	t.Helper()
 	return c.kubectl(t, append([]string{"exec", "-n", "vrdma", "ds/vrdma", "--", "vrdma"}, args...)...)
 }
 
-// install does what docs/kubernetes.md says, with an image of what was built here.
+// install does what docs/how-to/kubernetes.md says, with an image of what was built here.
 func (c *cluster) install(t *testing.T) {
 	t.Helper()
 	c.run(t, "sh", "-c", "mkdir -p /tmp/vrdma/usr/local/bin && cp /opt/vrdma/vrdma /opt/vrdma/vrdma-kube /opt/vrdma/*.so /tmp/vrdma/usr/local/bin/")

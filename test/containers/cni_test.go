@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // cnitool brings the one of CNI's own module into the host.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // newEngineHost makes a host with the engines of an unpacked Debian: older, middle, newer.

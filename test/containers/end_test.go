@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // A program that is left of a deleted container loses the NIC, and does not get it again. It is in the container's network and sees its files,

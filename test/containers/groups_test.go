@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // hierarchies are where control groups are mounted: one for each controller, or one for all.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/protocol"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // A host is a machine with an engine.

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/cable"
-	"vrdma/test/etcdtest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/etcdtest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // inside is a program of this machine in the network namespace of a container that stays.
@@ -252,6 +252,27 @@ func (h *host) knows(t *testing.T, nic string) {
 	if !harness.Poll(minute, func() bool { return strings.Contains(h.cdi(), fmt.Sprintf("%q", nic)) }) {
 		t.Fatalf("no CDI file has %s:\n%s", nic, h.cdi())
 	}
+}
+
+// Containers of two hosts in an encrypted network reach each other over sockets, too: their frames travel
+// through the tunnel (a host takes none of that network in the clear: link TestOverlayFramesSealed).
+func TestInterfaceHostsEncrypted(t *testing.T) {
+	if !harness.All() {
+		t.Skip("long form: make test-all")
+	}
+	harness.Need(t, "iperf3", "nsenter")
+	hosts := hostsWithStore(t, join)
+	a, b := hosts[0], hosts[1]
+	cmd := a.command(0, "vrdma", "apply", "-f", "-")
+	cmd.Stdin = strings.NewReader(strings.Replace(pinned, "subnets: [10.1.0.0/24]", "subnets: [10.1.0.0/24], encryption: true", 1))
+	harness.Spawn(t, cmd).OK(t, minute)
+	a.knows(t, "red.web")
+	b.knows(t, "red.db")
+	a.stay(t, "web", container{"bookworm", "red.web", nil})
+	b.stay(t, "db", container{"bookworm", "red.db", nil})
+	reaches(t, a, "web", "10.1.0.2")
+	talk(t, b, a, "db", "web", "10.1.0.2")
+	iperf(t, b, a, "db", "web", "10.1.0.2")
 }
 
 // Containers of two hosts reach each other by their NICs' addresses, over sockets as by RDMA. One that is stopped on one host and

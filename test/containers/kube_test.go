@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Kubernetes' own kubelet, with containerd, without an API server: pods are files, and their labels come from the kubelet.

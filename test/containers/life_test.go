@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // stay starts a container that stays, and returns when it runs.

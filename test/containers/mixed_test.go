@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/cable"
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // mixed is one network with everybody in it.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // ownNetwork is a tenant whose NICs have the network of the container that they are in.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // four is a tenant with NICs of both families of addresses.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // The daemon is upgraded while containers live: the libvrdma.so that they were started with, that of the commit before the protocol changed

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/experiment"
-	"vrdma/test/cable"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // remote is an experiment with another machine.

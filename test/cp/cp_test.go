@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestOneHost copies there and back on one host, and the device carries it.

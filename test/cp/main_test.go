@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/cable"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 const minute = time.Minute

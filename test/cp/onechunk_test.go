@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestPublished: --chunks 1 speaks the published protocol, with itself and with C programs, as client and

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestRsh: the other side is started by a program that stands in for ssh.

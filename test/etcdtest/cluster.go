@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Prefix is below what the daemons' user may read and write.
@@ -89,7 +89,7 @@ func (c *Cluster) Direct() (list []string) {
 // URL is the cluster's name for --store.
 func (c *Cluster) URL() string { return "etcd://" + strings.Join(c.Endpoints(), ",") }
 
-// permit makes the users and the role, as docs/etcd.md says, and has etcd ask for them.
+// permit makes the users and the role, as docs/how-to/etcd.md says, and has etcd ask for them.
 func (c *Cluster) permit() {
 	c.t.Helper()
 	c.Ctl("user", "add", "root", "--no-password")

@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 func TestMain(m *testing.M) { harness.Main(m) }

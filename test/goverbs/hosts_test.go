@@ -14,10 +14,10 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/test/cable"
-	"vrdma/test/harness"
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 // twoHosts are two network namespaces with a daemon each.
@@ -118,7 +118,7 @@ func byHand(t *testing.T, a, b *harness.Daemon) {
 func pingProgram(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ping")
-	build := exec.Command("go", "build", "-trimpath", "-o", path, "vrdma/examples/ping")
+	build := exec.Command("go", "build", "-trimpath", "-o", path, "vrdma.dev/vrdma/examples/ping")
 	build.Dir = harness.Root()
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

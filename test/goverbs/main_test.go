@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 const minute = time.Minute

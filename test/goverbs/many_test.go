@@ -9,9 +9,9 @@ import (
 	"sync"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/verbs"
-	"vrdma/verbs/cm"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/cm"
 )
 
 // crowd is how many connections of one pair there are at a time.

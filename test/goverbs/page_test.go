@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestPage builds the program of docs/go.md in a module of its own, as the page says, and runs it.
+// TestPage builds the program of docs/how-to/go.md in a module of its own, as the page says, and runs it.
 func TestPage(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(harness.Root(), "docs/go.md"))
+	text, err := os.ReadFile(filepath.Join(harness.Root(), "docs/how-to/go.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestPage(t *testing.T) {
 		_, rest, found := strings.Cut(string(text), begins)
 		code, _, ended := strings.Cut(rest, "\n```")
 		if !found || !ended {
-			t.Fatalf("docs/go.md has no block that begins with %q", begins)
+			t.Fatalf("docs/how-to/go.md has no block that begins with %q", begins)
 		}
 		_, head, _ := strings.Cut(begins, "\n")
 		return head + code + "\n"

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/verbs"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/verbs"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // What rstream exchanges: 16 bytes there and back, then so often so many transfers there and as many back.

@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/verbs"
-	"vrdma/verbs/stream"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/verbs"
+	"vrdma.dev/vrdma/verbs/stream"
 )
 
 func provider(t testing.TB, d *harness.Daemon) *stream.Provider {

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/cable"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // loss: of a hundred packets one gets lost, either way.

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/rxeguest"
-	"vrdma/test/cable"
-	"vrdma/test/guest/talk"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/instrument/rxeguest"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/guest/talk"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // bootLimit is for a machine that does much else besides.

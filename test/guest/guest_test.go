@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // TestRXE holds vrdma against the kernel's rxe. One guest serves all of it; each part

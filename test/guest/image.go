@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"vrdma/internal/rxeguest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/instrument/rxeguest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // image is the directory with vmlinux and initramfs, made once.

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/cable"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // limit is how long anything may take that the guest has a part in: it is emulated, and gets

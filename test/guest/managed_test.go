@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // managed: the tools that find each other through rdma_cm, either side first.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // multicast: mckey between us and the guest, either way. Over IPv6 Linux has no such thing

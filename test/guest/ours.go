@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Home is where programs of ours are in a guest whose initramfs is Ours.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // The network that both are members of: ours is vrdma's, the guest's a vxlan device of the kernel's

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/guest/talk"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/guest/talk"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Process is a program that runs in a guest.

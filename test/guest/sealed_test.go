@@ -10,11 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/pcap"
-	"vrdma/internal/tunnel"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/pcap"
+	"vrdma.dev/vrdma/internal/net/tunnel"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // sealed: the guest is a member of an encrypted network, with the kernel's WireGuard below its vxlan

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/pcap"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/pcap"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 // witness watches the cable for the three things that make a conversation with the guest

@@ -8,7 +8,7 @@ import (
 )
 
 // Chromium is a command that runs a headless Chromium, with a profile of its own and no network worth
-// speaking of: the test says what it opens. It is unpacked if this machine has not done so before. See
+// speaking of: the test says what it opens. It is unpacked if this machine has neither installed nor unpacked it. See
 // tools/chromium.
 func Chromium(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
@@ -17,19 +17,27 @@ func Chromium(t testing.TB, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := filepath.Join(dir, "root")
-	program := filepath.Join(root, "usr/lib/chromium/chromium")
-	if _, err := os.Stat(program); err != nil {
-		program = "chromium" // installed
-	}
-	libraries, err := filepath.Glob(filepath.Join(root, "usr/lib/*-linux-gnu"))
-	if err != nil || len(libraries) == 0 {
-		t.Fatalf("no libraries in %s: %v", root, err)
-	}
+	program, libraries := chromiumIn(filepath.Join(dir, "root"))
 	profile := t.TempDir()
 	cmd := exec.Command(program, append([]string{
 		"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--user-data-dir=" + profile, "--enable-logging=stderr",
 	}, args...)...)
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries[0]+":"+filepath.Join(libraries[0], "pulseaudio"), "HOME="+profile, "XDG_RUNTIME_DIR="+profile, "DBUS_SESSION_BUS_ADDRESS=disabled:")
+	cmd.Env = append(os.Environ(), "HOME="+profile, "XDG_RUNTIME_DIR="+profile, "DBUS_SESSION_BUS_ADDRESS=disabled:")
+	if libraries != "" {
+		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+libraries+":"+filepath.Join(libraries, "pulseaudio"))
+	}
 	return cmd
+}
+
+// chromiumIn is the program below a root that tools/chromium made, and the directory of unpacked libraries. Where the
+// machine has Chromium or all of its libraries installed, the root lacks them: the installed ones are used.
+func chromiumIn(root string) (program, libraries string) {
+	program = filepath.Join(root, "usr/lib/chromium/chromium")
+	if _, err := os.Stat(program); err != nil {
+		program = "chromium"
+	}
+	if found, _ := filepath.Glob(filepath.Join(root, "usr/lib/*-linux-gnu")); len(found) > 0 {
+		libraries = found[0]
+	}
+	return program, libraries
 }

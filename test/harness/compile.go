@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -24,6 +25,12 @@ func Compile(t testing.TB, name string) string {
 // CompileWith is Compile with another compiler and other libraries.
 func CompileWith(t testing.TB, name, compiler string, libs ...string) string {
 	t.Helper()
+	return CompileFile(t, filepath.Join(Root(), "test", "testdata", name+".c"), compiler, libs...)
+}
+
+// CompileFile builds a C program that lies elsewhere. A program's name is built once a test binary.
+func CompileFile(t testing.TB, src, compiler string, libs ...string) string {
+	t.Helper()
 	Need(t, compiler)
 	compiled.Lock()
 	defer compiled.Unlock()
@@ -37,11 +44,11 @@ func CompileWith(t testing.TB, name, compiler string, libs ...string) string {
 		}
 		compiled.dir, compiled.done = dir, map[string]bool{}
 	}
+	name := strings.TrimSuffix(filepath.Base(src), filepath.Ext(src))
 	bin := filepath.Join(compiled.dir, name+"-"+filepath.Base(compiler))
 	if compiled.done[bin] {
 		return bin
 	}
-	src := filepath.Join(Root(), "test", "testdata", name+".c")
 	args := append([]string{"-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", bin, src}, libs...)
 	if out, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %v: %v\n%s", compiler, args, err, out)

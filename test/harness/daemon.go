@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // Daemon is a running `vrdma daemon` and the socket to reach it.

@@ -9,7 +9,7 @@
 //	  ├── Counters   ──► the device's counters: proof that RDMA carried it
 //	  └── cleanup    ──► no session, no fd, no memfd mapping more than before
 //
-// Who calls it: the tests in vrdma/test, nobody else. What it must never do:
+// Who calls it: the tests in vrdma.dev/vrdma/test, nobody else. What it must never do:
 // skip because a tool is missing (it installs it or fails), end a process that
 // it did not start, or wait without a bound.
 package harness

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // Footprint is what a daemon holds, as the kernel sees it.

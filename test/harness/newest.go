@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"vrdma/internal/cache"
+	"vrdma.dev/vrdma/internal/instrument/cache"
 )
 
 // Debian is an unpacked Debian of another age, for programs that run as in a container with

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/cache"
+	"vrdma.dev/vrdma/internal/instrument/cache"
 )
 
 // LibraryBefore builds the library of the commit before the one that changed the protocol's

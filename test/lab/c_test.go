@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestTableInC: the table's client updates and reads by messages and by READ, and checks every value. The

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/examples/kv/lab"
-	"vrdma/test/cable"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/examples/kv/lab"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // A host is a network namespace with a daemon.

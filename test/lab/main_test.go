@@ -1,5 +1,5 @@
 // Package lab tests the course: the C programs of examples/lab-c through `vrdma run`, and every command of
-// docs/lab.md in the order of the page.
+// docs/tutorials/lab.md in the order of the page.
 package lab
 
 import (
@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 const minute = time.Minute

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // A block is a piece of the page that a reader types.
@@ -118,13 +118,13 @@ func script(blocks []block, dir string) (string, error) {
 	return b.String(), nil
 }
 
-// TestPage does everything that docs/lab.md tells a class to do, in the page's order, with shorter times and
+// TestPage does everything that docs/tutorials/lab.md tells a class to do, in the page's order, with shorter times and
 // fewer operations. It runs in namespaces of its own, where the page's ports are free and from which
 // nothing gets away.
 func TestPage(t *testing.T) {
 	harness.Need(t, "sockperf", "ib_send_bw", "cpulimit", "ss", "unshare", "setsid")
 	harness.Build(t)
-	page, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "lab.md"))
+	page, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "tutorials", "lab.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

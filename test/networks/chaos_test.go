@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/control"
-	"vrdma/internal/tenant"
-	"vrdma/test/etcdtest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
+	"vrdma.dev/vrdma/test/etcdtest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // A changer changes what is declared at one host, at random. Some objects are its own: of these it

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestDemo: vrdma demo networks, as root with etcd from the cache, and as a user with etcd in PATH.

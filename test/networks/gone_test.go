@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // These wait more than they work: they do so side by side.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestGuestsOnTwoHosts: virtual machines with stock kernels on two hosts, in a network with a program on one of them. TCP,

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/protocol"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // moveTo declares that red/db is on a host.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // threeHosts is a NIC of red and one of blue on each of three hosts: 10.1.0.1 on a, .2 on b, .3 on c;

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // serve starts rping's server at an address of a NIC.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/control"
-	"vrdma/internal/protocol"
-	"vrdma/internal/tenant"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // manyNICs is 100 networks of 10 tenants with a NIC on each of 100 hosts, and a policy each: 10 000

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // keyFile is where a host's daemon has its private key.
@@ -61,7 +61,7 @@ func TestEncryptedNetwork(t *testing.T) {
 	client.Printed(t, "ping data", minute)
 	const some = 10_000
 	for range harness.Pick(2, 10) {
-		// As docs/encryption.md says: a new file in the old one's place.
+		// As docs/how-to/encryption.md says: a new file in the old one's place.
 		private := output(t, "wg", "genkey")
 		file := w.b.keyFile(t)
 		if err := os.WriteFile(file+".new", []byte(private+"\n"), 0o600); err != nil {

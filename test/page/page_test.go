@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/experiment"
-	"vrdma/internal/report"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/report"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 func TestMain(m *testing.M) { harness.Main(m) }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // A program that expects of sockets what the kernel gives gets it from rsockets, of either

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // A program with the newest library finds the device and a peer with this machine's.

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
-// A program is one row of the table in docs/connections.md: a server and a client.
+// A program is one row of the table in docs/how-to/connections.md: a server and a client.
 type program struct {
 	name           string
 	server, client string // shell commands; PORT, DIR and FILE stand for what they say
@@ -154,12 +154,12 @@ func TestPrograms(t *testing.T) {
 	for _, p := range programs {
 		cells := documented[p.name]
 		if len(cells) != 4 {
-			t.Errorf("docs/connections.md: no row for %q with four cells: %q", p.name, cells)
+			t.Errorf("docs/how-to/connections.md: no row for %q with four cells: %q", p.name, cells)
 			continue
 		}
 		for i, o := range table[p.name] {
 			if ours := 4 - len(table[p.name]) + i; ours >= 2 && cells[ours] != string(o) {
-				t.Errorf("docs/connections.md says of %q: %s, and it is %s", p.name, cells[ours], o)
+				t.Errorf("docs/how-to/connections.md says of %q: %s, and it is %s", p.name, cells[ours], o)
 			}
 		}
 	}
@@ -168,7 +168,7 @@ func TestPrograms(t *testing.T) {
 // readTable is the documentation's table: the cells of each program.
 func readTable(t *testing.T) map[string][]string {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "connections.md"))
+	page, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "how-to", "connections.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // An ordinary TCP program: one large transfer there and back, and a hundred connections at

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // The limits of --config are those of NIC default. A declared NIC has those that it declares, and

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/control"
-	"vrdma/internal/launch"
-	"vrdma/internal/protocol"
-	"vrdma/internal/tenant"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // startDaemon starts a real daemon of root whose store is a file.

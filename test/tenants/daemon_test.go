@@ -20,18 +20,18 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/caller"
-	"vrdma/internal/engine"
-	"vrdma/internal/frontdoor"
-	"vrdma/internal/launch"
-	"vrdma/internal/nic"
-	"vrdma/internal/protocol"
-	"vrdma/internal/rack"
-	"vrdma/internal/routes"
-	"vrdma/internal/tenant"
-	"vrdma/internal/vnic"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/net/routes"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/provision"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 const minute = time.Minute
@@ -42,9 +42,9 @@ func TestMain(m *testing.M) { harness.Main(m) }
 type daemon struct {
 	place  launch.Place
 	engine *engine.Engine
-	nics   *vnic.Table
-	rack   *rack.Rack
-	server *frontdoor.Server
+	nics   *registry.Table
+	rack   *provision.Rack
+	server *server.Server
 	ledger *budget.Ledger
 	world  *tenant.World
 	log    lockedBuffer
@@ -86,7 +86,7 @@ func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon 
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{place: place, nics: vnic.NewTable(), ledger: budget.New(budget.ThisMachine().Limits()), world: &tenant.World{}}
+	d := &daemon{place: place, nics: registry.NewTable(), ledger: budget.New(budget.ThisMachine().Limits()), world: &tenant.World{}}
 	log := slog.New(slog.NewTextHandler(&d.log, nil))
 	for _, l := range []struct{ from, to string }{{harness.Library(), place.Library()}, {harness.SocketsLibrary(), place.Sockets()}} {
 		if err := os.MkdirAll(place.Dir(), dirMode); err != nil {
@@ -104,16 +104,13 @@ func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon 
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.rack = rack.New(rack.Config{
+	d.rack = provision.New(provision.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.ledger, Log: log, Place: place, Mode: mode, DirMode: dirMode,
 		Owner: os.Geteuid(), Seed: []byte("test"), HostRoutes: routes.None{},
 	})
-	d.server, err = frontdoor.Listen(frontdoor.Config{
-		Doors: []frontdoor.Door{{Socket: place.Socket, DirMode: dirMode, SocketMode: mode}}, Engine: d.engine, Log: log, Version: "test", Budget: d.ledger,
-		Overdrawn: func(e *budget.Error) { d.note(&d.quotas, fmt.Sprintf("%s: %s", e.Tenant, e)) },
-		Refused: func(n *vnic.NIC, who *caller.Caller, why error) {
-			d.note(&d.refused, fmt.Sprintf("%s: pid %d: %v", n.Name, who.Pid, why))
-		},
+	d.server, err = server.Listen(server.Config{
+		Doors: []server.Door{{Socket: place.Socket, DirMode: dirMode, SocketMode: mode}}, Engine: d.engine, Log: log, Version: "test", Budget: d.ledger,
+		Events: d,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -139,6 +136,16 @@ func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon 
 	})
 	d.apply(t, file)
 	return d
+}
+
+// Record implements events.Sink: it notes limits that tenants reach and callers that are refused.
+func (d *daemon) Record(e events.Event) {
+	switch e.Verb {
+	case events.Quota:
+		d.note(&d.quotas, fmt.Sprintf("%s: %s", e.Object.Name, e.Reason))
+	case events.Refused:
+		d.note(&d.refused, fmt.Sprintf("%s: pid %d: %s", e.Object.Path(), e.By.Pid, strings.TrimPrefix(e.Reason, "open: ")))
+	}
 }
 
 func (d *daemon) note(list *[]string, text string) {

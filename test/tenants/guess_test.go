@@ -3,8 +3,8 @@ package tenants
 import (
 	"testing"
 
-	"vrdma/internal/nic"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Guesses of queue pair numbers are counted at the NIC that they hit, which is one of the same

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // messages is how many a pair of red sends at a time.

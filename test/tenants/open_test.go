@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/protocol"
-	"vrdma/internal/tenant"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 const openFile = `

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/nic"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // denials collects what the rules refuse to NICs.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/schedule"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // The benchmarks of this file measure shares, caps and latency with the stock tools on a real

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/budget"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 const quotaFile = `

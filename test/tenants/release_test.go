@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/protocol"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Containers that run keep the libvrdma.so that they were started with, and a newer daemon serves

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/tenant"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // A NIC is not removed while somebody uses it; forced, its programs see a device that goes, their

@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/control"
-	"vrdma/internal/nic"
-	"vrdma/internal/store"
-	"vrdma/internal/tenant"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/store"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // timed is a store that knows when it has committed last.
@@ -47,7 +48,7 @@ func BenchmarkRevocation(b *testing.B) {
 		apply := func(text string) {
 			objects, err := tenant.Parse("bench.yaml", []byte(text))
 			if err == nil {
-				_, _, err = plane.Change(tenant.Caller{Operator: true}, control.Actor{}, tenant.Change{Put: objects}, false)
+				_, _, err = plane.Change(tenant.Caller{Operator: true}, events.Actor{}, tenant.Change{Put: objects}, false)
 			}
 			if err != nil {
 				b.Fatal(err)

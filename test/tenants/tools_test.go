@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // pingpong is what runs between two NICs, whose addresses are told by TCP on the host's loopback.

@@ -2,7 +2,7 @@
 /*
  * fork under libvrdma-sockets.so: a child never touches an rsocket of its parent, its
  * descriptors are ordinary ones, and the parent goes on over RDMA. shim/shimtest runs it over
- * a stub of the preload library, which aborts if a child does, vrdma/test/sockets over the
+ * a stub of the preload library, which aborts if a child does, test/sockets over the
  * real one.
  *
  *   forks NAME     prints "ok NAME"

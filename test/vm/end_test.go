@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // ends has programs, agents and machines end in the midst of traffic. Each time the daemon has

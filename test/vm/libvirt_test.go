@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/rxeguest"
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/instrument/rxeguest"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestLibvirt starts two domains of type qemu from what `vrdma guest libvirt` prints, and runs ib_write_bw

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestMemory takes memory from a machine with a balloon and gives it back, plugs memory in and out, while

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // more has more of rdma-core's and perftest's programs talk within a machine.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestPyverbs runs rdma-core's own suite in a machine, in pieces. What does not pass there, and does on a host, is

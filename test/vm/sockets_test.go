@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // socketPrograms are put into the machines for sockets: redis-server is another name of redis-check-rdb.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // addSystemd puts this machine's systemd and udev into a root: the managers, their targets and rules, and no service.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // addUCX puts UCX's benchmark into a root, with its libraries and the modules that those open by themselves.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 func TestMain(m *testing.M) { harness.Main(m) }

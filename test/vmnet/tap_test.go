@@ -12,18 +12,18 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/ethernet"
-	"vrdma/internal/netns"
-	"vrdma/internal/overlay"
-	"vrdma/test/cable"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/net/netns"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/vswitch"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // plug gives a network namespace, which stands for a container, the interface eth0 that is the NIC with that number in the switch.
-func plug(t *testing.T, s *ethernet.Switch, number int) *cable.Namespace {
+func plug(t *testing.T, s *vswitch.Switch, number int) *cable.Namespace {
 	t.Helper()
 	four, six := fmt.Sprintf("10.1.0.%d", number), fmt.Sprintf("fd00::%d", number)
-	c := ethernet.PortConfig{
+	c := vswitch.PortConfig{
 		NIC: fmt.Sprint("red/", number), Network: "red/net", MTU: 1400, Addrs: []netip.Addr{netip.MustParseAddr(four), netip.MustParseAddr(six)},
 		Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00::/64")},
 	}
@@ -85,7 +85,7 @@ func stopClient(t *testing.T, pidFile string) {
 func TestDHCP(t *testing.T) {
 	harness.Need(t, "ip", "nsenter")
 	root := harness.Unpacked(t, "isc-dhcp-client")
-	s := ethernet.New(ethernet.Config{})
+	s := vswitch.New(vswitch.Config{})
 	t.Cleanup(s.Close)
 	space := plug(t, s, 1)
 	show := func() string {
@@ -143,7 +143,7 @@ func TestDHCP(t *testing.T) {
 // interfaces, with all offloads.
 func TestTaps(t *testing.T) {
 	harness.Need(t, "ip", "busybox", "iperf3", "nsenter")
-	s := ethernet.New(ethernet.Config{})
+	s := vswitch.New(vswitch.Config{})
 	t.Cleanup(s.Close)
 	var spaces []*cable.Namespace
 	for i := 1; i <= 2; i++ {

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/protocol"
-	"vrdma/test/guest"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/test/guest"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // limit is how long anything may take that a guest has a part in: it is emulated, and gets what processor time

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/protocol"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // What a tenant may have, and what it has used, where its NICs are on two hosts. Each daemon counts and

@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/pcap"
-	"vrdma/internal/wire"
-	"vrdma/test/cable"
+	"vrdma.dev/vrdma/internal/net/pcap"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
+	"vrdma.dev/vrdma/test/cable"
 )
 
 // attacker is somebody on the same wire as two hosts. It sees everything and sends

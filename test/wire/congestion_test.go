@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/cable"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // TestCongestion: two hosts write to a third over a slow line that marks packets. They

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestCopyCapped: many small files are copied to and from a NIC with a cap on what comes in, over one stream. Its

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/cable"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // readCounters reads the host's counters as monitoring tools do, from the device's files,

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // daemonCommand is another daemon in the host's namespace.

@@ -11,11 +11,11 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/pcap"
-	"vrdma/internal/tunnel"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/pcap"
+	"vrdma.dev/vrdma/internal/net/tunnel"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // Encrypted networks between hosts. As in overlay_test.go each daemon has a store of its own, in which

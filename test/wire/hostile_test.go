@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/wire"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // attack is one kind of thing that an attacker does.

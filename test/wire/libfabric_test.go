@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestLibfabric: libfabric's verbs provider, by itself and below its layer of reliable

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/cable"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 const minute = time.Minute

@@ -3,9 +3,9 @@ package wire
 import (
 	"testing"
 
-	"vrdma/test/cable"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // The tools that find each other through rdma_cm, over IPv4 and IPv6.

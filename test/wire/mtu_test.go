@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // TestInterfaceMTU: an interface's MTU is lowered while the daemon runs. Programs fail, and

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/cable"
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // groups are what multicast is tried with.

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // tsharkFields are fields of the packets of a capture that match, one packet a line.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TestOverlayPortTaken: a vxlan device of the kernel's is up at VXLAN's port, which excludes us. That is

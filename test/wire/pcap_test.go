@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/pcap"
-	"vrdma/internal/wire"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/internal/net/pcap"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // fields are what tshark is asked for, in the order of a dissection's.

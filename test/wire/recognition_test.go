@@ -3,10 +3,10 @@ package wire
 import (
 	"testing"
 
-	"vrdma/internal/protocol"
-	"vrdma/test/cable"
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // peer is what a host holds another one for, at an address; empty if it has not met it.

@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"testing"
 
-	"vrdma/test/cable"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/cable"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // TestRecovery: over a wire that loses one packet of a hundred in both directions, perftest

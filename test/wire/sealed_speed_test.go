@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // cpu is the processor time that the host's daemon has used, in hundredths of a second.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // TCP programs of two hosts talk over RDMA.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Somebody on another host knows a declared NIC's address, and numbers, keys and addresses of a

@@ -3,8 +3,8 @@ package wire
 import (
 	"testing"
 
-	"vrdma/test/harness"
-	"vrdma/test/workload"
+	"vrdma.dev/vrdma/test/harness"
+	"vrdma.dev/vrdma/test/workload"
 )
 
 // everything is the pingpong and perftest set, and the program that checks every byte.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // AnswersProgram is test/testdata/rdmacm.c, compiled: it asks librdmacm everything that

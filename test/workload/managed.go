@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Manager is a harness.Machine that knows who listens with rdma_cm.

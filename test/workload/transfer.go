@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // run runs a program at a host to its end, which must be a good one.

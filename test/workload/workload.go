@@ -7,7 +7,7 @@
 //	Exchange("rc", …)  ┘                                     └─ client at another
 //
 // A Host is any harness.Machine: beside a vrdma daemon, or in a guest with the kernel's rxe.
-// Who uses it: the tests in and below vrdma/test.
+// Who uses it: the tests in and below vrdma.dev/vrdma/test.
 package workload
 
 import (
@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/test/harness"
+	"vrdma.dev/vrdma/test/harness"
 )
 
 // Host is a place to run one side.

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/test/guest/talk"
+	"vrdma.dev/vrdma/test/guest/talk"
 )
 
 // patience is how long the agent waits for somebody to listen: the guest may be slow.

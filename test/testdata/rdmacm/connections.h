@@ -240,8 +240,8 @@ static void attributes1(const char *who, struct rdma_cm_id *id)
 		printf("  %s, state %d: %s", who, states[i], result(r));
 		if (!r) {
 			printf(", mask %#x", mask);
-			if (mask & IBV_QP_ACCESS_FLAGS)
-				printf(", access %#x", a.qp_access_flags);
+			if (mask & IBV_QP_ACCESS_FLAGS) /* without FLUSH, which Linux grants since 6.2 */
+				printf(", access %#x", a.qp_access_flags & ~0x300u);
 			if (mask & IBV_QP_PATH_MTU)
 				printf(", path mtu %s", a.path_mtu ? "set" : "unset");
 			if (mask & IBV_QP_DEST_QPN)
