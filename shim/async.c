@@ -18,6 +18,7 @@
 #include <sys/sysmacros.h>
 
 #include "maps.h"
+#include "uring.h"
 
 enum holder { HARMLESS, PINS, OPERATES };
 
@@ -53,13 +54,13 @@ static bool begins(const char *text, const char *with)
 }
 
 /* A file without a type: "anon_inode:[io_uring]". */
-static enum holder anonymous(long dir, const char *name)
+static enum holder anonymous(long dir, const char *name, int fd)
 {
 	char text[64] = {0};
 	if (sys(SYS_readlinkat, dir, name, text, sizeof text - 1) <= 0)
 		return HARMLESS; /* it was closed */
 	if (begins(text, "anon_inode:[io_uring]"))
-		return OPERATES;
+		return uring_harmless(fd) ? HARMLESS : OPERATES;
 	return begins(text, "anon_inode:[vfio") || begins(text, "anon_inode:[iommufd") ? PINS : HARMLESS;
 }
 
@@ -76,7 +77,7 @@ static enum holder descriptor(long dir, const char *name)
 		return HARMLESS;
 	if (S_ISCHR(st.st_mode))
 		return device(major(st.st_rdev), minor(st.st_rdev));
-	return st.st_mode & S_IFMT ? HARMLESS : anonymous(dir, name);
+	return st.st_mode & S_IFMT ? HARMLESS : anonymous(dir, name, fd);
 }
 
 static enum holder descriptors(void)

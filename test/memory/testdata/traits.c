@@ -4,9 +4,10 @@
  * shared with a child, limits of the process, debuggers. All of it is as it was after a
  * registration and a deregistration, and the bytes are right meanwhile.
  */
-#include "mem.h"
+#include "uring.h"
 
 #include <linux/mempolicy.h>
+#include <sys/epoll.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 
@@ -552,6 +553,38 @@ static void replaced_threads(void)
 	replaced(4, getenv("MEM_THREADS"));
 }
 
+/* An io_uring without operations on buffers, as libuv's, changes nothing; one with such operations does. */
+static void replaced_beside_ring(void)
+{
+	struct io_uring_params params = {0};
+	int fd = (int)syscall(SYS_io_uring_setup, 1, &params), poll = epoll_create1(0), queue[2], got;
+	struct epoll_event event = {.events = EPOLLIN};
+
+	if (fd < 0) {
+		printf("io_uring_setup: %s\n", strerror(errno));
+		return;
+	}
+	close(fd);
+	struct ring r = ring_open();
+	ZERO(pipe(queue));
+	for (int i = 0; i < 10; i++) {
+		ring_submit(&r, IORING_OP_EPOLL_CTL, 0, poll, &event, i % 2 ? EPOLL_CTL_DEL : EPOLL_CTL_ADD, (uint64_t)queue[0]);
+		CHECK((got = ring_wait(&r)) == 0, "EPOLL_CTL returns %d (%s)", got, strerror(-got));
+	}
+	replaced(0, getenv("MEM_ALONE"));
+
+	struct loop l = loop_open();
+	char *p = anonymous(LEN, 5), *into = anonymous(PAGE, 0);
+	ring_submit(&r, IORING_OP_READ, 0, queue[0], into, 1, 0);
+	struct buf b = reg(&l, p, LEN);
+	CHECK(!is_own(p), "pages were replaced beside a read that is in flight");
+	CHECK(write(queue[1], "", 1) == 1 && ring_wait(&r) == 1, "the read returns nothing");
+	prove(&l, &b, "beside a ring");
+	unreg(&b);
+	ring_close(&r);
+	loop_close(&l);
+}
+
 /* ---- programs that nothing may stop ---- */
 
 static void running(const char *what)
@@ -661,6 +694,7 @@ static const struct vt_case cases[] = {
 	{"many_regions", many_regions},
 	{"replaced_alone", replaced_alone},
 	{"replaced_threads", replaced_threads},
+	{"replaced_beside_ring", replaced_beside_ring},
 	{"debugged", debugged},
 	{"undumpable", undumpable},
 };
