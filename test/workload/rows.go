@@ -3,15 +3,16 @@ package workload
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 )
 
-// Rows are the lines of results that a tool of perftest's prints: size, iterations, then
-// figures.
+// Rows returns the lines of results that a tool of perftest prints: size, iterations, then
+// figures. perftest writes noClock to its standard error, and so into the middle of a row.
 func Rows(out string) [][]string {
 	var rows [][]string
-	for line := range strings.Lines(out) {
+	for line := range strings.Lines(noClockLine.ReplaceAllString(out, "")) {
 		f := strings.Fields(line)
 		if len(f) < 4 {
 			continue
@@ -32,6 +33,8 @@ func Rows(out string) [][]string {
 // where it had to wait for a processor in between the two do not fit. It then goes on with
 // a frequency of 0, and every bandwidth of that row is 0, every latency infinite.
 const noClock = "Correlation coefficient r^2:"
+
+var noClockLine = regexp.MustCompile(regexp.QuoteMeta(noClock) + ` [^\n]*\n?`)
 
 // CheckRows checks the results of perftest's: as many rows as wanted, or any number if
 // rows is negative, and in each of them every figure a number and not all of them 0. Rows

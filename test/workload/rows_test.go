@@ -36,6 +36,7 @@ func TestCheckRows(t *testing.T) {
 		{"good", good, "", 1, true}, {"any number", good + good, "", -1, true}, {"too few", good, "", 2, false}, {"none", "", "", 1, false},
 		{"slow but measured", small, "", 1, true}, {"zero", zero, "", 1, false}, {"infinite", inf, "", 1, false}, {"no number", nan, "", 1, false}, {"no deviation", dev, "", 1, true},
 		{"zero, explained", said + zero, "", 1, true}, {"infinite, explained", said + inf, "", 1, true}, {"one of two explained", zero + said + zero, "", 2, false},
+		{"zero, explained inside of the row", " 2 20 0.00 0.00 0.000000" + said + "\n" + good, "", 2, true}, {"explained between two figures", " 2 20 0.00 " + said + "0.00 0.000000\n", "", 1, true},
 		{"zero, explained by the peer", zero, said, 1, true}, {"one of two explained by the peer", zero + zero, said, 2, false},
 	} {
 		if err := CheckRows(c.out, c.peer, c.rows); (err == nil) != c.ok {
