@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/sem.h>
 #include <sys/socket.h>
@@ -596,6 +597,56 @@ static void case_counts(void)
 	transfers(fills, reads_all, pair, 0);
 }
 
+/* ---- small pieces of a stream, on a busy machine ---- */
+
+#define PIECES_HALTS 200
+
+static void *sends_pieces(void *arg)
+{
+	unsigned char piece[1024], k = 0;
+	int fd = *(int *)arg;
+	while (halted < PIECES_HALTS) {
+		for (size_t i = 0; i < sizeof piece; i++)
+			piece[i] = k++;
+		CHECK(write(fd, piece, sizeof piece) == sizeof piece);
+	}
+	shutdown(fd, SHUT_WR);
+	return NULL;
+}
+
+static void *receives_pieces(void *arg)
+{
+	unsigned char piece[700], k = 0;
+	int fd = *(int *)arg;
+	for (ssize_t n; (n = recv(fd, piece, sizeof piece, MSG_WAITALL));) {
+		CHECK(n == sizeof piece || (n > 0 && recv(fd, piece, 1, MSG_PEEK) == 0));
+		for (ssize_t j = 0; j < n; j++)
+			CHECK(piece[j] == k++);
+	}
+	return NULL;
+}
+
+/*
+ * Here a thread is often halted again before it has run: also between the moment at which the kernel
+ * has prepared a system call for its repetition, and the repetition.
+ */
+static void case_pieces(void)
+{
+	pid_t busy[3];
+	for (int i = 0; i < 3; i++)
+		if ((busy[i] = fork()) == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			for (;;)
+				;
+		}
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	transfers(sends_pieces, receives_pieces, pair, 0);
+	for (int i = 0; i < 3; i++) {
+		kill(busy[i], SIGKILL);
+		CHECK(waitpid(busy[i], NULL, 0) == busy[i]);
+	}
+}
+
 /* ---- signals: delivered exactly once, in order, and a call returns EINTR after a handler ---- */
 
 static _Atomic int handled, wrong;
@@ -904,7 +955,7 @@ int main(int argc, char **argv)
 		{"registers", case_registers}, {"counts", case_counts},	  {"signals", case_signals},
 		{"storm", case_storm},	       {"still", case_still},	  {"children", case_children},
 		{"vfork", case_vfork},	       {"leaderless", case_leaderless}, {"cancel", case_cancel},
-		{"server", case_server},
+		{"server", case_server},       {"pieces", case_pieces},
 	};
 	CHECK(argc == 2);
 	*(void **)&vrdma_halt = dlsym(RTLD_DEFAULT, "vrdma_halt");
