@@ -31,8 +31,9 @@
  * Where all are taken, calls are repeated with their own timeout.
  *
  * What remains: short counts of sendmmsg, recvmmsg, sendfile, splice, of terminals and of vectors of
- * more than PARTS parts; EINTR of drivers. A write or writev to a broken stream socket of which a part
- * had gone may raise SIGPIPE one call early.
+ * more than PARTS parts; EINTR of drivers; io_uring_enter that submits and waits, which returns after the
+ * submission (a second wait might be for a completion that another thread has consumed). A write or
+ * writev to a broken stream socket of which a part had gone may raise SIGPIPE one call early.
  *
  * On aarch64 the kernel overwrites the first argument with the result and does not show it to a
  * tracer, so these calls return EINTR or a short count there.
