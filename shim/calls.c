@@ -17,6 +17,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "anonymous.h"
 #include "halt.h"
 #include "tracer.h"
 #include "vrdma.h"
@@ -328,7 +329,10 @@ EXPORT int madvise(void *addr, size_t n, int advice)
 
 EXPORT int munmap(void *addr, size_t n)
 {
-	return memory_munmap(addr, n);
+	int r = memory_munmap(addr, n);
+	if (likely(r == 0))
+		anonymous_unmapped(addr, n);
+	return r;
 }
 
 EXPORT void *mremap(void *old, size_t size, size_t new_size, int flags, ...)
@@ -337,8 +341,14 @@ EXPORT void *mremap(void *old, size_t size, size_t new_size, int flags, ...)
 	va_start(args, flags);
 	void *to = flags & MREMAP_FIXED ? va_arg(args, void *) : NULL;
 	va_end(args);
-	return door_foreign() ? REAL(mremap)(old, size, new_size, flags, to)
-			      : memory_mremap(old, size, new_size, flags, to);
+	if (door_foreign())
+		return REAL(mremap)(old, size, new_size, flags, to);
+	if (new_size > size && !anonymous_grows(old, new_size))
+		return errno = ENOMEM, MAP_FAILED;
+	void *p = memory_mremap(old, size, new_size, flags, to);
+	if (p != MAP_FAILED)
+		anonymous_moved(old, size, p, new_size);
+	return p;
 }
 
 /* ---- clone, prctl: what halt.c has to know ---- */
@@ -364,5 +374,7 @@ EXPORT int prctl(int option, ...)
 	int r = REAL(prctl)(option, a[0], a[1], a[2], a[3]);
 	if (r == 0 && option == PR_SET_PTRACER)
 		tracer_named(a[0]);
+	if (r == 0 && (option == PR_SET_NO_NEW_PRIVS || option == PR_SET_SECCOMP))
+		anonymous_confined(); /* the former comes before every filter of an ordinary user */
 	return r;
 }

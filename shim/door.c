@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include "anonymous.h"
 #include "vrdma.h"
 
 #define HIGH 4096l /* hidden descriptors stay below */
@@ -266,7 +267,7 @@ static _Atomic int *holder(int fd)
 		if (atomic_load(&f->bell) == fd)
 			return &f->bell;
 	}
-	return NULL;
+	return anonymous_holder(fd);
 }
 
 bool fd_vacate(int fd)
@@ -293,7 +294,7 @@ void door_child(void)
 		atomic_store(&f->bell, -1);
 	}
 	for (unsigned fd = 0; fd <= atomic_load(&top); fd++)
-		if (atomic_load(&file_table[fd]) == &hidden)
+		if (atomic_load(&file_table[fd]) == &hidden && !anonymous_holder((int)fd))
 			fd_unhide((int)fd);
 }
 

@@ -30,6 +30,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "anonymous.h"
 #include "halt.h"
 #include "memory.h"
 #include "monitor.h"
@@ -448,6 +449,7 @@ static void child(void)
 		atomic_store(&memory_forker, 0);
 	}
 	memory_child();
+	anonymous_child();
 	door_child();
 	wire_child();
 	if (active)

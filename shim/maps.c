@@ -65,12 +65,12 @@ static void fill(struct vma *v, const struct raw *r)
 	v->kind = classify(r);
 }
 
-static bool query(struct maps *m, uint64_t address, struct vma *out)
+static bool query(struct maps *m, uint64_t address, uint64_t filter, struct vma *out)
 {
 	char name[256] = {0}; /* also for valgrind, which does not know that the kernel writes there */
 	struct procmap_query q = {
 		.size = sizeof q,
-		.query_flags = QUERY_COVERING_OR_NEXT,
+		.query_flags = QUERY_COVERING_OR_NEXT | filter,
 		.query_addr = address,
 		.vma_name_size = sizeof name,
 		.vma_name_addr = (uintptr_t)name,
@@ -78,7 +78,7 @@ static bool query(struct maps *m, uint64_t address, struct vma *out)
 	long e = sys(SYS_ioctl, m->fd, PROCMAP_QUERY, &q);
 	if (e == -ENAMETOOLONG) { /* then it is a file's, and no name that we know */
 		q.size = sizeof q;
-		q.query_flags = QUERY_COVERING_OR_NEXT;
+		q.query_flags = QUERY_COVERING_OR_NEXT | filter;
 		q.query_addr = address;
 		q.vma_name_size = 0;
 		q.vma_name_addr = 0;
@@ -213,7 +213,7 @@ bool maps_open(struct maps *m)
 	if (m->fd < 0)
 		return false;
 	if (!atomic_load(&known))
-		atomic_store(&known, query(m, 0, &any) ? 1 : -1);
+		atomic_store(&known, query(m, 0, 0, &any) ? 1 : -1);
 	m->broken = false;
 	m->query = atomic_load(&known) > 0;
 	return true;
@@ -234,7 +234,19 @@ void maps_close(struct maps *m)
 
 bool maps_find(struct maps *m, uint64_t address, struct vma *out)
 {
-	return m->query ? query(m, address, out) : search(m, address, out);
+	return m->query ? query(m, address, 0, out) : search(m, address, out);
+}
+
+bool maps_shared(struct maps *m, uint64_t address, struct vma *out)
+{
+	if (m->query)
+		return query(m, address, QUERY_SHARED | QUERY_FILE_BACKED, out);
+	while (search(m, address, out)) {
+		if (out->kind == VMA_SHARED || out->kind == VMA_OWN)
+			return true;
+		address = out->end;
+	}
+	return false;
 }
 
 static bool query_named(struct maps *m, const char *name)

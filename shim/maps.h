@@ -39,5 +39,7 @@ void maps_close(struct maps *m);
 bool maps_named(struct maps *m, const char *name); /* is there a shared mapping whose name begins so? */
 /* The first mapping that ends above address. Addresses must not go down. */
 bool maps_find(struct maps *m, uint64_t address, struct vma *out);
+/* The same among shared mappings of files. */
+bool maps_shared(struct maps *m, uint64_t address, struct vma *out);
 
 #endif

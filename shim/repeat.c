@@ -31,8 +31,9 @@
  * Where all are taken, calls are repeated with their own timeout.
  *
  * What remains: short counts of sendmmsg, recvmmsg, sendfile, splice, of terminals and of vectors of
- * more than PARTS parts; EINTR of drivers. A write or writev to a broken stream socket of which a part
- * had gone may raise SIGPIPE one call early.
+ * more than PARTS parts; EINTR of drivers; io_uring_enter that submits and waits, which returns after the
+ * submission (a second wait might be for a completion that another thread has consumed). A write or
+ * writev to a broken stream socket of which a part had gone may raise SIGPIPE one call early.
  *
  * On aarch64 the kernel overwrites the first argument with the result and does not show it to a
  * tracer, so these calls return EINTR or a short count there.
@@ -453,6 +454,13 @@ void repeat_interrupted(int tid, uint64_t now, const uint64_t *nonce)
 	struct user_regs_struct r;
 	if (sys(SYS_ptrace, PTRACE_GETREGS, tid, NULL, &r) < 0 || r.cs != USER_CODE || (long)r.orig_rax < 0)
 		return; /* it is not at the end of a system call */
+	/*
+	 * The instruction syscall copies the address behind it to rcx. If rip differs, the kernel has
+	 * prepared a call for its repetition since an earlier halt, and the thread has not run: rax
+	 * is the number of the call, and no count.
+	 */
+	if (r.rip != r.rcx)
+		return;
 	struct repeat *p = repeat_of(tid, &r);
 	bool some = (long)r.rax > 0 && (p ? p->total : counts(r.orig_rax));
 	if (((long)r.rax != -EINTR && !some) || !repeat_shares(tid, nonce))

@@ -7,6 +7,7 @@
  *
  *   a file with a name      opened by its name
  *   a file without          a descriptor that the program has, if there is one
+ *   shared anonymous        one of this library's (anonymous.c)
  *   System V                none: the daemon attaches the segment
  *
  * A descriptor that is the wrong one does no harm: the daemon compares.
@@ -20,6 +21,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+
+#include "anonymous.h"
 
 #define TMPFS 0x01021994
 #define HUGETLBFS 0x958458f6
@@ -124,6 +127,9 @@ int shared_file(struct shared *s, const struct vma *v)
 
 	if (!(atomic_load(&process.maps) & VRDMA_MAPS_DESCRIPTORS) || s->n == SHARED_MAX)
 		return -1;
+	int fd = anonymous_file(v);
+	if (fd >= 0)
+		return fd;
 	snprintf(link, sizeof link, "/proc/self/map_files/%lx-%lx", (unsigned long)v->start, (unsigned long)v->end);
 	n = sys(SYS_readlinkat, AT_FDCWD, link, name, sizeof name - 1);
 	if (n <= 0)
@@ -132,7 +138,7 @@ int shared_file(struct shared *s, const struct vma *v)
 	if (strncmp(name, "/SYSV", 5) == 0)
 		return -1; /* its inode's number is another file's, too */
 	if (n < (long)sizeof DELETED || strcmp(name + n - (sizeof DELETED - 1), DELETED)) {
-		int fd = by_name(name, v);
+		fd = by_name(name, v);
 		if (fd >= 0)
 			return s->fd[s->n++] = fd;
 	}

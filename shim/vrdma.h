@@ -17,6 +17,7 @@
  *             holds writers back, halt.c stops threads; repeat.c continues the system calls
  *             of stopped threads, filters.c tries seccomp filters, tracer.c names the tracer)
  *   advice.c, remap.c  what madvise and mremap do to shared memory
+ *   anonymous.c  gives shared anonymous memory a descriptor that the daemon can take
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
  *   channel.c is the rdma_cm device
  *   netlink.c is RDMA netlink, where libibverbs and `rdma` ask which devices there are

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"slices"
 	"syscall"
 	"testing"
 
@@ -13,41 +12,49 @@ import (
 // replaced: POSIX and System V shared memory, memfds, files of tmpfs, shared anonymous memory.
 // Its owner can punch holes, make it shorter and seal it.
 func TestSharedMemory(t *testing.T) {
-	t.Run("root", func(t *testing.T) {
-		d := harness.Device(t)
-		runCases(t, d, "shared")
-		t.Run("status", func(t *testing.T) {
-			if got, want := heldKinds(t, d), (protocol.MemoryUsage{Shared: 5 << 20}); got.Shared != want.Shared || got.Foreign != 0 {
-				t.Errorf("registered memory is %+v, want %+v", got, want)
-			}
-		})
-	})
-	t.Run("user", func(t *testing.T) {
-		d := harness.Start(t, harness.Options{User: harness.Nobody()})
-		d.NoLeaks(t)
-		runCases(t, d, "shared")
-		t.Run("status", func(t *testing.T) {
-			// Only root may open the file behind shared anonymous memory.
-			got, want := heldKinds(t, d), protocol.MemoryUsage{Shared: 4 << 20, Foreign: 1 << 20, Why: []string{protocol.WhyFile.String()}}
-			if got.Shared != want.Shared || got.Foreign != want.Foreign || !slices.Equal(got.Why, want.Why) {
-				t.Errorf("registered memory is %+v, want %+v", got, want)
-			}
-		})
-	})
+	of := func(start func(testing.TB) *harness.Daemon) func(*testing.T) {
+		return func(t *testing.T) {
+			d := start(t)
+			runCases(t, d, "shared")
+			t.Run("status", func(t *testing.T) { wantShared(t, d, "shared", ".hold", 5, 5<<20) })
+		}
+	}
+	t.Run("root", of(harness.Device))
+	t.Run("user", of(userDevice))
 }
 
-// heldKinds says how the daemon reaches a mebibyte of each kind.
-func heldKinds(t *testing.T, d *harness.Daemon) (u protocol.MemoryUsage) {
+// TestSharedAnonymous: under an ordinary user's daemon the library maps a memfd instead of
+// shared anonymous memory, and the program notices nothing of it.
+func TestSharedAnonymous(t *testing.T) {
+	d := userDevice(t)
+	runCases(t, d, "anonymous")
+	t.Run("status", func(t *testing.T) { wantShared(t, d, "anonymous", ".hold", 1, 4<<20) })
+	t.Run("inherited", func(t *testing.T) { wantShared(t, d, "anonymous", ".hold_inherited", 1, 4<<20) })
+}
+
+// userDevice is a device of an ordinary user, with programs of that user.
+func userDevice(t testing.TB) *harness.Daemon {
 	t.Helper()
-	p := d.Launch(t, harness.Compile(t, "shared"), ".hold")
+	d := harness.Start(t, harness.Options{User: harness.Nobody()})
+	d.NoLeaks(t)
+	return d
+}
+
+// wantShared launches a case that registers memory and stays. The daemon maps all of the memory.
+func wantShared(t *testing.T, d *harness.Daemon, program, name string, regions int, bytes uint64) {
+	t.Helper()
+	p := d.Launch(t, harness.Compile(t, program), name)
 	p.Printed(t, "registered", minute)
+	var got protocol.MemoryUsage
 	for _, s := range d.Status(t).Sessions {
-		if len(s.Regions) != 5 {
-			t.Errorf("session %d has %d regions, want 5", s.ID, len(s.Regions))
+		if len(s.Regions) != regions {
+			t.Errorf("session %d has %d regions, want %d", s.ID, len(s.Regions), regions)
 		}
-		u = s.Memory
+		got = s.Memory
+	}
+	if got.Shared != bytes || got.Foreign != 0 {
+		t.Errorf("registered memory is %+v, want %d bytes, all shared", got, bytes)
 	}
 	p.Signal(syscall.SIGKILL)
 	<-p.Done()
-	return u
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-var haltCases = []string{"waits", "sem", "sigwait", "inotify", "aio", "timeouts", "registers", "cancel", "counts", "signals", "storm", "still", "children", "vfork", "server", "leaderless"}
+var haltCases = []string{"waits", "sem", "sigwait", "inotify", "aio", "timeouts", "registers", "cancel", "counts", "pieces", "signals", "storm", "still", "children", "vfork", "server", "leaderless", "uring", "kvm"}
 
 // haltProgram is a test program with the library that has vrdma_halt.
 func haltProgram(t *testing.T, argv ...string) *exec.Cmd {

@@ -43,17 +43,13 @@ func TestKernel(t *testing.T) {
 
 // System calls of other threads and of other processes lose nothing and are not interrupted.
 func TestCalls(t *testing.T) {
-	some := only(map[string][]string{
+	runCases(t, "calls", everyWay, only(map[string][]string{
 		"root":      {"seqpacket", "remote_alone", "uninterrupted"},
 		"container": {"seqpacket", "signal_stack", "remote", "uninterrupted", "stores"},
 		"untraced":  {"datagrams", "remote_threads", "stores"},
 		"confined":  {"event_counts", "remote_alone"},
 		"deadly":    {"stores"},
-	})
-	runCases(t, "calls", everyWay, func(w way, name string) bool {
-		// A halt may make MSG_WAITALL return early (shim/README.md, "What it cannot do").
-		return some(w, name) || name == "stream_waitall" && !harness.All()
-	})
+	}))
 }
 
 // Attributes of mappings, limits and debuggers: all is as it was afterwards. Pages are replaced

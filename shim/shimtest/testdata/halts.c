@@ -8,6 +8,8 @@
 
 #include <dlfcn.h>
 #include <linux/aio_abi.h>
+#include <linux/io_uring.h>
+#include <linux/kvm.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <sched.h>
@@ -16,6 +18,7 @@
 #include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/sem.h>
 #include <sys/socket.h>
@@ -596,6 +599,174 @@ static void case_counts(void)
 	transfers(fills, reads_all, pair, 0);
 }
 
+/* ---- io_uring_enter, by bare system calls ---- */
+
+static struct {
+	int fd;
+	unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
+	struct io_uring_sqe *sqe;
+	struct io_uring_cqe *cqe;
+} ring;
+
+/* False: this machine forbids it. */
+static bool ring_open(void)
+{
+	struct io_uring_params p = {.flags = 0};
+	ring.fd = (int)syscall(SYS_io_uring_setup, 8, &p);
+	if (ring.fd < 0 && (errno == EPERM || errno == ENOSYS))
+		return false;
+	CHECK(ring.fd >= 0 && p.features & IORING_FEAT_SINGLE_MMAP);
+	char *q = mmap(NULL, p.cq_off.cqes + p.cq_entries * sizeof *ring.cqe, PROT_READ | PROT_WRITE, MAP_SHARED, ring.fd,
+		       IORING_OFF_SQ_RING);
+	ring.sqe = mmap(NULL, p.sq_entries * sizeof *ring.sqe, PROT_READ | PROT_WRITE, MAP_SHARED, ring.fd, IORING_OFF_SQES);
+	CHECK(q != MAP_FAILED && ring.sqe != MAP_FAILED);
+	ring.sq_tail = (unsigned *)(void *)(q + p.sq_off.tail);
+	ring.sq_mask = (unsigned *)(void *)(q + p.sq_off.ring_mask);
+	ring.sq_array = (unsigned *)(void *)(q + p.sq_off.array);
+	ring.cq_head = (unsigned *)(void *)(q + p.cq_off.head);
+	ring.cq_tail = (unsigned *)(void *)(q + p.cq_off.tail);
+	ring.cq_mask = (unsigned *)(void *)(q + p.cq_off.ring_mask);
+	ring.cqe = (struct io_uring_cqe *)(void *)(q + p.cq_off.cqes);
+	return true;
+}
+
+/* Waits for a read of the pipe to complete. */
+static void *waits_in_ring(void *arg)
+{
+	(void)arg;
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		static struct item m;
+		unsigned tail = *ring.sq_tail, at = tail & *ring.sq_mask;
+		CHECK(write(reply[1], "", 1) == 1);
+		ring.sqe[at] = (struct io_uring_sqe){.opcode = IORING_OP_READ, .fd = pair[0], .addr = (uintptr_t)&m,
+						     .len = sizeof m, .off = ~0ull, .user_data = i};
+		ring.sq_array[at] = at;
+		__atomic_store_n(ring.sq_tail, tail + 1, __ATOMIC_RELEASE);
+		CHECK(syscall(SYS_io_uring_enter, ring.fd, 1, 0, 0, NULL, 0) == 1);
+		CHECK(syscall(SYS_io_uring_enter, ring.fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 0);
+		unsigned head = *ring.cq_head;
+		CHECK(head != __atomic_load_n(ring.cq_tail, __ATOMIC_ACQUIRE));
+		struct io_uring_cqe *c = &ring.cqe[head & *ring.cq_mask];
+		CHECK(c->user_data == i && c->res == sizeof m && m.number == i);
+		__atomic_store_n(ring.cq_head, head + 1, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+static void case_uring(void)
+{
+	pthread_t t;
+	if (!ring_open())
+		return;
+	CHECK(pipe(pair) == 0 && pipe(reply) == 0);
+	CHECK(pthread_create(&t, NULL, sends, NULL) == 0);
+	under_halts(waits_in_ring, NULL);
+	close(reply[1]);
+	pthread_join(t, NULL);
+}
+
+/* ---- KVM_RUN ---- */
+
+#if defined(__x86_64__)
+static void *ends_guest(void *flag)
+{
+	for (unsigned from = halted; halted < from + 20;)
+		nap(100);
+	*(volatile unsigned char *)flag = 1;
+	return NULL;
+}
+
+/* The guest waits for a byte of its memory and writes to a port; KVM_RUN returns then, and not before. */
+static void *runs_guest(void *arg)
+{
+	/* 1: cmp byte [0x1800], 0; je 1b; out 0x10, al; hlt */
+	static const unsigned char code[] = {0x80, 0x3e, 0x00, 0x18, 0, 0x74, 0xf9, 0xe6, 0x10, 0xf4};
+	int *kvm = arg, vm = ioctl(*kvm, KVM_CREATE_VM, 0), size = ioctl(*kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
+	unsigned char *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pthread_t t;
+	struct kvm_userspace_memory_region region = {.guest_phys_addr = 0x1000, .memory_size = 4096,
+						     .userspace_addr = (uintptr_t)memory};
+	struct kvm_sregs s;
+	struct kvm_regs r = {.rip = 0x1000, .rflags = 2};
+	CHECK(vm >= 0 && size > 0 && memory != MAP_FAILED);
+	memcpy(memory, code, sizeof code);
+	CHECK(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region) == 0);
+	int cpu = ioctl(vm, KVM_CREATE_VCPU, 0);
+	struct kvm_run *run = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, cpu, 0);
+	CHECK(cpu >= 0 && run != MAP_FAILED && ioctl(cpu, KVM_GET_SREGS, &s) == 0);
+	s.cs.base = s.cs.selector = 0;
+	CHECK(ioctl(cpu, KVM_SET_SREGS, &s) == 0 && ioctl(cpu, KVM_SET_REGS, &r) == 0);
+	CHECK(pthread_create(&t, NULL, ends_guest, memory + 0x800) == 0);
+	CHECK(ioctl(cpu, KVM_RUN, 0) == 0);
+	CHECK(run->exit_reason == KVM_EXIT_IO && run->io.port == 0x10);
+	pthread_join(t, NULL);
+	CHECK(ioctl(cpu, KVM_RUN, 0) == 0);
+	CHECK(run->exit_reason == KVM_EXIT_HLT);
+	return NULL;
+}
+
+static void case_kvm(void)
+{
+	int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	if (kvm >= 0) /* else this machine runs no guests */
+		under_halts(runs_guest, &kvm);
+}
+#else
+static void case_kvm(void)
+{
+}
+#endif
+
+/* ---- small pieces of a stream, on a busy machine ---- */
+
+#define PIECES_HALTS 200
+
+static void *sends_pieces(void *arg)
+{
+	unsigned char piece[1024], k = 0;
+	int fd = *(int *)arg;
+	while (halted < PIECES_HALTS) {
+		for (size_t i = 0; i < sizeof piece; i++)
+			piece[i] = k++;
+		CHECK(write(fd, piece, sizeof piece) == sizeof piece);
+	}
+	shutdown(fd, SHUT_WR);
+	return NULL;
+}
+
+static void *receives_pieces(void *arg)
+{
+	unsigned char piece[700], k = 0;
+	int fd = *(int *)arg;
+	for (ssize_t n; (n = recv(fd, piece, sizeof piece, MSG_WAITALL));) {
+		CHECK(n == sizeof piece || (n > 0 && recv(fd, piece, 1, MSG_PEEK) == 0));
+		for (ssize_t j = 0; j < n; j++)
+			CHECK(piece[j] == k++);
+	}
+	return NULL;
+}
+
+/*
+ * Here a thread is often halted again before it has run: also between the moment at which the kernel
+ * has prepared a system call for its repetition, and the repetition.
+ */
+static void case_pieces(void)
+{
+	pid_t busy[3];
+	for (int i = 0; i < 3; i++)
+		if ((busy[i] = fork()) == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			for (;;)
+				;
+		}
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	transfers(sends_pieces, receives_pieces, pair, 0);
+	for (int i = 0; i < 3; i++) {
+		kill(busy[i], SIGKILL);
+		CHECK(waitpid(busy[i], NULL, 0) == busy[i]);
+	}
+}
+
 /* ---- signals: delivered exactly once, in order, and a call returns EINTR after a handler ---- */
 
 static _Atomic int handled, wrong;
@@ -904,7 +1075,8 @@ int main(int argc, char **argv)
 		{"registers", case_registers}, {"counts", case_counts},	  {"signals", case_signals},
 		{"storm", case_storm},	       {"still", case_still},	  {"children", case_children},
 		{"vfork", case_vfork},	       {"leaderless", case_leaderless}, {"cancel", case_cancel},
-		{"server", case_server},
+		{"server", case_server},       {"pieces", case_pieces},
+		{"uring", case_uring},	       {"kvm", case_kvm},
 	};
 	CHECK(argc == 2);
 	*(void **)&vrdma_halt = dlsym(RTLD_DEFAULT, "vrdma_halt");
