@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"math"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,30 +45,8 @@ func ThisMachine() Machine {
 	if unix.Sysinfo(&i) == nil {
 		m.Memory = uint64(i.Totalram) * uint64(i.Unit)
 	}
-	m.Memory = min(m.Memory, groupMemory("/sys/fs/cgroup"))
+	m.Memory = min(m.Memory, groupMemory("/proc/self"))
 	return m
-}
-
-// groupMemory is the lowest memory.max on the way from our control group to the root.
-func groupMemory(root string) uint64 {
-	lowest := uint64(math.MaxInt64)
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return lowest
-	}
-	for line := range strings.Lines(string(text)) {
-		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::") // version 2
-		if !ok {
-			continue
-		}
-		for at := filepath.Clean("/" + path); ; at = filepath.Dir(at) {
-			lowest = min(lowest, readNumber(filepath.Join(root, at, "memory.max")))
-			if at == "/" {
-				break
-			}
-		}
-	}
-	return lowest
 }
 
 // readNumber reads a file with one number; "max" and whatever cannot be read mean no

@@ -85,6 +85,15 @@ func (m *measured) Waits() map[string]nic.Waits {
 	return map[string]nic.Waits{string(tenant.ClassBulk): bulk, string(tenant.ClassLatency): latency}
 }
 
+// UsageUnwritten implements metrics.Source.
+func (m *measured) UsageUnwritten() time.Duration {
+	since := m.clerk.Meter().Unwritten()
+	if since.IsZero() {
+		return 0
+	}
+	return time.Since(since)
+}
+
 // StoreAge implements metrics.Source.
 func (m *measured) StoreAge() time.Duration { return m.store.age() }
 

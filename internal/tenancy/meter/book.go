@@ -29,7 +29,7 @@ import (
 type book struct {
 	path string
 	f    *os.File
-	lock *os.File // held by a daemon; nil while lazy
+	lock *os.File // held by a daemon; nil while lazy, and while it cannot be made
 	size int64    // of what is written and complete
 	base int64    // when it was written anew
 	lazy bool     // it is not there, and is made when a tenant other than the default one is
@@ -57,10 +57,12 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Open makes a meter that goes on where the file at path ends, which is made if it is not there.
-// If lazy, it is made when there is a tenant other than the default one: a daemon for which nothing
-// was declared leaves nothing behind. A file with a part that cannot be read is kept as
-// PATH.damaged, and told of.
+// Open makes a meter that continues where the file at path ends, and makes the file if there is none.
+// If lazy, Flush makes the file when there is a tenant other than the default one: a daemon for which
+// nothing was declared leaves nothing behind. A file with a part that cannot be read is kept as
+// PATH.damaged, and damage says so. A file that cannot be written, because the disk is full or
+// read-only, is no error: the meter counts in memory, Unwritten says since when, and every Flush
+// tries again.
 func Open(path string, lazy bool, now time.Time) (m *Meter, damage error, err error) {
 	b := &book{path: path}
 	m = New()
@@ -69,7 +71,7 @@ func Open(path string, lazy bool, now time.Time) (m *Meter, damage error, err er
 		b.lazy = true
 		return m, nil, nil
 	}
-	if err := b.acquire(); err != nil {
+	if err := b.acquire(); err != nil && !noRoom(err) {
 		return nil, nil, err
 	}
 	defer func() {
@@ -84,18 +86,30 @@ func Open(path string, lazy bool, now time.Time) (m *Meter, damage error, err er
 	for _, t := range m.totals {
 		t.changed = false
 	}
-	if err := m.rewrite(); err != nil {
-		return nil, nil, fmt.Errorf("the usage file: %w", err)
+	if b.lock == nil || m.rewrite() != nil {
+		m.unwritten = time.Now()
 	}
 	return m, damage, nil
 }
 
-// acquire makes sure that no other daemon writes to the file. Its directory is made if need be.
+// noRoom reports whether err says that the file system takes no data at the moment.
+func noRoom(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
+}
+
+// acquire makes sure that no other daemon writes to the file. It makes the directory if there is none.
 func (b *book) acquire() error {
 	if err := os.MkdirAll(filepath.Dir(b.path), 0o700); err != nil {
 		return fmt.Errorf("the directory of the usage file: %w", err)
 	}
-	lock, err := os.OpenFile(b.path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	path := b.path + ".lock"
+	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil && noRoom(err) {
+		// The lock of an earlier daemon can be taken on a read-only file system, too.
+		if earlier, e := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0); e == nil {
+			lock, err = earlier, nil
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("the usage file: %w", err)
 	}
@@ -186,11 +200,30 @@ func (m *Meter) restoreEntry(e *entry) {
 	m.totals[e.at.Key] = &total{usage: e.usage}
 }
 
-// Flush writes what has changed since the last one. What it could not write the next one
-// writes.
+// Flush writes the changes since the last Flush, those included that it could not write.
 func (m *Meter) Flush() error {
 	m.file.Lock()
 	defer m.file.Unlock()
+	err := m.write()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil {
+		m.unwritten = time.Time{}
+	} else if m.unwritten.IsZero() {
+		m.unwritten = time.Now()
+	}
+	return err
+}
+
+// Unwritten returns since when the file could not be written; zero: it is up to date.
+func (m *Meter) Unwritten() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.unwritten
+}
+
+// write writes what has changed. file is held.
+func (m *Meter) write() error {
 	m.mu.Lock()
 	if m.book == nil || m.book.lazy && !m.declared() {
 		defer m.mu.Unlock()
@@ -204,9 +237,9 @@ func (m *Meter) Flush() error {
 	entries := m.changes()
 	m.mu.Unlock()
 	b := m.book
-	if b.lazy {
+	if b.lock == nil {
 		if err := b.acquire(); err != nil {
-			return err // and again in a second: nothing was written yet, all of it will be
+			return err // Flush tries again in a second, and then writes everything
 		}
 		b.lazy = false
 	}
@@ -278,8 +311,12 @@ func (m *Meter) rewrite() error {
 	m.mu.Lock()
 	entries := m.all()
 	m.mu.Unlock()
-	err := m.book.replace(frames(true, entries))
+	err := os.MkdirAll(filepath.Dir(m.book.path), 0o700) // it may have vanished
+	if err == nil {
+		err = m.book.replace(frames(true, entries))
+	}
 	if err != nil {
+		err = fmt.Errorf("the usage file: %w", err)
 		m.book.close()
 		m.mu.Lock()
 		m.dirty = true

@@ -35,6 +35,8 @@ type Meter struct {
 	dirty   bool      // something changed since the last flush
 	fresh   []int64   // the minutes that were counted since then
 	rolled  time.Time // when records were rolled up
+
+	unwritten time.Time // since when the file cannot be written; zero: it can
 }
 
 // seen is what a NIC showed when it was read last.

@@ -332,6 +332,47 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestUnwritable: a meter whose file cannot be written counts in memory, and writes later.
+func TestUnwritable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state", "usage")
+	r := Reading{ID: 1, Key: Key{"red", "train", "web"}}
+	r.Counted[TransmitBytes] = 5
+	m, _, err := Open(path, false, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Sample(epoch, []Reading{r})
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	inTheWay := filepath.Join(path+".new", "x") // replace cannot remove it
+	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if m, _, err = Open(path, false, epoch); err != nil {
+		t.Fatalf("a file that cannot be written is an error: %v", err)
+	}
+	if m.Unwritten().IsZero() || m.Flush() == nil {
+		t.Errorf("unwritten since %v, want a time, and a Flush that fails", m.Unwritten())
+	}
+	r.ID = 2
+	m.Sample(epoch, []Reading{r})
+	if err := os.RemoveAll(filepath.Dir(path)); err != nil { // the directory vanishes, and the obstacle with it
+		t.Fatal(err)
+	}
+	if err := m.Flush(); err != nil || !m.Unwritten().IsZero() {
+		t.Errorf("Flush: %v, unwritten since %v; want none", err, m.Unwritten())
+	}
+	m.Close()
+	if m, _, err = Open(path, false, epoch); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if totals, _ := sums(m); totals["red"][TransmitBytes] != 10 {
+		t.Errorf("totals %v, want 10", totals)
+	}
+}
+
 // TestLazy: the file is made when somebody was declared who uses something, with all that was
 // counted before.
 func TestLazy(t *testing.T) {

@@ -27,6 +27,8 @@ type Source interface {
 	Waits() map[string]nic.Waits
 	// StoreAge is the time since the last answer of a shared store; 0: this host has a store of its own.
 	StoreAge() time.Duration
+	// UsageUnwritten is how long the usage file could not be written; 0: it is up to date.
+	UsageUnwritten() time.Duration
 	// Generation is the revision of the store whose policies are in force.
 	Generation() int64
 	// Processor is the processor time of the daemon, all threads.
@@ -178,6 +180,8 @@ func (s *Server) Page() []byte {
 	p.sample(float64(s.src.NICs()))
 	p.family("vrdma_store_age_seconds", "gauge", "Time since the last contact with a shared store; 0 for a file.")
 	p.sample(s.src.StoreAge().Seconds())
+	p.family("vrdma_usage_unwritten_seconds", "gauge", "Time since the usage of tenants could not be written to its file: a daemon that ends now loses what it counted. 0: the file is up to date.")
+	p.sample(s.src.UsageUnwritten().Seconds())
 	p.family("vrdma_policy_generation", "gauge", "Revision of the store whose policies are in force.")
 	p.sample(float64(s.src.Generation()))
 	p.waits(s.src.Waits())
