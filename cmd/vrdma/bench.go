@@ -284,7 +284,7 @@ func needTools(names ...string) error {
 	return nil
 }
 
-// inLab runs f in a temporary lab and removes the lab afterwards, also after Ctrl-C.
+// inLab runs f in a lab of its own that is gone afterwards, also after Ctrl-C.
 func inLab(as *syscall.Credential, f func(context.Context, *bench.Lab) error) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -295,7 +295,7 @@ func inLab(as *syscall.Credential, f func(context.Context, *bench.Lab) error) (e
 	return withLab(self, as, func(lab *bench.Lab) error { return f(ctx, lab) })
 }
 
-// withLab runs f in a temporary lab for a binary and removes the lab afterwards.
+// withLab runs f in a lab of a binary's that is gone afterwards.
 func withLab(binary string, as *syscall.Credential, f func(*bench.Lab) error) (err error) {
 	lab, err := bench.NewLab(binary, as)
 	if err != nil {

@@ -136,7 +136,7 @@ func (p *Plugin) add(call *call, c *Config, d Daemon) ([]byte, error) {
 	return json.Marshal(c.made(call, &is))
 }
 
-// A result is CNI's result for an interface that the plugin created.
+// A result is CNI's: of an interface that we have made.
 type result struct {
 	Version    string            `json:"cniVersion"`
 	Interfaces []resultInterface `json:"interfaces"`
@@ -157,7 +157,7 @@ type resultIP struct {
 	Address   string `json:"address"`
 }
 
-// made returns the result for an interface, in the requested version.
+// made is the result for an interface, in the version that was asked for.
 func (c *Config) made(call *call, is *control.Interface) result {
 	at := slices.Index(Versions, c.Version)
 	i := resultInterface{Name: is.Name, MAC: is.MAC, Sandbox: call.namespace}
