@@ -1,4 +1,4 @@
-# vrdma: RDMA for machines without RDMA. `make help` lists what there is to do.
+# vrdma: RDMA for machines without RDMA hardware. `make help` lists the targets.
 
 GO       ?= go
 ifeq ($(origin CC),default)
@@ -6,13 +6,13 @@ CC       := gcc
 endif
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-# The race detector makes Go 5 to 10 times slower. Hardly a test holds a time, or a rate, against
-# something (docs/reference/testing.md says which), so that costs patience only.
+# The race detector makes Go 5 to 10 times slower. Few tests compare times or rates
+# (docs/reference/testing.md lists them), so this costs only time.
 UNIT     := ./cmd/... ./examples/... ./internal/... ./shim/... ./verbs/...
 TIMEOUT  ?= 20m
 FUZZTIME ?= 20s
 
-# help is what plain make does.
+# help is the default target.
 .DEFAULT_GOAL := help
 .PHONY: help build kube test test-all test-kube check unit integration demo bench report report-page docs performance stress fuzz clean deps-build deps-demo deps-test deps-bench
 
@@ -21,13 +21,13 @@ help: ## list the targets
 
 build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the shared objects beside it
 
-# Go knows best what is up to date.
+# The go command decides what is up to date.
 .PHONY: bin/vrdma
 bin/vrdma:
 	@mkdir -p bin
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
-kube: bin/vrdma-kube ## the device plugin and DRA driver for Kubernetes, a program of its own
+kube: bin/vrdma-kube ## bin/vrdma-kube: device plugin and DRA driver for Kubernetes
 
 .PHONY: bin/vrdma-kube
 bin/vrdma-kube:
@@ -37,10 +37,10 @@ bin/vrdma-kube:
 # bin/libvrdma.so, bin/libvrdma-sockets.so
 include shim/shim.mk
 
-test: deps-test build check unit integration ## everything that has to pass: what .ci/run calls
+test: deps-test build check unit integration ## everything that must pass, as .ci/run calls it
 	@echo "make test: all passed"
 
-# The long form of every axis, instead of the short one.
+# The long form of every test.
 test-all: export VRDMA_TEST_ALL := 1
 test-all: export VRDMA_CONVERSATIONS := 100000
 test-all: export VRDMA_RACES := 100000000
@@ -54,28 +54,28 @@ check: ## formatting, go vet, staticcheck, shell scripts
 	$(GO) tool staticcheck ./...
 	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/gpu-bundle tools/kubelet tools/module-path tools/multus tools/newest-root tools/stress tools/unpacked test/guest/image test/guest/init internal/instrument/bench/programs/*.sh cmd/vrdma/guest/install; do sh -n $$script || exit 1; done
 
-# The random conversations and the model of arming are pure computing: without the race detector
-# there is time for tens of thousands, and for every interleaving.
+# The random conversations and the model of arming only compute: without the race detector there is time for
+# tens of thousands, and for every interleaving.
 unit: ## Go tests of every package, with the race detector
 	VRDMA_CONVERSATIONS= VRDMA_RACES= $(GO) test -race -timeout $(TIMEOUT) $(UNIT)
 	$(GO) test -timeout $(TIMEOUT) ./internal/testkit/simnet ./internal/testkit/armcheck
 
-# One package at a time: these start daemons and real programs and want both cores.
+# One package at a time: these start daemons and real programs, which need both cores.
 integration: build ## real programs against a real daemon
 	$(GO) test -race -p 1 -timeout $(TIMEOUT) ./test/...
 
-# Kubernetes is built from its sources the first time: some ten minutes of a processor.
+# The first run builds Kubernetes from its sources: about ten minutes of processor time.
 test-kube: deps-test build kube ## pods and claims with a real Kubernetes and containerd
 	$(GO) test -tags kube -timeout 60m -count=1 -run TestKube -v ./test/containers
 
-demo: deps-demo build ## the whole idea in a minute: RDMA through vrdma next to TCP
+demo: deps-demo build ## a demonstration in a minute: RDMA through vrdma beside TCP
 	@bin/vrdma demo
 
-bench: deps-bench build ## the speed table, written to bench/results too
+bench: deps-bench build ## the speed table, also written to bench/results
 	@bin/vrdma bench --out bench/results
 
-# About an hour, on a machine that does nothing else. Interrupted, it goes on where it was.
-# make report SUITES=thesis measures one suite, and makes the page of all that were measured.
+# About an hour, on an idle machine. After an interruption it continues.
+# make report SUITES=thesis measures one suite, and makes the page of all measured suites.
 REPORT := bench/results/report
 SUITES := quick thesis slides lab progress mikelangelo
 report: deps-bench build ## docs/report: every suite, measured here
@@ -93,11 +93,11 @@ report-page: build ## docs/report again, from the results beside it
 	done
 	@bin/vrdma report $(REPORT)/page/*/ -o docs/report
 
-# The tests compare generated pages with the code; here they write them.
+# The tests compare generated pages with the code; with VRDMA_UPDATE_DOCS=1 they write them.
 docs: ## write the generated parts of the documents
 	VRDMA_UPDATE_DOCS=1 $(GO) test -count=1 -run '^(TestReference|TestList|TestPerformance)$$' $(patsubst %,./%,$(dir $(shell git ls-files '*/reference_test.go'))) ./test/docs
 
-# make performance RESULTS=FILE.json takes another file than the newest of bench/results.
+# make performance RESULTS=FILE.json uses another file than the newest of bench/results.
 RESULTS ?= $(lastword $(sort $(wildcard bench/results/*.json)))
 performance: ## the table of docs/explanation/performance.md from a run of make bench
 	@[ -n "$(RESULTS)" ] || { echo "no results: run make bench, or make performance RESULTS=FILE.json" >&2; exit 1; }
@@ -111,8 +111,8 @@ N   ?= 50
 stress: build ## run tests of PKG that match RUN N times while all processors are busy
 	@GO='$(GO)' tools/stress '$(PKG)' '$(RUN)' '$(N)'
 
-# Where goroutines make coverage differ from run to run, shortening an input that looks
-# interesting would take all of the time.
+# Goroutines make coverage differ between runs. Minimising interesting inputs would then take all of the
+# time.
 fuzz: ## every fuzz target for FUZZTIME each
 	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal shim verbs); do \
 		for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
@@ -121,10 +121,10 @@ fuzz: ## every fuzz target for FUZZTIME each
 		done; \
 	done
 
-clean: ## remove what the build made
+clean: ## remove the build's files
 	rm -rf bin bench/results
 
-# VRDMA_SKIP_DEPS=1 trusts that everything needed is installed, and Go's modules are there.
+# VRDMA_SKIP_DEPS=1 skips the installation of packages and Go modules.
 deps-build deps-demo deps-test deps-bench:
 	@[ -n "$(VRDMA_SKIP_DEPS)" ] || tools/install-deps build $(patsubst deps-%,%,$(filter-out deps-build,$@)) $(if $(filter deps-test,$@),demo) $(if $(filter deps-bench,$@),demo test)
 	@[ -n "$(VRDMA_SKIP_DEPS)$(filter deps-demo deps-bench,$@)" ] || $(GO) mod download || echo "make: not all Go modules can be downloaded; go test says which it needs" >&2

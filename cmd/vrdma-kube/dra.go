@@ -17,9 +17,10 @@ func draCommand() *cobra.Command {
 	var f flags
 	c := &cobra.Command{
 		Use:   "dra",
-		Short: "be the driver vrdma.io of dynamic resource allocation on this host",
-		Long: `Is the driver vrdma.io of dynamic resource allocation (resource.k8s.io/v1, Kubernetes 1.34) on this host.
-It publishes slots for NICs, and gives a pod with a ResourceClaim the NIC that the claim says:
+		Short: "run the driver vrdma.io of dynamic resource allocation on this host",
+		Long: `The driver vrdma.io of dynamic resource allocation (resource.k8s.io/v1, Kubernetes 1.34) on
+this host. It publishes slots for NICs. A pod with a ResourceClaim gets the NIC that the
+claim describes:
 
   config:
     - opaque:
@@ -28,19 +29,19 @@ It publishes slots for NICs, and gives a pod with a ResourceClaim the NIC that t
           apiVersion: vrdma.io/v1
           kind: ClaimParameters
           network: train          # needed if the tenant has more than one
-          address: 10.7.0.10      # or one is allocated
+          address: 10.7.0.10      # default: allocated
           rate: {out: 10Gbit}
           limits: {qps: 64}
 
-The tenant is the one that has the claim's namespace in spec.namespaces. A claim that says tenant: NAME has
-that one or is refused. nic: NAME is a NIC that the tenant has declared.
+The tenant is the one whose spec.namespaces contains the claim's namespace; a claim with
+another tenant: NAME is refused. nic: NAME is a declared NIC of the tenant.
 
-A vrdma daemon runs on the host beside it, as root.`,
+A vrdma daemon must run on the same host, as root.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return serveClaims(c.Context(), &f) },
 	}
 	f.common(c)
-	c.Flags().IntVar(&f.slots, "slots", 110, "`N` claims at most have a NIC on this host")
+	c.Flags().IntVar(&f.slots, "slots", 110, "at most `N` claims have a NIC on this host")
 	return c
 }
 

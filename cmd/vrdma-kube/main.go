@@ -1,5 +1,5 @@
-// Command vrdma-kube gives the pods of Kubernetes their NICs: it is the device plugin of vrdma.io/nic, and the driver
-// vrdma.io of dynamic resource allocation. It is a program of its own because it is large, and only needed there.
+// Command vrdma-kube gives pods of Kubernetes their NICs. It is the device plugin of vrdma.io/nic and the driver
+// vrdma.io of dynamic resource allocation. It is separate from vrdma because it is large, and needed only there.
 package main
 
 import (
@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// flags are what the commands are told.
+// flags are the flags of all commands.
 type flags struct {
 	socket, node, kubelet, cdi string
 	pods, token, ca            string
@@ -40,7 +40,7 @@ type flags struct {
 }
 
 func command() *cobra.Command {
-	root := &cobra.Command{Use: "vrdma-kube", Short: "NICs of vrdma for the pods of Kubernetes", SilenceErrors: true, SilenceUsage: true}
+	root := &cobra.Command{Use: "vrdma-kube", Short: "NICs of vrdma for pods of Kubernetes", SilenceErrors: true, SilenceUsage: true}
 	var f flags
 	c := &cobra.Command{
 		Use:   "device-plugin",
@@ -49,17 +49,18 @@ func command() *cobra.Command {
 
   resources: {limits: {vrdma.io/nic: 1}}
 
-gets the NIC of its pod. The tenant is the one that has the pod's namespace in spec.namespaces. The NIC
-is the one that the annotation vrdma.io/nic names, or one that is made for the pod, in the network that
-vrdma.io/network names, with the pod's labels. It goes with the pod.
+gets the NIC of its pod. The tenant is the one whose spec.namespaces contains the pod's
+namespace. The annotation vrdma.io/nic names a declared NIC. Otherwise a NIC is created for
+the pod, in the network that vrdma.io/network names, with the pod's labels. It is deleted with
+the pod.
 
-A vrdma daemon runs on the host beside it, as root.`,
+A vrdma daemon must run on the same host, as root.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return serve(c.Context(), &f) },
 	}
 	f.common(c)
-	c.Flags().IntVar(&f.slots, "slots", 110, "`N` containers at most have a NIC on this host")
-	c.Flags().BoolVar(&f.fromKubelet, "pods-of-kubelet", false, "--pods is a kubelet's read-only port, and has a list of this host's pods only")
+	c.Flags().IntVar(&f.slots, "slots", 110, "at most `N` containers of this host have a NIC")
+	c.Flags().BoolVar(&f.fromKubelet, "pods-of-kubelet", false, "--pods is a kubelet's read-only port, which lists only this host's pods")
 	root.AddCommand(c, draCommand(), nodeCommand())
 	return root
 }
@@ -71,12 +72,12 @@ func (f *flags) common(c *cobra.Command) {
 	s.StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "the host's `NAME` in Kubernetes (default $NODE_NAME)")
 	s.StringVar(&f.kubelet, "kubelet", "/var/lib/kubelet", "the kubelet's `DIR`")
 	s.StringVar(&f.cdi, "cdi", "/var/run/cdi", "`DIR` of the Container Device Interface")
-	s.StringVar(&f.pods, "pods", "", "`URL` of the API server (default: the one of the cluster that we are a pod of)")
-	s.StringVar(&f.token, "token", "", "`FILE` with a token for --pods (default: it wants none)")
-	s.StringVar(&f.ca, "ca", "", "`FILE` with the authority of the certificate of --pods; needs --token")
+	s.StringVar(&f.pods, "pods", "", "`URL` of the API server (default: that of this pod's cluster)")
+	s.StringVar(&f.token, "token", "", "`FILE` with a token for --pods (default: none)")
+	s.StringVar(&f.ca, "ca", "", "`FILE` with the certificate authority of --pods; needs --token")
 }
 
-// ends are the daemon and the API server that every command stands between.
+// ends returns the daemon and the API server.
 func (f *flags) ends() (place launch.Place, api *deviceplugin.API, err error) {
 	if f.node == "" {
 		return place, api, errors.New("--node is needed: the host's name in Kubernetes")
@@ -103,7 +104,7 @@ func serve(ctx context.Context, f *flags) error {
 		Holders: func(ctx context.Context) (map[string]kubelet.Holder, error) {
 			return kubelet.Holders(ctx, resources, deviceplugin.Resource)
 		},
-		Since: func() time.Time { // the kubelet makes the socket when it starts
+		Since: func() time.Time { // the kubelet creates the socket when it starts
 			info, err := os.Stat(resources)
 			if err != nil {
 				return time.Now()
@@ -115,7 +116,7 @@ func serve(ctx context.Context, f *flags) error {
 		return err
 	}
 	var both sync.WaitGroup
-	if !f.fromKubelet { // which has no watch
+	if !f.fromKubelet { // the kubelet's port has no watch
 		labeler := node.Labeler(api.Client)
 		both.Go(func() { labeler.Run(ctx) })
 	}
@@ -126,7 +127,7 @@ func serve(ctx context.Context, f *flags) error {
 	return err
 }
 
-// api is who knows the pods.
+// api returns the client for pods.
 func (f *flags) api() (*deviceplugin.API, error) {
 	if f.pods == "" && f.fromKubelet {
 		return nil, errors.New("--pods-of-kubelet needs --pods URL")

@@ -14,7 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/platform/kubernetes/dra"
 )
 
-// documents are those of a manifest in contrib.
+// documents returns the documents of a manifest in contrib.
 func documents(t *testing.T, file string) (all []map[string]any) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../contrib", file))
@@ -32,7 +32,7 @@ func documents(t *testing.T, file string) (all []map[string]any) {
 	}
 }
 
-// at walks down a document: names, and numbers of lists.
+// at returns a part of a document by names and list indices.
 func at(t *testing.T, from any, path ...any) any {
 	t.Helper()
 	for _, p := range path {
@@ -60,7 +60,7 @@ func words(v any) (out []string) {
 	return out
 }
 
-// The DaemonSets call us as we can be called. That Kubernetes takes them is shown by make test-kube.
+// The DaemonSets call vrdma-kube with flags that it has. make test-kube shows that Kubernetes accepts them.
 func TestManifests(t *testing.T) {
 	set := documents(t, "kubernetes/daemonset.yaml")[0]
 	spec := at(t, set, "spec", "template", "spec")
@@ -87,7 +87,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// The parameters of the example are good ones.
+// The parameters of the example are valid.
 func TestExampleClaim(t *testing.T) {
 	template := documents(t, "kubernetes-dra/example.yaml")[0]
 	text, err := json.Marshal(at(t, template, "spec", "spec", "devices", "config", 0, "opaque", "parameters"))

@@ -21,10 +21,11 @@ func nodeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "node [flags] [-- FLAGS OF vrdma daemon]",
 		Short: "run the daemon and the plugins of this host, in one container",
-		Long: `Runs vrdma daemon, vrdma-kube device-plugin and, with --dra, vrdma-kube dra, and starts again what ends.
+		Long: `Runs vrdma daemon, vrdma-kube device-plugin and, with --dra, vrdma-kube dra. It restarts a
+program that ends.
 
-They are in one container because the daemon lets only those change what is declared who live where it
-lives: a process with another root directory, as in another container, does not. The operator comes in by
+They are in one container, because the daemon accepts changes only from processes with its own
+root directory, not from another container. The operator uses
 
   kubectl exec -i -n vrdma ds/vrdma -- vrdma apply -f - <FILE`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -37,12 +38,12 @@ lives: a process with another root directory, as in another container, does not.
 		},
 	}
 	f.common(c)
-	c.Flags().IntVar(&f.slots, "slots", 110, "`N` containers at most have a NIC on this host, and as many claims")
-	c.Flags().BoolVar(&dra, "dra", false, "also be the driver of dynamic resource allocation")
+	c.Flags().IntVar(&f.slots, "slots", 110, "at most `N` containers of this host have a NIC, and as many claims")
+	c.Flags().BoolVar(&dra, "dra", false, "also run the driver of dynamic resource allocation")
 	return c
 }
 
-// programs are the command lines of what runs on a node. vrdma is beside us.
+// programs returns the command lines of a node's programs. vrdma is beside this program.
 func (f *flags) programs(self string, dra bool, daemon []string) [][]string {
 	common := []string{"--socket", f.socket, "--node", f.node, "--kubelet", f.kubelet, "--cdi", f.cdi, "--slots", strconv.Itoa(f.slots)}
 	if f.pods != "" {
@@ -61,8 +62,8 @@ func (f *flags) programs(self string, dra bool, daemon []string) [][]string {
 	return all
 }
 
-// supervise runs programs until ctx ends, each by itself. One that ends starts again after a pause. When ctx ends they
-// have so much time to end.
+// supervise runs programs until ctx ends. It restarts a program that ends, after a pause. When ctx ends the programs
+// get SIGTERM, and are killed after grace.
 func supervise(ctx context.Context, log *slog.Logger, programs [][]string, pause, grace time.Duration) error {
 	var all sync.WaitGroup
 	defer all.Wait()

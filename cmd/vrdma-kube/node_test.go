@@ -40,7 +40,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// What ends starts again, and all of them end with us: one of them only when it is made to.
+// A program that ends is restarted, and all programs end with the supervisor; one of them ignores SIGTERM and is killed.
 func TestSupervise(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,10 +12,9 @@ func applyCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "declare tenants, networks, NICs and policies",
-		Long: `Puts the objects of YAML files into the daemon's world: those that are new, and those
-that have changed. All of them, or with the first that is wrong none: the errors have
-file and line. Addresses and VNIs that a file leaves out are allocated, and stay when
-the file is applied again. docs/reference/objects.md has every field.
+		Long: `Creates and changes the objects of YAML files: all of them, or none if one is wrong. Errors
+have file and line. Addresses and VNIs that a file omits are allocated, and stay when the
+file is applied again. docs/reference/objects.md lists every field.
 
   vrdma apply -f two-tenants.yaml
   vrdma apply -f network.yaml -f nics/ --dry-run`,
@@ -45,7 +44,7 @@ the file is applied again. docs/reference/objects.md has every field.
 		},
 	}
 	files.flag(c, "what to apply")
-	c.Flags().BoolVar(&force, "force", false, "also where a NIC in use has to leave its host: its programs lose it")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and do nothing")
+	c.Flags().BoolVar(&force, "force", false, "also move a NIC that is in use to another host: its programs lose it")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would happen")
 	return c
 }

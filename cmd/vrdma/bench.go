@@ -19,7 +19,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/bench"
 )
 
-// benchFlags are what bench was asked for.
+// benchFlags are the flags of bench.
 type benchFlags struct {
 	table       bench.Table
 	rows        string
@@ -34,40 +34,40 @@ func benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "run experiments (bench run), or measure the speed table",
-		Long: `vrdma bench run runs experiments: see docs/how-to/benchmark.md. Without a subcommand this is a tool of
-the repository, see make bench.
+		Long: `vrdma bench run runs experiments: see docs/how-to/benchmark.md. Without a subcommand this is a
+tool of the repository: see make bench.
 
-Measures the speed table, every tool in turn and round after round, and writes it as
-Markdown, and as JSON and Markdown to a directory. A tool that fails is reported in its
-row. Parts, all by default except rxe, which needs a kernel that has it:
+Measures the speed table, every tool in turn and round after round. Prints it as Markdown,
+and writes JSON and Markdown to a directory. A tool that fails is reported in its row. By
+default all parts are measured, except rxe, which needs a kernel with rxe:
 
-  local        programs on one host, and what they cost
-  cm           connections a second
+  local        programs on one host, and their cost
+  cm           connections per second
   sockets      TCP programs over vrdma run --sockets, on one host and between two
   go           Go programs: package verbs against perftest, package stream against TCP
   copy         files: vrdma cp against cp, the published protocol and TCP
   veth         two hosts: two network namespaces, as root or in a user namespace
   overlay      a virtual network between them, against the same without
-  containers   two containers against two processes of the host; against TCP; their start
-  wait         programs that sleep, share processors or live in another control group,
-               and the processor time that everything takes
+  containers   two containers against two processes of the host, against TCP; their start
+  wait         programs that sleep, share processors or are in another control group,
+               and the processor time of all processes
   qos          tenants of one daemon: shares, caps, guarantees, latency
   guest        against the kernel's rxe, in a virtual machine
   vms          two virtual machines: verbs and sockets against TCP over a tap, and rxe
-  rxe          against the kernel's rxe, here
+  rxe          against the kernel's rxe, on this machine
   allocations  of the data path
 
-With --against the vrdma side of every row is measured with this build, with this build
-once more as the control, and with another one, in turn. BINARY is the other build's
-vrdma; its libvrdma.so and libvrdma-sockets.so lie beside it. A row is WORSE if this
-build's median is worse by more than 3 % and by more than this build differs from itself.
-Then the exit status is 1. TCP and other things to compare with are not measured, nor are
-the parts containers, guest, vms, rxe and allocations.
+With --against, the vrdma side of every row is measured with this build, with this build
+again as the control, and with the other build, in turn. BINARY is the other build's vrdma,
+with its libvrdma.so and libvrdma-sockets.so beside it. A row is WORSE if this build's median
+is worse by more than 3 % and by more than this build differs from itself. The exit status is
+then 1. TCP and other comparisons are not measured, nor are the parts containers, guest, vms,
+rxe and allocations.
 
-With --attacks a victim's latency is measured, alone and beside a hostile tenant of the
-same daemon, and what the daemon holds before, while and after; with --against of the
-other build too. As root, victim and attacker are two other users. This is nothing for a
-machine that others use: the attacks take up to 2 GB and what the daemon has of anything.`,
+With --attacks, the latency of a victim is measured alone and beside a hostile tenant of the
+same daemon, and the daemon's resources before, during and after. With --against the other
+build is measured too. As root, victim and attacker are two other users. Do not run it on a
+machine that others use: the attacks take up to 2 GB, and all resources of the daemon.`,
 		Example: `  vrdma bench --only veth,cm --rounds 3
   vrdma bench --rows 'send latency'
   vrdma bench --only wait --rows 'sleeping|processor time'
@@ -99,11 +99,11 @@ machine that others use: the attacks take up to 2 GB and what the daemon has of 
 	}
 	c.AddCommand(benchListCommand(), benchShowCommand(), benchRunCommand(), benchAgentCommand())
 	c.Flags().StringSliceVar(&f.table.Only, "only", nil, "measure these parts: "+strings.Join(bench.Parts(), ", "))
-	c.Flags().StringVar(&f.rows, "rows", "", "measure the rows whose name matches this regular expression, in capitals or not")
+	c.Flags().StringVar(&f.rows, "rows", "", "measure rows whose name matches this regular expression, ignoring case")
 	c.Flags().IntVar(&f.table.Rounds, "rounds", 5, "how often every tool is run")
 	c.Flags().StringVar(&f.against, "against", "", "compare with another build: the path of its vrdma")
 	c.Flags().BoolVar(&f.reportOnly, "report-only", false, "with --against: exit status 0 even if a row is worse")
-	c.Flags().BoolVar(&f.attacks, "attacks", false, "measure a victim beside hostile tenants instead; --rows picks attacks")
+	c.Flags().BoolVar(&f.attacks, "attacks", false, "measure a victim beside hostile tenants instead; --rows selects attacks")
 	c.Flags().StringVar(&f.out, "out", "bench/results", "the directory for results; empty: none")
 	c.Flags().StringVarP(&f.format, "output", "o", "text", "text or json")
 	c.Flags().StringVar(&f.table.Source, "source", ".", "the repository, for the guest and the allocation tests")
@@ -111,7 +111,7 @@ machine that others use: the attacks take up to 2 GB and what the daemon has of 
 	return c
 }
 
-// check refuses what makes no sense.
+// check rejects flags that contradict each other.
 func (f *benchFlags) check() error {
 	parts, flags := bench.Parts(), "--only"
 	if f.against != "" {
@@ -144,12 +144,12 @@ func (f *benchFlags) check() error {
 	f.table.Rows = rows
 	if f.attacks {
 		if len(f.chosenAttacks()) == 0 {
-			return usage("--rows %s: no attack matches; they are listed in docs/how-to/benchmark.md", f.rows)
+			return usage("--rows %s: no attack matches; they are listed in docs/reference/experiments.md", f.rows)
 		}
 		return nil
 	}
 	if !f.table.Any() {
-		return usage("--rows %s: no row of the chosen parts matches; the parts are listed in docs/how-to/benchmark.md", f.rows)
+		return usage("--rows %s: no row of the chosen parts matches; the parts are listed in docs/reference/experiments.md", f.rows)
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (f *benchFlags) compare(stdout io.Writer) error {
 	})
 }
 
-// other is the other build's binary.
+// other returns the path of the other build's binary.
 func (f *benchFlags) other() (string, error) {
 	path, err := filepath.Abs(f.against)
 	if err != nil {
@@ -192,7 +192,7 @@ func (f *benchFlags) other() (string, error) {
 	return path, nil
 }
 
-// chosenAttacks are the attacks that --rows picks.
+// chosenAttacks returns the attacks that --rows selects.
 func (f *benchFlags) chosenAttacks() []bench.Attack {
 	var chosen []bench.Attack
 	for _, a := range bench.Attacks {
@@ -203,7 +203,7 @@ func (f *benchFlags) chosenAttacks() []bench.Attack {
 	return chosen
 }
 
-// attack measures a victim beside attackers, with this build and perhaps another.
+// attack measures a victim beside attackers, with this build and optionally another one.
 func (f *benchFlags) attack(stdout io.Writer) error {
 	run := bench.AttackRun{Attacks: f.chosenAttacks(), Rounds: f.table.Rounds, Progress: os.Stderr}
 	measure := func(ctx context.Context) error {
@@ -229,7 +229,7 @@ func (f *benchFlags) attack(stdout io.Writer) error {
 	})
 }
 
-// deliver keeps a result and prints it.
+// deliver writes a result to the results directory and prints it.
 func (f *benchFlags) deliver(stdout io.Writer, r bench.Result) error {
 	if f.out != "" {
 		path, err := r.Write(f.out)
@@ -270,7 +270,7 @@ func demoCommand() *cobra.Command {
 	return c
 }
 
-// needTools says which programs are missing.
+// needTools returns an error that names the missing programs.
 func needTools(names ...string) error {
 	var missing []string
 	for _, name := range names {
@@ -309,7 +309,7 @@ func withLab(binary string, as *syscall.Credential, f func(*bench.Lab) error) (e
 	return f(lab)
 }
 
-// ordinaryUser is whom to run as: root has no need to prove that root can.
+// ordinaryUser returns the user to run as: root runs the demo as nobody, to show that it needs no root.
 func ordinaryUser() (as *syscall.Credential, name string) {
 	const nobody = 65534
 	if os.Getuid() == 0 {
@@ -326,8 +326,8 @@ func ordinaryUser() (as *syscall.Credential, name string) {
 	return nil, fmt.Sprintf("uid %d, an ordinary user", os.Getuid())
 }
 
-// mapped reports whether a user namespace has id: table is its uid_map or gid_map, lines of
-// first inside, first outside, how many.
+// mapped reports whether a user namespace maps id. table is its uid_map or gid_map: lines with the
+// first ID inside, the first ID outside, and the length.
 func mapped(table string, id uint64) bool {
 	for line := range strings.Lines(table) {
 		var inside, outside, n uint64

@@ -18,11 +18,11 @@ func cdiCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cdi [TENANT]",
 		Short: "print the NICs of this host as CDI files",
-		Long: `Prints what the daemon writes with --cdi: files of the Container Device Interface, by which
-an engine gives a NIC to a container: podman run --device vrdma.io/nic=default, or
-vrdma.io/nic=TENANT.NAME for a declared one. One document for each tenant with NICs on
-this host, and one for NIC default; with an argument that tenant's alone (default is the
-tenant of NIC default). Of NICs that we may open.`,
+		Long: `Prints the files of the Container Device Interface that the daemon writes with --cdi. With
+them an engine gives a NIC to a container: podman run --device vrdma.io/nic=default, or
+vrdma.io/nic=TENANT.NAME for a declared NIC. Prints one document for each tenant with NICs on
+this host, and one for the NIC default. With an argument it prints only that tenant's
+(default is the tenant of the NIC default). Contains only NICs that this user may open.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			place, err := o.place()
@@ -65,6 +65,6 @@ tenant of NIC default). Of NICs that we may open.`,
 			return nil
 		},
 	}
-	c.Flags().StringVar(&hook, "hook", "", "the path of vrdma as engines see it, for hooks, none for none (default: this program)")
+	c.Flags().StringVar(&hook, "hook", "", "the path of vrdma in the engines' mount namespace, for hooks; none: no hooks (default: this program)")
 	return c
 }

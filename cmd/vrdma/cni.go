@@ -18,26 +18,26 @@ func cniCommand(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cni",
 		Short: "a CNI plugin: binds a NIC to a container's network namespace",
-		Long: `Is a plugin of the Container Network Interface, for engines that use it: containerd, CRI-O, podman 4.
-They look for it under its own name in a directory of theirs:
+		Long: `A plugin of the Container Network Interface, for engines that use it: containerd, CRI-O,
+podman 4. Engines find it under its own name in their plugin directory:
 
   ln -s /usr/bin/vrdma /usr/lib/cni/vrdma-cni
 
-Chained after another plugin in a network's configuration, it has the daemon bind a NIC to the
-container's network namespace, so that no other workload has it until the container is gone:
+Chained after another plugin, it binds a NIC to the container's network namespace. No other
+workload gets the NIC until the container is gone:
 
   {"cniVersion": "1.0.0", "name": "red", "plugins": [{"type": "bridge", …},
     {"type": "vrdma-cni", "nic": "red.web", "socket": "/var/lib/vrdma/vrdma.sock"}]}
 
-By itself it makes the NIC an interface of the container as well, with its address, MAC and MTU, if
+Alone, it also creates an interface with the NIC's address, MAC and MTU in the container, if
 the NIC's network has way vxlan:
 
   {"cniVersion": "1.0.0", "name": "red", "plugins": [{"type": "vrdma-cni", "nic": "red.web"}]}
 
-With "tenant" in place of "nic" the container names one of that tenant's: by the annotation
+With "tenant" instead of "nic" the container names a NIC of that tenant: by the annotation
 vrdma.io/nic of a pod (with "capabilities": {"io.kubernetes.cri.pod-annotations": true}), or
-as args.cni["vrdma.io/nic"]. One that names none has none. The mounts by which programs find the NIC
-are the engine's part: --device vrdma.io/nic=red.web, see vrdma cdi.`,
+by args.cni["vrdma.io/nic"]. A container that names none gets none. The plugin makes no
+mounts: use --device vrdma.io/nic=red.web for these, see vrdma cdi.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			p := cni.Plugin{Getenv: os.Getenv, Cookie: credentials.CookieAt, Interfaces: netns.Interfaces, Daemon: func(socket string) (cni.Daemon, error) {
@@ -48,14 +48,14 @@ are the engine's part: --device vrdma.io/nic=red.web, see vrdma cdi.`,
 				return cniDaemon{place}, err
 			}}
 			if p.Run(os.Stdin, os.Stdout) != nil {
-				return &exit.Error{Status: exit.StatusFailed} // it is told on stdout
+				return &exit.Error{Status: exit.StatusFailed} // the plugin printed the error on stdout, as CNI requires
 			}
 			return nil
 		},
 	}
 }
 
-// cniDaemon is the daemon at a place, for the plugin.
+// cniDaemon implements cni.Daemon for the daemon at a place.
 type cniDaemon struct{ launch.Place }
 
 func (d cniDaemon) Ready() error {

@@ -14,8 +14,8 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// launcher is what finds or starts the daemon of a place, in terms of our protocol
-// and our binary.
+// launcher returns a Launcher that finds or starts the daemon of a place with this binary and
+// this protocol.
 func launcher(place launch.Place) *launch.Launcher {
 	return &launch.Launcher{
 		Place: place, Version: version, Protocol: protocol.Version,
@@ -31,11 +31,11 @@ func launcher(place launch.Place) *launch.Launcher {
 	}
 }
 
-// probe asks the daemon who it is. One that speaks another protocol refuses to say
-// more than its process number.
+// probe asks the daemon for its identity. A daemon with another protocol version answers only its
+// process number.
 func probe(ctx context.Context, p launch.Place) (launch.Daemon, error) {
 	status, err := protocol.QueryStatus(p.Socket)
-	// A daemon that was killed lets us connect until the kernel has taken its socket away.
+	// A killed daemon accepts connections until the kernel has removed its socket.
 	for end := time.Now().Add(dying); hungUp(err) && ctx.Err() == nil && time.Now().Before(end); {
 		time.Sleep(dying / 500)
 		status, err = protocol.QueryStatus(p.Socket)
@@ -57,10 +57,10 @@ func probe(ctx context.Context, p launch.Place) (launch.Daemon, error) {
 	return launch.Daemon{}, improper(p, err)
 }
 
-// improper says what to do about a daemon that is there and cannot be used.
+// improper returns an error with a remedy for a daemon that runs but cannot be used.
 func improper(p launch.Place, err error) error {
 	var refusal *protocol.Refusal
-	if errors.As(err, &refusal) && refusal.Text != "" { // it says what to do
+	if errors.As(err, &refusal) && refusal.Text != "" { // the text contains the remedy
 		return fmt.Errorf("the daemon at %s refuses: %w", p.Socket, err)
 	}
 	if errors.Is(err, fs.ErrPermission) {
@@ -69,10 +69,10 @@ func improper(p launch.Place, err error) error {
 	return fmt.Errorf("the daemon at %s does not answer properly: %w", p.Socket, err)
 }
 
-// dying is how long a killed daemon may take: the kernel frees its memory first.
+// dying bounds how long a killed daemon's socket may exist: the kernel frees its memory first.
 const dying = 5 * time.Second
 
-// hungUp reports whether err means that the daemon ended the conversation, or died of it.
+// hungUp reports whether err means that the daemon closed the connection or died.
 func hungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
@@ -82,7 +82,7 @@ func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// stop asks the daemon to end, with a signal if it does not understand us.
+// stop asks the daemon to end, by a signal if it has another protocol version.
 func stop(ctx context.Context, p launch.Place) error {
 	err := protocol.StopDaemon(p.Socket)
 	var refusal *protocol.Refusal

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// A daemon that was killed lets others connect for a moment, and hangs up: it is absent, not
+// A killed daemon accepts connections for a moment and closes them: it counts as absent, not as
 // broken.
 func TestProbeDying(t *testing.T) {
 	p := launch.Place{Socket: filepath.Join(t.TempDir(), "s")}

@@ -21,7 +21,7 @@ import (
 	"vrdma.dev/vrdma/internal/filecopy"
 )
 
-// copyFlags are what cp was asked for.
+// copyFlags are the flags of cp.
 type copyFlags struct {
 	o *options
 
@@ -45,14 +45,14 @@ func cpCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cp [flags] FILE... HOST:DIR | HOST:FILE... DIR | --serve DIR",
 		Short: "copy files between hosts over RDMA",
-		Long: `Copies files over RDMA. HOST:PATH starts the other side through ssh, which says who may;
-vrdma has to be installed there, and a daemon that this host reaches has to run on both
-(vrdma daemon --addr). rdma://HOST[:PORT]/PATH is a standing server: vrdma cp --serve DIR.
+		Long: `Copies files over RDMA. HOST:PATH starts the other side through ssh, which authenticates the
+user. vrdma must be installed there, and each host needs a daemon that the other reaches
+(vrdma daemon --addr). rdma://HOST[:PORT]/PATH is a running server: vrdma cp --serve DIR.
 
-Files are read into and written from registered memory, in chunks of which several are under
-way on each of four connections. Every block has a checksum. A file gets its name when all of
-it has come; until then it is .NAME.vrdma-partial beside it, and a copy that was interrupted
-goes on from there. Nothing is overwritten without --overwrite. The data is not encrypted.`,
+Several chunks are in flight on each of four connections, and every block has a checksum. A
+file gets its name when it is complete; until then it is .NAME.vrdma-partial, and the same
+command continues an interrupted copy. --overwrite is needed to overwrite files. The data is
+not encrypted.`,
 		Example: `  vrdma cp big.iso db1:/var/tmp/
   vrdma cp -r -p db1:/etc/app .
   vrdma cp --serve /srv/pub --public &  vrdma cp rdma://127.0.0.1/a.iso .`,
@@ -75,28 +75,28 @@ goes on from there. Nothing is overwritten without --overwrite. The data is not 
 		},
 	}
 	l := c.Flags()
-	l.BoolVarP(&f.recursive, "recursive", "r", false, "copy directories and what is in them")
+	l.BoolVarP(&f.recursive, "recursive", "r", false, "copy directories with their content")
 	l.BoolVarP(&f.preserve, "preserve", "p", false, "keep permissions and times")
-	l.BoolVar(&f.overwrite, "overwrite", false, "overwrite files; with --serve: let clients ask for it")
-	l.StringVar(&f.transport, "transport", "rdma", "rdma, or tcp to compare with")
-	l.IntVar(&f.streams, "streams", 4, "connections at a time, 1 to 16")
-	l.IntVar(&f.chunks, "chunks", 0, "chunks under way on each, 1 to 32 (default 4, to another machine 8, which is what a server has room for); 1: the published protocol that waits for each 10 MiB, with one file and no key")
+	l.BoolVar(&f.overwrite, "overwrite", false, "overwrite files; with --serve: allow clients to overwrite")
+	l.StringVar(&f.transport, "transport", "rdma", "rdma, or tcp for comparison")
+	l.IntVar(&f.streams, "streams", 4, "number of data connections, 1 to 16")
+	l.IntVar(&f.chunks, "chunks", 0, "chunks in flight on each, 1 to 32 (default 4, to another machine 8, a server's limit); 1: the published protocol, which waits for each 10 MiB, with one file and no key")
 	l.StringVar(&f.keyFile, "key-file", "", "the key that client and --serve share; it is never sent")
-	l.BoolVarP(&f.quiet, "quiet", "q", false, "no progress")
-	l.BoolVarP(&f.verbose, "verbose", "v", false, "say at the end how much was copied, and how fast")
-	l.DurationVar(&f.patience, "patience", time.Minute, "how long to try again after the connection broke")
-	l.StringVar(&f.serve, "serve", "", "serve the files below this directory to others")
-	l.StringVar(&f.listen, "listen", ":"+filecopy.DefaultPort, "with --serve: where, [ADDRESS]:PORT")
+	l.BoolVarP(&f.quiet, "quiet", "q", false, "show no progress")
+	l.BoolVarP(&f.verbose, "verbose", "v", false, "print amount and rate at the end")
+	l.DurationVar(&f.patience, "patience", time.Minute, "how long to retry after the connection broke")
+	l.StringVar(&f.serve, "serve", "", "serve the files below this directory")
+	l.StringVar(&f.listen, "listen", ":"+filecopy.DefaultPort, "with --serve: listen address, [ADDRESS]:PORT")
 	l.BoolVar(&f.write, "write", false, "with --serve: clients may send files, too")
-	l.BoolVar(&f.public, "public", false, "with --serve: without a key, for everybody who can connect")
-	l.StringVar(&f.rsh, "rsh", "", "the program that reaches HOST (default: VRDMA_RSH, else ssh)")
-	l.StringVar(&f.remoteVrdma, "remote-vrdma", "vrdma", "vrdma at HOST")
+	l.BoolVar(&f.public, "public", false, "with --serve: allow every client, without a key")
+	l.StringVar(&f.rsh, "rsh", "", "the remote shell (default: VRDMA_RSH, else ssh)")
+	l.StringVar(&f.remoteVrdma, "remote-vrdma", "vrdma", "path of vrdma at HOST")
 	l.BoolVar(&f.remote, "remote", false, "")
 	l.MarkHidden("remote")
 	return c
 }
 
-// check refuses what makes no sense.
+// check rejects flags that contradict each other.
 func (f *copyFlags) check() error {
 	switch {
 	case f.transport != "rdma" && f.transport != "tcp":
@@ -131,7 +131,7 @@ func (f *copyFlags) open(ctx context.Context) (filecopy.Place, error) {
 	return p, err
 }
 
-// leases keep a daemon that was started for us, as long as we are.
+// leases keep a daemon that was started for this process running until the process ends.
 var leases []*os.File
 
 func (f *copyFlags) key() ([]byte, error) {
@@ -177,7 +177,7 @@ func (f *copyFlags) server(ctx context.Context) error {
 	})
 }
 
-// announcement says who can reach the server, and what they may.
+// announcement describes the server: its addresses, who may connect, and what clients may do.
 func (f *copyFlags) announcement(p filecopy.Place, addr string) []string {
 	host, port, _ := net.SplitHostPort(addr)
 	list := []string{host}
@@ -218,7 +218,7 @@ func (f *copyFlags) announcement(p filecopy.Place, addr string) []string {
 	}
 }
 
-// say prints a line. Names come from the other side, so what would steer a terminal is left out.
+// say prints a line without control characters: names come from the other side.
 func say(format string, args ...any) {
 	fmt.Fprintln(os.Stderr, strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -228,7 +228,7 @@ func say(format string, args ...any) {
 	}, fmt.Sprintf("vrdma: "+format, args...)))
 }
 
-// answer is the side that ssh has started.
+// answer runs the side that ssh has started.
 func (f *copyFlags) answer(ctx context.Context) error {
 	p, err := f.open(ctx)
 	if err != nil {
@@ -238,7 +238,7 @@ func (f *copyFlags) answer(ctx context.Context) error {
 	return filecopy.Answer(ctx, p, os.Stdin, os.Stdout, func(string, ...any) {})
 }
 
-// A job is what is to be copied where.
+// A job describes what to copy, and the target.
 type job struct {
 	put   bool
 	paths []string
@@ -247,7 +247,7 @@ type job struct {
 	host  filecopy.Address
 }
 
-// plan reads the arguments.
+// plan parses the arguments into a job.
 func plan(args []string) (job, error) {
 	if len(args) < 2 {
 		return job{}, usage("cp wants what to copy, and where to: vrdma cp FILE... HOST:DIR")
@@ -278,7 +278,7 @@ func plan(args []string) (job, error) {
 	return j, j.check()
 }
 
-// check looks whether there is anything to send, before anybody is asked to take it.
+// check returns an error if no file to send exists, before the receiver is contacted.
 func (j *job) check() error {
 	if !j.put {
 		return nil
@@ -287,7 +287,7 @@ func (j *job) check() error {
 	for _, p := range j.paths {
 		_, err := os.Lstat(p)
 		if err == nil {
-			return nil // the others are named while this is copied
+			return nil // missing files are reported during the copy
 		}
 		missing = cmp.Or(missing, err)
 	}
@@ -352,7 +352,7 @@ func (f *copyFlags) copy(ctx context.Context, args []string) error {
 	return err
 }
 
-// one copies a file by the published protocol.
+// one copies a file with the published protocol.
 func (f *copyFlags) one(ctx context.Context, j job, progress *filecopy.Progress) error {
 	if !j.put || !j.host.Direct() || len(j.paths) != 1 || f.recursive || f.preserve || f.keyFile != "" {
 		return usage("--chunks 1 is the published protocol, which sends one file to a server without a key: vrdma cp --chunks 1 FILE rdma://HOST[:PORT]/[NAME]")
@@ -369,7 +369,7 @@ func (f *copyFlags) one(ctx context.Context, j job, progress *filecopy.Progress)
 	return filecopy.PutOne(ctx, p, net.JoinHostPort(j.host.Host, j.host.Port), j.paths[0], name, progress)
 }
 
-// shell is the command that reaches a host.
+// shell returns the remote shell's command.
 func (f *copyFlags) shell() []string {
 	for _, s := range []string{f.rsh, os.Getenv("VRDMA_RSH")} {
 		if words := strings.Fields(s); len(words) > 0 {
@@ -379,7 +379,7 @@ func (f *copyFlags) shell() []string {
 	return []string{"ssh"}
 }
 
-// there is the command that is run at the other host.
+// there returns the command to run on the other host.
 func (f *copyFlags) there() []string {
 	return []string{f.remoteVrdma, "cp", "--remote", "--transport", f.transport}
 }

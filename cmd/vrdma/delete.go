@@ -14,11 +14,11 @@ func deleteCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "delete KIND NAME... | -f FILE",
 		Short: "delete declared objects",
-		Long: `Deletes objects by kind and name, or those that files declare; all of them or none.
-What others refer to, and a NIC that programs have open, stays; the error says who uses
-it. With --force everything of a tenant goes with it, the NICs of a network and the
-policies about it, too, and programs lose a NIC that they have open. A policy that names
-a NIC by its name stays as it is: nothing is allowed that was not.
+		Long: `Deletes objects by kind and name, or the objects of files: all of them or none. It refuses to
+delete an object that others refer to, and a NIC that programs have open; the error names the
+user. With --force it also deletes a tenant's objects, and a network's NICs and policies, and
+programs lose an open NIC. A policy that names a deleted NIC stays unchanged, so that nothing
+is allowed that was denied.
 
   vrdma delete nic red/web
   vrdma delete nic web db -t red
@@ -40,14 +40,14 @@ a NIC by its name stays as it is: nothing is allowed that was not.
 			return nil
 		},
 	}
-	files.flag(c, "whose objects to delete")
+	files.flag(c, "objects to delete")
 	c.Flags().StringVarP(&of, "tenant", "t", "", "the tenant of names without one")
-	c.Flags().BoolVar(&force, "force", false, "also what refers to it, and what is in use")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and do nothing")
+	c.Flags().BoolVar(&force, "force", false, "also delete what refers to it, and what is in use")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would happen")
 	return c
 }
 
-// deletions are the keys of what is to be deleted.
+// deletions returns the keys of the objects to delete.
 func deletions(c *cobra.Command, files objectFiles, args []string, of string) (keys []tenant.Key, err error) {
 	switch {
 	case len(files) > 0 && len(args) > 0:

@@ -11,11 +11,11 @@ func demoNetworksCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "networks",
 		Short: "show two tenants with equal addresses on two hosts, and a rule that changes under traffic",
-		Long: `Makes two hosts of network namespaces on this machine, with a link between them, etcd on the
-first and a daemon on each. Declares two tenants that use the same addresses, runs rping
-between the hosts for both, and ends one tenant's connection with a policy. Removes
-everything. It needs no root, and these programs: etcd (Debian: etcd-server), ip, nsenter, unshare,
-rping.`,
+		Long: `Creates two hosts in network namespaces on this machine, with a link between them, etcd on
+the first and a daemon on each. Declares two tenants with the same addresses, runs rping
+between the hosts for both, and ends one tenant's connection with a policy. Removes everything
+at the end. It needs no root, and these programs: etcd (Debian: etcd-server), ip, nsenter,
+unshare, rping.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := needTools("ip", "nsenter", "unshare", "rping"); err != nil {

@@ -19,8 +19,8 @@ func describeCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "describe KIND NAME",
 		Short: "show a declared object with its state, its users and its last events",
-		Long: `Shows a tenant, network, nic or policy: what was declared, what was allocated, its state,
-who uses it, and its last events.
+		Long: `Shows a tenant, network, nic or policy: its declaration, what was allocated, its state, its
+users, and its last events.
 
   vrdma describe nic red/web
   vrdma describe policy no-batch-to-store -t red`,

@@ -19,19 +19,19 @@ func doctorCommand() *cobra.Command {
 	var output, experiment string
 	c := &cobra.Command{
 		Use:   "doctor [-- PROGRAM [ARGS...]]",
-		Short: "say what this machine can do for experiments, and why not",
-		Long: `Looks for what experiments with RDMA need: verbs, network, processors, hardware, guests,
-containers, tools. It tries what has to be tried in a network namespace of its own and
-changes nothing.
+		Short: "check what this machine can do for experiments, and what it lacks",
+		Long: `Checks what experiments with RDMA need: verbs, network, processors, hardware, guests,
+containers, tools. It runs its tests in a network namespace of its own and changes nothing.
 
-yes: it is there. no: it is not; the line says what it is for and what to do. ?: that could
-not be found out. A star marks what some experiments cannot run without.
+  yes   available
+  no    missing; the line has the purpose and the remedy
+  ?     unknown
 
-With --for only what matters to one set of experiments is told, and the exit status is 3 if
-something is missing without which it cannot run. The sets are the suites of vrdma bench run.
+A star marks what some experiments cannot run without. With --for only the needs of one suite
+of vrdma bench run are shown, and the exit status is 3 if the suite cannot run.
 
-With a program it says only whether that program sees the device under vrdma run, and if not,
-why and what to do; the exit status is then 3. Nothing is started.`,
+With a program it reports only whether that program sees the device under vrdma run, and if
+not, why and what to do. The exit status is then 3. It starts nothing.`,
 		Example: `  vrdma doctor
   vrdma doctor --for thesis
   vrdma doctor -o json
@@ -62,11 +62,11 @@ why and what to do; the exit status is then 3. Nothing is started.`,
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
-	c.Flags().StringVar(&experiment, "for", "", "a set of experiments: "+strings.Join(doctor.Experiments, ", "))
+	c.Flags().StringVar(&experiment, "for", "", "a suite of experiments: "+strings.Join(doctor.Experiments, ", "))
 	return c
 }
 
-// examineProgram says what keeps a program from the device.
+// examineProgram prints what keeps a program from the device.
 func examineProgram(w io.Writer, args []string) error {
 	path, status, err := preflight.Find(args[0])
 	if err != nil {
@@ -83,7 +83,7 @@ func examineProgram(w io.Writer, args []string) error {
 	return nil
 }
 
-// printFindings prints them, a heading for each group.
+// printFindings prints findings with a heading for each group.
 func printFindings(w io.Writer, found []doctor.Finding, output string) error {
 	if output == "json" {
 		e := json.NewEncoder(w)
@@ -101,8 +101,8 @@ func printFindings(w io.Writer, found []doctor.Finding, output string) error {
 	return nil
 }
 
-// printGroup prints what is there in one paragraph, and each thing that is not with what to do;
-// things that want the same in one.
+// printGroup prints everything available in one paragraph, and each missing thing with its remedy.
+// Things with the same remedy share a line.
 func printGroup(w io.Writer, found []doctor.Finding) {
 	fmt.Fprintln(w, found[0].Group)
 	var have []string
@@ -130,7 +130,7 @@ func printGroup(w io.Writer, found []doctor.Finding) {
 	}
 }
 
-// named is a finding's name, with a star if it is needed.
+// named returns a finding's name, with a star if it is needed.
 func named(f doctor.Finding) string {
 	if f.Needed {
 		return f.Name + "*"
@@ -138,7 +138,7 @@ func named(f doctor.Finding) string {
 	return f.Name
 }
 
-// wrap prints a text in lines of a terminal's width.
+// wrap prints a text in lines of 100 columns.
 func wrap(w io.Writer, mark, text string) {
 	const width = 100
 	line := mark
@@ -152,7 +152,7 @@ func wrap(w io.Writer, mark, text string) {
 	fmt.Fprintln(w, strings.TrimRight(line, " "))
 }
 
-// experiments names them, all of them in one word. What is for none of ours is for the user's.
+// experiments joins the names of suites. All suites are "all"; none means the user's own experiments.
 func experiments(list []string) string {
 	if len(list) == len(doctor.Experiments) {
 		return "all"

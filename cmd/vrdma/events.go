@@ -22,12 +22,11 @@ func eventsCommand(o *options) *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "events [-f] [TENANT[/NIC]]",
-		Short: "what happened: changes and who made them, connections refused and revoked, quotas met",
-		Long: `Prints what has happened since the daemon started, as far as it remembers: who changed
-which object, which connections were refused or revoked and by which rule, who met a quota,
-which NIC a cap holds up. With -f it goes on with what happens. The daemon's user and root see
-everything, a tenant's administrators what is about their tenant, others what is about NICs
-that they may open.`,
+		Short: "show events: changes, connections refused and revoked, quotas reached",
+		Long: `Prints events since the daemon's start, as far as it keeps them: changed objects and who
+changed them, connections refused or revoked and the rule, quotas reached, NICs that a cap
+delays. With -f it continues with new events. The daemon's user and root see all events,
+administrators those of their tenant, other users those of NICs that they may open.`,
 		Example: "  vrdma events -f\n  vrdma events red/web -n 20",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -50,13 +49,13 @@ that they may open.`,
 			return printEvents(os.Stdout, stream, output == "json")
 		},
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
-	c.Flags().IntVarP(&last, "last", "n", 0, "begin with the last so many (default: all that the daemon remembers)")
-	c.Flags().StringVarP(&output, "output", "o", "text", "text, or json: one event a line")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new events")
+	c.Flags().IntVarP(&last, "last", "n", 0, "number of past events (default: all that the daemon keeps)")
+	c.Flags().StringVarP(&output, "output", "o", "text", "text, or json: one event per line")
 	return c
 }
 
-// selectionOf is a tenant with everything that it has, or one NIC.
+// selectionOf selects all objects of a tenant, or one NIC.
 func selectionOf(arg string) control.Selection {
 	of, name, isNIC := strings.Cut(arg, "/")
 	if isNIC {
@@ -89,7 +88,7 @@ func printEvents(w io.Writer, stream *control.Stream, asJSON bool) error {
 	}
 }
 
-// eventLine is an event as people read it. What comes from clients cannot write to the terminal.
+// eventLine formats an event for people, without control characters from clients.
 func eventLine(e *events.Event) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %-12s", e.Time.Local().Format(time.DateTime), e.Verb)
@@ -129,7 +128,7 @@ func actorText(a *events.Actor) string {
 	return fmt.Sprintf("%s (%s)", name, strings.Join(list, ", "))
 }
 
-// plain is a text on one line without control characters.
+// plain returns a text on one line without control characters.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -19,7 +19,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// benchListCommand lists what can be measured.
+// benchListCommand lists the built-in experiments.
 func benchListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
@@ -44,7 +44,7 @@ func benchListCommand() *cobra.Command {
 func benchShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show ID|SUITE|FILE…",
-		Short: "print experiments as documents, to change and run as your own",
+		Short: "print experiments as documents to edit and run",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			list, err := experiment.Choose(args)
@@ -68,7 +68,7 @@ func benchShowCommand() *cobra.Command {
 	}
 }
 
-// runFlags are what bench run was asked for.
+// runFlags are the flags of bench run.
 type runFlags struct {
 	out    string
 	quick  bool
@@ -82,13 +82,13 @@ func benchRunCommand() *cobra.Command {
 	f := &runFlags{}
 	c := &cobra.Command{
 		Use:   "run [ID|SUITE|FILE…]",
-		Short: "run experiments and keep what they measured",
-		Long: `Runs experiments, suites of them, or those of a file; suite quick if none is named. Each round
-runs every combination once, in an order of its own. What was measured is in DIR/results.ndjson,
-a line for each run: value, processor time by role, what carried the bytes, command lines
-and the tool's own output. A run that fails is a line that says why.
+		Short: "run experiments and store their results",
+		Long: `Runs experiments, suites, or the experiments of a file; by default the suite quick. Each round
+runs every combination once, in random order. DIR/results.ndjson has a line for each run:
+value, processor time by role, what carried the bytes, command lines and the tool's own
+output. A failed run has the reason.
 
-Ctrl-C keeps what was measured; --resume goes on with the results of DIR, in the same order.`,
+Ctrl-C keeps the results so far; --resume continues the results of DIR in the same order.`,
 		Example: `  vrdma bench run --out results
   vrdma bench run quick-latency --quick --out results
   vrdma bench run --resume --out results`,
@@ -100,19 +100,19 @@ Ctrl-C keeps what was measured; --resume goes on with the results of DIR, in the
 		},
 	}
 	c.Flags().StringVar(&f.out, "out", "", "the directory for results (default: vrdma-results-TIME)")
-	c.Flags().BoolVar(&f.quick, "quick", false, "two rounds of a second each, to see whether it works")
-	c.Flags().BoolVar(&f.resume, "resume", false, "go on with the results of --out")
-	c.Flags().Uint64Var(&f.seed, "seed", 0, "of the order of runs (default: by chance)")
-	c.Flags().StringVar(&f.in.Peer, "peer", "", "USER@HOST, for setting remote: vrdma is copied there, and removed at the end")
-	c.Flags().StringVar(&f.rsh, "rsh", "ssh -o BatchMode=yes", "the program that reaches it")
+	c.Flags().BoolVar(&f.quick, "quick", false, "two rounds of one second each, to check that it works")
+	c.Flags().BoolVar(&f.resume, "resume", false, "continue the results of --out")
+	c.Flags().Uint64Var(&f.seed, "seed", 0, "seed of the order of runs (default: random)")
+	c.Flags().StringVar(&f.in.Peer, "peer", "", "USER@HOST, for setting remote: vrdma is copied there and removed at the end")
+	c.Flags().StringVar(&f.rsh, "rsh", "ssh -o BatchMode=yes", "the remote shell for --peer")
 	c.Flags().StringVar(&f.in.Device, "device", "", "a device of the kernel's, such as mlx5_0, for transport kernel")
-	c.Flags().StringVar(&f.in.Source, "source", ".", "the repository, which makes the guests of settings vms, vms-apart and guest-rxe")
-	c.Flags().StringVar(&f.in.Rootfs, "rootfs", "", "the root directory of containers, with docker their image (default: this machine's programs)")
-	c.Flags().StringVar(&f.in.Engine, "engine", "", "what starts containers: "+strings.Join(bench.EngineNames(), ", ")+" (default: the first that is there)")
+	c.Flags().StringVar(&f.in.Source, "source", ".", "the repository, which builds the guests of settings vms, vms-apart and guest-rxe")
+	c.Flags().StringVar(&f.in.Rootfs, "rootfs", "", "the root directory of containers; with docker the image (default: this machine's programs)")
+	c.Flags().StringVar(&f.in.Engine, "engine", "", "container engine: "+strings.Join(bench.EngineNames(), ", ")+" (default: the first that works)")
 	return c
 }
 
-// run runs experiments to their end, or until the user wants no more.
+// run runs experiments to their end or until it is interrupted.
 func (f *runFlags) run(names []string, progress io.Writer) error {
 	r := &experiment.Run{Progress: progress, Quick: f.quick, Seed: f.seed}
 	if r.Seed == 0 {
@@ -162,7 +162,7 @@ func (f *runFlags) begin(r *experiment.Run, names []string) (err error) {
 	return err
 }
 
-// goOn goes on with results.
+// goOn continues existing results.
 func (f *runFlags) goOn(r *experiment.Run) error {
 	if f.out == "" {
 		return usage("--resume goes on with results: name their directory with --out")
@@ -183,7 +183,7 @@ func (f *runFlags) goOn(r *experiment.Run) error {
 	return nil
 }
 
-// benchAgentCommand answers a bench run of another machine.
+// benchAgentCommand runs tools for bench run on another machine.
 func benchAgentCommand() *cobra.Command {
 	var line, device string
 	var remove bool

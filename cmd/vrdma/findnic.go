@@ -14,8 +14,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// findNIC finds the place of a declared NIC of the daemon at place, and makes sure that we may
-// open it.
+// findNIC returns the place of a declared NIC of the daemon at place, and checks that this process
+// may open it.
 func findNIC(place launch.Place, name string) (launch.Place, error) {
 	of, nic, ok := strings.Cut(name, "/")
 	if !ok || !label(of) || !label(nic) {
@@ -25,7 +25,7 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 	if err != nil {
 		return place, usage("%w", err)
 	}
-	// The door says who may come in, and has the device tree written.
+	// The NIC's socket checks access, and the connection makes the daemon write the device tree.
 	_, err = protocol.QueryStatus(at.Socket)
 	var refusal *protocol.Refusal
 	switch {
@@ -35,7 +35,7 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 		return place, lacks("%w", err)
 	case absent(err):
 		if err := elsewhere(place, of, nic); err != nil {
-			return place, err // it is pinned to another host, or was moved there
+			return place, err // it is on another host
 		}
 		return place, absentNIC(place, name)
 	case errors.Is(err, fs.ErrPermission):
@@ -44,16 +44,16 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 	return place, lacks("NIC %s at %s does not answer properly: %w", name, at.Socket, err)
 }
 
-// elsewhere is the error for a NIC that is on another host.
+// elsewhere returns an error if the NIC is on another host.
 func elsewhere(at launch.Place, of, name string) error {
 	r, err := control.Describe(at.Socket, tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name})
 	if err != nil || len(r.Items) == 0 || r.Items[0].Status == nil || r.Items[0].Status.State != control.Elsewhere {
-		return nil // the door says what is wrong, if something is
+		return nil // the NIC's socket reports other problems
 	}
 	return lacks("NIC %s/%s cannot be used here: %s", of, name, plain(r.Items[0].Status.Reason))
 }
 
-// absentNIC says why there is no NIC of a name, and which there are.
+// absentNIC returns an error for a missing NIC that lists the existing ones.
 func absentNIC(place launch.Place, name string) error {
 	there, err := protocol.QueryNICs(place.Socket)
 	switch {
@@ -82,7 +82,7 @@ func absentNIC(place launch.Place, name string) error {
 	return lacks("there is no NIC %s: for us there are %s", name, list)
 }
 
-// label reports whether s can be the name of an object: it becomes a part of a path.
+// label reports whether s is a valid object name: it becomes a part of a path.
 func label(s string) bool {
 	return s != "" && len(s) <= 63 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }

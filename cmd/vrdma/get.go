@@ -16,7 +16,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// getFlags say what is shown, and how.
+// getFlags are the flags of get.
 type getFlags struct {
 	of     string
 	labels map[string]string
@@ -29,9 +29,9 @@ func getCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "get KIND [NAME]",
 		Short: "list declared objects",
-		Long: `Lists tenants, hosts, networks, nics or policies, or all; one of them if it is named, as NAME
-or TENANT/NAME. The operator sees everything, a tenant's administrators what is the
-tenant's, others the NICs that they may open.
+		Long: `Lists tenants, hosts, networks, nics or policies, or all; or one object, as NAME or
+TENANT/NAME. The operator sees all objects, administrators those of their tenant, other users
+the NICs that they may open.
 
   vrdma get nics
   vrdma get nic red/web -o yaml
@@ -63,17 +63,17 @@ tenant's, others the NICs that they may open.
 			return printItems(c.OutOrStdout(), reply.Items, f.output, which.Name != "" && len(reply.Items) == 1)
 		},
 	}
-	c.Flags().StringVarP(&f.of, "tenant", "t", "", "only this tenant's")
-	c.Flags().StringToStringVarP(&f.labels, "selector", "l", nil, "only those with these labels: role=web")
+	c.Flags().StringVarP(&f.of, "tenant", "t", "", "only objects of this tenant")
+	c.Flags().StringToStringVarP(&f.labels, "selector", "l", nil, "only objects with these labels: role=web")
 	c.Flags().StringVarP(&f.output, "output", "o", "", "wide, yaml, json or name (default: a table)")
-	c.Flags().BoolVarP(&f.watch, "watch", "w", false, "then show every change, until interrupted")
+	c.Flags().BoolVarP(&f.watch, "watch", "w", false, "then show changes until interrupted")
 	return c
 }
 
-// structured reports whether the output is for programs, which want it even if it is empty.
+// structured reports whether the output is for programs, which need it even if it is empty.
 func (f *getFlags) structured() bool { return f.output != "" && f.output != "wide" }
 
-// selection is what the arguments ask for.
+// selection parses the arguments.
 func (f *getFlags) selection(args []string) (s control.Selection, err error) {
 	if !slices.Contains([]string{"", "wide", "yaml", "json", "name"}, f.output) {
 		return s, usage("-o %s: choose wide, yaml, json or name", f.output)
@@ -93,7 +93,7 @@ func (f *getFlags) selection(args []string) (s control.Selection, err error) {
 	return s, err
 }
 
-// printItems prints objects; one that was asked for by name is not a list.
+// printItems prints objects. With one, JSON output is a single object instead of a list.
 func printItems(w io.Writer, items []control.Item, output string, one bool) error {
 	switch output {
 	case "yaml":
@@ -119,7 +119,7 @@ func printItems(w io.Writer, items []control.Item, output string, one bool) erro
 	return printTables(w, items, output == "wide")
 }
 
-// withStatus is the object with its status, which apply passes over.
+// withStatus returns the object with its status, which apply ignores.
 func withStatus(it control.Item) (json.RawMessage, error) {
 	if it.Status == nil {
 		return it.Object, nil
@@ -165,7 +165,7 @@ func printJSON(w io.Writer, items []control.Item, one bool) error {
 	}{tenant.APIVersion, "List", list})
 }
 
-// watchObjects prints what is there and then every change.
+// watchObjects prints the objects and then every change.
 func watchObjects(w io.Writer, place launch.Place, which control.Selection, output string) error {
 	stream, err := control.Watch(place.Socket, which)
 	if err != nil {
@@ -182,7 +182,7 @@ func watchObjects(w io.Writer, place launch.Place, which control.Selection, outp
 		if err != nil {
 			return objectsError(place, err)
 		}
-		if rows == nil { // the table is as wide as what is there at first
+		if rows == nil { // the first objects determine the columns' widths
 			if first = append(first, reply.Items...); !reply.Synced {
 				continue
 			}
@@ -195,7 +195,7 @@ func watchObjects(w io.Writer, place launch.Place, which control.Selection, outp
 	}
 }
 
-// watched prints changes as they come.
+// watched prints changes as they arrive.
 func watched(w io.Writer, rows *rowPrinter, items []control.Item, output string) error {
 	if output == "" || output == "wide" {
 		return rows.print(items)
@@ -206,7 +206,7 @@ func watched(w io.Writer, rows *rowPrinter, items []control.Item, output string)
 			fmt.Fprintln(w, keyText(it.Key), "deleted")
 			continue
 		case it.Deleted:
-			continue // there is no object any more
+			continue // the object was deleted
 		case output == "yaml":
 			fmt.Fprintln(w, "---")
 		}
@@ -217,7 +217,7 @@ func watched(w io.Writer, rows *rowPrinter, items []control.Item, output string)
 	return nil
 }
 
-// labelText is role=web,site=a.
+// labelText formats labels: role=web,site=a.
 func labelText(labels map[string]string) string {
 	list := make([]string, 0, len(labels))
 	for k, v := range labels {

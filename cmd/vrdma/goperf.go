@@ -34,8 +34,8 @@ connection instead.`,
 			f.Device.Socket = place.Socket
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			// Beside the main goroutine, which has a thread of its own: to wake it would take a switch of
-			// threads, and other Go programs have none.
+			// Not on the main goroutine, which is locked to its thread: waking it costs a thread switch that
+			// other Go programs do not have.
 			done := make(chan error, 1)
 			go func() { done <- goperf.Run(ctx, c.OutOrStdout(), f) }()
 			if err := <-done; err != nil {

@@ -42,14 +42,14 @@ func guestArgsCommand(o *options) *cobra.Command {
 	var q qemu
 	c := &cobra.Command{
 		Use:   "args NIC",
-		Short: "print what QEMU needs for a NIC",
-		Long: `Prints arguments for QEMU that give a virtual machine the NIC: default, or a declared one,
-TENANT/NAME. The machine's memory is shared with the daemon, so -m and -M memory-backend are among
-the arguments. A NIC in a network with way vxlan is an ordinary network card in the machine, which
-gets its address by DHCP.
+		Short: "print QEMU's arguments for a NIC",
+		Long: `Prints QEMU's arguments for a virtual machine with the NIC: default, or a declared NIC,
+TENANT/NAME. The daemon shares the machine's memory, so -m and -M memory-backend are among
+the arguments. A NIC in a network with way vxlan is an ordinary network card in the machine,
+which gets its address by DHCP.
 
-If the daemon was started with --guest NIC, programs in the machine can have the NIC as an RDMA
-device, too: vrdma guest agent, as root in the machine, gives it to them.`,
+If the daemon was started with --guest NIC, programs in the machine can also use the NIC as
+an RDMA device: run vrdma guest agent as root in the machine.`,
 		Example: "  qemu-system-x86_64 $(vrdma guest args red/web) -accel kvm -cpu host disk.img",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -61,21 +61,21 @@ device, too: vrdma guest agent, as root in the machine, gives it to them.`,
 			return err
 		},
 	}
-	c.Flags().StringVarP(&q.memory, "memory", "m", "1G", "how much memory the machine has")
-	c.Flags().StringVar(&q.id, "id", "vrdma", "what the names of QEMU's objects begin with")
-	c.Flags().IntVar(&q.queues, "queues", 1, "pairs of queues of the network card, 8 at most: as many as the machine has processors")
-	c.Flags().BoolVar(&q.tcg, "tcg", false, "the machine is emulated: without it QEMU 7.2 ends itself there, and one processor alone loses doorbells")
+	c.Flags().StringVarP(&q.memory, "memory", "m", "1G", "the machine's memory")
+	c.Flags().StringVar(&q.id, "id", "vrdma", "prefix of the names of QEMU's objects")
+	c.Flags().IntVar(&q.queues, "queues", 1, "queue pairs of the network card, at most 8; use the machine's number of processors")
+	c.Flags().BoolVar(&q.tcg, "tcg", false, "the machine is emulated. Without it QEMU 7.2 crashes there, and doorbells of a single processor are lost")
 	return c
 }
 
-// A guestEnd is what a virtual machine is connected to.
+// A guestEnd is the daemon's end of a virtual machine: its sockets and the NIC's card.
 type guestEnd struct {
 	card string             // socket of vhost-user
-	dir  string             // of the sockets for an agent; "": there are none
+	dir  string             // directory of the agent's sockets; "": none
 	nic  protocol.GuestCard // with a MAC if the card is in the switch
 }
 
-// guestEnd finds out what a machine that is to have a NIC is connected to.
+// guestEnd asks the daemon for the sockets of a NIC.
 func (o *options) guestEnd(name string) (e guestEnd, err error) {
 	place, err := o.place()
 	if err != nil {
@@ -107,14 +107,14 @@ func (o *options) guestEnd(name string) (e guestEnd, err error) {
 	return e, nil
 }
 
-// qemu is how a machine is run.
+// qemu holds the options of a virtual machine.
 type qemu struct {
 	memory, id string
 	queues     int
 	tcg        bool
 }
 
-// args are the arguments of QEMU.
+// args returns QEMU's arguments.
 func (q *qemu) args(e guestEnd) []string {
 	id := q.id
 	chardev := func(name, path string) string {
@@ -140,8 +140,8 @@ func (q *qemu) args(e guestEnd) []string {
 		"-chardev", chardev(vm.CardSocket, e.card), "-netdev", netdev, "-device", card,
 	}
 	if q.tcg {
-		// An emulator of one processor leaves barriers out, and makes atomic operations of several steps: we
-		// look at the same memory. That there may be a second processor is enough to have both.
+		// An emulator of one processor omits barriers and splits atomic operations, but the daemon reads the
+		// same memory. With a possible second processor it keeps both.
 		args = append(args, "-smp", fmt.Sprintf("%d,maxcpus=%d", q.queues, max(q.queues, 2)))
 	}
 	if e.dir == "" {
@@ -159,11 +159,11 @@ func guestAgentCommand(o *options) *cobra.Command {
 	var leashed bool
 	c := &cobra.Command{
 		Use:   "agent",
-		Short: "give programs in this virtual machine the device, in the foreground",
-		Long: `Runs in a virtual machine, as root, and serves its programs the device of the NIC that the
-machine was given (vrdma guest args): with a socket and what belongs to it, as a daemon does,
-so vrdma run works. Memory that programs register is pinned, up to --pin percent of
-the machine's, whatever their own limit of locked memory is.`,
+		Short: "serve the device to programs in this virtual machine, in the foreground",
+		Long: `Runs in a virtual machine, as root, and serves the RDMA device of the machine's NIC (vrdma
+guest args) to its programs, on a socket as a daemon does: vrdma run works. The agent pins
+memory that programs register, up to --pin percent of the machine's memory, whatever their
+own limit of locked memory is.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if !leashed {
@@ -196,7 +196,7 @@ the machine's, whatever their own limit of locked memory is.`,
 				return lacks("the socket's directory: %w", err)
 			}
 			claim, err := place.Claim(false)
-			// An agent whose leash was cut waits until the daemon has let go.
+			// The previous agent may still wait until the daemon has released its pages.
 			for end := time.Now().Add(agentHandover); err != nil && ctx.Err() == nil && time.Now().Before(end); claim, err = place.Claim(false) {
 				time.Sleep(50 * time.Millisecond)
 			}
@@ -207,7 +207,7 @@ the machine's, whatever their own limit of locked memory is.`,
 			if err := launch.InstallLibraries(place, launch.DirectoryMode(m)); err != nil {
 				return err
 			}
-			// Whoever ends all processes of a service or a session ends the leash, and we wait for the daemon: see there.
+			// A signal to all processes of a service or session ends the parent; this process waits for the daemon: see leash.
 			signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 			err = vmagent.Run(ctx, vmagent.Config{
 				Socket: place.Socket, Mode: m, Tree: place.Sysfs(), Name: name, Share: share,
@@ -222,21 +222,21 @@ the machine's, whatever their own limit of locked memory is.`,
 	c.Flags().BoolVar(&leashed, "leashed", false, "be the agent itself")
 	c.Flags().MarkHidden("leashed") // fails only for a flag that is not there
 	c.Flags().StringVar(&name, "name", "", "the machine's name, for vrdma status on the host (default: its host name)")
-	c.Flags().StringVar(&mode, "mode", "0666", "the socket's permissions; 0600 lets only root in")
-	c.Flags().IntVar(&share, "pin", 50, "how much of the machine's memory programs may register together, in percent")
+	c.Flags().StringVar(&mode, "mode", "0666", "the socket's permissions; 0600: only root")
+	c.Flags().IntVar(&share, "pin", 50, "percentage of the machine's memory that all programs together may register")
 	return c
 }
 
 const (
-	// leashFile is the descriptor at whose end the agent ends.
+	// leashFile is the descriptor whose end of file ends the agent.
 	leashFile = 3
-	// agentHandover is how long an agent waits for the one before it.
+	// agentHandover bounds how long an agent waits for the previous one.
 	agentHandover = 20 * time.Second
 )
 
-// leash runs the agent in a process of its own, and holds the other end of a pipe to it. Pinned memory is
-// the agent's as a process: if it died at once, the machine's kernel would give away pages that the daemon
-// still writes to. So whoever kills us kills the leash only, and the agent waits for the daemon before it ends.
+// leash runs the agent in a child process and holds the other end of a pipe to it. The agent's process owns
+// the pinned memory: if it died at once, the guest's kernel would reuse pages that the daemon still writes
+// to. A signal therefore ends only this parent, and the agent waits for the daemon before it ends.
 func leash() error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -256,7 +256,7 @@ func leash() error {
 	context.AfterFunc(ctx, func() { w.Close() })
 	err = agent.Wait()
 	if ended := (*exec.ExitError)(nil); errors.As(err, &ended) && ended.Exited() {
-		return &exit.Error{Status: ended.ExitCode()} // it has said why
+		return &exit.Error{Status: ended.ExitCode()} // the agent printed the reason
 	}
 	if err != nil {
 		return fmt.Errorf("the agent: %w", err)

@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// TestGuestArgs: what an emulated machine needs is printed only for one.
+// TestGuestArgs: arguments for emulated machines are printed only with --tcg.
 func TestGuestArgs(t *testing.T) {
 	e := guestEnd{card: "/run/a,b/guest.sock", nic: protocol.GuestCard{MAC: "02:56:0a:01:00:01", MTU: 1400}}
 	for _, tcg := range []bool{false, true} {

@@ -14,8 +14,8 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// A machine that has no network gets the agent from a disk. It has no file system but is a tar archive, which every
-// machine can read from a block device and no kernel has to mount.
+// A machine without a network gets the agent from a disk. The disk is a tar archive, not a file system: every machine
+// can read it from the block device, without a kernel driver.
 
 //go:embed guest/install
 var guestInstall []byte
@@ -23,7 +23,7 @@ var guestInstall []byte
 //go:embed guest/vrdma-agent.service
 var guestUnit []byte
 
-// diskSerial is how the machine finds the disk among others.
+// diskSerial is the serial number by which the machine finds the disk.
 const diskSerial = "vrdma"
 
 func guestDiskCommand() *cobra.Command {
@@ -31,14 +31,14 @@ func guestDiskCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "disk FILE",
 		Short: "write a disk from which a virtual machine installs the agent",
-		Long: `Writes a small disk, a tar archive, with what a virtual machine needs for vrdma guest agent, and
-prints what QEMU or libvirt needs to have it. The machine needs no network. In the machine, as root:
+		Long: `Writes a small disk, a tar archive, with the files for vrdma guest agent, and prints the
+arguments for QEMU or libvirt. The machine needs no network. In the machine, as root:
 
   tar -xOf /dev/disk/by-id/virtio-vrdma install | sh
 
-It puts vrdma into /usr/local and, where systemd is, has it run the agent now and at every start.
-Several machines can have the same file. If it is there already it is replaced; who has it open
-keeps the old one.`,
+It installs vrdma in /usr/local and, with systemd, starts the agent now and at every boot.
+Several machines can use the same file. An existing file is replaced; a machine that has it
+open keeps the old one.`,
 		Example: "  qemu-system-x86_64 $(vrdma guest args red/web) $(vrdma guest disk /var/tmp/vrdma.disk) disk.img",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -66,12 +66,12 @@ keeps the old one.`,
 			return err
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "qemu", "whose words: qemu or libvirt")
-	c.Flags().StringVar(&id, "id", "vrdma", "what the names of QEMU's objects begin with")
+	c.Flags().StringVarP(&output, "output", "o", "qemu", "format: qemu or libvirt")
+	c.Flags().StringVar(&id, "id", "vrdma", "prefix of the names of QEMU's objects")
 	return c
 }
 
-// writeDisk writes the disk beside path and then puts it there.
+// writeDisk writes the disk to a temporary file and renames it to path.
 func writeDisk(path string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".vrdma-disk-")
 	if err != nil {
@@ -118,6 +118,6 @@ func writeDisk(path string) (err error) {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	// A QEMU of another user reads it, too.
+	// QEMU may run as another user.
 	return f.Chmod(0o644)
 }

@@ -15,10 +15,10 @@ func guestLibvirtCommand(o *options) *cobra.Command {
 	var q qemu
 	c := &cobra.Command{
 		Use:   "libvirt NIC",
-		Short: "print what a domain of libvirt needs for a NIC",
-		Long: `Prints parts of a domain's XML that give it the NIC, each with where it belongs: memory that is
-shared with the daemon, the network card, and the ports for vrdma guest agent if the daemon
-was started with --guest NIC.`,
+		Short: "print parts of a libvirt domain for a NIC",
+		Long: `Prints parts of a domain's XML for the NIC, each with its place in the document: memory that
+is shared with the daemon, the network card, and, if the daemon was started with --guest NIC,
+the ports for vrdma guest agent.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			e, err := o.guestEnd(args[0])
@@ -29,12 +29,12 @@ was started with --guest NIC.`,
 			return err
 		},
 	}
-	c.Flags().IntVar(&q.queues, "queues", 1, "pairs of queues of the network card, 8 at most: as many as the domain has processors")
-	c.Flags().BoolVar(&q.tcg, "tcg", false, "the domain is emulated (type qemu): without it QEMU 7.2 ends itself there")
+	c.Flags().IntVar(&q.queues, "queues", 1, "queue pairs of the network card, at most 8; use the domain's number of processors")
+	c.Flags().BoolVar(&q.tcg, "tcg", false, "the domain is emulated (type qemu); without it QEMU 7.2 crashes there")
 	return c
 }
 
-// xml is args for libvirt.
+// xml returns what args returns, for libvirt.
 func (q *qemu) xml(e guestEnd) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -63,7 +63,7 @@ func (q *qemu) xml(e guestEnd) string {
 			line("<channel type='unix'>%s<target type='virtio' name='%s'/></channel>", source("mode='connect'", filepath.Join(e.dir, p.socket)), p.name)
 		}
 	}
-	// libvirt has no element for what is left: <mtu> is for interfaces that the host has, too.
+	// libvirt has no element for the rest: <mtu> applies only to interfaces of the host.
 	property := func(name string, value int) string {
 		return fmt.Sprintf("<qemu:property name='%s' type='unsigned' value='%d'/>", name, value)
 	}

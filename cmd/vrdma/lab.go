@@ -20,10 +20,10 @@ func labCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lab [flags]",
 		Short: "measure a key-value store: RPC, one-sided reads, TCP",
-		Long: `Starts a small key-value store in a process of its own and has clients read and update it
-in three ways: RPC (messages over RDMA), one-sided (RDMA READ of the server's memory) and
-TCP. Prints operations a second, latencies, and the processor time of server, clients and
-daemon. docs/tutorials/lab.md is the course around it. With --server the store is on another host,
+		Long: `Starts a small key-value store in its own process. Clients read and update it in three ways:
+RPC (messages over RDMA), one-sided (RDMA READ of the server's memory) and TCP. Prints
+operations per second, latencies, and the processor time of server, clients and daemon.
+docs/tutorials/lab.md is the course around it. With --server the store is on another host,
 where vrdma lab serve runs.`,
 		Example: `  vrdma lab
   vrdma lab --mixes A,B,C --values 8,128,4096 --clients 8 --skew zipfian
@@ -58,7 +58,7 @@ func labServeCommand(o *options) *cobra.Command {
 	s := &lab.Service{}
 	c := &cobra.Command{
 		Use:   "serve [flags]",
-		Short: "the key-value store of vrdma lab",
+		Short: "run the key-value store of vrdma lab",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withDevice(o, func(ctx context.Context, socket string) error {
@@ -74,14 +74,14 @@ func labServeCommand(o *options) *cobra.Command {
 	return c
 }
 
-// addFlags gives a command flags that a package of its own defines.
+// addFlags adds flags that another package defines.
 func addFlags(c *cobra.Command, define func(*flag.FlagSet)) {
 	f := flag.NewFlagSet(c.Name(), flag.ContinueOnError)
 	define(f)
 	c.Flags().AddGoFlagSet(f)
 }
 
-// withDevice runs f with the daemon's socket, until a signal ends it. If no daemon runs, one is started.
+// withDevice runs f with the daemon's socket until a signal. It starts a daemon if none runs.
 func withDevice(o *options, f func(context.Context, string) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -93,6 +93,6 @@ func withDevice(o *options, f func(context.Context, string) error) error {
 	if err != nil {
 		return err
 	}
-	defer lease.Close() // the daemon ends when nobody holds one
+	defer lease.Close() // a daemon that was started ends after its last lease
 	return f(ctx, place.Socket)
 }

@@ -29,14 +29,14 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-// The first thread is for the main goroutine alone. The kernel gives it the signals that are
-// sent to the process, and a thread that a client's memory holds up (memory.Pool) takes none.
+// The main goroutine has the first thread to itself. The kernel delivers the process's signals to
+// that thread, and a thread that a client's memory blocks (memory.Pool) would not take them.
 func init() { runtime.LockOSThread() }
 
-// usage is an error in the command line.
+// usage returns an error in the command line.
 func usage(format string, args ...any) error { return exit.Usage(format, args...) }
 
-// lacks is an error of the machine.
+// lacks returns an error for something that the machine lacks.
 func lacks(format string, args ...any) error { return exit.Lacks(format, args...) }
 
 // options are the flags that every subcommand has.
@@ -44,10 +44,10 @@ type options struct {
 	socket string
 }
 
-// place is the daemon that the user means: --socket, VRDMA_SOCKET, or the user's own.
+// place returns the place of the daemon: --socket, VRDMA_SOCKET, or the user's own.
 func (o *options) place() (launch.Place, error) { return o.placeBy(launch.Default) }
 
-// placeBy is place with another idea of the user's own.
+// placeBy is place with another default.
 func (o *options) placeBy(own func(getenv func(string) string, uid int, tmp, system string) (launch.Place, error)) (launch.Place, error) {
 	socket := o.socket
 	if socket == "" {
@@ -71,10 +71,10 @@ func rootCommand() *cobra.Command {
 	o := &options{}
 	root := &cobra.Command{
 		Use:   "vrdma",
-		Short: "RDMA for programs on machines that have no RDMA",
-		Long: `vrdma gives unmodified RDMA programs a device on machines with no RDMA hardware, no
-kernel module and no root: those of libibverbs and librdmacm (rdma_cm), perftest, UCX
-and MPI, on one machine and between hosts, and with run --sockets ordinary TCP programs.
+		Short: "RDMA for programs on machines without RDMA hardware",
+		Long: `vrdma gives unmodified RDMA programs a device on machines without RDMA hardware, without
+a kernel module and without root: programs on libibverbs and librdmacm (rdma_cm), perftest,
+UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TCP programs.
 
   vrdma run -- ib_write_bw               in one terminal
   vrdma run -- ib_write_bw 127.0.0.1     in another`,
@@ -123,7 +123,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 	return root
 }
 
-// showUse has who gives a command the wrong number of arguments see which it takes.
+// showUse makes every command print its usage line after a wrong number of arguments.
 func showUse(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {

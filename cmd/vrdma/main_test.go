@@ -12,9 +12,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"vrdma": main})
 }
 
-// TestScripts runs testdata/*.txtar: each is a user at a shell, with a runtime
-// directory short enough for a socket, the shared object that make build made, and a copy of
-// the example that the documentation uses.
+// TestScripts runs testdata/*.txtar. Each script has a runtime directory with a path short enough for a
+// socket, the shared object of make build, and a copy of the example in the documentation.
 func TestScripts(t *testing.T) {
 	library, err := filepath.Abs("../../bin/libvrdma.so")
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/netns"
 )
 
-// netnsCommand is the helper of package netns, which a daemon starts inside of a container's namespaces.
+// netnsCommand is the helper process of package netns. A daemon starts it in a container's namespaces.
 func netnsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    netns.Command + " KINDS",

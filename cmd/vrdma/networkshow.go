@@ -18,7 +18,7 @@ import (
 func networkCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "network",
-		Short: "show who is in a virtual network, and where",
+		Short: "show the members of a virtual network",
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return usage("say what: vrdma network show TENANT/NETWORK") },
 	}
@@ -31,12 +31,12 @@ func networkShowCommand(o *options) *cobra.Command {
 	var of string
 	c := &cobra.Command{
 		Use:   "show TENANT/NETWORK",
-		Short: "list the members of a network and the hosts that have them",
-		Long: `Lists the members of a network and the hosts that have them. With --linux it prints the
-commands that make a Linux machine with the kernel's vxlan and rxe a member, for each NIC
-that is pinned to a host of type linux. The machine then learns where others are from what
-they send; with --static it is told, and asks nobody. After a host has come or gone, or with
---static a NIC, print and run them again. Only the operator sees hosts.`,
+		Short: "list the members of a network and their hosts",
+		Long: `Lists the members of a network and their hosts. With --linux it prints the commands that make
+a Linux machine with the kernel's vxlan and rxe a member, for each NIC on a host of type
+linux. The machine then learns the other members from their packets; with --static it is
+configured with all of them. Print and run the commands again after a host changed, with
+--static also after a NIC changed. Only the operator sees hosts.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			k, err := objectKey(tenant.KindNetwork, args[0], of, false)
@@ -60,9 +60,9 @@ they send; with --static it is told, and asks nobody. After a host has come or g
 			return m.print(c.OutOrStdout())
 		},
 	}
-	c.Flags().StringVarP(&of, "tenant", "t", "", "whose network it is, if the name does not say")
+	c.Flags().StringVarP(&of, "tenant", "t", "", "the tenant of a name without one")
 	c.Flags().BoolVar(&linux, "linux", false, "print the commands for Linux machines that are members")
-	c.Flags().BoolVar(&static, "static", false, "with --linux: tell the machine of every member, so that it need not ask")
+	c.Flags().BoolVar(&static, "static", false, "with --linux: configure every member, so that the machine need not learn")
 	return c
 }
 
@@ -70,10 +70,10 @@ they send; with --static it is told, and asks nobody. After a host has come or g
 type membership struct {
 	network *tenant.Network
 	nics    []*tenant.NIC
-	where   map[string]string // a NIC's host by its name; "": nowhere
+	where   map[string]string // a NIC's host by the NIC's name; "": on no host yet
 	hosts   map[string]*tenant.Host
 	states  map[string]control.State // of hosts
-	alone   string                   // the host that has every NIC which is not pinned; "": there are others
+	alone   string                   // the only host, which has every NIC without spec.host; "": there are several hosts
 }
 
 func readMembership(socket string, k tenant.Key) (*membership, error) {
@@ -149,7 +149,7 @@ func (m *membership) print(w io.Writer) error {
 	return p.flush(rows)
 }
 
-// commands prints what makes Linux machines members.
+// commands prints the commands that make Linux machines members.
 func (m *membership) commands(w io.Writer, static bool) error {
 	some := false
 	for _, n := range m.nics {
@@ -166,7 +166,7 @@ func (m *membership) commands(w io.Writer, static bool) error {
 	return nil
 }
 
-// machine prints the commands for one.
+// machine prints the commands for one Linux machine.
 func (m *membership) machine(w io.Writer, n *tenant.NIC, h *tenant.Host, static bool) {
 	vni, dev := m.network.Spec.VNI, fmt.Sprintf("vx%d", m.network.Spec.VNI)
 	fmt.Fprintf(w, "# on host %s, for NIC %s\n", h.Metadata.Name, n.Key().Path())
@@ -192,7 +192,7 @@ func (m *membership) machine(w io.Writer, n *tenant.NIC, h *tenant.Host, static 
 	fmt.Fprintf(w, "rdma link add rxe_%s type rxe netdev %s\n", dev, dev)
 }
 
-// neighbours prints where each of the other members is.
+// neighbours prints the commands for every other member.
 func (m *membership) neighbours(w io.Writer, n *tenant.NIC, h *tenant.Host, dev string) {
 	for _, o := range m.nics {
 		other := m.hosts[m.where[o.Metadata.Name]]
@@ -210,7 +210,7 @@ func (m *membership) neighbours(w io.Writer, n *tenant.NIC, h *tenant.Host, dev 
 	}
 }
 
-// others are the other hosts that have members, by name.
+// others returns the other hosts with members, sorted by name.
 func (m *membership) others(h *tenant.Host) (list []*tenant.Host) {
 	for _, at := range m.where {
 		if o := m.hosts[at]; o != nil && o != h && !slices.Contains(list, o) {
@@ -221,7 +221,7 @@ func (m *membership) others(h *tenant.Host) (list []*tenant.Host) {
 	return list
 }
 
-// mtu is what the network says, or what the usual underlay leaves: people with a larger one change it.
+// mtu returns the network's MTU, or what an underlay of 1500 bytes or less leaves.
 func (m *membership) mtu(h *tenant.Host) int {
 	if m.network.Spec.MTU != 0 {
 		return m.network.Spec.MTU
@@ -238,7 +238,7 @@ func (m *membership) mtu(h *tenant.Host) int {
 	return least - overlay.Outer4
 }
 
-// bits is the length of the subnet that an address is in.
+// bits returns the prefix length of an address's subnet.
 func (m *membership) bits(a netip.Addr) int {
 	for _, p := range m.network.Spec.Subnets {
 		if p.Contains(a) {
@@ -248,7 +248,7 @@ func (m *membership) bits(a netip.Addr) int {
 	return a.BitLen()
 }
 
-// reachable is the address of a host of the family that another one uses, if it has one.
+// reachable returns an address of to in the family of from's first address, if there is one.
 func reachable(from, to *tenant.Host) netip.Addr {
 	for _, a := range to.Spec.Addresses {
 		if a.Is4() == from.Spec.Addresses[0].Is4() {
@@ -267,7 +267,7 @@ func portText(from, to *tenant.Host) string {
 	return fmt.Sprintf(" port %d", port(to))
 }
 
-// macText is the Ethernet address of a NIC on a Linux host.
+// macText returns the Ethernet address of a NIC on a Linux host.
 func macText(n *tenant.NIC) string {
 	if n.Spec.MAC != (tenant.MAC{}) {
 		return n.Spec.MAC.String()

@@ -10,11 +10,11 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// tunnelDevice is the WireGuard device of a Linux machine, one for all encrypted networks.
+// tunnelDevice is the WireGuard device of a Linux machine for all encrypted networks.
 const tunnelDevice = "wg-vrdma"
 
-// at is where VXLAN of the network finds a host, from h: an address inside the tunnel if the network is
-// encrypted. Another one would send in the clear.
+// at returns the address of a host in the network's VXLAN, seen from h. In an encrypted network it is the
+// address inside the tunnel: any other address would send in the clear.
 func (m *membership) at(h, other *tenant.Host) netip.Addr {
 	switch {
 	case m.network.Spec.Encryption:
@@ -25,7 +25,7 @@ func (m *membership) at(h, other *tenant.Host) netip.Addr {
 	return reachable(h, other)
 }
 
-// tunnel prints what a Linux machine needs for an encrypted network.
+// tunnel prints the WireGuard commands of a Linux machine for an encrypted network.
 func (m *membership) tunnel(w io.Writer, h *tenant.Host) {
 	fmt.Fprintln(w, "# The network is encrypted: its packets go through WireGuard. KEYFILE is the file of the private key")
 	fmt.Fprintf(w, "# that belongs to %s. Add peers to the device if it is there already.\n", h.Spec.PublicKey)
@@ -44,7 +44,7 @@ func (m *membership) tunnel(w io.Writer, h *tenant.Host) {
 	}
 }
 
-// tunnelRoom is how much smaller a vxlan device's packets are over WireGuard: its 80 bytes, and IPv6
+// tunnelRoom returns the bytes that WireGuard takes from a vxlan device's MTU: its own 80, and 20 for IPv6
 // instead of IPv4 below VXLAN.
 func (m *membership) tunnelRoom() int {
 	if m.network.Spec.Encryption {

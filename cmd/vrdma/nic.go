@@ -35,15 +35,15 @@ func nicArgsCommand(o *options) *cobra.Command {
 	var format string
 	c := &cobra.Command{
 		Use:   "args NIC",
-		Short: "print what gives a container a NIC",
+		Short: "print the arguments that give a container a NIC",
 		Long: `Prints the arguments, or the lines of a configuration file, that give a container the NIC:
-default, or a declared one, TENANT/NAME. They are two read-only mounts, and need no variable
-and nothing of vrdma in the image. For default a daemon is started if none runs; it ends
-when nobody uses it, for a minute after this command too. A container that is to find its NIC
-again later wants a daemon that stays: vrdma daemon.
+default, or a declared NIC, TENANT/NAME. They are two read-only mounts, without variables and
+without any file of vrdma in the image. For default a daemon is started if none runs. It ends
+when nobody uses it, at the earliest a minute after this command. For containers that stay,
+start vrdma daemon.
 
-  podman, docker   words for run and create
-  nspawn           words for systemd-nspawn
+  podman, docker   arguments for run and create
+  nspawn           arguments for systemd-nspawn
   lxc              lines for the container's config
   oci              entries for "mounts" in a bundle's config.json`,
 		Example: "  podman run $(vrdma nic args default) IMAGE ib_write_bw\n  docker run $(vrdma nic args red/web -o docker) IMAGE ib_write_bw",
@@ -76,11 +76,11 @@ again later wants a daemon that stays: vrdma daemon.
 	return c
 }
 
-// expectation is how long a daemon waits for the container that a NIC's arguments are for.
+// expectation is how long a daemon waits for the container after nic args.
 const expectation = time.Minute
 
-// containerPlace is the place of a NIC that is mounted into containers, after making sure that we may
-// open it. It starts a daemon for the default NIC.
+// containerPlace returns the place of a NIC for containers, and checks that this process may open it. It
+// starts a daemon for the default NIC.
 func containerPlace(place launch.Place, name string) (launch.Place, error) {
 	if name != registry.Default {
 		return findNIC(place, strings.Replace(name, ".", "/", 1))
@@ -104,7 +104,7 @@ func containerPlace(place launch.Place, name string) (launch.Place, error) {
 	}
 	if place.Ephemeral() {
 		err := place.Expect(expectation)
-		if err == nil { // the directory stays when it ends: a container has it mounted
+		if err == nil { // the directory must outlive the daemon: a container mounts it
 			err = os.WriteFile(filepath.Join(filepath.Dir(at.Socket), ".keep"), nil, 0o600)
 		}
 		if err != nil {

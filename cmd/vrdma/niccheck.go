@@ -19,12 +19,15 @@ func nicCheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check CONTAINER|ROOTFS [PROGRAM...]",
 		Short: "say whether the programs of a container or an image would see a NIC",
-		Long: `Looks at the root file system of a container that runs, by the name that podman or docker has for it, or
-of an image, and says what would keep programs in it from a NIC: another C library than glibc, another
-architecture, a static program, no rxe provider of libibverbs. It looks at the programs that are named, else at the
-container's first program or the image's shell. A ROOTFS is a directory; podman shows an image's files with:
-podman unshare sh -c 'vrdma nic check $(podman image mount IMAGE)'.
-Status 0: nothing stands in the way; 1: something does.`,
+		Long: `Checks the root file system of a running container, by its name in podman or docker, or of an
+image. Reports what would keep programs in it from a NIC: another C library than glibc,
+another architecture, a static program, no rxe provider of libibverbs. It checks the named
+programs, else the container's first program or the image's shell. A ROOTFS is a directory.
+For an image of podman:
+
+  podman unshare sh -c 'vrdma nic check $(podman image mount IMAGE)'
+
+Status 0: no problem; 1: a problem.`,
 		Example: "  vrdma nic check web ib_write_bw\n  vrdma nic check /var/lib/machines/bookworm",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -60,7 +63,7 @@ type running struct {
 	program string
 }
 
-// findContainer asks the engines of this machine for a container that runs.
+// findContainer asks the engines of this machine for a running container.
 func findContainer(name string) (running, error) {
 	var asked []string
 	for _, engine := range []string{"podman", "docker"} {
@@ -73,7 +76,7 @@ func findContainer(name string) (running, error) {
 		out, err := exec.Command(path, "container", "inspect", "--format", "{{.State.Pid}} {{.Path}}", "--", name).Output()
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			continue // it has none of this name
+			continue // the engine has no such container
 		}
 		if err != nil {
 			return running{}, lacks("%s container inspect %s: %w", engine, name, err)

@@ -17,18 +17,18 @@ func nicMoveCommand(o *options) *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use:   "move TENANT/NAME HOST",
-		Short: "have a NIC be on another host, with its address, policy and counters",
-		Long: `Says on which host a NIC is from now on, for a container that is stopped on one host and started
-on another: it keeps the NIC, the address, what policies say of it, and the device's counters. Peers reach
-it at the same address. The hosts share a store (docs/how-to/networks.md).
+		Short: "move a NIC to another host, with its address, policies and counters",
+		Long: `Moves a NIC to another host, for a container that is stopped on one host and started on
+another. The NIC keeps its address, its policies and the device's counters. Peers reach it at
+the same address. The hosts share a store (docs/how-to/move-a-nic.md).
 
   podman rm -f web                                        # on node-a
   vrdma nic move red/web node-b                           # on either of them
   podman run --device vrdma.io/nic=red.web IMAGE …        # on node-b
 
-A NIC that is in use is not moved, unless with --force: its programs lose it. One that may be anywhere
-(without spec.host) needs no moving: it is where its container is started. One in a network with
-way namespace or host cannot be moved: its address is not vrdma's.`,
+A NIC in use is moved only with --force: its programs lose it. A NIC without spec.host needs
+no move: it is where its container is started. A NIC in a network with way namespace or host
+cannot be moved: its address does not belong to vrdma.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			k, err := objectKey(tenant.KindNIC, strings.Replace(args[0], ".", "/", 1), "", false)
@@ -46,11 +46,11 @@ way namespace or host cannot be moved: its address is not vrdma's.`,
 			return err
 		},
 	}
-	c.Flags().BoolVar(&force, "force", false, "also one in use: its programs lose it")
+	c.Flags().BoolVar(&force, "force", false, "also move a NIC in use: its programs lose it")
 	return c
 }
 
-// moveNIC has a NIC be on a host, and says what became of it.
+// moveNIC moves a NIC to a host and returns a message about the result.
 func moveNIC(place launch.Place, k tenant.Key, host string, force bool) (said string, err error) {
 	item, n, err := declaredNIC(place, k)
 	if err != nil {
@@ -93,7 +93,7 @@ func moveNIC(place launch.Place, k tenant.Key, host string, force bool) (said st
 	return said, nil
 }
 
-// withHost is an object with another spec.host.
+// withHost returns an object with another spec.host.
 func withHost(object json.RawMessage, host string) ([]byte, error) {
 	var all, spec map[string]json.RawMessage
 	if err := json.Unmarshal(object, &all); err != nil {
@@ -112,7 +112,7 @@ func withHost(object json.RawMessage, host string) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// declaredNIC is a NIC as it is declared, and what is known of it.
+// declaredNIC returns a declared NIC with its status.
 func declaredNIC(place launch.Place, k tenant.Key) (item control.Item, n *tenant.NIC, err error) {
 	reply, err := control.Get(place.Socket, control.Selection{Kind: k.Kind, Tenant: k.Tenant, Name: k.Name})
 	if err != nil {
@@ -132,7 +132,7 @@ func declaredNIC(place launch.Place, k tenant.Key) (item control.Item, n *tenant
 	return reply.Items[0], n, nil
 }
 
-// movable says why a NIC cannot be moved.
+// movable returns an error if a NIC cannot be moved.
 func movable(place launch.Place, n *tenant.NIC) error {
 	reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNetwork, Tenant: n.Metadata.Tenant, Name: n.Spec.Network})
 	if err != nil {
@@ -156,7 +156,7 @@ func movable(place launch.Place, n *tenant.NIC) error {
 	return nil
 }
 
-// knownHost says why a NIC cannot be of a host.
+// knownHost returns an error if a NIC cannot be on a host.
 func knownHost(place launch.Place, host string) error {
 	reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindHost})
 	if err != nil {

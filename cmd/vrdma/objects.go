@@ -16,17 +16,17 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Here is what the commands about declared objects share: apply, get, describe, delete and
+// This file has what the commands about declared objects share: apply, get, describe, delete and
 // policy test. All of them ask the daemon; none opens its store.
 
-// objectFiles are what -f names: files, directories, or - for standard input.
+// objectFiles are the values of -f: files, directories, or - for standard input.
 type objectFiles []string
 
 func (f *objectFiles) flag(c *cobra.Command, what string) {
 	c.Flags().StringArrayVarP((*[]string)(f), "file", "f", nil, what+": a file, a directory (its .yaml, .yml and .json files), or - for standard input; may be repeated")
 }
 
-// read reads them all.
+// read returns the content of all files.
 func (f objectFiles) read(stdin io.Reader) ([]control.File, error) {
 	var out []control.File
 	for _, name := range f {
@@ -53,7 +53,7 @@ func (f objectFiles) read(stdin io.Reader) ([]control.File, error) {
 	return out, nil
 }
 
-// filesOf is a file itself, or the files of a directory by name.
+// filesOf returns a file itself, or the object files of a directory.
 func filesOf(name string) ([]string, error) {
 	info, err := os.Stat(name)
 	if err != nil || !info.IsDir() {
@@ -75,8 +75,8 @@ func filesOf(name string) ([]string, error) {
 	return paths, nil
 }
 
-// objectKey reads the name of an object: NAME for a tenant, else TENANT/NAME, or NAME where
-// -t says the tenant. The tenant may stay open where any is meant.
+// objectKey parses the name of an object: NAME for a tenant or host, else TENANT/NAME, or NAME with
+// -t TENANT. With anyTenant the tenant may be omitted.
 func objectKey(kind tenant.Kind, name, of string, anyTenant bool) (tenant.Key, error) {
 	k := tenant.Key{Kind: kind, Name: name}
 	if kind == tenant.KindTenant || kind == tenant.KindHost {
@@ -95,7 +95,7 @@ func objectKey(kind tenant.Kind, name, of string, anyTenant bool) (tenant.Key, e
 	return k, nil
 }
 
-// kindArg reads a KIND of the command line.
+// kindArg parses a KIND.
 func kindArg(text string) (tenant.Kind, error) {
 	kind, err := tenant.ParseKind(text)
 	if err != nil {
@@ -104,7 +104,7 @@ func kindArg(text string) (tenant.Kind, error) {
 	return kind, nil
 }
 
-// objectsError is what the daemon, or nobody, answered.
+// objectsError converts an error of a request about objects.
 func objectsError(place launch.Place, err error) error {
 	var refused *control.Error
 	if errors.As(err, &refused) {
@@ -113,7 +113,7 @@ func objectsError(place launch.Place, err error) error {
 	return unanswered(place, err)
 }
 
-// problems is one error of all; each that has a file and a line begins with it.
+// problems joins errors into one.
 func problems(lines []string) error {
 	if len(lines) == 1 {
 		return errors.New(lines[0])
@@ -121,7 +121,7 @@ func problems(lines []string) error {
 	return fmt.Errorf("%d problems, and nothing was done:\n%s", len(lines), strings.Join(lines, "\n"))
 }
 
-// printResults says what happened to each object, like kubectl.
+// printResults prints the result for each object, as kubectl does.
 func printResults(c *cobra.Command, r *control.Reply, dryRun bool) {
 	suffix := ""
 	if dryRun {
@@ -135,5 +135,5 @@ func printResults(c *cobra.Command, r *control.Reply, dryRun bool) {
 	}
 }
 
-// keyText is nic/red/web, tenant/red.
+// keyText formats a key: nic/red/web, tenant/red.
 func keyText(k tenant.Key) string { return strings.ToLower(string(k.Kind)) + "/" + k.Path() }

@@ -17,17 +17,17 @@ func ociRuntimeCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "oci-runtime [--runtime PROGRAM] [--annotations] [-- ARGUMENT...]",
 		Short: "an OCI runtime that gives containers NICs, for engines without CDI",
-		Long: `Is to an engine what runc is: it adds the NIC's mounts to a container that asks for one, and then
-is runc, or crun if there is no runc, or PROGRAM. For engines that know nothing of CDI, Docker
-20.10 for instance, whose /etc/docker/daemon.json then says
+		Long: `An OCI runtime for engines without CDI, for instance Docker 20.10. It adds the NIC's mounts to
+a container that asks for a NIC, and then executes runc, or crun if there is no runc, or
+PROGRAM. In /etc/docker/daemon.json:
 
   {"runtimes": {"vrdma": {"path": "/usr/bin/vrdma", "runtimeArgs":
     ["--socket", "/var/lib/vrdma/vrdma.sock", "oci-runtime", "--"]}}}
 
-A container asks by a device vrdma.io/nic=TENANT.NAME, and not by a variable: an image could set
-it. An annotation of that name counts only with --annotations: some engines, podman among them,
-give a container the annotations of its image, which would choose its NIC. Under the name
-vrdma-oci-runtime (a link) everything on the command line is the runtime's.`,
+A container asks by a device vrdma.io/nic=TENANT.NAME. It cannot ask by a variable, because an
+image could set it. An annotation of that name counts only with --annotations: some engines,
+for instance podman, give a container the annotations of its image, which would choose the
+NIC. Under the name vrdma-oci-runtime (a link) all arguments belong to the runtime.`,
 		Example: "  docker run --runtime vrdma --device /dev/null:/vrdma.io/nic=red.web IMAGE ib_write_bw",
 		RunE: func(_ *cobra.Command, args []string) error {
 			err := runtime.Run(args)
@@ -35,15 +35,15 @@ vrdma-oci-runtime (a link) everything on the command line is the runtime's.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&runtime.Program, "runtime", "", "the OCI runtime that makes containers (default: runc, else crun)")
-	c.Flags().StringVar(&runtime.Hook, "hook", "", "vrdma itself as a hook, none for none (default: this program)")
-	c.Flags().BoolVar(&runtime.Annotations, "annotations", false, "a container may also ask by the annotation vrdma.io/nic: where no image can set it")
+	c.Flags().StringVar(&runtime.Program, "runtime", "", "the OCI runtime that creates containers (default: runc, else crun)")
+	c.Flags().StringVar(&runtime.Hook, "hook", "", "the path of vrdma for hooks; none: no hooks (default: this program)")
+	c.Flags().BoolVar(&runtime.Annotations, "annotations", false, "also accept the annotation vrdma.io/nic; only where images cannot set annotations")
 	c.Flags().SetInterspersed(false)
 	return c
 }
 
-// runtimeNIC is the place of a NIC for a container, by its name at engines. It starts no daemon, which would end with the engine and
-// before the container.
+// runtimeNIC returns the place of a NIC by its device name. It starts no daemon, which would end with the engine, before the
+// container.
 func runtimeNIC(place launch.Place, nic string) (launch.Place, error) {
 	if nic == registry.Default {
 		if _, err := protocol.QueryStatus(place.Socket); err != nil {
@@ -53,7 +53,7 @@ func runtimeNIC(place launch.Place, nic string) (launch.Place, error) {
 	return containerPlace(place, nic)
 }
 
-// byName are subcommands that a link to vrdma of another name runs.
+// byName maps names of links to vrdma to subcommands.
 var byName = []struct {
 	name string
 	args []string
@@ -62,7 +62,7 @@ var byName = []struct {
 	{"vrdma-cni", []string{"cni"}},
 }
 
-// argumentsOf are the arguments of the command line, with the subcommand that the name of the program stands for.
+// argumentsOf returns the arguments, with the subcommand for the program's name in front.
 func argumentsOf(argv []string) []string {
 	if len(argv) == 0 {
 		return nil

@@ -19,18 +19,18 @@ func pcapCommand(o *options) *cobra.Command {
 	var outer bool
 	c := &cobra.Command{
 		Use:   "pcap [-w FILE] [--outer]",
-		Short: "capture what the device sends and receives",
-		Long: `Writes every RoCEv2 packet of the device, those between programs of this machine
-included, as a capture file that Wireshark and tshark read, until interrupted:
+		Short: "capture the device's packets",
+		Long: `Captures every RoCEv2 packet of the device, also between programs of this machine, until
+interrupted. Wireshark and tshark read the file:
 
   vrdma pcap -w roce.pcap
   vrdma pcap | tshark -r -
 
-Packets of virtual networks are shown as their members see them; --outer shows what is
-around them on the way to other hosts (VXLAN), without encryption.
+Packets of virtual networks are shown as their members see them; --outer shows them in VXLAN,
+as between hosts, without encryption.
 
-Local traffic never becomes packets; the capture shows the packets it would be. A reader
-that is too slow misses some, and the daemon's log says how many.`,
+Local traffic never becomes packets; the capture contains the packets that it would be. A slow
+reader misses packets, and the daemon's log says how many.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			place, err := o.place()
@@ -57,7 +57,7 @@ that is too slow misses some, and the daemon's log says how many.`,
 			return errors.Join(record(capture, out), out.Close())
 		},
 	}
-	c.Flags().BoolVar(&outer, "outer", false, "packets of virtual networks as they are between hosts: VXLAN")
+	c.Flags().BoolVar(&outer, "outer", false, "show packets of virtual networks as between hosts: VXLAN")
 	c.Flags().StringVarP(&file, "write", "w", "", "the capture file; - is standard output")
 	return c
 }

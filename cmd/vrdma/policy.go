@@ -19,7 +19,7 @@ import (
 func policyCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
-		Short: "ask what the declared policies say",
+		Short: "evaluate the declared policies",
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return usage("say what: vrdma policy test FROM TO") },
 	}
@@ -33,11 +33,10 @@ func policyTestCommand(o *options) *cobra.Command {
 	var ops []string
 	c := &cobra.Command{
 		Use:   "test FROM TO",
-		Short: "say whether one NIC may connect to another, and which rule decides",
-		Long: `Says what the daemon would do if the NIC FROM asked the NIC TO for a connection, and by
-which rule. With -f the files are taken as applied; nothing is changed. Without a daemon
-the files are all there is. The status is 0 if the connection, with all the operations
-that were asked for, is allowed, and 1 if not.
+		Short: "test whether one NIC may connect to another, and by which rule",
+		Long: `Prints whether the daemon would allow a connection that the NIC FROM requests from the NIC TO,
+and the rule. With -f the files count as applied; nothing is changed, and no daemon is needed.
+The status is 0 if the connection is allowed with all requested operations, 1 if not.
 
   vrdma policy test red/slow red/db
   vrdma policy test red/web red/db --service tcp:7471 --op read -f rules.yaml`,
@@ -68,14 +67,14 @@ that were asked for, is allowed, and 1 if not.
 			return printAnswers(c.OutOrStdout(), &q, answers, needs)
 		},
 	}
-	files.flag(c, "taken as applied")
-	c.Flags().StringVar(&service, "service", "", "what FROM connects to: tcp:PORT, udp:PORT, ib:PORT, or manual (queue pairs brought up without rdma_cm); default: every service")
+	files.flag(c, "objects that count as applied")
+	c.Flags().StringVar(&service, "service", "", "service that FROM connects to: tcp:PORT, udp:PORT, ib:PORT, or manual (queue pairs connected without rdma_cm); default: every service")
 	c.Flags().StringVar(&qpType, "type", "rc", "type of the queue pairs: rc, uc or ud")
-	c.Flags().StringSliceVar(&ops, "op", nil, "operations that it needs: send, write, read, atomic (default: any of them)")
+	c.Flags().StringSliceVar(&ops, "op", nil, "required operations: send, write, read, atomic (default: any of them)")
 	return c
 }
 
-// policyQuestion puts the question together.
+// policyQuestion parses the arguments.
 func policyQuestion(from, to, service, qpType string) (q control.PolicyQuestion, err error) {
 	q.From, q.To, q.Service = from, to, service
 	for _, name := range []string{from, to} {
@@ -99,7 +98,7 @@ func policyQuestion(from, to, service, qpType string) (q control.PolicyQuestion,
 	return q, nil
 }
 
-// testPolicy asks the daemon, or decides here if there is none and files say what would be.
+// testPolicy asks the daemon. Without a daemon it decides here, from the files alone.
 func testPolicy(place launch.Place, q control.PolicyQuestion, files []control.File) ([]control.PolicyAnswer, error) {
 	answers, err := control.TestPolicy(place.Socket, q, files)
 	if err == nil {
@@ -119,7 +118,7 @@ func testPolicy(place launch.Place, q control.PolicyQuestion, files []control.Fi
 	return control.Judge(w, q)
 }
 
-// inFiles is everything that is wrong with files.
+// inFiles joins all errors in files.
 func inFiles(err error) error {
 	var list tenant.Errors
 	if !errors.As(err, &list) {
@@ -132,14 +131,14 @@ func inFiles(err error) error {
 	return problems(lines)
 }
 
-// enough reports whether an answer has all of the operations that are needed, and at least one.
+// enough reports whether an answer allows all required operations, and at least one.
 func enough(a *control.PolicyAnswer, ops []tenant.Operation) bool {
 	have := strings.Split(a.Operations, ", ")
 	return a.Allowed && !slices.ContainsFunc(ops, func(op tenant.Operation) bool { return !slices.Contains(have, string(op)) })
 }
 
-// printAnswers prints a line for the services that are answered alike, and for a single service
-// what each side says. That something is denied is in the exit status, too.
+// printAnswers prints one line for services with the same answer, and for a single service the
+// decision of each side. A denial also sets the exit status.
 func printAnswers(w io.Writer, q *control.PolicyQuestion, list []control.PolicyAnswer, ops []tenant.Operation) error {
 	denied, alike, same := false, true, true
 	for i := range list {

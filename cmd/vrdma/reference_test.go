@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/test/docs"
 )
 
-// TestReference: docs/reference/commands.md says what the commands say of themselves.
+// TestReference: docs/reference/commands.md equals the help texts of the commands.
 func TestReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# Command line
@@ -76,7 +76,7 @@ Environment variables and exit statuses are in [environment.md](environment.md).
 	docs.Check(t, "docs/reference/commands.md", b.String())
 }
 
-// cell is a text that can stand in a table.
+// cell escapes a text for a table cell.
 func cell(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, "|", "\\|"), "\n", " ")
 }

@@ -16,14 +16,14 @@ func reportCommand() *cobra.Command {
 	var out string
 	c := &cobra.Command{
 		Use:   "report DIR [AFTER | DIR... -o OUT]",
-		Short: "make a page of what was measured, or compare two results",
-		Long: `Makes report.html, report.md and results.csv of the results of vrdma bench run. The page is one
-file: no server, no network, every number with what it was made of.
+		Short: "make a page of results, or compare two results",
+		Long: `Makes report.html, report.md and results.csv from the results of vrdma bench run. The page is
+one file: no server, no network, every number with its source.
 
-With two directories it compares them, cell by cell: medians, intervals, and the chance
-to see such a difference if nothing had changed (Mann-Whitney U).
+With two directories it compares them, cell by cell: medians, intervals, and the probability
+of such a difference if nothing had changed (Mann-Whitney U).
 
-With -o several directories become one page: a suite in each, say.`,
+With -o several directories become one page, for instance one suite in each.`,
 		Example: `  vrdma bench run --out results && vrdma report results
   vrdma report before after
   vrdma report results/* -o page`,
@@ -86,7 +86,7 @@ func writeReport(w io.Writer, r *experiment.Results, dir string) error {
 	return nil
 }
 
-// writeWhole writes a file that is there whole or not at all.
+// writeWhole writes a file atomically: it exists complete or not at all.
 func writeWhole(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".report")
 	if err != nil {

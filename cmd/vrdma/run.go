@@ -18,8 +18,7 @@ import (
 	"vrdma.dev/vrdma/internal/platform/preflight"
 )
 
-// startTimeout bounds how long finding or starting a daemon may take: generous,
-// because a test machine may be busy.
+// startTimeout bounds finding or starting a daemon. It is long, because a machine may be busy.
 const startTimeout = 20 * time.Second
 
 func runCommand(o *options) *cobra.Command {
@@ -28,15 +27,15 @@ func runCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARGS...]",
 		Short: "run a program with an RDMA device",
-		Long: `Runs PROGRAM with an RDMA device called rxe0. If no daemon serves the socket, one is
-started for this user and ends itself when the last program is gone. The exit status
-is the program's; 127 if there is no such program, 3 if it could not see the device.
+		Long: `Runs PROGRAM with an RDMA device called rxe0. If no daemon serves the socket, it starts one
+for this user, which ends after the last program. The exit status is the program's; 127 if
+there is no such program, 3 if it could not see the device.
 
-With --nic the device is a declared NIC of a running daemon. In the host's own network only RDMA
-has its address: find peers by rdma_cm (ib_send_bw -R). In a container sockets have it, too.
+With --nic the device is a declared NIC of a running daemon. In the host's own network only
+RDMA has its address: connect by rdma_cm (ib_send_bw -R). In a container sockets have it too.
 
-If PROGRAM is podman or docker, and it is to run or create a container, the container has the
-device: what vrdma nic args prints is put behind that word.`,
+If PROGRAM is podman or docker with run or create, the container gets the device: vrdma adds
+the arguments that vrdma nic args prints.`,
 		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1\n  vrdma run --nic red/web -- ib_send_bw\n  vrdma run -- podman run IMAGE ib_send_bw",
 		RunE: func(_ *cobra.Command, args []string) error {
 			if format, at := engineRun(args); at > 0 {
@@ -73,12 +72,12 @@ device: what vrdma nic args prints is put behind that word.`,
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().BoolVar(&sockets, "sockets", false, "carry the program's TCP connections over RDMA, with rdma-core's rsockets")
-	c.Flags().StringVar(&nic, "nic", "", "the declared NIC that the program gets, TENANT/NAME")
+	c.Flags().StringVar(&nic, "nic", "", "a declared NIC, TENANT/NAME")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not warn about what the machine lacks")
 	return c
 }
 
-// execute replaces this process by the program, as execvp does: the shell reads a script without #!.
+// execute replaces this process by the program, as execvp does: the shell runs a script without #!.
 func execute(path string, args, env []string) error {
 	err := syscall.Exec(path, args, env)
 	if errors.Is(err, syscall.ENOEXEC) {
@@ -87,7 +86,7 @@ func execute(path string, args, env []string) error {
 	return err
 }
 
-// checkProgram finds the program and says what would keep it from the device.
+// checkProgram finds the program and reports what would keep it from the device.
 func checkProgram(args []string, quiet bool) (string, error) {
 	if len(args) == 0 {
 		return "", usage("no program given: vrdma run -- PROGRAM [ARGS...]")
@@ -127,8 +126,7 @@ func ensureDaemon(place launch.Place) (lease *os.File, err error) {
 	return lease, nil
 }
 
-// bequeath lets the lease survive exec, out of the way of the low numbers that
-// programs expect to get.
+// bequeath makes the lease survive exec, at a high descriptor number: programs expect low ones.
 func bequeath(lease *os.File) error {
 	if lease == nil {
 		return nil

@@ -13,9 +13,9 @@ import (
 	"vrdma.dev/vrdma/internal/platform/preflight"
 )
 
-// engineRun reports where in the command line of a container engine the flags for a new container
-// go, and in which format; 0: it is no engine, or it makes no container. The first word "run" or "create" is
-// taken for the subcommand.
+// engineRun returns the position for flags of a new container in the command line of a container
+// engine, and their format. 0 means no engine, or no new container. The first word "run" or "create" counts
+// as the subcommand.
 func engineRun(args []string) (format string, at int) {
 	if len(args) == 0 {
 		return "", 0
@@ -31,7 +31,7 @@ func engineRun(args []string) (format string, at int) {
 	return format, i + 1
 }
 
-// runEngine runs an engine, which needs no device itself, so that its container has one.
+// runEngine runs an engine whose container gets the device.
 func runEngine(o *options, nic string, sockets bool, args []string, format string, at int) error {
 	if sockets {
 		return usage("--sockets is for programs, not for %s: run it inside of the container", format)
@@ -46,7 +46,7 @@ func runEngine(o *options, nic string, sockets bool, args []string, format strin
 	}
 	if nic == "" {
 		nic = registry.Default
-		lease, err := ensureDaemon(place) // as long as the engine lives
+		lease, err := ensureDaemon(place) // until the engine ends
 		if err != nil {
 			return err
 		}

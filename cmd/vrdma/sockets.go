@@ -17,13 +17,13 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// rsocketsPlaces are where distributions put rsockets' preload library.
+// rsocketsPlaces are the paths of rsockets' preload library in distributions.
 var rsocketsPlaces = []string{
 	"/usr/lib/*/rsocket/librspreload.so", "/usr/lib64/rsocket/librspreload.so", "/usr/lib/rsocket/librspreload.so",
 	"/usr/local/lib*/rsocket/librspreload.so", "/usr/local/lib/*/rsocket/librspreload.so",
 }
 
-// rsocketsPackage is what to do about its absence.
+// rsocketsPackage is the remedy if it is missing.
 const rsocketsPackage = "install librdmacm1 (librdmacm1t64 in newer Debian and Ubuntu, librdmacm in Fedora)"
 
 // findRsockets finds the library; VRDMA_RSPRELOAD names another one.
@@ -42,8 +42,8 @@ func findRsockets() (string, error) {
 	return "", lacks("--sockets needs librspreload.so, rdma-core's preload library for rsockets: %s, or name it with VRDMA_RSPRELOAD", rsocketsPackage)
 }
 
-// runSockets runs a program whose TCP connections go over RDMA, and says at its end
-// which did.
+// runSockets runs a program with its TCP connections over RDMA, and prints at its end how many
+// used RDMA.
 func runSockets(place launch.Place, reach func(launch.Place) (*os.File, error), path string, args []string) error {
 	library, err := findRsockets()
 	if err != nil {
@@ -81,8 +81,8 @@ func runSockets(place launch.Place, reach func(launch.Place) (*os.File, error), 
 	return nil
 }
 
-// raiseFiles lets the program open as many files as it may: a connection over RDMA needs
-// half a dozen, and rsockets' table has room for more than the usual limit.
+// raiseFiles raises the program's soft limit of open files to the hard limit: a connection over RDMA
+// needs about six.
 func raiseFiles() {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur >= limit.Max {
@@ -92,11 +92,11 @@ func raiseFiles() {
 	unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) // a lower one works too
 }
 
-// socketsYield is VRDMA_YIELD for programs that wait in rsockets' poll, whose rounds are
-// longer than those of a program that polls a completion queue by itself.
+// socketsYield is VRDMA_YIELD for programs that wait in rsockets' poll: one round of it takes longer
+// than a poll of a completion queue.
 const socketsYield = "VRDMA_YIELD=4"
 
-// preloadFirst is env with a library at the head of LD_PRELOAD.
+// preloadFirst returns env with a library first in LD_PRELOAD.
 func preloadFirst(env []string, library string) []string {
 	var out []string
 	list := library
@@ -110,7 +110,7 @@ func preloadFirst(env []string, library string) []string {
 	return append(out, "LD_PRELOAD="+list)
 }
 
-// tcpCount is struct counts of shim/sockets/sockets.h: what did not go over RDMA, and why.
+// tcpCount mirrors struct counts of shim/sockets/sockets.h: connections that did not use RDMA, by reason.
 type tcpCount struct {
 	Refused   uint64 // connected by TCP: nobody listened on RDMA there
 	Silent    uint64 // connected by TCP: RDMA did not reach the peer
@@ -123,9 +123,9 @@ type tcpCount struct {
 
 var tcpCountSize = int64(binary.Size(tcpCount{}))
 
-// newTCPCount makes the memory in which the program, and whatever it starts, counts. They find
-// it by its path, since some programs close what they inherit; and it has no other name, so
-// nothing is left of it however we end.
+// newTCPCount creates the memory in which the program and its children count. They find it by its
+// path in /proc, because some programs close inherited descriptors. It has no other name, so nothing
+// is left when this process ends.
 func newTCPCount() (f *os.File, path string, err error) {
 	fd, err := unix.MemfdCreate("vrdma-count", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -140,11 +140,11 @@ func newTCPCount() (f *os.File, path string, err error) {
 	if err := f.Truncate(tcpCountSize); err != nil {
 		return nil, "", err
 	}
-	// By these the library knows that it is the right memory.
+	// The library recognises the memory by these values.
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		return nil, "", fmt.Errorf("sealing it: %w", err)
 	}
-	// Our number as /proc has it, which may be that of an outer namespace.
+	// The process number in /proc, which may belong to an outer namespace.
 	self, err := os.Readlink("/proc/self")
 	if err != nil {
 		return nil, "", err
@@ -161,10 +161,10 @@ func readTCPCount(f *os.File) (c tcpCount) {
 	return c
 }
 
-// settleTime is how long the daemon may take to see that a program has ended.
+// settleTime bounds how long the daemon takes to notice the end of a program.
 const settleTime = 100 * time.Millisecond
 
-// socketsSummary says how many connections went which way, and why.
+// socketsSummary reports the number of connections over RDMA and TCP, with reasons.
 func socketsSummary(place launch.Place, label string, tcp tcpCount) string {
 	time.Sleep(settleTime)
 	text := "an unknown number of connections went over RDMA"
@@ -182,7 +182,7 @@ func socketsSummary(place launch.Place, label string, tcp tcpCount) string {
 	return text
 }
 
-// count is a number of things.
+// count formats a number of things.
 func count(n uint64, thing string) string {
 	switch {
 	case n == 1:
@@ -193,7 +193,7 @@ func count(n uint64, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// reasons says why something did not go over RDMA.
+// reasons lists why connections did not use RDMA.
 func (c tcpCount) reasons() []string {
 	var why []string
 	for _, r := range []struct {

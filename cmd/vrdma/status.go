@@ -23,15 +23,20 @@ func statusCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "show the device, its programs, connections and peer hosts, and its counters",
-		Long: `Shows the device and its GIDs; the virtual NICs, if there are others than the default
-one, with what each has sent, received and dropped (vrdma top shows rates), what container
-or virtual machine has it, and if it is a network card there whose RoCE is, UDP port 4791:
-the card's, until a program opens the NIC, then the daemon's; the programs that use the
-device, with their queue pairs; the connections of rdma_cm (librdmacm programs, and TCP
-programs under run --sockets): port space, both addresses, state, program; the other hosts
-that are known, and whether they are vrdma hosts; users who hold half or more of what they
-may of the daemon; counters that are not zero; and what was refused as unsupported. Long
-lists are cut, except with -o json, which also shows what every user holds.`,
+		Long: `Shows, for the daemon at the socket:
+
+  - the device and its GIDs;
+  - virtual NICs other than the default, with what each has sent, received and dropped (vrdma
+    top shows rates), its container or virtual machine, and the owner of UDP port 4791 (RoCE)
+    of a network card: the card, until a program opens the NIC, then the daemon;
+  - programs that use the device, with their queue pairs;
+  - connections of rdma_cm (librdmacm programs, and TCP programs under run --sockets): port
+    space, both addresses, state, program;
+  - other hosts, and whether they are vrdma hosts;
+  - users that hold half or more of a limit;
+  - counters that are not zero, and commands refused as unsupported.
+
+Long lists are cut, except with -o json, which also shows the resources of every user.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
@@ -60,7 +65,7 @@ lists are cut, except with -o json, which also shows what every user holds.`,
 	return c
 }
 
-// queryStatus asks the daemon at socket. Who administers tenants is shown their NICs, too.
+// queryStatus asks the daemon at socket. Administrators of tenants also see their tenants' NICs.
 func queryStatus(socket string) (*protocol.Status, error) {
 	status, err := protocol.QueryStatus(socket)
 	if err == nil && status.Control != "" || err != nil && !errors.Is(err, fs.ErrPermission) {
@@ -77,7 +82,7 @@ func queryStatus(socket string) (*protocol.Status, error) {
 	return status, nil
 }
 
-// printStatus is the status for people.
+// printStatus prints the status for people.
 func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "daemon\tvrdma %s, pid %d, up %s, %s\n", s.Version, s.Pid, age(now, s.Started), s.Socket)
@@ -113,14 +118,14 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	return nil
 }
 
-// printNICs is a table of virtual NICs.
+// printNICs prints a table of virtual NICs.
 func printNICs(w io.Writer, list []protocol.NICStatus) {
 	if len(list) == 0 {
 		return
 	}
 	fmt.Fprintf(w, "\nNICs\n")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	// Where there are neither containers nor virtual machines there are no columns for them.
+	// Columns for containers and virtual machines exist only if there are some.
 	named := slices.ContainsFunc(list, func(n protocol.NICStatus) bool { return n.Container != "" || n.RoCE != "" })
 	in := func(who, roce string) string {
 		if !named {
@@ -167,7 +172,7 @@ func printSession(w io.Writer, s *protocol.SessionStatus, now time.Time) {
 	}
 }
 
-// ofNIC says which NIC something is of, unless it is the default one.
+// ofNIC names a NIC that is not the default.
 func ofNIC(name string) string {
 	if name == "" || name == "default" {
 		return ""
@@ -175,7 +180,7 @@ func ofNIC(name string) string {
 	return ", NIC " + name
 }
 
-// printConnection is one line of who talks with whom.
+// printConnection prints one connection.
 func printConnection(w io.Writer, c protocol.ConnectionStatus) {
 	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s, pid %d%s", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid, ofNIC(c.NIC))
 	if c.QPN != 0 {
@@ -190,8 +195,7 @@ func printConnection(w io.Writer, c protocol.ConnectionStatus) {
 	fmt.Fprintln(w)
 }
 
-// nearLimit are those who hold half of what they may, or more: the others are of no
-// interest to people.
+// nearLimit returns the accounts that hold half of their limit or more.
 func nearLimit(all []protocol.BudgetStatus) (out []protocol.BudgetStatus) {
 	for _, b := range all {
 		if b.Used >= b.Limit/2 {
@@ -201,12 +205,12 @@ func nearLimit(all []protocol.BudgetStatus) (out []protocol.BudgetStatus) {
 	return out
 }
 
-// printBudget is one line of what a user holds.
+// printBudget prints one account.
 func printBudget(w io.Writer, b protocol.BudgetStatus) {
 	fmt.Fprintf(w, "  %s\t%s\t%d of %d\n", b.Whose, b.Kind, b.Used, b.Limit)
 }
 
-// printPeer is one line of another host.
+// printPeer prints one other host.
 func printPeer(w io.Writer, p protocol.PeerStatus) {
 	at := p.Address
 	if p.Network != "" {
@@ -218,7 +222,7 @@ func printPeer(w io.Writer, p protocol.PeerStatus) {
 	}
 }
 
-// printList is a table of a line each, with as many as people read.
+// printList prints a table with at most 50 lines.
 func printList[T any](w io.Writer, title string, list []T, line func(io.Writer, T)) {
 	if len(list) == 0 {
 		return
@@ -235,7 +239,7 @@ func printList[T any](w io.Writer, title string, list []T, line func(io.Writer, 
 	}
 }
 
-// printCounts lists what is not zero, by name.
+// printCounts prints counters that are not zero, by name.
 func printCounts(w io.Writer, title string, counts map[string]uint64) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	printed := false
@@ -256,7 +260,7 @@ func age(now, since time.Time) time.Duration {
 	return now.Sub(since).Round(time.Second)
 }
 
-// bytesText is n in the largest binary unit that leaves it at least 1.
+// bytesText formats n in the largest binary unit in which it is at least 1.
 func bytesText(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 	value, i := float64(n), 0

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// What people read: columns that line up, and no more lines than they can use.
+// The output for people has aligned columns and a bounded number of lines.
 func TestPrintStatus(t *testing.T) {
 	many := make([]protocol.PeerStatus, 53)
 	for i := range many {

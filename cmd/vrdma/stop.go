@@ -11,8 +11,8 @@ func stopCommand(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop",
 		Short: "stop the daemon",
-		Long: `Asks the daemon to end and waits until it is gone. Programs that use it get
-DEVICE_FATAL on their async descriptor and EIO on every further command.`,
+		Long: `Asks the daemon to end and waits until it has ended. Programs that use it get DEVICE_FATAL on
+their async descriptor and EIO from every further command.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			place, err := o.place()

@@ -17,7 +17,7 @@ import (
 func storeCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "store",
-		Short: "copy what is declared out of the daemon, and into another",
+		Short: "export and import all declared objects",
 	}
 	c.AddCommand(storeExportCommand(o), storeImportCommand(o))
 	return c
@@ -26,9 +26,9 @@ func storeCommand(o *options) *cobra.Command {
 func storeExportCommand(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export",
-		Short: "print everything that is declared, as YAML",
-		Long: `Prints everything that is declared, with the addresses and VNIs that were allocated, as one
-YAML file that vrdma store import and vrdma apply read.`,
+		Short: "print all declared objects as YAML",
+		Long: `Prints all declared objects, with allocated addresses and VNIs, as one YAML file for vrdma
+store import and vrdma apply.`,
 		Example: "  vrdma store export > backup.yaml\n  vrdma --socket A store export | vrdma --socket B store import --replace -",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -50,10 +50,10 @@ func storeImportCommand(o *options) *cobra.Command {
 	var replace, dryRun bool
 	c := &cobra.Command{
 		Use:   "import FILE",
-		Short: "declare what an export has, all of it or nothing",
+		Short: "declare the objects of an export, all or none",
 		Args:  cobra.ExactArgs(1),
-		Long: `Declares what vrdma store export has printed; - reads standard input. With --replace everything
-else is deleted, and programs that use it lose their device.`,
+		Long: `Declares the objects that vrdma store export has printed; - reads standard input. With
+--replace all other objects are deleted, and programs that use them lose their device.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			place, err := o.place()
 			if err != nil {
@@ -76,8 +76,8 @@ else is deleted, and programs that use it lose their device.`,
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&replace, "replace", false, "delete everything that the file does not have")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and change nothing")
+	c.Flags().BoolVar(&replace, "replace", false, "delete all objects that are not in the file")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would happen")
 	return c
 }
 
@@ -89,7 +89,7 @@ func readArgument(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// unanswered says what to do about a daemon that did not do what was asked for.
+// unanswered returns an error with a remedy for a request that the daemon did not serve.
 func unanswered(place launch.Place, err error) error {
 	var said *control.Error
 	var refusal *protocol.Refusal

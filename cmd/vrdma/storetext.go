@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
-// storeText is the state of a store for people.
+// storeText formats the state of a store.
 func storeText(s *protocol.StoreStatus, now time.Time) string {
 	text := fmt.Sprintf("%s, %s", s.Name, s.State)
 	if s.State != string(store.InStep) {

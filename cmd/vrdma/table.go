@@ -13,19 +13,19 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A column of a table of objects; some are there only if it is to be wide.
+// A column of a table of objects; wide columns appear only with -o wide.
 type column struct {
 	title string
 	wide  bool
 	value func(tenant.Object, *control.Status) string
 }
 
-// nameColumn is the first column of all: as the command line takes it.
+// nameColumn is the first column of every kind, in the form that the command line accepts.
 var nameColumn = column{title: "NAME", value: func(o tenant.Object, _ *control.Status) string { return o.Key().Path() }}
 
 var labelsColumn = column{title: "LABELS", wide: true, value: func(o tenant.Object, _ *control.Status) string { return labelText(o.Meta().Labels) }}
 
-// objectColumns are those of each kind.
+// objectColumns are the columns of each kind.
 var objectColumns = map[tenant.Kind][]column{
 	tenant.KindTenant: {
 		nameColumn,
@@ -120,7 +120,7 @@ func policyColumn(title string, f func(*tenant.PolicySpec) string) column {
 	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.Policy).Spec) }}
 }
 
-// limitText is a number that 0 leaves open.
+// limitText formats a limit; 0 means none.
 func limitText(n int) string {
 	if n == 0 {
 		return ""
@@ -146,7 +146,7 @@ func listText[T fmt.Stringer](values []T) string {
 	return strings.Join(texts, ",")
 }
 
-// whoText is uid=1000,gid=50.
+// whoText formats users and groups: uid=1000,gid=50.
 func whoText(w *tenant.Who) string {
 	var texts []string
 	for _, id := range w.UIDs {
@@ -183,7 +183,7 @@ func printTables(w io.Writer, items []control.Item, wide bool) error {
 	return nil
 }
 
-// A rowPrinter prints rows as they come. The first that it gets make the columns' widths.
+// A rowPrinter prints rows as they arrive. The first rows determine the columns' widths.
 type rowPrinter struct {
 	w      io.Writer
 	wide   bool

@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// exampleItems are the objects of the example as a daemon has them.
+// exampleItems returns the objects of the example as a daemon returns them.
 func exampleItems(t *testing.T, kind tenant.Kind) []control.Item {
 	t.Helper()
 	text, err := os.ReadFile("../../examples/two-tenants.yaml")
@@ -81,7 +81,7 @@ red/no-batch-to-store   train     role=store   0       1
 	}
 }
 
-// What get prints can be applied.
+// The output of get can be applied.
 func TestOutputIsInput(t *testing.T) {
 	for _, output := range []string{"yaml", "json"} {
 		for _, kind := range []tenant.Kind{"", tenant.KindNIC} {

@@ -23,17 +23,16 @@ func topCommand(o *options) *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use:   "top",
-		Short: "watch tenants and NICs: rates, drops, share of the daemon's processor",
-		Long: `Shows, every second, what each tenant and each NIC sends and receives: bytes and messages a
-second, packets sent again, packets dropped and requests denied by reason, connections,
-registered memory, and the daemon's processor time that went into it (100 % is one core).
-The daemon's owner sees all, a tenant's administrators see their tenant, others the NIC that
-their socket leads to.
+		Short: "show rates, drops and processor time of tenants and NICs",
+		Long: `Shows every second, for each tenant and NIC: bytes and messages per second sent and received,
+retransmitted packets, packets dropped and requests denied by reason, connections, registered
+memory, and the daemon's processor time (100 % is one core). The daemon's owner sees all
+tenants, administrators their tenant, other users the NIC of their socket.
 
-Keys: o, i, m, d, c sort by what goes out, what comes in, messages, drops, processor; n by
-name; t shows tenants only, or their NICs too; q ends it.
+Keys: o, i, m, d, c sort by bytes out, bytes in, messages, drops, processor; n by name; t
+switches between tenants only and tenants with NICs; q quits.
 
-With --once, or where the output is no terminal, the table is printed once, after --every.`,
+With --once, or if the output is no terminal, the table is printed once, after --every.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
@@ -76,21 +75,21 @@ With --once, or where the output is no terminal, the table is printed once, afte
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
-	c.Flags().StringVar(&sort, "sort", "name", "by out, in, messages, drops, cpu or name")
-	c.Flags().DurationVar(&every, "every", time.Second, "how often, and over which time rates are")
+	c.Flags().StringVar(&sort, "sort", "name", "sort by out, in, messages, drops, cpu or name")
+	c.Flags().DurationVar(&every, "every", time.Second, "interval between updates, over which rates are computed")
 	c.Flags().BoolVar(&once, "once", false, "print the table once")
 	return c
 }
 
-// jsonTop is what there is, each NIC with its rates beside.
+// jsonTop prints the status of each NIC with its rates.
 func jsonTop(w io.Writer, before, now *protocol.Top) error {
 	type nicRates struct {
 		protocol.NICStatus
-		Rates map[string]float64 `json:"rates"` // of what was used, a second
+		Rates map[string]float64 `json:"rates"` // of the counters, per second
 	}
 	out := struct {
 		*protocol.Top
-		Seconds float64    `json:"seconds"` // that rates are over
+		Seconds float64    `json:"seconds"` // the interval of the rates
 		NICs    []nicRates `json:"nics"`
 	}{Top: now, Seconds: now.Time.Sub(before.Time).Seconds(), NICs: []nicRates{}}
 	for _, r := range topRows(before, now) {
@@ -167,7 +166,7 @@ func watchTop(ask func() (*protocol.Top, error), every time.Duration, key sortKe
 	}
 }
 
-// drawTop fills the screen: every line ends with the clearing of what stood there.
+// drawTop fills the screen. Every line ends with an escape sequence that clears the rest of it.
 func drawTop(w io.Writer, before, now *protocol.Top, v topView) error {
 	var table bytes.Buffer
 	if err := printTop(&table, before, now, v); err != nil {
@@ -190,7 +189,7 @@ func drawTop(w io.Writer, before, now *protocol.Top, v topView) error {
 	return err
 }
 
-// keysAtOnce has keys read one by one and not shown.
+// keysAtOnce makes the terminal deliver keys one by one without echo.
 func keysAtOnce(f *os.File) (restore func(), err error) {
 	old, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	if err != nil {

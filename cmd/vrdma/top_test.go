@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// tops are two looks, two seconds apart.
+// tops returns two readings, two seconds apart.
 func tops() (before, now *protocol.Top) {
 	at := time.Unix(1_700_000_000, 0)
 	row := func(tenant, nic string, live bool, used map[string]uint64) protocol.NICStatus {

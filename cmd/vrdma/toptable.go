@@ -12,9 +12,9 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// The table of vrdma top, made of two looks at what NICs have counted.
+// The table of vrdma top is the difference of two readings of the NICs' counters.
 
-// A topRow is a NIC, or the sum of a tenant's.
+// A topRow is a NIC, or the sum of a tenant's NICs.
 type topRow struct {
 	protocol.NICStatus
 	sum   bool // of a tenant
@@ -22,14 +22,14 @@ type topRow struct {
 	rates map[string]float64
 }
 
-// A topView is how the table is to look.
+// A topView holds the options of the table.
 type topView struct {
 	sort          sortKey
 	tenants       bool // sums only
 	width, height int  // of the terminal; 0: none
 }
 
-// key changes the view as a key says.
+// key changes the view for a pressed key.
 func (v *topView) key(k byte) {
 	switch k {
 	case 't':
@@ -70,7 +70,7 @@ func sortNamed(name string) (sortKey, bool) {
 	return sortKey(i), i >= 0
 }
 
-// rate adds up the rates of columns that begin alike.
+// rate returns the sum of the rates of columns with a common prefix.
 func (r *topRow) rate(begins string) (sum float64) {
 	for name, v := range r.rates {
 		if strings.HasPrefix(name, begins) {
@@ -80,8 +80,7 @@ func (r *topRow) rate(begins string) (sum float64) {
 	return sum
 }
 
-// topRows are the rows of all NICs that there are, and of what is left of those that are gone if
-// anything of it moved.
+// topRows returns the rows of all NICs, and of deleted NICs whose counters changed.
 func topRows(before, now *protocol.Top) []topRow {
 	type key struct{ tenant, network, nic string }
 	old := make(map[key]protocol.NICStatus)
@@ -101,7 +100,7 @@ func topRows(before, now *protocol.Top) []topRow {
 				r.rates[name] = float64(d) / seconds
 			}
 		}
-		// What is nobody's is of interest when something happens to it.
+		// Counters without a NIC are shown only when they change.
 		if n.Live && !strings.HasPrefix(n.Tenant, "_") || len(r.rates) > 0 {
 			out = append(out, r)
 		}
@@ -132,8 +131,7 @@ func sumRows(rows []topRow) map[string]*topRow {
 	return sums
 }
 
-// arrange puts tenants in order, and each one's NICs behind it. Of a tenant with one NIC there is
-// no sum.
+// arrange sorts tenants, each followed by its NICs. A tenant with one NIC has no sum.
 func arrange(rows []topRow, v topView) []topRow {
 	by := sorts[v.sort].of
 	compare := func(a, b *topRow) int {
@@ -166,13 +164,13 @@ func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
 	if seconds > 0 {
 		cpu = (now.CPU - before.CPU) / seconds
 	}
-	whole := "" // of the daemon, for who sees all of it
+	whole := "" // the daemon's total, for users that see all NICs
 	if now.Pid != 0 {
 		whole = fmt.Sprintf("pid %d, daemon %.0f %% of a core, ", now.Pid, 100*cpu)
 	}
 	fmt.Fprintf(w, "vrdma top: %sup %s, sorted by %s\n\n", whole, age(now.Time, now.Started), sorts[v.sort].name)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	// Where there are no containers there is no column for them.
+	// The column for containers exists only if there are some.
 	named := slices.ContainsFunc(rows, func(r topRow) bool { return r.Container != "" })
 	in := func(text string) string {
 		if !named {
@@ -194,7 +192,7 @@ func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
 	return t.Flush()
 }
 
-// countText is a rate in at most five digits.
+// countText formats a rate in at most five digits.
 func countText(v float64) string {
 	switch {
 	case v >= 1e7:
@@ -205,7 +203,7 @@ func countText(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-// reasonsText are drops and denials by reason, the most first.
+// reasonsText formats drops and denials by reason, the largest first.
 func reasonsText(r *topRow) string {
 	type reason struct {
 		name string

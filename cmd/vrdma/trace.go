@@ -18,19 +18,19 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// traceLinger is how long the end of a program's sessions may be late: the daemon
-// notices a program's end by itself.
+// traceLinger bounds how long to wait for the end of a program's sessions: the daemon notices the
+// program's end by itself.
 const traceLinger = time.Second
 
 func traceCommand(o *options) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "trace [-w FILE] -- PROGRAM [ARGS...]",
-		Short: "run a program and print every verbs and rdma_cm command it makes",
-		Long: `Runs PROGRAM as vrdma run does and prints every verbs and rdma_cm command that it
-and the programs it starts make, decoded, with result and time, and at the end what
-was refused as unsupported. Posting and polling are not commands: they happen in
-shared memory and are not shown.`,
+		Short: "run a program and print its verbs and rdma_cm commands",
+		Long: `Runs PROGRAM as vrdma run does, and prints every verbs and rdma_cm command of the program and
+its children: decoded, with result and duration. At the end it lists commands refused as
+unsupported. Posting and polling are not commands: they happen in shared memory and are not
+shown.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			path, err := checkProgram(args, false)
 			if err != nil {
@@ -86,7 +86,7 @@ func trace(place launch.Place, path string, args []string, log *traceLog) error 
 	}
 	status, err := supervise(program, records, log)
 	tracer.Close()
-	for range records { // let the reader go
+	for range records { // unblock the reader
 	}
 	log.finish()
 	if err != nil {
@@ -98,8 +98,8 @@ func trace(place launch.Place, path string, args []string, log *traceLog) error 
 	return nil
 }
 
-// supervise runs the program to its end, logs records as they come, and passes
-// signals on. Those of the terminal reach the program by themselves.
+// supervise runs the program to its end, logs records as they arrive, and forwards signals. The
+// terminal sends its signals to the program directly.
 func supervise(program *exec.Cmd, records <-chan protocol.TraceRecord, log *traceLog) (status int, err error) {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
@@ -126,7 +126,7 @@ func supervise(program *exec.Cmd, records <-chan protocol.TraceRecord, log *trac
 			}
 		case s := <-signals:
 			if s != syscall.SIGINT && s != syscall.SIGQUIT {
-				program.Process.Signal(s) // it may have ended just now
+				program.Process.Signal(s) // fails if the program has just ended
 			}
 		case err := <-ended:
 			status = exitStatus(program.ProcessState)
@@ -143,7 +143,7 @@ func supervise(program *exec.Cmd, records <-chan protocol.TraceRecord, log *trac
 	}
 }
 
-// exitStatus is what a shell would report.
+// exitStatus returns the exit status as a shell reports it.
 func exitStatus(state *os.ProcessState) int {
 	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return 128 + int(ws.Signal())

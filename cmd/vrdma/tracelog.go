@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// traceLog writes records as lines and remembers what the summary needs.
+// traceLog writes records as lines and collects the data of the summary.
 type traceLog struct {
 	w        io.Writer
 	start    time.Time // of the first record
@@ -52,7 +52,7 @@ func (l *traceLog) add(r *protocol.TraceRecord) {
 	fmt.Fprintln(l.w, l.line(r))
 }
 
-// line is one record: when, who, what, the outcome, how long.
+// line formats one record: time, process, command, result, duration.
 func (l *traceLog) line(r *protocol.TraceRecord) string {
 	text := fmt.Sprintf("%10.3f ms %s[%d.%d] ", float64(r.Time.Sub(l.start))/1e6, r.Program, r.Pid, r.Session)
 	if r.Command == protocol.TraceOpen || r.Command == protocol.TraceClose {

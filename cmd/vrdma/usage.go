@@ -23,18 +23,17 @@ func usageCommand(o *options) *cobra.Command {
 	var records bool
 	c := &cobra.Command{
 		Use:   "usage",
-		Short: "show what tenants have used, for bills",
-		Long: `Shows what each NIC has sent and received: bytes, messages, time of the daemon, memory.
-The daemon keeps records by the minute for some hours, by the hour for two days, and after
-that by the day and tenant, over restarts (vrdma daemon --usage FILE). A record that begins
-before --since and ends after it counts whole; FROM and TO say what is shown. The
-daemon's owner sees all, a tenant's administrators see their tenant, others the NIC that
-their socket leads to. OUT and IN are messages, and Ethernet frames of virtual machines and
-containers. NOW IN is the container, pod or machine that has the NIC, which may have been
-another's before.
+		Short: "show the usage of tenants, for bills",
+		Long: `Shows what each NIC has sent and received: bytes, messages, the daemon's processor time,
+registered memory. The daemon keeps records per minute for two hours, per hour for two days,
+then per day and tenant, also over restarts (vrdma daemon --usage FILE). A record that begins
+before --since and ends after it counts completely; FROM and TO show the interval. The
+daemon's owner sees all tenants, administrators their tenant, other users the NIC of their
+socket. OUT and IN count messages, and Ethernet frames of virtual machines and containers. NOW
+IN is the container, pod or machine that has the NIC now.
 
--o json and -o csv have every column: messages by operation each way (a READ counts as sent
-at the side that reads), packets dropped by reason, requests denied by reason.`,
+-o json and -o csv have every column: messages by operation in each direction (a READ counts
+as sent at the reader), packets dropped and requests denied by reason.`,
 		Example: `  vrdma usage --since 24h
   vrdma usage --since 720h --tenant red --records -o csv`,
 		Args: cobra.NoArgs,
@@ -60,13 +59,13 @@ at the side that reads), packets dropped by reason, requests denied by reason.`,
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "text", "text, json or csv")
-	c.Flags().DurationVar(&since, "since", 24*time.Hour, "from how long ago")
+	c.Flags().DurationVar(&since, "since", 24*time.Hour, "start of the interval, before now")
 	c.Flags().StringVar(&tenant, "tenant", "", "only this tenant")
-	c.Flags().BoolVar(&records, "records", false, "each record, and not the sum of a NIC's")
+	c.Flags().BoolVar(&records, "records", false, "print each record instead of sums per NIC")
 	return c
 }
 
-// sumRecords puts the records of a NIC together.
+// sumRecords adds up the records of each NIC.
 func sumRecords(in []protocol.UsageRecord) []protocol.UsageRecord {
 	type key struct{ tenant, network, nic string }
 	at := make(map[key]int)
@@ -97,10 +96,10 @@ func sumRecords(in []protocol.UsageRecord) []protocol.UsageRecord {
 	return out
 }
 
-// A nicName is a NIC in a record.
+// A nicName identifies a NIC in a record.
 type nicName struct{ tenant, network, nic string }
 
-// containersNow are the containers that have NICs now; none if the daemon does not say.
+// containersNow returns the container of each NIC now; empty if the daemon does not answer.
 func containersNow(socket string) map[nicName]string {
 	out := make(map[nicName]string)
 	top, err := protocol.QueryTop(socket)
@@ -125,7 +124,7 @@ func printUsage(w io.Writer, u *protocol.UsageReport, output string, containers 
 		return csvUsage(w, u)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	// Where there are no containers there is no column for them.
+	// The column for containers exists only if there are some.
 	in := func(text string) string {
 		if len(containers) == 0 {
 			return ""
@@ -142,7 +141,7 @@ func printUsage(w io.Writer, u *protocol.UsageReport, output string, containers 
 	return t.Flush()
 }
 
-// bytesOut and bytesIn are all bytes of a NIC: of messages, and of Ethernet frames.
+// bytesOut and bytesIn return all bytes of a NIC: of messages and of Ethernet frames.
 func bytesOut[N uint64 | float64](used map[string]N) N {
 	return used["transmit_bytes"] + used["ethernet_transmit_bytes"]
 }
@@ -151,12 +150,12 @@ func bytesIn[N uint64 | float64](used map[string]N) N {
 	return used["receive_bytes"] + used["ethernet_receive_bytes"]
 }
 
-// timeOf is the daemon's time for a NIC: of its loop, and for Ethernet frames.
+// timeOf returns the daemon's time for a NIC: of its loop, and for Ethernet frames.
 func timeOf[N uint64 | float64](used map[string]N) N { return used["loop_ns"] + used["ethernet_ns"] }
 
 func clockText(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
 
-// sumOf adds up the columns that begin alike.
+// sumOf returns the sum of the columns with a common prefix.
 func sumOf(used map[string]uint64, begins string) (n uint64) {
 	for name, v := range used {
 		if len(name) > len(begins) && name[:len(begins)] == begins {
@@ -166,7 +165,7 @@ func sumOf(used map[string]uint64, begins string) (n uint64) {
 	return n
 }
 
-// csvUsage is a row for each record and a column for everything there is.
+// csvUsage prints a row for each record with all columns.
 func csvUsage(w io.Writer, u *protocol.UsageReport) error {
 	out := csv.NewWriter(w)
 	out.Write(append([]string{"tenant", "network", "nic", "from", "to"}, u.Columns...))

@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// writeYAML encodes a value whose fields are named for JSON as YAML.
+// writeYAML encodes a value with JSON field names as YAML.
 func writeYAML(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -1,13 +1,13 @@
-// Kv is a key-value store over RDMA, and an experiment with it: how much do reads cost, and whom, if they
-// go to the server as messages over RDMA, as RDMA READs past it, or over TCP? It is a static Go binary.
+// Kv is a key-value store over RDMA, and an experiment: what do reads cost server and client as messages over
+// RDMA, as one-sided RDMA READs, and over TCP? It is a static Go binary.
 //
 //	kv                             # server and clients on this host, and a table
 //	kv -mixes A,B,C -values 8,128,4096 -clients 8 -skew zipfian
 //	kv serve -listen 192.0.2.1:7471
 //	kv -server 192.0.2.1:7471      # clients on another host
 //
-// `vrdma lab` is the same. Package store has the store, and why its one-sided reads can be trusted;
-// package load makes the work; package lab puts both together.
+// `vrdma lab` is the same. Package store has the store, and explains why its one-sided reads are consistent;
+// package load generates the load; package lab combines both.
 package main
 
 import (
@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 	return o.Run(ctx, os.Stdout, nil)
 }
 
-// daemon is the pid of the daemon; 0: it is another one's, or there is none.
+// daemon returns the pid of the daemon; 0: another user's, or none.
 func daemon(socket string) int {
 	if socket == "" {
 		socket = os.Getenv("VRDMA_SOCKET")

@@ -1,5 +1,5 @@
-/* What file_server and file_client have in common: the messages, and a connection whose completions a
- * thread waits for.
+/* Common parts of file_server and file_client: the messages, and a connection with a thread that waits for
+ * completions.
  *
  *   client                                        server
  *     connect ───────────────────────────────────▶
@@ -12,8 +12,8 @@
  *             ◀─────────────────────── SEND DONE
  *     disconnect ────────────────────────────────▶
  *
- * The immediate value is the length. There is one chunk under way at a time: reading the file, sending
- * and writing the file never overlap. */
+ * The immediate value is the length. One chunk is in flight at a time: reading the file, sending and writing
+ * the file never overlap. */
 #ifndef FILE_H
 #define FILE_H
 
@@ -66,7 +66,7 @@ static inline void die(const char *what)
 	exit(1);
 }
 
-/* wait_for_completions is a thread: it sleeps until there are completions, and hands receives on. */
+/* wait_for_completions is a thread: it sleeps until there are completions, and passes receives on. */
 static void *wait_for_completions(void *of)
 {
 	struct link *l = of;
@@ -101,7 +101,7 @@ static void *pages(size_t n)
 	return p;
 }
 
-/* build makes everything that a connection needs, before it is connected. */
+/* build creates the resources of a connection, before it is connected. */
 static struct link *build(struct rdma_cm_id *id, void (*received)(struct link *, const struct ibv_wc *))
 {
 	struct link *l = calloc(1, sizeof *l);
@@ -133,8 +133,8 @@ static struct link *build(struct rdma_cm_id *id, void (*received)(struct link *,
 	return l;
 }
 
-/* destroy frees a connection that the peer has ended. Ending our side flushes the last receive, and that
- * ends the thread. */
+/* destroy frees a connection that the peer has ended. Disconnecting flushes the last receive, which ends the
+ * thread. */
 static void destroy(struct link *l)
 {
 	rdma_disconnect(l->id);
@@ -155,7 +155,7 @@ static void destroy(struct link *l)
 
 static const struct rdma_conn_param parameters = {
 	.initiator_depth = 1, .responder_resources = 1, .retry_count = 7,
-	.rnr_retry_count = 7, /* for ever: a receive is posted when the file has been written */
+	.rnr_retry_count = 7, /* retry for ever: a receive is posted after the file is written */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* file_client [-p PORT] ADDRESS FILE: sends a file to a file_server, a chunk at a time, and says how fast. */
+/* file_client [-p PORT] ADDRESS FILE: sends a file to a file_server, a chunk at a time, and prints the rate. */
 #include <libgen.h>
 #include <time.h>
 
@@ -17,7 +17,7 @@ static void receive(struct link *l)
 		die("ibv_post_recv");
 }
 
-/* put writes the buffer's first bytes into the server's, and tells it how many they are. */
+/* put writes the buffer's first bytes into the server's buffer. The immediate value is their number. */
 static void put(struct link *l, uint32_t length)
 {
 	struct ibv_sge sge = { (uintptr_t)l->buffer, length, l->buffer_mr->lkey };

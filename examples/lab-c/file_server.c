@@ -1,11 +1,10 @@
-/* file_server [-p PORT] [-d DIRECTORY] [-1]: takes files from file_clients and puts them into a directory.
- * It overwrites nothing. With -1 it ends after the first file. */
+/* file_server [-p PORT] [-d DIRECTORY] [-1]: receives files from file_clients into a directory.
+ * It overwrites no file. With -1 it ends after the first file. */
 #include "file.h"
 
 static const char *directory = ".";
 
-/* receive posts a receive without a buffer: what comes is a WRITE WITH IMMEDIATE, which only needs its
- * completion here. */
+/* receive posts a receive without a buffer: a WRITE WITH IMMEDIATE needs it only for its completion. */
 static void receive(struct link *l)
 {
 	struct ibv_recv_wr wr = { 0 }, *bad;
@@ -51,7 +50,7 @@ static void received(struct link *l, const struct ibv_wc *wc)
 	if (length == 0) {
 		printf("received %lu bytes\n", l->bytes);
 		fflush(stdout);
-		receive(l); /* never taken: flushing it ends the thread */
+		receive(l); /* not consumed: flushing it ends the thread */
 		tell(l, FILE_DONE);
 		return;
 	}

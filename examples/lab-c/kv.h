@@ -1,5 +1,5 @@
-/* What kv_server and kv_client say to each other. Numbers are in the host's byte order: both sides are
- * machines of one kind. */
+/* Messages between kv_server and kv_client. Numbers are in the host's byte order: both machines have the
+ * same architecture. */
 #ifndef KV_H
 #define KV_H
 
@@ -15,7 +15,7 @@
 #define KV_KEYS 32768
 
 enum kv_type {
-	KV_DISCONNECT, /* the client goes */
+	KV_DISCONNECT, /* the client disconnects */
 	KV_SET,        /* table[key] = value */
 	KV_SET_REPLY,
 	KV_QUERY,      /* what is table[key]? */
@@ -46,7 +46,7 @@ static inline void die(const char *what)
 	exit(1);
 }
 
-/* check ends the program unless a completion came and says success. */
+/* check ends the program unless there is a successful completion. */
 static inline void check(const char *what, int got, const struct ibv_wc *wc)
 {
 	if (got < 0)

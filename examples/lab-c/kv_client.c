@@ -1,6 +1,6 @@
-/* kv_client [-s ADDRESS] [-p PORT] [-n OPERATIONS] [-i]: updates and reads the table of a kv_server, as often
- * as -n says: by messages, and then past the server process by RDMA READ. It checks every value that
- * it reads, and says how long each kind took. */
+/* kv_client [-s ADDRESS] [-p PORT] [-n OPERATIONS] [-i]: updates and reads the table of a kv_server, -n
+ * times: by messages, and then by RDMA READ without the server process. It checks every value that it
+ * reads, and prints the time of each kind. */
 #include <time.h>
 #include <unistd.h>
 
@@ -49,7 +49,7 @@ static void transmit(void)
 	check("sending", rdma_get_send_comp(id, &wc), &wc); /* sleeps */
 }
 
-/* rpc sends the request and waits for its reply, of which it returns a copy. */
+/* rpc sends the request, waits for its reply, and returns a copy of it. */
 static struct kv_message rpc(uint32_t type, int32_t key, int32_t value)
 {
 	struct ibv_wc wc;
@@ -63,7 +63,7 @@ static struct kv_message rpc(uint32_t type, int32_t key, int32_t value)
 	return got;
 }
 
-/* one_sided reads a number out of the server's table. The server process does nothing. */
+/* one_sided reads a number from the server's table. The server process does nothing. */
 static int32_t one_sided(int32_t key)
 {
 	struct ibv_wc wc;

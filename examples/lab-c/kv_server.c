@@ -1,9 +1,8 @@
 /* kv_server [-p PORT] [-i] [-q]: a table of 32768 numbers, for one client.
  *
- * Updates and queries come as messages, and each wakes this process twice: when it has come, and when the
- * reply has left. The table is registered, so that the client can also read it by RDMA READ; of that
- * this process notices nothing. At its end it says how many messages it has handled and how much
- * processor time it has used. */
+ * Updates and queries are messages, and each wakes this process twice: when it arrives, and when the reply
+ * has left. The table is registered, so that the client can also read it by RDMA READ, which this process
+ * does not notice. At its end it prints the number of messages and its processor time. */
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -17,7 +16,7 @@ static struct ibv_mr *buffers_mr, *table_mr;
 static int send_flags, quiet;
 static unsigned long handled;
 
-/* listen_for_one waits for a client and returns its endpoint, not accepted yet. */
+/* listen_for_one waits for a client and returns its endpoint before accepting it. */
 static struct rdma_cm_id *listen_for_one(const char *port)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP }, *where;
@@ -72,7 +71,7 @@ static void prepare(struct rdma_cm_id *id)
 		die("rdma_accept");
 }
 
-/* answer makes the reply of a message, in its place. It returns 0 if the client goes. */
+/* answer replaces a message by its reply. It returns 0 if the client disconnects. */
 static int answer(struct kv_message *m)
 {
 	int known = m->key >= 0 && m->key < KV_KEYS;

@@ -1,7 +1,7 @@
-// Ping sends messages to another ping and back, over RDMA, and prints how long that took. It is a
+// Ping sends messages over RDMA to another ping, which sends them back, and prints the time that it took. It is a
 // static Go binary: no C library, no LD_PRELOAD.
 //
-//	ping -s                      # on one host; -l ADDRESS:PORT says where
+//	ping -s                      # on one host; -l ADDRESS:PORT chooses the address
 //	ping 192.0.2.1:7500          # on another
 //
 // With -kernel the device is the kernel's rxe instead of a vrdma daemon's.
@@ -60,7 +60,7 @@ func run(ctx context.Context, o verbs.Options, server bool, listen, peer string,
 		return errors.New("a size is from 1 to 1048576, a count at least 1")
 	}
 	if server {
-		size = most // whatever comes
+		size = most // accept any length
 	}
 	dev, err := o.Open(ctx)
 	if err != nil {
@@ -105,7 +105,7 @@ func (e *end) send(off, n int) error {
 	return e.conn.QP().PostSend(&verbs.SendWR{Op: verbs.Send, Flags: verbs.Signaled, SGL: []verbs.SGE{e.mr.Slice(off, n)}})
 }
 
-// next waits for a message, and returns its length.
+// next waits for a message and returns its length.
 func (e *end) next(ctx context.Context) (int, error) {
 	for {
 		n, err := e.cq.Next(ctx, e.wc[:])
@@ -127,7 +127,7 @@ func (e *end) next(ctx context.Context) (int, error) {
 	}
 }
 
-// answer sends back what comes, until the peer has gone.
+// answer sends messages back until the peer disconnects.
 func (e *end) answer(ctx context.Context, m *cm.Manager, at string, cfg cm.Config) error {
 	l, err := m.Listen(at, nil)
 	if err != nil {
@@ -147,7 +147,7 @@ func (e *end) answer(ctx context.Context, m *cm.Manager, at string, cfg cm.Confi
 	for {
 		n, err := e.next(ctx)
 		if errors.Is(err, verbs.Flushed) {
-			return nil // it has gone
+			return nil // the peer has disconnected
 		}
 		if err != nil {
 			return err
@@ -162,7 +162,7 @@ func (e *end) answer(ctx context.Context, m *cm.Manager, at string, cfg cm.Confi
 	}
 }
 
-// ping sends messages and checks what comes back.
+// ping sends messages and checks the replies.
 func (e *end) ping(ctx context.Context, count int) error {
 	times := make([]time.Duration, 0, count)
 	for i := range count {

@@ -1,8 +1,6 @@
-// Package lab is the key-value experiment: it starts a server, or finds one, has clients read and update
-// it in several ways, and prints a table of what that cost whom. The programs kv and `vrdma lab` are thin
-// around it.
+// Package lab is the key-value experiment. It starts or finds a server, lets clients read and update it in several
+// ways, and prints a table of rates, latencies and processor time. The programs kv and `vrdma lab` call it.
 //
-// The server is a process of its own, so that its processor time can be told from the clients'. The
-// daemon's is beside them: without hardware the daemon is the NIC, and does in software what a NIC does
-// for nothing.
+// The server is a separate process, so that its processor time can be distinguished from the clients'. The
+// daemon's time is listed too: without hardware the daemon is the NIC.
 package lab

@@ -12,14 +12,14 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// Options are what is to be done.
+// Options are the options of an experiment.
 type Options struct {
 	Device verbs.Options
-	// Start is the command that starts a server, Serve of this package in the end. It is used if
-	// Server is empty.
+	// Start is the command that starts a server (Service.Serve of this package). It is used if Server
+	// is empty.
 	Start []string
 
-	Server     string // address and port of a server that runs already
+	Server     string // address and port of a running server
 	Operations int
 	Clients    int
 	Writers    int
@@ -32,7 +32,7 @@ type Options struct {
 	skew       string
 }
 
-// A list is a flag of several values.
+// A list is a flag with several values.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, ",") }
@@ -49,23 +49,23 @@ const (
 	wayTCP  = "tcp"
 )
 
-// readsOf is how many of 100 operations of a mix are reads.
+// readsOf is the percentage of reads in each mix.
 var readsOf = map[string]int{"A": 50, "B": 95, "C": 100, "updates": 0, "reads": 100}
 
 // Flags adds the options to a set of flags.
 func (o *Options) Flags(f *flag.FlagSet) {
 	o.ways, o.mixes, o.values = list{wayRPC, wayRead, wayTCP}, list{"updates", "reads"}, list{"8"}
-	f.StringVar(&o.Server, "server", "", "a server that runs already, `ADDRESS:PORT`; otherwise one is started here")
-	f.IntVar(&o.Operations, "operations", 100_000, "how many of each kind")
-	f.IntVar(&o.Clients, "clients", 1, "how many at once")
-	f.IntVar(&o.Writers, "writers", 0, "how many others update all the time meanwhile")
-	f.IntVar(&o.Keys, "keys", 32<<10, "how many keys the store has")
-	f.BoolVar(&o.Poll, "poll", false, "clients poll instead of sleeping until they are woken")
+	f.StringVar(&o.Server, "server", "", "a running server, `ADDRESS:PORT` (default: start one here)")
+	f.IntVar(&o.Operations, "operations", 100_000, "number of operations in each row")
+	f.IntVar(&o.Clients, "clients", 1, "number of concurrent clients")
+	f.IntVar(&o.Writers, "writers", 0, "number of additional clients that update all the time")
+	f.IntVar(&o.Keys, "keys", 32<<10, "number of keys in the store")
+	f.BoolVar(&o.Poll, "poll", false, "clients poll instead of sleeping")
 	f.BoolVar(&o.JSON, "json", false, "print the table as JSON")
 	f.Var(&o.ways, "ways", "how to read: rpc, read (one-sided), tcp")
-	f.Var(&o.mixes, "mixes", "what to do: updates, reads, or YCSB's A (half of each), B (95 % reads), C (reads)")
-	f.Var(&o.values, "values", "how many bytes a value has, 8 to 65536, several for several runs")
-	f.StringVar(&o.skew, "skew", "uniform", "which keys: uniform or zipfian")
+	f.Var(&o.mixes, "mixes", "operations: updates, reads, or YCSB's A (half of each), B (95 % reads), C (reads)")
+	f.Var(&o.values, "values", "bytes of a value, 8 to 65536; several for several runs")
+	f.StringVar(&o.skew, "skew", "uniform", "distribution of keys: uniform or zipfian")
 }
 
 // A run is one row of the table.
@@ -74,13 +74,13 @@ type run struct {
 	value    int
 }
 
-// Check says what is wrong with the options.
+// Check returns an error if an option is wrong.
 func (o *Options) Check() error {
 	_, err := o.runs()
 	return err
 }
 
-// runs makes the rows that were asked for.
+// runs returns the rows of the table.
 func (o *Options) runs() (rows []run, err error) {
 	for name, n := range map[string]int{"operations": o.Operations, "clients": o.Clients, "keys": o.Keys} {
 		if n < 1 {
@@ -107,7 +107,7 @@ func (o *Options) runs() (rows []run, err error) {
 					return nil, fmt.Errorf("--ways %s: choose among rpc, read, tcp", way)
 				}
 				if way == wayRead && mix == "updates" {
-					continue // they are RPCs
+					continue // updates are always RPCs
 				}
 				rows = append(rows, run{way, mix, value})
 			}
@@ -116,7 +116,7 @@ func (o *Options) runs() (rows []run, err error) {
 	return rows, nil
 }
 
-// keys is the source of keys.
+// keys returns the source of keys.
 func (o *Options) keys() load.Keys {
 	if o.skew == "zipfian" {
 		return load.NewZipfian(uint64(o.Keys))
@@ -124,7 +124,7 @@ func (o *Options) keys() load.Keys {
 	return load.Uniform(o.Keys)
 }
 
-// most is the longest value of all rows.
+// most returns the longest value of all rows.
 func most(rows []run) (n int) {
 	for _, r := range rows {
 		n = max(n, r.value)

@@ -18,30 +18,30 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// Service is what a server is started with.
+// Service holds the options of a server.
 type Service struct {
 	Device   verbs.Options
 	Daemon   int    // pid of this host's daemon; 0: unknown
 	Listen   string // address and port
 	Keys     int
 	MaxValue int
-	// untilEOF ends the service when the standard input ends: that of a server that a lab started is
-	// a pipe of the lab's, which may die.
+	// untilEOF ends the service at the end of standard input. The standard input of a server that a lab
+	// started is a pipe of the lab, which may die.
 	untilEOF bool
 }
 
-// Flags adds them to a set of flags.
+// Flags adds the options to a set of flags.
 func (s *Service) Flags(f *flag.FlagSet) {
-	f.StringVar(&s.Listen, "listen", ":7471", "where to listen, for RDMA and TCP")
-	f.IntVar(&s.Keys, "keys", 32<<10, "how many keys the store has")
-	f.IntVar(&s.MaxValue, "max-value", 4096, "how many bytes a value may have")
-	f.BoolVar(&s.untilEOF, "until-eof", false, "end when the standard input ends")
+	f.StringVar(&s.Listen, "listen", ":7471", "listen address for RDMA and TCP")
+	f.IntVar(&s.Keys, "keys", 32<<10, "number of keys in the store")
+	f.IntVar(&s.MaxValue, "max-value", 4096, "maximum bytes of a value")
+	f.BoolVar(&s.untilEOF, "until-eof", false, "end at the end of standard input")
 }
 
-// ready is what a server says when clients can come; the address follows.
+// ready precedes the address that a server prints when clients can connect.
 const ready = "serving at "
 
-// Serve is a server, until the context ends.
+// Serve runs a server until the context ends.
 func (s Service) Serve(ctx context.Context, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -66,10 +66,10 @@ func (s Service) Serve(ctx context.Context, out io.Writer) error {
 	return server.Close()
 }
 
-// startTimeout bounds how long a server may take to start; a machine may be busy.
+// startTimeout bounds the start of a server; the machine may be busy.
 const startTimeout = time.Minute
 
-// startServer starts a server as a process, and returns its address and what ends it.
+// startServer starts a server process, and returns its address and a function that stops it.
 func (o *Options) startServer(ctx context.Context, maxValue int) (at string, stop func() error, err error) {
 	args := append(o.Start[1:len(o.Start):len(o.Start)], "--listen", "127.0.0.1:0", "--until-eof",
 		"--keys", strconv.Itoa(o.Keys), "--max-value", strconv.Itoa(maxValue))
@@ -86,7 +86,7 @@ func (o *Options) startServer(ctx context.Context, maxValue int) (at string, sto
 	if err := cmd.Start(); err != nil {
 		return "", nil, err
 	}
-	stop = func() error { // closing its input ends it
+	stop = func() error { // the server ends when its input is closed
 		in.Close()
 		late := time.AfterFunc(startTimeout, func() { cmd.Process.Kill() })
 		defer late.Stop()

@@ -17,11 +17,11 @@ func Fill(value []byte, key, stamp uint64) {
 	}
 }
 
-// Check says whether Fill made this value for the key, whatever the stamp. An empty value is one that
-// nobody has written yet.
+// Check returns an error if Fill did not make this value for the key, with any stamp. An empty value was
+// never written.
 func Check(value []byte, key uint64) error {
 	if len(value) < 8 {
-		return nil // too short to say
+		return nil // too short to check
 	}
 	word := binary.LittleEndian.Uint64(value)
 	if (word^key)&(1<<20-1) != 0 {

@@ -9,10 +9,10 @@ import (
 	"vrdma.dev/vrdma/verbs/cm"
 )
 
-// A Dialer makes clients over RDMA. They share one open device.
+// A Dialer creates clients over RDMA that share one open device.
 type Dialer struct {
-	// Poll has clients poll for completions instead of sleeping until there is one: faster, and a
-	// processor less.
+	// Poll makes clients poll for completions instead of sleeping: faster, but it keeps a processor
+	// busy.
 	Poll bool
 
 	dev *verbs.Device
@@ -37,14 +37,14 @@ func NewDialer(ctx context.Context, o verbs.Options) (*Dialer, error) {
 	return d, nil
 }
 
-// Close closes the device. Its clients are closed before.
+// Close closes the device. Close its clients first.
 func (d *Dialer) Close() error { return errors.Join(d.m.Close(), d.dev.Close()) }
 
-// RPC is a client that asks the server with messages over RDMA.
+// RPC is a client that sends messages over RDMA to the server.
 type RPC struct {
 	poll bool
-	// Requests and READs complete to sent, replies to received. An RPC waits for its reply only: that its
-	// request has left is seen at the next call, which saves a wake-up.
+	// Requests and READs complete to sent, replies to received. An RPC waits only for its reply; the next
+	// call polls the completion of the request, which saves a wake-up.
 	sent, received *verbs.CQ
 
 	mr    *verbs.MR // request, reply and a slot, one after the other
@@ -52,12 +52,12 @@ type RPC struct {
 	table where
 	size  int // of the longest message
 	wcs   [4]verbs.WC
-	// broken is why an earlier call was given up. Its completions may still come, so there are no more
-	// calls.
+	// broken is the error of an earlier call. Its completions may still arrive, so further calls
+	// fail.
 	broken error
 }
 
-// Work requests are told apart by these.
+// IDs of work requests.
 const (
 	idRequest = iota
 	idReply
@@ -71,7 +71,7 @@ func (c *RPC) slotAt() int    { return 2 * c.size }
 
 // DialRPC connects to a server.
 func (d *Dialer) DialRPC(ctx context.Context, addr string) (_ *RPC, err error) {
-	// How long values can be is only known when the connection is there, so there is room for any.
+	// The maximum value length is known only after connecting, so the buffer fits any value.
 	c := &RPC{poll: d.Poll, size: headSize + MaxValue}
 	defer func() {
 		if err != nil {
@@ -97,7 +97,7 @@ func (d *Dialer) DialRPC(ctx context.Context, addr string) (_ *RPC, err error) {
 	return c, nil
 }
 
-// Get implements Client: it asks the server.
+// Get implements Client with a message to the server.
 func (c *RPC) Get(ctx context.Context, key uint64, dst []byte) (int, uint64, error) {
 	return get(ctx, c, key, dst)
 }
@@ -110,7 +110,7 @@ func (c *RPC) Put(ctx context.Context, key uint64, value []byte) (uint64, error)
 // Stats implements Client.
 func (c *RPC) Stats(ctx context.Context) (Stats, error) { return stats(ctx, c) }
 
-// Keys and MaxValue are the server's.
+// Keys and MaxValue return the server's limits.
 func (c *RPC) Keys() int     { return int(c.table.keys) }
 func (c *RPC) MaxValue() int { return int(c.table.maxValue) }
 
@@ -135,8 +135,8 @@ func (c *RPC) room() message {
 	return c.mr.Bytes()[c.requestAt() : c.requestAt()+c.size]
 }
 
-// call sends the request and waits for the reply: a receive first, so that the reply finds one. When the
-// reply is here, the server has had the request, and its buffer can be used again.
+// call posts a receive for the reply, sends the request and waits for the reply. When the reply has arrived, the server
+// has received the request, and its buffer can be reused.
 func (c *RPC) call(ctx context.Context, length int) (message, error) {
 	if err := c.ready(); err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (c *RPC) call(ctx context.Context, length int) (message, error) {
 	return m, m.err()
 }
 
-// ready takes the completions of earlier requests, and says whether there can be another.
+// ready polls the completions of earlier requests, and returns an error if no further call is possible.
 func (c *RPC) ready() error {
 	n, err := c.sent.Poll(c.wcs[:])
 	for i := range n {
@@ -174,7 +174,7 @@ func (c *RPC) ready() error {
 	return c.broken
 }
 
-// await waits for the completion of a work request, and returns how many bytes were received.
+// await waits for the completion of a work request and returns the number of received bytes.
 func (c *RPC) await(ctx context.Context, cq *verbs.CQ, id uint64) (received int, err error) {
 	defer func() { c.broken = err }()
 	for {
@@ -187,7 +187,7 @@ func (c *RPC) await(ctx context.Context, cq *verbs.CQ, id uint64) (received int,
 				return 0, fmt.Errorf("the server has gone: %w", err)
 			}
 			if c.wcs[i].ID == id {
-				return int(c.wcs[i].Bytes), nil // the last one: there is one at a time
+				return int(c.wcs[i].Bytes), nil // there is one request at a time
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 type TCP struct {
 	conn net.Conn
 	r    *bufio.Reader
-	buf  []byte // of the request, then of its reply
+	buf  []byte // the request, then its reply
 }
 
 // DialTCP connects to a server over TCP.
@@ -55,7 +55,7 @@ func (c *TCP) call(ctx context.Context, length int) (message, error) {
 	return b, message(b).err()
 }
 
-// ended is why a call failed: the context's error, if that was it.
+// ended returns the error of a call: the context's error, if the context has ended.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

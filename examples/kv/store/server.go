@@ -12,23 +12,23 @@ import (
 	"vrdma.dev/vrdma/verbs/cm"
 )
 
-// Config is what a server is made with.
+// Config holds the options of a server.
 type Config struct {
 	Keys     int // how many; 0: 32768
 	MaxValue int // bytes; 0: 4096
-	// CPU and Daemon, if set, say how much processor time the server's process and the daemon have
-	// used, in nanoseconds: Stats tells it to clients.
+	// CPU and Daemon, if set, return the processor time of the server's process and of the daemon, in
+	// nanoseconds, for Stats.
 	CPU, Daemon func() uint64
 }
 
-// The sizes of a store that nobody has said anything about. The keys are as many as the C lab has.
+// Default sizes of a store. The number of keys is that of the C lab.
 const (
 	defaultKeys     = 32 << 10
 	defaultMaxValue = 4 << 10
 	maxTable        = 1 << 32
 )
 
-// A Server has the table, and answers messages.
+// A Server owns the table and answers messages.
 type Server struct {
 	cfg      Config
 	dev      *verbs.Device
@@ -43,7 +43,7 @@ type Server struct {
 	wg     sync.WaitGroup
 }
 
-// NewServer makes a server with its table in memory of a device.
+// NewServer creates a server with its table in registered memory of a device.
 func NewServer(ctx context.Context, o verbs.Options, c Config) (_ *Server, err error) {
 	if c.Keys == 0 {
 		c.Keys = defaultKeys
@@ -67,7 +67,7 @@ func NewServer(ctx context.Context, o verbs.Options, c Config) (_ *Server, err e
 	if s.pd, err = s.dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	// Clients may READ the table. We write it ourselves, through the slice.
+	// Clients may READ the table. The server writes it through the slice.
 	if s.mr, err = s.pd.Alloc(tableSize(c.Keys, c.MaxValue), verbs.RemoteRead); err != nil {
 		return nil, err
 	}
@@ -78,8 +78,8 @@ func NewServer(ctx context.Context, o verbs.Options, c Config) (_ *Server, err e
 	return s, nil
 }
 
-// Listen takes RDMA connections and TCP connections at the same address and port, and returns it. They
-// do not collide: rdma_cm's ports are not TCP's.
+// Listen accepts RDMA and TCP connections at one address and port, and returns it. They do not collide: rdma_cm
+// has its own ports.
 func (s *Server) Listen(addr string) (string, error) {
 	tcp, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *Server) Listen(addr string) (string, error) {
 	return at, nil
 }
 
-// Stats are what it has done so far.
+// Stats returns the server's statistics.
 func (s *Server) Stats() Stats {
 	st := Stats{Messages: s.messages.Load()}
 	if s.cfg.CPU != nil {
@@ -132,11 +132,11 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// maxMessage is the longest message of this store.
+// maxMessage returns the length of the longest message of this store.
 func (s *Server) maxMessage() int { return headSize + max(s.cfg.MaxValue, statsSize) }
 
-// answer makes the reply of a request, in the same buffer: room has the request at its beginning and
-// maxMessage bytes in all. It returns the reply's length.
+// answer replaces a request by its reply in the same buffer, and returns the reply's length. room starts with the
+// request and has maxMessage bytes.
 func (s *Server) answer(request, room []byte) int {
 	m, err := parse(request)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"vrdma.dev/vrdma/verbs/cm"
 )
 
-// depth is how many requests of one client can be under way. Ours send one at a time.
+// depth is the number of requests that one client can have in flight. The clients here send one at a time.
 const depth = 16
 
-// patience bounds how long a client may take to become connected; the machine may be busy.
+// patience bounds the establishment of a connection; the machine may be busy.
 const patience = time.Minute
 
 func (s *Server) acceptRDMA(l *cm.Listener) {
@@ -24,8 +24,8 @@ func (s *Server) acceptRDMA(l *cm.Listener) {
 	}
 }
 
-// serveRDMA answers one client over RDMA until it has gone. A client that dies or does nonsense ends
-// its own connection only.
+// serveRDMA answers one client over RDMA until it disconnects. A client that dies or sends invalid requests ends only
+// its own connection.
 func (s *Server) serveRDMA(r *cm.Request) {
 	size := s.maxMessage()
 	mr, err := s.pd.Alloc(depth*size, verbs.LocalWrite)
@@ -34,8 +34,8 @@ func (s *Server) serveRDMA(r *cm.Request) {
 		return
 	}
 	defer mr.Close()
-	// Two queues: only requests wake this goroutine. That a reply has left is seen when the next request
-	// comes, which saves a wake-up.
+	// Two queues, so that only requests wake this goroutine. It polls completions of replies when the next
+	// request arrives, which saves a wake-up.
 	requests, err := s.dev.CreateCQ(depth)
 	if err != nil {
 		r.Reject(nil)
@@ -57,7 +57,7 @@ func (s *Server) serveRDMA(r *cm.Request) {
 	table := where{s.mr.Addr(0), s.mr.RKey(), uint32(s.cfg.Keys), uint32(s.cfg.MaxValue)}
 	conn, err := r.Accept(ctx, cm.Config{
 		PD: s.pd, QP: verbs.QPConfig{SendCQ: replies, RecvCQ: requests, MaxSend: depth, MaxRecv: depth}, Private: table.encode(),
-		Prepare: func(q *verbs.QP) error { // receives are there before the first message can come
+		Prepare: func(q *verbs.QP) error { // receives must be posted before the first message
 			for i := range uint64(depth) {
 				if err := receive(q, i); err != nil {
 					return err
@@ -73,7 +73,7 @@ func (s *Server) serveRDMA(r *cm.Request) {
 	qp := conn.QP()
 	var wcs [depth]verbs.WC
 	for posted := depth; ; {
-		if posted == 0 { // a client that sends faster than it takes replies: now they matter
+		if posted == 0 { // all buffers hold replies: wait for one to leave
 			if err := replies.Wait(s.ctx); err != nil {
 				return
 			}
@@ -84,7 +84,7 @@ func (s *Server) serveRDMA(r *cm.Request) {
 		}
 		for _, wc := range wcs[:n] {
 			if wc.Err() != nil || receive(qp, wc.ID) != nil {
-				return // flushed: the client has gone
+				return // flushed: the client has disconnected
 			}
 			posted++
 		}

@@ -16,7 +16,7 @@ func (s *Server) acceptTCP(l net.Listener) {
 	}
 }
 
-// serveTCP answers one client over TCP until it has gone.
+// serveTCP answers one client over TCP until it disconnects.
 func (s *Server) serveTCP(c net.Conn) {
 	defer c.Close()
 	gone := make(chan struct{})
@@ -41,14 +41,14 @@ func (s *Server) serveTCP(c net.Conn) {
 	}
 }
 
-// readMessage reads one message into room.
+// readMessage reads one message into the buffer room.
 func readMessage(r io.Reader, room []byte) ([]byte, error) {
 	if _, err := io.ReadFull(r, room[:headSize]); err != nil {
 		return nil, err
 	}
 	length := message(room).length()
 	if length > len(room)-headSize {
-		return nil, ErrTooLong // and what follows is not to be understood
+		return nil, ErrTooLong // the rest of the stream cannot be parsed
 	}
 	_, err := io.ReadFull(r, room[headSize:headSize+length])
 	return room[:headSize+length], err

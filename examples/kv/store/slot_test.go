@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestTornSlots mixes two records of a key at every byte, in both orders: no mixture is taken for a
-// record, and both records are.
+// TestTornSlots mixes two records of a key at every byte, in both orders: both records are accepted, and no
+// mixture is.
 func TestTornSlots(t *testing.T) {
 	const key = 7
 	for _, n := range []int{0, 1, 8, 100, 1000} {
@@ -45,7 +45,7 @@ func TestTornByWords(t *testing.T) {
 	}
 }
 
-// TestOtherKey: the record of another key is no record of this one.
+// TestOtherKey: the record of another key is not accepted.
 func TestOtherKey(t *testing.T) {
 	slot := make([]byte, slotSize(8))
 	writeSlot(slot, 5, 1, []byte("value"), nil)
@@ -57,7 +57,7 @@ func TestOtherKey(t *testing.T) {
 	}
 }
 
-// TestCutSlot: a record of which too little was read is not torn, but cut.
+// TestCutSlot: a record that was not read completely is cut, not torn.
 func TestCutSlot(t *testing.T) {
 	slot := make([]byte, slotSize(100))
 	writeSlot(slot, 5, 1, make([]byte, 100), nil)
@@ -68,7 +68,7 @@ func TestCutSlot(t *testing.T) {
 	}
 }
 
-// FuzzReadSlot: whatever a slot says, it is a record that would be written so, or none.
+// FuzzReadSlot: any bytes are an error, or a record that writeSlot would write identically.
 func FuzzReadSlot(f *testing.F) {
 	slot := make([]byte, slotSize(40))
 	writeSlot(slot, 5, 1, []byte("a value"), nil)
@@ -87,7 +87,7 @@ func FuzzReadSlot(f *testing.F) {
 	})
 }
 
-// FuzzParse: a message has as many bytes as it says.
+// FuzzParse: the length of a message equals its length field.
 func FuzzParse(f *testing.F) {
 	m := make(message, headSize+3)
 	m.setHead(opPut, 0, 1, 2, 3)

@@ -12,29 +12,28 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Versions of the interface that we know, oldest first.
+// Versions are the supported versions of CNI, oldest first.
 var Versions = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// since is the version that has a command first.
+// since is the first version that has a command.
 var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
-// A Config is what the engine gives on stdin: one plugin's part of a network's configuration, with what the
-// engine adds.
+// A Config is the plugin's part of a network's configuration, with the engine's additions, from stdin.
 type Config struct {
 	Version string `json:"cniVersion"`
-	Name    string `json:"name"` // the network's
+	Name    string `json:"name"` // of the network
 	Type    string `json:"type"`
 
-	// NIC is the one that containers in the network have: TENANT.NAME, or NAME of Tenant.
+	// NIC is the NIC of containers in the network: TENANT.NAME, or NAME of Tenant.
 	NIC string `json:"nic"`
-	// Tenant is the one whose NICs containers may ask for, where NIC does not say which.
+	// Tenant is the tenant whose NICs containers may name, if NIC names none.
 	Tenant string `json:"tenant"`
-	// Socket is the daemon's; "": the default one.
+	// Socket is the daemon's socket; "": the default.
 	Socket string `json:"socket"`
 
 	Previous json.RawMessage `json:"prevResult"`
 	Valid    []Attachment    `json:"cni.dev/valid-attachments"`
-	// What a container asks for: cni of args, and the annotations of a pod, if the network's configuration declares that capability.
+	// The container's wishes: cni of args, and the pod's annotations, if the network's configuration declares that capability.
 	Args struct {
 		CNI map[string]json.RawMessage `json:"cni"`
 	} `json:"args"`
@@ -49,7 +48,7 @@ type Attachment struct {
 	Interface string `json:"ifname"`
 }
 
-// mostConfig bounds a configuration. A garbage collection names all containers of a host.
+// mostConfig bounds a configuration. GC lists all containers of a host.
 const mostConfig = 16 << 20
 
 func readConfig(r io.Reader) (*Config, error) {
@@ -65,12 +64,12 @@ func readConfig(r io.Reader) (*Config, error) {
 		return nil, fail(codeDecode, "the network's configuration, on stdin, is not what CNI says: %v", err)
 	}
 	if c.Version == "" {
-		c.Version = "0.1.0" // as the standard says
+		c.Version = "0.1.0" // the default of the CNI specification
 	}
 	return c, nil
 }
 
-// check says why a command cannot be done with this configuration.
+// check returns an error if the configuration does not support the command.
 func (c *Config) check(command string) error {
 	at := slices.Index(Versions, c.Version)
 	if at < 0 {
@@ -85,8 +84,8 @@ func (c *Config) check(command string) error {
 	return nil
 }
 
-// nic is the NIC for the container; the zero key: it asks for none. Of a configuration without NIC the container decides, among
-// those of one tenant: nobody's annotation says who somebody is.
+// nic returns the NIC for the container; the zero key: none. If the configuration names no NIC, the container chooses one of the
+// configured tenant. An annotation never chooses the tenant.
 func (c *Config) nic() (k tenant.Key, err error) {
 	name := c.NIC
 	if name == "" {
@@ -111,7 +110,7 @@ func (c *Config) nic() (k tenant.Key, err error) {
 	return k, nil
 }
 
-// wish is what the container asks for.
+// wish returns the NIC that the container names.
 func (c *Config) wish() (string, error) {
 	if name := c.Runtime.Annotations[container.Kind]; name != "" {
 		return name, nil
@@ -127,7 +126,7 @@ func (c *Config) wish() (string, error) {
 	return name, nil
 }
 
-// A call is what the environment says.
+// A call holds the CNI variables of the environment.
 type call struct {
 	command string
 	Attachment
@@ -170,7 +169,7 @@ func readCall(getenv func(string) string) (*call, error) {
 	return c, nil
 }
 
-// name is what people call the container: a pod's namespace and name, else what lists of engines show.
+// name returns the container's name for people: a pod's namespace and name, else the short ID that engines show.
 func (c *call) name() string {
 	space, pod := c.args["K8S_POD_NAMESPACE"], c.args["K8S_POD_NAME"]
 	if pod != "" && space != "" && space != pod {
@@ -182,7 +181,7 @@ func (c *call) name() string {
 	return (&container.State{ID: c.Container}).Name()
 }
 
-// Codes of errors: those of the standard, and from 100 on our own.
+// Error codes: those of the CNI specification, and from 100 on the plugin's own.
 const (
 	codeVersion     = 1
 	codeEnvironment = 4
@@ -195,7 +194,7 @@ const (
 	codeAlone       = 101
 )
 
-// An Error is one as CNI has it.
+// An Error is an error in CNI's format.
 type Error struct {
 	Version string `json:"cniVersion"`
 	Code    int    `json:"code"`

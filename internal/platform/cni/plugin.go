@@ -13,29 +13,29 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A Daemon has the NICs.
+// A Daemon is the daemon that has the NICs.
 type Daemon interface {
-	// Ready says why it cannot serve.
+	// Ready returns an error if the daemon cannot serve.
 	Ready() error
 	Bind(control.Binding) error
-	// Plug is Bind, and makes the NIC an interface of the container.
+	// Plug binds, and creates the NIC's interface in the container.
 	Plug(control.Binding) (control.Interface, error)
 	Unbind(...control.Binding) error
 	Bindings() ([]control.Binding, error)
 }
 
-// A Plugin is one call of an engine.
+// A Plugin serves one call of an engine.
 type Plugin struct {
 	Getenv func(string) string
-	// Daemon is that of a socket, which is not asked yet; "" is the default one.
+	// Daemon returns the daemon of a socket without contacting it; "": the default socket.
 	Daemon func(socket string) (Daemon, error)
-	// Cookie is that of a network namespace.
+	// Cookie returns the cookie of a network namespace.
 	Cookie func(path string) (uint64, error)
-	// Interfaces are those of a network namespace.
+	// Interfaces returns the interfaces of a network namespace.
 	Interfaces func(path string) ([]net.Interface, error)
 }
 
-// Run does what the engine asks. An error has been told, as CNI says: on stdout.
+// Run executes the engine's command. It prints an error to stdout in CNI's format and returns it.
 func (p *Plugin) Run(in io.Reader, out io.Writer) error {
 	version := Versions[0]
 	result, err := p.run(in, &version)
@@ -178,15 +178,15 @@ func (c *Config) made(call *call, is *control.Interface) result {
 	return r
 }
 
-// unreachable reports whether an error says that there is no daemon, for now.
+// unreachable reports whether an error means that no daemon answers.
 func unreachable(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// alone reports whether no other plugin comes before us.
+// alone reports whether no plugin ran before this one.
 func (c *Config) alone() bool { return len(c.Previous) == 0 || string(c.Previous) == "null" }
 
-// result is that of the plugin before us: we change nothing of the container's interfaces.
+// result returns the previous plugin's result: this plugin does not change other interfaces.
 func (c *Config) result() ([]byte, error) {
 	var r map[string]json.RawMessage
 	if err := json.Unmarshal(c.Previous, &r); err != nil || r == nil {
@@ -196,13 +196,13 @@ func (c *Config) result() ([]byte, error) {
 	return json.Marshal(r)
 }
 
-// attachment is what an interface of a container is bound by, whatever the configuration says of NICs by now.
+// attachment returns the binding of a container's interface, independent of the NIC in the configuration, which may have changed.
 func (p *Plugin) attachment(call *call, c *Config) control.Binding {
 	return control.Binding{Container: call.Container, Interface: call.Interface, Network: c.Name}
 }
 
-// del undoes add, as far as there is something to undo: the daemon takes the interface away, too. Without a daemon nothing is bound, and
-// an interface goes with the namespace.
+// del undoes add, if there is something to undo; the daemon also removes the interface. Without a daemon nothing is bound, and an
+// interface is removed with the namespace.
 func (p *Plugin) del(call *call, c *Config, d Daemon) error {
 	if err := d.Unbind(p.attachment(call, c)); err != nil && !unreachable(err) {
 		return fail(codeRefused, "%v", err)
@@ -210,7 +210,7 @@ func (p *Plugin) del(call *call, c *Config, d Daemon) error {
 	return nil
 }
 
-// check says what is not as add has left it.
+// check returns an error if the state differs from the result of add.
 func (p *Plugin) check(call *call, c *Config, d Daemon) error {
 	nic, err := c.nic()
 	if err != nil || nic == (tenant.Key{}) {
@@ -239,7 +239,7 @@ func (p *Plugin) check(call *call, c *Config, d Daemon) error {
 	return nil
 }
 
-// checkInterface says what is not as add has left it of an interface that we have made. Its carrier is the daemon.
+// checkInterface returns an error if an interface that add created is missing or down. The daemon is its carrier.
 func (p *Plugin) checkInterface(call *call) error {
 	list, err := p.Interfaces(call.namespace)
 	if err != nil {
@@ -255,7 +255,7 @@ func (p *Plugin) checkInterface(call *call) error {
 	return nil
 }
 
-// collect unbinds what is left in this network of containers that are gone, whose DEL was lost.
+// collect removes bindings of this network whose container is gone because a DEL was lost.
 func (p *Plugin) collect(c *Config, d Daemon) error {
 	all, err := d.Bindings()
 	if unreachable(err) {

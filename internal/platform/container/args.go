@@ -8,11 +8,11 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// Formats are the engines that Args knows.
+// Formats are the engines that Args supports.
 var Formats = []string{"podman", "docker", "lxc", "nspawn", "oci"}
 
-// Args are the arguments, or the lines of a configuration file, that give a container the NIC at a
-// place. A place's path has no blanks, so that a shell may split them.
+// Args returns the arguments, or the lines of a configuration file, that give a container the NIC at a
+// place. A place's path has no blanks, so that a shell can split the arguments.
 func Args(format string, p launch.Place) ([]string, error) {
 	var out []string
 	mounts := Mounts(p)
@@ -46,10 +46,10 @@ func Args(format string, p launch.Place) ([]string, error) {
 	return out, nil
 }
 
-// Lines reports whether the parts of a format are lines of a file, and not words of a command.
+// Lines reports whether a format has lines of a file instead of arguments of a command.
 func Lines(format string) bool { return format == "lxc" || format == "oci" }
 
-// fstab spells a path for a line like those of fstab(5).
+// fstab escapes a path as fstab(5) requires.
 func fstab(path string) string { return strings.ReplaceAll(path, `\`, `\134`) }
 
 // An ociMount is an entry of "mounts" in a bundle's config.json.

@@ -13,17 +13,17 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// A Bundle is a directory that an engine hands to an OCI runtime: config.json says what the container is to be.
-// What we do not know of it stays as it is.
+// A Bundle is the directory that an engine passes to an OCI runtime; its config.json describes the container. Unknown
+// parts of config.json stay unchanged.
 type Bundle struct {
 	path  string
 	whole map[string]json.RawMessage
 }
 
-// mostConfig bounds a config.json. Those of engines have some ten thousand bytes.
+// mostConfig bounds a config.json. Engines write about ten thousand bytes.
 const mostConfig = 8 << 20
 
-// OpenBundle reads one.
+// OpenBundle reads the config.json of a bundle.
 func OpenBundle(dir string) (*Bundle, error) {
 	b := &Bundle{path: filepath.Join(dir, "config.json")}
 	info, err := os.Stat(b.path)
@@ -50,7 +50,7 @@ func parseBundle(text []byte) (whole map[string]json.RawMessage, err error) {
 	return whole, err
 }
 
-// get reads a part; one that is not there leaves into as it is.
+// get parses a part of config.json. If the part is missing, into does not change.
 func (b *Bundle) get(name string, into any) error {
 	text, ok := b.whole[name]
 	if !ok {
@@ -70,7 +70,7 @@ func (b *Bundle) set(name string, value any) error {
 	return err
 }
 
-// Root is the container's root file system.
+// Root returns the container's root file system.
 func (b *Bundle) Root() (string, error) {
 	var root struct {
 		Path string `json:"path"`
@@ -87,7 +87,7 @@ func (b *Bundle) Root() (string, error) {
 	return root.Path, nil
 }
 
-// Program is what the container runs first; "" if that is not said.
+// Program returns the container's first program; "" if config.json names none.
 func (b *Bundle) Program() string {
 	var process struct {
 		Args []string `json:"args"`
@@ -98,17 +98,17 @@ func (b *Bundle) Program() string {
 	return process.Args[0]
 }
 
-// Wanted is the NIC that the container is to have, in the engine's words; "" is none. Who starts a container asks by a
-// device of that name:
+// Wanted returns the device name of the NIC that the container asks for; "": none. A container asks by a device of that
+// name:
 //
 //	--device /dev/null:/vrdma.io/nic=red.web
 //
-// and, if annotations count, by one:
+// and, if annotations are allowed, by an annotation:
 //
 //	vrdma.io/nic: red.web
 //
-// An image cannot name a device. It can set variables, and annotations with an engine that gives the container those of its
-// image, as podman does: it would choose its NIC.
+// An image cannot name a device. It can set variables and, with an engine that copies the image's annotations (podman does),
+// annotations: it could then choose its NIC.
 func (b *Bundle) Wanted(byAnnotation bool) (string, error) {
 	var annotations map[string]string
 	if byAnnotation {
@@ -142,7 +142,7 @@ func (b *Bundle) Wanted(byAnnotation bool) (string, error) {
 	return names[0], nil
 }
 
-// devices are those of "linux", which comes with them.
+// devices returns the devices of "linux", and "linux" itself.
 func (b *Bundle) devices() (devices []json.RawMessage, linux map[string]json.RawMessage, err error) {
 	if err = b.get("linux", &linux); err == nil && linux["devices"] != nil {
 		err = json.Unmarshal(linux["devices"], &devices)
@@ -153,7 +153,7 @@ func (b *Bundle) devices() (devices []json.RawMessage, linux map[string]json.Raw
 	return devices, linux, err
 }
 
-// nicOfDevice is the NIC that a device stands for.
+// nicOfDevice returns the NIC that a device names.
 func nicOfDevice(device json.RawMessage) (string, bool) {
 	var d struct {
 		Path string `json:"path"`
@@ -164,8 +164,8 @@ func nicOfDevice(device json.RawMessage) (string, bool) {
 	return strings.CutPrefix(d.Path, "/"+Kind+"=")
 }
 
-// Give gives the container the NIC at a place: the mounts and hooks are added, the device that stood for the
-// NIC goes. To do so again changes nothing. Write has to follow.
+// Give adds the mounts and hooks of the NIC at a place, and removes the device that named the NIC. Repeating it changes
+// nothing. Call Write afterwards.
 func (b *Bundle) Give(p launch.Place, hooks []Hook) error {
 	var mounts []json.RawMessage
 	if err := b.get("mounts", &mounts); err != nil {
@@ -198,7 +198,7 @@ func (b *Bundle) Give(p launch.Place, hooks []Hook) error {
 	return errors.Join(b.set("mounts", mounts), b.addHooks(hooks))
 }
 
-// Write replaces the file.
+// Write replaces config.json.
 func (b *Bundle) Write() error {
 	text, err := json.Marshal(b.whole)
 	if err != nil {

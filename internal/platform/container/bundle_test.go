@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// bundle is one with a configuration.
+// bundle returns a bundle with a configuration.
 func bundle(t testing.TB, text string) *Bundle {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,14 +31,14 @@ const (
 )
 
 func TestWanted(t *testing.T) {
-	for _, c := range []struct{ config, want, problem string }{ // where annotations count
+	for _, c := range []struct{ config, want, problem string }{ // with annotations allowed
 		{dockers, "red.web", ""},
 		{`{}`, "", ""},
 		{`{"annotations": {"vrdma.io/nic": "default"}}`, "default", ""},
 		{`{"annotations": {"vrdma.io/nic": "red.web"}, "linux": {"devices": [{"path": "/vrdma.io/nic=red.web"}]}}`, "red.web", ""},
 		{`{"annotations": {"vrdma.io/nic": "red.db"}, "linux": {"devices": [{"path": "/vrdma.io/nic=red.web"}]}}`, "", "asks for 2 NICs (red.db, red.web)"},
 		{`{"annotations": {"vrdma.io/nic": ""}}`, "", "without a name"},
-		{`{"process": {"env": ["vrdma.io/nic=red.web", "VRDMA_NIC=red.web"]}}`, "", ""}, // an image can say that
+		{`{"process": {"env": ["vrdma.io/nic=red.web", "VRDMA_NIC=red.web"]}}`, "", ""}, // an image can set variables
 		{`{"linux": {"devices": 7}}`, "", "the devices"},
 		{`{"annotations": []}`, "", "annotations"},
 	} {

@@ -8,14 +8,14 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// CDIVersion is the oldest one with all that we need, and every engine with CDI reads it; a newer one is refused by older
-// engines without a reason.
+// CDIVersion is the oldest version with everything that vrdma needs. Every engine with CDI reads it; older engines silently
+// ignore files of a newer version.
 const CDIVersion = "0.5.0"
 
-// Kind is what our devices are called: an engine is told vrdma.io/nic=NAME.
+// Kind is the CDI kind of NICs: --device vrdma.io/nic=NAME.
 const Kind = "vrdma.io/nic"
 
-// NetworkKind is what networks are called, of which a container gets a NIC of its own: vrdma.io/network=NAME.
+// NetworkKind is the CDI kind of networks: --device vrdma.io/network=NAME creates a NIC for the container.
 const NetworkKind = "vrdma.io/network"
 
 // A Spec is a file of the Container Device Interface
@@ -26,13 +26,13 @@ type Spec struct {
 	Devices []Device `json:"devices"`
 }
 
-// A Device is something that a container can be given.
+// A Device is a CDI device.
 type Device struct {
 	Name  string `json:"name"`
 	Edits Edits  `json:"containerEdits"`
 }
 
-// Edits are what that changes of a container.
+// Edits are a device's changes to a container.
 type Edits struct {
 	Mounts []CDIMount `json:"mounts"`
 	Hooks  []Hook     `json:"hooks,omitempty"`
@@ -45,17 +45,17 @@ type CDIMount struct {
 	Options       []string `json:"options"`
 }
 
-// A NIC is one that containers can be given.
+// A NIC is a NIC for containers.
 type NIC struct {
-	Tenant string // "": it was not declared
+	Tenant string // "": the default NIC, which is not declared
 	Name   string
 	Place  launch.Place
-	Hooks  []Hook // that its containers have
-	// Network: it is none yet, but the network Name, of which each container has a NIC that its hooks make.
+	Hooks  []Hook // of its containers
+	// Network means that Name is a network. The hooks of each container create a NIC in it.
 	Network bool
 }
 
-// file says which file it is in: a file is of one kind, and of one tenant. Names have no dots.
+// file returns the name of its CDI file: a file has one kind and one tenant. Names have no dots.
 func (n NIC) file() (name, kind string) {
 	if n.Network {
 		return n.Tenant + ".networks", NetworkKind
@@ -63,7 +63,7 @@ func (n NIC) file() (name, kind string) {
 	return n.Tenant, Kind
 }
 
-// Device is what engines call it: TENANT.NAME, or its name alone. Names have no dots.
+// Device returns its CDI device name: TENANT.NAME, or NAME. Names have no dots.
 func (n NIC) Device() string {
 	if n.Tenant == "" {
 		return n.Name
@@ -71,8 +71,8 @@ func (n NIC) Device() string {
 	return n.Tenant + "." + n.Name
 }
 
-// Specs are the files for NICs, one for each tenant, by its name; that of NICs that were not
-// declared is "", that of a tenant's networks TENANT.networks.
+// Specs returns the CDI files for NICs, by name: one for each tenant, "" for the default NIC, and
+// TENANT.networks for a tenant's networks.
 func Specs(nics []NIC) map[string]*Spec {
 	out := make(map[string]*Spec)
 	for _, n := range nics {
@@ -92,7 +92,7 @@ func Specs(nics []NIC) map[string]*Spec {
 	return out
 }
 
-// NewDevice is the NIC at a place, as a device.
+// NewDevice returns the NIC at a place as a CDI device.
 func NewDevice(name string, at launch.Place) Device {
 	d := Device{Name: name}
 	for _, m := range Mounts(at) {
@@ -101,7 +101,7 @@ func NewDevice(name string, at launch.Place) Device {
 	return d
 }
 
-// Text is the file's content.
+// Text returns the file's content.
 func (s *Spec) Text() []byte {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {

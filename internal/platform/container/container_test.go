@@ -59,7 +59,7 @@ func TestArgs(t *testing.T) {
 	}
 }
 
-// The preloaded object is the one in the directory that is mounted.
+// The preloaded object is in the mounted directory.
 func TestPreloadText(t *testing.T) {
 	if want := place(t, Dir+"/vrdma.sock").Library() + "\n"; PreloadText != want {
 		t.Errorf("%q, want %q", PreloadText, want)
@@ -77,7 +77,7 @@ func nics(t *testing.T, names ...string) (out []NIC) {
 	return out
 }
 
-// read is what the directory has: by file, the devices.
+// read returns the devices of the directory's files, by file.
 func read(t *testing.T, dir string) map[string][]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -143,7 +143,7 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// What others have there stays, and what a daemon that died has left goes.
+// Files of other programs stay, and files of a dead daemon are removed.
 func TestKeeperAmongOthers(t *testing.T) {
 	dir := t.TempDir()
 	old := Specs(nics(t, "default", "old/a"))

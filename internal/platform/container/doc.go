@@ -1,20 +1,20 @@
-// Package container is how containers get a NIC: two mounts, and nothing else.
+// Package container gives containers a NIC: two mounts, and nothing else.
 //
 //	on the host                              in the container, read-only
 //	NIC's directory                     ──▶  /run/vrdma/          socket, shared object, device tree
 //	NIC's directory/…/ld.so.preload     ──▶  /etc/ld.so.preload   one line, which names the shared object
 //
-// The line has the dynamic linker load the shared object into every program, setuid ones
-// included, and the shared object finds the socket beside itself: no variable is needed. The
-// directory stays over a restart of the daemon, so that a container finds the next one there.
+// The line makes the dynamic linker load the shared object into every program, also setuid ones.
+// The shared object finds the socket beside itself, without a variable. The directory outlives
+// the daemon, so that a container finds the next daemon there.
 //
-// The mounts are spelled in three ways: as arguments and lines of configuration for engines (Args),
-// which `vrdma nic args` prints; as files of the Container Device Interface (Spec), which the
-// daemon keeps in a directory that engines read (Keeper) and `vrdma cdi` prints; and in the
-// configuration of a container that an OCI runtime is about to make (Bundle), which `vrdma oci-runtime` changes.
+// The mounts have three forms: arguments and configuration lines for engines (Args), which
+// `vrdma nic args` prints; files of the Container Device Interface (Spec), which the daemon keeps in
+// a directory that engines read (Keeper) and `vrdma cdi` prints; and the configuration of a container
+// that an OCI runtime is about to create (Bundle), which `vrdma oci-runtime` changes.
 //
-// The last two have hooks beside the mounts (Hooks): programs that the runtime runs meanwhile. One of them
-// makes one file of the NIC's ld.so.preload and the image's (Merge).
+// The last two also have hooks (Hooks): programs that the runtime runs while it creates the container. One of
+// them merges the NIC's ld.so.preload with the image's (Merge).
 //
-// Nothing in here talks to a daemon or to an engine.
+// The package contacts neither a daemon nor an engine.
 package container

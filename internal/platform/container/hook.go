@@ -13,7 +13,7 @@ import (
 // defaultNIC is the name of the NIC that exists when nothing is declared, and of its tenant in paths.
 const defaultNIC = "default"
 
-// Of is a NIC of the daemon at place by its name there, for containers. hook is the path of vrdma as engines see it.
+// Of returns a NIC of the daemon at place, by its name, for containers. hook is the path of vrdma in the engines' mount namespace.
 func Of(place launch.Place, name, hook string) (n NIC, err error) {
 	of, nic, declared := strings.Cut(name, "/")
 	if declared {
@@ -27,14 +27,14 @@ func Of(place launch.Place, name, hook string) (n NIC, err error) {
 	return n, err
 }
 
-// HookProgram is the path of vrdma for hooks: the value of a flag, or this program if it is empty. For "none" it is empty.
+// HookProgram returns the path of vrdma for hooks: the value of a flag, this program if it is empty, and "" for "none".
 func HookProgram(flag string) (string, error) {
 	switch flag {
 	case "none":
 		return "", nil
 	case "":
 		path, err := os.Executable()
-		return strings.TrimSuffix(path, " (deleted)"), err // if the file was replaced, the new one
+		return strings.TrimSuffix(path, " (deleted)"), err // the new file, if this one was replaced
 	}
 	return flag, nil
 }

@@ -5,28 +5,28 @@ import (
 	"slices"
 )
 
-// A Hook is a program that the OCI runtime runs while it makes a container. It has the container's state on its stdin.
+// A Hook is a program that the OCI runtime runs while it creates or deletes a container. Its stdin has the container's state.
 type Hook struct {
-	When string   `json:"hookName"` // as OCI names it: createRuntime, createContainer, …
+	When string   `json:"hookName"` // OCI's name: createRuntime, createContainer, …
 	Path string   `json:"path"`
 	Args []string `json:"args,omitempty"`
-	// Timeout, in seconds, so that a hook which hangs does not hold up the container for good.
+	// Timeout, in seconds, bounds a hook that hangs.
 	Timeout int `json:"timeout,omitempty"`
 }
 
-// The hooks' moments.
+// The times at which hooks run.
 const (
 	CreateRuntime   = "createRuntime"   // in the engine's namespaces
-	PostStop        = "poststop"        // there, when the container is deleted
-	CreateContainer = "createContainer" // in the container's, when its mounts are made and its root is not entered yet
+	PostStop        = "poststop"        // in the engine's namespaces, when the container is deleted
+	CreateContainer = "createContainer" // in the container's namespaces, after its mounts and before pivot_root
 )
 
-// hookTimeout is that of ours, in seconds: each takes some milliseconds.
+// hookTimeout is the timeout of vrdma's hooks, in seconds: each takes some milliseconds.
 const hookTimeout = 10
 
-// Hooks are those of a container with a NIC. vrdma is the path of our program, as the engine sees it; "": none.
-// One looks at the container's root and says what keeps programs there from the NIC, and binds a declared NIC to the container: if
-// another one has it, this one does not start. One undoes that. One makes /etc/ld.so.preload one file with that of the image.
+// Hooks returns the hooks of a container with a NIC. vrdma is the path of vrdma in the engine's mount namespace; "": no hooks.
+// The first hook checks the container's root and binds a declared NIC; the container does not start if another one has the NIC. The
+// second releases the NIC. The third merges /etc/ld.so.preload with the image's.
 func Hooks(vrdma, socket, device string) []Hook {
 	if vrdma == "" {
 		return nil
@@ -38,8 +38,8 @@ func Hooks(vrdma, socket, device string) []Hook {
 	}
 }
 
-// NetworkHooks are those of a container that gets a NIC in a network: one makes the NIC, binds it to the container and looks as above,
-// one mounts the NIC's directory, one takes the NIC away.
+// NetworkHooks returns the hooks of a container that gets a NIC in a network. They create and bind the NIC and check the root, mount
+// the NIC's directory, and delete the NIC.
 func NetworkHooks(vrdma, socket, network string) []Hook {
 	if vrdma == "" {
 		return nil
@@ -52,7 +52,7 @@ func NetworkHooks(vrdma, socket, network string) []Hook {
 	}
 }
 
-// addHooks adds those that are not there.
+// addHooks adds the hooks that are missing.
 func (b *Bundle) addHooks(hooks []Hook) error {
 	if len(hooks) == 0 {
 		return nil
@@ -76,7 +76,7 @@ func (b *Bundle) addHooks(hooks []Hook) error {
 	return b.set("hooks", all)
 }
 
-// An ociHook is a hook in config.json, where the moment is the name of a list.
+// An ociHook is a hook in config.json, in the list named after its time.
 type ociHook struct {
 	Path    string   `json:"path"`
 	Args    []string `json:"args,omitempty"`

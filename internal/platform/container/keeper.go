@@ -19,28 +19,27 @@ import (
 //	DIR/vrdma.json           NICs that were not declared
 //	DIR/.vrdma.lock          held by the daemon whose files they are (flock, exclusive)
 //
-// A directory has the files of one daemon: with those of two there would be two devices of one name, and engines
-// take neither. Engines pass over files that do not end like these, and read those that do
-// at any moment, so each is written aside and renamed.
+// One daemon owns a directory: with two there could be two devices of one name, and engines accept neither. Engines
+// ignore files with other suffixes and may read a file at any time, so each is written under another name and renamed.
 //
-// Of the files there only those are touched that a keeper has written, which their content tells (written): somebody
-// may have one of such a name, too.
+// A keeper touches only files that a keeper wrote, which it recognises by their content (written): other programs may
+// have files of such a name.
 //
-// The files name NICs, and who may know of a NIC is said elsewhere: others may read only the file
-// of NICs that were not declared, and only if the daemon lets them in.
+// The files name NICs, and not all users may know them: other users may read only the file of the default NIC, and
+// only if they may use the daemon.
 type Keeper struct {
 	dir    string
 	mode   fs.FileMode
 	lock   *os.File
-	owns   bool              // it made the directory
-	before map[string][]byte // what the files say
+	owns   bool              // it created the directory
+	before map[string][]byte // content of the files
 }
 
 // ErrKept means that another daemon keeps its files there.
 var ErrKept = errors.New("another daemon keeps its files there")
 
-// Keep takes a directory, which is made if it is not there, and removes what a daemon that died
-// has left. mode is that of the daemon's socket.
+// Keep takes a directory, creates it if needed, and removes the files of a dead daemon. mode is that of the
+// daemon's socket.
 func Keep(dir string, mode fs.FileMode) (*Keeper, error) {
 	k := &Keeper{dir: dir, mode: mode, before: make(map[string][]byte)}
 	err := os.Mkdir(dir, 0o755)
@@ -61,8 +60,8 @@ func Keep(dir string, mode fs.FileMode) (*Keeper, error) {
 	return k, nil
 }
 
-// lockIn locks a directory. The holder removes the file before it lets go, so a lock counts only if the
-// path still leads to the file that was locked.
+// lockIn locks a directory. The holder removes the lock file before it unlocks, so a lock counts only if the
+// path still names the locked file.
 func lockIn(dir string) (*os.File, error) {
 	path := filepath.Join(dir, ".vrdma.lock")
 	for {
@@ -86,7 +85,7 @@ func lockIn(dir string) (*os.File, error) {
 	}
 }
 
-// name is that of a tenant's file.
+// name returns the name of a tenant's file.
 func name(tenant string) string {
 	if tenant == "" {
 		return "vrdma.json"
@@ -94,17 +93,17 @@ func name(tenant string) string {
 	return "vrdma-" + tenant + ".json"
 }
 
-// named reports whether a file has a name of ours.
+// named reports whether a file has a keeper's name.
 func named(file string) bool {
 	return file == name("") || strings.HasPrefix(file, "vrdma-") && strings.HasSuffix(file, ".json")
 }
 
-// mostSpec bounds a CDI file that is looked at: 64 thousand NICs.
+// mostSpec bounds a CDI file that is read: 64 thousand NICs.
 const mostSpec = 64 << 20
 
-// written reports whether a keeper has written the file of a path. Version 0.5.0 of CDI has no room for a mark, and engines
-// refuse what they do not know, so it is known by what it says: our kind, and of each device the two mounts that make a
-// NIC. A file that says nothing, which a crash may leave, is ours by its name.
+// written reports whether a keeper wrote a file. CDI 0.5.0 has no field for an owner, and engines refuse unknown fields, so
+// the content decides: the kind, and for each device the two mounts of a NIC. An empty file, which a crash may leave, counts by
+// its name.
 func written(path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Size() > mostSpec {
@@ -117,7 +116,7 @@ func written(path string) bool {
 	return len(text) == 0 || generated(text)
 }
 
-// generated reports whether a text is one that Specs makes.
+// generated reports whether Specs could have made a text.
 func generated(text []byte) bool {
 	var s Spec
 	if json.Unmarshal(text, &s) != nil || s.Kind != Kind && s.Kind != NetworkKind || len(s.Devices) == 0 {
@@ -132,13 +131,13 @@ func generated(text []byte) bool {
 	return true
 }
 
-// preloadBelow is where Preload lies below a NIC's directory.
+// preloadBelow is the path of Preload below a NIC's directory.
 const preloadBelow = "vrdma.sock.d/ld.so.preload"
 
-// partName is that of a file that is being written. Engines pass over it.
+// partName returns the name of a file that is being written. Engines ignore it.
 const partName = ".vrdma.part"
 
-// sweep removes all files of ours.
+// sweep removes all files that a keeper wrote.
 func (k *Keeper) sweep() error {
 	entries, err := os.ReadDir(k.dir)
 	if err != nil {
@@ -153,8 +152,7 @@ func (k *Keeper) sweep() error {
 	return err
 }
 
-// Put makes the files those of these NICs. Files that stay the same are not touched; what could not be done is
-// tried again with the next.
+// Put writes the files for these NICs. It does not touch unchanged files; the next call retries what failed.
 func (k *Keeper) Put(nics []NIC) error {
 	var errs []error
 	specs := Specs(nics)
@@ -211,11 +209,11 @@ func (k *Keeper) write(tenant string, text []byte) error {
 	return err
 }
 
-// Close removes the files, and the directory if it was made for them and nobody else has something there.
+// Close removes the files, and the directory if the keeper created it and it is empty.
 func (k *Keeper) Close() error {
 	err := errors.Join(k.sweep(), os.Remove(k.lock.Name()), k.lock.Close())
 	if k.owns {
-		os.Remove(k.dir) // fails while others have something there
+		os.Remove(k.dir) // fails if it is not empty
 	}
 	return err
 }

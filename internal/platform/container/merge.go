@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An image may have an /etc/ld.so.preload of its own, over which the NIC's is mounted. A hook that runs in
-// the container's namespaces makes one file of both, in a file system in memory that the container's mount namespace alone has:
-// nothing is written to the image, and nothing is left of it on the host.
+// An image may have its own /etc/ld.so.preload, over which the NIC's is mounted. A hook in the container's namespaces merges
+// both into a file in a tmpfs that only the container's mount namespace has. Nothing is written to the image, and nothing is
+// left on the host.
 
-// mostPreload bounds what an image's file may say.
+// mostPreload bounds the size of an image's file.
 const mostPreload = 64 << 10
 
-// Merge does so for the container whose root file system is at root, in the mount namespace that we are in: the
-// runtime has made the mounts, and has not made the root "/" yet. It reports whether there was something to merge.
+// Merge merges the files of the container whose root file system is at root, in the current mount namespace, after the
+// runtime's mounts and before pivot_root. It reports whether there was something to merge.
 func Merge(root string) (merged bool, err error) {
 	own, err := ownPreload(root)
 	if err != nil || len(own) == 0 {
@@ -31,8 +31,8 @@ func Merge(root string) (merged bool, err error) {
 	return true, cover(dir, mergedText(own))
 }
 
-// mergedText is what the file is to say. Ours is the last, nearest to the C library: what the image has loaded may
-// change what programs ask, and calls us as it would call the kernel.
+// mergedText returns the merged file. libvrdma.so is last, nearest to libc: the image's libraries may change calls of
+// programs, and then call libvrdma.so as they would call the kernel.
 func mergedText(own []byte) []byte {
 	if bytes.Contains(own, []byte("libvrdma.so")) {
 		return own
@@ -41,7 +41,7 @@ func mergedText(own []byte) []byte {
 	return append(out, PreloadText...)
 }
 
-// ownPreload is what the image's file says; nil: nothing. The root is looked at without the mounts in it.
+// ownPreload returns the content of the image's file; nil: none. It ignores mounts inside the root.
 func ownPreload(root string) ([]byte, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -64,7 +64,7 @@ func ownPreload(root string) ([]byte, error) {
 	return bytes.TrimSpace(text), err
 }
 
-// openBelow opens what a path leads to in a root file system, whose links cannot lead out of it.
+// openBelow opens a path in a root file system. Symbolic links cannot leave the root.
 func openBelow(root int, path string, flags uint64) (*os.File, error) {
 	fd, err := unix.Openat2(root, path, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {
@@ -73,8 +73,8 @@ func openBelow(root int, path string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// cover mounts a file with a text over the one that the NIC's mount is. The file system that it lies in needs a place for a
-// moment: over the NIC's directory.
+// cover mounts a file with a text over the NIC's mount. The file's tmpfs is mounted for a moment, over the NIC's
+// directory.
 func cover(root *os.File, text []byte) error {
 	place, err := openBelow(int(root.Fd()), Dir, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -115,7 +115,7 @@ func cover(root *os.File, text []byte) error {
 	return nil
 }
 
-// newMemory is a file system in memory that is mounted nowhere.
+// newMemory returns a tmpfs that is not mounted.
 func newMemory() (fd int, err error) {
 	made, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -136,7 +136,7 @@ func newMemory() (fd int, err error) {
 	return fd, nil
 }
 
-// writeIn makes a file that everybody can read.
+// writeIn creates a file that all users can read.
 func writeIn(dir int, name string, text []byte) error {
 	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -152,7 +152,7 @@ func writeIn(dir int, name string, text []byte) error {
 	return err
 }
 
-// MountNIC mounts a NIC's directory over the one that the container's CDI file has mounted, in the mount namespace that we are in.
+// MountNIC mounts a NIC's directory over the directory from the container's CDI file, in the current mount namespace.
 func MountNIC(root, dir string) error {
 	at, err := os.Open(root)
 	if err != nil {

@@ -6,22 +6,22 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// Where a container has its NIC. The shared object finds everything by its own path.
+// Paths of the NIC in a container. The shared object finds everything relative to its own path.
 const (
 	Dir     = "/run/vrdma"
 	Preload = "/etc/ld.so.preload"
 )
 
-// PreloadText is what Preload says.
+// PreloadText is the content of Preload.
 const PreloadText = Dir + "/vrdma.sock.d/libvrdma.so\n"
 
 // A Mount is a bind mount.
 type Mount struct {
 	Host, Container string
-	File            bool // and not a directory
+	File            bool // not a directory
 }
 
-// Mounts are those that give a container the NIC at a place.
+// Mounts returns the mounts that give a container the NIC at a place.
 func Mounts(p launch.Place) []Mount {
 	return []Mount{
 		{Host: filepath.Dir(p.Socket), Container: Dir},
@@ -29,9 +29,9 @@ func Mounts(p launch.Place) []Mount {
 	}
 }
 
-// options are those of a mount, as OCI and mount(8) spell them. It is read-only: the shared object is
-// one file for all NICs. Programs cannot load that if the file system on the host is mounted noexec: exec would not
-// help, since crun leaves that flag as it is.
+// options are the mount options, as OCI and mount(8) spell them. The mount is read-only, because all NICs share one
+// file with the shared object. Programs cannot load it if the host's file system is mounted noexec: the option exec would not
+// help, since crun keeps the flag.
 func (m Mount) options() []string {
 	bind := "rbind"
 	if m.File {

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// What engines say to an OCI runtime: options, a command, its options, the container's name. runc and crun have the same
-// ones, as far as engines use them.
+// An engine calls an OCI runtime with options, a command, its options and the container's name. runc and crun have the
+// same options, as far as engines use them.
 
 // valued are the options of runc and crun before the command that have a value.
 var valued = []string{"--root", "--log", "--log-format", "--log-level", "--criu", "--rootless", "--cgroup-manager"}
 
-// making are the commands that make a container.
+// making are the commands that create a container.
 var making = []string{"create", "run", "restore"}
 
-// BundleOf is the bundle of which a runtime's command line makes a container.
+// BundleOf returns the bundle of a runtime's command line that creates a container.
 func BundleOf(args []string) (dir string, makes bool) {
 	for i := 0; i < len(args); i++ {
 		switch {
@@ -35,7 +35,7 @@ func BundleOf(args []string) (dir string, makes bool) {
 	return "", false
 }
 
-// OptionOf is the value of an option; "" if it is not there.
+// OptionOf returns the value of an option; "" if it is missing.
 func OptionOf(args []string, name string) string {
 	for i, a := range args {
 		if value, ok := strings.CutPrefix(a, name+"="); ok {

@@ -10,7 +10,7 @@ import (
 	"regexp"
 )
 
-// A State is what an OCI runtime tells a hook, on stdin.
+// A State is the container's state, which an OCI runtime writes to a hook's stdin.
 type State struct {
 	ID          string            `json:"id"`
 	Pid         int               `json:"pid"`
@@ -18,10 +18,10 @@ type State struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// mostState bounds it.
+// mostState bounds a state.
 const mostState = 1 << 20
 
-// ReadState reads it.
+// ReadState parses a state.
 func ReadState(r io.Reader) (*State, error) {
 	s := new(State)
 	err := json.NewDecoder(io.LimitReader(r, mostState)).Decode(s)
@@ -34,16 +34,16 @@ func ReadState(r io.Reader) (*State, error) {
 	return s, nil
 }
 
-// identifier is how engines name containers, of which people use the first twelve digits.
+// identifier matches an engine's container ID. People use its first twelve digits.
 var identifier = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// podNames are the annotations with a pod's namespace and name, as containerd and CRI-O have them.
+// podNames are containerd's and CRI-O's annotations with a pod's namespace and name.
 var podNames = [][2]string{
 	{"io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name"},
 	{"io.kubernetes.pod.namespace", "io.kubernetes.pod.name"},
 }
 
-// NIC is the name of a NIC that is made for the container.
+// NIC returns the name of a NIC that is created for the container.
 func (s *State) NIC() string {
 	if identifier.MatchString(s.ID) {
 		return "c-" + s.ID[:12]
@@ -52,7 +52,7 @@ func (s *State) NIC() string {
 	return "c-" + hex.EncodeToString(sum[:6])
 }
 
-// Name is what people call the container: its pod, else what the engine's lists show.
+// Name returns the container's name for people: its pod, else the short ID that engines show.
 func (s *State) Name() string {
 	for _, p := range podNames {
 		if space, name := s.Annotations[p[0]], s.Annotations[p[1]]; space != "" && name != "" {

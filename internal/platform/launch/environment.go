@@ -2,12 +2,12 @@ package launch
 
 import "strings"
 
-// Environment is env changed so that a program started with it sees the device of
-// the daemon at p. What was preloaded before stays, behind us, and running vrdma
-// inside vrdma does not preload twice. label, if not empty, is what trace asked for.
+// Environment returns env with the variables that make a program see the device of the daemon at p. Other
+// preloaded libraries stay, after libvrdma.so; vrdma inside vrdma does not preload twice. label, if not empty,
+// is the label of vrdma trace.
 //
-// librspreload.so has to stand before us: it turns sockets into RDMA calls that
-// we then answer. So does libvrdma-sockets.so, which completes it.
+// librspreload.so must come before libvrdma.so: it turns sockets into RDMA calls, which libvrdma.so
+// answers. So must libvrdma-sockets.so, which completes it.
 func (p Place) Environment(env []string, label string) []string {
 	set := map[string]string{
 		"VRDMA_SOCKET": p.Socket,
@@ -34,8 +34,7 @@ func (p Place) Environment(env []string, label string) []string {
 	return out
 }
 
-// joinPreload puts library into an LD_PRELOAD list: first, except that what is for
-// rsockets goes before it.
+// joinPreload adds library to an LD_PRELOAD list: first, but after the libraries for rsockets.
 func joinPreload(list, library string) string {
 	var before, after []string
 	for _, entry := range strings.FieldsFunc(list, func(r rune) bool { return r == ':' || r == ' ' || r == '\t' }) {

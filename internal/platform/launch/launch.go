@@ -14,29 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrAbsent is what a Probe answers when nobody listens on the socket.
+// ErrAbsent is a Probe's error when nobody listens on the socket.
 var ErrAbsent = errors.New("no daemon answers")
 
-// A Daemon is what a probe found.
+// A Daemon describes the daemon that a probe found.
 type Daemon struct {
 	Pid       int
 	Version   string
 	Protocol  uint32
-	Ephemeral bool // started by a launcher, may be replaced
+	Ephemeral bool // a launcher started it, and may replace it
 	Sessions  int  // opened devices, or Unknown
 	NoDevice  bool // it has no default NIC
 }
 
-// Unknown is the number of sessions of a daemon that we cannot talk to.
+// Unknown is the number of sessions of a daemon with another protocol version.
 const Unknown = -1
 
-// A Launcher makes sure that a daemon serves a place. Its functions are what it
-// does not do itself.
+// A Launcher ensures that a daemon serves a place. Its functions need the protocol and the binary, which
+// this package does not know.
 type Launcher struct {
 	Place    Place
 	Version  string
 	Protocol uint32
-	// Probe asks the daemon who it is; ErrAbsent when there is none.
+	// Probe asks the daemon for its identity; ErrAbsent if there is none.
 	Probe func(context.Context, Place) (Daemon, error)
 	// Spawn starts a daemon and returns when it answers.
 	Spawn func(context.Context, Place) error
@@ -44,9 +44,9 @@ type Launcher struct {
 	Stop func(context.Context, Place) error
 }
 
-// Ensure returns when a daemon that we can talk to serves the place. The lease
-// keeps an ephemeral one alive until it is closed; it is nil where the place does
-// not let us have one, and there nobody runs ephemeral daemons.
+// Ensure returns when a daemon of a compatible version serves the place. The lease keeps an ephemeral daemon
+// running until it is closed. It is nil if this user may not write to the place, where no ephemeral
+// daemon runs.
 func (l *Launcher) Ensure(ctx context.Context) (lease *os.File, d Daemon, err error) {
 	lease, err = waitLock(ctx, l.Place.lease(), unix.LOCK_SH)
 	if err != nil {
@@ -72,7 +72,7 @@ func (l *Launcher) ensure(ctx context.Context, lease *os.File) (Daemon, error) {
 		return d, err
 	}
 
-	// Only one launcher starts or replaces; the others find its daemon.
+	// One launcher starts or replaces the daemon; the others find it.
 	lock, err := waitLock(ctx, l.Place.lock(), unix.LOCK_EX)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 		return d, fmt.Errorf("cannot start a daemon: %w", l.Place.notOurs())
@@ -101,7 +101,7 @@ func (l *Launcher) ensure(ctx context.Context, lease *os.File) (Daemon, error) {
 	return l.Probe(ctx, l.Place)
 }
 
-// notOurs says whose daemon is missing where we may not start one.
+// notOurs returns an error for a place in which this user may not start a daemon.
 func (p Place) notOurs() error {
 	dir := filepath.Dir(p.Socket)
 	whose := "its owner"
@@ -114,7 +114,7 @@ func (p Place) notOurs() error {
 		p.Socket, userName(os.Geteuid()), dir, whose, p.Socket)
 }
 
-// userName is a user as people know them.
+// userName formats a user for people.
 func userName(uid int) string {
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		return fmt.Sprintf("%s (uid %d)", u.Username, uid)
@@ -122,12 +122,12 @@ func userName(uid int) string {
 	return fmt.Sprintf("user %d", uid)
 }
 
-// suits reports whether d is as good as one that we would start.
+// suits reports whether d can be used instead of a new daemon.
 func (l *Launcher) suits(d Daemon) bool {
 	return d.Protocol == l.Protocol && (d.Version == l.Version || !d.Ephemeral)
 }
 
-// accept takes a daemon that is not ours to replace, if we speak its language.
+// accept returns a daemon that must not be replaced, or an error if its protocol version differs.
 func (l *Launcher) accept(d Daemon) (Daemon, error) {
 	if d.Protocol == l.Protocol {
 		return d, nil
@@ -136,7 +136,7 @@ func (l *Launcher) accept(d Daemon) (Daemon, error) {
 		l.Place.Socket, d.Pid, d.Version, l.Version, l.Protocol)
 }
 
-// idle reports whether nobody uses d. If d does not say, nobody but us may hold a
+// idle reports whether no program uses d. If d does not report sessions, no other process may hold a
 // lease.
 func idle(d Daemon, lease *os.File) bool {
 	if d.Sessions != Unknown {
@@ -148,7 +148,7 @@ func idle(d Daemon, lease *os.File) bool {
 	return unix.Flock(int(lease.Fd()), unix.LOCK_SH) == nil
 }
 
-// replace stops an idle daemon of another version and waits until it is gone.
+// replace stops an idle daemon of another version and waits until it has ended.
 func (l *Launcher) replace(ctx context.Context, d Daemon) error {
 	if err := l.Stop(ctx, l.Place); err != nil {
 		return fmt.Errorf("cannot stop the idle daemon of version %s (pid %d): %w", d.Version, d.Pid, err)

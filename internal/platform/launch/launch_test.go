@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testPlace is a place in a directory short enough for a socket.
+// testPlace returns a place with a path short enough for a socket.
 func testPlace(t *testing.T) Place {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "launch")
@@ -30,8 +30,8 @@ func testPlace(t *testing.T) Place {
 	return p
 }
 
-// world is a launcher's surroundings: a fake daemon that listens on the real
-// socket and claims the real place.
+// world is a launcher's environment: a fake daemon that listens on the real socket and claims the
+// real place.
 type world struct {
 	t      *testing.T
 	spawns atomic.Int32
@@ -80,7 +80,7 @@ func (w *world) launcher(p Place) *Launcher {
 		Probe: w.probe, Stop: w.stop,
 		Spawn: func(_ context.Context, p Place) error {
 			w.spawns.Add(1)
-			time.Sleep(20 * time.Millisecond) // give the other launcher its chance
+			time.Sleep(20 * time.Millisecond) // let the other launcher run
 			return w.start(p, Daemon{Pid: os.Getpid(), Version: "new", Protocol: 2, Ephemeral: true})
 		},
 	}
@@ -240,7 +240,7 @@ func TestRetireWaitsForTheExpected(t *testing.T) {
 	if w.claim.Retire() {
 		t.Fatal("retired although somebody is expected")
 	}
-	// The time is over; or the clock was set back, far more than anybody is expected for.
+	// The deadline has passed, or the clock was set back by more than mostExpected.
 	for _, d := range []time.Duration{-time.Second, 24 * time.Hour} {
 		if err := p.Expect(d); err != nil {
 			t.Fatal(err)
@@ -254,7 +254,7 @@ func TestRetireWaitsForTheExpected(t *testing.T) {
 	}
 }
 
-// A daemon whose directory was removed cannot be found any more: it need not stay.
+// A daemon whose directory was removed cannot be found any more, and ends.
 func TestRetireFromRemovedPlace(t *testing.T) {
 	p := Place{Socket: filepath.Join(t.TempDir(), "gone", "s")}
 	if err := os.Mkdir(filepath.Dir(p.Socket), 0o700); err != nil {
@@ -308,7 +308,7 @@ func TestEphemeral(t *testing.T) {
 	}
 }
 
-// Stopped, a daemon leaves an empty directory, unless programs still hold its lease.
+// A stopped daemon leaves an empty directory, unless programs still hold its lease.
 func TestReleaseLeavesNothing(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		p, w := testPlace(t), &world{t: t}

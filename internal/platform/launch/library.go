@@ -14,7 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/exit"
 )
 
-// DirectoryMode is the mode of directories around a socket of this mode: users who may use the socket may search them.
+// DirectoryMode returns the mode of directories around a socket: users who may use the socket may search them.
 func DirectoryMode(socket fs.FileMode) fs.FileMode {
 	dir := fs.FileMode(0o700)
 	if socket&0o070 != 0 {
@@ -63,7 +63,7 @@ func WarnNoExec(place Place, log *slog.Logger) {
 		"directory", place.Dir(), "advice", "choose another place with --socket, /var/lib/vrdma/vrdma.sock for instance, or mount it with exec")
 }
 
-// FindLibrary looks for a shared object beside the file that VRDMA_LIB names, else beside the program and where packages install it.
+// FindLibrary finds a shared object beside the file in VRDMA_LIB, else beside the program or where packages install it.
 func FindLibrary(name string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -85,7 +85,7 @@ func FindLibrary(name string) (string, error) {
 	return "", exit.Lacks("%s is missing: looked for %s; run make build, or name libvrdma.so with VRDMA_LIB and put it beside", name, candidates)
 }
 
-// Machine is the directory of the sockets that QEMU connects to for a NIC.
+// Machine returns the directory of QEMU's sockets for a NIC.
 func (p Place) Machine(nic string) string {
 	if !strings.Contains(nic, "/") {
 		nic += "/" + nic

@@ -15,22 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrTaken means that a daemon serves the place already.
+// ErrTaken means that another daemon serves the place.
 var ErrTaken = errors.New("another daemon serves this socket")
 
-// errBusy means that somebody else holds the lock at this moment.
+// errBusy means that another process holds the lock.
 var errBusy = errors.New("locked by somebody else")
 
-// lockFile opens path and locks it, at once or not at all. The lock lives as long
-// as the open file, duplicates in other processes included. Whoever holds a lock
-// exclusively may remove the file before letting go (unlock), so a lock counts only
-// if the path still leads to the file that was locked.
+// lockFile opens path and locks it without waiting. The lock lasts as long as the open file, including
+// duplicates in other processes. The holder of an exclusive lock may remove the file before it unlocks
+// (unlock), so a lock counts only if the path still names the locked file.
 func lockFile(path string, how int) (*os.File, error) {
 	for {
 		f, err := openPlain(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-			// Enough for flock: a directory mounted read-only. If nothing is there,
-			// the first error says more.
+			// Read-only is enough for flock, in a directory mounted read-only. If the file does not
+			// exist, the first error says more.
 			if g, e := openPlain(path, os.O_RDONLY, 0); e == nil {
 				f, err = g, nil
 			}
@@ -58,17 +57,16 @@ func sameFile(f *os.File, path string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(there, here)
 }
 
-// unlock lets an exclusive lock go and leaves no file.
+// unlock removes the file of an exclusive lock and unlocks it.
 func unlock(f *os.File) error {
 	err := os.Remove(f.Name())
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // somebody removed the whole place
+		err = nil // the whole place was removed
 	}
 	return errors.Join(err, f.Close())
 }
 
-// waitLock is lockFile that tries until ctx ends. It polls, because a blocked
-// flock cannot be given up.
+// waitLock retries lockFile until ctx ends. It polls, because a blocked flock cannot be cancelled.
 func waitLock(ctx context.Context, path string, how int) (*os.File, error) {
 	for {
 		f, err := lockFile(path, how)
@@ -83,26 +81,24 @@ func waitLock(ctx context.Context, path string, how int) (*os.File, error) {
 	}
 }
 
-// A Claim is a daemon's right to a place, for as long as it lives.
+// A Claim is a daemon's ownership of a place until it ends.
 type Claim struct {
 	place Place
 	file  *os.File
 	lease *os.File // once retired
 }
 
-// ephemeralWord stands behind the process number of a daemon that a launcher
-// started: such a one may be replaced.
+// ephemeralWord follows the process number of a daemon that a launcher started and may replace.
 const ephemeralWord = "ephemeral"
 
-// Ephemeral reports whether the daemon that claimed p last was started by a
-// launcher.
+// Ephemeral reports whether a launcher started the daemon that claimed p last.
 func (p Place) Ephemeral() bool {
 	text, err := readPlain(p.pid())
 	return err == nil && strings.Contains(string(text), ephemeralWord)
 }
 
-// Served reports whether a daemon lives that claimed p. When it no longer does, its
-// socket and directory are gone too.
+// Served reports whether the daemon that claimed p runs. After it has ended, its socket and directory
+// are gone.
 func (p Place) Served() bool {
 	f, err := openPlain(p.pid(), os.O_RDONLY, 0)
 	if err != nil {
@@ -112,7 +108,7 @@ func (p Place) Served() bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// AwaitEnd waits until the daemon that claimed p is gone.
+// AwaitEnd waits until the daemon that claimed p has ended.
 func (p Place) AwaitEnd(ctx context.Context) error {
 	for p.Served() {
 		select {
@@ -124,15 +120,14 @@ func (p Place) AwaitEnd(ctx context.Context) error {
 	return nil
 }
 
-// Claim takes the place for a daemon and removes what a dead one left. The
-// directory has to exist.
+// Claim takes the place for a daemon and removes the files of a dead daemon. The directory must exist.
 func (p Place) Claim(ephemeral bool) (*Claim, error) {
 	name := p.pid()
-	// Those who only look (Served) hold the lock for a moment.
+	// Served holds the lock for a moment.
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	f, err := waitLock(ctx, name, unix.LOCK_EX)
-	if err != nil && ctx.Err() != nil { // on a slow machine the lock may have taken as long, and is ours
+	if err != nil && ctx.Err() != nil { // on a slow machine waitLock may succeed after the timeout
 		pid, _ := readPlain(name)
 		return nil, fmt.Errorf("%w: %s (pid %s): use it, stop it with vrdma stop, or choose another place with --socket",
 			ErrTaken, p.Socket, bytes.TrimSpace(pid))
@@ -148,7 +143,7 @@ func (p Place) Claim(ephemeral bool) (*Claim, error) {
 	return c, nil
 }
 
-// sign writes our process number into the lock file, for people and messages.
+// sign writes the process number into the lock file, for people and messages.
 func (c *Claim) sign(ephemeral bool) error {
 	if err := c.file.Truncate(0); err != nil {
 		return err
@@ -178,8 +173,7 @@ func (c *Claim) sweep() error {
 	return os.RemoveAll(c.place.Dir())
 }
 
-// Release gives the place up and leaves nothing there but a log, and the lease of
-// programs that still live.
+// Release gives the place up. It leaves only the log, and the lease file of programs that still run.
 func (c *Claim) Release() error {
 	err := errors.Join(c.sweep(), unlock(c.file))
 	if c.lease != nil || c.lastUser() {
@@ -188,9 +182,9 @@ func (c *Claim) Release() error {
 	return err
 }
 
-// Retire reports whether nobody relies on the daemon any more. If so the socket is
-// gone: whoever comes next waits until the place is released, and starts another
-// daemon. A place that somebody has removed has no users to come.
+// Retire reports whether no program relies on the daemon any more. If so, it has removed the socket: the next
+// launcher waits until the place is released and starts another daemon. A removed place has no future
+// users.
 func (c *Claim) Retire() bool {
 	if _, err := os.Stat(filepath.Dir(c.place.Socket)); errors.Is(err, fs.ErrNotExist) {
 		return true
@@ -206,17 +200,17 @@ func (c *Claim) Retire() bool {
 	return true
 }
 
-// Expect keeps an ephemeral daemon for a while even if nobody uses it: somebody who cannot hold a lease,
-// a container that is being started, is about to. The time is the lease's.
+// Expect keeps an unused ephemeral daemon running for a while, for a container that is being started and cannot
+// hold a lease. The lease file's modification time has the deadline.
 func (p Place) Expect(d time.Duration) error {
 	until := time.Now().Add(d)
 	return os.Chtimes(p.lease(), until, until)
 }
 
-// mostExpected bounds Expect, for clocks that are set back.
+// mostExpected bounds Expect, in case the clock is set back.
 const mostExpected = time.Hour
 
-// expected reports whether somebody is about to use the daemon.
+// expected reports whether the deadline of Expect is in the future.
 func (p Place) expected() bool {
 	info, err := os.Lstat(p.lease())
 	if err != nil {
@@ -226,7 +220,7 @@ func (p Place) expected() bool {
 	return left > 0 && left < mostExpected
 }
 
-// lastUser takes the lease exclusively, unless a program holds it.
+// lastUser locks the lease exclusively, unless a program holds it.
 func (c *Claim) lastUser() bool {
 	lease, err := lockFile(c.place.lease(), unix.LOCK_EX)
 	if err != nil {

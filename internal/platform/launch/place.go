@@ -19,36 +19,35 @@ const (
 	maxSysfsPath  = 200
 )
 
-// A Place is where one daemon lives: the socket, and by its name everything else.
+// A Place is the socket of one daemon; the paths of all its files derive from it.
 type Place struct {
 	Socket string
 }
 
-// Dir is what programs need from the daemon, apart from the socket.
+// Dir is the directory with the files for programs.
 func (p Place) Dir() string { return p.Socket + ".d" }
 
 // Library is the shared object to preload.
 func (p Place) Library() string { return filepath.Join(p.Dir(), "libvrdma.so") }
 
-// Sockets is the one for `vrdma run --sockets`.
+// Sockets is the shared object of `vrdma run --sockets`.
 func (p Place) Sockets() string { return filepath.Join(p.Dir(), "libvrdma-sockets.so") }
 
-// Preload is the file that a container has as its /etc/ld.so.preload.
+// Preload is the file that is mounted as a container's /etc/ld.so.preload.
 func (p Place) Preload() string { return filepath.Join(p.Dir(), "ld.so.preload") }
 
 // Sysfs is the device tree.
 func (p Place) Sysfs() string { return filepath.Join(p.Dir(), "sys") }
 
-// Log is where a daemon started by Start writes.
+// Log is the log of a daemon that Spawn started.
 func (p Place) Log() string { return p.Socket + ".log" }
 
-// NICs is where the directories of declared NICs are.
+// NICs is the directory of declared NICs.
 func (p Place) NICs() string { return p.Socket + ".nics" }
 
-// NIC is the place of a declared NIC, with everything that a program needs to use it: the
-// directory of its socket is what is mounted into a container. It is PATH.nics/TENANT/NAME/nic, and
-// PATH.nics/TENANT/NAME, its gate, decides who gets there; where
-// that would be too long for a socket, a number made from both names takes their place.
+// NIC returns the place of a declared NIC. The directory of its socket, PATH.nics/TENANT/NAME/nic, has everything
+// that a program needs, and is mounted into containers. The permissions of PATH.nics/TENANT/NAME (Gate) decide who
+// can reach it. If the path would be too long for a socket, a hash of both names replaces them.
 func (p Place) NIC(tenant, name string) (Place, error) {
 	at := func(dir string) Place { return Place{Socket: filepath.Join(p.NICs(), dir, "nic", "vrdma.sock")} }
 	n := at(filepath.Join(tenant, name))
@@ -59,25 +58,24 @@ func (p Place) NIC(tenant, name string) (Place, error) {
 	return At(n.Socket)
 }
 
-// Waiting is a directory like a NIC's, without a socket: containers have it mounted whose NIC is made only when they start. No
-// tenant is called so.
+// Waiting returns a directory like a NIC's, without a socket. CDI mounts it into containers whose NIC is created when they
+// start. No tenant can have this name.
 func (p Place) Waiting() (Place, error) {
 	return At(filepath.Join(p.NICs(), ".waiting", "nic", "vrdma.sock"))
 }
 
-// Guest is where a virtual machine's QEMU connects to, of a NIC's place.
+// Guest returns the socket of a NIC's place for QEMU.
 func (p Place) Guest() string { return filepath.Join(filepath.Dir(p.Socket), "guest.sock") }
 
-// Gate is the directory around that of a NIC's place.
+// Gate returns the directory around a NIC's directory; its access control list decides who can open the NIC.
 func (p Place) Gate() string { return filepath.Dir(filepath.Dir(p.Socket)) }
 
 func (p Place) lock() string  { return p.Socket + ".lock" }
 func (p Place) pid() string   { return p.Socket + ".pid" }
 func (p Place) lease() string { return p.Socket + ".lease" }
 
-// At is the place of the daemon with this socket. The path becomes absolute,
-// since programs change their directory, and has to survive LD_PRELOAD, where
-// blanks and colons separate.
+// At returns the place of the daemon with this socket. The path becomes absolute, because programs change their
+// directory. It must not contain blanks and colons, which separate entries of LD_PRELOAD.
 func At(socket string) (Place, error) {
 	abs, err := filepath.Abs(socket)
 	if err != nil {
@@ -96,13 +94,13 @@ func At(socket string) (Place, error) {
 	return p, nil
 }
 
-// System is the socket of root's daemon, unless root says something else. It is not in /run, which Debian mounts noexec: programs could not
-// load the shared object from there.
+// System is the default socket of root's daemon. It is not in /run, which Debian mounts noexec: programs could not load the
+// shared object from there.
 const System = "/var/lib/vrdma/vrdma.sock"
 
-// Default is this user's place: in XDG_RUNTIME_DIR if that is there and is this user's (after su it is often somebody
-// else's) and programs can be run from there, otherwise in tmp, a directory like /tmp that everybody can write to. It makes the
-// directory. For root it is that of system, if a daemon is or was there: "" is nowhere.
+// Default returns this user's place and creates its directory. It is in XDG_RUNTIME_DIR, if that exists, belongs to this user (after
+// su it often does not) and is not mounted noexec. Otherwise it is in tmp, a directory like /tmp that all users can write to. For
+// root it is system, if a daemon is or was there; "" disables this.
 func Default(getenv func(string) string, uid int, tmp, system string) (Place, error) {
 	if p, ok := runtimePlace(getenv, uid); ok {
 		return p, nil
@@ -119,8 +117,8 @@ func Default(getenv func(string) string, uid int, tmp, system string) (Place, er
 	return At(filepath.Join(dir, "vrdma.sock"))
 }
 
-// ForDaemon is where a daemon that stays has its place if nobody says where: that of Default, but root's is that of
-// system, unless root has an XDG_RUNTIME_DIR.
+// ForDaemon returns the default place of a daemon that stays: as Default, but system for root, unless root has an
+// XDG_RUNTIME_DIR.
 func ForDaemon(getenv func(string) string, uid int, tmp, system string) (Place, error) {
 	if p, ok := runtimePlace(getenv, uid); ok {
 		return p, nil
@@ -131,7 +129,7 @@ func ForDaemon(getenv func(string) string, uid int, tmp, system string) (Place, 
 	return Default(getenv, uid, tmp, system)
 }
 
-// runtimePlace is the place in XDG_RUNTIME_DIR, if that can be one.
+// runtimePlace returns the place in XDG_RUNTIME_DIR, if that directory is usable.
 func runtimePlace(getenv func(string) string, uid int) (Place, bool) {
 	dir := getenv("XDG_RUNTIME_DIR")
 	if !filepath.IsAbs(dir) || ownDirectory(dir, uid) != nil || noExec(dir) {
@@ -141,15 +139,14 @@ func runtimePlace(getenv func(string) string, uid int) (Place, bool) {
 	return p, err == nil && makeOwn(filepath.Dir(p.Socket), uid) == nil
 }
 
-// noExec reports whether nothing can be executed in a directory, nor loaded from there.
+// noExec reports whether a directory's file system is mounted noexec.
 func noExec(dir string) bool {
 	var st syscall.Statfs_t
 	const flag = 8 // ST_NOEXEC
 	return syscall.Statfs(dir, &st) == nil && st.Flags&flag != 0
 }
 
-// makeOwn makes dir for uid alone. Somebody else may have been there first: /tmp
-// is everybody's.
+// makeOwn creates dir for uid alone. It checks the result, because in /tmp another user may have created it first.
 func makeOwn(dir string, uid int) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("cannot make the runtime directory: %w; choose a place with --socket", err)
@@ -157,7 +154,7 @@ func makeOwn(dir string, uid int) error {
 	return ownDirectory(dir, uid)
 }
 
-// ownDirectory says why dir is not a directory that only uid can write to.
+// ownDirectory returns an error if dir is not a directory that only uid can write to.
 func ownDirectory(dir string, uid int) error {
 	info, err := os.Lstat(dir)
 	if err != nil {

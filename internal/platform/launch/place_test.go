@@ -105,7 +105,7 @@ func TestDefault(t *testing.T) {
 	})
 }
 
-// Root's daemon has a place of its own, and root finds it there.
+// Root's daemon has its own place, and root finds it there.
 func TestSystemPlace(t *testing.T) {
 	nothing := func(string) string { return "" }
 	tmp, system := t.TempDir(), filepath.Join(t.TempDir(), "vrdma", "vrdma.sock")

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errLink means that something else stands where a file of ours belongs. In a directory
-// that others can write to, following it would have us write where they want.
+// errLink means that a link, device or other object is in place of a file. In a directory that
+// others can write to, following it would let them choose the file that is written.
 var errLink = errors.New("is not a plain file of one name: remove it, or choose another place with --socket")
 
-// openPlain opens a file of a place: never through a symbolic link, never a device or a
-// pipe (which would make us wait), and never a file that has another name elsewhere.
+// openPlain opens a file of a place: not through a symbolic link, not a device or a pipe, which
+// could block, and not a file with a second name.
 func openPlain(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) {
@@ -29,7 +29,7 @@ func openPlain(path string, flags int, mode fs.FileMode) (*os.File, error) {
 		f.Close()
 		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	// A file without a name is one that its owner has just removed.
+	// A link count of 0 means that the owner has just removed the file.
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {
 		f.Close()
 		return nil, fmt.Errorf("%s %w", path, errLink)
@@ -37,8 +37,8 @@ func openPlain(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// ReadOwn reads a file of a place that says what we trust: it has to be ours, and nobody else may write to it. What is longer than most is
-// cut off.
+// ReadOwn reads a file of a place whose content is trusted: this user must own it, and no other user may write to it. It reads at most
+// most bytes.
 func ReadOwn(path string, most int64) ([]byte, error) {
 	f, err := openPlain(path, os.O_RDONLY, 0)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLinksAreNotFollowed: whoever can write to the directory of a socket could have a
-// daemon of root write to any file, through a link in the place of one of ours.
+// TestLinksAreNotFollowed: a user who can write to the directory of a socket could otherwise make
+// root's daemon write to any file, by a link in place of one of the daemon's files.
 func TestLinksAreNotFollowed(t *testing.T) {
 	const secret = "precious\n"
 	for _, kind := range []string{"symbolic", "hard", "pipe", "directory"} {
@@ -65,8 +65,8 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	}
 }
 
-// TestGoneDaemonOfAnother: where the daemon is another user's and is gone, the error says
-// so, and who starts it; it used to say "permission denied".
+// TestGoneDaemonOfAnother: if another user's daemon has ended, the error says so and names the user
+// who can start it.
 func TestGoneDaemonOfAnother(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("root makes the directory, another user asks")

@@ -12,21 +12,21 @@ import (
 	"syscall"
 )
 
-// A daemon that is started in the background reports on descriptor 3: "ready", or
-// why not. The variable tells it so.
+// A daemon in the background reports on the descriptor in this variable: "ready", or the
+// error.
 const (
 	readyVariable = "VRDMA_READY_FD"
 	readyFD       = 3
 	readyWord     = "ready"
 )
 
-// maxLog is how long a log may have become before a new daemon begins it anew.
+// maxLog is the size above which a new daemon truncates the log.
 const maxLog = 1 << 20
 
-// Spawn starts command as a daemon: its own session, no terminal, output appended
-// to log, and a child of init, not ours; a program that we exec later would
-// otherwise find a child that it never started. So command has to be one that
-// calls Detach first. Spawn returns when the daemon has called Ready.
+// Spawn starts command as a daemon: in its own session, without a terminal, with its output appended
+// to log, and as a child of init. A program that this process executes later would otherwise have a
+// child that it never started. Therefore command must call Detach first. Spawn returns when the daemon
+// has called Ready.
 func Spawn(ctx context.Context, command []string, log string) error {
 	out, err := openPlain(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -61,7 +61,7 @@ func Spawn(ctx context.Context, command []string, log string) error {
 	return awaitReady(ctx, read, log, start)
 }
 
-// awaitReady reads what the daemon reports until it is ready or gone.
+// awaitReady waits for the daemon's report, or its end.
 func awaitReady(ctx context.Context, read *os.File, log string, start int64) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := read.SetReadDeadline(deadline); err != nil {
@@ -80,8 +80,8 @@ func awaitReady(ctx context.Context, read *os.File, log string, start int64) err
 	return fmt.Errorf("the daemon ended before it was ready; its log is %s%s", log, tail(log, start))
 }
 
-// withoutPreload is env without what makes a program see a device: the daemon is
-// static and ignores it, but what it says about itself should not confuse.
+// withoutPreload returns env without the variables that make a program see a device. The daemon is
+// static and ignores them, but its environment in /proc should not mislead.
 func withoutPreload(env []string) []string {
 	var out []string
 	for _, entry := range env {
@@ -95,7 +95,7 @@ func withoutPreload(env []string) []string {
 	return out
 }
 
-// tail is the end of what was written to the log after start, on lines of its own.
+// tail returns the end of the log after start, on its own lines.
 func tail(log string, start int64) string {
 	const most = 2048
 	f, err := openPlain(log, os.O_RDONLY, 0)
@@ -118,8 +118,8 @@ func tail(log string, start int64) string {
 	return ":\n" + strings.TrimRight(string(text), "\n")
 }
 
-// Detach starts this program once more with args, as a session leader, handing
-// over the report descriptor; the caller exits and leaves it to init.
+// Detach starts this program again with args, as a session leader with the report descriptor. The caller
+// then exits, and init adopts the new process.
 func Detach(args []string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -135,8 +135,8 @@ func Detach(args []string) error {
 	return cmd.Start()
 }
 
-// Ready tells whoever spawned this process that it serves now, or why it does
-// not. Without such a parent it does nothing.
+// Ready reports to Spawn that this process serves, or the error. Without such a parent it does
+// nothing.
 func Ready(failure error) {
 	report := reportFile()
 	if report == nil {
@@ -148,7 +148,7 @@ func Ready(failure error) {
 	if failure != nil {
 		word = strings.ReplaceAll(failure.Error(), "\n", " ")
 	}
-	fmt.Fprintln(report, word) // if nobody reads any more, nobody needs to know
+	fmt.Fprintln(report, word) // fails if Spawn has given up, which is fine
 }
 
 func reportFile() *os.File {

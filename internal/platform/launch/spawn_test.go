@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// The test program plays the daemon too: detached, and then as the variable says.
+// The test binary is also the daemon: detached, then as the variable says.
 const playVariable = "LAUNCH_TEST_PLAY"
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,7 @@ func TestSpawn(t *testing.T) {
 	}
 }
 
-// awaitEnd waits until pid, which is not ours to wait for, is gone.
+// awaitEnd waits for the end of pid, which is not a child of this process.
 func awaitEnd(t *testing.T, pid int) {
 	t.Helper()
 	for range 12000 { // a minute

@@ -14,7 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Where a process's number means something is a label, and the same for all hooks of a host.
+// BootLabel is a valid label, and the same for all hooks of a host.
 func TestBootLabel(t *testing.T) {
 	a, err := container.BootLabel()
 	if err != nil {
@@ -28,7 +28,7 @@ func TestBootLabel(t *testing.T) {
 	}
 }
 
-// The label of a machine is the same at all times, and does not say the machine's number. TestNetworkDevice has the same one.
+// The label of a machine is constant and does not contain the machine's number. TestNetworkDevice uses the same one.
 func TestMachineLabel(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "machine-id")
 	if got := machineLabel(file); got != "" {
@@ -50,7 +50,7 @@ func TestMachineLabel(t *testing.T) {
 	}
 }
 
-// Only what was made on this host, and is on no other one, is collected: machines that were cloned have the same number.
+// Only NICs that were made on this host and are on no other host are collected: cloned machines have the same number.
 func TestToCollect(t *testing.T) {
 	boot, err := container.BootLabel()
 	if err != nil {

@@ -1,23 +1,22 @@
-// Package preflight says, before a program is started, why it would not see the
-// device: the binary does not load shared objects, the machine lacks something.
+// Package preflight finds, before a program starts, why it would not see the device: the binary
+// does not load shared objects, or the machine lacks something.
 //
-// A missing thing is a Finding: what is wrong, in one line that names it, and what
-// to do. A fatal finding means that starting the program is pointless; the others
-// are told and the program runs.
+// A Finding has the problem, in one line, and the remedy. With a fatal finding the program is not
+// started; others are printed, and the program runs.
 //
-// Called by cmd/vrdma. It only looks: it changes nothing and starts nothing.
+// Called by cmd/vrdma. It changes nothing and starts nothing, except a shell that prints its limits.
 package preflight
 
-// A Finding is one thing that stands in the way.
+// A Finding is one problem.
 type Finding struct {
-	What  string // names the missing thing
-	Do    string // what the user can do about it
+	What  string // the problem
+	Do    string // the remedy
 	Fatal bool
 }
 
 func (f Finding) String() string { return f.What + ": " + f.Do }
 
-// Fatal returns the first finding that makes starting pointless.
+// Fatal returns the first fatal finding.
 func Fatal(findings []Finding) (Finding, bool) {
 	for _, f := range findings {
 		if f.Fatal {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// launchers start programs in an environment that is not the caller's: LD_PRELOAD and VRDMA_SOCKET do not get there.
-// The value is how vrdma is started behind them.
+// launchers start programs without the caller's environment: LD_PRELOAD and VRDMA_SOCKET are lost. The value is the
+// command line with vrdma behind them.
 var launchers = map[string]string{
 	"sudo":        "sudo vrdma run -- PROGRAM",
 	"su":          "su -c 'vrdma run -- PROGRAM' USER",
@@ -23,13 +23,13 @@ var launchers = map[string]string{
 	"screen":      "vrdma run -- PROGRAM in the window: its server keeps the environment that it was started in",
 }
 
-// behind is what to do with a program that starts others in an environment of its own.
+// behind returns the remedy for a program that starts others without the caller's environment.
 func behind(path string) (do string, found bool) {
 	how, found := launchers[filepath.Base(path)]
 	return "start vrdma behind it: " + how, found
 }
 
-// Environment looks at the words of a command for programs that drop the environment.
+// Environment finds programs in a command line that drop the environment.
 func Environment(args []string) []Finding {
 	if len(args) == 0 {
 		return nil

@@ -19,7 +19,7 @@ func TestEnvironment(t *testing.T) {
 		{"env", "", ""},
 		{"env -i ib_send_bw", "env -i drops", "env -i PATH"},
 		{"/usr/bin/env - A=b ib_send_bw", "env -i drops", "env -i PATH"},
-		{"env -u A --ignore-environment x", "", ""}, // A is a word of -u; the rest is not looked at
+		{"env -u A --ignore-environment x", "", ""}, // A belongs to -u; the rest is not parsed
 	} {
 		found := Environment(strings.Fields(tc.command))
 		if (len(found) > 0) != (tc.what != "") {
@@ -30,7 +30,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// The advice for a setuid program that starts others is vrdma behind it, not a copy without the right.
+// The remedy for a setuid program that starts others is vrdma behind it, not a copy without the privilege.
 func TestSetuidLauncher(t *testing.T) {
 	stranger := identity{os.Getuid() + 1, os.Getgid() + 1}
 	path := write(t, "sudo", image(elf.ELFCLASS64, machines["amd64"], "/lib64/ld-linux-x86-64.so.2"), 0o755|os.ModeSetuid)

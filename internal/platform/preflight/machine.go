@@ -15,15 +15,15 @@ import (
 	"vrdma.dev/vrdma/internal/budget"
 )
 
-// fewestFiles is what a small program with one device needs: its own files, and a
-// handful for each open device and completion channel. fewestHard is what a daemon needs
-// that is started for it, whose limit is the hard one.
+// fewestFiles is the number of descriptors that a small program with one device needs: its own
+// files, and a few for each open device and completion channel. fewestHard is that of a daemon
+// that is started for it, whose limit is the hard limit.
 const (
 	fewestFiles = 64
 	fewestHard  = budget.FewestFiles
 )
 
-// Machine looks for what every program needs here, under root (/ except in tests).
+// Machine checks what every program needs on this machine, below root (/ except in tests).
 func Machine(root string) []Finding {
 	var found []Finding
 	add := func(f *Finding) {
@@ -38,9 +38,9 @@ func Machine(root string) []Finding {
 	return found
 }
 
-// files asks for the limit that the program will have. That is not ours: Go raises
-// its own and gives the old one back on exec without telling anybody what it is,
-// so a shell has to say. Without a shell we trust that it is fine.
+// files checks the limit that the program will have. It differs from this process's limit: Go raises
+// its own and restores the old one at exec, without an interface to read it. A shell therefore
+// prints it. Without a shell the limit counts as sufficient.
 func files() *Finding {
 	out, err := exec.Command("/bin/sh", "-c", "ulimit -S -n; ulimit -H -n").Output()
 	if err != nil {
@@ -64,7 +64,7 @@ func tooFewFiles(soft, hard uint64) *Finding {
 			Fatal: true,
 		}
 	case hard < fewestHard:
-		return &Finding{ // not fatal: a daemon may run already
+		return &Finding{ // not fatal: a daemon may be running
 			What: fmt.Sprintf("too few file descriptors for a daemon (ulimit -H -n is %d)", hard),
 			Do:   fmt.Sprintf("one that is started now will not serve, it needs at least %d; run ulimit -n 1024 in a shell that may, or start the daemon elsewhere", fewestHard),
 		}
@@ -85,12 +85,11 @@ func memfd() *Finding {
 	}
 }
 
-// userModeOnly is UFFD_USER_MODE_ONLY of <linux/userfaultfd.h>: what a user without
-// rights may have.
+// userModeOnly is UFFD_USER_MODE_ONLY of <linux/userfaultfd.h>, which needs no privilege.
 const userModeOnly = 1
 
-// userfault asks for what registration uses to stop a program's other threads
-// from writing to pages that are being moved.
+// userfault checks userfaultfd, which libvrdma.so uses to move pages, and to hold back writers of
+// registered memory during a fork.
 func userfault() *Finding {
 	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|userModeOnly, 0, 0)
 	if errno == 0 {
@@ -99,12 +98,12 @@ func userfault() *Finding {
 	}
 	return &Finding{
 		What: fmt.Sprintf("userfaultfd is not available (%v)", errno),
-		Do:   "memory that other threads write to while it is being registered may lose those writes; allow userfaultfd in the container's seccomp profile",
+		Do:   "during a fork, writes of other threads and of peers to registered memory may get lost; allow userfaultfd in the container's seccomp profile",
 	}
 }
 
-// provider looks for libibverbs' rxe driver, which makes our device usable. A
-// private build of rdma-core may have it elsewhere, hence only a warning.
+// provider checks for libibverbs' rxe provider, without which the device is unusable. A private build of
+// rdma-core may have it elsewhere, so its absence is only a warning.
 func provider(root string) *Finding {
 	for _, pattern := range []string{
 		"usr/lib/*/libibverbs/librxe-rdmav*.so", "usr/lib/libibverbs/librxe-rdmav*.so",
@@ -122,7 +121,7 @@ func provider(root string) *Finding {
 	}
 }
 
-// driver looks for the file that makes libibverbs load the provider.
+// driver checks for the file that makes libibverbs load the provider.
 func driver(root string) *Finding {
 	for _, dir := range []string{"etc", "usr/local/etc", "usr/etc"} {
 		if _, err := os.Stat(filepath.Join(root, dir, "libibverbs.d/rxe.driver")); !errors.Is(err, os.ErrNotExist) {

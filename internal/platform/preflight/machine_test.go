@@ -13,7 +13,7 @@ func TestTooFewFiles(t *testing.T) {
 			t.Errorf("limit %d: finding %v, want %v", limit, got, bad)
 		}
 	}
-	// A daemon that is started now gets the hard limit, and needs more than a program.
+	// A new daemon gets the hard limit and needs more descriptors than a program.
 	for limit, bad := range map[uint64]bool{64: true, fewestHard - 1: true, fewestHard: false} {
 		f := tooFewFiles(64, limit)
 		if got := f != nil; got != bad {

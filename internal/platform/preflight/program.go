@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Find is the file that name stands for, as a shell finds it. The status is a
-// shell's too: 127 when there is none, 126 when it cannot be executed.
+// Find returns the path of a program, as a shell finds it. The status is a shell's too: 127 if there
+// is none, 126 if it cannot be executed.
 func Find(name string) (path string, status int, err error) {
 	path, err = exec.LookPath(name)
 	switch {
@@ -36,12 +36,11 @@ func Find(name string) (path string, status int, err error) {
 	return "", 127, fmt.Errorf("program %q not found: check the spelling, or install it", name)
 }
 
-// An identity is whom the kernel compares a file's owner with to decide whether
-// the loader may trust the environment.
+// An identity is the user and group that the kernel compares with a file's owner, to decide whether the
+// loader may trust the environment.
 type identity struct{ uid, gid int }
 
-// Program looks at the file that is going to be executed, and for a script at its
-// interpreter.
+// Program checks the file that is going to be executed, and for a script its interpreter.
 func Program(path string) []Finding {
 	return program(path, identity{os.Geteuid(), os.Getegid()}, 4)
 }
@@ -49,7 +48,7 @@ func Program(path string) []Finding {
 func program(path string, who identity, depth int) []Finding {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil // may be executed although it cannot be read
+		return nil // a file can be executable without being readable
 	}
 	defer file.Close()
 	head := make([]byte, 256)
@@ -74,17 +73,16 @@ func program(path string, who identity, depth int) []Finding {
 		}
 		return nil
 	}
-	if depth > 0 && path != Shell { // a script without #!, as execvp and shells see it
+	if depth > 0 && path != Shell { // a script without #!, which execvp and shells run with the shell
 		return program(Shell, who, depth-1)
 	}
 	return nil
 }
 
-// Shell executes what the kernel does not know how to execute, as with execvp.
+// Shell runs files that the kernel cannot execute, as execvp does.
 const Shell = "/bin/sh"
 
-// interpreter is the file that a script's first line names; behind env, the
-// program that env will find.
+// interpreter returns the program in a script's first line; after env, the program that env finds.
 func interpreter(head []byte) string {
 	line, err := bufio.NewReader(bytes.NewReader(head[2:])).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -109,8 +107,7 @@ func interpreter(head []byte) string {
 	return words[0]
 }
 
-// privileged finds what makes the loader ignore LD_PRELOAD: rights that the file
-// gives to whoever executes it.
+// privileged finds privileges of the file that make the loader ignore LD_PRELOAD.
 func privileged(path string, file *os.File, who identity) *Finding {
 	info, err := file.Stat()
 	if err != nil {
@@ -130,7 +127,7 @@ func privileged(path string, file *os.File, who identity) *Finding {
 	case info.Mode()&fs.ModeSetgid != 0 && int(stat.Gid) != who.gid:
 		return &Finding{What: path + " is setgid", Do: do, Fatal: true}
 	}
-	// For root the kernel sees no gain in capabilities.
+	// For root the kernel ignores file capabilities here.
 	if n, err := unix.Fgetxattr(int(file.Fd()), "security.capability", nil); err == nil && n > 0 && who.uid != 0 {
 		return &Finding{What: path + " has file capabilities", Do: do, Fatal: true}
 	}
@@ -142,11 +139,11 @@ var machines = map[string]elf.Machine{
 	"ppc64le": elf.EM_PPC64, "s390x": elf.EM_S390, "loong64": elf.EM_LOONGARCH,
 }
 
-// linked finds why the loader cannot put our shared object into an ELF file.
+// linked finds why the loader cannot load libvrdma.so into an ELF file.
 func linked(path string, file *os.File) *Finding {
 	image, err := elf.NewFile(file)
 	if err != nil {
-		return nil // the kernel will say it better
+		return nil // the kernel's error is better
 	}
 	if image.Class != elf.ELFCLASS64 || image.Machine != machines[runtime.GOARCH] {
 		return &Finding{
@@ -181,7 +178,7 @@ func linked(path string, file *os.File) *Finding {
 	return nil
 }
 
-// ownVerbs reports whether a Go binary has our module in it: package verbs needs no library, only the
+// ownVerbs reports whether a Go binary contains this module: package verbs needs no library, only the
 // environment.
 func ownVerbs(file *os.File) bool {
 	info, err := buildinfo.Read(file)
@@ -193,7 +190,7 @@ func ownVerbs(file *os.File) bool {
 	return info.Main.Path == module || slices.ContainsFunc(info.Deps, func(d *debug.Module) bool { return d.Path == module })
 }
 
-// loaderOf is the dynamic loader that an image asks for, or "".
+// loaderOf returns the dynamic loader of an image, or "".
 func loaderOf(image *elf.File) string {
 	for _, segment := range image.Progs {
 		if segment.Type != elf.PT_INTERP {

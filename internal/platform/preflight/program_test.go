@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// image is the smallest ELF file with what we look at: a class, a machine, and a
-// loader or none.
+// image returns the smallest ELF file with a class, a machine, and optionally a loader.
 func image(class elf.Class, machine elf.Machine, loader string) []byte {
 	var out bytes.Buffer
 	ident := [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(class), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)}
@@ -110,7 +109,7 @@ func TestScriptThatInterpretsItself(t *testing.T) {
 	}
 }
 
-// The real thing: what compilers make here.
+// Programs of this machine's compilers.
 func TestCompiledPrograms(t *testing.T) {
 	cc, err := exec.LookPath("gcc")
 	if err != nil {

@@ -12,11 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A container's root file system is another one's: its links are followed inside of it, and what is not a
-// plain file is not opened for long.
+// A container's root file system is not trusted: links are resolved inside it, and only plain files are read.
 
-// Root looks at the root file system of a container, which gets a NIC by mounts, and at programs in it:
-// paths, or names as the container's PATH would have them. Without any it looks at the shell.
+// Root checks the root file system of a container that gets a NIC by mounts, and programs in it: paths, or
+// names in the container's PATH. Without programs it checks the shell.
 func Root(root string, programs ...string) ([]Finding, error) {
 	dir, err := os.Open(root)
 	if err != nil {
@@ -41,8 +40,8 @@ func Root(root string, programs ...string) ([]Finding, error) {
 	return clean(found), nil
 }
 
-// Start looks at the root file system of a container that is about to start, and at the program that it starts with. A program that is not
-// there is for the engine to complain of. An image without a shell is not asked for one.
+// Start checks the root file system of a container that is about to start, and its first program. It does not report a missing
+// program, which the engine reports, nor a missing shell.
 func Start(root, program string) ([]Finding, error) {
 	dir, err := os.Open(root)
 	if err != nil {
@@ -60,12 +59,12 @@ func Start(root, program string) ([]Finding, error) {
 		}
 	}
 	if f := provider(root); f != nil && len(clean(found)) == 0 {
-		found = append(found, *f) // of another C library or architecture the provider does not matter
+		found = append(found, *f) // with another C library or architecture the provider does not matter
 	}
 	return clean(found), nil
 }
 
-// findIn is the path of a program in a root file system; "" if it is not there.
+// findIn returns the path of a program in a root file system; "" if it is missing.
 func findIn(root *os.File, name string) string {
 	for _, at := range candidates(name) {
 		if f, err := openIn(root, at); err == nil {
@@ -76,7 +75,7 @@ func findIn(root *os.File, name string) string {
 	return ""
 }
 
-// clean leaves out findings of nothing, and those that were there before.
+// clean removes empty and repeated findings.
 func clean(list []Finding) (out []Finding) {
 	seen := map[Finding]bool{{}: true}
 	for _, f := range list {
@@ -88,10 +87,10 @@ func clean(list []Finding) (out []Finding) {
 	return out
 }
 
-// searchPath is that of containers.
+// searchPath is the usual PATH of containers.
 var searchPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// candidates are the paths that a program may have.
+// candidates returns the possible paths of a program.
 func candidates(name string) (out []string) {
 	if strings.Contains(name, "/") {
 		return []string{name}
@@ -102,7 +101,7 @@ func candidates(name string) (out []string) {
 	return out
 }
 
-// programIn looks at a program in a root file system; a setuid one is as good as others there.
+// programIn checks a program in a root file system. Setuid programs work there.
 func programIn(root *os.File, name string) Finding {
 	for _, at := range candidates(name) {
 		f, err := openIn(root, at)
@@ -112,7 +111,7 @@ func programIn(root *os.File, name string) Finding {
 		defer f.Close()
 		head := make([]byte, len(elf.ELFMAG))
 		if _, err := io.ReadFull(f, head); err != nil || !bytes.Equal(head, []byte(elf.ELFMAG)) {
-			return Finding{} // a script: its interpreter is a program like others
+			return Finding{} // a script: its interpreter is not checked
 		}
 		if found := linked(at, f); found != nil {
 			return *found
@@ -122,7 +121,7 @@ func programIn(root *os.File, name string) Finding {
 	return Finding{What: fmt.Sprintf("there is no program %s in it", name), Do: "name one that is there; without any the shell is looked at", Fatal: true}
 }
 
-// ownPreload finds that the file which is mounted over has something to say.
+// ownPreload reports a non-empty /etc/ld.so.preload, which the mount hides.
 func ownPreload(root *os.File) *Finding {
 	f, err := openIn(root, "/etc/ld.so.preload")
 	if err != nil {

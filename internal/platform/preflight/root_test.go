@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// rootFS makes a root file system: files by their path, and links, which begin with "->".
+// rootFS creates a root file system: files by their path; contents that begin with "->" are links.
 func rootFS(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -84,7 +84,7 @@ func TestRoot(t *testing.T) {
 	if _, err := Root(filepath.Join(t.TempDir(), "nothing")); err == nil {
 		t.Error("a directory that is not there is fine")
 	}
-	// A pipe in the place of a program does not hold us up.
+	// A pipe in place of a program does not block.
 	root := rootFS(t, good)
 	if err := syscall.Mkfifo(filepath.Join(root, "usr/bin/pipe"), 0o755); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestRoot(t *testing.T) {
 	}
 }
 
-// When a container starts, its first program is looked at, or the shell. What is not there is not complained of.
+// When a container starts, its first program is checked, or the shell. A missing program is not reported.
 func TestStart(t *testing.T) {
 	here, other := machines[runtime.GOARCH], elf.EM_AARCH64
 	if here == other {
