@@ -74,7 +74,8 @@ type runFlags struct {
 	quick  bool
 	resume bool
 	seed   uint64
-	in     bench.Instrument
+	in     bench.Environments
+	device string
 	rsh    string
 }
 
@@ -105,7 +106,7 @@ Ctrl-C keeps what was measured; --resume goes on with the results of DIR, in the
 	c.Flags().Uint64Var(&f.seed, "seed", 0, "of the order of runs (default: by chance)")
 	c.Flags().StringVar(&f.in.Peer, "peer", "", "USER@HOST, for setting remote: vrdma is copied there, and removed at the end")
 	c.Flags().StringVar(&f.rsh, "rsh", "ssh -o BatchMode=yes", "the program that reaches it")
-	c.Flags().StringVar(&f.in.Device, "device", "", "a device of the kernel's, such as mlx5_0, for transport kernel")
+	c.Flags().StringVar(&f.device, "device", "", "a device of the kernel's, such as mlx5_0, for transport kernel")
 	c.Flags().StringVar(&f.in.Source, "source", ".", "the repository, which makes the guests of settings vms, vms-apart and guest-rxe")
 	c.Flags().StringVar(&f.in.Rootfs, "rootfs", "", "the root directory of containers, with docker their image (default: this machine's programs)")
 	c.Flags().StringVar(&f.in.Engine, "engine", "", "what starts containers: "+strings.Join(bench.EngineNames(), ", ")+" (default: the first that is there)")
@@ -130,8 +131,9 @@ func (f *runFlags) run(names []string, progress io.Writer) error {
 	defer r.Out.Close()
 	err = inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
 		f.in.Lab, f.in.Rsh = lab, strings.Fields(f.rsh)
-		defer f.in.Close()
-		r.Instrument = &f.in
+		in := &bench.Instrument{Environments: &f.in, Device: f.device}
+		defer in.Close()
+		r.Instrument = in
 		return r.Go(ctx)
 	})
 	if err != nil && !errors.Is(err, experiment.ErrInterrupted) {
@@ -208,7 +210,8 @@ func benchAgentCommand() *cobra.Command {
 					defer f.Close()
 					from, to = f, f
 				}
-				return bench.ServeAgent(ctx, lab, from, to, device)
+				in := &bench.Instrument{Environments: &bench.Environments{Lab: lab}, Device: device}
+				return bench.ServeAgent(ctx, lab, in, from, to)
 			})
 		},
 	}

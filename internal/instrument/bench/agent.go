@@ -181,27 +181,32 @@ func (s *farServer) end(moment time.Duration, asked bool) (string, time.Duration
 	return s.said, s.spent
 }
 
+// A measurer measures cells, for a guest that does so by itself.
+type measurer interface {
+	Measure(ctx context.Context, c experiment.Cell, seconds int) (experiment.Measurement, error)
+	Close()
+}
+
 // A servant answers the questions of an agent.
 type servant struct {
 	lab     *Lab
-	in      *Instrument
+	in      measurer
 	daemon  *daemon
 	servers []server
 	guest   bool // of setting vms
 }
 
-// ServeAgent answers questions until the line ends. device is one of the kernel's, for a guest; it may be
-// empty.
-func ServeAgent(ctx context.Context, lab *Lab, from io.Reader, to io.Writer, device string) error {
-	s := &servant{lab: lab, in: &Instrument{Lab: lab, Device: device}}
+// ServeAgent answers questions until the line ends.
+func ServeAgent(ctx context.Context, lab *Lab, in measurer, from io.Reader, to io.Writer) error {
+	s := &servant{lab: lab, in: in}
 	defer s.close()
 	out := json.NewEncoder(to)
 	if err := out.Encode(reply{Vrdma: lab.Vrdma, Socket: lab.Here.Socket}); err != nil {
 		return err
 	}
-	in := bufio.NewReader(from)
+	questions := bufio.NewReader(from)
 	for {
-		line, err := readLine(in)
+		line, err := readLine(questions)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

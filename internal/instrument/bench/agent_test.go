@@ -11,6 +11,15 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
+// noCells measures nothing.
+type noCells struct{}
+
+func (noCells) Measure(context.Context, experiment.Cell, int) (m experiment.Measurement, err error) {
+	return m, errors.New("no cells here")
+}
+
+func (noCells) Close() {}
+
 // A line's two ends: questions are answered, also those that nobody knows; messages of the day are left out;
 // and when one end is gone the other says so.
 func TestAgent(t *testing.T) {
@@ -19,7 +28,7 @@ func TestAgent(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		io.WriteString(answers, "Welcome to a machine\n\n")
-		err := ServeAgent(context.Background(), &Lab{Vrdma: "/there/vrdma", Here: &Host{Socket: "/there/s"}}, ours, answers, "")
+		err := ServeAgent(context.Background(), &Lab{Vrdma: "/there/vrdma", Here: &Host{Socket: "/there/s"}}, noCells{}, ours, answers)
 		answers.Close()
 		ended <- err
 	}()
@@ -63,13 +72,17 @@ func TestForget(t *testing.T) {
 	c := experiment.Cell{Setting: experiment.GuestRXE, Transport: experiment.TCP, Tool: "tcp_lat", Pairs: 1}
 	closed := 0
 	a := &agent{to: io.Discard, from: bufio.NewReader(strings.NewReader(`{"error":"no"}` + "\n")), end: func() {}}
-	in := &Instrument{Lab: &Lab{}, accounted: true, places: map[string]*place{placeName(c): {guest: a, close: func() { closed++ }}}}
+	all := &Environments{Lab: &Lab{}, accounted: true, places: map[string]*place{placeName(c): {guest: a, close: func() { closed++ }}}}
 	for _, want := range []int{0, 1} {
-		if _, err := in.Measure(t.Context(), c, 1); err == nil {
+		err := all.With(t.Context(), c, func(p *place) error {
+			_, err := p.guest.measure(t.Context(), c, 1)
+			return err
+		})
+		if err == nil {
 			t.Fatal("nobody measured, and nobody says so")
 		}
-		if closed != want || len(in.places) != 1-want {
-			t.Errorf("closed %d times, want %d; %d places are kept", closed, want, len(in.places))
+		if closed != want || len(all.places) != 1-want {
+			t.Errorf("closed %d times, want %d; %d places are kept", closed, want, len(all.places))
 		}
 	}
 }

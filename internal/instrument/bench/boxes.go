@@ -30,7 +30,7 @@ func (t *Table) containersHere() part {
 			{What: "container's start with a NIC, more than without", Ours: Series{Unit: "s"}, Bound: 0.1, AtMost: true},
 		},
 		measure: func(ctx context.Context, rows []Row) error {
-			b := &boxRun{Table: t, in: &Instrument{Lab: t.Lab}}
+			b := &boxRun{Table: t, in: &Environments{Lab: t.Lab}}
 			defer b.close()
 			t.Lab.wires++
 			base := &Host{lab: t.Lab, Socket: filepath.Join(t.Lab.Dir, fmt.Sprintf("c%d", t.Lab.wires)), IP: "127.0.0.1"}
@@ -82,7 +82,7 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 	return part{
 		rows: []Row{row("host to host", 0.9), row("their own TCP", 1)},
 		measure: func(ctx context.Context, rows []Row) error {
-			b := &boxRun{Table: t, in: &Instrument{Lab: t.Lab}}
+			b := &boxRun{Table: t, in: &Environments{Lab: t.Lab}}
 			defer b.close()
 			w, err := t.Lab.Wire(ctx, 1500, func(h *Host) []string { return []string{"--store", h.Socket + ".db"} })
 			if err != nil {
@@ -132,7 +132,7 @@ const ownNetworkObjects = `---
 // A boxRun has the containers of a part.
 type boxRun struct {
 	*Table
-	in    *Instrument
+	in    *Environments
 	label string
 	boxes []*box
 }

@@ -30,7 +30,7 @@ func TestBoxesOfAnyUser(t *testing.T) {
 		return // this machine lets users make none
 	}
 	defer bridge.close()
-	b := &boxRun{Table: &Table{Lab: l}, in: &Instrument{Lab: l, Engine: NoEngine}}
+	b := &boxRun{Table: &Table{Lab: l}, in: &Environments{Lab: l, Engine: NoEngine}}
 	defer b.close()
 	hosts, err := b.fill(t.Context(), &Host{lab: l, Socket: filepath.Join(dir, "s")}, bridge, "10.98.0", "a", "b")
 	if err != nil {

@@ -19,7 +19,7 @@ type box struct {
 
 // inContainers makes two containers on this host, a link between them, and a daemon whose NICs of one
 // tenant they have; if the cell has more a side, as many, and a bridge.
-func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
+func inContainers(ctx context.Context, in *Environments, c experiment.Cell) (p *place, err error) {
 	l := in.Lab
 	l.wires++
 	base := &Host{lab: l, Socket: filepath.Join(l.Dir, fmt.Sprintf("c%d", l.wires)), IP: "127.0.0.1"}
@@ -85,7 +85,7 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 
 // starter is what starts a container with a NIC of tenant bench at a host's daemon, and says what it starts. Namespaces instead of
 // containers are made beside first, if there is one: links join only namespaces of one owner.
-func (in *Instrument) starter(ctx context.Context, first *space) (label string, start func(base *Host, i int, name string) (*box, error), err error) {
+func (in *Environments) starter(ctx context.Context, first *space) (label string, start func(base *Host, i int, name string) (*box, error), err error) {
 	e, err := in.chosen(ctx)
 	if err != nil {
 		return "", nil, err
@@ -134,7 +134,7 @@ func (l *Lab) namespaceBox(ctx context.Context, base *Host, first **space, i int
 }
 
 // root is the root directory of containers.
-func (in *Instrument) root() string {
+func (in *Environments) root() string {
 	if in.Rootfs == "" {
 		return "/:O" // this machine's own programs, and nothing written to it
 	}

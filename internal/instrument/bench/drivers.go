@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,6 +115,15 @@ func eventMessages(c experiment.Cell, seconds int) int {
 	return max(seconds, 1) * max(1000, min(most, int(bytes/int64(c.Size))))
 }
 
+// commonWindow reports whether the pairs of a cell have a common window: then clients run until they are told to end.
+func commonWindow(c experiment.Cell) bool {
+	if c.Pairs == 1 || c.Wait != experiment.Poll || experiment.Guests(c.Setting) {
+		return false
+	}
+	_, err := exec.LookPath("stdbuf")
+	return err == nil
+}
+
 // perftestDriver runs one of perftest. Bandwidth is by time: a thousand messages last milliseconds.
 // Latency is by number, because only then there is a median.
 func perftestDriver(tool string) driver {
@@ -139,7 +149,7 @@ func perftestDriver(tool string) driver {
 				args = append(args, "-n", strconv.Itoa(latencyCount(j.cell)))
 			case j.event():
 				args = append(args, "-n", strconv.Itoa(eventMessages(j.cell, j.seconds)))
-			case window(j.cell, driver{windowed: windowed}, j.seconds) != nil:
+			case windowed && commonWindow(j.cell):
 				args = append(args, "-D", "1", "--run_infinitely")
 			default:
 				args = append(args, "-D", j.time())

@@ -173,19 +173,30 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// Of the lines of two clients those count whose second lies in the window: a ramp, and what one did while
-// the other had ended, is nobody's bandwidth.
-func TestWindow(t *testing.T) {
+// Lines that came in a time are found, and no others.
+func TestTranscript(t *testing.T) {
 	begin := time.Now()
-	at := func(second float64, rate float64) stampedLine {
-		return stampedLine{begin.Add(time.Duration(second * float64(time.Second))), []float64{65536, 1000, 0, rate, 0.5}}
+	at := func(second float64) time.Time { return begin.Add(time.Duration(second * float64(time.Second))) }
+	var said transcript
+	for i := range 4 {
+		said.lines = append(said.lines, stampedLine{at(float64(i + 1)), []float64{float64(i + 1)}})
 	}
-	var a, b transcript
-	a.lines = []stampedLine{at(1, 10), at(2, 100), at(3, 120), at(4, 999)}
-	b.lines = []stampedLine{at(2.5, 100), at(3.5, 300)}
-	from, to := begin.Add(1500*time.Millisecond), begin.Add(3600*time.Millisecond)
+	got := said.between(at(1.5), at(3.6))
+	if len(got) != 2 || got[0].numbers[0] != 2 || got[1].numbers[0] != 3 {
+		t.Errorf("lines between 1.5 s and 3.6 s: %v, want those of 2 s and 3 s", got)
+	}
+}
+
+// The bandwidth of two clients is that of their lines in the window.
+func TestWindow(t *testing.T) {
+	lines := func(rates ...float64) (list []stampedLine) {
+		for _, rate := range rates {
+			list = append(list, stampedLine{numbers: []float64{65536, 1000, 0, rate, 0.5}})
+		}
+		return list
+	}
 	var m experiment.Measurement
-	if err := collectRows([]couple{{rows: a.between(from, to)}, {rows: b.between(from, to)}}, &m); err != nil {
+	if err := collectRows([]couple{{rows: lines(100, 120)}, {rows: lines(100, 300)}}, &m); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := m.Values[experiment.Bandwidth], float64(110+200)*mebibyte; got != want {
@@ -198,7 +209,7 @@ func TestWindow(t *testing.T) {
 	if m.Values[experiment.Bandwidth] != 5000 || m.Values[experiment.Rate] != 5 || m.Values["claimed"] != 310*mebibyte {
 		t.Errorf("what was counted is not the value: %v", m.Values)
 	}
-	if err := collectRows([]couple{{rows: a.lines}, {}}, &m); !errors.Is(err, experiment.ErrBusy) {
+	if err := collectRows([]couple{{rows: lines(10, 100)}, {}}, &m); !errors.Is(err, experiment.ErrBusy) {
 		t.Errorf("a client that reported nothing: %v", err)
 	}
 }

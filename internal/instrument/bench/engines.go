@@ -17,7 +17,7 @@ type engine struct {
 	// takes says what is wrong with a root, as --rootfs names it; nil: nothing.
 	takes func(rootfs string) error
 	// start starts a container of this name, with the mounts that vrdma nic args prints.
-	start func(ctx context.Context, in *Instrument, id, mounts string) error
+	start func(ctx context.Context, in *Environments, id, mounts string) error
 	// pid prints the process whose namespaces are the container's, and remove removes it.
 	pid, remove func(l *Lab, id string) []string
 	program     string
@@ -29,7 +29,7 @@ type engine struct {
 var engines = []engine{
 	{
 		name: "podman", program: "podman",
-		start: func(ctx context.Context, in *Instrument, id, mounts string) error {
+		start: func(ctx context.Context, in *Environments, id, mounts string) error {
 			argv := append([]string{"podman", "run", "--detach", "--rm", "--name", id, "--network", "none"}, strings.Fields(mounts)...)
 			_, err := in.Lab.Run(ctx, append(argv, "--rootfs", in.root(), "sleep", "infinity")...)
 			return err
@@ -78,7 +78,7 @@ func EngineNames() (names []string) {
 }
 
 // chosen is the engine that starts containers; nil: there is none, or the user wants none.
-func (in *Instrument) chosen(ctx context.Context) (*engine, error) {
+func (in *Environments) chosen(ctx context.Context) (*engine, error) {
 	if in.Engine == NoEngine {
 		return nil, nil
 	}
@@ -109,7 +109,7 @@ func (in *Instrument) chosen(ctx context.Context) (*engine, error) {
 }
 
 // container starts a container with a NIC of tenant bench at a host's daemon.
-func (in *Instrument) container(ctx context.Context, e *engine, base *Host, i int, name string) (*box, error) {
+func (in *Environments) container(ctx context.Context, e *engine, base *Host, i int, name string) (*box, error) {
 	l := in.Lab
 	mounts, err := l.Run(ctx, l.Vrdma, "nic", "args", "bench/"+name, "--socket", base.Socket, "-o", e.name)
 	if err != nil {
@@ -145,7 +145,7 @@ const dockerImport = `cd / && {
 } | tar --create --ignore-failed-read --no-recursion --null --files-from=- --file="$1" && docker import - "$0" <"$1"`
 
 // dockerImage makes that image when the first container needs it; removeImage takes it away.
-func (in *Instrument) dockerImage(ctx context.Context) (string, error) {
+func (in *Environments) dockerImage(ctx context.Context) (string, error) {
 	if in.image != "" {
 		return in.image, nil
 	}
@@ -159,7 +159,7 @@ func (in *Instrument) dockerImage(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-func (in *Instrument) removeImage() {
+func (in *Environments) removeImage() {
 	if in.image != "" {
 		in.Lab.Run(context.Background(), "docker", "rmi", in.image) // if it cannot be, the next run sweeps it away
 		in.image = ""
@@ -167,7 +167,7 @@ func (in *Instrument) removeImage() {
 }
 
 // sweep removes containers and images of runs that were killed. LXC's are in those runs' own directories, of which nobody knows.
-func (in *Instrument) sweep(ctx context.Context, e *engine) {
+func (in *Environments) sweep(ctx context.Context, e *engine) {
 	if in.swept || e.list == nil {
 		return
 	}
@@ -205,7 +205,7 @@ func takesLXC(rootfs string) error {
 }
 
 // startDocker starts a container of the image that --rootfs names, or of one with this machine's programs.
-func startDocker(ctx context.Context, in *Instrument, id, mounts string) error {
+func startDocker(ctx context.Context, in *Environments, id, mounts string) error {
 	argv := append([]string{"docker", "run", "--detach", "--rm", "--name", id, "--network", "none", "--user", "0"}, strings.Fields(mounts)...)
 	image := in.Rootfs
 	if image == "" {
@@ -220,7 +220,7 @@ func startDocker(ctx context.Context, in *Instrument, id, mounts string) error {
 }
 
 // startLXC starts a container whose root is the directory that --rootfs names.
-func startLXC(ctx context.Context, in *Instrument, id, mounts string) error {
+func startLXC(ctx context.Context, in *Environments, id, mounts string) error {
 	file := filepath.Join(in.Lab.Dir, id+".conf")
 	text := fmt.Sprintf("lxc.rootfs.path = dir:%s\nlxc.net.0.type = empty\nlxc.uts.name = %s\nlxc.mount.auto = proc:mixed sys:ro\n%s", in.Rootfs, id, mounts)
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {

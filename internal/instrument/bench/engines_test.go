@@ -33,7 +33,7 @@ func TestChosen(t *testing.T) {
 		{"crate", "", "", "choose among podman, docker, lxc, none"},
 		{NoEngine, root, "", ""},
 	} {
-		in := &Instrument{Lab: &Lab{Dir: dir}, Engine: c.engine, Rootfs: c.rootfs}
+		in := &Environments{Lab: &Lab{Dir: dir}, Engine: c.engine, Rootfs: c.rootfs}
 		e, err := in.chosen(t.Context())
 		name := ""
 		if e != nil {
@@ -47,7 +47,7 @@ func TestChosen(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "docker")); err != nil {
 		t.Fatal(err)
 	}
-	if e, err := (&Instrument{Lab: &Lab{Dir: dir}}).chosen(t.Context()); e != nil || err != nil {
+	if e, err := (&Environments{Lab: &Lab{Dir: dir}}).chosen(t.Context()); e != nil || err != nil {
 		t.Errorf("LXC without a root: %v, %v", e, err)
 	}
 }
@@ -63,7 +63,7 @@ import) tar -t >%[1]s/files ;;
 ps) echo vrdma-bench-%[2]d-c1-a; echo vrdma-bench-%[3]d-c1-a; echo other ;;
 images) echo vrdma-bench:vrdma-bench-%[2]d; echo vrdma-bench:vrdma-bench-%[3]d ;;
 esac`, dir, dead, os.Getpid()))
-	in := &Instrument{Lab: &Lab{Dir: dir}}
+	in := &Environments{Lab: &Lab{Dir: dir}}
 	for range 2 {
 		in.sweep(t.Context(), &engines[1])
 		if err := startDocker(t.Context(), in, "x", ""); err != nil {

@@ -2,10 +2,7 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,114 +12,17 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// An Instrument measures the cells of experiments: on this host, between two network namespaces that
-// stand for hosts, in containers, in a guest, and with another machine. Daemons and namespaces are made
-// when the first cell needs them, and stay.
+// An Instrument measures the cells of experiments. Environments are made when the first cell needs them, and stay.
 type Instrument struct {
-	Lab *Lab
-	// Source is the repository, for what makes a guest.
-	Source string
+	Environments *Environments
 	// Device is a device of the kernel's, for transport kernel; "": there is none.
 	Device string
-	// Peer is USER@HOST, for setting remote, which Rsh reaches; "": there is none.
-	Peer string
-	Rsh  []string
-	// Rootfs is the root directory of containers, or their image with Docker; "": this machine's programs.
-	Rootfs string
-	// Engine is what starts containers, one of EngineNames; "": the first that is there.
-	Engine string
 
-	image     string // that was made for Docker's containers
-	swept     bool   // what killed runs left was looked for
-	twin      bool   // guests have one more ordinary card, with the interrupts that an emulated one of vhost-user has
-	accounted bool   // control groups were tried
-	places    map[string]*place
-	broken    map[string]error // places that could not be made: they are not tried again and again
-	limits    map[int]float64  // of copies in memory, in bytes a second, by their size
+	limits map[int]float64 // of copies in memory, in bytes a second, by their size
 }
 
 // Close stops what was started.
-func (in *Instrument) Close() {
-	for _, name := range slices.Sorted(maps.Keys(in.places)) {
-		in.places[name].close()
-	}
-	in.removeImage()
-	in.Lab.accounts.close()
-}
-
-// placeName is what the place of a cell is called.
-func placeName(c experiment.Cell) string {
-	name := fmt.Sprintf("%s %d %s %s", c.Setting, c.MTU, c.Rate, c.Delay)
-	if c.Transport == experiment.OVS {
-		name += " " + c.Transport // with guests of its own
-	}
-	if c.PerSide != 0 {
-		name += fmt.Sprintf(" %d a side", c.PerSide)
-	}
-	return name
-}
-
-// forget closes the place of a cell if somebody there has died: the next cell has a new one made.
-func (in *Instrument) forget(c experiment.Cell) {
-	name := placeName(c)
-	if p := in.places[name]; p != nil && p.lost() {
-		p.close()
-		delete(in.places, name)
-	}
-}
-
-// closeGuests closes the places of guests, and reports whether there were any. Whoever needs one again has it made.
-func (in *Instrument) closeGuests() (any bool) {
-	for name, p := range in.places {
-		if p.machines != nil || p.guest != nil {
-			any = true
-			p.close()
-			delete(in.places, name)
-		}
-	}
-	return any
-}
-
-// place finds or makes the place of a cell.
-func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, error) {
-	name := placeName(c)
-	if p := in.places[name]; p != nil {
-		return p, nil
-	}
-	if err := in.broken[name]; err != nil {
-		return nil, err
-	}
-	establish, known := settings[c.Setting]
-	if !known {
-		return nil, fmt.Errorf("setting %s cannot be measured by this version", c.Setting)
-	}
-	if c.PerSide != 0 && c.Setting == experiment.VMs {
-		in.closeGuests() // they take memory, and processor time when they rest
-	}
-	p, err := establish(ctx, in, c)
-	if errors.Is(err, errMemory) && in.closeGuests() { // those of other settings may have it
-		p, err = establish(ctx, in, c)
-	}
-	if err == nil {
-		if err = p.rest(ctx); err != nil {
-			p.close()
-		}
-	}
-	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, errMemory) { // memory may be free again
-			if in.broken == nil {
-				in.broken = make(map[string]error)
-			}
-			in.broken[name] = err
-		}
-		return nil, err
-	}
-	if in.places == nil {
-		in.places = make(map[string]*place)
-	}
-	in.places[name] = p
-	return p, nil
-}
+func (in *Instrument) Close() { in.Environments.Close() }
 
 // ways are how each transport is used.
 var ways = map[string]way{
@@ -139,18 +39,15 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	if !known {
 		return m, fmt.Errorf("%s cannot be run by this version", c.Tool)
 	}
-	if !in.accounted {
-		in.accounted, in.Lab.accounts = true, newAccounts()
-	}
-	p, err := in.place(ctx, c)
-	if err != nil {
-		return m, err
-	}
-	defer func() {
-		if err != nil {
-			in.forget(c)
-		}
-	}()
+	err = in.Environments.With(ctx, c, func(p *place) (err error) {
+		m, err = in.measure(ctx, p, c, w, d, seconds)
+		return err
+	})
+	return m, err
+}
+
+// measure runs the tool of a cell at its place.
+func (in *Instrument) measure(ctx context.Context, p *place, c experiment.Cell, w way, d driver, seconds int) (m experiment.Measurement, err error) {
 	if p.guest != nil {
 		return p.guest.measure(ctx, c, seconds)
 	}
@@ -161,7 +58,7 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	if d.way != nil {
 		w = d.way(c)
 	}
-	r, kernel, err := in.carrier(ctx, p, c)
+	r, kernel, err := p.carrier(ctx, c, in.Device)
 	if err != nil {
 		return m, err
 	}
@@ -169,7 +66,7 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	if err != nil {
 		return m, err
 	}
-	jobs, err := in.jobs(ctx, d, c, routes, kernel, seconds)
+	jobs, err := makeJobs(ctx, in.Environments.Lab, d, c, routes, kernel, seconds)
 	if err != nil {
 		return m, err
 	}
@@ -231,25 +128,22 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 
 // window is the common window of a cell, if its pairs have one.
 func window(c experiment.Cell, d driver, seconds int) *frame {
-	if c.Pairs == 1 || !d.windowed || c.Wait != experiment.Poll || experiment.Guests(c.Setting) {
-		return nil
-	}
-	if _, err := exec.LookPath("stdbuf"); err != nil {
+	if !d.windowed || !commonWindow(c) {
 		return nil
 	}
 	// A second more for the line that began before, and one for lines that come late.
 	return &frame{length: time.Duration(max(seconds, 1)+2) * time.Second}
 }
 
-// jobs are those of all pairs. A tool that runs all of them with one command has one.
-func (in *Instrument) jobs(ctx context.Context, d driver, c experiment.Cell, routes []Route, kernel *kernelDevice, seconds int) (list []*job, err error) {
+// makeJobs are those of all pairs. A tool that runs all of them with one command has one.
+func makeJobs(ctx context.Context, l *Lab, d driver, c experiment.Cell, routes []Route, kernel *kernelDevice, seconds int) (list []*job, err error) {
 	for i := range c.Pairs {
 		j := &job{cell: c, route: routes[i%len(routes)], routes: routes, seconds: seconds, kernel: kernel}
 		if j.port, err = freePort(); err != nil {
 			return nil, err
 		}
 		if d.prepare != nil {
-			if err := d.prepare(ctx, in.Lab, j); err != nil {
+			if err := d.prepare(ctx, l, j); err != nil {
 				return nil, err
 			}
 		}

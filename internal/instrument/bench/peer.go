@@ -20,7 +20,7 @@ const greeting = time.Minute
 
 // withPeer measures with another machine: servers run there, clients here. The product is copied there, and
 // gone with the line.
-func withPeer(ctx context.Context, in *Instrument, _ experiment.Cell) (*place, error) {
+func withPeer(ctx context.Context, in *Environments, _ experiment.Cell) (*place, error) {
 	if in.Peer == "" {
 		return nil, errors.New("setting remote needs another machine: name it with --peer USER@HOST")
 	}

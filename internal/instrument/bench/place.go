@@ -39,7 +39,7 @@ type place struct {
 }
 
 // settings make places.
-var settings = map[string]func(ctx context.Context, in *Instrument, c experiment.Cell) (*place, error){
+var settings = map[string]func(ctx context.Context, in *Environments, c experiment.Cell) (*place, error){
 	experiment.Host:       onHost,
 	experiment.Hosts:      betweenHosts,
 	experiment.Containers: inContainers,
@@ -61,7 +61,7 @@ func (p *place) lost() bool {
 	return slices.ContainsFunc(agents, func(a *agent) bool { return a != nil && a.lost() })
 }
 
-func onHost(ctx context.Context, in *Instrument, _ experiment.Cell) (*place, error) {
+func onHost(ctx context.Context, in *Environments, _ experiment.Cell) (*place, error) {
 	d, err := in.Lab.Here.Start(ctx, "--network=false")
 	if err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func onHost(ctx context.Context, in *Instrument, _ experiment.Cell) (*place, err
 	return &place{route: in.Lab.Here.loop(), daemons: []*daemon{d}, close: d.stop}, nil
 }
 
-func betweenHosts(ctx context.Context, in *Instrument, c experiment.Cell) (*place, error) {
+func betweenHosts(ctx context.Context, in *Environments, c experiment.Cell) (*place, error) {
 	w, err := in.Lab.Wire(ctx, c.MTU)
 	if err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func (p *place) hosts() (list []*Host) {
 }
 
 // carrier is the route that a cell's transport has at a place, and the kernel's device if it is that.
-func (in *Instrument) carrier(ctx context.Context, p *place, c experiment.Cell) (Route, *kernelDevice, error) {
+func (p *place) carrier(ctx context.Context, c experiment.Cell, kernel string) (Route, *kernelDevice, error) {
 	switch c.Transport {
 	case experiment.TCP, experiment.OVS:
 		if p.plain != nil {
@@ -170,7 +170,7 @@ func (in *Instrument) carrier(ctx context.Context, p *place, c experiment.Cell) 
 			return p.route, nil, fmt.Errorf("sockets over RDMA are not measured in setting %s by this version", c.Setting)
 		}
 	case experiment.Kernel:
-		k, err := (&Table{Kernel: in.Device}).kernelDevice("/sys")
+		k, err := findKernelDevice(kernel, "/sys")
 		if err != nil {
 			return p.route, nil, err
 		}

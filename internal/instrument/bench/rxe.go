@@ -20,7 +20,7 @@ func (t *Table) rxe() part {
 		name: "rxe", asked: true, single: true,
 		rows: rxeRows(""),
 		measure: func(ctx context.Context, rows []Row) error {
-			kernel, err := t.kernelDevice("/sys")
+			kernel, err := findKernelDevice(t.Kernel, "/sys")
 			if err != nil {
 				return err
 			}
@@ -57,15 +57,15 @@ type kernelDevice struct {
 	ip   netip.Addr
 }
 
-// kernelDevice finds the first IPv4 address of the kernel's device.
-func (t *Table) kernelDevice(sysfs string) (kernelDevice, error) {
-	if t.Kernel == "" {
+// findKernelDevice finds the first IPv4 address of the kernel's device.
+func findKernelDevice(name, sysfs string) (kernelDevice, error) {
+	if name == "" {
 		return kernelDevice{}, errors.New("this needs a kernel with rdma_rxe: rdma link add NAME type rxe netdev INTERFACE, then --kernel-device NAME")
 	}
-	dir := filepath.Join(sysfs, "class/infiniband", t.Kernel, "ports/1/gids")
+	dir := filepath.Join(sysfs, "class/infiniband", name, "ports/1/gids")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return kernelDevice{}, fmt.Errorf("no device %s in this kernel: %w; rdma link add %s type rxe netdev INTERFACE", t.Kernel, err, t.Kernel)
+		return kernelDevice{}, fmt.Errorf("no device %s in this kernel: %w; rdma link add %s type rxe netdev INTERFACE", name, err, name)
 	}
 	var all []kernelDevice
 	for _, e := range entries {
@@ -76,11 +76,11 @@ func (t *Table) kernelDevice(sysfs string) (kernelDevice, error) {
 			continue // a place in the table that is empty
 		}
 		if ip := netip.AddrFrom16([16]byte(raw)); ip.Is4In6() {
-			all = append(all, kernelDevice{t.Kernel, index, ip.Unmap()})
+			all = append(all, kernelDevice{name, index, ip.Unmap()})
 		}
 	}
 	if len(all) == 0 {
-		return kernelDevice{}, fmt.Errorf("the device %s has no IPv4 address: ip address add ADDRESS dev INTERFACE", t.Kernel)
+		return kernelDevice{}, fmt.Errorf("the device %s has no IPv4 address: ip address add ADDRESS dev INTERFACE", name)
 	}
 	return slices.MinFunc(all, func(a, b kernelDevice) int { return a.gid - b.gid }), nil
 }

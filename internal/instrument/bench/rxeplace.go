@@ -20,7 +20,7 @@ import (
 const booting = 4 * time.Minute
 
 // guestImage is the directory with the kernel of guests, for a setting.
-func (in *Instrument) guestImage(ctx context.Context, setting string) (string, error) {
+func (in *Environments) guestImage(ctx context.Context, setting string) (string, error) {
 	if in.Source == "" {
 		return "", fmt.Errorf("setting %s needs the repository, which makes the guests: name it with --source", setting)
 	}
@@ -34,7 +34,7 @@ func (in *Instrument) guestImage(ctx context.Context, setting string) (string, e
 
 // inGuest boots a guest whose kernel has rxe. Both sides of a tool run in it, as on one host: with the
 // kernel's device, and with vrdma's, on the same emulated processors.
-func inGuest(ctx context.Context, in *Instrument, _ experiment.Cell) (*place, error) {
+func inGuest(ctx context.Context, in *Environments, _ experiment.Cell) (*place, error) {
 	image, err := in.guestImage(ctx, "guest-rxe")
 	if err != nil {
 		return nil, err

@@ -41,11 +41,6 @@ func TestShare(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Who has no server of its own is refused.
-	jobs := []*job{{cell: experiment.Cell{Tool: "mpi_transfer", Pairs: 1, Share: 50}, route: Route{Client: h, Server: h}}}
-	if _, err := (Route{}).couples(t.Context(), plain, mpiTransferDriver, jobs, nil); err == nil || !strings.Contains(err.Error(), "mpi_transfer has no server of its own") {
-		t.Errorf("a tool with one command: %v", err)
-	}
 }
 
 // TestMemoryComesBack: guests of other settings are ended when memory is short, and a place that did not fit is tried again later.
@@ -53,13 +48,13 @@ func TestMemoryComesBack(t *testing.T) {
 	was := settings[experiment.VMsApart]
 	defer func() { settings[experiment.VMsApart] = was }()
 	tried, ended := 0, false
-	settings[experiment.VMsApart] = func(context.Context, *Instrument, experiment.Cell) (*place, error) {
+	settings[experiment.VMsApart] = func(context.Context, *Environments, experiment.Cell) (*place, error) {
 		tried++
 		return nil, fmt.Errorf("too much: %w", errMemory)
 	}
-	in := &Instrument{places: map[string]*place{"vms 0 ": {machines: []*machine{{}}, close: func() { ended = true }}}}
+	in := &Environments{accounted: true, places: map[string]*place{"vms 0 ": {machines: []*machine{{}}, close: func() { ended = true }}}}
 	for range 2 {
-		if _, err := in.place(t.Context(), experiment.Cell{Setting: experiment.VMsApart}); !errors.Is(err, errMemory) {
+		if _, err := in.get(t.Context(), experiment.Cell{Setting: experiment.VMsApart}); !errors.Is(err, errMemory) {
 			t.Errorf("a place: %v", err)
 		}
 	}
@@ -72,14 +67,9 @@ func TestMemoryComesBack(t *testing.T) {
 func TestDealt(t *testing.T) {
 	l := &Lab{Vrdma: "/lab/vrdma", Dir: t.TempDir()}
 	host := func(ip string) *Host { return &Host{lab: l, IP: ip, pid: 1, Socket: l.Dir + "/" + ip} }
-	p := &place{route: Route{Client: host("1.1"), Server: host("2.1")}, others: []Route{{Client: host("1.2"), Server: host("2.2")}}}
+	routes := []Route{{Client: host("1.1"), Server: host("2.1")}, {Client: host("1.2"), Server: host("2.2")}}
 	c := experiment.Cell{Setting: experiment.Containers, Transport: experiment.TCP, Tool: "tcp_bw", Pairs: 4, PerSide: 2, Size: 64}
-	routes, err := p.routes(c, p.route)
-	if err != nil || len(routes) != 2 || len(p.hosts()) != 4 {
-		t.Fatalf("%d routes between %d hosts: %v", len(routes), len(p.hosts()), err)
-	}
-	in := &Instrument{Lab: l}
-	jobs, err := in.jobs(t.Context(), drivers["tcp_bw"], c, routes, nil, 1)
+	jobs, err := makeJobs(t.Context(), l, drivers["tcp_bw"], c, routes, nil, 1)
 	if err != nil || len(jobs) != 4 {
 		t.Fatalf("%d jobs: %v", len(jobs), err)
 	}
@@ -89,10 +79,15 @@ func TestDealt(t *testing.T) {
 		}
 	}
 	j := &job{cell: c, route: routes[0], routes: routes}
-	if err := prepareMPI(t.Context(), l, j); err != nil {
+	if err := os.WriteFile(filepath.Join(l.Dir, "transfer"), nil, 0o755); err != nil { // instead of building it
 		t.Fatal(err)
 	}
-	argv := strings.Join(mpirun(j, 8, "transfer"), " ")
+	mpi := drivers["mpi_transfer"]
+	if err := mpi.prepare(t.Context(), l, j); err != nil {
+		t.Fatal(err)
+	}
+	_, client := mpi.commands(j)
+	argv := strings.Join(client, " ")
 	if !strings.Contains(argv, "--host 1.1:2,2.1:2,1.2:2,2.2:2 ") {
 		t.Errorf("%s: want two ranks on each host, clients and servers in turn", argv)
 	}
@@ -101,10 +96,6 @@ func TestDealt(t *testing.T) {
 		if !strings.Contains(string(script), r.Client.IP+") exec ") || !strings.Contains(string(script), r.Server.IP+") exec ") {
 			t.Errorf("%v: nobody is started at %s or %s:\n%s", err, r.Client.IP, r.Server.IP, script)
 		}
-	}
-	// A transport that is there once only says so.
-	if _, err := p.routes(c, Route{Client: host("1.9"), Server: host("2.9")}); err == nil || !strings.Contains(err.Error(), "not with 2 a side") {
-		t.Errorf("another route: %v", err)
 	}
 }
 
@@ -118,5 +109,28 @@ func TestGuestsFit(t *testing.T) {
 	}
 	if got := strings.Join(boxNames(3), " "); got != "a b a2 b2 a3 b3" {
 		t.Errorf("names are %s", got)
+	}
+}
+
+// TestShareNeedsServer: who has no server of its own is refused.
+func TestShareNeedsServer(t *testing.T) {
+	h := &Host{enter: []string{"nsenter"}}
+	jobs := []*job{{cell: experiment.Cell{Tool: "mpi_transfer", Pairs: 1, Share: 50}, route: Route{Client: h, Server: h}}}
+	if _, err := (Route{}).couples(t.Context(), plain, drivers["mpi_transfer"], jobs, nil); err == nil || !strings.Contains(err.Error(), "mpi_transfer has no server of its own") {
+		t.Errorf("a tool with one command: %v", err)
+	}
+}
+
+// TestRoutes: a cell with several containers a side has all routes of its transport, and a transport that is there once only says so.
+func TestRoutes(t *testing.T) {
+	host := func(ip string) *Host { return &Host{IP: ip} }
+	p := &place{route: Route{Client: host("1.1"), Server: host("2.1")}, others: []Route{{Client: host("1.2"), Server: host("2.2")}}}
+	c := experiment.Cell{Setting: experiment.Containers, Transport: experiment.TCP, Tool: "tcp_bw", Pairs: 4, PerSide: 2, Size: 64}
+	routes, err := p.routes(c, p.route)
+	if err != nil || len(routes) != 2 || len(p.hosts()) != 4 {
+		t.Fatalf("%d routes between %d hosts: %v", len(routes), len(p.hosts()), err)
+	}
+	if _, err := p.routes(c, Route{Client: host("1.9"), Server: host("2.9")}); err == nil || !strings.Contains(err.Error(), "not with 2 a side") {
+		t.Errorf("another route: %v", err)
 	}
 }

@@ -37,8 +37,8 @@ func (t *Table) vms() part {
 const guestRounds = 3
 
 // instrument has guests with a third card.
-func (t *Table) instrument() *Instrument {
-	return &Instrument{Lab: t.Lab, Source: t.Source, twin: true}
+func (t *Table) instrument() *Environments {
+	return &Environments{Lab: t.Lab, Source: t.Source, twin: true}
 }
 
 // guestsTogether fills the rows of guests on one host, and what they cost while nothing happens.
@@ -172,7 +172,7 @@ func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) erro
 }
 
 // apartMachines boots two guests on two hosts: namespaces with a link between them.
-func apartMachines(ctx context.Context, in *Instrument, _ experiment.Cell) (p *place, err error) {
+func apartMachines(ctx context.Context, in *Environments, _ experiment.Cell) (p *place, err error) {
 	l := in.Lab
 	if err := enoughMemory(2); err != nil {
 		return nil, err

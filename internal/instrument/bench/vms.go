@@ -37,7 +37,7 @@ const (
 var guestScript string
 
 // inMachines boots two guests, or as many a side as the cell says.
-func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
+func inMachines(ctx context.Context, in *Environments, c experiment.Cell) (p *place, err error) {
 	l := in.Lab
 	names := boxNames(c.Boxes())
 	if err := enoughMemory(len(names)); err != nil {
@@ -196,7 +196,7 @@ func (l *Lab) machineImage(ctx context.Context, image string) (string, error) {
 }
 
 // machine starts a guest; it is there when its agent has answered.
-func (in *Instrument) machine(ctx context.Context, base *Host, bridge *space, image, initramfs string, memory, number int, name string, other bool) (*machine, error) {
+func (in *Environments) machine(ctx context.Context, base *Host, bridge *space, image, initramfs string, memory, number int, name string, other bool) (*machine, error) {
 	l := in.Lab
 	args, err := l.Run(ctx, l.Vrdma, "guest", "args", "bench/"+name, "--tcg", "-m", fmt.Sprintf("%dM", memory), "--socket", base.Socket)
 	if err != nil {

@@ -58,7 +58,7 @@ func TestSpending(t *testing.T) {
 	// In the background 0.1 of a processor is busy. Within 2 s processors are busy for 1.7 s,
 	// of which 1.2 s were charged to programs.
 	got := between(account{101, 50, 10.1}, account{103, 51.2, 11.8}, 0.1)
-	if want := (spending{1.2, 1.5}); !near(got.processes, want.processes) || !near(got.machine, want.machine) {
+	if want := (spending{1.2, 1.5}); !nearly(got.processes, want.processes) || !nearly(got.machine, want.machine) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got := (spending{3, 6}).minus(spending{1, 2}).per(4); got != (spending{0.5, 1}) {
