@@ -181,105 +181,32 @@ func (s *farServer) end(moment time.Duration, asked bool) (string, time.Duration
 	return s.said, s.spent
 }
 
-// A measurer measures cells, for a guest that does so by itself.
-type measurer interface {
-	Measure(ctx context.Context, c experiment.Cell, seconds int) (experiment.Measurement, error)
-	Close()
+// A finished client of an agent's.
+type finished struct {
+	Output  string  `json:"output,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"` // of processor time
+	Error   string  `json:"error,omitempty"`
 }
 
-// A servant answers the questions of an agent.
-type servant struct {
-	lab     *Lab
-	in      measurer
-	daemon  *daemon
-	servers []server
-	guest   bool // of setting vms
+// runClients runs clients in all guests at the same time.
+func runClients(ctx context.Context, w way, guests []*agent, commands map[*agent][][]string) (map[*agent][]finished, error) {
+	replies, errs := make([]reply, len(guests)), make([]error, len(guests))
+	var all sync.WaitGroup
+	for i, at := range guests {
+		all.Go(func() {
+			replies[i], errs[i] = at.ask(ctx, question{Run: commands[at], Way: w.name, Limit: toolTimeout})
+		})
+	}
+	all.Wait()
+	done := make(map[*agent][]finished)
+	for i, at := range guests {
+		if n := len(replies[i].Finished); errs[i] == nil && n != len(commands[at]) {
+			errs[i] = fmt.Errorf("the guest ran %d of %d clients", n, len(commands[at]))
+		}
+		done[at] = replies[i].Finished
+	}
+	return done, errors.Join(errs...)
 }
 
-// ServeAgent answers questions until the line ends.
-func ServeAgent(ctx context.Context, lab *Lab, in measurer, from io.Reader, to io.Writer) error {
-	s := &servant{lab: lab, in: in}
-	defer s.close()
-	out := json.NewEncoder(to)
-	if err := out.Encode(reply{Vrdma: lab.Vrdma, Socket: lab.Here.Socket}); err != nil {
-		return err
-	}
-	questions := bufio.NewReader(from)
-	for {
-		line, err := readLine(questions)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		var q question
-		r := reply{}
-		if err = json.Unmarshal(line, &q); err == nil {
-			r, err = s.answer(ctx, q)
-		}
-		if err != nil {
-			r.Error = err.Error()
-		}
-		if err := out.Encode(r); err != nil {
-			return err
-		}
-	}
-}
-
-func (s *servant) close() {
-	for _, one := range s.servers {
-		one.end(0, false)
-	}
-	s.in.Close()
-	if s.daemon != nil {
-		s.daemon.stop()
-	}
-}
-
-func (s *servant) answer(ctx context.Context, q question) (r reply, err error) {
-	switch {
-	case q.Measure != nil:
-		c := *q.Measure
-		c.Setting = experiment.Host // which the guest is for itself
-		m, err := s.in.Measure(ctx, c, q.Seconds)
-		return reply{Measurement: &m}, err
-	case q.Daemon != nil:
-		if s.daemon == nil {
-			s.daemon, err = s.lab.Here.Start(ctx, q.Daemon...)
-		}
-		return r, err
-	case q.Guest != "":
-		s.guest = true
-		return r, s.beGuest(ctx, q.Guest)
-	case q.Run != nil:
-		return s.run(ctx, q)
-	case q.Look && s.guest: // the host asks its daemon
-		return reply{Links: links()}, nil
-	case q.Serve != nil:
-		w, known := waysByName[q.Way]
-		if !known {
-			return r, fmt.Errorf("there is no way %q: the two vrdma differ", q.Way)
-		}
-		one, err := s.lab.Here.serve(ctx, w, q.Port, q.Serve)
-		if err != nil {
-			return r, err
-		}
-		s.servers = append(s.servers, one)
-		return reply{Server: len(s.servers)}, nil
-	case q.Used > 0 && q.Used <= len(s.servers):
-		used, err := s.servers[q.Used-1].used()
-		return reply{Seconds: used.Seconds()}, err
-	case q.End > 0 && q.End <= len(s.servers):
-		said, used := s.servers[q.End-1].end(q.Moment, q.Asked)
-		return reply{Said: said, Seconds: used.Seconds()}, nil
-	case q.Look && s.daemon != nil:
-		if r.Bytes, err = s.lab.Here.sent(ctx); err != nil {
-			return r, err
-		}
-		used, err := s.daemon.cpu()
-		r.Daemon = used.Seconds()
-		return r, err
-	}
-	return r, errors.New("a question that nobody knows: the two vrdma differ")
-}
+// guestTimeout is for servers and clients of guests together: the clients are ended by the guest before.
+const guestTimeout = toolTimeout + 30*time.Second

@@ -85,75 +85,20 @@ func TestParseCaptured(t *testing.T) {
 	}
 }
 
-func TestHasListener(t *testing.T) {
-	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:4853 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1
-   1: 0100007F:4854 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 2
-`
-	for port, want := range map[int]bool{0x4853: true, 0x4854: false, 0x9C40: false} {
-		if got := hasListener(table, port); got != want {
-			t.Errorf("port %#x: got %v, want %v", port, got, want)
-		}
+func TestParsePingpong(t *testing.T) {
+	got, err := ParsePingpong(captured(t, "rc_pingpong.txt"))
+	if err != nil || !near(got, 302.55e-6) {
+		t.Errorf("got %v, %v", got, err)
 	}
-}
-
-func TestReceive(t *testing.T) {
-	var progress strings.Builder
-	report, err := receive(strings.NewReader("  round 1 of 1: a tool\n{\n \"version\": \"v\", \"rows\": [{\"what\": \"w\"}]\n}\n"), &progress)
-	if err != nil || report.Version != "v" || len(report.Rows) != 1 || progress.String() != "  round 1 of 1: a tool\n" {
-		t.Errorf("got %+v, %v, progress %q", report, err, progress.String())
-	}
-	for name, text := range map[string]string{"nothing": "", "no report": "  round 1\n", "half a line": "  rou", "half a report": "{\"version\""} {
-		if _, err := receive(strings.NewReader(text), &progress); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
-func TestKernelDevice(t *testing.T) {
-	sysfs := t.TempDir()
-	dir := filepath.Join(sysfs, "class/infiniband/rxe_kernel/ports/1/gids")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for index, gid := range []string{"fe80:0000:0000:0000:5054:00ff:fe77:0002", "0000:0000:0000:0000:0000:ffff:0a4d:0002", "0000:0000:0000:0000:0000:0000:0000:0000"} {
-		if err := os.WriteFile(filepath.Join(dir, string(rune('0'+index))), []byte(gid+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := findKernelDevice("rxe_kernel", sysfs)
-	if err != nil || got.gid != 1 || got.ip.String() != "10.77.0.2" {
-		t.Errorf("got %+v, %v, want index 1, 10.77.0.2", got, err)
-	}
-	for _, name := range []string{"", "rxe9"} {
-		if got, err := findKernelDevice(name, sysfs); err == nil {
-			t.Errorf("%q: got %+v, want an error", name, got)
-		}
-	}
-}
-
-func TestLibraries(t *testing.T) {
-	const ldd = "\tlinux-vdso.so.1 (0x0)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x0)\n\t/lib64/ld-linux-x86-64.so.2 (0x0)\n\tliba.so => /opt/liba.so (0x0)\n"
-	var got []string
-	for _, path := range libraries(ldd) {
-		got = append(got, merged(path))
-	}
-	const want = "usr/lib/x86_64-linux-gnu/libc.so.6 usr/lib64/ld-linux-x86-64.so.2 opt/liba.so"
-	if strings.Join(got, " ") != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestParts(t *testing.T) {
-	const want = "local memory cm sockets go copy veth overlay containers wait qos guest vms rxe allocations"
-	if got := strings.Join(Parts(), " "); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	for _, p := range new(Table).parts() {
-		for _, row := range p.rows {
-			if row.What == "" || row.Bound == 0 && !row.Unbounded && p.name != "allocations" {
-				t.Errorf("%s: the row %+v says too little", p.name, row)
-			}
+	for name, text := range map[string]string{
+		"nothing":     "",
+		"it gave up":  "Failed status transport retry counter exceeded (12) for wr_id 2\n",
+		"no number":   "1000 iters in 0.27 seconds = many usec/iter\n",
+		"cut off":     "1000 iters in 0.27 seconds\n",
+		"other units": "1000 iters in 0.27 seconds = 271.93 Mbit/sec\n",
+	} {
+		if got, err := ParsePingpong(text); err == nil || !strings.Contains(err.Error(), "usec/iter") {
+			t.Errorf("%s: got %v, %v, want an error", name, got, err)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -32,30 +31,6 @@ func ParseCmtime(output string) (seconds float64, err error) {
 		return 0, fmt.Errorf("cmtime printed no table with connect and disconnect, but:\n%s", lastLines(output, 5))
 	}
 	return seconds, nil
-}
-
-// connections probes how many connections a second are opened and closed again.
-func (r Route) connections(count int) Probe {
-	return Probe{
-		Name: fmt.Sprintf("cmtime -c %d", count), Unit: "/s",
-		Measure: func(ctx context.Context) (Reading, error) {
-			port, err := freePort()
-			if err != nil {
-				return Reading{}, err
-			}
-			listen := fmt.Sprint(port)
-			out, err := r.pair(ctx, managed, port, []string{"cmtime", "-p", listen},
-				[]string{"cmtime", "-s", r.Server.IP, "-p", listen, "-c", fmt.Sprint(count)})
-			if err != nil {
-				return Reading{}, err
-			}
-			seconds, err := ParseCmtime(out)
-			if err != nil {
-				return Reading{}, err
-			}
-			return Reading{Value: float64(count) / seconds}, nil
-		},
-	}
 }
 
 // cmtimeConnections is how many connections an experiment opens.

@@ -103,19 +103,6 @@ func (in *Environments) starter(ctx context.Context, first *space) (label string
 	}, nil
 }
 
-// containerObjects are a tenant with a NIC for each container. Their addresses are those of the link, too,
-// so that tools which use rdma_cm find the same host as those which use TCP.
-func containerObjects(names []string) string {
-	text := `{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: bench}, spec: {}}
----
-{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: net, tenant: bench}, spec: {subnets: [10.98.0.0/24]}}
-`
-	for i, name := range names {
-		text += fmt.Sprintf("---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: %s, tenant: bench}, spec: {network: net, address: 10.98.0.%d}}\n", name, i+1)
-	}
-	return text
-}
-
 // namespaceBox is a box without an engine.
 func (l *Lab) namespaceBox(ctx context.Context, base *Host, first **space, i int, name string) (*box, error) {
 	var s *space

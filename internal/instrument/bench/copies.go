@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -23,9 +21,6 @@ func copySize() int64 {
 	}
 	return 1e9
 }
-
-// sharedMemory is where every Linux has a tmpfs.
-const sharedMemory = "/dev/shm"
 
 // A copyLab has the file to copy and the directory where copies go.
 type copyLab struct {
@@ -151,33 +146,6 @@ func (c *copyLab) serve(ctx context.Context, h *Host, flags ...string) (*copySer
 	s := &copyServer{port: port, flags: flags}
 	_, s.stop, err = c.l.standing(ctx, h.accepts(port), h.At(append(argv, flags...)...))
 	return s, err
-}
-
-// standing starts a program that serves and waits until it is ready. wait waits for its end, stop ends it.
-func (l *Lab) standing(ctx context.Context, ready func() bool, argv []string) (wait func() error, stop func(), err error) {
-	var said bytes.Buffer
-	s := l.command(ctx, argv...)
-	s.Stdout, s.Stderr = &said, &said
-	if err := s.Start(); err != nil {
-		return nil, nil, err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Wait() }()
-	stop = sync.OnceFunc(func() {
-		s.Cancel()
-		<-ended
-	})
-	if err := await(ctx, ready, ended); err != nil {
-		stop()
-		return nil, nil, failure(ctx, argv, err, said.String())
-	}
-	wait = func() error {
-		if err := <-ended; err != nil {
-			return failure(ctx, argv, err, said.String())
-		}
-		return nil
-	}
-	return wait, stop, nil
 }
 
 // copies is how fast files are copied.

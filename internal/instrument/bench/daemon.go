@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -97,4 +98,26 @@ func (d *daemon) anonymous() (float64, error) {
 		return 0, err
 	}
 	return parseMemory(string(text), "RssAnon")
+}
+
+// precise is the processor time of a daemon's threads as the scheduler counts it, in nanoseconds; in ticks
+// if this kernel does not.
+func (d *daemon) precise() (total time.Duration, err error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.cmd.Process.Pid))
+	if err != nil || len(files) == 0 {
+		return d.cpu()
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // a thread that ended
+		}
+		word, _, _ := strings.Cut(string(text), " ")
+		n, err := strconv.ParseInt(word, 10, 64)
+		if err != nil {
+			return d.cpu()
+		}
+		total += time.Duration(n)
+	}
+	return total, nil
 }

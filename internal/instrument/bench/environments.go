@@ -129,4 +129,3 @@ func (in *Environments) get(ctx context.Context, c experiment.Cell) (*place, err
 	in.places[name] = p
 	return p, nil
 }
-

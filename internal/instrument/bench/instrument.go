@@ -3,9 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -219,23 +217,6 @@ func counted(c experiment.Cell, rate float64, m *experiment.Measurement) {
 	m.Values["claimed"] = m.Values[experiment.Bandwidth]
 	m.Values[experiment.Bandwidth], m.Values[experiment.Rate] = rate, rate/float64(c.Size)
 }
-
-// parameters takes what perftest prints of how it measures.
-func parameters(output string, m *experiment.Measurement) {
-	for _, found := range parameter.FindAllStringSubmatch(output, -1) {
-		n, _ := strconv.Atoi(found[2]) // digits only
-		switch found[1] {
-		case "Mtu":
-			m.MTU = n
-		case "TX depth":
-			m.Depth = n
-		default:
-			m.Inline = &n
-		}
-	}
-}
-
-var parameter = regexp.MustCompile(`(Mtu|TX depth|Max inline data)\s*: (\d+)`)
 
 // proof says what carried the bytes. An RDMA program must have moved bytes of the device, and a TCP
 // program none.

@@ -48,14 +48,6 @@ func (r Route) iperf3(ctx context.Context, w way, options ...string) (rate float
 	return ParseIperf3(out)
 }
 
-// iperf3TCP probes TCP's bandwidth.
-func (r Route) iperf3TCP() Probe {
-	return Probe{Name: "iperf3", Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
-		rate, _, err := r.iperf3(ctx, plain)
-		return Reading{Value: rate}, err
-	}}
-}
-
 // iperf3Driver runs one stream.
 var iperf3Driver = driver{
 	commands: func(j *job) (server, client []string) {

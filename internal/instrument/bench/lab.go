@@ -216,3 +216,25 @@ func freePort() (int, error) {
 	}
 	return 0, errors.New("no free TCP port found")
 }
+
+// lastLines is the end of a tool's output, for messages.
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// wait sleeps unless ctx ends.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// settling is for what making or destroying them left to do.
+const settling = 200 * time.Millisecond
+
+// sharedMemory is where every Linux has a tmpfs.
+const sharedMemory = "/dev/shm"

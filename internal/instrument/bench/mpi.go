@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"os"
@@ -169,24 +168,6 @@ var mpiTransferDriver = driver{
 		}
 		return prepareMPI(ctx, l, j)
 	},
-}
-
-//go:embed programs/transfer.mpi
-var transferSource string
-
-// transfer is the MPI program, which is built if it is not there.
-func (l *Lab) transfer(ctx context.Context) (program string, err error) {
-	program = filepath.Join(l.Dir, "transfer")
-	if _, err := os.Stat(program); err == nil {
-		return program, nil
-	}
-	if err := os.WriteFile(program+".c", []byte(transferSource), 0o644); err != nil {
-		return "", err
-	}
-	if _, err := l.Run(ctx, "mpicc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, program+".c"); err != nil {
-		return "", fmt.Errorf("cannot build the MPI program: %w; apt-get install libopenmpi-dev gcc", err)
-	}
-	return program, nil
 }
 
 // parseTransfers reads a line for each transfer: transfer N bytes B seconds S. The value is the mean over

@@ -3,14 +3,10 @@ package bench
 import (
 	"context"
 	"fmt"
-	"time"
 )
 
 // idlePeers is how many queue pairs wait while one works.
 const idlePeers = 1000
-
-// settling is for what making or destroying them left to do.
-const settling = 200 * time.Millisecond
 
 // network is what two hosts get of each other: two network namespaces with a veth
 // pair between them.

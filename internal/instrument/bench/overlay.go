@@ -68,18 +68,3 @@ func (t *Table) overlayAt(ctx context.Context, mtu int, rows []Row) error {
 	sources := []source{{0, 1}, {2, 3}, {4, 5}}
 	return t.fill(ctx, t.Rounds, probes[:2*len(rows)], rows, sources[:len(rows)])
 }
-
-// overlayObjects are what a host is told: its NIC, and the other's, on a host that is declared.
-func overlayObjects(elsewhere, at string) string {
-	text := fmt.Sprintf("apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: other}\nspec: {type: linux, address: %s}\n"+
-		"---\napiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: bench}\nspec: {}\n"+
-		"---\napiVersion: vrdma.io/v1\nkind: Network\nmetadata: {name: net, tenant: bench}\nspec: {vni: 100, subnets: [10.1.0.0/24]}\n", at)
-	for i, name := range []string{"a", "b"} {
-		where := ""
-		if name == elsewhere {
-			where = ", host: other"
-		}
-		text += fmt.Sprintf("---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: %s, tenant: bench}\nspec: {network: net, address: 10.1.0.%d%s}\n", name, i+1, where)
-	}
-	return text
-}

@@ -3,9 +3,13 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // mebibyte is what perftest calls a megabyte.
@@ -81,12 +85,6 @@ func perftestRow(output, column string, n int) ([]float64, error) {
 	return nil, fmt.Errorf("perftest printed no result below %q, but:\n%s", column, lastLines(output, 5))
 }
 
-// lastLines is the end of a tool's output, for messages.
-func lastLines(text string, n int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
-
 // perftest runs a pair of a perftest tool. The arguments are for both sides.
 func (r Route) perftest(ctx context.Context, w way, tool string, args ...string) (string, error) {
 	port, err := freePort()
@@ -96,53 +94,6 @@ func (r Route) perftest(ctx context.Context, w way, tool string, args ...string)
 	// -F: the clock's frequency is nobody's business in a virtual machine.
 	server := append([]string{tool, "-F", "-p", fmt.Sprint(port)}, args...)
 	return r.pair(ctx, w, port, server, append(slices.Clone(server), r.Server.IP))
-}
-
-// latency probes a perftest latency tool over vrdma; the value is the median.
-func (r Route) latency(tool string, size, iterations int, options ...string) Probe {
-	return Probe{
-		Name: strings.Join(append([]string{tool, "-s", fmt.Sprint(size)}, options...), " "), Unit: "s",
-		Measure: func(ctx context.Context) (Reading, error) {
-			out, err := r.perftest(ctx, device, tool, append([]string{"-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations)}, options...)...)
-			if err != nil {
-				return Reading{}, err
-			}
-			got, err := ParseLatency(out)
-			return Reading{got.Typical * 1e-6, got.Average * 1e-6}, err
-		},
-	}
-}
-
-// What to take of a bandwidth tool's result.
-var (
-	averageRate = aspect{"B/s", func(b Bandwidth) float64 { return b.Average }}
-	messageRate = aspect{"/s", func(b Bandwidth) float64 { return b.MessageRate }}
-)
-
-type aspect struct {
-	unit string
-	of   func(Bandwidth) float64
-}
-
-// bandwidth probes a perftest bandwidth tool over vrdma.
-func (r Route) bandwidth(tool string, size, iterations int) Probe {
-	return r.throughput(device, averageRate, tool, size, iterations)
-}
-
-// messages probes the message rate of a perftest bandwidth tool over vrdma.
-func (r Route) messages(tool string, size, iterations int) Probe {
-	return r.throughput(device, messageRate, tool, size, iterations)
-}
-
-// throughput probes one aspect of a bandwidth tool.
-func (r Route) throughput(w way, a aspect, tool string, size, iterations int, args ...string) Probe {
-	return Probe{
-		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: a.unit,
-		Measure: func(ctx context.Context) (Reading, error) {
-			got, err := r.stream(ctx, w, tool, size, iterations, args...)
-			return Reading{Value: a.of(got)}, err
-		},
-	}
 }
 
 // stream runs a bandwidth tool.
@@ -155,3 +106,83 @@ func (r Route) stream(ctx context.Context, w way, tool string, size, iterations 
 	}
 	return ParseBandwidth(out)
 }
+
+// perftestDriver runs one of perftest. Bandwidth is by time: a thousand messages last milliseconds.
+// Latency is by number, because only then there is a median.
+func perftestDriver(tool string) driver {
+	latency, atomic := strings.HasSuffix(tool, "_lat"), strings.HasPrefix(tool, "ib_atomic")
+	windowed := !latency && !atomic // the devices count what an atomic sends and gets, not how many there were
+	return driver{
+		commands: func(j *job) (server, client []string) {
+			args := []string{tool, "-F", "-p", j.listen()}
+			if !atomic { // they have one size, and know no other
+				args = append(args, "-s", j.size())
+			}
+			if j.cell.QPs != 0 {
+				args = append(args, "-q", strconv.Itoa(j.cell.QPs))
+			}
+			if j.cell.PathMTU != 0 {
+				args = append(args, "-m", strconv.Itoa(j.cell.PathMTU))
+			}
+			if j.kernel != nil { // named, so that no program measures another one
+				args = append(args, "-d", j.kernel.name, "-x", strconv.Itoa(j.kernel.gid))
+			}
+			switch {
+			case latency:
+				args = append(args, "-n", strconv.Itoa(latencyCount(j.cell)))
+			case j.event():
+				args = append(args, "-n", strconv.Itoa(eventMessages(j.cell, j.seconds)))
+			case windowed && commonWindow(j.cell):
+				args = append(args, "-D", "1", "--run_infinitely")
+			default:
+				args = append(args, "-D", j.time())
+			}
+			if j.event() {
+				args = append(args, "-e")
+			}
+			return args, append(slices.Clone(args), j.ip())
+		},
+		parse: func(_ *job, output, _ string) (printed, error) {
+			if !latency {
+				b, err := ParseBandwidth(output)
+				return printed{values: map[string]float64{experiment.Bandwidth: b.Average, experiment.Rate: b.MessageRate}}, err
+			}
+			l, err := ParseLatency(output)
+			return printed{values: map[string]float64{experiment.Latency: l.Typical * 1e-6, "p99": l.P99 * 1e-6, "p999": l.P999 * 1e-6}, samples: l.Iterations}, err
+		},
+		windowed: windowed,
+	}
+}
+
+// eventMessages is how many messages a bandwidth tool sends that waits for events, since perftest
+// then refuses to measure by time: what takes about as long.
+func eventMessages(c experiment.Cell, seconds int) int {
+	const most, bytes = 200_000, 4 << 30 // a second
+	return max(seconds, 1) * max(1000, min(most, int(bytes/int64(c.Size))))
+}
+
+// commonWindow reports whether the pairs of a cell have a common window: then clients run until they are told to end.
+func commonWindow(c experiment.Cell) bool {
+	if c.Pairs == 1 || c.Wait != experiment.Poll || experiment.Guests(c.Setting) {
+		return false
+	}
+	_, err := exec.LookPath("stdbuf")
+	return err == nil
+}
+
+// parameters takes what perftest prints of how it measures.
+func parameters(output string, m *experiment.Measurement) {
+	for _, found := range parameter.FindAllStringSubmatch(output, -1) {
+		n, _ := strconv.Atoi(found[2]) // digits only
+		switch found[1] {
+		case "Mtu":
+			m.MTU = n
+		case "TX depth":
+			m.Depth = n
+		default:
+			m.Inline = &n
+		}
+	}
+}
+
+var parameter = regexp.MustCompile(`(Mtu|TX depth|Max inline data)\s*: (\d+)`)

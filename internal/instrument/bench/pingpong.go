@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,24 +20,4 @@ func ParsePingpong(output string) (float64, error) {
 		}
 	}
 	return 0, fmt.Errorf("ibv_rc_pingpong printed no line with usec/iter, but:\n%s", lastLines(output, 5))
-}
-
-// pingpong probes ibv_rc_pingpong; the value is an average.
-func (r Route) pingpong(options ...string) Probe {
-	return Probe{
-		Name: strings.Join(append([]string{"ibv_rc_pingpong"}, options...), " "), Unit: "s",
-		Measure: func(ctx context.Context) (Reading, error) {
-			port, err := freePort()
-			if err != nil {
-				return Reading{}, err
-			}
-			server := append([]string{"ibv_rc_pingpong", "-p", fmt.Sprint(port), "-g", "0", "-n", fmt.Sprint(sleeperMessages)}, options...)
-			out, err := r.pair(ctx, device, port, server, append(server[:len(server):len(server)], r.Server.IP))
-			if err != nil {
-				return Reading{}, err
-			}
-			seconds, err := ParsePingpong(out)
-			return Reading{Value: seconds}, err
-		},
-	}
 }

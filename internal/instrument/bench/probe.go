@@ -5,16 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strconv"
-	"strings"
 )
-
-// A Reading is what one run of a probe gave. Latency tools give a median and an
-// average; others have only a value.
-type Reading struct {
-	Value   float64
-	Average float64 // 0: the tool gives none
-}
 
 // A Probe is one tool with one setting.
 type Probe struct {
@@ -52,30 +43,6 @@ func (l *Lab) baseline(name, unit, program string, args ...string) Probe {
 			return Reading{Value: numbers[0]}, nil
 		},
 	}
-}
-
-// numbers runs a program that prints n numbers.
-func (l *Lab) numbers(ctx context.Context, n int, argv ...string) ([]float64, error) {
-	out, err := l.Run(ctx, argv...)
-	if err != nil {
-		return nil, err
-	}
-	return parseNumbers(argv[0], out, n)
-}
-
-// parseNumbers reads the n numbers that a program printed.
-func parseNumbers(program, out string, n int) (numbers []float64, err error) {
-	words := strings.Fields(out)
-	if len(words) != n {
-		return nil, fmt.Errorf("%s printed %q, want %d numbers", program, out, n)
-	}
-	numbers = make([]float64, n)
-	for i, word := range words {
-		if numbers[i], err = strconv.ParseFloat(word, 64); err != nil {
-			return nil, fmt.Errorf("%s printed %q, want %d numbers", program, out, n)
-		}
-	}
-	return numbers, nil
 }
 
 // patience is how many failures of a probe end its tries: the others go on.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 )
 
 //go:embed programs/*.c programs/*.h
@@ -37,4 +39,46 @@ func (l *Lab) Compile(ctx context.Context, names ...string) (map[string]string, 
 		programs[name] = path
 	}
 	return programs, nil
+}
+
+// numbers runs a program that prints n numbers.
+func (l *Lab) numbers(ctx context.Context, n int, argv ...string) ([]float64, error) {
+	out, err := l.Run(ctx, argv...)
+	if err != nil {
+		return nil, err
+	}
+	return parseNumbers(argv[0], out, n)
+}
+
+// parseNumbers reads the n numbers that a program printed.
+func parseNumbers(program, out string, n int) (numbers []float64, err error) {
+	words := strings.Fields(out)
+	if len(words) != n {
+		return nil, fmt.Errorf("%s printed %q, want %d numbers", program, out, n)
+	}
+	numbers = make([]float64, n)
+	for i, word := range words {
+		if numbers[i], err = strconv.ParseFloat(word, 64); err != nil {
+			return nil, fmt.Errorf("%s printed %q, want %d numbers", program, out, n)
+		}
+	}
+	return numbers, nil
+}
+
+//go:embed programs/transfer.mpi
+var transferSource string
+
+// transfer is the MPI program, which is built if it is not there.
+func (l *Lab) transfer(ctx context.Context) (program string, err error) {
+	program = filepath.Join(l.Dir, "transfer")
+	if _, err := os.Stat(program); err == nil {
+		return program, nil
+	}
+	if err := os.WriteFile(program+".c", []byte(transferSource), 0o644); err != nil {
+		return "", err
+	}
+	if _, err := l.Run(ctx, "mpicc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, program+".c"); err != nil {
+		return "", fmt.Errorf("cannot build the MPI program: %w; apt-get install libopenmpi-dev gcc", err)
+	}
+	return program, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // qperfUnits are the units that qperf -uu prints, in ours: seconds, bytes a
@@ -33,17 +35,6 @@ func ParseQperf(output string) (map[string]float64, error) {
 	return values, nil
 }
 
-// tcp probes TCP: value is latency, bw or msg_rate of a qperf test.
-func (r Route) tcp(test, value, unit string, size int) Probe {
-	return Probe{
-		Name: fmt.Sprintf("qperf -m %d %s", size, test), Unit: unit,
-		Measure: func(ctx context.Context) (Reading, error) {
-			number, err := r.qperf(ctx, plain, test, value, size)
-			return Reading{Value: number}, err
-		},
-	}
-}
-
 // qperf runs one test of qperf for a second and returns one of its values.
 func (r Route) qperf(ctx context.Context, w way, test, value string, size int) (float64, error) {
 	port, err := freePort()
@@ -65,4 +56,37 @@ func (r Route) qperf(ctx context.Context, w way, test, value string, size int) (
 		return 0, fmt.Errorf("qperf %s gave no %s", test, value)
 	}
 	return number, nil
+}
+
+// qperfDriver runs a test of qperf. Its RDMA tests wait for events unless they are told to poll, and need
+// rdma_cm on a device whose port has no LID. They take the first device that the address leads to.
+func qperfDriver(test, value, metric string) driver {
+	return driver{
+		commands: func(j *job) (server, client []string) {
+			client = []string{"qperf", "-lp", j.listen(), j.ip(), "-t", j.time(), "-uu", "-vs", "-m", j.size()}
+			if strings.HasPrefix(test, "rc_") {
+				client = append(client, "-cm1")
+				if !j.event() {
+					client = append(client, "--cq_poll", "1")
+				}
+			}
+			return []string{"qperf", "-lp", j.listen()}, append(client, test)
+		},
+		parse: func(j *job, output, _ string) (printed, error) {
+			got, err := ParseQperf(output)
+			if err != nil {
+				return printed{}, err
+			}
+			v, found := got[value]
+			if !found {
+				return printed{}, fmt.Errorf("qperf %s gave no %s", test, value)
+			}
+			p := printed{values: map[string]float64{metric: v}}
+			if rate, found := got["msg_rate"]; found {
+				p.values[experiment.Rate] = rate
+				p.samples = int64(rate * float64(max(j.seconds, 1)))
+			}
+			return p, nil
+		},
+	}
 }

@@ -100,8 +100,6 @@ func parseBusy(stat string) (float64, error) {
 	return t.Busy / ticksPerSecond, err
 }
 
-const ticksPerSecond = 100
-
 // calmShare is how busy a machine may be that counts as idle, in processors.
 const calmShare = 0.05
 

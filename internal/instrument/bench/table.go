@@ -213,13 +213,3 @@ func (t *Table) stop() {
 		t.daemon = nil
 	}
 }
-
-// wait sleeps unless ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}

@@ -119,15 +119,6 @@ func inMachines(ctx context.Context, in *Environments, c experiment.Cell) (p *pl
 	return p, nil
 }
 
-// boxNames are the NICs of containers or guests: of the client's side and the server's in turn.
-func boxNames(perSide int) []string {
-	names := []string{"a", "b"}
-	for i := 2; i <= perSide; i++ {
-		names = append(names, fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i))
-	}
-	return names
-}
-
 // count is a small number in words.
 func count(n int) string {
 	if n == 2 {
@@ -270,153 +261,36 @@ func (m *machine) used() (time.Duration, error) {
 	return parseCPU(string(text))
 }
 
-// A finished client of an agent's.
-type finished struct {
-	Output  string  `json:"output,omitempty"`
-	Seconds float64 `json:"seconds,omitempty"` // of processor time
-	Error   string  `json:"error,omitempty"`
-}
-
-// farCouples is couples where both sides run in guests: the clients are one question.
-func (r Route) farCouples(ctx context.Context, w way, d driver, jobs []*job) ([]couple, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, tooLong(guestTimeout))
-	defer cancel()
-	list := make([]couple, len(jobs))
-	servers := make([]server, len(jobs))
-	defer func() {
-		for _, s := range servers {
-			if s != nil {
-				s.end(0, false)
-			}
-		}
-	}()
-	commands := make(map[*agent][][]string) // of each guest with clients
-	var guests []*agent
-	for i, j := range jobs {
-		argv, client := d.commands(j)
-		at := j.route.Client.far
-		if commands[at] == nil {
-			guests = append(guests, at)
-		}
-		commands[at] = append(commands[at], client)
-		if list[i].commands = [][]string{client}; argv == nil {
-			continue
-		}
-		list[i].commands = [][]string{argv, client}
-		var err error
-		if servers[i], err = j.route.Server.serve(ctx, w, j.port, argv); err != nil {
-			return nil, err
-		}
-	}
-	done, err := runClients(ctx, w, guests, commands)
-	if err != nil {
+// peerOf is a program on the host of guests, which has a NIC of its own and is reached by its guests through
+// the bridge.
+func (l *Lab) peerOf(ctx context.Context, p *place) (*Host, error) {
+	h := &Host{lab: l, Socket: p.base.Socket, nic: "bench/host", IP: fmt.Sprintf(guestPlain, 9), enter: p.bridge.enter(), pid: p.bridge.holder.Process.Pid}
+	if _, err := l.Run(ctx, h.At("ip", "address", "add", h.IP+"/24", "dev", "br0")...); err != nil {
 		return nil, err
 	}
-	for i, j := range jobs {
-		at := j.route.Client.far
-		one := done[at][0]
-		done[at] = done[at][1:]
-		if one.Error != "" {
-			err := errors.New(one.Error)
-			if servers[i] != nil {
-				if text, _ := servers[i].end(0, false); lastLines(text, 3) != "" {
-					err = fmt.Errorf("%w\nits server said:\n%s", err, lastLines(text, 3))
-				}
-			}
-			return nil, err
-		}
-		list[i].output, list[i].client = one.Output, time.Duration(one.Seconds*float64(time.Second))
+	file := h.Socket + "-host.yaml"
+	const object = "{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: host, tenant: bench}, spec: {network: net, address: 10.98.0.9}}\n"
+	if err := os.WriteFile(file, []byte(object), 0o644); err != nil {
+		return nil, err
 	}
-	for i, s := range servers {
-		if s != nil {
-			list[i].said, list[i].server = s.end(200*time.Millisecond, d.asked)
-		}
-	}
-	return list, nil
+	_, err := l.Run(ctx, l.Vrdma, "apply", "--socket", h.Socket, "-f", file)
+	return h, err
 }
 
-// runClients runs clients in all guests at the same time.
-func runClients(ctx context.Context, w way, guests []*agent, commands map[*agent][][]string) (map[*agent][]finished, error) {
-	replies, errs := make([]reply, len(guests)), make([]error, len(guests))
-	var all sync.WaitGroup
-	for i, at := range guests {
-		all.Go(func() {
-			replies[i], errs[i] = at.ask(ctx, question{Run: commands[at], Way: w.name, Limit: toolTimeout})
-		})
-	}
-	all.Wait()
-	done := make(map[*agent][]finished)
-	for i, at := range guests {
-		if n := len(replies[i].Finished); errs[i] == nil && n != len(commands[at]) {
-			errs[i] = fmt.Errorf("the guest ran %d of %d clients", n, len(commands[at]))
-		}
-		done[at] = replies[i].Finished
-	}
-	return done, errors.Join(errs...)
-}
-
-// guestTimeout is for servers and clients of guests together: the clients are ended by the guest before.
-const guestTimeout = toolTimeout + 30*time.Second
-
-// run runs clients at the same time, in the guest.
-func (s *servant) run(ctx context.Context, q question) (r reply, err error) {
-	w, known := waysByName[q.Way]
-	if !known {
-		return r, fmt.Errorf("there is no way %q: the two vrdma differ", q.Way)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, q.Limit, tooLong(q.Limit))
+// run runs a shell command in the guest.
+func (m *machine) run(ctx context.Context, command string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, tooLong(guestTimeout))
 	defer cancel()
-	var clients []*started
-	for _, argv := range q.Run {
-		c, err := s.lab.start(ctx, w.side(s.lab.Here, argv...))
-		if err != nil {
-			for _, c := range clients {
-				c.end(0, false)
-			}
-			return r, err
-		}
-		clients = append(clients, c)
+	got, err := m.agent.ask(ctx, question{Run: [][]string{{"sh", "-c", "ip() { /usr/sbin/ip \"$@\"; }; " + command}}, Way: plain.name, Limit: toolTimeout})
+	if err == nil && len(got.Finished) == 1 && got.Finished[0].Error != "" {
+		err = errors.New(got.Finished[0].Error)
 	}
-	for i, c := range clients {
-		err := c.wait()
-		one := finished{Output: c.out.String(), Seconds: c.spent().Seconds()}
-		if one.Output == "" {
-			one.Output = c.said.String()
-		}
-		if err != nil {
-			one.Error = failure(ctx, q.Run[i], err, c.out.String()+c.said.String()).Error()
-		}
-		r.Finished = append(r.Finished, one)
-	}
-	return r, nil
+	return err
 }
 
-// beGuest starts the agent that gives programs of the guest the device.
-func (s *servant) beGuest(ctx context.Context, name string) error {
-	s.lab.Here.Socket = guestSocket
-	a, err := s.lab.start(ctx, []string{s.lab.Vrdma, "guest", "agent", "--socket", guestSocket, "--name", name, "--pin", "75"})
-	if err != nil {
-		return err
-	}
-	s.servers = append(s.servers, a)
-	ctx, cancel := context.WithTimeoutCause(ctx, toolTimeout, tooLong(toolTimeout))
-	defer cancel()
-	answers := func() bool { return strings.Contains(a.out.String()+a.said.String(), "the daemon answers") }
-	if err := await(ctx, answers, a.ended); err != nil {
-		said, _ := a.end(0, false)
-		return failure(ctx, []string{"vrdma", "guest", "agent"}, err, said)
-	}
-	return nil
-}
-
-// links are what the guest's cards have sent, in bytes.
-func links() map[string]uint64 {
-	sent := make(map[string]uint64)
-	for _, eth := range []string{"eth0", "eth1"} {
-		text, _ := os.ReadFile("/sys/class/net/" + eth + "/statistics/tx_bytes") // no card: 0
-		var n uint64
-		fmt.Sscan(string(text), &n)
-		sent[eth] = n
-	}
-	return sent
+// twin makes one more tap, and is what QEMU needs to have it as a card without MSI-X.
+func (l *Lab) twin(ctx context.Context, bridge *space, name string) ([]string, error) {
+	tap := "twin" + name
+	_, err := l.Run(ctx, append(bridge.enter(), "sh", "-c", fmt.Sprintf("ip tuntap add %[1]s mode tap && ip link set %[1]s master br0 up", tap))...)
+	return []string{"-netdev", "tap,id=n2,ifname=" + tap + ",script=no,downscript=no", "-device", "virtio-net-pci,netdev=n2,mac=52:54:00:9a:00:0" + map[string]string{"a": "1", "b": "2"}[name] + ",romfile=,vectors=0"}, err
 }

@@ -2,11 +2,7 @@ package bench
 
 import (
 	"context"
-	"fmt"
-	"os/exec"
-	"slices"
 	"strconv"
-	"strings"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
@@ -106,100 +102,4 @@ func latencyCount(c experiment.Cell) int {
 		return 200
 	}
 	return latencyMessages
-}
-
-// eventMessages is how many messages a bandwidth tool sends that waits for events, since perftest
-// then refuses to measure by time: what takes about as long.
-func eventMessages(c experiment.Cell, seconds int) int {
-	const most, bytes = 200_000, 4 << 30 // a second
-	return max(seconds, 1) * max(1000, min(most, int(bytes/int64(c.Size))))
-}
-
-// commonWindow reports whether the pairs of a cell have a common window: then clients run until they are told to end.
-func commonWindow(c experiment.Cell) bool {
-	if c.Pairs == 1 || c.Wait != experiment.Poll || experiment.Guests(c.Setting) {
-		return false
-	}
-	_, err := exec.LookPath("stdbuf")
-	return err == nil
-}
-
-// perftestDriver runs one of perftest. Bandwidth is by time: a thousand messages last milliseconds.
-// Latency is by number, because only then there is a median.
-func perftestDriver(tool string) driver {
-	latency, atomic := strings.HasSuffix(tool, "_lat"), strings.HasPrefix(tool, "ib_atomic")
-	windowed := !latency && !atomic // the devices count what an atomic sends and gets, not how many there were
-	return driver{
-		commands: func(j *job) (server, client []string) {
-			args := []string{tool, "-F", "-p", j.listen()}
-			if !atomic { // they have one size, and know no other
-				args = append(args, "-s", j.size())
-			}
-			if j.cell.QPs != 0 {
-				args = append(args, "-q", strconv.Itoa(j.cell.QPs))
-			}
-			if j.cell.PathMTU != 0 {
-				args = append(args, "-m", strconv.Itoa(j.cell.PathMTU))
-			}
-			if j.kernel != nil { // named, so that no program measures another one
-				args = append(args, "-d", j.kernel.name, "-x", strconv.Itoa(j.kernel.gid))
-			}
-			switch {
-			case latency:
-				args = append(args, "-n", strconv.Itoa(latencyCount(j.cell)))
-			case j.event():
-				args = append(args, "-n", strconv.Itoa(eventMessages(j.cell, j.seconds)))
-			case windowed && commonWindow(j.cell):
-				args = append(args, "-D", "1", "--run_infinitely")
-			default:
-				args = append(args, "-D", j.time())
-			}
-			if j.event() {
-				args = append(args, "-e")
-			}
-			return args, append(slices.Clone(args), j.ip())
-		},
-		parse: func(_ *job, output, _ string) (printed, error) {
-			if !latency {
-				b, err := ParseBandwidth(output)
-				return printed{values: map[string]float64{experiment.Bandwidth: b.Average, experiment.Rate: b.MessageRate}}, err
-			}
-			l, err := ParseLatency(output)
-			return printed{values: map[string]float64{experiment.Latency: l.Typical * 1e-6, "p99": l.P99 * 1e-6, "p999": l.P999 * 1e-6}, samples: l.Iterations}, err
-		},
-		windowed: windowed,
-	}
-}
-
-// qperfDriver runs a test of qperf. Its RDMA tests wait for events unless they are told to poll, and need
-// rdma_cm on a device whose port has no LID. They take the first device that the address leads to.
-func qperfDriver(test, value, metric string) driver {
-	return driver{
-		commands: func(j *job) (server, client []string) {
-			client = []string{"qperf", "-lp", j.listen(), j.ip(), "-t", j.time(), "-uu", "-vs", "-m", j.size()}
-			if strings.HasPrefix(test, "rc_") {
-				client = append(client, "-cm1")
-				if !j.event() {
-					client = append(client, "--cq_poll", "1")
-				}
-			}
-			return []string{"qperf", "-lp", j.listen()}, append(client, test)
-		},
-		parse: func(j *job, output, _ string) (printed, error) {
-			got, err := ParseQperf(output)
-			if err != nil {
-				return printed{}, err
-			}
-			v, found := got[value]
-			if !found {
-				return printed{}, fmt.Errorf("qperf %s gave no %s", test, value)
-			}
-			p := printed{values: map[string]float64{metric: v}}
-			if rate, found := got["msg_rate"]; found {
-				p.values[experiment.Rate] = rate
-				p.samples = int64(rate * float64(max(j.seconds, 1)))
-			}
-			return p, nil
-		},
-	}
 }

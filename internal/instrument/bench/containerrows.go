@@ -122,13 +122,6 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 	}
 }
 
-// ownNetworkObjects are a NIC whose way is the network of its container.
-const ownNetworkObjects = `---
-{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: own, tenant: bench}, spec: {way: namespace}}
----
-{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: o, tenant: bench}, spec: {network: own}}
-`
-
 // A boxRun has the containers of a part.
 type boxRun struct {
 	*Table

@@ -12,16 +12,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"time"
 
 	"vrdma.dev/vrdma/internal/instrument/rxeguest"
-)
-
-const (
-	guestDevice  = "rxe_kernel" // not rxe0: that is ours
-	guestProgram = "/usr/bin/measure"
-	// guestLimit bounds boot and measuring together; emulation is slow.
-	guestLimit = 8 * time.Minute
 )
 
 // guest boots a virtual machine whose kernel has rxe and measures part rxe in it:
@@ -65,62 +57,6 @@ func (t *Table) guest() part {
 			return nil
 		},
 	}
-}
-
-// extend makes an initramfs of the image's and of the product, and of a command that is run in the guest with
-// its line as $1. The kernel unpacks archives that follow one another.
-func (l *Lab) extend(ctx context.Context, image, command string) (path string, err error) {
-	root := filepath.Join(l.Dir, "guest")
-	if err := os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755); err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(root)
-	files := map[string]string{"usr/bin/vrdma": l.Vrdma}
-	for _, name := range products {
-		path := filepath.Join(l.Dir, name)
-		files["usr/bin/"+name] = path
-		needs, err := l.Run(ctx, "ldd", path)
-		if err != nil {
-			return "", err
-		}
-		for _, need := range libraries(needs) {
-			files[merged(need)] = need
-		}
-	}
-	for to, from := range files {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, to)), 0o755); err != nil {
-			return "", err
-		}
-		if err := copyFile(from, filepath.Join(root, to)); err != nil {
-			return "", err
-		}
-	}
-	script := "#!/bin/sh\nexec " + command + "\n"
-	if err := os.WriteFile(filepath.Join(root, guestProgram), []byte(script), 0o755); err != nil {
-		return "", err
-	}
-	path = filepath.Join(l.Dir, "initramfs")
-	_, err = l.Run(ctx, "sh", "-c", `{ cat "$1" && cd "$2" && find . | cpio --quiet -o -H newc -R 0:0; } >"$3"`, "sh", filepath.Join(image, "initramfs"), root, path)
-	return path, err
-}
-
-// libraries are the paths that ldd printed.
-func libraries(ldd string) []string {
-	var paths []string
-	for word := range strings.FieldsSeq(ldd) {
-		if strings.HasPrefix(word, "/") {
-			paths = append(paths, word)
-		}
-	}
-	return paths
-}
-
-// merged is where a file is in the image, whose /lib is /usr/lib.
-func merged(path string) string {
-	if strings.HasPrefix(path, "/lib") {
-		return "usr" + path
-	}
-	return strings.TrimPrefix(path, "/")
 }
 
 // boot runs the guest until it has reported, and ends it.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
@@ -101,63 +100,6 @@ func better(a, b Probe) Probe {
 	}}
 }
 
-// peerOf is a program on the host of guests, which has a NIC of its own and is reached by its guests through
-// the bridge.
-func (l *Lab) peerOf(ctx context.Context, p *place) (*Host, error) {
-	h := &Host{lab: l, Socket: p.base.Socket, nic: "bench/host", IP: fmt.Sprintf(guestPlain, 9), enter: p.bridge.enter(), pid: p.bridge.holder.Process.Pid}
-	if _, err := l.Run(ctx, h.At("ip", "address", "add", h.IP+"/24", "dev", "br0")...); err != nil {
-		return nil, err
-	}
-	file := h.Socket + "-host.yaml"
-	const object = "{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: host, tenant: bench}, spec: {network: net, address: 10.98.0.9}}\n"
-	if err := os.WriteFile(file, []byte(object), 0o644); err != nil {
-		return nil, err
-	}
-	_, err := l.Run(ctx, l.Vrdma, "apply", "--socket", h.Socket, "-f", file)
-	return h, err
-}
-
-// run runs a shell command in the guest.
-func (m *machine) run(ctx context.Context, command string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, tooLong(guestTimeout))
-	defer cancel()
-	got, err := m.agent.ask(ctx, question{Run: [][]string{{"sh", "-c", "ip() { /usr/sbin/ip \"$@\"; }; " + command}}, Way: plain.name, Limit: toolTimeout})
-	if err == nil && len(got.Finished) == 1 && got.Finished[0].Error != "" {
-		err = errors.New(got.Finished[0].Error)
-	}
-	return err
-}
-
-// twin makes one more tap, and is what QEMU needs to have it as a card without MSI-X.
-func (l *Lab) twin(ctx context.Context, bridge *space, name string) ([]string, error) {
-	tap := "twin" + name
-	_, err := l.Run(ctx, append(bridge.enter(), "sh", "-c", fmt.Sprintf("ip tuntap add %[1]s mode tap && ip link set %[1]s master br0 up", tap))...)
-	return []string{"-netdev", "tap,id=n2,ifname=" + tap + ",script=no,downscript=no", "-device", "virtio-net-pci,netdev=n2,mac=52:54:00:9a:00:0" + map[string]string{"a": "1", "b": "2"}[name] + ",romfile=,vectors=0"}, err
-}
-
-// farPair is pair with a client in a guest.
-func (r Route) farPair(ctx context.Context, w way, port int, server, client []string) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, tooLong(guestTimeout))
-	defer cancel()
-	s, err := r.Server.serve(ctx, w, port, server)
-	if err != nil {
-		return "", err
-	}
-	defer s.end(0, false)
-	got, err := r.Client.far.ask(ctx, question{Run: [][]string{client}, Way: w.name, Limit: toolTimeout})
-	if err != nil {
-		return "", err
-	}
-	if len(got.Finished) != 1 {
-		return "", errors.New("the guest ran no client")
-	}
-	if one := got.Finished[0]; one.Error != "" {
-		said, _ := s.end(0, false)
-		return "", fmt.Errorf("%s\nits server said:\n%s", one.Error, lastLines(said, 3))
-	}
-	return got.Finished[0].Output, nil
-}
-
 // guestsApart fills the row of guests on two hosts, of which together is what they get on one.
 func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests on two hosts")
@@ -169,68 +111,4 @@ func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) erro
 	series, err := Rounds(ctx, t.Progress, min(t.Rounds, guestRounds), []Probe{on(p.route.throughput(device, averageRate, "ib_write_bw", bulkSize, 500), "two hosts")})
 	row.fill(together, series[0])
 	return err
-}
-
-// apartMachines boots two guests on two hosts: namespaces with a link between them.
-func apartMachines(ctx context.Context, in *Environments, _ experiment.Cell) (p *place, err error) {
-	l := in.Lab
-	if err := enoughMemory(2); err != nil {
-		return nil, err
-	}
-	image, err := in.guestImage(ctx, experiment.VMsApart)
-	if err != nil {
-		return nil, err
-	}
-	initramfs, err := l.machineImage(ctx, image)
-	if err != nil {
-		return nil, err
-	}
-	w, err := l.Wire(ctx, 9000, func(h *Host) []string { return []string{"--guest", "bench/a,bench/b", "--store", h.Socket + ".db"} })
-	if err != nil {
-		return nil, err
-	}
-	p = &place{daemons: w.daemons, label: "two guests with one emulated processor each, on two network namespaces that stand for hosts"}
-	p.close = func() {
-		for _, m := range p.machines {
-			m.agent.end()
-		}
-		w.Close()
-	}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
-	for i, h := range []*Host{w.A, w.B} {
-		name, other := "a", "b"
-		at := w.B
-		if i == 1 {
-			name, other, at = "b", "a", w.A
-		}
-		file := h.Socket + ".yaml"
-		if err := os.WriteFile(file, []byte(overlayObjects(other, at.IP)), 0o644); err != nil {
-			return nil, err
-		}
-		for _, argv := range [][]string{
-			h.At(l.Vrdma, "apply", "--socket", h.Socket, "-f", file),
-			h.At("sh", "-c", "ip link add br0 type bridge && ip link set br0 up"),
-		} {
-			if _, err := l.Run(ctx, argv...); err != nil {
-				return nil, err
-			}
-		}
-		m, err := in.machine(ctx, h, w.spaces[i], image, initramfs, memoryOf(2), i+1, name, false)
-		if err != nil {
-			return nil, err
-		}
-		m.card.IP = fmt.Sprintf("10.1.0.%d", i+1)
-		p.machines = append(p.machines, m)
-	}
-	for _, m := range p.machines {
-		if err := m.ready(ctx); err != nil {
-			return nil, err
-		}
-	}
-	p.route = Route{Server: p.machines[1].card, Client: p.machines[0].card}
-	return p, nil
 }

@@ -105,3 +105,17 @@ func (r Route) introduce(ctx context.Context, program string, count int) (c *cro
 	}
 	return c, nil
 }
+
+// engage starts one program and waits until it is ready.
+func (l *Lab) engage(ctx context.Context, argv ...string) (*crowd, error) {
+	c := &crowd{}
+	_, out, err := c.admit(l.command(ctx, argv...))
+	if err != nil {
+		return nil, err
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != "ready" {
+		c.dismiss()
+		return nil, fmt.Errorf("%s did not become ready: %q, %w", title(argv), line, err)
+	}
+	return c, nil
+}
