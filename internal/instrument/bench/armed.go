@@ -29,7 +29,7 @@ func (t *Table) armed() part {
 				return err
 			}
 			defer crowd.dismiss()
-			used, err := d.idleShare(ctx)
+			used, err := idleShare(ctx, d)
 			if err != nil {
 				return err
 			}
@@ -41,7 +41,7 @@ func (t *Table) armed() part {
 }
 
 // idleShare is how much of a processor the daemon uses while nothing happens.
-func (d *daemon) idleShare(ctx context.Context) (Series, error) {
+func idleShare(ctx context.Context, d *daemon) (Series, error) {
 	used := Series{Name: "daemon's CPU", Unit: "%"}
 	if err := wait(ctx, time.Second); err != nil { // what starting the programs left to do
 		return used, err

@@ -129,7 +129,7 @@ func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
 
 // withDaemon measures alone, starts the attacker, measures beside it and ends it.
 func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *daemon, o *AttackRow, hostile string) error {
-	victim, attacker, err := lab.tenants(ctx)
+	victim, attacker, err := attackTenants(ctx, lab)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (s *AttackRun) measure(ctx context.Context, victim *Host, how string) (v Vi
 	v = Victim{Median: Series{Name: name, Unit: "s"}, P99: Series{Name: name, Unit: "s"}}
 	r := victim.loop()
 	p := Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		out, err := r.perftest(ctx, device, "ib_send_lat", "-s", fmt.Sprint(latencySize), "-n", fmt.Sprint(victimMessages))
+		out, err := runPerftest(ctx, r, device, "ib_send_lat", "-s", fmt.Sprint(latencySize), "-n", fmt.Sprint(victimMessages))
 		if err != nil {
 			return Reading{}, err
 		}
@@ -274,9 +274,9 @@ const (
 	attackerUser = 65533
 )
 
-// tenants are two users of this host's daemon: root makes them different ones, anybody
+// attackTenants are two users of this host's daemon: root makes them different ones, anybody
 // else is both.
-func (l *Lab) tenants(ctx context.Context) (victim, attacker *Host, err error) {
+func attackTenants(ctx context.Context, l *Lab) (victim, attacker *Host, err error) {
 	if os.Getuid() != 0 {
 		return l.Here, l.Here, nil
 	}

@@ -6,13 +6,13 @@ import (
 	"syscall"
 )
 
-// awake is a probe that runs while burner (programs/burn.c) keeps the processors busy.
-func (l *Lab) awake(p Probe, burner []string) Probe {
-	return l.alongside(p, "awake", burner)
+// besideBurner is a probe that runs while burner (programs/burn.c) keeps the processors busy.
+func besideBurner(l *Lab, p Probe, burner []string) Probe {
+	return besideProgram(l, p, "awake", burner)
 }
 
-// alongside is a probe that runs beside a program that says "ready" and ends with its input.
-func (l *Lab) alongside(p Probe, name string, argv []string) Probe {
+// besideProgram is a probe that runs beside a program that says "ready" and ends with its input.
+func besideProgram(l *Lab, p Probe, name string, argv []string) Probe {
 	measure := p.Measure
 	p = on(p, name)
 	p.Measure = func(ctx context.Context) (Reading, error) {

@@ -30,19 +30,19 @@ func (t *Table) calls() part {
 			}
 			r := h.loop()
 			probes := []Probe{
-				0: r.call("RPC", managed, programs["rpc"], "rdma", "rdma"),
-				1: r.call("RDMA READ", managed, programs["rpc"], "rdma", "read"),
-				2: r.call("request and response over TCP", plain, programs["rpc"], "tcp", "tcp").without(d),
-				3: r.pingpong("-e"),
-				4: r.rping(),
+				0: rpcProbe(r, "RPC", managed, programs["rpc"], "rdma", "rdma"),
+				1: rpcProbe(r, "RDMA READ", managed, programs["rpc"], "rdma", "read"),
+				2: rpcProbe(r, "request and response over TCP", plain, programs["rpc"], "tcp", "tcp").without(d),
+				3: pingpongProbe(r, "-e"),
+				4: rpingProbe(r),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 2}, {1, 2}, {3, alone}, {4, alone}})
 		},
 	}
 }
 
-// call probes programs/rpc.c: the server serves one thing, the client asks for another.
-func (r Route) call(name string, w way, program, serve, call string) Probe {
+// rpcProbe probes programs/rpc.c: the server serves one thing, the client asks for another.
+func rpcProbe(r Route, name string, w way, program, serve, call string) Probe {
 	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
 		port, err := freePort()
 		if err != nil {
@@ -62,9 +62,9 @@ func (r Route) call(name string, w way, program, serve, call string) Probe {
 	}}
 }
 
-// rping probes a round of rping: a SEND, an RDMA READ, two SENDs and an RDMA WRITE, and
+// rpingProbe probes a round of rping: a SEND, an RDMA READ, two SENDs and an RDMA WRITE, and
 // one more SEND. It prints no times, so it is run with few and with many rounds.
-func (r Route) rping() Probe {
+func rpingProbe(r Route) Probe {
 	const few, many = 50, 400
 	// Prints the nanoseconds that a command takes.
 	clock := []string{"sh", "-c", `begin=$(date +%s%N) && "$@" >/dev/null && echo $(($(date +%s%N) - begin))`, "sh"}

@@ -28,7 +28,7 @@ func (t *Table) apart() part {
 			if err != nil {
 				return err
 			}
-			a, err := t.Lab.separate(ctx)
+			a, err := separate(ctx, t.Lab)
 			if err != nil {
 				return err
 			}
@@ -53,11 +53,11 @@ func (t *Table) apart() part {
 			var latency, others []Probe
 			for i, s := range sides {
 				where := [...]string{"each in its own", "all in one"}[i]
-				latency = append(latency, on(s.route.latency("ib_send_lat", latencySize, 10000), where).without(s.other))
-				bandwidth := on(s.route.bandwidth("ib_write_bw", bulkSize, 100000), where).without(s.other)
+				latency = append(latency, on(latencyProbe(s.route, "ib_send_lat", latencySize, 10000), where).without(s.other))
+				bandwidth := on(bandwidthProbe(s.route, "ib_write_bw", bulkSize, 100000), where).without(s.other)
 				others = append(others, bandwidth,
-					on(s.route.messages("ib_write_bw", smallMessage, 500000), where).without(s.other),
-					t.Lab.alongside(bandwidth, "a processor burnt", s.burn))
+					on(messageRateProbe(s.route, "ib_write_bw", smallMessage, 500000), where).without(s.other),
+					besideProgram(t.Lab, bandwidth, "a processor burnt", s.burn))
 			}
 			if err := t.fillTwice(ctx, awake, latency, rows[:2], []source{{0, 1}}); err != nil {
 				return err
@@ -78,7 +78,7 @@ type separation struct {
 }
 
 // separate starts a daemon in a group of its own.
-func (l *Lab) separate(ctx context.Context) (s *separation, err error) {
+func separate(ctx context.Context, l *Lab) (s *separation, err error) {
 	s = &separation{}
 	if s.groups, err = newGroups(); err != nil {
 		return nil, err

@@ -34,17 +34,17 @@ func (t *Table) connections() part {
 			}
 			r := h.loop()
 			probes := []Probe{
-				r.connections(atOnce),
-				r.serial(programs["serial"], "one after the other", "/s", 0),
-				r.serial(programs["serial"], "ibv_query_port", "s", 1),
+				cmtimeProbe(r, atOnce),
+				serialProbe(r, programs["serial"], "one after the other", "/s", 0),
+				serialProbe(r, programs["serial"], "ibv_query_port", "s", 1),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, alone}, {1, alone}, {2, alone}})
 		},
 	}
 }
 
-// serial probes what programs/serial.c prints in one of its lines.
-func (r Route) serial(program, name, unit string, line int) Probe {
+// serialProbe probes what programs/serial.c prints in one of its lines.
+func serialProbe(r Route, program, name, unit string, line int) Probe {
 	return Probe{
 		Name: name, Unit: unit,
 		Measure: func(ctx context.Context) (Reading, error) {

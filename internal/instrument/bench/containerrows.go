@@ -56,15 +56,15 @@ func (t *Table) containersHere() part {
 			b.note(rows[:5]) // of the start there is nothing else
 			inside, outside := Route{Server: hosts[1], Client: hosts[0]}, base.loop()
 			err = t.fill(ctx, t.Rounds, []Probe{
-				on(inside.latency("ib_send_lat", latencySize, 10000), b.label),
-				outside.latency("ib_send_lat", latencySize, 10000),
-				on(inside.bandwidth("ib_write_bw", bulkSize, 100000), b.label),
-				outside.bandwidth("ib_write_bw", bulkSize, 100000),
-				on(inside.messages("ib_write_bw", smallMessage, 500000), b.label),
-				outside.messages("ib_write_bw", smallMessage, 500000),
-				inside.tcp("tcp_lat", "latency", "s", latencySize),
+				on(latencyProbe(inside, "ib_send_lat", latencySize, 10000), b.label),
+				latencyProbe(outside, "ib_send_lat", latencySize, 10000),
+				on(bandwidthProbe(inside, "ib_write_bw", bulkSize, 100000), b.label),
+				bandwidthProbe(outside, "ib_write_bw", bulkSize, 100000),
+				on(messageRateProbe(inside, "ib_write_bw", smallMessage, 500000), b.label),
+				messageRateProbe(outside, "ib_write_bw", smallMessage, 500000),
+				qperfProbe(inside, "tcp_lat", "latency", "s", latencySize),
 				b.start("podman run, with a NIC", cdi, "--device", "vrdma.io/nic=bench.c"), // both starts come after a tool of TCP: neither warms up the other
-				inside.tcp("tcp_bw", "bw", "B/s", bulkSize),
+				qperfProbe(inside, "tcp_bw", "bw", "B/s", bulkSize),
 				b.start("podman run", cdi),
 			}, rows, []source{{0, 1}, {2, 3}, {4, 5}, {0, 6}, {2, 8}, {7, 9}})
 			rows[5].subtract()
@@ -114,9 +114,9 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 			b.note(rows)
 			r := Route{Server: inside[1], Client: inside[0]}
 			return t.fill(ctx, t.Rounds, []Probe{
-				on(r.bandwidth("ib_write_bw", bulkSize, 10000), way),
-				w.Route().bandwidth("ib_write_bw", bulkSize, 10000),
-				on(r.iperf3TCP(), "in containers"),
+				on(bandwidthProbe(r, "ib_write_bw", bulkSize, 10000), way),
+				bandwidthProbe(w.Route(), "ib_write_bw", bulkSize, 10000),
+				on(iperf3Probe(r), "in containers"),
 			}, rows, []source{{0, 1}, {0, 2}})
 		},
 	}

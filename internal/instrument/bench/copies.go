@@ -32,7 +32,7 @@ type copyLab struct {
 }
 
 // newCopyLab makes them.
-func (l *Lab) newCopyLab() (*copyLab, error) {
+func newCopyLab(l *Lab) (*copyLab, error) {
 	c := &copyLab{l: l, source: filepath.Join(l.Dir, "source"), size: copySize()}
 	var st syscall.Statfs_t
 	const tmpfs = 0x01021994
@@ -163,7 +163,7 @@ func (t *Table) nearCopies() part {
 			if err != nil {
 				return err
 			}
-			c, err := t.Lab.newCopyLab()
+			c, err := newCopyLab(t.Lab)
 			if err != nil {
 				return err
 			}
@@ -191,7 +191,7 @@ func (t *Table) farCopies() part {
 	return part{
 		rows: []Row{tcp, {What: "between two hosts: vrdma cp, 1 GB from page cache to tmpfs, MTU 9000, against socat -b 262144", Against: &Series{}, Unbounded: true}},
 		measure: func(ctx context.Context, rows []Row) error {
-			c, err := t.Lab.newCopyLab()
+			c, err := newCopyLab(t.Lab)
 			if err != nil {
 				return err
 			}

@@ -186,7 +186,7 @@ func (c *costing) perftest(w ware, m manner, many int) func(context.Context) (sp
 	const few = 1000
 	run := func(ctx context.Context, messages int) (spending, error) {
 		return spent(ctx, c.background, c.daemons, func(ctx context.Context) error {
-			_, err := c.route.stream(ctx, device, m.tool, w.size, messages, m.options...)
+			_, err := runBandwidth(ctx, c.route, device, m.tool, w.size, messages, m.options...)
 			return err
 		})
 	}
@@ -206,7 +206,7 @@ func (c *costing) iperf3(w ware) func(context.Context) (spending, error) {
 	return func(ctx context.Context) (spending, error) {
 		var moved uint64
 		s, err := spent(ctx, c.background, nil, func(ctx context.Context) (err error) {
-			_, moved, err = c.route.iperf3(ctx, plain, w.options...)
+			_, moved, err = runIperf3(ctx, c.route, plain, w.options...)
 			return err
 		})
 		if err != nil {

@@ -70,14 +70,14 @@ func (d *Demo) oneHost(ctx context.Context) error {
 	r := h.loop()
 	fmt.Fprintf(d.Progress, "Measuring between two processes, RDMA and TCP in turn:\n")
 	series, err := Rounds(ctx, d.Progress, d.Rounds, []Probe{
-		0: r.latency("ib_write_lat", latencySize, 5000),
-		1: r.tcp("tcp_lat", "latency", "s", latencySize),
-		2: r.bandwidth("ib_write_bw", bulkSize, 10000),
-		3: r.tcp("tcp_bw", "bw", "B/s", bulkSize),
-		4: r.bandwidth("ib_send_bw", bulkSize, 10000),
-		5: r.messages("ib_write_bw", smallMessage, 300000),
-		6: r.tcp("tcp_bw", "msg_rate", "/s", smallMessage),
-		7: r.messages("ib_send_bw", smallMessage, 300000),
+		0: latencyProbe(r, "ib_write_lat", latencySize, 5000),
+		1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize),
+		2: bandwidthProbe(r, "ib_write_bw", bulkSize, 10000),
+		3: qperfProbe(r, "tcp_bw", "bw", "B/s", bulkSize),
+		4: bandwidthProbe(r, "ib_send_bw", bulkSize, 10000),
+		5: messageRateProbe(r, "ib_write_bw", smallMessage, 300000),
+		6: qperfProbe(r, "tcp_bw", "msg_rate", "/s", smallMessage),
+		7: messageRateProbe(r, "ib_send_bw", smallMessage, 300000),
 	})
 	if err != nil {
 		return err
@@ -106,10 +106,10 @@ func (d *Demo) twoHosts(ctx context.Context, w *Wire) error {
 
 	fmt.Fprintf(d.Progress, "Measuring between two hosts, RoCEv2 and TCP in turn:\n")
 	series, err := Rounds(ctx, d.Progress, d.Rounds, []Probe{
-		0: r.latency("ib_send_lat", latencySize, 5000),
-		1: r.tcp("tcp_lat", "latency", "s", latencySize),
-		2: r.bandwidth("ib_write_bw", bulkSize, 10000),
-		3: r.tcp("tcp_bw", "bw", "B/s", bulkSize),
+		0: latencyProbe(r, "ib_send_lat", latencySize, 5000),
+		1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize),
+		2: bandwidthProbe(r, "ib_write_bw", bulkSize, 10000),
+		3: qperfProbe(r, "tcp_bw", "bw", "B/s", bulkSize),
 	})
 	if err != nil {
 		return err

@@ -39,22 +39,22 @@ func (t *Table) farSockets() part {
 			r9, r1 := large.Route(), small.Route()
 
 			pings := []Probe{
-				0: r9.carriedPingPong(pingers[0]),
-				1: r9.plainPingPong(pingers[0]).without(all...),
+				0: carriedPingPongProbe(r9, pingers[0]),
+				1: plainPingPongProbe(r9, pingers[0]).without(all...),
 			}
 			if err := t.keptAwake(ctx, programs["burn"], pings, rows[:2], []source{{0, 1}}); err != nil {
 				return err
 			}
 			small64, bulk64 := netpipeOf(latencySize), netpipeOf(bulkSize)
 			others := []Probe{
-				0: r9.carriedPingPong(small64),
-				1: r9.plainPingPong(small64).without(all...),
-				2: r9.carriedPingPong(bulk64),
-				3: r9.plainPingPong(bulk64).without(all...),
-				4: on(r9.iperf3Carried(), "MTU 9000"),
-				5: on(r9.iperf3TCP(), "MTU 9000").without(all...),
-				6: on(r1.iperf3Carried(), "MTU 1500"),
-				7: on(r1.iperf3TCP(), "MTU 1500").without(all...),
+				0: carriedPingPongProbe(r9, small64),
+				1: plainPingPongProbe(r9, small64).without(all...),
+				2: carriedPingPongProbe(r9, bulk64),
+				3: plainPingPongProbe(r9, bulk64).without(all...),
+				4: on(iperf3CarriedProbe(r9), "MTU 9000"),
+				5: on(iperf3Probe(r9), "MTU 9000").without(all...),
+				6: on(iperf3CarriedProbe(r1), "MTU 1500"),
+				7: on(iperf3Probe(r1), "MTU 1500").without(all...),
 			}
 			return t.fill(ctx, t.Rounds, others, rows[2:], []source{{0, 1}, {2, 3}, {4, 5}, {6, 7}})
 		},
@@ -63,7 +63,7 @@ func (t *Table) farSockets() part {
 
 // netpipeOf is NetPIPE with messages of this size.
 func netpipeOf(size int) pinger {
-	return pinger{"NPtcp, " + Quantity(float64(size), "B"), func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
-		return r.netpipe(ctx, w, size)
+	return pinger{"NPtcp, " + Quantity(float64(size), "B"), func(ctx context.Context, r Route, w way) (Reading, uint64, error) {
+		return runNetpipe(ctx, r, w, size)
 	}}
 }

@@ -31,19 +31,19 @@ func (t *Table) goPairs() part {
 			}
 			r := h.loop()
 			probes := []Probe{
-				0:  r.gopair(latencyOf, "write-lat", latencySize, 10000),
-				1:  r.latency("ib_write_lat", latencySize, 10000),
-				2:  r.gopair(latencyOf, "send-lat", latencySize, 10000),
-				3:  r.latency("ib_send_lat", latencySize, 10000),
-				4:  r.gopair(rateOf, "write-bw", smallMessage, 500000),
-				5:  r.messages("ib_write_bw", smallMessage, 500000),
-				6:  r.gopair(rateOf, "send-bw", smallMessage, 500000),
-				7:  r.messages("ib_send_bw", smallMessage, 500000),
-				8:  r.gopair(bandwidthOf, "write-bw", bulkSize, 20000),
-				9:  r.bandwidth("ib_write_bw", bulkSize, 20000),
-				10: r.gopair(latencyOf, "send-lat", latencySize, sleeperMessages, "--events"),
-				11: r.latency("ib_send_lat", latencySize, sleeperMessages, "-e"),
-				12: r.gopair(latencyOf, "send-lat", latencySize, sleeperMessages, "--sleep"),
+				0:  goperfProbe(r, latencyOf, "write-lat", latencySize, 10000),
+				1:  latencyProbe(r, "ib_write_lat", latencySize, 10000),
+				2:  goperfProbe(r, latencyOf, "send-lat", latencySize, 10000),
+				3:  latencyProbe(r, "ib_send_lat", latencySize, 10000),
+				4:  goperfProbe(r, rateOf, "write-bw", smallMessage, 500000),
+				5:  messageRateProbe(r, "ib_write_bw", smallMessage, 500000),
+				6:  goperfProbe(r, rateOf, "send-bw", smallMessage, 500000),
+				7:  messageRateProbe(r, "ib_send_bw", smallMessage, 500000),
+				8:  goperfProbe(r, bandwidthOf, "write-bw", bulkSize, 20000),
+				9:  bandwidthProbe(r, "ib_write_bw", bulkSize, 20000),
+				10: goperfProbe(r, latencyOf, "send-lat", latencySize, sleeperMessages, "--events"),
+				11: latencyProbe(r, "ib_send_lat", latencySize, sleeperMessages, "-e"),
+				12: goperfProbe(r, latencyOf, "send-lat", latencySize, sleeperMessages, "--sleep"),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 11}})
 		},
@@ -64,10 +64,10 @@ func (t *Table) goStreams() part {
 			}
 			r := h.loop()
 			probes := []Probe{
-				0: r.gopair(latencyOf, "echo", latencySize, 20000),
-				1: r.gopair(latencyOf, "echo", latencySize, 20000, "--tcp"),
-				2: r.gopair(bandwidthOf, "bulk", bulkSize, 50000),
-				3: r.gopair(bandwidthOf, "bulk", bulkSize, 50000, "--tcp"),
+				0: goperfProbe(r, latencyOf, "echo", latencySize, 20000),
+				1: goperfProbe(r, latencyOf, "echo", latencySize, 20000, "--tcp"),
+				2: goperfProbe(r, bandwidthOf, "bulk", bulkSize, 50000),
+				3: goperfProbe(r, bandwidthOf, "bulk", bulkSize, 50000, "--tcp"),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
 		},
@@ -92,8 +92,8 @@ var (
 	goOverTCP  = way{"go tcp", (*Host).At, (*Host).listens}
 )
 
-// gopair probes two processes of `vrdma goperf`.
-func (r Route) gopair(f figure, test string, size, count int, options ...string) Probe {
+// goperfProbe probes two processes of `vrdma goperf`.
+func goperfProbe(r Route, f figure, test string, size, count int, options ...string) Probe {
 	name := strings.Join(append([]string{"goperf", test, strconv.Itoa(size)}, options...), " ")
 	return Probe{Name: name, Unit: f.unit, Measure: func(ctx context.Context) (Reading, error) {
 		port, err := freePort()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// farCouples is couples where both sides run in guests: the clients are one question.
-func (r Route) farCouples(ctx context.Context, w way, d driver, jobs []*job) ([]couple, error) {
+// runGuestPairs is couples where both sides run in guests: the clients are one question.
+func runGuestPairs(ctx context.Context, r Route, w way, d driver, jobs []*job) ([]couple, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, tooLong(guestTimeout))
 	defer cancel()
 	list := make([]couple, len(jobs))

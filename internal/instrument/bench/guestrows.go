@@ -49,7 +49,7 @@ func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error
 	}
 	defer p.close()
 	if t.want(*idle) {
-		used, err := p.daemons[0].idleShare(ctx)
+		used, err := idleShare(ctx, p.daemons[0])
 		if err != nil {
 			return err
 		}
@@ -75,15 +75,15 @@ func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error
 	// With more under way rxe overruns the other guest's card, and waits for its timers.
 	const few = "2"
 	probes := []Probe{
-		0: on(ours.throughput(device, averageRate, "ib_write_bw", bulkSize, 2000), "verbs"),
-		1: on(tap.iperf3TCP(), "tap"),
-		2: on(tap.throughput(plain, averageRate, "ib_write_bw", bulkSize, 50, "-d", "rxe_tap", "-x", "1", "-t", few), "rxe"),
-		3: on(ours.iperf3TCP(), "vhost-user"),
-		4: on(twin.iperf3TCP(), "tap, no MSI-X"),
-		5: on(better(ours.latency("ib_send_lat", latencySize, 500), ours.latency("ib_send_lat", latencySize, 500, "-e")), "verbs"),
-		6: on(tap.tcp("tcp_lat", "latency", "s", latencySize), "tap"),
-		7: on(better(up.latency("ib_send_lat", latencySize, 500), up.latency("ib_send_lat", latencySize, 500, "-e")), "verbs, host"),
-		8: on(up.tcp("tcp_lat", "latency", "s", latencySize), "tap, host"),
+		0: on(throughputProbe(ours, device, averageRate, "ib_write_bw", bulkSize, 2000), "verbs"),
+		1: on(iperf3Probe(tap), "tap"),
+		2: on(throughputProbe(tap, plain, averageRate, "ib_write_bw", bulkSize, 50, "-d", "rxe_tap", "-x", "1", "-t", few), "rxe"),
+		3: on(iperf3Probe(ours), "vhost-user"),
+		4: on(iperf3Probe(twin), "tap, no MSI-X"),
+		5: on(better(latencyProbe(ours, "ib_send_lat", latencySize, 500), latencyProbe(ours, "ib_send_lat", latencySize, 500, "-e")), "verbs"),
+		6: on(qperfProbe(tap, "tcp_lat", "latency", "s", latencySize), "tap"),
+		7: on(better(latencyProbe(up, "ib_send_lat", latencySize, 500), latencyProbe(up, "ib_send_lat", latencySize, 500, "-e")), "verbs, host"),
+		8: on(qperfProbe(up, "tcp_lat", "latency", "s", latencySize), "tap, host"),
 	}
 	return t.fill(ctx, min(t.Rounds, guestRounds), probes, rows, []source{{0, 1}, {0, 2}, {3, 4}, {5, 6}, {7, 8}})
 }
@@ -108,7 +108,7 @@ func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) erro
 		return err
 	}
 	defer p.close()
-	series, err := Rounds(ctx, t.Progress, min(t.Rounds, guestRounds), []Probe{on(p.route.throughput(device, averageRate, "ib_write_bw", bulkSize, 500), "two hosts")})
+	series, err := Rounds(ctx, t.Progress, min(t.Rounds, guestRounds), []Probe{on(throughputProbe(p.route, device, averageRate, "ib_write_bw", bulkSize, 500), "two hosts")})
 	row.fill(together, series[0])
 	return err
 }

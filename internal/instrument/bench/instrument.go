@@ -81,9 +81,9 @@ func (in *Instrument) measure(ctx context.Context, p *place, c experiment.Cell, 
 	} else if err := look(&before)(); err != nil {
 		return m, err
 	}
-	run := func() ([]couple, error) { return r.couples(ctx, w, d, jobs, f) }
+	run := func() ([]couple, error) { return runPairs(ctx, r, w, d, jobs, f) }
 	if r.Client.far != nil {
-		run = func() ([]couple, error) { return r.farCouples(ctx, w, d, jobs) }
+		run = func() ([]couple, error) { return runGuestPairs(ctx, r, w, d, jobs) }
 	}
 	list, err := run()
 	if err != nil {

@@ -122,7 +122,7 @@ func TestHangs(t *testing.T) {
 		return []string{"sleep", "1000"}, []string{"sleep", "1001"}
 	}}
 	w := way{"test", (*Host).At, func(*Host, int) func() bool { return func() bool { return true } }}
-	_, err := h.loop().couples(ctx, w, d, []*job{{route: h.loop()}}, nil)
+	_, err := runPairs(ctx, h.loop(), w, d, []*job{{route: h.loop()}}, nil)
 	if err == nil || !strings.Contains(err.Error(), "sleep 1001: took longer than 2s") {
 		t.Errorf("a client that hangs: %v", err)
 	}
@@ -158,7 +158,7 @@ func TestBound(t *testing.T) {
 func TestShareNeedsServer(t *testing.T) {
 	h := &Host{enter: []string{"nsenter"}}
 	jobs := []*job{{cell: experiment.Cell{Tool: "mpi_transfer", Pairs: 1, Share: 50}, route: Route{Client: h, Server: h}}}
-	if _, err := (Route{}).couples(t.Context(), plain, drivers["mpi_transfer"], jobs, nil); err == nil || !strings.Contains(err.Error(), "mpi_transfer has no server of its own") {
+	if _, err := runPairs(t.Context(), (Route{}), plain, drivers["mpi_transfer"], jobs, nil); err == nil || !strings.Contains(err.Error(), "mpi_transfer has no server of its own") {
 		t.Errorf("a tool with one command: %v", err)
 	}
 }

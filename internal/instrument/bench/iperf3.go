@@ -33,8 +33,8 @@ func ParseIperf3(output string) (rate float64, bytes uint64, err error) {
 	return result.End.Received.Rate / 8, result.End.Received.Bytes, nil
 }
 
-// iperf3 runs one stream for a second.
-func (r Route) iperf3(ctx context.Context, w way, options ...string) (rate float64, bytes uint64, err error) {
+// runIperf3 runs one stream for a second.
+func runIperf3(ctx context.Context, r Route, w way, options ...string) (rate float64, bytes uint64, err error) {
 	port, err := freePort()
 	if err != nil {
 		return 0, 0, err

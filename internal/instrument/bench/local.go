@@ -163,17 +163,17 @@ func (l *localRows) weigh(ctx context.Context) (idle, each float64, err error) {
 func (l *localRows) speed(ctx context.Context, rows []Row) error {
 	r, lab := l.host.loop(), l.Lab
 	probes := []Probe{
-		0:  r.bandwidth("ib_write_bw", bulkSize, 20000),
-		1:  r.tcp("tcp_bw", "bw", "B/s", bulkSize),
-		2:  r.latency("ib_send_lat", latencySize, 10000),
-		3:  r.tcp("tcp_lat", "latency", "s", latencySize),
-		4:  r.latency("ib_write_lat", latencySize, 10000),
-		5:  r.messages("ib_write_bw", smallMessage, 500000),
-		6:  lab.baseline("ring of 1 slot", "/s", l.programs["ring"], "20", "1"),
-		7:  r.messages("ib_send_bw", smallMessage, 500000),
-		8:  r.bandwidth("ib_write_bw", hugeSize, 50),
-		9:  lab.baseline("memcpy of 64 MiB", "B/s", l.programs["copy"], strconv.Itoa(hugeSize), "11"),
-		10: lab.baseline("ring of 128 slots", "/s", l.programs["ring"], "50", "128"),
+		0:  bandwidthProbe(r, "ib_write_bw", bulkSize, 20000),
+		1:  qperfProbe(r, "tcp_bw", "bw", "B/s", bulkSize),
+		2:  latencyProbe(r, "ib_send_lat", latencySize, 10000),
+		3:  qperfProbe(r, "tcp_lat", "latency", "s", latencySize),
+		4:  latencyProbe(r, "ib_write_lat", latencySize, 10000),
+		5:  messageRateProbe(r, "ib_write_bw", smallMessage, 500000),
+		6:  baselineProbe(lab, "ring of 1 slot", "/s", l.programs["ring"], "20", "1"),
+		7:  messageRateProbe(r, "ib_send_bw", smallMessage, 500000),
+		8:  bandwidthProbe(r, "ib_write_bw", hugeSize, 50),
+		9:  baselineProbe(lab, "memcpy of 64 MiB", "B/s", l.programs["copy"], strconv.Itoa(hugeSize), "11"),
+		10: baselineProbe(lab, "ring of 128 slots", "/s", l.programs["ring"], "50", "128"),
 	}
 	return l.fill(ctx, l.Rounds, probes, rows, []source{
 		{0, 1}, {8, 9}, {2, 3}, {4, 3}, {5, 10}, {7, 10}, {5, 6}, {7, 6}, {5, alone}, {7, alone},
@@ -274,7 +274,7 @@ func (l *localRows) idleness(ctx context.Context, row *Row) error {
 		return err
 	}
 	defer crowd.dismiss()
-	used, err := l.daemon.idleShare(ctx)
+	used, err := idleShare(ctx, l.daemon)
 	if err != nil {
 		return err
 	}

@@ -98,8 +98,8 @@ func (t *Table) memory() part {
 				for _, a := range args {
 					name += " " + a
 				}
-				return t.Lab.baseline(name, unit, argv[0], argv[1:]...)
-			}, func(size int) Probe { return h.loop().tcp("tcp_bw", "bw", "B/s", size) })
+				return baselineProbe(t.Lab, name, unit, argv[0], argv[1:]...)
+			}, func(size int) Probe { return qperfProbe(h.loop(), "tcp_bw", "bw", "B/s", size) })
 			return t.fill(ctx, t.Rounds, m.probes, rows, m.sources)
 		},
 	}

@@ -24,8 +24,8 @@ func ParseNetpipe(output string, size int) (float64, error) {
 	return 0, fmt.Errorf("NPtcp wrote no line for %d bytes, but:\n%s", size, lastLines(output, 5))
 }
 
-// netpipe plays ping-pong with messages of this size.
-func (r Route) netpipe(ctx context.Context, w way, size int) (Reading, uint64, error) {
+// runNetpipe plays ping-pong with messages of this size.
+func runNetpipe(ctx context.Context, r Route, w way, size int) (Reading, uint64, error) {
 	const messages = 10000
 	port, err := freePort()
 	if err != nil {

@@ -43,12 +43,12 @@ func (t *Table) twoHosts() part {
 			defer small.Close()
 			r9, r1 := large.Route(), small.Route()
 			probes := []Probe{
-				0: on(r9.bandwidth("ib_write_bw", bulkSize, 20000), "MTU 9000"),
-				1: on(r9.iperf3TCP(), "MTU 9000"),
-				2: on(r1.bandwidth("ib_write_bw", bulkSize, 10000), "MTU 1500"),
-				3: on(r1.iperf3TCP(), "MTU 1500"),
-				4: on(r9.latency("ib_send_lat", latencySize, 10000), "MTU 9000"),
-				5: on(r9.tcp("tcp_lat", "latency", "s", latencySize), "MTU 9000"),
+				0: on(bandwidthProbe(r9, "ib_write_bw", bulkSize, 20000), "MTU 9000"),
+				1: on(iperf3Probe(r9), "MTU 9000"),
+				2: on(bandwidthProbe(r1, "ib_write_bw", bulkSize, 10000), "MTU 1500"),
+				3: on(iperf3Probe(r1), "MTU 1500"),
+				4: on(latencyProbe(r9, "ib_send_lat", latencySize, 10000), "MTU 9000"),
+				5: on(qperfProbe(r9, "tcp_lat", "latency", "s", latencySize), "MTU 9000"),
 			}
 			if err := t.fill(ctx, t.Rounds, probes, rows[:3], []source{{0, 1}, {2, 3}, {4, 5}}); err != nil {
 				return err
@@ -69,7 +69,7 @@ func on(p Probe, where string) Probe {
 func (t *Table) besideIdle(ctx context.Context, w *Wire, program string, rows []Row) error {
 	var probes []Probe
 	r := w.Route()
-	for _, p := range []Probe{r.bandwidth("ib_write_bw", bulkSize, 20000), r.messages("ib_write_bw", smallMessage, 200000)} {
+	for _, p := range []Probe{bandwidthProbe(r, "ib_write_bw", bulkSize, 20000), messageRateProbe(r, "ib_write_bw", smallMessage, 200000)} {
 		beside := on(p, fmt.Sprintf("beside %d QPs", idlePeers))
 		beside.Measure = func(ctx context.Context) (Reading, error) {
 			idle, err := r.introduce(ctx, program, idlePeers)

@@ -58,12 +58,12 @@ func (t *Table) overlayAt(ctx context.Context, mtu int, rows []Row) error {
 	plain := w.Route()
 	const iterations = 10000
 	probes := []Probe{
-		0: on(inside.bandwidth("ib_write_bw", bulkSize, iterations), "inside"),
-		1: plain.bandwidth("ib_write_bw", bulkSize, iterations),
-		2: on(inside.bandwidth("ib_read_bw", bulkSize, iterations), "inside"),
-		3: plain.bandwidth("ib_read_bw", bulkSize, iterations),
-		4: on(inside.latency("ib_send_lat", latencySize, 10000), "inside"),
-		5: plain.latency("ib_send_lat", latencySize, 10000),
+		0: on(bandwidthProbe(inside, "ib_write_bw", bulkSize, iterations), "inside"),
+		1: bandwidthProbe(plain, "ib_write_bw", bulkSize, iterations),
+		2: on(bandwidthProbe(inside, "ib_read_bw", bulkSize, iterations), "inside"),
+		3: bandwidthProbe(plain, "ib_read_bw", bulkSize, iterations),
+		4: on(latencyProbe(inside, "ib_send_lat", latencySize, 10000), "inside"),
+		5: latencyProbe(plain, "ib_send_lat", latencySize, 10000),
 	}
 	sources := []source{{0, 1}, {2, 3}, {4, 5}}
 	return t.fill(ctx, t.Rounds, probes[:2*len(rows)], rows, sources[:len(rows)])

@@ -23,10 +23,10 @@ type frame struct {
 	opened, ended time.Time
 }
 
-// couples runs the servers of jobs, waits until all are ready, and then runs their clients at the same
+// runPairs runs the servers of jobs, waits until all are ready, and then runs their clients at the same
 // time: to their end, or within a frame. Processor time is what the kernel charged each process with when
 // it ended, or within the frame.
-func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *frame) ([]couple, error) {
+func runPairs(ctx context.Context, r Route, w way, d driver, jobs []*job, f *frame) ([]couple, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, toolTimeout, tooLong(toolTimeout))
 	defer cancel()
 	list := make([]couple, len(jobs))

@@ -85,8 +85,8 @@ func perftestRow(output, column string, n int) ([]float64, error) {
 	return nil, fmt.Errorf("perftest printed no result below %q, but:\n%s", column, lastLines(output, 5))
 }
 
-// perftest runs a pair of a perftest tool. The arguments are for both sides.
-func (r Route) perftest(ctx context.Context, w way, tool string, args ...string) (string, error) {
+// runPerftest runs a pair of a perftest tool. The arguments are for both sides.
+func runPerftest(ctx context.Context, r Route, w way, tool string, args ...string) (string, error) {
 	port, err := freePort()
 	if err != nil {
 		return "", err
@@ -96,11 +96,11 @@ func (r Route) perftest(ctx context.Context, w way, tool string, args ...string)
 	return r.pair(ctx, w, port, server, append(slices.Clone(server), r.Server.IP))
 }
 
-// stream runs a bandwidth tool.
-func (r Route) stream(ctx context.Context, w way, tool string, size, iterations int, args ...string) (Bandwidth, error) {
+// runBandwidth runs a bandwidth tool.
+func runBandwidth(ctx context.Context, r Route, w way, tool string, size, iterations int, args ...string) (Bandwidth, error) {
 	// -N: finding the peak reads the clock for every message.
 	args = append([]string{"-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations), "-N"}, args...)
-	out, err := r.perftest(ctx, w, tool, args...)
+	out, err := runPerftest(ctx, r, w, tool, args...)
 	if err != nil {
 		return Bandwidth{}, err
 	}

@@ -31,8 +31,8 @@ func (p *Probe) measure(ctx context.Context) (r Reading, err error) {
 	return r, fmt.Errorf("%s measured %v, %d times: this machine is too busy to measure on", p.Name, r.Value, attempts)
 }
 
-// baseline probes a program that prints one number.
-func (l *Lab) baseline(name, unit, program string, args ...string) Probe {
+// baselineProbe probes a program that prints one number.
+func baselineProbe(l *Lab, name, unit, program string, args ...string) Probe {
 	return Probe{
 		Name: name, Unit: unit,
 		Measure: func(ctx context.Context) (Reading, error) {

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// latency probes a perftest latency tool over vrdma; the value is the median.
-func (r Route) latency(tool string, size, iterations int, options ...string) Probe {
+// latencyProbe probes a perftest latency tool over vrdma; the value is the median.
+func latencyProbe(r Route, tool string, size, iterations int, options ...string) Probe {
 	return Probe{
 		Name: strings.Join(append([]string{tool, "-s", fmt.Sprint(size)}, options...), " "), Unit: "s",
 		Measure: func(ctx context.Context) (Reading, error) {
-			out, err := r.perftest(ctx, device, tool, append([]string{"-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations)}, options...)...)
+			out, err := runPerftest(ctx, r, device, tool, append([]string{"-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations)}, options...)...)
 			if err != nil {
 				return Reading{}, err
 			}
@@ -32,48 +32,48 @@ type aspect struct {
 	of   func(Bandwidth) float64
 }
 
-// bandwidth probes a perftest bandwidth tool over vrdma.
-func (r Route) bandwidth(tool string, size, iterations int) Probe {
-	return r.throughput(device, averageRate, tool, size, iterations)
+// bandwidthProbe probes a perftest bandwidth tool over vrdma.
+func bandwidthProbe(r Route, tool string, size, iterations int) Probe {
+	return throughputProbe(r, device, averageRate, tool, size, iterations)
 }
 
-// messages probes the message rate of a perftest bandwidth tool over vrdma.
-func (r Route) messages(tool string, size, iterations int) Probe {
-	return r.throughput(device, messageRate, tool, size, iterations)
+// messageRateProbe probes the message rate of a perftest bandwidth tool over vrdma.
+func messageRateProbe(r Route, tool string, size, iterations int) Probe {
+	return throughputProbe(r, device, messageRate, tool, size, iterations)
 }
 
-// throughput probes one aspect of a bandwidth tool.
-func (r Route) throughput(w way, a aspect, tool string, size, iterations int, args ...string) Probe {
+// throughputProbe probes one aspect of a bandwidth tool.
+func throughputProbe(r Route, w way, a aspect, tool string, size, iterations int, args ...string) Probe {
 	return Probe{
 		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: a.unit,
 		Measure: func(ctx context.Context) (Reading, error) {
-			got, err := r.stream(ctx, w, tool, size, iterations, args...)
+			got, err := runBandwidth(ctx, r, w, tool, size, iterations, args...)
 			return Reading{Value: a.of(got)}, err
 		},
 	}
 }
 
-// tcp probes TCP: value is latency, bw or msg_rate of a qperf test.
-func (r Route) tcp(test, value, unit string, size int) Probe {
+// qperfProbe probes TCP: value is latency, bw or msg_rate of a qperf test.
+func qperfProbe(r Route, test, value, unit string, size int) Probe {
 	return Probe{
 		Name: fmt.Sprintf("qperf -m %d %s", size, test), Unit: unit,
 		Measure: func(ctx context.Context) (Reading, error) {
-			number, err := r.qperf(ctx, plain, test, value, size)
+			number, err := runQperf(ctx, r, plain, test, value, size)
 			return Reading{Value: number}, err
 		},
 	}
 }
 
-// iperf3TCP probes TCP's bandwidth.
-func (r Route) iperf3TCP() Probe {
+// iperf3Probe probes TCP's bandwidth.
+func iperf3Probe(r Route) Probe {
 	return Probe{Name: "iperf3", Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
-		rate, _, err := r.iperf3(ctx, plain)
+		rate, _, err := runIperf3(ctx, r, plain)
 		return Reading{Value: rate}, err
 	}}
 }
 
-// pingpong probes ibv_rc_pingpong; the value is an average.
-func (r Route) pingpong(options ...string) Probe {
+// pingpongProbe probes ibv_rc_pingpong; the value is an average.
+func pingpongProbe(r Route, options ...string) Probe {
 	return Probe{
 		Name: strings.Join(append([]string{"ibv_rc_pingpong"}, options...), " "), Unit: "s",
 		Measure: func(ctx context.Context) (Reading, error) {
@@ -92,8 +92,8 @@ func (r Route) pingpong(options ...string) Probe {
 	}
 }
 
-// connections probes how many connections a second are opened and closed again.
-func (r Route) connections(count int) Probe {
+// cmtimeProbe probes how many connections a second are opened and closed again.
+func cmtimeProbe(r Route, count int) Probe {
 	return Probe{
 		Name: fmt.Sprintf("cmtime -c %d", count), Unit: "/s",
 		Measure: func(ctx context.Context) (Reading, error) {

@@ -35,8 +35,8 @@ func ParseQperf(output string) (map[string]float64, error) {
 	return values, nil
 }
 
-// qperf runs one test of qperf for a second and returns one of its values.
-func (r Route) qperf(ctx context.Context, w way, test, value string, size int) (float64, error) {
+// runQperf runs one test of qperf for a second and returns one of its values.
+func runQperf(ctx context.Context, r Route, w way, test, value string, size int) (float64, error) {
 	port, err := freePort()
 	if err != nil {
 		return 0, err

@@ -36,7 +36,7 @@ func (t *Table) reliability() part {
 			var failures []string
 			for i := range runs {
 				fmt.Fprintf(t.Progress, "  run %d of %d:\n", i+1, runs)
-				series, err := Rounds(ctx, t.Progress, 1, []Probe{r.bandwidth("ib_write_bw", bulkSize, 20000), r.iperf3TCP().without(w.daemons...)})
+				series, err := Rounds(ctx, t.Progress, 1, []Probe{bandwidthProbe(r, "ib_write_bw", bulkSize, 20000), iperf3Probe(r).without(w.daemons...)})
 				if err != nil {
 					return err
 				}

@@ -24,10 +24,10 @@ func (t *Table) rxe() part {
 			// Devices are named, so that no program measures the other one.
 			us, them := []string{"-d", ourDevice}, []string{"-d", kernel.name, "-x", strconv.Itoa(kernel.gid)}
 			probes := []Probe{
-				0: on(ours.throughput(device, averageRate, "ib_write_bw", bulkSize, 10000, us...), "vrdma"),
-				1: on(theirs.throughput(plain, averageRate, "ib_write_bw", bulkSize, 1000, them...), "rxe"),
-				2: on(ours.throughput(device, messageRate, "ib_write_bw", smallMessage, 50000, us...), "vrdma"),
-				3: on(theirs.throughput(plain, messageRate, "ib_write_bw", smallMessage, 10000, them...), "rxe"),
+				0: on(throughputProbe(ours, device, averageRate, "ib_write_bw", bulkSize, 10000, us...), "vrdma"),
+				1: on(throughputProbe(theirs, plain, averageRate, "ib_write_bw", bulkSize, 1000, them...), "rxe"),
+				2: on(throughputProbe(ours, device, messageRate, "ib_write_bw", smallMessage, 50000, us...), "vrdma"),
+				3: on(throughputProbe(theirs, plain, messageRate, "ib_write_bw", smallMessage, 10000, them...), "rxe"),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
 		},

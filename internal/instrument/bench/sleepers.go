@@ -21,8 +21,8 @@ func (t *Table) sleepers() part {
 			}
 			r := h.loop()
 			probes := []Probe{
-				0: r.latency("ib_send_lat", latencySize, sleeperMessages, "-e"),
-				1: r.tcp("tcp_lat", "latency", "s", latencySize).without(d),
+				0: latencyProbe(r, "ib_send_lat", latencySize, sleeperMessages, "-e"),
+				1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize).without(d),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
 		},
@@ -50,8 +50,8 @@ func (t *Table) besideSleepers() part {
 			defer crowd.dismiss()
 			r := h.loop()
 			probes := []Probe{
-				0: r.latency("ib_write_lat", latencySize, sleeperMessages),
-				1: r.tcp("tcp_lat", "latency", "s", latencySize).without(d),
+				0: latencyProbe(r, "ib_write_lat", latencySize, sleeperMessages),
+				1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize).without(d),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
 		},

@@ -32,21 +32,21 @@ func (t *Table) nearSockets() part {
 			var tool pinger
 			var notes []string
 			if t.want(rows[1]) {
-				tool, notes = r.pingPong(ctx)
+				tool, notes = firstCarried(ctx, r)
 			}
 			if ctx.Err() != nil {
 				return errInterrupted
 			}
-			probes := []Probe{r.iperf3Carried(), r.iperf3TCP(), r.carriedPingPong(tool), r.plainPingPong(tool)}
+			probes := []Probe{iperf3CarriedProbe(r), iperf3Probe(r), carriedPingPongProbe(r, tool), plainPingPongProbe(r, tool)}
 			rows[1].Note = strings.Join(notes, "; ")
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
 		},
 	}
 }
 
-// proven runs f, which moves at least the bytes that it returns, and fails if the
+// proveCarried runs f, which moves at least the bytes that it returns, and fails if the
 // device did not: then they went over TCP.
-func (r Route) proven(ctx context.Context, f func(context.Context) (bytes uint64, err error)) error {
+func proveCarried(ctx context.Context, r Route, f func(context.Context) (bytes uint64, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, carriedTimeout, tooLong(carriedTimeout))
 	defer cancel()
 	before, err := r.Client.sent(ctx)
@@ -67,12 +67,12 @@ func (r Route) proven(ctx context.Context, f func(context.Context) (bytes uint64
 	return nil
 }
 
-// iperf3Carried probes a TCP program's bandwidth over RDMA.
-func (r Route) iperf3Carried() Probe {
+// iperf3CarriedProbe probes a TCP program's bandwidth over RDMA.
+func iperf3CarriedProbe(r Route) Probe {
 	return Probe{Name: "iperf3 over --sockets", Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
 		var rate float64
-		err := r.proven(ctx, func(ctx context.Context) (bytes uint64, err error) {
-			rate, bytes, err = r.iperf3(ctx, carried)
+		err := proveCarried(ctx, r, func(ctx context.Context) (bytes uint64, err error) {
+			rate, bytes, err = runIperf3(ctx, r, carried)
 			return bytes, err
 		})
 		return Reading{Value: rate}, err
@@ -83,23 +83,23 @@ func (r Route) iperf3Carried() Probe {
 // returns how many bytes it moved, at least.
 type pinger struct {
 	name string
-	run  func(Route, context.Context, way) (Reading, uint64, error)
+	run  func(context.Context, Route, way) (Reading, uint64, error)
 }
 
 // pingers are the tools to try, the one with a median first.
 var pingers = []pinger{
-	{"sockperf", func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
-		return r.sockperf(ctx, w, latencySize)
+	{"sockperf", func(ctx context.Context, r Route, w way) (Reading, uint64, error) {
+		return runSockperf(ctx, r, w, latencySize)
 	}},
-	{"qperf tcp_lat", func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
-		seconds, err := r.qperf(ctx, w, "tcp_lat", "latency", latencySize)
+	{"qperf tcp_lat", func(ctx context.Context, r Route, w way) (Reading, uint64, error) {
+		seconds, err := runQperf(ctx, r, w, "tcp_lat", "latency", latencySize)
 		if err != nil {
 			return Reading{}, 0, err
 		}
 		return Reading{Value: seconds}, uint64(latencySize * 0.5 / seconds), nil // of a second; half is certain
 	}},
-	{"NPtcp", func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
-		return r.netpipe(ctx, w, latencySize)
+	{"NPtcp", func(ctx context.Context, r Route, w way) (Reading, uint64, error) {
+		return runNetpipe(ctx, r, w, latencySize)
 	}},
 }
 
@@ -107,11 +107,11 @@ var pingers = []pinger{
 // one that is carried may.
 const trials = 2
 
-// pingPong is the first tool that --sockets carries, and why those before it were not
+// firstCarried is the first tool that --sockets carries, and why those before it were not
 // taken. If none is carried it is the first of all, and its row will say that it fails.
-func (r Route) pingPong(ctx context.Context) (tool pinger, notes []string) {
+func firstCarried(ctx context.Context, r Route) (tool pinger, notes []string) {
 	for _, p := range pingers {
-		trial := r.carriedPingPong(p)
+		trial := carriedPingPongProbe(r, p)
 		var err error
 		for range trials {
 			if _, err = trial.measure(ctx); err == nil || ctx.Err() != nil {
@@ -123,21 +123,21 @@ func (r Route) pingPong(ctx context.Context) (tool pinger, notes []string) {
 	return pingers[0], notes
 }
 
-// carriedPingPong probes a TCP program's latency over RDMA.
-func (r Route) carriedPingPong(p pinger) Probe {
+// carriedPingPongProbe probes a TCP program's latency over RDMA.
+func carriedPingPongProbe(r Route, p pinger) Probe {
 	return Probe{Name: p.name + " over --sockets", Unit: "s", Measure: func(ctx context.Context) (reading Reading, err error) {
-		err = r.proven(ctx, func(ctx context.Context) (moved uint64, err error) {
-			reading, moved, err = p.run(r, ctx, carried)
+		err = proveCarried(ctx, r, func(ctx context.Context) (moved uint64, err error) {
+			reading, moved, err = p.run(ctx, r, carried)
 			return moved, err
 		})
 		return reading, err
 	}}
 }
 
-// plainPingPong probes TCP's latency.
-func (r Route) plainPingPong(p pinger) Probe {
+// plainPingPongProbe probes TCP's latency.
+func plainPingPongProbe(r Route, p pinger) Probe {
 	return Probe{Name: p.name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		reading, _, err := p.run(r, ctx, plain)
+		reading, _, err := p.run(ctx, r, plain)
 		return reading, err
 	}}
 }

@@ -42,8 +42,8 @@ func ParseSockperf(output string) (p PingPong, err error) {
 	return PingPong{median * 1e-6, average * 1e-6, int(messages)}, nil
 }
 
-// sockperf plays ping-pong with messages of this size for two seconds.
-func (r Route) sockperf(ctx context.Context, w way, size int) (Reading, uint64, error) {
+// runSockperf plays ping-pong with messages of this size for two seconds.
+func runSockperf(ctx context.Context, r Route, w way, size int) (Reading, uint64, error) {
 	port, err := freePort()
 	if err != nil {
 		return Reading{}, 0, err

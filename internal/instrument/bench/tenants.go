@@ -78,10 +78,10 @@ func (t *Table) open(ctx context.Context, all []customer) (_ *house, err error) 
 			h.close()
 		}
 	}()
-	if h.dir, err = t.Lab.directory(t.Lab.Dir); err != nil {
+	if h.dir, err = makeDirectory(t.Lab, t.Lab.Dir); err != nil {
 		return nil, err
 	}
-	if h.run, err = t.Lab.directory(memoryDir); err != nil {
+	if h.run, err = makeDirectory(t.Lab, memoryDir); err != nil {
 		h.run, err = h.dir, nil
 	}
 	if h.built, err = t.Lab.Compile(ctx, "traffic", "unruly"); err != nil {
@@ -133,8 +133,8 @@ func (h *house) close() {
 // memoryDir is on a tmpfs, as /run is, where daemons have their sockets. The store is on a disk.
 const memoryDir = "/dev/shm"
 
-// directory makes a directory for who runs the daemon.
-func (l *Lab) directory(in string) (string, error) {
+// makeDirectory makes a directory for who runs the daemon.
+func makeDirectory(l *Lab, in string) (string, error) {
 	dir, err := os.MkdirTemp(in, "qos")
 	if err != nil || l.User == nil {
 		return dir, err

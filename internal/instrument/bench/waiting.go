@@ -31,7 +31,7 @@ func reportedTwice(what string) []Row {
 func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, rows []Row, sources []source) error {
 	all := probes[:len(probes):len(probes)]
 	for _, p := range probes {
-		all = append(all, t.Lab.awake(p, burner))
+		all = append(all, besideBurner(t.Lab, p, burner))
 	}
 	var both []source
 	for _, s := range sources {
