@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// accounts are control groups, one for each role: the kernel charges them with every process that a role's
+// Accounting are control groups, one for each role: the kernel charges them with every process that a role's
 // programs start, also with one that nobody waits for. A nil account has none.
-type accounts struct {
+type Accounting struct {
 	parent string
 	file   string // that has the processor time
 	roles  []string
 	role   string // whose the next program is
 }
 
-// newAccounts makes them; nil: this machine lets us make none.
-func newAccounts() *accounts {
+// newAccounting makes them; nil: this machine lets us make none.
+func newAccounting() *Accounting {
 	mounts, err1 := os.ReadFile("/proc/self/mountinfo")
 	ours, err2 := os.ReadFile("/proc/self/cgroup")
 	if errors.Join(err1, err2) != nil {
 		return nil
 	}
 	// Version 1 counts in a hierarchy of its own, version 2 where processes are limited, too.
-	a := &accounts{file: "cpuacct.usage"}
+	a := &Accounting{file: "cpuacct.usage"}
 	dir, unified, err := controller(string(mounts), string(ours), "cpuacct")
 	if err != nil {
 		return nil
@@ -56,22 +56,22 @@ func newAccounts() *accounts {
 	return a
 }
 
-// is says whose the programs are that are started from now on; "": nobody's.
-func (a *accounts) is(role string) {
+// SetRole says whose the programs are that are started from now on; "": nobody's.
+func (a *Accounting) SetRole(role string) {
 	if a != nil {
 		a.role = role
 	}
 }
 
 // charge puts a program into its role's group. One that has ended meanwhile is nobody's.
-func (a *accounts) charge(pid int) {
+func (a *Accounting) charge(pid int) {
 	if a != nil && a.role != "" {
 		os.WriteFile(filepath.Join(a.parent, a.role, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 	}
 }
 
-// used is the processor time so far, by role.
-func (a *accounts) used() map[string]time.Duration {
+// usage is the processor time so far, by role.
+func (a *Accounting) usage() map[string]time.Duration {
 	if a == nil {
 		return nil
 	}
@@ -100,7 +100,7 @@ func parseUsage(text string) (time.Duration, error) {
 }
 
 // close removes the groups, which are empty when everybody has ended.
-func (a *accounts) close() {
+func (a *Accounting) close() {
 	if a == nil {
 		return
 	}
@@ -110,4 +110,4 @@ func (a *accounts) close() {
 	os.Remove(a.parent)
 }
 
-const ticksPerSecond = 100
+const TicksPerSecond = 100

@@ -23,27 +23,27 @@ func TestUsage(t *testing.T) {
 
 // TestAccounts: what a role's programs take is in its group, if this machine lets us make one.
 func TestAccounts(t *testing.T) {
-	a := newAccounts()
+	a := newAccounting()
 	if a == nil {
-		if (*accounts)(nil).used() != nil {
+		if (*Accounting)(nil).usage() != nil {
 			t.Error("no account has used something")
 		}
 		return // this user may make no control groups
 	}
 	defer a.close()
-	l := &Lab{Dir: t.TempDir(), accounts: a}
-	before := a.used()
-	a.is("client")
+	l := &Lab{Dir: t.TempDir(), Accounting: a}
+	before := a.usage()
+	a.SetRole("client")
 	// It is charged after its start, and may not end before.
 	const charged = "n=0; until grep -q vrdma-account /proc/self/cgroup; do n=$((n+1)); [ $n -lt 5000 ] || exit 1; done; "
-	s, err := l.start(t.Context(), []string{"sh", "-c", charged + "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"})
+	s, err := l.Start(t.Context(), []string{"sh", "-c", charged + "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.wait(); err != nil {
+	if err := s.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	after := a.used()
+	after := a.usage()
 	if after["client"] <= before["client"] || after["server"] != before["server"] {
 		t.Errorf("by group: %v, then %v, want time of the client only", before, after)
 	}

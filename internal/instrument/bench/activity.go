@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// A deed is what processes of one name were doing when a run's time was over.
-type deed struct {
-	name        string
-	n, running  int
-	least, most time.Duration // of processor time
+// A groupActivity is what processes of one name were doing when a run's time was over.
+type groupActivity struct {
+	name           string
+	count, running int
+	least, most    time.Duration // of processor time
 }
 
-func (d deed) String() string {
-	text := fmt.Sprintf("%s (%d, of which %d run) had %.1f", d.name, d.n, d.running, d.least.Seconds())
+func (d groupActivity) String() string {
+	text := fmt.Sprintf("%s (%d, of which %d run) had %.1f", d.name, d.count, d.running, d.least.Seconds())
 	if d.most-d.least >= 100*time.Millisecond {
 		text += fmt.Sprintf(" to %.1f", d.most.Seconds())
 	}
 	return text + " s of processor time"
 }
 
-// doing says what the programs of a run that takes too long are doing: those of a process group, and of the roles' control groups, where
+// activity says what the programs of a run that takes too long are doing: those of a process group, and of the roles' control groups, where
 // ranks that left the process group are, too. Programs that wait for each other do not run, or have all the time; those that share
 // processors with too many others run, and have had little.
-func (a *accounts) doing(group int) string {
+func (a *Accounting) activity(group int) string {
 	members := make(map[string]bool)
 	if a != nil {
 		for _, role := range a.roles {
@@ -38,7 +38,7 @@ func (a *accounts) doing(group int) string {
 			}
 		}
 	}
-	var deeds []deed
+	var deeds []groupActivity
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range files {
 		text, _ := os.ReadFile(file) // it may have ended
@@ -50,14 +50,14 @@ func (a *accounts) doing(group int) string {
 		}
 		user, _ := strconv.ParseInt(words[11], 10, 64) // the kernel's numbers
 		system, _ := strconv.ParseInt(words[12], 10, 64)
-		used := time.Duration(user+system) * time.Second / ticksPerSecond
-		i := slices.IndexFunc(deeds, func(d deed) bool { return d.name == name })
+		used := time.Duration(user+system) * time.Second / TicksPerSecond
+		i := slices.IndexFunc(deeds, func(d groupActivity) bool { return d.name == name })
 		if i < 0 {
 			i = len(deeds)
-			deeds = append(deeds, deed{name: name, least: used})
+			deeds = append(deeds, groupActivity{name: name, least: used})
 		}
 		d := &deeds[i]
-		d.n++
+		d.count++
 		if words[0] == "R" {
 			d.running++
 		}

@@ -13,13 +13,13 @@ import (
 
 // Ranks of MPI leave the process group of who started them, and are found by their control group.
 func TestDoing(t *testing.T) {
-	a := newAccounts()
+	a := newAccounting()
 	if a == nil {
 		t.Skip("this machine lets us make no control groups")
 	}
 	defer a.close()
-	a.is("client")
-	defer a.is("")
+	a.SetRole("client")
+	defer a.SetRole("")
 	c := exec.CommandContext(t.Context(), "sh", "-c", "sleep 1001 & sleep 1002 & while :; do :; done")
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	begin, err := c.StdinPipe()
@@ -49,7 +49,7 @@ func TestDoing(t *testing.T) {
 	a.charge(c.Process.Pid)
 	fmt.Fprintln(begin, "go")
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		got := a.doing(-1)
+		got := a.activity(-1)
 		if strings.Contains(got, "sleep (2, of which 0 run) had 0.0 s of processor time") && strings.Contains(got, "sh (1, of which 1 run)") {
 			return
 		}

@@ -74,7 +74,7 @@ func (c *Comparison) Run(ctx context.Context, version string) (*Compared, error)
 		}
 		interleave(runs[:])
 		if ctx.Err() != nil {
-			return nil, errInterrupted
+			return nil, ErrInterrupted
 		}
 		for j, row := range p.rows {
 			if c.Table.want(row) {

@@ -14,23 +14,23 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// An agent is vrdma on another machine or in a guest, at the other end of a line: it is asked, a line of
+// An Agent is vrdma on another machine or in a guest, at the other end of a line: it is asked, a line of
 // JSON each, and answers, another one. Everything that it started ends with the line.
 //
 //	here                                     there
 //	Instrument ──▶ agent ══ ssh, serial ══▶ ServeAgent ──▶ daemon, servers; in a guest: an Instrument
-type agent struct {
+type Agent struct {
 	vrdma, socket string // where the product and its daemon are there
 
-	mu   sync.Mutex // one question at a time
-	gone bool       // the line has ended
-	to   io.Writer
-	from *bufio.Reader
-	end  func() // ends the line
+	mu    sync.Mutex // one question at a time
+	lost  bool       // the line has ended
+	to    io.Writer
+	from  *bufio.Reader
+	close func() // ends the line
 }
 
-// A question has one of its fields.
-type question struct {
+// A request has one of its fields.
+type request struct {
 	// Measure: run this cell.
 	Measure *experiment.Cell `json:"measure,omitempty"`
 	Seconds int              `json:"seconds,omitempty"`
@@ -54,8 +54,8 @@ type question struct {
 	Look bool `json:"look,omitempty"`
 }
 
-// A reply is to a question.
-type reply struct {
+// A response is to a question.
+type response struct {
 	Error       string                  `json:"error,omitempty"`
 	Measurement *experiment.Measurement `json:"measurement,omitempty"`
 	Server      int                     `json:"server,omitempty"`
@@ -64,44 +64,44 @@ type reply struct {
 	Bytes       uint64                  `json:"bytes,omitempty"`
 	Daemon      float64                 `json:"daemon,omitempty"`
 	Vrdma       string                  `json:"vrdma,omitempty"`
-	Finished    []finished              `json:"finished,omitempty"`
+	Finished    []ClientResult          `json:"finished,omitempty"`
 	Links       map[string]uint64       `json:"links,omitempty"`
 	Socket      string                  `json:"socket,omitempty"`
 }
 
-// mostReply is how long a reply may be: a tool's output is in it.
-const mostReply = 4 << 20
+// maxLine is how long a reply may be: a tool's output is in it.
+const maxLine = 4 << 20
 
 // ask asks and waits for the answer.
-func (a *agent) ask(ctx context.Context, q question) (r reply, err error) {
+func (a *Agent) ask(ctx context.Context, q request) (r response, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	stop := context.AfterFunc(ctx, a.end)
+	stop := context.AfterFunc(ctx, a.close)
 	defer stop()
 	text, err := json.Marshal(q)
 	if err != nil {
 		return r, err
 	}
 	if _, err := a.to.Write(append(text, '\n')); err != nil {
-		a.gone = true
+		a.lost = true
 		return r, fmt.Errorf("the other machine is gone: %w", err)
 	}
 	return a.read(ctx)
 }
 
-// lost reports whether nobody answers any more.
-func (a *agent) lost() bool {
+// isLost reports whether nobody answers any more.
+func (a *Agent) isLost() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.gone
+	return a.lost
 }
 
 // read reads an answer. What is no JSON is a message of the other machine's, and left out.
-func (a *agent) read(ctx context.Context) (r reply, err error) {
+func (a *Agent) read(ctx context.Context) (r response, err error) {
 	for {
 		line, err := readLine(a.from)
 		if err != nil {
-			a.gone = true
+			a.lost = true
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}
@@ -127,8 +127,8 @@ func (a *agent) read(ctx context.Context) (r reply, err error) {
 func readLine(from *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := from.ReadSlice('\n')
-		if line = append(line, part...); len(line) > mostReply {
-			return nil, fmt.Errorf("a line of more than %d bytes", mostReply)
+		if line = append(line, part...); len(line) > maxLine {
+			return nil, fmt.Errorf("a line of more than %d bytes", maxLine)
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			return line, err
@@ -136,43 +136,45 @@ func readLine(from *bufio.Reader) (line []byte, err error) {
 	}
 }
 
-// measure has a cell measured there.
-func (a *agent) measure(ctx context.Context, c experiment.Cell, seconds int) (experiment.Measurement, error) {
-	r, err := a.ask(ctx, question{Measure: &c, Seconds: seconds})
+// Measure has a cell measured there.
+func (a *Agent) Measure(ctx context.Context, c experiment.Cell, seconds int) (experiment.Measurement, error) {
+	r, err := a.ask(ctx, request{Measure: &c, Seconds: seconds})
 	if err != nil || r.Measurement == nil {
 		return experiment.Measurement{}, errors.Join(err, ctx.Err())
 	}
 	return *r.Measurement, nil
 }
 
-func (a *agent) look(ctx context.Context) (reply, error) { return a.ask(ctx, question{Look: true}) }
+func (a *Agent) counters(ctx context.Context) (response, error) {
+	return a.ask(ctx, request{Look: true})
+}
 
-// serve starts a server there.
-func (a *agent) serve(ctx context.Context, w way, port int, argv []string) (server, error) {
-	r, err := a.ask(ctx, question{Serve: argv, Way: w.name, Port: port})
+// startServer starts a server there.
+func (a *Agent) startServer(ctx context.Context, w Launcher, port int, argv []string) (Server, error) {
+	r, err := a.ask(ctx, request{Serve: argv, Way: w.Name, Port: port})
 	if err != nil {
 		return nil, err
 	}
-	return &farServer{a: a, id: r.Server}, nil
+	return &remoteServer{a: a, id: r.Server}, nil
 }
 
-// A farServer is a server on another machine.
-type farServer struct {
-	a     *agent
+// A remoteServer is a server on another machine.
+type remoteServer struct {
+	a     *Agent
 	id    int
 	once  sync.Once
 	said  string
 	spent time.Duration
 }
 
-func (s *farServer) used() (time.Duration, error) {
-	r, err := s.a.ask(context.Background(), question{Used: s.id})
+func (s *remoteServer) CPUTime() (time.Duration, error) {
+	r, err := s.a.ask(context.Background(), request{Used: s.id})
 	return time.Duration(r.Seconds * float64(time.Second)), err
 }
 
-func (s *farServer) end(moment time.Duration, asked bool) (string, time.Duration) {
+func (s *remoteServer) Stop(moment time.Duration, asked bool) (string, time.Duration) {
 	s.once.Do(func() {
-		r, err := s.a.ask(context.Background(), question{End: s.id, Moment: moment, Asked: asked})
+		r, err := s.a.ask(context.Background(), request{End: s.id, Moment: moment, Asked: asked})
 		s.said, s.spent = r.Said, time.Duration(r.Seconds*float64(time.Second))
 		if err != nil {
 			s.said = err.Error()
@@ -181,24 +183,24 @@ func (s *farServer) end(moment time.Duration, asked bool) (string, time.Duration
 	return s.said, s.spent
 }
 
-// A finished client of an agent's.
-type finished struct {
+// A ClientResult client of an agent's.
+type ClientResult struct {
 	Output  string  `json:"output,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"` // of processor time
 	Error   string  `json:"error,omitempty"`
 }
 
-// runClients runs clients in all guests at the same time.
-func runClients(ctx context.Context, w way, guests []*agent, commands map[*agent][][]string) (map[*agent][]finished, error) {
-	replies, errs := make([]reply, len(guests)), make([]error, len(guests))
+// RunClients runs clients in all guests at the same time.
+func RunClients(ctx context.Context, w Launcher, guests []*Agent, commands map[*Agent][][]string) (map[*Agent][]ClientResult, error) {
+	replies, errs := make([]response, len(guests)), make([]error, len(guests))
 	var all sync.WaitGroup
 	for i, at := range guests {
 		all.Go(func() {
-			replies[i], errs[i] = at.ask(ctx, question{Run: commands[at], Way: w.name, Limit: toolTimeout})
+			replies[i], errs[i] = at.ask(ctx, request{Run: commands[at], Way: w.Name, Limit: ToolTimeout})
 		})
 	}
 	all.Wait()
-	done := make(map[*agent][]finished)
+	done := make(map[*Agent][]ClientResult)
 	for i, at := range guests {
 		if n := len(replies[i].Finished); errs[i] == nil && n != len(commands[at]) {
 			errs[i] = fmt.Errorf("the guest ran %d of %d clients", n, len(commands[at]))
@@ -208,5 +210,5 @@ func runClients(ctx context.Context, w way, guests []*agent, commands map[*agent
 	return done, errors.Join(errs...)
 }
 
-// guestTimeout is for servers and clients of guests together: the clients are ended by the guest before.
-const guestTimeout = toolTimeout + 30*time.Second
+// GuestTimeout is for servers and clients of guests together: the clients are ended by the guest before.
+const GuestTimeout = ToolTimeout + 30*time.Second

@@ -32,12 +32,12 @@ func TestAgent(t *testing.T) {
 		answers.Close()
 		ended <- err
 	}()
-	a := &agent{to: theirs, from: bufio.NewReader(back), end: func() {}}
+	a := &Agent{to: theirs, from: bufio.NewReader(back), close: func() {}}
 	hello, err := a.read(context.Background())
 	if err != nil || hello.Vrdma != "/there/vrdma" || hello.Socket != "/there/s" {
 		t.Fatalf("it says %+v, %v", hello, err)
 	}
-	for _, q := range []question{{}, {Used: 7}, {End: 1}, {Serve: []string{"true"}, Way: "broom"}, {Look: true}} {
+	for _, q := range []request{{}, {Used: 7}, {End: 1}, {Serve: []string{"true"}, Way: "broom"}, {Look: true}} {
 		if _, err := a.ask(context.Background(), q); err == nil || !strings.Contains(err.Error(), "the two vrdma differ") {
 			t.Errorf("%+v: %v", q, err)
 		}
@@ -59,7 +59,7 @@ func TestAgent(t *testing.T) {
 
 // That a machine is too busy is known on this side of the line as well.
 func TestAgentBusy(t *testing.T) {
-	a := &agent{from: bufio.NewReader(strings.NewReader(`{"error":"no line: ` + experiment.ErrBusy.Error() + `"}` + "\n" + `{"error":"no line"}` + "\n"))}
+	a := &Agent{from: bufio.NewReader(strings.NewReader(`{"error":"no line: ` + experiment.ErrBusy.Error() + `"}` + "\n" + `{"error":"no line"}` + "\n"))}
 	for _, busy := range []bool{true, false} {
 		if _, err := a.read(context.Background()); err == nil || errors.Is(err, experiment.ErrBusy) != busy || !strings.HasPrefix(err.Error(), "no line") {
 			t.Errorf("busy %v: %v", busy, err)
@@ -71,18 +71,18 @@ func TestAgentBusy(t *testing.T) {
 func TestForget(t *testing.T) {
 	c := experiment.Cell{Setting: experiment.GuestRXE, Transport: experiment.TCP, Tool: "tcp_lat", Pairs: 1}
 	closed := 0
-	a := &agent{to: io.Discard, from: bufio.NewReader(strings.NewReader(`{"error":"no"}` + "\n")), end: func() {}}
-	all := &Environments{Lab: &Lab{}, accounted: true, places: map[string]*place{placeName(c): {guest: a, close: func() { closed++ }}}}
+	a := &Agent{to: io.Discard, from: bufio.NewReader(strings.NewReader(`{"error":"no"}` + "\n")), close: func() {}}
+	all := &Environments{Lab: &Lab{}, accounted: true, kept: map[string]*Environment{environmentName(c): {Guest: a, Close: func() { closed++ }}}}
 	for _, want := range []int{0, 1} {
-		err := all.With(t.Context(), c, func(p *place) error {
-			_, err := p.guest.measure(t.Context(), c, 1)
+		err := all.With(t.Context(), c, func(p *Environment) error {
+			_, err := p.Guest.Measure(t.Context(), c, 1)
 			return err
 		})
 		if err == nil {
 			t.Fatal("nobody measured, and nobody says so")
 		}
-		if closed != want || len(all.places) != 1-want {
-			t.Errorf("closed %d times, want %d; %d places are kept", closed, want, len(all.places))
+		if closed != want || len(all.kept) != 1-want {
+			t.Errorf("closed %d times, want %d; %d places are kept", closed, want, len(all.kept))
 		}
 	}
 }

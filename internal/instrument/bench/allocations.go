@@ -15,8 +15,8 @@ import (
 	"syscall"
 )
 
-// packetRooms are the packages that a packet passes.
-var packetRooms = []string{"wire", "link", "transport", "engine"}
+// packetPackages are the packages that a packet passes.
+var packetPackages = []string{"wire", "link", "transport", "engine"}
 
 // allocations runs the tests that count allocations on the data path. Their bound
 // is zero, so a row shows how many of them found some.
@@ -46,7 +46,7 @@ func (t *Table) allocations() part {
 				return fmt.Errorf("found no allocation test in %s (go test: %v)", t.Source, err)
 			}
 			rows[0].fill(tests.failures(func(string) bool { return true }))
-			rows[1].fill(tests.failures(func(room string) bool { return slices.Contains(packetRooms, room) }))
+			rows[1].fill(tests.failures(func(room string) bool { return slices.Contains(packetPackages, room) }))
 			return nil
 		},
 	}

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Quantity is a number with its unit, for people.
-func Quantity(v float64, unit string) string {
+// Amount is a number with its unit, for people.
+func Amount(v float64, unit string) string {
 	switch unit {
 	case "s":
 		switch {

@@ -18,8 +18,8 @@ const (
 	largePolicies = 10 // of each network, with as many rules each
 )
 
-// largeWorld declares 1000 NICs in 100 networks, and 10 000 rules.
-func largeWorld() string {
+// manyObjects declares 1000 NICs in 100 networks, and 10 000 rules.
+func manyObjects() string {
 	var s strings.Builder
 	object := func(kind, name, of, spec string) {
 		fmt.Fprintf(&s, "apiVersion: vrdma.io/v1\nkind: %s\nmetadata: {name: %s%s}\nspec: {%s}\n---\n", kind, name, of, spec)
@@ -45,10 +45,10 @@ func largeWorld() string {
 }
 
 // large opens a house, declares the large world in it and calls f, with how long that took.
-func (t *Table) large(name, unit string, f func(ctx context.Context, h *house, took time.Duration) (float64, error)) Probe {
-	return t.qosProbe(name, unit, nil, func(ctx context.Context, h *house) (float64, error) {
+func (t *Table) large(name, unit string, f func(ctx context.Context, h *tenantDaemon, took time.Duration) (float64, error)) Probe {
+	return t.qosProbe(name, unit, nil, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		file := filepath.Join(h.dir, "large.yaml")
-		if err := os.WriteFile(file, []byte(largeWorld()), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(manyObjects()), 0o644); err != nil {
 			return 0, err
 		}
 		begin := time.Now()
@@ -61,7 +61,9 @@ func (t *Table) large(name, unit string, f func(ctx context.Context, h *house, t
 
 // applying is how long an apply of the large world takes, from the command's start to its end.
 func (t *Table) applying() Probe {
-	return t.large("apply", "s", func(_ context.Context, _ *house, took time.Duration) (float64, error) { return took.Seconds(), nil })
+	return t.large("apply", "s", func(_ context.Context, _ *tenantDaemon, took time.Duration) (float64, error) {
+		return took.Seconds(), nil
+	})
 }
 
 // watchIdle is for how long the daemon of the large world is watched.
@@ -69,14 +71,14 @@ const watchIdle = 3 * time.Second
 
 // idling is what a daemon uses of a processor while nobody uses its NICs, in percent.
 func (t *Table) idling() Probe {
-	return t.large("1000 idle NICs", "%", func(ctx context.Context, h *house, _ time.Duration) (float64, error) {
+	return t.large("1000 idle NICs", "%", func(ctx context.Context, h *tenantDaemon, _ time.Duration) (float64, error) {
 		// The device trees are written a few at a time.
-		if err := h.rest(ctx, 5); err != nil {
+		if err := h.waitIdle(ctx, 5); err != nil {
 			return 0, err
 		}
-		before, err1 := h.daemon.cpu()
-		err2 := wait(ctx, watchIdle)
-		after, err3 := h.daemon.cpu()
+		before, err1 := h.daemon.CPUTime()
+		err2 := Sleep(ctx, watchIdle)
+		after, err3 := h.daemon.CPUTime()
 		return 100 * (after - before).Seconds() / watchIdle.Seconds(), errors.Join(err1, err2, err3)
 	})
 }

@@ -23,17 +23,17 @@ func (t *Table) armed() part {
 				return err
 			}
 			t.takeTurns()
-			fmt.Fprintf(t.Progress, "  starting %d programs with %d armed channels each\n", crowdSize, armedChannels)
-			crowd, err := h.gather(ctx, programs["armed"], crowdSize, armedChannels)
+			fmt.Fprintf(t.Progress, "  starting %d programs with %d armed channels each\n", idleProgramCount, armedChannels)
+			crowd, err := h.StartIdle(ctx, programs["armed"], idleProgramCount, armedChannels)
 			if err != nil {
 				return err
 			}
-			defer crowd.dismiss()
+			defer crowd.Stop()
 			used, err := idleShare(ctx, d)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", Quantity(used.Median(), "%"))
+			fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", Amount(used.Median(), "%"))
 			rows[0].fill(used)
 			return nil
 		},
@@ -41,21 +41,21 @@ func (t *Table) armed() part {
 }
 
 // idleShare is how much of a processor the daemon uses while nothing happens.
-func idleShare(ctx context.Context, d *daemon) (Series, error) {
+func idleShare(ctx context.Context, d *Daemon) (Series, error) {
 	used := Series{Name: "daemon's CPU", Unit: "%"}
-	if err := wait(ctx, time.Second); err != nil { // what starting the programs left to do
+	if err := Sleep(ctx, time.Second); err != nil { // what starting the programs left to do
 		return used, err
 	}
 	for range 2 {
-		before, err := d.cpu()
+		before, err := d.CPUTime()
 		if err != nil {
 			return used, err
 		}
 		begin := time.Now()
-		if err := wait(ctx, idleTime); err != nil {
+		if err := Sleep(ctx, idleTime); err != nil {
 			return used, err
 		}
-		after, err := d.cpu()
+		after, err := d.CPUTime()
 		if err != nil {
 			return used, err
 		}

@@ -92,7 +92,7 @@ func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, err
 			o := AttackRow{Attack: attack.Name, What: attack.What, Count: attack.Count, Build: s.Names[i], Busy: attack.Busy}
 			err := s.attack(ctx, lab, &o)
 			if ctx.Err() != nil {
-				return nil, errInterrupted
+				return nil, ErrInterrupted
 			}
 			if err != nil {
 				fmt.Fprintf(s.Progress, "  %v\n", err)
@@ -107,7 +107,7 @@ func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, err
 
 // attack makes one attack on one build.
 func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, attackTimeout, tooLong(attackTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, attackTimeout, Timeout(attackTimeout))
 	defer cancel()
 	programs, err := lab.Compile(ctx, "hostile")
 	if err != nil {
@@ -117,10 +117,10 @@ func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
 	if err != nil {
 		return err
 	}
-	defer d.stop()
-	if err := s.withDaemon(ctx, lab, d, o, programs["hostile"]); err != nil || d.gone() {
-		if d.died(ctx) {
-			return fmt.Errorf("THE DAEMON DIED: %s", d.lastWords())
+	defer d.Stop()
+	if err := s.withDaemon(ctx, lab, d, o, programs["hostile"]); err != nil || d.Ended() {
+		if d.Died(ctx) {
+			return fmt.Errorf("THE DAEMON DIED: %s", d.LastWords())
 		}
 		return err
 	}
@@ -128,7 +128,7 @@ func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
 }
 
 // withDaemon measures alone, starts the attacker, measures beside it and ends it.
-func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *daemon, o *AttackRow, hostile string) error {
+func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *Daemon, o *AttackRow, hostile string) error {
 	victim, attacker, err := attackTenants(ctx, lab)
 	if err != nil {
 		return err
@@ -136,12 +136,12 @@ func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *daemon, o *Atta
 	if o.Alone, err = s.measure(ctx, victim, "alone"); err != nil {
 		return err
 	}
-	if o.Before, err = d.load(); err != nil {
+	if o.Before, err = d.Load(); err != nil {
 		return err
 	}
-	c := &crowd{}
-	defer c.dismiss()
-	_, out, err := c.admit(lab.command(ctx, attacker.Under(hostile, o.Attack, fmt.Sprint(o.Count))...))
+	c := &IdlePrograms{}
+	defer c.Stop()
+	_, out, err := c.Add(lab.Command(ctx, attacker.Under(hostile, o.Attack, fmt.Sprint(o.Count))...))
 	if err != nil {
 		return err
 	}
@@ -151,17 +151,17 @@ func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *daemon, o *Atta
 	if err != nil {
 		return fmt.Errorf("the attacker ended: %w", err)
 	}
-	if err := wait(ctx, settling); err != nil {
+	if err := Sleep(ctx, SettleTime); err != nil {
 		return err
 	}
 	if o.Beside, err = s.measure(ctx, victim, "beside"); err != nil {
 		return err
 	}
-	if o.While, err = d.load(); err != nil {
+	if o.While, err = d.Load(); err != nil {
 		return err
 	}
-	c.dismiss()
-	o.After, err = d.calm(ctx, o.Before)
+	c.Stop()
+	o.After, err = d.Settle(ctx, o.Before)
 	return err
 }
 
@@ -169,9 +169,9 @@ func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *daemon, o *Atta
 func (s *AttackRun) measure(ctx context.Context, victim *Host, how string) (v Victim, err error) {
 	name := fmt.Sprintf("ib_send_lat -s %d, %s", latencySize, how)
 	v = Victim{Median: Series{Name: name, Unit: "s"}, P99: Series{Name: name, Unit: "s"}}
-	r := victim.loop()
+	r := victim.Loopback()
 	p := Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		out, err := runPerftest(ctx, r, device, "ib_send_lat", "-s", fmt.Sprint(latencySize), "-n", fmt.Sprint(victimMessages))
+		out, err := runPerftest(ctx, r, WithDevice, "ib_send_lat", "-s", fmt.Sprint(latencySize), "-n", fmt.Sprint(victimMessages))
 		if err != nil {
 			return Reading{}, err
 		}
@@ -240,7 +240,7 @@ func (s *AttackReport) Markdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| %s: %d %s | %s | %s | %s | %s | %s | %s, %s, %s | %d, %d, %d | %d, %d, %d | %s |\n",
 			o.Attack, o.Count, o.What, o.Build, o.Reached, o.Alone.text(), o.Beside.text(), ratio,
-			Quantity(o.Before.Memory, "B"), Quantity(o.While.Memory, "B"), Quantity(o.After.Memory, "B"),
+			Amount(o.Before.Memory, "B"), Amount(o.While.Memory, "B"), Amount(o.After.Memory, "B"),
 			o.Before.Mappings, o.While.Mappings, o.After.Mappings, o.Before.Files, o.While.Files, o.After.Files, o.mark())
 	}
 	for _, o := range s.Rows {
@@ -257,7 +257,7 @@ func (v *Victim) text() string {
 	if len(v.Median.Values) == 0 {
 		return ""
 	}
-	return Quantity(v.Median.Median(), "s") + ", " + Quantity(v.Median.Average(), "s") + ", " + Quantity(v.P99.Median(), "s")
+	return Amount(v.Median.Median(), "s") + ", " + Amount(v.Median.Average(), "s") + ", " + Amount(v.P99.Median(), "s")
 }
 
 // JSON writes it for programs.
@@ -286,7 +286,7 @@ func attackTenants(ctx context.Context, l *Lab) (victim, attacker *Host, err err
 	as := func(user int) *Host {
 		h := *l.Here
 		// Who becomes somebody else no longer dies with us unless it is said again.
-		h.enter = []string{"setpriv", fmt.Sprintf("--reuid=%d", user), fmt.Sprintf("--regid=%d", user), "--clear-groups", "--pdeathsig=KILL", "--"}
+		h.Enter = []string{"setpriv", fmt.Sprintf("--reuid=%d", user), fmt.Sprintf("--regid=%d", user), "--clear-groups", "--pdeathsig=KILL", "--"}
 		return &h
 	}
 	victim, attacker = as(victimUser), as(attackerUser)

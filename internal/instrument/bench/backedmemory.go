@@ -13,29 +13,29 @@ import (
 // of 2 MiB and more. So memory is fetched, and then all of it is freed but a page in each 512 KiB: what is free is
 // then in smaller blocks, which nobody reports, and which the kernel takes first.
 
-// backed is memory of which most is free, and there.
-type backed []byte
+// backedMemory is memory of which most is free, and there.
+type backedMemory []byte
 
 const (
 	heldEvery = 512 << 10
 	heldPage  = 4096
 )
 
-// room refuses to take n bytes of memory that is not there: this machine would swap, or end somebody.
-func room(meminfo string, n int64) error {
+// checkMemory refuses to take n bytes of memory that is not there: this machine would swap, or end somebody.
+func checkMemory(meminfo string, n int64) error {
 	_, after, found := strings.Cut(meminfo, "\nMemAvailable:")
 	var free int64
 	if _, err := fmt.Sscan(after, &free); !found || err != nil {
 		return nil // a kernel that does not say
 	}
 	if free *= 1024; free < n {
-		return fmt.Errorf("%s of memory are available, and the copies take %s", Quantity(float64(free), "B"), Quantity(float64(n), "B"))
+		return fmt.Errorf("%s of memory are available, and the copies take %s", Amount(float64(free), "B"), Amount(float64(n), "B"))
 	}
 	return nil
 }
 
-// newBacked has n bytes fetched.
-func newBacked(n int64) (backed, error) {
+// newBackedMemory has n bytes fetched.
+func newBackedMemory(n int64) (backedMemory, error) {
 	n = (n + heldEvery - 1) / heldEvery * heldEvery
 	b, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	if err != nil {
@@ -57,4 +57,4 @@ func newBacked(n int64) (backed, error) {
 	return b, nil
 }
 
-func (b backed) close() error { return unix.Munmap(b) }
+func (b backedMemory) close() error { return unix.Munmap(b) }

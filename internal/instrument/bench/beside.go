@@ -16,11 +16,11 @@ func besideProgram(l *Lab, p Probe, name string, argv []string) Probe {
 	measure := p.Measure
 	p = on(p, name)
 	p.Measure = func(ctx context.Context) (Reading, error) {
-		other, err := l.engage(ctx, argv...)
+		other, err := l.StartReady(ctx, argv...)
 		if err != nil {
 			return Reading{}, err
 		}
-		defer other.dismiss()
+		defer other.Stop()
 		return measure(ctx)
 	}
 	return p
@@ -29,14 +29,14 @@ func besideProgram(l *Lab, p Probe, name string, argv []string) Probe {
 // without is a probe that runs while the daemons are stopped. A daemon that looks around,
 // for whatever reason, would keep a processor awake for those who sleep in what is
 // measured instead of vrdma.
-func (p Probe) without(daemons ...*daemon) Probe {
+func (p Probe) without(daemons ...*Daemon) Probe {
 	measure := p.Measure
 	p.Measure = func(ctx context.Context) (Reading, error) {
 		for _, d := range daemons {
-			if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			if err := d.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 				return Reading{}, fmt.Errorf("cannot stop the daemon: %w", err)
 			}
-			defer d.cmd.Process.Signal(syscall.SIGCONT)
+			defer d.Cmd.Process.Signal(syscall.SIGCONT)
 		}
 		return measure(ctx)
 	}

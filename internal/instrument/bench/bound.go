@@ -23,8 +23,8 @@ func (in *Instrument) bound(c experiment.Cell, m *experiment.Measurement) {
 	if t, _ := experiment.FindTool(c.Tool); t.Asks {
 		return // nobody moved anything
 	}
-	if rate := bits(c.Rate); rate > 0 {
-		m.Limit, m.LimitOf = rate/8*payload(c, m.MTU), "the link of "+c.Rate+", without headers"
+	if rate := linkRate(c.Rate); rate > 0 {
+		m.Limit, m.LimitOf = rate/8*payloadShare(c, m.MTU), "the link of "+c.Rate+", without headers"
 		return
 	}
 	if c.Setting == experiment.Remote {
@@ -36,15 +36,15 @@ func (in *Instrument) bound(c experiment.Cell, m *experiment.Measurement) {
 		if in.limits == nil {
 			in.limits = make(map[int]float64)
 		}
-		for range copies {
+		for range copyRepeats {
 			in.limits[size] = max(in.limits[size], copyRate(size, 200*time.Millisecond))
 		}
 	}
 	m.Limit, m.LimitOf = in.limits[size], fmt.Sprintf("a copy in memory by %d processors, measured in this run", runtime.NumCPU())
 }
 
-// bits are those a second of a rate such as 1gbit.
-func bits(rate string) float64 {
+// linkRate are those a second of a rate such as 1gbit.
+func linkRate(rate string) float64 {
 	for suffix, unit := range map[string]float64{"kbit": 1e3, "mbit": 1e6, "gbit": 1e9} {
 		if digits, found := strings.CutSuffix(rate, suffix); found {
 			n, err := strconv.ParseFloat(digits, 64)
@@ -56,9 +56,9 @@ func bits(rate string) float64 {
 	return 0
 }
 
-// payload is the share of a wire's bytes that is not header: RoCEv2 over IPv4 with preamble, checksum and
+// payloadShare is the share of a wire's bytes that is not header: RoCEv2 over IPv4 with preamble, checksum and
 // gap has 82 bytes a packet, TCP with timestamps 90.
-func payload(c experiment.Cell, pathMTU int) float64 {
+func payloadShare(c experiment.Cell, pathMTU int) float64 {
 	const roce, tcp, ip = 82.0, 90.0, 52.0
 	if c.Transport == experiment.TCP || c.Transport == experiment.Overlay {
 		segment := float64(c.MTU) - ip
@@ -74,15 +74,15 @@ func payload(c experiment.Cell, pathMTU int) float64 {
 	return mtu / (mtu + roce)
 }
 
-// mostCopied is how large the buffers of a copy are at most: larger ones are in no cache anyway.
-const mostCopied = 64 << 20
+// maxCopy is how large the buffers of a copy are at most: larger ones are in no cache anyway.
+const maxCopy = 64 << 20
 
-// copies is how often a copy is measured. Others may have a processor meanwhile.
-const copies = 3
+// copyRepeats is how often a copy is measured. Others may have a processor meanwhile.
+const copyRepeats = 3
 
 // copyRate is how many bytes a second all processors together copy, each between two buffers of this size.
 func copyRate(size int, long time.Duration) float64 {
-	size = min(size, mostCopied)
+	size = min(size, maxCopy)
 	var total atomic.Int64
 	var all, ready sync.WaitGroup
 	start := make(chan struct{})

@@ -28,11 +28,11 @@ func (t *Table) calls() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
+			r := h.Loopback()
 			probes := []Probe{
-				0: rpcProbe(r, "RPC", managed, programs["rpc"], "rdma", "rdma"),
-				1: rpcProbe(r, "RDMA READ", managed, programs["rpc"], "rdma", "read"),
-				2: rpcProbe(r, "request and response over TCP", plain, programs["rpc"], "tcp", "tcp").without(d),
+				0: rpcProbe(r, "RPC", WithCM, programs["rpc"], "rdma", "rdma"),
+				1: rpcProbe(r, "RDMA READ", WithCM, programs["rpc"], "rdma", "read"),
+				2: rpcProbe(r, "request and response over TCP", Plain, programs["rpc"], "tcp", "tcp").without(d),
 				3: pingpongProbe(r, "-e"),
 				4: rpingProbe(r),
 			}
@@ -42,19 +42,19 @@ func (t *Table) calls() part {
 }
 
 // rpcProbe probes programs/rpc.c: the server serves one thing, the client asks for another.
-func rpcProbe(r Route, name string, w way, program, serve, call string) Probe {
+func rpcProbe(r Route, name string, w Launcher, program, serve, call string) Probe {
 	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		port, err := freePort()
+		port, err := FreePort()
 		if err != nil {
 			return Reading{}, err
 		}
 		place := []string{r.Server.IP, fmt.Sprint(port), fmt.Sprint(callSize)}
-		out, err := r.pair(ctx, w, port, append([]string{program, "serve", serve}, place...),
-			append([]string{program, "call", call}, append(place, fmt.Sprint(sleeperMessages))...))
+		out, err := r.Pair(ctx, w, port, append([]string{program, "serve", serve}, place...),
+			append([]string{program, "call", call}, append(place, fmt.Sprint(sleepingMessages))...))
 		if err != nil {
 			return Reading{}, err
 		}
-		numbers, err := parseNumbers(program, out, 2)
+		numbers, err := ParseNumbers(program, out, 2)
 		if err != nil {
 			return Reading{}, err
 		}
@@ -69,16 +69,16 @@ func rpingProbe(r Route) Probe {
 	// Prints the nanoseconds that a command takes.
 	clock := []string{"sh", "-c", `begin=$(date +%s%N) && "$@" >/dev/null && echo $(($(date +%s%N) - begin))`, "sh"}
 	run := func(ctx context.Context, rounds int) (float64, error) {
-		port, err := freePort()
+		port, err := FreePort()
 		if err != nil {
 			return 0, err
 		}
 		common := []string{"-a", r.Server.IP, "-p", fmt.Sprint(port), "-C", fmt.Sprint(rounds), "-S", fmt.Sprint(latencySize)}
-		out, err := r.pair(ctx, managed, port, append([]string{"rping", "-s"}, common...), append(append(clock, "rping", "-c"), common...))
+		out, err := r.Pair(ctx, WithCM, port, append([]string{"rping", "-s"}, common...), append(append(clock, "rping", "-c"), common...))
 		if err != nil {
 			return 0, err
 		}
-		numbers, err := parseNumbers("rping", out, 1)
+		numbers, err := ParseNumbers("rping", out, 1)
 		if err != nil {
 			return 0, err
 		}

@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// groups are control groups of the cpu controller, made for one measurement.
-type groups struct {
+// Cgroups are control groups of the cpu controller, made for one measurement.
+type Cgroups struct {
 	parent string
 	prefix string
 	made   []string
 }
 
-// groupsRemedy is what to do when there are none.
-const groupsRemedy = "run this as root where the cpu controller can be used, or in a control group of your own " +
+// cgroupsRemedy is what to do when there are none.
+const cgroupsRemedy = "run this as root where the cpu controller can be used, or in a control group of your own " +
 	"(systemd-run --user --scope -p Delegate=yes)"
 
-// groupPrefix is what names of groups, and of containers, begin with; the process id of who made it follows.
-const groupPrefix = "vrdma-bench-"
+// namePrefix is what names of groups, and of containers, begin with; the process id of who made it follows.
+const namePrefix = "vrdma-bench-"
 
-// newGroups finds out where groups can be made.
-func newGroups() (*groups, error) {
+// NewCgroups finds out where groups can be made.
+func NewCgroups() (*Cgroups, error) {
 	mounts, err1 := os.ReadFile("/proc/self/mountinfo")
 	ours, err2 := os.ReadFile("/proc/self/cgroup")
 	if err := errors.Join(err1, err2); err != nil {
@@ -35,14 +35,14 @@ func newGroups() (*groups, error) {
 	}
 	dir, unified, err := cpuController(string(mounts), string(ours))
 	if err != nil {
-		return nil, fmt.Errorf("no cpu control group: %w; %s", err, groupsRemedy)
+		return nil, fmt.Errorf("no cpu control group: %w; %s", err, cgroupsRemedy)
 	}
 	if unified {
 		if dir, err = delegating(dir); err != nil {
-			return nil, fmt.Errorf("no cpu control group: %w; %s", err, groupsRemedy)
+			return nil, fmt.Errorf("no cpu control group: %w; %s", err, cgroupsRemedy)
 		}
 	}
-	g := &groups{parent: dir, prefix: fmt.Sprintf("%s%d-", groupPrefix, os.Getpid())}
+	g := &Cgroups{parent: dir, prefix: fmt.Sprintf("%s%d-", namePrefix, os.Getpid())}
 	g.sweep()
 	return g, nil
 }
@@ -102,8 +102,8 @@ func delegating(dir string) (string, error) {
 }
 
 // sweep removes what a killed run left.
-func (g *groups) sweep() {
-	left, _ := filepath.Glob(filepath.Join(g.parent, groupPrefix+"*"))
+func (g *Cgroups) sweep() {
+	left, _ := filepath.Glob(filepath.Join(g.parent, namePrefix+"*"))
 	for _, dir := range left {
 		if abandoned(filepath.Base(dir)) {
 			os.Remove(dir) // if it cannot be, somebody is in there
@@ -113,31 +113,31 @@ func (g *groups) sweep() {
 
 // abandoned reports whether who made something of this name, which is groupPrefix, a process id and more, has ended.
 func abandoned(name string) bool {
-	text, ours := strings.CutPrefix(name, groupPrefix)
+	text, ours := strings.CutPrefix(name, namePrefix)
 	owner, _, _ := strings.Cut(text, "-")
 	pid, err := strconv.Atoi(owner)
 	return ours && err == nil && pid > 0 && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
-// add makes a group and returns its directory.
-func (g *groups) add(name string) (string, error) {
+// Add makes a group and returns its directory.
+func (g *Cgroups) Add(name string) (string, error) {
 	dir := filepath.Join(g.parent, g.prefix+name)
 	err := os.Mkdir(dir, 0o755)
 	if errors.Is(err, os.ErrExist) { // it is of ours, and could not be removed before
-		if err = removeGroup(dir); err == nil {
+		if err = removeCgroup(dir); err == nil {
 			err = os.Mkdir(dir, 0o755)
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("no cpu control group: %w; %s", err, groupsRemedy)
+		return "", fmt.Errorf("no cpu control group: %w; %s", err, cgroupsRemedy)
 	}
 	g.made = append(g.made, dir)
 	return dir, nil
 }
 
-// addIdle makes a group whose tasks run when nobody else wants the processor.
-func (g *groups) addIdle(name string) (string, error) {
-	dir, err := g.add(name)
+// AddIdle makes a group whose tasks run when nobody else wants the processor.
+func (g *Cgroups) AddIdle(name string) (string, error) {
+	dir, err := g.Add(name)
 	if err != nil {
 		return "", err
 	}
@@ -147,14 +147,14 @@ func (g *groups) addIdle(name string) (string, error) {
 	return dir, nil
 }
 
-// enterGroup is what to run a command with to be in the group of that directory, and in a session
+// EnterCgroup is what to run a command with to be in the group of that directory, and in a session
 // of its own.
-func enterGroup(dir string) []string {
+func EnterCgroup(dir string) []string {
 	return []string{ownSession, "sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(dir, "cgroup.procs")}
 }
 
-// removeGroup takes a group away. Processes that were in it may just be ending.
-func removeGroup(dir string) error {
+// removeCgroup takes a group away. Processes that were in it may just be ending.
+func removeCgroup(dir string) error {
 	err := os.Remove(dir)
 	for end := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
@@ -163,11 +163,11 @@ func removeGroup(dir string) error {
 	return err
 }
 
-// remove takes the groups away.
-func (g *groups) remove() error {
+// Remove takes the groups away.
+func (g *Cgroups) Remove() error {
 	var failed error
 	for _, dir := range g.made {
-		if err := removeGroup(dir); err != nil {
+		if err := removeCgroup(dir); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("cannot remove a control group: %w", err))
 		}
 	}

@@ -87,10 +87,10 @@ func TestGroups(t *testing.T) {
 	}
 	gone.Wait()
 	parent := t.TempDir()
-	left := &groups{parent: parent, prefix: groupPrefix + strconv.Itoa(gone.Pid) + "-"}
-	stale, err1 := left.add("daemon")
-	mine := &groups{parent: parent, prefix: groupPrefix + strconv.Itoa(os.Getpid()) + "-"}
-	fresh, err2 := mine.add("daemon")
+	left := &Cgroups{parent: parent, prefix: namePrefix + strconv.Itoa(gone.Pid) + "-"}
+	stale, err1 := left.Add("daemon")
+	mine := &Cgroups{parent: parent, prefix: namePrefix + strconv.Itoa(os.Getpid()) + "-"}
+	fresh, err2 := mine.Add("daemon")
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
@@ -98,13 +98,13 @@ func TestGroups(t *testing.T) {
 	if _, err := os.Stat(stale); !os.IsNotExist(err) {
 		t.Errorf("%s is still there (%v)", stale, err)
 	}
-	if err := mine.remove(); err != nil {
+	if err := mine.Remove(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(fresh); !os.IsNotExist(err) {
 		t.Errorf("%s is still there (%v)", fresh, err)
 	}
-	if _, err := (&groups{parent: filepath.Join(parent, "none")}).add("x"); err == nil || !strings.Contains(err.Error(), "run this as root") {
+	if _, err := (&Cgroups{parent: filepath.Join(parent, "none")}).Add("x"); err == nil || !strings.Contains(err.Error(), "run this as root") {
 		t.Errorf("got %v, want what to do", err)
 	}
 }

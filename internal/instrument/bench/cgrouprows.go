@@ -28,7 +28,7 @@ func (t *Table) apart() part {
 			if err != nil {
 				return err
 			}
-			a, err := separate(ctx, t.Lab)
+			a, err := newCgroupSetup(ctx, t.Lab)
 			if err != nil {
 				return err
 			}
@@ -41,15 +41,15 @@ func (t *Table) apart() part {
 			// in one group, or in one more.
 			sides := []struct {
 				route Route
-				other *daemon
+				other *Daemon
 				burn  []string
 			}{
-				{a.route, d, append(enterGroup(a.burner), programs["burn"], "one")},
-				{h.loop(), a.daemon, []string{programs["burn"], "one"}},
+				{a.route, d, append(EnterCgroup(a.burner), programs["burn"], "one")},
+				{h.Loopback(), a.daemon, []string{programs["burn"], "one"}},
 			}
 			// SCHED_IDLE is lowest only among tasks of one group; so for both sides the group
 			// of those who keep the processors awake is itself the lowest.
-			awake := append(enterGroup(a.idler), programs["burn"], "idle")
+			awake := append(EnterCgroup(a.idler), programs["burn"], "idle")
 			var latency, others []Probe
 			for i, s := range sides {
 				where := [...]string{"each in its own", "all in one"}[i]
@@ -67,20 +67,20 @@ func (t *Table) apart() part {
 	}
 }
 
-// A separation is a daemon, a server's and a client's place, each in a group and a session
+// A cgroupSetup is a daemon, a server's and a client's place, each in a group and a session
 // of its own.
-type separation struct {
-	groups *groups
-	daemon *daemon
+type cgroupSetup struct {
+	groups *Cgroups
+	daemon *Daemon
 	route  Route
 	burner string // the group of one more program
 	idler  string // a group that has what nobody else wants
 }
 
-// separate starts a daemon in a group of its own.
-func separate(ctx context.Context, l *Lab) (s *separation, err error) {
-	s = &separation{}
-	if s.groups, err = newGroups(); err != nil {
+// newCgroupSetup starts a daemon in a group of its own.
+func newCgroupSetup(ctx context.Context, l *Lab) (s *cgroupSetup, err error) {
+	s = &cgroupSetup{}
+	if s.groups, err = NewCgroups(); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -90,21 +90,21 @@ func separate(ctx context.Context, l *Lab) (s *separation, err error) {
 		}
 	}()
 	place := func(name string) *Host {
-		dir, addErr := s.groups.add(name)
+		dir, addErr := s.groups.Add(name)
 		if addErr != nil && err == nil {
 			err = addErr
 		}
-		return &Host{lab: l, Socket: filepath.Join(l.Dir, "apart"), IP: l.Here.IP, enter: enterGroup(dir)}
+		return &Host{Lab: l, Socket: filepath.Join(l.Dir, "apart"), IP: l.Here.IP, Enter: EnterCgroup(dir)}
 	}
 	daemon := place("daemon")
 	s.route = Route{Server: place("server"), Client: place("client")}
 	if err != nil {
 		return s, err
 	}
-	if s.burner, err = s.groups.add("burner"); err != nil {
+	if s.burner, err = s.groups.Add("burner"); err != nil {
 		return s, err
 	}
-	if s.idler, err = s.groups.addIdle("idler"); err != nil {
+	if s.idler, err = s.groups.AddIdle("idler"); err != nil {
 		return s, err
 	}
 	s.daemon, err = daemon.Start(ctx, "--network=false")
@@ -112,9 +112,9 @@ func separate(ctx context.Context, l *Lab) (s *separation, err error) {
 }
 
 // close stops the daemon and removes the groups.
-func (s *separation) close() error {
+func (s *cgroupSetup) close() error {
 	if s.daemon != nil {
-		s.daemon.stop()
+		s.daemon.Stop()
 	}
-	return s.groups.remove()
+	return s.groups.Remove()
 }

@@ -28,7 +28,7 @@ func ParseCmtime(output string) (seconds float64, err error) {
 		seconds += ms / 1e3
 	}
 	if !found || steps["connect"] == 0 || steps["disconnect"] == 0 {
-		return 0, fmt.Errorf("cmtime printed no table with connect and disconnect, but:\n%s", lastLines(output, 5))
+		return 0, fmt.Errorf("cmtime printed no table with connect and disconnect, but:\n%s", LastLines(output, 5))
 	}
 	return seconds, nil
 }
@@ -37,21 +37,21 @@ func ParseCmtime(output string) (seconds float64, err error) {
 const cmtimeConnections = 500
 
 // cmtimeDriver opens and closes connections.
-var cmtimeDriver = driver{
-	commands: func(j *job) (server, client []string) {
-		return []string{"cmtime", "-p", j.listen()}, []string{"cmtime", "-s", j.ip(), "-p", j.listen(), "-c", strconv.Itoa(cmtimeConnections)}
+var cmtimeDriver = Driver{
+	Commands: func(j *Job) (server, client []string) {
+		return []string{"cmtime", "-p", j.portText()}, []string{"cmtime", "-s", j.serverIP(), "-p", j.portText(), "-c", strconv.Itoa(cmtimeConnections)}
 	},
-	parse: func(_ *job, output, _ string) (printed, error) {
+	Parse: func(_ *Job, output, _ string) (ToolResult, error) {
 		seconds, err := ParseCmtime(output)
 		if err != nil || seconds <= 0 {
-			return printed{}, err
+			return ToolResult{}, err
 		}
-		return printed{values: map[string]float64{experiment.Rate: cmtimeConnections / seconds}, samples: cmtimeConnections}, nil
+		return ToolResult{Values: map[string]float64{experiment.Rate: cmtimeConnections / seconds}, Samples: cmtimeConnections}, nil
 	},
-	way: func(c experiment.Cell) way {
+	Launcher: func(c experiment.Cell) Launcher {
 		if c.Transport == experiment.Kernel {
-			return unseen
+			return KernelCM
 		}
-		return managed
+		return WithCM
 	},
 }

@@ -32,7 +32,7 @@ func (t *Table) connections() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
+			r := h.Loopback()
 			probes := []Probe{
 				cmtimeProbe(r, atOnce),
 				serialProbe(r, programs["serial"], "one after the other", "/s", 0),
@@ -48,19 +48,19 @@ func serialProbe(r Route, program, name, unit string, line int) Probe {
 	return Probe{
 		Name: name, Unit: unit,
 		Measure: func(ctx context.Context) (Reading, error) {
-			port, err := freePort()
+			port, err := FreePort()
 			if err != nil {
 				return Reading{}, err
 			}
 			listen := fmt.Sprint(port)
-			out, err := r.pair(ctx, managed, port, []string{program, listen},
+			out, err := r.Pair(ctx, WithCM, port, []string{program, listen},
 				[]string{program, listen, r.Server.IP, fmt.Sprint(inTurn)})
 			if err != nil {
 				return Reading{}, err
 			}
 			words := strings.Fields(out)
 			if len(words) != 2 {
-				return Reading{}, fmt.Errorf("serial printed %q, want two numbers", lastLines(out, 5))
+				return Reading{}, fmt.Errorf("serial printed %q, want two numbers", LastLines(out, 5))
 			}
 			v, err := strconv.ParseFloat(words[line], 64)
 			return Reading{Value: v}, err

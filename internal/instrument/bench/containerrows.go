@@ -30,31 +30,31 @@ func (t *Table) containersHere() part {
 			{What: "container's start with a NIC, more than without", Ours: Series{Unit: "s"}, Bound: 0.1, AtMost: true},
 		},
 		measure: func(ctx context.Context, rows []Row) error {
-			b := &boxRun{Table: t, in: &Environments{Lab: t.Lab}}
+			b := &containerRows{Table: t, environments: &Environments{Lab: t.Lab}}
 			defer b.close()
-			t.Lab.wires++
-			base := &Host{lab: t.Lab, Socket: filepath.Join(t.Lab.Dir, fmt.Sprintf("c%d", t.Lab.wires)), IP: "127.0.0.1"}
+			t.Lab.hostsMade++
+			base := &Host{Lab: t.Lab, Socket: filepath.Join(t.Lab.Dir, fmt.Sprintf("c%d", t.Lab.hostsMade)), IP: "127.0.0.1"}
 			cdi := base.Socket + ".cdi"
 			d, err := base.Start(ctx, "--network=false", "--store", base.Socket+".db", "--cdi", cdi)
 			if err != nil {
 				return err
 			}
-			defer d.stop()
+			defer d.Stop()
 			nic := "---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: c, tenant: bench}, spec: {network: net}}\n"
-			if err := b.declare(ctx, base, containerObjects(boxNames(1))+nic); err != nil {
+			if err := b.declare(ctx, base, ContainerObjects(ContainerNames(1))+nic); err != nil {
 				return err
 			}
-			bridge, err := t.Lab.newSpace(ctx)
+			bridge, err := t.Lab.NewNamespace(ctx)
 			if err != nil {
 				return err
 			}
-			defer bridge.close()
+			defer bridge.Close()
 			hosts, err := b.fill(ctx, base, bridge, "10.98.0", "a", "b")
 			if err != nil {
 				return err
 			}
 			b.note(rows[:5]) // of the start there is nothing else
-			inside, outside := Route{Server: hosts[1], Client: hosts[0]}, base.loop()
+			inside, outside := Route{Server: hosts[1], Client: hosts[0]}, base.Loopback()
 			err = t.fill(ctx, t.Rounds, []Probe{
 				on(latencyProbe(inside, "ib_send_lat", latencySize, 10000), b.label),
 				latencyProbe(outside, "ib_send_lat", latencySize, 10000),
@@ -82,9 +82,9 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 	return part{
 		rows: []Row{row("host to host", 0.9), row("their own TCP", 1)},
 		measure: func(ctx context.Context, rows []Row) error {
-			b := &boxRun{Table: t, in: &Environments{Lab: t.Lab}}
+			b := &containerRows{Table: t, environments: &Environments{Lab: t.Lab}}
 			defer b.close()
-			w, err := t.Lab.Wire(ctx, 1500, func(h *Host) []string { return []string{"--store", h.Socket + ".db"} })
+			w, err := t.Lab.NewHostPair(ctx, 1500, func(h *Host) []string { return []string{"--store", h.Socket + ".db"} })
 			if err != nil {
 				return err
 			}
@@ -93,10 +93,10 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 			var inside [2]*Host
 			for i, h := range hosts {
 				other := hosts[1-i]
-				if err := b.declare(ctx, h, overlayObjects([]string{"b", "a"}[i], other.IP)+ownNetworkObjects); err != nil {
+				if err := b.declare(ctx, h, OverlayObjects([]string{"b", "a"}[i], other.IP)+NamespaceNetworkObjects); err != nil {
 					return err
 				}
-				list, err := b.fill(ctx, h, w.spaces[i], fmt.Sprintf("10.9%d.0", i), nics[i])
+				list, err := b.fill(ctx, h, w.Namespaces[i], fmt.Sprintf("10.9%d.0", i), nics[i])
 				if err != nil {
 					return err
 				}
@@ -122,24 +122,24 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 	}
 }
 
-// A boxRun has the containers of a part.
-type boxRun struct {
+// A containerRows has the containers of a part.
+type containerRows struct {
 	*Table
-	in    *Environments
-	label string
-	boxes []*box
+	environments *Environments
+	label        string
+	containers   []*Container
 }
 
 // close ends them.
-func (b *boxRun) close() {
-	for _, one := range b.boxes {
-		one.close()
+func (b *containerRows) close() {
+	for _, one := range b.containers {
+		one.Close()
 	}
-	b.in.removeImage()
+	b.environments.RemoveImage()
 }
 
 // declare declares objects at a host's daemon.
-func (b *boxRun) declare(ctx context.Context, h *Host, text string) error {
+func (b *containerRows) declare(ctx context.Context, h *Host, text string) error {
 	file := h.Socket + ".yaml"
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
@@ -149,37 +149,37 @@ func (b *boxRun) declare(ctx context.Context, h *Host, text string) error {
 }
 
 // fill starts containers with NICs of a host, and joins them by a bridge, box0, in a space. Their way out is the bridge's host.
-func (b *boxRun) fill(ctx context.Context, base *Host, s *space, subnet string, nics ...string) (hosts []*Host, err error) {
-	label, start, err := b.in.starter(ctx, s)
+func (b *containerRows) fill(ctx context.Context, base *Host, s *Namespace, subnet string, nics ...string) (hosts []*Host, err error) {
+	label, start, err := b.environments.ContainerStarter(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	b.label = label
-	at := s.enter()
+	at := s.Enter()
 	commands := [][]string{append(at[:len(at):len(at)], "sh", "-c", "ip link add box0 type bridge && ip link set box0 up")}
 	for i, name := range nics {
 		one, err := start(base, i, name)
 		if err != nil {
 			return nil, err
 		}
-		b.boxes = append(b.boxes, one)
-		one.host.IP = fmt.Sprintf("%s.%d", subnet, i+1)
-		hosts = append(hosts, one.host)
+		b.containers = append(b.containers, one)
+		one.Host.IP = fmt.Sprintf("%s.%d", subnet, i+1)
+		hosts = append(hosts, one.Host)
 		commands = append(commands,
-			append(at[:len(at):len(at)], "sh", "-c", fmt.Sprintf("ip link add box-%s type veth peer name eth0 netns %d && ip link set box-%[1]s master box0 up", name, one.pid)),
-			append(one.net[:len(one.net):len(one.net)], "sh", "-c", fmt.Sprintf("ip address add %s/24 dev eth0 && ip link set eth0 up && ip route add default via %s.254", one.host.IP, subnet)))
+			append(at[:len(at):len(at)], "sh", "-c", fmt.Sprintf("ip link add box-%s type veth peer name eth0 netns %d && ip link set box-%[1]s master box0 up", name, one.PID)),
+			append(one.Enter[:len(one.Enter):len(one.Enter)], "sh", "-c", fmt.Sprintf("ip address add %s/24 dev eth0 && ip link set eth0 up && ip route add default via %s.254", one.Host.IP, subnet)))
 	}
 	for _, argv := range commands {
 		if _, err := b.Lab.Run(ctx, argv...); err != nil {
-			return nil, fmt.Errorf("no bridge between containers: %w; %s", err, b.Lab.remedy())
+			return nil, fmt.Errorf("no bridge between containers: %w; %s", err, b.Lab.NamespaceRemedy())
 		}
 	}
 	return hosts, nil
 }
 
 // note says in rows if no container was measured.
-func (b *boxRun) note(rows []Row) {
-	if len(b.boxes) == 0 || b.boxes[0].host.box != "" {
+func (b *containerRows) note(rows []Row) {
+	if len(b.containers) == 0 || b.containers[0].Host.Container != "" {
 		return
 	}
 	for i := range rows {
@@ -188,14 +188,14 @@ func (b *boxRun) note(rows []Row) {
 }
 
 // start probes how long a container takes to start and to end.
-func (b *boxRun) start(name, cdi string, flags ...string) Probe {
+func (b *containerRows) start(name, cdi string, flags ...string) Probe {
 	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
 		if b.label != "containers of podman" {
 			return Reading{}, fmt.Errorf("this is measured with podman: here are %s", b.label)
 		}
 		argv := append([]string{"podman", "--cdi-spec-dir", cdi, "run", "--rm", "--network", "none"}, flags...)
 		begin := time.Now()
-		_, err := b.Lab.Run(ctx, append(argv, "--rootfs", b.in.root(), "true")...)
+		_, err := b.Lab.Run(ctx, append(argv, "--rootfs", b.environments.Root(), "true")...)
 		return Reading{Value: time.Since(begin).Seconds()}, err
 	}}
 }

@@ -24,15 +24,15 @@ func TestBoxesOfAnyUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	bridge, err := l.newSpace(t.Context())
+	bridge, err := l.NewNamespace(t.Context())
 	if err != nil {
 		t.Log(err)
 		return // this machine lets users make none
 	}
-	defer bridge.close()
-	b := &boxRun{Table: &Table{Lab: l}, in: &Environments{Lab: l, Engine: NoEngine}}
+	defer bridge.Close()
+	b := &containerRows{Table: &Table{Lab: l}, environments: &Environments{Lab: l, Engine: NoEngine}}
 	defer b.close()
-	hosts, err := b.fill(t.Context(), &Host{lab: l, Socket: filepath.Join(dir, "s")}, bridge, "10.98.0", "a", "b")
+	hosts, err := b.fill(t.Context(), &Host{Lab: l, Socket: filepath.Join(dir, "s")}, bridge, "10.98.0", "a", "b")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ type copyLab struct {
 	source string
 	dir    string // on a tmpfs
 	size   int64
-	memory backed // for the copies
+	memory backedMemory // for the copies
 }
 
 // newCopyLab makes them.
@@ -36,12 +36,12 @@ func newCopyLab(l *Lab) (*copyLab, error) {
 	c := &copyLab{l: l, source: filepath.Join(l.Dir, "source"), size: copySize()}
 	var st syscall.Statfs_t
 	const tmpfs = 0x01021994
-	if err := syscall.Statfs(sharedMemory, &st); err != nil || st.Type != tmpfs || int64(st.Bavail)*st.Bsize < 5*c.size/2 {
-		return nil, fmt.Errorf("%s is no tmpfs with %s free: mount one there", sharedMemory, Quantity(float64(c.size)*2.5, "B"))
+	if err := syscall.Statfs(SharedMemory, &st); err != nil || st.Type != tmpfs || int64(st.Bavail)*st.Bsize < 5*c.size/2 {
+		return nil, fmt.Errorf("%s is no tmpfs with %s free: mount one there", SharedMemory, Amount(float64(c.size)*2.5, "B"))
 	}
 	meminfo, err := os.ReadFile("/proc/meminfo")
 	if err == nil {
-		err = room(string(meminfo), c.size+5*c.size/2) // the file, and what newBacked takes
+		err = checkMemory(string(meminfo), c.size+5*c.size/2) // the file, and what newBacked takes
 	}
 	if err != nil {
 		return nil, err
@@ -54,10 +54,10 @@ func newCopyLab(l *Lab) (*copyLab, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.dir, err = os.MkdirTemp(sharedMemory, "vrdma-copies"); err != nil {
+	if c.dir, err = os.MkdirTemp(SharedMemory, "vrdma-copies"); err != nil {
 		return nil, err
 	}
-	if c.memory, err = newBacked(5 * c.size / 2); err == nil && l.User != nil {
+	if c.memory, err = newBackedMemory(5 * c.size / 2); err == nil && l.User != nil {
 		err = os.Chown(c.dir, int(l.User.Uid), int(l.User.Gid))
 	}
 	if err != nil {
@@ -112,12 +112,12 @@ func (c *copyLab) over(r Route, name string, s *copyServer) Probe {
 // socat is a plain program over TCP.
 func (c *copyLab) socat(r Route) Probe {
 	return c.probe("socat -b 262144", func(ctx context.Context, to string) error {
-		port, err := freePort()
+		port, err := FreePort()
 		if err != nil {
 			return err
 		}
 		const buffer = "262144"
-		wait, _, err := c.l.standing(ctx, r.Server.listens(port),
+		wait, _, err := c.l.StartServer(ctx, r.Server.ListensTCP(port),
 			r.Server.At("socat", "-u", "-b", buffer, fmt.Sprintf("TCP-LISTEN:%d,reuseaddr", port), "CREATE:"+to))
 		if err != nil {
 			return err
@@ -138,13 +138,13 @@ type copyServer struct {
 
 // serve starts one on a host.
 func (c *copyLab) serve(ctx context.Context, h *Host, flags ...string) (*copyServer, error) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
 	argv := []string{c.l.Vrdma, "cp", "--socket", h.Socket, "--serve", c.dir, "--public", "--write", "--listen", fmt.Sprintf("%s:%d", h.IP, port)}
 	s := &copyServer{port: port, flags: flags}
-	_, s.stop, err = c.l.standing(ctx, h.accepts(port), h.At(append(argv, flags...)...))
+	_, s.stop, err = c.l.StartServer(ctx, h.Listens(port), h.At(append(argv, flags...)...))
 	return s, err
 }
 
@@ -178,7 +178,7 @@ func (t *Table) nearCopies() part {
 				return err
 			}
 			defer one.stop()
-			probes := []Probe{c.over(h.loop(), "", ours), c.plain(), c.over(h.loop(), " --chunks 1", one)}
+			probes := []Probe{c.over(h.Loopback(), "", ours), c.plain(), c.over(h.Loopback(), " --chunks 1", one)}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {0, 2}})
 		},
 	}
@@ -196,7 +196,7 @@ func (t *Table) farCopies() part {
 				return err
 			}
 			defer c.close()
-			w, err := t.Lab.Wire(ctx, 9000)
+			w, err := t.Lab.NewHostPair(ctx, 9000)
 			if err != nil {
 				return err
 			}

@@ -11,10 +11,10 @@ import (
 // many of them.
 const sharePeriod = 20_000
 
-// limitShare makes a control group in which programs have so many percent of a processor together. It is what stands for a slow
+// addLimited makes a control group in which programs have so many percent of a processor together. It is what stands for a slow
 // processor where no frequency can be chosen.
-func (g *groups) limitShare(name string, percent int) (dir string, err error) {
-	if dir, err = g.add(name); err != nil {
+func (g *Cgroups) addLimited(name string, percent int) (dir string, err error) {
+	if dir, err = g.Add(name); err != nil {
 		return "", err
 	}
 	quota := sharePeriod * percent / 100
@@ -26,50 +26,50 @@ func (g *groups) limitShare(name string, percent int) (dir string, err error) {
 		os.WriteFile(filepath.Join(dir, "cpu.cfs_period_us"), fmt.Append(nil, sharePeriod), 0o644),
 		os.WriteFile(filepath.Join(dir, "cpu.cfs_quota_us"), fmt.Append(nil, quota), 0o644))
 	if err != nil {
-		return "", fmt.Errorf("programs cannot be limited to %d %% of a processor: %w, %w; %s", percent, unified, err, groupsRemedy)
+		return "", fmt.Errorf("programs cannot be limited to %d %% of a processor: %w, %w; %s", percent, unified, err, cgroupsRemedy)
 	}
 	return dir, nil
 }
 
-// A slowdown is how the servers of a cell are kept from having a whole processor each. A nil one keeps nobody.
-type slowdown struct {
-	groups *groups
-	server string // a directory
+// A CPULimit is how the servers of a cell are kept from having a whole processor each. A nil one keeps nobody.
+type CPULimit struct {
+	cgroups *Cgroups
+	server  string // a directory
 }
 
-// slow makes the group of a cell's servers. Clients have as much as they want: what is asked is what a slow server costs them.
-func slow(share, pairs int) (s *slowdown, err error) {
+// LimitServers makes the group of a cell's servers. Clients have as much as they want: what is asked is what a slow server costs them.
+func LimitServers(share, pairs int) (s *CPULimit, err error) {
 	if share == 0 {
 		return nil, nil
 	}
-	g, err := newGroups()
+	g, err := NewCgroups()
 	if err != nil {
 		return nil, err
 	}
-	s = &slowdown{groups: g}
-	if s.server, err = g.limitShare("slow-server", share*pairs); err != nil {
-		g.remove() // what is left is empty
+	s = &CPULimit{cgroups: g}
+	if s.server, err = g.addLimited("slow-server", share*pairs); err != nil {
+		g.Remove() // what is left is empty
 		return nil, err
 	}
 	return s, nil
 }
 
-// done takes the group away.
-func (s *slowdown) done() error {
+// Close takes the group away.
+func (s *CPULimit) Close() error {
 	if s == nil {
 		return nil
 	}
-	return s.groups.remove()
+	return s.cgroups.Remove()
 }
 
-// way is w with a server in its group.
-func (s *slowdown) way(w way) way {
+// Launcher is w with a server in its group.
+func (s *CPULimit) Launcher(w Launcher) Launcher {
 	if s == nil {
 		return w
 	}
 	slowed := w
-	slowed.side = func(h *Host, argv ...string) []string {
-		return append([]string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(s.server, "cgroup.procs")}, w.side(h, argv...)...)
+	slowed.Command = func(h *Host, argv ...string) []string {
+		return append([]string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(s.server, "cgroup.procs")}, w.Command(h, argv...)...)
 	}
 	return slowed
 }

@@ -13,61 +13,61 @@ import (
 	"time"
 )
 
-// A daemon that the lab started, to look at from outside.
-type daemon struct {
-	cmd   *exec.Cmd
+// A Daemon that the lab started, to look at from outside.
+type Daemon struct {
+	Cmd   *exec.Cmd
 	log   *os.File
 	ended chan struct{}
 }
 
 // Start starts the host's daemon and waits until it answers.
-func (h *Host) Start(ctx context.Context, args ...string) (*daemon, error) {
-	l := h.lab
+func (h *Host) Start(ctx context.Context, args ...string) (*Daemon, error) {
+	l := h.Lab
 	log, err := os.Create(h.Socket + ".log")
 	if err != nil {
 		return nil, err
 	}
 	argv := append([]string{l.Vrdma, "daemon", "--socket", h.Socket}, args...)
-	d := &daemon{cmd: l.command(ctx, h.At(argv...)...), log: log, ended: make(chan struct{})}
-	d.cmd.Stdout, d.cmd.Stderr = log, log
-	if err := d.cmd.Start(); err != nil {
+	d := &Daemon{Cmd: l.Command(ctx, h.At(argv...)...), log: log, ended: make(chan struct{})}
+	d.Cmd.Stdout, d.Cmd.Stderr = log, log
+	if err := d.Cmd.Start(); err != nil {
 		log.Close()
 		return nil, err
 	}
-	l.accounts.is("daemon")
-	l.accounts.charge(d.cmd.Process.Pid)
-	l.accounts.is("")
+	l.Accounting.SetRole("daemon")
+	l.Accounting.charge(d.Cmd.Process.Pid)
+	l.Accounting.SetRole("")
 	go func() {
-		d.cmd.Wait() // its log says more than its status
+		d.Cmd.Wait() // its log says more than its status
 		close(d.ended)
 	}()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); { // the machine may be busy
-		if _, err = h.status(ctx); err == nil {
+		if _, err = h.Status(ctx); err == nil {
 			return d, nil
 		}
 		select {
 		case <-d.ended:
-			err = errEnded
+			err = ErrEnded
 		case <-time.After(10 * time.Millisecond):
 			continue
 		}
 		break
 	}
-	d.stop()
+	d.Stop()
 	text, _ := os.ReadFile(log.Name()) // may be empty: then err says enough
-	return nil, fmt.Errorf("the daemon does not answer: %w\n%s", err, lastLines(string(text), 5))
+	return nil, fmt.Errorf("the daemon does not answer: %w\n%s", err, LastLines(string(text), 5))
 }
 
-// stop ends the daemon and waits for it.
-func (d *daemon) stop() {
-	d.cmd.Process.Signal(syscall.SIGTERM)
+// Stop ends the daemon and waits for it.
+func (d *Daemon) Stop() {
+	d.Cmd.Process.Signal(syscall.SIGTERM)
 	<-d.ended
 	d.log.Close()
 }
 
-// cpu is the processor time that the daemon has used.
-func (d *daemon) cpu() (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.cmd.Process.Pid))
+// CPUTime is the processor time that the daemon has used.
+func (d *Daemon) CPUTime() (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.Cmd.Process.Pid))
 	if err != nil {
 		return 0, err
 	}
@@ -90,22 +90,22 @@ func parseCPU(stat string) (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, nil
 }
 
-// anonymous is the daemon's RssAnon in bytes: what it holds for itself, without
+// AnonymousMemory is the daemon's RssAnon in bytes: what it holds for itself, without
 // the rings and registered memory that it shares with programs.
-func (d *daemon) anonymous() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid))
+func (d *Daemon) AnonymousMemory() (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.Cmd.Process.Pid))
 	if err != nil {
 		return 0, err
 	}
 	return parseMemory(string(text), "RssAnon")
 }
 
-// precise is the processor time of a daemon's threads as the scheduler counts it, in nanoseconds; in ticks
+// preciseCPUTime is the processor time of a daemon's threads as the scheduler counts it, in nanoseconds; in ticks
 // if this kernel does not.
-func (d *daemon) precise() (total time.Duration, err error) {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.cmd.Process.Pid))
+func (d *Daemon) preciseCPUTime() (total time.Duration, err error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.Cmd.Process.Pid))
 	if err != nil || len(files) == 0 {
-		return d.cpu()
+		return d.CPUTime()
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -115,7 +115,7 @@ func (d *daemon) precise() (total time.Duration, err error) {
 		word, _, _ := strings.Cut(string(text), " ")
 		n, err := strconv.ParseInt(word, 10, 64)
 		if err != nil {
-			return d.cpu()
+			return d.CPUTime()
 		}
 		total += time.Duration(n)
 	}

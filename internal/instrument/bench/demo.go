@@ -34,10 +34,10 @@ func (d *Demo) Run(ctx context.Context) error {
 	if err := d.oneHost(ctx); err != nil {
 		return err
 	}
-	w, err := d.Lab.Wire(ctx, 9000)
+	w, err := d.Lab.NewHostPair(ctx, 9000)
 	switch {
 	case ctx.Err() != nil:
-		return errInterrupted
+		return ErrInterrupted
 	case err != nil:
 		fmt.Fprintf(d.Out, "\nTwo hosts are not shown: %v\n", err)
 		return nil
@@ -67,7 +67,7 @@ func (d *Demo) oneHost(ctx context.Context) error {
 	}
 	fmt.Fprintf(d.Out, "$ vrdma run -- ibv_devinfo\n%s\n", indent(info))
 
-	r := h.loop()
+	r := h.Loopback()
 	fmt.Fprintf(d.Progress, "Measuring between two processes, RDMA and TCP in turn:\n")
 	series, err := Rounds(ctx, d.Progress, d.Rounds, []Probe{
 		0: latencyProbe(r, "ib_write_lat", latencySize, 5000),
@@ -93,12 +93,12 @@ func (d *Demo) oneHost(ctx context.Context) error {
 }
 
 // twoHosts shows a connection between two hosts, and what they gain.
-func (d *Demo) twoHosts(ctx context.Context, w *Wire) error {
+func (d *Demo) twoHosts(ctx context.Context, w *HostPair) error {
 	r := w.Route()
 	fmt.Fprintf(d.Out, "\nTwo hosts: network namespaces with a virtual cable between them, MTU 9000, and a daemon in each.\n\n")
 	server, client := []string{"rping", "-s", "-C", "3"}, []string{"rping", "-c", "-v", "-C", "3", "-a", r.Server.IP}
 	const port = 7174 // rping's own
-	pings, err := r.pair(ctx, managed, port, server, client)
+	pings, err := r.Pair(ctx, WithCM, port, server, client)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (d *Demo) value(s *Series) string {
 	if len(s.Values) == 0 {
 		return "failed"
 	}
-	return Quantity(s.Median(), s.Unit)
+	return Amount(s.Median(), s.Unit)
 }
 
 // judge puts the ratio into words.

@@ -9,16 +9,16 @@ import (
 )
 
 var (
-	portState = regexp.MustCompile(`(?m)^\s*state:\s+(\S+)`)
-	portWidth = regexp.MustCompile(`(?m)^\s*active_width:\s+(\d+)X`)
-	portSpeed = regexp.MustCompile(`(?m)^\s*active_speed:\s+([0-9.]+) Gbps`)
+	devinfoState = regexp.MustCompile(`(?m)^\s*state:\s+(\S+)`)
+	devinfoWidth = regexp.MustCompile(`(?m)^\s*active_width:\s+(\d+)X`)
+	devinfoSpeed = regexp.MustCompile(`(?m)^\s*active_speed:\s+([0-9.]+) Gbps`)
 )
 
-// ParsePort reads what ibv_devinfo -v says of the first port: how fast it claims to be, in bytes a second.
-func ParsePort(output string) (rate float64, err error) {
-	state, width, speed := portState.FindStringSubmatch(output), portWidth.FindStringSubmatch(output), portSpeed.FindStringSubmatch(output)
+// ParseDevinfo reads what ibv_devinfo -v says of the first port: how fast it claims to be, in bytes a second.
+func ParseDevinfo(output string) (rate float64, err error) {
+	state, width, speed := devinfoState.FindStringSubmatch(output), devinfoWidth.FindStringSubmatch(output), devinfoSpeed.FindStringSubmatch(output)
 	if state == nil || width == nil || speed == nil {
-		return 0, fmt.Errorf("ibv_devinfo showed no port with state, width and speed, but:\n%s", lastLines(output, 5))
+		return 0, fmt.Errorf("ibv_devinfo showed no port with state, width and speed, but:\n%s", LastLines(output, 5))
 	}
 	if state[1] != "PORT_ACTIVE" {
 		return 0, fmt.Errorf("the port is %s: want PORT_ACTIVE", state[1])
@@ -31,14 +31,14 @@ func ParsePort(output string) (rate float64, err error) {
 	return lanes * gigabits * 1e9 / 8, nil
 }
 
-// portDriver looks for the port, as the first step of a lab does: device, speed, links, and what the processors are. Only without the
+// devinfoDriver looks for the port, as the first step of a lab does: device, speed, links, and what the processors are. Only without the
 // device it has failed: the other two are for the record.
-var portDriver = driver{
-	commands: func(*job) (server, client []string) {
+var devinfoDriver = Driver{
+	Commands: func(*Job) (server, client []string) {
 		return nil, []string{"sh", "-c", "ibv_devinfo -v; status=$?; ip -brief link; lscpu; exit $status"}
 	},
-	parse: func(_ *job, output, _ string) (printed, error) {
-		rate, err := ParsePort(output)
-		return printed{values: map[string]float64{experiment.Bandwidth: rate}}, err
+	Parse: func(_ *Job, output, _ string) (ToolResult, error) {
+		rate, err := ParseDevinfo(output)
+		return ToolResult{Values: map[string]float64{experiment.Bandwidth: rate}}, err
 	},
 }

@@ -7,57 +7,57 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A job is one run of a tool for a cell.
-type job struct {
-	cell    experiment.Cell
-	route   Route
-	routes  []Route // of all containers or guests of the cell, for a tool that runs all pairs with one command
-	port    int
-	seconds int
+// A Job is one run of a tool for a cell.
+type Job struct {
+	Cell    experiment.Cell
+	Route   Route
+	Routes  []Route // of all containers or guests of the cell, for a tool that runs all pairs with one command
+	Port    int
+	Seconds int
 	// kernel is the kernel's device for transport kernel, else nil.
-	kernel *kernelDevice
+	Kernel *KernelDevice
 	// program and dir are what a driver's prepare made.
-	program, dir string
+	program, Dir string
 	wrap         string // what a rank is started with, in a container
 }
 
-func (j *job) ip() string { return j.route.Server.IP }
+func (j *Job) serverIP() string { return j.Route.Server.IP }
 
-func (j *job) listen() string { return strconv.Itoa(j.port) }
+func (j *Job) portText() string { return strconv.Itoa(j.Port) }
 
-func (j *job) size() string { return strconv.FormatInt(int64(j.cell.Size), 10) }
+func (j *Job) sizeText() string { return strconv.FormatInt(int64(j.Cell.Size), 10) }
 
-func (j *job) time() string { return strconv.Itoa(max(j.seconds, 1)) }
+func (j *Job) secondsText() string { return strconv.Itoa(max(j.Seconds, 1)) }
 
-func (j *job) event() bool { return j.cell.Wait == experiment.Event }
+func (j *Job) waitsForEvents() bool { return j.Cell.Wait == experiment.Event }
 
-// A driver is how a tool is run for a cell, and what it prints.
-type driver struct {
+// A Driver is how a tool is run for a cell, and what it prints.
+type Driver struct {
 	// commands are those of server and client. Without a server the client's command has both sides
 	// of all pairs.
-	commands func(j *job) (server, client []string)
+	Commands func(j *Job) (server, client []string)
 	// parse reads what the client printed, and what the server did.
-	parse func(j *job, client, server string) (printed, error)
+	Parse func(j *Job, client, server string) (ToolResult, error)
 	// way is how its programs are run, if not as those of their transport are.
-	way func(c experiment.Cell) way
+	Launcher func(c experiment.Cell) Launcher
 	// prepare makes what a run needs, once for a place; may be nil.
-	prepare func(ctx context.Context, l *Lab, j *job) error
+	Prepare func(ctx context.Context, l *Lab, j *Job) error
 	// asked: the server prints what it got when it is interrupted.
-	asked bool
+	Interrupt bool
 	// windowed: the clients can run until they are told to end, and print a line every second.
-	windowed bool
+	Windowed bool
 }
 
-// printed is what a tool measured, in seconds, bytes a second and a second.
-type printed struct {
-	values  map[string]float64
-	samples int64
+// ToolResult is what a tool measured, in seconds, bytes a second and a second.
+type ToolResult struct {
+	Values  map[string]float64
+	Samples int64
 	// bytes is how much was moved, if the tool says so.
-	bytes float64
+	Bytes float64
 }
 
-// drivers are of the tools that experiments name.
-var drivers = map[string]driver{
+// Tools are of the tools that experiments name.
+var Tools = map[string]Driver{
 	"ib_send_bw":        perftestDriver("ib_send_bw"),
 	"ib_write_bw":       perftestDriver("ib_write_bw"),
 	"ib_read_bw":        perftestDriver("ib_read_bw"),
@@ -84,7 +84,7 @@ var drivers = map[string]driver{
 	"NPopenmpi":         mpiNetpipeDriver,
 	"mpi_transfer":      mpiTransferDriver,
 	"cmtime":            cmtimeDriver,
-	"ibv_devinfo":       portDriver,
+	"ibv_devinfo":       devinfoDriver,
 	"kv_update":         keyValueDriver("rpc", "updates"),
 	"kv_rpc":            keyValueDriver("rpc", "reads"),
 	"kv_read":           keyValueDriver("read", "reads"),

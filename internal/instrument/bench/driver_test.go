@@ -12,22 +12,22 @@ import (
 )
 
 // testJob is one of a cell between two hosts.
-func testJob(c experiment.Cell) *job {
+func testJob(c experiment.Cell) *Job {
 	l := &Lab{Vrdma: "/lab/vrdma"}
-	server, client := &Host{lab: l, IP: "10.0.0.1", pid: 1, Socket: "/b"}, &Host{lab: l, IP: "10.0.0.2", pid: 2, Socket: "/a"}
-	return &job{cell: c, route: Route{Server: server, Client: client}, port: 12345, seconds: 3}
+	server, client := &Host{Lab: l, IP: "10.0.0.1", PID: 1, Socket: "/b"}, &Host{Lab: l, IP: "10.0.0.2", PID: 2, Socket: "/a"}
+	return &Job{Cell: c, Route: Route{Server: server, Client: client}, Port: 12345, Seconds: 3}
 }
 
 // Every tool that an experiment can name has a driver, and its commands say what the cell says.
 func TestDrivers(t *testing.T) {
 	for _, name := range experiment.ToolNames() {
-		d, found := drivers[name]
+		d, found := Tools[name]
 		if !found {
 			t.Errorf("no driver for %s", name)
 			continue
 		}
 		j := testJob(experiment.Cell{Tool: name, Transport: experiment.Verbs, Size: 4096, Pairs: 1, Wait: experiment.Event})
-		server, client := d.commands(j)
+		server, client := d.Commands(j)
 		both := strings.Join(server, " ") + "|" + strings.Join(client, " ")
 		if server != nil && (!strings.Contains(strings.Join(server, " "), "12345") || !strings.Contains(strings.Join(client, " "), "12345")) || !strings.Contains(both, "10.0.0.1") && name != "ibv_devinfo" {
 			t.Errorf("%s: %s", name, both)
@@ -36,12 +36,12 @@ func TestDrivers(t *testing.T) {
 			t.Errorf("%s: %s: want events and a size, and no time, which perftest refuses with events", name, both)
 		}
 		for _, garbage := range []string{"", "Connection refused", "0 0 0 0 0\n", "{}", "[]"} {
-			if p, err := d.parse(j, garbage, garbage); err == nil {
-				t.Errorf("%s: %q was a value: %v", name, garbage, p.values)
+			if p, err := d.Parse(j, garbage, garbage); err == nil {
+				t.Errorf("%s: %q was a value: %v", name, garbage, p.Values)
 			}
 		}
 	}
-	if n := len(drivers); n != len(experiment.ToolNames()) {
+	if n := len(Tools); n != len(experiment.ToolNames()) {
 		t.Errorf("%d drivers for %d tools", n, len(experiment.ToolNames()))
 	}
 }
@@ -49,16 +49,16 @@ func TestDrivers(t *testing.T) {
 // How perftest measures is recorded, so that unlike runs are not drawn as alike.
 func TestParameters(t *testing.T) {
 	var m experiment.Measurement
-	parameters(" Number of qps   : 1\t\tTransport type : IB\n TX depth        : 1\n Mtu             : 1024[B]\n Max inline data : 236[B]\n", &m)
+	ReadParameters(" Number of qps   : 1\t\tTransport type : IB\n TX depth        : 1\n Mtu             : 1024[B]\n Max inline data : 236[B]\n", &m)
 	if m.MTU != 1024 || m.Depth != 1 || m.Inline == nil || *m.Inline != 236 {
 		t.Errorf("got MTU %d, depth %d, inline %v", m.MTU, m.Depth, m.Inline)
 	}
 	m = experiment.Measurement{}
-	if parameters("iperf3 says nothing of it", &m); m.MTU != 0 || m.Depth != 0 || m.Inline != nil {
+	if ReadParameters("iperf3 says nothing of it", &m); m.MTU != 0 || m.Depth != 0 || m.Inline != nil {
 		t.Errorf("of nothing: %+v", m)
 	}
 	j := testJob(experiment.Cell{Tool: "ib_write_bw", Transport: experiment.Verbs, Size: 64, Pairs: 1, Wait: experiment.Poll, QPs: 4})
-	if _, client := drivers["ib_write_bw"].commands(j); !strings.Contains(strings.Join(client, " "), " -q 4 ") {
+	if _, client := Tools["ib_write_bw"].Commands(j); !strings.Contains(strings.Join(client, " "), " -q 4 ") {
 		t.Errorf("four queue pairs: %v", client)
 	}
 }
@@ -92,14 +92,14 @@ func TestParsers(t *testing.T) {
 	}
 	for _, test := range tests {
 		j := testJob(experiment.Cell{Tool: test.tool, Size: test.size, Pairs: strings.Count(test.client, "transfer ")})
-		j.seconds = 1
-		got, err := drivers[test.tool].parse(j, test.client, test.server)
+		j.Seconds = 1
+		got, err := Tools[test.tool].Parse(j, test.client, test.server)
 		if err != nil {
 			t.Errorf("%s: %v", test.tool, err)
 			continue
 		}
 		for name, want := range test.want {
-			if v := got.values[name]; math.Abs(v-want) > 1e-6*want {
+			if v := got.Values[name]; math.Abs(v-want) > 1e-6*want {
 				t.Errorf("%s: %s is %v, want %v", test.tool, name, v, want)
 			}
 		}
@@ -120,8 +120,8 @@ func TestNothingMeasured(t *testing.T) {
 		"kv_read":         `[{"way": "read", "mix": "reads", "operations": 0}]`,
 	} {
 		j := testJob(experiment.Cell{Tool: tool, Size: 4096, Pairs: 1})
-		if got, err := drivers[tool].parse(j, output, "Total 0 messages received"); err == nil {
-			t.Errorf("%s: %v", tool, got.values)
+		if got, err := Tools[tool].Parse(j, output, "Total 0 messages received"); err == nil {
+			t.Errorf("%s: %v", tool, got.Values)
 		}
 	}
 }
@@ -132,12 +132,12 @@ func FuzzParsers(f *testing.F) {
 	f.Add(`{"jobs": [{"error": 0, "write": {"io_bytes": 1, "bw_bytes": 1}}]}`, "")
 	f.Add("4096 1.5 0.00001\n", "")
 	f.Fuzz(func(t *testing.T, client, server string) {
-		for name, d := range drivers {
+		for name, d := range Tools {
 			j := testJob(experiment.Cell{Tool: name, Size: 4096, Pairs: 1})
 			if name == "vrdma_cp" {
 				continue // looks for the file
 			}
-			d.parse(j, client, server) // whatever it says: no crash
+			d.Parse(j, client, server) // whatever it says: no crash
 		}
 	})
 }

@@ -31,14 +31,14 @@ var engines = []engine{
 		name: "podman", program: "podman",
 		start: func(ctx context.Context, in *Environments, id, mounts string) error {
 			argv := append([]string{"podman", "run", "--detach", "--rm", "--name", id, "--network", "none"}, strings.Fields(mounts)...)
-			_, err := in.Lab.Run(ctx, append(argv, "--rootfs", in.root(), "sleep", "infinity")...)
+			_, err := in.Lab.Run(ctx, append(argv, "--rootfs", in.Root(), "sleep", "infinity")...)
 			return err
 		},
 		pid: func(_ *Lab, id string) []string {
 			return []string{"podman", "inspect", "--format", "{{.State.Pid}}", id}
 		},
 		remove: func(_ *Lab, id string) []string { return []string{"podman", "rm", "--force", "--time", "0", id} },
-		list:   [][]string{{"podman", "ps", "--all", "--filter", "name=" + groupPrefix, "--format", "{{.Names}}"}},
+		list:   [][]string{{"podman", "ps", "--all", "--filter", "name=" + namePrefix, "--format", "{{.Names}}"}},
 	},
 	{
 		name: "docker", program: "docker",
@@ -52,7 +52,7 @@ var engines = []engine{
 		},
 		remove: func(_ *Lab, id string) []string { return []string{"docker", "rm", "--force", id} },
 		list: [][]string{
-			{"docker", "ps", "--all", "--filter", "name=" + groupPrefix, "--format", "{{.Names}}"},
+			{"docker", "ps", "--all", "--filter", "name=" + namePrefix, "--format", "{{.Names}}"},
 			{"docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "vrdma-bench"},
 		},
 	},
@@ -77,8 +77,8 @@ func EngineNames() (names []string) {
 	return append(names, NoEngine)
 }
 
-// chosen is the engine that starts containers; nil: there is none, or the user wants none.
-func (in *Environments) chosen(ctx context.Context) (*engine, error) {
+// chooseEngine is the engine that starts containers; nil: there is none, or the user wants none.
+func (in *Environments) chooseEngine(ctx context.Context) (*engine, error) {
 	if in.Engine == NoEngine {
 		return nil, nil
 	}
@@ -108,31 +108,31 @@ func (in *Environments) chosen(ctx context.Context) (*engine, error) {
 	return nil, nil
 }
 
-// container starts a container with a NIC of tenant bench at a host's daemon.
-func (in *Environments) container(ctx context.Context, e *engine, base *Host, i int, name string) (*box, error) {
+// startContainer starts a container with a NIC of tenant bench at a host's daemon.
+func (in *Environments) startContainer(ctx context.Context, e *engine, base *Host, i int, name string) (*Container, error) {
 	l := in.Lab
 	mounts, err := l.Run(ctx, l.Vrdma, "nic", "args", "bench/"+name, "--socket", base.Socket, "-o", e.name)
 	if err != nil {
 		return nil, err
 	}
-	id := fmt.Sprintf("%s%d-%s-%s", groupPrefix, os.Getpid(), filepath.Base(base.Socket), name)
-	b := &box{close: func() { l.Run(context.WithoutCancel(ctx), e.remove(l, id)...) }} // it is gone, or never was
+	id := fmt.Sprintf("%s%d-%s-%s", namePrefix, os.Getpid(), filepath.Base(base.Socket), name)
+	b := &Container{Close: func() { l.Run(context.WithoutCancel(ctx), e.remove(l, id)...) }} // it is gone, or never was
 	if err := e.start(ctx, in, id, mounts); err != nil {
-		b.close() // the engine may have been ended when the container was there already
+		b.Close() // the engine may have been ended when the container was there already
 		return nil, fmt.Errorf("no container: %w; vrdma bench run takes another root with --rootfs, and another engine, or none, with --engine", err)
 	}
 	out, err := l.Run(ctx, e.pid(l, id)...)
 	if err == nil {
-		_, err = fmt.Sscan(out, &b.pid)
+		_, err = fmt.Sscan(out, &b.PID)
 	}
 	if err != nil {
-		b.close()
+		b.Close()
 		return nil, err
 	}
-	at := fmt.Sprint(b.pid)
-	b.net = []string{"nsenter", "--target", at, "--net", "--"}
+	at := fmt.Sprint(b.PID)
+	b.Enter = []string{"nsenter", "--target", at, "--net", "--"}
 	enter := []string{"nsenter", "--target", at, "--mount", "--net", "--pid", "--ipc", "--uts", "--root", "--wd", "--"}
-	b.host = &Host{lab: l, Socket: base.Socket + ".nics/bench/" + name + "/nic/vrdma.sock", IP: fmt.Sprintf("10.98.0.%d", i+1), enter: enter, pid: b.pid, box: id}
+	b.Host = &Host{Lab: l, Socket: base.Socket + ".nics/bench/" + name + "/nic/vrdma.sock", IP: fmt.Sprintf("10.98.0.%d", i+1), Enter: enter, PID: b.PID, Container: id}
 	return b, nil
 }
 
@@ -159,7 +159,7 @@ func (in *Environments) dockerImage(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-func (in *Environments) removeImage() {
+func (in *Environments) RemoveImage() {
 	if in.image != "" {
 		in.Lab.Run(context.Background(), "docker", "rmi", in.image) // if it cannot be, the next run sweeps it away
 		in.image = ""

@@ -34,7 +34,7 @@ func TestChosen(t *testing.T) {
 		{NoEngine, root, "", ""},
 	} {
 		in := &Environments{Lab: &Lab{Dir: dir}, Engine: c.engine, Rootfs: c.rootfs}
-		e, err := in.chosen(t.Context())
+		e, err := in.chooseEngine(t.Context())
 		name := ""
 		if e != nil {
 			name = e.name
@@ -47,7 +47,7 @@ func TestChosen(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "docker")); err != nil {
 		t.Fatal(err)
 	}
-	if e, err := (&Environments{Lab: &Lab{Dir: dir}}).chosen(t.Context()); e != nil || err != nil {
+	if e, err := (&Environments{Lab: &Lab{Dir: dir}}).chooseEngine(t.Context()); e != nil || err != nil {
 		t.Errorf("LXC without a root: %v, %v", e, err)
 	}
 }
@@ -70,7 +70,7 @@ esac`, dir, dead, os.Getpid()))
 			t.Fatal(err)
 		}
 	}
-	in.removeImage()
+	in.RemoveImage()
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {

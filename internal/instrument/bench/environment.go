@@ -9,83 +9,83 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A place is where cells are measured: two hosts, or one, with their daemons.
-type place struct {
-	route   Route
-	daemons []*daemon
-	close   func()
+// A Environment is where cells are measured: two hosts, or one, with their daemons.
+type Environment struct {
+	Route   Route
+	Daemons []*Daemon
+	Close   func()
 	// label says what stands for what, if it is not what the setting says.
-	label string
+	Label string
 	// overlay is the route over VXLAN, once there is one.
-	overlay *Route
+	vxlan *Route
 	// idle is what the daemons take when nobody uses them, in processors.
-	idle float64
+	Idle float64
 	// guest measures by itself.
-	guest *agent
+	Guest *Agent
 	// machines are the guests of setting vms, and plain the route between their ordinary cards.
-	machines []*machine
-	plain    *Route
+	VMs      []*VM
+	TapRoute *Route
 	// others are the routes between further containers or guests, as route and plain are between the first.
-	others, othersPlain []Route
-	base                *Host // that they are on
-	bridge              *space
-	ovs                 *ovs // the switch between those cards; nil: a bridge
+	others, otherTaps []Route
+	host              *Host // that they are on
+	bridge            *Namespace
+	OVS               *OVS // the switch between those cards; nil: a bridge
 }
 
-// settings make places.
-var settings = map[string]func(ctx context.Context, in *Environments, c experiment.Cell) (*place, error){
-	experiment.Host:       onHost,
-	experiment.Hosts:      betweenHosts,
-	experiment.Containers: inContainers,
-	experiment.GuestRXE:   inGuest,
-	experiment.Remote:     withPeer,
-	experiment.VMs:        inMachines,
-	experiment.VMsApart:   apartMachines,
+// constructors make places.
+var constructors = map[string]func(ctx context.Context, in *Environments, c experiment.Cell) (*Environment, error){
+	experiment.Host:       newOneHost,
+	experiment.Hosts:      newTwoHosts,
+	experiment.Containers: newContainers,
+	experiment.GuestRXE:   newRXEGuest,
+	experiment.Remote:     newRemote,
+	experiment.VMs:        NewVMs,
+	experiment.VMsApart:   NewVMsApart,
 }
 
 // lost reports whether a guest or the other machine no longer answers.
-func (p *place) lost() bool {
-	agents := []*agent{p.guest}
-	if p.route.Server != nil {
-		agents = append(agents, p.route.Server.far)
+func (p *Environment) lost() bool {
+	agents := []*Agent{p.Guest}
+	if p.Route.Server != nil {
+		agents = append(agents, p.Route.Server.Agent)
 	}
-	for _, m := range p.machines {
-		agents = append(agents, m.agent)
+	for _, m := range p.VMs {
+		agents = append(agents, m.Agent)
 	}
-	return slices.ContainsFunc(agents, func(a *agent) bool { return a != nil && a.lost() })
+	return slices.ContainsFunc(agents, func(a *Agent) bool { return a != nil && a.isLost() })
 }
 
-func onHost(ctx context.Context, in *Environments, _ experiment.Cell) (*place, error) {
+func newOneHost(ctx context.Context, in *Environments, _ experiment.Cell) (*Environment, error) {
 	d, err := in.Lab.Here.Start(ctx, "--network=false")
 	if err != nil {
 		return nil, err
 	}
-	return &place{route: in.Lab.Here.loop(), daemons: []*daemon{d}, close: d.stop}, nil
+	return &Environment{Route: in.Lab.Here.Loopback(), Daemons: []*Daemon{d}, Close: d.Stop}, nil
 }
 
-func betweenHosts(ctx context.Context, in *Environments, c experiment.Cell) (*place, error) {
-	w, err := in.Lab.Wire(ctx, c.MTU)
+func newTwoHosts(ctx context.Context, in *Environments, c experiment.Cell) (*Environment, error) {
+	w, err := in.Lab.NewHostPair(ctx, c.MTU)
 	if err != nil {
 		return nil, err
 	}
-	if err := w.limit(ctx, c); err != nil {
+	if err := w.shape(ctx, c); err != nil {
 		w.Close()
 		return nil, err
 	}
-	return &place{route: w.Route(), daemons: w.daemons, close: w.Close}, nil
+	return &Environment{Route: w.Route(), Daemons: w.Daemons, Close: w.Close}, nil
 }
 
 // resting is how long daemons are watched before the first run.
 const resting = 2 * time.Second
 
-// rest measures what the daemons take when nobody uses them: it is part of what a solution costs.
-func (p *place) rest(ctx context.Context) error {
-	if len(p.daemons) == 0 {
+// measureIdle measures what the daemons take when nobody uses them: it is part of what a solution costs.
+func (p *Environment) measureIdle(ctx context.Context) error {
+	if len(p.Daemons) == 0 {
 		return nil
 	}
 	spent := func() (all time.Duration, err error) {
-		for _, d := range p.daemons {
-			used, err := d.precise()
+		for _, d := range p.Daemons {
+			used, err := d.preciseCPUTime()
 			if err != nil {
 				return 0, err
 			}
@@ -93,7 +93,7 @@ func (p *place) rest(ctx context.Context) error {
 		}
 		return all, nil
 	}
-	if err := wait(ctx, settling); err != nil {
+	if err := Sleep(ctx, SettleTime); err != nil {
 		return err
 	}
 	before, err := spent()
@@ -101,64 +101,64 @@ func (p *place) rest(ctx context.Context) error {
 		return err
 	}
 	begin := time.Now()
-	if err := wait(ctx, resting); err != nil {
+	if err := Sleep(ctx, resting); err != nil {
 		return err
 	}
 	after, err := spent()
-	p.idle = (after - before).Seconds() / time.Since(begin).Seconds()
+	p.Idle = (after - before).Seconds() / time.Since(begin).Seconds()
 	return err
 }
 
-// routes are those of all containers or guests of a cell, of which r is the first's.
-func (p *place) routes(c experiment.Cell, r Route) ([]Route, error) {
+// Routes are those of all containers or guests of a cell, of which r is the first's.
+func (p *Environment) Routes(c experiment.Cell, r Route) ([]Route, error) {
 	switch {
 	case c.PerSide == 0:
 		return []Route{r}, nil
-	case p.plain != nil && r == *p.plain:
-		return append([]Route{r}, p.othersPlain...), nil
-	case r == p.route:
+	case p.TapRoute != nil && r == *p.TapRoute:
+		return append([]Route{r}, p.otherTaps...), nil
+	case r == p.Route:
 		return append([]Route{r}, p.others...), nil
 	}
 	return nil, fmt.Errorf("transport %s is measured between two only by this version, not with %d a side", c.Transport, c.PerSide)
 }
 
 // hosts are all that have a device.
-func (p *place) hosts() (list []*Host) {
-	for _, r := range append([]Route{p.route}, p.others...) {
+func (p *Environment) hosts() (list []*Host) {
+	for _, r := range append([]Route{p.Route}, p.others...) {
 		list = append(list, slices.Compact([]*Host{r.Client, r.Server})...)
 	}
 	return list
 }
 
-// carrier is the route that a cell's transport has at a place, and the kernel's device if it is that.
-func (p *place) carrier(ctx context.Context, c experiment.Cell, kernel string) (Route, *kernelDevice, error) {
+// Carrier is the route that a cell's transport has at a place, and the kernel's device if it is that.
+func (p *Environment) Carrier(ctx context.Context, c experiment.Cell, kernel string) (Route, *KernelDevice, error) {
 	switch c.Transport {
 	case experiment.TCP, experiment.OVS:
-		if p.plain != nil {
-			return *p.plain, nil, nil
+		if p.TapRoute != nil {
+			return *p.TapRoute, nil, nil
 		}
 	case experiment.Sockets:
-		if p.route.Server.box != "" || p.route.Server.far != nil && p.route.Server.seen == nil {
-			return p.route, nil, fmt.Errorf("sockets over RDMA are not measured in setting %s by this version", c.Setting)
+		if p.Route.Server.Container != "" || p.Route.Server.Agent != nil && p.Route.Server.DaemonSide == nil {
+			return p.Route, nil, fmt.Errorf("sockets over RDMA are not measured in setting %s by this version", c.Setting)
 		}
 	case experiment.Kernel:
-		k, err := findKernelDevice(kernel, "/sys")
+		k, err := FindKernelDevice(kernel, "/sys")
 		if err != nil {
-			return p.route, nil, err
+			return p.Route, nil, err
 		}
-		if p.route.Server != p.route.Client {
-			return p.route, nil, fmt.Errorf("the kernel's device is measured in setting host and in a guest only: in setting %s this version does not know where it is", c.Setting)
+		if p.Route.Server != p.Route.Client {
+			return p.Route, nil, fmt.Errorf("the kernel's device is measured in setting host and in a guest only: in setting %s this version does not know where it is", c.Setting)
 		}
-		return k.host(p.route.Server).loop(), &k, nil
+		return k.Host(p.Route.Server).Loopback(), &k, nil
 	case experiment.Overlay:
-		if p.overlay == nil {
-			r, err := p.route.vxlan(ctx)
+		if p.vxlan == nil {
+			r, err := p.Route.overVXLAN(ctx)
 			if err != nil {
-				return p.route, nil, err
+				return p.Route, nil, err
 			}
-			p.overlay = &r
+			p.vxlan = &r
 		}
-		return *p.overlay, nil, nil
+		return *p.vxlan, nil, nil
 	}
-	return p.route, nil, nil
+	return p.Route, nil, nil
 }

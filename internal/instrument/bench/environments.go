@@ -26,23 +26,23 @@ type Environments struct {
 
 	image     string // that was made for Docker's containers
 	swept     bool   // what killed runs left was looked for
-	twin      bool   // guests have one more ordinary card, with the interrupts that an emulated one of vhost-user has
+	ThirdCard bool   // guests have one more ordinary card, with the interrupts that an emulated one of vhost-user has
 	accounted bool   // control groups were tried
-	places    map[string]*place
+	kept      map[string]*Environment
 	broken    map[string]error // places that could not be made: they are not tried again and again
 }
 
 // Close stops what was started.
 func (in *Environments) Close() {
-	for _, name := range slices.Sorted(maps.Keys(in.places)) {
-		in.places[name].close()
+	for _, name := range slices.Sorted(maps.Keys(in.kept)) {
+		in.kept[name].Close()
 	}
-	in.removeImage()
-	in.Lab.accounts.close()
+	in.RemoveImage()
+	in.Lab.Accounting.close()
 }
 
-// placeName is what the place of a cell is called.
-func placeName(c experiment.Cell) string {
+// environmentName is what the place of a cell is called.
+func environmentName(c experiment.Cell) string {
 	name := fmt.Sprintf("%s %d %s %s", c.Setting, c.MTU, c.Rate, c.Delay)
 	if c.Transport == experiment.OVS {
 		name += " " + c.Transport // with guests of its own
@@ -55,27 +55,27 @@ func placeName(c experiment.Cell) string {
 
 // forget closes the place of a cell if somebody there has died: the next cell has a new one made.
 func (in *Environments) forget(c experiment.Cell) {
-	name := placeName(c)
-	if p := in.places[name]; p != nil && p.lost() {
-		p.close()
-		delete(in.places, name)
+	name := environmentName(c)
+	if p := in.kept[name]; p != nil && p.lost() {
+		p.Close()
+		delete(in.kept, name)
 	}
 }
 
 // closeGuests closes the places of guests, and reports whether there were any. Whoever needs one again has it made.
 func (in *Environments) closeGuests() (any bool) {
-	for name, p := range in.places {
-		if p.machines != nil || p.guest != nil {
+	for name, p := range in.kept {
+		if p.VMs != nil || p.Guest != nil {
 			any = true
-			p.close()
-			delete(in.places, name)
+			p.Close()
+			delete(in.kept, name)
 		}
 	}
 	return any
 }
 
 // With calls f with the place of a cell. If f fails and somebody there has died, the next cell has a new one made.
-func (in *Environments) With(ctx context.Context, c experiment.Cell, f func(*place) error) error {
+func (in *Environments) With(ctx context.Context, c experiment.Cell, f func(*Environment) error) error {
 	p, err := in.get(ctx, c)
 	if err != nil {
 		return err
@@ -87,18 +87,18 @@ func (in *Environments) With(ctx context.Context, c experiment.Cell, f func(*pla
 }
 
 // get finds or makes the place of a cell.
-func (in *Environments) get(ctx context.Context, c experiment.Cell) (*place, error) {
+func (in *Environments) get(ctx context.Context, c experiment.Cell) (*Environment, error) {
 	if !in.accounted {
-		in.accounted, in.Lab.accounts = true, newAccounts()
+		in.accounted, in.Lab.Accounting = true, newAccounting()
 	}
-	name := placeName(c)
-	if p := in.places[name]; p != nil {
+	name := environmentName(c)
+	if p := in.kept[name]; p != nil {
 		return p, nil
 	}
 	if err := in.broken[name]; err != nil {
 		return nil, err
 	}
-	establish, known := settings[c.Setting]
+	establish, known := constructors[c.Setting]
 	if !known {
 		return nil, fmt.Errorf("setting %s cannot be measured by this version", c.Setting)
 	}
@@ -106,16 +106,16 @@ func (in *Environments) get(ctx context.Context, c experiment.Cell) (*place, err
 		in.closeGuests() // they take memory, and processor time when they rest
 	}
 	p, err := establish(ctx, in, c)
-	if errors.Is(err, errMemory) && in.closeGuests() { // those of other settings may have it
+	if errors.Is(err, errNoMemory) && in.closeGuests() { // those of other settings may have it
 		p, err = establish(ctx, in, c)
 	}
 	if err == nil {
-		if err = p.rest(ctx); err != nil {
-			p.close()
+		if err = p.measureIdle(ctx); err != nil {
+			p.Close()
 		}
 	}
 	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, errMemory) { // memory may be free again
+		if ctx.Err() == nil && !errors.Is(err, errNoMemory) { // memory may be free again
 			if in.broken == nil {
 				in.broken = make(map[string]error)
 			}
@@ -123,9 +123,9 @@ func (in *Environments) get(ctx context.Context, c experiment.Cell) (*place, err
 		}
 		return nil, err
 	}
-	if in.places == nil {
-		in.places = make(map[string]*place)
+	if in.kept == nil {
+		in.kept = make(map[string]*Environment)
 	}
-	in.places[name] = p
+	in.kept[name] = p
 	return p, nil
 }

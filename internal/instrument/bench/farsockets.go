@@ -25,22 +25,22 @@ func (t *Table) farSockets() part {
 			if err != nil {
 				return err
 			}
-			large, err := t.Lab.Wire(ctx, 9000)
+			large, err := t.Lab.NewHostPair(ctx, 9000)
 			if err != nil {
 				return err
 			}
 			defer large.Close()
-			small, err := t.Lab.Wire(ctx, 1500)
+			small, err := t.Lab.NewHostPair(ctx, 1500)
 			if err != nil {
 				return err
 			}
 			defer small.Close()
-			all := slices.Concat(large.daemons, small.daemons)
+			all := slices.Concat(large.Daemons, small.Daemons)
 			r9, r1 := large.Route(), small.Route()
 
 			pings := []Probe{
-				0: carriedPingPongProbe(r9, pingers[0]),
-				1: plainPingPongProbe(r9, pingers[0]).without(all...),
+				0: carriedPingPongProbe(r9, pingPongTools[0]),
+				1: plainPingPongProbe(r9, pingPongTools[0]).without(all...),
 			}
 			if err := t.keptAwake(ctx, programs["burn"], pings, rows[:2], []source{{0, 1}}); err != nil {
 				return err
@@ -62,8 +62,8 @@ func (t *Table) farSockets() part {
 }
 
 // netpipeOf is NetPIPE with messages of this size.
-func netpipeOf(size int) pinger {
-	return pinger{"NPtcp, " + Quantity(float64(size), "B"), func(ctx context.Context, r Route, w way) (Reading, uint64, error) {
+func netpipeOf(size int) pingPongTool {
+	return pingPongTool{"NPtcp, " + Amount(float64(size), "B"), func(ctx context.Context, r Route, w Launcher) (Reading, uint64, error) {
 		return runNetpipe(ctx, r, w, size)
 	}}
 }

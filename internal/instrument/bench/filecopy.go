@@ -18,7 +18,7 @@ import (
 func ParseCopy(output string) (seconds float64, err error) {
 	m := copied.FindStringSubmatch(output)
 	if m == nil {
-		return 0, fmt.Errorf("vrdma cp --verbose did not say what it copied, but:\n%s", lastLines(output, 5))
+		return 0, fmt.Errorf("vrdma cp --verbose did not say what it copied, but:\n%s", LastLines(output, 5))
 	}
 	if seconds, err = strconv.ParseFloat(m[1], 64); err != nil || seconds <= 0 {
 		return 0, fmt.Errorf("vrdma cp took %q seconds", m[1])
@@ -29,46 +29,46 @@ func ParseCopy(output string) (seconds float64, err error) {
 var copied = regexp.MustCompile(`(?m)^(?:vrdma: )?1 files, .* in ([0-9.]+) s: `)
 
 // copyDriver copies a file from the page cache to a tmpfs.
-var copyDriver = driver{
-	commands: func(j *job) (server, client []string) {
+var copyDriver = Driver{
+	Commands: func(j *Job) (server, client []string) {
 		flags := []string{"--overwrite"}
-		if j.cell.Transport == experiment.TCP {
+		if j.Cell.Transport == experiment.TCP {
 			flags = append(flags, "--transport", "tcp")
 		}
-		at := j.ip() + ":" + j.listen()
-		server = append([]string{j.route.Server.vrdma(), "cp", "--socket", j.route.Server.Socket, "--serve", filepath.Join(j.dir, "to"), "--public", "--write", "--listen", at}, flags...)
-		client = append([]string{j.route.Client.vrdma(), "cp", "--socket", j.route.Client.Socket, "--quiet", "--verbose"}, flags...)
-		return server, append(client, j.program, "rdma://"+at+"/copy-"+j.listen())
+		at := j.serverIP() + ":" + j.portText()
+		server = append([]string{j.Route.Server.Vrdma(), "cp", "--socket", j.Route.Server.Socket, "--serve", filepath.Join(j.Dir, "to"), "--public", "--write", "--listen", at}, flags...)
+		client = append([]string{j.Route.Client.Vrdma(), "cp", "--socket", j.Route.Client.Socket, "--quiet", "--verbose"}, flags...)
+		return server, append(client, j.program, "rdma://"+at+"/copy-"+j.portText())
 	},
-	parse: func(j *job, output, _ string) (printed, error) {
+	Parse: func(j *Job, output, _ string) (ToolResult, error) {
 		seconds, err := ParseCopy(output)
 		if err != nil {
-			return printed{}, err
+			return ToolResult{}, err
 		}
-		to := filepath.Join(j.dir, "to", "copy-"+j.listen())
+		to := filepath.Join(j.Dir, "to", "copy-"+j.portText())
 		info, err := os.Stat(to)
-		if err != nil || info.Size() != int64(j.cell.Size) {
-			return printed{}, fmt.Errorf("vrdma cp left no file of %d bytes: %v", j.cell.Size, err)
+		if err != nil || info.Size() != int64(j.Cell.Size) {
+			return ToolResult{}, fmt.Errorf("vrdma cp left no file of %d bytes: %v", j.Cell.Size, err)
 		}
 		bytes := float64(info.Size())
-		return printed{bytes: bytes, values: map[string]float64{experiment.Time: seconds, experiment.Bandwidth: bytes / seconds}}, os.Remove(to)
+		return ToolResult{Bytes: bytes, Values: map[string]float64{experiment.Time: seconds, experiment.Bandwidth: bytes / seconds}}, os.Remove(to)
 	},
-	way: func(experiment.Cell) way { return own },
-	prepare: func(_ context.Context, l *Lab, j *job) (err error) {
-		if j.route.Server.far != nil || j.route.Server.box != "" {
-			return fmt.Errorf("vrdma cp is not measured in setting %s by this version", j.cell.Setting)
+	Launcher: func(experiment.Cell) Launcher { return VrdmaCommand },
+	Prepare: func(_ context.Context, l *Lab, j *Job) (err error) {
+		if j.Route.Server.Agent != nil || j.Route.Server.Container != "" {
+			return fmt.Errorf("vrdma cp is not measured in setting %s by this version", j.Cell.Setting)
 		}
-		j.dir = l.shared
-		if j.dir == "" {
-			if j.dir, err = os.MkdirTemp(sharedMemory, "vrdma-copies"); err != nil {
+		j.Dir = l.SharedDir
+		if j.Dir == "" {
+			if j.Dir, err = os.MkdirTemp(SharedMemory, "vrdma-copies"); err != nil {
 				return err
 			}
-			l.shared = j.dir
-			if err := os.Mkdir(filepath.Join(j.dir, "to"), 0o755); err != nil {
+			l.SharedDir = j.Dir
+			if err := os.Mkdir(filepath.Join(j.Dir, "to"), 0o755); err != nil {
 				return err
 			}
 		}
-		j.program = filepath.Join(j.dir, "from-"+j.size())
+		j.program = filepath.Join(j.Dir, "from-"+j.sizeText())
 		if _, err := os.Stat(j.program); err == nil {
 			return nil
 		}
@@ -76,7 +76,7 @@ var copyDriver = driver{
 		if err != nil {
 			return err
 		}
-		_, err = io.CopyN(f, rand.Reader, int64(j.cell.Size))
+		_, err = io.CopyN(f, rand.Reader, int64(j.Cell.Size))
 		return errors.Join(err, f.Close())
 	},
 }

@@ -11,7 +11,7 @@ import (
 
 // ParseFio reads what one job of fio --output-format=json wrote. fio exits with 0 also when its engine never
 // connected, so an error, or no bytes, is one here.
-func ParseFio(output string) (printed, error) {
+func ParseFio(output string) (ToolResult, error) {
 	var result struct {
 		Jobs []struct {
 			Error int `json:"error"`
@@ -25,27 +25,27 @@ func ParseFio(output string) (printed, error) {
 		} `json:"jobs"`
 	}
 	if err := json.Unmarshal([]byte(output), &result); err != nil {
-		return printed{}, fmt.Errorf("fio printed no JSON: %w:\n%s", err, lastLines(output, 5))
+		return ToolResult{}, fmt.Errorf("fio printed no JSON: %w:\n%s", err, LastLines(output, 5))
 	}
 	if len(result.Jobs) != 1 || result.Jobs[0].Error != 0 {
-		return printed{}, fmt.Errorf("fio's job failed:\n%s", lastLines(output, 5))
+		return ToolResult{}, fmt.Errorf("fio's job failed:\n%s", LastLines(output, 5))
 	}
 	w := result.Jobs[0].Write
 	if w.Bytes <= 0 || w.Rate <= 0 {
-		return printed{}, errors.New("fio wrote no byte")
+		return ToolResult{}, errors.New("fio wrote no byte")
 	}
-	return printed{bytes: w.Bytes, samples: w.Total, values: map[string]float64{experiment.Bandwidth: w.Rate, experiment.Rate: w.IOPS}}, nil
+	return ToolResult{Bytes: w.Bytes, Samples: w.Total, Values: map[string]float64{experiment.Bandwidth: w.Rate, experiment.Rate: w.IOPS}}, nil
 }
 
 // fioDriver has fio's rdma engine write to the other side's memory.
-var fioDriver = driver{
-	commands: func(j *job) (server, client []string) {
+var fioDriver = Driver{
+	Commands: func(j *Job) (server, client []string) {
 		const most = 1 << 30 // a second; fio's engine is told bytes, not time
-		blocks := max(100, min(20000, most/int64(j.cell.Size))) * int64(max(j.seconds, 1))
-		common := []string{"fio", "--ioengine=rdma", "--port=" + j.listen(), "--bs=" + j.size(), "--size=" + strconv.FormatInt(blocks*int64(j.cell.Size), 10), "--iodepth=16"}
+		blocks := max(100, min(20000, most/int64(j.Cell.Size))) * int64(max(j.Seconds, 1))
+		common := []string{"fio", "--ioengine=rdma", "--port=" + j.portText(), "--bs=" + j.sizeText(), "--size=" + strconv.FormatInt(blocks*int64(j.Cell.Size), 10), "--iodepth=16"}
 		server = append(common[:len(common):len(common)], "--name=receiver", "--rw=read")
-		return server, append(common[:len(common):len(common)], "--name=sender", "--rw=write", "--verb=write", "--hostname="+j.ip(), "--output-format=json")
+		return server, append(common[:len(common):len(common)], "--name=sender", "--rw=write", "--verb=write", "--hostname="+j.serverIP(), "--output-format=json")
 	},
-	parse: func(_ *job, output, _ string) (printed, error) { return ParseFio(output) },
-	way:   cmtimeDriver.way,
+	Parse:    func(_ *Job, output, _ string) (ToolResult, error) { return ParseFio(output) },
+	Launcher: cmtimeDriver.Launcher,
 }

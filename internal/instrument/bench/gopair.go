@@ -29,7 +29,7 @@ func (t *Table) goPairs() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
+			r := h.Loopback()
 			probes := []Probe{
 				0:  goperfProbe(r, latencyOf, "write-lat", latencySize, 10000),
 				1:  latencyProbe(r, "ib_write_lat", latencySize, 10000),
@@ -41,9 +41,9 @@ func (t *Table) goPairs() part {
 				7:  messageRateProbe(r, "ib_send_bw", smallMessage, 500000),
 				8:  goperfProbe(r, bandwidthOf, "write-bw", bulkSize, 20000),
 				9:  bandwidthProbe(r, "ib_write_bw", bulkSize, 20000),
-				10: goperfProbe(r, latencyOf, "send-lat", latencySize, sleeperMessages, "--events"),
-				11: latencyProbe(r, "ib_send_lat", latencySize, sleeperMessages, "-e"),
-				12: goperfProbe(r, latencyOf, "send-lat", latencySize, sleeperMessages, "--sleep"),
+				10: goperfProbe(r, latencyOf, "send-lat", latencySize, sleepingMessages, "--events"),
+				11: latencyProbe(r, "ib_send_lat", latencySize, sleepingMessages, "-e"),
+				12: goperfProbe(r, latencyOf, "send-lat", latencySize, sleepingMessages, "--sleep"),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 11}})
 		},
@@ -62,7 +62,7 @@ func (t *Table) goStreams() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
+			r := h.Loopback()
 			probes := []Probe{
 				0: goperfProbe(r, latencyOf, "echo", latencySize, 20000),
 				1: goperfProbe(r, latencyOf, "echo", latencySize, 20000, "--tcp"),
@@ -88,15 +88,15 @@ type figure struct {
 
 // Ways to start `vrdma goperf`: it is static, and opens the device itself.
 var (
-	goOverRDMA = way{"go", (*Host).At, (*Host).manages}
-	goOverTCP  = way{"go tcp", (*Host).At, (*Host).listens}
+	goOverRDMA = Launcher{"go", (*Host).At, (*Host).ListensCM}
+	goOverTCP  = Launcher{"go tcp", (*Host).At, (*Host).ListensTCP}
 )
 
 // goperfProbe probes two processes of `vrdma goperf`.
 func goperfProbe(r Route, f figure, test string, size, count int, options ...string) Probe {
 	name := strings.Join(append([]string{"goperf", test, strconv.Itoa(size)}, options...), " ")
 	return Probe{Name: name, Unit: f.unit, Measure: func(ctx context.Context) (Reading, error) {
-		port, err := freePort()
+		port, err := FreePort()
 		if err != nil {
 			return Reading{}, err
 		}
@@ -108,16 +108,16 @@ func goperfProbe(r Route, f figure, test string, size, count int, options ...str
 		}
 		side := func(h *Host, more ...string) []string {
 			argv := []string{
-				h.lab.Vrdma, "goperf", "--socket", h.Socket, test, fmt.Sprintf("%s:%d", r.Server.IP, port),
+				h.Lab.Vrdma, "goperf", "--socket", h.Socket, test, fmt.Sprintf("%s:%d", r.Server.IP, port),
 				"--size", strconv.Itoa(size), "--count", strconv.Itoa(count),
 			}
 			return append(append(argv, options...), more...)
 		}
-		out, err := r.pair(ctx, w, port, side(r.Server, "--server"), side(r.Client))
+		out, err := r.Pair(ctx, w, port, side(r.Server, "--server"), side(r.Client))
 		if err != nil {
 			return Reading{}, err
 		}
-		numbers, err := parseNumbers(name, out, 2)
+		numbers, err := ParseNumbers(name, out, 2)
 		if err != nil {
 			return Reading{}, err
 		}

@@ -8,23 +8,23 @@ import (
 )
 
 // runGuestPairs is couples where both sides run in guests: the clients are one question.
-func runGuestPairs(ctx context.Context, r Route, w way, d driver, jobs []*job) ([]couple, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, tooLong(guestTimeout))
+func runGuestPairs(ctx context.Context, r Route, w Launcher, d Driver, jobs []*Job) ([]pairResult, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, GuestTimeout, Timeout(GuestTimeout))
 	defer cancel()
-	list := make([]couple, len(jobs))
-	servers := make([]server, len(jobs))
+	list := make([]pairResult, len(jobs))
+	servers := make([]Server, len(jobs))
 	defer func() {
 		for _, s := range servers {
 			if s != nil {
-				s.end(0, false)
+				s.Stop(0, false)
 			}
 		}
 	}()
-	commands := make(map[*agent][][]string) // of each guest with clients
-	var guests []*agent
+	commands := make(map[*Agent][][]string) // of each guest with clients
+	var guests []*Agent
 	for i, j := range jobs {
-		argv, client := d.commands(j)
-		at := j.route.Client.far
+		argv, client := d.Commands(j)
+		at := j.Route.Client.Agent
 		if commands[at] == nil {
 			guests = append(guests, at)
 		}
@@ -34,23 +34,23 @@ func runGuestPairs(ctx context.Context, r Route, w way, d driver, jobs []*job) (
 		}
 		list[i].commands = [][]string{argv, client}
 		var err error
-		if servers[i], err = j.route.Server.serve(ctx, w, j.port, argv); err != nil {
+		if servers[i], err = j.Route.Server.StartServer(ctx, w, j.Port, argv); err != nil {
 			return nil, err
 		}
 	}
-	done, err := runClients(ctx, w, guests, commands)
+	done, err := RunClients(ctx, w, guests, commands)
 	if err != nil {
 		return nil, err
 	}
 	for i, j := range jobs {
-		at := j.route.Client.far
+		at := j.Route.Client.Agent
 		one := done[at][0]
 		done[at] = done[at][1:]
 		if one.Error != "" {
 			err := errors.New(one.Error)
 			if servers[i] != nil {
-				if text, _ := servers[i].end(0, false); lastLines(text, 3) != "" {
-					err = fmt.Errorf("%w\nits server said:\n%s", err, lastLines(text, 3))
+				if text, _ := servers[i].Stop(0, false); LastLines(text, 3) != "" {
+					err = fmt.Errorf("%w\nits server said:\n%s", err, LastLines(text, 3))
 				}
 			}
 			return nil, err
@@ -59,7 +59,7 @@ func runGuestPairs(ctx context.Context, r Route, w way, d driver, jobs []*job) (
 	}
 	for i, s := range servers {
 		if s != nil {
-			list[i].said, list[i].server = s.end(200*time.Millisecond, d.asked)
+			list[i].serverOutput, list[i].server = s.Stop(200*time.Millisecond, d.Interrupt)
 		}
 	}
 	return list, nil

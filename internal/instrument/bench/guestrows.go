@@ -37,47 +37,47 @@ const guestRounds = 3
 
 // instrument has guests with a third card.
 func (t *Table) instrument() *Environments {
-	return &Environments{Lab: t.Lab, Source: t.Source, twin: true}
+	return &Environments{Lab: t.Lab, Source: t.Source, ThirdCard: true}
 }
 
 // guestsTogether fills the rows of guests on one host, and what they cost while nothing happens.
 func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests")
-	p, err := inMachines(ctx, t.instrument(), experiment.Cell{})
+	p, err := NewVMs(ctx, t.instrument(), experiment.Cell{})
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	defer p.Close()
 	if t.want(*idle) {
-		used, err := idleShare(ctx, p.daemons[0])
+		used, err := idleShare(ctx, p.Daemons[0])
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", Quantity(used.Median(), "%"))
+		fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", Amount(used.Median(), "%"))
 		idle.fill(used)
 	}
-	host, err := t.Lab.peerOf(ctx, p)
+	host, err := t.Lab.GuestsHost(ctx, p)
 	if err != nil {
 		return err
 	}
 	twin := Route{}
 	for i, side := range []**Host{&twin.Client, &twin.Server} {
-		m := p.machines[i]
-		h := *m.ordinary
-		h.IP, h.eth = fmt.Sprintf("10.97.0.%d", i+1), "eth2"
+		m := p.VMs[i]
+		h := *m.TapSide
+		h.IP, h.Interface = fmt.Sprintf("10.97.0.%d", i+1), "eth2"
 		*side = &h
-		if err := m.run(ctx, "ip link set eth2 up && ip address add "+h.IP+"/24 dev eth2 && rdma link add rxe_tap type rxe netdev eth1"); err != nil {
+		if err := m.Run(ctx, "ip link set eth2 up && ip address add "+h.IP+"/24 dev eth2 && rdma link add rxe_tap type rxe netdev eth1"); err != nil {
 			return err
 		}
 	}
-	ours, tap := p.route, *p.plain
-	up := Route{Server: host, Client: p.machines[0].ordinary}
+	ours, tap := p.Route, *p.TapRoute
+	up := Route{Server: host, Client: p.VMs[0].TapSide}
 	// With more under way rxe overruns the other guest's card, and waits for its timers.
 	const few = "2"
 	probes := []Probe{
-		0: on(throughputProbe(ours, device, averageRate, "ib_write_bw", bulkSize, 2000), "verbs"),
+		0: on(throughputProbe(ours, WithDevice, averageRate, "ib_write_bw", bulkSize, 2000), "verbs"),
 		1: on(iperf3Probe(tap), "tap"),
-		2: on(throughputProbe(tap, plain, averageRate, "ib_write_bw", bulkSize, 50, "-d", "rxe_tap", "-x", "1", "-t", few), "rxe"),
+		2: on(throughputProbe(tap, Plain, averageRate, "ib_write_bw", bulkSize, 50, "-d", "rxe_tap", "-x", "1", "-t", few), "rxe"),
 		3: on(iperf3Probe(ours), "vhost-user"),
 		4: on(iperf3Probe(twin), "tap, no MSI-X"),
 		5: on(better(latencyProbe(ours, "ib_send_lat", latencySize, 500), latencyProbe(ours, "ib_send_lat", latencySize, 500, "-e")), "verbs"),
@@ -103,12 +103,12 @@ func better(a, b Probe) Probe {
 // guestsApart fills the row of guests on two hosts, of which together is what they get on one.
 func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests on two hosts")
-	p, err := apartMachines(ctx, t.instrument(), experiment.Cell{})
+	p, err := NewVMsApart(ctx, t.instrument(), experiment.Cell{})
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	series, err := Rounds(ctx, t.Progress, min(t.Rounds, guestRounds), []Probe{on(throughputProbe(p.route, device, averageRate, "ib_write_bw", bulkSize, 500), "two hosts")})
+	defer p.Close()
+	series, err := Rounds(ctx, t.Progress, min(t.Rounds, guestRounds), []Probe{on(throughputProbe(p.Route, WithDevice, averageRate, "ib_write_bw", bulkSize, 500), "two hosts")})
 	row.fill(together, series[0])
 	return err
 }

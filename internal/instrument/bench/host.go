@@ -18,30 +18,30 @@ type Host struct {
 	Socket string // of its daemon
 	IP     string // where its servers are reached
 
-	lab   *Lab
-	nic   string   // the declared NIC that programs use; empty: the default one
-	enter []string // what a command is run with to be there; nil: here
-	pid   int      // a process whose network is the host's; 0: ourselves
-	eth   string   // the interface to others; empty: eth0 in a namespace, lo here
-	box   string   // the name of the container that it is; its NIC is mounted there
-	far   *agent   // another machine's; nil: this one
-	seen  *Host    // a guest's NIC as this machine's daemon has it; nil: it is no guest
+	Lab        *Lab
+	NIC        string   // the declared NIC that programs use; empty: the default one
+	Enter      []string // what a command is run with to be there; nil: here
+	PID        int      // a process whose network is the host's; 0: ourselves
+	Interface  string   // the interface to others; empty: eth0 in a namespace, lo here
+	Container  string   // the name of the container that it is; its NIC is mounted there
+	Agent      *Agent   // another machine's; nil: this one
+	DaemonSide *Host    // a guest's NIC as this machine's daemon has it; nil: it is no guest
 }
 
-// vrdma is where the product is on the host.
-func (h *Host) vrdma() string {
-	if h.far != nil {
-		return h.far.vrdma
+// Vrdma is where the product is on the host.
+func (h *Host) Vrdma() string {
+	if h.Agent != nil {
+		return h.Agent.vrdma
 	}
-	return h.lab.Vrdma
+	return h.Lab.Vrdma
 }
 
-// link is the interface to others.
-func (h *Host) link() string {
+// Link is the interface to others.
+func (h *Host) Link() string {
 	switch {
-	case h.eth != "":
-		return h.eth
-	case h.pid != 0:
+	case h.Interface != "":
+		return h.Interface
+	case h.PID != 0:
 		return "eth0"
 	}
 	return "lo"
@@ -49,55 +49,55 @@ func (h *Host) link() string {
 
 // At is argv on the host.
 func (h *Host) At(argv ...string) []string {
-	return append(h.enter[:len(h.enter):len(h.enter)], argv...)
+	return append(h.Enter[:len(h.Enter):len(h.Enter)], argv...)
 }
 
-// outside is argv in the network of a container, and not in the container.
-func (h *Host) outside(argv ...string) []string {
-	if h.box == "" {
+// inNetwork is argv in the network of a container, and not in the container.
+func (h *Host) inNetwork(argv ...string) []string {
+	if h.Container == "" {
 		return h.At(argv...)
 	}
-	return append([]string{"nsenter", "--target", fmt.Sprint(h.pid), "--net", "--"}, argv...)
+	return append([]string{"nsenter", "--target", fmt.Sprint(h.PID), "--net", "--"}, argv...)
 }
 
-// outsideDevice is outside for whom goes inside by itself, where the device is; with the device if there is no container.
-func (h *Host) outsideDevice(argv ...string) []string {
-	if h.box == "" {
+// inNetworkWithDevice is outside for whom goes inside by itself, where the device is; with the device if there is no container.
+func (h *Host) inNetworkWithDevice(argv ...string) []string {
+	if h.Container == "" {
 		return h.Under(argv...)
 	}
-	return h.outside(argv...)
+	return h.inNetwork(argv...)
 }
 
 // Under is argv on the host, with its device.
 func (h *Host) Under(argv ...string) []string {
-	if h.box != "" {
+	if h.Container != "" {
 		return h.At(argv...)
 	}
-	run := []string{h.lab.Vrdma, "run", "--quiet", "--socket", h.Socket}
-	if h.nic != "" {
-		run = append(run, "--nic", h.nic)
+	run := []string{h.Lab.Vrdma, "run", "--quiet", "--socket", h.Socket}
+	if h.NIC != "" {
+		run = append(run, "--nic", h.NIC)
 	}
 	return h.At(append(append(run, "--"), argv...)...)
 }
 
-// member is the host with a declared NIC.
-func (h *Host) member(nic string) *Host {
+// WithNIC is the host with a declared NIC.
+func (h *Host) WithNIC(nic string) *Host {
 	m := *h
-	m.nic = nic
+	m.NIC = nic
 	return &m
 }
 
 // Sockets is argv on the host, its TCP connections carried over RDMA.
 func (h *Host) Sockets(argv ...string) []string {
-	return h.At(append([]string{h.lab.Vrdma, "run", "--quiet", "--sockets", "--socket", h.Socket, "--"}, argv...)...)
+	return h.At(append([]string{h.Lab.Vrdma, "run", "--quiet", "--sockets", "--socket", h.Socket, "--"}, argv...)...)
 }
 
-// listens reports whether somebody on the host listens on the TCP port. It looks at
+// ListensTCP reports whether somebody on the host listens on the TCP port. It looks at
 // the kernel's table: the tools accept only one connection, and that is the client's.
-func (h *Host) listens(port int) func() bool {
+func (h *Host) ListensTCP(port int) func() bool {
 	who := "self"
-	if h.pid != 0 {
-		who = fmt.Sprint(h.pid)
+	if h.PID != 0 {
+		who = fmt.Sprint(h.PID)
 	}
 	return func() bool {
 		for _, table := range []string{"tcp", "tcp6"} {
@@ -125,11 +125,11 @@ func hasSocket(table string, port int, state string) bool {
 	return false
 }
 
-// receives reports whether somebody on the host has a UDP socket of this port.
-func (h *Host) receives(port int) func() bool {
+// ReceivesUDP reports whether somebody on the host has a UDP socket of this port.
+func (h *Host) ReceivesUDP(port int) func() bool {
 	who := "self"
-	if h.pid != 0 {
-		who = fmt.Sprint(h.pid)
+	if h.PID != 0 {
+		who = fmt.Sprint(h.PID)
 	}
 	return func() bool {
 		text, err := os.ReadFile(filepath.Join("/proc", who, "net", "udp"))
@@ -137,17 +137,17 @@ func (h *Host) receives(port int) func() bool {
 	}
 }
 
-// soon is for a server of the kernel's rdma_cm, whose listeners are in no table: half a second after it began.
-func (h *Host) soon(int) func() bool {
+// afterDelay is for a server of the kernel's rdma_cm, whose listeners are in no table: half a second after it began.
+func (h *Host) afterDelay(int) func() bool {
 	begin := time.Now()
 	return func() bool { return time.Since(begin) > 500*time.Millisecond }
 }
 
-// manages reports whether somebody listens on a port of rdma_cm's, at the host's daemon.
-func (h *Host) manages(port int) func() bool {
+// ListensCM reports whether somebody listens on a port of rdma_cm's, at the host's daemon.
+func (h *Host) ListensCM(port int) func() bool {
 	suffix := fmt.Sprintf(":%d", port)
 	return func() bool {
-		status, err := h.status(context.Background())
+		status, err := h.Status(context.Background())
 		if err != nil {
 			return false
 		}
@@ -160,20 +160,20 @@ func (h *Host) manages(port int) func() bool {
 	}
 }
 
-// accepts reports whether somebody listens on a port, whichever way.
-func (h *Host) accepts(port int) func() bool {
-	over, past := h.manages(port), h.listens(port)
+// Listens reports whether somebody listens on a port, whichever way.
+func (h *Host) Listens(port int) func() bool {
+	over, past := h.ListensCM(port), h.ListensTCP(port)
 	return func() bool { return over() || past() }
 }
 
-// status asks the host's daemon. A program on the host does, because a daemon shows
+// Status asks the host's daemon. A program on the host does, because a daemon shows
 // its programs only to their own user, who has another number there.
-func (h *Host) status(ctx context.Context) (*protocol.Status, error) {
-	argv := []string{h.lab.Vrdma, "status", "--socket", h.Socket, "-o", "json"}
-	if h.box == "" { // vrdma is not in a container
+func (h *Host) Status(ctx context.Context) (*protocol.Status, error) {
+	argv := []string{h.Lab.Vrdma, "status", "--socket", h.Socket, "-o", "json"}
+	if h.Container == "" { // vrdma is not in a container
 		argv = h.At(argv...)
 	}
-	out, err := h.lab.Run(ctx, argv...)
+	out, err := h.Lab.Run(ctx, argv...)
 	if err != nil {
 		return nil, err
 	}
@@ -184,15 +184,15 @@ func (h *Host) status(ctx context.Context) (*protocol.Status, error) {
 	return s, nil
 }
 
-// sent is how many bytes the host's device has sent.
-func (h *Host) sent(ctx context.Context) (uint64, error) {
-	bytes, _, err := h.counted(ctx)
+// SentBytes is how many bytes the host's device has sent.
+func (h *Host) SentBytes(ctx context.Context) (uint64, error) {
+	bytes, _, err := h.sentCounters(ctx)
 	return bytes, err
 }
 
-// counted is how many bytes of data the host's device has sent, and how many packets. Atomics have no data.
-func (h *Host) counted(ctx context.Context) (bytes, packets uint64, err error) {
-	status, err := h.status(ctx)
+// sentCounters is how many bytes of data the host's device has sent, and how many packets. Atomics have no data.
+func (h *Host) sentCounters(ctx context.Context) (bytes, packets uint64, err error) {
+	status, err := h.Status(ctx)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -31,12 +31,12 @@ func TestOwnSession(t *testing.T) {
 }
 
 func TestParseNumbers(t *testing.T) {
-	got, err := parseNumbers("rpc", "0.000172000 0.000180500\n", 2)
+	got, err := ParseNumbers("rpc", "0.000172000 0.000180500\n", 2)
 	if err != nil || len(got) != 2 || got[0] != 172e-6 || got[1] != 180.5e-6 {
 		t.Errorf("got %v, %v", got, err)
 	}
 	for _, text := range []string{"", "1", "1 2 3", "1 two"} {
-		if got, err := parseNumbers("rpc", text, 2); err == nil || !strings.Contains(err.Error(), "want 2 numbers") {
+		if got, err := ParseNumbers("rpc", text, 2); err == nil || !strings.Contains(err.Error(), "want 2 numbers") {
 			t.Errorf("%q: got %v, %v, want an error", text, got, err)
 		}
 	}
@@ -45,7 +45,7 @@ func TestParseNumbers(t *testing.T) {
 // A program that does not say that it is ready is an error, and is not waited for.
 func TestEngage(t *testing.T) {
 	lab := &Lab{Dir: t.TempDir()}
-	if _, err := lab.engage(t.Context(), "sh", "-c", "echo no; exit 3"); err == nil || !strings.Contains(err.Error(), `"no`) {
+	if _, err := lab.StartReady(t.Context(), "sh", "-c", "echo no; exit 3"); err == nil || !strings.Contains(err.Error(), `"no`) {
 		t.Errorf("got %v, want an error with what it said", err)
 	}
 }
@@ -54,12 +54,12 @@ func TestEngage(t *testing.T) {
 func TestTranscript(t *testing.T) {
 	begin := time.Now()
 	at := func(second float64) time.Time { return begin.Add(time.Duration(second * float64(time.Second))) }
-	var said transcript
+	var said Transcript
 	for i := range 4 {
-		said.lines = append(said.lines, stampedLine{at(float64(i + 1)), []float64{float64(i + 1)}})
+		said.lines = append(said.lines, TimedLine{at(float64(i + 1)), []float64{float64(i + 1)}})
 	}
-	got := said.between(at(1.5), at(3.6))
-	if len(got) != 2 || got[0].numbers[0] != 2 || got[1].numbers[0] != 3 {
+	got := said.Between(at(1.5), at(3.6))
+	if len(got) != 2 || got[0].Numbers[0] != 2 || got[1].Numbers[0] != 3 {
 		t.Errorf("lines between 1.5 s and 3.6 s: %v, want those of 2 s and 3 s", got)
 	}
 }

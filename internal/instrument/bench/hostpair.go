@@ -9,35 +9,35 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A Wire is two hosts: network namespaces with a veth pair between them and a daemon
+// A HostPair is two hosts: network namespaces with a veth pair between them and a daemon
 // in each.
-type Wire struct {
-	A, B    *Host
-	spaces  []*space
-	daemons []*daemon
+type HostPair struct {
+	A, B       *Host
+	Namespaces []*Namespace
+	Daemons    []*Daemon
 }
 
-// Wire makes two hosts whose interfaces have this MTU.
-func (l *Lab) Wire(ctx context.Context, mtu int, args ...func(*Host) []string) (w *Wire, err error) {
-	w = &Wire{}
+// NewHostPair makes two hosts whose interfaces have this MTU.
+func (l *Lab) NewHostPair(ctx context.Context, mtu int, args ...func(*Host) []string) (w *HostPair, err error) {
+	w = &HostPair{}
 	defer func() {
 		if err != nil {
 			w.Close()
 			w = nil
 		}
 	}()
-	a, err := l.newSpace(ctx)
+	a, err := l.NewNamespace(ctx)
 	if err != nil {
 		return w, err
 	}
-	w.spaces = append(w.spaces, a)
-	b, err := l.beside(ctx, a)
+	w.Namespaces = append(w.Namespaces, a)
+	b, err := l.namespaceBeside(ctx, a)
 	if err != nil {
-		return w, fmt.Errorf("no second network namespace: %w; %s", err, l.remedy())
+		return w, fmt.Errorf("no second network namespace: %w; %s", err, l.NamespaceRemedy())
 	}
-	w.spaces = append(w.spaces, b)
-	l.wires++
-	w.A, w.B = l.host(a, "a", 1), l.host(b, "b", 2)
+	w.Namespaces = append(w.Namespaces, b)
+	l.hostsMade++
+	w.A, w.B = l.namespaceHost(a, "a", 1), l.namespaceHost(b, "b", 2)
 
 	size := fmt.Sprint(mtu)
 	other := fmt.Sprint(b.holder.Process.Pid)
@@ -50,7 +50,7 @@ func (l *Lab) Wire(ctx context.Context, mtu int, args ...func(*Host) []string) (
 	}
 	for _, argv := range commands {
 		if _, err := l.Run(ctx, argv...); err != nil {
-			return w, fmt.Errorf("no veth pair: %w; %s", err, l.remedy())
+			return w, fmt.Errorf("no veth pair: %w; %s", err, l.NamespaceRemedy())
 		}
 	}
 	for _, h := range []*Host{w.A, w.B} {
@@ -62,18 +62,18 @@ func (l *Lab) Wire(ctx context.Context, mtu int, args ...func(*Host) []string) (
 		if err != nil {
 			return w, err
 		}
-		w.daemons = append(w.daemons, d)
+		w.Daemons = append(w.Daemons, d)
 	}
 	return w, nil
 }
 
-// limit makes the link as fast as a rate, each way; "": as fast as it is. A packet takes 24 bytes more
+// shape makes the link as fast as a rate, each way; "": as fast as it is. A packet takes 24 bytes more
 // on a real wire (preamble, checksum, gap), and the queue is so long that nothing is lost: what is
 // measured is headers, not retransmission.
-func (w *Wire) limit(ctx context.Context, c experiment.Cell) error {
+func (w *HostPair) shape(ctx context.Context, c experiment.Cell) error {
 	for _, h := range []*Host{w.A, w.B} {
 		for _, argv := range shaping(c) {
-			if _, err := h.lab.Run(ctx, h.At(argv...)...); err != nil {
+			if _, err := h.Lab.Run(ctx, h.At(argv...)...); err != nil {
 				return fmt.Errorf("no such link: %w; vrdma doctor says what to do", err)
 			}
 		}
@@ -96,23 +96,23 @@ func shaping(c experiment.Cell) (commands [][]string) {
 	return commands
 }
 
-// host is a host in a namespace.
-func (l *Lab) host(s *space, name string, number int) *Host {
+// namespaceHost is a host in a namespace.
+func (l *Lab) namespaceHost(s *Namespace, name string, number int) *Host {
 	return &Host{
-		Socket: filepath.Join(l.Dir, fmt.Sprintf("%s%d", name, l.wires)), IP: fmt.Sprintf("10.98.0.%d", number),
-		lab: l, enter: s.enter(), pid: s.holder.Process.Pid,
+		Socket: filepath.Join(l.Dir, fmt.Sprintf("%s%d", name, l.hostsMade)), IP: fmt.Sprintf("10.98.0.%d", number),
+		Lab: l, Enter: s.Enter(), PID: s.holder.Process.Pid,
 	}
 }
 
 // Route is from A to B.
-func (w *Wire) Route() Route { return Route{Server: w.B, Client: w.A} }
+func (w *HostPair) Route() Route { return Route{Server: w.B, Client: w.A} }
 
 // Close stops the daemons and lets the namespaces go.
-func (w *Wire) Close() {
-	for _, d := range w.daemons {
-		d.stop()
+func (w *HostPair) Close() {
+	for _, d := range w.Daemons {
+		d.Stop()
 	}
-	for _, s := range w.spaces {
-		s.close()
+	for _, s := range w.Namespaces {
+		s.Close()
 	}
 }

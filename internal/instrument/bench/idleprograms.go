@@ -12,44 +12,44 @@ import (
 	"strings"
 )
 
-// A crowd is many programs that opened the device and wait.
-type crowd struct {
-	members []*exec.Cmd
-	inputs  []io.Closer
+// A IdlePrograms is many programs that opened the device and wait.
+type IdlePrograms struct {
+	programs []*exec.Cmd
+	inputs   []io.Closer
 }
 
-// gather starts n programs, each with qps idle queue pairs, and waits until all
+// StartIdle starts n programs, each with qps idle queue pairs, and waits until all
 // are ready.
-func (h *Host) gather(ctx context.Context, idle string, n, qps int) (*crowd, error) {
-	c := &crowd{}
+func (h *Host) StartIdle(ctx context.Context, idle string, n, qps int) (*IdlePrograms, error) {
+	c := &IdlePrograms{}
 	for range n {
-		_, out, err := c.admit(h.lab.command(ctx, h.Under(idle, strconv.Itoa(qps))...))
+		_, out, err := c.Add(h.Lab.Command(ctx, h.Under(idle, strconv.Itoa(qps))...))
 		if err != nil {
-			c.dismiss()
+			c.Stop()
 			return nil, err
 		}
 		// One after the other: a hundred programs that start at once only
 		// stand in each other's way.
 		if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != "ready" {
-			c.dismiss()
+			c.Stop()
 			return nil, fmt.Errorf("an idle program did not become ready: %q, %w", line, err)
 		}
 	}
 	return c, nil
 }
 
-// dismiss ends all programs and waits for them.
-func (c *crowd) dismiss() {
+// Stop ends all programs and waits for them.
+func (c *IdlePrograms) Stop() {
 	for _, in := range c.inputs {
 		in.Close()
 	}
-	for _, member := range c.members {
+	for _, member := range c.programs {
 		member.Wait() // how it ended is of no interest
 	}
 }
 
-// admit starts a member with pipes to and from it.
-func (c *crowd) admit(member *exec.Cmd) (in io.Writer, out io.Reader, err error) {
+// Add starts a member with pipes to and from it.
+func (c *IdlePrograms) Add(member *exec.Cmd) (in io.Writer, out io.Reader, err error) {
 	member.Stderr = os.Stderr
 	input, err1 := member.StdinPipe()
 	output, err2 := member.StdoutPipe()
@@ -59,17 +59,17 @@ func (c *crowd) admit(member *exec.Cmd) (in io.Writer, out io.Reader, err error)
 	if err := member.Start(); err != nil {
 		return nil, nil, err
 	}
-	c.members, c.inputs = append(c.members, member), append(c.inputs, input)
+	c.programs, c.inputs = append(c.programs, member), append(c.inputs, input)
 	return input, output, nil
 }
 
-// introduce starts a program on each host that connects this many queue pairs to the
+// ConnectIdle starts a program on each host that connects this many queue pairs to the
 // other's, and waits until all have exchanged something and are idle.
-func (r Route) introduce(ctx context.Context, program string, count int) (c *crowd, err error) {
-	c = &crowd{}
+func (r Route) ConnectIdle(ctx context.Context, program string, count int) (c *IdlePrograms, err error) {
+	c = &IdlePrograms{}
 	defer func() {
 		if err != nil {
-			c.dismiss()
+			c.Stop()
 			c = nil
 		}
 	}()
@@ -79,7 +79,7 @@ func (r Route) introduce(ctx context.Context, program string, count int) (c *cro
 	}
 	var ends []end
 	for _, h := range []*Host{r.Server, r.Client} {
-		in, out, err := c.admit(h.lab.command(ctx, h.Under(program, fmt.Sprint(count))...))
+		in, out, err := c.Add(h.Lab.Command(ctx, h.Under(program, fmt.Sprint(count))...))
 		if err != nil {
 			return c, err
 		}
@@ -106,16 +106,16 @@ func (r Route) introduce(ctx context.Context, program string, count int) (c *cro
 	return c, nil
 }
 
-// engage starts one program and waits until it is ready.
-func (l *Lab) engage(ctx context.Context, argv ...string) (*crowd, error) {
-	c := &crowd{}
-	_, out, err := c.admit(l.command(ctx, argv...))
+// StartReady starts one program and waits until it is ready.
+func (l *Lab) StartReady(ctx context.Context, argv ...string) (*IdlePrograms, error) {
+	c := &IdlePrograms{}
+	_, out, err := c.Add(l.Command(ctx, argv...))
 	if err != nil {
 		return nil, err
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != "ready" {
-		c.dismiss()
-		return nil, fmt.Errorf("%s did not become ready: %q, %w", title(argv), line, err)
+		c.Stop()
+		return nil, fmt.Errorf("%s did not become ready: %q, %w", commandTitle(argv), line, err)
 	}
 	return c, nil
 }

@@ -22,22 +22,22 @@ type Instrument struct {
 // Close stops what was started.
 func (in *Instrument) Close() { in.Environments.Close() }
 
-// ways are how each transport is used.
-var ways = map[string]way{
-	experiment.TCP: plain, experiment.Verbs: device, experiment.Sockets: carried, experiment.Kernel: plain, experiment.Overlay: plain, experiment.Vhost: plain, experiment.OVS: plain,
+// transportLaunchers are how each transport is used.
+var transportLaunchers = map[string]Launcher{
+	experiment.TCP: Plain, experiment.Verbs: WithDevice, experiment.Sockets: OverSockets, experiment.Kernel: Plain, experiment.Overlay: Plain, experiment.Vhost: Plain, experiment.OVS: Plain,
 }
 
 // Measure runs the tool of a cell once.
 func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds int) (m experiment.Measurement, err error) {
-	w, known := ways[c.Transport]
+	w, known := transportLaunchers[c.Transport]
 	if !known {
 		return m, fmt.Errorf("transport %s cannot be measured by this version", c.Transport)
 	}
-	d, known := drivers[c.Tool]
+	d, known := Tools[c.Tool]
 	if !known {
 		return m, fmt.Errorf("%s cannot be run by this version", c.Tool)
 	}
-	err = in.Environments.With(ctx, c, func(p *place) (err error) {
+	err = in.Environments.With(ctx, c, func(p *Environment) (err error) {
 		m, err = in.measure(ctx, p, c, w, d, seconds)
 		return err
 	})
@@ -45,22 +45,22 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 }
 
 // measure runs the tool of a cell at its place.
-func (in *Instrument) measure(ctx context.Context, p *place, c experiment.Cell, w way, d driver, seconds int) (m experiment.Measurement, err error) {
-	if p.guest != nil {
-		return p.guest.measure(ctx, c, seconds)
+func (in *Instrument) measure(ctx context.Context, p *Environment, c experiment.Cell, w Launcher, d Driver, seconds int) (m experiment.Measurement, err error) {
+	if p.Guest != nil {
+		return p.Guest.Measure(ctx, c, seconds)
 	}
-	if p.ovs != nil {
-		p.ovs.goOn()
-		defer p.ovs.hold()
+	if p.OVS != nil {
+		p.OVS.Resume()
+		defer p.OVS.Pause()
 	}
-	if d.way != nil {
-		w = d.way(c)
+	if d.Launcher != nil {
+		w = d.Launcher(c)
 	}
-	r, kernel, err := p.carrier(ctx, c, in.Device)
+	r, kernel, err := p.Carrier(ctx, c, in.Device)
 	if err != nil {
 		return m, err
 	}
-	routes, err := p.routes(c, r)
+	routes, err := p.Routes(c, r)
 	if err != nil {
 		return m, err
 	}
@@ -68,22 +68,22 @@ func (in *Instrument) measure(ctx context.Context, p *place, c experiment.Cell, 
 	if err != nil {
 		return m, err
 	}
-	var before, after view
-	look := func(v *view) func() error {
+	var before, after Snapshot
+	look := func(v *Snapshot) func() error {
 		return func() (err error) {
-			*v, err = p.look(ctx, kernel)
+			*v, err = p.Snapshot(ctx, kernel)
 			return err
 		}
 	}
-	f := window(c, d, seconds)
+	f := newWindow(c, d, seconds)
 	if f != nil {
 		f.open, f.close = look(&before), look(&after)
 	} else if err := look(&before)(); err != nil {
 		return m, err
 	}
-	run := func() ([]couple, error) { return runPairs(ctx, r, w, d, jobs, f) }
-	if r.Client.far != nil {
-		run = func() ([]couple, error) { return runGuestPairs(ctx, r, w, d, jobs) }
+	run := func() ([]pairResult, error) { return runPairs(ctx, r, w, d, jobs, f) }
+	if r.Client.Agent != nil {
+		run = func() ([]pairResult, error) { return runGuestPairs(ctx, r, w, d, jobs) }
 	}
 	list, err := run()
 	if err != nil {
@@ -94,8 +94,8 @@ func (in *Instrument) measure(ctx context.Context, p *place, c experiment.Cell, 
 			return m, err
 		}
 	}
-	m = before.until(after)
-	m.Setting, m.Idle = p.label, p.idle
+	m = before.Until(after)
+	m.Setting, m.Idle = p.Label, p.Idle
 	for _, one := range list {
 		m.CPU["client"] += one.client.Seconds()
 		m.CPU["server"] += one.server.Seconds()
@@ -103,9 +103,9 @@ func (in *Instrument) measure(ctx context.Context, p *place, c experiment.Cell, 
 		m.Output += one.output
 	}
 	if c.Setting != experiment.Remote { // there servers and a daemon take another machine's time
-		rest(&m)
+		addRest(&m)
 	}
-	m.Groups = groupsBetween(before.groups, after.groups)
+	m.Groups = groupsBetween(before.Groups, after.Groups)
 	if f != nil {
 		err = collectRows(list, &m)
 		m.Window = f.ended.Sub(f.opened).Seconds()
@@ -115,38 +115,38 @@ func (in *Instrument) measure(ctx context.Context, p *place, c experiment.Cell, 
 	if err != nil {
 		return m, err
 	}
-	parameters(list[0].output, &m)
+	ReadParameters(list[0].output, &m)
 	m.Proof = proof(c, &m)
-	if long := after.counted.Sub(before.counted).Seconds(); f != nil && long > 0 && m.Bytes > 0 {
-		counted(c, m.Bytes/long, &m)
+	if long := after.Counted.Sub(before.Counted).Seconds(); f != nil && long > 0 && m.Bytes > 0 {
+		useCounted(c, m.Bytes/long, &m)
 	}
 	in.bound(c, &m)
 	return m, nil
 }
 
-// window is the common window of a cell, if its pairs have one.
-func window(c experiment.Cell, d driver, seconds int) *frame {
-	if !d.windowed || !commonWindow(c) {
+// newWindow is the common window of a cell, if its pairs have one.
+func newWindow(c experiment.Cell, d Driver, seconds int) *window {
+	if !d.Windowed || !CommonWindow(c) {
 		return nil
 	}
 	// A second more for the line that began before, and one for lines that come late.
-	return &frame{length: time.Duration(max(seconds, 1)+2) * time.Second}
+	return &window{length: time.Duration(max(seconds, 1)+2) * time.Second}
 }
 
 // makeJobs are those of all pairs. A tool that runs all of them with one command has one.
-func makeJobs(ctx context.Context, l *Lab, d driver, c experiment.Cell, routes []Route, kernel *kernelDevice, seconds int) (list []*job, err error) {
+func makeJobs(ctx context.Context, l *Lab, d Driver, c experiment.Cell, routes []Route, kernel *KernelDevice, seconds int) (list []*Job, err error) {
 	for i := range c.Pairs {
-		j := &job{cell: c, route: routes[i%len(routes)], routes: routes, seconds: seconds, kernel: kernel}
-		if j.port, err = freePort(); err != nil {
+		j := &Job{Cell: c, Route: routes[i%len(routes)], Routes: routes, Seconds: seconds, Kernel: kernel}
+		if j.Port, err = FreePort(); err != nil {
 			return nil, err
 		}
-		if d.prepare != nil {
-			if err := d.prepare(ctx, l, j); err != nil {
+		if d.Prepare != nil {
+			if err := d.Prepare(ctx, l, j); err != nil {
 				return nil, err
 			}
 		}
 		list = append(list, j)
-		if server, _ := d.commands(j); server == nil {
+		if server, _ := d.Commands(j); server == nil {
 			break
 		}
 	}
@@ -154,24 +154,24 @@ func makeJobs(ctx context.Context, l *Lab, d driver, c experiment.Cell, routes [
 }
 
 // collect takes the values of what the tools printed.
-func collect(d driver, jobs []*job, list []couple, m *experiment.Measurement) error {
+func collect(d Driver, jobs []*Job, list []pairResult, m *experiment.Measurement) error {
 	m.Values = make(map[string]float64)
 	var shares []float64
 	for i, one := range list {
-		got, err := d.parse(jobs[i], one.output, one.said)
+		got, err := d.Parse(jobs[i], one.output, one.serverOutput)
 		if err != nil {
 			return err
 		}
-		for name, v := range got.values {
+		for name, v := range got.Values {
 			if name == experiment.Bandwidth || name == experiment.Rate {
 				m.Values[name] += v // the pairs together
 			} else {
 				m.Values[name] = max(m.Values[name], v) // the slowest
 			}
 		}
-		shares = append(shares, got.values[experiment.Bandwidth])
-		m.Samples += got.samples
-		m.Payload += got.bytes
+		shares = append(shares, got.Values[experiment.Bandwidth])
+		m.Samples += got.Samples
+		m.Payload += got.Bytes
 	}
 	fairness(shares, m)
 	return nil
@@ -187,7 +187,7 @@ func fairness(shares []float64, m *experiment.Measurement) {
 }
 
 // collectRows takes the values of the lines that came inside of the common window.
-func collectRows(list []couple, m *experiment.Measurement) error {
+func collectRows(list []pairResult, m *experiment.Measurement) error {
 	m.Values = make(map[string]float64)
 	var shares []float64
 	for _, one := range list {
@@ -196,8 +196,8 @@ func collectRows(list []couple, m *experiment.Measurement) error {
 		}
 		bytes, messages := 0.0, 0.0
 		for _, row := range one.rows { // size, iterations, peak, average, message rate
-			bytes += row.numbers[3] * mebibyte
-			messages += row.numbers[4] * 1e6
+			bytes += row.Numbers[3] * MiB
+			messages += row.Numbers[4] * 1e6
 		}
 		n := float64(len(one.rows))
 		m.Values[experiment.Bandwidth] += bytes / n
@@ -208,12 +208,12 @@ func collectRows(list []couple, m *experiment.Measurement) error {
 	return nil
 }
 
-// counted takes what the devices counted in the window for the value. The sum of what perftest prints every second is
+// useCounted takes what the devices counted in the window for the value. The sum of what perftest prints every second is
 // kept as claimed, and is more: after each line perftest's get_cpu_mhz spins for 0.22 s of processor time to find the
 // processor's frequency, in which its other thread sends less, and that time is in no line (perftest 4.5-0.17,
 // print_bw_infinite_mode). Of four pairs on two processors lines were 1.25 s apart and of 1.00 s each: 23.5 GB/s in
 // lines, 19.0 counted.
-func counted(c experiment.Cell, rate float64, m *experiment.Measurement) {
+func useCounted(c experiment.Cell, rate float64, m *experiment.Measurement) {
 	m.Values["claimed"] = m.Values[experiment.Bandwidth]
 	m.Values[experiment.Bandwidth], m.Values[experiment.Rate] = rate, rate/float64(c.Size)
 }
@@ -227,7 +227,7 @@ func proof(c experiment.Cell, m *experiment.Measurement) string {
 			if m.Links[card] < m.Payload {
 				return fmt.Sprintf("WRONG: %s of the guests sent %.0f bytes", card, m.Links[card])
 			}
-			return fmt.Sprintf("%s of the guests sent %s", card, Quantity(m.Links[card], "B"))
+			return fmt.Sprintf("%s of the guests sent %s", card, Amount(m.Links[card], "B"))
 		}
 		if m.Bytes > 0 {
 			return fmt.Sprintf("WRONG: %.0f bytes went through the device", m.Bytes)
@@ -257,5 +257,5 @@ func proof(c experiment.Cell, m *experiment.Measurement) string {
 	if m.Bytes == 0 {
 		return "WRONG: no byte went through the device"
 	}
-	return fmt.Sprintf("the device's counters: %s sent", Quantity(m.Bytes, "B"))
+	return fmt.Sprintf("the device's counters: %s sent", Amount(m.Bytes, "B"))
 }

@@ -41,37 +41,37 @@ func TestProof(t *testing.T) {
 
 // The bandwidth of two clients is that of their lines in the window.
 func TestWindow(t *testing.T) {
-	lines := func(rates ...float64) (list []stampedLine) {
+	lines := func(rates ...float64) (list []TimedLine) {
 		for _, rate := range rates {
-			list = append(list, stampedLine{numbers: []float64{65536, 1000, 0, rate, 0.5}})
+			list = append(list, TimedLine{Numbers: []float64{65536, 1000, 0, rate, 0.5}})
 		}
 		return list
 	}
 	var m experiment.Measurement
-	if err := collectRows([]couple{{rows: lines(100, 120)}, {rows: lines(100, 300)}}, &m); err != nil {
+	if err := collectRows([]pairResult{{rows: lines(100, 120)}, {rows: lines(100, 300)}}, &m); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := m.Values[experiment.Bandwidth], float64(110+200)*mebibyte; got != want {
+	if got, want := m.Values[experiment.Bandwidth], float64(110+200)*MiB; got != want {
 		t.Errorf("together %v, want %v", got, want)
 	}
 	if got := m.Values["slowest"]; got != 110.0/200 {
 		t.Errorf("the slowest has %v of the fastest's", got)
 	}
-	counted(experiment.Cell{Size: 1000}, 5000, &m)
-	if m.Values[experiment.Bandwidth] != 5000 || m.Values[experiment.Rate] != 5 || m.Values["claimed"] != 310*mebibyte {
+	useCounted(experiment.Cell{Size: 1000}, 5000, &m)
+	if m.Values[experiment.Bandwidth] != 5000 || m.Values[experiment.Rate] != 5 || m.Values["claimed"] != 310*MiB {
 		t.Errorf("what was counted is not the value: %v", m.Values)
 	}
-	if err := collectRows([]couple{{rows: lines(10, 100)}, {}}, &m); !errors.Is(err, experiment.ErrBusy) {
+	if err := collectRows([]pairResult{{rows: lines(10, 100)}, {}}, &m); !errors.Is(err, experiment.ErrBusy) {
 		t.Errorf("a client that reported nothing: %v", err)
 	}
 }
 
-// atRest is a server that does nothing.
-type atRest struct{}
+// idleServer is a server that does nothing.
+type idleServer struct{}
 
-func (atRest) used() (time.Duration, error) { return 0, nil }
+func (idleServer) CPUTime() (time.Duration, error) { return 0, nil }
 
-func (atRest) end(time.Duration, bool) (string, time.Duration) { return "", 0 }
+func (idleServer) Stop(time.Duration, bool) (string, time.Duration) { return "", 0 }
 
 // A window stays open until every client has said something of it: one whose lines come late is not cut off, and one
 // that ends instead is a failure.
@@ -84,17 +84,17 @@ func TestWindowWaits(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			argv := []string{"sh", "-c", "echo 65536 1000 0 999 0.5; " + test.then}
-			c, err := (&Lab{Dir: t.TempDir()}).start(ctx, argv)
+			c, err := (&Lab{Dir: t.TempDir()}).Start(ctx, argv)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.end(0, false)
+			defer c.Stop(0, false)
 			nothing := func() error { return nil }
-			f := &frame{length: 10 * time.Millisecond, open: nothing, close: nothing}
-			list := []couple{{commands: [][]string{{"server"}, argv}}}
-			err = f.watch(ctx, list, []*started{c}, []server{atRest{}})
+			f := &window{length: 10 * time.Millisecond, open: nothing, close: nothing}
+			list := []pairResult{{commands: [][]string{{"server"}, argv}}}
+			err = f.watch(ctx, list, []*Process{c}, []Server{idleServer{}})
 			if !test.fine {
-				if !errors.Is(err, errEnded) {
+				if !errors.Is(err, ErrEnded) {
 					t.Errorf("a client that ended: %v", err)
 				}
 				return
@@ -104,7 +104,7 @@ func TestWindowWaits(t *testing.T) {
 				t.Errorf("%v, rows %v, open for %v", err, list[0].rows, f.ended.Sub(f.opened))
 			}
 			for _, row := range list[0].rows {
-				if row.numbers[3] != 100 {
+				if row.Numbers[3] != 100 {
 					t.Errorf("a row of before the window: %v", row)
 				}
 			}
@@ -115,14 +115,14 @@ func TestWindowWaits(t *testing.T) {
 // A tool that hangs is ended with its server, and the reason says how long it was waited for.
 func TestHangs(t *testing.T) {
 	limit := 2 * time.Second
-	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, tooLong(limit))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, Timeout(limit))
 	defer cancel()
-	h := &Host{lab: &Lab{Dir: t.TempDir()}, IP: "127.0.0.1"}
-	d := driver{commands: func(*job) (server, client []string) {
+	h := &Host{Lab: &Lab{Dir: t.TempDir()}, IP: "127.0.0.1"}
+	d := Driver{Commands: func(*Job) (server, client []string) {
 		return []string{"sleep", "1000"}, []string{"sleep", "1001"}
 	}}
-	w := way{"test", (*Host).At, func(*Host, int) func() bool { return func() bool { return true } }}
-	_, err := runPairs(ctx, h.loop(), w, d, []*job{{route: h.loop()}}, nil)
+	w := Launcher{"test", (*Host).At, func(*Host, int) func() bool { return func() bool { return true } }}
+	_, err := runPairs(ctx, h.Loopback(), w, d, []*Job{{Route: h.Loopback()}}, nil)
 	if err == nil || !strings.Contains(err.Error(), "sleep 1001: took longer than 2s") {
 		t.Errorf("a client that hangs: %v", err)
 	}
@@ -156,9 +156,9 @@ func TestBound(t *testing.T) {
 
 // TestShareNeedsServer: who has no server of its own is refused.
 func TestShareNeedsServer(t *testing.T) {
-	h := &Host{enter: []string{"nsenter"}}
-	jobs := []*job{{cell: experiment.Cell{Tool: "mpi_transfer", Pairs: 1, Share: 50}, route: Route{Client: h, Server: h}}}
-	if _, err := runPairs(t.Context(), (Route{}), plain, drivers["mpi_transfer"], jobs, nil); err == nil || !strings.Contains(err.Error(), "mpi_transfer has no server of its own") {
+	h := &Host{Enter: []string{"nsenter"}}
+	jobs := []*Job{{Cell: experiment.Cell{Tool: "mpi_transfer", Pairs: 1, Share: 50}, Route: Route{Client: h, Server: h}}}
+	if _, err := runPairs(t.Context(), (Route{}), Plain, Tools["mpi_transfer"], jobs, nil); err == nil || !strings.Contains(err.Error(), "mpi_transfer has no server of its own") {
 		t.Errorf("a tool with one command: %v", err)
 	}
 }
@@ -166,32 +166,32 @@ func TestShareNeedsServer(t *testing.T) {
 // TestDealt: pairs are dealt among the containers of both sides, and a tool that runs all pairs with one command has all of them.
 func TestDealt(t *testing.T) {
 	l := &Lab{Vrdma: "/lab/vrdma", Dir: t.TempDir()}
-	host := func(ip string) *Host { return &Host{lab: l, IP: ip, pid: 1, Socket: l.Dir + "/" + ip} }
+	host := func(ip string) *Host { return &Host{Lab: l, IP: ip, PID: 1, Socket: l.Dir + "/" + ip} }
 	routes := []Route{{Client: host("1.1"), Server: host("2.1")}, {Client: host("1.2"), Server: host("2.2")}}
 	c := experiment.Cell{Setting: experiment.Containers, Transport: experiment.TCP, Tool: "tcp_bw", Pairs: 4, PerSide: 2, Size: 64}
-	jobs, err := makeJobs(t.Context(), l, drivers["tcp_bw"], c, routes, nil, 1)
+	jobs, err := makeJobs(t.Context(), l, Tools["tcp_bw"], c, routes, nil, 1)
 	if err != nil || len(jobs) != 4 {
 		t.Fatalf("%d jobs: %v", len(jobs), err)
 	}
 	for i, want := range []string{"2.1", "2.2", "2.1", "2.2"} {
-		if jobs[i].ip() != want {
-			t.Errorf("pair %d has its server at %s, want %s", i, jobs[i].ip(), want)
+		if jobs[i].serverIP() != want {
+			t.Errorf("pair %d has its server at %s, want %s", i, jobs[i].serverIP(), want)
 		}
 	}
-	j := &job{cell: c, route: routes[0], routes: routes}
+	j := &Job{Cell: c, Route: routes[0], Routes: routes}
 	if err := os.WriteFile(filepath.Join(l.Dir, "transfer"), nil, 0o755); err != nil { // instead of building it
 		t.Fatal(err)
 	}
-	mpi := drivers["mpi_transfer"]
-	if err := mpi.prepare(t.Context(), l, j); err != nil {
+	mpi := Tools["mpi_transfer"]
+	if err := mpi.Prepare(t.Context(), l, j); err != nil {
 		t.Fatal(err)
 	}
-	_, client := mpi.commands(j)
+	_, client := mpi.Commands(j)
 	argv := strings.Join(client, " ")
 	if !strings.Contains(argv, "--host 1.1:2,2.1:2,1.2:2,2.2:2 ") {
 		t.Errorf("%s: want two ranks on each host, clients and servers in turn", argv)
 	}
-	script, err := os.ReadFile(j.dir)
+	script, err := os.ReadFile(j.Dir)
 	for _, r := range routes {
 		if !strings.Contains(string(script), r.Client.IP+") exec ") || !strings.Contains(string(script), r.Server.IP+") exec ") {
 			t.Errorf("%v: nobody is started at %s or %s:\n%s", err, r.Client.IP, r.Server.IP, script)

@@ -22,7 +22,7 @@ func ParseIperf3(output string) (rate float64, bytes uint64, err error) {
 		} `json:"end"`
 	}
 	if err := json.Unmarshal([]byte(output), &result); err != nil {
-		return 0, 0, fmt.Errorf("iperf3 -J printed no JSON: %w:\n%s", err, lastLines(output, 5))
+		return 0, 0, fmt.Errorf("iperf3 -J printed no JSON: %w:\n%s", err, LastLines(output, 5))
 	}
 	if result.Error != "" {
 		return 0, 0, errors.New("iperf3: " + result.Error)
@@ -34,13 +34,13 @@ func ParseIperf3(output string) (rate float64, bytes uint64, err error) {
 }
 
 // runIperf3 runs one stream for a second.
-func runIperf3(ctx context.Context, r Route, w way, options ...string) (rate float64, bytes uint64, err error) {
-	port, err := freePort()
+func runIperf3(ctx context.Context, r Route, w Launcher, options ...string) (rate float64, bytes uint64, err error) {
+	port, err := FreePort()
 	if err != nil {
 		return 0, 0, err
 	}
 	listen := fmt.Sprint(port)
-	out, err := r.pair(ctx, w, port, []string{"iperf3", "-s", "-1", "-p", listen},
+	out, err := r.Pair(ctx, w, port, []string{"iperf3", "-s", "-1", "-p", listen},
 		append([]string{"iperf3", "-c", r.Server.IP, "-p", listen, "-t", "1", "-J"}, options...))
 	if err != nil {
 		return 0, 0, err
@@ -49,12 +49,12 @@ func runIperf3(ctx context.Context, r Route, w way, options ...string) (rate flo
 }
 
 // iperf3Driver runs one stream.
-var iperf3Driver = driver{
-	commands: func(j *job) (server, client []string) {
-		return []string{"iperf3", "-s", "-1", "-p", j.listen()}, []string{"iperf3", "-c", j.ip(), "-p", j.listen(), "-t", j.time(), "-J"}
+var iperf3Driver = Driver{
+	Commands: func(j *Job) (server, client []string) {
+		return []string{"iperf3", "-s", "-1", "-p", j.portText()}, []string{"iperf3", "-c", j.serverIP(), "-p", j.portText(), "-t", j.secondsText(), "-J"}
 	},
-	parse: func(_ *job, output, _ string) (printed, error) {
+	Parse: func(_ *Job, output, _ string) (ToolResult, error) {
 		rate, bytes, err := ParseIperf3(output)
-		return printed{values: map[string]float64{experiment.Bandwidth: rate}, bytes: float64(bytes)}, err
+		return ToolResult{Values: map[string]float64{experiment.Bandwidth: rate}, Bytes: float64(bytes)}, err
 	},
 }

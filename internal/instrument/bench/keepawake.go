@@ -1,31 +1,31 @@
 package bench
 
-// A keeper keeps the processors out of idle: programs/burn.c, in a control group of the
+// A KeepAwake keeps the processors out of idle: programs/burn.c, in a control group of the
 // lowest priority where one can be made. SCHED_IDLE alone ranks it below tasks of its own
 // scheduler group only; on a busy machine it would use up what our group may have.
-type keeper struct {
-	argv   []string
-	groups *groups // may be nil
+type KeepAwake struct {
+	Command []string
+	cgroups *Cgroups // may be nil
 }
 
-// newKeeper prepares one; burn is the program.
-func newKeeper(burn string) *keeper {
-	k := &keeper{argv: []string{burn, "idle"}}
-	g, err := newGroups()
+// NewKeepAwake prepares one; burn is the program.
+func NewKeepAwake(burn string) *KeepAwake {
+	k := &KeepAwake{Command: []string{burn, "idle"}}
+	g, err := NewCgroups()
 	if err != nil {
 		return k
 	}
-	if dir, err := g.addIdle("awake"); err == nil {
-		k.argv = append(enterGroup(dir), k.argv...)
+	if dir, err := g.AddIdle("awake"); err == nil {
+		k.Command = append(EnterCgroup(dir), k.Command...)
 	}
-	k.groups = g
+	k.cgroups = g
 	return k
 }
 
-// close removes the group.
-func (k *keeper) close() error {
-	if k.groups == nil {
+// Close removes the group.
+func (k *KeepAwake) Close() error {
+	if k.cgroups == nil {
 		return nil
 	}
-	return k.groups.remove()
+	return k.cgroups.Remove()
 }

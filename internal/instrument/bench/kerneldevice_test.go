@@ -18,12 +18,12 @@ func TestKernelDevice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := findKernelDevice("rxe_kernel", sysfs)
-	if err != nil || got.gid != 1 || got.ip.String() != "10.77.0.2" {
+	got, err := FindKernelDevice("rxe_kernel", sysfs)
+	if err != nil || got.GID != 1 || got.ip.String() != "10.77.0.2" {
 		t.Errorf("got %+v, %v, want index 1, 10.77.0.2", got, err)
 	}
 	for _, name := range []string{"", "rxe9"} {
-		if got, err := findKernelDevice(name, sysfs); err == nil {
+		if got, err := FindKernelDevice(name, sysfs); err == nil {
 			t.Errorf("%q: got %+v, want an error", name, got)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // ParseKeyValue reads the row of a way and a mix from vrdma lab --json.
-func ParseKeyValue(output, how, mix string) (printed, error) {
+func ParseKeyValue(output, how, mix string) (ToolResult, error) {
 	var rows []struct {
 		Way        string  `json:"way"`
 		Mix        string  `json:"mix"`
@@ -22,35 +22,35 @@ func ParseKeyValue(output, how, mix string) (printed, error) {
 		P999       float64 `json:"p999_us"`
 	}
 	if err := json.Unmarshal([]byte(output), &rows); err != nil {
-		return printed{}, fmt.Errorf("vrdma lab --json printed no JSON: %w:\n%s", err, lastLines(output, 5))
+		return ToolResult{}, fmt.Errorf("vrdma lab --json printed no JSON: %w:\n%s", err, LastLines(output, 5))
 	}
 	for _, r := range rows {
 		if r.Way == how && r.Mix == mix && r.Operations > 0 {
-			return printed{samples: r.Operations, values: map[string]float64{
+			return ToolResult{Samples: r.Operations, Values: map[string]float64{
 				experiment.Latency: r.P50 * 1e-6, "p99": r.P99 * 1e-6, "p999": r.P999 * 1e-6, experiment.Rate: r.Rate,
 			}}, nil
 		}
 	}
-	return printed{}, fmt.Errorf("vrdma lab printed no row for %s by %s", mix, how)
+	return ToolResult{}, fmt.Errorf("vrdma lab printed no row for %s by %s", mix, how)
 }
 
 // keyValueDriver runs the lab's key-value store: reads or updates in one way.
-func keyValueDriver(how, mix string) driver {
-	return driver{
-		commands: func(j *job) (server, client []string) {
-			at := j.ip() + ":" + j.listen()
-			server = []string{j.route.Server.vrdma(), "lab", "serve", "--socket", j.route.Server.Socket, "--listen", at}
-			client = []string{j.route.Client.vrdma(), "lab", "--socket", j.route.Client.Socket, "--server", at, "--json",
+func keyValueDriver(how, mix string) Driver {
+	return Driver{
+		Commands: func(j *Job) (server, client []string) {
+			at := j.serverIP() + ":" + j.portText()
+			server = []string{j.Route.Server.Vrdma(), "lab", "serve", "--socket", j.Route.Server.Socket, "--listen", at}
+			client = []string{j.Route.Client.Vrdma(), "lab", "--socket", j.Route.Client.Socket, "--server", at, "--json",
 				"--ways", how, "--mixes", mix, "--operations", strconv.Itoa(latencyMessages)}
-			if !j.event() {
+			if !j.waitsForEvents() {
 				client = append(client, "--poll")
 			}
 			return server, client
 		},
-		parse: func(_ *job, output, _ string) (printed, error) { return ParseKeyValue(output, how, mix) },
-		way:   func(experiment.Cell) way { return own },
-		prepare: func(_ context.Context, _ *Lab, j *job) error {
-			if j.route.Server.box != "" {
+		Parse:    func(_ *Job, output, _ string) (ToolResult, error) { return ParseKeyValue(output, how, mix) },
+		Launcher: func(experiment.Cell) Launcher { return VrdmaCommand },
+		Prepare: func(_ context.Context, _ *Lab, j *Job) error {
+			if j.Route.Server.Container != "" {
 				return errors.New("the key-value store is a program of vrdma's, which is not in the container")
 			}
 			return nil

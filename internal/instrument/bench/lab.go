@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// toolTimeout is how long one run of one tool may take before it counts as failed.
-const toolTimeout = 90 * time.Second
+// ToolTimeout is how long one run of one tool may take before it counts as failed.
+const ToolTimeout = 90 * time.Second
 
 // A Lab is a place to measure in: a private directory with a copy of the product,
 // perhaps for another user, and the host that we are on. Close leaves nothing of it
@@ -30,10 +30,10 @@ type Lab struct {
 	User     *syscall.Credential // whom everything runs as; nil: ourselves
 	Here     *Host
 
-	accounts *accounts // of programs that are started; nil: none
+	Accounting *Accounting // of programs that are started; nil: none
 
-	wires  int    // how many were made, for their hosts' names
-	shared string // a directory in shared memory, for files that are copied; empty: none yet
+	hostsMade int    // how many were made, for their hosts' names
+	SharedDir string // a directory in shared memory, for files that are copied; empty: none yet
 }
 
 // products are what lies beside the binary.
@@ -47,7 +47,7 @@ func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
 		return nil, err
 	}
 	l := &Lab{Dir: dir, Original: binary, Vrdma: filepath.Join(dir, "vrdma"), User: user}
-	l.Here = &Host{lab: l, Socket: filepath.Join(dir, "s"), IP: "127.0.0.1"}
+	l.Here = &Host{Lab: l, Socket: filepath.Join(dir, "s"), IP: "127.0.0.1"}
 	err = copyFile(binary, l.Vrdma)
 	for _, library := range products {
 		err = errors.Join(err, copyFile(filepath.Join(filepath.Dir(binary), library), filepath.Join(dir, library)))
@@ -72,9 +72,9 @@ func copyFile(from, to string) error {
 
 // Close stops a daemon that still serves this host, and removes the lab.
 func (l *Lab) Close() error {
-	l.command(context.Background(), l.Vrdma, "stop", "--socket", l.Here.Socket).Run() // there may be none
-	if l.shared != "" {
-		os.RemoveAll(l.shared)
+	l.Command(context.Background(), l.Vrdma, "stop", "--socket", l.Here.Socket).Run() // there may be none
+	if l.SharedDir != "" {
+		os.RemoveAll(l.SharedDir)
 	}
 	return os.RemoveAll(l.Dir)
 }
@@ -83,8 +83,8 @@ func (l *Lab) Close() error {
 // the program of that name: that would fork, and what it starts would not end with us.
 const ownSession = "setsid"
 
-// command is a process that ends with us: in a group of its own, killed as one.
-func (l *Lab) command(ctx context.Context, argv ...string) *exec.Cmd {
+// Command is a process that ends with us: in a group of its own, killed as one.
+func (l *Lab) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	session := argv[0] == ownSession
 	if session {
 		argv = argv[1:]
@@ -102,13 +102,13 @@ func (l *Lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 
 // Run runs argv to its end and returns what it printed.
 func (l *Lab) Run(ctx context.Context, argv ...string) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, toolTimeout, tooLong(toolTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, ToolTimeout, Timeout(ToolTimeout))
 	defer cancel()
 	var out, diag bytes.Buffer
-	c := l.command(ctx, argv...)
+	c := l.Command(ctx, argv...)
 	c.Stdout, c.Stderr = &out, &diag
 	if err := c.Run(); err != nil {
-		return "", failure(ctx, argv, err, out.String()+diag.String())
+		return "", Failure(ctx, argv, err, out.String()+diag.String())
 	}
 	return out.String(), nil
 }
@@ -116,10 +116,10 @@ func (l *Lab) Run(ctx context.Context, argv ...string) (string, error) {
 // Pair runs server, waits until it is ready, runs client to its end and returns what
 // the client printed. A server that stays is stopped.
 func (l *Lab) Pair(ctx context.Context, ready func() bool, server, client []string) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, toolTimeout, tooLong(toolTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, ToolTimeout, Timeout(ToolTimeout))
 	defer cancel()
 	var said bytes.Buffer
-	s := l.command(ctx, server...)
+	s := l.Command(ctx, server...)
 	s.Stdout, s.Stderr = &said, &said
 	if err := s.Start(); err != nil {
 		return "", err
@@ -135,42 +135,42 @@ func (l *Lab) Pair(ctx context.Context, ready func() bool, server, client []stri
 		}
 	})
 	defer stop()
-	if err := await(ctx, ready, ended); err != nil {
+	if err := Await(ctx, ready, ended); err != nil {
 		stop()
-		return "", failure(ctx, server, err, said.String())
+		return "", Failure(ctx, server, err, said.String())
 	}
 	out, err := l.Run(ctx, client...)
 	if err != nil {
 		stop() // what it says is complete now
-		if text := lastLines(said.String(), 3); text != "" {
+		if text := LastLines(said.String(), 3); text != "" {
 			err = fmt.Errorf("%w\nits server said:\n%s", err, text)
 		}
 	}
 	return out, err
 }
 
-// tooLong is why a tool was stopped.
-func tooLong(limit time.Duration) error { return fmt.Errorf("took longer than %v", limit) }
+// Timeout is why a tool was stopped.
+func Timeout(limit time.Duration) error { return fmt.Errorf("took longer than %v", limit) }
 
-// errInterrupted means that the user wants no more.
-var errInterrupted = errors.New("interrupted")
+// ErrInterrupted means that the user wants no more.
+var ErrInterrupted = errors.New("interrupted")
 
-// failure says which tool failed, how, and what it printed last.
-func failure(ctx context.Context, argv []string, err error, output string) error {
+// Failure says which tool failed, how, and what it printed last.
+func Failure(ctx context.Context, argv []string, err error, output string) error {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, context.Canceled):
-		return errInterrupted
+		return ErrInterrupted
 	case cause != nil:
 		err = cause
 	}
-	if text := lastLines(output, 5); text != "" {
-		return fmt.Errorf("%s: %w:\n%s", title(argv), err, text)
+	if text := LastLines(output, 5); text != "" {
+		return fmt.Errorf("%s: %w:\n%s", commandTitle(argv), err, text)
 	}
-	return fmt.Errorf("%s: %w", title(argv), err)
+	return fmt.Errorf("%s: %w", commandTitle(argv), err)
 }
 
-// title is the part of a command line that says what runs: not how it got there.
-func title(argv []string) string {
+// commandTitle is the part of a command line that says what runs: not how it got there.
+func commandTitle(argv []string) string {
 	for i, word := range slices.Backward(argv) {
 		if word == "--" && i < len(argv)-1 {
 			argv = argv[i+1:]
@@ -180,16 +180,16 @@ func title(argv []string) string {
 	return strings.Join(argv, " ")
 }
 
-// errEnded means that a server was gone before it was ready.
-var errEnded = errors.New("ended before it was ready")
+// ErrEnded means that a server was gone before it was ready.
+var ErrEnded = errors.New("ended before it was ready")
 
-// await waits until a server is ready.
-func await(ctx context.Context, ready func() bool, ended chan error) error {
+// Await waits until a server is ready.
+func Await(ctx context.Context, ready func() bool, ended chan error) error {
 	for !ready() {
 		select {
 		case err := <-ended:
 			ended <- err // for whoever waits for it
-			return errEnded
+			return ErrEnded
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(2 * time.Millisecond):
@@ -203,8 +203,8 @@ func await(ctx context.Context, ready func() bool, ended chan error) error {
 // time do not meet.
 var lastPort atomic.Uint32
 
-// freePort is a TCP port that nobody uses.
-func freePort() (int, error) {
+// FreePort is a TCP port that nobody uses.
+func FreePort() (int, error) {
 	const first, count = 12000, 18000
 	lastPort.CompareAndSwap(0, uint32(os.Getpid()))
 	for range 100 {
@@ -217,14 +217,14 @@ func freePort() (int, error) {
 	return 0, errors.New("no free TCP port found")
 }
 
-// lastLines is the end of a tool's output, for messages.
-func lastLines(text string, n int) string {
+// LastLines is the end of a tool's output, for messages.
+func LastLines(text string, n int) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// wait sleeps unless ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
+// Sleep sleeps unless ctx ends.
+func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -233,8 +233,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// settling is for what making or destroying them left to do.
-const settling = 200 * time.Millisecond
+// SettleTime is for what making or destroying them left to do.
+const SettleTime = 200 * time.Millisecond
 
-// sharedMemory is where every Linux has a tmpfs.
-const sharedMemory = "/dev/shm"
+// SharedMemory is where every Linux has a tmpfs.
+const SharedMemory = "/dev/shm"

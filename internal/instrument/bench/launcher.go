@@ -1,46 +1,46 @@
 package bench
 
-// A way is how a tool runs on a host, and how to tell that its server is ready.
-type way struct {
-	name  string
-	side  func(*Host, ...string) []string
-	ready func(h *Host, port int) func() bool
+// A Launcher is how a tool runs on a host, and how to tell that its server is ready.
+type Launcher struct {
+	Name    string
+	Command func(*Host, ...string) []string
+	Ready   func(h *Host, port int) func() bool
 }
 
 var (
-	plain     = way{"plain", (*Host).At, (*Host).listens}        // as if there were no vrdma
-	datagrams = way{"datagrams", (*Host).At, (*Host).receives}   // the same, over UDP
-	device    = way{"device", (*Host).Under, (*Host).listens}    // RDMA, the tool talks of it over TCP
-	managed   = way{"managed", (*Host).Under, (*Host).manages}   // RDMA, through rdma_cm
-	carried   = way{"carried", (*Host).Sockets, (*Host).accepts} // TCP, carried over RDMA
-	own       = way{"own", (*Host).At, (*Host).accepts}          // a command of vrdma's, which finds its daemon
-	unseen    = way{"unseen", (*Host).At, (*Host).soon}          // the kernel's RDMA, through rdma_cm
+	Plain        = Launcher{"plain", (*Host).At, (*Host).ListensTCP}      // as if there were no vrdma
+	PlainUDP     = Launcher{"datagrams", (*Host).At, (*Host).ReceivesUDP} // the same, over UDP
+	WithDevice   = Launcher{"device", (*Host).Under, (*Host).ListensTCP}  // RDMA, the tool talks of it over TCP
+	WithCM       = Launcher{"managed", (*Host).Under, (*Host).ListensCM}  // RDMA, through rdma_cm
+	OverSockets  = Launcher{"carried", (*Host).Sockets, (*Host).Listens}  // TCP, carried over RDMA
+	VrdmaCommand = Launcher{"own", (*Host).At, (*Host).Listens}           // a command of vrdma's, which finds its daemon
+	KernelCM     = Launcher{"unseen", (*Host).At, (*Host).afterDelay}     // the kernel's RDMA, through rdma_cm
 
-	outside       = way{"outside", (*Host).outside, (*Host).listens} // in a container's network only
-	outsideDevice = way{"outside-device", (*Host).outsideDevice, (*Host).listens}
+	InNetwork           = Launcher{"outside", (*Host).inNetwork, (*Host).ListensTCP} // in a container's network only
+	InNetworkWithDevice = Launcher{"outside-device", (*Host).inNetworkWithDevice, (*Host).ListensTCP}
 
 	// managed and carried in a guest, where nobody can ask the daemon for its listeners. A program of sockets
 	// listens for TCP, too.
-	guestManaged = way{"managed-guest", (*Host).Under, (*Host).soon}
-	guestCarried = way{"carried-guest", (*Host).Sockets, (*Host).listens}
+	guestWithCM      = Launcher{"managed-guest", (*Host).Under, (*Host).afterDelay}
+	guestOverSockets = Launcher{"carried-guest", (*Host).Sockets, (*Host).ListensTCP}
 )
 
 // inGuest is the way in a guest.
-func (w way) inGuest() way {
-	switch w.name {
-	case managed.name:
-		return guestManaged
-	case carried.name:
-		return guestCarried
+func (w Launcher) inGuest() Launcher {
+	switch w.Name {
+	case WithCM.Name:
+		return guestWithCM
+	case OverSockets.Name:
+		return guestOverSockets
 	}
 	return w
 }
 
-// waysByName are all of them, for agents.
-var waysByName = func() map[string]way {
-	all := make(map[string]way)
-	for _, w := range []way{plain, datagrams, device, managed, carried, own, unseen, guestManaged, guestCarried} {
-		all[w.name] = w
+// launchers are all of them, for agents.
+var launchers = func() map[string]Launcher {
+	all := make(map[string]Launcher)
+	for _, w := range []Launcher{Plain, PlainUDP, WithDevice, WithCM, OverSockets, VrdmaCommand, KernelCM, guestWithCM, guestOverSockets} {
+		all[w.Name] = w
 	}
 	return all
 }()

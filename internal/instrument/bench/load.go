@@ -19,9 +19,9 @@ type Load struct {
 	Files     int     `json:"files"`
 }
 
-// load is what the daemon holds now.
-func (d *daemon) load() (l Load, err error) {
-	dir := fmt.Sprintf("/proc/%d/", d.cmd.Process.Pid)
+// Load is what the daemon holds now.
+func (d *Daemon) Load() (l Load, err error) {
+	dir := fmt.Sprintf("/proc/%d/", d.Cmd.Process.Pid)
 	status, err1 := os.ReadFile(dir + "status")
 	maps, err2 := os.ReadFile(dir + "maps")
 	files, err3 := os.ReadDir(dir + "fd")
@@ -38,26 +38,26 @@ func (d *daemon) load() (l Load, err error) {
 	return l, nil
 }
 
-// calmTime is how long a daemon may take to let go of what an attacker held.
-const calmTime = 20 * time.Second
+// settleTimeout is how long a daemon may take to let go of what an attacker held.
+const settleTimeout = 20 * time.Second
 
-// calm waits until the daemon holds no more mappings and descriptors than before, or a
+// Settle waits until the daemon holds no more mappings and descriptors than before, or a
 // little more, and returns what it holds then; or what it still holds after a while.
-func (d *daemon) calm(ctx context.Context, before Load) (Load, error) {
+func (d *Daemon) Settle(ctx context.Context, before Load) (Load, error) {
 	const slack = 16 // descriptors and mappings that the runtime keeps
-	for end := time.Now().Add(calmTime); ; {
-		l, err := d.load()
+	for end := time.Now().Add(settleTimeout); ; {
+		l, err := d.Load()
 		if err != nil || time.Now().After(end) || l.Files <= before.Files+slack && l.Mappings <= before.Mappings+slack {
 			return l, err
 		}
-		if err := wait(ctx, settling); err != nil {
+		if err := Sleep(ctx, SettleTime); err != nil {
 			return Load{}, err
 		}
 	}
 }
 
-// gone reports whether the daemon has ended.
-func (d *daemon) gone() bool {
+// Ended reports whether the daemon has ended.
+func (d *Daemon) Ended() bool {
 	select {
 	case <-d.ended:
 		return true
@@ -66,19 +66,19 @@ func (d *daemon) gone() bool {
 	}
 }
 
-// died waits a moment for the end of a daemon that has stopped answering, and reports
+// Died waits a moment for the end of a daemon that has stopped answering, and reports
 // whether it came.
-func (d *daemon) died(ctx context.Context) bool {
-	for end := time.Now().Add(2 * time.Second); !d.gone() && time.Now().Before(end); {
-		if wait(ctx, settling) != nil {
+func (d *Daemon) Died(ctx context.Context) bool {
+	for end := time.Now().Add(2 * time.Second); !d.Ended() && time.Now().Before(end); {
+		if Sleep(ctx, SettleTime) != nil {
 			break
 		}
 	}
-	return d.gone()
+	return d.Ended()
 }
 
-// lastWords are the first lines of the daemon's log that sound like an end, else its last.
-func (d *daemon) lastWords() string {
+// LastWords are the first lines of the daemon's log that sound like an end, else its last.
+func (d *Daemon) LastWords() string {
 	text, _ := os.ReadFile(d.log.Name()) // may be empty
 	for line := range strings.Lines(string(text)) {
 		for _, word := range []string{"fatal error:", "panic:", "runtime:"} {
@@ -87,7 +87,7 @@ func (d *daemon) lastWords() string {
 			}
 		}
 	}
-	return lastLines(string(text), 1)
+	return LastLines(string(text), 1)
 }
 
 // parseMemory reads a field of /proc/PID/status, in bytes.

@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	hugeSize   = 64 << 20
-	regionSize = 256 << 20
-	crowdSize  = 100
-	crowdQPs   = 10
-	idleTime   = 10 * time.Second
+	hugeSize         = 64 << 20
+	regionSize       = 256 << 20
+	idleProgramCount = 100
+	idleQPs          = 10
+	idleTime         = 10 * time.Second
 )
 
 // cycleSizes are the buffers that are registered and deregistered in a loop, how often in a
@@ -86,8 +86,8 @@ func (t *Table) local() part {
 				func(ctx context.Context) error { return l.registration(ctx, rows[registration:cycles]) },
 				func(ctx context.Context) error { return l.cycles(ctx, rows[cycles:foreign]) },
 				func(ctx context.Context) error { return l.foreign(ctx, &rows[foreign]) },
-				func(ctx context.Context) error { return l.idleness(ctx, &rows[idleness]) },
-				func(context.Context) error { return l.aftermath(&rows[idleness+1]) },
+				func(ctx context.Context) error { return l.idleCPU(ctx, &rows[idleness]) },
+				func(context.Context) error { return l.memoryAfter(&rows[idleness+1]) },
 			} {
 				if err := step(ctx); err != nil {
 					return err
@@ -102,7 +102,7 @@ func (t *Table) local() part {
 type localRows struct {
 	*Table
 	host     *Host
-	daemon   *daemon
+	daemon   *Daemon
 	programs map[string]string
 }
 
@@ -125,30 +125,30 @@ func (l *localRows) footprint(ctx context.Context, rows []Row) error {
 		if l.host, l.daemon, err = l.here(ctx); err != nil {
 			return err
 		}
-		i, e, err := l.weigh(ctx)
+		i, e, err := l.memoryPerQP(ctx)
 		if err != nil {
 			return err
 		}
 		idle, each = append(idle, i), append(each, e)
-		fmt.Fprintf(l.Progress, "  daemon's memory: %s, %s for each QP\n", Quantity(i, "B"), Quantity(e, "B"))
+		fmt.Fprintf(l.Progress, "  daemon's memory: %s, %s for each QP\n", Amount(i, "B"), Amount(e, "B"))
 	}
 	rows[0].fill(memory(idle...))
 	rows[1].fill(memory(each...))
 	return nil
 }
 
-// weigh is the memory of a daemon that has not worked yet, and what each queue pair adds.
-func (l *localRows) weigh(ctx context.Context) (idle, each float64, err error) {
-	if idle, err = l.daemon.anonymous(); err != nil {
+// memoryPerQP is the memory of a daemon that has not worked yet, and what each queue pair adds.
+func (l *localRows) memoryPerQP(ctx context.Context) (idle, each float64, err error) {
+	if idle, err = l.daemon.AnonymousMemory(); err != nil {
 		return 0, 0, err
 	}
 	rss := func(qps int) (float64, error) {
-		crowd, err := l.host.gather(ctx, l.programs["idle"], 1, qps)
+		crowd, err := l.host.StartIdle(ctx, l.programs["idle"], 1, qps)
 		if err != nil {
 			return 0, err
 		}
-		defer crowd.dismiss()
-		return l.daemon.anonymous()
+		defer crowd.Stop()
+		return l.daemon.AnonymousMemory()
 	}
 	const few, many = 10, 1000
 	before, err := rss(few)
@@ -161,7 +161,7 @@ func (l *localRows) weigh(ctx context.Context) (idle, each float64, err error) {
 
 // speed is everything that moves data, all probes in turn.
 func (l *localRows) speed(ctx context.Context, rows []Row) error {
-	r, lab := l.host.loop(), l.Lab
+	r, lab := l.host.Loopback(), l.Lab
 	probes := []Probe{
 		0:  bandwidthProbe(r, "ib_write_bw", bulkSize, 20000),
 		1:  qperfProbe(r, "tcp_bw", "bw", "B/s", bulkSize),
@@ -189,13 +189,13 @@ func (l *localRows) registration(ctx context.Context, rows []Row) error {
 	again := Series{Name: "ibv_reg_mr", Unit: "s"}
 	for range l.Rounds {
 		l.takeTurns()
-		seconds, err := l.Lab.numbers(ctx, 2, l.host.Under(l.programs["register"], strconv.Itoa(regionSize))...)
+		seconds, err := l.Lab.Numbers(ctx, 2, l.host.Under(l.programs["register"], strconv.Itoa(regionSize))...)
 		if err != nil {
 			return err
 		}
 		first.add(Reading{Value: seconds[0]})
 		again.add(Reading{Value: seconds[1]})
-		fmt.Fprintf(l.Progress, "  registering 256 MiB: %s, again %s\n", Quantity(seconds[0], "s"), Quantity(seconds[1], "s"))
+		fmt.Fprintf(l.Progress, "  registering 256 MiB: %s, again %s\n", Amount(seconds[0], "s"), Amount(seconds[1], "s"))
 	}
 	rows[0].fill(first)
 	rows[1].fill(again)
@@ -210,13 +210,13 @@ func (l *localRows) foreign(ctx context.Context, row *Row) error {
 	mapped := Series{Name: "mapped memory", Unit: "s"}
 	foreign := Series{Name: "foreign memory", Unit: "s"}
 	for range l.Rounds {
-		seconds, err := l.Lab.numbers(ctx, 2, l.host.Under(l.programs["foreign"], "2000")...)
+		seconds, err := l.Lab.Numbers(ctx, 2, l.host.Under(l.programs["foreign"], "2000")...)
 		if err != nil {
 			return err
 		}
 		mapped.add(Reading{Value: seconds[0]})
 		foreign.add(Reading{Value: seconds[1]})
-		fmt.Fprintf(l.Progress, "  send of 64 B: mapped memory %s, foreign %s\n", Quantity(seconds[0], "s"), Quantity(seconds[1], "s"))
+		fmt.Fprintf(l.Progress, "  send of 64 B: mapped memory %s, foreign %s\n", Amount(seconds[0], "s"), Amount(seconds[1], "s"))
 	}
 	row.fill(foreign, mapped)
 	return nil
@@ -233,7 +233,7 @@ func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 		back := Series{Name: "ibv_dereg_mr", Unit: "s"}
 		for range l.Rounds {
 			cmd := append([]string{l.programs["cycle"], strconv.Itoa(size.bytes), strconv.Itoa(size.times)}, size.args...)
-			seconds, err := l.Lab.numbers(ctx, 3, l.host.Under(cmd...)...)
+			seconds, err := l.Lab.Numbers(ctx, 3, l.host.Under(cmd...)...)
 			if err != nil {
 				return err
 			}
@@ -241,7 +241,7 @@ func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 			both.add(Reading{Value: seconds[1]})
 			back.add(Reading{Value: seconds[2]})
 			fmt.Fprintf(l.Progress, "  registering %s: %s, in a loop with deregistering %s, deregistering alone %s\n",
-				Quantity(float64(size.bytes), "B"), Quantity(seconds[0], "s"), Quantity(seconds[1], "s"), Quantity(seconds[2], "s"))
+				Amount(float64(size.bytes), "B"), Amount(seconds[0], "s"), Amount(seconds[1], "s"), Amount(seconds[2], "s"))
 		}
 		rows[2*i].fill(both, first)
 		rows[2*i+1].fill(back, first)
@@ -249,12 +249,12 @@ func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 	return nil
 }
 
-// aftermath is the memory of a daemon that has worked and has nothing to do now.
-func (l *localRows) aftermath(row *Row) error {
+// memoryAfter is the memory of a daemon that has worked and has nothing to do now.
+func (l *localRows) memoryAfter(row *Row) error {
 	if !l.want(*row) {
 		return nil
 	}
-	idle, err := l.daemon.anonymous()
+	idle, err := l.daemon.AnonymousMemory()
 	if err != nil {
 		return err
 	}
@@ -262,23 +262,23 @@ func (l *localRows) aftermath(row *Row) error {
 	return nil
 }
 
-// idleness is what a thousand queue pairs cost that do nothing.
-func (l *localRows) idleness(ctx context.Context, row *Row) error {
+// idleCPU is what a thousand queue pairs cost that do nothing.
+func (l *localRows) idleCPU(ctx context.Context, row *Row) error {
 	if !l.want(*row) {
 		return nil
 	}
 	l.takeTurns()
-	fmt.Fprintf(l.Progress, "  starting %d programs with %d idle QPs each\n", crowdSize, crowdQPs)
-	crowd, err := l.host.gather(ctx, l.programs["idle"], crowdSize, crowdQPs)
+	fmt.Fprintf(l.Progress, "  starting %d programs with %d idle QPs each\n", idleProgramCount, idleQPs)
+	crowd, err := l.host.StartIdle(ctx, l.programs["idle"], idleProgramCount, idleQPs)
 	if err != nil {
 		return err
 	}
-	defer crowd.dismiss()
+	defer crowd.Stop()
 	used, err := idleShare(ctx, l.daemon)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(l.Progress, "  daemon's CPU: %s of a core\n", Quantity(used.Median(), "%"))
+	fmt.Fprintf(l.Progress, "  daemon's CPU: %s of a core\n", Amount(used.Median(), "%"))
 	row.fill(used)
 	return nil
 }

@@ -99,7 +99,7 @@ func (t *Table) memory() part {
 					name += " " + a
 				}
 				return baselineProbe(t.Lab, name, unit, argv[0], argv[1:]...)
-			}, func(size int) Probe { return qperfProbe(h.loop(), "tcp_bw", "bw", "B/s", size) })
+			}, func(size int) Probe { return qperfProbe(h.Loopback(), "tcp_bw", "bw", "B/s", size) })
 			return t.fill(ctx, t.Rounds, m.probes, rows, m.sources)
 		},
 	}

@@ -21,20 +21,20 @@ func ParseNetpipe(output string, size int) (float64, error) {
 			return seconds, nil
 		}
 	}
-	return 0, fmt.Errorf("NPtcp wrote no line for %d bytes, but:\n%s", size, lastLines(output, 5))
+	return 0, fmt.Errorf("NPtcp wrote no line for %d bytes, but:\n%s", size, LastLines(output, 5))
 }
 
 // runNetpipe plays ping-pong with messages of this size.
-func runNetpipe(ctx context.Context, r Route, w way, size int) (Reading, uint64, error) {
+func runNetpipe(ctx context.Context, r Route, w Launcher, size int) (Reading, uint64, error) {
 	const messages = 10000
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return Reading{}, 0, err
 	}
 	bytes := fmt.Sprint(size)
 	server := []string{"NPtcp", "-P", fmt.Sprint(port), "-l", bytes, "-u", bytes, "-p", "0", "-n", fmt.Sprint(messages)}
 	client := append(server[:len(server):len(server)], "-h", r.Server.IP, "-o", "/dev/stdout")
-	out, err := r.pair(ctx, w, port, server, client)
+	out, err := r.Pair(ctx, w, port, server, client)
 	if err != nil {
 		return Reading{}, 0, err
 	}
@@ -43,45 +43,45 @@ func runNetpipe(ctx context.Context, r Route, w way, size int) (Reading, uint64,
 }
 
 // netpipeRow reads size, bandwidth and half a round trip of a line of NetPIPE's file.
-func netpipeRow(output string, size int) (printed, error) {
+func netpipeRow(output string, size int) (ToolResult, error) {
 	seconds, err := ParseNetpipe(output, size)
 	if err != nil {
-		return printed{}, err
+		return ToolResult{}, err
 	}
 	if seconds <= 0 {
-		return printed{}, fmt.Errorf("NetPIPE measured %v seconds for %d bytes", seconds, size)
+		return ToolResult{}, fmt.Errorf("NetPIPE measured %v seconds for %d bytes", seconds, size)
 	}
-	return printed{values: map[string]float64{experiment.Latency: seconds, experiment.Bandwidth: float64(size) / seconds}}, nil
+	return ToolResult{Values: map[string]float64{experiment.Latency: seconds, experiment.Bandwidth: float64(size) / seconds}}, nil
 }
 
-// netpipeTimes is how often NetPIPE sends a message there and back: about a second's worth, and a
+// netpipeRepeats is how often NetPIPE sends a message there and back: about a second's worth, and a
 // hundred of the largest at least would take too long.
-func netpipeTimes(j *job) int {
+func netpipeRepeats(j *Job) int {
 	most, least, bytes := 2000, 5, int64(256<<20)
-	if experiment.Guests(j.cell.Setting) { // which are slow
+	if experiment.Guests(j.Cell.Setting) { // which are slow
 		most, bytes = 500, 16<<20
 	}
-	return max(least, min(most, int(bytes*int64(max(j.seconds, 1))/int64(j.cell.Size))))
+	return max(least, min(most, int(bytes*int64(max(j.Seconds, 1))/int64(j.Cell.Size))))
 }
 
 // netpipeArgs are what both sides are told. NetPIPE's own choice of sizes, each three bytes more and less,
 // takes minutes.
-func netpipeArgs(j *job) []string {
-	return []string{"-l", j.size(), "-u", j.size(), "-p", "0", "-n", strconv.Itoa(netpipeTimes(j))}
+func netpipeArgs(j *Job) []string {
+	return []string{"-l", j.sizeText(), "-u", j.sizeText(), "-p", "0", "-n", strconv.Itoa(netpipeRepeats(j))}
 }
 
 // netpipeDriver is NetPIPE over sockets.
-var netpipeDriver = driver{
-	commands: func(j *job) (server, client []string) {
-		server = append([]string{"NPtcp", "-P", j.listen()}, netpipeArgs(j)...)
-		return server, append(server[:len(server):len(server)], "-h", j.ip(), "-o", "/dev/stdout")
+var netpipeDriver = Driver{
+	Commands: func(j *Job) (server, client []string) {
+		server = append([]string{"NPtcp", "-P", j.portText()}, netpipeArgs(j)...)
+		return server, append(server[:len(server):len(server)], "-h", j.serverIP(), "-o", "/dev/stdout")
 	},
-	parse: parseNetpipe,
+	Parse: parseNetpipe,
 }
 
-func parseNetpipe(j *job, output, _ string) (printed, error) {
-	p, err := netpipeRow(output, int(j.cell.Size))
-	p.samples = int64(netpipeTimes(j))
-	p.bytes = 2 * float64(p.samples) * float64(j.cell.Size)
+func parseNetpipe(j *Job, output, _ string) (ToolResult, error) {
+	p, err := netpipeRow(output, int(j.Cell.Size))
+	p.Samples = int64(netpipeRepeats(j))
+	p.Bytes = 2 * float64(p.Samples) * float64(j.Cell.Size)
 	return p, err
 }

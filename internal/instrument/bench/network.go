@@ -31,12 +31,12 @@ func (t *Table) twoHosts() part {
 			if err != nil {
 				return err
 			}
-			large, err := t.Lab.Wire(ctx, 9000)
+			large, err := t.Lab.NewHostPair(ctx, 9000)
 			if err != nil {
 				return err
 			}
 			defer large.Close()
-			small, err := t.Lab.Wire(ctx, 1500)
+			small, err := t.Lab.NewHostPair(ctx, 1500)
 			if err != nil {
 				return err
 			}
@@ -66,21 +66,21 @@ func on(p Probe, where string) Probe {
 
 // besideIdle is what queue pairs between the hosts that do nothing cost the one that
 // works. A few percent are looked for, so there are more rounds than elsewhere.
-func (t *Table) besideIdle(ctx context.Context, w *Wire, program string, rows []Row) error {
+func (t *Table) besideIdle(ctx context.Context, w *HostPair, program string, rows []Row) error {
 	var probes []Probe
 	r := w.Route()
 	for _, p := range []Probe{bandwidthProbe(r, "ib_write_bw", bulkSize, 20000), messageRateProbe(r, "ib_write_bw", smallMessage, 200000)} {
 		beside := on(p, fmt.Sprintf("beside %d QPs", idlePeers))
 		beside.Measure = func(ctx context.Context) (Reading, error) {
-			idle, err := r.introduce(ctx, program, idlePeers)
+			idle, err := r.ConnectIdle(ctx, program, idlePeers)
 			if err != nil {
 				return Reading{}, err
 			}
 			defer func() {
-				idle.dismiss()
-				wait(ctx, settling) // if ctx ends, the next run says so
+				idle.Stop()
+				Sleep(ctx, SettleTime) // if ctx ends, the next run says so
 			}()
-			if err := wait(ctx, settling); err != nil {
+			if err := Sleep(ctx, SettleTime); err != nil {
 				return Reading{}, err
 			}
 			return p.Measure(ctx)

@@ -17,15 +17,15 @@ import (
 //go:embed programs/ovs.sh
 var ovsScript string
 
-// An ovs is a running switch of OVS-DPDK. Its thread polls a processor as long as it runs, so it stands still
+// An OVS is a running switch of OVS-DPDK. Its thread polls a processor as long as it runs, so it stands still
 // while others are measured.
-type ovs struct {
-	s   *started
+type OVS struct {
+	s   *Process
 	run string
 }
 
 // startOVS starts the switch between sockets on which QEMU listens. Huge pages are rare, so it has none.
-func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*ovs, error) {
+func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*OVS, error) {
 	dir, err := cache.Fill("ovs-dpdk", func(dir string) error {
 		if _, err := l.Run(ctx, "sh", "-c", ovsScript, "sh", "fetch", dir); err != nil {
 			return fmt.Errorf("cannot fetch OVS-DPDK: %w; it is Debian's package openvswitch-switch-dpdk", err)
@@ -35,11 +35,11 @@ func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*ovs
 	if err != nil {
 		return nil, err
 	}
-	s, err := l.start(ctx, []string{"sh", "-c", ovsScript, "sh", "serve", dir, run, sockets[0], sockets[1]})
+	s, err := l.Start(ctx, []string{"sh", "-c", ovsScript, "sh", "serve", dir, run, sockets[0], sockets[1]})
 	if err != nil {
 		return nil, err
 	}
-	o := &ovs{s: s, run: run}
+	o := &OVS{s: s, run: run}
 	// A port is there when both of QEMU's ends are connected.
 	var broken string
 	both := func() bool {
@@ -47,15 +47,15 @@ func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*ovs
 		broken = ovsFailure(string(text))
 		return broken != "" || strings.Count(string(text), "has been added on numa node") >= 2
 	}
-	timeout, cancel := context.WithTimeoutCause(ctx, booting, tooLong(booting))
+	timeout, cancel := context.WithTimeoutCause(ctx, bootTimeout, Timeout(bootTimeout))
 	defer cancel()
-	if err := await(timeout, both, s.ended); err != nil {
-		said, _ := s.end(0, false)
+	if err := Await(timeout, both, s.Ended); err != nil {
+		said, _ := s.Stop(0, false)
 		text, _ := os.ReadFile(filepath.Join(run, "log")) // what it said may be enough
-		return nil, failure(timeout, []string{"ovs-vswitchd-dpdk"}, err, said+lastLines(string(text), 5))
+		return nil, Failure(timeout, []string{"ovs-vswitchd-dpdk"}, err, said+LastLines(string(text), 5))
 	}
 	if broken != "" {
-		s.end(0, false)
+		s.Stop(0, false)
 		return nil, fmt.Errorf("ovs-vswitchd-dpdk has no port: %s", broken)
 	}
 	return o, nil
@@ -71,11 +71,11 @@ func ovsFailure(log string) string {
 	return ""
 }
 
-// goOn lets it run, and hold has it stand still. It may have ended: then its guests say so.
-func (o *ovs) goOn() { syscall.Kill(-o.s.cmd.Process.Pid, syscall.SIGCONT) }
-func (o *ovs) hold() { syscall.Kill(-o.s.cmd.Process.Pid, syscall.SIGSTOP) }
+// Resume lets it run, and hold has it stand still. It may have ended: then its guests say so.
+func (o *OVS) Resume() { syscall.Kill(-o.s.Cmd.Process.Pid, syscall.SIGCONT) }
+func (o *OVS) Pause()  { syscall.Kill(-o.s.Cmd.Process.Pid, syscall.SIGSTOP) }
 
-func (o *ovs) end() {
-	o.goOn()
-	o.s.end(0, false)
+func (o *OVS) stop() {
+	o.Resume()
+	o.s.Stop(0, false)
 }

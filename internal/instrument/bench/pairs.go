@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// A couple is a server and its client that have run.
-type couple struct {
-	output, said   string        // of client and server
-	client, server time.Duration // processor time
-	commands       [][]string
-	rows           []stampedLine // of the client, inside of the window
+// A pairResult is a server and its client that have run.
+type pairResult struct {
+	output, serverOutput string        // of client and server
+	client, server       time.Duration // processor time
+	commands             [][]string
+	rows                 []TimedLine // of the client, inside of the window
 }
 
-// A frame is the common window of several pairs: all have begun to report before it opens, and none ends
+// A window is the common window of several pairs: all have begun to report before it opens, and none ends
 // before it closes.
-type frame struct {
+type window struct {
 	length        time.Duration
 	open, close   func() error
 	opened, ended time.Time
@@ -26,39 +26,39 @@ type frame struct {
 // runPairs runs the servers of jobs, waits until all are ready, and then runs their clients at the same
 // time: to their end, or within a frame. Processor time is what the kernel charged each process with when
 // it ended, or within the frame.
-func runPairs(ctx context.Context, r Route, w way, d driver, jobs []*job, f *frame) ([]couple, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, toolTimeout, tooLong(toolTimeout))
+func runPairs(ctx context.Context, r Route, w Launcher, d Driver, jobs []*Job, f *window) ([]pairResult, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, ToolTimeout, Timeout(ToolTimeout))
 	defer cancel()
-	list := make([]couple, len(jobs))
-	servers := make([]server, len(jobs))
-	clients := make([]*started, len(jobs))
-	if argv, _ := d.commands(jobs[0]); argv == nil && jobs[0].cell.Share != 0 {
-		return nil, fmt.Errorf("%s has no server of its own whose processor could be slowed down: leave share out, or choose another tool", jobs[0].cell.Tool)
+	list := make([]pairResult, len(jobs))
+	servers := make([]Server, len(jobs))
+	clients := make([]*Process, len(jobs))
+	if argv, _ := d.Commands(jobs[0]); argv == nil && jobs[0].Cell.Share != 0 {
+		return nil, fmt.Errorf("%s has no server of its own whose processor could be slowed down: leave share out, or choose another tool", jobs[0].Cell.Tool)
 	}
-	slowed, err := slow(jobs[0].cell.Share, len(jobs))
+	slowed, err := LimitServers(jobs[0].Cell.Share, len(jobs))
 	if err != nil {
 		return nil, err
 	}
-	sw := slowed.way(w)
+	sw := slowed.Launcher(w)
 	defer func() {
 		for i := range jobs {
 			if servers[i] != nil {
-				servers[i].end(0, false)
+				servers[i].Stop(0, false)
 			}
 			if clients[i] != nil {
-				clients[i].end(0, false)
+				clients[i].Stop(0, false)
 			}
 		}
-		slowed.done() // a group that cannot be removed now is removed by whoever makes it again
+		slowed.Close() // a group that cannot be removed now is removed by whoever makes it again
 	}()
-	accounts := r.Client.lab.accounts
+	accounts := r.Client.Lab.Accounting
 	if slowed != nil {
 		accounts = nil // a program is in one group
 	}
-	defer accounts.is("")
-	accounts.is("server")
+	defer accounts.SetRole("")
+	accounts.SetRole("server")
 	for i, j := range jobs {
-		argv, client := d.commands(j)
+		argv, client := d.Commands(j)
 		if f != nil { // or perftest would keep its lines to itself
 			client = append([]string{"stdbuf", "-oL"}, client...)
 		}
@@ -68,14 +68,14 @@ func runPairs(ctx context.Context, r Route, w way, d driver, jobs []*job, f *fra
 		}
 		list[i].commands = [][]string{argv, client}
 		var err error
-		if servers[i], err = j.route.Server.serve(ctx, sw, j.port, argv); err != nil {
+		if servers[i], err = j.Route.Server.StartServer(ctx, sw, j.Port, argv); err != nil {
 			return nil, err
 		}
 	}
-	accounts.is("client")
+	accounts.SetRole("client")
 	for i := range list {
 		var err error
-		if clients[i], err = r.Client.lab.start(ctx, w.side(jobs[i].route.Client, list[i].commands[len(list[i].commands)-1]...)); err != nil {
+		if clients[i], err = r.Client.Lab.Start(ctx, w.Command(jobs[i].Route.Client, list[i].commands[len(list[i].commands)-1]...)); err != nil {
 			return nil, err
 		}
 	}
@@ -83,24 +83,24 @@ func runPairs(ctx context.Context, r Route, w way, d driver, jobs []*job, f *fra
 		return list, f.watch(ctx, list, clients, servers)
 	}
 	for i, c := range clients {
-		err := c.wait()
-		list[i].output, list[i].client = c.out.String(), c.spent()
+		err := c.Wait()
+		list[i].output, list[i].client = c.Stdout.String(), c.TotalCPUTime()
 		if err != nil {
-			err = failure(ctx, list[i].commands[len(list[i].commands)-1], err, c.out.String()+c.said.String())
+			err = Failure(ctx, list[i].commands[len(list[i].commands)-1], err, c.Stdout.String()+c.Stderr.String())
 			if servers[i] != nil {
-				if text, _ := servers[i].end(0, false); lastLines(text, 3) != "" {
-					err = fmt.Errorf("%w\nits server said:\n%s", err, lastLines(text, 3))
+				if text, _ := servers[i].Stop(0, false); LastLines(text, 3) != "" {
+					err = fmt.Errorf("%w\nits server said:\n%s", err, LastLines(text, 3))
 				}
 			}
 			return nil, err
 		}
 		if list[i].output == "" {
-			list[i].output = c.said.String()
+			list[i].output = c.Stderr.String()
 		}
 	}
 	for i, s := range servers {
 		if s != nil {
-			list[i].said, list[i].server = s.end(200*time.Millisecond, d.asked)
+			list[i].serverOutput, list[i].server = s.Stop(200*time.Millisecond, d.Interrupt)
 		}
 	}
 	return list, nil
@@ -108,22 +108,22 @@ func runPairs(ctx context.Context, r Route, w way, d driver, jobs []*job, f *fra
 
 // watch opens the frame when every client has reported, closes it, and takes what they reported inside. On a
 // busy machine lines come late: it stays open until every client has said something of the time inside.
-func (f *frame) watch(ctx context.Context, list []couple, clients []*started, servers []server) error {
+func (f *window) watch(ctx context.Context, list []pairResult, clients []*Process, servers []Server) error {
 	for i, c := range clients {
-		if err := await(ctx, func() bool { return len(c.out.between(time.Time{}, time.Now())) > 0 }, c.ended); err != nil {
-			return failure(ctx, list[i].commands[1], err, c.out.String()+c.said.String())
+		if err := Await(ctx, func() bool { return len(c.Stdout.Between(time.Time{}, time.Now())) > 0 }, c.Ended); err != nil {
+			return Failure(ctx, list[i].commands[1], err, c.Stdout.String()+c.Stderr.String())
 		}
 	}
 	spent := func(sign time.Duration) error {
 		for i := range list {
 			c := clients[i]
-			client, err := groupTime(c.cmd.Process.Pid)
+			client, err := GroupCPUTime(c.Cmd.Process.Pid)
 			if err != nil {
-				return failure(ctx, list[i].commands[1], err, c.out.String()+c.said.String())
+				return Failure(ctx, list[i].commands[1], err, c.Stdout.String()+c.Stderr.String())
 			}
-			server, err := servers[i].used()
+			server, err := servers[i].CPUTime()
 			if err != nil {
-				return failure(ctx, list[i].commands[0], err, "")
+				return Failure(ctx, list[i].commands[0], err, "")
 			}
 			list[i].client += sign * client
 			list[i].server += sign * server
@@ -134,14 +134,14 @@ func (f *frame) watch(ctx context.Context, list []couple, clients []*started, se
 		return err
 	}
 	f.opened = time.Now()
-	if err := wait(ctx, f.length); err != nil {
-		return failure(ctx, list[0].commands[1], err, "")
+	if err := Sleep(ctx, f.length); err != nil {
+		return Failure(ctx, list[0].commands[1], err, "")
 	}
 	// A line is about the second before it.
 	from := f.opened.Add(time.Second)
 	for i, c := range clients {
-		if err := await(ctx, func() bool { return len(c.out.between(from, time.Now())) > 0 }, c.ended); err != nil {
-			return failure(ctx, list[i].commands[1], err, c.out.String()+c.said.String())
+		if err := Await(ctx, func() bool { return len(c.Stdout.Between(from, time.Now())) > 0 }, c.Ended); err != nil {
+			return Failure(ctx, list[i].commands[1], err, c.Stdout.String()+c.Stderr.String())
 		}
 	}
 	f.ended = time.Now()
@@ -150,13 +150,13 @@ func (f *frame) watch(ctx context.Context, list []couple, clients []*started, se
 	}
 	for i, c := range clients {
 		select {
-		case err := <-c.ended:
-			c.ended <- err
-			return failure(ctx, list[i].commands[1], errEnded, c.out.String()+c.said.String())
+		case err := <-c.Ended:
+			c.Ended <- err
+			return Failure(ctx, list[i].commands[1], ErrEnded, c.Stdout.String()+c.Stderr.String())
 		default:
 		}
-		list[i].output = c.out.String()
-		list[i].rows = c.out.between(from, f.ended)
+		list[i].output = c.Stdout.String()
+		list[i].rows = c.Stdout.Between(from, f.ended)
 	}
 	return nil
 }

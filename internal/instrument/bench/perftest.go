@@ -12,8 +12,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// mebibyte is what perftest calls a megabyte.
-const mebibyte = 1 << 20
+// MiB is what perftest calls a megabyte.
+const MiB = 1 << 20
 
 // A Latency is one line of a perftest latency tool, in microseconds. The tools
 // give half of a round trip, except for reads and atomics.
@@ -54,7 +54,7 @@ func ParseBandwidth(output string) (Bandwidth, error) {
 	}
 	return Bandwidth{
 		Bytes: int64(fields[0]), Iterations: int64(fields[1]),
-		Peak: fields[2] * mebibyte, Average: fields[3] * mebibyte, MessageRate: fields[4] * 1e6,
+		Peak: fields[2] * MiB, Average: fields[3] * MiB, MessageRate: fields[4] * 1e6,
 	}, nil
 }
 
@@ -62,7 +62,7 @@ func ParseBandwidth(output string) (Bandwidth, error) {
 func perftestRow(output, column string, n int) ([]float64, error) {
 	_, rest, found := strings.Cut(output, column)
 	if !found {
-		return nil, fmt.Errorf("perftest printed no column %q, but:\n%s", column, lastLines(output, 5))
+		return nil, fmt.Errorf("perftest printed no column %q, but:\n%s", column, LastLines(output, 5))
 	}
 	for line := range strings.Lines(rest) {
 		words := strings.Fields(line)
@@ -82,22 +82,22 @@ func perftestRow(output, column string, n int) ([]float64, error) {
 			return numbers, nil
 		}
 	}
-	return nil, fmt.Errorf("perftest printed no result below %q, but:\n%s", column, lastLines(output, 5))
+	return nil, fmt.Errorf("perftest printed no result below %q, but:\n%s", column, LastLines(output, 5))
 }
 
 // runPerftest runs a pair of a perftest tool. The arguments are for both sides.
-func runPerftest(ctx context.Context, r Route, w way, tool string, args ...string) (string, error) {
-	port, err := freePort()
+func runPerftest(ctx context.Context, r Route, w Launcher, tool string, args ...string) (string, error) {
+	port, err := FreePort()
 	if err != nil {
 		return "", err
 	}
 	// -F: the clock's frequency is nobody's business in a virtual machine.
 	server := append([]string{tool, "-F", "-p", fmt.Sprint(port)}, args...)
-	return r.pair(ctx, w, port, server, append(slices.Clone(server), r.Server.IP))
+	return r.Pair(ctx, w, port, server, append(slices.Clone(server), r.Server.IP))
 }
 
 // runBandwidth runs a bandwidth tool.
-func runBandwidth(ctx context.Context, r Route, w way, tool string, size, iterations int, args ...string) (Bandwidth, error) {
+func runBandwidth(ctx context.Context, r Route, w Launcher, tool string, size, iterations int, args ...string) (Bandwidth, error) {
 	// -N: finding the peak reads the clock for every message.
 	args = append([]string{"-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations), "-N"}, args...)
 	out, err := runPerftest(ctx, r, w, tool, args...)
@@ -109,48 +109,48 @@ func runBandwidth(ctx context.Context, r Route, w way, tool string, size, iterat
 
 // perftestDriver runs one of perftest. Bandwidth is by time: a thousand messages last milliseconds.
 // Latency is by number, because only then there is a median.
-func perftestDriver(tool string) driver {
+func perftestDriver(tool string) Driver {
 	latency, atomic := strings.HasSuffix(tool, "_lat"), strings.HasPrefix(tool, "ib_atomic")
 	windowed := !latency && !atomic // the devices count what an atomic sends and gets, not how many there were
-	return driver{
-		commands: func(j *job) (server, client []string) {
-			args := []string{tool, "-F", "-p", j.listen()}
+	return Driver{
+		Commands: func(j *Job) (server, client []string) {
+			args := []string{tool, "-F", "-p", j.portText()}
 			if !atomic { // they have one size, and know no other
-				args = append(args, "-s", j.size())
+				args = append(args, "-s", j.sizeText())
 			}
-			if j.cell.QPs != 0 {
-				args = append(args, "-q", strconv.Itoa(j.cell.QPs))
+			if j.Cell.QPs != 0 {
+				args = append(args, "-q", strconv.Itoa(j.Cell.QPs))
 			}
-			if j.cell.PathMTU != 0 {
-				args = append(args, "-m", strconv.Itoa(j.cell.PathMTU))
+			if j.Cell.PathMTU != 0 {
+				args = append(args, "-m", strconv.Itoa(j.Cell.PathMTU))
 			}
-			if j.kernel != nil { // named, so that no program measures another one
-				args = append(args, "-d", j.kernel.name, "-x", strconv.Itoa(j.kernel.gid))
+			if j.Kernel != nil { // named, so that no program measures another one
+				args = append(args, "-d", j.Kernel.Name, "-x", strconv.Itoa(j.Kernel.GID))
 			}
 			switch {
 			case latency:
-				args = append(args, "-n", strconv.Itoa(latencyCount(j.cell)))
-			case j.event():
-				args = append(args, "-n", strconv.Itoa(eventMessages(j.cell, j.seconds)))
-			case windowed && commonWindow(j.cell):
+				args = append(args, "-n", strconv.Itoa(latencyCount(j.Cell)))
+			case j.waitsForEvents():
+				args = append(args, "-n", strconv.Itoa(eventMessages(j.Cell, j.Seconds)))
+			case windowed && CommonWindow(j.Cell):
 				args = append(args, "-D", "1", "--run_infinitely")
 			default:
-				args = append(args, "-D", j.time())
+				args = append(args, "-D", j.secondsText())
 			}
-			if j.event() {
+			if j.waitsForEvents() {
 				args = append(args, "-e")
 			}
-			return args, append(slices.Clone(args), j.ip())
+			return args, append(slices.Clone(args), j.serverIP())
 		},
-		parse: func(_ *job, output, _ string) (printed, error) {
+		Parse: func(_ *Job, output, _ string) (ToolResult, error) {
 			if !latency {
 				b, err := ParseBandwidth(output)
-				return printed{values: map[string]float64{experiment.Bandwidth: b.Average, experiment.Rate: b.MessageRate}}, err
+				return ToolResult{Values: map[string]float64{experiment.Bandwidth: b.Average, experiment.Rate: b.MessageRate}}, err
 			}
 			l, err := ParseLatency(output)
-			return printed{values: map[string]float64{experiment.Latency: l.Typical * 1e-6, "p99": l.P99 * 1e-6, "p999": l.P999 * 1e-6}, samples: l.Iterations}, err
+			return ToolResult{Values: map[string]float64{experiment.Latency: l.Typical * 1e-6, "p99": l.P99 * 1e-6, "p999": l.P999 * 1e-6}, Samples: l.Iterations}, err
 		},
-		windowed: windowed,
+		Windowed: windowed,
 	}
 }
 
@@ -161,8 +161,8 @@ func eventMessages(c experiment.Cell, seconds int) int {
 	return max(seconds, 1) * max(1000, min(most, int(bytes/int64(c.Size))))
 }
 
-// commonWindow reports whether the pairs of a cell have a common window: then clients run until they are told to end.
-func commonWindow(c experiment.Cell) bool {
+// CommonWindow reports whether the pairs of a cell have a common window: then clients run until they are told to end.
+func CommonWindow(c experiment.Cell) bool {
 	if c.Pairs == 1 || c.Wait != experiment.Poll || experiment.Guests(c.Setting) {
 		return false
 	}
@@ -170,8 +170,8 @@ func commonWindow(c experiment.Cell) bool {
 	return err == nil
 }
 
-// parameters takes what perftest prints of how it measures.
-func parameters(output string, m *experiment.Measurement) {
+// ReadParameters takes what perftest prints of how it measures.
+func ReadParameters(output string, m *experiment.Measurement) {
 	for _, found := range parameter.FindAllStringSubmatch(output, -1) {
 		n, _ := strconv.Atoi(found[2]) // digits only
 		switch found[1] {

@@ -19,5 +19,5 @@ func ParsePingpong(output string) (float64, error) {
 			return us * 1e-6, nil
 		}
 	}
-	return 0, fmt.Errorf("ibv_rc_pingpong printed no line with usec/iter, but:\n%s", lastLines(output, 5))
+	return 0, fmt.Errorf("ibv_rc_pingpong printed no line with usec/iter, but:\n%s", LastLines(output, 5))
 }

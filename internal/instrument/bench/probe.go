@@ -36,7 +36,7 @@ func baselineProbe(l *Lab, name, unit, program string, args ...string) Probe {
 	return Probe{
 		Name: name, Unit: unit,
 		Measure: func(ctx context.Context) (Reading, error) {
-			numbers, err := l.numbers(ctx, 1, append([]string{program}, args...)...)
+			numbers, err := l.Numbers(ctx, 1, append([]string{program}, args...)...)
 			if err != nil {
 				return Reading{}, err
 			}
@@ -45,8 +45,8 @@ func baselineProbe(l *Lab, name, unit, program string, args ...string) Probe {
 	}
 }
 
-// patience is how many failures of a probe end its tries: the others go on.
-const patience = 2
+// maxFailures is how many failures of a probe end its tries: the others go on.
+const maxFailures = 2
 
 // Rounds runs every probe in turn, as often as rounds says, and returns a series
 // for each. A probe that fails is no reason to stop: its series says why. Only an
@@ -64,7 +64,7 @@ func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe)
 			if p.before != nil {
 				p.before()
 			}
-			if len(series[i].Failures) >= patience {
+			if len(series[i].Failures) >= maxFailures {
 				continue
 			}
 			fmt.Fprintf(progress, "  round %d of %d: %s ", round+1, rounds, p.Name)
@@ -72,12 +72,12 @@ func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe)
 			switch {
 			case ctx.Err() != nil:
 				fmt.Fprintln(progress)
-				return series, errInterrupted
+				return series, ErrInterrupted
 			case err != nil:
 				fmt.Fprintln(progress, "failed:", err)
 				series[i].Failures = append(series[i].Failures, err.Error())
 			default:
-				fmt.Fprintln(progress, Quantity(reading.Value, p.Unit))
+				fmt.Fprintln(progress, Amount(reading.Value, p.Unit))
 				series[i].add(reading)
 			}
 		}

@@ -53,8 +53,8 @@ func TestRoundsInterrupted(t *testing.T) {
 		cancel()
 		return Reading{}, errors.New("killed")
 	}}
-	if _, err := Rounds(ctx, io.Discard, 3, []Probe{p}); err != errInterrupted {
-		t.Errorf("got %v, want %v", err, errInterrupted)
+	if _, err := Rounds(ctx, io.Discard, 3, []Probe{p}); err != ErrInterrupted {
+		t.Errorf("got %v, want %v", err, ErrInterrupted)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestRoom(t *testing.T) {
 		n      int64
 		enough bool
 	}{{meminfo, 2000 << 10, true}, {meminfo, 2001 << 10, false}, {"MemTotal: 1 kB\n", 1 << 40, true}, {"\nMemAvailable: x", 1 << 40, true}} {
-		if err := room(test.text, test.n); (err == nil) != test.enough {
+		if err := checkMemory(test.text, test.n); (err == nil) != test.enough {
 			t.Errorf("%q, %d: %v", test.text, test.n, err)
 		}
 	}

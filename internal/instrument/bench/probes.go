@@ -11,7 +11,7 @@ func latencyProbe(r Route, tool string, size, iterations int, options ...string)
 	return Probe{
 		Name: strings.Join(append([]string{tool, "-s", fmt.Sprint(size)}, options...), " "), Unit: "s",
 		Measure: func(ctx context.Context) (Reading, error) {
-			out, err := runPerftest(ctx, r, device, tool, append([]string{"-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations)}, options...)...)
+			out, err := runPerftest(ctx, r, WithDevice, tool, append([]string{"-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations)}, options...)...)
 			if err != nil {
 				return Reading{}, err
 			}
@@ -34,16 +34,16 @@ type aspect struct {
 
 // bandwidthProbe probes a perftest bandwidth tool over vrdma.
 func bandwidthProbe(r Route, tool string, size, iterations int) Probe {
-	return throughputProbe(r, device, averageRate, tool, size, iterations)
+	return throughputProbe(r, WithDevice, averageRate, tool, size, iterations)
 }
 
 // messageRateProbe probes the message rate of a perftest bandwidth tool over vrdma.
 func messageRateProbe(r Route, tool string, size, iterations int) Probe {
-	return throughputProbe(r, device, messageRate, tool, size, iterations)
+	return throughputProbe(r, WithDevice, messageRate, tool, size, iterations)
 }
 
 // throughputProbe probes one aspect of a bandwidth tool.
-func throughputProbe(r Route, w way, a aspect, tool string, size, iterations int, args ...string) Probe {
+func throughputProbe(r Route, w Launcher, a aspect, tool string, size, iterations int, args ...string) Probe {
 	return Probe{
 		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: a.unit,
 		Measure: func(ctx context.Context) (Reading, error) {
@@ -58,7 +58,7 @@ func qperfProbe(r Route, test, value, unit string, size int) Probe {
 	return Probe{
 		Name: fmt.Sprintf("qperf -m %d %s", size, test), Unit: unit,
 		Measure: func(ctx context.Context) (Reading, error) {
-			number, err := runQperf(ctx, r, plain, test, value, size)
+			number, err := runQperf(ctx, r, Plain, test, value, size)
 			return Reading{Value: number}, err
 		},
 	}
@@ -67,7 +67,7 @@ func qperfProbe(r Route, test, value, unit string, size int) Probe {
 // iperf3Probe probes TCP's bandwidth.
 func iperf3Probe(r Route) Probe {
 	return Probe{Name: "iperf3", Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
-		rate, _, err := runIperf3(ctx, r, plain)
+		rate, _, err := runIperf3(ctx, r, Plain)
 		return Reading{Value: rate}, err
 	}}
 }
@@ -77,12 +77,12 @@ func pingpongProbe(r Route, options ...string) Probe {
 	return Probe{
 		Name: strings.Join(append([]string{"ibv_rc_pingpong"}, options...), " "), Unit: "s",
 		Measure: func(ctx context.Context) (Reading, error) {
-			port, err := freePort()
+			port, err := FreePort()
 			if err != nil {
 				return Reading{}, err
 			}
-			server := append([]string{"ibv_rc_pingpong", "-p", fmt.Sprint(port), "-g", "0", "-n", fmt.Sprint(sleeperMessages)}, options...)
-			out, err := r.pair(ctx, device, port, server, append(server[:len(server):len(server)], r.Server.IP))
+			server := append([]string{"ibv_rc_pingpong", "-p", fmt.Sprint(port), "-g", "0", "-n", fmt.Sprint(sleepingMessages)}, options...)
+			out, err := r.Pair(ctx, WithDevice, port, server, append(server[:len(server):len(server)], r.Server.IP))
 			if err != nil {
 				return Reading{}, err
 			}
@@ -97,12 +97,12 @@ func cmtimeProbe(r Route, count int) Probe {
 	return Probe{
 		Name: fmt.Sprintf("cmtime -c %d", count), Unit: "/s",
 		Measure: func(ctx context.Context) (Reading, error) {
-			port, err := freePort()
+			port, err := FreePort()
 			if err != nil {
 				return Reading{}, err
 			}
 			listen := fmt.Sprint(port)
-			out, err := r.pair(ctx, managed, port, []string{"cmtime", "-p", listen},
+			out, err := r.Pair(ctx, WithCM, port, []string{"cmtime", "-p", listen},
 				[]string{"cmtime", "-s", r.Server.IP, "-p", listen, "-c", fmt.Sprint(count)})
 			if err != nil {
 				return Reading{}, err

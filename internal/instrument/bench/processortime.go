@@ -21,9 +21,9 @@ func groupsBetween(before, after map[string]time.Duration) map[string]float64 {
 	return all
 }
 
-// rest adds what nobody was charged with: the kernel's interrupts, and other programs. A guest's programs run
+// addRest adds what nobody was charged with: the kernel's interrupts, and other programs. A guest's programs run
 // within QEMU.
-func rest(m *experiment.Measurement) {
+func addRest(m *experiment.Measurement) {
 	known := m.CPU["daemon"]
 	if qemu, guests := m.CPU["qemu"]; guests {
 		known += qemu

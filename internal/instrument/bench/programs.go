@@ -41,17 +41,17 @@ func (l *Lab) Compile(ctx context.Context, names ...string) (map[string]string, 
 	return programs, nil
 }
 
-// numbers runs a program that prints n numbers.
-func (l *Lab) numbers(ctx context.Context, n int, argv ...string) ([]float64, error) {
+// Numbers runs a program that prints n numbers.
+func (l *Lab) Numbers(ctx context.Context, n int, argv ...string) ([]float64, error) {
 	out, err := l.Run(ctx, argv...)
 	if err != nil {
 		return nil, err
 	}
-	return parseNumbers(argv[0], out, n)
+	return ParseNumbers(argv[0], out, n)
 }
 
-// parseNumbers reads the n numbers that a program printed.
-func parseNumbers(program, out string, n int) (numbers []float64, err error) {
+// ParseNumbers reads the n numbers that a program printed.
+func ParseNumbers(program, out string, n int) (numbers []float64, err error) {
 	words := strings.Fields(out)
 	if len(words) != n {
 		return nil, fmt.Errorf("%s printed %q, want %d numbers", program, out, n)
@@ -68,8 +68,8 @@ func parseNumbers(program, out string, n int) (numbers []float64, err error) {
 //go:embed programs/transfer.mpi
 var transferSource string
 
-// transfer is the MPI program, which is built if it is not there.
-func (l *Lab) transfer(ctx context.Context) (program string, err error) {
+// TransferProgram is the MPI program, which is built if it is not there.
+func (l *Lab) TransferProgram(ctx context.Context) (program string, err error) {
 	program = filepath.Join(l.Dir, "transfer")
 	if _, err := os.Stat(program); err == nil {
 		return program, nil

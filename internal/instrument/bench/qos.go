@@ -59,7 +59,7 @@ func (t *Table) qos() part {
 
 // qosProbe measures with a daemon of its own. An error of nothing counts as a little, because a
 // probe that gives 0 is tried again.
-func (t *Table) qosProbe(name, unit string, all []customer, f func(context.Context, *house) (float64, error)) Probe {
+func (t *Table) qosProbe(name, unit string, all []tenant, f func(context.Context, *tenantDaemon) (float64, error)) Probe {
 	return Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (Reading, error) {
 		h, err := t.open(ctx, all)
 		if err != nil {
@@ -74,15 +74,15 @@ func (t *Table) qosProbe(name, unit string, all []customer, f func(context.Conte
 // shareError is of the loop's time: messages and numbers of queue pairs differ. Which tenant has
 // which is moved on by turn.
 func (t *Table) shareError(turn int) Probe {
-	loads := []customer{customer{}.sends(64, 64), customer{}.sends(4<<10, 8), customer{}.sends(1<<20, 1)}
-	var all []customer
+	loads := []tenant{tenant{}.sending(64, 64), tenant{}.sending(4<<10, 8), tenant{}.sending(1<<20, 1)}
+	var all []tenant
 	for i := range loads {
 		c := loads[(i+turn)%len(loads)]
-		c.name, c.tenant = fmt.Sprintf("w%d", 1<<i), fmt.Sprintf("weight: %d", 1<<i)
+		c.name, c.tenantSpec = fmt.Sprintf("w%d", 1<<i), fmt.Sprintf("weight: %d", 1<<i)
 		all = append(all, c)
 	}
-	return t.qosProbe(fmt.Sprintf("shares 1:2:4, moved by %d", turn), "%", all, func(ctx context.Context, h *house) (float64, error) {
-		got, err := h.during(ctx, all)
+	return t.qosProbe(fmt.Sprintf("shares 1:2:4, moved by %d", turn), "%", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		got, err := h.measure(ctx, all)
 		sum, worst := 0.0, 0.0
 		for _, u := range got {
 			sum += u.loop
@@ -95,9 +95,9 @@ func (t *Table) shareError(turn int) Probe {
 }
 
 // equals are n tenants that differ in what they send only.
-func equals(n int, size func(i int) int) (all []customer) {
+func equals(n int, size func(i int) int) (all []tenant) {
 	for i := range n {
-		all = append(all, customer{name: fmt.Sprintf("t%d", i)}.sends(size(i), 1+i%4))
+		all = append(all, tenant{name: fmt.Sprintf("t%d", i)}.sending(size(i), 1+i%4))
 	}
 	return all
 }
@@ -107,8 +107,8 @@ func bulk(int) int { return 64 << 10 }
 
 func (t *Table) jain() Probe {
 	all := equals(16, func(i int) int { return 4 << 10 << (2 * (i % 5)) })
-	return t.qosProbe("16 tenants", "", all, func(ctx context.Context, h *house) (float64, error) {
-		got, err := h.during(ctx, all)
+	return t.qosProbe("16 tenants", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		got, err := h.measure(ctx, all)
 		sum, squares := 0.0, 0.0
 		for _, u := range got {
 			sum += u.loop
@@ -120,9 +120,9 @@ func (t *Table) jain() Probe {
 
 // capError is how far a rate is from a cap, in bytes or, of small messages, in messages.
 func (t *Table) capError(spec string, want float64, size int) Probe {
-	all := []customer{customer{name: "one", nic: spec}.sends(size, 4)}
-	return t.qosProbe(spec, "%", all, func(ctx context.Context, h *house) (float64, error) {
-		got, err := h.during(ctx, all)
+	all := []tenant{tenant{name: "one", nicSpec: spec}.sending(size, 4)}
+	return t.qosProbe(spec, "%", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		got, err := h.measure(ctx, all)
 		if err != nil {
 			return 0, err
 		}
@@ -153,10 +153,10 @@ func alternately(a, b func() (float64, error)) (float64, float64, error) {
 	return s[0].Median(), s[1].Median(), nil
 }
 
-// sum is how many bytes customers send together.
-func (h *house) sum(ctx context.Context, all []customer) func() (float64, error) {
+// bytesPerSecond is how many bytes customers send together.
+func (h *tenantDaemon) bytesPerSecond(ctx context.Context, all []tenant) func() (float64, error) {
 	return func() (float64, error) {
-		got, err := h.during(ctx, all)
+		got, err := h.measure(ctx, all)
 		v := 0.0
 		for _, u := range got {
 			v += u.bytes
@@ -167,14 +167,14 @@ func (h *house) sum(ctx context.Context, all []customer) func() (float64, error)
 
 // amongIdle is what the first customer has where others are declared and do nothing, against the
 // only one of a daemon.
-func (t *Table) amongIdle(name string, all []customer) Probe {
-	return t.qosProbe(name, "", all, func(ctx context.Context, h *house) (float64, error) {
+func (t *Table) amongIdle(name string, all []tenant) Probe {
+	return t.qosProbe(name, "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		lone, err := t.open(ctx, all[:1])
 		if err != nil {
 			return 0, err
 		}
 		defer lone.close()
-		alone, beside, err := alternately(lone.sum(ctx, all[:1]), h.sum(ctx, all[:1]))
+		alone, beside, err := alternately(lone.bytesPerSecond(ctx, all[:1]), h.bytesPerSecond(ctx, all[:1]))
 		return beside / alone, err
 	})
 }
@@ -182,7 +182,7 @@ func (t *Table) amongIdle(name string, all []customer) Probe {
 func (t *Table) conservation() Probe {
 	all := equals(16, bulk)
 	for i := range all {
-		all[i].tenant = fmt.Sprintf("weight: %d", i+1)
+		all[i].tenantSpec = fmt.Sprintf("weight: %d", i+1)
 	}
 	return t.amongIdle("one of 16, the others idle", all)
 }
@@ -193,9 +193,9 @@ func (t *Table) crowded() Probe { return t.amongIdle("beside 1000 idle NICs", eq
 // remainder is what a tenant and one with a cap have together.
 func (t *Table) remainder() Probe {
 	all := equals(2, bulk)
-	all[1].nic = "rate: {out: 10Gbit}"
-	return t.qosProbe("beside a capped tenant", "", all, func(ctx context.Context, h *house) (float64, error) {
-		alone, both, err := alternately(h.sum(ctx, all[:1]), h.sum(ctx, all))
+	all[1].nicSpec = "rate: {out: 10Gbit}"
+	return t.qosProbe("beside a capped tenant", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		alone, both, err := alternately(h.bytesPerSecond(ctx, all[:1]), h.bytesPerSecond(ctx, all))
 		return both / alone, err
 	})
 }
@@ -204,15 +204,15 @@ func (t *Table) remainder() Probe {
 func (t *Table) guarantee() Probe {
 	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (Reading, error) {
 		all := equals(16, bulk)
-		first := t.qosProbe("", "", all[:1], func(ctx context.Context, h *house) (float64, error) { return h.sum(ctx, all[:1])() })
+		first := t.qosProbe("", "", all[:1], func(ctx context.Context, h *tenantDaemon) (float64, error) { return h.bytesPerSecond(ctx, all[:1])() })
 		r, err := first.Measure(ctx)
 		if err != nil {
 			return r, err
 		}
 		quarter := r.Value / 4
-		all[0].nic = fmt.Sprintf("guarantee: %.0fbit", quarter*8)
-		beside := t.qosProbe("", "", all, func(ctx context.Context, h *house) (float64, error) {
-			got, err := h.during(ctx, all)
+		all[0].nicSpec = fmt.Sprintf("guarantee: %.0fbit", quarter*8)
+		beside := t.qosProbe("", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+			got, err := h.measure(ctx, all)
 			if err != nil {
 				return 0, err
 			}
@@ -223,18 +223,18 @@ func (t *Table) guarantee() Probe {
 }
 
 // lateAndBulk are a tenant of class latency, and a bulk tenant.
-func lateAndBulk() []customer {
-	return []customer{{name: "lat", nic: "class: latency, rate: {out: 1Gbit}"}, customer{name: "bulk"}.sends(1<<20, 1)}
+func lateAndBulk() []tenant {
+	return []tenant{{name: "lat", nicSpec: "class: latency, rate: {out: 1Gbit}"}, tenant{name: "bulk"}.sending(1<<20, 1)}
 }
 
-// ping is the median of ib_send_lat between the NICs of a customer, in µs.
-func (h *house) ping(ctx context.Context, c customer, args ...string) (float64, error) {
-	port, err := freePort()
+// latency is the median of ib_send_lat between the NICs of a customer, in µs.
+func (h *tenantDaemon) latency(ctx context.Context, c tenant, args ...string) (float64, error) {
+	port, err := FreePort()
 	if err != nil {
 		return 0, err
 	}
 	tool := append([]string{"ib_send_lat", "-F", "-d", "rxe0", "-x", "0", "-p", fmt.Sprint(port), "-s", fmt.Sprint(latencySize)}, args...)
-	out, err := h.lab.Pair(ctx, h.listens(port), h.on(c, "b", tool...), h.on(c, "a", append(slices.Clone(tool), h.IP)...))
+	out, err := h.Lab.Pair(ctx, h.ListensTCP(port), h.command(c, "b", tool...), h.command(c, "a", append(slices.Clone(tool), h.IP)...))
 	if err != nil {
 		return 0, err
 	}
@@ -245,21 +245,21 @@ func (h *house) ping(ctx context.Context, c customer, args ...string) (float64, 
 // inside is how long requests of class latency wait from doorbell to turn, of 100 so many less.
 func (t *Table) inside(percent uint64) Probe {
 	all := lateAndBulk()
-	p := t.qosProbe(fmt.Sprintf("doorbell to turn, %d %%", percent), "s", all, func(ctx context.Context, h *house) (float64, error) {
-		c, err := h.begin(ctx, all[1:])
+	p := t.qosProbe(fmt.Sprintf("doorbell to turn, %d %%", percent), "s", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		c, err := h.start(ctx, all[1:])
 		if err != nil {
 			return 0, err
 		}
-		defer c.dismiss()
-		if err := wait(ctx, customerWarm); err != nil {
+		defer c.Stop()
+		if err := Sleep(ctx, tenantWarmup); err != nil {
 			return 0, err
 		}
-		before, err := h.used(ctx, all[:1])
+		before, err := h.usages(ctx, all[:1])
 		if err != nil {
 			return 0, err
 		}
-		_, err1 := h.ping(ctx, all[0], "-n", "10000", "-e")
-		after, err := h.used(ctx, all[:1])
+		_, err1 := h.latency(ctx, all[0], "-n", "10000", "-e")
+		after, err := h.usages(ctx, all[:1])
 		if err := errors.Join(err, err1); err != nil {
 			return 0, err
 		}
@@ -289,15 +289,15 @@ func percentile(before, after map[int64]uint64, percent uint64) float64 {
 // beside is the latency of a NIC of class latency beside a bulk tenant, against alone. It polls.
 func (t *Table) beside() Probe {
 	all := lateAndBulk()
-	return t.qosProbe("class latency beside bulk", "", all, func(ctx context.Context, h *house) (float64, error) {
-		ping := func() (float64, error) { return h.ping(ctx, all[0], "-n", "3000") }
+	return t.qosProbe("class latency beside bulk", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		ping := func() (float64, error) { return h.latency(ctx, all[0], "-n", "3000") }
 		before, after, err := alternately(ping, func() (float64, error) {
-			c, err := h.begin(ctx, all[1:])
+			c, err := h.start(ctx, all[1:])
 			if err != nil {
 				return 0, err
 			}
-			defer c.dismiss()
-			if err := wait(ctx, customerWarm); err != nil {
+			defer c.Stop()
+			if err := Sleep(ctx, tenantWarmup); err != nil {
 				return 0, err
 			}
 			return ping()
@@ -311,15 +311,15 @@ const unrulyQPs = 10_000
 
 // misbehaving is what a tenant has beside one that misbehaves, of half of what it has alone.
 func (t *Table) misbehaving() Probe {
-	all := append(equals(1, bulk), customer{name: "bad", load: []string{"unruly", fmt.Sprint(unrulyQPs)}})
-	return t.qosProbe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *house) (float64, error) {
-		alone, beside, err := alternately(h.sum(ctx, all[:1]), func() (float64, error) {
-			bad, err := h.begin(ctx, all[1:])
+	all := append(equals(1, bulk), tenant{name: "bad", program: []string{"unruly", fmt.Sprint(unrulyQPs)}})
+	return t.qosProbe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		alone, beside, err := alternately(h.bytesPerSecond(ctx, all[:1]), func() (float64, error) {
+			bad, err := h.start(ctx, all[1:])
 			if err != nil {
 				return 0, err
 			}
-			defer bad.dismiss()
-			got, err := h.during(ctx, all[:1])
+			defer bad.Stop()
+			got, err := h.measure(ctx, all[:1])
 			if err != nil {
 				return 0, err
 			}

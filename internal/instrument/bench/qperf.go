@@ -30,19 +30,19 @@ func ParseQperf(output string) (map[string]float64, error) {
 		values[strings.TrimSpace(name)] = number * unit
 	}
 	if len(values) == 0 {
-		return nil, fmt.Errorf("qperf printed no value, but:\n%s", lastLines(output, 5))
+		return nil, fmt.Errorf("qperf printed no value, but:\n%s", LastLines(output, 5))
 	}
 	return values, nil
 }
 
 // runQperf runs one test of qperf for a second and returns one of its values.
-func runQperf(ctx context.Context, r Route, w way, test, value string, size int) (float64, error) {
-	port, err := freePort()
+func runQperf(ctx context.Context, r Route, w Launcher, test, value string, size int) (float64, error) {
+	port, err := FreePort()
 	if err != nil {
 		return 0, err
 	}
 	listen := fmt.Sprint(port)
-	out, err := r.pair(ctx, w, port, []string{"qperf", "-lp", listen},
+	out, err := r.Pair(ctx, w, port, []string{"qperf", "-lp", listen},
 		[]string{"qperf", "-lp", listen, r.Server.IP, "-t", "1", "-uu", "-vs", "-m", fmt.Sprint(size), test})
 	if err != nil {
 		return 0, err
@@ -60,31 +60,31 @@ func runQperf(ctx context.Context, r Route, w way, test, value string, size int)
 
 // qperfDriver runs a test of qperf. Its RDMA tests wait for events unless they are told to poll, and need
 // rdma_cm on a device whose port has no LID. They take the first device that the address leads to.
-func qperfDriver(test, value, metric string) driver {
-	return driver{
-		commands: func(j *job) (server, client []string) {
-			client = []string{"qperf", "-lp", j.listen(), j.ip(), "-t", j.time(), "-uu", "-vs", "-m", j.size()}
+func qperfDriver(test, value, metric string) Driver {
+	return Driver{
+		Commands: func(j *Job) (server, client []string) {
+			client = []string{"qperf", "-lp", j.portText(), j.serverIP(), "-t", j.secondsText(), "-uu", "-vs", "-m", j.sizeText()}
 			if strings.HasPrefix(test, "rc_") {
 				client = append(client, "-cm1")
-				if !j.event() {
+				if !j.waitsForEvents() {
 					client = append(client, "--cq_poll", "1")
 				}
 			}
-			return []string{"qperf", "-lp", j.listen()}, append(client, test)
+			return []string{"qperf", "-lp", j.portText()}, append(client, test)
 		},
-		parse: func(j *job, output, _ string) (printed, error) {
+		Parse: func(j *Job, output, _ string) (ToolResult, error) {
 			got, err := ParseQperf(output)
 			if err != nil {
-				return printed{}, err
+				return ToolResult{}, err
 			}
 			v, found := got[value]
 			if !found {
-				return printed{}, fmt.Errorf("qperf %s gave no %s", test, value)
+				return ToolResult{}, fmt.Errorf("qperf %s gave no %s", test, value)
 			}
-			p := printed{values: map[string]float64{metric: v}}
+			p := ToolResult{Values: map[string]float64{metric: v}}
 			if rate, found := got["msg_rate"]; found {
-				p.values[experiment.Rate] = rate
-				p.samples = int64(rate * float64(max(j.seconds, 1)))
+				p.Values[experiment.Rate] = rate
+				p.Samples = int64(rate * float64(max(j.Seconds, 1)))
 			}
 			return p, nil
 		},

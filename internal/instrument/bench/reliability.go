@@ -25,7 +25,7 @@ func (t *Table) reliability() part {
 			if t.oursOnly {
 				return errors.New("TCP is not measured when two builds are compared")
 			}
-			w, err := t.Lab.Wire(ctx, 9000)
+			w, err := t.Lab.NewHostPair(ctx, 9000)
 			if err != nil {
 				return err
 			}
@@ -36,7 +36,7 @@ func (t *Table) reliability() part {
 			var failures []string
 			for i := range runs {
 				fmt.Fprintf(t.Progress, "  run %d of %d:\n", i+1, runs)
-				series, err := Rounds(ctx, t.Progress, 1, []Probe{bandwidthProbe(r, "ib_write_bw", bulkSize, 20000), iperf3Probe(r).without(w.daemons...)})
+				series, err := Rounds(ctx, t.Progress, 1, []Probe{bandwidthProbe(r, "ib_write_bw", bulkSize, 20000), iperf3Probe(r).without(w.Daemons...)})
 				if err != nil {
 					return err
 				}

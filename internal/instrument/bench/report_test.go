@@ -165,7 +165,7 @@ func TestSubtract(t *testing.T) {
 			t.Errorf("got %+v, %s; want %v, %s", r, r.mark(), test.measured, test.mark)
 		}
 	}
-	if got := Quantity(-0.125, "s"); got != "-125.00 ms" {
+	if got := Amount(-0.125, "s"); got != "-125.00 ms" {
 		t.Errorf("a negative time is %q", got)
 	}
 }

@@ -48,7 +48,7 @@ func (r *Row) subtract() {
 	if r.measured() {
 		with, without := r.Ours.Median(), less.Median()
 		ours.Values = []float64{with - without}
-		r.Note = fmt.Sprintf("medians of %d and %d: %s, and %s without", len(r.Ours.Values), len(less.Values), Quantity(with, ours.Unit), Quantity(without, ours.Unit))
+		r.Note = fmt.Sprintf("medians of %d and %d: %s, and %s without", len(r.Ours.Values), len(less.Values), Amount(with, ours.Unit), Amount(without, ours.Unit))
 	}
 	r.mention(&r.Ours) // each by itself: of the difference there is one
 	r.mention(less)
@@ -98,7 +98,7 @@ func (r *Row) text(v float64) string {
 	if r.Against != nil {
 		return fmt.Sprintf("%.3g x", v)
 	}
-	return Quantity(v, r.Ours.Unit)
+	return Amount(v, r.Ours.Unit)
 }
 
 // result is what was measured, if anything was.

@@ -17,8 +17,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/rxeguest"
 )
 
-// booting is how long a guest may take to answer for the first time; emulation is slow.
-const booting = 4 * time.Minute
+// bootTimeout is how long a guest may take to answer for the first time; emulation is slow.
+const bootTimeout = 4 * time.Minute
 
 // guestImage is the directory with the kernel of guests, for a setting.
 func (in *Environments) guestImage(ctx context.Context, setting string) (string, error) {
@@ -33,57 +33,57 @@ func (in *Environments) guestImage(ctx context.Context, setting string) (string,
 	return rxeguest.Image(ctx, in.Source)
 }
 
-// inGuest boots a guest whose kernel has rxe. Both sides of a tool run in it, as on one host: with the
+// newRXEGuest boots a guest whose kernel has rxe. Both sides of a tool run in it, as on one host: with the
 // kernel's device, and with vrdma's, on the same emulated processors.
-func inGuest(ctx context.Context, in *Environments, _ experiment.Cell) (*place, error) {
+func newRXEGuest(ctx context.Context, in *Environments, _ experiment.Cell) (*Environment, error) {
 	image, err := in.guestImage(ctx, "guest-rxe")
 	if err != nil {
 		return nil, err
 	}
-	initramfs, err := in.Lab.extend(ctx, image, fmt.Sprintf(`vrdma bench agent --line "$1" --device %s >/dev/console 2>&1`, guestDevice))
+	initramfs, err := in.Lab.GuestInitramfs(ctx, image, fmt.Sprintf(`vrdma bench agent --line "$1" --device %s >/dev/console 2>&1`, GuestDevice))
 	if err != nil {
 		return nil, err
 	}
 	m := rxeguest.Machine{
 		Image: image, Initramfs: initramfs, CPUs: min(runtime.NumCPU(), 2), Memory: 768,
 		IP4: "10.77.0.2/24", IP6: "fd00:77::2/64", MTU: 9000, Network: "hubport,hubid=0",
-		Device: guestDevice, Program: guestProgram, Line: "stdio,signal=off", Console: filepath.Join(in.Lab.Dir, "agent-console"),
+		Device: GuestDevice, Program: GuestProgram, Line: "stdio,signal=off", Console: filepath.Join(in.Lab.Dir, "agent-console"),
 	}
-	c := in.Lab.command(ctx, m.Command()...)
-	var said transcript
+	c := in.Lab.Command(ctx, m.Command()...)
+	var said Transcript
 	c.Stderr = &said
 	to, err1 := c.StdinPipe()
 	from, err2 := c.StdoutPipe()
 	if err := errors.Join(err1, err2, c.Start()); err != nil {
 		return nil, err
 	}
-	a := &agent{vrdma: "/usr/bin/vrdma", to: to, from: bufio.NewReader(from)}
-	a.end = sync.OnceFunc(func() {
+	a := &Agent{vrdma: "/usr/bin/vrdma", to: to, from: bufio.NewReader(from)}
+	a.close = sync.OnceFunc(func() {
 		c.Cancel()
 		c.Wait() // it was killed
 	})
-	timeout, cancel := context.WithTimeoutCause(ctx, booting, tooLong(booting))
+	timeout, cancel := context.WithTimeoutCause(ctx, bootTimeout, Timeout(bootTimeout))
 	defer cancel()
-	stop := context.AfterFunc(timeout, a.end)
+	stop := context.AfterFunc(timeout, a.close)
 	defer stop()
 	if _, err := a.read(timeout); err != nil {
-		a.end()
+		a.close()
 		console, _ := os.ReadFile(m.Console) // may be empty: then QEMU says why
-		return nil, fmt.Errorf("the guest: %w\n%s%s", err, said.String(), lastLines(string(console), 8))
+		return nil, fmt.Errorf("the guest: %w\n%s%s", err, said.String(), LastLines(string(console), 8))
 	}
-	return &place{guest: a, close: a.end, label: "a guest with 2 emulated processors"}, nil
+	return &Environment{Guest: a, Close: a.close, Label: "a guest with 2 emulated processors"}, nil
 }
 
 const (
-	guestDevice  = "rxe_kernel" // not rxe0: that is ours
-	guestProgram = "/usr/bin/measure"
+	GuestDevice  = "rxe_kernel" // not rxe0: that is ours
+	GuestProgram = "/usr/bin/measure"
 	// guestLimit bounds boot and measuring together; emulation is slow.
-	guestLimit = 8 * time.Minute
+	GuestLimit = 8 * time.Minute
 )
 
-// extend makes an initramfs of the image's and of the product, and of a command that is run in the guest with
+// GuestInitramfs makes an initramfs of the image's and of the product, and of a command that is run in the guest with
 // its line as $1. The kernel unpacks archives that follow one another.
-func (l *Lab) extend(ctx context.Context, image, command string) (path string, err error) {
+func (l *Lab) GuestInitramfs(ctx context.Context, image, command string) (path string, err error) {
 	root := filepath.Join(l.Dir, "guest")
 	if err := os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755); err != nil {
 		return "", err
@@ -110,7 +110,7 @@ func (l *Lab) extend(ctx context.Context, image, command string) (path string, e
 		}
 	}
 	script := "#!/bin/sh\nexec " + command + "\n"
-	if err := os.WriteFile(filepath.Join(root, guestProgram), []byte(script), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(root, GuestProgram), []byte(script), 0o755); err != nil {
 		return "", err
 	}
 	path = filepath.Join(l.Dir, "initramfs")

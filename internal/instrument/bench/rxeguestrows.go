@@ -23,7 +23,7 @@ func (t *Table) guest() part {
 		name: "guest", single: true,
 		rows: rxeRows("in a guest: "),
 		measure: func(ctx context.Context, rows []Row) error {
-			ctx, cancel := context.WithTimeoutCause(ctx, guestLimit, tooLong(guestLimit))
+			ctx, cancel := context.WithTimeoutCause(ctx, GuestLimit, Timeout(GuestLimit))
 			defer cancel()
 			if t.Source == "" {
 				return errors.New("this needs the repository: name it with --source")
@@ -38,7 +38,7 @@ func (t *Table) guest() part {
 			if err != nil {
 				return err
 			}
-			initramfs, err := t.Lab.extend(ctx, image, fmt.Sprintf("vrdma bench --only rxe --kernel-device %s --rounds %d --source '' --out '' -o json >\"$1\" 2>&1", guestDevice, t.Rounds))
+			initramfs, err := t.Lab.GuestInitramfs(ctx, image, fmt.Sprintf("vrdma bench --only rxe --kernel-device %s --rounds %d --source '' --out '' -o json >\"$1\" 2>&1", GuestDevice, t.Rounds))
 			if err != nil {
 				return err
 			}
@@ -65,9 +65,9 @@ func (t *Table) boot(ctx context.Context, image, initramfs string) (*Report, err
 		Image: image, Initramfs: initramfs, CPUs: min(runtime.NumCPU(), 2), Memory: 768,
 		// The largest frames: rxe is fastest with them. Nobody is at the other end.
 		IP4: "10.77.0.2/24", IP6: "fd00:77::2/64", MTU: 9000, Network: "hubport,hubid=0",
-		Device: guestDevice, Program: guestProgram, Line: "stdio,signal=off", Console: filepath.Join(t.Lab.Dir, "console"),
+		Device: GuestDevice, Program: GuestProgram, Line: "stdio,signal=off", Console: filepath.Join(t.Lab.Dir, "console"),
 	}
-	c := t.Lab.command(ctx, m.Command()...)
+	c := t.Lab.Command(ctx, m.Command()...)
 	var diag strings.Builder
 	c.Stderr = &diag
 	// Its standard input stays open, or QEMU would close the line.
@@ -91,7 +91,7 @@ func (t *Table) boot(ctx context.Context, image, initramfs string) (*Report, err
 			err = cause
 		}
 		console, _ := os.ReadFile(m.Console) // may be empty: then QEMU says why
-		return nil, fmt.Errorf("the guest: %w\n%s%s", err, diag.String(), lastLines(string(console), 8))
+		return nil, fmt.Errorf("the guest: %w\n%s%s", err, diag.String(), LastLines(string(console), 8))
 	}
 	return report, nil
 }

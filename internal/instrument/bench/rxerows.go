@@ -12,7 +12,7 @@ func (t *Table) rxe() part {
 		name: "rxe", asked: true, single: true,
 		rows: rxeRows(""),
 		measure: func(ctx context.Context, rows []Row) error {
-			kernel, err := findKernelDevice(t.Kernel, "/sys")
+			kernel, err := FindKernelDevice(t.Kernel, "/sys")
 			if err != nil {
 				return err
 			}
@@ -20,14 +20,14 @@ func (t *Table) rxe() part {
 			if err != nil {
 				return err
 			}
-			ours, theirs := h.loop(), kernel.host(h).loop()
+			ours, theirs := h.Loopback(), kernel.Host(h).Loopback()
 			// Devices are named, so that no program measures the other one.
-			us, them := []string{"-d", ourDevice}, []string{"-d", kernel.name, "-x", strconv.Itoa(kernel.gid)}
+			us, them := []string{"-d", DeviceName}, []string{"-d", kernel.Name, "-x", strconv.Itoa(kernel.GID)}
 			probes := []Probe{
-				0: on(throughputProbe(ours, device, averageRate, "ib_write_bw", bulkSize, 10000, us...), "vrdma"),
-				1: on(throughputProbe(theirs, plain, averageRate, "ib_write_bw", bulkSize, 1000, them...), "rxe"),
-				2: on(throughputProbe(ours, device, messageRate, "ib_write_bw", smallMessage, 50000, us...), "vrdma"),
-				3: on(throughputProbe(theirs, plain, messageRate, "ib_write_bw", smallMessage, 10000, them...), "rxe"),
+				0: on(throughputProbe(ours, WithDevice, averageRate, "ib_write_bw", bulkSize, 10000, us...), "vrdma"),
+				1: on(throughputProbe(theirs, Plain, averageRate, "ib_write_bw", bulkSize, 1000, them...), "rxe"),
+				2: on(throughputProbe(ours, WithDevice, messageRate, "ib_write_bw", smallMessage, 50000, us...), "vrdma"),
+				3: on(throughputProbe(theirs, Plain, messageRate, "ib_write_bw", smallMessage, 10000, them...), "rxe"),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
 		},

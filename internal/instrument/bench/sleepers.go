@@ -2,9 +2,9 @@ package bench
 
 import "context"
 
-// sleeperMessages is how many messages are timed of programs that sleep, or that others keep
+// sleepingMessages is how many messages are timed of programs that sleep, or that others keep
 // from running: each may take a fifth of a millisecond, or many.
-const sleeperMessages = 2000
+const sleepingMessages = 2000
 
 // sleepers is the latency of two programs that sleep on completion events.
 func (t *Table) sleepers() part {
@@ -19,9 +19,9 @@ func (t *Table) sleepers() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
+			r := h.Loopback()
 			probes := []Probe{
-				0: latencyProbe(r, "ib_send_lat", latencySize, sleeperMessages, "-e"),
+				0: latencyProbe(r, "ib_send_lat", latencySize, sleepingMessages, "-e"),
 				1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize).without(d),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
@@ -43,14 +43,14 @@ func (t *Table) besideSleepers() part {
 			if err != nil {
 				return err
 			}
-			crowd, err := h.gather(ctx, programs["armed"], crowdSize, 1)
+			crowd, err := h.StartIdle(ctx, programs["armed"], idleProgramCount, 1)
 			if err != nil {
 				return err
 			}
-			defer crowd.dismiss()
-			r := h.loop()
+			defer crowd.Stop()
+			r := h.Loopback()
 			probes := []Probe{
-				0: latencyProbe(r, "ib_write_lat", latencySize, sleeperMessages),
+				0: latencyProbe(r, "ib_write_lat", latencySize, sleepingMessages),
 				1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize).without(d),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})

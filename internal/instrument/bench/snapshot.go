@@ -10,25 +10,25 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A view is what can be seen from outside before and after a run.
-type view struct {
+// A Snapshot is what can be seen from outside before and after a run.
+type Snapshot struct {
 	at      time.Time
-	counted time.Time // when bytes was
+	Counted time.Time // when bytes was
 	bytes   uint64
 	packets float64 // of the kernel's device, if that is measured, else of ours
 	daemons time.Duration
 	qemu    time.Duration
 	links   map[string]uint64 // what guests' cards have sent
 	ticks   experiment.Ticks
-	groups  map[string]time.Duration // processor time by control group
+	Groups  map[string]time.Duration // processor time by control group
 }
 
-// look asks the devices how much they sent, and then the kernel for processor time, which asking
+// Snapshot asks the devices how much they sent, and then the kernel for processor time, which asking
 // takes, too.
-func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err error) {
+func (p *Environment) Snapshot(ctx context.Context, kernel *KernelDevice) (v Snapshot, err error) {
 	for _, h := range p.hosts() {
-		if h.far != nil && h.seen == nil {
-			far, err := h.far.look(ctx)
+		if h.Agent != nil && h.DaemonSide == nil {
+			far, err := h.Agent.counters(ctx)
 			if err != nil {
 				return v, err
 			}
@@ -37,21 +37,21 @@ func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err err
 			continue
 		}
 		begin := time.Now()
-		n, packets, err := cmp.Or(h.seen, h).counted(ctx)
+		n, packets, err := cmp.Or(h.DaemonSide, h).sentCounters(ctx)
 		if err != nil {
 			return v, err
 		}
 		v.bytes += n
 		v.packets += float64(packets)
-		v.counted = begin.Add(time.Since(begin) / 2)
+		v.Counted = begin.Add(time.Since(begin) / 2)
 	}
 	if kernel != nil {
-		v.packets = kernel.sent("/sys")
+		v.packets = kernel.sentPackets("/sys")
 	}
 	v.links = make(map[string]uint64)
-	for _, m := range p.machines {
-		far, err1 := m.agent.look(ctx)
-		used, err2 := m.used()
+	for _, m := range p.VMs {
+		far, err1 := m.Agent.counters(ctx)
+		used, err2 := m.cpuTime()
 		if err := errors.Join(err1, err2); err != nil {
 			return v, err
 		}
@@ -60,14 +60,14 @@ func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err err
 			v.links[eth] += n
 		}
 	}
-	for _, d := range p.daemons {
-		used, err := d.cpu()
+	for _, d := range p.Daemons {
+		used, err := d.CPUTime()
 		if err != nil {
 			return v, err
 		}
 		v.daemons += used
 	}
-	v.groups = p.route.Client.lab.accounts.used()
+	v.Groups = p.Route.Client.Lab.Accounting.usage()
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return v, err
@@ -77,10 +77,10 @@ func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err err
 	return v, err
 }
 
-// until is what happened between two views.
-func (v view) until(o view) experiment.Measurement {
+// Until is what happened between two views.
+func (v Snapshot) Until(o Snapshot) experiment.Measurement {
 	m := experiment.Measurement{
-		CPU:     map[string]float64{"daemon": (o.daemons - v.daemons).Seconds(), "machine": (o.ticks.Busy - v.ticks.Busy) / ticksPerSecond},
+		CPU:     map[string]float64{"daemon": (o.daemons - v.daemons).Seconds(), "machine": (o.ticks.Busy - v.ticks.Busy) / TicksPerSecond},
 		Seconds: o.at.Sub(v.at).Seconds(),
 		Bytes:   float64(o.bytes - v.bytes),
 		Packets: o.packets - v.packets,

@@ -28,14 +28,14 @@ func (t *Table) nearSockets() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
-			var tool pinger
+			r := h.Loopback()
+			var tool pingPongTool
 			var notes []string
 			if t.want(rows[1]) {
 				tool, notes = firstCarried(ctx, r)
 			}
 			if ctx.Err() != nil {
-				return errInterrupted
+				return ErrInterrupted
 			}
 			probes := []Probe{iperf3CarriedProbe(r), iperf3Probe(r), carriedPingPongProbe(r, tool), plainPingPongProbe(r, tool)}
 			rows[1].Note = strings.Join(notes, "; ")
@@ -47,9 +47,9 @@ func (t *Table) nearSockets() part {
 // proveCarried runs f, which moves at least the bytes that it returns, and fails if the
 // device did not: then they went over TCP.
 func proveCarried(ctx context.Context, r Route, f func(context.Context) (bytes uint64, err error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, carriedTimeout, tooLong(carriedTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, carriedTimeout, Timeout(carriedTimeout))
 	defer cancel()
-	before, err := r.Client.sent(ctx)
+	before, err := r.Client.SentBytes(ctx)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func proveCarried(ctx context.Context, r Route, f func(context.Context) (bytes u
 	if err != nil {
 		return err
 	}
-	after, err := r.Client.sent(ctx)
+	after, err := r.Client.SentBytes(ctx)
 	if err != nil {
 		return err
 	}
@@ -72,33 +72,33 @@ func iperf3CarriedProbe(r Route) Probe {
 	return Probe{Name: "iperf3 over --sockets", Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
 		var rate float64
 		err := proveCarried(ctx, r, func(ctx context.Context) (bytes uint64, err error) {
-			rate, bytes, err = runIperf3(ctx, r, carried)
+			rate, bytes, err = runIperf3(ctx, r, OverSockets)
 			return bytes, err
 		})
 		return Reading{Value: rate}, err
 	}}
 }
 
-// A pinger is a tool that sends messages of latencySize to and fro over TCP. It
+// A pingPongTool is a tool that sends messages of latencySize to and fro over TCP. It
 // returns how many bytes it moved, at least.
-type pinger struct {
+type pingPongTool struct {
 	name string
-	run  func(context.Context, Route, way) (Reading, uint64, error)
+	run  func(context.Context, Route, Launcher) (Reading, uint64, error)
 }
 
-// pingers are the tools to try, the one with a median first.
-var pingers = []pinger{
-	{"sockperf", func(ctx context.Context, r Route, w way) (Reading, uint64, error) {
+// pingPongTools are the tools to try, the one with a median first.
+var pingPongTools = []pingPongTool{
+	{"sockperf", func(ctx context.Context, r Route, w Launcher) (Reading, uint64, error) {
 		return runSockperf(ctx, r, w, latencySize)
 	}},
-	{"qperf tcp_lat", func(ctx context.Context, r Route, w way) (Reading, uint64, error) {
+	{"qperf tcp_lat", func(ctx context.Context, r Route, w Launcher) (Reading, uint64, error) {
 		seconds, err := runQperf(ctx, r, w, "tcp_lat", "latency", latencySize)
 		if err != nil {
 			return Reading{}, 0, err
 		}
 		return Reading{Value: seconds}, uint64(latencySize * 0.5 / seconds), nil // of a second; half is certain
 	}},
-	{"NPtcp", func(ctx context.Context, r Route, w way) (Reading, uint64, error) {
+	{"NPtcp", func(ctx context.Context, r Route, w Launcher) (Reading, uint64, error) {
 		return runNetpipe(ctx, r, w, latencySize)
 	}},
 }
@@ -109,8 +109,8 @@ const trials = 2
 
 // firstCarried is the first tool that --sockets carries, and why those before it were not
 // taken. If none is carried it is the first of all, and its row will say that it fails.
-func firstCarried(ctx context.Context, r Route) (tool pinger, notes []string) {
-	for _, p := range pingers {
+func firstCarried(ctx context.Context, r Route) (tool pingPongTool, notes []string) {
+	for _, p := range pingPongTools {
 		trial := carriedPingPongProbe(r, p)
 		var err error
 		for range trials {
@@ -120,14 +120,14 @@ func firstCarried(ctx context.Context, r Route) (tool pinger, notes []string) {
 		}
 		notes = append(notes, fmt.Sprintf("%s is not carried: %v", p.name, err))
 	}
-	return pingers[0], notes
+	return pingPongTools[0], notes
 }
 
 // carriedPingPongProbe probes a TCP program's latency over RDMA.
-func carriedPingPongProbe(r Route, p pinger) Probe {
+func carriedPingPongProbe(r Route, p pingPongTool) Probe {
 	return Probe{Name: p.name + " over --sockets", Unit: "s", Measure: func(ctx context.Context) (reading Reading, err error) {
 		err = proveCarried(ctx, r, func(ctx context.Context) (moved uint64, err error) {
-			reading, moved, err = p.run(ctx, r, carried)
+			reading, moved, err = p.run(ctx, r, OverSockets)
 			return moved, err
 		})
 		return reading, err
@@ -135,9 +135,9 @@ func carriedPingPongProbe(r Route, p pinger) Probe {
 }
 
 // plainPingPongProbe probes TCP's latency.
-func plainPingPongProbe(r Route, p pinger) Probe {
+func plainPingPongProbe(r Route, p pingPongTool) Probe {
 	return Probe{Name: p.name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		reading, _, err := p.run(ctx, r, plain)
+		reading, _, err := p.run(ctx, r, Plain)
 		return reading, err
 	}}
 }

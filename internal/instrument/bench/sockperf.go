@@ -25,7 +25,7 @@ func ParseSockperf(output string) (p PingPong, err error) {
 		_, rest, found := strings.Cut(output, after)
 		words := strings.Fields(rest)
 		if !found || len(words) == 0 {
-			return 0, fmt.Errorf("sockperf printed no %q, but:\n%s", after, lastLines(output, 5))
+			return 0, fmt.Errorf("sockperf printed no %q, but:\n%s", after, LastLines(output, 5))
 		}
 		v, err := strconv.ParseFloat(words[0], 64)
 		if err != nil {
@@ -43,13 +43,13 @@ func ParseSockperf(output string) (p PingPong, err error) {
 }
 
 // runSockperf plays ping-pong with messages of this size for two seconds.
-func runSockperf(ctx context.Context, r Route, w way, size int) (Reading, uint64, error) {
-	port, err := freePort()
+func runSockperf(ctx context.Context, r Route, w Launcher, size int) (Reading, uint64, error) {
+	port, err := FreePort()
 	if err != nil {
 		return Reading{}, 0, err
 	}
 	common := []string{"--tcp", "-i", r.Server.IP, "-p", fmt.Sprint(port), "-m", fmt.Sprint(size)}
-	out, err := r.pair(ctx, w, port, append([]string{"sockperf", "server"}, common[:len(common)-2]...),
+	out, err := r.Pair(ctx, w, port, append([]string{"sockperf", "server"}, common[:len(common)-2]...),
 		append([]string{"sockperf", "ping-pong", "-t", "2"}, common...))
 	if err != nil {
 		return Reading{}, 0, err
@@ -75,11 +75,11 @@ var (
 func ParseSockperfThroughput(client, server string) (t Throughput, err error) {
 	sent := sockperfSent.FindStringSubmatch(client)
 	if sent == nil {
-		return t, fmt.Errorf("sockperf printed no total, but:\n%s", lastLines(client, 5))
+		return t, fmt.Errorf("sockperf printed no total, but:\n%s", LastLines(client, 5))
 	}
 	received := sockperfReceived.FindStringSubmatch(server)
 	if received == nil {
-		return t, fmt.Errorf("sockperf's server counted no messages, but said:\n%s", lastLines(server, 5))
+		return t, fmt.Errorf("sockperf's server counted no messages, but said:\n%s", LastLines(server, 5))
 	}
 	for i, text := range []string{sent[1], sent[2], received[1]} {
 		v, err := strconv.ParseFloat(text, 64)
@@ -97,30 +97,30 @@ func ParseSockperfThroughput(client, server string) (t Throughput, err error) {
 }
 
 // sockperfDriver runs a test of sockperf, over TCP or UDP.
-func sockperfDriver(test string, options ...string) driver {
-	d := driver{
-		commands: func(j *job) (server, client []string) {
-			common := append(slices.Clone(options), "-i", j.ip(), "-p", j.listen())
+func sockperfDriver(test string, options ...string) Driver {
+	d := Driver{
+		Commands: func(j *Job) (server, client []string) {
+			common := append(slices.Clone(options), "-i", j.serverIP(), "-p", j.portText())
 			return append([]string{"sockperf", "server"}, common...),
-				append([]string{"sockperf", test, "-t", j.time(), "-m", j.size()}, common...)
+				append([]string{"sockperf", test, "-t", j.secondsText(), "-m", j.sizeText()}, common...)
 		},
-		parse: func(_ *job, output, _ string) (printed, error) {
+		Parse: func(_ *Job, output, _ string) (ToolResult, error) {
 			p, err := ParseSockperf(output)
-			return printed{values: map[string]float64{experiment.Latency: p.Median}, samples: int64(p.Messages)}, err
+			return ToolResult{Values: map[string]float64{experiment.Latency: p.Median}, Samples: int64(p.Messages)}, err
 		},
 	}
 	if len(options) == 0 {
-		d.way = func(experiment.Cell) way { return datagrams }
+		d.Launcher = func(experiment.Cell) Launcher { return PlainUDP }
 	}
 	if test == "throughput" {
-		d.asked = true
-		d.parse = func(j *job, client, server string) (printed, error) {
+		d.Interrupt = true
+		d.Parse = func(j *Job, client, server string) (ToolResult, error) {
 			t, err := ParseSockperfThroughput(client, server)
 			if err != nil {
-				return printed{}, err
+				return ToolResult{}, err
 			}
-			bytes := t.Received * float64(j.cell.Size)
-			return printed{bytes: bytes, values: map[string]float64{
+			bytes := t.Received * float64(j.Cell.Size)
+			return ToolResult{Bytes: bytes, Values: map[string]float64{
 				experiment.Bandwidth: bytes / t.Seconds, experiment.Rate: t.Received / t.Seconds, "lost": 1 - t.Received/t.Sent,
 			}}, nil
 		}

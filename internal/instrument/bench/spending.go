@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A spending is processor time in seconds.
-type spending struct {
+// A cpuSeconds is processor time in seconds.
+type cpuSeconds struct {
 	// processes is what the kernel charged the programs and the daemons with. What it does
 	// for them in interrupts (softirq) is charged to whoever runs there and then, or nobody.
 	processes float64
@@ -21,8 +21,8 @@ type spending struct {
 	machine float64
 }
 
-func (s spending) minus(o spending) spending {
-	return spending{s.processes - o.processes, s.machine - o.machine}
+func (s cpuSeconds) minus(o cpuSeconds) cpuSeconds {
+	return cpuSeconds{s.processes - o.processes, s.machine - o.machine}
 }
 
 // backgroundTime is how long the machine is watched while nothing is measured. The
@@ -31,61 +31,61 @@ const backgroundTime = time.Second
 
 // background is how busy the machine is when nothing is measured, in processors.
 func background(ctx context.Context) (float64, error) {
-	before, err := readAccount(nil)
+	before, err := readCPU(nil)
 	if err != nil {
 		return 0, err
 	}
-	if err := wait(ctx, backgroundTime); err != nil {
+	if err := Sleep(ctx, backgroundTime); err != nil {
 		return 0, err
 	}
-	after, err := readAccount(nil)
+	after, err := readCPU(nil)
 	return (after.busy - before.busy) / (after.at - before.at), err
 }
 
-// spent is the processor time that f takes while the machine is busy with other things,
+// cpuTimeOf is the processor time that f takes while the machine is busy with other things,
 // too. The programs that it starts have ended when it returns, or they do not count.
-func spent(ctx context.Context, background float64, daemons []*daemon, f func(context.Context) error) (spending, error) {
-	before, err := readAccount(daemons)
+func cpuTimeOf(ctx context.Context, background float64, daemons []*Daemon, f func(context.Context) error) (cpuSeconds, error) {
+	before, err := readCPU(daemons)
 	if err != nil {
-		return spending{}, err
+		return cpuSeconds{}, err
 	}
 	if err := f(ctx); err != nil {
-		return spending{}, err
+		return cpuSeconds{}, err
 	}
-	after, err := readAccount(daemons)
+	after, err := readCPU(daemons)
 	return between(before, after, background), err
 }
 
-// An account is processor time in seconds, up to a moment.
-type account struct {
+// An cpuReading is processor time in seconds, up to a moment.
+type cpuReading struct {
 	at              float64 // the moment
 	processes, busy float64
 }
 
 // between is what was spent between two accounts, less the machine's background.
-func between(before, after account, background float64) spending {
-	return spending{
+func between(before, after cpuReading, background float64) cpuSeconds {
+	return cpuSeconds{
 		processes: after.processes - before.processes,
 		machine:   after.busy - before.busy - background*(after.at-before.at),
 	}
 }
 
-// readAccount is the processor time of our children that have ended, of the daemons and
+// readCPU is the processor time of our children that have ended, of the daemons and
 // of the machine, up to now.
-func readAccount(daemons []*daemon) (a account, err error) {
+func readCPU(daemons []*Daemon) (a cpuReading, err error) {
 	var children syscall.Rusage
 	stat, err1 := os.ReadFile("/proc/stat")
 	err2 := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &children)
 	if err := errors.Join(err1, err2); err != nil {
-		return account{}, err
+		return cpuReading{}, err
 	}
 	if a.busy, err = parseBusy(string(stat)); err != nil {
-		return account{}, err
+		return cpuReading{}, err
 	}
 	for _, d := range daemons {
-		used, err := d.cpu()
+		used, err := d.CPUTime()
 		if err != nil {
-			return account{}, err
+			return cpuReading{}, err
 		}
 		a.processes += used.Seconds()
 	}
@@ -97,15 +97,15 @@ func readAccount(daemons []*daemon) (a account, err error) {
 // parseBusy reads how long all processors together were busy, in seconds, from /proc/stat.
 func parseBusy(stat string) (float64, error) {
 	t, err := experiment.ParseTicks(stat)
-	return t.Busy / ticksPerSecond, err
+	return t.Busy / TicksPerSecond, err
 }
 
 // calmShare is how busy a machine may be that counts as idle, in processors.
 const calmShare = 0.05
 
-// bustle is a note about a machine that is not idle when it should be: TCP's programs
+// busyNote is a note about a machine that is not idle when it should be: TCP's programs
 // sleep less deeply on it, and look faster.
-func bustle(background float64) string {
+func busyNote(background float64) string {
 	if background <= calmShare {
 		return ""
 	}

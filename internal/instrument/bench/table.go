@@ -27,7 +27,7 @@ type Table struct {
 	// Rows are the rows to measure, by what they are called; nil: all.
 	Rows *regexp.Regexp
 
-	daemon *daemon // of this host
+	daemon *Daemon // of this host
 	// Of a table that is compared with others (see Comparison): nothing but vrdma's own
 	// side of a row is measured, and before every measurement the others have their turn.
 	oursOnly bool
@@ -72,7 +72,7 @@ func (t *Table) together(name string, pieces ...part) part {
 				t.measure(ctx, piece)
 			}
 			if ctx.Err() != nil {
-				return errInterrupted
+				return ErrInterrupted
 			}
 		}
 		return nil
@@ -125,7 +125,7 @@ func (t *Table) Run(ctx context.Context, version string) (*Report, error) {
 		fmt.Fprintf(t.Progress, "%s:\n", p.name)
 		t.measure(ctx, p)
 		if ctx.Err() != nil {
-			return nil, errInterrupted
+			return nil, ErrInterrupted
 		}
 		for _, row := range p.rows {
 			if t.want(row) {
@@ -194,7 +194,7 @@ func (t *Table) fill(ctx context.Context, rounds int, probes []Probe, rows []Row
 
 // here is this host with its daemon, which serves every part that needs no other. It
 // has no network: nothing leaves the machine, and RoCE's port may belong to others.
-func (t *Table) here(ctx context.Context) (*Host, *daemon, error) {
+func (t *Table) here(ctx context.Context) (*Host, *Daemon, error) {
 	h := t.Lab.Here
 	if t.daemon == nil {
 		d, err := h.Start(ctx, "--network=false")
@@ -209,7 +209,7 @@ func (t *Table) here(ctx context.Context) (*Host, *daemon, error) {
 // stop ends this host's daemon.
 func (t *Table) stop() {
 	if t.daemon != nil {
-		t.daemon.stop()
+		t.daemon.Stop()
 		t.daemon = nil
 	}
 }

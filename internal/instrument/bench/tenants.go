@@ -15,18 +15,18 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A customer is a tenant of a daemon with NICs a and b, and what runs on a.
-type customer struct {
-	name        string
-	tenant, nic string   // specs, besides what they need
-	load        []string // a program of ours and its arguments; nil: nothing
+// A tenant is a tenant of a daemon with NICs a and b, and what runs on a.
+type tenant struct {
+	name                string
+	tenantSpec, nicSpec string   // specs, besides what they need
+	program             []string // a program of ours and its arguments; nil: nothing
 }
 
-// sends has a customer send messages of so many bytes through so many queue pairs, with
+// sending has a customer send messages of so many bytes through so many queue pairs, with
 // programs/traffic.c.
-func (c customer) sends(size, qps int) customer {
-	depth := max(min(customerPosted/size/qps, customerRequests/qps, mostDepth), 16)
-	c.load = []string{"traffic", fmt.Sprint(size), fmt.Sprint(qps), fmt.Sprint(depth)}
+func (c tenant) sending(size, qps int) tenant {
+	depth := max(min(tenantPosted/size/qps, tenantRequests/qps, maxDepth), 16)
+	c.program = []string{"traffic", fmt.Sprint(size), fmt.Sprint(qps), fmt.Sprint(depth)}
 	return c
 }
 
@@ -34,45 +34,45 @@ const (
 	// customerPosted is how many bytes a customer has posted, in customerRequests requests at
 	// most: while it waits for a processor, which may be for some milliseconds, its queues must
 	// not run empty.
-	customerPosted   = 256 << 20
-	customerRequests = 16 << 10
-	mostDepth        = 4 << 10
+	tenantPosted   = 256 << 20
+	tenantRequests = 16 << 10
+	maxDepth       = 4 << 10
 	// customerWarm is how long all customers run before what they have is measured, and
 	// customerTime for how long it is.
-	customerWarm = 700 * time.Millisecond
-	customerTime = 1500 * time.Millisecond
+	tenantWarmup = 700 * time.Millisecond
+	tenantTime   = 1500 * time.Millisecond
 )
 
-// declare is a file that declares customers.
-func declare(all []customer) string {
+// tenantObjects is a file that declares customers.
+func tenantObjects(all []tenant) string {
 	var s strings.Builder
 	object := func(kind, meta, spec string) {
 		fmt.Fprintf(&s, "apiVersion: vrdma.io/v1\nkind: %s\nmetadata: {%s}\nspec: {%s}\n---\n", kind, meta, spec)
 	}
 	for _, c := range all {
 		of := ", tenant: " + c.name
-		object("Tenant", "name: "+c.name, c.tenant)
+		object("Tenant", "name: "+c.name, c.tenantSpec)
 		object("Network", "name: net"+of, "subnets: [10.1.0.0/24]")
-		object("NIC", "name: a"+of, strings.TrimSuffix("network: net, address: 10.1.0.1, "+c.nic, ", "))
+		object("NIC", "name: a"+of, strings.TrimSuffix("network: net, address: 10.1.0.1, "+c.nicSpec, ", "))
 		object("NIC", "name: b"+of, "network: net, address: 10.1.0.2")
 	}
 	return s.String()
 }
 
-// A house is a daemon that has customers.
-type house struct {
+// A tenantDaemon is a daemon that has customers.
+type tenantDaemon struct {
 	*Host
-	daemon *daemon
-	dir    string
-	run    string // of the daemon's sockets and device trees
-	cpus   string // where programs run; empty: anywhere
-	built  map[string]string
-	doors  map[string]string // sockets of NICs, by name
+	daemon   *Daemon
+	dir      string
+	runDir   string // of the daemon's sockets and device trees
+	cpus     string // where programs run; empty: anywhere
+	programs map[string]string
+	sockets  map[string]string // sockets of NICs, by name
 }
 
 // open starts a daemon that has these customers.
-func (t *Table) open(ctx context.Context, all []customer) (_ *house, err error) {
-	h := &house{cpus: othersCPUs()}
+func (t *Table) open(ctx context.Context, all []tenant) (_ *tenantDaemon, err error) {
+	h := &tenantDaemon{cpus: tenantCPUs()}
 	defer func() {
 		if err != nil {
 			h.close()
@@ -81,17 +81,17 @@ func (t *Table) open(ctx context.Context, all []customer) (_ *house, err error) 
 	if h.dir, err = makeDirectory(t.Lab, t.Lab.Dir); err != nil {
 		return nil, err
 	}
-	if h.run, err = makeDirectory(t.Lab, memoryDir); err != nil {
-		h.run, err = h.dir, nil
+	if h.runDir, err = makeDirectory(t.Lab, runtimeDir); err != nil {
+		h.runDir, err = h.dir, nil
 	}
-	if h.built, err = t.Lab.Compile(ctx, "traffic", "unruly"); err != nil {
+	if h.programs, err = t.Lab.Compile(ctx, "traffic", "unruly"); err != nil {
 		return nil, err
 	}
 	objects := filepath.Join(h.dir, "objects.yaml")
-	if err := os.WriteFile(objects, []byte(declare(all)), 0o644); err != nil {
+	if err := os.WriteFile(objects, []byte(tenantObjects(all)), 0o644); err != nil {
 		return nil, err
 	}
-	h.Host = &Host{lab: t.Lab, Socket: filepath.Join(h.run, "s"), IP: "127.0.0.1"}
+	h.Host = &Host{Lab: t.Lab, Socket: filepath.Join(h.runDir, "s"), IP: "127.0.0.1"}
 	if h.daemon, err = h.Start(ctx, "--network=false", "--store", filepath.Join(h.dir, "store")); err != nil {
 		return nil, err
 	}
@@ -101,17 +101,17 @@ func (t *Table) open(ctx context.Context, all []customer) (_ *house, err error) 
 	if _, err = t.Lab.Run(ctx, t.Lab.Vrdma, "apply", "--socket", h.Socket, "-f", objects); err != nil {
 		return nil, err
 	}
-	return h, h.rest(ctx, 1)
+	return h, h.waitIdle(ctx, 1)
 }
 
-// rest waits until the daemon has done what an apply leaves to do: it was silent in so many looks in
+// waitIdle waits until the daemon has done what an apply leaves to do: it was silent in so many looks in
 // a row. It waits for a minute at most: a thousand device trees take ten seconds.
-func (h *house) rest(ctx context.Context, looks int) error {
+func (h *tenantDaemon) waitIdle(ctx context.Context, looks int) error {
 	const look = 200 * time.Millisecond
 	for i, silent := 0, 0; i < 300 && silent < looks; i++ {
-		before, err1 := h.daemon.cpu()
-		err2 := wait(ctx, look)
-		after, err3 := h.daemon.cpu()
+		before, err1 := h.daemon.CPUTime()
+		err2 := Sleep(ctx, look)
+		after, err3 := h.daemon.CPUTime()
 		if err := errors.Join(err1, err2, err3); err != nil {
 			return err
 		}
@@ -122,16 +122,16 @@ func (h *house) rest(ctx context.Context, looks int) error {
 	return nil
 }
 
-func (h *house) close() {
+func (h *tenantDaemon) close() {
 	if h.daemon != nil {
-		h.daemon.stop()
+		h.daemon.Stop()
 	}
-	os.RemoveAll(h.run)
+	os.RemoveAll(h.runDir)
 	os.RemoveAll(h.dir)
 }
 
-// memoryDir is on a tmpfs, as /run is, where daemons have their sockets. The store is on a disk.
-const memoryDir = "/dev/shm"
+// runtimeDir is on a tmpfs, as /run is, where daemons have their sockets. The store is on a disk.
+const runtimeDir = "/dev/shm"
 
 // makeDirectory makes a directory for who runs the daemon.
 func makeDirectory(l *Lab, in string) (string, error) {
@@ -146,9 +146,9 @@ func makeDirectory(l *Lab, in string) (string, error) {
 	return dir, nil
 }
 
-// othersCPUs are the processors but the last: where the programs of customers run, so that
+// tenantCPUs are the processors but the last: where the programs of customers run, so that
 // the daemon has one that they do not want. What the kernel gives to whom is not measured then.
-func othersCPUs() string {
+func tenantCPUs() string {
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(0, &set) != nil || set.Count() < 2 {
 		return ""
@@ -162,65 +162,65 @@ func othersCPUs() string {
 	return strings.Join(list, ",")
 }
 
-// on is argv on a NIC of a customer, with what the kernel is told about where it may run.
-func (h *house) on(c customer, nic string, argv ...string) []string {
-	run := []string{h.lab.Vrdma, "run", "-q", "--socket", h.Socket, "--nic", c.name + "/" + nic, "--"}
+// command is argv on a NIC of a customer, with what the kernel is told about where it may run.
+func (h *tenantDaemon) command(c tenant, nic string, argv ...string) []string {
+	run := []string{h.Lab.Vrdma, "run", "-q", "--socket", h.Socket, "--nic", c.name + "/" + nic, "--"}
 	if h.cpus != "" {
 		run = append([]string{"taskset", "-c", h.cpus}, run...)
 	}
 	return append(run, argv...)
 }
 
-// begin starts the loads of customers.
-func (h *house) begin(ctx context.Context, all []customer) (*crowd, error) {
-	c := &crowd{}
+// start starts the loads of customers.
+func (h *tenantDaemon) start(ctx context.Context, all []tenant) (*IdlePrograms, error) {
+	c := &IdlePrograms{}
 	for _, one := range all {
-		argv := append([]string{h.built[one.load[0]]}, one.load[1:]...)
-		_, out, err := c.admit(h.lab.command(ctx, h.on(one, "a", argv...)...))
+		argv := append([]string{h.programs[one.program[0]]}, one.program[1:]...)
+		_, out, err := c.Add(h.Lab.Command(ctx, h.command(one, "a", argv...)...))
 		if err == nil {
 			var line string
 			if line, err = bufio.NewReader(out).ReadString('\n'); err == nil && strings.TrimSpace(line) != "ready" {
-				err = fmt.Errorf("%s of %s said %q", one.load[0], one.name, line)
+				err = fmt.Errorf("%s of %s said %q", one.program[0], one.name, line)
 			}
 		}
 		if err != nil {
-			c.dismiss()
+			c.Stop()
 			return nil, fmt.Errorf("the load of %s: %w", one.name, err)
 		}
 	}
 	return c, nil
 }
 
-// A had is what a customer had of the daemon: in all, or a second.
-type had struct {
+// A usage is what a customer had of the daemon: in all, or a second.
+type usage struct {
 	loop, bytes, messages float64
 	at                    time.Time
 	delays                map[int64]uint64 // below so many ns
 }
 
-// fewDoors is up to how many customers each is asked for at its own door: to write down what a
+// fewTenants is up to how many customers each is asked for at its own door: to write down what a
 // daemon with a thousand NICs has takes time that the loop's processor is wanted for.
-const fewDoors = 3
+const fewTenants = 3
 
-// door is the socket of a customer's NIC a.
-func (h *house) door(ctx context.Context, c customer) (string, error) {
-	if at := h.doors[c.name]; at != "" {
+// socketOf is the socket of a customer's NIC a.
+func (h *tenantDaemon) socketOf(ctx context.Context, c tenant) (string, error) {
+	if at := h.sockets[c.name]; at != "" {
 		return at, nil
 	}
-	out, err := h.lab.Run(ctx, h.on(c, "a", "printenv", "VRDMA_SOCKET")...)
+	out, err := h.Lab.Run(ctx, h.command(c, "a", "printenv", "VRDMA_SOCKET")...)
 	if err == nil {
-		if h.doors == nil {
-			h.doors = make(map[string]string)
+		if h.sockets == nil {
+			h.sockets = make(map[string]string)
 		}
-		h.doors[c.name] = strings.TrimSpace(out)
+		h.sockets[c.name] = strings.TrimSpace(out)
 	}
-	return h.doors[c.name], err
+	return h.sockets[c.name], err
 }
 
 // nics are the NICs that have to do with customers.
-func (h *house) nics(ctx context.Context, all []customer) (list []protocol.NICStatus, err error) {
-	if len(all) > fewDoors {
-		s, err := h.status(ctx)
+func (h *tenantDaemon) nics(ctx context.Context, all []tenant) (list []protocol.NICStatus, err error) {
+	if len(all) > fewTenants {
+		s, err := h.Status(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -228,10 +228,10 @@ func (h *house) nics(ctx context.Context, all []customer) (list []protocol.NICSt
 	}
 	for _, c := range all {
 		at := *h.Host
-		if at.Socket, err = h.door(ctx, c); err != nil {
+		if at.Socket, err = h.socketOf(ctx, c); err != nil {
 			return nil, err
 		}
-		s, err := at.status(ctx)
+		s, err := at.Status(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -240,8 +240,8 @@ func (h *house) nics(ctx context.Context, all []customer) (list []protocol.NICSt
 	return list, nil
 }
 
-// used is what the daemon has counted for the NICs a of all.
-func (h *house) used(ctx context.Context, all []customer) ([]had, error) {
+// usages is what the daemon has counted for the NICs a of all.
+func (h *tenantDaemon) usages(ctx context.Context, all []tenant) ([]usage, error) {
 	nics, err := h.nics(ctx, all)
 	if err != nil {
 		return nil, err
@@ -250,7 +250,7 @@ func (h *house) used(ctx context.Context, all []customer) ([]had, error) {
 	for i, n := range nics {
 		at[n.Tenant+"/"+n.NIC] = &nics[i]
 	}
-	list := make([]had, len(all))
+	list := make([]usage, len(all))
 	for i, c := range all {
 		n := at[c.name+"/a"]
 		if n == nil {
@@ -260,32 +260,32 @@ func (h *house) used(ctx context.Context, all []customer) ([]had, error) {
 		for _, d := range n.Delays {
 			delays[d.BelowNS] = d.Count
 		}
-		list[i] = had{float64(n.Used["loop_ns"]), float64(n.Used["transmit_bytes"]), float64(n.Used["sent_write"] + n.Used["sent_send"]), n.At, delays}
+		list[i] = usage{float64(n.Used["loop_ns"]), float64(n.Used["transmit_bytes"]), float64(n.Used["sent_write"] + n.Used["sent_send"]), n.At, delays}
 	}
 	return list, nil
 }
 
-// over is what customers had a second between two looks, in the daemon's own time.
-func over(before, after []had) []had {
-	list := make([]had, len(after))
+// ratesBetween is what customers had a second between two looks, in the daemon's own time.
+func ratesBetween(before, after []usage) []usage {
+	list := make([]usage, len(after))
 	for i, u := range after {
 		b := before[i]
 		s := u.at.Sub(b.at).Seconds()
-		list[i] = had{loop: (u.loop - b.loop) / s, bytes: (u.bytes - b.bytes) / s, messages: (u.messages - b.messages) / s}
+		list[i] = usage{loop: (u.loop - b.loop) / s, bytes: (u.bytes - b.bytes) / s, messages: (u.messages - b.messages) / s}
 	}
 	return list
 }
 
-// watch measures what customers have who are busy already.
-func (h *house) watch(ctx context.Context, all []customer, d time.Duration) ([]had, error) {
-	before, err := h.used(ctx, all)
+// rates measures what customers have who are busy already.
+func (h *tenantDaemon) rates(ctx context.Context, all []tenant, d time.Duration) ([]usage, error) {
+	before, err := h.usages(ctx, all)
 	if err != nil {
 		return nil, err
 	}
-	if err := wait(ctx, d); err != nil {
+	if err := Sleep(ctx, d); err != nil {
 		return nil, err
 	}
-	after, err := h.used(ctx, all)
+	after, err := h.usages(ctx, all)
 	if err != nil {
 		return nil, err
 	}
@@ -294,18 +294,18 @@ func (h *house) watch(ctx context.Context, all []customer, d time.Duration) ([]h
 			return nil, errors.New("vrdma status gave the same numbers twice")
 		}
 	}
-	return over(before, after), nil
+	return ratesBetween(before, after), nil
 }
 
-// during runs the customers' loads and measures what they have while all of them run.
-func (h *house) during(ctx context.Context, all []customer) ([]had, error) {
-	c, err := h.begin(ctx, all)
+// measure runs the customers' loads and measures what they have while all of them run.
+func (h *tenantDaemon) measure(ctx context.Context, all []tenant) ([]usage, error) {
+	c, err := h.start(ctx, all)
 	if err != nil {
 		return nil, err
 	}
-	defer c.dismiss()
-	if err := wait(ctx, customerWarm); err != nil {
+	defer c.Stop()
+	if err := Sleep(ctx, tenantWarmup); err != nil {
 		return nil, err
 	}
-	return h.watch(ctx, all, customerTime)
+	return h.rates(ctx, all, tenantTime)
 }

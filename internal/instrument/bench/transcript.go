@@ -11,48 +11,48 @@ import (
 	"time"
 )
 
-// A transcript is what a program prints, with the time of each line. The zero value is empty.
-type transcript struct {
-	mu    sync.Mutex
-	text  []byte
-	lines []stampedLine
-	begun int // where the line that has no end yet begins
+// A Transcript is what a program prints, with the time of each line. The zero value is empty.
+type Transcript struct {
+	mu        sync.Mutex
+	text      []byte
+	lines     []TimedLine
+	lineStart int // where the line that has no end yet begins
 }
 
-// A stampedLine is a line with numbers, and when it came.
-type stampedLine struct {
-	at      time.Time
-	numbers []float64
+// A TimedLine is a line with numbers, and when it came.
+type TimedLine struct {
+	At      time.Time
+	Numbers []float64
 }
 
-func (t *transcript) Write(p []byte) (int, error) {
+func (t *Transcript) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.text = append(t.text, p...)
 	for {
-		n := bytes.IndexByte(t.text[t.begun:], '\n')
+		n := bytes.IndexByte(t.text[t.lineStart:], '\n')
 		if n < 0 {
 			return len(p), nil
 		}
-		if row, ok := numbers(string(t.text[t.begun : t.begun+n])); ok {
-			t.lines = append(t.lines, stampedLine{time.Now(), row})
+		if row, ok := parseBandwidthLine(string(t.text[t.lineStart : t.lineStart+n])); ok {
+			t.lines = append(t.lines, TimedLine{time.Now(), row})
 		}
-		t.begun += n + 1
+		t.lineStart += n + 1
 	}
 }
 
-func (t *transcript) String() string {
+func (t *Transcript) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.text)
 }
 
-// between are the lines that came in a time.
-func (t *transcript) between(from, to time.Time) (list []stampedLine) {
+// Between are the lines that came in a time.
+func (t *Transcript) Between(from, to time.Time) (list []TimedLine) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.lines {
-		if !l.at.Before(from) && !l.at.After(to) {
+		if !l.At.Before(from) && !l.At.After(to) {
 			list = append(list, l)
 		}
 	}
@@ -62,8 +62,8 @@ func (t *transcript) between(from, to time.Time) (list []stampedLine) {
 // bandwidthColumns is how many numbers a line of perftest's bandwidth tools has.
 const bandwidthColumns = 5
 
-// numbers reads a line of a perftest bandwidth tool.
-func numbers(line string) ([]float64, bool) {
+// parseBandwidthLine reads a line of a perftest bandwidth tool.
+func parseBandwidthLine(line string) ([]float64, bool) {
 	words := strings.Fields(line)
 	if len(words) != bandwidthColumns {
 		return nil, false
@@ -78,9 +78,9 @@ func numbers(line string) ([]float64, bool) {
 	return list, true
 }
 
-// groupTime is the processor time of all processes of a group, with that of those which they waited for;
+// GroupCPUTime is the processor time of all processes of a group, with that of those which they waited for;
 // errEnded if there are none any more.
-func groupTime(group int) (total time.Duration, err error) {
+func GroupCPUTime(group int) (total time.Duration, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return 0, err
@@ -106,7 +106,7 @@ func groupTime(group int) (total time.Duration, err error) {
 		}
 	}
 	if !found {
-		return 0, errEnded
+		return 0, ErrEnded
 	}
 	return total, nil
 }

@@ -36,10 +36,10 @@ const (
 //go:embed programs/guest.sh
 var guestScript string
 
-// inMachines boots two guests, or as many a side as the cell says.
-func inMachines(ctx context.Context, in *Environments, c experiment.Cell) (p *place, err error) {
+// NewVMs boots two guests, or as many a side as the cell says.
+func NewVMs(ctx context.Context, in *Environments, c experiment.Cell) (p *Environment, err error) {
 	l := in.Lab
-	names := boxNames(c.Boxes())
+	names := ContainerNames(c.Boxes())
 	if err := enoughMemory(len(names)); err != nil {
 		return nil, err
 	}
@@ -48,74 +48,74 @@ func inMachines(ctx context.Context, in *Environments, c experiment.Cell) (p *pl
 	if err != nil {
 		return nil, err
 	}
-	initramfs, err := l.machineImage(ctx, image)
+	initramfs, err := l.guestTools(ctx, image)
 	if err != nil {
 		return nil, err
 	}
-	l.wires++
-	base := &Host{lab: l, Socket: filepath.Join(l.Dir, fmt.Sprintf("v%d", l.wires)), IP: "127.0.0.1"}
+	l.hostsMade++
+	base := &Host{Lab: l, Socket: filepath.Join(l.Dir, fmt.Sprintf("v%d", l.hostsMade)), IP: "127.0.0.1"}
 	d, err := base.Start(ctx, "--addr", base.IP, "--guest", "bench/"+strings.Join(names, ",bench/"), "--store", base.Socket+".db")
 	if err != nil {
 		return nil, err
 	}
-	p = &place{daemons: []*daemon{d}, label: fmt.Sprintf("%s guests with one emulated processor each", count(len(names)))}
-	var bridge *space
-	p.close = func() {
-		if p.ovs != nil {
-			p.ovs.end()
+	p = &Environment{Daemons: []*Daemon{d}, Label: fmt.Sprintf("%s guests with one emulated processor each", count(len(names)))}
+	var bridge *Namespace
+	p.Close = func() {
+		if p.OVS != nil {
+			p.OVS.stop()
 		}
-		for _, m := range p.machines {
-			m.agent.end()
+		for _, m := range p.VMs {
+			m.Agent.close()
 		}
-		d.stop()
+		d.Stop()
 		if bridge != nil {
-			bridge.close()
+			bridge.Close()
 		}
 	}
 	defer func() {
 		if err != nil {
-			p.close()
+			p.Close()
 		}
 	}()
 	file := base.Socket + ".yaml"
-	if err := os.WriteFile(file, []byte(containerObjects(names)), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(ContainerObjects(names)), 0o644); err != nil {
 		return nil, err
 	}
 	if _, err := l.Run(ctx, l.Vrdma, "apply", "--socket", base.Socket, "-f", file); err != nil {
 		return nil, err
 	}
-	if bridge, err = l.newSpace(ctx); err != nil {
+	if bridge, err = l.NewNamespace(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := l.Run(ctx, append(bridge.enter(), "sh", "-c", "ip link add br0 type bridge && ip link set br0 up")...); err != nil {
+	if _, err := l.Run(ctx, append(bridge.Enter(), "sh", "-c", "ip link add br0 type bridge && ip link set br0 up")...); err != nil {
 		return nil, fmt.Errorf("no bridge: %w", err)
 	}
 	for i, name := range names {
-		m, err := in.machine(ctx, base, bridge, image, initramfs, memoryOf(len(names)), i+1, name, other)
+		m, err := in.startVM(ctx, base, bridge, image, initramfs, memoryOf(len(names)), i+1, name, other)
 		if err != nil {
 			return nil, err
 		}
-		p.machines = append(p.machines, m)
+		p.VMs = append(p.VMs, m)
 	}
 	if other {
-		if p.ovs, err = l.startOVS(ctx, base.Socket+".ovs", [2]string{base.Socket + ".ovs-a", base.Socket + ".ovs-b"}); err != nil {
+		if p.OVS, err = l.startOVS(ctx, base.Socket+".ovs", [2]string{base.Socket + ".ovs-a", base.Socket + ".ovs-b"}); err != nil {
 			return nil, err
 		}
 	}
-	for _, m := range p.machines {
+	for _, m := range p.VMs {
 		if err := m.ready(ctx); err != nil {
 			return nil, err
 		}
 	}
 	var plain []Route
-	for i := 0; i < len(p.machines); i += 2 {
-		a, b := p.machines[i], p.machines[i+1]
-		p.others = append(p.others, Route{Server: b.card, Client: a.card})
-		plain = append(plain, Route{Server: b.ordinary, Client: a.ordinary})
+	for i := 0; i < len(p.VMs); i += 2 {
+		a, b := p.VMs[i], p.VMs[i+1]
+		p.others = append(p.others, Route{Server: b.VhostSide, Client: a.VhostSide})
+		plain = append(plain, Route{Server: b.TapSide, Client: a.TapSide})
 	}
-	p.route, p.others = p.others[0], p.others[1:]
-	p.plain, p.othersPlain = &plain[0], plain[1:]
-	p.base, p.bridge = base, bridge
+	p.Route, p.others = p.others[0], p.others[1:]
+	p.TapRoute, p.otherTaps = &plain[0], plain[1:]
+	p.host, p.bridge = base, bridge
 	return p, nil
 }
 
@@ -135,8 +135,8 @@ func memoryOf(guests int) int {
 	return pairMemoryMiB
 }
 
-// errMemory: guests do not fit into this machine's memory.
-var errMemory = errors.New("end other programs, or ask for fewer guests")
+// errNoMemory: guests do not fit into this machine's memory.
+var errNoMemory = errors.New("end other programs, or ask for fewer guests")
 
 // enoughMemory reports whether so many guests fit now.
 func enoughMemory(guests int) error {
@@ -154,28 +154,28 @@ func fits(meminfo string, guests int) error {
 		return err
 	}
 	if need := float64((guests + 1) * memoryOf(guests) << 20); free < need {
-		return fmt.Errorf("%d guests need %s of memory, and %s are free: %w", guests, Quantity(need, "B"), Quantity(free, "B"), errMemory)
+		return fmt.Errorf("%d guests need %s of memory, and %s are free: %w", guests, Amount(need, "B"), Amount(free, "B"), errNoMemory)
 	}
 	return nil
 }
 
-// A machine is a guest of setting vms.
-type machine struct {
-	name           string
-	agent          *agent
-	pid            int // QEMU's
-	card, ordinary *Host
-	said           *transcript
-	console        string
+// A VM is a guest of setting vms.
+type VM struct {
+	name               string
+	Agent              *Agent
+	pid                int // QEMU's
+	VhostSide, TapSide *Host
+	stderr             *Transcript
+	console            string
 }
 
-// machineImage is the initramfs of the guests: the image's with the product, the tools and Open MPI.
-func (l *Lab) machineImage(ctx context.Context, image string) (string, error) {
-	program, err := l.transfer(ctx)
+// guestTools is the initramfs of the guests: the image's with the product, the tools and Open MPI.
+func (l *Lab) guestTools(ctx context.Context, image string) (string, error) {
+	program, err := l.TransferProgram(ctx)
 	if err != nil {
 		return "", err
 	}
-	small, err := l.extend(ctx, image, fmt.Sprintf(`sh /usr/bin/begin "$1" %d >/dev/console 2>&1`, guestShell))
+	small, err := l.GuestInitramfs(ctx, image, fmt.Sprintf(`sh /usr/bin/begin "$1" %d >/dev/console 2>&1`, guestShell))
 	if err != nil {
 		return "", err
 	}
@@ -186,20 +186,20 @@ func (l *Lab) machineImage(ctx context.Context, image string) (string, error) {
 	return large, nil
 }
 
-// machine starts a guest; it is there when its agent has answered.
-func (in *Environments) machine(ctx context.Context, base *Host, bridge *space, image, initramfs string, memory, number int, name string, other bool) (*machine, error) {
+// startVM starts a guest; it is there when its agent has answered.
+func (in *Environments) startVM(ctx context.Context, base *Host, bridge *Namespace, image, initramfs string, memory, number int, name string, other bool) (*VM, error) {
 	l := in.Lab
 	args, err := l.Run(ctx, l.Vrdma, "guest", "args", "bench/"+name, "--tcg", "-m", fmt.Sprintf("%dM", memory), "--socket", base.Socket)
 	if err != nil {
 		return nil, err
 	}
 	tap := "tap" + name
-	if _, err := l.Run(ctx, append(bridge.enter(), "sh", "-c", fmt.Sprintf("ip tuntap add %[1]s mode tap && ip link set %[1]s master br0 up", tap))...); err != nil {
+	if _, err := l.Run(ctx, append(bridge.Enter(), "sh", "-c", fmt.Sprintf("ip tuntap add %[1]s mode tap && ip link set %[1]s master br0 up", tap))...); err != nil {
 		return nil, fmt.Errorf("no tap: %w", err)
 	}
 	spec := rxeguest.Machine{
 		Image: image, Initramfs: initramfs, CPUs: 1, Card: strings.Fields(args), IP4: "dhcp", MTU: 1500,
-		Device: guestDevice, Program: guestProgram, Line: "stdio,signal=off", Console: base.Socket + "-console-" + name,
+		Device: GuestDevice, Program: GuestProgram, Line: "stdio,signal=off", Console: base.Socket + "-console-" + name,
 		More: []string{"-netdev", "tap,id=n1,ifname=" + tap + ",script=no,downscript=no",
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=n1,mac=52:54:00:99:00:%02d,romfile=", number)},
 	}
@@ -207,53 +207,53 @@ func (in *Environments) machine(ctx context.Context, base *Host, bridge *space, 
 		spec.More = []string{"-chardev", fmt.Sprintf("socket,id=ovs,path=%s.ovs-%s,server=on,wait=off", base.Socket, name), "-netdev", "vhost-user,id=n1,chardev=ovs",
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=n1,vectors=0,mac=52:54:00:99:00:%02d,romfile=", number)}
 	}
-	if in.twin {
-		more, err := l.twin(ctx, bridge, name)
+	if in.ThirdCard {
+		more, err := l.addPlainTap(ctx, bridge, name)
 		if err != nil {
 			return nil, err
 		}
 		spec.More = append(spec.More, more...)
 	}
-	c := l.command(ctx, append(bridge.enter(), spec.Command()...)...)
-	m := &machine{name: name, said: &transcript{}, console: spec.Console}
-	c.Stderr = m.said
+	c := l.Command(ctx, append(bridge.Enter(), spec.Command()...)...)
+	m := &VM{name: name, stderr: &Transcript{}, console: spec.Console}
+	c.Stderr = m.stderr
 	to, err1 := c.StdinPipe()
 	from, err2 := c.StdoutPipe()
 	if err := errors.Join(err1, err2, c.Start()); err != nil {
 		return nil, err
 	}
 	m.pid = c.Process.Pid // nsenter becomes QEMU
-	m.agent = &agent{vrdma: "/usr/bin/vrdma", socket: guestSocket, to: to, from: bufio.NewReader(from)}
-	m.agent.end = sync.OnceFunc(func() {
+	m.Agent = &Agent{vrdma: "/usr/bin/vrdma", socket: guestSocket, to: to, from: bufio.NewReader(from)}
+	m.Agent.close = sync.OnceFunc(func() {
 		c.Cancel()
 		c.Wait() // it was killed
 	})
-	seen := &Host{lab: l, Socket: base.Socket + ".nics/bench/" + name + "/nic/vrdma.sock", box: name}
-	m.card = &Host{lab: l, Socket: guestSocket, IP: fmt.Sprintf(guestAddress, number), far: m.agent, seen: seen, eth: "eth0"}
-	m.ordinary = &Host{lab: l, Socket: guestSocket, IP: fmt.Sprintf(guestPlain, number), far: m.agent, seen: seen, eth: "eth1"}
+	seen := &Host{Lab: l, Socket: base.Socket + ".nics/bench/" + name + "/nic/vrdma.sock", Container: name}
+	m.VhostSide = &Host{Lab: l, Socket: guestSocket, IP: fmt.Sprintf(guestAddress, number), Agent: m.Agent, DaemonSide: seen, Interface: "eth0"}
+	m.TapSide = &Host{Lab: l, Socket: guestSocket, IP: fmt.Sprintf(guestPlain, number), Agent: m.Agent, DaemonSide: seen, Interface: "eth1"}
 	return m, nil
 }
 
 // ready waits until the guest answers, and its programs have the device.
-func (m *machine) ready(ctx context.Context) error {
-	timeout, cancel := context.WithTimeoutCause(ctx, booting, tooLong(booting))
+func (m *VM) ready(ctx context.Context) error {
+	timeout, cancel := context.WithTimeoutCause(ctx, bootTimeout, Timeout(bootTimeout))
 	defer cancel()
-	stop := context.AfterFunc(timeout, m.agent.end)
+	stop := context.AfterFunc(timeout, m.Agent.close)
 	defer stop()
-	_, err := m.agent.read(timeout)
+	_, err := m.Agent.read(timeout)
 	if err == nil {
-		_, err = m.agent.ask(timeout, question{Guest: m.name})
+		_, err = m.Agent.ask(timeout, request{Guest: m.name})
 	}
 	if err == nil {
 		return nil
 	}
-	m.agent.end()
+	m.Agent.close()
 	console, _ := os.ReadFile(m.console) // may be empty: then QEMU says why
-	return fmt.Errorf("guest %s: %w\n%s%s", m.name, err, m.said.String(), lastLines(string(console), 8))
+	return fmt.Errorf("guest %s: %w\n%s%s", m.name, err, m.stderr.String(), LastLines(string(console), 8))
 }
 
-// used is the processor time that QEMU has taken.
-func (m *machine) used() (time.Duration, error) {
+// cpuTime is the processor time that QEMU has taken.
+func (m *VM) cpuTime() (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.pid))
 	if err != nil {
 		return 0, err
@@ -261,10 +261,10 @@ func (m *machine) used() (time.Duration, error) {
 	return parseCPU(string(text))
 }
 
-// peerOf is a program on the host of guests, which has a NIC of its own and is reached by its guests through
+// GuestsHost is a program on the host of guests, which has a NIC of its own and is reached by its guests through
 // the bridge.
-func (l *Lab) peerOf(ctx context.Context, p *place) (*Host, error) {
-	h := &Host{lab: l, Socket: p.base.Socket, nic: "bench/host", IP: fmt.Sprintf(guestPlain, 9), enter: p.bridge.enter(), pid: p.bridge.holder.Process.Pid}
+func (l *Lab) GuestsHost(ctx context.Context, p *Environment) (*Host, error) {
+	h := &Host{Lab: l, Socket: p.host.Socket, NIC: "bench/host", IP: fmt.Sprintf(guestPlain, 9), Enter: p.bridge.Enter(), PID: p.bridge.holder.Process.Pid}
 	if _, err := l.Run(ctx, h.At("ip", "address", "add", h.IP+"/24", "dev", "br0")...); err != nil {
 		return nil, err
 	}
@@ -277,20 +277,20 @@ func (l *Lab) peerOf(ctx context.Context, p *place) (*Host, error) {
 	return h, err
 }
 
-// run runs a shell command in the guest.
-func (m *machine) run(ctx context.Context, command string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, tooLong(guestTimeout))
+// Run runs a shell command in the guest.
+func (m *VM) Run(ctx context.Context, command string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, GuestTimeout, Timeout(GuestTimeout))
 	defer cancel()
-	got, err := m.agent.ask(ctx, question{Run: [][]string{{"sh", "-c", "ip() { /usr/sbin/ip \"$@\"; }; " + command}}, Way: plain.name, Limit: toolTimeout})
+	got, err := m.Agent.ask(ctx, request{Run: [][]string{{"sh", "-c", "ip() { /usr/sbin/ip \"$@\"; }; " + command}}, Way: Plain.Name, Limit: ToolTimeout})
 	if err == nil && len(got.Finished) == 1 && got.Finished[0].Error != "" {
 		err = errors.New(got.Finished[0].Error)
 	}
 	return err
 }
 
-// twin makes one more tap, and is what QEMU needs to have it as a card without MSI-X.
-func (l *Lab) twin(ctx context.Context, bridge *space, name string) ([]string, error) {
+// addPlainTap makes one more tap, and is what QEMU needs to have it as a card without MSI-X.
+func (l *Lab) addPlainTap(ctx context.Context, bridge *Namespace, name string) ([]string, error) {
 	tap := "twin" + name
-	_, err := l.Run(ctx, append(bridge.enter(), "sh", "-c", fmt.Sprintf("ip tuntap add %[1]s mode tap && ip link set %[1]s master br0 up", tap))...)
+	_, err := l.Run(ctx, append(bridge.Enter(), "sh", "-c", fmt.Sprintf("ip tuntap add %[1]s mode tap && ip link set %[1]s master br0 up", tap))...)
 	return []string{"-netdev", "tap,id=n2,ifname=" + tap + ",script=no,downscript=no", "-device", "virtio-net-pci,netdev=n2,mac=52:54:00:9a:00:0" + map[string]string{"a": "1", "b": "2"}[name] + ",romfile=,vectors=0"}, err
 }

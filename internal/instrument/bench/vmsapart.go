@@ -8,8 +8,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// apartMachines boots two guests on two hosts: namespaces with a link between them.
-func apartMachines(ctx context.Context, in *Environments, _ experiment.Cell) (p *place, err error) {
+// NewVMsApart boots two guests on two hosts: namespaces with a link between them.
+func NewVMsApart(ctx context.Context, in *Environments, _ experiment.Cell) (p *Environment, err error) {
 	l := in.Lab
 	if err := enoughMemory(2); err != nil {
 		return nil, err
@@ -18,24 +18,24 @@ func apartMachines(ctx context.Context, in *Environments, _ experiment.Cell) (p 
 	if err != nil {
 		return nil, err
 	}
-	initramfs, err := l.machineImage(ctx, image)
+	initramfs, err := l.guestTools(ctx, image)
 	if err != nil {
 		return nil, err
 	}
-	w, err := l.Wire(ctx, 9000, func(h *Host) []string { return []string{"--guest", "bench/a,bench/b", "--store", h.Socket + ".db"} })
+	w, err := l.NewHostPair(ctx, 9000, func(h *Host) []string { return []string{"--guest", "bench/a,bench/b", "--store", h.Socket + ".db"} })
 	if err != nil {
 		return nil, err
 	}
-	p = &place{daemons: w.daemons, label: "two guests with one emulated processor each, on two network namespaces that stand for hosts"}
-	p.close = func() {
-		for _, m := range p.machines {
-			m.agent.end()
+	p = &Environment{Daemons: w.Daemons, Label: "two guests with one emulated processor each, on two network namespaces that stand for hosts"}
+	p.Close = func() {
+		for _, m := range p.VMs {
+			m.Agent.close()
 		}
 		w.Close()
 	}
 	defer func() {
 		if err != nil {
-			p.close()
+			p.Close()
 		}
 	}()
 	for i, h := range []*Host{w.A, w.B} {
@@ -45,7 +45,7 @@ func apartMachines(ctx context.Context, in *Environments, _ experiment.Cell) (p 
 			name, other, at = "b", "a", w.A
 		}
 		file := h.Socket + ".yaml"
-		if err := os.WriteFile(file, []byte(overlayObjects(other, at.IP)), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(OverlayObjects(other, at.IP)), 0o644); err != nil {
 			return nil, err
 		}
 		for _, argv := range [][]string{
@@ -56,18 +56,18 @@ func apartMachines(ctx context.Context, in *Environments, _ experiment.Cell) (p 
 				return nil, err
 			}
 		}
-		m, err := in.machine(ctx, h, w.spaces[i], image, initramfs, memoryOf(2), i+1, name, false)
+		m, err := in.startVM(ctx, h, w.Namespaces[i], image, initramfs, memoryOf(2), i+1, name, false)
 		if err != nil {
 			return nil, err
 		}
-		m.card.IP = fmt.Sprintf("10.1.0.%d", i+1)
-		p.machines = append(p.machines, m)
+		m.VhostSide.IP = fmt.Sprintf("10.1.0.%d", i+1)
+		p.VMs = append(p.VMs, m)
 	}
-	for _, m := range p.machines {
+	for _, m := range p.VMs {
 		if err := m.ready(ctx); err != nil {
 			return nil, err
 		}
 	}
-	p.route = Route{Server: p.machines[1].card, Client: p.machines[0].card}
+	p.Route = Route{Server: p.VMs[1].VhostSide, Client: p.VMs[0].VhostSide}
 	return p, nil
 }

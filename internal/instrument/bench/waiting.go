@@ -50,18 +50,18 @@ func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, 
 	}
 	after, err := background(ctx)
 	for i := 0; i < len(rows); i += 2 {
-		rows[i].Note = bustle(max(before, after))
+		rows[i].Note = busyNote(max(before, after))
 	}
 	return err
 }
 
 // keptAwake fills pairs of rows with a keeper of its own; burn is its program.
 func (t *Table) keptAwake(ctx context.Context, burn string, probes []Probe, rows []Row, sources []source) (err error) {
-	k := newKeeper(burn)
+	k := NewKeepAwake(burn)
 	defer func() {
-		if closeErr := k.close(); err == nil {
+		if closeErr := k.Close(); err == nil {
 			err = closeErr
 		}
 	}()
-	return t.fillTwice(ctx, k.argv, probes, rows, sources)
+	return t.fillTwice(ctx, k.Command, probes, rows, sources)
 }

@@ -24,20 +24,20 @@ func TestParseBusy(t *testing.T) {
 func TestSpending(t *testing.T) {
 	// In the background 0.1 of a processor is busy. Within 2 s processors are busy for 1.7 s,
 	// of which 1.2 s were charged to programs.
-	got := between(account{101, 50, 10.1}, account{103, 51.2, 11.8}, 0.1)
-	if want := (spending{1.2, 1.5}); !nearly(got.processes, want.processes) || !nearly(got.machine, want.machine) {
+	got := between(cpuReading{101, 50, 10.1}, cpuReading{103, 51.2, 11.8}, 0.1)
+	if want := (cpuSeconds{1.2, 1.5}); !nearly(got.processes, want.processes) || !nearly(got.machine, want.machine) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := (spending{3, 6}).minus(spending{1, 2}).per(4); got != (spending{0.5, 1}) {
+	if got := (cpuSeconds{3, 6}).minus(cpuSeconds{1, 2}).per(4); got != (cpuSeconds{0.5, 1}) {
 		t.Errorf("got %+v, want a half and one", got)
 	}
 }
 
 func TestBustle(t *testing.T) {
-	if got := bustle(0.04); got != "" {
+	if got := busyNote(0.04); got != "" {
 		t.Errorf("4 %%: got %q, want nothing", got)
 	}
-	if got := bustle(0.3); !strings.Contains(got, "30 % of a processor") {
+	if got := busyNote(0.3); !strings.Contains(got, "30 % of a processor") {
 		t.Errorf("got %q, want 30 %%", got)
 	}
 }
@@ -110,6 +110,6 @@ func FuzzWaitParsers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		ParsePingpong(text) // it must not panic, nor must the others
 		parseBusy(text)
-		parseNumbers("rpc", text, 2)
+		ParseNumbers("rpc", text, 2)
 	})
 }
