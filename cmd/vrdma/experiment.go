@@ -17,6 +17,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/bench"
 	"vrdma.dev/vrdma/internal/instrument/doctor"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/measure"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // benchListCommand lists what can be measured.
@@ -74,7 +76,7 @@ type runFlags struct {
 	quick  bool
 	resume bool
 	seed   uint64
-	in     bench.Environments
+	in     testbed.Environments
 	device string
 	rsh    string
 }
@@ -109,7 +111,7 @@ Ctrl-C keeps what was measured; --resume goes on with the results of DIR, in the
 	c.Flags().StringVar(&f.device, "device", "", "a device of the kernel's, such as mlx5_0, for transport kernel")
 	c.Flags().StringVar(&f.in.Source, "source", ".", "the repository, which makes the guests of settings vms, vms-apart and guest-rxe")
 	c.Flags().StringVar(&f.in.Rootfs, "rootfs", "", "the root directory of containers, with docker their image (default: this machine's programs)")
-	c.Flags().StringVar(&f.in.Engine, "engine", "", "what starts containers: "+strings.Join(bench.EngineNames(), ", ")+" (default: the first that is there)")
+	c.Flags().StringVar(&f.in.Engine, "engine", "", "what starts containers: "+strings.Join(testbed.EngineNames(), ", ")+" (default: the first that is there)")
 	return c
 }
 
@@ -129,9 +131,9 @@ func (f *runFlags) run(names []string, progress io.Writer) error {
 		return err
 	}
 	defer r.Out.Close()
-	err = inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
+	err = inLab(nil, func(ctx context.Context, lab *testbed.Lab) error {
 		f.in.Lab, f.in.Rsh = lab, strings.Fields(f.rsh)
-		in := &bench.Instrument{Environments: &f.in, Device: f.device}
+		in := &measure.Instrument{Environments: &f.in, Device: f.device}
 		defer in.Close()
 		r.Instrument = in
 		return r.Go(ctx)
@@ -195,7 +197,7 @@ func benchAgentCommand() *cobra.Command {
 		Hidden: true, // bench run starts it
 		Args:   cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
+			return inLab(nil, func(ctx context.Context, lab *testbed.Lab) error {
 				if remove { // the lab has a copy
 					if err := os.RemoveAll(filepath.Dir(lab.Original)); err != nil {
 						return err
@@ -210,8 +212,8 @@ func benchAgentCommand() *cobra.Command {
 					defer f.Close()
 					from, to = f, f
 				}
-				in := &bench.Instrument{Environments: &bench.Environments{Lab: lab}, Device: device}
-				return bench.ServeAgent(ctx, lab, in, from, to)
+				in := &measure.Instrument{Environments: &testbed.Environments{Lab: lab}, Device: device}
+				return testbed.ServeAgent(ctx, lab, in, from, to)
 			})
 		},
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // A Comparison measures this build, this build once more as the control, and another
@@ -24,7 +26,7 @@ import (
 //	the other             │             │ ib_write_bw │             │             │
 //	                      └──────────── one step, in any order ─────┘
 type Comparison struct {
-	Ours, Control, Theirs *Lab
+	Ours, Control, Theirs *testbed.Lab
 	Table                 Table // what to measure: everything but Lab and Progress
 	Progress              io.Writer
 }
@@ -55,7 +57,7 @@ func (c *Comparison) Run(ctx context.Context, version string) (*Compared, error)
 	}
 	report.Other = strings.TrimSpace(strings.TrimPrefix(other, "vrdma "))
 	var tables [sides]*Table
-	for i, lab := range []*Lab{c.Ours, c.Control, c.Theirs} {
+	for i, lab := range []*testbed.Lab{c.Ours, c.Control, c.Theirs} {
 		t := c.Table
 		t.Lab, t.Progress, t.oursOnly = lab, &prefixed{to: c.Progress, prefix: fmt.Sprintf("%-12s", sideNames[i])}, true
 		tables[i] = &t
@@ -74,7 +76,7 @@ func (c *Comparison) Run(ctx context.Context, version string) (*Compared, error)
 		}
 		interleave(runs[:])
 		if ctx.Err() != nil {
-			return nil, ErrInterrupted
+			return nil, testbed.ErrInterrupted
 		}
 		for j, row := range p.rows {
 			if c.Table.want(row) {

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
 )
 
 // packetPackages are the packages that a packet passes.
@@ -73,7 +75,7 @@ func (l testList) failures(in func(room string) bool) Series {
 	}
 	s := Series{Name: fmt.Sprintf("%d tests that count", count), Unit: "allocating"}
 	if count > 0 {
-		s.add(Reading{Value: float64(failed)})
+		s.add(drivers.Reading{Value: float64(failed)})
 	}
 	return s
 }

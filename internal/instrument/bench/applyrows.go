@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // What a large world costs to declare, and what it costs while nobody uses it.
@@ -77,7 +79,7 @@ func (t *Table) idling() Probe {
 			return 0, err
 		}
 		before, err1 := h.daemon.CPUTime()
-		err2 := Sleep(ctx, watchIdle)
+		err2 := testbed.Sleep(ctx, watchIdle)
 		after, err3 := h.daemon.CPUTime()
 		return 100 * (after - before).Seconds() / watchIdle.Seconds(), errors.Join(err1, err2, err3)
 	})

@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // armedChannels is how many channels each of the sleeping programs has armed.
@@ -33,7 +37,7 @@ func (t *Table) armed() part {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", Amount(used.Median(), "%"))
+			fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", experiment.Amount(used.Median(), "%"))
 			rows[0].fill(used)
 			return nil
 		},
@@ -41,9 +45,9 @@ func (t *Table) armed() part {
 }
 
 // idleShare is how much of a processor the daemon uses while nothing happens.
-func idleShare(ctx context.Context, d *Daemon) (Series, error) {
+func idleShare(ctx context.Context, d *testbed.Daemon) (Series, error) {
 	used := Series{Name: "daemon's CPU", Unit: "%"}
-	if err := Sleep(ctx, time.Second); err != nil { // what starting the programs left to do
+	if err := testbed.Sleep(ctx, time.Second); err != nil { // what starting the programs left to do
 		return used, err
 	}
 	for range 2 {
@@ -52,14 +56,14 @@ func idleShare(ctx context.Context, d *Daemon) (Series, error) {
 			return used, err
 		}
 		begin := time.Now()
-		if err := Sleep(ctx, idleTime); err != nil {
+		if err := testbed.Sleep(ctx, idleTime); err != nil {
 			return used, err
 		}
 		after, err := d.CPUTime()
 		if err != nil {
 			return used, err
 		}
-		used.add(Reading{Value: 100 * float64(after-before) / float64(time.Since(begin))})
+		used.add(drivers.Reading{Value: 100 * float64(after-before) / float64(time.Since(begin))})
 	}
 	return used, nil
 }

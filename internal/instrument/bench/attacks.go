@@ -9,6 +9,10 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // An Attack is something that a hostile tenant does to a daemon it shares with others.
@@ -60,10 +64,10 @@ type AttackRow struct {
 	Beside  Victim  `json:"beside"`
 	Ratio   float64 `json:"ratio"` // of the medians
 	// The daemon before the attack, in its midst and after it.
-	Before Load `json:"before"`
-	While  Load `json:"while"`
-	After  Load `json:"after"`
-	Pass   bool `json:"pass"`
+	Before testbed.Load `json:"before"`
+	While  testbed.Load `json:"while"`
+	After  testbed.Load `json:"after"`
+	Pass   bool         `json:"pass"`
 	// Note says what broke, if something did.
 	Note string `json:"note,omitempty"`
 }
@@ -76,8 +80,8 @@ type Victim struct {
 
 // An AttackRun runs attacks against a daemon that serves a victim too.
 type AttackRun struct {
-	Labs     []*Lab   // builds, attacked in turn
-	Names    []string // of the builds
+	Labs     []*testbed.Lab // builds, attacked in turn
+	Names    []string       // of the builds
 	Attacks  []Attack
 	Rounds   int // of the victim, alone and beside
 	Progress io.Writer
@@ -92,7 +96,7 @@ func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, err
 			o := AttackRow{Attack: attack.Name, What: attack.What, Count: attack.Count, Build: s.Names[i], Busy: attack.Busy}
 			err := s.attack(ctx, lab, &o)
 			if ctx.Err() != nil {
-				return nil, ErrInterrupted
+				return nil, testbed.ErrInterrupted
 			}
 			if err != nil {
 				fmt.Fprintf(s.Progress, "  %v\n", err)
@@ -106,8 +110,8 @@ func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, err
 }
 
 // attack makes one attack on one build.
-func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, attackTimeout, Timeout(attackTimeout))
+func (s *AttackRun) attack(ctx context.Context, lab *testbed.Lab, o *AttackRow) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, attackTimeout, testbed.Timeout(attackTimeout))
 	defer cancel()
 	programs, err := lab.Compile(ctx, "hostile")
 	if err != nil {
@@ -128,7 +132,7 @@ func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
 }
 
 // withDaemon measures alone, starts the attacker, measures beside it and ends it.
-func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *Daemon, o *AttackRow, hostile string) error {
+func (s *AttackRun) withDaemon(ctx context.Context, lab *testbed.Lab, d *testbed.Daemon, o *AttackRow, hostile string) error {
 	victim, attacker, err := attackTenants(ctx, lab)
 	if err != nil {
 		return err
@@ -139,7 +143,7 @@ func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *Daemon, o *Atta
 	if o.Before, err = d.Load(); err != nil {
 		return err
 	}
-	c := &IdlePrograms{}
+	c := &testbed.IdlePrograms{}
 	defer c.Stop()
 	_, out, err := c.Add(lab.Command(ctx, attacker.Under(hostile, o.Attack, fmt.Sprint(o.Count))...))
 	if err != nil {
@@ -151,7 +155,7 @@ func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *Daemon, o *Atta
 	if err != nil {
 		return fmt.Errorf("the attacker ended: %w", err)
 	}
-	if err := Sleep(ctx, SettleTime); err != nil {
+	if err := testbed.Sleep(ctx, testbed.SettleTime); err != nil {
 		return err
 	}
 	if o.Beside, err = s.measure(ctx, victim, "beside"); err != nil {
@@ -166,20 +170,20 @@ func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *Daemon, o *Atta
 }
 
 // measure times the victim.
-func (s *AttackRun) measure(ctx context.Context, victim *Host, how string) (v Victim, err error) {
+func (s *AttackRun) measure(ctx context.Context, victim *testbed.Host, how string) (v Victim, err error) {
 	name := fmt.Sprintf("ib_send_lat -s %d, %s", latencySize, how)
 	v = Victim{Median: Series{Name: name, Unit: "s"}, P99: Series{Name: name, Unit: "s"}}
 	r := victim.Loopback()
-	p := Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		out, err := runPerftest(ctx, r, WithDevice, "ib_send_lat", "-s", fmt.Sprint(latencySize), "-n", fmt.Sprint(victimMessages))
+	p := Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+		out, err := drivers.RunPerftest(ctx, r, testbed.WithDevice, "ib_send_lat", "-s", fmt.Sprint(latencySize), "-n", fmt.Sprint(victimMessages))
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
-		got, err := ParseLatency(out)
+		got, err := drivers.ParseLatency(out)
 		if err == nil && got.Typical > 0 && !math.IsInf(got.P99, 0) { // else it is tried again, see Probe.measure
-			v.P99.add(Reading{Value: got.P99 * 1e-6})
+			v.P99.add(drivers.Reading{Value: got.P99 * 1e-6})
 		}
-		return Reading{Value: got.Typical * 1e-6, Average: got.Average * 1e-6}, err
+		return drivers.Reading{Value: got.Typical * 1e-6, Average: got.Average * 1e-6}, err
 	}}
 	series, err := Rounds(ctx, s.Progress, s.Rounds, []Probe{p})
 	v.Median = series[0]
@@ -240,7 +244,7 @@ func (s *AttackReport) Markdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| %s: %d %s | %s | %s | %s | %s | %s | %s, %s, %s | %d, %d, %d | %d, %d, %d | %s |\n",
 			o.Attack, o.Count, o.What, o.Build, o.Reached, o.Alone.text(), o.Beside.text(), ratio,
-			Amount(o.Before.Memory, "B"), Amount(o.While.Memory, "B"), Amount(o.After.Memory, "B"),
+			experiment.Amount(o.Before.Memory, "B"), experiment.Amount(o.While.Memory, "B"), experiment.Amount(o.After.Memory, "B"),
 			o.Before.Mappings, o.While.Mappings, o.After.Mappings, o.Before.Files, o.While.Files, o.After.Files, o.mark())
 	}
 	for _, o := range s.Rows {
@@ -257,7 +261,7 @@ func (v *Victim) text() string {
 	if len(v.Median.Values) == 0 {
 		return ""
 	}
-	return Amount(v.Median.Median(), "s") + ", " + Amount(v.Median.Average(), "s") + ", " + Amount(v.P99.Median(), "s")
+	return experiment.Amount(v.Median.Median(), "s") + ", " + experiment.Amount(v.Median.Average(), "s") + ", " + experiment.Amount(v.P99.Median(), "s")
 }
 
 // JSON writes it for programs.
@@ -276,21 +280,21 @@ const (
 
 // attackTenants are two users of this host's daemon: root makes them different ones, anybody
 // else is both.
-func attackTenants(ctx context.Context, l *Lab) (victim, attacker *Host, err error) {
+func attackTenants(ctx context.Context, l *testbed.Lab) (victim, attacker *testbed.Host, err error) {
 	if os.Getuid() != 0 {
 		return l.Here, l.Here, nil
 	}
 	if err := os.Chmod(l.Dir, 0o755); err != nil {
 		return nil, nil, err
 	}
-	as := func(user int) *Host {
+	as := func(user int) *testbed.Host {
 		h := *l.Here
 		// Who becomes somebody else no longer dies with us unless it is said again.
 		h.Enter = []string{"setpriv", fmt.Sprintf("--reuid=%d", user), fmt.Sprintf("--regid=%d", user), "--clear-groups", "--pdeathsig=KILL", "--"}
 		return &h
 	}
 	victim, attacker = as(victimUser), as(attackerUser)
-	for _, h := range []*Host{victim, attacker} {
+	for _, h := range []*testbed.Host{victim, attacker} {
 		if _, err := l.Run(ctx, h.At("true")...); err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, err

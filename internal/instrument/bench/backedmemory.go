@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // In a virtual machine whose hypervisor is told of free memory (virtio-balloon's free page reporting), a page that was
@@ -29,7 +31,7 @@ func checkMemory(meminfo string, n int64) error {
 		return nil // a kernel that does not say
 	}
 	if free *= 1024; free < n {
-		return fmt.Errorf("%s of memory are available, and the copies take %s", Amount(float64(free), "B"), Amount(float64(n), "B"))
+		return fmt.Errorf("%s of memory are available, and the copies take %s", experiment.Amount(float64(free), "B"), experiment.Amount(float64(n), "B"))
 	}
 	return nil
 }

@@ -4,21 +4,24 @@ import (
 	"context"
 	"fmt"
 	"syscall"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // besideBurner is a probe that runs while burner (programs/burn.c) keeps the processors busy.
-func besideBurner(l *Lab, p Probe, burner []string) Probe {
+func besideBurner(l *testbed.Lab, p Probe, burner []string) Probe {
 	return besideProgram(l, p, "awake", burner)
 }
 
 // besideProgram is a probe that runs beside a program that says "ready" and ends with its input.
-func besideProgram(l *Lab, p Probe, name string, argv []string) Probe {
+func besideProgram(l *testbed.Lab, p Probe, name string, argv []string) Probe {
 	measure := p.Measure
 	p = on(p, name)
-	p.Measure = func(ctx context.Context) (Reading, error) {
+	p.Measure = func(ctx context.Context) (drivers.Reading, error) {
 		other, err := l.StartReady(ctx, argv...)
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		defer other.Stop()
 		return measure(ctx)
@@ -29,12 +32,12 @@ func besideProgram(l *Lab, p Probe, name string, argv []string) Probe {
 // without is a probe that runs while the daemons are stopped. A daemon that looks around,
 // for whatever reason, would keep a processor awake for those who sleep in what is
 // measured instead of vrdma.
-func (p Probe) without(daemons ...*Daemon) Probe {
+func (p Probe) without(daemons ...*testbed.Daemon) Probe {
 	measure := p.Measure
-	p.Measure = func(ctx context.Context) (Reading, error) {
+	p.Measure = func(ctx context.Context) (drivers.Reading, error) {
 		for _, d := range daemons {
 			if err := d.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-				return Reading{}, fmt.Errorf("cannot stop the daemon: %w", err)
+				return drivers.Reading{}, fmt.Errorf("cannot stop the daemon: %w", err)
 			}
 			defer d.Cmd.Process.Signal(syscall.SIGCONT)
 		}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // callSize is how long the requests and responses of the key-value lab are.
@@ -30,9 +33,9 @@ func (t *Table) calls() part {
 			}
 			r := h.Loopback()
 			probes := []Probe{
-				0: rpcProbe(r, "RPC", WithCM, programs["rpc"], "rdma", "rdma"),
-				1: rpcProbe(r, "RDMA READ", WithCM, programs["rpc"], "rdma", "read"),
-				2: rpcProbe(r, "request and response over TCP", Plain, programs["rpc"], "tcp", "tcp").without(d),
+				0: rpcProbe(r, "RPC", testbed.WithCM, programs["rpc"], "rdma", "rdma"),
+				1: rpcProbe(r, "RDMA READ", testbed.WithCM, programs["rpc"], "rdma", "read"),
+				2: rpcProbe(r, "request and response over TCP", testbed.Plain, programs["rpc"], "tcp", "tcp").without(d),
 				3: pingpongProbe(r, "-e"),
 				4: rpingProbe(r),
 			}
@@ -42,54 +45,54 @@ func (t *Table) calls() part {
 }
 
 // rpcProbe probes programs/rpc.c: the server serves one thing, the client asks for another.
-func rpcProbe(r Route, name string, w Launcher, program, serve, call string) Probe {
-	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		port, err := FreePort()
+func rpcProbe(r testbed.Route, name string, w testbed.Launcher, program, serve, call string) Probe {
+	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+		port, err := testbed.FreePort()
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		place := []string{r.Server.IP, fmt.Sprint(port), fmt.Sprint(callSize)}
 		out, err := r.Pair(ctx, w, port, append([]string{program, "serve", serve}, place...),
 			append([]string{program, "call", call}, append(place, fmt.Sprint(sleepingMessages))...))
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
-		numbers, err := ParseNumbers(program, out, 2)
+		numbers, err := testbed.ParseNumbers(program, out, 2)
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
-		return Reading{Value: numbers[0], Average: numbers[1]}, nil
+		return drivers.Reading{Value: numbers[0], Average: numbers[1]}, nil
 	}}
 }
 
 // rpingProbe probes a round of rping: a SEND, an RDMA READ, two SENDs and an RDMA WRITE, and
 // one more SEND. It prints no times, so it is run with few and with many rounds.
-func rpingProbe(r Route) Probe {
+func rpingProbe(r testbed.Route) Probe {
 	const few, many = 50, 400
 	// Prints the nanoseconds that a command takes.
 	clock := []string{"sh", "-c", `begin=$(date +%s%N) && "$@" >/dev/null && echo $(($(date +%s%N) - begin))`, "sh"}
 	run := func(ctx context.Context, rounds int) (float64, error) {
-		port, err := FreePort()
+		port, err := testbed.FreePort()
 		if err != nil {
 			return 0, err
 		}
 		common := []string{"-a", r.Server.IP, "-p", fmt.Sprint(port), "-C", fmt.Sprint(rounds), "-S", fmt.Sprint(latencySize)}
-		out, err := r.Pair(ctx, WithCM, port, append([]string{"rping", "-s"}, common...), append(append(clock, "rping", "-c"), common...))
+		out, err := r.Pair(ctx, testbed.WithCM, port, append([]string{"rping", "-s"}, common...), append(append(clock, "rping", "-c"), common...))
 		if err != nil {
 			return 0, err
 		}
-		numbers, err := ParseNumbers("rping", out, 1)
+		numbers, err := testbed.ParseNumbers("rping", out, 1)
 		if err != nil {
 			return 0, err
 		}
 		return numbers[0] * 1e-9, nil
 	}
-	return Probe{Name: "rping", Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
+	return Probe{Name: "rping", Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		short, err := run(ctx, few)
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		long, err := run(ctx, many)
-		return Reading{Value: (long - short) / (many - few)}, err
+		return drivers.Reading{Value: (long - short) / (many - few)}, err
 	}}
 }

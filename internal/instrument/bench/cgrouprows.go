@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // apart is what it costs that daemon, server and client are each in a cpu control group and
@@ -40,16 +42,16 @@ func (t *Table) apart() part {
 			// Whoever is not measured is stopped. Burners are where the programs are: with all
 			// in one group, or in one more.
 			sides := []struct {
-				route Route
-				other *Daemon
+				route testbed.Route
+				other *testbed.Daemon
 				burn  []string
 			}{
-				{a.route, d, append(EnterCgroup(a.burner), programs["burn"], "one")},
+				{a.route, d, append(testbed.EnterCgroup(a.burner), programs["burn"], "one")},
 				{h.Loopback(), a.daemon, []string{programs["burn"], "one"}},
 			}
 			// SCHED_IDLE is lowest only among tasks of one group; so for both sides the group
 			// of those who keep the processors awake is itself the lowest.
-			awake := append(EnterCgroup(a.idler), programs["burn"], "idle")
+			awake := append(testbed.EnterCgroup(a.idler), programs["burn"], "idle")
 			var latency, others []Probe
 			for i, s := range sides {
 				where := [...]string{"each in its own", "all in one"}[i]
@@ -70,17 +72,17 @@ func (t *Table) apart() part {
 // A cgroupSetup is a daemon, a server's and a client's place, each in a group and a session
 // of its own.
 type cgroupSetup struct {
-	groups *Cgroups
-	daemon *Daemon
-	route  Route
+	groups *testbed.Cgroups
+	daemon *testbed.Daemon
+	route  testbed.Route
 	burner string // the group of one more program
 	idler  string // a group that has what nobody else wants
 }
 
 // newCgroupSetup starts a daemon in a group of its own.
-func newCgroupSetup(ctx context.Context, l *Lab) (s *cgroupSetup, err error) {
+func newCgroupSetup(ctx context.Context, l *testbed.Lab) (s *cgroupSetup, err error) {
 	s = &cgroupSetup{}
-	if s.groups, err = NewCgroups(); err != nil {
+	if s.groups, err = testbed.NewCgroups(); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -89,15 +91,15 @@ func newCgroupSetup(ctx context.Context, l *Lab) (s *cgroupSetup, err error) {
 			s = nil
 		}
 	}()
-	place := func(name string) *Host {
+	place := func(name string) *testbed.Host {
 		dir, addErr := s.groups.Add(name)
 		if addErr != nil && err == nil {
 			err = addErr
 		}
-		return &Host{Lab: l, Socket: filepath.Join(l.Dir, "apart"), IP: l.Here.IP, Enter: EnterCgroup(dir)}
+		return &testbed.Host{Lab: l, Socket: filepath.Join(l.Dir, "apart"), IP: l.Here.IP, Enter: testbed.EnterCgroup(dir)}
 	}
 	daemon := place("daemon")
-	s.route = Route{Server: place("server"), Client: place("client")}
+	s.route = testbed.Route{Server: place("server"), Client: place("client")}
 	if err != nil {
 		return s, err
 	}

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"testing/quick"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
 )
 
 func rowOf(lower bool, values ...float64) *Row {
@@ -204,9 +206,9 @@ func TestFillMeasuresWhatIsWanted(t *testing.T) {
 			var ran []string
 			var probes []Probe
 			for i := range 4 {
-				probes = append(probes, Probe{Name: "p", Measure: func(context.Context) (Reading, error) {
+				probes = append(probes, Probe{Name: "p", Measure: func(context.Context) (drivers.Reading, error) {
 					ran = append(ran, fmt.Sprint(i))
-					return Reading{Value: float64(i + 1)}, nil
+					return drivers.Reading{Value: float64(i + 1)}, nil
 				}})
 			}
 			table := Table{Progress: io.Discard, oursOnly: test.oursOnly}

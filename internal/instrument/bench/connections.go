@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 const (
@@ -44,26 +47,26 @@ func (t *Table) connections() part {
 }
 
 // serialProbe probes what programs/serial.c prints in one of its lines.
-func serialProbe(r Route, program, name, unit string, line int) Probe {
+func serialProbe(r testbed.Route, program, name, unit string, line int) Probe {
 	return Probe{
 		Name: name, Unit: unit,
-		Measure: func(ctx context.Context) (Reading, error) {
-			port, err := FreePort()
+		Measure: func(ctx context.Context) (drivers.Reading, error) {
+			port, err := testbed.FreePort()
 			if err != nil {
-				return Reading{}, err
+				return drivers.Reading{}, err
 			}
 			listen := fmt.Sprint(port)
-			out, err := r.Pair(ctx, WithCM, port, []string{program, listen},
+			out, err := r.Pair(ctx, testbed.WithCM, port, []string{program, listen},
 				[]string{program, listen, r.Server.IP, fmt.Sprint(inTurn)})
 			if err != nil {
-				return Reading{}, err
+				return drivers.Reading{}, err
 			}
 			words := strings.Fields(out)
 			if len(words) != 2 {
-				return Reading{}, fmt.Errorf("serial printed %q, want two numbers", LastLines(out, 5))
+				return drivers.Reading{}, fmt.Errorf("serial printed %q, want two numbers", testbed.LastLines(out, 5))
 			}
 			v, err := strconv.ParseFloat(words[line], 64)
-			return Reading{Value: v}, err
+			return drivers.Reading{Value: v}, err
 		},
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // containers is what containers get of their NICs, beside what the host has and what they have without: TCP through
@@ -30,10 +33,10 @@ func (t *Table) containersHere() part {
 			{What: "container's start with a NIC, more than without", Ours: Series{Unit: "s"}, Bound: 0.1, AtMost: true},
 		},
 		measure: func(ctx context.Context, rows []Row) error {
-			b := &containerRows{Table: t, environments: &Environments{Lab: t.Lab}}
+			b := &containerRows{Table: t, environments: &testbed.Environments{Lab: t.Lab}}
 			defer b.close()
-			t.Lab.hostsMade++
-			base := &Host{Lab: t.Lab, Socket: filepath.Join(t.Lab.Dir, fmt.Sprintf("c%d", t.Lab.hostsMade)), IP: "127.0.0.1"}
+			t.Lab.HostsMade++
+			base := &testbed.Host{Lab: t.Lab, Socket: filepath.Join(t.Lab.Dir, fmt.Sprintf("c%d", t.Lab.HostsMade)), IP: "127.0.0.1"}
 			cdi := base.Socket + ".cdi"
 			d, err := base.Start(ctx, "--network=false", "--store", base.Socket+".db", "--cdi", cdi)
 			if err != nil {
@@ -41,7 +44,7 @@ func (t *Table) containersHere() part {
 			}
 			defer d.Stop()
 			nic := "---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: c, tenant: bench}, spec: {network: net}}\n"
-			if err := b.declare(ctx, base, ContainerObjects(ContainerNames(1))+nic); err != nil {
+			if err := b.declare(ctx, base, testbed.ContainerObjects(testbed.ContainerNames(1))+nic); err != nil {
 				return err
 			}
 			bridge, err := t.Lab.NewNamespace(ctx)
@@ -54,7 +57,7 @@ func (t *Table) containersHere() part {
 				return err
 			}
 			b.note(rows[:5]) // of the start there is nothing else
-			inside, outside := Route{Server: hosts[1], Client: hosts[0]}, base.Loopback()
+			inside, outside := testbed.Route{Server: hosts[1], Client: hosts[0]}, base.Loopback()
 			err = t.fill(ctx, t.Rounds, []Probe{
 				on(latencyProbe(inside, "ib_send_lat", latencySize, 10000), b.label),
 				latencyProbe(outside, "ib_send_lat", latencySize, 10000),
@@ -82,18 +85,18 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 	return part{
 		rows: []Row{row("host to host", 0.9), row("their own TCP", 1)},
 		measure: func(ctx context.Context, rows []Row) error {
-			b := &containerRows{Table: t, environments: &Environments{Lab: t.Lab}}
+			b := &containerRows{Table: t, environments: &testbed.Environments{Lab: t.Lab}}
 			defer b.close()
-			w, err := t.Lab.NewHostPair(ctx, 1500, func(h *Host) []string { return []string{"--store", h.Socket + ".db"} })
+			w, err := t.Lab.NewHostPair(ctx, 1500, func(h *testbed.Host) []string { return []string{"--store", h.Socket + ".db"} })
 			if err != nil {
 				return err
 			}
 			defer w.Close()
-			hosts := [2]*Host{w.A, w.B}
-			var inside [2]*Host
+			hosts := [2]*testbed.Host{w.A, w.B}
+			var inside [2]*testbed.Host
 			for i, h := range hosts {
 				other := hosts[1-i]
-				if err := b.declare(ctx, h, OverlayObjects([]string{"b", "a"}[i], other.IP)+NamespaceNetworkObjects); err != nil {
+				if err := b.declare(ctx, h, testbed.OverlayObjects([]string{"b", "a"}[i], other.IP)+testbed.NamespaceNetworkObjects); err != nil {
 					return err
 				}
 				list, err := b.fill(ctx, h, w.Namespaces[i], fmt.Sprintf("10.9%d.0", i), nics[i])
@@ -112,7 +115,7 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 				}
 			}
 			b.note(rows)
-			r := Route{Server: inside[1], Client: inside[0]}
+			r := testbed.Route{Server: inside[1], Client: inside[0]}
 			return t.fill(ctx, t.Rounds, []Probe{
 				on(bandwidthProbe(r, "ib_write_bw", bulkSize, 10000), way),
 				bandwidthProbe(w.Route(), "ib_write_bw", bulkSize, 10000),
@@ -125,9 +128,9 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 // A containerRows has the containers of a part.
 type containerRows struct {
 	*Table
-	environments *Environments
+	environments *testbed.Environments
 	label        string
-	containers   []*Container
+	containers   []*testbed.Container
 }
 
 // close ends them.
@@ -139,7 +142,7 @@ func (b *containerRows) close() {
 }
 
 // declare declares objects at a host's daemon.
-func (b *containerRows) declare(ctx context.Context, h *Host, text string) error {
+func (b *containerRows) declare(ctx context.Context, h *testbed.Host, text string) error {
 	file := h.Socket + ".yaml"
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
@@ -149,7 +152,7 @@ func (b *containerRows) declare(ctx context.Context, h *Host, text string) error
 }
 
 // fill starts containers with NICs of a host, and joins them by a bridge, box0, in a space. Their way out is the bridge's host.
-func (b *containerRows) fill(ctx context.Context, base *Host, s *Namespace, subnet string, nics ...string) (hosts []*Host, err error) {
+func (b *containerRows) fill(ctx context.Context, base *testbed.Host, s *testbed.Namespace, subnet string, nics ...string) (hosts []*testbed.Host, err error) {
 	label, start, err := b.environments.ContainerStarter(ctx, s)
 	if err != nil {
 		return nil, err
@@ -189,13 +192,13 @@ func (b *containerRows) note(rows []Row) {
 
 // start probes how long a container takes to start and to end.
 func (b *containerRows) start(name, cdi string, flags ...string) Probe {
-	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
+	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		if b.label != "containers of podman" {
-			return Reading{}, fmt.Errorf("this is measured with podman: here are %s", b.label)
+			return drivers.Reading{}, fmt.Errorf("this is measured with podman: here are %s", b.label)
 		}
 		argv := append([]string{"podman", "--cdi-spec-dir", cdi, "run", "--rm", "--network", "none"}, flags...)
 		begin := time.Now()
 		_, err := b.Lab.Run(ctx, append(argv, "--rootfs", b.environments.Root(), "true")...)
-		return Reading{Value: time.Since(begin).Seconds()}, err
+		return drivers.Reading{Value: time.Since(begin).Seconds()}, err
 	}}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // TestBoxesOfAnyUser: namespaces that stand for containers are joined by a bridge also where they are made by a user who is not root,
@@ -16,7 +18,7 @@ func TestBoxesOfAnyUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	l := &Lab{Dir: dir}
+	l := &testbed.Lab{Dir: dir}
 	if os.Getuid() == 0 {
 		const nobody = 65534
 		l.User = &syscall.Credential{Uid: nobody, Gid: nobody}
@@ -30,9 +32,9 @@ func TestBoxesOfAnyUser(t *testing.T) {
 		return // this machine lets users make none
 	}
 	defer bridge.Close()
-	b := &containerRows{Table: &Table{Lab: l}, environments: &Environments{Lab: l, Engine: NoEngine}}
+	b := &containerRows{Table: &Table{Lab: l}, environments: &testbed.Environments{Lab: l, Engine: testbed.NoEngine}}
 	defer b.close()
-	hosts, err := b.fill(t.Context(), &Host{Lab: l, Socket: filepath.Join(dir, "s")}, bridge, "10.98.0", "a", "b")
+	hosts, err := b.fill(t.Context(), &testbed.Host{Lab: l, Socket: filepath.Join(dir, "s")}, bridge, "10.98.0", "a", "b")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,10 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // copySize is the file that is copied, from the page cache to a tmpfs; VRDMA_BENCH_COPY sets another, to
@@ -24,7 +28,7 @@ func copySize() int64 {
 
 // A copyLab has the file to copy and the directory where copies go.
 type copyLab struct {
-	l      *Lab
+	l      *testbed.Lab
 	source string
 	dir    string // on a tmpfs
 	size   int64
@@ -32,12 +36,12 @@ type copyLab struct {
 }
 
 // newCopyLab makes them.
-func newCopyLab(l *Lab) (*copyLab, error) {
+func newCopyLab(l *testbed.Lab) (*copyLab, error) {
 	c := &copyLab{l: l, source: filepath.Join(l.Dir, "source"), size: copySize()}
 	var st syscall.Statfs_t
 	const tmpfs = 0x01021994
-	if err := syscall.Statfs(SharedMemory, &st); err != nil || st.Type != tmpfs || int64(st.Bavail)*st.Bsize < 5*c.size/2 {
-		return nil, fmt.Errorf("%s is no tmpfs with %s free: mount one there", SharedMemory, Amount(float64(c.size)*2.5, "B"))
+	if err := syscall.Statfs(testbed.SharedMemory, &st); err != nil || st.Type != tmpfs || int64(st.Bavail)*st.Bsize < 5*c.size/2 {
+		return nil, fmt.Errorf("%s is no tmpfs with %s free: mount one there", testbed.SharedMemory, experiment.Amount(float64(c.size)*2.5, "B"))
 	}
 	meminfo, err := os.ReadFile("/proc/meminfo")
 	if err == nil {
@@ -54,7 +58,7 @@ func newCopyLab(l *Lab) (*copyLab, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.dir, err = os.MkdirTemp(SharedMemory, "vrdma-copies"); err != nil {
+	if c.dir, err = os.MkdirTemp(testbed.SharedMemory, "vrdma-copies"); err != nil {
 		return nil, err
 	}
 	if c.memory, err = newBackedMemory(5 * c.size / 2); err == nil && l.User != nil {
@@ -75,19 +79,19 @@ func (c *copyLab) close() {
 
 // probe measures how fast f copies the file to a name in the tmpfs.
 func (c *copyLab) probe(name string, f func(ctx context.Context, to string) error) Probe {
-	return Probe{Name: name, Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
+	return Probe{Name: name, Unit: "B/s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		to := filepath.Join(c.dir, "copy")
 		defer os.Remove(to)
 		start := time.Now()
 		if err := f(ctx, to); err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		took := time.Since(start)
 		info, err := os.Stat(to)
 		if err != nil || info.Size() != c.size {
-			return Reading{}, fmt.Errorf("%s left no copy of %d bytes: %v", name, c.size, err)
+			return drivers.Reading{}, fmt.Errorf("%s left no copy of %d bytes: %v", name, c.size, err)
 		}
-		return Reading{Value: float64(c.size) / took.Seconds()}, nil
+		return drivers.Reading{Value: float64(c.size) / took.Seconds()}, nil
 	}}
 }
 
@@ -100,7 +104,7 @@ func (c *copyLab) plain() Probe {
 }
 
 // over is vrdma cp, to a server that stands.
-func (c *copyLab) over(r Route, name string, s *copyServer) Probe {
+func (c *copyLab) over(r testbed.Route, name string, s *copyServer) Probe {
 	return c.probe("vrdma cp"+name, func(ctx context.Context, to string) error {
 		url := fmt.Sprintf("rdma://%s:%d/%s", r.Server.IP, s.port, filepath.Base(to))
 		argv := append([]string{c.l.Vrdma, "cp", "--socket", r.Client.Socket, "--quiet"}, s.flags...)
@@ -110,9 +114,9 @@ func (c *copyLab) over(r Route, name string, s *copyServer) Probe {
 }
 
 // socat is a plain program over TCP.
-func (c *copyLab) socat(r Route) Probe {
+func (c *copyLab) socat(r testbed.Route) Probe {
 	return c.probe("socat -b 262144", func(ctx context.Context, to string) error {
-		port, err := FreePort()
+		port, err := testbed.FreePort()
 		if err != nil {
 			return err
 		}
@@ -137,8 +141,8 @@ type copyServer struct {
 }
 
 // serve starts one on a host.
-func (c *copyLab) serve(ctx context.Context, h *Host, flags ...string) (*copyServer, error) {
-	port, err := FreePort()
+func (c *copyLab) serve(ctx context.Context, h *testbed.Host, flags ...string) (*copyServer, error) {
+	port, err := testbed.FreePort()
 	if err != nil {
 		return nil, err
 	}

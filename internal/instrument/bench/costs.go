@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // A workload is what processor time is spent on, and how it is counted.
@@ -47,7 +51,7 @@ func (t *Table) costs() part {
 			if err != nil {
 				return err
 			}
-			c := costRun{Table: t, route: h.Loopback(), daemons: []*Daemon{d}, messages: [2][2]int{{200000, 50000}, {1000000, 200000}}}
+			c := costRun{Table: t, route: h.Loopback(), daemons: []*testbed.Daemon{d}, messages: [2][2]int{{200000, 50000}, {1000000, 200000}}}
 			err = c.measure(ctx, rows[1:], t.want(rows[0]))
 			rows[0].fill(rows[1].Ours)
 			return err
@@ -95,8 +99,8 @@ func costRows(place string, aim float64) []Row {
 // A costRun measures the rows of a place.
 type costRun struct {
 	*Table
-	route    Route
-	daemons  []*Daemon
+	route    testbed.Route
+	daemons  []*testbed.Daemon
 	messages [2][2]int // that are moved, of every ware in every manner
 	// background is how busy the machine is when nothing is measured, looked at every round.
 	background float64
@@ -165,15 +169,15 @@ func (c *costRun) rounds(ctx context.Context, list []*costProbe) error {
 			switch {
 			case ctx.Err() != nil:
 				fmt.Fprintln(c.Progress)
-				return ErrInterrupted
+				return testbed.ErrInterrupted
 			case err != nil:
 				fmt.Fprintln(c.Progress, "failed:", err)
 				p.series[0].Failures = append(p.series[0].Failures, err.Error())
 				p.series[1].Failures = append(p.series[1].Failures, err.Error())
 			default:
-				fmt.Fprintf(c.Progress, "%s, whole machine %s\n", Amount(s.processes, p.series[0].Unit), Amount(s.machine, p.series[1].Unit))
-				p.series[0].add(Reading{Value: s.processes})
-				p.series[1].add(Reading{Value: s.machine})
+				fmt.Fprintf(c.Progress, "%s, whole machine %s\n", experiment.Amount(s.processes, p.series[0].Unit), experiment.Amount(s.machine, p.series[1].Unit))
+				p.series[0].add(drivers.Reading{Value: s.processes})
+				p.series[1].add(drivers.Reading{Value: s.machine})
 			}
 		}
 	}
@@ -186,7 +190,7 @@ func (c *costRun) perftest(w workload, m waitMode, many int) func(context.Contex
 	const few = 1000
 	run := func(ctx context.Context, messages int) (cpuSeconds, error) {
 		return cpuTimeOf(ctx, c.background, c.daemons, func(ctx context.Context) error {
-			_, err := runBandwidth(ctx, c.route, WithDevice, m.tool, w.size, messages, m.options...)
+			_, err := drivers.RunBandwidth(ctx, c.route, testbed.WithDevice, m.tool, w.size, messages, m.options...)
 			return err
 		})
 	}
@@ -206,7 +210,7 @@ func (c *costRun) iperf3(w workload) func(context.Context) (cpuSeconds, error) {
 	return func(ctx context.Context) (cpuSeconds, error) {
 		var moved uint64
 		s, err := cpuTimeOf(ctx, c.background, nil, func(ctx context.Context) (err error) {
-			_, moved, err = runIperf3(ctx, c.route, Plain, w.options...)
+			_, moved, err = drivers.RunIperf3(ctx, c.route, testbed.Plain, w.options...)
 			return err
 		})
 		if err != nil {

@@ -7,12 +7,15 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // A Demo shows the idea to somebody who has never seen it: unmodified programs find
 // a device, on one host and across two, and how it compares with TCP there.
 type Demo struct {
-	Lab      *Lab
+	Lab      *testbed.Lab
 	Out      io.Writer
 	Progress io.Writer
 	Rounds   int
@@ -37,7 +40,7 @@ func (d *Demo) Run(ctx context.Context) error {
 	w, err := d.Lab.NewHostPair(ctx, 9000)
 	switch {
 	case ctx.Err() != nil:
-		return ErrInterrupted
+		return testbed.ErrInterrupted
 	case err != nil:
 		fmt.Fprintf(d.Out, "\nTwo hosts are not shown: %v\n", err)
 		return nil
@@ -93,12 +96,12 @@ func (d *Demo) oneHost(ctx context.Context) error {
 }
 
 // twoHosts shows a connection between two hosts, and what they gain.
-func (d *Demo) twoHosts(ctx context.Context, w *HostPair) error {
+func (d *Demo) twoHosts(ctx context.Context, w *testbed.HostPair) error {
 	r := w.Route()
 	fmt.Fprintf(d.Out, "\nTwo hosts: network namespaces with a virtual cable between them, MTU 9000, and a daemon in each.\n\n")
 	server, client := []string{"rping", "-s", "-C", "3"}, []string{"rping", "-c", "-v", "-C", "3", "-a", r.Server.IP}
 	const port = 7174 // rping's own
-	pings, err := r.Pair(ctx, WithCM, port, server, client)
+	pings, err := r.Pair(ctx, testbed.WithCM, port, server, client)
 	if err != nil {
 		return err
 	}
@@ -151,7 +154,7 @@ func (d *Demo) value(s *Series) string {
 	if len(s.Values) == 0 {
 		return "failed"
 	}
-	return Amount(s.Median(), s.Unit)
+	return experiment.Amount(s.Median(), s.Unit)
 }
 
 // judge puts the ratio into words.

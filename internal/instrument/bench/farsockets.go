@@ -3,6 +3,10 @@ package bench
 import (
 	"context"
 	"slices"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // farSockets is what a TCP program gains from --sockets between two hosts.
@@ -63,7 +67,7 @@ func (t *Table) farSockets() part {
 
 // netpipeOf is NetPIPE with messages of this size.
 func netpipeOf(size int) pingPongTool {
-	return pingPongTool{"NPtcp, " + Amount(float64(size), "B"), func(ctx context.Context, r Route, w Launcher) (Reading, uint64, error) {
-		return runNetpipe(ctx, r, w, size)
+	return pingPongTool{"NPtcp, " + experiment.Amount(float64(size), "B"), func(ctx context.Context, r testbed.Route, w testbed.Launcher) (drivers.Reading, uint64, error) {
+		return drivers.RunNetpipe(ctx, r, w, size)
 	}}
 }

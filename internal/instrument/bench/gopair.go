@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // goPrograms is what Go programs get: package verbs against perftest, package stream against TCP.
@@ -76,29 +79,29 @@ func (t *Table) goStreams() part {
 
 // What to take of the two numbers that goperf prints.
 var (
-	latencyOf   = figure{"s", func(n []float64) Reading { return Reading{n[0], n[1]} }}
-	bandwidthOf = figure{"B/s", func(n []float64) Reading { return Reading{Value: n[0]} }}
-	rateOf      = figure{"/s", func(n []float64) Reading { return Reading{Value: n[1]} }}
+	latencyOf   = figure{"s", func(n []float64) drivers.Reading { return drivers.Reading{Value: n[0], Average: n[1]} }}
+	bandwidthOf = figure{"B/s", func(n []float64) drivers.Reading { return drivers.Reading{Value: n[0]} }}
+	rateOf      = figure{"/s", func(n []float64) drivers.Reading { return drivers.Reading{Value: n[1]} }}
 )
 
 type figure struct {
 	unit string
-	of   func([]float64) Reading
+	of   func([]float64) drivers.Reading
 }
 
 // Ways to start `vrdma goperf`: it is static, and opens the device itself.
 var (
-	goOverRDMA = Launcher{"go", (*Host).At, (*Host).ListensCM}
-	goOverTCP  = Launcher{"go tcp", (*Host).At, (*Host).ListensTCP}
+	goOverRDMA = testbed.Launcher{Name: "go", Command: (*testbed.Host).At, Ready: (*testbed.Host).ListensCM}
+	goOverTCP  = testbed.Launcher{Name: "go tcp", Command: (*testbed.Host).At, Ready: (*testbed.Host).ListensTCP}
 )
 
 // goperfProbe probes two processes of `vrdma goperf`.
-func goperfProbe(r Route, f figure, test string, size, count int, options ...string) Probe {
+func goperfProbe(r testbed.Route, f figure, test string, size, count int, options ...string) Probe {
 	name := strings.Join(append([]string{"goperf", test, strconv.Itoa(size)}, options...), " ")
-	return Probe{Name: name, Unit: f.unit, Measure: func(ctx context.Context) (Reading, error) {
-		port, err := FreePort()
+	return Probe{Name: name, Unit: f.unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
+		port, err := testbed.FreePort()
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		w := goOverRDMA
 		for _, o := range options {
@@ -106,7 +109,7 @@ func goperfProbe(r Route, f figure, test string, size, count int, options ...str
 				w = goOverTCP
 			}
 		}
-		side := func(h *Host, more ...string) []string {
+		side := func(h *testbed.Host, more ...string) []string {
 			argv := []string{
 				h.Lab.Vrdma, "goperf", "--socket", h.Socket, test, fmt.Sprintf("%s:%d", r.Server.IP, port),
 				"--size", strconv.Itoa(size), "--count", strconv.Itoa(count),
@@ -115,11 +118,11 @@ func goperfProbe(r Route, f figure, test string, size, count int, options ...str
 		}
 		out, err := r.Pair(ctx, w, port, side(r.Server, "--server"), side(r.Client))
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
-		numbers, err := ParseNumbers(name, out, 2)
+		numbers, err := testbed.ParseNumbers(name, out, 2)
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		return f.of(numbers), nil
 	}}

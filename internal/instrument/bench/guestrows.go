@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // vms is what two guests get of each other, and of a program on their host: through vrdma, and through what
@@ -36,14 +38,14 @@ func (t *Table) vms() part {
 const guestRounds = 3
 
 // instrument has guests with a third card.
-func (t *Table) instrument() *Environments {
-	return &Environments{Lab: t.Lab, Source: t.Source, ThirdCard: true}
+func (t *Table) instrument() *testbed.Environments {
+	return &testbed.Environments{Lab: t.Lab, Source: t.Source, ThirdCard: true}
 }
 
 // guestsTogether fills the rows of guests on one host, and what they cost while nothing happens.
 func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests")
-	p, err := NewVMs(ctx, t.instrument(), experiment.Cell{})
+	p, err := testbed.NewVMs(ctx, t.instrument(), experiment.Cell{})
 	if err != nil {
 		return err
 	}
@@ -53,15 +55,15 @@ func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", Amount(used.Median(), "%"))
+		fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", experiment.Amount(used.Median(), "%"))
 		idle.fill(used)
 	}
 	host, err := t.Lab.GuestsHost(ctx, p)
 	if err != nil {
 		return err
 	}
-	twin := Route{}
-	for i, side := range []**Host{&twin.Client, &twin.Server} {
+	twin := testbed.Route{}
+	for i, side := range []**testbed.Host{&twin.Client, &twin.Server} {
 		m := p.VMs[i]
 		h := *m.TapSide
 		h.IP, h.Interface = fmt.Sprintf("10.97.0.%d", i+1), "eth2"
@@ -71,13 +73,13 @@ func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error
 		}
 	}
 	ours, tap := p.Route, *p.TapRoute
-	up := Route{Server: host, Client: p.VMs[0].TapSide}
+	up := testbed.Route{Server: host, Client: p.VMs[0].TapSide}
 	// With more under way rxe overruns the other guest's card, and waits for its timers.
 	const few = "2"
 	probes := []Probe{
-		0: on(throughputProbe(ours, WithDevice, averageRate, "ib_write_bw", bulkSize, 2000), "verbs"),
+		0: on(throughputProbe(ours, testbed.WithDevice, averageRate, "ib_write_bw", bulkSize, 2000), "verbs"),
 		1: on(iperf3Probe(tap), "tap"),
-		2: on(throughputProbe(tap, Plain, averageRate, "ib_write_bw", bulkSize, 50, "-d", "rxe_tap", "-x", "1", "-t", few), "rxe"),
+		2: on(throughputProbe(tap, testbed.Plain, averageRate, "ib_write_bw", bulkSize, 50, "-d", "rxe_tap", "-x", "1", "-t", few), "rxe"),
 		3: on(iperf3Probe(ours), "vhost-user"),
 		4: on(iperf3Probe(twin), "tap, no MSI-X"),
 		5: on(better(latencyProbe(ours, "ib_send_lat", latencySize, 500), latencyProbe(ours, "ib_send_lat", latencySize, 500, "-e")), "verbs"),
@@ -90,7 +92,7 @@ func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error
 
 // better is the lower of what two probes measure.
 func better(a, b Probe) Probe {
-	return Probe{Name: a.Name + " or -e", Unit: a.Unit, Measure: func(ctx context.Context) (Reading, error) {
+	return Probe{Name: a.Name + " or -e", Unit: a.Unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
 		one, err1 := a.Measure(ctx)
 		two, err2 := b.Measure(ctx)
 		if err1 != nil || err2 == nil && two.Value < one.Value {
@@ -103,12 +105,12 @@ func better(a, b Probe) Probe {
 // guestsApart fills the row of guests on two hosts, of which together is what they get on one.
 func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests on two hosts")
-	p, err := NewVMsApart(ctx, t.instrument(), experiment.Cell{})
+	p, err := testbed.NewVMsApart(ctx, t.instrument(), experiment.Cell{})
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	series, err := Rounds(ctx, t.Progress, min(t.Rounds, guestRounds), []Probe{on(throughputProbe(p.Route, WithDevice, averageRate, "ib_write_bw", bulkSize, 500), "two hosts")})
+	series, err := Rounds(ctx, t.Progress, min(t.Rounds, guestRounds), []Probe{on(throughputProbe(p.Route, testbed.WithDevice, averageRate, "ib_write_bw", bulkSize, 500), "two hosts")})
 	row.fill(together, series[0])
 	return err
 }

@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 const (
@@ -101,8 +105,8 @@ func (t *Table) local() part {
 // localRows measures the steps of part local.
 type localRows struct {
 	*Table
-	host     *Host
-	daemon   *Daemon
+	host     *testbed.Host
+	daemon   *testbed.Daemon
 	programs map[string]string
 }
 
@@ -130,7 +134,7 @@ func (l *localRows) footprint(ctx context.Context, rows []Row) error {
 			return err
 		}
 		idle, each = append(idle, i), append(each, e)
-		fmt.Fprintf(l.Progress, "  daemon's memory: %s, %s for each QP\n", Amount(i, "B"), Amount(e, "B"))
+		fmt.Fprintf(l.Progress, "  daemon's memory: %s, %s for each QP\n", experiment.Amount(i, "B"), experiment.Amount(e, "B"))
 	}
 	rows[0].fill(memory(idle...))
 	rows[1].fill(memory(each...))
@@ -193,9 +197,9 @@ func (l *localRows) registration(ctx context.Context, rows []Row) error {
 		if err != nil {
 			return err
 		}
-		first.add(Reading{Value: seconds[0]})
-		again.add(Reading{Value: seconds[1]})
-		fmt.Fprintf(l.Progress, "  registering 256 MiB: %s, again %s\n", Amount(seconds[0], "s"), Amount(seconds[1], "s"))
+		first.add(drivers.Reading{Value: seconds[0]})
+		again.add(drivers.Reading{Value: seconds[1]})
+		fmt.Fprintf(l.Progress, "  registering 256 MiB: %s, again %s\n", experiment.Amount(seconds[0], "s"), experiment.Amount(seconds[1], "s"))
 	}
 	rows[0].fill(first)
 	rows[1].fill(again)
@@ -214,9 +218,9 @@ func (l *localRows) foreign(ctx context.Context, row *Row) error {
 		if err != nil {
 			return err
 		}
-		mapped.add(Reading{Value: seconds[0]})
-		foreign.add(Reading{Value: seconds[1]})
-		fmt.Fprintf(l.Progress, "  send of 64 B: mapped memory %s, foreign %s\n", Amount(seconds[0], "s"), Amount(seconds[1], "s"))
+		mapped.add(drivers.Reading{Value: seconds[0]})
+		foreign.add(drivers.Reading{Value: seconds[1]})
+		fmt.Fprintf(l.Progress, "  send of 64 B: mapped memory %s, foreign %s\n", experiment.Amount(seconds[0], "s"), experiment.Amount(seconds[1], "s"))
 	}
 	row.fill(foreign, mapped)
 	return nil
@@ -237,11 +241,11 @@ func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 			if err != nil {
 				return err
 			}
-			first.add(Reading{Value: seconds[0]})
-			both.add(Reading{Value: seconds[1]})
-			back.add(Reading{Value: seconds[2]})
+			first.add(drivers.Reading{Value: seconds[0]})
+			both.add(drivers.Reading{Value: seconds[1]})
+			back.add(drivers.Reading{Value: seconds[2]})
 			fmt.Fprintf(l.Progress, "  registering %s: %s, in a loop with deregistering %s, deregistering alone %s\n",
-				Amount(float64(size.bytes), "B"), Amount(seconds[0], "s"), Amount(seconds[1], "s"), Amount(seconds[2], "s"))
+				experiment.Amount(float64(size.bytes), "B"), experiment.Amount(seconds[0], "s"), experiment.Amount(seconds[1], "s"), experiment.Amount(seconds[2], "s"))
 		}
 		rows[2*i].fill(both, first)
 		rows[2*i+1].fill(back, first)
@@ -278,7 +282,7 @@ func (l *localRows) idleCPU(ctx context.Context, row *Row) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(l.Progress, "  daemon's CPU: %s of a core\n", Amount(used.Median(), "%"))
+	fmt.Fprintf(l.Progress, "  daemon's CPU: %s of a core\n", experiment.Amount(used.Median(), "%"))
 	row.fill(used)
 	return nil
 }

@@ -3,6 +3,9 @@ package bench
 import (
 	"context"
 	"fmt"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // idlePeers is how many queue pairs wait while one works.
@@ -66,22 +69,22 @@ func on(p Probe, where string) Probe {
 
 // besideIdle is what queue pairs between the hosts that do nothing cost the one that
 // works. A few percent are looked for, so there are more rounds than elsewhere.
-func (t *Table) besideIdle(ctx context.Context, w *HostPair, program string, rows []Row) error {
+func (t *Table) besideIdle(ctx context.Context, w *testbed.HostPair, program string, rows []Row) error {
 	var probes []Probe
 	r := w.Route()
 	for _, p := range []Probe{bandwidthProbe(r, "ib_write_bw", bulkSize, 20000), messageRateProbe(r, "ib_write_bw", smallMessage, 200000)} {
 		beside := on(p, fmt.Sprintf("beside %d QPs", idlePeers))
-		beside.Measure = func(ctx context.Context) (Reading, error) {
+		beside.Measure = func(ctx context.Context) (drivers.Reading, error) {
 			idle, err := r.ConnectIdle(ctx, program, idlePeers)
 			if err != nil {
-				return Reading{}, err
+				return drivers.Reading{}, err
 			}
 			defer func() {
 				idle.Stop()
-				Sleep(ctx, SettleTime) // if ctx ends, the next run says so
+				testbed.Sleep(ctx, testbed.SettleTime) // if ctx ends, the next run says so
 			}()
-			if err := Sleep(ctx, SettleTime); err != nil {
-				return Reading{}, err
+			if err := testbed.Sleep(ctx, testbed.SettleTime); err != nil {
+				return drivers.Reading{}, err
 			}
 			return p.Measure(ctx)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // overlay is what NICs of one virtual network on two hosts get of each other, beside what the hosts
@@ -37,18 +39,18 @@ func (t *Table) overlay() part {
 // overlayAt fills rows with what is measured at an MTU: writes, reads, and if there is a third row
 // the latency.
 func (t *Table) overlayAt(ctx context.Context, mtu int, rows []Row) error {
-	w, err := t.Lab.NewHostPair(ctx, mtu, func(h *Host) []string { return []string{"--store", h.Socket + ".db"} })
+	w, err := t.Lab.NewHostPair(ctx, mtu, func(h *testbed.Host) []string { return []string{"--store", h.Socket + ".db"} })
 	if err != nil {
 		return err
 	}
 	defer w.Close()
-	inside := Route{Server: w.A.WithNIC("bench/a"), Client: w.B.WithNIC("bench/b")}
+	inside := testbed.Route{Server: w.A.WithNIC("bench/a"), Client: w.B.WithNIC("bench/b")}
 	for _, h := range []struct {
-		host, other *Host
+		host, other *testbed.Host
 		elsewhere   string
 	}{{w.A, w.B, "b"}, {w.B, w.A, "a"}} {
 		file := h.host.Socket + ".yaml"
-		if err := os.WriteFile(file, []byte(OverlayObjects(h.elsewhere, h.other.IP)), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(testbed.OverlayObjects(h.elsewhere, h.other.IP)), 0o644); err != nil {
 			return err
 		}
 		if _, err := t.Lab.Run(ctx, h.host.At(t.Lab.Vrdma, "apply", "--socket", h.host.Socket, "-f", file)...); err != nil {

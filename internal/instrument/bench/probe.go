@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"io"
 	"math"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // A Probe is one tool with one setting.
 type Probe struct {
 	Name, Unit string
-	Measure    func(context.Context) (Reading, error)
+	Measure    func(context.Context) (drivers.Reading, error)
 
 	skip   bool   // nobody asks for its numbers
 	before func() // called before every run, also one that is left out; may be nil
@@ -22,7 +26,7 @@ const attempts = 4
 // measure runs the probe until it gives a number. perftest prints a bandwidth of 0 and
 // an infinite latency when its own estimate of the processor's frequency failed, which
 // happens on busy machines.
-func (p *Probe) measure(ctx context.Context) (r Reading, err error) {
+func (p *Probe) measure(ctx context.Context) (r drivers.Reading, err error) {
 	for range attempts {
 		if r, err = p.Measure(ctx); err != nil || r.Value > 0 && !math.IsInf(r.Value, 0) {
 			return r, err
@@ -32,15 +36,15 @@ func (p *Probe) measure(ctx context.Context) (r Reading, err error) {
 }
 
 // baselineProbe probes a program that prints one number.
-func baselineProbe(l *Lab, name, unit, program string, args ...string) Probe {
+func baselineProbe(l *testbed.Lab, name, unit, program string, args ...string) Probe {
 	return Probe{
 		Name: name, Unit: unit,
-		Measure: func(ctx context.Context) (Reading, error) {
+		Measure: func(ctx context.Context) (drivers.Reading, error) {
 			numbers, err := l.Numbers(ctx, 1, append([]string{program}, args...)...)
 			if err != nil {
-				return Reading{}, err
+				return drivers.Reading{}, err
 			}
-			return Reading{Value: numbers[0]}, nil
+			return drivers.Reading{Value: numbers[0]}, nil
 		},
 	}
 }
@@ -72,12 +76,12 @@ func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe)
 			switch {
 			case ctx.Err() != nil:
 				fmt.Fprintln(progress)
-				return series, ErrInterrupted
+				return series, testbed.ErrInterrupted
 			case err != nil:
 				fmt.Fprintln(progress, "failed:", err)
 				series[i].Failures = append(series[i].Failures, err.Error())
 			default:
-				fmt.Fprintln(progress, Amount(reading.Value, p.Unit))
+				fmt.Fprintln(progress, experiment.Amount(reading.Value, p.Unit))
 				series[i].add(reading)
 			}
 		}

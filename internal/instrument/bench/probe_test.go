@@ -7,17 +7,20 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // scripted is a probe that gives these values, one after the other.
 func scripted(values ...float64) Probe {
-	return Probe{Name: "scripted", Unit: "/s", Measure: func(context.Context) (Reading, error) {
+	return Probe{Name: "scripted", Unit: "/s", Measure: func(context.Context) (drivers.Reading, error) {
 		if len(values) == 0 {
-			return Reading{}, errors.New("no more")
+			return drivers.Reading{}, errors.New("no more")
 		}
 		v := values[0]
 		values = values[1:]
-		return Reading{Value: v}, nil
+		return drivers.Reading{Value: v}, nil
 	}}
 }
 
@@ -49,12 +52,12 @@ func TestRounds(t *testing.T) {
 
 func TestRoundsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	p := Probe{Name: "interrupted", Measure: func(context.Context) (Reading, error) {
+	p := Probe{Name: "interrupted", Measure: func(context.Context) (drivers.Reading, error) {
 		cancel()
-		return Reading{}, errors.New("killed")
+		return drivers.Reading{}, errors.New("killed")
 	}}
-	if _, err := Rounds(ctx, io.Discard, 3, []Probe{p}); err != ErrInterrupted {
-		t.Errorf("got %v, want %v", err, ErrInterrupted)
+	if _, err := Rounds(ctx, io.Discard, 3, []Probe{p}); err != testbed.ErrInterrupted {
+		t.Errorf("got %v, want %v", err, testbed.ErrInterrupted)
 	}
 }
 

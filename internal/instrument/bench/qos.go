@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // qos is what tenants have of one daemon: shares, caps, guarantees, latency. What they had is
@@ -60,14 +63,14 @@ func (t *Table) qos() part {
 // qosProbe measures with a daemon of its own. An error of nothing counts as a little, because a
 // probe that gives 0 is tried again.
 func (t *Table) qosProbe(name, unit string, all []tenant, f func(context.Context, *tenantDaemon) (float64, error)) Probe {
-	return Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (Reading, error) {
+	return Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
 		h, err := t.open(ctx, all)
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		defer h.close()
 		v, err := f(ctx, h)
-		return Reading{Value: max(v, 1e-6)}, err
+		return drivers.Reading{Value: max(v, 1e-6)}, err
 	}}
 }
 
@@ -147,7 +150,7 @@ func alternately(a, b func() (float64, error)) (float64, float64, error) {
 			if err != nil {
 				return 0, 0, err
 			}
-			s[i].add(Reading{Value: v})
+			s[i].add(drivers.Reading{Value: v})
 		}
 	}
 	return s[0].Median(), s[1].Median(), nil
@@ -202,7 +205,7 @@ func (t *Table) remainder() Probe {
 
 // guarantee is what a NIC has of a guarantee of a quarter of what it can have alone.
 func (t *Table) guarantee() Probe {
-	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (Reading, error) {
+	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		all := equals(16, bulk)
 		first := t.qosProbe("", "", all[:1], func(ctx context.Context, h *tenantDaemon) (float64, error) { return h.bytesPerSecond(ctx, all[:1])() })
 		r, err := first.Measure(ctx)
@@ -229,7 +232,7 @@ func lateAndBulk() []tenant {
 
 // latency is the median of ib_send_lat between the NICs of a customer, in µs.
 func (h *tenantDaemon) latency(ctx context.Context, c tenant, args ...string) (float64, error) {
-	port, err := FreePort()
+	port, err := testbed.FreePort()
 	if err != nil {
 		return 0, err
 	}
@@ -238,7 +241,7 @@ func (h *tenantDaemon) latency(ctx context.Context, c tenant, args ...string) (f
 	if err != nil {
 		return 0, err
 	}
-	l, err := ParseLatency(out)
+	l, err := drivers.ParseLatency(out)
 	return l.Typical, err
 }
 
@@ -251,7 +254,7 @@ func (t *Table) inside(percent uint64) Probe {
 			return 0, err
 		}
 		defer c.Stop()
-		if err := Sleep(ctx, tenantWarmup); err != nil {
+		if err := testbed.Sleep(ctx, tenantWarmup); err != nil {
 			return 0, err
 		}
 		before, err := h.usages(ctx, all[:1])
@@ -297,7 +300,7 @@ func (t *Table) beside() Probe {
 				return 0, err
 			}
 			defer c.Stop()
-			if err := Sleep(ctx, tenantWarmup); err != nil {
+			if err := testbed.Sleep(ctx, tenantWarmup); err != nil {
 				return 0, err
 			}
 			return ping()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
 )
 
 // A share of runs reaches a ratio.
@@ -47,7 +49,7 @@ func (t *Table) reliability() part {
 			}
 			share := Series{Name: "ib_write_bw against iperf3, in turn", Unit: "% of runs", Failures: failures}
 			if len(ratios) > 0 {
-				share.add(Reading{Value: shareOf(ratios, ratioAsked)})
+				share.add(drivers.Reading{Value: shareOf(ratios, ratioAsked)})
 			}
 			rows[0].fill(share)
 			rows[0].Note = "each run: " + ratioList(ratios)

@@ -113,14 +113,14 @@ func spread(s *Series, average bool) string {
 
 // summary is the median, and where there are several values how they are spread.
 func (s *Series) summary(average bool) string {
-	text := Amount(s.Median(), s.Unit)
+	text := experiment.Amount(s.Median(), s.Unit)
 	if len(s.Values) < 2 {
 		return text
 	}
 	low, high := s.Range()
-	text += fmt.Sprintf(" (%s to %s", Amount(low, s.Unit), Amount(high, s.Unit))
+	text += fmt.Sprintf(" (%s to %s", experiment.Amount(low, s.Unit), experiment.Amount(high, s.Unit))
 	if average {
-		text += "; " + Amount(s.Average(), s.Unit)
+		text += "; " + experiment.Amount(s.Average(), s.Unit)
 	}
 	return text + ")"
 }

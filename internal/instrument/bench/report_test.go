@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 func TestSeries(t *testing.T) {
@@ -30,12 +33,12 @@ func TestSeries(t *testing.T) {
 		})
 	}
 	s := Series{}
-	s.add(Reading{Value: 2, Average: 10})
+	s.add(drivers.Reading{Value: 2, Average: 10})
 	if s.Average() != 10 {
 		t.Errorf("average %v, want the tool's own, 10", s.Average())
 	}
-	s.add(Reading{Value: 2, Average: math.Inf(1)})
-	s.add(Reading{Value: 2, Average: math.NaN()})
+	s.add(drivers.Reading{Value: 2, Average: math.Inf(1)})
+	s.add(drivers.Reading{Value: 2, Average: math.NaN()})
 	if s.Average() != 10 || len(s.Values) != 3 {
 		t.Errorf("averages %v of %v: want none that is no number", s.Averages, s.Values)
 	}
@@ -165,7 +168,7 @@ func TestSubtract(t *testing.T) {
 			t.Errorf("got %+v, %s; want %v, %s", r, r.mark(), test.measured, test.mark)
 		}
 	}
-	if got := Amount(-0.125, "s"); got != "-125.00 ms" {
+	if got := experiment.Amount(-0.125, "s"); got != "-125.00 ms" {
 		t.Errorf("a negative time is %q", got)
 	}
 }

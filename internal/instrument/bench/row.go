@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 // A Row is one line of the speed table: a median, perhaps as a ratio to another of
@@ -48,7 +50,7 @@ func (r *Row) subtract() {
 	if r.measured() {
 		with, without := r.Ours.Median(), less.Median()
 		ours.Values = []float64{with - without}
-		r.Note = fmt.Sprintf("medians of %d and %d: %s, and %s without", len(r.Ours.Values), len(less.Values), Amount(with, ours.Unit), Amount(without, ours.Unit))
+		r.Note = fmt.Sprintf("medians of %d and %d: %s, and %s without", len(r.Ours.Values), len(less.Values), experiment.Amount(with, ours.Unit), experiment.Amount(without, ours.Unit))
 	}
 	r.mention(&r.Ours) // each by itself: of the difference there is one
 	r.mention(less)
@@ -98,7 +100,7 @@ func (r *Row) text(v float64) string {
 	if r.Against != nil {
 		return fmt.Sprintf("%.3g x", v)
 	}
-	return Amount(v, r.Ours.Unit)
+	return experiment.Amount(v, r.Ours.Unit)
 }
 
 // result is what was measured, if anything was.

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"vrdma.dev/vrdma/internal/instrument/rxeguest"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // guest boots a virtual machine whose kernel has rxe and measures part rxe in it:
@@ -23,7 +24,7 @@ func (t *Table) guest() part {
 		name: "guest", single: true,
 		rows: rxeRows("in a guest: "),
 		measure: func(ctx context.Context, rows []Row) error {
-			ctx, cancel := context.WithTimeoutCause(ctx, GuestLimit, Timeout(GuestLimit))
+			ctx, cancel := context.WithTimeoutCause(ctx, testbed.GuestLimit, testbed.Timeout(testbed.GuestLimit))
 			defer cancel()
 			if t.Source == "" {
 				return errors.New("this needs the repository: name it with --source")
@@ -38,7 +39,7 @@ func (t *Table) guest() part {
 			if err != nil {
 				return err
 			}
-			initramfs, err := t.Lab.GuestInitramfs(ctx, image, fmt.Sprintf("vrdma bench --only rxe --kernel-device %s --rounds %d --source '' --out '' -o json >\"$1\" 2>&1", GuestDevice, t.Rounds))
+			initramfs, err := t.Lab.GuestInitramfs(ctx, image, fmt.Sprintf("vrdma bench --only rxe --kernel-device %s --rounds %d --source '' --out '' -o json >\"$1\" 2>&1", testbed.GuestDevice, t.Rounds))
 			if err != nil {
 				return err
 			}
@@ -65,7 +66,7 @@ func (t *Table) boot(ctx context.Context, image, initramfs string) (*Report, err
 		Image: image, Initramfs: initramfs, CPUs: min(runtime.NumCPU(), 2), Memory: 768,
 		// The largest frames: rxe is fastest with them. Nobody is at the other end.
 		IP4: "10.77.0.2/24", IP6: "fd00:77::2/64", MTU: 9000, Network: "hubport,hubid=0",
-		Device: GuestDevice, Program: GuestProgram, Line: "stdio,signal=off", Console: filepath.Join(t.Lab.Dir, "console"),
+		Device: testbed.GuestDevice, Program: testbed.GuestProgram, Line: "stdio,signal=off", Console: filepath.Join(t.Lab.Dir, "console"),
 	}
 	c := t.Lab.Command(ctx, m.Command()...)
 	var diag strings.Builder
@@ -91,7 +92,7 @@ func (t *Table) boot(ctx context.Context, image, initramfs string) (*Report, err
 			err = cause
 		}
 		console, _ := os.ReadFile(m.Console) // may be empty: then QEMU says why
-		return nil, fmt.Errorf("the guest: %w\n%s%s", err, diag.String(), LastLines(string(console), 8))
+		return nil, fmt.Errorf("the guest: %w\n%s%s", err, diag.String(), testbed.LastLines(string(console), 8))
 	}
 	return report, nil
 }

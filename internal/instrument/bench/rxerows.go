@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"strconv"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // rxe compares vrdma with the kernel's rxe on the same machine, which needs a kernel
@@ -12,7 +14,7 @@ func (t *Table) rxe() part {
 		name: "rxe", asked: true, single: true,
 		rows: rxeRows(""),
 		measure: func(ctx context.Context, rows []Row) error {
-			kernel, err := FindKernelDevice(t.Kernel, "/sys")
+			kernel, err := testbed.FindKernelDevice(t.Kernel, "/sys")
 			if err != nil {
 				return err
 			}
@@ -22,12 +24,12 @@ func (t *Table) rxe() part {
 			}
 			ours, theirs := h.Loopback(), kernel.Host(h).Loopback()
 			// Devices are named, so that no program measures the other one.
-			us, them := []string{"-d", DeviceName}, []string{"-d", kernel.Name, "-x", strconv.Itoa(kernel.GID)}
+			us, them := []string{"-d", testbed.DeviceName}, []string{"-d", kernel.Name, "-x", strconv.Itoa(kernel.GID)}
 			probes := []Probe{
-				0: on(throughputProbe(ours, WithDevice, averageRate, "ib_write_bw", bulkSize, 10000, us...), "vrdma"),
-				1: on(throughputProbe(theirs, Plain, averageRate, "ib_write_bw", bulkSize, 1000, them...), "rxe"),
-				2: on(throughputProbe(ours, WithDevice, messageRate, "ib_write_bw", smallMessage, 50000, us...), "vrdma"),
-				3: on(throughputProbe(theirs, Plain, messageRate, "ib_write_bw", smallMessage, 10000, them...), "rxe"),
+				0: on(throughputProbe(ours, testbed.WithDevice, averageRate, "ib_write_bw", bulkSize, 10000, us...), "vrdma"),
+				1: on(throughputProbe(theirs, testbed.Plain, averageRate, "ib_write_bw", bulkSize, 1000, them...), "rxe"),
+				2: on(throughputProbe(ours, testbed.WithDevice, messageRate, "ib_write_bw", smallMessage, 50000, us...), "vrdma"),
+				3: on(throughputProbe(theirs, testbed.Plain, messageRate, "ib_write_bw", smallMessage, 10000, them...), "rxe"),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
 		},

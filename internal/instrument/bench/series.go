@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
@@ -18,7 +19,7 @@ type Series struct {
 	Failures []string `json:"failures,omitempty"`
 }
 
-func (s *Series) add(r Reading) {
+func (s *Series) add(r drivers.Reading) {
 	s.Values = append(s.Values, r.Value)
 	if r.Average != 0 && !math.IsInf(r.Average, 0) && !math.IsNaN(r.Average) { // perftest's, on a busy machine
 		s.Averages = append(s.Averages, r.Average)

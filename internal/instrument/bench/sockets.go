@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // carriedTimeout bounds a run over --sockets: programs that the preload library does
@@ -35,7 +38,7 @@ func (t *Table) nearSockets() part {
 				tool, notes = firstCarried(ctx, r)
 			}
 			if ctx.Err() != nil {
-				return ErrInterrupted
+				return testbed.ErrInterrupted
 			}
 			probes := []Probe{iperf3CarriedProbe(r), iperf3Probe(r), carriedPingPongProbe(r, tool), plainPingPongProbe(r, tool)}
 			rows[1].Note = strings.Join(notes, "; ")
@@ -46,8 +49,8 @@ func (t *Table) nearSockets() part {
 
 // proveCarried runs f, which moves at least the bytes that it returns, and fails if the
 // device did not: then they went over TCP.
-func proveCarried(ctx context.Context, r Route, f func(context.Context) (bytes uint64, err error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, carriedTimeout, Timeout(carriedTimeout))
+func proveCarried(ctx context.Context, r testbed.Route, f func(context.Context) (bytes uint64, err error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, carriedTimeout, testbed.Timeout(carriedTimeout))
 	defer cancel()
 	before, err := r.Client.SentBytes(ctx)
 	if err != nil {
@@ -68,14 +71,14 @@ func proveCarried(ctx context.Context, r Route, f func(context.Context) (bytes u
 }
 
 // iperf3CarriedProbe probes a TCP program's bandwidth over RDMA.
-func iperf3CarriedProbe(r Route) Probe {
-	return Probe{Name: "iperf3 over --sockets", Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
+func iperf3CarriedProbe(r testbed.Route) Probe {
+	return Probe{Name: "iperf3 over --sockets", Unit: "B/s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		var rate float64
 		err := proveCarried(ctx, r, func(ctx context.Context) (bytes uint64, err error) {
-			rate, bytes, err = runIperf3(ctx, r, OverSockets)
+			rate, bytes, err = drivers.RunIperf3(ctx, r, testbed.OverSockets)
 			return bytes, err
 		})
-		return Reading{Value: rate}, err
+		return drivers.Reading{Value: rate}, err
 	}}
 }
 
@@ -83,23 +86,23 @@ func iperf3CarriedProbe(r Route) Probe {
 // returns how many bytes it moved, at least.
 type pingPongTool struct {
 	name string
-	run  func(context.Context, Route, Launcher) (Reading, uint64, error)
+	run  func(context.Context, testbed.Route, testbed.Launcher) (drivers.Reading, uint64, error)
 }
 
 // pingPongTools are the tools to try, the one with a median first.
 var pingPongTools = []pingPongTool{
-	{"sockperf", func(ctx context.Context, r Route, w Launcher) (Reading, uint64, error) {
-		return runSockperf(ctx, r, w, latencySize)
+	{"sockperf", func(ctx context.Context, r testbed.Route, w testbed.Launcher) (drivers.Reading, uint64, error) {
+		return drivers.RunSockperf(ctx, r, w, latencySize)
 	}},
-	{"qperf tcp_lat", func(ctx context.Context, r Route, w Launcher) (Reading, uint64, error) {
-		seconds, err := runQperf(ctx, r, w, "tcp_lat", "latency", latencySize)
+	{"qperf tcp_lat", func(ctx context.Context, r testbed.Route, w testbed.Launcher) (drivers.Reading, uint64, error) {
+		seconds, err := drivers.RunQperf(ctx, r, w, "tcp_lat", "latency", latencySize)
 		if err != nil {
-			return Reading{}, 0, err
+			return drivers.Reading{}, 0, err
 		}
-		return Reading{Value: seconds}, uint64(latencySize * 0.5 / seconds), nil // of a second; half is certain
+		return drivers.Reading{Value: seconds}, uint64(latencySize * 0.5 / seconds), nil // of a second; half is certain
 	}},
-	{"NPtcp", func(ctx context.Context, r Route, w Launcher) (Reading, uint64, error) {
-		return runNetpipe(ctx, r, w, latencySize)
+	{"NPtcp", func(ctx context.Context, r testbed.Route, w testbed.Launcher) (drivers.Reading, uint64, error) {
+		return drivers.RunNetpipe(ctx, r, w, latencySize)
 	}},
 }
 
@@ -109,7 +112,7 @@ const trials = 2
 
 // firstCarried is the first tool that --sockets carries, and why those before it were not
 // taken. If none is carried it is the first of all, and its row will say that it fails.
-func firstCarried(ctx context.Context, r Route) (tool pingPongTool, notes []string) {
+func firstCarried(ctx context.Context, r testbed.Route) (tool pingPongTool, notes []string) {
 	for _, p := range pingPongTools {
 		trial := carriedPingPongProbe(r, p)
 		var err error
@@ -124,10 +127,10 @@ func firstCarried(ctx context.Context, r Route) (tool pingPongTool, notes []stri
 }
 
 // carriedPingPongProbe probes a TCP program's latency over RDMA.
-func carriedPingPongProbe(r Route, p pingPongTool) Probe {
-	return Probe{Name: p.name + " over --sockets", Unit: "s", Measure: func(ctx context.Context) (reading Reading, err error) {
+func carriedPingPongProbe(r testbed.Route, p pingPongTool) Probe {
+	return Probe{Name: p.name + " over --sockets", Unit: "s", Measure: func(ctx context.Context) (reading drivers.Reading, err error) {
 		err = proveCarried(ctx, r, func(ctx context.Context) (moved uint64, err error) {
-			reading, moved, err = p.run(ctx, r, OverSockets)
+			reading, moved, err = p.run(ctx, r, testbed.OverSockets)
 			return moved, err
 		})
 		return reading, err
@@ -135,9 +138,9 @@ func carriedPingPongProbe(r Route, p pingPongTool) Probe {
 }
 
 // plainPingPongProbe probes TCP's latency.
-func plainPingPongProbe(r Route, p pingPongTool) Probe {
-	return Probe{Name: p.name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		reading, _, err := p.run(ctx, r, Plain)
+func plainPingPongProbe(r testbed.Route, p pingPongTool) Probe {
+	return Probe{Name: p.name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+		reading, _, err := p.run(ctx, r, testbed.Plain)
 		return reading, err
 	}}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // A cpuSeconds is processor time in seconds.
@@ -35,7 +36,7 @@ func background(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := Sleep(ctx, backgroundTime); err != nil {
+	if err := testbed.Sleep(ctx, backgroundTime); err != nil {
 		return 0, err
 	}
 	after, err := readCPU(nil)
@@ -44,7 +45,7 @@ func background(ctx context.Context) (float64, error) {
 
 // cpuTimeOf is the processor time that f takes while the machine is busy with other things,
 // too. The programs that it starts have ended when it returns, or they do not count.
-func cpuTimeOf(ctx context.Context, background float64, daemons []*Daemon, f func(context.Context) error) (cpuSeconds, error) {
+func cpuTimeOf(ctx context.Context, background float64, daemons []*testbed.Daemon, f func(context.Context) error) (cpuSeconds, error) {
 	before, err := readCPU(daemons)
 	if err != nil {
 		return cpuSeconds{}, err
@@ -72,7 +73,7 @@ func between(before, after cpuReading, background float64) cpuSeconds {
 
 // readCPU is the processor time of our children that have ended, of the daemons and
 // of the machine, up to now.
-func readCPU(daemons []*Daemon) (a cpuReading, err error) {
+func readCPU(daemons []*testbed.Daemon) (a cpuReading, err error) {
 	var children syscall.Rusage
 	stat, err1 := os.ReadFile("/proc/stat")
 	err2 := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &children)
@@ -97,7 +98,7 @@ func readCPU(daemons []*Daemon) (a cpuReading, err error) {
 // parseBusy reads how long all processors together were busy, in seconds, from /proc/stat.
 func parseBusy(stat string) (float64, error) {
 	t, err := experiment.ParseTicks(stat)
-	return t.Busy / TicksPerSecond, err
+	return t.Busy / testbed.TicksPerSecond, err
 }
 
 // calmShare is how busy a machine may be that counts as idle, in processors.

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // Sizes of the speed table.
@@ -18,7 +20,7 @@ const (
 
 // A Table measures the rows of the speed table.
 type Table struct {
-	Lab      *Lab
+	Lab      *testbed.Lab
 	Progress io.Writer
 	Rounds   int
 	Source   string   // the repository, for the guest and the allocation tests; empty: leave them out
@@ -27,7 +29,7 @@ type Table struct {
 	// Rows are the rows to measure, by what they are called; nil: all.
 	Rows *regexp.Regexp
 
-	daemon *Daemon // of this host
+	daemon *testbed.Daemon // of this host
 	// Of a table that is compared with others (see Comparison): nothing but vrdma's own
 	// side of a row is measured, and before every measurement the others have their turn.
 	oursOnly bool
@@ -72,7 +74,7 @@ func (t *Table) together(name string, pieces ...part) part {
 				t.measure(ctx, piece)
 			}
 			if ctx.Err() != nil {
-				return ErrInterrupted
+				return testbed.ErrInterrupted
 			}
 		}
 		return nil
@@ -125,7 +127,7 @@ func (t *Table) Run(ctx context.Context, version string) (*Report, error) {
 		fmt.Fprintf(t.Progress, "%s:\n", p.name)
 		t.measure(ctx, p)
 		if ctx.Err() != nil {
-			return nil, ErrInterrupted
+			return nil, testbed.ErrInterrupted
 		}
 		for _, row := range p.rows {
 			if t.want(row) {
@@ -194,7 +196,7 @@ func (t *Table) fill(ctx context.Context, rounds int, probes []Probe, rows []Row
 
 // here is this host with its daemon, which serves every part that needs no other. It
 // has no network: nothing leaves the machine, and RoCE's port may belong to others.
-func (t *Table) here(ctx context.Context) (*Host, *Daemon, error) {
+func (t *Table) here(ctx context.Context) (*testbed.Host, *testbed.Daemon, error) {
 	h := t.Lab.Here
 	if t.daemon == nil {
 		d, err := h.Start(ctx, "--network=false")

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // A tenant is a tenant of a daemon with NICs a and b, and what runs on a.
@@ -61,8 +62,8 @@ func tenantObjects(all []tenant) string {
 
 // A tenantDaemon is a daemon that has customers.
 type tenantDaemon struct {
-	*Host
-	daemon   *Daemon
+	*testbed.Host
+	daemon   *testbed.Daemon
 	dir      string
 	runDir   string // of the daemon's sockets and device trees
 	cpus     string // where programs run; empty: anywhere
@@ -91,7 +92,7 @@ func (t *Table) open(ctx context.Context, all []tenant) (_ *tenantDaemon, err er
 	if err := os.WriteFile(objects, []byte(tenantObjects(all)), 0o644); err != nil {
 		return nil, err
 	}
-	h.Host = &Host{Lab: t.Lab, Socket: filepath.Join(h.runDir, "s"), IP: "127.0.0.1"}
+	h.Host = &testbed.Host{Lab: t.Lab, Socket: filepath.Join(h.runDir, "s"), IP: "127.0.0.1"}
 	if h.daemon, err = h.Start(ctx, "--network=false", "--store", filepath.Join(h.dir, "store")); err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (h *tenantDaemon) waitIdle(ctx context.Context, looks int) error {
 	const look = 200 * time.Millisecond
 	for i, silent := 0, 0; i < 300 && silent < looks; i++ {
 		before, err1 := h.daemon.CPUTime()
-		err2 := Sleep(ctx, look)
+		err2 := testbed.Sleep(ctx, look)
 		after, err3 := h.daemon.CPUTime()
 		if err := errors.Join(err1, err2, err3); err != nil {
 			return err
@@ -134,7 +135,7 @@ func (h *tenantDaemon) close() {
 const runtimeDir = "/dev/shm"
 
 // makeDirectory makes a directory for who runs the daemon.
-func makeDirectory(l *Lab, in string) (string, error) {
+func makeDirectory(l *testbed.Lab, in string) (string, error) {
 	dir, err := os.MkdirTemp(in, "qos")
 	if err != nil || l.User == nil {
 		return dir, err
@@ -172,8 +173,8 @@ func (h *tenantDaemon) command(c tenant, nic string, argv ...string) []string {
 }
 
 // start starts the loads of customers.
-func (h *tenantDaemon) start(ctx context.Context, all []tenant) (*IdlePrograms, error) {
-	c := &IdlePrograms{}
+func (h *tenantDaemon) start(ctx context.Context, all []tenant) (*testbed.IdlePrograms, error) {
+	c := &testbed.IdlePrograms{}
 	for _, one := range all {
 		argv := append([]string{h.programs[one.program[0]]}, one.program[1:]...)
 		_, out, err := c.Add(h.Lab.Command(ctx, h.command(one, "a", argv...)...))
@@ -282,7 +283,7 @@ func (h *tenantDaemon) rates(ctx context.Context, all []tenant, d time.Duration)
 	if err != nil {
 		return nil, err
 	}
-	if err := Sleep(ctx, d); err != nil {
+	if err := testbed.Sleep(ctx, d); err != nil {
 		return nil, err
 	}
 	after, err := h.usages(ctx, all)
@@ -304,7 +305,7 @@ func (h *tenantDaemon) measure(ctx context.Context, all []tenant) ([]usage, erro
 		return nil, err
 	}
 	defer c.Stop()
-	if err := Sleep(ctx, tenantWarmup); err != nil {
+	if err := testbed.Sleep(ctx, tenantWarmup); err != nil {
 		return nil, err
 	}
 	return h.rates(ctx, all, tenantTime)

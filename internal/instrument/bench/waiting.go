@@ -1,6 +1,10 @@
 package bench
 
-import "context"
+import (
+	"context"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
+)
 
 // waiting is how programs fare that do not have a processor to themselves: they sleep on
 // completion events, or share processors with others, or live in another scheduler group
@@ -57,7 +61,7 @@ func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, 
 
 // keptAwake fills pairs of rows with a keeper of its own; burn is its program.
 func (t *Table) keptAwake(ctx context.Context, burn string, probes []Probe, rows []Row, sources []source) (err error) {
-	k := NewKeepAwake(burn)
+	k := testbed.NewKeepAwake(burn)
 	defer func() {
 		if closeErr := k.Close(); err == nil {
 			err = closeErr

@@ -6,6 +6,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 func TestParseBusy(t *testing.T) {
@@ -59,12 +62,12 @@ func TestTwice(t *testing.T) {
 	}
 	var order []string
 	probe := func(name string, value float64) Probe {
-		return Probe{Name: name, Unit: "s", Measure: func(context.Context) (Reading, error) {
+		return Probe{Name: name, Unit: "s", Measure: func(context.Context) (drivers.Reading, error) {
 			order = append(order, name)
-			return Reading{Value: value}, nil
+			return drivers.Reading{Value: value}, nil
 		}}
 	}
-	lab := &Lab{Dir: t.TempDir()}
+	lab := &testbed.Lab{Dir: t.TempDir()}
 	table := Table{Lab: lab, Progress: new(strings.Builder), Rounds: 1}
 	rows = append(rows, reportedTwice("rping")...)
 	burner := []string{"sh", "-c", "echo ready; read end"}
@@ -108,8 +111,8 @@ func FuzzWaitParsers(f *testing.F) {
 	f.Add("2000 iters in 0.61 seconds = 302.55 usec/iter\n")
 	f.Add("cpu  1183 20 507 100000 30 7 83 45 0 0\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		ParsePingpong(text) // it must not panic, nor must the others
+		drivers.ParsePingpong(text) // it must not panic, nor must the others
 		parseBusy(text)
-		ParseNumbers("rpc", text, 2)
+		testbed.ParseNumbers("rpc", text, 2)
 	})
 }

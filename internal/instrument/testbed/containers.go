@@ -1,0 +1,174 @@
+package testbed
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+)
+
+// A Container is a container of an engine's, or namespaces that stand for one.
+type Container struct {
+	Host  *Host
+	Enter []string // what a command is run with to be in its network
+	PID   int
+	Close func()
+}
+
+// newContainers makes two containers on this host, a link between them, and a daemon whose NICs of one
+// tenant they have; if the cell has more a side, as many, and a bridge.
+func newContainers(ctx context.Context, in *Environments, c experiment.Cell) (p *Environment, err error) {
+	l := in.Lab
+	l.HostsMade++
+	base := &Host{Lab: l, Socket: filepath.Join(l.Dir, fmt.Sprintf("c%d", l.HostsMade)), IP: "127.0.0.1"}
+	d, err := base.Start(ctx, "--network=false", "--store", base.Socket+".db")
+	if err != nil {
+		return nil, err
+	}
+	names := ContainerNames(c.Boxes())
+	var boxes []*Container
+	var bridge *Namespace
+	stop := func() {
+		for _, b := range boxes {
+			b.Close()
+		}
+		if bridge != nil {
+			bridge.Close()
+		}
+		d.Stop()
+	}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	file := base.Socket + ".yaml"
+	if err := os.WriteFile(file, []byte(ContainerObjects(names)), 0o644); err != nil {
+		return nil, err
+	}
+	if _, err := l.Run(ctx, l.Vrdma, "apply", "--socket", base.Socket, "-f", file); err != nil {
+		return nil, err
+	}
+	if len(names) > 2 {
+		if bridge, err = l.NewNamespace(ctx); err != nil {
+			return nil, err
+		}
+	}
+	label, start, err := in.ContainerStarter(ctx, bridge)
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range names {
+		b, err := start(base, i, name)
+		if err != nil {
+			return nil, err
+		}
+		boxes = append(boxes, b)
+	}
+	if bridge == nil {
+		err = l.joinTwo(ctx, boxes, c)
+	} else {
+		err = l.joinAll(ctx, bridge, boxes, c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p = &Environment{Daemons: []*Daemon{d}, Close: stop, Label: label}
+	for i := 0; i < len(boxes); i += 2 {
+		p.others = append(p.others, Route{Server: boxes[i+1].Host, Client: boxes[i].Host})
+	}
+	p.Route, p.others = p.others[0], p.others[1:]
+	return p, nil
+}
+
+// ContainerStarter is what starts a container with a NIC of tenant bench at a host's daemon, and says what it starts. Namespaces instead of
+// containers are made beside first, if there is one: links join only namespaces of one owner.
+func (in *Environments) ContainerStarter(ctx context.Context, first *Namespace) (label string, start func(base *Host, i int, name string) (*Container, error), err error) {
+	e, err := in.chooseEngine(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	if e != nil {
+		in.sweep(ctx, e)
+		return "containers of " + e.name, func(base *Host, i int, name string) (*Container, error) {
+			return in.startContainer(ctx, e, base, i, name)
+		}, nil
+	}
+	why := "there is no engine"
+	if in.Engine == NoEngine {
+		why = "that was asked for"
+	}
+	return "network namespaces instead of containers: " + why, func(base *Host, i int, name string) (*Container, error) {
+		return in.Lab.namespaceContainer(ctx, base, &first, i, name)
+	}, nil
+}
+
+// namespaceContainer is a box without an engine.
+func (l *Lab) namespaceContainer(ctx context.Context, base *Host, first **Namespace, i int, name string) (*Container, error) {
+	var s *Namespace
+	var err error
+	if *first == nil {
+		s, err = l.NewNamespace(ctx)
+		*first = s
+	} else {
+		s, err = l.namespaceBeside(ctx, *first)
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{Lab: l, Socket: base.Socket + ".nics/bench/" + name + "/nic/vrdma.sock", IP: fmt.Sprintf("10.98.0.%d", i+1), Enter: s.Enter(), PID: s.holder.Process.Pid}
+	return &Container{Host: h, Enter: s.Enter(), PID: s.holder.Process.Pid, Close: s.Close}, nil
+}
+
+// Root is the root directory of containers.
+func (in *Environments) Root() string {
+	if in.Rootfs == "" {
+		return "/:O" // this machine's own programs, and nothing written to it
+	}
+	return in.Rootfs
+}
+
+// joinTwo makes a link between two boxes.
+func (l *Lab) joinTwo(ctx context.Context, boxes []*Container, c experiment.Cell) error {
+	size := fmt.Sprint(c.MTU)
+	in := func(b *Container, argv ...string) []string {
+		return append(b.Enter[:len(b.Enter):len(b.Enter)], argv...)
+	}
+	commands := [][]string{in(boxes[0], "ip", "link", "add", "eth0", "mtu", size, "type", "veth", "peer", "name", "eth0", "mtu", size, "netns", fmt.Sprint(boxes[1].PID))}
+	return l.addLinks(ctx, commands, boxes, c)
+}
+
+// joinAll joins boxes by a bridge.
+func (l *Lab) joinAll(ctx context.Context, bridge *Namespace, boxes []*Container, c experiment.Cell) error {
+	at := func(format string, args ...any) []string {
+		return append(bridge.Enter(), "sh", "-c", fmt.Sprintf(format, args...))
+	}
+	commands := [][]string{at("ip link add br0 mtu %d type bridge && ip link set br0 up", c.MTU)}
+	for i, b := range boxes {
+		commands = append(commands, at("ip link add box%[1]d mtu %[2]d type veth peer name eth0 mtu %[2]d netns %[3]d && ip link set box%[1]d master br0 up", i, c.MTU, b.PID))
+	}
+	return l.addLinks(ctx, commands, boxes, c)
+}
+
+// addLinks runs commands that make links, and gives each box its address.
+func (l *Lab) addLinks(ctx context.Context, commands [][]string, boxes []*Container, c experiment.Cell) error {
+	in := func(b *Container, argv ...string) []string {
+		return append(b.Enter[:len(b.Enter):len(b.Enter)], argv...)
+	}
+	for _, b := range boxes {
+		commands = append(commands,
+			in(b, "ip", "address", "add", b.Host.IP+"/24", "dev", "eth0"),
+			in(b, "ip", "link", "set", "eth0", "up"))
+		for _, argv := range shaping(c) {
+			commands = append(commands, in(b, argv...))
+		}
+	}
+	for _, argv := range commands {
+		if _, err := l.Run(ctx, argv...); err != nil {
+			return fmt.Errorf("no link between containers: %w; %s", err, l.NamespaceRemedy())
+		}
+	}
+	return nil
+}
