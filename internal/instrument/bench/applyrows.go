@@ -47,14 +47,14 @@ func manyObjects() string {
 }
 
 // large opens a house, declares the large world in it and calls f, with how long that took.
-func (t *Table) large(name, unit string, f func(ctx context.Context, h *tenantDaemon, took time.Duration) (float64, error)) Probe {
-	return t.qosProbe(name, unit, nil, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+func (q qosProbes) large(name, unit string, f func(ctx context.Context, h *tenantDaemon, took time.Duration) (float64, error)) Probe {
+	return q.probe(name, unit, nil, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		file := filepath.Join(h.dir, "large.yaml")
 		if err := os.WriteFile(file, []byte(manyObjects()), 0o644); err != nil {
 			return 0, err
 		}
 		begin := time.Now()
-		if _, err := t.Lab.Run(ctx, t.Lab.Vrdma, "apply", "--socket", h.Socket, "-f", file); err != nil {
+		if _, err := q.lab.Run(ctx, q.lab.Vrdma, "apply", "--socket", h.Socket, "-f", file); err != nil {
 			return 0, err
 		}
 		return f(ctx, h, time.Since(begin))
@@ -62,8 +62,8 @@ func (t *Table) large(name, unit string, f func(ctx context.Context, h *tenantDa
 }
 
 // applying is how long an apply of the large world takes, from the command's start to its end.
-func (t *Table) applying() Probe {
-	return t.large("apply", "s", func(_ context.Context, _ *tenantDaemon, took time.Duration) (float64, error) {
+func (q qosProbes) applying() Probe {
+	return q.large("apply", "s", func(_ context.Context, _ *tenantDaemon, took time.Duration) (float64, error) {
 		return took.Seconds(), nil
 	})
 }
@@ -72,8 +72,8 @@ func (t *Table) applying() Probe {
 const watchIdle = 3 * time.Second
 
 // idling is what a daemon uses of a processor while nobody uses its NICs, in percent.
-func (t *Table) idling() Probe {
-	return t.large("1000 idle NICs", "%", func(ctx context.Context, h *tenantDaemon, _ time.Duration) (float64, error) {
+func (q qosProbes) idling() Probe {
+	return q.large("1000 idle NICs", "%", func(ctx context.Context, h *tenantDaemon, _ time.Duration) (float64, error) {
 		// The device trees are written a few at a time.
 		if err := h.waitIdle(ctx, 5); err != nil {
 			return 0, err

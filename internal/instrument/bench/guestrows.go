@@ -37,15 +37,15 @@ func (t *Table) vms() part {
 // guestRounds is how often guests are measured: they are slow, and what differs is large.
 const guestRounds = 3
 
-// instrument has guests with a third card.
-func (t *Table) instrument() *testbed.Environments {
+// guestEnvironments has guests with a third card.
+func guestEnvironments(t *Table) *testbed.Environments {
 	return &testbed.Environments{Lab: t.Lab, Source: t.Source, ThirdCard: true}
 }
 
 // guestsTogether fills the rows of guests on one host, and what they cost while nothing happens.
 func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests")
-	p, err := testbed.NewVMs(ctx, t.instrument(), experiment.Cell{})
+	p, err := testbed.NewVMs(ctx, guestEnvironments(t), experiment.Cell{})
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func better(a, b Probe) Probe {
 // guestsApart fills the row of guests on two hosts, of which together is what they get on one.
 func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests on two hosts")
-	p, err := testbed.NewVMsApart(ctx, t.instrument(), experiment.Cell{})
+	p, err := testbed.NewVMsApart(ctx, guestEnvironments(t), experiment.Cell{})
 	if err != nil {
 		return err
 	}

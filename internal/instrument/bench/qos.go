@@ -14,6 +14,7 @@ import (
 // qos is what tenants have of one daemon: shares, caps, guarantees, latency. What they had is
 // asked of the daemon, over its own time.
 func (t *Table) qos() part {
+	q := qosProbes{t.Lab}
 	row := func(what, unit string, bound float64, atMost bool) Row {
 		return Row{What: what, Ours: Series{Unit: unit}, Bound: bound, AtMost: atMost}
 	}
@@ -22,33 +23,33 @@ func (t *Table) qos() part {
 		probe Probe
 	}
 	lines := []line{
-		{row("tenants of weights 1, 2, 4 with 64 B, 4 KiB, 1 MiB: worst share of the loop's time, error", "%", 5, true), t.shareError(0)},
-		{row("tenants of weights 1, 2, 4 with 1 MiB, 64 B, 4 KiB: worst share of the loop's time, error", "%", 5, true), t.shareError(2)},
-		{row("16 equal tenants, 4 KiB to 1 MiB: Jain's index", "", 0.99, false), t.jain()},
+		{row("tenants of weights 1, 2, 4 with 64 B, 4 KiB, 1 MiB: worst share of the loop's time, error", "%", 5, true), q.shareError(0)},
+		{row("tenants of weights 1, 2, 4 with 1 MiB, 64 B, 4 KiB: worst share of the loop's time, error", "%", 5, true), q.shareError(2)},
+		{row("16 equal tenants, 4 KiB to 1 MiB: Jain's index", "", 0.99, false), q.jain()},
 	}
 	for _, c := range []struct {
 		name, spec string
 		bytes      float64
 	}{{"0.1 Gb/s", "100Mbit", 1e8 / 8}, {"1 Gb/s", "1Gbit", 1e9 / 8}, {"10 Gb/s", "10Gbit", 1e10 / 8}} {
-		lines = append(lines, line{row("cap of "+c.name+": error", "%", 2, true), t.capError("rate: {out: "+c.spec+"}", c.bytes, 64<<10)})
+		lines = append(lines, line{row("cap of "+c.name+": error", "%", 2, true), q.capError("rate: {out: "+c.spec+"}", c.bytes, 64<<10)})
 	}
 	for _, c := range []struct {
 		name string
 		rate float64
 	}{{"10 000", 10e3}, {"100 000", 100e3}, {"500 000", 500e3}} {
-		lines = append(lines, line{row("cap of "+c.name+" messages a second: error", "%", 2, true), t.capError(fmt.Sprintf("rate: {messages: {out: %.0f}}", c.rate), c.rate, 64)})
+		lines = append(lines, line{row("cap of "+c.name+" messages a second: error", "%", 2, true), q.capError(fmt.Sprintf("rate: {messages: {out: %.0f}}", c.rate), c.rate, 64)})
 	}
 	lines = append(lines,
-		line{row("guarantee of a quarter, one of 16 tenants: of it", "", 0.95, false), t.guarantee()},
-		line{row("one of 16 tenants with shares, the others idle: of alone", "", 0.97, false), t.conservation()},
-		line{row("a tenant and one with a cap: sum, of alone", "", 0.97, false), t.remainder()},
-		line{row("doorbell to turn in class latency beside a bulk tenant, both asleep on events: median", "s", 10e-6, true), t.inside(50)},
-		line{row("doorbell to turn in class latency beside a bulk tenant, both asleep on events: 99 %", "s", 60e-6, true), t.inside(99)},
-		line{row("send latency in class latency beside a bulk tenant: of alone", "", 3, true), t.beside()},
-		line{row("a tenant beside one with 10 000 QPs, errors, reconnects, one-byte sends: of half of alone", "", 0.9, false), t.misbehaving()},
-		line{row("one NIC beside 1000 idle ones: of alone", "", 0.95, false), t.crowded()},
-		line{row("vrdma apply of 1000 NICs, 100 networks and 10 000 rules", "s", 2, true), t.applying()},
-		line{row("a daemon with 1000 NICs that nobody uses: of a processor", "%", 1, true), t.idling()},
+		line{row("guarantee of a quarter, one of 16 tenants: of it", "", 0.95, false), q.guarantee()},
+		line{row("one of 16 tenants with shares, the others idle: of alone", "", 0.97, false), q.conservation()},
+		line{row("a tenant and one with a cap: sum, of alone", "", 0.97, false), q.remainder()},
+		line{row("doorbell to turn in class latency beside a bulk tenant, both asleep on events: median", "s", 10e-6, true), q.inside(50)},
+		line{row("doorbell to turn in class latency beside a bulk tenant, both asleep on events: 99 %", "s", 60e-6, true), q.inside(99)},
+		line{row("send latency in class latency beside a bulk tenant: of alone", "", 3, true), q.beside()},
+		line{row("a tenant beside one with 10 000 QPs, errors, reconnects, one-byte sends: of half of alone", "", 0.9, false), q.misbehaving()},
+		line{row("one NIC beside 1000 idle ones: of alone", "", 0.95, false), q.crowded()},
+		line{row("vrdma apply of 1000 NICs, 100 networks and 10 000 rules", "s", 2, true), q.applying()},
+		line{row("a daemon with 1000 NICs that nobody uses: of a processor", "%", 1, true), q.idling()},
 	)
 	p := part{name: "qos"}
 	probes, sources := make([]Probe, len(lines)), make([]source, len(lines))
@@ -60,11 +61,14 @@ func (t *Table) qos() part {
 	return p
 }
 
-// qosProbe measures with a daemon of its own. An error of nothing counts as a little, because a
+// qosProbes makes the probes of part qos.
+type qosProbes struct{ lab *testbed.Lab }
+
+// probe measures with a daemon of its own. An error of nothing counts as a little, because a
 // probe that gives 0 is tried again.
-func (t *Table) qosProbe(name, unit string, all []tenant, f func(context.Context, *tenantDaemon) (float64, error)) Probe {
+func (q qosProbes) probe(name, unit string, all []tenant, f func(context.Context, *tenantDaemon) (float64, error)) Probe {
 	return Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
-		h, err := t.open(ctx, all)
+		h, err := q.open(ctx, all)
 		if err != nil {
 			return drivers.Reading{}, err
 		}
@@ -76,7 +80,7 @@ func (t *Table) qosProbe(name, unit string, all []tenant, f func(context.Context
 
 // shareError is of the loop's time: messages and numbers of queue pairs differ. Which tenant has
 // which is moved on by turn.
-func (t *Table) shareError(turn int) Probe {
+func (q qosProbes) shareError(turn int) Probe {
 	loads := []tenant{tenant{}.sending(64, 64), tenant{}.sending(4<<10, 8), tenant{}.sending(1<<20, 1)}
 	var all []tenant
 	for i := range loads {
@@ -84,7 +88,7 @@ func (t *Table) shareError(turn int) Probe {
 		c.name, c.tenantSpec = fmt.Sprintf("w%d", 1<<i), fmt.Sprintf("weight: %d", 1<<i)
 		all = append(all, c)
 	}
-	return t.qosProbe(fmt.Sprintf("shares 1:2:4, moved by %d", turn), "%", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+	return q.probe(fmt.Sprintf("shares 1:2:4, moved by %d", turn), "%", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		got, err := h.measure(ctx, all)
 		sum, worst := 0.0, 0.0
 		for _, u := range got {
@@ -108,9 +112,9 @@ func equals(n int, size func(i int) int) (all []tenant) {
 // bulk is what a tenant sends where only its rate is of interest.
 func bulk(int) int { return 64 << 10 }
 
-func (t *Table) jain() Probe {
+func (q qosProbes) jain() Probe {
 	all := equals(16, func(i int) int { return 4 << 10 << (2 * (i % 5)) })
-	return t.qosProbe("16 tenants", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+	return q.probe("16 tenants", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		got, err := h.measure(ctx, all)
 		sum, squares := 0.0, 0.0
 		for _, u := range got {
@@ -122,9 +126,9 @@ func (t *Table) jain() Probe {
 }
 
 // capError is how far a rate is from a cap, in bytes or, of small messages, in messages.
-func (t *Table) capError(spec string, want float64, size int) Probe {
+func (q qosProbes) capError(spec string, want float64, size int) Probe {
 	all := []tenant{tenant{name: "one", nicSpec: spec}.sending(size, 4)}
-	return t.qosProbe(spec, "%", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+	return q.probe(spec, "%", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		got, err := h.measure(ctx, all)
 		if err != nil {
 			return 0, err
@@ -170,9 +174,9 @@ func (h *tenantDaemon) bytesPerSecond(ctx context.Context, all []tenant) func() 
 
 // amongIdle is what the first customer has where others are declared and do nothing, against the
 // only one of a daemon.
-func (t *Table) amongIdle(name string, all []tenant) Probe {
-	return t.qosProbe(name, "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
-		lone, err := t.open(ctx, all[:1])
+func (q qosProbes) amongIdle(name string, all []tenant) Probe {
+	return q.probe(name, "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		lone, err := q.open(ctx, all[:1])
 		if err != nil {
 			return 0, err
 		}
@@ -182,39 +186,39 @@ func (t *Table) amongIdle(name string, all []tenant) Probe {
 	})
 }
 
-func (t *Table) conservation() Probe {
+func (q qosProbes) conservation() Probe {
 	all := equals(16, bulk)
 	for i := range all {
 		all[i].tenantSpec = fmt.Sprintf("weight: %d", i+1)
 	}
-	return t.amongIdle("one of 16, the others idle", all)
+	return q.amongIdle("one of 16, the others idle", all)
 }
 
 // crowded is a NIC beside 1000 that nobody uses.
-func (t *Table) crowded() Probe { return t.amongIdle("beside 1000 idle NICs", equals(501, bulk)) }
+func (q qosProbes) crowded() Probe { return q.amongIdle("beside 1000 idle NICs", equals(501, bulk)) }
 
 // remainder is what a tenant and one with a cap have together.
-func (t *Table) remainder() Probe {
+func (q qosProbes) remainder() Probe {
 	all := equals(2, bulk)
 	all[1].nicSpec = "rate: {out: 10Gbit}"
-	return t.qosProbe("beside a capped tenant", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+	return q.probe("beside a capped tenant", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		alone, both, err := alternately(h.bytesPerSecond(ctx, all[:1]), h.bytesPerSecond(ctx, all))
 		return both / alone, err
 	})
 }
 
 // guarantee is what a NIC has of a guarantee of a quarter of what it can have alone.
-func (t *Table) guarantee() Probe {
+func (q qosProbes) guarantee() Probe {
 	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		all := equals(16, bulk)
-		first := t.qosProbe("", "", all[:1], func(ctx context.Context, h *tenantDaemon) (float64, error) { return h.bytesPerSecond(ctx, all[:1])() })
+		first := q.probe("", "", all[:1], func(ctx context.Context, h *tenantDaemon) (float64, error) { return h.bytesPerSecond(ctx, all[:1])() })
 		r, err := first.Measure(ctx)
 		if err != nil {
 			return r, err
 		}
 		quarter := r.Value / 4
 		all[0].nicSpec = fmt.Sprintf("guarantee: %.0fbit", quarter*8)
-		beside := t.qosProbe("", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		beside := q.probe("", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 			got, err := h.measure(ctx, all)
 			if err != nil {
 				return 0, err
@@ -246,9 +250,9 @@ func (h *tenantDaemon) latency(ctx context.Context, c tenant, args ...string) (f
 }
 
 // inside is how long requests of class latency wait from doorbell to turn, of 100 so many less.
-func (t *Table) inside(percent uint64) Probe {
+func (q qosProbes) inside(percent uint64) Probe {
 	all := lateAndBulk()
-	p := t.qosProbe(fmt.Sprintf("doorbell to turn, %d %%", percent), "s", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+	p := q.probe(fmt.Sprintf("doorbell to turn, %d %%", percent), "s", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		c, err := h.start(ctx, all[1:])
 		if err != nil {
 			return 0, err
@@ -290,9 +294,9 @@ func percentile(before, after map[int64]uint64, percent uint64) float64 {
 }
 
 // beside is the latency of a NIC of class latency beside a bulk tenant, against alone. It polls.
-func (t *Table) beside() Probe {
+func (q qosProbes) beside() Probe {
 	all := lateAndBulk()
-	return t.qosProbe("class latency beside bulk", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+	return q.probe("class latency beside bulk", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		ping := func() (float64, error) { return h.latency(ctx, all[0], "-n", "3000") }
 		before, after, err := alternately(ping, func() (float64, error) {
 			c, err := h.start(ctx, all[1:])
@@ -313,9 +317,9 @@ func (t *Table) beside() Probe {
 const unrulyQPs = 10_000
 
 // misbehaving is what a tenant has beside one that misbehaves, of half of what it has alone.
-func (t *Table) misbehaving() Probe {
+func (q qosProbes) misbehaving() Probe {
 	all := append(equals(1, bulk), tenant{name: "bad", program: []string{"unruly", fmt.Sprint(unrulyQPs)}})
-	return t.qosProbe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+	return q.probe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		alone, beside, err := alternately(h.bytesPerSecond(ctx, all[:1]), func() (float64, error) {
 			bad, err := h.start(ctx, all[1:])
 			if err != nil {

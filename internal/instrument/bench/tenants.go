@@ -72,34 +72,34 @@ type tenantDaemon struct {
 }
 
 // open starts a daemon that has these customers.
-func (t *Table) open(ctx context.Context, all []tenant) (_ *tenantDaemon, err error) {
+func (q qosProbes) open(ctx context.Context, all []tenant) (_ *tenantDaemon, err error) {
 	h := &tenantDaemon{cpus: tenantCPUs()}
 	defer func() {
 		if err != nil {
 			h.close()
 		}
 	}()
-	if h.dir, err = makeDirectory(t.Lab, t.Lab.Dir); err != nil {
+	if h.dir, err = makeDirectory(q.lab, q.lab.Dir); err != nil {
 		return nil, err
 	}
-	if h.runDir, err = makeDirectory(t.Lab, runtimeDir); err != nil {
+	if h.runDir, err = makeDirectory(q.lab, runtimeDir); err != nil {
 		h.runDir, err = h.dir, nil
 	}
-	if h.programs, err = t.Lab.Compile(ctx, "traffic", "unruly"); err != nil {
+	if h.programs, err = q.lab.Compile(ctx, "traffic", "unruly"); err != nil {
 		return nil, err
 	}
 	objects := filepath.Join(h.dir, "objects.yaml")
 	if err := os.WriteFile(objects, []byte(tenantObjects(all)), 0o644); err != nil {
 		return nil, err
 	}
-	h.Host = &testbed.Host{Lab: t.Lab, Socket: filepath.Join(h.runDir, "s"), IP: "127.0.0.1"}
+	h.Host = &testbed.Host{Lab: q.lab, Socket: filepath.Join(h.runDir, "s"), IP: "127.0.0.1"}
 	if h.daemon, err = h.Start(ctx, "--network=false", "--store", filepath.Join(h.dir, "store")); err != nil {
 		return nil, err
 	}
 	if len(all) == 0 {
 		return h, nil
 	}
-	if _, err = t.Lab.Run(ctx, t.Lab.Vrdma, "apply", "--socket", h.Socket, "-f", objects); err != nil {
+	if _, err = q.lab.Run(ctx, q.lab.Vrdma, "apply", "--socket", h.Socket, "-f", objects); err != nil {
 		return nil, err
 	}
 	return h, h.waitIdle(ctx, 1)
