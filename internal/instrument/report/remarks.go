@@ -102,13 +102,3 @@ func factor(metric string, a, b Point) string {
 	}
 	return "events are " + times(1/x) + " better"
 }
-
-// writeRemarks writes them.
-func writeRemarks(b *strings.Builder, list []string) {
-	if len(list) == 0 {
-		return
-	}
-	b.WriteString("<aside class=\"remark\"><h4>Where a method misleads</h4>")
-	writeSentences(b, list)
-	b.WriteString("</aside>")
-}

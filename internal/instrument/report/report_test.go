@@ -157,11 +157,20 @@ func TestZero(t *testing.T) {
 		return Point{Cell: experiment.Cell{Size: size}, Summary: experiment.Summary{N: 5, Median: v, Low: v, High: v}}
 	}
 	f := Figure{Experiment: &experiment.Experiment{}, Metric: experiment.CPU, By: "size", Lines: []Line{{Points: []Point{point(1, 0.001), point(2, 0), point(4, 1)}}}}
-	for _, drawing := range regexp.MustCompile(`(?s)<svg.*?</svg>`).FindAllString(svg(f)+checkedIn(t), -1) {
-		if strings.Contains(drawing, "+Inf") || strings.Contains(drawing, "-Inf") || strings.Contains(drawing, "NaN") {
-			t.Errorf("a drawing has what is no number: %.200s", drawing)
+	for _, svg := range regexp.MustCompile(`(?s)<svg.*?</svg>`).FindAllString(drawing(t, f)+checkedIn(t), -1) {
+		if strings.Contains(svg, "+Inf") || strings.Contains(svg, "-Inf") || strings.Contains(svg, "NaN") {
+			t.Errorf("a drawing has what is no number: %.200s", svg)
 		}
 	}
+}
+
+// drawing is a figure as SVG.
+func drawing(t *testing.T, f Figure) string {
+	var b strings.Builder
+	if err := pageTemplate.ExecuteTemplate(&b, "plot", newPlot(f)); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }
 
 // checkedIn is the page of docs/report.
@@ -280,10 +289,10 @@ func TestUnits(t *testing.T) {
 		{figure(experiment.Rate, "ib_send_bw", "cmtime"), "| 0.5 s/million | 0.25 s/million |"},
 		{figure(experiment.CPU, "ib_send_bw"), "| rounds |\n"},
 	} {
-		var b, page strings.Builder
+		var b strings.Builder
 		markdownTable(&b, test.f)
-		writeTable(&page, test.f)
-		if !strings.Contains(b.String(), test.want) || strings.Contains(page.String(), "<th>CPU") != (test.f.Metric != experiment.CPU) {
+		head := strings.Join(newValuesView(test.f).Head, "|")
+		if !strings.Contains(b.String(), test.want) || strings.Contains(head, "|CPU ") != (test.f.Metric != experiment.CPU) {
 			t.Errorf("no %q in\n%s", test.want, b.String())
 		}
 	}

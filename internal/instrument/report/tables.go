@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"html"
 	"strings"
 )
 
@@ -27,37 +26,35 @@ func reason(text string) field { return field{text: text, none: true} }
 // add adds a row.
 func (t *table) add(cells ...field) { t.rows = append(t.rows, cells) }
 
-// html writes it for the page.
-func (t *table) html(b *strings.Builder) {
-	if t.words {
-		fmt.Fprintf(b, "<details open><summary>%s</summary><div class=\"scroll\"><table class=\"words\"><thead><tr>", html.EscapeString(t.title))
-	} else {
-		fmt.Fprintf(b, "<h3>%s</h3><p class=\"why\">%s</p><div class=\"scroll\"><table><thead><tr>", html.EscapeString(t.title), html.EscapeString(t.why))
-	}
-	for _, text := range t.head {
-		fmt.Fprintf(b, "<th>%s</th>", html.EscapeString(text))
-	}
-	b.WriteString("</tr></thead><tbody>")
+// A tableView is a table for the page.
+type tableView struct {
+	Title, Why string
+	Words      bool
+	Head       []string
+	Rows       [][]fieldView
+}
+
+// A fieldView is the text of a field, in parts between which a line may break.
+type fieldView struct {
+	Parts []string
+	None  bool
+}
+
+// view prepares the table for the page. Lines of a table of sentences may break after each / of a path.
+func (t *table) view() tableView {
+	v := tableView{Title: t.title, Why: t.why, Words: t.words, Head: t.head}
 	for _, row := range t.rows {
-		b.WriteString("<tr>")
+		var cells []fieldView
 		for _, f := range row {
-			class := ""
-			if f.none {
-				class = " class=\"none\""
+			cell := fieldView{Parts: []string{f.text}, None: f.none}
+			if t.words {
+				cell.Parts = strings.SplitAfter(f.text, "/")
 			}
-			text := html.EscapeString(f.text)
-			if t.words { // a path may be broken where its parts meet
-				text = strings.ReplaceAll(text, "/", "/<wbr>")
-			}
-			fmt.Fprintf(b, "<td%s>%s</td>", class, text)
+			cells = append(cells, cell)
 		}
-		b.WriteString("</tr>")
+		v.Rows = append(v.Rows, cells)
 	}
-	b.WriteString("</tbody></table></div>")
-	if t.words {
-		b.WriteString("</details>")
-	}
-	b.WriteString("\n")
+	return v
 }
 
 // markdown writes it as text.
