@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// captured is what a tool printed once; testdata/README.md says where and when.
+// captured returns the captured output of a tool; testdata/README.md says how it was made.
 func captured(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))

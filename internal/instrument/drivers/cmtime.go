@@ -9,9 +9,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// ParseCmtime reads the time in seconds that all steps of cmtime took together, from
-// creating identifiers to destroying them. Each step is done for all connections
-// before the next begins.
+// ParseCmtime reads how long all steps of cmtime took together, in seconds: from creating identifiers to destroying them. cmtime does
+// each step for all connections before the next.
 func ParseCmtime(output string) (seconds float64, err error) {
 	_, table, found := strings.Cut(output, "us / conn\n")
 	steps := map[string]float64{}

@@ -15,7 +15,7 @@ var (
 	devinfoSpeed = regexp.MustCompile(`(?m)^\s*active_speed:\s+([0-9.]+) Gbps`)
 )
 
-// ParseDevinfo reads what ibv_devinfo -v says of the first port: how fast it claims to be, in bytes a second.
+// ParseDevinfo reads the speed of the first port from ibv_devinfo -v, in bytes/s.
 func ParseDevinfo(output string) (rate float64, err error) {
 	state, width, speed := devinfoState.FindStringSubmatch(output), devinfoWidth.FindStringSubmatch(output), devinfoSpeed.FindStringSubmatch(output)
 	if state == nil || width == nil || speed == nil {
@@ -32,8 +32,8 @@ func ParseDevinfo(output string) (rate float64, err error) {
 	return lanes * gigabits * 1e9 / 8, nil
 }
 
-// devinfoDriver looks for the port, as the first step of a lab does: device, speed, links, and what the processors are. Only without the
-// device it has failed: the other two are for the record.
+// devinfoDriver shows the port as the first step of a lab does: device, speed, links and processors. It fails only without a device;
+// links and processors are for the record.
 var devinfoDriver = Driver{
 	Commands: func(*Job) (server, client []string) {
 		return nil, []string{"sh", "-c", "ibv_devinfo -v; status=$?; ip -brief link; lscpu; exit $status"}

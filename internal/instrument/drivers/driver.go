@@ -15,11 +15,11 @@ type Job struct {
 	Routes  []testbed.Route // of all containers or guests of the cell, for a tool that runs all pairs with one command
 	Port    int
 	Seconds int
-	// kernel is the kernel's device for transport kernel, else nil.
+	// Kernel is the device of transport kernel, else nil.
 	Kernel *testbed.KernelDevice
-	// program and dir are what a driver's prepare made.
+	// program and Dir are set by Prepare.
 	program, Dir string
-	wrap         string // what a rank is started with, in a container
+	wrap         string // the script that starts an MPI rank in a container
 }
 
 func (j *Job) ServerIP() string { return j.Route.Server.IP }
@@ -32,32 +32,31 @@ func (j *Job) secondsText() string { return strconv.Itoa(max(j.Seconds, 1)) }
 
 func (j *Job) waitsForEvents() bool { return j.Cell.Wait == experiment.Event }
 
-// A Driver is how a tool is run for a cell, and what it prints.
+// A Driver says how a tool runs for a cell, and reads its output.
 type Driver struct {
-	// commands are those of server and client. Without a server the client's command has both sides
-	// of all pairs.
+	// Commands returns the commands of server and client. If server is nil, client runs both sides of all pairs.
 	Commands func(j *Job) (server, client []string)
-	// parse reads what the client printed, and what the server did.
+	// Parse reads the output of client and server.
 	Parse func(j *Job, client, server string) (ToolResult, error)
-	// way is how its programs are run, if not as those of their transport are.
+	// Launcher replaces the launcher of the cell's transport; nil: it does not.
 	Launcher func(c experiment.Cell) testbed.Launcher
-	// prepare makes what a run needs, once for a place; may be nil.
+	// Prepare makes what a run needs, once for an environment; may be nil.
 	Prepare func(ctx context.Context, l *testbed.Lab, j *Job) error
-	// asked: the server prints what it got when it is interrupted.
+	// Interrupt means that the server prints its results when it is interrupted.
 	Interrupt bool
-	// windowed: the clients can run until they are told to end, and print a line every second.
+	// Windowed means that clients can run until they are stopped, and print a line every second.
 	Windowed bool
 }
 
-// ToolResult is what a tool measured, in seconds, bytes a second and a second.
+// A ToolResult is what a tool measured, in seconds, bytes/s and 1/s.
 type ToolResult struct {
 	Values  map[string]float64
 	Samples int64
-	// bytes is how much was moved, if the tool says so.
+	// Bytes is how much was moved, if the tool says so.
 	Bytes float64
 }
 
-// Tools are of the tools that experiments name.
+// Tools are the drivers by the names that experiments use.
 var Tools = map[string]Driver{
 	"ib_send_bw":        perftestDriver("ib_send_bw"),
 	"ib_write_bw":       perftestDriver("ib_write_bw"),
@@ -94,10 +93,10 @@ var Tools = map[string]Driver{
 	"fio_rdma":          fioDriver,
 }
 
-// latencyMessages is how many a latency tool sends: for a 99.9th percentile it takes ten thousand.
+// latencyMessages is how many messages a latency tool sends. A 99.9th percentile needs ten thousand.
 const latencyMessages = 10000
 
-// latencyCount is less between emulated guests, where each takes a millisecond.
+// latencyCount is lower between emulated guests, where a message takes a millisecond.
 func latencyCount(c experiment.Cell) int {
 	if experiment.Guests(c.Setting) {
 		return 200

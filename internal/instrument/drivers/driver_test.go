@@ -12,14 +12,14 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// testJob is one of a cell between two hosts.
+// testJob is a job between two hosts.
 func testJob(c experiment.Cell) *Job {
 	l := &testbed.Lab{Vrdma: "/lab/vrdma"}
 	server, client := &testbed.Host{Lab: l, IP: "10.0.0.1", PID: 1, Socket: "/b"}, &testbed.Host{Lab: l, IP: "10.0.0.2", PID: 2, Socket: "/a"}
 	return &Job{Cell: c, Route: testbed.Route{Server: server, Client: client}, Port: 12345, Seconds: 3}
 }
 
-// Every tool that an experiment can name has a driver, and its commands say what the cell says.
+// Every tool that an experiment can name has a driver, and its commands contain what the cell says.
 func TestDrivers(t *testing.T) {
 	for _, name := range experiment.ToolNames() {
 		d, found := Tools[name]
@@ -47,7 +47,7 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-// How perftest measures is recorded, so that unlike runs are not drawn as alike.
+// Parameters of perftest are recorded, so that the report can tell different runs apart.
 func TestParameters(t *testing.T) {
 	var m experiment.Measurement
 	ReadParameters(" Number of qps   : 1\t\tTransport type : IB\n TX depth        : 1\n Mtu             : 1024[B]\n Max inline data : 236[B]\n", &m)
@@ -64,7 +64,7 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// What tools printed on a machine is read as what it was.
+// Parsers read captured output.
 func TestParsers(t *testing.T) {
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join("testdata", name))
@@ -82,7 +82,7 @@ func TestParsers(t *testing.T) {
 		{"fio_rdma", 65536, read("fio.json"), "", map[string]float64{experiment.Bandwidth: 8437121}},
 		{"rc_lat", 64, read("qperf-rc_lat.txt"), "", map[string]float64{experiment.Latency: 54121e-9, experiment.Rate: 18477}},
 		{"sockperf_udp_bw", 1472, read("sockperf-throughput-udp.txt"), read("sockperf-throughput-udp-server.txt"),
-			// Half of what was sent never arrived.
+			// Half of the messages were lost.
 			map[string]float64{experiment.Rate: 65686, experiment.Bandwidth: 65686 * 1472, "lost": 1 - 65686.0/136913}},
 		{"kv_update", 0, read("lab.json"), "", map[string]float64{experiment.Latency: 42.213e-6, experiment.Rate: 500.0114431943874, "p99": 26483.92e-6}},
 		{"NPopenmpi", 2, read("netpipe-mpi.txt"), "", map[string]float64{experiment.Latency: 4.51e-6, experiment.Bandwidth: 2 / 4.51e-6}},
@@ -111,7 +111,7 @@ func TestParsers(t *testing.T) {
 	}
 }
 
-// Tools that end well without having measured anything are failures.
+// A tool that ends successfully without a measurement has failed.
 func TestNothingMeasured(t *testing.T) {
 	for tool, output := range map[string]string{
 		"fio_rdma":        `{"jobs": [{"error": 0, "write": {"io_bytes": 0, "bw_bytes": 0}}]}`,
@@ -136,9 +136,9 @@ func FuzzParsers(f *testing.F) {
 		for name, d := range Tools {
 			j := testJob(experiment.Cell{Tool: name, Size: 4096, Pairs: 1})
 			if name == "vrdma_cp" {
-				continue // looks for the file
+				continue // it looks for the file
 			}
-			d.Parse(j, client, server) // whatever it says: no crash
+			d.Parse(j, client, server) // it must not panic
 		}
 	})
 }

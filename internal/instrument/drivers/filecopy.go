@@ -15,7 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// ParseCopy reads how many seconds it took from the last line of vrdma cp --verbose.
+// ParseCopy reads the duration in seconds from the last line of vrdma cp --verbose.
 func ParseCopy(output string) (seconds float64, err error) {
 	m := copied.FindStringSubmatch(output)
 	if m == nil {

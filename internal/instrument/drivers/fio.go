@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// ParseFio reads what one job of fio --output-format=json wrote. fio exits with 0 also when its engine never
-// connected, so an error, or no bytes, is one here.
+// ParseFio reads the result of one job from fio --output-format=json. fio exits with 0 even if its engine never connected, so an error
+// or zero bytes is a failure here.
 func ParseFio(output string) (ToolResult, error) {
 	var result struct {
 		Jobs []struct {
@@ -38,10 +38,10 @@ func ParseFio(output string) (ToolResult, error) {
 	return ToolResult{Bytes: w.Bytes, Samples: w.Total, Values: map[string]float64{experiment.Bandwidth: w.Rate, experiment.Rate: w.IOPS}}, nil
 }
 
-// fioDriver has fio's rdma engine write to the other side's memory.
+// fioDriver writes to the other side's memory with fio's rdma engine.
 var fioDriver = Driver{
 	Commands: func(j *Job) (server, client []string) {
-		const most = 1 << 30 // a second; fio's engine is told bytes, not time
+		const most = 1 << 30 // in a second; fio's engine is limited by bytes, not by time
 		blocks := max(100, min(20000, most/int64(j.Cell.Size))) * int64(max(j.Seconds, 1))
 		common := []string{"fio", "--ioengine=rdma", "--port=" + j.portText(), "--bs=" + j.sizeText(), "--size=" + strconv.FormatInt(blocks*int64(j.Cell.Size), 10), "--iodepth=16"}
 		server = append(common[:len(common):len(common)], "--name=receiver", "--rw=read")

@@ -10,8 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// ParseIperf3 reads the rate at which the receiver got data, in bytes a second, and
-// how much it got, from iperf3 -J.
+// ParseIperf3 reads from iperf3 -J at which rate the receiver got data, in bytes/s, and how many bytes it got.
 func ParseIperf3(output string) (rate float64, bytes uint64, err error) {
 	var result struct {
 		Error string `json:"error"`

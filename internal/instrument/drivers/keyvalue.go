@@ -35,7 +35,7 @@ func ParseKeyValue(output, how, mix string) (ToolResult, error) {
 	return ToolResult{}, fmt.Errorf("vrdma lab printed no row for %s by %s", mix, how)
 }
 
-// keyValueDriver runs the lab's key-value store: reads or updates in one way.
+// keyValueDriver runs the lab's key-value store: reads or updates, in one way.
 func keyValueDriver(how, mix string) Driver {
 	return Driver{
 		Commands: func(j *Job) (server, client []string) {

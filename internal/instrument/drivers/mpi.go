@@ -14,15 +14,15 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// mpirun is the command of a run of Open MPI: the first rank, and every second one, on the client's
-// host, the others on the server's. Over verbs UCX carries the messages, and nothing else may.
+// mpirun returns the command of a run of Open MPI. Ranks alternate between the client's host and the server's. Over verbs only UCX may
+// carry messages.
 func mpirun(j *Job, ranks int, program ...string) []string {
 	argv := []string{"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", strconv.Itoa(ranks), "--map-by", "node"}
-	// All ranks poll, and so do daemons: together they are more than processors.
+	// All ranks poll, and so do daemons: together they are more than the processors.
 	argv = append(argv, "--mca", "mpi_yield_when_idle", "1")
 	carrier, eth := "", "lo"
 	if j.Route.Client != j.Route.Server {
-		// A rank of each node in turn, so ranks that talk to each other are of one route.
+		// Nodes get ranks in turn, so that ranks which exchange messages belong to one route.
 		nodes := j.nodes()
 		each := strconv.Itoa((ranks + len(nodes) - 1) / len(nodes))
 		var hosts []string
@@ -30,17 +30,17 @@ func mpirun(j *Job, ranks int, program ...string) []string {
 			hosts = append(hosts, h.IP+":"+each)
 		}
 		argv = append(argv, "--host", strings.Join(hosts, ","), "--mca", "plm_rsh_agent", j.Dir)
-		// What mpirun starts on a node stays its child: if it ends, mpirun says so and ends, too, instead of waiting for it for ever. And it
-		// stays in the session: Linux shares processors between sessions (sched_autogroup_enabled), so eight ranks that poll, with one
-		// each, leave the daemon a ninth. Four transfers of 1 GB took 5.4 to 6.7 s that way, and 1.0 to 1.8 s in one session.
+		// The daemons of Open MPI stay children of mpirun: mpirun then notices when one ends. They also stay in its session:
+		// Linux shares processors between sessions (sched_autogroup_enabled), and with a session for each rank the vrdma
+		// daemon would get one share among many.
 		argv = append(argv, "--leave-session-attached")
-		if len(nodes) > 2 { // mpirun starts all by itself: the others cannot
+		if len(nodes) > 2 { // mpirun starts all daemons itself: the other nodes cannot
 			argv = append(argv, "--mca", "plm_rsh_no_tree_spawn", "1")
 		}
 		eth = j.Route.Client.Link()
-		if j.Route.Client.DaemonSide != nil { // what mpirun says itself goes the ordinary way
+		if j.Route.Client.DaemonSide != nil { // mpirun's own messages use the tap card
 			argv = append(argv, "--mca", "oob_tcp_if_include", "eth1")
-			if j.Cell.Transport == experiment.Verbs { // the guest's shell is static, and gives nobody a device
+			if j.Cell.Transport == experiment.Verbs { // the guest's shell is static and gets no device
 				argv = append(argv, "--mca", "orte_launch_agent", "orted-device")
 			}
 		}
@@ -55,13 +55,13 @@ func mpirun(j *Job, ranks int, program ...string) []string {
 	default:
 		argv = append(argv, "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", eth)
 	}
-	if j.wrap != "" { // a mount of its own has no shared memory of mpirun's
+	if j.wrap != "" { // in a mount namespace of its own a rank has no shared memory with mpirun
 		argv = append(argv, "-x", "PMIX_MCA_gds=hash", j.wrap)
 	}
 	return append(argv, program...)
 }
 
-// nodes are the hosts of all routes, clients and servers in turn.
+// nodes returns the hosts of all routes: client, server, client, server and so on.
 func (j *Job) nodes() (list []*testbed.Host) {
 	for _, r := range j.allRoutes() {
 		list = append(list, r.Client, r.Server)
@@ -69,7 +69,7 @@ func (j *Job) nodes() (list []*testbed.Host) {
 	return list
 }
 
-// allRoutes are the routes of the cell.
+// allRoutes returns the routes of the cell.
 func (j *Job) allRoutes() []testbed.Route {
 	if len(j.Routes) == 0 {
 		return []testbed.Route{j.Route}
@@ -77,15 +77,15 @@ func (j *Job) allRoutes() []testbed.Route {
 	return j.Routes
 }
 
-// rshScriptHead is how what starts ranks elsewhere begins. Nodes here are namespaces of one machine, and see one /tmp. Each has a directory for
-// temporary files of its own: when several daemons of Open MPI 4.1 make their common one at the same moment, one of them may find that it
-// exists, give up, and leave mpirun waiting. Of thirty starts with eight nodes five failed.
+// rshScriptHead begins the script that starts ranks on another host. Hosts are namespaces of one machine and share /tmp, so each gets
+// its own TMPDIR: daemons of Open MPI 4.1 that make their common directory at the same moment may fail with "File exists", and mpirun
+// would wait for ever.
 func rshScriptHead(l *testbed.Lab) string {
 	return fmt.Sprintf("#!/bin/sh\nto=$1; shift\nexport TMPDIR=%s/node-$to; mkdir -p $TMPDIR\ncase $to in\n", l.Dir)
 }
 
-// writeContainerScripts writes what starts ranks in containers: mpirun and its daemon are outside, in the container's network, and
-// each rank goes inside by itself. Inside it has what the container has: its files, and its NIC.
+// writeContainerScripts writes the scripts that start ranks in containers. mpirun and its daemon run outside, in the container's
+// network. Each rank enters the container and has its files and its NIC.
 func (j *Job) writeContainerScripts(l *testbed.Lab) error {
 	name := filepath.Join(l.Dir, "rsh-"+j.Route.Server.Container)
 	j.Dir, j.wrap = name, name+"-rank"
@@ -97,7 +97,7 @@ func (j *Job) writeContainerScripts(l *testbed.Lab) error {
 	return errors.Join(os.WriteFile(j.Dir, []byte(there+"esac\n"), 0o755), os.WriteFile(j.wrap, []byte(inside), 0o755))
 }
 
-// prepareMPI writes what starts ranks on the other host, as ssh would: it is given the host and a command.
+// prepareMPI writes the script that starts ranks on the other host. Its arguments are those of ssh: the host and a command.
 func prepareMPI(_ context.Context, l *testbed.Lab, j *Job) error {
 	if j.Route.Client == j.Route.Server {
 		return nil
@@ -124,13 +124,13 @@ func prepareMPI(_ context.Context, l *testbed.Lab, j *Job) error {
 		}
 		text += fmt.Sprintf("%s) exec %s \"$*\";;\n", h.IP, strings.Join(words, " "))
 	}
-	// The first socket's name is no other place's; a container's directory has the daemon's name above it.
+	// The server's socket is unique to an environment.
 	name := strings.ReplaceAll(strings.TrimPrefix(j.Route.Server.Socket, l.Dir), "/", "-")
 	j.Dir = filepath.Join(l.Dir, fmt.Sprintf("rsh%s-%s", name, j.Cell.Transport))
 	return os.WriteFile(j.Dir, []byte(text+"esac\n"), 0o755)
 }
 
-// mpiLauncher: mpirun gives its ranks the device; nobody listens.
+// mpiLauncher starts mpirun, which gives its ranks the device. It has no server.
 func mpiLauncher(c experiment.Cell) testbed.Launcher {
 	switch {
 	case c.Setting == experiment.Containers && c.Transport == experiment.Verbs:
@@ -143,7 +143,7 @@ func mpiLauncher(c experiment.Cell) testbed.Launcher {
 	return testbed.Plain
 }
 
-// mpiNetpipeDriver is NetPIPE over Open MPI.
+// mpiNetpipeDriver runs NetPIPE over Open MPI.
 var mpiNetpipeDriver = Driver{
 	Commands: func(j *Job) (server, client []string) {
 		return nil, mpirun(j, 2, append([]string{"NPopenmpi", "-o", "/dev/stdout"}, netpipeArgs(j)...)...)
@@ -151,7 +151,7 @@ var mpiNetpipeDriver = Driver{
 	Parse: parseNetpipe, Launcher: mpiLauncher, Prepare: prepareMPI,
 }
 
-// mpiTransferDriver sends as many bytes as the cell's size from each rank of one host to one of the other's.
+// mpiTransferDriver sends the cell's size in bytes from each rank of one host to a rank of the other.
 var mpiTransferDriver = Driver{
 	Commands: func(j *Job) (server, client []string) {
 		return nil, mpirun(j, 2*j.Cell.Pairs, j.program, j.sizeText())
@@ -171,8 +171,8 @@ var mpiTransferDriver = Driver{
 	},
 }
 
-// parseTransfers reads a line for each transfer: transfer N bytes B seconds S. The value is the mean over
-// transfers, as the progress report gives it, and the sum of what they moved in the time of the slowest.
+// parseTransfers reads lines "transfer N bytes B seconds S". The time is the mean of all transfers, as in the progress report. The
+// bandwidth is the sum of all bytes over the time of the slowest.
 func parseTransfers(output string, transfers int, size int64) (ToolResult, error) {
 	var all []float64
 	for line := range strings.Lines(output) {

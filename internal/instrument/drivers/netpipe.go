@@ -10,8 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// ParseNetpipe reads the latency, half of a round trip, in seconds, from the file that
-// NPtcp writes: size, Mbit/s and seconds in each line.
+// ParseNetpipe reads the latency, half of a round trip, in seconds. Each line of NetPIPE's file has size, Mbit/s and seconds.
 func ParseNetpipe(output string, size int) (float64, error) {
 	for line := range strings.Lines(output) {
 		words := strings.Fields(line)
@@ -25,7 +24,7 @@ func ParseNetpipe(output string, size int) (float64, error) {
 	return 0, fmt.Errorf("NPtcp wrote no line for %d bytes, but:\n%s", size, testbed.LastLines(output, 5))
 }
 
-// RunNetpipe plays ping-pong with messages of this size.
+// RunNetpipe sends messages of this size back and forth.
 func RunNetpipe(ctx context.Context, r testbed.Route, w testbed.Launcher, size int) (Reading, uint64, error) {
 	const messages = 10000
 	port, err := testbed.FreePort()
@@ -43,7 +42,7 @@ func RunNetpipe(ctx context.Context, r testbed.Route, w testbed.Launcher, size i
 	return Reading{Value: seconds}, uint64(messages * size), err
 }
 
-// netpipeRow reads size, bandwidth and half a round trip of a line of NetPIPE's file.
+// netpipeRow reads latency and bandwidth from the line of a size.
 func netpipeRow(output string, size int) (ToolResult, error) {
 	seconds, err := ParseNetpipe(output, size)
 	if err != nil {
@@ -55,23 +54,21 @@ func netpipeRow(output string, size int) (ToolResult, error) {
 	return ToolResult{Values: map[string]float64{experiment.Latency: seconds, experiment.Bandwidth: float64(size) / seconds}}, nil
 }
 
-// netpipeRepeats is how often NetPIPE sends a message there and back: about a second's worth, and a
-// hundred of the largest at least would take too long.
+// netpipeRepeats is how often NetPIPE sends a message there and back: about a second's worth.
 func netpipeRepeats(j *Job) int {
 	most, least, bytes := 2000, 5, int64(256<<20)
-	if experiment.Guests(j.Cell.Setting) { // which are slow
+	if experiment.Guests(j.Cell.Setting) { // emulated guests are slow
 		most, bytes = 500, 16<<20
 	}
 	return max(least, min(most, int(bytes*int64(max(j.Seconds, 1))/int64(j.Cell.Size))))
 }
 
-// netpipeArgs are what both sides are told. NetPIPE's own choice of sizes, each three bytes more and less,
-// takes minutes.
+// netpipeArgs are the arguments of both sides. NetPIPE's default, sizes of three bytes more and less, takes minutes.
 func netpipeArgs(j *Job) []string {
 	return []string{"-l", j.sizeText(), "-u", j.sizeText(), "-p", "0", "-n", strconv.Itoa(netpipeRepeats(j))}
 }
 
-// netpipeDriver is NetPIPE over sockets.
+// netpipeDriver runs NetPIPE over sockets.
 var netpipeDriver = Driver{
 	Commands: func(j *Job) (server, client []string) {
 		server = append([]string{"NPtcp", "-P", j.portText()}, netpipeArgs(j)...)

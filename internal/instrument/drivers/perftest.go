@@ -16,8 +16,8 @@ import (
 // MiB is what perftest calls a megabyte.
 const MiB = 1 << 20
 
-// A Latency is one line of a perftest latency tool, in microseconds. The tools
-// give half of a round trip, except for reads and atomics.
+// A Latency is one line of a perftest latency tool, in microseconds. The tools print half of a round trip, except for reads and
+// atomics.
 type Latency struct {
 	Bytes, Iterations                                int64
 	Min, Max, Typical, Average, Deviation, P99, P999 float64
@@ -43,7 +43,7 @@ func ParseLatency(output string) (Latency, error) {
 	}, nil
 }
 
-// ParseBandwidth reads the first result of ib_*_bw. Newer ones call a mebibyte by its name, MiB; a gigabit has other columns.
+// ParseBandwidth reads the first result of ib_*_bw. Newer versions write MiB instead of MB for the same unit.
 func ParseBandwidth(output string) (Bandwidth, error) {
 	column := "BW average[MB/sec]"
 	if newer := "BW average[MiB/sec]"; strings.Contains(output, newer) {
@@ -59,7 +59,7 @@ func ParseBandwidth(output string) (Bandwidth, error) {
 	}, nil
 }
 
-// perftestRow is the first line of n numbers after the header with this column.
+// perftestRow returns the first line of n numbers below the header with this column.
 func perftestRow(output, column string, n int) ([]float64, error) {
 	_, rest, found := strings.Cut(output, column)
 	if !found {
@@ -74,8 +74,7 @@ func perftestRow(output, column string, n int) ([]float64, error) {
 		bad := false
 		for i, word := range words {
 			var err error
-			// The C library prints the sign of what is not a number; perftest's
-			// deviation is none when a single message took very long.
+			// perftest's standard deviation is -nan if one message took very long.
 			numbers[i], err = strconv.ParseFloat(strings.Replace(word, "-nan", "nan", 1), 64)
 			bad = bad || err != nil
 		}
@@ -86,20 +85,20 @@ func perftestRow(output, column string, n int) ([]float64, error) {
 	return nil, fmt.Errorf("perftest printed no result below %q, but:\n%s", column, testbed.LastLines(output, 5))
 }
 
-// RunPerftest runs a pair of a perftest tool. The arguments are for both sides.
+// RunPerftest runs server and client of a perftest tool. args are for both.
 func RunPerftest(ctx context.Context, r testbed.Route, w testbed.Launcher, tool string, args ...string) (string, error) {
 	port, err := testbed.FreePort()
 	if err != nil {
 		return "", err
 	}
-	// -F: the clock's frequency is nobody's business in a virtual machine.
+	// -F: no warning about the processor's frequency, which means nothing in a virtual machine.
 	server := append([]string{tool, "-F", "-p", fmt.Sprint(port)}, args...)
 	return r.Pair(ctx, w, port, server, append(slices.Clone(server), r.Server.IP))
 }
 
 // RunBandwidth runs a bandwidth tool.
 func RunBandwidth(ctx context.Context, r testbed.Route, w testbed.Launcher, tool string, size, iterations int, args ...string) (Bandwidth, error) {
-	// -N: finding the peak reads the clock for every message.
+	// -N: no peak. Finding it reads the clock for every message.
 	args = append([]string{"-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations), "-N"}, args...)
 	out, err := RunPerftest(ctx, r, w, tool, args...)
 	if err != nil {
@@ -108,15 +107,15 @@ func RunBandwidth(ctx context.Context, r testbed.Route, w testbed.Launcher, tool
 	return ParseBandwidth(out)
 }
 
-// perftestDriver runs one of perftest. Bandwidth is by time: a thousand messages last milliseconds.
-// Latency is by number, because only then there is a median.
+// perftestDriver runs a perftest tool. Bandwidth tools run for a time: a thousand messages take only milliseconds. Latency tools send
+// a number of messages, because perftest then prints a median.
 func perftestDriver(tool string) Driver {
 	latency, atomic := strings.HasSuffix(tool, "_lat"), strings.HasPrefix(tool, "ib_atomic")
-	windowed := !latency && !atomic // the devices count what an atomic sends and gets, not how many there were
+	windowed := !latency && !atomic // the devices count the data of atomics, not their number
 	return Driver{
 		Commands: func(j *Job) (server, client []string) {
 			args := []string{tool, "-F", "-p", j.portText()}
-			if !atomic { // they have one size, and know no other
+			if !atomic { // atomics have a fixed size
 				args = append(args, "-s", j.sizeText())
 			}
 			if j.Cell.QPs != 0 {
@@ -125,7 +124,7 @@ func perftestDriver(tool string) Driver {
 			if j.Cell.PathMTU != 0 {
 				args = append(args, "-m", strconv.Itoa(j.Cell.PathMTU))
 			}
-			if j.Kernel != nil { // named, so that no program measures another one
+			if j.Kernel != nil { // so that no program measures another device
 				args = append(args, "-d", j.Kernel.Name, "-x", strconv.Itoa(j.Kernel.GID))
 			}
 			switch {
@@ -155,14 +154,14 @@ func perftestDriver(tool string) Driver {
 	}
 }
 
-// eventMessages is how many messages a bandwidth tool sends that waits for events, since perftest
-// then refuses to measure by time: what takes about as long.
+// eventMessages is how many messages a bandwidth tool sends that waits for events. perftest then cannot run for a time, so the number
+// takes about as long.
 func eventMessages(c experiment.Cell, seconds int) int {
-	const most, bytes = 200_000, 4 << 30 // a second
+	const most, bytes = 200_000, 4 << 30 // in a second
 	return max(seconds, 1) * max(1000, min(most, int(bytes/int64(c.Size))))
 }
 
-// CommonWindow reports whether the pairs of a cell have a common window: then clients run until they are told to end.
+// CommonWindow reports whether the pairs of a cell share a window. Clients then run until they are stopped.
 func CommonWindow(c experiment.Cell) bool {
 	if c.Pairs == 1 || c.Wait != experiment.Poll || experiment.Guests(c.Setting) {
 		return false
@@ -171,7 +170,7 @@ func CommonWindow(c experiment.Cell) bool {
 	return err == nil
 }
 
-// ReadParameters takes what perftest prints of how it measures.
+// ReadParameters reads the parameters that perftest prints.
 func ReadParameters(output string, m *experiment.Measurement) {
 	for _, found := range parameter.FindAllStringSubmatch(output, -1) {
 		n, _ := strconv.Atoi(found[2]) // digits only

@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// ParsePingpong reads the seconds that a round of ibv_rc_pingpong took, there and back.
+// ParsePingpong reads the duration of a round trip of ibv_rc_pingpong, in seconds.
 func ParsePingpong(output string) (float64, error) {
 	for line := range strings.Lines(output) {
 		_, rest, found := strings.Cut(line, " iters in ")

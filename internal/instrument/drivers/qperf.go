@@ -10,8 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// qperfUnits are the units that qperf -uu prints, in ours: seconds, bytes a
-// second, messages a second.
+// qperfUnits converts the units of qperf -uu to seconds, bytes/s and 1/s.
 var qperfUnits = map[string]float64{"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1, "bytes/sec": 1, "/sec": 1}
 
 // ParseQperf reads the values that one test of qperf -uu -vs printed.
@@ -59,8 +58,8 @@ func RunQperf(ctx context.Context, r testbed.Route, w testbed.Launcher, test, va
 	return number, nil
 }
 
-// qperfDriver runs a test of qperf. Its RDMA tests wait for events unless they are told to poll, and need
-// rdma_cm on a device whose port has no LID. They take the first device that the address leads to.
+// qperfDriver runs a test of qperf. Its RDMA tests wait for events by default, and need rdma_cm because the port has no LID. They use
+// the device that the address belongs to.
 func qperfDriver(test, value, metric string) Driver {
 	return Driver{
 		Commands: func(j *Job) (server, client []string) {

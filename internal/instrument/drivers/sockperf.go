@@ -13,11 +13,10 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A PingPong is what sockperf ping-pong measured: latencies are half of a round trip,
-// in seconds.
+// A PingPong is the result of sockperf ping-pong. Latencies are half of a round trip, in seconds.
 type PingPong struct {
 	Median, Average float64
-	Messages        int // that came back
+	Messages        int // that were answered
 }
 
 // ParseSockperf reads the output of sockperf ping-pong.
@@ -43,7 +42,7 @@ func ParseSockperf(output string) (p PingPong, err error) {
 	return PingPong{median * 1e-6, average * 1e-6, int(messages)}, nil
 }
 
-// RunSockperf plays ping-pong with messages of this size for two seconds.
+// RunSockperf sends messages of this size back and forth for two seconds.
 func RunSockperf(ctx context.Context, r testbed.Route, w testbed.Launcher, size int) (Reading, uint64, error) {
 	port, err := testbed.FreePort()
 	if err != nil {
@@ -59,7 +58,7 @@ func RunSockperf(ctx context.Context, r testbed.Route, w testbed.Launcher, size 
 	return Reading{Value: p.Median, Average: p.Average}, uint64(p.Messages * size), err
 }
 
-// A Throughput is what sockperf throughput measured.
+// A Throughput is the result of sockperf throughput.
 type Throughput struct {
 	Sent     float64 // messages
 	Received float64
@@ -71,8 +70,8 @@ var (
 	sockperfReceived = regexp.MustCompile(`Total (\d+) messages received`)
 )
 
-// ParseSockperfThroughput reads what client and server of sockperf throughput printed. The client's rate is
-// of what it sent: over UDP much of that may never arrive, so what the server counted is the value.
+// ParseSockperfThroughput reads the output of client and server of sockperf throughput. The client counts what it sent, much of which
+// UDP may lose, so the value is what the server received.
 func ParseSockperfThroughput(client, server string) (t Throughput, err error) {
 	sent := sockperfSent.FindStringSubmatch(client)
 	if sent == nil {
@@ -92,7 +91,7 @@ func ParseSockperfThroughput(client, server string) (t Throughput, err error) {
 	if t.Seconds <= 0 || t.Received <= 0 {
 		return t, fmt.Errorf("sockperf moved %v messages in %v seconds", t.Received, t.Seconds)
 	}
-	// The server also counts those of the client's warming up, and of the end.
+	// The server also counts messages of the warm-up.
 	t.Received = min(t.Received, t.Sent)
 	return t, nil
 }

@@ -13,24 +13,23 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// bound is a yardstick for a cell's bandwidth: the wire where the link has a rate, else a copy in this
-// machine's memory, which every byte needs once at least. The copy is measured as well, at another moment:
-// it is the best of a few.
+// bound sets a limit for a cell's bandwidth. It is the link where the link has a rate, else a copy in this machine's memory, which
+// every byte needs at least once. The copy is measured at another time of the run: it is the best of a few.
 func (in *Instrument) bound(c experiment.Cell, m *experiment.Measurement) {
 	if _, has := m.Values[experiment.Bandwidth]; !has {
 		return
 	}
 	if t, _ := experiment.FindTool(c.Tool); t.Asks {
-		return // nobody moved anything
+		return // no data was moved
 	}
 	if rate := linkRate(c.Rate); rate > 0 {
 		m.Limit, m.LimitOf = rate/8*payloadShare(c, m.MTU), "the link of "+c.Rate+", without headers"
 		return
 	}
 	if c.Setting == experiment.Remote {
-		return // a wire that nobody told us of
+		return // the link's rate is unknown
 	}
-	// Tools send one buffer again and again, so the copy's buffers are as large, and as warm.
+	// Tools send one buffer repeatedly, so the copy's buffers have the same size and stay in the cache, too.
 	size := int(max(c.Size, 64<<10))
 	if in.limits[size] == 0 {
 		if in.limits == nil {
@@ -43,7 +42,7 @@ func (in *Instrument) bound(c experiment.Cell, m *experiment.Measurement) {
 	m.Limit, m.LimitOf = in.limits[size], fmt.Sprintf("a copy in memory by %d processors, measured in this run", runtime.NumCPU())
 }
 
-// linkRate are those a second of a rate such as 1gbit.
+// linkRate returns a rate such as 1gbit in bit/s.
 func linkRate(rate string) float64 {
 	for suffix, unit := range map[string]float64{"kbit": 1e3, "mbit": 1e6, "gbit": 1e9} {
 		if digits, found := strings.CutSuffix(rate, suffix); found {
@@ -56,8 +55,8 @@ func linkRate(rate string) float64 {
 	return 0
 }
 
-// payloadShare is the share of a wire's bytes that is not header: RoCEv2 over IPv4 with preamble, checksum and
-// gap has 82 bytes a packet, TCP with timestamps 90.
+// payloadShare is the share of a link's bytes that is not header. RoCEv2 over IPv4 has 82 bytes of headers a packet, with preamble,
+// checksum and gap. TCP with timestamps has 90.
 func payloadShare(c experiment.Cell, pathMTU int) float64 {
 	const roce, tcp, ip = 82.0, 90.0, 52.0
 	if c.Transport == experiment.TCP || c.Transport == experiment.Overlay {
@@ -74,13 +73,13 @@ func payloadShare(c experiment.Cell, pathMTU int) float64 {
 	return mtu / (mtu + roce)
 }
 
-// maxCopy is how large the buffers of a copy are at most: larger ones are in no cache anyway.
+// maxCopy is the largest buffer of a copy. Larger ones do not fit into a cache either.
 const maxCopy = 64 << 20
 
-// copyRepeats is how often a copy is measured. Others may have a processor meanwhile.
+// copyRepeats is how often a copy is measured: other programs may run at the same time.
 const copyRepeats = 3
 
-// copyRate is how many bytes a second all processors together copy, each between two buffers of this size.
+// copyRate returns how many bytes/s all processors copy together, each between two buffers of this size.
 func copyRate(size int, long time.Duration) float64 {
 	size = min(size, maxCopy)
 	var total atomic.Int64
@@ -90,7 +89,7 @@ func copyRate(size int, long time.Duration) float64 {
 		ready.Add(1)
 		all.Go(func() {
 			from, to := make([]byte, size), make([]byte, size)
-			copy(to, from) // has the kernel find the pages
+			copy(to, from) // allocates the pages
 			for i := 0; i < size; i += 4096 {
 				from[i] = 1
 			}

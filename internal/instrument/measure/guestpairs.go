@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// runGuestPairs is couples where both sides run in guests: the clients are one question.
+// runGuestPairs is runPairs with both sides in guests: the clients of a guest are one request.
 func runGuestPairs(ctx context.Context, r testbed.Route, w testbed.Launcher, d drivers.Driver, jobs []*drivers.Job) ([]pairResult, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, testbed.GuestTimeout, testbed.Timeout(testbed.GuestTimeout))
 	defer cancel()

@@ -12,19 +12,19 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// An Instrument measures the cells of experiments. Environments are made when the first cell needs them, and stay.
+// An Instrument measures the cells of experiments. It makes an environment when the first cell needs it.
 type Instrument struct {
 	Environments *testbed.Environments
-	// Device is a device of the kernel's, for transport kernel; "": there is none.
+	// Device is the device of transport kernel; "": there is none.
 	Device string
 
-	limits map[int]float64 // of copies in memory, in bytes a second, by their size
+	limits map[int]float64 // measured copy rates in bytes/s, by size
 }
 
-// Close stops what was started.
+// Close stops all environments.
 func (in *Instrument) Close() { in.Environments.Close() }
 
-// transportLaunchers are how each transport is used.
+// transportLaunchers start the tools of each transport.
 var transportLaunchers = map[string]testbed.Launcher{
 	experiment.TCP: testbed.Plain, experiment.Verbs: testbed.WithDevice, experiment.Sockets: testbed.OverSockets, experiment.Kernel: testbed.Plain, experiment.Overlay: testbed.Plain, experiment.Vhost: testbed.Plain, experiment.OVS: testbed.Plain,
 }
@@ -46,7 +46,7 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	return m, err
 }
 
-// measure runs the tool of a cell at its place.
+// measure runs the tool of a cell in its environment.
 func (in *Instrument) measure(ctx context.Context, p *testbed.Environment, c experiment.Cell, w testbed.Launcher, d drivers.Driver, seconds int) (m experiment.Measurement, err error) {
 	if p.Guest != nil {
 		return p.Guest.Measure(ctx, c, seconds)
@@ -104,7 +104,7 @@ func (in *Instrument) measure(ctx context.Context, p *testbed.Environment, c exp
 		m.Commands = append(m.Commands, one.commands...)
 		m.Output += one.output
 	}
-	if c.Setting != experiment.Remote { // there servers and a daemon take another machine's time
+	if c.Setting != experiment.Remote { // there servers and a daemon use another machine's processors
 		addRest(&m)
 	}
 	m.Groups = groupsBetween(before.Groups, after.Groups)
@@ -126,16 +126,16 @@ func (in *Instrument) measure(ctx context.Context, p *testbed.Environment, c exp
 	return m, nil
 }
 
-// newWindow is the common window of a cell, if its pairs have one.
+// newWindow returns the common window of a cell; nil: its pairs have none.
 func newWindow(c experiment.Cell, d drivers.Driver, seconds int) *window {
 	if !d.Windowed || !drivers.CommonWindow(c) {
 		return nil
 	}
-	// A second more for the line that began before, and one for lines that come late.
+	// One second for the line that began before the window, one for late lines.
 	return &window{length: time.Duration(max(seconds, 1)+2) * time.Second}
 }
 
-// makeJobs are those of all pairs. A tool that runs all of them with one command has one.
+// makeJobs returns a job for each pair. A tool that runs all pairs with one command has one job.
 func makeJobs(ctx context.Context, l *testbed.Lab, d drivers.Driver, c experiment.Cell, routes []testbed.Route, kernel *testbed.KernelDevice, seconds int) (list []*drivers.Job, err error) {
 	for i := range c.Pairs {
 		j := &drivers.Job{Cell: c, Route: routes[i%len(routes)], Routes: routes, Seconds: seconds, Kernel: kernel}
@@ -155,7 +155,7 @@ func makeJobs(ctx context.Context, l *testbed.Lab, d drivers.Driver, c experimen
 	return list, nil
 }
 
-// collect takes the values of what the tools printed.
+// collect reads the values that the tools printed.
 func collect(d drivers.Driver, jobs []*drivers.Job, list []pairResult, m *experiment.Measurement) error {
 	m.Values = make(map[string]float64)
 	var shares []float64
@@ -166,9 +166,9 @@ func collect(d drivers.Driver, jobs []*drivers.Job, list []pairResult, m *experi
 		}
 		for name, v := range got.Values {
 			if name == experiment.Bandwidth || name == experiment.Rate {
-				m.Values[name] += v // the pairs together
+				m.Values[name] += v // the sum of all pairs
 			} else {
-				m.Values[name] = max(m.Values[name], v) // the slowest
+				m.Values[name] = max(m.Values[name], v) // the slowest pair
 			}
 		}
 		shares = append(shares, got.Values[experiment.Bandwidth])
@@ -179,7 +179,7 @@ func collect(d drivers.Driver, jobs []*drivers.Job, list []pairResult, m *experi
 	return nil
 }
 
-// fairness says how alike the shares of pairs are.
+// fairness adds how evenly bandwidth is divided between pairs.
 func fairness(shares []float64, m *experiment.Measurement) {
 	if len(shares) < 2 || slices.Min(shares) <= 0 {
 		return
@@ -188,7 +188,7 @@ func fairness(shares []float64, m *experiment.Measurement) {
 	m.Values["slowest"] = slices.Min(shares) / slices.Max(shares)
 }
 
-// collectRows takes the values of the lines that came inside of the common window.
+// collectRows reads the lines that were printed inside of the common window.
 func collectRows(list []pairResult, m *experiment.Measurement) error {
 	m.Values = make(map[string]float64)
 	var shares []float64
@@ -210,18 +210,16 @@ func collectRows(list []pairResult, m *experiment.Measurement) error {
 	return nil
 }
 
-// useCounted takes what the devices counted in the window for the value. The sum of what perftest prints every second is
-// kept as claimed, and is more: after each line perftest's get_cpu_mhz spins for 0.22 s of processor time to find the
-// processor's frequency, in which its other thread sends less, and that time is in no line (perftest 4.5-0.17,
-// print_bw_infinite_mode). Of four pairs on two processors lines were 1.25 s apart and of 1.00 s each: 23.5 GB/s in
-// lines, 19.0 counted.
+// useCounted replaces perftest's bandwidth by what the devices counted in the window. The sum of perftest's lines, kept as "claimed",
+// is too high: after each line get_cpu_mhz spins for 0.22 s while the other thread keeps sending, and no line includes that time
+// (perftest 4.5-0.17, print_bw_infinite_mode).
 func useCounted(c experiment.Cell, rate float64, m *experiment.Measurement) {
 	m.Values["claimed"] = m.Values[experiment.Bandwidth]
 	m.Values[experiment.Bandwidth], m.Values[experiment.Rate] = rate, rate/float64(c.Size)
 }
 
-// proof says what carried the bytes. An RDMA program must have moved bytes of the device, and a TCP
-// program none.
+// proof says which device carried the bytes, from its counters. A WRONG proof means that an RDMA program sent nothing through the
+// device, or that a TCP program did.
 func proof(c experiment.Cell, m *experiment.Measurement) string {
 	switch c.Transport {
 	case experiment.TCP, experiment.Overlay, experiment.Vhost, experiment.OVS:
@@ -247,10 +245,10 @@ func proof(c experiment.Cell, m *experiment.Measurement) string {
 	if t, _ := experiment.FindTool(c.Tool); t.Asks {
 		return "nothing was sent: it is what the port says of itself"
 	}
-	if c.Tool == "cmtime" { // it sends no data: its server was begun when the daemon had shown its listener
+	if c.Tool == "cmtime" { // cmtime sends no data; its server was ready when the daemon listed its listener
 		return "the daemon showed the server's listener"
 	}
-	if strings.HasPrefix(c.Tool, "ib_atomic") { // which have no data
+	if strings.HasPrefix(c.Tool, "ib_atomic") { // atomics have no data
 		if m.Packets == 0 {
 			return "WRONG: nothing went through the device"
 		}

@@ -26,7 +26,7 @@ func TestProof(t *testing.T) {
 		{experiment.TCP, 0, 0, false}, {experiment.TCP, 4096, 0, true}, {experiment.Verbs, 4096, 0, false}, {experiment.Sockets, 0, 0, true},
 		{experiment.Kernel, 0, 9, false}, {experiment.Kernel, 0, 0, true}, {experiment.Kernel, 1, 9, true}, {experiment.Overlay, 1, 0, true},
 	}
-	atomics := experiment.Cell{Transport: experiment.Verbs, Tool: "ib_atomic_bw"} // have no data
+	atomics := experiment.Cell{Transport: experiment.Verbs, Tool: "ib_atomic_bw"} // they have no data
 	if got := proof(atomics, &experiment.Measurement{Packets: 7}); got != "the device's counters: 7 packets sent" {
 		t.Errorf("atomics: %s", got)
 	}
@@ -75,8 +75,8 @@ func (idleServer) CPUTime() (time.Duration, error) { return 0, nil }
 
 func (idleServer) Stop(time.Duration, bool) (string, time.Duration) { return "", 0 }
 
-// A window stays open until every client has said something of it: one whose lines come late is not cut off, and one
-// that ends instead is a failure.
+// A window stays open until every client has printed a line inside of it. A client with late lines is not cut off; a client that ends
+// is a failure.
 func TestWindowWaits(t *testing.T) {
 	for _, test := range []struct {
 		name, then string
@@ -101,7 +101,7 @@ func TestWindowWaits(t *testing.T) {
 				}
 				return
 			}
-			// On a busy machine the window opens late, and the first of these lines is not one of its.
+			// On a busy machine the window may open after the first of these lines.
 			if err != nil || len(list[0].rows) == 0 || f.ended.Sub(f.opened) < time.Second {
 				t.Errorf("%v, rows %v, open for %v", err, list[0].rows, f.ended.Sub(f.opened))
 			}
@@ -114,7 +114,7 @@ func TestWindowWaits(t *testing.T) {
 	}
 }
 
-// A tool that hangs is ended with its server, and the reason says how long it was waited for.
+// A tool that hangs is stopped with its server, and the error has the timeout.
 func TestHangs(t *testing.T) {
 	limit := 2 * time.Second
 	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, testbed.Timeout(limit))
@@ -128,11 +128,11 @@ func TestHangs(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "sleep 1001: took longer than 2s") {
 		t.Errorf("a client that hangs: %v", err)
 	}
-	// Whoever reads that sees whether it waited or had too little of the processor.
+	// The error tells a waiting program from one without processor time.
 	if err != nil && !strings.Contains(err.Error(), "sleep (1, of which 0 run) had 0.0 s of processor time") {
 		t.Errorf("what it was doing is not said: %v", err)
 	}
-	children, _ := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid())) // other threads' are not in it
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid())) // it lists the children of this thread only
 	for word := range strings.FieldsSeq(string(children)) {
 		if line, _ := os.ReadFile("/proc/" + word + "/cmdline"); strings.HasPrefix(string(line), "sleep\x00100") {
 			t.Errorf("%q is left", line)
@@ -140,8 +140,7 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// The limit of a link is its rate without headers: the ratio of two path MTUs is what a thesis took for the
-// price of SR-IOV.
+// The limit of a link is its rate without headers. A thesis took the ratio of two path MTUs for the price of SR-IOV.
 func TestBound(t *testing.T) {
 	limit := func(mtu int) float64 {
 		m := experiment.Measurement{Values: map[string]float64{experiment.Bandwidth: 1}, MTU: mtu}
@@ -156,7 +155,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestShareNeedsServer: who has no server of its own is refused.
+// TestShareNeedsServer: a tool without a server of its own is rejected.
 func TestShareNeedsServer(t *testing.T) {
 	h := &testbed.Host{Enter: []string{"nsenter"}}
 	jobs := []*drivers.Job{{Cell: experiment.Cell{Tool: "mpi_transfer", Pairs: 1, Share: 50}, Route: testbed.Route{Client: h, Server: h}}}
@@ -165,7 +164,7 @@ func TestShareNeedsServer(t *testing.T) {
 	}
 }
 
-// TestDealt: pairs are dealt among the containers of both sides, and a tool that runs all pairs with one command has all of them.
+// TestDealt: pairs are distributed over the containers of both sides. A tool that runs all pairs with one command has all routes.
 func TestDealt(t *testing.T) {
 	l := &testbed.Lab{Vrdma: "/lab/vrdma", Dir: t.TempDir()}
 	host := func(ip string) *testbed.Host { return &testbed.Host{Lab: l, IP: ip, PID: 1, Socket: l.Dir + "/" + ip} }
@@ -181,7 +180,7 @@ func TestDealt(t *testing.T) {
 		}
 	}
 	j := &drivers.Job{Cell: c, Route: routes[0], Routes: routes}
-	if err := os.WriteFile(filepath.Join(l.Dir, "transfer"), nil, 0o755); err != nil { // instead of building it
+	if err := os.WriteFile(filepath.Join(l.Dir, "transfer"), nil, 0o755); err != nil { // so that it is not built
 		t.Fatal(err)
 	}
 	mpi := drivers.Tools["mpi_transfer"]

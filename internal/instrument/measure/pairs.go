@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A pairResult is a server and its client that have run.
+// A pairResult is the result of a server and its client.
 type pairResult struct {
 	output, serverOutput string        // of client and server
 	client, server       time.Duration // processor time
@@ -18,17 +18,15 @@ type pairResult struct {
 	rows                 []testbed.TimedLine // of the client, inside of the window
 }
 
-// A window is the common window of several pairs: all have begun to report before it opens, and none ends
-// before it closes.
+// A window is the common window of several pairs. It opens when every client has printed a line, and closes before any of them ends.
 type window struct {
 	length        time.Duration
 	open, close   func() error
 	opened, ended time.Time
 }
 
-// runPairs runs the servers of jobs, waits until all are ready, and then runs their clients at the same
-// time: to their end, or within a frame. Processor time is what the kernel charged each process with when
-// it ended, or within the frame.
+// runPairs starts the servers of all jobs, waits until they are ready, and runs the clients at the same time: to their end, or within
+// a window. Processor time is what the kernel charged each process until its end, or within the window.
 func runPairs(ctx context.Context, r testbed.Route, w testbed.Launcher, d drivers.Driver, jobs []*drivers.Job, f *window) ([]pairResult, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, testbed.ToolTimeout, testbed.Timeout(testbed.ToolTimeout))
 	defer cancel()
@@ -52,17 +50,17 @@ func runPairs(ctx context.Context, r testbed.Route, w testbed.Launcher, d driver
 				clients[i].Stop(0, false)
 			}
 		}
-		slowed.Close() // a group that cannot be removed now is removed by whoever makes it again
+		slowed.Close() // a group that cannot be removed is reused
 	}()
 	accounts := r.Client.Lab.Accounting
 	if slowed != nil {
-		accounts = nil // a program is in one group
+		accounts = nil // a process is in one group only
 	}
 	defer accounts.SetRole("")
 	accounts.SetRole("server")
 	for i, j := range jobs {
 		argv, client := d.Commands(j)
-		if f != nil { // or perftest would keep its lines to itself
+		if f != nil { // else perftest buffers its lines
 			client = append([]string{"stdbuf", "-oL"}, client...)
 		}
 		list[i].commands = [][]string{client}
@@ -109,8 +107,8 @@ func runPairs(ctx context.Context, r testbed.Route, w testbed.Launcher, d driver
 	return list, nil
 }
 
-// watch opens the frame when every client has reported, closes it, and takes what they reported inside. On a
-// busy machine lines come late: it stays open until every client has said something of the time inside.
+// watch opens the window when every client has printed a line, closes it, and collects the lines inside. Lines are late on a busy
+// machine: the window stays open until every client has printed one inside.
 func (f *window) watch(ctx context.Context, list []pairResult, clients []*testbed.Process, servers []testbed.Server) error {
 	for i, c := range clients {
 		if err := testbed.Await(ctx, func() bool { return len(c.Stdout.Between(time.Time{}, time.Now())) > 0 }, c.Ended); err != nil {

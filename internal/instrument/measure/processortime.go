@@ -6,8 +6,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// groupsBetween is the processor time of a run by control group, in seconds. A group that took none had nobody in it, as those of
-// programs in guests and on other machines: who starts takes some, and a daemon is asked for its counters.
+// groupsBetween returns the processor time of a run by control group, in seconds. It omits groups without processor time: their
+// programs run in guests or on another machine.
 func groupsBetween(before, after map[string]time.Duration) map[string]float64 {
 	if before == nil || after == nil {
 		return nil
@@ -21,8 +21,7 @@ func groupsBetween(before, after map[string]time.Duration) map[string]float64 {
 	return all
 }
 
-// addRest adds what nobody was charged with: the kernel's interrupts, and other programs. A guest's programs run
-// within QEMU.
+// addRest adds the processor time of no known process: the kernel's interrupts and other programs. A guest's programs run within QEMU.
 func addRest(m *experiment.Measurement) {
 	known := m.CPU["daemon"]
 	if qemu, guests := m.CPU["qemu"]; guests {

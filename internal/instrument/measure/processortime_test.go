@@ -6,7 +6,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// TestRest: what nobody was charged with is the machine's time less everybody's; a guest's programs are QEMU's.
+// TestRest: rest is the machine's time less that of all roles. Programs of a guest are part of QEMU.
 func TestRest(t *testing.T) {
 	m := experiment.Measurement{CPU: map[string]float64{"machine": 4, "client": 1, "server": 0.5, "daemon": 1}}
 	if addRest(&m); m.CPU["rest"] != 1.5 {

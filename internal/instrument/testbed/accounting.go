@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// Accounting are control groups, one for each role: the kernel charges them with every process that a role's
-// programs start, also with one that nobody waits for. A nil account has none.
+// Accounting has a control group for each role (client, server, daemon). The kernel charges a group for every process of its role,
+// including processes that are never waited for. A nil Accounting measures nothing.
 type Accounting struct {
 	parent string
-	file   string // that has the processor time
+	file   string // the file with the processor time
 	roles  []string
-	role   string // whose the next program is
+	role   string // of the next program
 }
 
-// newAccounting makes them; nil: this machine lets us make none.
+// newAccounting makes the control groups. It returns nil where this user may not make any.
 func newAccounting() *Accounting {
 	mounts, err1 := os.ReadFile("/proc/self/mountinfo")
 	ours, err2 := os.ReadFile("/proc/self/cgroup")
 	if errors.Join(err1, err2) != nil {
 		return nil
 	}
-	// Version 1 counts in a hierarchy of its own, version 2 where processes are limited, too.
+	// Version 1 accounts in a hierarchy of its own, version 2 in the one that also limits processes.
 	a := &Accounting{file: "cpuacct.usage"}
 	dir, unified, err := controller(string(mounts), string(ours), "cpuacct")
 	if err != nil {
@@ -56,21 +56,21 @@ func newAccounting() *Accounting {
 	return a
 }
 
-// SetRole says whose the programs are that are started from now on; "": nobody's.
+// SetRole sets the role of the programs that are started from now on; "" is no role.
 func (a *Accounting) SetRole(role string) {
 	if a != nil {
 		a.role = role
 	}
 }
 
-// charge puts a program into its role's group. One that has ended meanwhile is nobody's.
+// charge moves a process to the control group of the current role. A process that has already ended is ignored.
 func (a *Accounting) charge(pid int) {
 	if a != nil && a.role != "" {
 		os.WriteFile(filepath.Join(a.parent, a.role, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 	}
 }
 
-// usage is the processor time so far, by role.
+// usage returns the processor time of each role until now.
 func (a *Accounting) usage() map[string]time.Duration {
 	if a == nil {
 		return nil
@@ -88,7 +88,7 @@ func (a *Accounting) usage() map[string]time.Duration {
 	return all
 }
 
-// parseUsage reads cpuacct.usage, which is nanoseconds, or cpu.stat, which has a line with microseconds.
+// parseUsage reads cpuacct.usage (nanoseconds) or cpu.stat (the line usage_usec).
 func parseUsage(text string) (time.Duration, error) {
 	if _, after, found := strings.Cut(text, "usage_usec "); found {
 		word, _, _ := strings.Cut(after, "\n")
@@ -99,13 +99,13 @@ func parseUsage(text string) (time.Duration, error) {
 	return time.Duration(n), err
 }
 
-// close removes the groups, which are empty when everybody has ended.
+// close removes the control groups. They are empty when all programs have ended.
 func (a *Accounting) close() {
 	if a == nil {
 		return
 	}
 	for _, role := range slices.Backward(a.roles) {
-		os.Remove(filepath.Join(a.parent, role)) // somebody may be left in it: then it stays
+		os.Remove(filepath.Join(a.parent, role)) // a group that still has a process stays
 	}
 	os.Remove(a.parent)
 }

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// A groupActivity is what processes of one name were doing when a run's time was over.
+// A groupActivity says what the processes of one name were doing when a run timed out.
 type groupActivity struct {
 	name           string
 	count, running int
-	least, most    time.Duration // of processor time
+	least, most    time.Duration // processor time of one process
 }
 
 func (d groupActivity) String() string {
@@ -25,14 +25,14 @@ func (d groupActivity) String() string {
 	return text + " s of processor time"
 }
 
-// activity says what the programs of a run that takes too long are doing: those of a process group, and of the roles' control groups, where
-// ranks that left the process group are, too. Programs that wait for each other do not run, or have all the time; those that share
-// processors with too many others run, and have had little.
+// activity describes the programs of a run that timed out: the processes of a process group and of the roles' control groups. MPI
+// ranks leave the process group but not the control group. Programs that wait for each other sleep; programs that compete for
+// processors run and have little processor time.
 func (a *Accounting) activity(group int) string {
 	members := make(map[string]bool)
 	if a != nil {
 		for _, role := range a.roles {
-			text, _ := os.ReadFile(filepath.Join(a.parent, role, "cgroup.procs")) // the process group is left
+			text, _ := os.ReadFile(filepath.Join(a.parent, role, "cgroup.procs")) // on failure the process group remains
 			for pid := range strings.FieldsSeq(string(text)) {
 				members[pid] = true
 			}
@@ -48,7 +48,7 @@ func (a *Accounting) activity(group int) string {
 		if !found || len(words) < 13 || !members[pid] && words[2] != strconv.Itoa(group) {
 			continue
 		}
-		user, _ := strconv.ParseInt(words[11], 10, 64) // the kernel's numbers
+		user, _ := strconv.ParseInt(words[11], 10, 64) // the kernel writes numbers
 		system, _ := strconv.ParseInt(words[12], 10, 64)
 		used := time.Duration(user+system) * time.Second / TicksPerSecond
 		i := slices.IndexFunc(deeds, func(d groupActivity) bool { return d.name == name })

@@ -14,52 +14,52 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// An Agent is vrdma on another machine or in a guest, at the other end of a line: it is asked, a line of
-// JSON each, and answers, another one. Everything that it started ends with the line.
+// An Agent is the connection to a vrdma program on another machine or in a guest. Each request is a line of JSON, and so is its
+// response. Everything that the other side started ends with the connection.
 //
 //	here                                     there
-//	Instrument ──▶ agent ══ ssh, serial ══▶ ServeAgent ──▶ daemon, servers; in a guest: an Instrument
+//	Instrument ──▶ Agent ══ ssh, serial ══▶ ServeAgent ──▶ daemon, servers; in an rxe guest: an Instrument
 type Agent struct {
-	vrdma, socket string // where the product and its daemon are there
+	vrdma, socket string // paths of the program and of its daemon's socket on the other side
 
-	mu    sync.Mutex // one question at a time
-	lost  bool       // the line has ended
+	mu    sync.Mutex // one request at a time
+	lost  bool       // the connection has ended
 	to    io.Writer
 	from  *bufio.Reader
-	close func() // ends the line
+	close func() // ends the connection
 }
 
-// A request has one of its fields.
+// A request has one of these fields.
 type request struct {
-	// Measure: run this cell.
+	// Measure measures this cell.
 	Measure *experiment.Cell `json:"measure,omitempty"`
 	Seconds int              `json:"seconds,omitempty"`
-	// Daemon: start one with these addresses.
+	// Daemon starts a daemon with these addresses.
 	Daemon []string `json:"daemon,omitempty"`
-	// Serve: start a server, in this way, and say when it is ready.
+	// Serve starts a server with the launcher Way and answers when it is ready.
 	Serve []string `json:"serve,omitempty"`
 	Way   string   `json:"way,omitempty"`
 	Port  int      `json:"port,omitempty"`
-	// Used: the processor time of a server. End: end one.
+	// Used asks for the processor time of a server, End stops one.
 	Used   int           `json:"used,omitempty"`
 	End    int           `json:"end,omitempty"`
 	Moment time.Duration `json:"moment,omitempty"`
 	Asked  bool          `json:"asked,omitempty"`
-	// Guest: be a guest of this name, whose programs have the device.
+	// Guest gives programs in the guest of this name the device.
 	Guest string `json:"guest,omitempty"`
-	// Run: run clients at the same time, in this way, each to its end or for so long.
+	// Run runs clients at the same time with the launcher Way, each for at most Limit.
 	Run   [][]string    `json:"run,omitempty"`
 	Limit time.Duration `json:"limit,omitempty"`
-	// Look: what the device has sent and the daemon has used.
+	// Look asks for the counters of the device and the processor time of the daemon.
 	Look bool `json:"look,omitempty"`
 }
 
-// A response is to a question.
+// A response answers a request.
 type response struct {
 	Error       string                  `json:"error,omitempty"`
 	Measurement *experiment.Measurement `json:"measurement,omitempty"`
 	Server      int                     `json:"server,omitempty"`
-	Seconds     float64                 `json:"seconds,omitempty"` // of processor time
+	Seconds     float64                 `json:"seconds,omitempty"` // processor time
 	Said        string                  `json:"said,omitempty"`
 	Bytes       uint64                  `json:"bytes,omitempty"`
 	Daemon      float64                 `json:"daemon,omitempty"`
@@ -69,10 +69,10 @@ type response struct {
 	Socket      string                  `json:"socket,omitempty"`
 }
 
-// maxLine is how long a reply may be: a tool's output is in it.
+// maxLine is the longest line in bytes. A response contains the output of a tool.
 const maxLine = 4 << 20
 
-// ask asks and waits for the answer.
+// ask sends a request and waits for the response.
 func (a *Agent) ask(ctx context.Context, q request) (r response, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,14 +89,14 @@ func (a *Agent) ask(ctx context.Context, q request) (r response, err error) {
 	return a.read(ctx)
 }
 
-// isLost reports whether nobody answers any more.
+// isLost reports whether the connection has ended.
 func (a *Agent) isLost() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.lost
 }
 
-// read reads an answer. What is no JSON is a message of the other machine's, and left out.
+// read reads a response. It skips lines that are not JSON, such as a login message.
 func (a *Agent) read(ctx context.Context) (r response, err error) {
 	for {
 		line, err := readLine(a.from)
@@ -123,7 +123,7 @@ func (a *Agent) read(ctx context.Context) (r response, err error) {
 	}
 }
 
-// readLine reads a line of at most mostReply bytes.
+// readLine reads a line of at most maxLine bytes.
 func readLine(from *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := from.ReadSlice('\n')
@@ -136,7 +136,7 @@ func readLine(from *bufio.Reader) (line []byte, err error) {
 	}
 }
 
-// Measure has a cell measured there.
+// Measure measures a cell on the other side.
 func (a *Agent) Measure(ctx context.Context, c experiment.Cell, seconds int) (experiment.Measurement, error) {
 	r, err := a.ask(ctx, request{Measure: &c, Seconds: seconds})
 	if err != nil || r.Measurement == nil {
@@ -149,7 +149,7 @@ func (a *Agent) counters(ctx context.Context) (response, error) {
 	return a.ask(ctx, request{Look: true})
 }
 
-// startServer starts a server there.
+// startServer starts a server on the other side.
 func (a *Agent) startServer(ctx context.Context, w Launcher, port int, argv []string) (Server, error) {
 	r, err := a.ask(ctx, request{Serve: argv, Way: w.Name, Port: port})
 	if err != nil {
@@ -158,7 +158,7 @@ func (a *Agent) startServer(ctx context.Context, w Launcher, port int, argv []st
 	return &remoteServer{a: a, id: r.Server}, nil
 }
 
-// A remoteServer is a server on another machine.
+// A remoteServer is a server that an agent started.
 type remoteServer struct {
 	a     *Agent
 	id    int
@@ -183,10 +183,10 @@ func (s *remoteServer) Stop(moment time.Duration, asked bool) (string, time.Dura
 	return s.said, s.spent
 }
 
-// A ClientResult client of an agent's.
+// A ClientResult is what a client printed and used on the other side.
 type ClientResult struct {
 	Output  string  `json:"output,omitempty"`
-	Seconds float64 `json:"seconds,omitempty"` // of processor time
+	Seconds float64 `json:"seconds,omitempty"` // processor time
 	Error   string  `json:"error,omitempty"`
 }
 
@@ -210,5 +210,6 @@ func RunClients(ctx context.Context, w Launcher, guests []*Agent, commands map[*
 	return done, errors.Join(errs...)
 }
 
-// GuestTimeout is for servers and clients of guests together: the clients are ended by the guest before.
+// GuestTimeout is the limit for servers and clients of guests together. It is longer than ToolTimeout, so that the guest ends its
+// clients first and can report why.
 const GuestTimeout = ToolTimeout + 30*time.Second

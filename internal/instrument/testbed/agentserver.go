@@ -13,22 +13,22 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A Measurer measures cells, for a guest that does so by itself.
+// A Measurer measures cells. In an rxe guest the agent measures by itself.
 type Measurer interface {
 	Measure(ctx context.Context, c experiment.Cell, seconds int) (experiment.Measurement, error)
 	Close()
 }
 
-// A agentServer answers the questions of an agent.
+// An agentServer answers the requests of an Agent.
 type agentServer struct {
 	lab     *Lab
 	in      Measurer
 	daemon  *Daemon
 	servers []Server
-	guest   bool // of setting vms
+	guest   bool // it is a guest of setting vms
 }
 
-// ServeAgent answers questions until the line ends.
+// ServeAgent answers requests until the connection ends.
 func ServeAgent(ctx context.Context, lab *Lab, in Measurer, from io.Reader, to io.Writer) error {
 	s := &agentServer{lab: lab, in: in}
 	defer s.close()
@@ -73,7 +73,7 @@ func (s *agentServer) answer(ctx context.Context, q request) (r response, err er
 	switch {
 	case q.Measure != nil:
 		c := *q.Measure
-		c.Setting = experiment.Host // which the guest is for itself
+		c.Setting = experiment.Host // a guest measures on itself, as on one host
 		m, err := s.in.Measure(ctx, c, q.Seconds)
 		return response{Measurement: &m}, err
 	case q.Daemon != nil:
@@ -116,7 +116,7 @@ func (s *agentServer) answer(ctx context.Context, q request) (r response, err er
 	return r, errors.New("a question that nobody knows: the two vrdma differ")
 }
 
-// run runs clients at the same time, in the guest.
+// run runs clients at the same time.
 func (s *agentServer) run(ctx context.Context, q request) (r response, err error) {
 	w, known := launchers[q.Way]
 	if !known {
@@ -149,7 +149,7 @@ func (s *agentServer) run(ctx context.Context, q request) (r response, err error
 	return r, nil
 }
 
-// beGuest starts the agent that gives programs of the guest the device.
+// beGuest starts the agent that gives the guest's programs the device.
 func (s *agentServer) beGuest(ctx context.Context, name string) error {
 	s.lab.Here.Socket = guestSocket
 	a, err := s.lab.Start(ctx, []string{s.lab.Vrdma, "guest", "agent", "--socket", guestSocket, "--name", name, "--pin", "75"})
@@ -167,11 +167,11 @@ func (s *agentServer) beGuest(ctx context.Context, name string) error {
 	return nil
 }
 
-// sentByCards are what the guest's cards have sent, in bytes.
+// sentByCards returns how many bytes each network card of the guest has sent.
 func sentByCards() map[string]uint64 {
 	sent := make(map[string]uint64)
 	for _, eth := range []string{"eth0", "eth1"} {
-		text, _ := os.ReadFile("/sys/class/net/" + eth + "/statistics/tx_bytes") // no card: 0
+		text, _ := os.ReadFile("/sys/class/net/" + eth + "/statistics/tx_bytes") // a card that does not exist has sent nothing
 		var n uint64
 		fmt.Sscan(string(text), &n)
 		sent[eth] = n

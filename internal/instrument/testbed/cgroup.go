@@ -19,14 +19,15 @@ type Cgroups struct {
 	made   []string
 }
 
-// cgroupsRemedy is what to do when there are none.
+// cgroupsRemedy says what to do where no group can be made.
 const cgroupsRemedy = "run this as root where the cpu controller can be used, or in a control group of your own " +
 	"(systemd-run --user --scope -p Delegate=yes)"
 
-// namePrefix is what names of groups, and of containers, begin with; the process id of who made it follows.
+// namePrefix begins the names of control groups and containers. The process id of their owner follows, so that a later run can find
+// abandoned ones.
 const namePrefix = "vrdma-bench-"
 
-// NewCgroups finds out where groups can be made.
+// NewCgroups finds the directory in which groups can be made.
 func NewCgroups() (*Cgroups, error) {
 	mounts, err1 := os.ReadFile("/proc/self/mountinfo")
 	ours, err2 := os.ReadFile("/proc/self/cgroup")
@@ -47,15 +48,15 @@ func NewCgroups() (*Cgroups, error) {
 	return g, nil
 }
 
-// cpuController is our control group of the cpu controller: a directory, and whether it is
-// one of version 2. The arguments are what /proc/self/mountinfo and /proc/self/cgroup say.
+// cpuController returns the directory of our control group of the cpu controller, and whether it is version 2. The arguments are the
+// contents of /proc/self/mountinfo and /proc/self/cgroup.
 func cpuController(mountinfo, ours string) (dir string, unified bool, err error) {
 	return controller(mountinfo, ours, "cpu")
 }
 
-// controller is the same of any controller; in version 2 it is that of cpu.
+// controller does the same for any controller. Version 2 has one hierarchy for all.
 func controller(mountinfo, ours, name string) (dir string, unified bool, err error) {
-	var old, new string // paths in the hierarchies
+	var old, new string // paths in the hierarchies of version 1 and 2
 	for line := range strings.Lines(ours) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		switch {
@@ -79,7 +80,7 @@ func controller(mountinfo, ours, name string) (dir string, unified bool, err err
 		if kind == "cgroup" && !slices.Contains(strings.Split(system[2], ","), name) {
 			continue
 		}
-		below, err := filepath.Rel(mount[3], path) // what is mounted may be a part
+		below, err := filepath.Rel(mount[3], path) // the mount may show a subtree only
 		if err != nil || strings.HasPrefix(below, "..") {
 			continue
 		}
@@ -88,9 +89,8 @@ func controller(mountinfo, ours, name string) (dir string, unified bool, err err
 	return "", false, fmt.Errorf("the %s controller is not mounted here", name)
 }
 
-// delegating is the control group of version 2, ours or the one above, whose children have
-// a share of the processors. One with processes in it gives its children none, unless it is
-// the root.
+// delegating returns the control group of version 2 whose children can have the cpu controller: ours or its parent. A group with
+// processes cannot delegate, except the root.
 func delegating(dir string) (string, error) {
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		text, err := os.ReadFile(filepath.Join(d, "cgroup.subtree_control"))
@@ -101,17 +101,17 @@ func delegating(dir string) (string, error) {
 	return "", fmt.Errorf("neither %s nor the group above gives the cpu controller to its children (cgroup.subtree_control)", dir)
 }
 
-// sweep removes what a killed run left.
+// sweep removes the groups of runs that were killed.
 func (g *Cgroups) sweep() {
 	left, _ := filepath.Glob(filepath.Join(g.parent, namePrefix+"*"))
 	for _, dir := range left {
 		if abandoned(filepath.Base(dir)) {
-			os.Remove(dir) // if it cannot be, somebody is in there
+			os.Remove(dir) // it fails while a process is in the group
 		}
 	}
 }
 
-// abandoned reports whether who made something of this name, which is groupPrefix, a process id and more, has ended.
+// abandoned reports whether the owner of a name has ended. The name is namePrefix, a process id and more.
 func abandoned(name string) bool {
 	text, ours := strings.CutPrefix(name, namePrefix)
 	owner, _, _ := strings.Cut(text, "-")
@@ -123,7 +123,7 @@ func abandoned(name string) bool {
 func (g *Cgroups) Add(name string) (string, error) {
 	dir := filepath.Join(g.parent, g.prefix+name)
 	err := os.Mkdir(dir, 0o755)
-	if errors.Is(err, os.ErrExist) { // it is of ours, and could not be removed before
+	if errors.Is(err, os.ErrExist) { // ours, from before: it could not be removed
 		if err = removeCgroup(dir); err == nil {
 			err = os.Mkdir(dir, 0o755)
 		}
@@ -135,7 +135,7 @@ func (g *Cgroups) Add(name string) (string, error) {
 	return dir, nil
 }
 
-// AddIdle makes a group whose tasks run when nobody else wants the processor.
+// AddIdle makes a group whose tasks run only when no other task wants the processor.
 func (g *Cgroups) AddIdle(name string) (string, error) {
 	dir, err := g.Add(name)
 	if err != nil {
@@ -147,13 +147,12 @@ func (g *Cgroups) AddIdle(name string) (string, error) {
 	return dir, nil
 }
 
-// EnterCgroup is what to run a command with to be in the group of that directory, and in a session
-// of its own.
+// EnterCgroup returns the words before a command that runs it in the group of this directory, in a session of its own.
 func EnterCgroup(dir string) []string {
 	return []string{ownSession, "sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(dir, "cgroup.procs")}
 }
 
-// removeCgroup takes a group away. Processes that were in it may just be ending.
+// removeCgroup removes a group. It retries while processes in the group are ending.
 func removeCgroup(dir string) error {
 	err := os.Remove(dir)
 	for end := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
@@ -163,7 +162,7 @@ func removeCgroup(dir string) error {
 	return err
 }
 
-// Remove takes the groups away.
+// Remove removes all groups.
 func (g *Cgroups) Remove() error {
 	var failed error
 	for _, dir := range g.made {

@@ -9,16 +9,16 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A Container is a container of an engine's, or namespaces that stand for one.
+// A Container is a container of an engine, or network namespaces in its place.
 type Container struct {
 	Host  *Host
-	Enter []string // what a command is run with to be in its network
+	Enter []string // words before a command that run it in the container's network
 	PID   int
 	Close func()
 }
 
-// newContainers makes two containers on this host, a link between them, and a daemon whose NICs of one
-// tenant they have; if the cell has more a side, as many, and a bridge.
+// newContainers starts two containers with a veth pair, or PerSide containers on each side with a bridge. A daemon on this host gives
+// each a NIC of one tenant.
 func newContainers(ctx context.Context, in *Environments, c experiment.Cell) (p *Environment, err error) {
 	l := in.Lab
 	l.HostsMade++
@@ -83,8 +83,8 @@ func newContainers(ctx context.Context, in *Environments, c experiment.Cell) (p 
 	return p, nil
 }
 
-// ContainerStarter is what starts a container with a NIC of tenant bench at a host's daemon, and says what it starts. Namespaces instead of
-// containers are made beside first, if there is one: links join only namespaces of one owner.
+// ContainerStarter returns a function that starts a container with a NIC of tenant bench, and a label for it. Without an engine it
+// makes network namespaces beside first: a link can only join namespaces of one user namespace.
 func (in *Environments) ContainerStarter(ctx context.Context, first *Namespace) (label string, start func(base *Host, i int, name string) (*Container, error), err error) {
 	e, err := in.chooseEngine(ctx)
 	if err != nil {
@@ -105,7 +105,7 @@ func (in *Environments) ContainerStarter(ctx context.Context, first *Namespace) 
 	}, nil
 }
 
-// namespaceContainer is a box without an engine.
+// namespaceContainer makes network namespaces in place of a container.
 func (l *Lab) namespaceContainer(ctx context.Context, base *Host, first **Namespace, i int, name string) (*Container, error) {
 	var s *Namespace
 	var err error
@@ -122,15 +122,15 @@ func (l *Lab) namespaceContainer(ctx context.Context, base *Host, first **Namesp
 	return &Container{Host: h, Enter: s.Enter(), PID: s.holder.Process.Pid, Close: s.Close}, nil
 }
 
-// Root is the root directory of containers.
+// Root returns the root directory of containers.
 func (in *Environments) Root() string {
 	if in.Rootfs == "" {
-		return "/:O" // this machine's own programs, and nothing written to it
+		return "/:O" // podman: this machine's root, with a temporary overlay
 	}
 	return in.Rootfs
 }
 
-// joinTwo makes a link between two boxes.
+// joinTwo connects two containers with a veth pair.
 func (l *Lab) joinTwo(ctx context.Context, boxes []*Container, c experiment.Cell) error {
 	size := fmt.Sprint(c.MTU)
 	in := func(b *Container, argv ...string) []string {
@@ -140,7 +140,7 @@ func (l *Lab) joinTwo(ctx context.Context, boxes []*Container, c experiment.Cell
 	return l.addLinks(ctx, commands, boxes, c)
 }
 
-// joinAll joins boxes by a bridge.
+// joinAll connects containers with a bridge.
 func (l *Lab) joinAll(ctx context.Context, bridge *Namespace, boxes []*Container, c experiment.Cell) error {
 	at := func(format string, args ...any) []string {
 		return append(bridge.Enter(), "sh", "-c", fmt.Sprintf(format, args...))
@@ -152,7 +152,7 @@ func (l *Lab) joinAll(ctx context.Context, bridge *Namespace, boxes []*Container
 	return l.addLinks(ctx, commands, boxes, c)
 }
 
-// addLinks runs commands that make links, and gives each box its address.
+// addLinks runs the commands that make links, and gives each container its address.
 func (l *Lab) addLinks(ctx context.Context, commands [][]string, boxes []*Container, c experiment.Cell) error {
 	in := func(b *Container, argv ...string) []string {
 		return append(b.Enter[:len(b.Enter):len(b.Enter)], argv...)

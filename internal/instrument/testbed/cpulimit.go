@@ -7,12 +7,11 @@ import (
 	"path/filepath"
 )
 
-// sharePeriod is in which time a program has its share of a processor, in microseconds. It is short, so that a run of a second has
-// many of them.
+// sharePeriod is the period of a processor limit in microseconds. It is short, so that a run of a second has many periods.
 const sharePeriod = 20_000
 
-// addLimited makes a control group in which programs have so many percent of a processor together. It is what stands for a slow
-// processor where no frequency can be chosen.
+// addLimited makes a control group whose programs share this percentage of one processor. It stands for a slow processor where the
+// frequency cannot be set.
 func (g *Cgroups) addLimited(name string, percent int) (dir string, err error) {
 	if dir, err = g.Add(name); err != nil {
 		return "", err
@@ -31,13 +30,14 @@ func (g *Cgroups) addLimited(name string, percent int) (dir string, err error) {
 	return dir, nil
 }
 
-// A CPULimit is how the servers of a cell are kept from having a whole processor each. A nil one keeps nobody.
+// A CPULimit limits the processor time of a cell's servers. A nil CPULimit limits nothing.
 type CPULimit struct {
 	cgroups *Cgroups
-	server  string // a directory
+	server  string // the directory of the group
 }
 
-// LimitServers makes the group of a cell's servers. Clients have as much as they want: what is asked is what a slow server costs them.
+// LimitServers makes the control group of a cell's servers. Clients are not limited: the experiment measures what a slow server costs
+// them.
 func LimitServers(share, pairs int) (s *CPULimit, err error) {
 	if share == 0 {
 		return nil, nil
@@ -48,13 +48,13 @@ func LimitServers(share, pairs int) (s *CPULimit, err error) {
 	}
 	s = &CPULimit{cgroups: g}
 	if s.server, err = g.addLimited("slow-server", share*pairs); err != nil {
-		g.Remove() // what is left is empty
+		g.Remove() // the group may be empty
 		return nil, err
 	}
 	return s, nil
 }
 
-// Close takes the group away.
+// Close removes the group.
 func (s *CPULimit) Close() error {
 	if s == nil {
 		return nil
@@ -62,7 +62,7 @@ func (s *CPULimit) Close() error {
 	return s.cgroups.Remove()
 }
 
-// Launcher is w with a server in its group.
+// Launcher returns w, with its command in the limited group.
 func (s *CPULimit) Launcher(w Launcher) Launcher {
 	if s == nil {
 		return w

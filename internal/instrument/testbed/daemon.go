@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A Daemon that the lab started, to look at from outside.
+// A Daemon is a daemon that the lab started.
 type Daemon struct {
 	Cmd   *exec.Cmd
 	log   *os.File
@@ -41,7 +41,7 @@ func (h *Host) Start(ctx context.Context, args ...string) (*Daemon, error) {
 		d.Cmd.Wait() // its log says more than its status
 		close(d.ended)
 	}()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); { // the machine may be busy
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); { // long: the machine may be busy
 		if _, err = h.Status(ctx); err == nil {
 			return d, nil
 		}
@@ -54,7 +54,7 @@ func (h *Host) Start(ctx context.Context, args ...string) (*Daemon, error) {
 		break
 	}
 	d.Stop()
-	text, _ := os.ReadFile(log.Name()) // may be empty: then err says enough
+	text, _ := os.ReadFile(log.Name()) // an empty log is fine: err says why
 	return nil, fmt.Errorf("the daemon does not answer: %w\n%s", err, LastLines(string(text), 5))
 }
 
@@ -65,7 +65,7 @@ func (d *Daemon) Stop() {
 	d.log.Close()
 }
 
-// CPUTime is the processor time that the daemon has used.
+// CPUTime returns the processor time that the daemon has used, in ticks.
 func (d *Daemon) CPUTime() (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.Cmd.Process.Pid))
 	if err != nil {
@@ -74,8 +74,8 @@ func (d *Daemon) CPUTime() (time.Duration, error) {
 	return parseCPU(string(text))
 }
 
-// parseCPU reads utime and stime, fields 14 and 15 of /proc/PID/stat, in ticks of
-// 10 ms on every Linux. The name in field 2 may contain anything.
+// parseCPU reads utime and stime, fields 14 and 15 of /proc/PID/stat, in ticks of 10 ms. The name in field 2 may contain any
+// character.
 func parseCPU(stat string) (time.Duration, error) {
 	_, rest, found := strings.Cut(stat[max(0, strings.LastIndexByte(stat, ')')):], ") ")
 	words := strings.Fields(rest)
@@ -90,8 +90,8 @@ func parseCPU(stat string) (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, nil
 }
 
-// AnonymousMemory is the daemon's RssAnon in bytes: what it holds for itself, without
-// the rings and registered memory that it shares with programs.
+// AnonymousMemory returns the daemon's RssAnon in bytes: its own memory, without the rings and registered memory that it shares with
+// programs.
 func (d *Daemon) AnonymousMemory() (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.Cmd.Process.Pid))
 	if err != nil {
@@ -100,8 +100,7 @@ func (d *Daemon) AnonymousMemory() (float64, error) {
 	return parseMemory(string(text), "RssAnon")
 }
 
-// preciseCPUTime is the processor time of a daemon's threads as the scheduler counts it, in nanoseconds; in ticks
-// if this kernel does not.
+// preciseCPUTime returns the daemon's processor time from schedstat, in nanoseconds. Without schedstat it returns CPUTime.
 func (d *Daemon) preciseCPUTime() (total time.Duration, err error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.Cmd.Process.Pid))
 	if err != nil || len(files) == 0 {
@@ -110,7 +109,7 @@ func (d *Daemon) preciseCPUTime() (total time.Duration, err error) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // a thread that ended
+			continue // the thread has ended
 		}
 		word, _, _ := strings.Cut(string(text), " ")
 		n, err := strconv.ParseInt(word, 10, 64)

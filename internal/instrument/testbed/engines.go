@@ -9,23 +9,24 @@ import (
 	"strings"
 )
 
-// An engine starts containers that wait. Programs are run in their namespaces from outside, so that the kernel says what each of them took.
+// An engine starts containers that wait. Programs are started in their namespaces from outside, so that the kernel charges us with
+// their processor time.
 type engine struct {
 	name string
-	// there reports whether it can be used here; nil: its program is enough.
+	// there reports whether the engine works here; nil: the program is enough.
 	there func(ctx context.Context, l *Lab) bool
-	// takes says what is wrong with a root, as --rootfs names it; nil: nothing.
+	// takes returns an error if the engine cannot use this --rootfs; nil: it takes any.
 	takes func(rootfs string) error
-	// start starts a container of this name, with the mounts that vrdma nic args prints.
+	// start starts a container of this name with the mounts that `vrdma nic args` prints.
 	start func(ctx context.Context, in *Environments, id, mounts string) error
-	// pid prints the process whose namespaces are the container's, and remove removes it.
+	// pid prints the process id of the container's init, and remove removes the container.
 	pid, remove func(l *Lab, id string) []string
 	program     string
-	// list are commands that print names of containers, and of images with a colon; nil: there are none to be found.
+	// list has commands that print the names of containers and, with a colon, of images; nil: they cannot be listed.
 	list [][]string
 }
 
-// engines are those that are known; the first that is there and can use the root is taken, unless the user names another.
+// engines are the known engines. Without --engine, the first that works and takes the root is used.
 var engines = []engine{
 	{
 		name: "podman", program: "podman",
@@ -42,7 +43,7 @@ var engines = []engine{
 	},
 	{
 		name: "docker", program: "docker",
-		there: func(ctx context.Context, l *Lab) bool { // its client alone is nothing
+		there: func(ctx context.Context, l *Lab) bool { // the client works without a server
 			_, err := l.Run(ctx, "docker", "version", "--format", "{{.Server.Version}}")
 			return err == nil
 		},
@@ -66,10 +67,10 @@ var engines = []engine{
 	},
 }
 
-// NoEngine is an engine's name for network namespaces instead of containers.
+// NoEngine selects network namespaces in place of containers.
 const NoEngine = "none"
 
-// EngineNames are what a user may choose.
+// EngineNames returns the values of --engine.
 func EngineNames() (names []string) {
 	for _, e := range engines {
 		names = append(names, e.name)
@@ -77,7 +78,7 @@ func EngineNames() (names []string) {
 	return append(names, NoEngine)
 }
 
-// chooseEngine is the engine that starts containers; nil: there is none, or the user wants none.
+// chooseEngine returns the engine that starts containers; nil: none works, or the user wants none.
 func (in *Environments) chooseEngine(ctx context.Context) (*engine, error) {
 	if in.Engine == NoEngine {
 		return nil, nil
@@ -108,7 +109,7 @@ func (in *Environments) chooseEngine(ctx context.Context) (*engine, error) {
 	return nil, nil
 }
 
-// startContainer starts a container with a NIC of tenant bench at a host's daemon.
+// startContainer starts a container with a NIC of tenant bench.
 func (in *Environments) startContainer(ctx context.Context, e *engine, base *Host, i int, name string) (*Container, error) {
 	l := in.Lab
 	mounts, err := l.Run(ctx, l.Vrdma, "nic", "args", "bench/"+name, "--socket", base.Socket, "-o", e.name)
@@ -116,9 +117,9 @@ func (in *Environments) startContainer(ctx context.Context, e *engine, base *Hos
 		return nil, err
 	}
 	id := fmt.Sprintf("%s%d-%s-%s", namePrefix, os.Getpid(), filepath.Base(base.Socket), name)
-	b := &Container{Close: func() { l.Run(context.WithoutCancel(ctx), e.remove(l, id)...) }} // it is gone, or never was
+	b := &Container{Close: func() { l.Run(context.WithoutCancel(ctx), e.remove(l, id)...) }} // it may be gone already
 	if err := e.start(ctx, in, id, mounts); err != nil {
-		b.Close() // the engine may have been ended when the container was there already
+		b.Close() // an interrupted engine may have started it
 		return nil, fmt.Errorf("no container: %w; vrdma bench run takes another root with --rootfs, and another engine, or none, with --engine", err)
 	}
 	out, err := l.Run(ctx, e.pid(l, id)...)
@@ -136,15 +137,15 @@ func (in *Environments) startContainer(ctx context.Context, e *engine, base *Hos
 	return b, nil
 }
 
-// dockerImport makes an image with this machine's directories and settings, but not its programs, which are mounted: Docker has no root
-// directories of other people's. $0 is its name, and $1 a file on the way; what find may not read is not needed.
+// dockerImport makes an image of this machine's directories and settings. Programs are not in it: /usr is mounted, because Docker
+// cannot use a root directory. $0 is the name of the image, $1 a temporary file. Files that find cannot read are not needed.
 const dockerImport = `cd / && {
 	for d in dev proc sys tmp run root var usr bin sbin lib lib64 etc; do [ ! -e $d ] || printf '%s\0' $d; done
 	find etc -mindepth 1 -maxdepth 2 \( -name passwd -o -name group -o -name nsswitch.conf -o -name 'ld.so.c*' -o -path 'etc/libibverbs.d*' -o -path 'etc/openmpi*' \
 		-o -path 'etc/ld.so.conf.d*' -o -path 'etc/alternatives/*' \) -print0
 } | tar --create --ignore-failed-read --no-recursion --null --files-from=- --file="$1" && docker import - "$0" <"$1"`
 
-// dockerImage makes that image when the first container needs it; removeImage takes it away.
+// dockerImage makes that image when the first container needs it. RemoveImage removes it.
 func (in *Environments) dockerImage(ctx context.Context) (string, error) {
 	if in.image != "" {
 		return in.image, nil
@@ -161,12 +162,13 @@ func (in *Environments) dockerImage(ctx context.Context) (string, error) {
 
 func (in *Environments) RemoveImage() {
 	if in.image != "" {
-		in.Lab.Run(context.Background(), "docker", "rmi", in.image) // if it cannot be, the next run sweeps it away
+		in.Lab.Run(context.Background(), "docker", "rmi", in.image) // if it fails, the next run sweeps it
 		in.image = ""
 	}
 }
 
-// sweep removes containers and images of runs that were killed. LXC's are in those runs' own directories, of which nobody knows.
+// sweep removes containers and images of runs that were killed. Containers of LXC are in the directories of those runs and cannot be
+// found.
 func (in *Environments) sweep(ctx context.Context, e *engine) {
 	if in.swept || e.list == nil {
 		return
@@ -175,19 +177,19 @@ func (in *Environments) sweep(ctx context.Context, e *engine) {
 	for _, argv := range e.list {
 		out, err := in.Lab.Run(ctx, argv...)
 		if err != nil {
-			return // starting a container will say why
+			return // starting a container reports the reason
 		}
 		for name := range strings.FieldsSeq(out) {
 			if _, tag, image := strings.Cut(name, ":"); image && abandoned(tag) {
-				in.Lab.Run(ctx, "docker", "rmi", name) // whoever still uses it keeps it
+				in.Lab.Run(ctx, "docker", "rmi", name) // it fails while the image is in use
 			} else if abandoned(name) {
-				in.Lab.Run(ctx, e.remove(in.Lab, name)...) // somebody else may just do the same
+				in.Lab.Run(ctx, e.remove(in.Lab, name)...) // another run may sweep at the same time
 			}
 		}
 	}
 }
 
-// takesDocker: a directory is no image.
+// takesDocker rejects a directory: Docker needs an image.
 func takesDocker(rootfs string) error {
 	info, err := os.Stat(rootfs)
 	if !strings.HasPrefix(rootfs, "/") && (err != nil || !info.IsDir()) {
@@ -196,7 +198,7 @@ func takesDocker(rootfs string) error {
 	return fmt.Errorf("docker starts images, and --rootfs %s is a directory: name an image, make one of it (tar -C DIR -c . | docker import - NAME), or choose --engine podman or lxc", rootfs)
 }
 
-// takesLXC: it makes mount points in a container's root directory, so it is not given this machine's.
+// takesLXC rejects this machine's root: LXC makes mount points in the root directory of a container.
 func takesLXC(rootfs string) error {
 	if rootfs == "" {
 		return fmt.Errorf("LXC needs a root directory of its own for containers: name one with --rootfs")
@@ -219,7 +221,7 @@ func startDocker(ctx context.Context, in *Environments, id, mounts string) error
 	return err
 }
 
-// startLXC starts a container whose root is the directory that --rootfs names.
+// startLXC starts a container with the root directory that --rootfs names.
 func startLXC(ctx context.Context, in *Environments, id, mounts string) error {
 	file := filepath.Join(in.Lab.Dir, id+".conf")
 	text := fmt.Sprintf("lxc.rootfs.path = dir:%s\nlxc.net.0.type = empty\nlxc.uts.name = %s\nlxc.mount.auto = proc:mixed sys:ro\n%s", in.Rootfs, id, mounts)

@@ -9,30 +9,30 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A Environment is where cells are measured: two hosts, or one, with their daemons.
+// An Environment is where cells are measured: one host or two, with their daemons.
 type Environment struct {
 	Route   Route
 	Daemons []*Daemon
 	Close   func()
-	// label says what stands for what, if it is not what the setting says.
+	// Label says what the setting stands for, where that is not obvious.
 	Label string
-	// overlay is the route over VXLAN, once there is one.
+	// vxlan is the route over the kernel's VXLAN; nil until it is needed.
 	vxlan *Route
-	// idle is what the daemons take when nobody uses them, in processors.
+	// Idle is the processor time of the idle daemons, in processors.
 	Idle float64
-	// guest measures by itself.
+	// Guest measures cells by itself; nil: there is no such guest.
 	Guest *Agent
-	// machines are the guests of setting vms, and plain the route between their ordinary cards.
+	// VMs are the guests of settings vms and vms-apart. TapRoute is the route between their tap cards.
 	VMs      []*VM
 	TapRoute *Route
-	// others are the routes between further containers or guests, as route and plain are between the first.
+	// others and otherTaps are the routes between the second pair of containers or guests, the third, and so on.
 	others, otherTaps []Route
-	host              *Host // that they are on
+	host              *Host // the host of the guests
 	bridge            *Namespace
-	OVS               *OVS // the switch between those cards; nil: a bridge
+	OVS               *OVS // the switch between the second cards; nil: a bridge
 }
 
-// constructors make places.
+// constructors make the environment of each setting.
 var constructors = map[string]func(ctx context.Context, in *Environments, c experiment.Cell) (*Environment, error){
 	experiment.Host:       newOneHost,
 	experiment.Hosts:      newTwoHosts,
@@ -75,10 +75,10 @@ func newTwoHosts(ctx context.Context, in *Environments, c experiment.Cell) (*Env
 	return &Environment{Route: w.Route(), Daemons: w.Daemons, Close: w.Close}, nil
 }
 
-// resting is how long daemons are watched before the first run.
+// resting is how long the idle daemons are watched before the first run.
 const resting = 2 * time.Second
 
-// measureIdle measures what the daemons take when nobody uses them: it is part of what a solution costs.
+// measureIdle measures the processor time of idle daemons, which is part of the cost of a solution.
 func (p *Environment) measureIdle(ctx context.Context) error {
 	if len(p.Daemons) == 0 {
 		return nil
@@ -109,7 +109,7 @@ func (p *Environment) measureIdle(ctx context.Context) error {
 	return err
 }
 
-// Routes are those of all containers or guests of a cell, of which r is the first's.
+// Routes returns the routes between all containers or guests of a cell. r is the first.
 func (p *Environment) Routes(c experiment.Cell, r Route) ([]Route, error) {
 	switch {
 	case c.PerSide == 0:
@@ -122,7 +122,7 @@ func (p *Environment) Routes(c experiment.Cell, r Route) ([]Route, error) {
 	return nil, fmt.Errorf("transport %s is measured between two only by this version, not with %d a side", c.Transport, c.PerSide)
 }
 
-// hosts are all that have a device.
+// hosts returns all hosts with a device.
 func (p *Environment) hosts() (list []*Host) {
 	for _, r := range append([]Route{p.Route}, p.others...) {
 		list = append(list, slices.Compact([]*Host{r.Client, r.Server})...)
@@ -130,7 +130,7 @@ func (p *Environment) hosts() (list []*Host) {
 	return list
 }
 
-// Carrier is the route that a cell's transport has at a place, and the kernel's device if it is that.
+// Carrier returns the route of a cell's transport. For transport kernel it also returns the device.
 func (p *Environment) Carrier(ctx context.Context, c experiment.Cell, kernel string) (Route, *KernelDevice, error) {
 	switch c.Transport {
 	case experiment.TCP, experiment.OVS:

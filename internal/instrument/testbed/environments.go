@@ -10,29 +10,29 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// Environments makes the places where cells are measured, and keeps them: on this host, between two network namespaces that
-// stand for hosts, in containers, in a guest, and with another machine.
+// Environments makes the environments of cells and keeps them until Close: this host, two network namespaces that stand for hosts,
+// containers, guests, another machine.
 type Environments struct {
 	Lab *Lab
-	// Source is the repository, for what makes a guest.
+	// Source is the repository. It builds the image of guests.
 	Source string
-	// Peer is USER@HOST, for setting remote, which Rsh reaches; "": there is none.
+	// Peer is USER@HOST for setting remote, reached with Rsh; "": there is none.
 	Peer string
 	Rsh  []string
-	// Rootfs is the root directory of containers, or their image with Docker; "": this machine's programs.
+	// Rootfs is the root directory of containers, or with Docker their image; "": this machine's programs.
 	Rootfs string
-	// Engine is what starts containers, one of EngineNames; "": the first that is there.
+	// Engine starts containers, one of EngineNames; "": the first that works.
 	Engine string
 
-	image     string // that was made for Docker's containers
-	swept     bool   // what killed runs left was looked for
-	ThirdCard bool   // guests have one more ordinary card, with the interrupts that an emulated one of vhost-user has
+	image     string // made for Docker's containers
+	swept     bool   // abandoned containers were looked for
+	ThirdCard bool   // guests have one more tap card, without MSI-X, as the emulated vhost-user card has none
 	accounted bool   // control groups were tried
 	kept      map[string]*Environment
-	broken    map[string]error // places that could not be made: they are not tried again and again
+	broken    map[string]error // environments that could not be made: a second try would fail, too
 }
 
-// Close stops what was started.
+// Close stops all environments.
 func (in *Environments) Close() {
 	for _, name := range slices.Sorted(maps.Keys(in.kept)) {
 		in.kept[name].Close()
@@ -41,7 +41,7 @@ func (in *Environments) Close() {
 	in.Lab.Accounting.close()
 }
 
-// environmentName is what the place of a cell is called.
+// environmentName identifies the environment of a cell.
 func environmentName(c experiment.Cell) string {
 	name := fmt.Sprintf("%s %d %s %s", c.Setting, c.MTU, c.Rate, c.Delay)
 	if c.Transport == experiment.OVS {
@@ -53,7 +53,7 @@ func environmentName(c experiment.Cell) string {
 	return name
 }
 
-// forget closes the place of a cell if somebody there has died: the next cell has a new one made.
+// forget closes the environment of a cell if a guest or machine in it no longer answers. The next cell gets a new one.
 func (in *Environments) forget(c experiment.Cell) {
 	name := environmentName(c)
 	if p := in.kept[name]; p != nil && p.lost() {
@@ -62,7 +62,7 @@ func (in *Environments) forget(c experiment.Cell) {
 	}
 }
 
-// closeGuests closes the places of guests, and reports whether there were any. Whoever needs one again has it made.
+// closeGuests closes the environments with guests and reports whether there were any. A later cell makes them again.
 func (in *Environments) closeGuests() (any bool) {
 	for name, p := range in.kept {
 		if p.VMs != nil || p.Guest != nil {
@@ -74,7 +74,8 @@ func (in *Environments) closeGuests() (any bool) {
 	return any
 }
 
-// With calls f with the place of a cell. If f fails and somebody there has died, the next cell has a new one made.
+// With calls f with the environment of a cell. If f fails and a guest or machine no longer answers, the next cell gets a new
+// environment.
 func (in *Environments) With(ctx context.Context, c experiment.Cell, f func(*Environment) error) error {
 	p, err := in.get(ctx, c)
 	if err != nil {
@@ -86,7 +87,7 @@ func (in *Environments) With(ctx context.Context, c experiment.Cell, f func(*Env
 	return err
 }
 
-// get finds or makes the place of a cell.
+// get returns the environment of a cell and makes it if necessary.
 func (in *Environments) get(ctx context.Context, c experiment.Cell) (*Environment, error) {
 	if !in.accounted {
 		in.accounted, in.Lab.Accounting = true, newAccounting()
@@ -103,10 +104,10 @@ func (in *Environments) get(ctx context.Context, c experiment.Cell) (*Environmen
 		return nil, fmt.Errorf("setting %s cannot be measured by this version", c.Setting)
 	}
 	if c.PerSide != 0 && c.Setting == experiment.VMs {
-		in.closeGuests() // they take memory, and processor time when they rest
+		in.closeGuests() // idle guests take memory and processor time
 	}
 	p, err := establish(ctx, in, c)
-	if errors.Is(err, errNoMemory) && in.closeGuests() { // those of other settings may have it
+	if errors.Is(err, errNoMemory) && in.closeGuests() { // guests of other settings may have the memory
 		p, err = establish(ctx, in, c)
 	}
 	if err == nil {
@@ -115,7 +116,7 @@ func (in *Environments) get(ctx context.Context, c experiment.Cell) (*Environmen
 		}
 	}
 	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, errNoMemory) { // memory may be free again
+		if ctx.Err() == nil && !errors.Is(err, errNoMemory) { // memory may become free
 			if in.broken == nil {
 				in.broken = make(map[string]error)
 			}

@@ -12,23 +12,23 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A Host is where one side of a measurement runs: this machine, or a network namespace
-// that stands for another one. It has an address and may have a daemon.
+// A Host is where one side of a measurement runs: this machine, a network namespace that stands for another one, a container, a guest
+// or another machine.
 type Host struct {
 	Socket string // of its daemon
-	IP     string // where its servers are reached
+	IP     string // the address of its servers
 
 	Lab        *Lab
-	NIC        string   // the declared NIC that programs use; empty: the default one
-	Enter      []string // what a command is run with to be there; nil: here
-	PID        int      // a process whose network is the host's; 0: ourselves
-	Interface  string   // the interface to others; empty: eth0 in a namespace, lo here
-	Container  string   // the name of the container that it is; its NIC is mounted there
-	Agent      *Agent   // another machine's; nil: this one
-	DaemonSide *Host    // a guest's NIC as this machine's daemon has it; nil: it is no guest
+	NIC        string   // the declared NIC of its programs; empty: the default NIC
+	Enter      []string // words before a command that run it on the host; nil: here
+	PID        int      // a process in the host's network namespace; 0: this process
+	Interface  string   // the interface to other hosts; empty: eth0 in a namespace, lo here
+	Container  string   // the name of the container; its NIC is mounted there
+	Agent      *Agent   // starts programs on another machine or in a guest; nil: they are started here
+	DaemonSide *Host    // a guest's NIC as the daemon on this machine has it; nil: not a guest
 }
 
-// Vrdma is where the product is on the host.
+// Vrdma returns the path of the vrdma program on the host.
 func (h *Host) Vrdma() string {
 	if h.Agent != nil {
 		return h.Agent.vrdma
@@ -36,7 +36,7 @@ func (h *Host) Vrdma() string {
 	return h.Lab.Vrdma
 }
 
-// Link is the interface to others.
+// Link returns the interface to other hosts.
 func (h *Host) Link() string {
 	switch {
 	case h.Interface != "":
@@ -47,12 +47,12 @@ func (h *Host) Link() string {
 	return "lo"
 }
 
-// At is argv on the host.
+// At returns the command that runs argv on the host.
 func (h *Host) At(argv ...string) []string {
 	return append(h.Enter[:len(h.Enter):len(h.Enter)], argv...)
 }
 
-// inNetwork is argv in the network of a container, and not in the container.
+// inNetwork returns the command that runs argv in the network of a container, but with the files of this machine.
 func (h *Host) inNetwork(argv ...string) []string {
 	if h.Container == "" {
 		return h.At(argv...)
@@ -60,7 +60,8 @@ func (h *Host) inNetwork(argv ...string) []string {
 	return append([]string{"nsenter", "--target", fmt.Sprint(h.PID), "--net", "--"}, argv...)
 }
 
-// inNetworkWithDevice is outside for whom goes inside by itself, where the device is; with the device if there is no container.
+// inNetworkWithDevice is inNetwork for a program that starts its children inside of the container, where the device is. Without a
+// container it gives argv the device.
 func (h *Host) inNetworkWithDevice(argv ...string) []string {
 	if h.Container == "" {
 		return h.Under(argv...)
@@ -68,7 +69,7 @@ func (h *Host) inNetworkWithDevice(argv ...string) []string {
 	return h.inNetwork(argv...)
 }
 
-// Under is argv on the host, with its device.
+// Under returns the command that runs argv on the host with its device.
 func (h *Host) Under(argv ...string) []string {
 	if h.Container != "" {
 		return h.At(argv...)
@@ -80,20 +81,20 @@ func (h *Host) Under(argv ...string) []string {
 	return h.At(append(append(run, "--"), argv...)...)
 }
 
-// WithNIC is the host with a declared NIC.
+// WithNIC returns the host with another declared NIC.
 func (h *Host) WithNIC(nic string) *Host {
 	m := *h
 	m.NIC = nic
 	return &m
 }
 
-// Sockets is argv on the host, its TCP connections carried over RDMA.
+// Sockets returns the command that runs argv on the host with its TCP connections over RDMA.
 func (h *Host) Sockets(argv ...string) []string {
 	return h.At(append([]string{h.Lab.Vrdma, "run", "--quiet", "--sockets", "--socket", h.Socket, "--"}, argv...)...)
 }
 
-// ListensTCP reports whether somebody on the host listens on the TCP port. It looks at
-// the kernel's table: the tools accept only one connection, and that is the client's.
+// ListensTCP returns a function that reports whether a program listens on the TCP port. It reads the kernel's table, because tools
+// accept one connection only: the client's.
 func (h *Host) ListensTCP(port int) func() bool {
 	who := "self"
 	if h.PID != 0 {
@@ -110,10 +111,10 @@ func (h *Host) ListensTCP(port int) func() bool {
 	}
 }
 
-// hasListener reads /proc/net/tcp.
+// hasListener finds a listener in /proc/net/tcp.
 func hasListener(table string, port int) bool { return hasSocket(table, port, "0A") }
 
-// hasSocket reads a table of sockets for one in a state.
+// hasSocket finds a socket of this port and state in a table of /proc/net.
 func hasSocket(table string, port int, state string) bool {
 	want := fmt.Sprintf(":%04X", port)
 	for line := range strings.Lines(table) {
@@ -125,7 +126,7 @@ func hasSocket(table string, port int, state string) bool {
 	return false
 }
 
-// ReceivesUDP reports whether somebody on the host has a UDP socket of this port.
+// ReceivesUDP returns a function that reports whether a program has a UDP socket of this port.
 func (h *Host) ReceivesUDP(port int) func() bool {
 	who := "self"
 	if h.PID != 0 {
@@ -137,13 +138,14 @@ func (h *Host) ReceivesUDP(port int) func() bool {
 	}
 }
 
-// afterDelay is for a server of the kernel's rdma_cm, whose listeners are in no table: half a second after it began.
+// afterDelay returns a function that reports true after half a second. It is for servers of the kernel's rdma_cm, whose listeners no
+// table shows.
 func (h *Host) afterDelay(int) func() bool {
 	begin := time.Now()
 	return func() bool { return time.Since(begin) > 500*time.Millisecond }
 }
 
-// ListensCM reports whether somebody listens on a port of rdma_cm's, at the host's daemon.
+// ListensCM returns a function that reports whether a program listens on an rdma_cm port of the host's daemon.
 func (h *Host) ListensCM(port int) func() bool {
 	suffix := fmt.Sprintf(":%d", port)
 	return func() bool {
@@ -160,17 +162,17 @@ func (h *Host) ListensCM(port int) func() bool {
 	}
 }
 
-// Listens reports whether somebody listens on a port, whichever way.
+// Listens returns a function that reports whether a program listens on the port, with TCP or rdma_cm.
 func (h *Host) Listens(port int) func() bool {
 	over, past := h.ListensCM(port), h.ListensTCP(port)
 	return func() bool { return over() || past() }
 }
 
-// Status asks the host's daemon. A program on the host does, because a daemon shows
-// its programs only to their own user, who has another number there.
+// Status asks the host's daemon for its status. The command runs on the host: a daemon shows programs to their own user only, and user
+// ids differ in a user namespace.
 func (h *Host) Status(ctx context.Context) (*protocol.Status, error) {
 	argv := []string{h.Lab.Vrdma, "status", "--socket", h.Socket, "-o", "json"}
-	if h.Container == "" { // vrdma is not in a container
+	if h.Container == "" { // a container has no vrdma
 		argv = h.At(argv...)
 	}
 	out, err := h.Lab.Run(ctx, argv...)
@@ -184,18 +186,18 @@ func (h *Host) Status(ctx context.Context) (*protocol.Status, error) {
 	return s, nil
 }
 
-// SentBytes is how many bytes the host's device has sent.
+// SentBytes returns how many bytes the host's device has sent.
 func (h *Host) SentBytes(ctx context.Context) (uint64, error) {
 	bytes, _, err := h.sentCounters(ctx)
 	return bytes, err
 }
 
-// sentCounters is how many bytes of data the host's device has sent, and how many packets. Atomics have no data.
+// sentCounters returns how many bytes of data and how many packets the host's device has sent. Atomics have no data.
 func (h *Host) sentCounters(ctx context.Context) (bytes, packets uint64, err error) {
 	status, err := h.Status(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	const unit = 4 // of InfiniBand's data counters
+	const unit = 4 // bytes in a unit of InfiniBand's data counters
 	return unit * status.Counters["port_xmit_data"], status.Counters["port_xmit_packets"], nil
 }

@@ -9,15 +9,14 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A HostPair is two hosts: network namespaces with a veth pair between them and a daemon
-// in each.
+// A HostPair is two network namespaces that stand for hosts, with a veth pair between them and a daemon in each.
 type HostPair struct {
 	A, B       *Host
 	Namespaces []*Namespace
 	Daemons    []*Daemon
 }
 
-// NewHostPair makes two hosts whose interfaces have this MTU.
+// NewHostPair makes two hosts whose interfaces have this MTU. args adds flags to each daemon.
 func (l *Lab) NewHostPair(ctx context.Context, mtu int, args ...func(*Host) []string) (w *HostPair, err error) {
 	w = &HostPair{}
 	defer func() {
@@ -67,9 +66,8 @@ func (l *Lab) NewHostPair(ctx context.Context, mtu int, args ...func(*Host) []st
 	return w, nil
 }
 
-// shape makes the link as fast as a rate, each way; "": as fast as it is. A packet takes 24 bytes more
-// on a real wire (preamble, checksum, gap), and the queue is so long that nothing is lost: what is
-// measured is headers, not retransmission.
+// shape gives the link the rate and the delay of a cell, in both directions. Each packet counts 24 bytes more, for preamble, checksum
+// and gap. The queue is long enough that no packet is lost: the experiment measures headers, not retransmission.
 func (w *HostPair) shape(ctx context.Context, c experiment.Cell) error {
 	for _, h := range []*Host{w.A, w.B} {
 		for _, argv := range shaping(c) {
@@ -81,8 +79,8 @@ func (w *HostPair) shape(ctx context.Context, c experiment.Cell) error {
 	return nil
 }
 
-// shaping are the commands that give eth0 the rate and the delay of a cell. The bucket is twice what a timer of a millisecond needs for
-// 1 Gb/s: see docs/how-to/benchmark.md. A packet that is delayed waits in netem's queue, which holds what a fast link has under way.
+// shaping returns the tc commands for the rate and the delay of a cell on eth0. The bucket is twice what a 1 ms timer needs for 1 Gb/s
+// (docs/how-to/benchmark.md). netem's queue holds all packets that a fast link has in flight.
 func shaping(c experiment.Cell) (commands [][]string) {
 	add := []string{"tc", "qdisc", "add", "dev", "eth0"}
 	at := []string{"root"}
@@ -96,7 +94,7 @@ func shaping(c experiment.Cell) (commands [][]string) {
 	return commands
 }
 
-// namespaceHost is a host in a namespace.
+// namespaceHost returns the host of a namespace.
 func (l *Lab) namespaceHost(s *Namespace, name string, number int) *Host {
 	return &Host{
 		Socket: filepath.Join(l.Dir, fmt.Sprintf("%s%d", name, l.HostsMade)), IP: fmt.Sprintf("10.98.0.%d", number),
@@ -104,10 +102,10 @@ func (l *Lab) namespaceHost(s *Namespace, name string, number int) *Host {
 	}
 }
 
-// Route is from A to B.
+// Route is from A, the client, to B, the server.
 func (w *HostPair) Route() Route { return Route{Server: w.B, Client: w.A} }
 
-// Close stops the daemons and lets the namespaces go.
+// Close stops the daemons and ends the namespaces.
 func (w *HostPair) Close() {
 	for _, d := range w.Daemons {
 		d.Stop()

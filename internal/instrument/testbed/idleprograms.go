@@ -12,14 +12,13 @@ import (
 	"strings"
 )
 
-// A IdlePrograms is many programs that opened the device and wait.
+// IdlePrograms are programs that have opened the device and wait.
 type IdlePrograms struct {
 	programs []*exec.Cmd
 	inputs   []io.Closer
 }
 
-// StartIdle starts n programs, each with qps idle queue pairs, and waits until all
-// are ready.
+// StartIdle starts n programs with this many idle queue pairs each, and waits until all are ready.
 func (h *Host) StartIdle(ctx context.Context, idle string, n, qps int) (*IdlePrograms, error) {
 	c := &IdlePrograms{}
 	for range n {
@@ -28,8 +27,7 @@ func (h *Host) StartIdle(ctx context.Context, idle string, n, qps int) (*IdlePro
 			c.Stop()
 			return nil, err
 		}
-		// One after the other: a hundred programs that start at once only
-		// stand in each other's way.
+		// They start one after the other: a hundred at once slow each other down.
 		if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != "ready" {
 			c.Stop()
 			return nil, fmt.Errorf("an idle program did not become ready: %q, %w", line, err)
@@ -44,11 +42,11 @@ func (c *IdlePrograms) Stop() {
 		in.Close()
 	}
 	for _, member := range c.programs {
-		member.Wait() // how it ended is of no interest
+		member.Wait() // the exit status does not matter
 	}
 }
 
-// Add starts a member with pipes to and from it.
+// Add starts a program with pipes to and from it.
 func (c *IdlePrograms) Add(member *exec.Cmd) (in io.Writer, out io.Reader, err error) {
 	member.Stderr = os.Stderr
 	input, err1 := member.StdinPipe()
@@ -63,8 +61,8 @@ func (c *IdlePrograms) Add(member *exec.Cmd) (in io.Writer, out io.Reader, err e
 	return input, output, nil
 }
 
-// ConnectIdle starts a program on each host that connects this many queue pairs to the
-// other's, and waits until all have exchanged something and are idle.
+// ConnectIdle starts a program on each host that connects this many queue pairs to the other host's. It returns when all have
+// exchanged a message and are idle.
 func (r Route) ConnectIdle(ctx context.Context, program string, count int) (c *IdlePrograms, err error) {
 	c = &IdlePrograms{}
 	defer func() {
@@ -85,8 +83,8 @@ func (r Route) ConnectIdle(ctx context.Context, program string, count int) (c *I
 		}
 		ends = append(ends, end{in, bufio.NewReader(out)})
 	}
-	// Each says who it is, then that it is connected, then that it is ready; the other
-	// hears all but the last.
+	// Each program prints its queue pairs, then that it is connected, then that it is ready. The first two lines go to the other
+	// program.
 	for step := range 3 {
 		var lines [2]string
 		for i, e := range ends {
@@ -106,7 +104,7 @@ func (r Route) ConnectIdle(ctx context.Context, program string, count int) (c *I
 	return c, nil
 }
 
-// StartReady starts one program and waits until it is ready.
+// StartReady starts one program and waits until it prints "ready".
 func (l *Lab) StartReady(ctx context.Context, argv ...string) (*IdlePrograms, error) {
 	c := &IdlePrograms{}
 	_, out, err := c.Add(l.Command(ctx, argv...))

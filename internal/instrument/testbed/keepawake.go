@@ -1,14 +1,13 @@
 package testbed
 
-// A KeepAwake keeps the processors out of idle: programs/burn.c, in a control group of the
-// lowest priority where one can be made. SCHED_IDLE alone ranks it below tasks of its own
-// scheduler group only; on a busy machine it would use up what our group may have.
+// KeepAwake keeps the processors out of idle states with programs/burn.c, in a control group of the lowest priority if possible.
+// SCHED_IDLE alone ranks tasks within their own scheduler group only: on a busy machine they would use up the share of our group.
 type KeepAwake struct {
 	Command []string
-	cgroups *Cgroups // may be nil
+	cgroups *Cgroups // nil: none could be made
 }
 
-// NewKeepAwake prepares one; burn is the program.
+// NewKeepAwake prepares the command; burn is the program.
 func NewKeepAwake(burn string) *KeepAwake {
 	k := &KeepAwake{Command: []string{burn, "idle"}}
 	g, err := NewCgroups()
@@ -22,7 +21,7 @@ func NewKeepAwake(burn string) *KeepAwake {
 	return k
 }
 
-// Close removes the group.
+// Close removes the control group.
 func (k *KeepAwake) Close() error {
 	if k.cgroups == nil {
 		return nil

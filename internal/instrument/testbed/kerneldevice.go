@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// KernelDevice is an address of a device of the kernel's rxe.
+// A KernelDevice is an RDMA device of the kernel, and its first IPv4 address.
 type KernelDevice struct {
 	Name string
-	GID  int // its index
+	GID  int // index in the GID table
 	ip   netip.Addr
 }
 
-// FindKernelDevice finds the first IPv4 address of the kernel's device.
+// FindKernelDevice finds the first IPv4 address of the device.
 func FindKernelDevice(name, sysfs string) (KernelDevice, error) {
 	if name == "" {
 		return KernelDevice{}, errors.New("this needs a kernel with rdma_rxe: rdma link add NAME type rxe netdev INTERFACE, then --kernel-device NAME")
@@ -35,7 +35,7 @@ func FindKernelDevice(name, sysfs string) (KernelDevice, error) {
 		text, err2 := os.ReadFile(filepath.Join(dir, e.Name()))
 		raw, err3 := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), ":", ""))
 		if errors.Join(err1, err2, err3) != nil || len(raw) != 16 {
-			continue // a place in the table that is empty
+			continue // an empty entry of the GID table
 		}
 		if ip := netip.AddrFrom16([16]byte(raw)); ip.Is4In6() {
 			all = append(all, KernelDevice{name, index, ip.Unmap()})
@@ -47,14 +47,14 @@ func FindKernelDevice(name, sysfs string) (KernelDevice, error) {
 	return slices.MinFunc(all, func(a, b KernelDevice) int { return a.GID - b.GID }), nil
 }
 
-// Host is h as it is reached through the device.
+// Host returns h with the address of the device.
 func (k KernelDevice) Host(h *Host) *Host {
 	through := *h
 	through.IP = k.ip.String()
 	return &through
 }
 
-// sentPackets is what the kernel's device has sent, in packets: rxe counts them, hardware counts words, too.
+// sentPackets returns how many packets the device has sent. Hardware may count words of data instead.
 func (k *KernelDevice) sentPackets(sysfs string) float64 {
 	for _, name := range []string{"hw_counters/sent_pkts", "counters/port_xmit_packets", "counters/port_xmit_data"} {
 		text, err := os.ReadFile(filepath.Join(sysfs, "class/infiniband", k.Name, "ports/1", name))
@@ -68,5 +68,5 @@ func (k *KernelDevice) sentPackets(sysfs string) float64 {
 	return 0
 }
 
-// DeviceName is what vrdma's device is called.
+// DeviceName is the name of vrdma's device.
 const DeviceName = "rxe0"

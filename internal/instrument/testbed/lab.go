@@ -17,32 +17,30 @@ import (
 	"time"
 )
 
-// ToolTimeout is how long one run of one tool may take before it counts as failed.
+// ToolTimeout is the limit of one run of one tool.
 const ToolTimeout = 90 * time.Second
 
-// A Lab is a place to measure in: a private directory with a copy of the product,
-// perhaps for another user, and the host that we are on. Close leaves nothing of it
-// behind.
+// A Lab is a private directory with a copy of the product, owned by the user that measures, and the host that we are on. Close removes
+// all of it.
 type Lab struct {
 	Dir      string
-	Original string              // the binary
-	Vrdma    string              // its copy
-	User     *syscall.Credential // whom everything runs as; nil: ourselves
+	Original string              // path of the binary that was copied
+	Vrdma    string              // path of the copy
+	User     *syscall.Credential // the user that programs run as; nil: ours
 	Here     *Host
 
-	Accounting *Accounting // of programs that are started; nil: none
+	Accounting *Accounting // of the started programs; nil: none
 
-	HostsMade int    // how many were made, for their hosts' names
-	SharedDir string // a directory in shared memory, for files that are copied; empty: none yet
+	HostsMade int    // number of hosts made, for their names
+	SharedDir string // a directory in shared memory for copied files; empty: not made yet
 }
 
-// products are what lies beside the binary.
+// products are the files beside the binary.
 var products = []string{"libvrdma.so", "libvrdma-sockets.so"}
 
-// NewLab copies the product, binary and shared objects, into a new directory, so
-// that a user who cannot read the original's can run it.
+// NewLab copies the product, binary and shared objects, into a new directory. A user who cannot read the original can then run it.
 func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
-	dir, err := os.MkdirTemp("/tmp", "vrdma-lab") // short: it holds a socket
+	dir, err := os.MkdirTemp("/tmp", "vrdma-lab") // a short path: it holds a socket
 	if err != nil {
 		return nil, err
 	}
@@ -72,18 +70,18 @@ func copyFile(from, to string) error {
 
 // Close stops a daemon that still serves this host, and removes the lab.
 func (l *Lab) Close() error {
-	l.Command(context.Background(), l.Vrdma, "stop", "--socket", l.Here.Socket).Run() // there may be none
+	l.Command(context.Background(), l.Vrdma, "stop", "--socket", l.Here.Socket).Run() // there may be no daemon
 	if l.SharedDir != "" {
 		os.RemoveAll(l.SharedDir)
 	}
 	return os.RemoveAll(l.Dir)
 }
 
-// ownSession is the word before a command that is to have a session of its own. It is not
-// the program of that name: that would fork, and what it starts would not end with us.
+// ownSession is the word before a command that gets a session of its own. It is not the program setsid: that forks, and its child
+// would not end with us.
 const ownSession = "setsid"
 
-// Command is a process that ends with us: in a group of its own, killed as one.
+// Command returns a process that ends with us. It has a process group of its own, which is killed as a whole.
 func (l *Lab) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	session := argv[0] == ownSession
 	if session {
@@ -91,7 +89,7 @@ func (l *Lab) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	}
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Dir = l.Dir
-	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // the lab has a copy of its own
+	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // the lab has its own copy
 		return strings.HasPrefix(v, "VRDMA_LIB=")
 	})
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: session, Setpgid: !session, Credential: l.User, Pdeathsig: syscall.SIGKILL}
@@ -100,7 +98,7 @@ func (l *Lab) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	return c
 }
 
-// Run runs argv to its end and returns what it printed.
+// Run runs argv to its end and returns its standard output.
 func (l *Lab) Run(ctx context.Context, argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, ToolTimeout, Timeout(ToolTimeout))
 	defer cancel()
@@ -113,8 +111,8 @@ func (l *Lab) Run(ctx context.Context, argv ...string) (string, error) {
 	return out.String(), nil
 }
 
-// Pair runs server, waits until it is ready, runs client to its end and returns what
-// the client printed. A server that stays is stopped.
+// Pair runs server, waits until it is ready, runs client to its end and returns the client's standard output. It stops a server that
+// does not end.
 func (l *Lab) Pair(ctx context.Context, ready func() bool, server, client []string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, ToolTimeout, Timeout(ToolTimeout))
 	defer cancel()
@@ -129,7 +127,7 @@ func (l *Lab) Pair(ctx context.Context, ready func() bool, server, client []stri
 	stop := sync.OnceFunc(func() {
 		select {
 		case <-ended:
-		case <-time.After(200 * time.Millisecond): // a moment to leave by itself
+		case <-time.After(200 * time.Millisecond): // time to end by itself
 			s.Cancel()
 			<-ended
 		}
@@ -141,7 +139,7 @@ func (l *Lab) Pair(ctx context.Context, ready func() bool, server, client []stri
 	}
 	out, err := l.Run(ctx, client...)
 	if err != nil {
-		stop() // what it says is complete now
+		stop() // its output is complete now
 		if text := LastLines(said.String(), 3); text != "" {
 			err = fmt.Errorf("%w\nits server said:\n%s", err, text)
 		}
@@ -149,10 +147,10 @@ func (l *Lab) Pair(ctx context.Context, ready func() bool, server, client []stri
 	return out, err
 }
 
-// Timeout is why a tool was stopped.
+// Timeout is the error of a tool that was stopped after its limit.
 func Timeout(limit time.Duration) error { return fmt.Errorf("took longer than %v", limit) }
 
-// ErrInterrupted means that the user wants no more.
+// ErrInterrupted means that the user interrupted the run.
 var ErrInterrupted = errors.New("interrupted")
 
 // Failure says which tool failed, how, and what it printed last.
@@ -169,7 +167,7 @@ func Failure(ctx context.Context, argv []string, err error, output string) error
 	return fmt.Errorf("%s: %w", commandTitle(argv), err)
 }
 
-// commandTitle is the part of a command line that says what runs: not how it got there.
+// commandTitle is a command line without the words that only enter a namespace or give it the device.
 func commandTitle(argv []string) string {
 	for i, word := range slices.Backward(argv) {
 		if word == "--" && i < len(argv)-1 {
@@ -180,7 +178,7 @@ func commandTitle(argv []string) string {
 	return strings.Join(argv, " ")
 }
 
-// ErrEnded means that a server was gone before it was ready.
+// ErrEnded means that a server ended before it was ready.
 var ErrEnded = errors.New("ended before it was ready")
 
 // Await waits until a server is ready.
@@ -188,7 +186,7 @@ func Await(ctx context.Context, ready func() bool, ended chan error) error {
 	for !ready() {
 		select {
 		case err := <-ended:
-			ended <- err // for whoever waits for it
+			ended <- err // for the next receiver
 			return ErrEnded
 		case <-ctx.Done():
 			return ctx.Err()
@@ -198,12 +196,11 @@ func Await(ctx context.Context, ready func() bool, ended chan error) error {
 	return nil
 }
 
-// lastPort is the port that freePort gave last. They are below those that the kernel gives to
-// whoever connects, and none is given twice before all others were: tools that start at the same
-// time do not meet.
+// lastPort is the last port that FreePort returned. The ports are below the kernel's ephemeral ports, and no port is reused before all
+// others were: tools that start at the same time do not collide.
 var lastPort atomic.Uint32
 
-// FreePort is a TCP port that nobody uses.
+// FreePort returns an unused TCP port.
 func FreePort() (int, error) {
 	const first, count = 12000, 18000
 	lastPort.CompareAndSwap(0, uint32(os.Getpid()))
@@ -217,13 +214,13 @@ func FreePort() (int, error) {
 	return 0, errors.New("no free TCP port found")
 }
 
-// LastLines is the end of a tool's output, for messages.
+// LastLines returns the last n lines of a tool's output, for error messages.
 func LastLines(text string, n int) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// Sleep sleeps unless ctx ends.
+// Sleep sleeps for d, or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -233,8 +230,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// SettleTime is for what making or destroying them left to do.
+// SettleTime is how long daemons get for the work that is left after many queue pairs were made or destroyed.
 const SettleTime = 200 * time.Millisecond
 
-// SharedMemory is where every Linux has a tmpfs.
+// SharedMemory is the tmpfs that every Linux has.
 const SharedMemory = "/dev/shm"

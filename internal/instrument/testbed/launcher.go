@@ -1,6 +1,6 @@
 package testbed
 
-// A Launcher is how a tool runs on a host, and how to tell that its server is ready.
+// A Launcher says how a tool starts on a host, and how to detect that its server is ready.
 type Launcher struct {
 	Name    string
 	Command func(*Host, ...string) []string
@@ -8,24 +8,24 @@ type Launcher struct {
 }
 
 var (
-	Plain        = Launcher{"plain", (*Host).At, (*Host).ListensTCP}      // as if there were no vrdma
-	PlainUDP     = Launcher{"datagrams", (*Host).At, (*Host).ReceivesUDP} // the same, over UDP
-	WithDevice   = Launcher{"device", (*Host).Under, (*Host).ListensTCP}  // RDMA, the tool talks of it over TCP
-	WithCM       = Launcher{"managed", (*Host).Under, (*Host).ListensCM}  // RDMA, through rdma_cm
-	OverSockets  = Launcher{"carried", (*Host).Sockets, (*Host).Listens}  // TCP, carried over RDMA
-	VrdmaCommand = Launcher{"own", (*Host).At, (*Host).Listens}           // a command of vrdma's, which finds its daemon
-	KernelCM     = Launcher{"unseen", (*Host).At, (*Host).afterDelay}     // the kernel's RDMA, through rdma_cm
+	Plain        = Launcher{"plain", (*Host).At, (*Host).ListensTCP}      // without vrdma
+	PlainUDP     = Launcher{"datagrams", (*Host).At, (*Host).ReceivesUDP} // without vrdma, over UDP
+	WithDevice   = Launcher{"device", (*Host).Under, (*Host).ListensTCP}  // RDMA; the tool exchanges its addresses over TCP
+	WithCM       = Launcher{"managed", (*Host).Under, (*Host).ListensCM}  // RDMA through rdma_cm
+	OverSockets  = Launcher{"carried", (*Host).Sockets, (*Host).Listens}  // TCP carried over RDMA
+	VrdmaCommand = Launcher{"own", (*Host).At, (*Host).Listens}           // a command of vrdma, which finds its daemon
+	KernelCM     = Launcher{"unseen", (*Host).At, (*Host).afterDelay}     // the kernel's RDMA through rdma_cm
 
-	InNetwork           = Launcher{"outside", (*Host).inNetwork, (*Host).ListensTCP} // in a container's network only
+	InNetwork           = Launcher{"outside", (*Host).inNetwork, (*Host).ListensTCP} // in the network of a container, not in the container
 	InNetworkWithDevice = Launcher{"outside-device", (*Host).inNetworkWithDevice, (*Host).ListensTCP}
 
-	// managed and carried in a guest, where nobody can ask the daemon for its listeners. A program of sockets
-	// listens for TCP, too.
+	// WithCM and OverSockets in a guest, where the daemon cannot be asked for listeners. A program over --sockets also listens on
+	// TCP.
 	guestWithCM      = Launcher{"managed-guest", (*Host).Under, (*Host).afterDelay}
 	guestOverSockets = Launcher{"carried-guest", (*Host).Sockets, (*Host).ListensTCP}
 )
 
-// inGuest is the way in a guest.
+// inGuest returns the launcher to use in a guest.
 func (w Launcher) inGuest() Launcher {
 	switch w.Name {
 	case WithCM.Name:
@@ -36,7 +36,7 @@ func (w Launcher) inGuest() Launcher {
 	return w
 }
 
-// launchers are all of them, for agents.
+// launchers are the launchers that an agent knows, by name.
 var launchers = func() map[string]Launcher {
 	all := make(map[string]Launcher)
 	for _, w := range []Launcher{Plain, PlainUDP, WithDevice, WithCM, OverSockets, VrdmaCommand, KernelCM, guestWithCM, guestOverSockets} {

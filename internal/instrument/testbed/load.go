@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A Load is what a daemon holds of the machine.
+// A Load is what a daemon holds of the machine's resources.
 type Load struct {
 	Memory    float64 `json:"memory"`    // VmRSS in bytes, with the rings and memory it shares with programs
-	Anonymous float64 `json:"anonymous"` // RssAnon: what it holds for itself
+	Anonymous float64 `json:"anonymous"` // RssAnon in bytes: its own memory
 	Mappings  int     `json:"mappings"`
 	Files     int     `json:"files"`
 }
 
-// Load is what the daemon holds now.
+// Load reads what the daemon holds now.
 func (d *Daemon) Load() (l Load, err error) {
 	dir := fmt.Sprintf("/proc/%d/", d.Cmd.Process.Pid)
 	status, err1 := os.ReadFile(dir + "status")
@@ -38,13 +38,13 @@ func (d *Daemon) Load() (l Load, err error) {
 	return l, nil
 }
 
-// settleTimeout is how long a daemon may take to let go of what an attacker held.
+// settleTimeout is how long a daemon may take to release what an attacker held.
 const settleTimeout = 20 * time.Second
 
-// Settle waits until the daemon holds no more mappings and descriptors than before, or a
-// little more, and returns what it holds then; or what it still holds after a while.
+// Settle waits until the daemon holds about as many mappings and descriptors as before, but at most settleTimeout. It returns what the
+// daemon holds then.
 func (d *Daemon) Settle(ctx context.Context, before Load) (Load, error) {
-	const slack = 16 // descriptors and mappings that the runtime keeps
+	const slack = 16 // descriptors and mappings that the Go runtime keeps
 	for end := time.Now().Add(settleTimeout); ; {
 		l, err := d.Load()
 		if err != nil || time.Now().After(end) || l.Files <= before.Files+slack && l.Mappings <= before.Mappings+slack {
@@ -66,8 +66,7 @@ func (d *Daemon) Ended() bool {
 	}
 }
 
-// Died waits a moment for the end of a daemon that has stopped answering, and reports
-// whether it came.
+// Died waits up to two seconds for the end of a daemon that does not answer, and reports whether it ended.
 func (d *Daemon) Died(ctx context.Context) bool {
 	for end := time.Now().Add(2 * time.Second); !d.Ended() && time.Now().Before(end); {
 		if Sleep(ctx, SettleTime) != nil {
@@ -77,9 +76,9 @@ func (d *Daemon) Died(ctx context.Context) bool {
 	return d.Ended()
 }
 
-// LastWords are the first lines of the daemon's log that sound like an end, else its last.
+// LastWords returns the line of the daemon's log that reports a crash, else its last line.
 func (d *Daemon) LastWords() string {
-	text, _ := os.ReadFile(d.log.Name()) // may be empty
+	text, _ := os.ReadFile(d.log.Name()) // it may be empty
 	for line := range strings.Lines(string(text)) {
 		for _, word := range []string{"fatal error:", "panic:", "runtime:"} {
 			if strings.HasPrefix(line, word) {
@@ -90,7 +89,7 @@ func (d *Daemon) LastWords() string {
 	return LastLines(string(text), 1)
 }
 
-// parseMemory reads a field of /proc/PID/status, in bytes.
+// parseMemory reads a field of /proc/PID/status or /proc/meminfo, in bytes.
 func parseMemory(status, field string) (float64, error) {
 	for line := range strings.Lines(status) {
 		if rest, found := strings.CutPrefix(line, field+":"); found {

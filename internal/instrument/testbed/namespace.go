@@ -12,26 +12,25 @@ import (
 	"strings"
 )
 
-// A Namespace is a network namespace, held open by a process that waits for the end of
-// its input and so never outlives us.
+// A Namespace is a network namespace. A process holds it open and ends with its input, so it never outlives us.
 type Namespace struct {
 	holder *exec.Cmd
 	input  io.Closer
-	// private spaces are in a user namespace of their own, which any user may make.
+	// private namespaces are in a user namespace of their own, which any user may make.
 	private bool
 }
 
-// NamespaceRemedy is what to do when there are no namespaces.
+// NamespaceRemedy says what to do where no namespace can be made.
 func (l *Lab) NamespaceRemedy() string {
 	const allow = "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, " +
 		"on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)"
-	if l.User != nil { // root, as somebody else
+	if l.User != nil { // we are root and run programs as another user
 		return allow
 	}
 	return "run this as root, or " + allow
 }
 
-// NewNamespace makes a namespace: as root simply so, otherwise in a user namespace.
+// NewNamespace makes a network namespace. Without root it also makes a user namespace.
 func (l *Lab) NewNamespace(ctx context.Context) (*Namespace, error) {
 	if os.Getuid() == 0 && l.User == nil {
 		if s, err := l.holdNamespace(ctx, []string{"unshare", "--net"}, false); err == nil || ctx.Err() != nil {
@@ -45,12 +44,12 @@ func (l *Lab) NewNamespace(ctx context.Context) (*Namespace, error) {
 	return s, nil
 }
 
-// namespaceBeside makes another namespace whose owner is the same.
+// namespaceBeside makes another network namespace in the same user namespace.
 func (l *Lab) namespaceBeside(ctx context.Context, s *Namespace) (*Namespace, error) {
 	return l.holdNamespace(ctx, append(s.Enter(), "unshare", "--net"), s.private)
 }
 
-// holdNamespace starts the process that holds a namespace. It has one when it says so.
+// holdNamespace starts the process that holds a namespace, and waits until it prints "ready".
 func (l *Lab) holdNamespace(ctx context.Context, unshare []string, private bool) (*Namespace, error) {
 	var diag strings.Builder
 	c := l.Command(ctx, append(unshare, "sh", "-c", "ip link set lo up && echo ready && exec cat")...)
@@ -71,8 +70,8 @@ func (l *Lab) holdNamespace(ctx context.Context, unshare []string, private bool)
 	return s, nil
 }
 
-// Enter is what to run a command with to be in the namespace. Entering a user
-// namespace forgets that the command is to die with us, so it is said again.
+// Enter returns the words before a command that run it in the namespace. Entering a user namespace clears the parent death signal, so
+// setpriv sets it again.
 func (s *Namespace) Enter() []string {
 	at := filepath.Join("/proc", fmt.Sprint(s.holder.Process.Pid), "ns")
 	if !s.private {
@@ -81,8 +80,8 @@ func (s *Namespace) Enter() []string {
 	return []string{"nsenter", "--user=" + at + "/user", "--preserve-credentials", "--net=" + at + "/net", "--", "setpriv", "--pdeathsig", "KILL", "--"}
 }
 
-// Close lets the namespace go.
+// Close ends the namespace.
 func (s *Namespace) Close() {
 	s.input.Close()
-	s.holder.Wait() // whatever it says, it is gone
+	s.holder.Wait() // the exit status does not matter
 }

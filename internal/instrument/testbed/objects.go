@@ -2,7 +2,7 @@ package testbed
 
 import "fmt"
 
-// ContainerNames are the NICs of containers or guests: of the client's side and the server's in turn.
+// ContainerNames are the names of the NICs of containers or guests: client, server, client, server and so on.
 func ContainerNames(perSide int) []string {
 	names := []string{"a", "b"}
 	for i := 2; i <= perSide; i++ {
@@ -11,8 +11,8 @@ func ContainerNames(perSide int) []string {
 	return names
 }
 
-// ContainerObjects are a tenant with a NIC for each container. Their addresses are those of the link, too,
-// so that tools which use rdma_cm find the same host as those which use TCP.
+// ContainerObjects declares a tenant with a NIC for each container. The NICs have the addresses of the link, so that tools reach the
+// same host through rdma_cm and TCP.
 func ContainerObjects(names []string) string {
 	text := `{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: bench}, spec: {}}
 ---
@@ -24,7 +24,7 @@ func ContainerObjects(names []string) string {
 	return text
 }
 
-// OverlayObjects are what a host is told: its NIC, and the other's, on a host that is declared.
+// OverlayObjects declares, for one of two hosts, its NIC and the NIC on the other host.
 func OverlayObjects(elsewhere, at string) string {
 	text := fmt.Sprintf("apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: other}\nspec: {type: linux, address: %s}\n"+
 		"---\napiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: bench}\nspec: {}\n"+
@@ -39,7 +39,7 @@ func OverlayObjects(elsewhere, at string) string {
 	return text
 }
 
-// NamespaceNetworkObjects are a NIC whose way is the network of its container.
+// NamespaceNetworkObjects declares a NIC whose traffic leaves through the network of its container.
 const NamespaceNetworkObjects = `---
 {apiVersion: vrdma.io/v1, kind: Network, metadata: {name: own, tenant: bench}, spec: {way: namespace}}
 ---

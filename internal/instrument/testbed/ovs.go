@@ -12,19 +12,20 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/cache"
 )
 
-// ovsScript fetches and starts Open vSwitch with DPDK, whose vhost-user ports the daemon's are measured beside.
+// ovsScript downloads and starts Open vSwitch with DPDK. Its vhost-user ports are compared with the daemon's.
 //
 //go:embed programs/ovs.sh
 var ovsScript string
 
-// An OVS is a running switch of OVS-DPDK. Its thread polls a processor as long as it runs, so it stands still
-// while others are measured.
+// An OVS is a running Open vSwitch with DPDK. Its thread polls a processor all the time, so it is paused while other transports are
+// measured.
 type OVS struct {
 	s   *Process
 	run string
 }
 
-// startOVS starts the switch between sockets on which QEMU listens. Huge pages are rare, so it has none.
+// startOVS starts the switch between the sockets on which QEMU listens. It runs without huge pages, which few machines have
+// configured.
 func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*OVS, error) {
 	dir, err := cache.Fill("ovs-dpdk", func(dir string) error {
 		if _, err := l.Run(ctx, "sh", "-c", ovsScript, "sh", "fetch", dir); err != nil {
@@ -40,10 +41,10 @@ func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*OVS
 		return nil, err
 	}
 	o := &OVS{s: s, run: run}
-	// A port is there when both of QEMU's ends are connected.
+	// The log mentions a port when QEMU's end is connected.
 	var broken string
 	both := func() bool {
-		text, _ := os.ReadFile(filepath.Join(run, "log")) // none yet
+		text, _ := os.ReadFile(filepath.Join(run, "log")) // there may be no log yet
 		broken = ovsFailure(string(text))
 		return broken != "" || strings.Count(string(text), "has been added on numa node") >= 2
 	}
@@ -51,7 +52,7 @@ func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*OVS
 	defer cancel()
 	if err := Await(timeout, both, s.Ended); err != nil {
 		said, _ := s.Stop(0, false)
-		text, _ := os.ReadFile(filepath.Join(run, "log")) // what it said may be enough
+		text, _ := os.ReadFile(filepath.Join(run, "log")) // its output may be enough
 		return nil, Failure(timeout, []string{"ovs-vswitchd-dpdk"}, err, said+LastLines(string(text), 5))
 	}
 	if broken != "" {
@@ -61,7 +62,7 @@ func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*OVS
 	return o, nil
 }
 
-// ovsFailure is why a port is not there, by the switch's log; "": nothing is known to be wrong. The switch itself goes on without it.
+// ovsFailure finds the reason for a missing port in the switch's log; "": none. The switch itself keeps running without the port.
 func ovsFailure(log string) string {
 	for line := range strings.Lines(log) {
 		if _, text, found := strings.Cut(line, "|ERR|"); found && strings.HasPrefix(text, "Failed to create memory pool") {
@@ -71,7 +72,7 @@ func ovsFailure(log string) string {
 	return ""
 }
 
-// Resume lets it run, and hold has it stand still. It may have ended: then its guests say so.
+// Resume lets the switch run, Pause stops it. If it has ended, its guests report that.
 func (o *OVS) Resume() { syscall.Kill(-o.s.Cmd.Process.Pid, syscall.SIGCONT) }
 func (o *OVS) Pause()  { syscall.Kill(-o.s.Cmd.Process.Pid, syscall.SIGSTOP) }
 

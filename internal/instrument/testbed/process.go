@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// A Server is the other side of a tool, here or on another machine.
+// A Server is the server of a tool, here or on another machine.
 type Server interface {
-	// used is its processor time so far.
+	// CPUTime returns its processor time until now.
 	CPUTime() (time.Duration, error)
-	// end ends it, after a moment in which it may do so by itself, and returns what it said. Asked, it
-	// is interrupted first, as by Ctrl-C.
+	// Stop waits for the grace period moment, ends the server and returns its output and processor time. With asked it first sends
+	// an interrupt, as Ctrl-C does.
 	Stop(moment time.Duration, asked bool) (said string, used time.Duration)
 }
 
@@ -32,7 +32,8 @@ func (h *Host) StartServer(ctx context.Context, w Launcher, port int, argv []str
 	if err != nil {
 		return nil, err
 	}
-	// In a guest ctx has no end: who asked would end the guest before he knew why. The server itself may stay longer.
+	// In a guest ctx has no deadline: without this one the host would end the guest before it knew the reason. The limit is for
+	// becoming ready only.
 	waiting, cancel := context.WithTimeoutCause(ctx, ToolTimeout, Timeout(ToolTimeout))
 	defer cancel()
 	if err := Await(waiting, w.Ready(h, port), s.Ended); err != nil {
@@ -42,7 +43,7 @@ func (h *Host) StartServer(ctx context.Context, w Launcher, port int, argv []str
 	return s, nil
 }
 
-// Process is a process that is watched.
+// A Process is a started program and its output.
 type Process struct {
 	Cmd            *exec.Cmd
 	Stdout, Stderr Transcript
@@ -56,7 +57,7 @@ func (l *Lab) Start(ctx context.Context, argv []string) (*Process, error) {
 	s.Cmd.Stdout, s.Cmd.Stderr = &s.Stdout, &s.Stderr
 	kill := s.Cmd.Cancel
 	s.Cmd.Cancel = func() error {
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) { // its time is over
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) { // it timed out
 			fmt.Fprintf(&s.Stderr, "\n%s", l.Accounting.activity(s.Cmd.Process.Pid))
 		}
 		return kill()
@@ -78,19 +79,19 @@ func (s *Process) Wait() error {
 	return s.err
 }
 
-// interruptTimeout is how long a program may take to print what it counted.
+// interruptTimeout is how long an interrupted program may take to print its results.
 const interruptTimeout = 2 * time.Second
 
 func (s *Process) Stop(moment time.Duration, asked bool) (string, time.Duration) {
 	s.once.Do(func() {
 		if asked {
-			syscall.Kill(-s.Cmd.Process.Pid, syscall.SIGINT) // it may have ended meanwhile
+			syscall.Kill(-s.Cmd.Process.Pid, syscall.SIGINT) // it may have ended
 			moment = interruptTimeout
 		}
 		select {
 		case s.err = <-s.Ended:
 		case <-time.After(moment):
-			s.Cmd.Cancel() // it may have ended meanwhile
+			s.Cmd.Cancel() // it may have ended
 			s.err = <-s.Ended
 		}
 	})
@@ -99,12 +100,12 @@ func (s *Process) Stop(moment time.Duration, asked bool) (string, time.Duration)
 
 func (s *Process) CPUTime() (time.Duration, error) { return GroupCPUTime(s.Cmd.Process.Pid) }
 
-// TotalCPUTime is its processor time, after its end.
+// TotalCPUTime returns its processor time after its end.
 func (s *Process) TotalCPUTime() time.Duration {
 	return s.Cmd.ProcessState.UserTime() + s.Cmd.ProcessState.SystemTime()
 }
 
-// StartServer starts a program that serves and waits until it is ready. wait waits for its end, stop ends it.
+// StartServer starts a server and waits until it is ready. wait waits for its end, stop ends it.
 func (l *Lab) StartServer(ctx context.Context, ready func() bool, argv []string) (wait func() error, stop func(), err error) {
 	var said bytes.Buffer
 	s := l.Command(ctx, argv...)

@@ -13,7 +13,7 @@ import (
 //go:embed programs/*.c programs/*.h
 var sources embed.FS
 
-// Compile builds the baseline programs in the lab and returns where they are.
+// Compile builds programs of programs/ in the lab and returns their paths.
 func (l *Lab) Compile(ctx context.Context, names ...string) (map[string]string, error) {
 	header, err := sources.ReadFile("programs/device.h")
 	if err != nil {
@@ -68,7 +68,7 @@ func ParseNumbers(program, out string, n int) (numbers []float64, err error) {
 //go:embed programs/transfer.mpi
 var transferSource string
 
-// TransferProgram is the MPI program, which is built if it is not there.
+// TransferProgram returns the path of the MPI program, and builds it if necessary.
 func (l *Lab) TransferProgram(ctx context.Context) (program string, err error) {
 	program = filepath.Join(l.Dir, "transfer")
 	if _, err := os.Stat(program); err == nil {

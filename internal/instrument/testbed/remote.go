@@ -18,8 +18,8 @@ import (
 // connectTimeout is how long the other machine may take to answer for the first time.
 const connectTimeout = time.Minute
 
-// newRemote measures with another machine: servers run there, clients here. The product is copied there, and
-// gone with the line.
+// newRemote uses another machine: servers run there, clients here. The product is copied there and removed at the end of the
+// connection.
 func newRemote(ctx context.Context, in *Environments, _ experiment.Cell) (*Environment, error) {
 	if in.Peer == "" {
 		return nil, errors.New("setting remote needs another machine: name it with --peer USER@HOST")
@@ -50,9 +50,9 @@ func newRemote(ctx context.Context, in *Environments, _ experiment.Cell) (*Envir
 	}, nil
 }
 
-// addresses are the other machine's, and ours as it sees us.
+// addresses returns the other machine's address, and ours as it sees it.
 func addresses(ctx context.Context, name string) (there, here string, err error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "udp4", net.JoinHostPort(name, "4791")) // sends nothing
+	c, err := (&net.Dialer{}).DialContext(ctx, "udp4", net.JoinHostPort(name, "4791")) // connecting UDP sends nothing
 	if err != nil {
 		return "", "", err
 	}
@@ -73,14 +73,14 @@ func (l *Lab) startRemoteAgent(ctx context.Context, rsh []string, peer string) (
 	if err != nil || !strings.HasPrefix(dir, "/tmp/vrdma-peer.") {
 		return nil, fmt.Errorf("%s cannot be reached: %w", peer, errors.Join(err, errors.New("mktemp printed "+fmt.Sprintf("%q", dir))))
 	}
-	remove := func() { l.Run(context.WithoutCancel(ctx), at("rm -rf "+dir)...) } // the machine may be gone
+	remove := func() { l.Run(context.WithoutCancel(ctx), at("rm -rf "+dir)...) } // the machine may be unreachable
 	for _, name := range append([]string{"vrdma"}, products...) {
 		if err := l.copyToRemote(ctx, at(fmt.Sprintf("cat >%s/%s && chmod 755 %[1]s/%[2]s", dir, name)), filepath.Join(l.Dir, name)); err != nil {
 			remove()
 			return nil, err
 		}
 	}
-	// The agent makes a directory of its own, and removes this one.
+	// The agent copies itself to a directory of its own, and removes this one.
 	c := l.Command(ctx, at(fmt.Sprintf("exec %s/vrdma bench agent --remove", dir))...)
 	var said Transcript
 	c.Stderr = &said
@@ -93,9 +93,9 @@ func (l *Lab) startRemoteAgent(ctx context.Context, rsh []string, peer string) (
 	a := &Agent{to: in, from: bufio.NewReader(from)}
 	ended := make(chan struct{})
 	a.close = sync.OnceFunc(func() {
-		in.Close() // it ends what it started
+		in.Close() // the agent then stops all it started
 		go func() {
-			c.Wait() // its status says nothing more
+			c.Wait() // the exit status does not matter
 			close(ended)
 		}()
 		select {
@@ -119,7 +119,7 @@ func (l *Lab) startRemoteAgent(ctx context.Context, rsh []string, peer string) (
 	return a, nil
 }
 
-// copyToRemote gives a file to a command.
+// copyToRemote runs a command with a file as its standard input.
 func (l *Lab) copyToRemote(ctx context.Context, argv []string, file string) error {
 	f, err := os.Open(file)
 	if err != nil {

@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// A Route is the hosts of a server and of its client, which may be one.
+// A Route is the hosts of a server and its client, which may be the same.
 type Route struct{ Server, Client *Host }
 
-// Loopback is a route that stays on a host.
+// Loopback returns the route from the host to itself.
 func (h *Host) Loopback() Route { return Route{h, h} }
 
-// Pair runs a server and its client.
+// Pair runs a server and its client and returns the client's output.
 func (r Route) Pair(ctx context.Context, w Launcher, port int, server, client []string) (string, error) {
 	if r.Client.Agent != nil {
 		return r.guestPair(ctx, w, port, server, client)
@@ -20,7 +20,7 @@ func (r Route) Pair(ctx context.Context, w Launcher, port int, server, client []
 	return r.Server.Lab.Pair(ctx, w.Ready(r.Server, port), w.Command(r.Server, server...), w.Command(r.Client, client...))
 }
 
-// guestPair is pair with a client in a guest.
+// guestPair is Pair with a client in a guest.
 func (r Route) guestPair(ctx context.Context, w Launcher, port int, server, client []string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, GuestTimeout, Timeout(GuestTimeout))
 	defer cancel()
@@ -43,7 +43,7 @@ func (r Route) guestPair(ctx context.Context, w Launcher, port int, server, clie
 	return got.Finished[0].Output, nil
 }
 
-// overVXLAN makes a tunnel of the kernel's between the hosts, and is the route through it.
+// overVXLAN makes a VXLAN tunnel of the kernel between the hosts and returns the route through it.
 func (r Route) overVXLAN(ctx context.Context) (Route, error) {
 	over := Route{}
 	for i, side := range []struct {

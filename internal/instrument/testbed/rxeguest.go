@@ -17,10 +17,10 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/rxeguest"
 )
 
-// bootTimeout is how long a guest may take to answer for the first time; emulation is slow.
+// bootTimeout is how long a guest may take to answer for the first time. Emulation is slow.
 const bootTimeout = 4 * time.Minute
 
-// guestImage is the directory with the kernel of guests, for a setting.
+// guestImage returns the directory with the kernel of guests.
 func (in *Environments) guestImage(ctx context.Context, setting string) (string, error) {
 	if in.Source == "" {
 		return "", fmt.Errorf("setting %s needs the repository, which makes the guests: name it with --source", setting)
@@ -33,8 +33,8 @@ func (in *Environments) guestImage(ctx context.Context, setting string) (string,
 	return rxeguest.Image(ctx, in.Source)
 }
 
-// newRXEGuest boots a guest whose kernel has rxe. Both sides of a tool run in it, as on one host: with the
-// kernel's device, and with vrdma's, on the same emulated processors.
+// newRXEGuest boots a guest whose kernel has rxe. Both sides of a tool run in it: with the kernel's device and with vrdma's, on the
+// same emulated processors.
 func newRXEGuest(ctx context.Context, in *Environments, _ experiment.Cell) (*Environment, error) {
 	image, err := in.guestImage(ctx, "guest-rxe")
 	if err != nil {
@@ -68,21 +68,21 @@ func newRXEGuest(ctx context.Context, in *Environments, _ experiment.Cell) (*Env
 	defer stop()
 	if _, err := a.read(timeout); err != nil {
 		a.close()
-		console, _ := os.ReadFile(m.Console) // may be empty: then QEMU says why
+		console, _ := os.ReadFile(m.Console) // an empty console is fine: QEMU says why
 		return nil, fmt.Errorf("the guest: %w\n%s%s", err, said.String(), LastLines(string(console), 8))
 	}
 	return &Environment{Guest: a, Close: a.close, Label: "a guest with 2 emulated processors"}, nil
 }
 
 const (
-	GuestDevice  = "rxe_kernel" // not rxe0: that is ours
+	GuestDevice  = "rxe_kernel" // not rxe0, which is vrdma's
 	GuestProgram = "/usr/bin/measure"
-	// guestLimit bounds boot and measuring together; emulation is slow.
+	// GuestLimit is the limit for boot and measurement together. Emulation is slow.
 	GuestLimit = 8 * time.Minute
 )
 
-// GuestInitramfs makes an initramfs of the image's and of the product, and of a command that is run in the guest with
-// its line as $1. The kernel unpacks archives that follow one another.
+// GuestInitramfs returns an initramfs with the image, the product and a command that the guest runs with its serial port as $1. The
+// kernel unpacks concatenated archives.
 func (l *Lab) GuestInitramfs(ctx context.Context, image, command string) (path string, err error) {
 	root := filepath.Join(l.Dir, "guest")
 	if err := os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755); err != nil {
@@ -118,7 +118,7 @@ func (l *Lab) GuestInitramfs(ctx context.Context, image, command string) (path s
 	return path, err
 }
 
-// libraries are the paths that ldd printed.
+// libraries returns the paths that ldd printed.
 func libraries(ldd string) []string {
 	var paths []string
 	for word := range strings.FieldsSeq(ldd) {
@@ -129,7 +129,7 @@ func libraries(ldd string) []string {
 	return paths
 }
 
-// merged is where a file is in the image, whose /lib is /usr/lib.
+// merged returns the path of a file in the image, whose /lib is /usr/lib.
 func merged(path string) string {
 	if strings.HasPrefix(path, "/lib") {
 		return "usr" + path

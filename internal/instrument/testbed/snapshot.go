@@ -10,21 +10,20 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A Snapshot is what can be seen from outside before and after a run.
+// A Snapshot has the counters of an environment before or after a run.
 type Snapshot struct {
 	at      time.Time
-	Counted time.Time // when bytes was
+	Counted time.Time // when bytes were counted
 	bytes   uint64
-	packets float64 // of the kernel's device, if that is measured, else of ours
+	packets float64 // of the kernel's device if that is measured, else of vrdma's
 	daemons time.Duration
 	qemu    time.Duration
-	links   map[string]uint64 // what guests' cards have sent
+	links   map[string]uint64 // bytes that each card of the guests has sent
 	ticks   experiment.Ticks
 	Groups  map[string]time.Duration // processor time by control group
 }
 
-// Snapshot asks the devices how much they sent, and then the kernel for processor time, which asking
-// takes, too.
+// Snapshot reads the devices' counters first and processor times last, because reading the counters takes processor time.
 func (p *Environment) Snapshot(ctx context.Context, kernel *KernelDevice) (v Snapshot, err error) {
 	for _, h := range p.hosts() {
 		if h.Agent != nil && h.DaemonSide == nil {
@@ -77,7 +76,7 @@ func (p *Environment) Snapshot(ctx context.Context, kernel *KernelDevice) (v Sna
 	return v, err
 }
 
-// Until is what happened between two views.
+// Until returns what happened between two snapshots.
 func (v Snapshot) Until(o Snapshot) experiment.Measurement {
 	m := experiment.Measurement{
 		CPU:     map[string]float64{"daemon": (o.daemons - v.daemons).Seconds(), "machine": (o.ticks.Busy - v.ticks.Busy) / TicksPerSecond},

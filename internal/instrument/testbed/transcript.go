@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A Transcript is what a program prints, with the time of each line. The zero value is empty.
+// A Transcript is the output of a program, with the time of each line of numbers. The zero value is empty.
 type Transcript struct {
 	mu        sync.Mutex
 	text      []byte
 	lines     []TimedLine
-	lineStart int // where the line that has no end yet begins
+	lineStart int // offset of the incomplete last line
 }
 
-// A TimedLine is a line with numbers, and when it came.
+// A TimedLine is the numbers of a line and the time it was printed.
 type TimedLine struct {
 	At      time.Time
 	Numbers []float64
@@ -47,7 +47,7 @@ func (t *Transcript) String() string {
 	return string(t.text)
 }
 
-// Between are the lines that came in a time.
+// Between returns the lines that were printed from one time to another.
 func (t *Transcript) Between(from, to time.Time) (list []TimedLine) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,7 +59,7 @@ func (t *Transcript) Between(from, to time.Time) (list []TimedLine) {
 	return list
 }
 
-// bandwidthColumns is how many numbers a line of perftest's bandwidth tools has.
+// bandwidthColumns is the number of columns of perftest's bandwidth tools.
 const bandwidthColumns = 5
 
 // parseBandwidthLine reads a line of a perftest bandwidth tool.
@@ -78,8 +78,8 @@ func parseBandwidthLine(line string) ([]float64, bool) {
 	return list, true
 }
 
-// GroupCPUTime is the processor time of all processes of a group, with that of those which they waited for;
-// errEnded if there are none any more.
+// GroupCPUTime returns the processor time of all processes of a process group and of the children that they waited for. It returns
+// ErrEnded if the group has no process.
 func GroupCPUTime(group int) (total time.Duration, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -89,7 +89,7 @@ func GroupCPUTime(group int) (total time.Duration, err error) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it ended meanwhile
+			continue // it has ended
 		}
 		_, rest, ok := strings.Cut(string(text[max(0, bytes.LastIndexByte(text, ')')):]), ") ")
 		words := strings.Fields(rest)

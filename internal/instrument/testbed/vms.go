@@ -16,34 +16,34 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/rxeguest"
 )
 
-// Two guests on this host. Each has a card of the daemon's switch, over which it has verbs, too, and an
-// ordinary one, whose tap is in a bridge:
+// Two guests on this host. Each has a vhost-user card of the daemon's switch, which also carries verbs, and a tap card in a
+// bridge:
 //
 //	guest a: agent, tools                              guest b: agent, tools
 //	  eth0  ══ vhost-user, shared memory ══ daemon ══ vhost-user ══  eth0     vhost, verbs, sockets
 //	  eth1  ── tap ─────────────── bridge ─────────────────── tap ── eth1     tcp
 const (
-	guestMemoryMiB = 704               // of each of many
-	pairMemoryMiB  = 1152              // of each of two, in which several ranks of MPI register buffers
+	guestMemoryMiB = 704               // MiB for each guest, with more than two
+	pairMemoryMiB  = 1152              // MiB for each of two guests: several MPI ranks register buffers in it
 	guestSocket    = "/run/vrdma.sock" // of the agent that gives programs in a guest the device
-	guestShell     = 7777              // where a guest runs commands for mpirun
-	guestAddress   = "10.98.0.%d"      // of a NIC
-	guestPlain     = "10.99.0.%d"      // of the ordinary card
+	guestShell     = 7777              // the port where a guest runs commands for mpirun
+	guestAddress   = "10.98.0.%d"      // address of the NIC
+	guestPlain     = "10.99.0.%d"      // address of the tap card
 )
 
-// guestScript adds to a guest what its image has not: NetPIPE, sockperf and Open MPI, with what they load.
+// guestScript adds NetPIPE, sockperf, Open MPI and their libraries to the image of a guest.
 //
 //go:embed programs/guest.sh
 var guestScript string
 
-// NewVMs boots two guests, or as many a side as the cell says.
+// NewVMs boots two guests, or PerSide guests on each side.
 func NewVMs(ctx context.Context, in *Environments, c experiment.Cell) (p *Environment, err error) {
 	l := in.Lab
 	names := ContainerNames(c.Boxes())
 	if err := enoughMemory(len(names)); err != nil {
 		return nil, err
 	}
-	other := c.Transport == experiment.OVS // then the ordinary cards are that switch's
+	other := c.Transport == experiment.OVS // then the second cards are connected to OVS
 	image, err := in.guestImage(ctx, "vms")
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func NewVMs(ctx context.Context, in *Environments, c experiment.Cell) (p *Enviro
 	return p, nil
 }
 
-// count is a small number in words.
+// count is the number in words if it is small.
 func count(n int) string {
 	if n == 2 {
 		return "two"
@@ -127,7 +127,7 @@ func count(n int) string {
 	return fmt.Sprint(n)
 }
 
-// memoryOf is how much each of so many guests has, in MiB.
+// memoryOf returns the memory of each guest in MiB.
 func memoryOf(guests int) int {
 	if guests > 2 {
 		return guestMemoryMiB
@@ -135,10 +135,10 @@ func memoryOf(guests int) int {
 	return pairMemoryMiB
 }
 
-// errNoMemory: guests do not fit into this machine's memory.
+// errNoMemory means that the guests do not fit into this machine's memory.
 var errNoMemory = errors.New("end other programs, or ask for fewer guests")
 
-// enoughMemory reports whether so many guests fit now.
+// enoughMemory returns an error if the guests do not fit into free memory.
 func enoughMemory(guests int) error {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -147,7 +147,7 @@ func enoughMemory(guests int) error {
 	return fits(string(text), guests)
 }
 
-// fits reports the same of a machine whose /proc/meminfo this is: with all guests using what they have, as much again as one must be left.
+// fits does the same for the contents of /proc/meminfo. The memory of one more guest must stay free.
 func fits(meminfo string, guests int) error {
 	free, err := parseMemory(meminfo, "MemAvailable")
 	if err != nil {
@@ -159,17 +159,17 @@ func fits(meminfo string, guests int) error {
 	return nil
 }
 
-// A VM is a guest of setting vms.
+// A VM is a guest of settings vms and vms-apart.
 type VM struct {
 	name               string
 	Agent              *Agent
-	pid                int // QEMU's
+	pid                int // of QEMU
 	VhostSide, TapSide *Host
 	stderr             *Transcript
 	console            string
 }
 
-// guestTools is the initramfs of the guests: the image's with the product, the tools and Open MPI.
+// guestTools returns the initramfs of the guests: the image, the product, the tools and Open MPI.
 func (l *Lab) guestTools(ctx context.Context, image string) (string, error) {
 	program, err := l.TransferProgram(ctx)
 	if err != nil {
@@ -186,7 +186,7 @@ func (l *Lab) guestTools(ctx context.Context, image string) (string, error) {
 	return large, nil
 }
 
-// startVM starts a guest; it is there when its agent has answered.
+// startVM starts a guest. It is ready when its agent has answered.
 func (in *Environments) startVM(ctx context.Context, base *Host, bridge *Namespace, image, initramfs string, memory, number int, name string, other bool) (*VM, error) {
 	l := in.Lab
 	args, err := l.Run(ctx, l.Vrdma, "guest", "args", "bench/"+name, "--tcg", "-m", fmt.Sprintf("%dM", memory), "--socket", base.Socket)
@@ -222,7 +222,7 @@ func (in *Environments) startVM(ctx context.Context, base *Host, bridge *Namespa
 	if err := errors.Join(err1, err2, c.Start()); err != nil {
 		return nil, err
 	}
-	m.pid = c.Process.Pid // nsenter becomes QEMU
+	m.pid = c.Process.Pid // nsenter executes QEMU
 	m.Agent = &Agent{vrdma: "/usr/bin/vrdma", socket: guestSocket, to: to, from: bufio.NewReader(from)}
 	m.Agent.close = sync.OnceFunc(func() {
 		c.Cancel()
@@ -234,7 +234,7 @@ func (in *Environments) startVM(ctx context.Context, base *Host, bridge *Namespa
 	return m, nil
 }
 
-// ready waits until the guest answers, and its programs have the device.
+// ready waits until the guest answers and its programs have the device.
 func (m *VM) ready(ctx context.Context) error {
 	timeout, cancel := context.WithTimeoutCause(ctx, bootTimeout, Timeout(bootTimeout))
 	defer cancel()
@@ -248,11 +248,11 @@ func (m *VM) ready(ctx context.Context) error {
 		return nil
 	}
 	m.Agent.close()
-	console, _ := os.ReadFile(m.console) // may be empty: then QEMU says why
+	console, _ := os.ReadFile(m.console) // an empty console is fine: QEMU says why
 	return fmt.Errorf("guest %s: %w\n%s%s", m.name, err, m.stderr.String(), LastLines(string(console), 8))
 }
 
-// cpuTime is the processor time that QEMU has taken.
+// cpuTime returns the processor time that QEMU has used.
 func (m *VM) cpuTime() (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.pid))
 	if err != nil {
@@ -261,8 +261,7 @@ func (m *VM) cpuTime() (time.Duration, error) {
 	return parseCPU(string(text))
 }
 
-// GuestsHost is a program on the host of guests, which has a NIC of its own and is reached by its guests through
-// the bridge.
+// GuestsHost returns the host of the guests as a Host with a NIC of its own. Its guests reach it through the bridge.
 func (l *Lab) GuestsHost(ctx context.Context, p *Environment) (*Host, error) {
 	h := &Host{Lab: l, Socket: p.host.Socket, NIC: "bench/host", IP: fmt.Sprintf(guestPlain, 9), Enter: p.bridge.Enter(), PID: p.bridge.holder.Process.Pid}
 	if _, err := l.Run(ctx, h.At("ip", "address", "add", h.IP+"/24", "dev", "br0")...); err != nil {
@@ -288,7 +287,7 @@ func (m *VM) Run(ctx context.Context, command string) error {
 	return err
 }
 
-// addPlainTap makes one more tap, and is what QEMU needs to have it as a card without MSI-X.
+// addPlainTap makes one more tap and returns QEMU's arguments for a card without MSI-X on it.
 func (l *Lab) addPlainTap(ctx context.Context, bridge *Namespace, name string) ([]string, error) {
 	tap := "twin" + name
 	_, err := l.Run(ctx, append(bridge.Enter(), "sh", "-c", fmt.Sprintf("ip tuntap add %[1]s mode tap && ip link set %[1]s master br0 up", tap))...)

@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// NewVMsApart boots two guests on two hosts: namespaces with a link between them.
+// NewVMsApart boots a guest on each of two hosts: network namespaces with a veth pair between them.
 func NewVMsApart(ctx context.Context, in *Environments, _ experiment.Cell) (p *Environment, err error) {
 	l := in.Lab
 	if err := enoughMemory(2); err != nil {
