@@ -17,11 +17,10 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/drivers"
 )
 
-// packetPackages are the packages that a packet passes.
+// packetPackages are the packages that handle every packet.
 var packetPackages = []string{"wire", "link", "transport", "engine"}
 
-// allocations runs the tests that count allocations on the data path. Their bound
-// is zero, so a row shows how many of them found some.
+// allocations runs the tests that count allocations on the data path. A row shows how many of them fail; the bound is zero.
 func (t *Table) allocations() part {
 	return part{
 		name: "allocations", single: true,
@@ -33,10 +32,10 @@ func (t *Table) allocations() part {
 			if t.Source == "" {
 				return errors.New("this needs the repository: name it with --source")
 			}
-			// As ourselves, not in the lab: it needs our module cache.
+			// It runs as our user and outside of the lab, because it needs the module cache.
 			c := exec.CommandContext(ctx, "go", "test", "-count=1", "-json", "-run", "Alloc", "./internal/...")
 			c.Dir = t.Source
-			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with the tests that it runs
+			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that its tests are killed with it
 			c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 			c.Stderr = os.Stderr
 			out, err := c.Output()
@@ -54,15 +53,15 @@ func (t *Table) allocations() part {
 	}
 }
 
-// A tested is the outcome of one test.
+// A tested is the result of one test.
 type tested struct {
-	room, name string // room: the last part of its package
+	room, name string // room is the last element of its package path
 	failed     bool
 }
 
 type testList []tested
 
-// failures is how many tests of these rooms failed; the name says how many there are.
+// failures returns how many tests of these packages fail. The name of the series has their number.
 func (l testList) failures(in func(room string) bool) Series {
 	count, failed := 0, 0
 	for _, t := range l {

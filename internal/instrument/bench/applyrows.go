@@ -12,12 +12,12 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// What a large world costs to declare, and what it costs while nobody uses it.
+// The number of objects that are declared to measure apply and an idle daemon.
 const (
 	largeTenants  = 10
-	largeNetworks = 10 // of each tenant
-	largeNICs     = 10 // of each network
-	largePolicies = 10 // of each network, with as many rules each
+	largeNetworks = 10 // in each tenant
+	largeNICs     = 10 // in each network
+	largePolicies = 10 // in each network, with as many rules each
 )
 
 // manyObjects declares 1000 NICs in 100 networks, and 10 000 rules.
@@ -46,7 +46,7 @@ func manyObjects() string {
 	return s.String()
 }
 
-// large opens a house, declares the large world in it and calls f, with how long that took.
+// large starts a daemon, declares many objects and calls f with how long that took.
 func (q qosProbes) large(name, unit string, f func(ctx context.Context, h *tenantDaemon, took time.Duration) (float64, error)) Probe {
 	return q.probe(name, unit, nil, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		file := filepath.Join(h.dir, "large.yaml")
@@ -61,20 +61,20 @@ func (q qosProbes) large(name, unit string, f func(ctx context.Context, h *tenan
 	})
 }
 
-// applying is how long an apply of the large world takes, from the command's start to its end.
+// applying measures the duration of vrdma apply with many objects.
 func (q qosProbes) applying() Probe {
 	return q.large("apply", "s", func(_ context.Context, _ *tenantDaemon, took time.Duration) (float64, error) {
 		return took.Seconds(), nil
 	})
 }
 
-// watchIdle is for how long the daemon of the large world is watched.
+// watchIdle is how long the idle daemon is watched.
 const watchIdle = 3 * time.Second
 
-// idling is what a daemon uses of a processor while nobody uses its NICs, in percent.
+// idling measures the processor time of a daemon whose NICs are unused, in percent.
 func (q qosProbes) idling() Probe {
 	return q.large("1000 idle NICs", "%", func(ctx context.Context, h *tenantDaemon, _ time.Duration) (float64, error) {
-		// The device trees are written a few at a time.
+		// The daemon writes device trees a few at a time.
 		if err := h.waitIdle(ctx, 5); err != nil {
 			return 0, err
 		}

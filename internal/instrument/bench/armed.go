@@ -10,10 +10,10 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// armedChannels is how many channels each of the sleeping programs has armed.
+// armedChannels is how many armed completion channels each sleeping program has.
 const armedChannels = 10
 
-// armed is what programs cost that sleep on completion events while nothing happens.
+// armed measures the daemon's processor time while many programs sleep on completion events.
 func (t *Table) armed() part {
 	return part{
 		rows: []Row{{What: "daemon's CPU with 1000 armed completion channels in 100 sleeping programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1}},
@@ -44,10 +44,10 @@ func (t *Table) armed() part {
 	}
 }
 
-// idleShare is how much of a processor the daemon uses while nothing happens.
+// idleShare measures the processor time of an idle daemon, in percent.
 func idleShare(ctx context.Context, d *testbed.Daemon) (Series, error) {
 	used := Series{Name: "daemon's CPU", Unit: "%"}
-	if err := testbed.Sleep(ctx, time.Second); err != nil { // what starting the programs left to do
+	if err := testbed.Sleep(ctx, time.Second); err != nil { // for the work that is left from starting the programs
 		return used, err
 	}
 	for range 2 {

@@ -15,18 +15,17 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// An Attack is something that a hostile tenant does to a daemon it shares with others.
-// programs/hostile.c does it.
+// An Attack is what a hostile tenant does to a daemon that it shares. programs/hostile.c implements it.
 type Attack struct {
 	Name  string
 	What  string
 	Count int
-	// Busy attackers use processors of their own, as every program may; what that alone
-	// does to a victim is shown by the attack "spin". Nothing was promised about them.
+	// Busy attackers use processors of their own, as every program may. The attack "spin" shows what that alone does to a victim.
+	// They have no bound.
 	Busy bool
 }
 
-// Attacks are all of them, those that take most last.
+// Attacks are all attacks, the most expensive ones last.
 var Attacks = []Attack{
 	{"spin", "takes a processor, nothing else", 1, true},
 	{"rnr", "QPs send to peers without receives, 10 us apart", 200, false},
@@ -41,53 +40,52 @@ var Attacks = []Attack{
 	{"mappings", "programs with 256 pages registered, 1 GiB apart", 280, false},
 }
 
-// victimBound is how much an idle attacker may slow a victim down.
+// victimBound is how much an attacker that uses no processor may slow a victim down.
 const victimBound = 3
 
-// attackTimeout bounds one attack, the victim's runs included.
+// attackTimeout is the limit of one attack with all runs of the victim.
 const attackTimeout = 6 * time.Minute
 
-// victimMessages is how many messages of a victim are timed: a starved one takes
-// milliseconds for each.
+// victimMessages is how many messages of a victim are timed. A starved victim takes milliseconds for each.
 const victimMessages = 2000
 
-// An AttackRow is what an attack did to a victim and to the daemon of both.
+// An AttackRow is the effect of an attack on a victim and on the daemon of both.
 type AttackRow struct {
 	Attack string `json:"attack"`
 	What   string `json:"what"`
 	Count  int    `json:"count"`
 	Build  string `json:"build"`
 	Busy   bool   `json:"busy,omitempty"`
-	// Reached is how far the attacker came, in its own words.
+	// Reached is how far the attacker got, as it printed it.
 	Reached string  `json:"reached"`
 	Alone   Victim  `json:"alone"`
 	Beside  Victim  `json:"beside"`
 	Ratio   float64 `json:"ratio"` // of the medians
-	// The daemon before the attack, in its midst and after it.
+	// The daemon before, during and after the attack.
 	Before testbed.Load `json:"before"`
 	While  testbed.Load `json:"while"`
 	After  testbed.Load `json:"after"`
 	Pass   bool         `json:"pass"`
-	// Note says what broke, if something did.
+	// Note says what failed.
 	Note string `json:"note,omitempty"`
 }
 
-// A Victim is the latency of a program that did nothing wrong.
+// A Victim is the latency of a well-behaved program.
 type Victim struct {
 	Median Series `json:"median"`
 	P99    Series `json:"p99"`
 }
 
-// An AttackRun runs attacks against a daemon that serves a victim too.
+// An AttackRun runs attacks against a daemon that also serves a victim.
 type AttackRun struct {
-	Labs     []*testbed.Lab // builds, attacked in turn
+	Labs     []*testbed.Lab // the builds to attack in turn
 	Names    []string       // of the builds
 	Attacks  []Attack
-	Rounds   int // of the victim, alone and beside
+	Rounds   int // of the victim, alone and under attack
 	Progress io.Writer
 }
 
-// Run makes every attack on every build, each with a fresh daemon.
+// Run runs every attack against every build, each with a new daemon.
 func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, error) {
 	report := &AttackReport{Time: time.Now(), Version: version, Machine: ThisMachine()}
 	for _, attack := range s.Attacks {
@@ -109,7 +107,7 @@ func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, err
 	return report, nil
 }
 
-// attack makes one attack on one build.
+// attack runs one attack against one build.
 func (s *AttackRun) attack(ctx context.Context, lab *testbed.Lab, o *AttackRow) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, attackTimeout, testbed.Timeout(attackTimeout))
 	defer cancel()
@@ -131,7 +129,7 @@ func (s *AttackRun) attack(ctx context.Context, lab *testbed.Lab, o *AttackRow) 
 	return nil
 }
 
-// withDaemon measures alone, starts the attacker, measures beside it and ends it.
+// withDaemon measures the victim alone, starts the attacker, measures the victim again and stops the attacker.
 func (s *AttackRun) withDaemon(ctx context.Context, lab *testbed.Lab, d *testbed.Daemon, o *AttackRow, hostile string) error {
 	victim, attacker, err := attackTenants(ctx, lab)
 	if err != nil {
@@ -169,7 +167,7 @@ func (s *AttackRun) withDaemon(ctx context.Context, lab *testbed.Lab, d *testbed
 	return err
 }
 
-// measure times the victim.
+// measure measures the victim's latency.
 func (s *AttackRun) measure(ctx context.Context, victim *testbed.Host, how string) (v Victim, err error) {
 	name := fmt.Sprintf("ib_send_lat -s %d, %s", latencySize, how)
 	v = Victim{Median: Series{Name: name, Unit: "s"}, P99: Series{Name: name, Unit: "s"}}
@@ -193,10 +191,10 @@ func (s *AttackRun) measure(ctx context.Context, victim *testbed.Host, how strin
 	return v, err
 }
 
-// note adds a remark.
+// note adds a note.
 func (o *AttackRow) note(text string) { o.Note = strings.TrimPrefix(o.Note+"; "+text, "; ") }
 
-// judge says whether the victim was spared.
+// judge compares the victim's latencies with the bound.
 func (o *AttackRow) judge() {
 	for _, s := range []*Series{&o.Alone.Median, &o.Beside.Median} {
 		if n := len(s.Failures); n > 0 {
@@ -222,7 +220,7 @@ func (o *AttackRow) mark() string {
 	return "MISS"
 }
 
-// AttackReport is the outcome of an AttackRun.
+// An AttackReport is the result of an AttackRun.
 type AttackReport struct {
 	Time    time.Time   `json:"time"`
 	Version string      `json:"version"`
@@ -230,7 +228,7 @@ type AttackReport struct {
 	Rows    []AttackRow `json:"rows"`
 }
 
-// Markdown writes it for people.
+// Markdown writes the report for people.
 func (s *AttackReport) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "vrdma %s, %s, %s\n\n", s.Version, s.Machine, s.Time.UTC().Format("2006-01-02 15:04 UTC"))
@@ -256,7 +254,7 @@ func (s *AttackReport) Markdown(w io.Writer) error {
 	return err
 }
 
-// text is the median, the average and the 99th percentile.
+// text has the median, the average and the 99th percentile.
 func (v *Victim) text() string {
 	if len(v.Median.Values) == 0 {
 		return ""
@@ -264,22 +262,21 @@ func (v *Victim) text() string {
 	return experiment.Amount(v.Median.Median(), "s") + ", " + experiment.Amount(v.Median.Average(), "s") + ", " + experiment.Amount(v.P99.Median(), "s")
 }
 
-// JSON writes it for programs.
+// JSON writes the report for programs.
 func (s *AttackReport) JSON(w io.Writer) error { return writeJSON(w, s) }
 
-// Write leaves it in dir, as JSON and as Markdown, under the time's name.
+// Write writes the report to dir as JSON and Markdown, named by the time.
 func (s *AttackReport) Write(dir string) (path string, err error) {
 	return writeFiles(dir, s.Time.UTC().Format("20060102-150405")+"-attacks", s)
 }
 
-// Users who are nobody else, to be a victim and an attacker.
+// Unused user ids for victim and attacker.
 const (
 	victimUser   = 65534
 	attackerUser = 65533
 )
 
-// attackTenants are two users of this host's daemon: root makes them different ones, anybody
-// else is both.
+// attackTenants returns the hosts of victim and attacker. As root they are two other users, else both are ours.
 func attackTenants(ctx context.Context, l *testbed.Lab) (victim, attacker *testbed.Host, err error) {
 	if os.Getuid() != 0 {
 		return l.Here, l.Here, nil
@@ -289,7 +286,7 @@ func attackTenants(ctx context.Context, l *testbed.Lab) (victim, attacker *testb
 	}
 	as := func(user int) *testbed.Host {
 		h := *l.Here
-		// Who becomes somebody else no longer dies with us unless it is said again.
+		// Changing the user clears the parent death signal, so setpriv sets it again.
 		h.Enter = []string{"setpriv", fmt.Sprintf("--reuid=%d", user), fmt.Sprintf("--regid=%d", user), "--clear-groups", "--pdeathsig=KILL", "--"}
 		return &h
 	}
@@ -299,7 +296,7 @@ func attackTenants(ctx context.Context, l *testbed.Lab) (victim, attacker *testb
 			if ctx.Err() != nil {
 				return nil, nil, err
 			}
-			return l.Here, l.Here, nil // root of a small user namespace has no others
+			return l.Here, l.Here, nil // a small user namespace has no other users
 		}
 	}
 	return victim, attacker, nil

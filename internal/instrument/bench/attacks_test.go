@@ -62,7 +62,7 @@ func TestAttackReport(t *testing.T) {
 	}
 }
 
-// Every attack is one that programs/hostile.c knows.
+// programs/hostile.c implements every attack.
 func TestAttacksAreKnown(t *testing.T) {
 	source, err := os.ReadFile("../testbed/programs/hostile.c")
 	if err != nil {

@@ -9,13 +9,12 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// In a virtual machine whose hypervisor is told of free memory (virtio-balloon's free page reporting), a page that was
-// free for a while is fetched anew when it is used: 1.5 us, for 1 GB more than the copy itself takes. Whether that
-// happens depends on who used the memory before, so one and the same cp takes 0.5 or 2.5 s. Reported are only blocks
-// of 2 MiB and more. So memory is fetched, and then all of it is freed but a page in each 512 KiB: what is free is
-// then in smaller blocks, which nobody reports, and which the kernel takes first.
+// With free page reporting (virtio-balloon) a hypervisor takes back memory that is free for some time. The next use of each page then
+// costs 1.5 us, which for 1 GB is more than the copy itself, and depends on earlier use of the memory. Only free blocks of 2 MiB and
+// more are reported. So newBackedMemory touches memory and frees all but one page in each 512 KiB: the free memory is then in small
+// blocks, which are not reported and which the kernel allocates first.
 
-// backedMemory is memory of which most is free, and there.
+// backedMemory is address space that keeps free memory of the machine backed by the hypervisor.
 type backedMemory []byte
 
 const (
@@ -23,12 +22,12 @@ const (
 	heldPage  = 4096
 )
 
-// checkMemory refuses to take n bytes of memory that is not there: this machine would swap, or end somebody.
+// checkMemory returns an error if n bytes are not available: the machine would swap or kill a process.
 func checkMemory(meminfo string, n int64) error {
 	_, after, found := strings.Cut(meminfo, "\nMemAvailable:")
 	var free int64
 	if _, err := fmt.Sscan(after, &free); !found || err != nil {
-		return nil // a kernel that does not say
+		return nil // the kernel does not say
 	}
 	if free *= 1024; free < n {
 		return fmt.Errorf("%s of memory are available, and the copies take %s", experiment.Amount(float64(free), "B"), experiment.Amount(float64(n), "B"))
@@ -36,14 +35,14 @@ func checkMemory(meminfo string, n int64) error {
 	return nil
 }
 
-// newBackedMemory has n bytes fetched.
+// newBackedMemory touches n bytes and frees most of them.
 func newBackedMemory(n int64) (backedMemory, error) {
 	n = (n + heldEvery - 1) / heldEvery * heldEvery
 	b, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("memory for the copies: %w", err)
 	}
-	if err := unix.Madvise(b, unix.MADV_NOHUGEPAGE); err != nil && err != unix.EINVAL { // EINVAL: the kernel has none
+	if err := unix.Madvise(b, unix.MADV_NOHUGEPAGE); err != nil && err != unix.EINVAL { // EINVAL: the kernel has no huge pages
 		unix.Munmap(b)
 		return nil, fmt.Errorf("memory for the copies in small pages: %w", err)
 	}

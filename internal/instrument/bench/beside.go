@@ -9,12 +9,12 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// besideBurner is a probe that runs while burner (programs/burn.c) keeps the processors busy.
+// besideBurner returns a probe that runs while burner (programs/burn.c) keeps the processors busy.
 func besideBurner(l *testbed.Lab, p Probe, burner []string) Probe {
 	return besideProgram(l, p, "awake", burner)
 }
 
-// besideProgram is a probe that runs beside a program that says "ready" and ends with its input.
+// besideProgram returns a probe that runs beside a program. The program prints "ready" and ends with its input.
 func besideProgram(l *testbed.Lab, p Probe, name string, argv []string) Probe {
 	measure := p.Measure
 	p = on(p, name)
@@ -29,9 +29,8 @@ func besideProgram(l *testbed.Lab, p Probe, name string, argv []string) Probe {
 	return p
 }
 
-// without is a probe that runs while the daemons are stopped. A daemon that looks around,
-// for whatever reason, would keep a processor awake for those who sleep in what is
-// measured instead of vrdma.
+// without returns a probe that runs while the daemons are stopped. A running daemon could keep a processor awake and so make sleeping
+// programs of TCP faster.
 func (p Probe) without(daemons ...*testbed.Daemon) Probe {
 	measure := p.Measure
 	p.Measure = func(ctx context.Context) (drivers.Reading, error) {

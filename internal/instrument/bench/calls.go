@@ -9,11 +9,10 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// callSize is how long the requests and responses of the key-value lab are.
+// callSize is the size of requests and responses of the key-value lab.
 const callSize = 24
 
-// calls are requests and responses of a client and a server that both sleep, as in the
-// key-value lab of a course: see programs/rpc.c. The whole round is timed.
+// calls measures round trips between a client and a server that both sleep, as in the key-value lab: see programs/rpc.c.
 func (t *Table) calls() part {
 	return part{
 		rows: slices.Concat(
@@ -44,7 +43,7 @@ func (t *Table) calls() part {
 	}
 }
 
-// rpcProbe probes programs/rpc.c: the server serves one thing, the client asks for another.
+// rpcProbe runs programs/rpc.c: serve is what the server offers, call what the client does.
 func rpcProbe(r testbed.Route, name string, w testbed.Launcher, program, serve, call string) Probe {
 	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		port, err := testbed.FreePort()
@@ -65,11 +64,11 @@ func rpcProbe(r testbed.Route, name string, w testbed.Launcher, program, serve, 
 	}}
 }
 
-// rpingProbe probes a round of rping: a SEND, an RDMA READ, two SENDs and an RDMA WRITE, and
-// one more SEND. It prints no times, so it is run with few and with many rounds.
+// rpingProbe measures a round of rping: a SEND, an RDMA READ, two SENDs, an RDMA WRITE and one more SEND. rping prints no times, so
+// the probe runs it with few and with many rounds.
 func rpingProbe(r testbed.Route) Probe {
 	const few, many = 50, 400
-	// Prints the nanoseconds that a command takes.
+	// It prints how many nanoseconds a command takes.
 	clock := []string{"sh", "-c", `begin=$(date +%s%N) && "$@" >/dev/null && echo $(($(date +%s%N) - begin))`, "sh"}
 	run := func(ctx context.Context, rounds int) (float64, error) {
 		port, err := testbed.FreePort()

@@ -9,8 +9,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// apart is what it costs that daemon, server and client are each in a cpu control group and
-// in a session of their own, as in containers: sched_yield reaches nobody of another group.
+// apart measures the cost of a cpu control group and a session each for daemon, server and client, as in containers: sched_yield does
+// not reach tasks of another group.
 func (t *Table) apart() part {
 	const who, against = "daemon, client and server in groups of their own", "all in one"
 	return part{
@@ -39,8 +39,7 @@ func (t *Table) apart() part {
 					fmt.Fprintf(t.Progress, "  %v\n", closeErr)
 				}
 			}()
-			// Whoever is not measured is stopped. Burners are where the programs are: with all
-			// in one group, or in one more.
+			// The daemon of the other side is stopped. The burner is in the group of the programs, or in one more group.
 			sides := []struct {
 				route testbed.Route
 				other *testbed.Daemon
@@ -49,8 +48,8 @@ func (t *Table) apart() part {
 				{a.route, d, append(testbed.EnterCgroup(a.burner), programs["burn"], "one")},
 				{h.Loopback(), a.daemon, []string{programs["burn"], "one"}},
 			}
-			// SCHED_IDLE is lowest only among tasks of one group; so for both sides the group
-			// of those who keep the processors awake is itself the lowest.
+			// SCHED_IDLE ranks tasks within their group only, so for both sides the group of the burner has the lowest
+			// priority.
 			awake := append(testbed.EnterCgroup(a.idler), programs["burn"], "idle")
 			var latency, others []Probe
 			for i, s := range sides {
@@ -69,17 +68,16 @@ func (t *Table) apart() part {
 	}
 }
 
-// A cgroupSetup is a daemon, a server's and a client's place, each in a group and a session
-// of its own.
+// A cgroupSetup is a daemon, a server's host and a client's host, each in a control group and a session of its own.
 type cgroupSetup struct {
 	groups *testbed.Cgroups
 	daemon *testbed.Daemon
 	route  testbed.Route
-	burner string // the group of one more program
-	idler  string // a group that has what nobody else wants
+	burner string // a group for one more program
+	idler  string // a group of the lowest priority
 }
 
-// newCgroupSetup starts a daemon in a group of its own.
+// newCgroupSetup makes the groups and starts the daemon.
 func newCgroupSetup(ctx context.Context, l *testbed.Lab) (s *cgroupSetup, err error) {
 	s = &cgroupSetup{}
 	if s.groups, err = testbed.NewCgroups(); err != nil {
@@ -87,7 +85,7 @@ func newCgroupSetup(ctx context.Context, l *testbed.Lab) (s *cgroupSetup, err er
 	}
 	defer func() {
 		if err != nil {
-			s.close() // err says more
+			s.close() // err has the reason
 			s = nil
 		}
 	}()

@@ -13,11 +13,11 @@ import (
 const (
 	// atOnce is how many connections cmtime opens and closes.
 	atOnce = 500
-	// inTurn is how many programs/serial.c does, one after the other.
+	// inTurn is how many connections programs/serial.c makes, one after the other.
 	inTurn = 1000
 )
 
-// connections is how fast rdma_cm makes connections on one host, and how fast a command is.
+// connections measures how fast rdma_cm connects on one host, and the duration of a command.
 func (t *Table) connections() part {
 	return part{
 		name: "cm",
@@ -46,7 +46,7 @@ func (t *Table) connections() part {
 	}
 }
 
-// serialProbe probes what programs/serial.c prints in one of its lines.
+// serialProbe returns one of the numbers that programs/serial.c prints.
 func serialProbe(r testbed.Route, program, name, unit string, line int) Probe {
 	return Probe{
 		Name: name, Unit: unit,

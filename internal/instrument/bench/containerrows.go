@@ -11,8 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// containers is what containers get of their NICs, beside what the host has and what they have without: TCP through
-// veth and a bridge.
+// containers compares the NICs of containers with the host's device, and with TCP through veth and a bridge.
 func (t *Table) containers() part {
 	p := t.together("containers", t.containersHere(),
 		t.containersApart("overlay", [2]string{"a", "b"}), t.containersApart("own network", [2]string{"o", "o"}))
@@ -20,7 +19,7 @@ func (t *Table) containers() part {
 	return p
 }
 
-// containersHere is what two containers of one host get, and what the NIC costs when one starts.
+// containersHere measures two containers of one host, and how much longer a container with a NIC takes to start.
 func (t *Table) containersHere() part {
 	const who, host, tcp = "container to container: ", ", against host to host", ", against TCP through a bridge"
 	return part{
@@ -56,7 +55,7 @@ func (t *Table) containersHere() part {
 			if err != nil {
 				return err
 			}
-			b.note(rows[:5]) // of the start there is nothing else
+			b.note(rows[:5]) // the start is measured with podman only
 			inside, outside := testbed.Route{Server: hosts[1], Client: hosts[0]}, base.Loopback()
 			err = t.fill(ctx, t.Rounds, []Probe{
 				on(latencyProbe(inside, "ib_send_lat", latencySize, 10000), b.label),
@@ -66,7 +65,7 @@ func (t *Table) containersHere() part {
 				on(messageRateProbe(inside, "ib_write_bw", smallMessage, 500000), b.label),
 				messageRateProbe(outside, "ib_write_bw", smallMessage, 500000),
 				qperfProbe(inside, "tcp_lat", "latency", "s", latencySize),
-				b.start("podman run, with a NIC", cdi, "--device", "vrdma.io/nic=bench.c"), // both starts come after a tool of TCP: neither warms up the other
+				b.start("podman run, with a NIC", cdi, "--device", "vrdma.io/nic=bench.c"), // each start follows a TCP tool, so that neither warms up the other
 				qperfProbe(inside, "tcp_bw", "bw", "B/s", bulkSize),
 				b.start("podman run", cdi),
 			}, rows, []source{{0, 1}, {2, 3}, {4, 5}, {0, 6}, {2, 8}, {7, 9}})
@@ -76,8 +75,7 @@ func (t *Table) containersHere() part {
 	}
 }
 
-// containersApart is what containers of two hosts get on a way between them: the NICs of each host. Their
-// own networks are routed.
+// containersApart measures containers of two hosts through an overlay, or through their own networks, which are routed.
 func (t *Table) containersApart(way string, nics [2]string) part {
 	row := func(against string, bound float64) Row {
 		return ratioRow(fmt.Sprintf("containers of two hosts, %s: write bandwidth, 64 KiB, against %s", way, against), bound)
@@ -107,7 +105,7 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 				for _, command := range []string{
 					fmt.Sprintf("ip address add 10.9%d.0.254/24 dev box0", i),
 					fmt.Sprintf("ip route add 10.9%d.0.0/24 via %s", 1-i, other.IP),
-					"echo 1 >/proc/sys/net/ipv4/ip_forward", // of a namespace that is ours
+					"echo 1 >/proc/sys/net/ipv4/ip_forward", // in a namespace of ours
 				} {
 					if _, err := t.Lab.Run(ctx, h.At("sh", "-c", command)...); err != nil {
 						return err
@@ -125,7 +123,7 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 	}
 }
 
-// A containerRows has the containers of a part.
+// containerRows has the containers of a part.
 type containerRows struct {
 	*Table
 	environments *testbed.Environments
@@ -133,7 +131,7 @@ type containerRows struct {
 	containers   []*testbed.Container
 }
 
-// close ends them.
+// close stops the containers.
 func (b *containerRows) close() {
 	for _, one := range b.containers {
 		one.Close()
@@ -151,7 +149,8 @@ func (b *containerRows) declare(ctx context.Context, h *testbed.Host, text strin
 	return err
 }
 
-// fill starts containers with NICs of a host, and joins them by a bridge, box0, in a space. Their way out is the bridge's host.
+// fill starts containers with NICs of a host and connects them with the bridge box0 in a namespace. Their default route is the
+// bridge's host.
 func (b *containerRows) fill(ctx context.Context, base *testbed.Host, s *testbed.Namespace, subnet string, nics ...string) (hosts []*testbed.Host, err error) {
 	label, start, err := b.environments.ContainerStarter(ctx, s)
 	if err != nil {
@@ -180,7 +179,7 @@ func (b *containerRows) fill(ctx context.Context, base *testbed.Host, s *testbed
 	return hosts, nil
 }
 
-// note says in rows if no container was measured.
+// note writes to the rows that namespaces stand for containers.
 func (b *containerRows) note(rows []Row) {
 	if len(b.containers) == 0 || b.containers[0].Host.Container != "" {
 		return
@@ -190,7 +189,7 @@ func (b *containerRows) note(rows []Row) {
 	}
 }
 
-// start probes how long a container takes to start and to end.
+// start measures how long a container takes to start and to end.
 func (b *containerRows) start(name, cdi string, flags ...string) Probe {
 	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		if b.label != "containers of podman" {

@@ -10,10 +10,10 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// TestBoxesOfAnyUser: namespaces that stand for containers are joined by a bridge also where they are made by a user who is not root,
-// and so are in a user namespace; and rows say that these were no containers.
+// TestBoxesOfAnyUser: a user without root can connect the namespaces that stand for containers with a bridge, in a user namespace. The
+// rows say that they are not containers.
 func TestBoxesOfAnyUser(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "vrdma-boxes") // which others may enter
+	dir, err := os.MkdirTemp("/tmp", "vrdma-boxes") // other users must be able to enter it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestBoxesOfAnyUser(t *testing.T) {
 	bridge, err := l.NewNamespace(t.Context())
 	if err != nil {
 		t.Log(err)
-		return // this machine lets users make none
+		return // users may make no namespaces here
 	}
 	defer bridge.Close()
 	b := &containerRows{Table: &Table{Lab: l}, environments: &testbed.Environments{Lab: l, Engine: testbed.NoEngine}}

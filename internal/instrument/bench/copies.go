@@ -17,8 +17,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// copySize is the file that is copied, from the page cache to a tmpfs; VRDMA_BENCH_COPY sets another, to
-// try the rows.
+// copySize is the size of the copied file. VRDMA_BENCH_COPY sets another, to try the rows.
 func copySize() int64 {
 	if n, err := strconv.ParseInt(os.Getenv("VRDMA_BENCH_COPY"), 10, 64); err == nil && n > 0 {
 		return n
@@ -26,16 +25,16 @@ func copySize() int64 {
 	return 1e9
 }
 
-// A copyLab has the file to copy and the directory where copies go.
+// A copyLab has the file to copy and the directory of the copies.
 type copyLab struct {
 	l      *testbed.Lab
 	source string
 	dir    string // on a tmpfs
 	size   int64
-	memory backedMemory // for the copies
+	memory backedMemory // keeps memory for the copies backed
 }
 
-// newCopyLab makes them.
+// newCopyLab makes the file and the directory.
 func newCopyLab(l *testbed.Lab) (*copyLab, error) {
 	c := &copyLab{l: l, source: filepath.Join(l.Dir, "source"), size: copySize()}
 	var st syscall.Statfs_t
@@ -45,7 +44,7 @@ func newCopyLab(l *testbed.Lab) (*copyLab, error) {
 	}
 	meminfo, err := os.ReadFile("/proc/meminfo")
 	if err == nil {
-		err = checkMemory(string(meminfo), c.size+5*c.size/2) // the file, and what newBacked takes
+		err = checkMemory(string(meminfo), c.size+5*c.size/2) // the file, and what newBackedMemory takes
 	}
 	if err != nil {
 		return nil, err
@@ -77,7 +76,7 @@ func (c *copyLab) close() {
 	os.RemoveAll(c.dir)
 }
 
-// probe measures how fast f copies the file to a name in the tmpfs.
+// probe measures how fast f copies the file to a path in the tmpfs.
 func (c *copyLab) probe(name string, f func(ctx context.Context, to string) error) Probe {
 	return Probe{Name: name, Unit: "B/s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		to := filepath.Join(c.dir, "copy")
@@ -95,7 +94,7 @@ func (c *copyLab) probe(name string, f func(ctx context.Context, to string) erro
 	}}
 }
 
-// plain is cp.
+// plain measures cp.
 func (c *copyLab) plain() Probe {
 	return c.probe("cp", func(ctx context.Context, to string) error {
 		_, err := c.l.Run(ctx, "cp", c.source, to)
@@ -103,7 +102,7 @@ func (c *copyLab) plain() Probe {
 	})
 }
 
-// over is vrdma cp, to a server that stands.
+// over measures vrdma cp to a running server.
 func (c *copyLab) over(r testbed.Route, name string, s *copyServer) Probe {
 	return c.probe("vrdma cp"+name, func(ctx context.Context, to string) error {
 		url := fmt.Sprintf("rdma://%s:%d/%s", r.Server.IP, s.port, filepath.Base(to))
@@ -113,7 +112,7 @@ func (c *copyLab) over(r testbed.Route, name string, s *copyServer) Probe {
 	})
 }
 
-// socat is a plain program over TCP.
+// socat measures socat over TCP.
 func (c *copyLab) socat(r testbed.Route) Probe {
 	return c.probe("socat -b 262144", func(ctx context.Context, to string) error {
 		port, err := testbed.FreePort()
@@ -133,14 +132,14 @@ func (c *copyLab) socat(r testbed.Route) Probe {
 	})
 }
 
-// A copyServer is a standing vrdma cp --serve.
+// A copyServer is a running vrdma cp --serve.
 type copyServer struct {
 	port  int
-	flags []string // that its clients have, too
+	flags []string // its clients have the same
 	stop  func()
 }
 
-// serve starts one on a host.
+// serve starts a server on a host.
 func (c *copyLab) serve(ctx context.Context, h *testbed.Host, flags ...string) (*copyServer, error) {
 	port, err := testbed.FreePort()
 	if err != nil {
@@ -152,10 +151,10 @@ func (c *copyLab) serve(ctx context.Context, h *testbed.Host, flags ...string) (
 	return s, err
 }
 
-// copies is how fast files are copied.
+// copies measures how fast files are copied.
 func (t *Table) copies() part { return t.together("copy", t.nearCopies(), t.farCopies()) }
 
-// nearCopies are those on one host.
+// nearCopies measures copies on one host.
 func (t *Table) nearCopies() part {
 	return part{
 		rows: []Row{
@@ -188,7 +187,7 @@ func (t *Table) nearCopies() part {
 	}
 }
 
-// farCopies are those between two hosts.
+// farCopies measures copies between two hosts.
 func (t *Table) farCopies() part {
 	tcp := ratioRow("between two hosts: vrdma cp, 1 GB from page cache to tmpfs, MTU 9000, against vrdma cp --transport tcp", 1)
 	tcp.Aim = 1.2

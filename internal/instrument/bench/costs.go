@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A workload is what processor time is spent on, and how it is counted.
+// A workload is what processor time is measured for, and its unit.
 type workload struct {
 	name     string
 	unit     string
@@ -20,8 +20,7 @@ type workload struct {
 	modes    [2]waitMode
 }
 
-// A waitMode is how programs move it and wait. perftest knows no writes whose completions
-// are slept for.
+// A waitMode is a tool and how it waits for completions. perftest cannot sleep for completions of writes.
 type waitMode struct {
 	name, tool string
 	options    []string
@@ -38,10 +37,10 @@ var workloads = [2]workload{
 	}},
 }
 
-// aimPerGiB is the most that a GiB on one host should cost.
+// aimPerGiB is the aim for a GiB on one host, in core-seconds.
 const aimPerGiB = 0.06
 
-// costs is the processor time that programs on one host take, with their daemon.
+// costs measures the processor time of programs on one host and their daemon.
 func (t *Table) costs() part {
 	first := Row{What: "processor time " + workloads[0].name + ", " + workloads[0].modes[0].name + ", one host", Ours: Series{Unit: workloads[0].unit}, AtMost: true, Unbounded: true, Aim: aimPerGiB}
 	return part{
@@ -59,7 +58,7 @@ func (t *Table) costs() part {
 	}
 }
 
-// farCosts is the same of two hosts, each with its daemon.
+// farCosts measures the same between two hosts, each with its daemon.
 func (t *Table) farCosts() part {
 	return part{
 		rows: costRows("between two hosts", 1),
@@ -75,8 +74,8 @@ func (t *Table) farCosts() part {
 	}
 }
 
-// costRows are the rows of a place: of every ware and manner what programs and daemons
-// were charged with, and what the whole machine did. aim is for GiBs.
+// costRows returns the rows of a route. For each workload and mode there is the time charged to programs and daemons, and the time of
+// the whole machine. aim is for a GiB.
 func costRows(place string, aim float64) []Row {
 	var rows []Row
 	for i, w := range workloads {
@@ -96,17 +95,17 @@ func costRows(place string, aim float64) []Row {
 	return rows
 }
 
-// A costRun measures the rows of a place.
+// A costRun measures the rows of a route.
 type costRun struct {
 	*Table
 	route    testbed.Route
 	daemons  []*testbed.Daemon
-	messages [2][2]int // that are moved, of every ware in every manner
-	// background is how busy the machine is when nothing is measured, looked at every round.
+	messages [2][2]int // to move, by workload and mode
+	// background is how busy the machine is while nothing is measured, read every round.
 	background float64
 }
 
-// A costProbe is something whose price is measured: per unit, as charged and of the machine.
+// A costProbe measures the processor time of a unit: as charged to processes, and of the machine.
 type costProbe struct {
 	name    string
 	measure func(context.Context) (cpuSeconds, error)
@@ -114,7 +113,7 @@ type costProbe struct {
 	skipped bool
 }
 
-// measure prices everything in turn, round after round.
+// measure runs all probes in turn, for several rounds.
 func (c *costRun) measure(ctx context.Context, rows []Row, all bool) error {
 	var list []*costProbe
 	for i, w := range workloads {
@@ -149,7 +148,7 @@ func (c *costRun) newProbe(name string, w workload, price func(context.Context) 
 	return p
 }
 
-// rounds prices everything in turn. A tool that fails says so in its series.
+// rounds runs all probes in turn. A tool that fails is noted in its series.
 func (c *costRun) rounds(ctx context.Context, list []*costProbe) error {
 	for round := range c.Rounds {
 		var err error
@@ -184,8 +183,7 @@ func (c *costRun) rounds(ctx context.Context, list []*costProbe) error {
 	return nil
 }
 
-// perftest prices a unit. What starting the tool costs is taken out: it is run with few
-// messages and with many.
+// perftest measures a unit. It runs the tool with few and with many messages, so that the start of the tool does not count.
 func (c *costRun) perftest(w workload, m waitMode, many int) func(context.Context) (cpuSeconds, error) {
 	const few = 1000
 	run := func(ctx context.Context, messages int) (cpuSeconds, error) {
@@ -204,8 +202,7 @@ func (c *costRun) perftest(w workload, m waitMode, many int) func(context.Contex
 	}
 }
 
-// iperf3 prices the same over TCP. Starting it costs some milliseconds of processor time,
-// which are little beside a second.
+// iperf3 measures the same over TCP. Its start takes a few milliseconds, little beside a second.
 func (c *costRun) iperf3(w workload) func(context.Context) (cpuSeconds, error) {
 	return func(ctx context.Context) (cpuSeconds, error) {
 		var moved uint64
@@ -220,7 +217,7 @@ func (c *costRun) iperf3(w workload) func(context.Context) (cpuSeconds, error) {
 	}
 }
 
-// per is what a unit cost, if so many did.
+// per divides by a number of units.
 func (s cpuSeconds) per(units float64) cpuSeconds {
 	return cpuSeconds{s.processes / units, s.machine / units}
 }

@@ -12,21 +12,20 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A Demo shows the idea to somebody who has never seen it: unmodified programs find
-// a device, on one host and across two, and how it compares with TCP there.
+// A Demo shows what vrdma does: unmodified programs find a device, on one host and on two, compared with TCP.
 type Demo struct {
 	Lab      *testbed.Lab
 	Out      io.Writer
 	Progress io.Writer
 	Rounds   int
 	Colour   bool
-	As       string // who runs the programs
+	As       string // the user that runs the programs
 }
 
-// comparison is a line of the demo's table.
+// A comparison is a line of the demo's table.
 type comparison struct {
 	what       string
-	ours, base int // probes
+	ours, base int // indices of probes
 	lower      bool
 }
 
@@ -53,7 +52,7 @@ func (d *Demo) Run(ctx context.Context) error {
 	return nil
 }
 
-// next is where to look after the demo.
+// next says where to continue after the demo.
 const next = `
 Next:
   bin/vrdma run -- PROGRAM              any RDMA program with this device; README.md has the commands
@@ -61,7 +60,7 @@ Next:
   docs/how-to/containers.md, docs/how-to/virtual-machines.md    the same in containers and virtual machines
 `
 
-// oneHost shows the device and what two processes gain from it.
+// oneHost shows the device and compares two processes with TCP.
 func (d *Demo) oneHost(ctx context.Context) error {
 	h := d.Lab.Here
 	info, err := d.Lab.Run(ctx, h.Under("ibv_devinfo")...)
@@ -95,12 +94,12 @@ func (d *Demo) oneHost(ctx context.Context) error {
 	})
 }
 
-// twoHosts shows a connection between two hosts, and what they gain.
+// twoHosts shows a connection between two hosts and compares it with TCP.
 func (d *Demo) twoHosts(ctx context.Context, w *testbed.HostPair) error {
 	r := w.Route()
 	fmt.Fprintf(d.Out, "\nTwo hosts: network namespaces with a virtual cable between them, MTU 9000, and a daemon in each.\n\n")
 	server, client := []string{"rping", "-s", "-C", "3"}, []string{"rping", "-c", "-v", "-C", "3", "-a", r.Server.IP}
-	const port = 7174 // rping's own
+	const port = 7174 // rping's default
 	pings, err := r.Pair(ctx, testbed.WithCM, port, server, client)
 	if err != nil {
 		return err
@@ -124,7 +123,7 @@ func (d *Demo) twoHosts(ctx context.Context, w *testbed.HostPair) error {
 	})
 }
 
-// table prints the comparisons. A tool that failed says so instead.
+// table prints the comparisons and the tools that failed.
 func (d *Demo) table(against string, series []Series, lines []comparison) error {
 	t := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\tRDMA through vrdma\t%s\t\tmeasured with\n", against)
@@ -149,7 +148,7 @@ func (d *Demo) table(against string, series []Series, lines []comparison) error 
 	return nil
 }
 
-// value is a series' median, or that there is none.
+// value is the median of a series, or that there is none.
 func (d *Demo) value(s *Series) string {
 	if len(s.Values) == 0 {
 		return "failed"
@@ -157,7 +156,7 @@ func (d *Demo) value(s *Series) string {
 	return experiment.Amount(s.Median(), s.Unit)
 }
 
-// judge puts the ratio into words.
+// judge describes the ratio.
 func judge(ours, base float64, lower bool) (verdict string, good bool) {
 	r := ratio(ours, base)
 	more, less := "%.1f x as much", "%.1f x less"
@@ -170,8 +169,7 @@ func judge(ours, base float64, lower bool) (verdict string, good bool) {
 	return fmt.Sprintf(less, 1/r), false
 }
 
-// paint colours text on a terminal; the codes are equally long, so that columns
-// stay straight.
+// paint colours text on a terminal. Both colour codes have the same length, so that columns stay aligned.
 func (d *Demo) paint(text string, good bool) string {
 	switch {
 	case !d.Colour:
@@ -182,7 +180,7 @@ func (d *Demo) paint(text string, good bool) string {
 	return "\x1b[33m" + text + "\x1b[0m"
 }
 
-// tool is the program and test of a probe's name, without sizes.
+// tool is the program and the test in a probe's name, without sizes.
 func tool(name string) string {
 	words := strings.Fields(name)
 	if words[0] == "qperf" {
@@ -191,7 +189,7 @@ func tool(name string) string {
 	return words[0]
 }
 
-// indent sets a program's output off from ours.
+// indent indents a program's output.
 func indent(text string) string {
 	return "    " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n    ")
 }

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// farSockets is what a TCP program gains from --sockets between two hosts.
+// farSockets measures a TCP program with --sockets between two hosts.
 func (t *Table) farSockets() part {
 	const what = "between two hosts: TCP program over --sockets: "
 	latency := twice(what+"sockperf, 64 B", "TCP", 1, 0)

@@ -10,12 +10,12 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// goPrograms is what Go programs get: package verbs against perftest, package stream against TCP.
+// goPrograms compares Go programs: package verbs with perftest, package stream with TCP.
 func (t *Table) goPrograms() part {
 	return t.together("go", t.goPairs(), t.goStreams())
 }
 
-// goPairs is two Go programs that do what perftest does.
+// goPairs compares two Go programs with perftest.
 func (t *Table) goPairs() part {
 	return part{
 		rows: []Row{
@@ -53,7 +53,7 @@ func (t *Table) goPairs() part {
 	}
 }
 
-// goStreams is a Go program over net.Conn, by RDMA and by TCP.
+// goStreams compares a Go program over a net.Conn of RDMA with the same over TCP.
 func (t *Table) goStreams() part {
 	return part{
 		rows: []Row{
@@ -77,7 +77,7 @@ func (t *Table) goStreams() part {
 	}
 }
 
-// What to take of the two numbers that goperf prints.
+// Which of the two numbers that goperf prints is the value.
 var (
 	latencyOf   = figure{"s", func(n []float64) drivers.Reading { return drivers.Reading{Value: n[0], Average: n[1]} }}
 	bandwidthOf = figure{"B/s", func(n []float64) drivers.Reading { return drivers.Reading{Value: n[0]} }}
@@ -89,13 +89,13 @@ type figure struct {
 	of   func([]float64) drivers.Reading
 }
 
-// Ways to start `vrdma goperf`: it is static, and opens the device itself.
+// Launchers of `vrdma goperf`: it is static and opens the device itself.
 var (
 	goOverRDMA = testbed.Launcher{Name: "go", Command: (*testbed.Host).At, Ready: (*testbed.Host).ListensCM}
 	goOverTCP  = testbed.Launcher{Name: "go tcp", Command: (*testbed.Host).At, Ready: (*testbed.Host).ListensTCP}
 )
 
-// goperfProbe probes two processes of `vrdma goperf`.
+// goperfProbe runs two processes of `vrdma goperf`.
 func goperfProbe(r testbed.Route, f figure, test string, size, count int, options ...string) Probe {
 	name := strings.Join(append([]string{"goperf", test, strconv.Itoa(size)}, options...), " ")
 	return Probe{Name: name, Unit: f.unit, Measure: func(ctx context.Context) (drivers.Reading, error) {

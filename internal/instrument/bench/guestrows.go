@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// vms is what two guests get of each other, and of a program on their host: through vrdma, and through what
-// else there is. All of it is emulated, so only ratios say something.
+// vms measures two guests and a program on their host: through vrdma, and through tap and bridge. All guests are emulated, so only
+// ratios are meaningful.
 func (t *Table) vms() part {
 	return part{
 		name: "vms", single: true,
@@ -34,15 +34,15 @@ func (t *Table) vms() part {
 	}
 }
 
-// guestRounds is how often guests are measured: they are slow, and what differs is large.
+// guestRounds is how often guests are measured. They are slow, and the differences are large.
 const guestRounds = 3
 
-// guestEnvironments has guests with a third card.
+// guestEnvironments makes guests with a third card.
 func guestEnvironments(t *Table) *testbed.Environments {
 	return &testbed.Environments{Lab: t.Lab, Source: t.Source, ThirdCard: true}
 }
 
-// guestsTogether fills the rows of guests on one host, and what they cost while nothing happens.
+// guestsTogether measures guests on one host, and the idle daemon.
 func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests")
 	p, err := testbed.NewVMs(ctx, guestEnvironments(t), experiment.Cell{})
@@ -74,7 +74,7 @@ func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error
 	}
 	ours, tap := p.Route, *p.TapRoute
 	up := testbed.Route{Server: host, Client: p.VMs[0].TapSide}
-	// With more under way rxe overruns the other guest's card, and waits for its timers.
+	// With more messages in flight rxe overruns the card of the other guest and waits for timeouts.
 	const few = "2"
 	probes := []Probe{
 		0: on(throughputProbe(ours, testbed.WithDevice, averageRate, "ib_write_bw", bulkSize, 2000), "verbs"),
@@ -90,7 +90,7 @@ func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error
 	return t.fill(ctx, min(t.Rounds, guestRounds), probes, rows, []source{{0, 1}, {0, 2}, {3, 4}, {5, 6}, {7, 8}})
 }
 
-// better is the lower of what two probes measure.
+// better returns a probe of the lower of two values.
 func better(a, b Probe) Probe {
 	return Probe{Name: a.Name + " or -e", Unit: a.Unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
 		one, err1 := a.Measure(ctx)
@@ -102,7 +102,7 @@ func better(a, b Probe) Probe {
 	}}
 }
 
-// guestsApart fills the row of guests on two hosts, of which together is what they get on one.
+// guestsApart measures guests on two hosts. together is the series of guests on one host.
 func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests on two hosts")
 	p, err := testbed.NewVMsApart(ctx, guestEnvironments(t), experiment.Cell{})

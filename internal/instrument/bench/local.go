@@ -19,8 +19,8 @@ const (
 	idleTime         = 10 * time.Second
 )
 
-// cycleSizes are the buffers that are registered and deregistered in a loop, how often in a
-// round, and what the program is told beyond that.
+// cycleSizes are the buffers that are registered and deregistered in a loop, how often in a round, and further arguments of the
+// program.
 var cycleSizes = []struct {
 	bytes, times int
 	args         []string
@@ -29,9 +29,9 @@ var cycleSizes = []struct {
 	{4 << 10, 500, []string{"4"}}, {4 << 10, 500, []string{"4", "nouffd"}},
 }
 
-// local is what programs on one host get, and what they cost.
+// local measures programs on one host: speed, registration, memory and idle cost.
 func (t *Table) local() part {
-	var ( // indices of rows
+	var ( // indices of the first row of each step
 		speed        = 2
 		registration = speed + 10
 		cycles       = registration + 2
@@ -110,13 +110,12 @@ type localRows struct {
 	programs map[string]string
 }
 
-// memory are readings of the daemon's memory.
+// memory is a series of readings of the daemon's memory.
 func memory(bytes ...float64) Series {
 	return Series{Name: "RssAnon", Unit: "B", Values: bytes}
 }
 
-// footprint is the memory of a daemon that has not worked yet, and what a queue
-// pair adds to it: of several daemons, since one reading of one says little.
+// footprint measures the memory of a new daemon and of each queue pair. It uses several daemons, because single readings vary.
 func (l *localRows) footprint(ctx context.Context, rows []Row) error {
 	if !l.want(rows...) {
 		return nil
@@ -141,7 +140,7 @@ func (l *localRows) footprint(ctx context.Context, rows []Row) error {
 	return nil
 }
 
-// memoryPerQP is the memory of a daemon that has not worked yet, and what each queue pair adds.
+// memoryPerQP returns the memory of a new daemon, and what each queue pair adds.
 func (l *localRows) memoryPerQP(ctx context.Context) (idle, each float64, err error) {
 	if idle, err = l.daemon.AnonymousMemory(); err != nil {
 		return 0, 0, err
@@ -163,7 +162,7 @@ func (l *localRows) memoryPerQP(ctx context.Context) (idle, each float64, err er
 	return idle, (after - before) / (many - few), err
 }
 
-// speed is everything that moves data, all probes in turn.
+// speed measures bandwidth, latency and message rates.
 func (l *localRows) speed(ctx context.Context, rows []Row) error {
 	r, lab := l.host.Loopback(), l.Lab
 	probes := []Probe{
@@ -184,7 +183,7 @@ func (l *localRows) speed(ctx context.Context, rows []Row) error {
 	})
 }
 
-// registration times ibv_reg_mr.
+// registration measures ibv_reg_mr.
 func (l *localRows) registration(ctx context.Context, rows []Row) error {
 	if !l.want(rows...) {
 		return nil
@@ -206,7 +205,7 @@ func (l *localRows) registration(ctx context.Context, rows []Row) error {
 	return nil
 }
 
-// foreign is the latency of messages whose memory cannot be mapped, beside that of others.
+// foreign compares the latency of foreign memory, which cannot be mapped, with mapped memory.
 func (l *localRows) foreign(ctx context.Context, row *Row) error {
 	if !l.want(*row) {
 		return nil
@@ -226,7 +225,7 @@ func (l *localRows) foreign(ctx context.Context, row *Row) error {
 	return nil
 }
 
-// cycles times a buffer that is registered, used and deregistered, over and over.
+// cycles measures a buffer that is registered, used and deregistered repeatedly.
 func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 	for i, size := range cycleSizes {
 		if !l.want(rows[2*i : 2*i+2]...) {
@@ -253,7 +252,7 @@ func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 	return nil
 }
 
-// memoryAfter is the memory of a daemon that has worked and has nothing to do now.
+// memoryAfter measures the memory of an idle daemon after all measurements.
 func (l *localRows) memoryAfter(row *Row) error {
 	if !l.want(*row) {
 		return nil
@@ -266,7 +265,7 @@ func (l *localRows) memoryAfter(row *Row) error {
 	return nil
 }
 
-// idleCPU is what a thousand queue pairs cost that do nothing.
+// idleCPU measures the daemon's processor time with a thousand idle queue pairs.
 func (l *localRows) idleCPU(ctx context.Context, row *Row) error {
 	if !l.want(*row) {
 		return nil

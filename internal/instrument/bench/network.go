@@ -8,16 +8,15 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// idlePeers is how many queue pairs wait while one works.
+// idlePeers is how many queue pairs are idle while one is measured.
 const idlePeers = 1000
 
-// network is what two hosts get of each other: two network namespaces with a veth
-// pair between them.
+// network measures two hosts: network namespaces with a veth pair.
 func (t *Table) network() part {
 	return t.together("veth", t.twoHosts(), t.reliability())
 }
 
-// twoHosts is what they get in the middle of some rounds.
+// twoHosts compares bandwidth and latency between two hosts with TCP.
 func (t *Table) twoHosts() part {
 	latency := ratioAtMost("between two hosts: send latency, 64 B, MTU 9000, against TCP", 2)
 	latency.Aim = 1
@@ -61,14 +60,13 @@ func (t *Table) twoHosts() part {
 	}
 }
 
-// on is a probe whose name says where.
+// on returns a probe whose name says where it runs.
 func on(p Probe, where string) Probe {
 	p.Name += ", " + where
 	return p
 }
 
-// besideIdle is what queue pairs between the hosts that do nothing cost the one that
-// works. A few percent are looked for, so there are more rounds than elsewhere.
+// besideIdle measures what idle queue pairs between the hosts cost an active one. The effect is a few percent, so it runs more rounds.
 func (t *Table) besideIdle(ctx context.Context, w *testbed.HostPair, program string, rows []Row) error {
 	var probes []Probe
 	r := w.Route()
@@ -81,7 +79,7 @@ func (t *Table) besideIdle(ctx context.Context, w *testbed.HostPair, program str
 			}
 			defer func() {
 				idle.Stop()
-				testbed.Sleep(ctx, testbed.SettleTime) // if ctx ends, the next run says so
+				testbed.Sleep(ctx, testbed.SettleTime) // if ctx ends, the next run reports it
 			}()
 			if err := testbed.Sleep(ctx, testbed.SettleTime); err != nil {
 				return drivers.Reading{}, err

@@ -8,15 +8,13 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// overlay is what NICs of one virtual network on two hosts get of each other, beside what the hosts
-// themselves get of each other, through the same two daemons. Each daemon has a store of its own; that the
-// other is vrdma they find out, outside and in the network: the rows compare VXLAN with plain
-// RoCEv2 and nothing else.
+// overlay compares NICs of a virtual network on two hosts with the hosts' own devices, through the same two daemons. Each daemon has
+// its own store and recognizes the other as vrdma on both paths, so the only difference is VXLAN.
 func (t *Table) overlay() part {
 	row := func(what string, mtu int) string {
 		return fmt.Sprintf("in a virtual network between two hosts: %s, MTU %d, against RoCEv2 without it", what, mtu)
 	}
-	// A microsecond of the 15 to 20 that a message takes there.
+	// One microsecond of the 15 to 20 that a message takes there.
 	latency := ratioAtMost(row("send latency, 64 B", 1500), 1.07)
 	return part{
 		name: "overlay",
@@ -36,8 +34,7 @@ func (t *Table) overlay() part {
 	}
 }
 
-// overlayAt fills rows with what is measured at an MTU: writes, reads, and if there is a third row
-// the latency.
+// overlayAt measures the rows of an MTU: write bandwidth, read bandwidth and, if there is a third row, latency.
 func (t *Table) overlayAt(ctx context.Context, mtu int, rows []Row) error {
 	w, err := t.Lab.NewHostPair(ctx, mtu, func(h *testbed.Host) []string { return []string{"--store", h.Socket + ".db"} })
 	if err != nil {

@@ -11,21 +11,20 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A Probe is one tool with one setting.
+// A Probe is one tool with fixed options.
 type Probe struct {
 	Name, Unit string
 	Measure    func(context.Context) (drivers.Reading, error)
 
-	skip   bool   // nobody asks for its numbers
-	before func() // called before every run, also one that is left out; may be nil
+	skip   bool   // no row needs its numbers
+	before func() // called before every run, even one that is skipped; may be nil
 }
 
-// attempts is how often a probe that measured nothing is tried.
+// attempts is how often a probe without a result is tried.
 const attempts = 4
 
-// measure runs the probe until it gives a number. perftest prints a bandwidth of 0 and
-// an infinite latency when its own estimate of the processor's frequency failed, which
-// happens on busy machines.
+// measure runs the probe until it returns a number. perftest prints a bandwidth of 0 and an infinite latency if its estimate of the
+// processor's frequency failed, as happens on busy machines.
 func (p *Probe) measure(ctx context.Context) (r drivers.Reading, err error) {
 	for range attempts {
 		if r, err = p.Measure(ctx); err != nil || r.Value > 0 && !math.IsInf(r.Value, 0) {
@@ -35,7 +34,7 @@ func (p *Probe) measure(ctx context.Context) (r drivers.Reading, err error) {
 	return r, fmt.Errorf("%s measured %v, %d times: this machine is too busy to measure on", p.Name, r.Value, attempts)
 }
 
-// baselineProbe probes a program that prints one number.
+// baselineProbe runs a program that prints one number.
 func baselineProbe(l *testbed.Lab, name, unit, program string, args ...string) Probe {
 	return Probe{
 		Name: name, Unit: unit,
@@ -49,12 +48,11 @@ func baselineProbe(l *testbed.Lab, name, unit, program string, args ...string) P
 	}
 }
 
-// maxFailures is how many failures of a probe end its tries: the others go on.
+// maxFailures is after how many failures a probe is no longer run.
 const maxFailures = 2
 
-// Rounds runs every probe in turn, as often as rounds says, and returns a series
-// for each. A probe that fails is no reason to stop: its series says why. Only an
-// end of ctx is an error.
+// Rounds runs all probes in turn, rounds times, and returns a series for each. A probe that fails has the reason in its series. Only
+// the end of ctx is an error.
 func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe) ([]Series, error) {
 	series := make([]Series, len(probes))
 	for i, p := range probes {

@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// scripted is a probe that gives these values, one after the other.
+// scripted is a probe that returns these values in order.
 func scripted(values ...float64) Probe {
 	return Probe{Name: "scripted", Unit: "/s", Measure: func(context.Context) (drivers.Reading, error) {
 		if len(values) == 0 {
@@ -61,7 +61,7 @@ func TestRoundsInterrupted(t *testing.T) {
 	}
 }
 
-// Memory is taken only where it is there; a kernel that does not say how much there is is believed.
+// Memory must be available. A kernel that does not report it is trusted.
 func TestRoom(t *testing.T) {
 	const meminfo = "MemTotal:        4000 kB\nMemFree:          10 kB\nMemAvailable:    2000 kB\n"
 	for _, test := range []struct {

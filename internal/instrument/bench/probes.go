@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// latencyProbe probes a perftest latency tool over vrdma; the value is the median.
+// latencyProbe runs a perftest latency tool over vrdma; the value is the median.
 func latencyProbe(r testbed.Route, tool string, size, iterations int, options ...string) Probe {
 	return Probe{
 		Name: strings.Join(append([]string{tool, "-s", fmt.Sprint(size)}, options...), " "), Unit: "s",
@@ -24,7 +24,7 @@ func latencyProbe(r testbed.Route, tool string, size, iterations int, options ..
 	}
 }
 
-// What to take of a bandwidth tool's result.
+// Which result of a bandwidth tool is the value.
 var (
 	averageRate = aspect{"B/s", func(b drivers.Bandwidth) float64 { return b.Average }}
 	messageRate = aspect{"/s", func(b drivers.Bandwidth) float64 { return b.MessageRate }}
@@ -35,17 +35,17 @@ type aspect struct {
 	of   func(drivers.Bandwidth) float64
 }
 
-// bandwidthProbe probes a perftest bandwidth tool over vrdma.
+// bandwidthProbe runs a perftest bandwidth tool over vrdma.
 func bandwidthProbe(r testbed.Route, tool string, size, iterations int) Probe {
 	return throughputProbe(r, testbed.WithDevice, averageRate, tool, size, iterations)
 }
 
-// messageRateProbe probes the message rate of a perftest bandwidth tool over vrdma.
+// messageRateProbe runs a perftest bandwidth tool over vrdma for its message rate.
 func messageRateProbe(r testbed.Route, tool string, size, iterations int) Probe {
 	return throughputProbe(r, testbed.WithDevice, messageRate, tool, size, iterations)
 }
 
-// throughputProbe probes one aspect of a bandwidth tool.
+// throughputProbe runs a bandwidth tool for one of its results.
 func throughputProbe(r testbed.Route, w testbed.Launcher, a aspect, tool string, size, iterations int, args ...string) Probe {
 	return Probe{
 		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: a.unit,
@@ -56,7 +56,7 @@ func throughputProbe(r testbed.Route, w testbed.Launcher, a aspect, tool string,
 	}
 }
 
-// qperfProbe probes TCP: value is latency, bw or msg_rate of a qperf test.
+// qperfProbe runs a TCP test of qperf; value is latency, bw or msg_rate.
 func qperfProbe(r testbed.Route, test, value, unit string, size int) Probe {
 	return Probe{
 		Name: fmt.Sprintf("qperf -m %d %s", size, test), Unit: unit,
@@ -67,7 +67,7 @@ func qperfProbe(r testbed.Route, test, value, unit string, size int) Probe {
 	}
 }
 
-// iperf3Probe probes TCP's bandwidth.
+// iperf3Probe measures TCP's bandwidth.
 func iperf3Probe(r testbed.Route) Probe {
 	return Probe{Name: "iperf3", Unit: "B/s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		rate, _, err := drivers.RunIperf3(ctx, r, testbed.Plain)
@@ -75,7 +75,7 @@ func iperf3Probe(r testbed.Route) Probe {
 	}}
 }
 
-// pingpongProbe probes ibv_rc_pingpong; the value is an average.
+// pingpongProbe runs ibv_rc_pingpong; the value is an average.
 func pingpongProbe(r testbed.Route, options ...string) Probe {
 	return Probe{
 		Name: strings.Join(append([]string{"ibv_rc_pingpong"}, options...), " "), Unit: "s",
@@ -95,7 +95,7 @@ func pingpongProbe(r testbed.Route, options ...string) Probe {
 	}
 }
 
-// cmtimeProbe probes how many connections a second are opened and closed again.
+// cmtimeProbe measures how many connections are opened and closed in a second.
 func cmtimeProbe(r testbed.Route, count int) Probe {
 	return Probe{
 		Name: fmt.Sprintf("cmtime -c %d", count), Unit: "/s",

@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// qos is what tenants have of one daemon: shares, caps, guarantees, latency. What they had is
-// asked of the daemon, over its own time.
+// qos measures tenants of one daemon: shares, caps, guarantees and latency. The values are the daemon's own counters over its own
+// clock.
 func (t *Table) qos() part {
 	q := qosProbes{t.Lab}
 	row := func(what, unit string, bound float64, atMost bool) Row {
@@ -64,8 +64,7 @@ func (t *Table) qos() part {
 // qosProbes makes the probes of part qos.
 type qosProbes struct{ lab *testbed.Lab }
 
-// probe measures with a daemon of its own. An error of nothing counts as a little, because a
-// probe that gives 0 is tried again.
+// probe measures with a daemon of its own. It raises a value of 0 slightly, because a probe without a value is tried again.
 func (q qosProbes) probe(name, unit string, all []tenant, f func(context.Context, *tenantDaemon) (float64, error)) Probe {
 	return Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
 		h, err := q.open(ctx, all)
@@ -78,8 +77,8 @@ func (q qosProbes) probe(name, unit string, all []tenant, f func(context.Context
 	}}
 }
 
-// shareError is of the loop's time: messages and numbers of queue pairs differ. Which tenant has
-// which is moved on by turn.
+// shareError measures the worst error of a tenant's share of the loop's time. Message sizes and numbers of queue pairs differ; turn
+// rotates them among the tenants.
 func (q qosProbes) shareError(turn int) Probe {
 	loads := []tenant{tenant{}.sending(64, 64), tenant{}.sending(4<<10, 8), tenant{}.sending(1<<20, 1)}
 	var all []tenant
@@ -101,7 +100,7 @@ func (q qosProbes) shareError(turn int) Probe {
 	})
 }
 
-// equals are n tenants that differ in what they send only.
+// equals returns n tenants that differ only in what they send.
 func equals(n int, size func(i int) int) (all []tenant) {
 	for i := range n {
 		all = append(all, tenant{name: fmt.Sprintf("t%d", i)}.sending(size(i), 1+i%4))
@@ -109,7 +108,7 @@ func equals(n int, size func(i int) int) (all []tenant) {
 	return all
 }
 
-// bulk is what a tenant sends where only its rate is of interest.
+// bulk is the message size of a tenant whose bandwidth is measured.
 func bulk(int) int { return 64 << 10 }
 
 func (q qosProbes) jain() Probe {
@@ -125,7 +124,7 @@ func (q qosProbes) jain() Probe {
 	})
 }
 
-// capError is how far a rate is from a cap, in bytes or, of small messages, in messages.
+// capError measures how far a rate is from its cap, in bytes or, for small messages, in messages.
 func (q qosProbes) capError(spec string, want float64, size int) Probe {
 	all := []tenant{tenant{name: "one", nicSpec: spec}.sending(size, 4)}
 	return q.probe(spec, "%", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
@@ -141,11 +140,10 @@ func (q qosProbes) capError(spec string, want float64, size int) Probe {
 	})
 }
 
-// qosPairs is how often what is compared is measured in turn: this machine may be twice as fast
-// in one second as in the next.
+// qosPairs is how often two values are measured in turn. The speed of a virtual machine may double from one second to the next.
 const qosPairs = 5
 
-// alternately measures two things in turn and returns their medians.
+// alternately measures two values in turn and returns their medians.
 func alternately(a, b func() (float64, error)) (float64, float64, error) {
 	var s [2]Series
 	for range qosPairs {
@@ -160,7 +158,7 @@ func alternately(a, b func() (float64, error)) (float64, float64, error) {
 	return s[0].Median(), s[1].Median(), nil
 }
 
-// bytesPerSecond is how many bytes customers send together.
+// bytesPerSecond measures how much the tenants send together.
 func (h *tenantDaemon) bytesPerSecond(ctx context.Context, all []tenant) func() (float64, error) {
 	return func() (float64, error) {
 		got, err := h.measure(ctx, all)
@@ -172,8 +170,7 @@ func (h *tenantDaemon) bytesPerSecond(ctx context.Context, all []tenant) func() 
 	}
 }
 
-// amongIdle is what the first customer has where others are declared and do nothing, against the
-// only one of a daemon.
+// amongIdle measures the first tenant beside idle ones, against a daemon that has it alone.
 func (q qosProbes) amongIdle(name string, all []tenant) Probe {
 	return q.probe(name, "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		lone, err := q.open(ctx, all[:1])
@@ -194,10 +191,10 @@ func (q qosProbes) conservation() Probe {
 	return q.amongIdle("one of 16, the others idle", all)
 }
 
-// crowded is a NIC beside 1000 that nobody uses.
+// crowded measures a NIC beside 1000 idle ones.
 func (q qosProbes) crowded() Probe { return q.amongIdle("beside 1000 idle NICs", equals(501, bulk)) }
 
-// remainder is what a tenant and one with a cap have together.
+// remainder measures a tenant and a capped one together.
 func (q qosProbes) remainder() Probe {
 	all := equals(2, bulk)
 	all[1].nicSpec = "rate: {out: 10Gbit}"
@@ -207,7 +204,7 @@ func (q qosProbes) remainder() Probe {
 	})
 }
 
-// guarantee is what a NIC has of a guarantee of a quarter of what it can have alone.
+// guarantee measures a NIC that is guaranteed a quarter of its bandwidth alone.
 func (q qosProbes) guarantee() Probe {
 	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		all := equals(16, bulk)
@@ -229,12 +226,12 @@ func (q qosProbes) guarantee() Probe {
 	}}
 }
 
-// lateAndBulk are a tenant of class latency, and a bulk tenant.
+// lateAndBulk returns a tenant of class latency and a bulk tenant.
 func lateAndBulk() []tenant {
 	return []tenant{{name: "lat", nicSpec: "class: latency, rate: {out: 1Gbit}"}, tenant{name: "bulk"}.sending(1<<20, 1)}
 }
 
-// latency is the median of ib_send_lat between the NICs of a customer, in µs.
+// latency is the median of ib_send_lat between the NICs of a tenant, in µs.
 func (h *tenantDaemon) latency(ctx context.Context, c tenant, args ...string) (float64, error) {
 	port, err := testbed.FreePort()
 	if err != nil {
@@ -249,7 +246,7 @@ func (h *tenantDaemon) latency(ctx context.Context, c tenant, args ...string) (f
 	return l.Typical, err
 }
 
-// inside is how long requests of class latency wait from doorbell to turn, of 100 so many less.
+// inside measures the delay of class latency from doorbell to scheduling, as a percentile.
 func (q qosProbes) inside(percent uint64) Probe {
 	all := lateAndBulk()
 	p := q.probe(fmt.Sprintf("doorbell to turn, %d %%", percent), "s", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
@@ -275,7 +272,7 @@ func (q qosProbes) inside(percent uint64) Probe {
 	return p
 }
 
-// percentile is the bound below which so many of 100 delays were, in seconds.
+// percentile returns the bucket bound below which this percentage of delays is, in seconds.
 func percentile(before, after map[int64]uint64, percent uint64) float64 {
 	var bounds []int64
 	all := uint64(0)
@@ -293,7 +290,7 @@ func percentile(before, after map[int64]uint64, percent uint64) float64 {
 	return math.Inf(1)
 }
 
-// beside is the latency of a NIC of class latency beside a bulk tenant, against alone. It polls.
+// beside measures the latency of a polling NIC of class latency beside a bulk tenant, against alone.
 func (q qosProbes) beside() Probe {
 	all := lateAndBulk()
 	return q.probe("class latency beside bulk", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
@@ -313,10 +310,10 @@ func (q qosProbes) beside() Probe {
 	})
 }
 
-// unrulyQPs is how many queue pairs the tenant has that misbehaves.
+// unrulyQPs is how many queue pairs the misbehaving tenant has.
 const unrulyQPs = 10_000
 
-// misbehaving is what a tenant has beside one that misbehaves, of half of what it has alone.
+// misbehaving measures a tenant beside a misbehaving one, against half of its bandwidth alone.
 func (q qosProbes) misbehaving() Probe {
 	all := append(equals(1, bulk), tenant{name: "bad", program: []string{"unruly", fmt.Sprint(unrulyQPs)}})
 	return q.probe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {

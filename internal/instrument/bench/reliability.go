@@ -9,14 +9,14 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/drivers"
 )
 
-// A share of runs reaches a ratio.
+// This share of the runs must reach this ratio.
 const (
 	runsAsked  = 10
 	shareAsked = 90 // percent of the runs
 	ratioAsked = 1.2
 )
 
-// reliability is how often the bandwidth between two hosts is what it usually is.
+// reliability measures how often the bandwidth between two hosts reaches its usual ratio to TCP.
 func (t *Table) reliability() part {
 	return part{
 		rows: []Row{{
@@ -44,7 +44,7 @@ func (t *Table) reliability() part {
 				}
 				failures = append(append(failures, series[0].Failures...), series[1].Failures...)
 				if tcp := series[1].Median(); tcp > 0 {
-					ratios = append(ratios, series[0].Median()/tcp) // a run of ours that failed has reached nothing
+					ratios = append(ratios, series[0].Median()/tcp) // a failed run of vrdma counts as 0
 				}
 			}
 			share := Series{Name: "ib_write_bw against iperf3, in turn", Unit: "% of runs", Failures: failures}
@@ -58,7 +58,7 @@ func (t *Table) reliability() part {
 	}
 }
 
-// shareOf is how many of the ratios are at least bound, in percent.
+// shareOf returns how many of the ratios are at least bound, in percent.
 func shareOf(ratios []float64, bound float64) float64 {
 	reached := 0
 	for _, r := range ratios {
@@ -69,7 +69,7 @@ func shareOf(ratios []float64, bound float64) float64 {
 	return 100 * ratio(float64(reached), float64(len(ratios)))
 }
 
-// ratioList are ratios for people, in the order of the runs.
+// ratioList prints ratios in the order of the runs.
 func ratioList(ratios []float64) string {
 	var words []string
 	for _, r := range ratios {

@@ -147,7 +147,7 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// A row of a difference: of medians, also below nothing; of what failed there is none, and it says why.
+// A row may be a difference of medians, which can be negative. Without values it has no difference and gives the reason.
 func TestSubtract(t *testing.T) {
 	row := func(ours, against []float64) Row {
 		return Row{Ours: Series{Name: "with", Unit: "s", Values: ours, Failures: []string{"no room"}}, Against: &Series{Name: "without", Unit: "s", Values: against}, Bound: 0.1, AtMost: true}

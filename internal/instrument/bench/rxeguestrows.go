@@ -17,8 +17,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// guest boots a virtual machine whose kernel has rxe and measures part rxe in it:
-// vrdma and what it stands in for, on the same emulated processors.
+// guest boots a virtual machine whose kernel has rxe and measures part rxe in it: vrdma and the kernel's rxe on the same emulated
+// processors.
 func (t *Table) guest() part {
 	return part{
 		name: "guest", single: true,
@@ -60,18 +60,18 @@ func (t *Table) guest() part {
 	}
 }
 
-// boot runs the guest until it has reported, and ends it.
+// boot runs the guest until it has sent its report, and stops it.
 func (t *Table) boot(ctx context.Context, image, initramfs string) (*Report, error) {
 	m := rxeguest.Machine{
 		Image: image, Initramfs: initramfs, CPUs: min(runtime.NumCPU(), 2), Memory: 768,
-		// The largest frames: rxe is fastest with them. Nobody is at the other end.
+		// rxe is fastest with the largest frames. There is no other host.
 		IP4: "10.77.0.2/24", IP6: "fd00:77::2/64", MTU: 9000, Network: "hubport,hubid=0",
 		Device: testbed.GuestDevice, Program: testbed.GuestProgram, Line: "stdio,signal=off", Console: filepath.Join(t.Lab.Dir, "console"),
 	}
 	c := t.Lab.Command(ctx, m.Command()...)
 	var diag strings.Builder
 	c.Stderr = &diag
-	// Its standard input stays open, or QEMU would close the line.
+	// Its standard input stays open, else QEMU closes the serial port.
 	in, err1 := c.StdinPipe()
 	out, err2 := c.StdoutPipe()
 	if err := errors.Join(err1, err2); err != nil {
@@ -91,13 +91,13 @@ func (t *Table) boot(ctx context.Context, image, initramfs string) (*Report, err
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		console, _ := os.ReadFile(m.Console) // may be empty: then QEMU says why
+		console, _ := os.ReadFile(m.Console) // an empty console is fine: QEMU says why
 		return nil, fmt.Errorf("the guest: %w\n%s%s", err, diag.String(), testbed.LastLines(string(console), 8))
 	}
 	return report, nil
 }
 
-// receive passes progress on until the report comes, which is JSON.
+// receive copies progress until the report comes, which is JSON.
 func receive(r io.Reader, progress io.Writer) (*Report, error) {
 	in := bufio.NewReader(r)
 	for {

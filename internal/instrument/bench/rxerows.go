@@ -7,8 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// rxe compares vrdma with the kernel's rxe on the same machine, which needs a kernel
-// that has it: see part guest.
+// rxe compares vrdma with the kernel's rxe on this machine. It needs a kernel with rxe: see part guest.
 func (t *Table) rxe() part {
 	return part{
 		name: "rxe", asked: true, single: true,
@@ -23,7 +22,7 @@ func (t *Table) rxe() part {
 				return err
 			}
 			ours, theirs := h.Loopback(), kernel.Host(h).Loopback()
-			// Devices are named, so that no program measures the other one.
+			// The devices are named, so that no program measures the other one.
 			us, them := []string{"-d", testbed.DeviceName}, []string{"-d", kernel.Name, "-x", strconv.Itoa(kernel.GID)}
 			probes := []Probe{
 				0: on(throughputProbe(ours, testbed.WithDevice, averageRate, "ib_write_bw", bulkSize, 10000, us...), "vrdma"),

@@ -2,11 +2,10 @@ package bench
 
 import "context"
 
-// sleepingMessages is how many messages are timed of programs that sleep, or that others keep
-// from running: each may take a fifth of a millisecond, or many.
+// sleepingMessages is how many messages of sleeping or delayed programs are timed. Each may take several milliseconds.
 const sleepingMessages = 2000
 
-// sleepers is the latency of two programs that sleep on completion events.
+// sleepers measures the latency of two programs that sleep on completion events.
 func (t *Table) sleepers() part {
 	return part{
 		rows: twice("sleeping programs: send latency, 64 B", "TCP", 1, 0.6),
@@ -29,8 +28,7 @@ func (t *Table) sleepers() part {
 	}
 }
 
-// besideSleepers is the latency of programs that poll while many others of the same
-// daemon sleep. (The others sleep while TCP is measured, too.)
+// besideSleepers measures the latency of polling programs while many other programs of the daemon sleep, also while TCP is measured.
 func (t *Table) besideSleepers() part {
 	return part{
 		rows: twice("write latency, 64 B, while 100 programs sleep on events", "TCP", 1, 0.6),

@@ -10,16 +10,15 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// carriedTimeout bounds a run over --sockets: programs that the preload library does
-// not carry tend to wait for ever.
+// carriedTimeout is the limit of a run over --sockets. A program whose connections are not carried may wait for ever.
 const carriedTimeout = 20 * time.Second
 
-// sockets is what a TCP program gains from --sockets.
+// sockets compares TCP programs over --sockets with TCP.
 func (t *Table) sockets() part {
 	return t.together("sockets", t.nearSockets(), t.farSockets())
 }
 
-// nearSockets is what it gains on one host.
+// nearSockets compares them on one host.
 func (t *Table) nearSockets() part {
 	return part{
 		rows: []Row{
@@ -47,8 +46,7 @@ func (t *Table) nearSockets() part {
 	}
 }
 
-// proveCarried runs f, which moves at least the bytes that it returns, and fails if the
-// device did not: then they went over TCP.
+// proveCarried runs f, which returns how many bytes it moved at least. It fails if the device sent fewer: then TCP carried them.
 func proveCarried(ctx context.Context, r testbed.Route, f func(context.Context) (bytes uint64, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, carriedTimeout, testbed.Timeout(carriedTimeout))
 	defer cancel()
@@ -70,7 +68,7 @@ func proveCarried(ctx context.Context, r testbed.Route, f func(context.Context) 
 	return nil
 }
 
-// iperf3CarriedProbe probes a TCP program's bandwidth over RDMA.
+// iperf3CarriedProbe measures a TCP program's bandwidth over RDMA.
 func iperf3CarriedProbe(r testbed.Route) Probe {
 	return Probe{Name: "iperf3 over --sockets", Unit: "B/s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		var rate float64
@@ -82,14 +80,13 @@ func iperf3CarriedProbe(r testbed.Route) Probe {
 	}}
 }
 
-// A pingPongTool is a tool that sends messages of latencySize to and fro over TCP. It
-// returns how many bytes it moved, at least.
+// A pingPongTool sends messages of latencySize back and forth over TCP. It returns how many bytes it moved at least.
 type pingPongTool struct {
 	name string
 	run  func(context.Context, testbed.Route, testbed.Launcher) (drivers.Reading, uint64, error)
 }
 
-// pingPongTools are the tools to try, the one with a median first.
+// pingPongTools are the tools to try. The first one prints a median.
 var pingPongTools = []pingPongTool{
 	{"sockperf", func(ctx context.Context, r testbed.Route, w testbed.Launcher) (drivers.Reading, uint64, error) {
 		return drivers.RunSockperf(ctx, r, w, latencySize)
@@ -99,19 +96,18 @@ var pingPongTools = []pingPongTool{
 		if err != nil {
 			return drivers.Reading{}, 0, err
 		}
-		return drivers.Reading{Value: seconds}, uint64(latencySize * 0.5 / seconds), nil // of a second; half is certain
+		return drivers.Reading{Value: seconds}, uint64(latencySize * 0.5 / seconds), nil // in a second, with a margin of one half
 	}},
 	{"NPtcp", func(ctx context.Context, r testbed.Route, w testbed.Launcher) (drivers.Reading, uint64, error) {
 		return drivers.RunNetpipe(ctx, r, w, latencySize)
 	}},
 }
 
-// trials is how often a tool may fail before another is taken: on a busy machine even
-// one that is carried may.
+// trials is how often a tool may fail before the next is tried. On a busy machine any tool may fail once.
 const trials = 2
 
-// firstCarried is the first tool that --sockets carries, and why those before it were not
-// taken. If none is carried it is the first of all, and its row will say that it fails.
+// firstCarried returns the first tool that --sockets carries, and why it skipped others. If none works it returns the first, whose row
+// then reports the failure.
 func firstCarried(ctx context.Context, r testbed.Route) (tool pingPongTool, notes []string) {
 	for _, p := range pingPongTools {
 		trial := carriedPingPongProbe(r, p)
@@ -126,7 +122,7 @@ func firstCarried(ctx context.Context, r testbed.Route) (tool pingPongTool, note
 	return pingPongTools[0], notes
 }
 
-// carriedPingPongProbe probes a TCP program's latency over RDMA.
+// carriedPingPongProbe measures a TCP program's latency over RDMA.
 func carriedPingPongProbe(r testbed.Route, p pingPongTool) Probe {
 	return Probe{Name: p.name + " over --sockets", Unit: "s", Measure: func(ctx context.Context) (reading drivers.Reading, err error) {
 		err = proveCarried(ctx, r, func(ctx context.Context) (moved uint64, err error) {
@@ -137,7 +133,7 @@ func carriedPingPongProbe(r testbed.Route, p pingPongTool) Probe {
 	}}
 }
 
-// plainPingPongProbe probes TCP's latency.
+// plainPingPongProbe measures TCP's latency.
 func plainPingPongProbe(r testbed.Route, p pingPongTool) Probe {
 	return Probe{Name: p.name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		reading, _, err := p.run(ctx, r, testbed.Plain)

@@ -12,13 +12,12 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A cpuSeconds is processor time in seconds.
+// cpuSeconds is processor time in seconds.
 type cpuSeconds struct {
-	// processes is what the kernel charged the programs and the daemons with. What it does
-	// for them in interrupts (softirq) is charged to whoever runs there and then, or nobody.
+	// processes is what the kernel charged the programs and the daemons. Work in interrupts (softirq) is charged to the task that
+	// happens to run, or to none.
 	processes float64
-	// machine is how long processors were busy, whoever with, less what they are when nothing
-	// is measured.
+	// machine is how long all processors were busy, less the background.
 	machine float64
 }
 
@@ -26,11 +25,10 @@ func (s cpuSeconds) minus(o cpuSeconds) cpuSeconds {
 	return cpuSeconds{s.processes - o.processes, s.machine - o.machine}
 }
 
-// backgroundTime is how long the machine is watched while nothing is measured. The
-// kernel counts in ticks of 10 ms: it must not be short.
+// backgroundTime is how long the background is measured. The kernel counts in ticks of 10 ms, so it must not be short.
 const backgroundTime = time.Second
 
-// background is how busy the machine is when nothing is measured, in processors.
+// background measures how busy the machine is while nothing is measured, in processors.
 func background(ctx context.Context) (float64, error) {
 	before, err := readCPU(nil)
 	if err != nil {
@@ -43,8 +41,7 @@ func background(ctx context.Context) (float64, error) {
 	return (after.busy - before.busy) / (after.at - before.at), err
 }
 
-// cpuTimeOf is the processor time that f takes while the machine is busy with other things,
-// too. The programs that it starts have ended when it returns, or they do not count.
+// cpuTimeOf returns the processor time that f uses. Programs that f starts count only if they have ended when it returns.
 func cpuTimeOf(ctx context.Context, background float64, daemons []*testbed.Daemon, f func(context.Context) error) (cpuSeconds, error) {
 	before, err := readCPU(daemons)
 	if err != nil {
@@ -57,13 +54,13 @@ func cpuTimeOf(ctx context.Context, background float64, daemons []*testbed.Daemo
 	return between(before, after, background), err
 }
 
-// An cpuReading is processor time in seconds, up to a moment.
+// A cpuReading is processor time in seconds until now.
 type cpuReading struct {
-	at              float64 // the moment
+	at              float64 // the time of the reading
 	processes, busy float64
 }
 
-// between is what was spent between two accounts, less the machine's background.
+// between returns the difference of two readings, less the background.
 func between(before, after cpuReading, background float64) cpuSeconds {
 	return cpuSeconds{
 		processes: after.processes - before.processes,
@@ -71,8 +68,7 @@ func between(before, after cpuReading, background float64) cpuSeconds {
 	}
 }
 
-// readCPU is the processor time of our children that have ended, of the daemons and
-// of the machine, up to now.
+// readCPU reads the processor time of our ended children, of the daemons and of the machine.
 func readCPU(daemons []*testbed.Daemon) (a cpuReading, err error) {
 	var children syscall.Rusage
 	stat, err1 := os.ReadFile("/proc/stat")
@@ -95,17 +91,16 @@ func readCPU(daemons []*testbed.Daemon) (a cpuReading, err error) {
 	return a, nil
 }
 
-// parseBusy reads how long all processors together were busy, in seconds, from /proc/stat.
+// parseBusy reads from /proc/stat how long all processors together were busy, in seconds.
 func parseBusy(stat string) (float64, error) {
 	t, err := experiment.ParseTicks(stat)
 	return t.Busy / testbed.TicksPerSecond, err
 }
 
-// calmShare is how busy a machine may be that counts as idle, in processors.
+// calmShare is how busy an idle machine may be, in processors.
 const calmShare = 0.05
 
-// busyNote is a note about a machine that is not idle when it should be: TCP's programs
-// sleep less deeply on it, and look faster.
+// busyNote notes that the machine was not idle: sleeping TCP programs then wake up faster.
 func busyNote(background float64) string {
 	if background <= calmShare {
 		return ""

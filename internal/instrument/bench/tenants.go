@@ -16,15 +16,14 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A tenant is a tenant of a daemon with NICs a and b, and what runs on a.
+// A tenant has NICs a and b and a program that runs on a.
 type tenant struct {
 	name                string
-	tenantSpec, nicSpec string   // specs, besides what they need
-	program             []string // a program of ours and its arguments; nil: nothing
+	tenantSpec, nicSpec string   // more fields of their specs
+	program             []string // a program of programs/ and its arguments; nil: none
 }
 
-// sending has a customer send messages of so many bytes through so many queue pairs, with
-// programs/traffic.c.
+// sending returns the tenant with programs/traffic.c, which sends messages of this size through this many queue pairs.
 func (c tenant) sending(size, qps int) tenant {
 	depth := max(min(tenantPosted/size/qps, tenantRequests/qps, maxDepth), 16)
 	c.program = []string{"traffic", fmt.Sprint(size), fmt.Sprint(qps), fmt.Sprint(depth)}
@@ -32,19 +31,17 @@ func (c tenant) sending(size, qps int) tenant {
 }
 
 const (
-	// customerPosted is how many bytes a customer has posted, in customerRequests requests at
-	// most: while it waits for a processor, which may be for some milliseconds, its queues must
-	// not run empty.
+	// tenantPosted is how many bytes a tenant posts, in at most tenantRequests requests. Its queues must not run empty while it
+	// waits for a processor for some milliseconds.
 	tenantPosted   = 256 << 20
 	tenantRequests = 16 << 10
 	maxDepth       = 4 << 10
-	// customerWarm is how long all customers run before what they have is measured, and
-	// customerTime for how long it is.
+	// tenantWarmup is how long all tenants run before the measurement, tenantTime how long it lasts.
 	tenantWarmup = 700 * time.Millisecond
 	tenantTime   = 1500 * time.Millisecond
 )
 
-// tenantObjects is a file that declares customers.
+// tenantObjects declares tenants.
 func tenantObjects(all []tenant) string {
 	var s strings.Builder
 	object := func(kind, meta, spec string) {
@@ -60,18 +57,18 @@ func tenantObjects(all []tenant) string {
 	return s.String()
 }
 
-// A tenantDaemon is a daemon that has customers.
+// A tenantDaemon is a daemon that serves tenants.
 type tenantDaemon struct {
 	*testbed.Host
 	daemon   *testbed.Daemon
 	dir      string
-	runDir   string // of the daemon's sockets and device trees
-	cpus     string // where programs run; empty: anywhere
+	runDir   string // for the daemon's sockets and device trees
+	cpus     string // the processors of the programs; empty: all
 	programs map[string]string
-	sockets  map[string]string // sockets of NICs, by name
+	sockets  map[string]string // socket of NIC a, by tenant
 }
 
-// open starts a daemon that has these customers.
+// open starts a daemon with these tenants.
 func (q qosProbes) open(ctx context.Context, all []tenant) (_ *tenantDaemon, err error) {
 	h := &tenantDaemon{cpus: tenantCPUs()}
 	defer func() {
@@ -105,8 +102,8 @@ func (q qosProbes) open(ctx context.Context, all []tenant) (_ *tenantDaemon, err
 	return h, h.waitIdle(ctx, 1)
 }
 
-// waitIdle waits until the daemon has done what an apply leaves to do: it was silent in so many looks in
-// a row. It waits for a minute at most: a thousand device trees take ten seconds.
+// waitIdle waits until the daemon has finished the work of an apply: it was idle in this many intervals in a row. It waits for a
+// minute at most.
 func (h *tenantDaemon) waitIdle(ctx context.Context, looks int) error {
 	const look = 200 * time.Millisecond
 	for i, silent := 0, 0; i < 300 && silent < looks; i++ {
@@ -131,10 +128,10 @@ func (h *tenantDaemon) close() {
 	os.RemoveAll(h.dir)
 }
 
-// runtimeDir is on a tmpfs, as /run is, where daemons have their sockets. The store is on a disk.
+// runtimeDir is on a tmpfs, as /run is. The store is on a disk.
 const runtimeDir = "/dev/shm"
 
-// makeDirectory makes a directory for who runs the daemon.
+// makeDirectory makes a directory that the user of the daemon owns.
 func makeDirectory(l *testbed.Lab, in string) (string, error) {
 	dir, err := os.MkdirTemp(in, "qos")
 	if err != nil || l.User == nil {
@@ -147,8 +144,8 @@ func makeDirectory(l *testbed.Lab, in string) (string, error) {
 	return dir, nil
 }
 
-// tenantCPUs are the processors but the last: where the programs of customers run, so that
-// the daemon has one that they do not want. What the kernel gives to whom is not measured then.
+// tenantCPUs returns all processors but the last for the tenants' programs. The daemon then has one for itself, and the kernel's
+// scheduler does not affect the result.
 func tenantCPUs() string {
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(0, &set) != nil || set.Count() < 2 {
@@ -163,7 +160,7 @@ func tenantCPUs() string {
 	return strings.Join(list, ",")
 }
 
-// command is argv on a NIC of a customer, with what the kernel is told about where it may run.
+// command returns the command that runs argv on a NIC of a tenant, on the tenants' processors.
 func (h *tenantDaemon) command(c tenant, nic string, argv ...string) []string {
 	run := []string{h.Lab.Vrdma, "run", "-q", "--socket", h.Socket, "--nic", c.name + "/" + nic, "--"}
 	if h.cpus != "" {
@@ -172,7 +169,7 @@ func (h *tenantDaemon) command(c tenant, nic string, argv ...string) []string {
 	return append(run, argv...)
 }
 
-// start starts the loads of customers.
+// start starts the programs of tenants.
 func (h *tenantDaemon) start(ctx context.Context, all []tenant) (*testbed.IdlePrograms, error) {
 	c := &testbed.IdlePrograms{}
 	for _, one := range all {
@@ -192,18 +189,18 @@ func (h *tenantDaemon) start(ctx context.Context, all []tenant) (*testbed.IdlePr
 	return c, nil
 }
 
-// A usage is what a customer had of the daemon: in all, or a second.
+// A usage is what a tenant got from the daemon: in total, or per second.
 type usage struct {
 	loop, bytes, messages float64
 	at                    time.Time
-	delays                map[int64]uint64 // below so many ns
+	delays                map[int64]uint64 // counts by upper bound in ns
 }
 
-// fewTenants is up to how many customers each is asked for at its own door: to write down what a
-// daemon with a thousand NICs has takes time that the loop's processor is wanted for.
+// fewTenants is up to how many tenants the status of each NIC is asked at its own socket. The whole status of a thousand NICs takes
+// processor time that the loop needs.
 const fewTenants = 3
 
-// socketOf is the socket of a customer's NIC a.
+// socketOf returns the socket of a tenant's NIC a.
 func (h *tenantDaemon) socketOf(ctx context.Context, c tenant) (string, error) {
 	if at := h.sockets[c.name]; at != "" {
 		return at, nil
@@ -218,7 +215,7 @@ func (h *tenantDaemon) socketOf(ctx context.Context, c tenant) (string, error) {
 	return h.sockets[c.name], err
 }
 
-// nics are the NICs that have to do with customers.
+// nics returns the status of the tenants' NICs.
 func (h *tenantDaemon) nics(ctx context.Context, all []tenant) (list []protocol.NICStatus, err error) {
 	if len(all) > fewTenants {
 		s, err := h.Status(ctx)
@@ -241,7 +238,7 @@ func (h *tenantDaemon) nics(ctx context.Context, all []tenant) (list []protocol.
 	return list, nil
 }
 
-// usages is what the daemon has counted for the NICs a of all.
+// usages returns the counters of NIC a of each tenant.
 func (h *tenantDaemon) usages(ctx context.Context, all []tenant) ([]usage, error) {
 	nics, err := h.nics(ctx, all)
 	if err != nil {
@@ -266,7 +263,7 @@ func (h *tenantDaemon) usages(ctx context.Context, all []tenant) ([]usage, error
 	return list, nil
 }
 
-// ratesBetween is what customers had a second between two looks, in the daemon's own time.
+// ratesBetween returns the usage per second between two readings, by the daemon's clock.
 func ratesBetween(before, after []usage) []usage {
 	list := make([]usage, len(after))
 	for i, u := range after {
@@ -277,7 +274,7 @@ func ratesBetween(before, after []usage) []usage {
 	return list
 }
 
-// rates measures what customers have who are busy already.
+// rates measures tenants whose programs are running.
 func (h *tenantDaemon) rates(ctx context.Context, all []tenant, d time.Duration) ([]usage, error) {
 	before, err := h.usages(ctx, all)
 	if err != nil {
@@ -298,7 +295,7 @@ func (h *tenantDaemon) rates(ctx context.Context, all []tenant, d time.Duration)
 	return ratesBetween(before, after), nil
 }
 
-// measure runs the customers' loads and measures what they have while all of them run.
+// measure starts the tenants' programs and measures while all of them run.
 func (h *tenantDaemon) measure(ctx context.Context, all []tenant) ([]usage, error) {
 	c, err := h.start(ctx, all)
 	if err != nil {

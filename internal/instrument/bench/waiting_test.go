@@ -25,8 +25,7 @@ func TestParseBusy(t *testing.T) {
 }
 
 func TestSpending(t *testing.T) {
-	// In the background 0.1 of a processor is busy. Within 2 s processors are busy for 1.7 s,
-	// of which 1.2 s were charged to programs.
+	// The background is 0.1 processors. Within 2 s processors are busy for 1.7 s, of which 1.2 s are charged to programs.
 	got := between(cpuReading{101, 50, 10.1}, cpuReading{103, 51.2, 11.8}, 0.1)
 	if want := (cpuSeconds{1.2, 1.5}); !nearly(got.processes, want.processes) || !nearly(got.machine, want.machine) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -87,7 +86,7 @@ func TestTwice(t *testing.T) {
 	}
 }
 
-// One piece that cannot be measured is no reason to leave out the next.
+// A part that cannot be measured does not prevent the next.
 func TestTogether(t *testing.T) {
 	table := Table{Progress: new(strings.Builder), Rows: regexp.MustCompile("first|second")}
 	row := func(what string) []Row { return []Row{{What: what, Ours: Series{Unit: "s"}}} }
@@ -111,7 +110,7 @@ func FuzzWaitParsers(f *testing.F) {
 	f.Add("2000 iters in 0.61 seconds = 302.55 usec/iter\n")
 	f.Add("cpu  1183 20 507 100000 30 7 83 45 0 0\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		drivers.ParsePingpong(text) // it must not panic, nor must the others
+		drivers.ParsePingpong(text) // these must not panic
 		parseBusy(text)
 		testbed.ParseNumbers("rpc", text, 2)
 	})

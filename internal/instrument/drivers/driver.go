@@ -22,6 +22,7 @@ type Job struct {
 	wrap         string // the script that starts an MPI rank in a container
 }
 
+// ServerIP is the address of the server.
 func (j *Job) ServerIP() string { return j.Route.Server.IP }
 
 func (j *Job) portText() string { return strconv.Itoa(j.Port) }

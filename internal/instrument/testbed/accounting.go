@@ -110,4 +110,5 @@ func (a *Accounting) close() {
 	os.Remove(a.parent)
 }
 
+// TicksPerSecond is the unit of processor time in /proc.
 const TicksPerSecond = 100

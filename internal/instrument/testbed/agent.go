@@ -167,11 +167,13 @@ type remoteServer struct {
 	spent time.Duration
 }
 
+// CPUTime asks the other side for the processor time.
 func (s *remoteServer) CPUTime() (time.Duration, error) {
 	r, err := s.a.ask(context.Background(), request{Used: s.id})
 	return time.Duration(r.Seconds * float64(time.Second)), err
 }
 
+// Stop ends the server on the other side.
 func (s *remoteServer) Stop(moment time.Duration, asked bool) (string, time.Duration) {
 	s.once.Do(func() {
 		r, err := s.a.ask(context.Background(), request{End: s.id, Moment: moment, Asked: asked})

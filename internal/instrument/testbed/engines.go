@@ -160,6 +160,7 @@ func (in *Environments) dockerImage(ctx context.Context) (string, error) {
 	return name, nil
 }
 
+// RemoveImage removes the image that was made for Docker.
 func (in *Environments) RemoveImage() {
 	if in.image != "" {
 		in.Lab.Run(context.Background(), "docker", "rmi", in.image) // if it fails, the next run sweeps it

@@ -72,9 +72,11 @@ func ovsFailure(log string) string {
 	return ""
 }
 
-// Resume lets the switch run, Pause stops it. If it has ended, its guests report that.
+// Resume lets the switch run. If it has ended, its guests report that.
 func (o *OVS) Resume() { syscall.Kill(-o.s.Cmd.Process.Pid, syscall.SIGCONT) }
-func (o *OVS) Pause()  { syscall.Kill(-o.s.Cmd.Process.Pid, syscall.SIGSTOP) }
+
+// Pause stops the switch.
+func (o *OVS) Pause() { syscall.Kill(-o.s.Cmd.Process.Pid, syscall.SIGSTOP) }
 
 func (o *OVS) stop() {
 	o.Resume()

@@ -52,6 +52,7 @@ type Process struct {
 	err            error
 }
 
+// Start starts a program of the current role. If it times out, its output says what it was doing.
 func (l *Lab) Start(ctx context.Context, argv []string) (*Process, error) {
 	s := &Process{Cmd: l.Command(ctx, argv...), Ended: make(chan error, 1)}
 	s.Cmd.Stdout, s.Cmd.Stderr = &s.Stdout, &s.Stderr
@@ -82,6 +83,8 @@ func (s *Process) Wait() error {
 // interruptTimeout is how long an interrupted program may take to print its results.
 const interruptTimeout = 2 * time.Second
 
+// Stop waits for the grace period moment, ends the process and returns its output and processor time. With asked it first sends
+// an interrupt.
 func (s *Process) Stop(moment time.Duration, asked bool) (string, time.Duration) {
 	s.once.Do(func() {
 		if asked {
@@ -98,6 +101,7 @@ func (s *Process) Stop(moment time.Duration, asked bool) (string, time.Duration)
 	return s.Stdout.String() + s.Stderr.String(), s.TotalCPUTime()
 }
 
+// CPUTime returns the processor time of its process group until now.
 func (s *Process) CPUTime() (time.Duration, error) { return GroupCPUTime(s.Cmd.Process.Pid) }
 
 // TotalCPUTime returns its processor time after its end.

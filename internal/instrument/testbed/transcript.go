@@ -25,6 +25,7 @@ type TimedLine struct {
 	Numbers []float64
 }
 
+// Write appends output and notes when each line was complete.
 func (t *Transcript) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -41,6 +42,7 @@ func (t *Transcript) Write(p []byte) (int, error) {
 	}
 }
 
+// String returns all output.
 func (t *Transcript) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
