@@ -47,7 +47,7 @@ func (t *Table) allocations() part {
 				return fmt.Errorf("found no allocation test in %s (go test: %v)", t.Source, err)
 			}
 			rows[0].fill(tests.failures(func(string) bool { return true }))
-			rows[1].fill(tests.failures(func(room string) bool { return slices.Contains(packetPackages, room) }))
+			rows[1].fill(tests.failures(func(pkg string) bool { return slices.Contains(packetPackages, pkg) }))
 			return nil
 		},
 	}
@@ -55,17 +55,17 @@ func (t *Table) allocations() part {
 
 // A tested is the result of one test.
 type tested struct {
-	room, name string // room is the last element of its package path
-	failed     bool
+	pkg, name string // pkg is the last element of its package path
+	failed    bool
 }
 
 type testList []tested
 
 // failures returns how many tests of these packages fail. The name of the series has their number.
-func (l testList) failures(in func(room string) bool) Series {
+func (l testList) failures(in func(pkg string) bool) Series {
 	count, failed := 0, 0
 	for _, t := range l {
-		if in(t.room) {
+		if in(t.pkg) {
 			count++
 			if t.failed {
 				failed++

@@ -28,11 +28,11 @@ func (t *Table) armed() part {
 			}
 			t.takeTurns()
 			fmt.Fprintf(t.Progress, "  starting %d programs with %d armed channels each\n", idleProgramCount, armedChannels)
-			crowd, err := h.StartIdle(ctx, programs["armed"], idleProgramCount, armedChannels)
+			sleeping, err := h.StartIdle(ctx, programs["armed"], idleProgramCount, armedChannels)
 			if err != nil {
 				return err
 			}
-			defer crowd.Stop()
+			defer sleeping.Stop()
 			used, err := idleShare(ctx, d)
 			if err != nil {
 				return err

@@ -10,10 +10,10 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// TestBoxesOfAnyUser: a user without root can connect the namespaces that stand for containers with a bridge, in a user namespace. The
+// TestContainersOfAnyUser: a user without root can connect the namespaces that stand for containers with a bridge, in a user namespace. The
 // rows say that they are not containers.
-func TestBoxesOfAnyUser(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "vrdma-boxes") // other users must be able to enter it
+func TestContainersOfAnyUser(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "vrdma-containers") // other users must be able to enter it
 	if err != nil {
 		t.Fatal(err)
 	}

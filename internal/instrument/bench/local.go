@@ -146,11 +146,11 @@ func (l *localRows) memoryPerQP(ctx context.Context) (idle, each float64, err er
 		return 0, 0, err
 	}
 	rss := func(qps int) (float64, error) {
-		crowd, err := l.host.StartIdle(ctx, l.programs["idle"], 1, qps)
+		sleeping, err := l.host.StartIdle(ctx, l.programs["idle"], 1, qps)
 		if err != nil {
 			return 0, err
 		}
-		defer crowd.Stop()
+		defer sleeping.Stop()
 		return l.daemon.AnonymousMemory()
 	}
 	const few, many = 10, 1000
@@ -272,11 +272,11 @@ func (l *localRows) idleCPU(ctx context.Context, row *Row) error {
 	}
 	l.takeTurns()
 	fmt.Fprintf(l.Progress, "  starting %d programs with %d idle QPs each\n", idleProgramCount, idleQPs)
-	crowd, err := l.host.StartIdle(ctx, l.programs["idle"], idleProgramCount, idleQPs)
+	sleeping, err := l.host.StartIdle(ctx, l.programs["idle"], idleProgramCount, idleQPs)
 	if err != nil {
 		return err
 	}
-	defer crowd.Stop()
+	defer sleeping.Stop()
 	used, err := idleShare(ctx, l.daemon)
 	if err != nil {
 		return err

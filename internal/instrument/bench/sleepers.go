@@ -41,11 +41,11 @@ func (t *Table) besideSleepers() part {
 			if err != nil {
 				return err
 			}
-			crowd, err := h.StartIdle(ctx, programs["armed"], idleProgramCount, 1)
+			sleeping, err := h.StartIdle(ctx, programs["armed"], idleProgramCount, 1)
 			if err != nil {
 				return err
 			}
-			defer crowd.Stop()
+			defer sleeping.Stop()
 			r := h.Loopback()
 			probes := []Probe{
 				0: latencyProbe(r, "ib_write_lat", latencySize, sleepingMessages),

@@ -11,19 +11,19 @@ import (
 
 const groupContainers = "containers"
 
-// boxes are the experiments with containers.
-var boxes = []string{"thesis", "slides", "progress"}
+// containerSuites are the experiments with containers.
+var containerSuites = []string{"thesis", "slides", "progress"}
 
 const noEngine = "without an engine network namespaces stand in, and the report says so"
 
 var containers = []Probe{
-	{group: groupContainers, name: "podman", helps: boxes, do: "apt-get install podman; " + noEngine, look: program("podman", "--version")},
-	{group: groupContainers, name: "docker", helps: boxes, do: "apt-get install docker.io, start dockerd, and be in group docker; " + noEngine, look: docker},
-	{group: groupContainers, name: "containerd", helps: boxes, do: "apt-get install containerd; " + noEngine, look: program("containerd", "--version")},
+	{group: groupContainers, name: "podman", helps: containerSuites, do: "apt-get install podman; " + noEngine, look: program("podman", "--version")},
+	{group: groupContainers, name: "docker", helps: containerSuites, do: "apt-get install docker.io, start dockerd, and be in group docker; " + noEngine, look: docker},
+	{group: groupContainers, name: "containerd", helps: containerSuites, do: "apt-get install containerd; " + noEngine, look: program("containerd", "--version")},
 	{group: groupContainers, name: "LXC", helps: []string{"progress"}, do: "apt-get install lxc; " + noEngine, look: program("lxc-execute", "--version")},
-	{group: groupContainers, name: "CDI", helps: boxes, do: "be root, or give mounts by hand: engines read CDI files of /etc/cdi and /var/run/cdi", look: cdi},
+	{group: groupContainers, name: "CDI", helps: containerSuites, do: "be root, or give mounts by hand: engines read CDI files of /etc/cdi and /var/run/cdi", look: cdi},
 	{group: groupContainers, name: "CNI", helps: []string{"slides"}, do: "apt-get install containernetworking-plugins", look: cni},
-	{group: groupContainers, name: "rootless", helps: boxes, do: "apt-get install uidmap, and a line for you in /etc/subuid and /etc/subgid", look: rootless},
+	{group: groupContainers, name: "rootless", helps: containerSuites, do: "apt-get install uidmap, and a line for you in /etc/subuid and /etc/subgid", look: rootless},
 }
 
 // docker reports whether its server answers: the client alone starts nothing.

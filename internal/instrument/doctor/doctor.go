@@ -123,11 +123,11 @@ func Select(probes []Probe, experiment string) ([]Probe, error) {
 func Examine(m *Machine, probes []Probe, experiment string) []Finding {
 	found := make([]Finding, len(probes))
 	var wait sync.WaitGroup
-	room := make(chan struct{}, 4)
+	running := make(chan struct{}, 4)
 	for i, p := range probes {
-		room <- struct{}{}
+		running <- struct{}{}
 		wait.Go(func() {
-			defer func() { <-room }()
+			defer func() { <-running }()
 			found[i] = p.examine(m, experiment)
 		})
 	}

@@ -166,8 +166,8 @@ type Cell struct {
 	Delay string `json:"delay,omitempty"`
 }
 
-// Boxes is how many containers or guests each side has.
-func (c Cell) Boxes() int { return max(c.PerSide, 1) }
+// ContainersPerSide is how many containers or guests each side has.
+func (c Cell) ContainersPerSide() int { return max(c.PerSide, 1) }
 
 // Sides says how many containers or guests a side has; "": one.
 func (c Cell) Sides() string {
@@ -248,7 +248,7 @@ func (e *Experiment) Cells() []Cell {
 		if c.PerSide == 1 || c.Setting != Containers && c.Setting != VMs {
 			c.PerSide = 0
 		}
-		c.Pairs *= c.Boxes()
+		c.Pairs *= c.ContainersPerSide()
 		if c.Share == 100 || c.Setting != Host && c.Setting != Hosts {
 			c.Share = 0
 		}

@@ -49,8 +49,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestCrowdsLast: guests take memory, and processor time at rest, so they come when all else is measured, many after two.
-func TestCrowdsLast(t *testing.T) {
+// TestGuestsLast: guests take memory, and processor time at rest, so they come when all else is measured, many after two.
+func TestGuestsLast(t *testing.T) {
 	list, err := Choose([]string{"progress"})
 	if err != nil {
 		t.Fatal(err)
@@ -58,10 +58,10 @@ func TestCrowdsLast(t *testing.T) {
 	r := &Run{Experiments: list, Progress: io.Discard, Seed: 1}
 	last, counts := 0, make(map[int]int)
 	for _, s := range r.steps() {
-		if s.crowd() < last {
+		if s.guestsPerSide() < last {
 			t.Fatalf("%v comes after %d guests a side", s.cell, last)
 		}
-		last = s.crowd()
+		last = s.guestsPerSide()
 		counts[last]++
 	}
 	if counts[0] == 0 || counts[1] == 0 || counts[2] == 0 || counts[4] == 0 {

@@ -59,12 +59,12 @@ type key struct {
 	round      int
 }
 
-// crowd is how many guests a side a step has.
-func (s step) crowd() int {
+// guestsPerSide is how many guests a side a step has.
+func (s step) guestsPerSide() int {
 	if !Guests(s.cell.Setting) && s.cell.Setting != GuestRXE {
 		return 0
 	}
-	return s.cell.Boxes()
+	return s.cell.ContainersPerSide()
 }
 
 // steps are in the order in which they are measured: round after round, each in an order of its
@@ -91,7 +91,7 @@ func (r *Run) steps() []step {
 	}
 	// Guests take memory, and processor time also when they rest, so nobody else is measured beside them: they come last, and many of them
 	// after two.
-	slices.SortStableFunc(list, func(a, b step) int { return a.crowd() - b.crowd() })
+	slices.SortStableFunc(list, func(a, b step) int { return a.guestsPerSide() - b.guestsPerSide() })
 	return list
 }
 

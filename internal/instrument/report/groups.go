@@ -146,7 +146,7 @@ func transferRatios(figures []Figure) *table {
 	type side struct{ setting, transport, name string }
 	hosts := func(transport, name string) side { return side{experiment.Hosts, transport, "host to host, " + name} }
 	guests := func(transport, name string) side { return side{experiment.VMs, transport, "guest to guest, " + name} }
-	boxes := func(transport, name string) side {
+	containers := func(transport, name string) side {
 		return side{experiment.Containers, transport, "container to container, " + name}
 	}
 	const tcp, verbs = experiment.TCP, experiment.Verbs
@@ -155,7 +155,7 @@ func transferRatios(figures []Figure) *table {
 		pairs int
 	}{
 		{hosts(tcp, "TCP"), hosts(verbs, "RDMA"), 1}, {hosts(tcp, "TCP"), hosts(verbs, "RDMA"), 4},
-		{boxes(tcp, "TCP"), boxes(verbs, "RDMA"), 1}, {boxes(tcp, "TCP"), boxes(verbs, "RDMA"), 4},
+		{containers(tcp, "TCP"), containers(verbs, "RDMA"), 1}, {containers(tcp, "TCP"), containers(verbs, "RDMA"), 4},
 		{guests(tcp, "TCP"), guests(verbs, "RDMA"), 1}, {guests(tcp, "TCP"), guests(verbs, "RDMA"), 4},
 		{guests(verbs, "RDMA"), hosts(verbs, "RDMA"), 1}, {guests(verbs, "RDMA"), hosts(verbs, "RDMA"), 4},
 		{guests(tcp, "TCP"), hosts(tcp, "TCP"), 1}, {guests(tcp, "TCP"), hosts(tcp, "TCP"), 4},

@@ -168,7 +168,7 @@ func writeCSV(w io.Writer, figures []Figure) error {
 		for i := range points {
 			p := &points[i]
 			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
-				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, p.Cell.Rate, p.Cell.Delay, fmt.Sprint(p.Cell.Boxes()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), fmt.Sprint(max(p.Cell.QPs, 1)), depth(p.Depth), p.Inline, p.role, fmt.Sprint(p.Summary.N)}
+				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, p.Cell.Rate, p.Cell.Delay, fmt.Sprint(p.Cell.ContainersPerSide()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), fmt.Sprint(max(p.Cell.QPs, 1)), depth(p.Depth), p.Inline, p.role, fmt.Sprint(p.Summary.N)}
 			if p.Summary.N > 0 {
 				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), percentile(p.P99), percentile(p.P999))
 			} else {

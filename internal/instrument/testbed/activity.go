@@ -38,7 +38,7 @@ func (a *Accounting) activity(group int) string {
 			}
 		}
 	}
-	var deeds []groupActivity
+	var groups []groupActivity
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range files {
 		text, _ := os.ReadFile(file) // it may have ended
@@ -51,20 +51,20 @@ func (a *Accounting) activity(group int) string {
 		user, _ := strconv.ParseInt(words[11], 10, 64) // the kernel writes numbers
 		system, _ := strconv.ParseInt(words[12], 10, 64)
 		used := time.Duration(user+system) * time.Second / TicksPerSecond
-		i := slices.IndexFunc(deeds, func(d groupActivity) bool { return d.name == name })
+		i := slices.IndexFunc(groups, func(d groupActivity) bool { return d.name == name })
 		if i < 0 {
-			i = len(deeds)
-			deeds = append(deeds, groupActivity{name: name, least: used})
+			i = len(groups)
+			groups = append(groups, groupActivity{name: name, least: used})
 		}
-		d := &deeds[i]
+		d := &groups[i]
 		d.count++
 		if words[0] == "R" {
 			d.running++
 		}
 		d.least, d.most = min(d.least, used), max(d.most, used)
 	}
-	words := make([]string, len(deeds))
-	for i, d := range deeds {
+	words := make([]string, len(groups))
+	for i, d := range groups {
 		words[i] = d.String()
 	}
 	return strings.Join(words, "; ")

@@ -27,11 +27,11 @@ func newContainers(ctx context.Context, in *Environments, c experiment.Cell) (p 
 	if err != nil {
 		return nil, err
 	}
-	names := ContainerNames(c.Boxes())
-	var boxes []*Container
+	names := ContainerNames(c.ContainersPerSide())
+	var containers []*Container
 	var bridge *Namespace
 	stop := func() {
-		for _, b := range boxes {
+		for _, b := range containers {
 			b.Close()
 		}
 		if bridge != nil {
@@ -65,19 +65,19 @@ func newContainers(ctx context.Context, in *Environments, c experiment.Cell) (p 
 		if err != nil {
 			return nil, err
 		}
-		boxes = append(boxes, b)
+		containers = append(containers, b)
 	}
 	if bridge == nil {
-		err = l.joinTwo(ctx, boxes, c)
+		err = l.joinTwo(ctx, containers, c)
 	} else {
-		err = l.joinAll(ctx, bridge, boxes, c)
+		err = l.joinAll(ctx, bridge, containers, c)
 	}
 	if err != nil {
 		return nil, err
 	}
 	p = &Environment{Daemons: []*Daemon{d}, Close: stop, Label: label}
-	for i := 0; i < len(boxes); i += 2 {
-		p.others = append(p.others, Route{Server: boxes[i+1].Host, Client: boxes[i].Host})
+	for i := 0; i < len(containers); i += 2 {
+		p.others = append(p.others, Route{Server: containers[i+1].Host, Client: containers[i].Host})
 	}
 	p.Route, p.others = p.others[0], p.others[1:]
 	return p, nil
@@ -131,33 +131,33 @@ func (in *Environments) Root() string {
 }
 
 // joinTwo connects two containers with a veth pair.
-func (l *Lab) joinTwo(ctx context.Context, boxes []*Container, c experiment.Cell) error {
+func (l *Lab) joinTwo(ctx context.Context, containers []*Container, c experiment.Cell) error {
 	size := fmt.Sprint(c.MTU)
 	in := func(b *Container, argv ...string) []string {
 		return append(b.Enter[:len(b.Enter):len(b.Enter)], argv...)
 	}
-	commands := [][]string{in(boxes[0], "ip", "link", "add", "eth0", "mtu", size, "type", "veth", "peer", "name", "eth0", "mtu", size, "netns", fmt.Sprint(boxes[1].PID))}
-	return l.addLinks(ctx, commands, boxes, c)
+	commands := [][]string{in(containers[0], "ip", "link", "add", "eth0", "mtu", size, "type", "veth", "peer", "name", "eth0", "mtu", size, "netns", fmt.Sprint(containers[1].PID))}
+	return l.addLinks(ctx, commands, containers, c)
 }
 
 // joinAll connects containers with a bridge.
-func (l *Lab) joinAll(ctx context.Context, bridge *Namespace, boxes []*Container, c experiment.Cell) error {
+func (l *Lab) joinAll(ctx context.Context, bridge *Namespace, containers []*Container, c experiment.Cell) error {
 	at := func(format string, args ...any) []string {
 		return append(bridge.Enter(), "sh", "-c", fmt.Sprintf(format, args...))
 	}
 	commands := [][]string{at("ip link add br0 mtu %d type bridge && ip link set br0 up", c.MTU)}
-	for i, b := range boxes {
+	for i, b := range containers {
 		commands = append(commands, at("ip link add box%[1]d mtu %[2]d type veth peer name eth0 mtu %[2]d netns %[3]d && ip link set box%[1]d master br0 up", i, c.MTU, b.PID))
 	}
-	return l.addLinks(ctx, commands, boxes, c)
+	return l.addLinks(ctx, commands, containers, c)
 }
 
 // addLinks runs the commands that make links, and gives each container its address.
-func (l *Lab) addLinks(ctx context.Context, commands [][]string, boxes []*Container, c experiment.Cell) error {
+func (l *Lab) addLinks(ctx context.Context, commands [][]string, containers []*Container, c experiment.Cell) error {
 	in := func(b *Container, argv ...string) []string {
 		return append(b.Enter[:len(b.Enter):len(b.Enter)], argv...)
 	}
-	for _, b := range boxes {
+	for _, b := range containers {
 		commands = append(commands,
 			in(b, "ip", "address", "add", b.Host.IP+"/24", "dev", "eth0"),
 			in(b, "ip", "link", "set", "eth0", "up"))

@@ -39,7 +39,7 @@ var guestScript string
 // NewVMs boots two guests, or PerSide guests on each side.
 func NewVMs(ctx context.Context, in *Environments, c experiment.Cell) (p *Environment, err error) {
 	l := in.Lab
-	names := ContainerNames(c.Boxes())
+	names := ContainerNames(c.ContainersPerSide())
 	if err := enoughMemory(len(names)); err != nil {
 		return nil, err
 	}
