@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Amount is a number with its unit, for people.
+// Amount formats a number with a unit that fits it.
 func Amount(v float64, unit string) string {
 	switch unit {
 	case "s":
@@ -28,7 +28,7 @@ func Amount(v float64, unit string) string {
 	return fmt.Sprintf("%.4g %s", v, unit)
 }
 
-// scaled picks the largest unit that leaves v at least 1.
+// scaled uses the largest unit in which v is at least 1.
 func scaled(v, step float64, units []string) string {
 	i := 0
 	for v >= step && i < len(units)-1 {

@@ -9,25 +9,25 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// The size of a drawing, and where its axes are. It is narrow, so that its text can be read on a telephone.
+// The size of a drawing and the position of its axes. It is narrow enough for a phone.
 const (
 	plotWidth, plotHeight = 600, 340
 	plotLeft, plotRight   = 84, 32
 	plotTop, plotBottom   = 16, 48
-	lineTop               = 36 // of lines, below what the axis is called
+	lineTop               = 36 // below the name of the axis
 	barHeight, barRow     = 14, 38
 	barLeft, barValue     = 4, 96
 	markerSize            = 4.0
-	logarithmic           = 20 // a range of values above which an axis is
+	logarithmic           = 20 // ratio of values above which an axis is logarithmic
 	mostTicks             = 12
-	tickRoom              = 58 // for a label at the x axis
+	tickRoom              = 58 // for a label of the x axis
 	innerWidth            = plotWidth - plotLeft - plotRight
-	colours               = 8 // of the style sheet
+	colours               = 8 // in style.css
 	dashes                = 4
-	nearLimit             = 1.7 // a limit that is further above the highest value is only told of
+	nearLimit             = 1.7 // a limit further above the highest value is not drawn
 )
 
-// A scale puts values on an axis.
+// A scale maps values to an axis.
 type scale struct {
 	low, high float64
 	log       bool
@@ -36,18 +36,17 @@ type scale struct {
 
 func (s scale) at(v float64) float64 {
 	low, high := s.low, s.high
-	if s.log { // which has no 0: that is at its end
+	if s.log { // a logarithmic axis has no 0: it is drawn at the end
 		v, low, high = math.Log(max(v, low)), math.Log(low), math.Log(high)
 	}
 	return s.from + (v-low)/(high-low)*(s.to-s.from)
 }
 
-// newScale covers values: from 0, or by powers of ten of what is written at the axis if they are far
-// apart.
+// newScale covers values from 0, or in powers of ten of the printed unit if their range is large.
 func newScale(metric string, values []float64, from, to float64, linear bool) scale {
 	unit := 1.0
 	if metric == experiment.Bandwidth {
-		unit = 8 // bits are written
+		unit = 8 // printed in bits
 	}
 	low, high := math.Inf(1), 0.0
 	for _, v := range values {
@@ -64,7 +63,7 @@ func newScale(metric string, values []float64, from, to float64, linear bool) sc
 	return scale{0, high * 1.08, false, from, to}
 }
 
-// ticks are where an axis has marks.
+// ticks returns the values of the axis marks.
 func (s scale) ticks() (list []float64) {
 	if s.log {
 		for v := s.low; v <= s.high*1.001; v *= 10 {
@@ -183,7 +182,7 @@ func newPlot(f Figure) *plotView {
 	return plot
 }
 
-// limit is the yardstick of a figure, if that is one for all.
+// limit returns the limit of a figure, if all points have the same.
 func (f *Figure) limit() (limit float64, of string) {
 	if f.Metric != experiment.Bandwidth {
 		return 0, ""
@@ -208,13 +207,13 @@ func drawnLimit(limit float64, values []float64) bool {
 	return limit > 0 && limit <= high*nearLimit
 }
 
-// shortLimit is what is written at a limit's line.
+// shortLimit is the text at a limit's line.
 func shortLimit(of string) string {
 	text, _, _ := strings.Cut(of, ",")
 	return "limit: " + text
 }
 
-// along is where a point is on the x axis.
+// along returns the position of a point on the x axis.
 func along(f Figure, p Point) float64 {
 	if f.By == "pairs" {
 		return float64(p.Cell.Pairs)
@@ -254,7 +253,7 @@ func newAxes(f Figure, x, y scale) *axesView {
 	return a
 }
 
-// next is the tick after v.
+// next returns the tick after v.
 func next(f Figure, v float64) float64 {
 	if f.By == "size" {
 		return v * 2
@@ -279,7 +278,7 @@ func newLine(f Figure, i int, l Line, x, y scale) lineView {
 	return v
 }
 
-// lineClass is how the style sheet knows a line. Published ones are grey, and differ by their dashes.
+// lineClass is the CSS class of a line. Published lines are grey and differ in their dashes.
 func lineClass(i int, l Line) string {
 	if l.Published {
 		return fmt.Sprintf("cited d%d", 1+i%(dashes-1))
@@ -306,7 +305,7 @@ func mark(i int, x, y float64, small bool) markView {
 	return circle
 }
 
-// tip is what a point says when it is pointed at.
+// tip is the tooltip of a point.
 func tip(f Figure, l Line, p Point) string {
 	text := l.Name
 	if p.Cell.Size != 0 {
@@ -355,7 +354,7 @@ func newBars(f Figure) *plotView {
 	return plot
 }
 
-// barColour tells transports apart.
+// barColour distinguishes transports.
 func barColour(p Point) int {
 	switch p.Cell.Transport {
 	case experiment.TCP:

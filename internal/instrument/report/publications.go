@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// publications are what suites repeat: a heading, and a paragraph.
+// publications are the publications that suites repeat: a heading and a paragraph.
 var publications = map[string][2]string{
 	"quick":       {"At a glance", "What a newcomer wants to know: latency and bandwidth beside TCP."},
 	"speed":       {"The speed table", "Rows of make bench, without their bounds."},
@@ -84,8 +84,8 @@ func wordsTable() *table {
 	return t
 }
 
-// costs are the thesis' core-seconds per GiB, of both hosts, one pair of 64 KiB: send, write, read. They are
-// derived from its raw files.
+// costs are the thesis' core-seconds per GiB of both hosts, for one pair with 64 KiB: send, write, read. They are computed from its
+// raw files.
 var costs = []struct {
 	system string
 	values [3]float64
@@ -97,7 +97,7 @@ type cost struct {
 	whole, alone [3]float64 // 0: not measured
 }
 
-// costsOf are ours.
+// costsOf returns the measured costs.
 func costsOf(figures []Figure) (rows []*cost) {
 	tools := [3]string{"ib_send_bw", "ib_write_bw", "ib_read_bw"}
 	for _, f := range figures {
@@ -129,8 +129,7 @@ func costsOf(figures []Figure) (rows []*cost) {
 	return rows
 }
 
-// costsTable is processor time per GiB of 64 KiB messages, which carries over to other machines better
-// than anything else.
+// costsTable is processor time per GiB with 64 KiB messages. Of all values it depends least on the machine.
 func costsTable(figures []Figure) *table {
 	ours := costsOf(figures)
 	if len(ours) == 0 {
@@ -159,7 +158,7 @@ func costsTable(figures []Figure) *table {
 	return t
 }
 
-// transportName is a transport in words.
+// transportName names a transport for readers.
 func transportName(t string) string {
 	switch t {
 	case experiment.Verbs:

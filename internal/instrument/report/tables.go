@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A table is what a suite has beside its figures, the same on the page and as text.
+// A table of a suite, for the page and for Markdown.
 type table struct {
 	title, why string
 	head       []string
@@ -57,7 +57,7 @@ func (t *table) view() tableView {
 	return v
 }
 
-// markdown writes it as text.
+// markdown writes the table as Markdown.
 func (t *table) markdown(b *strings.Builder) {
 	fmt.Fprintf(b, "\n### %s\n\n", t.title)
 	if t.why != "" {
@@ -75,7 +75,7 @@ func (t *table) markdown(b *strings.Builder) {
 	}
 }
 
-// tablesOf are those of a suite.
+// tablesOf returns the tables of a suite.
 func tablesOf(suite string, figures []Figure) (list []*table) {
 	var all []*table
 	switch suite {
