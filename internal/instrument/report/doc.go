@@ -1,4 +1,4 @@
-// Package report makes pages of results: report.html, report.md and results.csv.
+// Package report writes results for readers: report.html, report.md and results.csv.
 //
 //	experiment.Results ──▶ Gather ──▶ figures (series of points with intervals), tables, sentences
 //	published.All ────────────┘            │
@@ -6,8 +6,8 @@
 //	                                       ├──▶ Markdown
 //	                                       └──▶ CSV
 //
-// Every number on a page comes from a record. What could not be measured is there with its reason.
-// A ratio is only made of cells of one run that differ in nothing but the transport.
+// Every number on a page comes from a record. Cells that could not be measured appear with the reason. A ratio compares cells of
+// one run that differ only in the transport.
 //
-// Called by cmd/vrdma.
+// cmd/vrdma calls it.
 package report

@@ -67,7 +67,7 @@ type (
 		Class, Name string
 		Mark        markView
 	}
-	// missingView is a reason and the one cell, or the number of cells, that it applies to.
+	// missingView is a reason, with the only cell or the number of cells that it applies to.
 	missingView struct {
 		Reason, Only, Cells string
 		Count               int
@@ -98,7 +98,7 @@ func HTML(w io.Writer, r *experiment.Results, figures []Figure) error {
 	return pageTemplate.ExecuteTemplate(w, "page", page)
 }
 
-// newFigureView has a figure's drawing, legend, sentences and table. Figures of one experiment give its reason once, with the first.
+// newFigureView prepares a figure's drawing, legend, sentences and table. The first figure of an experiment has the reason for it.
 func newFigureView(n int, f Figure, first bool) figureView {
 	v := figureView{
 		Number: n + 1, Title: title(f), Caption: caption(f),
@@ -156,7 +156,7 @@ func missingViews(list []Point) (views []missingView) {
 	return views
 }
 
-// title is an experiment's, with the metric if it does not say that itself.
+// title is the experiment's title, with the metric unless the title contains it.
 func title(f Figure) string {
 	if t := f.Experiment.Spec.Title; t != "" {
 		if strings.Contains(strings.ToLower(t), f.Metric) {
@@ -172,7 +172,7 @@ func firstLine(text string) string {
 	return line
 }
 
-// caption says what is not to be compared.
+// caption says which values of a figure cannot be compared.
 func caption(f Figure) string {
 	mtus, depths, inlines := make(map[int]bool), make(map[int]bool), make(map[string]bool)
 	trips := make(map[bool]bool)
@@ -218,7 +218,7 @@ func legend(f Figure) (list []legendView) {
 	return list
 }
 
-// newValuesView has every value of a figure, and the same as CSV inside of the page; nil: there is none.
+// newValuesView prepares the table of all values, and the same as CSV; nil: there are none.
 func newValuesView(f Figure) *valuesView {
 	if len(f.Lines) == 0 {
 		return nil
@@ -230,7 +230,7 @@ func newValuesView(f Figure) *valuesView {
 	v.Head = append(v.Head, "of the limit", "slowest pair", "rounds", "path MTU", "depth, inline")
 	var roles []string
 	_, mixed := units(f)
-	if f.Metric != experiment.CPU { // whose values are of roles
+	if f.Metric != experiment.CPU { // its values are by role
 		roles = rolesOf([]Figure{f})
 		v.Head = append(v.Head, roleHeads(f, roles)...)
 	}
@@ -246,7 +246,7 @@ func newValuesView(f Figure) *valuesView {
 	return v
 }
 
-// roleHeads are the headings of processor time: what it is at the first role, its unit at the last.
+// roleHeads are the headings of processor time: the first has its name, the last its unit.
 func roleHeads(f Figure, roles []string) []string {
 	heads := append([]string(nil), roles...)
 	if len(heads) == 0 {
@@ -261,7 +261,7 @@ func roleHeads(f Figure, roles []string) []string {
 	return heads
 }
 
-// valuesRow is the row of a point.
+// valuesRow prepares the row of a point.
 func valuesRow(f Figure, name string, p *Point, roles []string, mixed bool) []string {
 	size, mtu, depth := "", "", ""
 	if p.Depth != 0 {
@@ -302,7 +302,7 @@ func valuesRow(f Figure, name string, p *Point, roles []string, mixed bool) []st
 	return append(row, note)
 }
 
-// percentile is one of latencies; "": there is none.
+// percentile formats a percentile of latency; "": there is none.
 func percentile(v float64) string {
 	if v <= 0 {
 		return ""

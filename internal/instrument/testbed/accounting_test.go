@@ -21,7 +21,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestAccounts: what a role's programs take is in its group, if this machine lets us make one.
+// TestAccounts: the processor time of a role's programs is in its group, where groups can be made.
 func TestAccounts(t *testing.T) {
 	a := newAccounting()
 	if a == nil {
@@ -34,7 +34,7 @@ func TestAccounts(t *testing.T) {
 	l := &Lab{Dir: t.TempDir(), Accounting: a}
 	before := a.usage()
 	a.SetRole("client")
-	// It is charged after its start, and may not end before.
+	// A program is charged after its start, and may not end before.
 	const charged = "n=0; until grep -q vrdma-account /proc/self/cgroup; do n=$((n+1)); [ $n -lt 5000 ] || exit 1; done; "
 	s, err := l.Start(t.Context(), []string{"sh", "-c", charged + "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"})
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Ranks of MPI leave the process group of who started them, and are found by their control group.
+// MPI ranks leave the process group of their parent, and are found by their control group.
 func TestDoing(t *testing.T) {
 	a := newAccounting()
 	if a == nil {
@@ -34,7 +34,7 @@ func TestDoing(t *testing.T) {
 	defer func() {
 		syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
 		c.Wait()
-		// Its children are not ours to wait for, and a group with one of them stays.
+		// We cannot wait for its children, and their group cannot be removed before they end.
 		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			left, err := os.ReadFile(filepath.Join(a.parent, "client", "cgroup.procs"))
 			if err != nil || len(left) == 0 {

@@ -20,8 +20,7 @@ func (noCells) Measure(context.Context, experiment.Cell, int) (m experiment.Meas
 
 func (noCells) Close() {}
 
-// A line's two ends: questions are answered, also those that nobody knows; messages of the day are left out;
-// and when one end is gone the other says so.
+// Requests get responses, also unknown ones. Other lines are skipped. Both sides report the end of the connection.
 func TestAgent(t *testing.T) {
 	ours, theirs := io.Pipe()
 	back, answers := io.Pipe()
@@ -57,7 +56,7 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// That a machine is too busy is known on this side of the line as well.
+// ErrBusy survives the connection.
 func TestAgentBusy(t *testing.T) {
 	a := &Agent{from: bufio.NewReader(strings.NewReader(`{"error":"no line: ` + experiment.ErrBusy.Error() + `"}` + "\n" + `{"error":"no line"}` + "\n"))}
 	for _, busy := range []bool{true, false} {
@@ -67,7 +66,7 @@ func TestAgentBusy(t *testing.T) {
 	}
 }
 
-// A place whose guest has died is closed, and not used again; one that only refused something stays.
+// An environment whose guest has died is closed and not used again. One whose guest only refused a request stays.
 func TestForget(t *testing.T) {
 	c := experiment.Cell{Setting: experiment.GuestRXE, Transport: experiment.TCP, Tool: "tcp_lat", Pairs: 1}
 	closed := 0

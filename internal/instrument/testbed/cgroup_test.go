@@ -79,7 +79,7 @@ func TestDelegating(t *testing.T) {
 	}
 }
 
-// Groups are directories: those of a dead process go, those of a living one stay.
+// Groups of a dead process are removed, those of a running one stay.
 func TestGroups(t *testing.T) {
 	gone, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestShare: a limit is written where the kernel reads it, and a server is started in its group.
+// TestShare: the limit is written to the control group, and a server starts in it.
 func TestShare(t *testing.T) {
 	g := &Cgroups{parent: t.TempDir(), prefix: "x-"}
 	dir, err := g.addLimited("server", 50)
@@ -30,7 +30,7 @@ func TestShare(t *testing.T) {
 	if s, err := LimitServers(0, 1); s != nil || err != nil {
 		t.Errorf("no share: %v, %v", s, err)
 	}
-	// A group that could not be removed is made anew.
+	// A group that could not be removed is reused.
 	for range 2 {
 		if _, err := g.Add("again"); err != nil {
 			t.Error(err)

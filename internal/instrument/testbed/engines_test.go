@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// program puts a shell script into a directory.
+// program writes a shell script to a directory.
 func program(t *testing.T, dir, name, script string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
@@ -16,7 +16,7 @@ func program(t *testing.T, dir, name, script string) {
 	}
 }
 
-// TestChosen: an engine that cannot use the root is not taken by itself, and says why if it is named.
+// TestChosen: an engine that cannot use the root is skipped, or reports why if it is named.
 func TestChosen(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
@@ -43,7 +43,7 @@ func TestChosen(t *testing.T) {
 			t.Errorf("--engine %q --rootfs %q: %q, %v; want %q, %q", c.engine, c.rootfs, name, err, c.want, c.err)
 		}
 	}
-	// LXC alone, and no root for it: namespaces stand in.
+	// LXC without a root directory: namespaces are used.
 	if err := os.Remove(filepath.Join(dir, "docker")); err != nil {
 		t.Fatal(err)
 	}
@@ -52,11 +52,12 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-// TestDockerImage: it is made once, of directories and settings; that tar failed is seen; and it is removed, as is what killed runs left.
+// TestDockerImage: the image is made once from directories and settings. A failure of tar is reported. The image and those of killed
+// runs are removed.
 func TestDockerImage(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	const dead = 1 << 30 // no process has such an id
+	const dead = 1 << 30 // no process has this id
 	program(t, dir, "docker", fmt.Sprintf(`echo "$*" >>%[1]s/calls
 case $1 in
 import) tar -t >%[1]s/files ;;

@@ -20,7 +20,7 @@ func TestHasListener(t *testing.T) {
 	}
 }
 
-// A command may have a session of its own, and still ends with us.
+// A command in a session of its own still ends with us.
 func TestOwnSession(t *testing.T) {
 	lab := &Lab{Dir: t.TempDir()}
 	out, err := lab.Run(t.Context(), ownSession, "sh", "-c", "cut -d' ' -f1,6 /proc/$$/stat")
@@ -42,7 +42,7 @@ func TestParseNumbers(t *testing.T) {
 	}
 }
 
-// A program that does not say that it is ready is an error, and is not waited for.
+// A program that does not print "ready" is an error.
 func TestEngage(t *testing.T) {
 	lab := &Lab{Dir: t.TempDir()}
 	if _, err := lab.StartReady(t.Context(), "sh", "-c", "echo no; exit 3"); err == nil || !strings.Contains(err.Error(), `"no`) {
@@ -50,7 +50,7 @@ func TestEngage(t *testing.T) {
 	}
 }
 
-// Lines that came in a time are found, and no others.
+// Between returns the lines of an interval.
 func TestTranscript(t *testing.T) {
 	begin := time.Now()
 	at := func(second float64) time.Time { return begin.Add(time.Duration(second * float64(time.Second))) }

@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A switch without memory goes on without ports, and guests do not find each other: that is said at once.
+// A switch without memory keeps running without ports. That is reported at once.
 func TestOVSFailure(t *testing.T) {
 	log := "2026-11-16T23:02:22.570Z|00166|netdev_dpdk|INFO|vHost Device 'b' has been added on numa node 0\n"
 	if got := ovsFailure(log); got != "" {
@@ -35,7 +35,8 @@ func TestGuestsFit(t *testing.T) {
 	}
 }
 
-// TestMemoryComesBack: guests of other settings are ended when memory is short, and a place that did not fit is tried again later.
+// TestMemoryComesBack: guests of other settings are stopped when memory is short, and an environment that did not fit is tried again
+// later.
 func TestMemoryComesBack(t *testing.T) {
 	was := constructors[experiment.VMsApart]
 	defer func() { constructors[experiment.VMsApart] = was }()
@@ -55,7 +56,7 @@ func TestMemoryComesBack(t *testing.T) {
 	}
 }
 
-// TestRoutes: a cell with several containers a side has all routes of its transport, and a transport that is there once only says so.
+// TestRoutes: a cell with several containers a side has all routes of its transport. A transport with one route reports an error.
 func TestRoutes(t *testing.T) {
 	host := func(ip string) *Host { return &Host{IP: ip} }
 	p := &Environment{Route: Route{Client: host("1.1"), Server: host("2.1")}, others: []Route{{Client: host("1.2"), Server: host("2.2")}}}
