@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * armed CHANNELS: opens the device and makes CHANNELS completion channels, each with a
- * completion queue and a queue pair that is connected to itself. Every one is used once
- * (armed, a message, its event, acknowledged) and armed again. Then says "ready" and
- * sleeps on all of them until its standard input ends. An event that nobody sent is an
- * error.
+ * completion queue and a queue pair that is connected to itself. Each is used once (armed, a
+ * message, its event, acknowledged) and armed again. Then it prints "ready" and sleeps on all
+ * of them until its standard input ends. An unexpected event is an error.
  */
 #include "device.h"
 #include <poll.h>

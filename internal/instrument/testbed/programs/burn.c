@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * burn idle: keeps every processor that it may use out of idle, with a busy thread on
- * each. The threads are SCHED_IDLE: whoever else wants the processor has it.
- * burn one: takes one processor, the last that it may use, as any busy program does.
+ * burn idle: keeps all its processors out of idle states, with a busy thread on each. The
+ * threads are SCHED_IDLE: any other task preempts them.
+ * burn one: uses one processor, the last of its affinity mask, as any busy program does.
  *
- * Says "ready" when the threads run, and ends when its standard input ends.
+ * It prints "ready" when the threads run, and ends with its standard input.
  */
 #include <pthread.h>
 #include <sched.h>

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * copy BYTES TIMES: how fast memcpy moves BYTES from one buffer to another. Both
- * are written once before, so no page fault is measured; together they should
- * exceed the caches, so that every pass finds them cold.
+ * copy BYTES TIMES: how fast memcpy copies BYTES between two buffers. Both are written before,
+ * so that no page fault is measured. Together they should exceed the caches.
  *
- * Prints bytes a second, the median of all passes.
+ * It prints the median of all passes in bytes/s.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cycle BYTES ROUNDS [THREADS [nouffd]]: a buffer that is registered, used and deregistered,
- * over and over, beside memory in use that is registered for the first time. Other threads
- * sleep. With nouffd userfaultfd is forbidden, as in a container.
+ * cycle BYTES ROUNDS [THREADS [nouffd]]: registers, uses and deregisters a buffer repeatedly, and
+ * compares that with the first registration of memory in use. Other threads sleep. nouffd
+ * forbids userfaultfd, as in a container.
  *
- * Prints three medians, in seconds: a first registration, a registration and a
- * deregistration of the loop together, and that deregistration alone.
+ * It prints three medians in seconds: a first registration, a registration and deregistration
+ * in the loop, and that deregistration alone.
  */
 #include "device.h"
 #include <linux/filter.h>

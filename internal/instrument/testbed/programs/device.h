@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs of this directory share: they end at the first error. */
+/* Functions that the programs of this directory share. They exit at the first error. */
 #ifndef DEVICE_H
 #define DEVICE_H
 
@@ -33,8 +33,8 @@ static inline struct ibv_context *open_device(void)
 }
 
 /*
- * Brings an RC queue pair up, connected to another. Whoever sends to it while it has no
- * receive waits for as long as the code rnr_timer says: 12 is 0.64 ms, 1 is 10 us.
+ * Connects an RC queue pair to another. A sender without a posted receive waits as the RNR timer
+ * code says: 12 is 0.64 ms, 1 is 10 us.
  */
 static inline void connect_qp_rnr(struct ibv_qp *qp, const union ibv_gid *gid, unsigned int number, unsigned char rnr_timer)
 {
@@ -77,7 +77,7 @@ static inline void connect_qp(struct ibv_qp *qp, const union ibv_gid *gid, unsig
 	connect_qp_rnr(qp, gid, number, 12);
 }
 
-/* Tells who started us one thing. */
+/* Prints a line for the parent process. */
 static inline void say(const char *word)
 {
 	if (puts(word) < 0 || fflush(stdout))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * foreign ROUNDS: how long a send of 64 bytes takes, from posting it to the receiver's
- * completion, between two queue pairs of one process: with buffers that become shared with
- * the device when they are registered, and with buffers that cannot (a shared mapping).
+ * foreign ROUNDS: how long a send of 64 bytes takes between two queue pairs of one process, from
+ * posting to the receiver's completion: with buffers that the daemon maps, and with foreign
+ * ones that it cannot map (a shared mapping of a file).
  *
- * Prints the two medians, in seconds.
+ * It prints the two medians in seconds.
  */
 #include "device.h"
 #include <sched.h>

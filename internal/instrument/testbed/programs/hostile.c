@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hostile KIND COUNT: a tenant who harms others, for measuring what it does to them. It
- * says how far it came, "ready DONE of COUNT", and the first error if there was one, and
- * goes on until its standard input ends.
+ * hostile KIND COUNT: a tenant that attacks its daemon. It prints how far it got, "ready DONE of
+ * COUNT", with the first error, and goes on until its standard input ends.
  *
- *	spin         takes COUNT processors and has nothing to do with the device
+ *	spin         uses COUNT processors and not the device
  *	rnr          COUNT queue pairs send to peers without receives, 10 us apart, for ever
  *	error        COUNT queue pairs in the ERROR state
- *	ring         the doorbells of COUNT queue pairs are rung all the time, for nothing
- *	copy         COUNT queue pairs write 1 MiB again and again
+ *	ring         rings the doorbells of COUNT queue pairs all the time, with nothing posted
+ *	copy         COUNT queue pairs write 1 MiB repeatedly
  *	commands     COUNT programs query the device as fast as they can
  *	connections  COUNT connections to the daemon's socket that say nothing
  *	qps          COUNT queue pairs
  *	mappings     COUNT programs that register 256 pages, each 1 GiB from the next
- *	requests     COUNT tools that never come to the end of a request
+ *	requests     COUNT tools that never end a request
  *
- * It goes through libibverbs and the build's own libvrdma.so wherever that can do the
- * harm, so that it works against builds with another protocol. Work is spread over
- * processes where one process is not allowed that much itself.
+ * It uses libibverbs and the build's own libvrdma.so where possible, so that it works against
+ * builds with another protocol. Several processes share the work where one process would
+ * exceed its limits.
  */
 #include "device.h"
 #include <poll.h>
@@ -87,7 +86,7 @@ static int post(struct ibv_qp *qp, enum ibv_wr_opcode op, unsigned int length)
 	return ibv_post_send(qp, &wr, &bad);
 }
 
-/* Makers return how many of count they managed; errno says what stopped them. */
+/* Makers return how many of count they made; errno says what stopped them. */
 
 static int make_qps(int count)
 {
@@ -259,7 +258,7 @@ static int make_requests(int count)
 	return done;
 }
 
-/* What goes on until we are killed. */
+/* Attacks that go on until we are killed. */
 
 static void act_rest(void)
 {
@@ -360,7 +359,7 @@ static struct outcome start(const struct kind *k, int count)
 	}
 	close(fds[1]);
 	if (read(fds[0], &o, sizeof(o)) != sizeof(o))
-		o.error = ECHILD; /* it has said why */
+		o.error = ECHILD; /* it has printed why */
 	close(fds[0]);
 	return o;
 }
@@ -382,7 +381,7 @@ int main(int argc, char **argv)
 	}
 	if (!getrlimit(RLIMIT_NOFILE, &files)) {
 		files.rlim_cur = files.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &files); /* if not, dial says so */
+		setrlimit(RLIMIT_NOFILE, &files); /* else dial reports it */
 	}
 	for (int left = count; left > 0 && !error; left -= k->chunk) {
 		struct outcome o = start(k, left < k->chunk ? left : k->chunk);

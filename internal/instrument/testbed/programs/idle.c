@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * idle QPS: opens the device, brings QPS queue pairs up, each connected to
- * itself, says "ready" and then does nothing until its standard input ends.
+ * itself, prints "ready" and is idle until its standard input ends.
  */
 #include "device.h"
 #include <unistd.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory MODE ...: what the kind of a buffer's memory costs. Prints one number.
+ * memory MODE ...: measures kinds of memory. It prints one number.
  *
- *   bandwidth FROM TO BYTES   bytes a second of RDMA WRITEs, 16 in flight, between two regions
+ *   bandwidth FROM TO BYTES   bytes/s of RDMA WRITEs, 16 in flight, between two regions
  *   latency FROM TO           seconds from posting a WRITE of 64 bytes to its completion, median
  *   turn BYTES THREADS        seconds of a registration and a deregistration, median, while
  *                             other threads sleep

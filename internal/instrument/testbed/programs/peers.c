@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peers COUNT: connects COUNT queue pairs to those of another such program on another
- * host, lets each carry one empty message either way, and then does nothing until its
- * standard input ends. What it prints is the other's input:
+ * peers COUNT: connects COUNT queue pairs to those of the same program on another host, sends
+ * one empty message in each direction, and is idle until its standard input ends. Its output
+ * is the input of the other program:
  *
- *	GID NUMBER NUMBER ...   who it is
- *	connected               when it knows who the other is
- *	ready                   when every queue pair has worked and is idle
+ *	GID NUMBER NUMBER ...   its address and queue pair numbers
+ *	connected               after it has read those of the other
+ *	ready                   after every queue pair has carried a message
  */
 #include "device.h"
 #include <arpa/inet.h>

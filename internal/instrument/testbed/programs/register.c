@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * register BYTES: how long ibv_reg_mr takes for memory that is in use, and how
- * long a second registration of the same memory while the first one lives.
+ * register BYTES: how long ibv_reg_mr takes for memory in use, and for a second registration of
+ * the same memory while the first one exists.
  *
- * Prints the two times, in seconds.
+ * It prints the two times in seconds.
  */
 #include "device.h"
 #include <sys/mman.h>

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring WINDOWS SLOTS: how fast two processes hand 8-byte messages through a bare ring
- * in shared memory, with nothing else done to them: the ceiling for any queue pair.
- * One producer, one consumer, an index each on its own cache line; whoever finds
- * nothing to do for a while yields, as everybody has to on a small machine. Each has
- * a processor of its own, if there are two: on one, the ring would be filled and
- * emptied in turns from one cache, and nothing handed over.
+ * ring WINDOWS SLOTS: how fast two processes pass 8-byte messages through a ring in shared
+ * memory: the upper limit for any queue pair. There is one producer and one consumer, each with
+ * an index on its own cache line. A process that finds no work for some time yields. Each has a
+ * processor of its own, if there are two: on one processor the ring would be filled and emptied
+ * in turns from one cache.
  *
- * With one slot every message crosses from one processor to the other by itself; with
- * many they travel in batches, as many to a cache line as happen to be there.
+ * With one slot each message moves between processors separately. With many slots messages
+ * share cache lines.
  *
- * Prints messages a second: the median of that many windows of 100000 messages, so
- * that moments in which somebody else had the processor do not count.
+ * It prints messages/s: the median of WINDOWS windows of 100000 messages, so that preemption
+ * does not count.
  */
 #include <sched.h>
 #include <stdatomic.h>

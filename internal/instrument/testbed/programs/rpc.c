@@ -12,7 +12,7 @@
  * read: the client reads SIZE bytes of the server's memory and waits for the completion.
  * tcp: a request and its response over a TCP connection, with blocking read and write.
  *
- * The client prints the median and the average of COUNT of them, in seconds.
+ * The client prints the median and the average of COUNT round trips in seconds.
  */
 #include "device.h"
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@
 #define RECEIVES 16
 #define MOST 65536
 
-/* What a message begins with. The server tells where to read in every response. */
+/* The head of a message. Every response says where to read in the server's memory. */
 struct message {
 	uint64_t address;
 	uint32_t key;

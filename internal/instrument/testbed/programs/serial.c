@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * serial PORT: accepts connections until it is ended.
- * serial PORT ADDRESS COUNT: opens and closes COUNT connections, one after the other, with a
- * queue pair each.
+ * serial PORT: accepts connections until it is killed.
+ * serial PORT ADDRESS COUNT: opens and closes COUNT connections, one after the other, each with
+ * a queue pair.
  *
- * The client prints how many connections a second that were, and the median of the time
- * that a command takes which does next to nothing, ibv_query_port, in seconds.
+ * The client prints connections/s, and the median duration of ibv_query_port in seconds, as an
+ * example of a short command.
  */
 #include "device.h"
 #include <netdb.h>

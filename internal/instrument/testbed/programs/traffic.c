@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * traffic SIZE QPS DEPTH: a tenant's load. QPS queue pairs, each connected to itself, write
- * SIZE bytes again and again. Each has DEPTH requests posted, in four batches of which one is
- * posted again as soon as it is complete; only the last of a batch has a completion. Between
- * batches the program sleeps on completion events: what it needs of a processor is little, so
- * many of them compete for the daemon and not for processors. Says "ready" before the first
- * request, and ends with its standard input.
+ * traffic SIZE QPS DEPTH: the load of a tenant. QPS queue pairs, each connected to itself, write
+ * SIZE bytes repeatedly. Each has DEPTH requests posted in four batches; a complete batch is
+ * posted again. Only the last request of a batch is signaled. Between batches the program
+ * sleeps on completion events. It needs little processor time, so many of them compete for the
+ * daemon, not for processors. It prints "ready" before the first request and ends with its
+ * standard input.
  */
 #include "device.h"
 #include <pthread.h>

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unruly QPS: a tenant that stays below every cap on bytes and is trouble all the same. QPS
- * queue pairs, each connected to itself, send messages of one byte to themselves. Every eighth
- * batch of a queue pair ends in an error instead: a write with a wrong key, or a message that
- * is longer than its receive. The queue pair is then reset and connected again, after an
- * attempt to do so with an MTU that the port has not. Says "ready" before the first message and
- * ends with its standard input.
+ * unruly QPS: a misbehaving tenant that stays below every cap on bytes. QPS queue pairs, each
+ * connected to itself, send messages of one byte. Every eighth batch of a queue pair ends in an
+ * error: a write with a wrong key, or a message longer than its receive buffer. The queue pair
+ * is then reset and connected again, after an attempt with an MTU that the port does not
+ * support. It prints "ready" before the first message and ends with its standard input.
  */
 #include "device.h"
 #include <pthread.h>
