@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Progress counts what is copied. A nil one counts nothing.
+// Progress counts copied bytes. A nil Progress counts nothing.
 type Progress struct {
-	total atomic.Uint64 // bytes of all files that are known of
+	total atomic.Uint64 // bytes of all known files
 	past  atomic.Uint64 // bytes that were moved, or need not be
-	wire  atomic.Uint64 // bytes that were moved
+	wire  atomic.Uint64 // moved bytes
 	files atomic.Uint64
 }
 
-// again starts the count of what there is to do, for another attempt.
+// again resets the work to do, for another attempt.
 func (p *Progress) again() {
 	if p != nil {
 		p.total.Store(0)
@@ -50,10 +50,10 @@ func (p *Progress) kept(n uint64) {
 	}
 }
 
-// Moved is how many bytes went to the other side, or came from there.
+// Moved returns how many bytes were sent or received.
 func (p *Progress) Moved() uint64 { return p.wire.Load() }
 
-// Files is how many files there were.
+// Files returns how many files there were.
 func (p *Progress) Files() uint64 { return p.files.Load() }
 
 // Show draws a line on a terminal, several times a second, until stop.
