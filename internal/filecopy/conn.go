@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// A conn is a connection. One goroutine owns it and calls everything but send and shut; of a control
-// connection any may send while the owner is in recv.
+// A conn is a connection. One goroutine owns it and calls all methods but send and shut. Any goroutine may send on a control
+// connection while the owner is in recv.
 //
-// A stream begins like a control connection, with messages. Then the receiving side calls open and the
-// sending side attach, and from there on chunks go one way.
+// A stream begins with messages, like a control connection. Then the receiving side calls open and the sending side attach. From
+// then on chunks go in one direction.
 type conn interface {
 	// send sends a message. It may wait until the peer has received earlier ones.
 	send(message) error

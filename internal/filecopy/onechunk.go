@@ -18,17 +18,17 @@ import (
 	"vrdma.dev/vrdma/verbs/cm"
 )
 
-// The published file transfer over rdma_cm, as a sample of 2010 has it and C programs speak it. One chunk
-// of at most 10 MiB is under way: reading, sending and writing never overlap.
+// The published file transfer over rdma_cm, a sample program of 2010. One chunk of at most 10 MiB is in flight: reading, sending
+// and writing never overlap.
 //
 //	server ── SEND MR {address, key} ──────▶ client
 //	client ── WRITE_WITH_IMM file name ────▶ server     the immediate is the length, with the final zero
 //	server ── SEND READY ──────────────────▶ client
 //	client ── WRITE_WITH_IMM chunk ────────▶ server     …and READY again, until
 //	client ── WRITE_WITH_IMM, 0 bytes ─────▶ server
-//	server ── SEND DONE ───────────────────▶ client     who disconnects
+//	server ── SEND DONE ───────────────────▶ client     which disconnects
 //
-// There is no key, no sum and no resuming. A message has 24 bytes in the byte order of the host.
+// It has no key, no checksum and no resuming. A message has 24 bytes in the byte order of the host.
 const (
 	oneBuffer  = 10 << 20
 	oneMessage = 24

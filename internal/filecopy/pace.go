@@ -5,19 +5,17 @@ import (
 	"time"
 )
 
-// A pace chooses how much a sender has under way, by the way that it goes. That has to cover the way: the
-// rate of all streams times the least time in which a slot came back. More than that only waits
-// somewhere, and is out of the caches when its turn comes. So twice that product is under way: first on
-// few streams, with pieces as large as need be, then on more of them.
+// A pace chooses how much data a sender has in flight. It is twice the bandwidth-delay product: the rate of all streams times the
+// shortest time in which a slot came back. More data would only wait in queues and leave the caches. The pace first uses few
+// streams and enlarges their pieces, then uses more streams.
 //
-// The least time is that of the whole session. What slots take later on has the queues in it, which
-// are as long as what is under way lets them be: a pace that went by that would grow without end.
+// The shortest time is that of the whole session. Later times include queues, which grow with the data in flight: a pace that used
+// them would grow without end.
 //
-// On one machine that is pieces of 512 KiB, and on a near way to another of maxChunk, on a stream for every second
-// processor: more streams write to one file, which one of them may at a time, while the others spin in the
-// kernel. On a long way with much bandwidth it is all streams with pieces of maxChunk, and on a slow one single
-// blocks, which show progress and of which little is lost when the connection breaks. Small files fill no
-// slot: they take all streams. So does TCP, where nobody knows what is under way.
+// On one machine pieces are 512 KiB, and on a short path to another maxChunk, on one stream for every second processor: more
+// streams would spin in the kernel on the lock of the same file. On a long and fast path it is all streams with pieces of
+// maxChunk. On a slow path it is single blocks, which show progress and of which few are lost when the connection breaks. Small
+// files do not fill a slot, so they use all streams. So does TCP, where the data in flight is unknown.
 type pace struct {
 	blocks  int // size of a piece
 	usual   int // size of a piece on a short path

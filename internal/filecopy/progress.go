@@ -56,7 +56,7 @@ func (p *Progress) Moved() uint64 { return p.wire.Load() }
 // Files returns how many files there were.
 func (p *Progress) Files() uint64 { return p.files.Load() }
 
-// Show draws a line on a terminal, several times a second, until stop.
+// Show draws a line on a terminal several times a second, until stop.
 func (p *Progress) Show(w io.Writer) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -89,7 +89,7 @@ type mark struct {
 	wire uint64
 }
 
-// line is what the terminal shows.
+// line returns the text for the terminal.
 func (b *bar) line(now time.Time, past, total, wire uint64) string {
 	old := b.marks[b.next%len(b.marks)]
 	if old.at.IsZero() {
@@ -117,7 +117,7 @@ func (b *bar) line(now time.Time, past, total, wire uint64) string {
 	return fmt.Sprintf("[%-*.*s] %3d %%  %s of %s  %s/s  %s left", width, full, "########################", percent, Bytes(float64(past)), Bytes(float64(total)), Bytes(rate), left)
 }
 
-// clock is a time as minutes and seconds, or hours.
+// clock formats a duration as minutes and seconds, or hours.
 func clock(d time.Duration) string {
 	s := int(min(d, 1000*time.Hour).Round(time.Second).Seconds())
 	if s >= 3600 {
@@ -126,7 +126,7 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", s/60, s%60)
 }
 
-// Bytes is a number of bytes for people.
+// Bytes formats a number of bytes.
 func Bytes(n float64) string {
 	unit := 0
 	for n >= 1000 && unit < 4 {
