@@ -20,14 +20,14 @@ const (
 	heading  = "## Packages"
 )
 
-// A rule is what one package, or one tree of packages, may import.
+// A rule says what a package, or a tree of packages, may import.
 type rule struct {
-	dir      string // with / at its end, also the directories below
+	dir      string // with a final /, also the directories below
 	anything bool
-	allowed  []string // the last parts of directories in internal, or ../../DIRECTORY
+	allowed  []string // last elements of directories in internal, or ../../DIRECTORY
 }
 
-// covers reports whether the rule is about the package in dir.
+// covers reports whether the rule applies to the package in dir.
 func (r rule) covers(dir string) bool {
 	if tree, found := strings.CutSuffix(r.dir, "/"); found {
 		return dir == tree || strings.HasPrefix(dir, r.dir)
@@ -35,8 +35,7 @@ func (r rule) covers(dir string) bool {
 	return dir == r.dir
 }
 
-// resolve finds the directory of a package that a rule names by the last part of its path below internal. Without one it returns
-// internal/NAME.
+// resolve returns the directory below internal whose path ends with name; internal/NAME if there is none.
 func resolve(name string, packages map[string][]string) string {
 	dir := path.Join("internal", name)
 	if _, found := packages[dir]; found {
@@ -50,8 +49,8 @@ func resolve(name string, packages map[string][]string) string {
 	return dir
 }
 
-// parseTable reads the table of packages: `package`, `package` | contents | may import. Packages after the first of a line are
-// siblings of it. The last cell is "anything", or "std" and "libc" (nothing of this module), or packages by the last part of their path.
+// parseTable parses the table of packages: `package`, `package` | contents | may import. Packages after the first of a row are its
+// siblings. The last cell is "anything", "std" or "libc" (nothing of this module), or packages by the last element of their path.
 func parseTable(text string) ([]rule, error) {
 	_, section, found := strings.Cut(text, heading+"\n")
 	if !found {
@@ -97,8 +96,7 @@ func parseTable(text string) ([]rule, error) {
 	return rules, nil
 }
 
-// check compares the rules with the packages of the module: what each directory imports,
-// as directories. It returns a sentence for everything that does not agree.
+// check compares the rules with the imports of each directory. It returns a sentence for every violation.
 func check(rules []rule, packages map[string][]string) (complaints []string) {
 	complain := func(format string, args ...any) { complaints = append(complaints, fmt.Sprintf(format, args...)) }
 	for _, r := range rules {
@@ -131,15 +129,14 @@ func check(rules []rule, packages map[string][]string) (complaints []string) {
 	return complaints
 }
 
-// modulePath is the path of the module whose root directory this is.
+// modulePath returns the path of the module in this root directory.
 func modulePath(root string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	line, _, _ := strings.Cut(string(text), "\n")
 	return strings.TrimPrefix(line, "module "), err
 }
 
-// modulePackages are the directories with Go files below root, and what of the module
-// their files import, tests left out.
+// modulePackages returns the directories with Go files below root, and their imports of this module, without tests.
 func modulePackages(root string) (map[string][]string, error) {
 	packages := map[string][]string{}
 	module, err := modulePath(root)
@@ -222,7 +219,7 @@ func TestCheck(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(map[string][]string)
-		want   string // empty: no complaint
+		want   string // empty: no violation
 	}{
 		{"as it should be", func(map[string][]string) {}, ""},
 		{"a wrong import", func(p map[string][]string) { p["internal/a"] = []string{"internal/b"} }, "internal/a imports internal/b"},
