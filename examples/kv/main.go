@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 	return o.Run(ctx, os.Stdout, nil)
 }
 
-// daemon is the pid of the daemon; 0: it is another one's, or there is none.
+// daemon returns the pid of the daemon; 0: it belongs to another user, or there is none.
 func daemon(socket string) int {
 	if socket == "" {
 		socket = os.Getenv("VRDMA_SOCKET")

@@ -60,7 +60,7 @@ func run(ctx context.Context, o verbs.Options, server bool, listen, peer string,
 		return errors.New("a size is from 1 to 1048576, a count at least 1")
 	}
 	if server {
-		size = most // whatever comes
+		size = most // any size
 	}
 	dev, err := o.Open(ctx)
 	if err != nil {
@@ -95,17 +95,17 @@ func run(ctx context.Context, o verbs.Options, server bool, listen, peer string,
 	return e.ping(ctx, count)
 }
 
-// receive posts a receive, into the second half of the memory.
+// receive posts a receive into the second half of the memory.
 func (e *end) receive(q *verbs.QP) error {
 	return q.PostRecv(&verbs.RecvWR{SGL: []verbs.SGE{e.mr.Slice(e.size, e.size)}})
 }
 
-// send sends n bytes from off on.
+// send sends n bytes from offset off.
 func (e *end) send(off, n int) error {
 	return e.conn.QP().PostSend(&verbs.SendWR{Op: verbs.Send, Flags: verbs.Signaled, SGL: []verbs.SGE{e.mr.Slice(off, n)}})
 }
 
-// next waits for a message, and returns its length.
+// next waits for a message and returns its length.
 func (e *end) next(ctx context.Context) (int, error) {
 	for {
 		n, err := e.cq.Next(ctx, e.wc[:])
@@ -127,7 +127,7 @@ func (e *end) next(ctx context.Context) (int, error) {
 	}
 }
 
-// answer sends back what comes, until the peer has gone.
+// answer sends messages back until the peer disconnects.
 func (e *end) answer(ctx context.Context, m *cm.Manager, at string, cfg cm.Config) error {
 	l, err := m.Listen(at, nil)
 	if err != nil {
@@ -147,7 +147,7 @@ func (e *end) answer(ctx context.Context, m *cm.Manager, at string, cfg cm.Confi
 	for {
 		n, err := e.next(ctx)
 		if errors.Is(err, verbs.Flushed) {
-			return nil // it has gone
+			return nil // the peer has disconnected
 		}
 		if err != nil {
 			return err
@@ -162,7 +162,7 @@ func (e *end) answer(ctx context.Context, m *cm.Manager, at string, cfg cm.Confi
 	}
 }
 
-// ping sends messages and checks what comes back.
+// ping sends messages and checks the answers.
 func (e *end) ping(ctx context.Context, count int) error {
 	times := make([]time.Duration, 0, count)
 	for i := range count {

@@ -39,11 +39,10 @@ func main() {
 }
 
 const (
-	size = 64 // of a ping, as rping has it unless told otherwise
+	size = 64 // of a ping, rping's default
 	most = 64 << 10
 
-	// Where things are in our memory. A message says where the memory is that is meant, with its key and
-	// length, in the byte order of networks.
+	// Offsets in our memory. A message has the address, key and length of a buffer, in network byte order.
 	inAt, outAt = 0, 64
 	fromAt      = 4096
 	toAt        = fromAt + most
@@ -55,7 +54,7 @@ type end struct {
 	cq   *verbs.CQ
 	mr   *verbs.MR
 	conn *cm.Conn
-	come int // messages that came while something else was waited for
+	come int // messages that came while waiting for another completion
 }
 
 func run(ctx context.Context, o verbs.Options, server bool, at string, count int) error {
@@ -106,7 +105,7 @@ func (e *end) expect(q *verbs.QP) error {
 	return q.PostRecv(&verbs.RecvWR{ID: receive, SGL: []verbs.SGE{e.mr.Slice(inAt, message)}})
 }
 
-// do posts a request and waits until it has completed.
+// do posts a request and waits for its completion.
 func (e *end) do(ctx context.Context, wr verbs.SendWR) error {
 	wr.ID, wr.Flags = request, verbs.Signaled
 	if err := e.conn.QP().PostSend(&wr); err != nil {
@@ -135,7 +134,7 @@ func (e *end) await(ctx context.Context, id uint64) error {
 	return nil
 }
 
-// tell sends a message: where n bytes of ours are.
+// tell sends a message with the address of n bytes of ours.
 func (e *end) tell(ctx context.Context, at, n int) error {
 	b := e.mr.Bytes()[outAt:]
 	binary.BigEndian.PutUint64(b, e.mr.Addr(at))
@@ -144,7 +143,7 @@ func (e *end) tell(ctx context.Context, at, n int) error {
 	return e.do(ctx, verbs.SendWR{Op: verbs.Send, SGL: []verbs.SGE{e.mr.Slice(outAt, message)}})
 }
 
-// heard waits for a message: where the peer's memory is.
+// heard waits for a message with the address of the peer's memory.
 func (e *end) heard(ctx context.Context) (addr uint64, key uint32, n int, err error) {
 	if err := e.await(ctx, receive); err != nil {
 		return 0, 0, 0, err
@@ -154,7 +153,7 @@ func (e *end) heard(ctx context.Context) (addr uint64, key uint32, n int, err er
 	return addr, key, n, e.expect(e.conn.QP())
 }
 
-// ping has the server fetch some text and put it elsewhere, again and again.
+// ping sends text that the server reads and writes back, count times.
 func (e *end) ping(ctx context.Context, count int) error {
 	from, to := e.mr.Bytes()[fromAt:fromAt+size], e.mr.Bytes()[toAt:toAt+size]
 	for i := range count {
@@ -164,7 +163,7 @@ func (e *end) ping(ctx context.Context, count int) error {
 		}
 		from[size-1] = 0
 		clear(to)
-		for _, at := range []int{fromAt, toAt} { // it reads the one and writes the other
+		for _, at := range []int{fromAt, toAt} { // the server reads the first and writes the second
 			if err := e.tell(ctx, at, size); err != nil {
 				return err
 			}
@@ -180,7 +179,7 @@ func (e *end) ping(ctx context.Context, count int) error {
 	return nil
 }
 
-// serve is the other side of that, until the client has gone.
+// serve is the server's side, until the client disconnects.
 func (e *end) serve(ctx context.Context, m *cm.Manager, at string, cfg cm.Config) error {
 	l, err := m.Listen(at, nil)
 	if err != nil {
@@ -198,7 +197,7 @@ func (e *end) serve(ctx context.Context, m *cm.Manager, at string, cfg cm.Config
 	for turn := 0; ; turn++ {
 		addr, key, n, err := e.heard(ctx)
 		if errors.Is(err, verbs.Flushed) {
-			return nil // it has gone
+			return nil // the client has disconnected
 		}
 		if err == nil && n > most {
 			err = fmt.Errorf("a ping of %d bytes: at most %d are possible", n, most)
@@ -213,7 +212,7 @@ func (e *end) serve(ctx context.Context, m *cm.Manager, at string, cfg cm.Config
 		if op == verbs.Read {
 			fmt.Printf("server ping data: %s\n", bytes.TrimRight(e.mr.Bytes()[fromAt:fromAt+n], "\x00"))
 		}
-		if err := e.tell(ctx, fromAt, n); err != nil { // go on
+		if err := e.tell(ctx, fromAt, n); err != nil { // continue
 			return err
 		}
 	}

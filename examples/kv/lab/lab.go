@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/examples/kv/store"
 )
 
-// A Row is a line of the table: one way, one mix, one size.
+// A Row is a line of the table: one way to read, one mix, one value size.
 type Row struct {
 	Way        string  `json:"way"`
 	Mix        string  `json:"mix"`
@@ -24,19 +24,18 @@ type Row struct {
 	P50        float64 `json:"p50_us"`
 	P99        float64 `json:"p99_us"`
 	P999       float64 `json:"p999_us"`
-	// Processor time an operation, in microseconds.
+	// Processor time per operation, in microseconds.
 	Server float64 `json:"server_cpu_us"`
 	Client float64 `json:"client_cpu_us"`
 	Daemon float64 `json:"daemon_cpu_us"`
-	// Messages are those that the server process handled; Torn and Asked are one-sided reads that
-	// were made again, and those for which the server was asked.
+	// Messages were handled by the server process. Torn counts one-sided reads that were repeated, Asked those that fell back to
+	// the server.
 	Messages uint64 `json:"server_messages"`
 	Torn     uint64 `json:"torn"`
 	Asked    uint64 `json:"asked"`
 }
 
-// Run runs the experiment and prints its table. Progress is shown where progress leads, a terminal; nil:
-// nowhere.
+// Run runs the experiment and prints its table. It shows progress on a terminal; nil: none.
 func (o *Options) Run(ctx context.Context, out, progress io.Writer) (err error) {
 	runs, err := o.runs()
 	if err != nil {
@@ -89,7 +88,7 @@ func (o *Options) Run(ctx context.Context, out, progress io.Writer) (err error) 
 	return o.print(out, rows)
 }
 
-// fits asks the server whether it has the keys and takes the values.
+// fits asks the server whether it has enough keys and accepts the value sizes.
 func (o *Options) fits(ctx context.Context, d *store.Dialer, at string, value int) error {
 	c, err := d.DialRPC(ctx, at)
 	if err != nil {
@@ -103,7 +102,7 @@ func (o *Options) fits(ctx context.Context, d *store.Dialer, at string, value in
 	return nil
 }
 
-// dial connects in one of the ways.
+// dial returns a function that connects in one of the ways.
 func (o *Options) dial(d *store.Dialer, way, at string) func(context.Context) (store.Client, error) {
 	return func(ctx context.Context) (store.Client, error) {
 		switch way {
@@ -128,7 +127,7 @@ func (o *Options) row(r run, got *load.Result) Row {
 	}
 }
 
-// print prints the table for people.
+// print prints the table.
 func (o *Options) print(out io.Writer, rows []Row) error {
 	fmt.Fprintf(out, "%d operations in each row, %d %s at once, %d that only update, %d keys, %s\n\n",
 		o.Operations, o.Clients, plural(o.Clients, "client", "clients"), o.Writers, o.Keys, o.skew)

@@ -14,7 +14,7 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// serveVariable makes the test's binary a server; its value is the daemon's socket.
+// serveVariable makes the test binary a server; its value is the daemon's socket.
 const serveVariable = "VRDMA_KV_SERVE"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// options are those of a command line, for a server that is this binary again.
+// options parses a command line. The server is this binary.
 func options(t *testing.T, socket string, args ...string) *Options {
 	t.Helper()
 	o := &Options{}
@@ -51,7 +51,7 @@ func options(t *testing.T, socket string, args ...string) *Options {
 	return o
 }
 
-// TestLab runs the experiment, with all ways, mixes and sizes at once.
+// TestLab runs the experiment with all ways, mixes and sizes.
 func TestLab(t *testing.T) {
 	o := options(t, testdaemon.Spawn(t), "-operations", "40", "-mixes", "updates,reads,A,B,C", "-values", "8,4096",
 		"-clients", "3", "-writers", "1", "-skew", "zipfian", "-keys", "50", "-json")
@@ -78,7 +78,7 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// TestTable: the table for people says what the experiment is for.
+// TestTable: the printed table has the expected columns.
 func TestTable(t *testing.T) {
 	o := options(t, testdaemon.Spawn(t), "-operations", "50", "-mixes", "reads")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -94,7 +94,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestWrongOptions: each is refused with the name of the flag.
+// TestWrongOptions: errors name the flag.
 func TestWrongOptions(t *testing.T) {
 	for _, args := range [][]string{
 		{"-operations", "0"}, {"-clients", "0"}, {"-writers", "-1"}, {"-keys", "0"}, {"-skew", "some"},
@@ -107,7 +107,7 @@ func TestWrongOptions(t *testing.T) {
 	}
 }
 
-// TestServerThatDoesNotStart is said, and nothing waits for it.
+// TestServerThatDoesNotStart: the failure is reported without waiting.
 func TestServerThatDoesNotStart(t *testing.T) {
 	o := options(t, "/nowhere/vrdma.sock")
 	var out bytes.Buffer
@@ -120,7 +120,7 @@ func TestServerThatDoesNotStart(t *testing.T) {
 	}
 }
 
-// TestSmallServer: a server elsewhere that has too little is told apart before anything is measured.
+// TestSmallServer: a server that is too small is rejected before the measurement.
 func TestSmallServer(t *testing.T) {
 	socket := testdaemon.Spawn(t)
 	o := options(t, socket, "-keys", "10", "-operations", "10")

@@ -12,14 +12,13 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// Options are what is to be done.
+// Options describe an experiment.
 type Options struct {
 	Device verbs.Options
-	// Start is the command that starts a server, Serve of this package in the end. It is used if
-	// Server is empty.
+	// Start is the command that starts a server (Service.Serve). It is used if Server is empty.
 	Start []string
 
-	Server     string // address and port of a server that runs already
+	Server     string // address and port of a running server
 	Operations int
 	Clients    int
 	Writers    int
@@ -49,7 +48,7 @@ const (
 	wayTCP  = "tcp"
 )
 
-// readsOf is how many of 100 operations of a mix are reads.
+// readsOf is the percentage of reads in each mix.
 var readsOf = map[string]int{"A": 50, "B": 95, "C": 100, "updates": 0, "reads": 100}
 
 // Flags adds the options to a set of flags.
@@ -74,13 +73,13 @@ type run struct {
 	value    int
 }
 
-// Check says what is wrong with the options.
+// Check returns an error for invalid options.
 func (o *Options) Check() error {
 	_, err := o.runs()
 	return err
 }
 
-// runs makes the rows that were asked for.
+// runs returns the requested rows.
 func (o *Options) runs() (rows []run, err error) {
 	for name, n := range map[string]int{"operations": o.Operations, "clients": o.Clients, "keys": o.Keys} {
 		if n < 1 {
@@ -116,7 +115,7 @@ func (o *Options) runs() (rows []run, err error) {
 	return rows, nil
 }
 
-// keys is the source of keys.
+// keys returns the source of keys.
 func (o *Options) keys() load.Keys {
 	if o.skew == "zipfian" {
 		return load.NewZipfian(uint64(o.Keys))
@@ -124,7 +123,7 @@ func (o *Options) keys() load.Keys {
 	return load.Uniform(o.Keys)
 }
 
-// most is the longest value of all rows.
+// most returns the longest value of all rows.
 func most(rows []run) (n int) {
 	for _, r := range rows {
 		n = max(n, r.value)

@@ -18,19 +18,18 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// Service is what a server is started with.
+// A Service has the options of a server.
 type Service struct {
 	Device   verbs.Options
 	Daemon   int    // pid of this host's daemon; 0: unknown
 	Listen   string // address and port
 	Keys     int
 	MaxValue int
-	// untilEOF ends the service when the standard input ends: that of a server that a lab started is
-	// a pipe of the lab's, which may die.
+	// untilEOF ends the service with its standard input, a pipe from the lab that started it.
 	untilEOF bool
 }
 
-// Flags adds them to a set of flags.
+// Flags adds the options to a set of flags.
 func (s *Service) Flags(f *flag.FlagSet) {
 	f.StringVar(&s.Listen, "listen", ":7471", "where to listen, for RDMA and TCP")
 	f.IntVar(&s.Keys, "keys", 32<<10, "how many keys the store has")
@@ -38,10 +37,10 @@ func (s *Service) Flags(f *flag.FlagSet) {
 	f.BoolVar(&s.untilEOF, "until-eof", false, "end when the standard input ends")
 }
 
-// ready is what a server says when clients can come; the address follows.
+// ready begins the line that a server prints when it accepts clients; the address follows.
 const ready = "serving at "
 
-// Serve is a server, until the context ends.
+// Serve runs a server until the context ends.
 func (s Service) Serve(ctx context.Context, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -66,10 +65,10 @@ func (s Service) Serve(ctx context.Context, out io.Writer) error {
 	return server.Close()
 }
 
-// startTimeout bounds how long a server may take to start; a machine may be busy.
+// startTimeout is how long a server may take to start on a busy machine.
 const startTimeout = time.Minute
 
-// startServer starts a server as a process, and returns its address and what ends it.
+// startServer starts a server process. It returns its address and a function that stops it.
 func (o *Options) startServer(ctx context.Context, maxValue int) (at string, stop func() error, err error) {
 	args := append(o.Start[1:len(o.Start):len(o.Start)], "--listen", "127.0.0.1:0", "--until-eof",
 		"--keys", strconv.Itoa(o.Keys), "--max-value", strconv.Itoa(maxValue))

@@ -2,15 +2,15 @@ package load
 
 import "golang.org/x/sys/unix"
 
-// ProcessTime is the processor time of this process, in nanoseconds.
+// ProcessTime returns the processor time of this process in nanoseconds.
 func ProcessTime() uint64 { return clock(unix.CLOCK_PROCESS_CPUTIME_ID) }
 
-// TimeOf is that of another process of this machine; 0 if there is none.
+// TimeOf returns the processor time of another local process; 0 if there is none.
 func TimeOf(pid int) uint64 {
 	if pid <= 0 {
 		return 0
 	}
-	// The clock of a process is a number that is made of its pid: see clock_getcpuclockid.
+	// The clock id of a process is computed from its pid: see clock_getcpuclockid.
 	const sched = 2
 	return clock(int32(^pid)<<3 | sched)
 }

@@ -7,12 +7,11 @@ import (
 
 // Keys picks keys.
 type Keys interface {
-	// Next is a key, from 0 on. It does not change what is shared: any goroutine may call it with a
-	// source of its own.
+	// Next returns a key, from 0. Any goroutine may call it with a source of its own.
 	Next(*rand.Rand) uint64
 }
 
-// Uniform picks every one of so many keys equally often.
+// Uniform picks each of this many keys with the same probability.
 type Uniform uint64
 
 // Next implements Keys.
@@ -21,16 +20,15 @@ func (n Uniform) Next(r *rand.Rand) uint64 { return r.Uint64N(uint64(n)) }
 // theta is the exponent of YCSB's zipfian keys.
 const theta = 0.99
 
-// Zipfian picks some keys much more often than others. The method is that of Gray and others, "Quickly
-// generating billion-record synthetic databases" (SIGMOD 1994), which YCSB uses too: math/rand's Zipf
-// wants an exponent above 1.
+// Zipfian picks some keys much more often than others. It uses the method of Gray et al., "Quickly generating billion-record synthetic
+// databases" (SIGMOD 1994), as YCSB does: math/rand's Zipf needs an exponent above 1.
 type Zipfian struct {
 	n                 uint64
 	zeta, alpha, eta  float64
 	second, firstPart float64
 }
 
-// NewZipfian makes one for n keys.
+// NewZipfian returns a Zipfian of n keys.
 func NewZipfian(n uint64) *Zipfian {
 	z := &Zipfian{n: n, alpha: 1 / (1 - theta)}
 	for k := range n {
@@ -42,7 +40,7 @@ func NewZipfian(n uint64) *Zipfian {
 	return z
 }
 
-// rank is how popular the next key is: 0 is the most popular.
+// rank returns the popularity of the next key: 0 is the most popular.
 func (z *Zipfian) rank(r *rand.Rand) uint64 {
 	u := r.Float64()
 	switch uz := u * z.zeta; {
@@ -54,13 +52,13 @@ func (z *Zipfian) rank(r *rand.Rand) uint64 {
 	return min(uint64(float64(z.n)*math.Pow(z.eta*u-z.eta+1, z.alpha)), z.n-1)
 }
 
-// Next implements Keys. Popular keys lie scattered over the table, not at its beginning.
+// Next implements Keys. Popular keys are scattered over the table.
 func (z *Zipfian) Next(r *rand.Rand) uint64 {
 	rank := z.rank(r)
 	return rank * scatter(z.n) % z.n
 }
 
-// scatter is a number that has no divisor in common with n, so that multiplying by it permutes the keys.
+// scatter returns a number that is coprime to n, so that multiplying by it permutes the keys.
 func scatter(n uint64) uint64 {
 	for s := uint64(2654435761) % n; ; s++ {
 		if gcd(s, n) == 1 {

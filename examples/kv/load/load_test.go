@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/examples/kv/store"
 )
 
-// TestZipfian compares how often keys are picked with what zipfian means.
+// TestZipfian compares the frequency of keys with the zipfian distribution.
 func TestZipfian(t *testing.T) {
 	const n, picks = 1000, 1_000_000
 	z := NewZipfian(n)
@@ -30,7 +30,7 @@ func TestZipfian(t *testing.T) {
 	}
 }
 
-// TestKeysInRange: every key that is picked exists, and with many picks every key is.
+// TestKeysInRange: every picked key exists, and every key is picked eventually.
 func TestKeysInRange(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []uint64{1, 2, 3, 10, 64, 97} {
@@ -50,7 +50,7 @@ func TestKeysInRange(t *testing.T) {
 	}
 }
 
-// TestValues: what Fill makes passes, for its own key only, and no mixture of two does.
+// TestValues: Check accepts a value of Fill for its own key only, and no mixture of two values.
 func TestValues(t *testing.T) {
 	for _, n := range []int{0, 1, 8, 15, 16, 100, 4096} {
 		a, b := make([]byte, n), make([]byte, n)
@@ -113,7 +113,7 @@ func (m *memory) Close() error {
 	return nil
 }
 
-// TestRun counts what clients and writers do to a store in memory.
+// TestRun counts the operations of clients and writers on a store in memory.
 func TestRun(t *testing.T) {
 	m := &memory{values: map[uint64][]byte{}}
 	spec := Spec{
@@ -139,7 +139,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestProcessTime: the clock of a process runs while it computes, and is the same seen from outside.
+// TestProcessTime: the clock of a process advances while it computes, and ProcessTime and TimeOf agree.
 func TestProcessTime(t *testing.T) {
 	before := ProcessTime()
 	for end := time.Now().Add(time.Minute); ProcessTime() == before; {

@@ -13,33 +13,33 @@ import (
 	"vrdma.dev/vrdma/examples/kv/store"
 )
 
-// A Spec is work to do.
+// A Spec describes the work.
 type Spec struct {
 	Dial       func(context.Context) (store.Client, error)
 	Clients    int
-	Writers    int // clients beside them that do nothing but update
-	Operations int // of the clients together
-	Reads      int // of 100 operations; the others are updates
+	Writers    int // additional clients that only update
+	Operations int // of all clients together
+	Reads      int // percentage of reads; the rest are updates
 	Value      int // bytes
 	Keys       Keys
 }
 
-// A Result is what came of it.
+// A Result is what Run measured.
 type Result struct {
 	Operations int
 	Elapsed    time.Duration
 	Latencies  []time.Duration // sorted
-	// Processor time, while the clients were at work, in nanoseconds.
+	// Processor time in nanoseconds while the clients worked.
 	Server, Client, Daemon uint64
-	Messages               uint64 // that the server handled
+	Messages               uint64 // handled by the server
 	Writes                 uint64 // of the writers
-	Torn, Asked            uint64 // one-sided reads: made again; given up, and the server asked
+	Torn, Asked            uint64 // one-sided reads that were repeated, and that fell back to the server
 }
 
-// Rate is operations a second.
+// Rate returns operations per second.
 func (r *Result) Rate() float64 { return float64(r.Operations) / r.Elapsed.Seconds() }
 
-// Percentile is the latency that p of 100 operations do not exceed.
+// Percentile returns the latency that p percent of the operations do not exceed.
 func (r *Result) Percentile(p float64) time.Duration {
 	if len(r.Latencies) == 0 {
 		return 0
@@ -47,7 +47,7 @@ func (r *Result) Percentile(p float64) time.Duration {
 	return r.Latencies[min(int(p/100*float64(len(r.Latencies))), len(r.Latencies)-1)]
 }
 
-// Run does the work and measures it. Connections are made before.
+// Run connects the clients, does the work and measures it.
 func (s Spec) Run(ctx context.Context) (_ *Result, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -64,7 +64,7 @@ func (s Spec) Run(ctx context.Context) (_ *Result, err error) {
 		}
 		clients = append(clients, c)
 	}
-	asks := clients[len(clients)-1] // asks for statistics and does nothing else
+	asks := clients[len(clients)-1] // only asks for statistics
 
 	before, err := asks.Stats(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func (s Spec) Run(ctx context.Context) (_ *Result, err error) {
 	return r, nil
 }
 
-// work has all clients work at once. The first error ends all.
+// work runs all clients at the same time. The first error ends all.
 func (s Spec) work(ctx context.Context, cancel func(), clients, writers []store.Client) (*Result, error) {
 	var busy, rest sync.WaitGroup
 	var writes atomic.Uint64
@@ -99,7 +99,7 @@ func (s Spec) work(ctx context.Context, cancel func(), clients, writers []store.
 	fail := func(err error) {
 		once.Do(func() { first = err; cancel() })
 	}
-	done := make(chan struct{}) // the clients are
+	done := make(chan struct{}) // closed when the clients have finished
 	for i, c := range writers {
 		rest.Go(func() {
 			w := s.worker(c, len(clients)+i, 0)
@@ -143,7 +143,7 @@ func (s Spec) work(ctx context.Context, cancel func(), clients, writers []store.
 	return r, first
 }
 
-// A worker is one client at work.
+// A worker is a client that works.
 type worker struct {
 	c      store.Client
 	keys   Keys

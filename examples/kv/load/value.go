@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Fill makes a value for a key. Values of different stamps differ in every word.
+// Fill fills a value for a key. Values of different stamps differ in every word.
 func Fill(value []byte, key, stamp uint64) {
 	word := stamp<<20 ^ key
 	for i := range value {
@@ -17,11 +17,10 @@ func Fill(value []byte, key, stamp uint64) {
 	}
 }
 
-// Check says whether Fill made this value for the key, whatever the stamp. An empty value is one that
-// nobody has written yet.
+// Check reports whether Fill made this value for the key, with any stamp. An empty value was never written.
 func Check(value []byte, key uint64) error {
 	if len(value) < 8 {
-		return nil // too short to say
+		return nil // too short to check
 	}
 	word := binary.LittleEndian.Uint64(value)
 	if (word^key)&(1<<20-1) != 0 {

@@ -5,21 +5,21 @@ import (
 	"errors"
 )
 
-// A Client talks to a server. One goroutine at a time uses it; make several for more. After an error that
-// is not the server's answer (ErrNoKey, ErrTooLong, ErrBad) it is of no use any more: close it.
+// A Client talks to a server. Only one goroutine may use it at a time. After an error that is not an answer of the server (ErrNoKey,
+// ErrTooLong, ErrBad) it can only be closed.
 type Client interface {
-	// Get reads the value of a key into dst, which has room for it, and returns its length and version.
+	// Get reads the value of a key into dst, which must be large enough, and returns its length and version.
 	Get(ctx context.Context, key uint64, dst []byte) (n int, version uint64, err error)
-	// Put gives a key a value, and returns the version that this made.
+	// Put sets the value of a key and returns the new version.
 	Put(ctx context.Context, key uint64, value []byte) (version uint64, err error)
-	// Stats asks what the server has done.
+	// Stats returns the statistics of the server.
 	Stats(ctx context.Context) (Stats, error)
 	Close() error
 }
 
-// caller sends a request and waits for its reply. The request's value is in place already.
+// A caller sends a request, whose value is in place, and waits for its reply.
 type caller interface {
-	// room is where the request is made; its value is from headSize on.
+	// room returns the buffer of the request; its value begins at headSize.
 	room() message
 	call(ctx context.Context, length int) (message, error)
 }

@@ -9,19 +9,17 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// attempts is how often a slot is read before the server is asked. One torn read is bad luck, so many
-// are a key that is written all the time.
+// attempts is how often a slot is read before the client asks the server. One torn read is chance; many mean that the key is written
+// all the time.
 const attempts = 32
 
-// OneSided is a client whose reads are RDMA READs: the server process does nothing for them. Its
-// updates are RPCs.
+// OneSided is a client that reads with RDMA READs, without the server process. Its updates are RPCs.
 type OneSided struct {
 	*RPC
-	// Torn counts reads that had to be made again, Asked those for which the server was asked in
-	// the end.
+	// Torn counts reads that were repeated, Asked those that fell back to the server.
 	Torn, Asked uint64
 
-	want int // bytes of a slot to read: as many as the last record had
+	want int // bytes of a slot to read: the size of the last record
 }
 
 // DialOneSided connects to a server.
@@ -55,7 +53,7 @@ func (c *OneSided) Get(ctx context.Context, key uint64, dst []byte) (int, uint64
 			c.want = valueAt + c.MaxValue()
 		default:
 			c.Torn++
-			runtime.Gosched() // the writer may want this processor
+			runtime.Gosched() // the writer may need this processor
 		}
 	}
 	c.Asked++

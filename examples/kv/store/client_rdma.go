@@ -11,8 +11,7 @@ import (
 
 // A Dialer makes clients over RDMA. They share one open device.
 type Dialer struct {
-	// Poll has clients poll for completions instead of sleeping until there is one: faster, and a
-	// processor less.
+	// Poll makes clients poll for completions instead of sleeping: faster, but it uses a processor.
 	Poll bool
 
 	dev *verbs.Device
@@ -37,27 +36,26 @@ func NewDialer(ctx context.Context, o verbs.Options) (*Dialer, error) {
 	return d, nil
 }
 
-// Close closes the device. Its clients are closed before.
+// Close closes the device. Its clients must be closed before.
 func (d *Dialer) Close() error { return errors.Join(d.m.Close(), d.dev.Close()) }
 
-// RPC is a client that asks the server with messages over RDMA.
+// RPC is a client that sends messages to the server over RDMA.
 type RPC struct {
 	poll bool
-	// Requests and READs complete to sent, replies to received. An RPC waits for its reply only: that its
-	// request has left is seen at the next call, which saves a wake-up.
+	// Requests and READs complete on sent, replies on received. An RPC waits for its reply only. The completion of its request is
+	// polled at the next call, which saves a wake-up.
 	sent, received *verbs.CQ
 
-	mr    *verbs.MR // request, reply and a slot, one after the other
+	mr    *verbs.MR // request, reply and a slot
 	conn  *cm.Conn
 	table where
-	size  int // of the longest message
+	size  int // of the largest message
 	wcs   [4]verbs.WC
-	// broken is why an earlier call was given up. Its completions may still come, so there are no more
-	// calls.
+	// broken is why an earlier call was abandoned. Its completions may still come, so no more calls are possible.
 	broken error
 }
 
-// Work requests are told apart by these.
+// IDs of work requests.
 const (
 	idRequest = iota
 	idReply
@@ -71,7 +69,7 @@ func (c *RPC) slotAt() int    { return 2 * c.size }
 
 // DialRPC connects to a server.
 func (d *Dialer) DialRPC(ctx context.Context, addr string) (_ *RPC, err error) {
-	// How long values can be is only known when the connection is there, so there is room for any.
+	// The maximum value size is known only after the connection is made, so there is space for any.
 	c := &RPC{poll: d.Poll, size: headSize + MaxValue}
 	defer func() {
 		if err != nil {
@@ -97,7 +95,7 @@ func (d *Dialer) DialRPC(ctx context.Context, addr string) (_ *RPC, err error) {
 	return c, nil
 }
 
-// Get implements Client: it asks the server.
+// Get implements Client with a message to the server.
 func (c *RPC) Get(ctx context.Context, key uint64, dst []byte) (int, uint64, error) {
 	return get(ctx, c, key, dst)
 }
@@ -110,7 +108,7 @@ func (c *RPC) Put(ctx context.Context, key uint64, value []byte) (uint64, error)
 // Stats implements Client.
 func (c *RPC) Stats(ctx context.Context) (Stats, error) { return stats(ctx, c) }
 
-// Keys and MaxValue are the server's.
+// Keys returns the server's number of keys, MaxValue its largest value.
 func (c *RPC) Keys() int     { return int(c.table.keys) }
 func (c *RPC) MaxValue() int { return int(c.table.maxValue) }
 
@@ -135,8 +133,8 @@ func (c *RPC) room() message {
 	return c.mr.Bytes()[c.requestAt() : c.requestAt()+c.size]
 }
 
-// call sends the request and waits for the reply: a receive first, so that the reply finds one. When the
-// reply is here, the server has had the request, and its buffer can be used again.
+// call sends the request and waits for the reply. It posts the receive first. When the reply has come, the server has received the
+// request, and the buffer can be reused.
 func (c *RPC) call(ctx context.Context, length int) (message, error) {
 	if err := c.ready(); err != nil {
 		return nil, err
@@ -162,7 +160,7 @@ func (c *RPC) call(ctx context.Context, length int) (message, error) {
 	return m, m.err()
 }
 
-// ready takes the completions of earlier requests, and says whether there can be another.
+// ready polls the completions of earlier requests and reports whether another is possible.
 func (c *RPC) ready() error {
 	n, err := c.sent.Poll(c.wcs[:])
 	for i := range n {
@@ -174,7 +172,7 @@ func (c *RPC) ready() error {
 	return c.broken
 }
 
-// await waits for the completion of a work request, and returns how many bytes were received.
+// await waits for the completion of a work request and returns the number of received bytes.
 func (c *RPC) await(ctx context.Context, cq *verbs.CQ, id uint64) (received int, err error) {
 	defer func() { c.broken = err }()
 	for {

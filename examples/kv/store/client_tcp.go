@@ -11,7 +11,7 @@ import (
 type TCP struct {
 	conn net.Conn
 	r    *bufio.Reader
-	buf  []byte // of the request, then of its reply
+	buf  []byte // for the request, then for its reply
 }
 
 // DialTCP connects to a server over TCP.
@@ -43,7 +43,7 @@ func (c *TCP) Close() error { return c.conn.Close() }
 func (c *TCP) room() message { return c.buf }
 
 func (c *TCP) call(ctx context.Context, length int) (message, error) {
-	stop := context.AfterFunc(ctx, func() { c.conn.SetDeadline(time.Unix(1, 0)) }) // now
+	stop := context.AfterFunc(ctx, func() { c.conn.SetDeadline(time.Unix(1, 0)) }) // in the past
 	defer stop()
 	if _, err := c.conn.Write(c.buf[:length]); err != nil {
 		return nil, ended(ctx, err)
@@ -55,7 +55,7 @@ func (c *TCP) call(ctx context.Context, length int) (message, error) {
 	return b, message(b).err()
 }
 
-// ended is why a call failed: the context's error, if that was it.
+// ended returns why a call failed: the context's error, if it has ended.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -35,19 +35,18 @@ import (
 const workerVariable = "VRDMA_KV_WORKER"
 
 const (
-	linearKeys  = 2 // few, so that all meet at them
+	linearKeys  = 2 // few, so that workers collide
 	linearValue = 4096
 )
 
-// clock is CLOCK_MONOTONIC: one for all processes of the machine.
+// clock reads CLOCK_MONOTONIC, which all processes of the machine share.
 func clock() int64 {
 	var ts unix.Timespec
 	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return ts.Nano()
 }
 
-// fill makes the value that a stamp stands for: the stamp again and again, so that a mixture of two
-// values is seen.
+// fill repeats the stamp over the whole value, so that a mixture of two values is noticed.
 func fill(value []byte, stamp uint64) {
 	for i := 0; i+8 <= len(value); i += 8 {
 		binary.LittleEndian.PutUint64(value[i:], stamp)
@@ -56,7 +55,7 @@ func fill(value []byte, stamp uint64) {
 
 var errMixture = errors.New("a mixture of values")
 
-// stampOf is the stamp of a value.
+// stampOf returns the stamp of a value.
 func stampOf(value []byte) (uint64, error) {
 	if len(value) == 0 {
 		return 0, nil
@@ -85,7 +84,7 @@ func worker() {
 	}
 }
 
-// workTime bounds how long a worker may take, wherever and beside whomever it runs.
+// workTime is the time limit of a worker.
 func workTime(operations int) time.Duration {
 	return time.Minute + time.Duration(operations)*100*time.Millisecond
 }
@@ -104,7 +103,7 @@ func work(way, socket, at string, number, operations int) error {
 		if random.IntN(3) == 0 {
 			stamp = uint64(number)<<32 | uint64(i+1)
 		}
-		// One write a line: a killed worker leaves whole lines.
+		// One write per line: a killed worker leaves complete lines.
 		os.Stdout.WriteString(fmt.Sprintf("c %d %d %d\n", clock(), key, stamp))
 		if stamp != 0 {
 			fill(buf, stamp)
@@ -137,14 +136,14 @@ func connect(ctx context.Context, way, socket, at string) (Client, error) {
 	return d.DialOneSided(ctx, at)
 }
 
-// An access is an operation as the checker sees it.
+// An access is an operation of the checker's history.
 type access struct {
 	key   uint64
 	write bool
 	stamp uint64 // of a put
 }
 
-// register is the model: each key has the value that was put last.
+// register is the model: each key has its last put value.
 var register = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		parts := make([][]porcupine.Operation, linearKeys)
@@ -166,13 +165,13 @@ var register = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v: %v", input, output) },
 }
 
-// history makes operations of what a worker told. A put that has not ended may have happened at any
-// time from its call on, up to the end of all; a get that has not ended says nothing.
+// history converts the output of a worker to operations. An unfinished put may have happened at any time from its call to the end. An
+// unfinished get is dropped.
 func history(client int, told string, end int64) (ops []porcupine.Operation, err error) {
 	var open *porcupine.Operation
 	for line := range strings.Lines(told) {
 		if !strings.HasSuffix(line, "\n") {
-			break // killed in the midst of it
+			break // killed in the middle
 		}
 		var at int64
 		var key, stamp uint64
@@ -200,15 +199,14 @@ func history(client int, told string, end int64) (ops []porcupine.Operation, err
 	return ops, nil
 }
 
-// A told is what a worker has said so far.
+// A told is the output of a worker so far.
 type told struct {
 	text strings.Builder
-	n    int // ended operations
+	n    int // finished operations
 }
 
-// TestLinearizable has processes read and write the same two keys in all three ways at once, kills some
-// of them in the midst of it and starts others, and gives what all of them saw to a checker: is there an
-// order of the operations that explains it?
+// TestLinearizable: processes read and write two keys in all three ways at once. Some are killed and replaced. A checker then searches
+// an order of the operations that explains all results.
 func TestLinearizable(t *testing.T) {
 	socket := testdaemon.Spawn(t)
 	_, at := serve(t, socket, Config{Keys: linearKeys, MaxValue: linearValue})
@@ -255,7 +253,7 @@ func TestLinearizable(t *testing.T) {
 			all = append(all, ops...)
 		}
 	}
-	// A put that was not ended may have happened until now, not only until the end of its round.
+	// An unfinished put may have happened until now, not only until the end of its round.
 	end := clock()
 	for i := range all {
 		if a := all[i].Input.(access); a.write && all[i].Output == uint64(0) {
@@ -270,7 +268,7 @@ func TestLinearizable(t *testing.T) {
 	case porcupine.Illegal:
 		t.Error("no order of the operations explains what the clients saw")
 	case porcupine.Unknown:
-		// On a busy machine operations overlap more, and the checker has more orders to try, and less time.
+		// On a busy machine operations overlap more, and the checker has more orders to try.
 		const unknown = "the checker has not found out in a minute"
 		if long {
 			t.Error(unknown)
@@ -280,7 +278,7 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
-// runWorker runs a worker to its end, or kills it after so many operations.
+// runWorker runs a worker to its end, or kills it after this many operations.
 func runWorker(t *testing.T, to *told, way, socket, at string, number, operations, kill int) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -323,7 +321,7 @@ func runWorker(t *testing.T, to *told, way, socket, at string, number, operation
 	return nil
 }
 
-// TestCheckerNotices: histories that a store must not have are refused, so the checker's word counts.
+// TestCheckerNotices: the checker rejects invalid histories.
 func TestCheckerNotices(t *testing.T) {
 	put := func(stamp uint64, call, end int64) porcupine.Operation {
 		return porcupine.Operation{Input: access{0, true, stamp}, Call: call, Output: stamp, Return: end}

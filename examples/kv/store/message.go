@@ -5,21 +5,21 @@ import (
 	"fmt"
 )
 
-// Errors that a server answers with.
+// Errors that a server returns.
 var (
 	ErrNoKey   = errors.New("no such key")
 	ErrTooLong = errors.New("the value is too long")
 	ErrBad     = errors.New("not a request")
 )
 
-// What a message asks for.
+// Operations of a request.
 const (
 	opGet = iota + 1
 	opPut
 	opStats
 )
 
-// How it ended, in a reply.
+// Statuses of a reply.
 const (
 	statusOK = iota
 	statusNoKey
@@ -27,7 +27,7 @@ const (
 	statusBad
 )
 
-// statusErrors are what the statuses mean.
+// statusErrors are the errors of the statuses.
 var statusErrors = [...]error{statusNoKey: ErrNoKey, statusTooLong: ErrTooLong, statusBad: ErrBad}
 
 // headSize is the length of a message without its value.
@@ -45,7 +45,7 @@ func (m message) key() uint64     { return order.Uint64(m[8:]) }
 func (m message) version() uint64 { return order.Uint64(m[16:]) }
 func (m message) value() []byte   { return m[headSize : headSize+m.length()] }
 
-// setHead fills everything in but the value.
+// setHead sets everything but the value.
 func (m message) setHead(op, status byte, key, version uint64, length int) {
 	m[0], m[1], m[2], m[3] = op, status, 0, 0
 	order.PutUint32(m[4:], uint32(length))
@@ -53,7 +53,7 @@ func (m message) setHead(op, status byte, key, version uint64, length int) {
 	order.PutUint64(m[16:], version)
 }
 
-// parse takes a message out of the bytes of one that has come whole.
+// parse returns the message in a complete buffer.
 func parse(b []byte) (message, error) {
 	if len(b) < headSize {
 		return nil, fmt.Errorf("%w: %d bytes", ErrBad, len(b))
@@ -65,7 +65,7 @@ func parse(b []byte) (message, error) {
 	return m[:headSize+m.length()], nil
 }
 
-// err is the error that a reply tells.
+// err returns the error of a reply.
 func (m message) err() error {
 	switch s := m.status(); {
 	case s == statusOK:
@@ -77,7 +77,7 @@ func (m message) err() error {
 	}
 }
 
-// statusOf is the status that tells an error.
+// statusOf returns the status of an error.
 func statusOf(err error) byte {
 	for s, e := range statusErrors {
 		if e != nil && errors.Is(err, e) {
@@ -87,7 +87,7 @@ func statusOf(err error) byte {
 	return statusBad
 }
 
-// Where is what a client needs to read the table. The server tells it when a connection is made.
+// A where is what a client needs to read the table. The server sends it when a connection is made.
 type where struct {
 	addr     uint64
 	rkey     uint32
@@ -117,11 +117,11 @@ func parseWhere(b []byte) (w where, err error) {
 	return w, nil
 }
 
-// Stats are what a server has done.
+// Stats are the statistics of a server.
 type Stats struct {
-	Messages uint64 // gets and puts that it has handled
-	CPU      uint64 // nanoseconds of processor time of its process
-	Daemon   uint64 // and of the vrdma daemon on its host
+	Messages uint64 // gets and puts
+	CPU      uint64 // processor time of its process in nanoseconds
+	Daemon   uint64 // processor time of the vrdma daemon on its host in nanoseconds
 }
 
 const statsSize = 24

@@ -12,28 +12,27 @@ import (
 	"vrdma.dev/vrdma/verbs/cm"
 )
 
-// Config is what a server is made with.
+// A Config configures a server.
 type Config struct {
-	Keys     int // how many; 0: 32768
+	Keys     int // number of keys; 0: 32768
 	MaxValue int // bytes; 0: 4096
-	// CPU and Daemon, if set, say how much processor time the server's process and the daemon have
-	// used, in nanoseconds: Stats tells it to clients.
+	// CPU and Daemon, if set, return the processor time of the server's process and of the daemon in nanoseconds. Stats has it.
 	CPU, Daemon func() uint64
 }
 
-// The sizes of a store that nobody has said anything about. The keys are as many as the C lab has.
+// The default sizes of a store. The number of keys is that of the C lab.
 const (
 	defaultKeys     = 32 << 10
 	defaultMaxValue = 4 << 10
 	maxTable        = 1 << 32
 )
 
-// A Server has the table, and answers messages.
+// A Server has the table and answers messages.
 type Server struct {
 	cfg      Config
 	dev      *verbs.Device
 	pd       *verbs.PD
-	mr       *verbs.MR // the table's memory
+	mr       *verbs.MR // memory of the table
 	m        *cm.Manager
 	table    *table
 	messages atomic.Uint64
@@ -43,7 +42,7 @@ type Server struct {
 	wg     sync.WaitGroup
 }
 
-// NewServer makes a server with its table in memory of a device.
+// NewServer returns a server whose table is in registered memory.
 func NewServer(ctx context.Context, o verbs.Options, c Config) (_ *Server, err error) {
 	if c.Keys == 0 {
 		c.Keys = defaultKeys
@@ -67,7 +66,7 @@ func NewServer(ctx context.Context, o verbs.Options, c Config) (_ *Server, err e
 	if s.pd, err = s.dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	// Clients may READ the table. We write it ourselves, through the slice.
+	// Clients may READ the table. The server writes it through the slice.
 	if s.mr, err = s.pd.Alloc(tableSize(c.Keys, c.MaxValue), verbs.RemoteRead); err != nil {
 		return nil, err
 	}
@@ -78,8 +77,7 @@ func NewServer(ctx context.Context, o verbs.Options, c Config) (_ *Server, err e
 	return s, nil
 }
 
-// Listen takes RDMA connections and TCP connections at the same address and port, and returns it. They
-// do not collide: rdma_cm's ports are not TCP's.
+// Listen accepts RDMA and TCP connections at the same address and port, and returns it. The ports of rdma_cm and TCP are different.
 func (s *Server) Listen(addr string) (string, error) {
 	tcp, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -103,7 +101,7 @@ func (s *Server) Listen(addr string) (string, error) {
 	return at, nil
 }
 
-// Stats are what it has done so far.
+// Stats returns the statistics until now.
 func (s *Server) Stats() Stats {
 	st := Stats{Messages: s.messages.Load()}
 	if s.cfg.CPU != nil {
@@ -132,11 +130,10 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// maxMessage is the longest message of this store.
+// maxMessage is the largest message of this store.
 func (s *Server) maxMessage() int { return headSize + max(s.cfg.MaxValue, statsSize) }
 
-// answer makes the reply of a request, in the same buffer: room has the request at its beginning and
-// maxMessage bytes in all. It returns the reply's length.
+// answer writes the reply over the request in room, which has maxMessage bytes. It returns the length of the reply.
 func (s *Server) answer(request, room []byte) int {
 	m, err := parse(request)
 	if err != nil {

@@ -16,7 +16,7 @@ func (s *Server) acceptTCP(l net.Listener) {
 	}
 }
 
-// serveTCP answers one client over TCP until it has gone.
+// serveTCP answers one client over TCP until it disconnects.
 func (s *Server) serveTCP(c net.Conn) {
 	defer c.Close()
 	gone := make(chan struct{})
@@ -25,7 +25,7 @@ func (s *Server) serveTCP(c net.Conn) {
 		select {
 		case <-gone:
 		case <-s.ctx.Done():
-			c.Close() // ends the reading below
+			c.Close() // ends the read below
 		}
 	})
 	r := bufio.NewReader(c)
@@ -48,7 +48,7 @@ func readMessage(r io.Reader, room []byte) ([]byte, error) {
 	}
 	length := message(room).length()
 	if length > len(room)-headSize {
-		return nil, ErrTooLong // and what follows is not to be understood
+		return nil, ErrTooLong // the rest of the stream cannot be parsed
 	}
 	_, err := io.ReadFull(r, room[headSize:headSize+length])
 	return room[:headSize+length], err

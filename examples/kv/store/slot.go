@@ -6,7 +6,7 @@ import (
 	"hash/crc64"
 )
 
-// Where things are in a slot.
+// Offsets in a slot.
 const (
 	versionAt  = 0
 	checksumAt = 8
@@ -16,25 +16,25 @@ const (
 	cacheLine = 64
 )
 
-// MaxValue is the most bytes that a value can have.
+// MaxValue is the largest value in bytes.
 const MaxValue = 1 << 16
 
 var crc = crc64.MakeTable(crc64.ECMA)
 
 var order = binary.LittleEndian
 
-// errTorn: the bytes of a slot are not one record. Somebody is writing it.
+// errTorn means that the bytes of a slot are not one record: it is being written.
 var errTorn = errors.New("a torn record")
 
-// errCut: the record is longer than what was read of it.
+// errCut means that the record is longer than what was read of it.
 var errCut = errors.New("a record that was not read to its end")
 
-// slotSize is how far slots for values of that many bytes lie apart. No two share a cache line.
+// slotSize returns the distance of slots for values of this size. No two slots share a cache line.
 func slotSize(maxValue int) int {
 	return (valueAt + maxValue + cacheLine - 1) / cacheLine * cacheLine
 }
 
-// checksum is that of a record.
+// checksum returns the checksum of a record.
 func checksum(key, version uint64, value []byte) uint64 {
 	var head [24]byte
 	order.PutUint64(head[0:], key)
@@ -43,7 +43,7 @@ func checksum(key, version uint64, value []byte) uint64 {
 	return crc64.Update(crc64.Checksum(head[:], crc), crc, value)
 }
 
-// writeSlot makes a record of a slot. halfway, if set, is called when half of it is written; for tests.
+// writeSlot writes a record to a slot. halfway, if set, is called when half of it is written; for tests.
 func writeSlot(slot []byte, key, version uint64, value []byte, halfway func()) {
 	order.PutUint64(slot[versionAt:], version)
 	order.PutUint64(slot[lengthAt:], uint64(len(value)))
@@ -56,8 +56,8 @@ func writeSlot(slot []byte, key, version uint64, value []byte, halfway func()) {
 	order.PutUint64(slot[checksumAt:], checksum(key, version, value))
 }
 
-// readSlot takes the record of a key out of bytes that were read while others may have written them.
-// The value is a part of slot. The error is errTorn or errCut.
+// readSlot returns the record of a key from bytes that were read while a writer may have changed them. The value is a part of slot.
+// The error is errTorn or errCut.
 func readSlot(slot []byte, key uint64) (value []byte, version uint64, err error) {
 	if len(slot) < valueAt {
 		return nil, 0, errCut
@@ -65,7 +65,7 @@ func readSlot(slot []byte, key uint64) (value []byte, version uint64, err error)
 	version = order.Uint64(slot[versionAt:])
 	length := order.Uint64(slot[lengthAt:])
 	if length > MaxValue {
-		return nil, 0, errTorn // no record has such a length
+		return nil, 0, errTorn // no record is that long
 	}
 	if length > uint64(len(slot)-valueAt) {
 		return nil, 0, errCut

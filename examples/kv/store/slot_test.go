@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestTornSlots mixes two records of a key at every byte, in both orders: no mixture is taken for a
-// record, and both records are.
+// TestTornSlots mixes two records of a key at every byte, in both orders. No mixture passes as a record.
 func TestTornSlots(t *testing.T) {
 	const key = 7
 	for _, n := range []int{0, 1, 8, 100, 1000} {
@@ -27,7 +26,7 @@ func TestTornSlots(t *testing.T) {
 	}
 }
 
-// TestTornByWords mixes two records word by word, in every way that 8 bytes of value allow.
+// TestTornByWords mixes two records word by word, in all combinations for a value of 8 bytes.
 func TestTornByWords(t *testing.T) {
 	const key, words = 3, 4 // version, checksum, length, value
 	var records [2][valueAt + 8]byte
@@ -45,7 +44,7 @@ func TestTornByWords(t *testing.T) {
 	}
 }
 
-// TestOtherKey: the record of another key is no record of this one.
+// TestOtherKey: a record of another key is rejected.
 func TestOtherKey(t *testing.T) {
 	slot := make([]byte, slotSize(8))
 	writeSlot(slot, 5, 1, []byte("value"), nil)
@@ -57,7 +56,7 @@ func TestOtherKey(t *testing.T) {
 	}
 }
 
-// TestCutSlot: a record of which too little was read is not torn, but cut.
+// TestCutSlot: a record that was not read completely is cut, not torn.
 func TestCutSlot(t *testing.T) {
 	slot := make([]byte, slotSize(100))
 	writeSlot(slot, 5, 1, make([]byte, 100), nil)
@@ -68,7 +67,7 @@ func TestCutSlot(t *testing.T) {
 	}
 }
 
-// FuzzReadSlot: whatever a slot says, it is a record that would be written so, or none.
+// FuzzReadSlot: the bytes of a slot are a record that writeSlot would write, or none.
 func FuzzReadSlot(f *testing.F) {
 	slot := make([]byte, slotSize(40))
 	writeSlot(slot, 5, 1, []byte("a value"), nil)
@@ -87,7 +86,7 @@ func FuzzReadSlot(f *testing.F) {
 	})
 }
 
-// FuzzParse: a message has as many bytes as it says.
+// FuzzParse: a parsed message has the length that it states.
 func FuzzParse(f *testing.F) {
 	m := make(message, headSize+3)
 	m.setHead(opPut, 0, 1, 2, 3)

@@ -73,7 +73,7 @@ func closeLater[C Client](t testing.TB) func(C, error) C {
 	}
 }
 
-// ways are clients of all kinds.
+// ways returns a client of each kind.
 func ways(t testing.TB, socket, at string) map[string]Client {
 	t.Helper()
 	d := dialer(t, socket)
@@ -89,7 +89,7 @@ func ways(t testing.TB, socket, at string) map[string]Client {
 	}
 }
 
-// TestWays: what one client puts, every client gets, in each way, with values of every length.
+// TestWays: every client reads what any client has put, with values of every length.
 func TestWays(t *testing.T) {
 	socket := testdaemon.Start(t)
 	_, at := serve(t, socket, Config{Keys: 100, MaxValue: 4096})
@@ -131,8 +131,7 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// TestServerSleeps is the lesson of the lab, as a count: for one-sided reads the server handles no
-// message at all, and for RPC and TCP one each.
+// TestServerSleeps: the server handles no message for a one-sided read, and one for an RPC or TCP request.
 func TestServerSleeps(t *testing.T) {
 	socket := testdaemon.Start(t)
 	s, at := serve(t, socket, Config{Keys: 64, MaxValue: 64})
@@ -156,9 +155,8 @@ func TestServerSleeps(t *testing.T) {
 	}
 }
 
-// TestReadInTheMiddle has a writer stop halfway. A one-sided read gets the old value before and the new
-// one after, and nothing in between: it finds the record torn, and at last asks the server, who has to
-// wait for the writer.
+// TestReadInTheMiddle: a writer stops halfway. A one-sided read returns the old value before and the new one after. In between it
+// finds the record torn and asks the server, which waits for the writer.
 func TestReadInTheMiddle(t *testing.T) {
 	socket := testdaemon.Start(t)
 	s, at := serve(t, socket, Config{Keys: 4, MaxValue: 1000})
@@ -217,7 +215,7 @@ func TestReadInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestTableIsReadOnly: a client that writes to the table loses its connection, and nothing else happens.
+// TestTableIsReadOnly: a client that writes to the table loses its connection, without other effects.
 func TestTableIsReadOnly(t *testing.T) {
 	socket := testdaemon.Start(t)
 	_, at := serve(t, socket, Config{Keys: 4, MaxValue: 8})
@@ -242,7 +240,7 @@ func TestTableIsReadOnly(t *testing.T) {
 	}
 }
 
-// TestStrangers: what is no request ends its own connection, or is answered with an error.
+// TestStrangers: an invalid request ends its own connection, or gets an error.
 func TestStrangers(t *testing.T) {
 	socket := testdaemon.Start(t)
 	_, at := serve(t, socket, Config{Keys: 4, MaxValue: 8})
@@ -281,7 +279,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestNoStore: a server that is no store is told apart.
+// TestNoStore: a client rejects a server that is not a store.
 func TestNoStore(t *testing.T) {
 	socket := testdaemon.Start(t)
 	d := dialer(t, socket)
@@ -315,7 +313,7 @@ func TestNoStore(t *testing.T) {
 	}
 }
 
-// TestServerEnds: calls under way end with an error when the server closes.
+// TestServerEnds: outstanding calls return an error when the server closes.
 func TestServerEnds(t *testing.T) {
 	socket := testdaemon.Start(t)
 	s, err := NewServer(testContext(t), verbs.Options{Socket: socket}, Config{Keys: 4})
@@ -358,7 +356,7 @@ func TestServerEnds(t *testing.T) {
 	}
 }
 
-// TestConfig: sizes that make no sense are refused before a device is asked.
+// TestConfig: invalid sizes are rejected before a device is opened.
 func TestConfig(t *testing.T) {
 	for _, c := range []Config{{Keys: -1}, {MaxValue: -1}, {MaxValue: MaxValue + 1}, {Keys: 1 << 40}} {
 		if s, err := NewServer(testContext(t), verbs.Options{Socket: "/nowhere"}, c); err == nil {

@@ -5,19 +5,19 @@ import (
 	"sync"
 )
 
-// A table is the server's: memory with a slot for every key.
+// A table is the server's memory with a slot for every key.
 type table struct {
 	mem      []byte // registered, so that clients can read it
 	keys     int
 	maxValue int
 	stride   int
-	// locks guard the slots against each other's writers and readers in this process: slot k has
-	// lock k % len(locks). One-sided readers take none.
+	// locks serialize readers and writers of a slot in this process: slot k has lock k % len(locks). One-sided readers take no
+	// lock.
 	locks   [256]sync.Mutex
-	halfway func() // for tests: called in the middle of writing, with the lock held
+	halfway func() // for tests: called halfway through a write, with the lock held
 }
 
-// tableSize is how many bytes a table has.
+// tableSize returns the size of a table in bytes.
 func tableSize(keys, maxValue int) int { return keys * slotSize(maxValue) }
 
 // newTable makes a table in mem. Every key has an empty value.
@@ -36,7 +36,7 @@ func (t *table) slot(key uint64) []byte {
 
 func (t *table) lock(key uint64) *sync.Mutex { return &t.locks[key%uint64(len(t.locks))] }
 
-// get copies a value to dst, which has room for it, and returns its length and version.
+// get copies a value to dst, which must be large enough, and returns its length and version.
 func (t *table) get(key uint64, dst []byte) (n int, version uint64, err error) {
 	if key >= uint64(t.keys) {
 		return 0, 0, fmt.Errorf("%w %d: the keys are 0 to %d", ErrNoKey, key, t.keys-1)
@@ -49,7 +49,7 @@ func (t *table) get(key uint64, dst []byte) (n int, version uint64, err error) {
 	return copy(dst, slot[valueAt:valueAt+n]), order.Uint64(slot[versionAt:]), nil
 }
 
-// put gives a key a value, and returns the record's version.
+// put sets the value of a key and returns its version.
 func (t *table) put(key uint64, value []byte) (version uint64, err error) {
 	if key >= uint64(t.keys) {
 		return 0, fmt.Errorf("%w %d: the keys are 0 to %d", ErrNoKey, key, t.keys-1)
