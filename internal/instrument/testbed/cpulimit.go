@@ -48,7 +48,7 @@ func LimitServers(share, pairs int) (s *CPULimit, err error) {
 	}
 	s = &CPULimit{cgroups: g}
 	if s.server, err = g.addLimited("slow-server", share*pairs); err != nil {
-		g.Remove() // the group may be empty
+		g.Remove() // err has the reason
 		return nil, err
 	}
 	return s, nil
