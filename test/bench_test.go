@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"vrdma.dev/vrdma/internal/instrument/bench"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 	"vrdma.dev/vrdma/test/harness"
 )
 
@@ -176,7 +177,7 @@ func controlGroups(t *testing.T, pid int) []string {
 
 // The program whose completion channels are armed uses each and has no event afterwards.
 func TestBenchArmed(t *testing.T) {
-	lab, err := bench.NewLab(harness.Binary(), nil)
+	lab, err := testbed.NewLab(harness.Binary(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

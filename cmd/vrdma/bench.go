@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vrdma.dev/vrdma/internal/instrument/bench"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // benchFlags are the flags of bench.
@@ -87,7 +88,7 @@ machine that others use: the attacks take up to 2 GB, and all resources of the d
 			if f.against != "" {
 				return f.compare(c.OutOrStdout())
 			}
-			return inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
+			return inLab(nil, func(ctx context.Context, lab *testbed.Lab) error {
 				f.table.Lab, f.table.Progress = lab, os.Stderr
 				report, err := f.table.Run(ctx, version)
 				if err != nil {
@@ -160,9 +161,9 @@ func (f *benchFlags) compare(stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return inLab(nil, func(ctx context.Context, ours *bench.Lab) error {
-		return withLab(ours.Original, nil, func(control *bench.Lab) error {
-			return withLab(other, nil, func(theirs *bench.Lab) error {
+	return inLab(nil, func(ctx context.Context, ours *testbed.Lab) error {
+		return withLab(ours.Original, nil, func(control *testbed.Lab) error {
+			return withLab(other, nil, func(theirs *testbed.Lab) error {
 				c := bench.Comparison{Ours: ours, Control: control, Theirs: theirs, Table: f.table, Progress: os.Stderr}
 				report, err := c.Run(ctx, version)
 				if err != nil {
@@ -213,8 +214,8 @@ func (f *benchFlags) attack(stdout io.Writer) error {
 		}
 		return f.deliver(stdout, report)
 	}
-	return inLab(nil, func(ctx context.Context, ours *bench.Lab) error {
-		run.Labs, run.Names = []*bench.Lab{ours}, []string{"this build"}
+	return inLab(nil, func(ctx context.Context, ours *testbed.Lab) error {
+		run.Labs, run.Names = []*testbed.Lab{ours}, []string{"this build"}
 		if f.against == "" {
 			return measure(ctx)
 		}
@@ -222,7 +223,7 @@ func (f *benchFlags) attack(stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
-		return withLab(other, nil, func(theirs *bench.Lab) error {
+		return withLab(other, nil, func(theirs *testbed.Lab) error {
 			run.Labs, run.Names = append(run.Labs, theirs), append(run.Names, "other build")
 			return measure(ctx)
 		})
@@ -256,7 +257,7 @@ func demoCommand() *cobra.Command {
 				return err
 			}
 			ordinary, name := ordinaryUser()
-			return inLab(ordinary, func(ctx context.Context, lab *bench.Lab) error {
+			return inLab(ordinary, func(ctx context.Context, lab *testbed.Lab) error {
 				demo := bench.Demo{
 					Lab: lab, Out: c.OutOrStdout(), Progress: os.Stderr, Rounds: rounds,
 					Colour: isTerminal(os.Stdout), As: name,
@@ -285,19 +286,19 @@ func needTools(names ...string) error {
 }
 
 // inLab runs f in a lab of its own that is gone afterwards, also after Ctrl-C.
-func inLab(as *syscall.Credential, f func(context.Context, *bench.Lab) error) (err error) {
+func inLab(as *syscall.Credential, f func(context.Context, *testbed.Lab) error) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	return withLab(self, as, func(lab *bench.Lab) error { return f(ctx, lab) })
+	return withLab(self, as, func(lab *testbed.Lab) error { return f(ctx, lab) })
 }
 
 // withLab runs f in a lab of a binary's that is gone afterwards.
-func withLab(binary string, as *syscall.Credential, f func(*bench.Lab) error) (err error) {
-	lab, err := bench.NewLab(binary, as)
+func withLab(binary string, as *syscall.Credential, f func(*testbed.Lab) error) (err error) {
+	lab, err := testbed.NewLab(binary, as)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/bench"
 	"vrdma.dev/vrdma/internal/instrument/doctor"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/measure"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 // benchListCommand lists the built-in experiments.
@@ -74,7 +76,8 @@ type runFlags struct {
 	quick  bool
 	resume bool
 	seed   uint64
-	in     bench.Instrument
+	in     testbed.Environments
+	device string
 	rsh    string
 }
 
@@ -105,10 +108,10 @@ Ctrl-C keeps the results so far; --resume continues the results of DIR in the sa
 	c.Flags().Uint64Var(&f.seed, "seed", 0, "seed of the order of runs (default: random)")
 	c.Flags().StringVar(&f.in.Peer, "peer", "", "USER@HOST, for setting remote: vrdma is copied there and removed at the end")
 	c.Flags().StringVar(&f.rsh, "rsh", "ssh -o BatchMode=yes", "the remote shell for --peer")
-	c.Flags().StringVar(&f.in.Device, "device", "", "a device of the kernel's, such as mlx5_0, for transport kernel")
+	c.Flags().StringVar(&f.device, "device", "", "a device of the kernel's, such as mlx5_0, for transport kernel")
 	c.Flags().StringVar(&f.in.Source, "source", ".", "the repository, which builds the guests of settings vms, vms-apart and guest-rxe")
 	c.Flags().StringVar(&f.in.Rootfs, "rootfs", "", "the root directory of containers; with docker the image (default: this machine's programs)")
-	c.Flags().StringVar(&f.in.Engine, "engine", "", "container engine: "+strings.Join(bench.EngineNames(), ", ")+" (default: the first that works)")
+	c.Flags().StringVar(&f.in.Engine, "engine", "", "container engine: "+strings.Join(testbed.EngineNames(), ", ")+" (default: the first that works)")
 	return c
 }
 
@@ -128,10 +131,11 @@ func (f *runFlags) run(names []string, progress io.Writer) error {
 		return err
 	}
 	defer r.Out.Close()
-	err = inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
+	err = inLab(nil, func(ctx context.Context, lab *testbed.Lab) error {
 		f.in.Lab, f.in.Rsh = lab, strings.Fields(f.rsh)
-		defer f.in.Close()
-		r.Instrument = &f.in
+		in := &measure.Instrument{Environments: &f.in, Device: f.device}
+		defer in.Close()
+		r.Instrument = in
 		return r.Go(ctx)
 	})
 	if err != nil && !errors.Is(err, experiment.ErrInterrupted) {
@@ -193,7 +197,7 @@ func benchAgentCommand() *cobra.Command {
 		Hidden: true, // bench run starts it
 		Args:   cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
+			return inLab(nil, func(ctx context.Context, lab *testbed.Lab) error {
 				if remove { // the lab has a copy
 					if err := os.RemoveAll(filepath.Dir(lab.Original)); err != nil {
 						return err
@@ -208,7 +212,8 @@ func benchAgentCommand() *cobra.Command {
 					defer f.Close()
 					from, to = f, f
 				}
-				return bench.ServeAgent(ctx, lab, from, to, device)
+				in := &measure.Instrument{Environments: &testbed.Environments{Lab: lab}, Device: device}
+				return testbed.ServeAgent(ctx, lab, in, from, to)
 			})
 		},
 	}

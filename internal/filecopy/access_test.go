@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestKey: who does not know the key gets nothing, and a server that does not know it neither.
+// TestKey: a client without the key gets nothing, and a client rejects a server without it.
 func TestKey(t *testing.T) {
 	for name, open := range places(t) {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// TestReadKey: a key that others can read, or guess, is none.
+// TestReadKey: a key that others can read or guess is rejected.
 func TestReadKey(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "key"), []byte(" 0123456789abcdef\n"))
 	_, err := ReadKey(path)
@@ -57,7 +57,7 @@ func TestReadKey(t *testing.T) {
 	}
 }
 
-// TestPermission: a server is read-only, and nothing is overwritten, unless it says so.
+// TestPermission: a server is read-only and does not overwrite, unless its options say so.
 func TestPermission(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		path := write(t, filepath.Join(t.TempDir(), "a"), content(1000))
@@ -78,7 +78,7 @@ func TestPermission(t *testing.T) {
 		ok(t, c.Put(testContext(t), []string{path}, "", true))
 		same(t, filepath.Join(l.dir, "a"), content(2000))
 		tidy(t, l.dir, "a")
-		// Fetching does not overwrite either, but what is equal is as good as copied.
+		// A download does not overwrite either. An equal file counts as copied.
 		ok(t, l.client().Get(testContext(t), []string{"a"}, path, false))
 		write(t, path, content(3000)[:2000])
 		if err := l.client().Get(testContext(t), []string{"a"}, path, false); !errors.Is(err, ErrSome) {
@@ -87,7 +87,7 @@ func TestPermission(t *testing.T) {
 	})
 }
 
-// TestOutside: no path and no symbolic link leads out of the directory that is served.
+// TestOutside: no path and no symbolic link leads out of the served directory.
 func TestOutside(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		outside := t.TempDir()
@@ -114,10 +114,10 @@ func TestOutside(t *testing.T) {
 			}
 		}
 		tidy(t, outside, "secret")
-		// A link that stays inside is as good as a directory.
+		// A link that stays inside is treated as a directory.
 		ok(t, l.client().Put(testContext(t), []string{path}, "inside", false))
 		same(t, filepath.Join(l.dir, "in", "new"), content(20))
-		// A link at the target's own place is not followed, but refused or replaced.
+		// A link in the target's place is not followed, but rejected or replaced.
 		ok(t, os.Symlink(filepath.Join(outside, "made"), filepath.Join(l.dir, "new")))
 		c := l.client()
 		c.Overwrite = true
@@ -126,7 +126,7 @@ func TestOutside(t *testing.T) {
 	})
 }
 
-// TestDirectoryThere: a directory that is there keeps its attributes unless it may be overwritten.
+// TestDirectoryThere: an existing directory keeps its attributes unless it may be overwritten.
 func TestDirectoryThere(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		from, back := filepath.Join(t.TempDir(), "tree"), t.TempDir()
@@ -157,7 +157,7 @@ func TestDirectoryThere(t *testing.T) {
 	})
 }
 
-// TestLinks: a symbolic link that leads out of what is copied is left out.
+// TestLinks: a symbolic link that leads out of the copied tree is left out.
 func TestLinks(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		from := filepath.Join(t.TempDir(), "tree")
@@ -178,7 +178,7 @@ func TestLinks(t *testing.T) {
 	})
 }
 
-// TestLinkBelowLink: nor is one made below another, where .. leads somewhere else.
+// TestLinkBelowLink: no link is made below another link, where .. would lead elsewhere.
 func TestLinkBelowLink(t *testing.T) {
 	files, err := Below(t.TempDir())
 	ok(t, err)
@@ -193,7 +193,7 @@ func TestLinkBelowLink(t *testing.T) {
 	ok(t, to.symlink("top/x/l", "../z"))
 }
 
-// A needy place lacks something for its first connections.
+// A needy place lacks resources for its first connections.
 type needy struct {
 	place
 	errs []error
@@ -218,7 +218,7 @@ func (l *needyListener) accept(ctx context.Context) (func(context.Context) (conn
 	return l.listener.accept(ctx)
 }
 
-// TestExhausted: a server that has run out of descriptors or memory says so and goes on.
+// TestExhausted: a server without descriptors or memory reports it and continues.
 func TestExhausted(t *testing.T) {
 	errs := []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}
 	l := newLab(t, func(context.Context) (Place, error) { return Place{needy{TCP().place, errs}}, nil }, &Server{})

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// DefaultPort is where a standing server is found.
+// DefaultPort is the port of a standing server.
 const DefaultPort = "7473"
 
-// An Address is what a user calls a place of files.
+// An Address is the location of files, as a user writes it.
 type Address struct {
 	Path string
-	Host string // empty: here
-	Port string // of a standing server; empty: it is started through ssh
+	Host string // empty: this host
+	Port string // of a standing server; empty: the server is started through ssh
 }
 
 const scheme = "rdma://"
 
-// ParseAddress reads PATH, HOST:PATH or rdma://HOST[:PORT]/PATH. As with scp, a colon before the first
-// slash makes it another host's: ./a:b is a file here.
+// ParseAddress reads PATH, HOST:PATH or rdma://HOST[:PORT]/PATH. As with scp, a colon before the first slash means another host: ./a:b
+// is a local file.
 func ParseAddress(s string) (Address, error) {
 	if rest, found := strings.CutPrefix(s, scheme); found {
 		host, path, _ := strings.Cut(rest, "/")
@@ -54,11 +54,11 @@ func ParseAddress(s string) (Address, error) {
 	return a, nil
 }
 
-// Local reports whether it is a path here.
+// Local reports whether it is a local path.
 func (a Address) Local() bool { return a.Host == "" }
 
-// Direct reports whether a standing server is meant.
+// Direct reports whether it names a standing server.
 func (a Address) Direct() bool { return a.Port != "" }
 
-// Same reports whether two addresses are at one server.
+// Same reports whether two addresses have the same server.
 func (a Address) Same(b Address) bool { return a.Host == b.Host && a.Port == b.Port }

@@ -15,15 +15,14 @@ const (
 	nonceSize   = 32
 	proofSize   = sha256.Size
 	sessionSize = 16
-	// leastKey is how long a key has to be. Who sees a handshake can try keys at home, so it has to be
-	// one that cannot be guessed.
+	// leastKey is the minimum length of a key. An eavesdropper can brute-force weak keys offline.
 	leastKey = 16
 )
 
-// NewKey makes a key.
+// NewKey returns a random key.
 func NewKey() []byte { return []byte(rand.Text()) }
 
-// ReadKey reads a key from a file that only its owner can read. Blanks around it do not count.
+// ReadKey reads a key from a file that only its owner can read. Surrounding spaces are ignored.
 func ReadKey(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -42,8 +41,8 @@ func ReadKey(path string) ([]byte, error) {
 	return b, nil
 }
 
-// proof shows that its maker knows the key. It covers both nonces and what the connection is for, and
-// the two sides' proofs differ, so that none can be sent back.
+// proof shows that a side knows the key. It covers both nonces and the purpose of the connection. The proofs of the two sides differ,
+// so that neither can be reflected.
 func proof(key []byte, side string, c *challenge, a *answer) (p [proofSize]byte) {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte("vrdma cp 1 " + side + "\x00"))
@@ -57,7 +56,7 @@ func proof(key []byte, side string, c *challenge, a *answer) (p [proofSize]byte)
 
 var errKey = errors.New("the key is wrong")
 
-// greet is the server's side of the handshake: what the connection is for. A nil key lets everybody in.
+// greet is the server's side of the handshake. It returns the purpose of the connection. With a nil key every client is accepted.
 func greet(ctx context.Context, c conn, key []byte) (*answer, error) {
 	ch := &challenge{Version: protocolVersion, Public: key == nil}
 	rand.Read(ch.Nonce[:])
@@ -83,7 +82,7 @@ func greet(ctx context.Context, c conn, key []byte) (*answer, error) {
 	return a, c.send(&welcome{Proof: proof(key, "server", ch, a)})
 }
 
-// refuse tells the peer why, and is the error.
+// refuse sends the reason to the peer and returns it as the error.
 func refuse(c conn, err error) error {
 	if c.send(&refusal{Text: err.Error()}) == nil {
 		linger(c)
@@ -91,7 +90,7 @@ func refuse(c conn, err error) error {
 	return err
 }
 
-// A RefusedError is the answer of a peer that does not want to.
+// A RefusedError is the reason that a peer gave for a refusal.
 type RefusedError struct{ Text string }
 
 func (e *RefusedError) Error() string { return "the other side refuses: " + e.Text }

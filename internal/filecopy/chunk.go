@@ -7,14 +7,13 @@ import (
 )
 
 const (
-	// blockSize is what has a sum of its own, and the least that is sent at a time.
+	// blockSize is the unit of checksums and the smallest piece that is sent.
 	blockSize = 128 << 10
-	// maxChunk is the most that one chunk carries; it has a slot of this size.
+	// maxChunk is the size of a slot and the most that one chunk carries.
 	maxChunk  = 1 << 20
 	maxBlocks = maxChunk / blockSize
 
-	// A chunk's header lies directly before its data, and the data at the start of a page: one write
-	// carries both.
+	// The header of a chunk directly precedes its data, which begins on a page. One write carries both.
 	headSize = 64
 	slotHead = 4096
 	slotSize = slotHead + maxChunk
@@ -26,14 +25,14 @@ const (
 	headID     = 4
 	headOffset = 8
 	headLength = 16
-	headSum    = 20                     // of the header, with this field zero
-	headSums   = 24                     // of the blocks
+	headSum    = 20                     // checksum of the header, with this field zero
+	headSums   = 24                     // checksums of the blocks
 	_          = headSums + 4*maxBlocks // 56
 )
 
 const chunkMagic = 0x6b637276 // "vrck"
 
-// A header says what a chunk is.
+// A header describes a chunk.
 type header struct {
 	id     uint32 // of the file
 	offset uint64
@@ -41,10 +40,10 @@ type header struct {
 	sums   [maxBlocks]uint32
 }
 
-// blocks is how many blocks n bytes are.
+// blocks returns how many blocks n bytes have.
 func blocks(n uint64) uint64 { return (n + blockSize - 1) / blockSize }
 
-// put writes the header to b.
+// put encodes the header to b.
 func (h *header) put(b []byte) {
 	b = b[:headSize]
 	clear(b)
@@ -58,8 +57,7 @@ func (h *header) put(b []byte) {
 	binary.LittleEndian.PutUint32(b[headSum:], crc.Castagnoli(b))
 }
 
-// parse reads a header that the peer wrote; b is copied before it is looked at, because the peer can
-// still write there.
+// parse decodes a header that the peer wrote. It copies b first, because the peer can still write there.
 func (h *header) parse(b []byte) error {
 	var own [headSize]byte
 	if copy(own[:], b) < headSize {
@@ -88,7 +86,7 @@ func (h *header) parse(b []byte) error {
 	return nil
 }
 
-// sum computes the sums of the data's blocks.
+// sum computes the checksums of the data's blocks.
 func (h *header) sum(data []byte) {
 	for i := range h.sums {
 		h.sums[i] = 0
@@ -99,7 +97,7 @@ func (h *header) sum(data []byte) {
 	}
 }
 
-// check compares the data with its sums.
+// check verifies the checksums of the data.
 func (h *header) check(data []byte) error {
 	var own header
 	own.sum(data)

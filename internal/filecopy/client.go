@@ -14,9 +14,9 @@ import (
 
 // A Client copies files to or from a server.
 type Client struct {
-	// Open opens the place that connections are made at; every attempt has one of its own.
+	// Open opens the place for connections. Every attempt has one of its own.
 	Open func(context.Context) (Place, error)
-	// Addrs are where the server may be; they are tried one after the other.
+	// Addrs are the possible addresses of the server, tried in order.
 	Addrs []string
 	Key   []byte // nil: none
 
@@ -24,39 +24,38 @@ type Client struct {
 	Preserve  bool
 	Overwrite bool
 	Streams   int
-	Slots     int           // chunks under way on each; 0: as many as the way needs
-	Patience  time.Duration // how long to try again after a broken connection without getting any further
+	Slots     int           // chunks in flight on each stream; 0: chosen by the path (pace.go)
+	Patience  time.Duration // how long to retry a broken connection without progress
 
-	Report   func(path string, err error) // of an entry that was not copied
-	Notice   func(text string)            // of what happens
+	Report   func(path string, err error) // called for an entry that was not copied
+	Notice   func(text string)            // called with messages for the user
 	Progress *Progress
 
-	id [sessionSize]byte // of all attempts
+	id [sessionSize]byte // the same for all attempts
 
 	mu     sync.Mutex
-	done   map[string]bool // guarded by mu: entries that were copied
-	failed bool            // guarded by mu: some were not
+	done   map[string]bool // guarded by mu: copied entries
+	failed bool            // guarded by mu: an entry failed
 }
 
-// ErrSome means that some entries were not copied. Report has said which and why.
+// ErrSome means that some entries were not copied. Report was called for each.
 var ErrSome = errors.New("not everything was copied")
 
-// Put copies local files to a path of the server's; into: it has to be a directory.
+// Put copies local files to a path of the server. into requires that the path is a directory.
 func (c *Client) Put(ctx context.Context, paths []string, to string, into bool) error {
-	into = into || nameless(paths) // what has no name of its own cannot get another one
+	into = into || nameless(paths) // a source without a name cannot be renamed
 	q := &request{Put: true, Recursive: c.Recursive, Preserve: c.Preserve, Overwrite: c.Overwrite, Into: into, Path: to}
 	return c.persist(ctx, func(ctx context.Context) error { return c.put(ctx, q, paths) })
 }
 
-// Get copies files of the server's to a local path; into: it has to be a directory.
+// Get copies files of the server to a local path. into requires that the path is a directory.
 func (c *Client) Get(ctx context.Context, paths []string, to string, into bool) error {
 	exact, made := false, make(map[string]bool)
 	q := &request{Recursive: c.Recursive, Preserve: c.Preserve}
 	return c.persist(ctx, func(ctx context.Context) error { return c.get(ctx, q, paths, to, into, &exact, made) })
 }
 
-// persist tries until it is done, or something else than the connection is in the way, or it gets no
-// further.
+// persist repeats attempts until one succeeds, fails for another reason than the connection, or makes no progress for Patience.
 func (c *Client) persist(ctx context.Context, attempt func(context.Context) error) error {
 	c.done = make(map[string]bool)
 	rand.Read(c.id[:])
@@ -89,7 +88,7 @@ func (c *Client) persist(ctx context.Context, attempt func(context.Context) erro
 	}
 }
 
-// errUnmade marks a connection that was never made.
+// errUnmade means that the connection was never established.
 var errUnmade = errors.New("no connection")
 
 // dialAny connects to the first address that answers.
@@ -107,7 +106,7 @@ func (c *Client) dialAny(ctx context.Context, p Place) (conn, string, error) {
 	return nil, "", &BrokenError{fmt.Errorf("%w: %w", errUnmade, errors.Join(errs...))}
 }
 
-// begin makes the control connection and asks for a session.
+// begin makes the control connection and requests a session.
 func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *granted, string, error) {
 	k, addr, err := c.dialAny(ctx, p)
 	if err != nil {
@@ -142,7 +141,7 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 	return newSession(ctx, p, k), g, addr, nil
 }
 
-// connect makes the streams of a session: on one machine those that will carry something (pace.go).
+// connect makes the streams of a session: on one machine only those that will be used (pace.go).
 func (c *Client) connect(s *session, p Place, g *granted, addr string, serve func(conn) error) {
 	n := min(int(g.Streams), c.Streams)
 	if s.here {
@@ -214,7 +213,7 @@ func (c *Client) put(ctx context.Context, q *request, paths []string) error {
 	return err
 }
 
-// nameless reports whether all of a directory is meant, such as . or what a server serves.
+// nameless reports whether the paths mean the content of a directory, such as . or all that a server serves.
 func nameless(paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { return topName(p) == "" })
 }
@@ -226,7 +225,7 @@ func (c *Client) get(ctx context.Context, q *request, paths []string, to string,
 		return err
 	}
 	if nameless(paths) {
-		// All that is served has no name of its own: the target is made, and everything goes below.
+		// The served directory has no name: the target is made, and all entries go below it.
 		if err := t.enter(); err != nil {
 			return err
 		}
@@ -266,7 +265,7 @@ func (c *Client) get(ctx context.Context, q *request, paths []string, to string,
 	return err
 }
 
-// reopen is an error of opening the device: worth another try after a first success.
+// reopen makes a failure to open the device retriable after a first success.
 func (c *Client) reopen(err error) error {
 	if c.Progress.Moved() > 0 {
 		return &BrokenError{err}

@@ -8,38 +8,37 @@ import (
 	"time"
 )
 
-// A conn is a connection. One goroutine owns it and calls everything but send and shut; of a control
-// connection any may send while the owner is in recv.
+// A conn is a connection. One goroutine owns it and calls all methods but send and shut. Any goroutine may send on a control
+// connection while the owner is in recv.
 //
-// A stream begins like a control connection, with messages. Then the receiving side calls open and the
-// sending side attach, and from there on chunks go one way.
+// A stream begins with messages, like a control connection. Then the receiving side calls open and the sending side attach. From
+// then on chunks go in one direction.
 type conn interface {
-	// send sends a message. It may wait until the peer has taken earlier ones.
+	// send sends a message. It may wait until the peer has received earlier ones.
 	send(message) error
 	// recv waits for the next message.
 	recv(context.Context) (message, error)
 
-	// open makes a window of so many slots and tells the peer.
+	// open makes a window of this many slots and announces it to the peer.
 	open(slots int) error
-	// next waits for a chunk. It is the caller's until release.
+	// next waits for a chunk. The caller owns it until release.
 	next(context.Context) (*slot, error)
-	// release gives a slot back to the peer.
+	// release returns a slot to the peer: a credit.
 	release(*slot) error
 
-	// attach waits for the peer's window, and makes buffers for at most so many of its slots.
+	// attach waits for the peer's window and makes buffers for at most this many of its slots.
 	attach(ctx context.Context, most int) error
-	// buffer waits for a slot that may be filled.
+	// buffer waits for a free slot to fill.
 	buffer(context.Context) (*slot, error)
-	// post sends what was filled in: the header and n bytes.
+	// post sends a filled slot: the header and n bytes.
 	post(s *slot, n int) error
-	// unused gives a buffer back that was not posted.
+	// unused returns a buffer that was not posted.
 	unused(*slot)
-	// round is how many slots there are, and the least time that one took lately to come back; 0: the
-	// connection has no credits of ours.
+	// round returns the number of slots and the shortest recent time until a slot came back; 0: the connection has no credits.
 	round() (slots int, least time.Duration)
 
-	// shut ends the connection: whatever waits comes back with an error. close frees what it has; the
-	// owner calls it, or somebody when the owner has ended.
+	// shut ends the connection: all waiting calls return an error. close releases its resources; the owner calls it, or another
+	// goroutine after the owner has ended.
 	shut()
 	close() error
 	remote() string
@@ -51,44 +50,43 @@ type slot struct {
 	whole  []byte // head and data
 	head   []byte // headSize
 	data   []byte // maxChunk
-	length int    // received: of the data
+	length int    // received bytes of data
 }
 
-// A place is where connections are made and taken: a device, or TCP.
+// A place makes and accepts connections: an RDMA device, or TCP.
 type place interface {
 	dial(ctx context.Context, addr string) (conn, error)
 	listen(addr string) (listener, error)
-	// addresses are those that peers may reach it by.
+	// addresses returns the addresses for peers.
 	addresses() []netip.Addr
-	// name is what it is called in messages for people.
+	// name is the name for messages to users.
 	name() string
 	close() error
 }
 
 type listener interface {
-	// accept waits for a connection request, and returns what makes the connection.
+	// accept waits for a connection request and returns a function that establishes the connection.
 	accept(context.Context) (func(context.Context) (conn, error), error)
 	addr() string
 	close() error
 }
 
 const (
-	// dialTime is how long a connection may take to be made, with its handshake.
+	// dialTime is the limit for establishing a connection with its handshake.
 	dialTime = 15 * time.Second
-	// aliveEvery is how often either side says that it is there; silent ticks without anything from the
-	// peer mean that it is not. They are counted and not timed: a machine that was stopped for a while
-	// has missed its ticks, too.
+	// aliveEvery is the interval of keepalives. After silent intervals without any message the peer counts as lost. Intervals are
+	// counted, not timed: a machine that was suspended has missed its intervals, too.
 	aliveEvery = 5 * time.Second
 	silent     = 6
 )
 
-// A BrokenError is a connection that broke: it is worth trying again.
+// A BrokenError is a broken connection. Retrying may help.
 type BrokenError struct{ err error }
 
 func (e *BrokenError) Error() string { return "the connection broke: " + e.err.Error() }
 func (e *BrokenError) Unwrap() error { return e.err }
 
-// broken is err as a broken connection, unless it is something else or the end was asked for.
+// broken wraps err as a BrokenError, unless it has another cause or the end was requested.
 func broken(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -104,7 +102,7 @@ func broken(ctx context.Context, err error) error {
 	return &BrokenError{err}
 }
 
-// newSlot is a slot in memory of slotSize bytes.
+// newSlot returns a slot in memory of slotSize bytes.
 func newSlot(number int, b []byte) slot {
 	b = b[slotHead-headSize : slotSize : slotSize]
 	return slot{number: number, whole: b, head: b[:headSize:headSize], data: b[headSize:]}

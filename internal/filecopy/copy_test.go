@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestSizes copies files of all kinds of sizes, there and back.
+// TestSizes copies files of many sizes in both directions.
 func TestSizes(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		from, back := t.TempDir(), t.TempDir()
@@ -39,12 +39,12 @@ func TestTree(t *testing.T) {
 		ok(t, os.Symlink("../d1", filepath.Join(from, "empty", "link")))
 		c := l.client()
 		c.Recursive, c.Preserve = true, true
-		ok(t, c.Put(testContext(t), []string{from}, "/", false))     // into the directory that is there
-		ok(t, c.Put(testContext(t), []string{from}, "/copy", false)) // by another name
+		ok(t, c.Put(testContext(t), []string{from}, "/", false))     // into an existing directory
+		ok(t, c.Put(testContext(t), []string{from}, "/copy", false)) // with another name
 		c.Patience = patience
 		back := filepath.Join(t.TempDir(), "back")
 		ok(t, c.Get(testContext(t), []string{"copy"}, back, false))
-		// All that is served, into a directory that is not there yet; and all of one, which has to be.
+		// All that is served, into a directory that is made; and the content of one directory, into an existing one.
 		all := filepath.Join(t.TempDir(), "all")
 		ok(t, c.Get(testContext(t), []string{"/"}, all, false))
 		if err := c.Put(testContext(t), []string{from + "/."}, "/new", false); err == nil {

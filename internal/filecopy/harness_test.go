@@ -24,10 +24,10 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// A lab is a server and what its clients need.
+// A lab is a server with the settings of its clients.
 type lab struct {
 	t    testing.TB
-	dir  string // that is served
+	dir  string // the served directory
 	open func(context.Context) (Place, error)
 	addr string
 	v    *Server
@@ -36,7 +36,7 @@ type lab struct {
 	log []string
 }
 
-// places are what every test of a whole copy runs over.
+// places are the transports that tests of whole copies run over.
 func places(t *testing.T) map[string]func(context.Context) (Place, error) {
 	socket := testdaemon.Start(t)
 	return map[string]func(context.Context) (Place, error){
@@ -52,7 +52,7 @@ func over(t *testing.T, test func(*testing.T, *lab)) {
 	}
 }
 
-// newLab starts a server of a directory of its own.
+// newLab starts a server with a directory of its own.
 func newLab(t testing.TB, open func(context.Context) (Place, error), v *Server) *lab {
 	t.Helper()
 	return newLabAt(t, t.TempDir(), open, v)
@@ -106,7 +106,7 @@ func (l *lab) logged() string {
 	return strings.Join(l.log, "\n")
 }
 
-// client is one with the usual settings.
+// client returns a client with the usual settings.
 func (l *lab) client() *Client {
 	return &Client{
 		Open: l.open, Addrs: []string{l.addr}, Key: l.v.Key, Streams: 4, Slots: 4, Patience: patience, Progress: &Progress{},
@@ -115,7 +115,7 @@ func (l *lab) client() *Client {
 	}
 }
 
-// content is n bytes that compress badly.
+// content returns n bytes that do not compress.
 func content(n int) []byte {
 	b := make([]byte, n)
 	rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), byte(n >> 16)}).Read(b)
@@ -144,7 +144,7 @@ func same(t testing.TB, path string, want []byte) {
 	}
 }
 
-// tidy fails the test if there is something in a directory that was not to be left there.
+// tidy fails the test if a directory has other entries than want.
 func tidy(t testing.TB, dir string, want ...string) {
 	t.Helper()
 	list, err := os.ReadDir(dir)
@@ -167,7 +167,7 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-// refused fails the test unless err says this.
+// refused fails the test unless err contains this text.
 func refused(t testing.TB, err error, text string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {
@@ -175,7 +175,7 @@ func refused(t testing.TB, err error, text string) {
 	}
 }
 
-// waitFor waits for something to happen.
+// waitFor waits until f returns true.
 func waitFor(t testing.TB, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// An intruder is a client that knows the key and says what it likes.
+// An intruder is a client that knows the key and violates the protocol.
 type intruder struct {
 	t       *testing.T
 	p       Place
@@ -57,7 +57,7 @@ func (i *intruder) offer(size uint64) {
 	}
 }
 
-// chunk sends a chunk with a header that was changed.
+// chunk sends a chunk with a modified header.
 func (i *intruder) chunk(h header, data []byte, change func(head []byte)) {
 	i.t.Helper()
 	s, err := i.stream.buffer(testContext(i.t))
@@ -71,7 +71,7 @@ func (i *intruder) chunk(h header, data []byte, change func(head []byte)) {
 	ok(i.t, i.stream.post(s, len(data)))
 }
 
-// thrown waits until the server ends the session, and returns what it says.
+// thrown waits until the server ends the session and returns its reason.
 func (i *intruder) thrown() string {
 	i.t.Helper()
 	for {
@@ -91,7 +91,7 @@ func (i *intruder) thrown() string {
 	}
 }
 
-// TestLiars: a client that lies is thrown out with a reason, and nothing of it stays.
+// TestLiars: the server rejects a client that lies, with a reason, and keeps nothing of it.
 func TestLiars(t *testing.T) {
 	block := content(blockSize)
 	one := header{id: 1, length: blockSize}
@@ -163,7 +163,7 @@ func TestLiars(t *testing.T) {
 		l := newLab(t, open, &Server{Write: true, Key: NewKey()})
 		for _, c := range lies {
 			if name == "tcp" && c.name == "longer than it is" {
-				continue // the rest might still come
+				continue // the rest could still arrive
 			}
 			t.Run(name+"/"+c.name, func(t *testing.T) {
 				i := intrude(t, l)
@@ -181,8 +181,7 @@ func TestLiars(t *testing.T) {
 	}
 }
 
-// TestGreedy: a client does not get all the memory that it asks for, and all clients together no more
-// than a server has for them.
+// TestGreedy: a client gets a limited share of the server's memory, and all clients together a limited total.
 func TestGreedy(t *testing.T) {
 	for name, open := range places(t) {
 		t.Run(name, func(t *testing.T) {
@@ -241,8 +240,7 @@ func TestGreedy(t *testing.T) {
 	}
 }
 
-// TestHostileServer: a server cannot make a client write where it was not told to, nor what it did not
-// ask for.
+// TestHostileServer: a server cannot make a client write outside of its target, or files that it did not ask for.
 func TestHostileServer(t *testing.T) {
 	at := func(p string) meta { return meta{ID: 1, Path: p, Mode: 0o755} }
 	for name, open := range places(t) {
@@ -315,7 +313,7 @@ func TestHostileServer(t *testing.T) {
 	}
 }
 
-// FuzzMessage: whatever comes, a message is read or refused, and what is read is written the same way.
+// FuzzMessage: a message is decoded or rejected, and a decoded one encodes to the same bytes.
 func FuzzMessage(f *testing.F) {
 	for _, m := range []message{
 		&challenge{Version: 1, Public: true}, &answer{}, &request{Put: true, Path: "a/b"}, &file{meta: meta{ID: 3, Path: "x", Mode: 0o644}, Size: 5, Sparse: true},
@@ -360,7 +358,7 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// FuzzAddress: what a user calls a place is read or refused.
+// FuzzAddress: an address is parsed or rejected.
 func FuzzAddress(f *testing.F) {
 	for _, s := range []string{"a", "h:a", "rdma://h/a", "rdma://[::1]:70/a", "[::1]:a", "u@h:", "./a:b", ""} {
 		f.Add(s)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// protocolVersion changes when the messages do.
+// protocolVersion changes with the messages.
 const protocolVersion = 1
 
 const (
@@ -14,28 +14,26 @@ const (
 	maxMessage = 8192
 	maxPath    = 4095
 	maxText    = 2048
-	// sumsInMessage is how many sums of blocks a message have carries.
+	// sumsInMessage is how many checksums a message have carries.
 	sumsInMessage = 960
 )
 
-// A message is one of the control protocol. Its fields are named once, in fields, for writing and for
-// reading.
+// A message is a message of the control protocol. The method fields lists its fields once, for encoding and decoding.
 type message interface {
 	kind() byte
 	fields(*coder)
 }
 
-// A coder writes or reads the fields of a message. Numbers are little endian. After an error it does
-// nothing.
+// A coder encodes or decodes the fields of a message. Numbers are little endian. After an error it does nothing.
 type coder struct {
-	b       []byte // written so far, or left to read
+	b       []byte // encoded so far, or left to decode
 	reading bool
 	err     error
 }
 
 var errShort = errors.New("the message is too short")
 
-// take is the next n bytes to read, or to be written to.
+// take returns the next n bytes to decode, or to encode into.
 func (c *coder) take(n int) []byte {
 	if c.err != nil {
 		return nil
@@ -104,7 +102,7 @@ func (c *coder) fixed(v []byte) {
 	}
 }
 
-// text is a string of at most most bytes. Writing cuts what is longer: only explanations are.
+// text is a string of at most this many bytes. Encoding truncates longer ones, which are only explanations.
 func (c *coder) text(v *string, most int) {
 	n := uint32(min(len(*v), most))
 	if c.number32(&n); c.err == nil && n > uint32(most) {
@@ -134,7 +132,7 @@ func (c *coder) sums(v *[]uint64) {
 	}
 }
 
-// Numbers of the messages.
+// Types of messages.
 const (
 	kindChallenge = iota + 1
 	kindAnswer
@@ -165,7 +163,7 @@ type challenge struct {
 	Nonce   [nonceSize]byte
 }
 
-// An answer is the client's: it proves that it knows the key, and says what the connection is for.
+// An answer proves that the client knows the key, and says what the connection is for.
 type answer struct {
 	Version uint8
 	Stream  uint8 // 0: a control connection; otherwise a stream of Session
@@ -174,7 +172,7 @@ type answer struct {
 	Proof   [proofSize]byte
 }
 
-// welcome proves that the server knows the key, too.
+// welcome proves that the server knows the key.
 type welcome struct{ Proof [proofSize]byte }
 
 // A refusal ends a connection and says why.
@@ -187,21 +185,21 @@ type request struct {
 	Preserve  bool
 	Overwrite bool
 	Into      bool // Put: Path is a directory
-	Exact     bool // Put: Path is the name itself, also if there is a directory by now
+	Exact     bool // Put: Path is the name itself, even if a directory exists by now
 	Streams   uint8
 	Slots     uint8
 	Copy      [sessionSize]byte // the same for every attempt of one command
 	Path      string            // Put: where the files go
 }
 
-// want names a file or directory that the client asks for. After the last comes finish.
+// want names a file or directory that the client requests. After the last comes finish.
 type want struct{ Path string }
 
-// granted is the answer to a request: the client makes the streams.
+// granted answers a request. The client then makes the streams.
 type granted struct {
 	Session [sessionSize]byte
 	Streams uint8
-	Exact   bool // what to ask for when trying again
+	Exact   bool // for the request of the next attempt
 }
 
 // A window is the receiver's memory of one stream, in slots.
@@ -211,10 +209,10 @@ type window struct {
 	Slots uint32
 }
 
-// meta is what the sender tells of an entry.
+// meta describes an entry.
 type meta struct {
 	ID    uint32
-	Path  string // relative, with slashes; begins with the name of what was asked for
+	Path  string // relative, with slashes; begins with the name of the requested entry
 	Mode  uint32 // permissions
 	MTime uint64 // nanoseconds since 1970, as int64
 }
@@ -232,28 +230,27 @@ type (
 	}
 )
 
-// have tells sums of blocks that the receiver has from an earlier attempt; 0: it has not.
+// have has the checksums of blocks that the receiver has from an earlier attempt; 0: missing.
 type have struct {
 	ID    uint32
 	First uint64
 	Sums  []uint64
 }
 
-// accept lets the sender begin with a file; skip says that it is not needed.
+// accept lets the sender start a file; skip says that it is not needed.
 type (
 	accept struct{ ID uint32 }
 	skip   struct{ ID uint32 }
 )
 
-// end tells that all of a file was sent, how much that was, and the sum of all sums.
+// end says that a file was sent completely, how large it is, and the checksum of all checksums.
 type end struct {
 	ID     uint32
 	Sent   uint64
 	Digest [digestSize]byte
 }
 
-// done and failed are the ends of an entry. The sender says failed, too, when it cannot go on with one;
-// with ID 0 it is about something that it did not even offer.
+// done and failed end an entry. The sender also sends failed when it cannot continue one; ID 0 is an entry that it did not offer.
 type (
 	done   struct{ ID uint32 }
 	failed struct {
@@ -263,9 +260,9 @@ type (
 )
 
 type (
-	finish   struct{} // there is nothing more
-	finished struct{} // all of it is done
-	alive    struct{} // nothing new; the sender of this is there
+	finish   struct{} // the last entry was sent
+	finished struct{} // all entries are done
+	alive    struct{} // a keepalive
 )
 
 func (m *challenge) kind() byte { return kindChallenge }
@@ -333,7 +330,7 @@ func (m *finish) fields(*coder)   {}
 func (m *finished) fields(*coder) {}
 func (m *alive) fields(*coder)    {}
 
-// blank is an empty message of each kind.
+// blank makes an empty message of each type.
 var blank = map[byte]func() message{
 	kindChallenge: func() message { return &challenge{} },
 	kindAnswer:    func() message { return &answer{} },
@@ -357,7 +354,7 @@ var blank = map[byte]func() message{
 	kindAlive:     func() message { return &alive{} },
 }
 
-// encode is a message as bytes, behind what b has.
+// encode appends the encoded message to b.
 func encode(b []byte, m message) []byte {
 	c := coder{b: append(b, m.kind())}
 	m.fields(&c)
@@ -384,7 +381,7 @@ func decode(b []byte) (message, error) {
 	return m, nil
 }
 
-// A ViolationError is a peer that does not keep to the protocol.
+// A ViolationError is a violation of the protocol by the peer.
 type ViolationError struct{ err error }
 
 func (e *ViolationError) Error() string {

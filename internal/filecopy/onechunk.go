@@ -18,23 +18,23 @@ import (
 	"vrdma.dev/vrdma/verbs/cm"
 )
 
-// The published file transfer over rdma_cm, as a sample of 2010 has it and C programs speak it. One chunk
-// of at most 10 MiB is under way: reading, sending and writing never overlap.
+// The published file transfer over rdma_cm, a sample program of 2010. One chunk of at most 10 MiB is in flight: reading, sending
+// and writing never overlap.
 //
 //	server ── SEND MR {address, key} ──────▶ client
 //	client ── WRITE_WITH_IMM file name ────▶ server     the immediate is the length, with the final zero
 //	server ── SEND READY ──────────────────▶ client
 //	client ── WRITE_WITH_IMM chunk ────────▶ server     …and READY again, until
 //	client ── WRITE_WITH_IMM, 0 bytes ─────▶ server
-//	server ── SEND DONE ───────────────────▶ client     who disconnects
+//	server ── SEND DONE ───────────────────▶ client     which disconnects
 //
-// There is no key, no sum and no resuming. A message has 24 bytes in the byte order of the host.
+// It has no key, no checksum and no resuming. A message has 24 bytes in the byte order of the host.
 const (
 	oneBuffer  = 10 << 20
 	oneMessage = 24
 	oneQueue   = 10
 	oneName    = 256 // the longest file name, with the final zero
-	// oneTime is how long a client may take for a chunk. There are no signs of life in this protocol.
+	// oneTime is how long a client may take for a chunk. This protocol has no keepalives.
 	oneTime = time.Minute
 
 	oneMR    = 1
@@ -46,10 +46,10 @@ const (
 type oneConn struct {
 	c   *cm.Conn
 	cq  *verbs.CQ
-	mr  *verbs.MR // the buffer, the message that is sent, the one that is received
+	mr  *verbs.MR // the buffer, the message to send, the message to receive
 	wc  [oneQueue]verbs.WC
 	got []verbs.WC // completions of receives
-	out int        // sends that have not completed
+	out int        // uncompleted sends
 }
 
 const (
@@ -81,7 +81,7 @@ func (c *oneConn) close() {
 	c.mr.Close()
 }
 
-// receive waits for the next receive to complete. Sends have completed by then, too.
+// receive waits for the next completed receive. All sends have completed by then.
 func (c *oneConn) receive(ctx context.Context) (verbs.WC, error) {
 	for len(c.got) == 0 || c.out > 0 {
 		n, err := c.cq.Next(ctx, c.wc[:])
@@ -125,7 +125,7 @@ func (c *oneConn) tell(id uint32) error {
 	return c.post(verbs.SendWR{Op: verbs.Send, SGL: []verbs.SGE{c.mr.Slice(oneOut, oneMessage)}})
 }
 
-// PutOne sends a file by the published protocol, under a name.
+// PutOne sends a file with the published protocol.
 func PutOne(ctx context.Context, p Place, addr, path, name string, progress *Progress) error {
 	d, ok := p.place.(*device)
 	if !ok {
@@ -156,7 +156,7 @@ func PutOne(ctx context.Context, p Place, addr, path, name string, progress *Pro
 	return c.put(ctx, f, name, progress, listen)
 }
 
-// put is the client's dialogue.
+// put is the client's side.
 func (c *oneConn) put(ctx context.Context, f *os.File, name string, progress *Progress, listen func(*oneConn, *verbs.QP) error) error {
 	var peer window
 	named, ended := false, false
@@ -202,7 +202,7 @@ func (c *oneConn) put(ctx context.Context, f *os.File, name string, progress *Pr
 	}
 }
 
-// ServeOne takes files by the published protocol into a directory until ctx ends.
+// ServeOne receives files with the published protocol into a directory until ctx ends.
 func (v *Server) ServeOne(ctx context.Context, p Place, addr string, ready func(addr string)) error {
 	d, ok := p.place.(*device)
 	if !ok {
@@ -247,7 +247,7 @@ func (v *Server) ServeOne(ctx context.Context, p Place, addr string, ready func(
 	}
 }
 
-// takeOne takes one file.
+// takeOne receives one file.
 func (v *Server) takeOne(ctx context.Context, d *device, r *cm.Request) (name string, err error) {
 	listen := func(_ *oneConn, q *verbs.QP) error { return q.PostRecv(&verbs.RecvWR{}) }
 	c, cfg, err := d.newOneConn(listen)
@@ -276,7 +276,7 @@ func (v *Server) takeOne(ctx context.Context, d *device, r *cm.Request) (name st
 	if err != nil {
 		return name, err
 	}
-	if err = out.f.Truncate(0); err == nil { // it cannot be taken up again
+	if err = out.f.Truncate(0); err == nil { // it cannot be resumed
 		err = c.take(ctx, cmp.Or(v.chunkTime, oneTime), out, listen)
 	}
 	if err == nil {
@@ -291,11 +291,11 @@ func (v *Server) takeOne(ctx context.Context, d *device, r *cm.Request) (name st
 	}
 	last, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	c.receive(last) // the client goes
+	c.receive(last) // the client disconnects
 	return name, nil
 }
 
-// chunk waits for what the client writes.
+// chunk waits for the client's next write.
 func (c *oneConn) chunk(ctx context.Context) ([]byte, error) {
 	w, err := c.receive(ctx)
 	if err != nil {
@@ -307,7 +307,7 @@ func (c *oneConn) chunk(ctx context.Context) ([]byte, error) {
 	return c.mr.Bytes()[:w.Imm], nil
 }
 
-// chunkWithin gives up a client that is silent for so long.
+// chunkWithin gives up a client that is silent for this long.
 func (c *oneConn) chunkWithin(ctx context.Context, most time.Duration) ([]byte, error) {
 	limit, cancel := context.WithTimeout(ctx, most)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOneChunk copies by the published protocol. (With a C program at the other end: test/cp.)
+// TestOneChunk copies with the published protocol. test/cp does so with a C program as the peer.
 func TestOneChunk(t *testing.T) {
 	open := places(t)["rdma"]
 	p, err := open(testContext(t))
@@ -43,7 +43,7 @@ func TestOneChunk(t *testing.T) {
 	ok(t, <-ended)
 }
 
-// TestOneSilent: a client that falls silent in the middle does not keep its place for ever.
+// TestOneSilent: a client that stops in the middle does not keep its slot for ever.
 func TestOneSilent(t *testing.T) {
 	p, err := places(t)["rdma"](testContext(t))
 	ok(t, err)
@@ -58,7 +58,7 @@ func TestOneSilent(t *testing.T) {
 	ready, ended := make(chan string, 1), make(chan error, 1)
 	go func() { ended <- v.ServeOne(ctx, p, "127.0.0.1:0", func(a string) { ready <- a }) }()
 	addr := <-ready
-	// The client waits for something to read.
+	// The client waits for data to read.
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	ok(t, unix.Mkfifo(fifo, 0o600))
 	hold, err := os.OpenFile(fifo, os.O_RDWR, 0)
@@ -73,7 +73,7 @@ func TestOneSilent(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("it keeps its place")
 	}
-	// The client waits for the file, or has heard of the end before it began to.
+	// The client waits for the file, or learned of the end before.
 	ok(t, hold.Close())
 	if err := <-put; err == nil {
 		t.Error("the client thinks that all is well")

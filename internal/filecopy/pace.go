@@ -5,45 +5,43 @@ import (
 	"time"
 )
 
-// A pace chooses how much a sender has under way, by the way that it goes. That has to cover the way: the
-// rate of all streams times the least time in which a slot came back. More than that only waits
-// somewhere, and is out of the caches when its turn comes. So twice that product is under way: first on
-// few streams, with pieces as large as need be, then on more of them.
+// A pace chooses how much data a sender has in flight. It is twice the bandwidth-delay product: the rate of all streams times the
+// shortest time in which a slot came back. More data would only wait in queues and leave the caches. The pace first uses few
+// streams and enlarges their pieces, then uses more streams.
 //
-// The least time is that of the whole session. What slots take later on has the queues in it, which
-// are as long as what is under way lets them be: a pace that went by that would grow without end.
+// The shortest time is that of the whole session. Later times include queues, which grow with the data in flight: a pace that used
+// them would grow without end.
 //
-// On one machine that is pieces of 512 KiB, and on a near way to another of maxChunk, on a stream for every second
-// processor: more streams write to one file, which one of them may at a time, while the others spin in the
-// kernel. On a long way with much bandwidth it is all streams with pieces of maxChunk, and on a slow one single
-// blocks, which show progress and of which little is lost when the connection breaks. Small files fill no
-// slot: they take all streams. So does TCP, where nobody knows what is under way.
+// On one machine pieces are 512 KiB, and on a short path to another maxChunk, on one stream for every second processor: more
+// streams would spin in the kernel on the lock of the same file. On a long and fast path it is all streams with pieces of
+// maxChunk. On a slow path it is single blocks, which show progress and of which few are lost when the connection breaks. Small
+// files do not fill a slot, so they use all streams. So does TCP, where the data in flight is unknown.
 type pace struct {
-	blocks  int // of a piece
-	usual   int // of one on a near way
-	streams int // that carry pieces
-	few     int // that always do
+	blocks  int // size of a piece
+	usual   int // size of a piece on a short path
+	streams int // in use
+	few     int // always in use
 	posted  uint64
-	pieces  int // that were posted
+	pieces  int // posted
 	since   time.Time
-	least   time.Duration // in which a slot came back; 0: not known
+	least   time.Duration // until a slot came back; 0: unknown
 }
 
 const (
-	// usualBlocks is the size of a piece on one machine, in blocks. A larger one is fewer wake-ups, a smaller
-	// one is not out of the caches when it is copied again. Between machines it is out of them anyway.
+	// usualBlocks is the size of a piece on one machine, in blocks. Larger pieces need fewer wake-ups, smaller ones are still in
+	// the caches when they are copied again. Between machines they are not in the caches anyway.
 	usualBlocks = 4
-	// usualSlots and farSlots are how many slots a stream has on one machine and between two, unless somebody
-	// says otherwise. Between machines who has a chunk waits for its daemon, and that for the other one.
+	// usualSlots and farSlots are the default number of slots of a stream, on one machine and between two. Between machines a
+	// chunk waits for both daemons.
 	usualSlots = 4
 	farSlots   = 8
-	// slowRate is where single blocks are enough, in bytes a second.
+	// slowRate is the rate below which pieces are single blocks, in bytes/s.
 	slowRate = 20e6
-	// paceEvery is how many pieces are looked at together.
+	// paceEvery is how many pieces are evaluated together.
 	paceEvery = 16
 )
 
-// newPace is that of a sender to the same machine, if here says so, or to another.
+// newPace returns the pace of a sender to this machine, if here, or to another.
 func newPace(now time.Time, here bool) *pace {
 	few, usual := fewStreams(runtime.NumCPU()), maxBlocks
 	if here {
@@ -52,7 +50,7 @@ func newPace(now time.Time, here bool) *pace {
 	return &pace{streams: few, few: few, blocks: usual, usual: usual, since: now}
 }
 
-// slotsOf is how many slots a stream has if wish does not say; here: on one machine.
+// slotsOf returns how many slots a stream has if wish is 0; here: on one machine.
 func slotsOf(wish int, here bool) int {
 	switch {
 	case wish > 0:
@@ -63,14 +61,13 @@ func slotsOf(wish int, here bool) int {
 	return farSlots
 }
 
-// fewStreams is how many streams are enough on a near way: the other half of the processors has to read,
-// and to carry what is sent.
+// fewStreams is how many streams are enough on a short path. The other half of the processors reads files and runs the daemon.
 func fewStreams(processors int) int { return max(1, processors/2) }
 
 func (p *pace) bytes() int { return p.blocks * blockSize }
 
-// sent notes n bytes that were posted to one of the streams that have joined, of so many slots; round is the least time that one of them
-// took lately to come back, 0 if that is not known.
+// sent records n bytes that were posted to one of the joined streams, each with this many slots. round is the shortest recent time
+// until a slot came back; 0: unknown.
 func (p *pace) sent(now time.Time, n, joined, slots int, round time.Duration) {
 	p.posted += uint64(n)
 	p.pieces++
@@ -95,7 +92,7 @@ func (p *pace) sent(now time.Time, n, joined, slots int, round time.Duration) {
 	under := 2 * rate * p.least.Seconds()
 	want := int(under/float64(slots*min(p.few, max(joined, 1))))/blockSize + 1
 	streams := max(p.few, int(under)/(slots*maxChunk)+1)
-	// At most twice as much: the rate may have been chance.
+	// At most twice as much: the measured rate may be an outlier.
 	p.blocks = min(max(want, smallest), 2*p.blocks, maxBlocks)
 	p.streams = min(streams, 2*p.streams, maxStreams)
 }

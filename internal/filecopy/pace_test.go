@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// TestPace sends over ways of all kinds, in virtual time.
+// TestPace sends over paths of all kinds, in virtual time.
 func TestPace(t *testing.T) {
 	const all = 4
 	for _, c := range []struct {
 		name    string
-		rate    float64 // of the way, bytes a second
+		rate    float64 // of the path, in bytes/s
 		round   time.Duration
 		size    int // of a file; 0: large
 		blocks  int
@@ -27,7 +27,7 @@ func TestPace(t *testing.T) {
 		{"small files, far away", 1e9, 100 * time.Millisecond, 1 << 10, maxBlocks, all, false},
 	} {
 		now, slots := time.Unix(0, 0), 4
-		if c.round == 0 { // nobody knows
+		if c.round == 0 { // unknown
 			slots = 0
 		}
 		p := newPace(now, c.here)
@@ -37,14 +37,14 @@ func TestPace(t *testing.T) {
 			if c.size > 0 {
 				n = c.size
 			}
-			// As fast as the way, or as what is under way lets it be.
+			// At the rate of the path, or as the data in flight allows.
 			took := float64(n) / c.rate
 			under := float64(min(p.streams, all) * slots * n)
 			if c.round > 0 {
 				took = max(took, c.round.Seconds()*float64(n)/under)
 			}
 			now = now.Add(time.Duration(took * float64(time.Second)))
-			// The first slots find nobody before them, the others wait for those.
+			// The first slots find an empty queue, the others wait for them.
 			round := c.round
 			if queue := time.Duration(under / c.rate * float64(time.Second)); i > slots && round > 0 {
 				round = max(round, queue)

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// partialSuffix is how the name of a file ends that has not all come yet. It lies in the target's
-// directory, as .NAME.vrdma-partial, and is taken up again by the next attempt.
+// partialSuffix ends the name of an incomplete file, .NAME.vrdma-partial in the target's directory. The next attempt resumes it.
 const partialSuffix = ".vrdma-partial"
 
-// partialName is the name of the partial file of a name.
+// partialName returns the name of the partial file of a name.
 func partialName(base string) string {
 	const most = 255
 	if len(base)+1+len(partialSuffix) <= most {
@@ -30,10 +29,10 @@ type partial struct {
 	parent    *os.File
 	base      string
 	path      string // for messages
-	had       int64  // how long it was when it was opened: from an earlier attempt
+	had       int64  // its size when it was opened, from an earlier attempt
 	overwrite bool
-	// there: the target itself, which is there already and may not be overwritten. If it turns out to be
-	// equal, as after an attempt whose last word was lost, there is nothing to do.
+	// there means that this is the existing target, which may not be overwritten. If it is equal, as after an attempt whose last
+	// message was lost, there is nothing to do.
 	there bool
 }
 
@@ -71,7 +70,7 @@ func (t *target) create(p string, size uint64, overwrite bool) (_ *partial, err 
 	return out, nil
 }
 
-// compare opens the target itself, if it may be equal to what is offered.
+// compare opens the target itself, if it may be equal to the offered file.
 func (p *partial) compare(size uint64) bool {
 	f, err := openBeneath(p.parent, p.base, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -86,7 +85,7 @@ func (p *partial) compare(size uint64) bool {
 	return true
 }
 
-// free refuses a target that is there and may not be overwritten, or cannot.
+// free rejects an existing target that may not or cannot be overwritten.
 func (p *partial) free() error {
 	var st unix.Stat_t
 	err := unix.Fstatat(int(p.parent.Fd()), p.base, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -103,7 +102,7 @@ func (p *partial) free() error {
 	return nil
 }
 
-// claim makes sure that the partial file is ours alone.
+// claim locks the partial file.
 func (p *partial) claim(name string) error {
 	fail := func(err error) error { return &fs.PathError{Op: "write", Path: p.path, Err: err} }
 	if err := unix.Flock(int(p.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -113,7 +112,7 @@ func (p *partial) claim(name string) error {
 	if err := unix.Fstat(int(p.f.Fd()), &st); err != nil {
 		return fail(err)
 	}
-	// The one that had the lock may have given the file its name meanwhile.
+	// The previous holder of the lock may have renamed the file.
 	if err := unix.Fstatat(int(p.parent.Fd()), name, &now, unix.AT_SYMLINK_NOFOLLOW); err != nil || now.Ino != st.Ino || now.Dev != st.Dev {
 		return fail(errors.New("another copy has just written it"))
 	}
@@ -124,7 +123,7 @@ func (p *partial) claim(name string) error {
 	return nil
 }
 
-// resize gives it its length. A file that cannot fit is refused before anything was sent.
+// resize sets the size. A file that does not fit is rejected before it is sent.
 func (p *partial) resize(size uint64, sparse bool) error {
 	if p.there {
 		return nil
@@ -150,8 +149,8 @@ func (p *partial) room(size uint64, sparse bool) error {
 	return nil
 }
 
-// write writes data. Of a sparse file only the pages that are not zero are written; what was there from
-// an earlier attempt becomes a hole first.
+// write writes data. Of a sparse file it writes only pages that are not zero, and first punches a hole over data of an earlier
+// attempt.
 func (p *partial) write(data []byte, at int64, sparse bool) error {
 	if p.there {
 		return errExists
@@ -162,7 +161,7 @@ func (p *partial) write(data []byte, at int64, sparse bool) error {
 	}
 	if p.had > at {
 		if err := p.punch(at, int64(len(data))); err != nil {
-			_, err := p.f.WriteAt(data, at) // a file system without holes
+			_, err := p.f.WriteAt(data, at) // the file system has no holes
 			return err
 		}
 	}
@@ -172,8 +171,7 @@ func (p *partial) write(data []byte, at int64, sparse bool) error {
 	})
 }
 
-// punch makes a hole. The descriptor is held meanwhile: who gives the file up may close it, and its
-// number could be another file's by then.
+// punch makes a hole. It holds the descriptor meanwhile: closing the file could give its number to another file.
 func (p *partial) punch(at, n int64) error {
 	raw, err := p.f.SyscallConn()
 	if err != nil {
@@ -186,7 +184,7 @@ func (p *partial) punch(at, n int64) error {
 	return errors.Join(err, failed)
 }
 
-// eachRun calls f for the runs of pages that are not all zero.
+// eachRun calls f for each run of pages that are not zero.
 func eachRun(data []byte, f func(off int, run []byte) error) error {
 	const page = 4096
 	start := -1
@@ -212,7 +210,7 @@ var zeroes [4096]byte
 
 func isZero(b []byte) bool { return string(b) == string(zeroes[:len(b)]) }
 
-// commit gives the file its attributes and its name.
+// commit sets the attributes and renames the file.
 func (p *partial) commit(m *meta, preserve bool) error {
 	if p.there {
 		return p.close()
@@ -235,7 +233,7 @@ func (p *partial) commit(m *meta, preserve bool) error {
 	}
 	dir := int(p.parent.Fd())
 	err := unix.Renameat2(dir, partialName(p.base), dir, p.base, flags)
-	if errors.Is(err, unix.EINVAL) && flags != 0 { // a file system that cannot promise it
+	if errors.Is(err, unix.EINVAL) && flags != 0 { // the file system does not support the flag
 		if err = p.free(); err == nil {
 			err = unix.Renameat(dir, partialName(p.base), dir, p.base)
 		}
@@ -249,17 +247,17 @@ func (p *partial) commit(m *meta, preserve bool) error {
 	return p.close()
 }
 
-// setTime gives a file the time that the sender told.
+// setTime sets the modification time that the sender sent.
 func setTime(f *os.File, m *meta) error {
 	at := unix.NsecToTimespec(int64(m.MTime))
 	now := unix.NsecToTimespec(time.Now().UnixNano())
 	return unix.UtimesNanoAt(int(f.Fd()), "", []unix.Timespec{now, at}, unix.AT_EMPTY_PATH)
 }
 
-// close leaves the partial file for the next attempt.
+// close keeps the partial file for the next attempt.
 func (p *partial) close() error { return errors.Join(p.f.Close(), p.parent.Close()) }
 
-// remove removes it.
+// remove removes the partial file.
 func (p *partial) remove() {
 	if !p.there {
 		_ = unix.Unlinkat(int(p.parent.Fd()), partialName(p.base), 0)
@@ -267,7 +265,7 @@ func (p *partial) remove() {
 	p.close()
 }
 
-// umask is the process's. Linux tells it in /proc, so that it need not be changed to be read.
+// umask reads the process's umask from /proc, without changing it.
 func umask() uint32 {
 	text, err := os.ReadFile("/proc/self/status")
 	if err == nil {

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Progress counts what is copied. A nil one counts nothing.
+// Progress counts copied bytes. A nil Progress counts nothing.
 type Progress struct {
-	total atomic.Uint64 // bytes of all files that are known of
+	total atomic.Uint64 // bytes of all known files
 	past  atomic.Uint64 // bytes that were moved, or need not be
-	wire  atomic.Uint64 // bytes that were moved
+	wire  atomic.Uint64 // moved bytes
 	files atomic.Uint64
 }
 
-// again starts the count of what there is to do, for another attempt.
+// again resets the work to do, for another attempt.
 func (p *Progress) again() {
 	if p != nil {
 		p.total.Store(0)
@@ -50,13 +50,13 @@ func (p *Progress) kept(n uint64) {
 	}
 }
 
-// Moved is how many bytes went to the other side, or came from there.
+// Moved returns how many bytes were sent or received.
 func (p *Progress) Moved() uint64 { return p.wire.Load() }
 
-// Files is how many files there were.
+// Files returns how many files there were.
 func (p *Progress) Files() uint64 { return p.files.Load() }
 
-// Show draws a line on a terminal, several times a second, until stop.
+// Show draws a line on a terminal several times a second, until stop.
 func (p *Progress) Show(w io.Writer) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -89,7 +89,7 @@ type mark struct {
 	wire uint64
 }
 
-// line is what the terminal shows.
+// line returns the text for the terminal.
 func (b *bar) line(now time.Time, past, total, wire uint64) string {
 	old := b.marks[b.next%len(b.marks)]
 	if old.at.IsZero() {
@@ -117,7 +117,7 @@ func (b *bar) line(now time.Time, past, total, wire uint64) string {
 	return fmt.Sprintf("[%-*.*s] %3d %%  %s of %s  %s/s  %s left", width, full, "########################", percent, Bytes(float64(past)), Bytes(float64(total)), Bytes(rate), left)
 }
 
-// clock is a time as minutes and seconds, or hours.
+// clock formats a duration as minutes and seconds, or hours.
 func clock(d time.Duration) string {
 	s := int(min(d, 1000*time.Hour).Round(time.Second).Seconds())
 	if s >= 3600 {
@@ -126,7 +126,7 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", s/60, s%60)
 }
 
-// Bytes is a number of bytes for people.
+// Bytes formats a number of bytes.
 func Bytes(n float64) string {
 	unit := 0
 	for n >= 1000 && unit < 4 {

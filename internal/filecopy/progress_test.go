@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestBar: the line has the part that is done, the rate of the last seconds and the time that is left.
+// TestBar: the line has the finished share, the rate of the last seconds and the remaining time.
 func TestBar(t *testing.T) {
 	at := time.Unix(0, 0)
 	b := bar{start: at}

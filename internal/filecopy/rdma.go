@@ -14,30 +14,26 @@ import (
 )
 
 const (
-	// messagesAhead is how many messages may be under way before the peer says that it has taken some;
-	// it says so for every messagesAck of them.
+	// messagesAhead is how many messages may be unacknowledged. The peer acknowledges every messagesAck of them.
 	messagesAhead = 16
 	messagesAck   = 4
-	// maxSlots is the most that a window has.
+	// maxSlots is the largest window.
 	maxSlots = 32
-	// receives are posted: for messages ahead, chunks or credits, and for what the peer says of messages.
+	// receives is how many receives are posted: for messages, chunks or credits, and acknowledgements of messages.
 	receives = messagesAhead + maxSlots + messagesAhead/messagesAck
-	// sendBuffers is twice what may be under way: the peer may have taken a message whose acknowledgement
-	// comes later.
+	// sendBuffers is twice messagesAhead: the peer may have received a message whose completion comes later.
 	sendBuffers = 2 * messagesAhead
-	// quietAhead is how many writes and credits may be posted that are not known to have completed: a NIC
-	// over its cap on what comes in keeps its acknowledgements back, but not its credits, so these alone
-	// do not bound what is in the queue. Every quietSignal-th says that it has completed, and all before
-	// it; the others wake nobody.
+	// quietAhead is how many writes and credits may be posted without a known completion. A NIC above its receive cap delays
+	// acknowledgements but not credits, so credits alone do not limit the queue. Every quietSignal-th is signaled, which completes
+	// all before it. The others wake no one up.
 	quietAhead  = 2 * maxSlots
 	quietSignal = maxSlots / 2
 )
 
-// An immediate of a message without data is a credit: the number of a slot, or how many messages were
-// taken.
+// The immediate of a message without data is a credit: the number of a slot, or with takenMessages the number of received messages.
 const takenMessages = 1 << 31
 
-// Kinds of work requests, in the upper half of their IDs.
+// Types of work requests, in the upper half of their IDs.
 const (
 	workReceive = iota << 32
 	workSend
@@ -91,45 +87,43 @@ type rdmaConn struct {
 	c        *cm.Conn
 	cq       *verbs.CQ
 	messages *verbs.MR // receives, then sendBuffers, each of maxMessage bytes
-	slots    *verbs.MR // of the window, or what is sent to the peer's; nil: none yet
+	slots    *verbs.MR // of the window, or the source of writes to the peer's; nil: not made yet
 	list     []slot    // of slots
 	wc       [16]verbs.WC
 
-	// The owner's.
-	in       []arrival // messages that came, in their receives
-	taken    int       // messages that were taken since the peer was told
-	chunks   []arrival // that came, in their slots
-	free     []int     // slots that may be filled
+	// Used by the owner only.
+	in       []arrival // received messages, in their receive buffers
+	taken    int       // messages received since the last acknowledgement
+	chunks   []arrival // received, in their slots
+	free     []int     // free slots
 	state    []slotState
 	rounds   [32]time.Duration // how long the last slots took to come back
-	returned uint64            // how many did
+	returned uint64            // how many came back
 	posted   uint64            // writes and credits
-	over     uint64            // of these, known to have completed
+	over     uint64            // of these, known to be complete
 	peer     window
 
 	mu    sync.Mutex
 	cond  *sync.Cond
 	sent  uint64 // guarded by mu: messages
-	acked uint64 // guarded by mu: of these, taken by the peer
-	gone  uint64 // guarded by mu: of these, completed
-	err   error  // guarded by mu: why nothing is sent any more
+	acked uint64 // guarded by mu: of these, acknowledged by the peer
+	gone  uint64 // guarded by mu: of these, complete
+	err   error  // guarded by mu: why sending has ended
 
 	shutOnce sync.Once
 }
 
 type arrival struct{ at, length int }
 
-// slotState is what became of a posted slot. It is free again when the peer has given it back, and its own
-// completion may be unseen. That is right although a buffer is the device's until then: the peer gave
-// it back because its device has executed the write and completed the receive, so that device expects a
-// later packet. If the acknowledgement is late or lost, and ours sends from the slot again, whatever is in
-// it by then is a duplicate there: acknowledged and not executed (C9-105), by every device.
+// slotState is the state of a posted slot. A slot is free when the peer has returned it, even if its completion was not seen. That is
+// safe: the peer's device has executed the write and completed the receive, so it expects a later packet. If our device retransmits
+// from the slot, the packet is a duplicate there, which every device acknowledges without executing it (C9-105).
 type slotState struct {
-	under bool      // under way
-	at    time.Time // posted
+	under bool      // posted and not returned
+	at    time.Time // when it was posted
 }
 
-// newConn makes what a connection needs before there is one.
+// newConn makes the resources of a connection before it is established.
 func (d *device) newConn() (*rdmaConn, cm.Config, error) {
 	c := &rdmaConn{d: d}
 	c.cond = sync.NewCond(&c.mu)
@@ -256,7 +250,7 @@ func (c *rdmaConn) room(ctx context.Context) error {
 	return nil
 }
 
-// quiet posts a write or credit, for which there is room.
+// quiet posts a write or credit after room has returned.
 func (c *rdmaConn) quiet(wr *verbs.SendWR) error {
 	wr.ID = workQuiet
 	if (c.posted+1)%quietSignal == 0 {
@@ -269,7 +263,7 @@ func (c *rdmaConn) quiet(wr *verbs.SendWR) error {
 	return nil
 }
 
-// fail notes why the connection is of no use any more, for those who send.
+// fail records for senders why the connection cannot be used.
 func (c *rdmaConn) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,7 +273,7 @@ func (c *rdmaConn) fail(err error) {
 	c.cond.Broadcast()
 }
 
-// poll waits for completions and sorts them.
+// poll waits for completions and dispatches them.
 func (c *rdmaConn) poll(ctx context.Context) error {
 	n, err := c.cq.Next(ctx, c.wc[:])
 	if err != nil {
@@ -330,12 +324,12 @@ func (c *rdmaConn) completed(w *verbs.WC) error {
 		if len(c.in) > messagesAhead {
 			return violation("more than %d messages ahead", messagesAhead)
 		}
-		return nil // the receive is posted again when the message was taken
+		return nil // the receive is posted again after the message was decoded
 	}
 	return c.receive(c.c.QP(), n)
 }
 
-// credited takes a credit of the peer's.
+// credited handles a credit of the peer.
 func (c *rdmaConn) credited(imm uint32) error {
 	if imm&takenMessages != 0 {
 		c.mu.Lock()
@@ -367,7 +361,7 @@ func (c *rdmaConn) recv(ctx context.Context) (message, error) {
 	}
 	a := c.in[0]
 	c.in = c.in[1:]
-	// The peer cannot write there: only a send does, and the receive is ours.
+	// The peer cannot change it: only a send writes there, and the receive is not posted.
 	m, err := decode(c.messages.Bytes()[a.at*maxMessage:][:a.length])
 	if err != nil {
 		return nil, err
@@ -427,7 +421,7 @@ func (c *rdmaConn) next(ctx context.Context) (*slot, error) {
 
 // release implements conn.
 func (c *rdmaConn) release(s *slot) error {
-	return c.credit(context.Background(), uint32(s.number)) // shut ends what waits there
+	return c.credit(context.Background(), uint32(s.number)) // shut ends this wait
 }
 
 // attach implements conn.
@@ -464,7 +458,7 @@ func (c *rdmaConn) buffer(ctx context.Context) (*slot, error) {
 	if err := c.room(ctx); err != nil {
 		return nil, err
 	}
-	// The one that came back last: it is in the caches.
+	// The slot that came back last is still in the caches.
 	last := len(c.free) - 1
 	n := c.free[last]
 	c.free = c.free[:last]
@@ -498,7 +492,7 @@ func (c *rdmaConn) shut() {
 	c.shutOnce.Do(func() {
 		c.fail(errors.New("the connection is closed"))
 		c.c.Close()
-		c.cq.Close() // wakes the owner
+		c.cq.Close() // wakes the owner up
 	})
 }
 

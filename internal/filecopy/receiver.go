@@ -16,7 +16,7 @@ import (
 
 type unixStat = syscall.Stat_t
 
-// maxFile is the largest file: its table of sums has to be gone through.
+// maxFile is the size of the largest file. Its table of checksums must be processed.
 const maxFile = 8 << 40
 
 // A receiver is the side of a session that writes files.
@@ -25,36 +25,36 @@ type receiver struct {
 	to        *target
 	preserve  bool
 	overwrite bool
-	report    func(path string, err error) // of an entry that was not copied
-	skipped   func(path string) bool       // reports whether an entry is here already; nil: none is
-	finished  func(path string)            // an entry has arrived; nil: nobody wants to know
+	report    func(path string, err error) // called for an entry that was not copied
+	skipped   func(path string) bool       // reports whether an entry exists already; nil: none does
+	finished  func(path string)            // called when an entry is complete; may be nil
 	progress  *Progress
 	slots     int
-	wishes    *wishes         // what may come; nil: everything
-	made      map[string]bool // directories that this or an earlier attempt made; handle's
+	wishes    *wishes         // what may be sent; nil: anything
+	made      map[string]bool // directories that this or an earlier attempt made; used by handle only
 
 	mu     sync.Mutex
 	files  map[uint32]*incoming // guarded by mu
 	dirs   []*directory         // guarded by mu: their times are set at the end
-	open   int                  // guarded by mu: entries under way
-	unsaid int                  // guarded by mu: those whose end the sender was not told yet
+	open   int                  // guarded by mu: entries in progress
+	unsaid int                  // guarded by mu: entries whose end was not sent yet
 	last   uint32               // guarded by mu: the highest ID so far
-	walked bool                 // guarded by mu: the sender has nothing more
-	all    bool                 // guarded by mu: everything has come, and the sender knows
-	left   []string             // guarded by mu: what is partial when the session has ended
+	walked bool                 // guarded by mu: the sender has offered everything
+	all    bool                 // guarded by mu: everything is complete, and the sender knows
+	left   []string             // guarded by mu: partial files at the end of the session
 }
 
-// An incoming is a file that was offered.
+// An incoming is an offered file.
 type incoming struct {
 	file
 	place string // its path below the target
 
 	mu       sync.Mutex
-	out      *partial // guarded by mu; nil: not yet, or not any more
+	out      *partial // guarded by mu; nil: not open
 	sums     *table   // guarded by mu
-	got      set      // guarded by mu: blocks that came
+	got      set      // guarded by mu: received blocks
 	received uint64   // guarded by mu
-	end      *end     // guarded by mu; nil: the sender is not done
+	end      *end     // guarded by mu; nil: the sender has not finished
 	busy     int      // guarded by mu: streams that write to it
 	accepted bool     // guarded by mu: chunks may come
 }
@@ -64,7 +64,7 @@ func newReceiver(s *session, to *target, slots int) *receiver {
 	return &receiver{s: s, to: to, slots: slots, made: make(map[string]bool), files: make(map[uint32]*incoming)}
 }
 
-// handle takes a message of the sender. What could take long is done beside.
+// handle handles a message of the sender. Slow work runs in other goroutines.
 func (r *receiver) handle(m message) error {
 	switch m := m.(type) {
 	case *file:
@@ -78,7 +78,7 @@ func (r *receiver) handle(m message) error {
 			if made {
 				r.made[place] = true
 			}
-			// One that was there before keeps its attributes.
+			// A directory that existed before keeps its attributes.
 			if !r.made[place] && !r.overwrite {
 				return nil
 			}
@@ -103,7 +103,7 @@ func (r *receiver) handle(m message) error {
 	return violation("%T, which a sender does not send", m)
 }
 
-// begin counts an entry in.
+// begin registers an entry.
 func (r *receiver) begin(m *meta, isFile bool) (place string, err error) {
 	if place, err = r.to.place(m.Path); err != nil {
 		return "", err
@@ -125,7 +125,7 @@ func (r *receiver) begin(m *meta, isFile bool) (place string, err error) {
 	return place, nil
 }
 
-// answer tells the end of an entry.
+// answer sends the end of an entry.
 func (r *receiver) answer(id uint32, path string, err error) error {
 	var m message = &done{ID: id}
 	if err != nil {
@@ -137,8 +137,8 @@ func (r *receiver) answer(id uint32, path string, err error) error {
 	return r.tell(id, m)
 }
 
-// tell tells the end of an entry. The sender may offer another as soon as it hears that, so it is counted
-// out before; that all is done may only be said after.
+// tell sends the end of an entry. The entry is removed first, because the sender may offer another at once. That everything is done
+// may only be sent afterwards.
 func (r *receiver) tell(id uint32, m message) error {
 	r.mu.Lock()
 	delete(r.files, id)
@@ -153,8 +153,7 @@ func (r *receiver) tell(id uint32, m message) error {
 	return r.finish()
 }
 
-// entry makes a directory or link. It is done before the next message is taken, since what is in a
-// directory comes after it.
+// entry makes a directory or link before the next message is handled: the entries of a directory follow it.
 func (r *receiver) entry(m *meta, make func(place string) error) error {
 	place, err := r.begin(m, false)
 	if err != nil {
@@ -166,7 +165,7 @@ func (r *receiver) entry(m *meta, make func(place string) error) error {
 	return nil
 }
 
-// file opens the partial file of what was offered.
+// file opens the partial file of an offered file.
 func (r *receiver) file(m *file) error {
 	place, err := r.begin(&m.meta, true)
 	if err != nil {
@@ -184,7 +183,7 @@ func (r *receiver) file(m *file) error {
 	return nil
 }
 
-// prepare opens the partial file and tells what it has.
+// prepare opens the partial file and sends the checksums of what it has.
 func (r *receiver) prepare(in *incoming) error {
 	if r.skipped != nil && r.skipped(in.Path) {
 		r.progress.kept(in.Size)
@@ -201,7 +200,7 @@ func (r *receiver) prepare(in *incoming) error {
 		tell := func(first uint64, sums []uint64) error {
 			return r.s.control.send(&have{ID: in.ID, First: first, Sums: sums})
 		}
-		// No chunk has come yet: the file is not accepted.
+		// No chunk can come yet: the file is not accepted.
 		if err := out.survey(r.s.ctx, in.Size, tell, in.sums.set); err != nil {
 			return r.abandon(in, err)
 		}
@@ -215,14 +214,14 @@ func (r *receiver) prepare(in *incoming) error {
 	return r.s.control.send(&accept{ID: in.ID})
 }
 
-// abandon gives a file up, for a reason of its own or of its sender, and removes what came of it.
+// abandon gives up a file, for a reason of this side or the sender, and removes its partial file.
 func (r *receiver) abandon(in *incoming, err error) error {
 	in.mu.Lock()
 	out := in.out
 	in.out = nil
 	in.mu.Unlock()
 	if out == nil {
-		return nil // somebody else did
+		return nil // done already
 	}
 	if r.s.ctx.Err() != nil {
 		r.leave(in, out)
@@ -232,8 +231,7 @@ func (r *receiver) abandon(in *incoming, err error) error {
 	return r.answer(in.ID, in.Path, err)
 }
 
-// leave leaves a partial file for the next attempt, unless the peer is not to be trusted or nothing has
-// come.
+// leave keeps a partial file for the next attempt, unless the peer violated the protocol or nothing was received.
 func (r *receiver) leave(in *incoming, out *partial) {
 	cause := context.Cause(r.s.ctx)
 	var v *ViolationError
@@ -251,7 +249,7 @@ func (r *receiver) leave(in *incoming, out *partial) {
 	r.left = append(r.left, in.Path)
 }
 
-// close ends the files that are still open, when the session has ended.
+// close closes all open files at the end of the session.
 func (r *receiver) close() {
 	for _, in := range r.files {
 		if in.out != nil {
@@ -261,7 +259,7 @@ func (r *receiver) close() {
 	r.to.dir.Close()
 }
 
-// stream takes chunks from one stream and writes them.
+// stream receives chunks from one stream and writes them.
 func (r *receiver) stream(c conn) error {
 	if err := c.open(r.slots); err != nil {
 		return err
@@ -280,7 +278,7 @@ func (r *receiver) stream(c conn) error {
 	}
 }
 
-// chunk checks a chunk and writes it. Its error ends the session; trouble with the file is the file's.
+// chunk checks a chunk and writes it. Its error ends the session; an error of the file ends only the file.
 func (r *receiver) chunk(s *slot) error {
 	var h header
 	if err := h.parse(s.head); err != nil {
@@ -296,7 +294,7 @@ func (r *receiver) chunk(s *slot) error {
 		if h.id == 0 || h.id > last {
 			return violation("a chunk of file %d, which it did not offer", h.id)
 		}
-		return nil // of one that was given up
+		return nil // of a file that was given up
 	}
 	out, err := in.claim(&h)
 	if err != nil || out == nil {
@@ -309,7 +307,7 @@ func (r *receiver) chunk(s *slot) error {
 	return r.wrote(in, &h, err)
 }
 
-// claim checks that a chunk is one that the file lacks; nil: the file was given up.
+// claim checks that the file lacks a chunk; nil: the file was given up.
 func (in *incoming) claim(h *header) (*partial, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -335,7 +333,7 @@ func (in *incoming) claim(h *header) (*partial, error) {
 	return in.out, nil
 }
 
-// wrote notes what became of a chunk.
+// wrote records the result of writing a chunk.
 func (r *receiver) wrote(in *incoming, h *header, err error) error {
 	in.mu.Lock()
 	in.busy--
@@ -356,7 +354,7 @@ func (r *receiver) wrote(in *incoming, h *header, err error) error {
 	return r.complete(in)
 }
 
-// ended takes the word that all of a file was sent. Chunks on other connections may still be under way.
+// ended handles the end of a file. Chunks on other connections may still be in flight.
 func (r *receiver) ended(m *end) error {
 	r.mu.Lock()
 	in, last := r.files[m.ID], r.last
@@ -381,7 +379,7 @@ func (r *receiver) ended(m *end) error {
 	return nil
 }
 
-// complete gives a file its name when everything has come.
+// complete renames a file when all of it was received.
 func (r *receiver) complete(in *incoming) error {
 	in.mu.Lock()
 	if in.out == nil || in.end == nil || in.busy > 0 || in.received < in.end.Sent {
@@ -405,7 +403,7 @@ func (r *receiver) complete(in *incoming) error {
 	return r.answer(in.ID, in.Path, err)
 }
 
-// gaveUp takes the sender's word that it cannot go on with a file, or could not offer something.
+// gaveUp handles the sender's message that it cannot continue or offer an entry.
 func (r *receiver) gaveUp(m *failed) error {
 	if m.ID == 0 {
 		r.report("", errors.New(m.Text))
@@ -421,14 +419,14 @@ func (r *receiver) gaveUp(m *failed) error {
 	return nil
 }
 
-// finish tells that all is done, once it is.
+// finish sends that everything is done, when it is.
 func (r *receiver) finish() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.walked || r.unsaid > 0 {
 		return nil
 	}
-	r.unsaid = math.MaxInt // once
+	r.unsaid = math.MaxInt // only once
 	dirs := r.dirs
 	r.s.do(func() error {
 		r.directories(dirs)
@@ -438,7 +436,7 @@ func (r *receiver) finish() error {
 		r.mu.Lock()
 		r.all = true
 		r.mu.Unlock()
-		// The sender ends the connection, so that this word is not lost.
+		// The sender ends the connection, so that this message is not lost.
 		select {
 		case <-r.s.ctx.Done():
 			return nil
@@ -449,7 +447,7 @@ func (r *receiver) finish() error {
 	return nil
 }
 
-// directories gives the directories their attributes, those below first.
+// directories sets the attributes of directories, the deepest first.
 func (r *receiver) directories(dirs []*directory) {
 	slices.SortFunc(dirs, func(a, b *directory) int { return cmp.Compare(len(b.Path), len(a.Path)) })
 	mask := umask()

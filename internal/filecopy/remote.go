@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// The other side is started through ssh, as rsync does. Over ssh's pipe go two lines: a key that is made
-// for this copy alone, and where the other side listens. The files go over RDMA.
+// ssh starts the other side, as with rsync. Two lines go over ssh's pipe: a key for this copy, and the address where the other
+// side listens. The files go over RDMA.
 //
 //	here  ── vrdma-cp 1 KEY ─────────────▶ there
 //	here ◀── vrdma-cp 1 PORT ADDRESS… ──── there
@@ -32,7 +32,7 @@ type Remote struct {
 	stdin io.WriteCloser
 }
 
-// Start starts the other side: rsh is the command to reach a host with, there the one to run.
+// Start starts the other side: rsh is the command that reaches a host, there the command to run on it.
 func Start(ctx context.Context, rsh []string, host string, there []string) (*Remote, error) {
 	argv := append(slices.Clone(rsh), strings.Trim(host, "[]"))
 	argv = append(argv, there...)
@@ -63,10 +63,9 @@ func Start(ctx context.Context, rsh []string, host string, there []string) (*Rem
 	return r, r.find(line, host)
 }
 
-// greet tells the key, and reads where the other side is. What a shell's start-up files print before is
-// passed over.
+// greet sends the key and reads the address of the other side. It skips output of the shell's start-up files.
 func (r *Remote) greet(out io.Reader) (string, error) {
-	// A side that has ended already cannot be written to. That it says nothing is seen below.
+	// Writing to an ended process fails. The missing answer is noticed below.
 	fmt.Fprintf(r.stdin, "%s%s\n", greeting, r.Key)
 	in := bufio.NewReaderSize(io.LimitReader(out, 1<<20), 4096)
 	for {
@@ -80,7 +79,7 @@ func (r *Remote) greet(out io.Reader) (string, error) {
 	}
 }
 
-// find makes addresses of what the other side said, its own first.
+// find parses the answer of the other side. Its own addresses come first.
 func (r *Remote) find(line, host string) error {
 	words := strings.Fields(line)
 	if len(words) == 0 || len(words) > 64 {
@@ -102,13 +101,13 @@ func (r *Remote) find(line, host string) error {
 	return nil
 }
 
-// Close ends the other side, and waits for it.
+// Close ends the other side and waits for it.
 func (r *Remote) Close() error {
 	r.stdin.Close()
 	return r.cmd.Wait()
 }
 
-// Answer is the other side: it serves whoever has the key that comes on stdin, until stdin ends.
+// Answer is the other side: it serves clients with the key from stdin, until stdin ends.
 func Answer(ctx context.Context, p Place, stdin io.Reader, stdout io.Writer, log func(string, ...any)) error {
 	in := bufio.NewReader(io.LimitReader(stdin, 4096))
 	line, err := in.ReadString('\n')
@@ -129,8 +128,7 @@ func Answer(ctx context.Context, p Place, stdin io.Reader, stdout io.Writer, log
 	})
 }
 
-// reachable puts the addresses first that the client can be expected to reach: where ssh reached us, and
-// loopback last.
+// reachable sorts addresses by how likely the client reaches them: the one that ssh used first, loopback last.
 func reachable(list []netip.Addr) []string {
 	by := ""
 	if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {

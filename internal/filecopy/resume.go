@@ -14,11 +14,11 @@ import (
 	"vrdma.dev/vrdma/internal/net/crc"
 )
 
-// What an earlier attempt left is compared block by block with the source. That does not need to know
-// who left it, when, or whether the source has changed since. The sums that are compared are the first
-// 64 bits of SHA-256: a CRC of 32 bits would take one changed block in four thousand million for equal.
+// The partial file of an earlier attempt is compared with the source block by block. So it does not matter which attempt left it, or
+// whether the source has changed. The compared checksums are the first 64 bits of SHA-256: a 32-bit CRC would miss one changed block
+// in four billion.
 
-// strongSum is such a sum; it is never 0, which means that there is none.
+// strongSum returns such a checksum. It is never 0, which means that there is none.
 func strongSum(b []byte) uint64 {
 	s := sha256.Sum256(b)
 	return max(binary.LittleEndian.Uint64(s[:]), 1)
@@ -26,8 +26,7 @@ func strongSum(b []byte) uint64 {
 
 func splitLines(s string) []string { return strings.Split(s, "\n") }
 
-// survey reads what a partial file has, and hands its sums on: strong ones to tell, and the CRCs for the
-// table. Blocks that are holes are left out.
+// survey reads a partial file and passes on its checksums: strong ones to tell, CRCs to the table. It skips holes.
 func (p *partial) survey(ctx context.Context, size uint64, tell func(first uint64, sums []uint64) error, note func(block uint64, crc uint32)) error {
 	limit := min(uint64(p.had), size)
 	buf := make([]byte, blockSize)
@@ -66,8 +65,7 @@ func hole(f *os.File, at, n int64) bool {
 	return !found || data >= at+n
 }
 
-// nextData is where the next data is, from a place on. A file system that does not know of holes has data
-// everywhere.
+// nextData returns the offset of the next data. A file system without holes has data everywhere.
 func nextData(f *os.File, at int64) (int64, bool) {
 	off, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
 	switch {
@@ -79,7 +77,7 @@ func nextData(f *os.File, at int64) (int64, bool) {
 	return at, true
 }
 
-// nextHole is where the data ends that is at a place.
+// nextHole returns the end of the data at an offset.
 func nextHole(f *os.File, at, size int64) int64 {
 	off, err := unix.Seek(int(f.Fd()), at, unix.SEEK_HOLE)
 	if err != nil || off <= at {
@@ -88,7 +86,7 @@ func nextHole(f *os.File, at, size int64) int64 {
 	return off
 }
 
-// readFull reads a piece of a file that is as long as it was said to be.
+// readFull reads a piece of a file and fails if the file is shorter.
 func readFull(f *os.File, b []byte, at int64) error {
 	n, err := f.ReadAt(b, at)
 	if n == len(b) {

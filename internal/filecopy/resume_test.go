@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A frail place has connections that break after some chunks, as often as was said.
+// A frail place has connections that break after some chunks, a given number of times.
 type frail struct {
 	place
 	times *atomic.Int32
@@ -34,7 +34,7 @@ type frailConn struct {
 	n int
 }
 
-// wear breaks the connection when its time has come.
+// wear breaks the connection after its last chunk.
 func (c *frailConn) wear() {
 	if c.n++; c.n == c.f.after && c.f.times.Add(-1) >= 0 {
 		c.shut()
@@ -51,8 +51,7 @@ func (c *frailConn) release(s *slot) error {
 	return c.conn.release(s)
 }
 
-// TestBroken: a copy whose connection breaks again and again is done in the end, and what had arrived is
-// not sent again.
+// TestBroken: a copy whose connection breaks repeatedly is completed, and received data is not sent again.
 func TestBroken(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		const size = 24<<20 + 77
@@ -79,8 +78,8 @@ func TestBroken(t *testing.T) {
 			if times.Load() == 3 {
 				t.Error("the connection never broke")
 			}
-			// Each break loses what is under way. With TCP that is what the kernel's buffers hold, which nobody
-			// knows; but no attempt sends anything twice.
+			// Each break loses the data in flight. With TCP that includes the kernel's buffers, but no attempt sends a
+			// block twice.
 			most := uint64(size + 1000 + 3*2*(2+1)*maxChunk)
 			if tcp {
 				most = 4 * (size + 1000)
@@ -97,7 +96,7 @@ func TestBroken(t *testing.T) {
 	})
 }
 
-// TestResume: of a partial file only what is wrong or missing is sent, whoever left it.
+// TestResume: of a partial file only wrong or missing blocks are sent.
 func TestResume(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		want := content(80*blockSize + 100)
@@ -121,14 +120,14 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// TestInterrupted: a partial file is left when the client is interrupted, and its name says what it is.
+// TestInterrupted: an interrupted client leaves a partial file with its suffix.
 func TestInterrupted(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		write(t, filepath.Join(l.dir, "f"), content(16<<20))
 		back := t.TempDir()
 		ctx, cancel := context.WithCancel(testContext(t))
 		c := l.client()
-		c.Streams = 1 // nothing comes beside the one that stops
+		c.Streams = 1 // no other stream sends at the same time
 		open := c.Open
 		c.Open = func(ctx context.Context) (Place, error) {
 			p, err := open(ctx)
@@ -169,7 +168,7 @@ func (c *stopConn) release(s *slot) error {
 	return c.conn.release(s)
 }
 
-// TestSparse: holes stay holes, also those smaller than a block, and of a file that is resumed.
+// TestSparse: holes stay holes, also those smaller than a block, and in a resumed file.
 func TestSparse(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		path := filepath.Join(t.TempDir(), "f")
@@ -191,7 +190,7 @@ func TestSparse(t *testing.T) {
 			c.Overwrite = true
 			ok(t, c.Put(testContext(t), []string{path}, "", true))
 			same(t, filepath.Join(l.dir, "f"), want)
-			if a, b := disk(t, path), disk(t, filepath.Join(l.dir, "f")); b > a+64<<10 { // some for the file system's own
+			if a, b := disk(t, path), disk(t, filepath.Join(l.dir, "f")); b > a+64<<10 { // with a margin for the file system
 				t.Errorf("the copy takes %d bytes of the disk, the file %d", b, a)
 			}
 			if c.Progress.Moved() > 6<<20 {
@@ -201,8 +200,7 @@ func TestSparse(t *testing.T) {
 	})
 }
 
-// TestGivenUp: a file that is closed while a stream writes to it makes no hole in another that gets its
-// descriptor.
+// TestGivenUp: closing a file while a stream writes to it makes no hole in another file with the same descriptor.
 func TestGivenUp(t *testing.T) {
 	dir := t.TempDir()
 	full, zero := content(blockSize), make([]byte, blockSize)
@@ -230,7 +228,7 @@ func TestGivenUp(t *testing.T) {
 	same(t, victim, full)
 }
 
-// disk is how many bytes of the disk a file takes.
+// disk returns how many bytes of the disk a file takes.
 func disk(t testing.TB, path string) int64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -238,8 +236,7 @@ func disk(t testing.TB, path string) int64 {
 	return st.Blocks * 512
 }
 
-// TestDirectoriesAgain: directories that an attempt made which broke have their attributes in the end, and
-// one that was there before keeps its own.
+// TestDirectoriesAgain: directories that a broken attempt made get their attributes, and existing ones keep theirs.
 func TestDirectoriesAgain(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		from := t.TempDir()

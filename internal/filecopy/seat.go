@@ -9,35 +9,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Two processes that copy to each other on a machine with two processors each need one of them all the
-// time: one reads, the other writes. The kernel puts who is woken where its waker is, so they would often
-// share one while the other has nothing to do, and find their chunks in the wrong caches: that was a
-// third more time. So each keeps to a seat, the sender to the first processor that it may use and the
-// receiver to the last. With more processors the kernel finds a free one, and there are no seats.
+// On a machine with two processors, sender and receiver each need one all the time. The kernel places a woken task near its
+// waker, so both would often share a processor and find their chunks in the wrong cache. So each pins itself: the sender to the
+// first processor of its affinity, the receiver to the last. With more processors the kernel finds an idle one, and nothing is
+// pinned.
 //
-// Affinity is a thing of threads. All of the process are moved, and not only the one that copies: the
-// runtime moves a goroutine between them, and one that is locked to its thread costs another switch every
-// time that it waits.
+// Affinity belongs to threads. All threads of the process are pinned, because the runtime moves goroutines between them. A
+// goroutine locked to its thread would cost one more switch whenever it waits.
 //
-// Over RDMA, whoever the peer is, with two processors one goroutine runs at a time: a stream's, and now and
-// then another one's that hands it something. The other processor is the peer's, or the daemon's. A second
-// thread of the runtime would only be woken in vain. Over TCP there is no daemon, and perhaps no
-// peer on this machine: all streams send and sum, as the runtime has it.
+// Over RDMA with two processors only one goroutine runs at a time: a stream's, or another that passes it work. The other processor
+// belongs to the peer or the daemon, and a second thread of the runtime would be woken for nothing. Over TCP there is no daemon
+// and perhaps no local peer, so GOMAXPROCS is not changed.
 
-// seats are those of this process. It has one while it has one session: who serves several leaves it to
-// the kernel.
+// seats pins this process to a processor while it has exactly one session.
 type seats struct {
 	mu       sync.Mutex
 	sessions int         // guarded by mu
 	taken    bool        // guarded by mu
-	all, own unix.CPUSet // guarded by mu: before, and now
+	all, own unix.CPUSet // guarded by mu: the affinity before, and now
 	alone    bool        // guarded by mu: one goroutine runs at a time
 }
 
 var process seats
 
-// sit takes a seat for a session, with somebody on the same machine if here says so and through a daemon
-// if rdma does, and returns how to give it up.
+// sit pins the process for a session: here means that the peer is on this machine, rdma that a daemon carries the data. rise undoes
+// it.
 func (p *seats) sit(sends, here, rdma bool) (rise func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +54,7 @@ func (p *seats) take(sends, here, rdma bool) {
 	if unix.SchedGetaffinity(0, &p.all) != nil || p.all.Count() != 2 {
 		return
 	}
-	// Who was told how many keeps that.
+	// GOMAXPROCS of the environment is respected.
 	if rdma && os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) == 2 {
 		runtime.GOMAXPROCS(1)
 		p.alone = true
@@ -87,14 +83,13 @@ func (p *seats) leave() {
 	}
 	if p.alone {
 		p.alone = false
-		runtime.SetDefaultGOMAXPROCS() // by the processors that it may use again, and follows them
+		runtime.SetDefaultGOMAXPROCS() // from the affinity again
 	}
 }
 
-// move gives the threads of this process that may use some processors others. Who was given something
-// else by somebody keeps it.
+// move changes the affinity of the threads of this process that have the affinity from. Threads with another one keep it.
 func move(from, to *unix.CPUSet) {
-	// A thread that is made meanwhile has the affinity of the one that made it. Where a processor has gone, others may read as from.
+	// A new thread inherits the affinity of its creator. After CPU hotplug other affinities may equal from.
 	done := make(map[int]bool)
 	for moved := *from != *to; moved; {
 		moved = false

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSeats: a process with one session keeps to a processor if it has two, and otherwise to none.
+// TestSeats: a process with one session is pinned if it has two processors, else not.
 func TestSeats(t *testing.T) {
 	runtime.LockOSThread() // this thread stands for all; it ends with the test
 	var all unix.CPUSet

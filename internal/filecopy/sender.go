@@ -21,37 +21,37 @@ type sender struct {
 	s         *session
 	from      Files
 	recursive bool
-	slots     int                          // at most, of a stream
-	report    func(path string, err error) // of an entry that was not copied
+	slots     int                          // limit of a stream
+	report    func(path string, err error) // called for an entry that was not copied
 	skipped   func(path string) bool       // reports whether an entry is not to be sent; nil: all are
 	progress  *Progress
-	finished  func(path string) // an entry has arrived; nil: nobody wants to know
+	finished  func(path string) // called when an entry has arrived; may be nil
 
-	room chan struct{} // filesAhead
+	room chan struct{} // semaphore of filesAhead entries
 
 	mu     sync.Mutex
 	cond   *sync.Cond
 	files  map[uint32]*outgoing // guarded by mu: offered, by ID
-	ready  []*outgoing          // guarded by mu: accepted, with something left to take
+	ready  []*outgoing          // guarded by mu: accepted, with pieces left
 	lastID uint32               // guarded by mu
-	walked bool                 // guarded by mu: there is nothing more to offer
+	walked bool                 // guarded by mu: everything was offered
 	pace   *pace                // guarded by mu
 	joined int                  // guarded by mu: streams
 }
 
-// An outgoing is an entry that was offered.
+// An outgoing is an offered entry.
 type outgoing struct {
 	id     uint32
 	path   string
 	f      *os.File // nil: a directory or link
 	size   uint64
 	sparse bool
-	sums   *table // each block's is set by the stream that has it
+	sums   *table // the stream that sends a block sets its checksum
 	had    map[uint64][]uint64
 
 	// Guarded by sender.mu.
-	next    uint64 // where the next piece begins
-	pending int    // pieces that streams have
+	next    uint64 // offset of the next piece
+	pending int    // pieces in the hands of streams
 	sent    uint64
 	failed  bool
 }
@@ -60,7 +60,7 @@ func newSender(s *session, from Files) *sender {
 	x := &sender{s: s, from: from, slots: maxSlots, room: make(chan struct{}, filesAhead), files: make(map[uint32]*outgoing), pace: newPace(time.Now(), s.here)}
 	x.cond = sync.NewCond(&x.mu)
 	s.sit(true)
-	// Those who wait for a piece are told of the end.
+	// Streams that wait for a piece learn of the end.
 	s.do(func() error {
 		<-s.ctx.Done()
 		x.mu.Lock()
@@ -71,7 +71,7 @@ func newSender(s *session, from Files) *sender {
 	return x
 }
 
-// walk offers what the paths name, and then finishes.
+// walk offers the entries of the paths, and then sends finish.
 func (x *sender) walk(paths []string) error {
 	for _, p := range paths {
 		f, err := x.from.open(p, unix.O_RDONLY)
@@ -91,8 +91,7 @@ func (x *sender) walk(paths []string) error {
 	return x.s.control.send(&finish{})
 }
 
-// topName is what an entry that was asked for is called at the other side; empty: only what is in it
-// goes there.
+// topName is the name of a requested entry at the other side; empty: only its content is sent.
 func topName(p string) string {
 	switch base := path.Base(path.Clean("/" + p)); {
 	case base == "/", path.Base(p) == ".", path.Base(p) == "..":
@@ -109,7 +108,7 @@ func (x *sender) complain(p string, err error) {
 	_ = x.s.control.send(&failed{Text: fmt.Sprintf("%s: %v", p, err)})
 }
 
-// plain is an error without the path that it names: who prints it says which.
+// plain returns an error without the path in it, which the caller prints.
 func plain(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
@@ -118,7 +117,7 @@ func plain(err error) error {
 	return err
 }
 
-// entry offers one entry, and what is below it. It closes f when that is done.
+// entry offers an entry and everything below it. It closes f.
 func (x *sender) entry(f *os.File, name string) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -136,7 +135,7 @@ func (x *sender) entry(f *os.File, name string) error {
 		return errors.New("it is a directory: copy those with -r")
 	}
 	defer f.Close()
-	// Also one that an earlier attempt made: it gets its attributes at the end of this one.
+	// Also a directory of an earlier attempt: its attributes are set at the end of this one.
 	if name != "" {
 		if err := x.announce(&outgoing{path: name}, func(id uint32) message {
 			return &directory{metaOf(id, name, info)}
@@ -147,7 +146,7 @@ func (x *sender) entry(f *os.File, name string) error {
 	return x.children(f, name)
 }
 
-// children offers what a directory has.
+// children offers the entries of a directory.
 func (x *sender) children(dir *os.File, name string) error {
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
@@ -223,7 +222,7 @@ func (x *sender) offer(f *os.File, name string, info fs.FileInfo) error {
 	})
 }
 
-// announce offers an entry when there is room for it.
+// announce offers an entry as soon as filesAhead allows.
 func (x *sender) announce(o *outgoing, say func(id uint32) message) error {
 	select {
 	case x.room <- struct{}{}:
@@ -245,7 +244,7 @@ func (o *outgoing) close() {
 	}
 }
 
-// handle takes a message of the receiver.
+// handle handles a message of the receiver.
 func (x *sender) handle(m message) error {
 	switch m := m.(type) {
 	case *have:
@@ -269,7 +268,7 @@ func (x *sender) handle(m message) error {
 	return violation("%T, which a receiver does not send", m)
 }
 
-// known takes what the receiver has of a file already.
+// known stores the checksums that the receiver has of a file.
 func (x *sender) known(m *have) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -281,7 +280,7 @@ func (x *sender) known(m *have) error {
 	return nil
 }
 
-// hadSum is the sum of a block that the receiver has; 0: it has none.
+// hadSum returns the checksum of a block that the receiver has; 0: none.
 func (o *outgoing) hadSum(block uint64) uint64 {
 	if list := o.had[block/sumsInMessage]; block%sumsInMessage < uint64(len(list)) {
 		return list[block%sumsInMessage]
@@ -310,7 +309,7 @@ func (x *sender) over(id uint32, err error, skipped bool) error {
 		return violation("the end of an entry that was not offered")
 	}
 	delete(x.files, id)
-	o.failed = true // nothing more is taken of it
+	o.failed = true // no more pieces of it are sent
 	if o.pending == 0 {
 		o.close()
 	}
@@ -327,7 +326,7 @@ func (x *sender) over(id uint32, err error, skipped bool) error {
 	return nil
 }
 
-// close closes the files that are still open, when the session has ended.
+// close closes all open files at the end of the session.
 func (x *sender) close() {
 	for _, o := range x.files {
 		o.close()
@@ -341,7 +340,7 @@ type piece struct {
 	length int
 }
 
-// take waits for the next piece for a stream; false: there is none any more.
+// take waits for the next piece for a stream; false: there is none.
 func (x *sender) take(stream int) (piece, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -364,14 +363,14 @@ func (x *sender) take(stream int) (piece, bool) {
 	}
 }
 
-// cut takes the next piece of a file. Holes are left out, unless the receiver has something there.
+// cut returns the next piece of a file. It skips holes, unless the receiver has data there.
 func (o *outgoing) cut(most int) (piece, bool) {
 	if o.failed {
 		return piece{}, false
 	}
 	for o.sparse && o.next < o.size && o.hadSum(o.next/blockSize) == 0 && hole(o.f, int64(o.next), int64(min(o.size-o.next, blockSize))) {
 		at, found := nextData(o.f, int64(o.next))
-		if len(o.had) > 0 { // block by block: the next may be there
+		if len(o.had) > 0 { // block by block: the receiver may have the next
 			o.next += blockSize
 			continue
 		}
@@ -394,7 +393,7 @@ func (o *outgoing) cut(most int) (piece, bool) {
 	return p, true
 }
 
-// settle notes what became of a piece.
+// settle records the result of a piece.
 func (x *sender) settle(p piece, sent int, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -417,12 +416,12 @@ func (x *sender) settle(p piece, sent int, err error) {
 	}
 }
 
-// end tells that all of a file was sent.
+// end sends that a file was sent completely.
 func (x *sender) end(o *outgoing) error {
 	return x.s.control.send(&end{ID: o.id, Sent: o.sent, Digest: o.sums.digest()})
 }
 
-// stream sends pieces over one stream, of a size that suits the way (pace.go).
+// stream sends pieces over one stream, of a size that suits the path (pace.go).
 func (x *sender) stream(c conn) error {
 	if err := c.attach(x.s.ctx, x.slots); err != nil {
 		return err
@@ -443,7 +442,7 @@ func (x *sender) stream(c conn) error {
 		sent, err := x.piece(c, s, p)
 		var broke *BrokenError
 		if errors.As(err, &broke) {
-			return err // the piece stays pending: nobody may say that all was sent
+			return err // the piece stays pending, so that end is not sent
 		}
 		if sent == 0 {
 			c.unused(s)
@@ -454,7 +453,7 @@ func (x *sender) stream(c conn) error {
 	}
 }
 
-// paced tells the pace of a piece.
+// paced reports a piece to the pace.
 func (x *sender) paced(sent, slots int, round time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -464,7 +463,7 @@ func (x *sender) paced(sent, slots int, round time.Duration) {
 	}
 }
 
-// piece reads a piece into a slot, sums it and posts it; one that the receiver has is not sent.
+// piece reads a piece into a slot, computes its checksums and posts it, unless the receiver has it.
 func (x *sender) piece(c conn, s *slot, p piece) (sent int, err error) {
 	data := s.data[:p.length]
 	if err := readFull(p.o.f, data, int64(p.offset)); err != nil {

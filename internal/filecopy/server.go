@@ -13,67 +13,66 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Place is where connections are made and taken: OpenRDMA's, or TCP's.
+// A Place makes and accepts connections: OpenRDMA or TCP returns one.
 type Place struct{ place }
 
-// Name is what it is called: RDMA or TCP.
+// Name is RDMA or TCP.
 func (p Place) Name() string { return p.name() }
 
-// Addresses are those that peers may reach it by.
+// Addresses returns the addresses for peers.
 func (p Place) Addresses() []netip.Addr { return p.addresses() }
 
-// Close closes it.
+// Close closes the place.
 func (p Place) Close() error { return p.close() }
 
 const (
-	// maxStrangers is how many peers may be in their handshake; maxSessions how many are served at a time.
+	// maxStrangers is how many peers may be in their handshake, maxSessions how many sessions are served at a time.
 	maxStrangers = 64
 	maxSessions  = 64
-	// serverSlots is how many slots a stream has at a server at most, whatever the client asks for.
+	// serverSlots is how many slots a stream has at a server at most.
 	serverSlots = 8
-	// maxMemory is how many slots the sessions of a server have together. A stream counts as one more: its
-	// messages need memory, too.
+	// maxMemory is how many slots all sessions of a server have together. A stream counts as one more, for its messages.
 	maxMemory = 1536
-	// maxWants is how many bytes of paths a client may ask for.
+	// maxWants is how many bytes of paths a client may request.
 	maxWants = 4 << 20
 )
 
-// A Server lets clients copy files to and from here.
+// A Server lets clients copy files to and from this host.
 type Server struct {
 	Files     Files
-	Key       []byte // nil: everybody may
+	Key       []byte // nil: every client may
 	Write     bool   // clients may send files
 	Overwrite bool   // clients may ask to overwrite
 	Log       func(format string, args ...any)
 
 	chunkTime time.Duration // of ServeOne; 0: oneTime
-	at        Place         // where it serves
+	at        Place         // where it accepts connections
 
 	mu       sync.Mutex
 	sessions map[[sessionSize]byte]*served // guarded by mu
-	memory   int                           // guarded by mu: what they have of maxMemory
-	broken   []*attempts                   // guarded by mu: commands that may be tried again, the last one at the end
+	memory   int                           // guarded by mu: their share of maxMemory
+	broken   []*attempts                   // guarded by mu: commands that may be retried, the most recent last
 }
 
-// attempts are those of one command to send files here, of which the last one broke.
+// attempts are the attempts of one command to send files here, the last of which broke.
 type attempts struct {
 	copy [sessionSize]byte
-	made map[string]bool // directories
+	made map[string]bool // directories that they made
 }
 
-// A served session is one that waits for its streams, or has them.
+// A served is a session that waits for its streams, or has them.
 type served struct {
 	*session
 	stream  func(conn) error
 	id      [sessionSize]byte
 	copy    [sessionSize]byte
-	ended   chan struct{} // closed when nothing of it is left
-	missing int           // guarded by Server.mu: streams that have not come
+	ended   chan struct{} // closed when all its resources are released
+	missing int           // guarded by Server.mu: streams that are not connected yet
 	slots   int           // of a stream
-	memory  int           // guarded by Server.mu: its part of maxMemory
+	memory  int           // guarded by Server.mu: its share of maxMemory
 }
 
-// Serve takes connections at an address until ctx ends. It calls ready when it does.
+// Serve accepts connections at an address until ctx ends. It calls ready when it listens.
 func (v *Server) Serve(ctx context.Context, at Place, addr string, ready func(addr string)) error {
 	l, err := at.listen(addr)
 	if err != nil {
@@ -111,8 +110,7 @@ func (v *Server) Serve(ctx context.Context, at Place, addr string, ready func(ad
 	}
 }
 
-// exhausted reports whether a connection could not be taken because something has run out that others
-// will give back. It waits a moment for that.
+// exhausted reports whether accepting failed for lack of a resource that others will release. It waits a moment for that.
 func (v *Server) exhausted(ctx context.Context, err error) bool {
 	if !slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}, func(e error) bool { return errors.Is(err, e) }) {
 		return false
@@ -125,7 +123,7 @@ func (v *Server) exhausted(ctx context.Context, err error) bool {
 	return true
 }
 
-// connection serves one connection. known is called when it is no stranger's any more.
+// connection serves one connection. It calls known after the handshake.
 func (v *Server) connection(ctx context.Context, make func(context.Context) (conn, error), known func()) {
 	first, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -196,8 +194,8 @@ func (v *Server) serve(ctx context.Context, c conn, q *request) {
 	}
 }
 
-// replace ends the session of an earlier attempt of the same command, which may not know yet that its
-// connection is broken: it has the partial files.
+// replace ends the session of an earlier attempt of the same command. That session may not have noticed that its connection is broken,
+// and holds the partial files.
 func (v *Server) replace(s *served) {
 	var old []*served
 	v.mu.Lock()
@@ -213,8 +211,8 @@ func (v *Server) replace(s *served) {
 	}
 }
 
-// madeBefore are the directories that earlier attempts of the command made: they were not there before, so they
-// get their attributes at the end.
+// madeBefore returns the directories that earlier attempts of the command made. They did not exist before, so their attributes are set
+// at the end.
 func (v *Server) madeBefore(copy [sessionSize]byte) map[string]bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -227,11 +225,10 @@ func (v *Server) madeBefore(copy [sessionSize]byte) map[string]bool {
 	return made
 }
 
-// mostMade is how many directories are remembered of a copy that broke.
+// mostMade is how many directories of a broken copy are remembered.
 const mostMade = 1 << 16
 
-// remember keeps what an attempt made that broke, for the next one. A client that never comes again is
-// forgotten after some others.
+// remember stores the directories of a broken attempt for the next one. Commands that are not retried are dropped after some others.
 func (v *Server) remember(copy [sessionSize]byte, made map[string]bool) {
 	if len(made) == 0 || len(made) > mostMade || copy == [sessionSize]byte{} {
 		return
@@ -267,7 +264,7 @@ func (v *Server) grant(s *served, q *request, exact bool) error {
 	return s.control.send(g)
 }
 
-// receive takes files from a client.
+// receive receives files from a client.
 func (v *Server) receive(s *served, q *request) error {
 	defer s.close()
 	if !v.Write {
@@ -339,7 +336,7 @@ func (v *Server) send(s *served, q *request) error {
 	return err
 }
 
-// result is how a session ended for its receiver: the sender goes when it knows that all is done.
+// result returns how a session ended for its receiver. The sender disconnects when it knows that everything is done.
 func (r *receiver) result(err error) error {
 	if r.all || errors.Is(err, errFinished) {
 		return nil
@@ -347,7 +344,7 @@ func (r *receiver) result(err error) error {
 	return err
 }
 
-// name is a path in messages for people.
+// name is a path for messages to users.
 func name(p string) string {
 	if p == "" {
 		return "/"

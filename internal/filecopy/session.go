@@ -9,43 +9,42 @@ import (
 )
 
 const (
-	// filesAhead is how many entries may be offered or under way at a time.
+	// filesAhead is how many entries may be offered or in progress at a time.
 	filesAhead = 32
-	// maxStreams is the most connections that carry chunks.
+	// maxStreams is the largest number of streams.
 	maxStreams = 16
 )
 
-// A session is one side of a copy. Its control connection is read by one goroutine, which hands the
-// messages to the sender or receiver that the side is; each stream has a goroutine of its own. The first
-// error of any ends all.
+// A session is one side of a copy. One goroutine reads its control connection and passes the messages to the sender or receiver. Each
+// stream has a goroutine of its own. The first error of any ends all.
 type session struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	control conn
 	here    bool   // the peer is on this machine
 	rdma    bool   // and not TCP
-	rise    func() // gives up the session's seat (seat.go); nil: it has none
+	rise    func() // undoes the session's pinning (seat.go); nil: it is not pinned
 	tasks   sync.WaitGroup
 
 	mu      sync.Mutex
 	streams []conn // guarded by mu
-	heard   bool   // guarded by mu: something came since the last tick
-	ended   bool   // guarded by mu: no more streams
+	heard   bool   // guarded by mu: a message came since the last keepalive
+	ended   bool   // guarded by mu: no more streams are accepted
 }
 
-// newSession is one at a place.
+// newSession returns a session at a place.
 func newSession(ctx context.Context, at place, control conn) *session {
 	s := &session{control: control, here: here(at, control), rdma: at.name() == nameRDMA}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
 }
 
-// sit takes a seat for the side that sends, or receives.
+// sit pins the process for the side that sends or receives.
 func (s *session) sit(sends bool) { s.rise = process.sit(sends, s.here, s.rdma) }
 
 var errFinished = errors.New("finished")
 
-// do runs f in a goroutine of the session; its error ends the session.
+// do runs f in a goroutine of the session. Its error ends the session.
 func (s *session) do(f func() error) {
 	s.tasks.Go(func() {
 		if err := f(); err != nil {
@@ -54,7 +53,7 @@ func (s *session) do(f func() error) {
 	})
 }
 
-// add takes a stream in and has f serve it.
+// add adds a stream, which f serves.
 func (s *session) add(c conn, f func(conn) error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,10 +65,10 @@ func (s *session) add(c conn, f func(conn) error) bool {
 	return true
 }
 
-// run reads the control connection until handle says that all is done, and returns how the session ended.
+// run reads the control connection until handle returns that everything is done. It returns how the session ended.
 func (s *session) run(handle func(message) error) error {
 	s.do(s.keepAlive)
-	// What waits in a stream comes back when it is shut.
+	// Calls that wait in a stream return when it is shut.
 	defer context.AfterFunc(s.ctx, s.shut)()
 	for {
 		m, err := s.control.recv(s.ctx)
@@ -100,7 +99,7 @@ func (s *session) run(handle func(message) error) error {
 	return err
 }
 
-// linger waits a moment for the peer to go, so that it sees what was sent last.
+// linger waits a moment for the peer to disconnect, so that it receives the last message.
 func linger(c conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -122,7 +121,7 @@ func (s *session) shut() {
 	}
 }
 
-// close frees everything. Nobody uses the session any more.
+// close releases everything. No goroutine uses the session any more.
 func (s *session) close() {
 	s.cancel(errFinished)
 	s.shut()
@@ -137,12 +136,12 @@ func (s *session) close() {
 	}
 }
 
-// keepAlive tells the peer that we are there, and notices when it is not.
+// keepAlive sends keepalives and notices when the peer is lost.
 func (s *session) keepAlive() error {
 	t := time.NewTicker(aliveEvery)
 	defer t.Stop()
 	quiet := 0
-	said := make(chan struct{}, 1) // a peer that takes no messages holds up only one
+	said := make(chan struct{}, 1) // a peer that receives nothing blocks one goroutine only
 	for {
 		select {
 		case <-s.ctx.Done():

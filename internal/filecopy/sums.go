@@ -6,14 +6,14 @@ import (
 	"fmt"
 )
 
-// digestSize is that of the sum of all sums.
+// digestSize is the size of the checksum of all checksums.
 const digestSize = sha256.Size
 
-// pageSums is how many sums a page of a table has.
+// pageSums is how many checksums a page of a table has.
 const pageSums = 4096
 
-// A table has the sums of a file's blocks. Those that were never set are 0, as holes are. Its pages are
-// made when they are needed, so that a file of which much is said and little comes costs little.
+// A table has the checksums of a file's blocks. Those of holes and unset ones are 0. Pages are made when they are needed, so that a
+// large announced file that does not come takes little memory.
 type table struct {
 	size  uint64 // of the file
 	pages []*[pageSums]uint32
@@ -33,7 +33,7 @@ func (t *table) set(block uint64, sum uint32) {
 
 var noSums [pageSums]uint32
 
-// digest is the SHA-256 of the size and all sums.
+// digest returns the SHA-256 of the size and all checksums.
 func (t *table) digest() (d [digestSize]byte) {
 	h := sha256.New()
 	b := binary.LittleEndian.AppendUint64(nil, t.size)
@@ -54,12 +54,12 @@ func (t *table) digest() (d [digestSize]byte) {
 	return d
 }
 
-// A set has blocks, some of them. Its pages are made when they are needed.
+// A set is a set of blocks. Pages are made when they are needed.
 type set struct{ pages map[uint64]*[512]uint64 }
 
 const setPage = 512 * 64
 
-// add puts a block in and reports whether it is new.
+// add adds a block and reports whether it is new.
 func (s *set) add(block uint64) bool {
 	if s.pages == nil {
 		s.pages = make(map[uint64]*[512]uint64)
@@ -75,7 +75,7 @@ func (s *set) add(block uint64) bool {
 	return fresh
 }
 
-// A DamagedError is data that is not what was sent.
+// A DamagedError means that data differs from what was sent.
 type DamagedError struct{ text string }
 
 func (e *DamagedError) Error() string { return "the data was damaged on its way: " + e.text }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TCP is a place without RDMA, to compare with: the same messages, chunks and sums over sockets.
+// TCP returns a place without RDMA, for comparison: the same messages, chunks and checksums over sockets.
 func TCP() Place { return Place{tcpPlace{}} }
 
 type tcpPlace struct{}
@@ -65,7 +65,7 @@ func (l *tcpListener) accept(ctx context.Context) (func(context.Context) (conn, 
 func (l *tcpListener) addr() string { return l.l.Addr().String() }
 func (l *tcpListener) close() error { return l.l.Close() }
 
-// A tcpConn is a connection over TCP. A message has its length before it, a chunk its header.
+// A tcpConn is a connection over TCP. A message is preceded by its length, a chunk by its header.
 type tcpConn struct {
 	c    net.Conn
 	mu   sync.Mutex // held during a write
@@ -90,7 +90,7 @@ func (c *tcpConn) send(m message) error {
 	return broken(context.Background(), err)
 }
 
-// read fills b, and gives up when ctx ends.
+// read fills b, or returns when ctx ends.
 func (c *tcpConn) read(ctx context.Context, b []byte) error {
 	c.c.SetReadDeadline(time.Time{})
 	stop := context.AfterFunc(ctx, func() { c.c.SetReadDeadline(time.Unix(1, 0)) })
@@ -120,7 +120,7 @@ func (c *tcpConn) recv(ctx context.Context) (message, error) {
 	return decode(c.in[:n])
 }
 
-// make makes one slot: the kernel's buffers are what lies between.
+// make makes one slot: the kernel's buffers do the rest.
 func (c *tcpConn) make() {
 	c.slot = newSlot(0, make([]byte, slotSize))
 }

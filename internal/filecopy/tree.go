@@ -13,14 +13,14 @@ import (
 
 // Files is where a side may read and write.
 type Files struct {
-	root *os.File // nil: everywhere that this user may
+	root *os.File // nil: everywhere
 }
 
-// Everywhere is what this user may. Who names the paths is the user.
+// Everywhere allows all that the user may access. The user names the paths.
 func Everywhere() Files { return Files{} }
 
-// Below is a directory and what is below it. Paths are resolved by the kernel (openat2,
-// RESOLVE_BENEATH), so that no "..", absolute path or symbolic link leads out of it.
+// Below allows a directory and everything below it. The kernel resolves paths (openat2, RESOLVE_BENEATH), so that no "..", absolute
+// path or symbolic link leads out of it.
 func Below(dir string) (Files, error) {
 	f, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -36,7 +36,7 @@ func Below(dir string) (Files, error) {
 	return files, nil
 }
 
-// Close closes it.
+// Close closes the directory.
 func (f Files) Close() error {
 	if f.root == nil {
 		return nil
@@ -44,7 +44,7 @@ func (f Files) Close() error {
 	return f.root.Close()
 }
 
-// open opens what a path names.
+// open opens a path.
 func (f Files) open(name string, flags int) (*os.File, error) {
 	if f.root == nil {
 		return os.OpenFile(name, flags|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
@@ -71,7 +71,7 @@ func openResolved(dir *os.File, name string, flags int, mode uint32, rules uint6
 		switch {
 		case err == nil:
 			return os.NewFile(uintptr(fd), name), nil
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN): // EAGAIN: somebody renamed meanwhile
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN): // EAGAIN: a directory was renamed meanwhile
 			continue
 		case errors.Is(err, unix.EXDEV):
 			return nil, &fs.PathError{Op: "open", Path: name, Err: errOutside}
@@ -83,7 +83,7 @@ func openResolved(dir *os.File, name string, flags int, mode uint32, rules uint6
 
 var errOutside = errors.New("it leads out of the directory, by .. or a symbolic link")
 
-// checkPath refuses paths of entries that a well-behaved sender never names.
+// checkPath rejects paths of entries that no correct sender sends.
 func checkPath(p string) error {
 	switch {
 	case p == "" || p == ".":
@@ -101,8 +101,7 @@ func checkPath(p string) error {
 	return nil
 }
 
-// wishes are what a client has asked a server for. The server names what it sends, so this is what keeps
-// it from sending something else.
+// wishes are the entries that a client has requested. The server names what it sends; wishes prevents that it sends something else.
 type wishes struct {
 	tops      map[string]bool // topName of each
 	recursive bool
@@ -116,7 +115,7 @@ func newWishes(paths []string, recursive bool) *wishes {
 	return w
 }
 
-// check refuses an entry that nobody asked for. Who asks for all that is in a directory takes any name.
+// check rejects an entry that was not requested. A request for the content of a directory allows any name.
 func (w *wishes) check(p string, isFile bool) error {
 	if w == nil {
 		return nil
@@ -131,15 +130,14 @@ func (w *wishes) check(p string, isFile bool) error {
 	return nil
 }
 
-// A target is the directory that entries are written below.
+// A target is the directory below which entries are written.
 type target struct {
 	dir *os.File
-	// rename takes the place of the first part of every path; empty: they stay.
+	// rename replaces the first element of every path; empty: it does not.
 	rename string
 }
 
-// newTarget finds where entries go: below a path that is a directory, or at the path itself, whose
-// parent has to be one.
+// newTarget finds where entries go: below a path that is a directory, or to the path itself, whose parent must be a directory.
 func (f Files) newTarget(name string, into, exact bool) (*target, error) {
 	dir, err := f.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	switch {
@@ -165,7 +163,7 @@ func (f Files) newTarget(name string, into, exact bool) (*target, error) {
 	return &target{dir, base}, nil
 }
 
-// enter makes a target that is a new name a directory of that name.
+// enter makes the target, a new name, a directory.
 func (t *target) enter() error {
 	if t.rename == "" {
 		return nil
@@ -180,7 +178,7 @@ func (t *target) enter() error {
 	return err
 }
 
-// place is where an entry goes: its path below the directory.
+// place returns the path of an entry below the directory.
 func (t *target) place(p string) (string, error) {
 	if err := checkPath(p); err != nil {
 		return "", err
@@ -195,7 +193,7 @@ func (t *target) place(p string) (string, error) {
 	return t.rename + "/" + rest, nil
 }
 
-// parent opens the directory that an entry is in.
+// parent opens the directory of an entry.
 func (t *target) parent(p string) (*os.File, string, error) {
 	dir, base := path.Split(p)
 	if dir == "" {
@@ -205,7 +203,7 @@ func (t *target) parent(p string) (*os.File, string, error) {
 	return f, base, err
 }
 
-// mkdir makes a directory; one that is there will do. It reports whether it made one.
+// mkdir makes a directory unless it exists, and reports whether it made one.
 func (t *target) mkdir(p string, mode uint32) (made bool, err error) {
 	parent, base, err := t.parent(p)
 	if err != nil {
@@ -226,13 +224,12 @@ func (t *target) mkdir(p string, mode uint32) (made bool, err error) {
 	return false, &fs.PathError{Op: "mkdir", Path: p, Err: err}
 }
 
-// symlink makes a symbolic link that stays within what is copied: other programs may follow it, who
-// do not know where it came from.
+// symlink makes a symbolic link that stays inside of the copied tree: other programs may follow it later.
 func (t *target) symlink(p, to string) error {
 	if path.IsAbs(to) || !within(p, to) {
 		return fmt.Errorf("the symbolic link to %s leads out of what is copied, so it was left out", to)
 	}
-	// Where .. leads is only known of a path without links.
+	// The meaning of .. is only known in a path without links.
 	dir, base := path.Split(p)
 	parent, err := openResolved(t.dir, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0, unix.RESOLVE_NO_SYMLINKS)
 	if errors.Is(err, unix.ELOOP) {
@@ -248,8 +245,8 @@ func (t *target) symlink(p, to string) error {
 	return nil
 }
 
-// within reports whether a link at p to a relative path stays below the first part of p. A .. after a
-// name is refused: the name may be a link, and then nobody knows where .. leads.
+// within reports whether a link at p to a relative path stays below the first element of p. It rejects .. after a name: the name may
+// be a link.
 func within(p, to string) bool {
 	named := false
 	for part := range strings.SplitSeq(to, "/") {

@@ -10,32 +10,33 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A Comparison measures this build, this build once more as the control, and another
-// build, in one run. Each side has a lab with a daemon of its own.
+// A Comparison measures this build, this build again as the control, and another build, in one run. Each side has a lab with
+// a daemon of its own.
 //
-// The three sides are tables that run the same code. Only one of them runs at a time: a
-// side stops before every measurement until the other two stand before it as well, then
-// each makes it, in random order.
+// Each side is a Table with the same code. One side runs at a time: it stops before every measurement until the other two have
+// reached the same one. Then all three measure, in random order.
 //
 //	this build     set-up │ ib_write_bw │             │             │ ib_send_lat │ …
 //	the control           │             │             │ ib_write_bw │             │
 //	the other             │             │ ib_write_bw │             │             │
 //	                      └──────────── one step, in any order ─────┘
 type Comparison struct {
-	Ours, Control, Theirs *Lab
-	Table                 Table // what to measure: everything but Lab and Progress
+	Ours, Control, Theirs *testbed.Lab
+	Table                 Table // what to measure; Lab and Progress are not used
 	Progress              io.Writer
 }
 
-// sides are how many tables there are.
+// sides is the number of tables.
 const sides = 3
 
-// Sides name what is compared, in the order of Comparison's labs.
+// sideNames are the names of the sides, in the order of Comparison's labs.
 var sideNames = [sides]string{"this build", "control", "other build"}
 
-// Comparable are the parts that can be compared.
+// Comparable returns the names of the parts that can be compared.
 func Comparable() []string {
 	var names []string
 	for _, p := range new(Table).parts() {
@@ -55,7 +56,7 @@ func (c *Comparison) Run(ctx context.Context, version string) (*Compared, error)
 	}
 	report.Other = strings.TrimSpace(strings.TrimPrefix(other, "vrdma "))
 	var tables [sides]*Table
-	for i, lab := range []*Lab{c.Ours, c.Control, c.Theirs} {
+	for i, lab := range []*testbed.Lab{c.Ours, c.Control, c.Theirs} {
 		t := c.Table
 		t.Lab, t.Progress, t.oursOnly = lab, &prefixed{to: c.Progress, prefix: fmt.Sprintf("%-12s", sideNames[i])}, true
 		tables[i] = &t
@@ -74,7 +75,7 @@ func (c *Comparison) Run(ctx context.Context, version string) (*Compared, error)
 		}
 		interleave(runs[:])
 		if ctx.Err() != nil {
-			return nil, errInterrupted
+			return nil, testbed.ErrInterrupted
 		}
 		for j, row := range p.rows {
 			if c.Table.want(row) {
@@ -85,18 +86,17 @@ func (c *Comparison) Run(ctx context.Context, version string) (*Compared, error)
 	return report, nil
 }
 
-// steps measures a part, and yields before every measurement.
+// steps measures a part and yields before every measurement.
 func (t *Table) steps(ctx context.Context, p part) iter.Seq[struct{}] {
 	return func(yield func(struct{}) bool) {
-		t.turn = func() { yield(struct{}{}) } // interleave never stops a run before its end
+		t.turn = func() { yield(struct{}{}) } // interleave runs every sequence to its end
 		t.measure(ctx, p)
 		t.turn = nil
 	}
 }
 
-// interleave takes the runs one step at a time, in another order every time, until all
-// have come to their end. An order that stayed the same would favour one of them: a
-// processor is warmer, or a host more awake, after another measurement.
+// interleave advances the runs one step at a time, in random order, until all have ended. A fixed order would favour one of them:
+// processors are warmer after another measurement.
 func interleave(runs []iter.Seq[struct{}]) {
 	next := make([]func() (struct{}, bool), len(runs))
 	for i, run := range runs {
@@ -117,7 +117,7 @@ func interleave(runs []iter.Seq[struct{}]) {
 	}
 }
 
-// prefixed puts a prefix before every line.
+// prefixed writes a prefix before every line.
 type prefixed struct {
 	to     io.Writer
 	prefix string

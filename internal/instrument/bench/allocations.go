@@ -13,13 +13,14 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
 )
 
-// packetRooms are the packages that a packet passes.
-var packetRooms = []string{"wire", "link", "transport", "engine"}
+// packetPackages are the packages that handle every packet.
+var packetPackages = []string{"wire", "link", "transport", "engine"}
 
-// allocations runs the tests that count allocations on the data path. Their bound
-// is zero, so a row shows how many of them found some.
+// allocations runs the tests that count allocations on the data path. A row shows how many of them fail; the bound is zero.
 func (t *Table) allocations() part {
 	return part{
 		name: "allocations", single: true,
@@ -31,10 +32,10 @@ func (t *Table) allocations() part {
 			if t.Source == "" {
 				return errors.New("this needs the repository: name it with --source")
 			}
-			// As ourselves, not in the lab: it needs our module cache.
+			// It runs as our user and outside of the lab, because it needs the module cache.
 			c := exec.CommandContext(ctx, "go", "test", "-count=1", "-json", "-run", "Alloc", "./internal/...")
 			c.Dir = t.Source
-			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with the tests that it runs
+			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that its tests are killed with it
 			c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 			c.Stderr = os.Stderr
 			out, err := c.Output()
@@ -46,25 +47,25 @@ func (t *Table) allocations() part {
 				return fmt.Errorf("found no allocation test in %s (go test: %v)", t.Source, err)
 			}
 			rows[0].fill(tests.failures(func(string) bool { return true }))
-			rows[1].fill(tests.failures(func(room string) bool { return slices.Contains(packetRooms, room) }))
+			rows[1].fill(tests.failures(func(pkg string) bool { return slices.Contains(packetPackages, pkg) }))
 			return nil
 		},
 	}
 }
 
-// A tested is the outcome of one test.
+// A tested is the result of one test.
 type tested struct {
-	room, name string // room: the last part of its package
-	failed     bool
+	pkg, name string // pkg is the last element of its package path
+	failed    bool
 }
 
 type testList []tested
 
-// failures is how many tests of these rooms failed; the name says how many there are.
-func (l testList) failures(in func(room string) bool) Series {
+// failures returns how many tests of these packages fail. The name of the series has their number.
+func (l testList) failures(in func(pkg string) bool) Series {
 	count, failed := 0, 0
 	for _, t := range l {
-		if in(t.room) {
+		if in(t.pkg) {
 			count++
 			if t.failed {
 				failed++
@@ -73,7 +74,7 @@ func (l testList) failures(in func(room string) bool) Series {
 	}
 	s := Series{Name: fmt.Sprintf("%d tests that count", count), Unit: "allocating"}
 	if count > 0 {
-		s.add(Reading{Value: float64(failed)})
+		s.add(drivers.Reading{Value: float64(failed)})
 	}
 	return s
 }

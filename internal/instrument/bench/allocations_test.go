@@ -21,7 +21,7 @@ func TestParseTests(t *testing.T) {
 		t.Fatalf("got %v, %v, want %v", tests, err, want)
 	}
 	all := tests.failures(func(string) bool { return true })
-	link := tests.failures(func(room string) bool { return room == "link" })
+	link := tests.failures(func(pkg string) bool { return pkg == "link" })
 	none := tests.failures(func(string) bool { return false })
 	if all.Name != "2 tests that count" || all.Median() != 1 || link.Name != "1 tests that count" || link.Median() != 0 || len(none.Values) != 0 {
 		t.Errorf("got %v, %v, %v", all, link, none)

@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// armedChannels is how many channels each of the sleeping programs has armed.
+// armedChannels is how many armed completion channels each sleeping program has.
 const armedChannels = 10
 
-// armed is what programs cost that sleep on completion events while nothing happens.
+// armed measures the daemon's processor time while many programs sleep on completion events.
 func (t *Table) armed() part {
 	return part{
 		rows: []Row{{What: "daemon's CPU with 1000 armed completion channels in 100 sleeping programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1}},
@@ -23,43 +27,43 @@ func (t *Table) armed() part {
 				return err
 			}
 			t.takeTurns()
-			fmt.Fprintf(t.Progress, "  starting %d programs with %d armed channels each\n", crowdSize, armedChannels)
-			crowd, err := h.gather(ctx, programs["armed"], crowdSize, armedChannels)
+			fmt.Fprintf(t.Progress, "  starting %d programs with %d armed channels each\n", idleProgramCount, armedChannels)
+			sleeping, err := h.StartIdle(ctx, programs["armed"], idleProgramCount, armedChannels)
 			if err != nil {
 				return err
 			}
-			defer crowd.dismiss()
-			used, err := d.idleShare(ctx)
+			defer sleeping.Stop()
+			used, err := idleShare(ctx, d)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", Quantity(used.Median(), "%"))
+			fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", experiment.Amount(used.Median(), "%"))
 			rows[0].fill(used)
 			return nil
 		},
 	}
 }
 
-// idleShare is how much of a processor the daemon uses while nothing happens.
-func (d *daemon) idleShare(ctx context.Context) (Series, error) {
+// idleShare measures the processor time of an idle daemon, in percent.
+func idleShare(ctx context.Context, d *testbed.Daemon) (Series, error) {
 	used := Series{Name: "daemon's CPU", Unit: "%"}
-	if err := wait(ctx, time.Second); err != nil { // what starting the programs left to do
+	if err := testbed.Sleep(ctx, time.Second); err != nil { // for the work that is left from starting the programs
 		return used, err
 	}
 	for range 2 {
-		before, err := d.cpu()
+		before, err := d.CPUTime()
 		if err != nil {
 			return used, err
 		}
 		begin := time.Now()
-		if err := wait(ctx, idleTime); err != nil {
+		if err := testbed.Sleep(ctx, idleTime); err != nil {
 			return used, err
 		}
-		after, err := d.cpu()
+		after, err := d.CPUTime()
 		if err != nil {
 			return used, err
 		}
-		used.add(Reading{Value: 100 * float64(after-before) / float64(time.Since(begin))})
+		used.add(drivers.Reading{Value: 100 * float64(after-before) / float64(time.Since(begin))})
 	}
 	return used, nil
 }

@@ -9,20 +9,23 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// An Attack is something that a hostile tenant does to a daemon it shares with others.
-// programs/hostile.c does it.
+// An Attack is what a hostile tenant does to a daemon that it shares. programs/hostile.c implements it.
 type Attack struct {
 	Name  string
 	What  string
 	Count int
-	// Busy attackers use processors of their own, as every program may; what that alone
-	// does to a victim is shown by the attack "spin". Nothing was promised about them.
+	// Busy attackers use processors of their own, as every program may. The attack "spin" shows what that alone does to a victim.
+	// They have no bound.
 	Busy bool
 }
 
-// Attacks are all of them, those that take most last.
+// Attacks are all attacks, the most expensive ones last.
 var Attacks = []Attack{
 	{"spin", "takes a processor, nothing else", 1, true},
 	{"rnr", "QPs send to peers without receives, 10 us apart", 200, false},
@@ -37,53 +40,52 @@ var Attacks = []Attack{
 	{"mappings", "programs with 256 pages registered, 1 GiB apart", 280, false},
 }
 
-// victimBound is how much an idle attacker may slow a victim down.
+// victimBound is how much an attacker that uses no processor may slow a victim down.
 const victimBound = 3
 
-// attackTimeout bounds one attack, the victim's runs included.
+// attackTimeout is the limit of one attack with all runs of the victim.
 const attackTimeout = 6 * time.Minute
 
-// victimMessages is how many messages of a victim are timed: a starved one takes
-// milliseconds for each.
+// victimMessages is how many messages of a victim are timed. A starved victim takes milliseconds for each.
 const victimMessages = 2000
 
-// An AttackRow is what an attack did to a victim and to the daemon of both.
+// An AttackRow is the effect of an attack on a victim and on the daemon of both.
 type AttackRow struct {
 	Attack string `json:"attack"`
 	What   string `json:"what"`
 	Count  int    `json:"count"`
 	Build  string `json:"build"`
 	Busy   bool   `json:"busy,omitempty"`
-	// Reached is how far the attacker came, in its own words.
+	// Reached is how far the attacker got, as it printed it.
 	Reached string  `json:"reached"`
 	Alone   Victim  `json:"alone"`
 	Beside  Victim  `json:"beside"`
 	Ratio   float64 `json:"ratio"` // of the medians
-	// The daemon before the attack, in its midst and after it.
-	Before Load `json:"before"`
-	While  Load `json:"while"`
-	After  Load `json:"after"`
-	Pass   bool `json:"pass"`
-	// Note says what broke, if something did.
+	// The daemon before, during and after the attack.
+	Before testbed.Load `json:"before"`
+	While  testbed.Load `json:"while"`
+	After  testbed.Load `json:"after"`
+	Pass   bool         `json:"pass"`
+	// Note says what failed.
 	Note string `json:"note,omitempty"`
 }
 
-// A Victim is the latency of a program that did nothing wrong.
+// A Victim is the latency of a well-behaved program.
 type Victim struct {
 	Median Series `json:"median"`
 	P99    Series `json:"p99"`
 }
 
-// An AttackRun runs attacks against a daemon that serves a victim too.
+// An AttackRun runs attacks against a daemon that also serves a victim.
 type AttackRun struct {
-	Labs     []*Lab   // builds, attacked in turn
-	Names    []string // of the builds
+	Labs     []*testbed.Lab // the builds to attack in turn
+	Names    []string       // of the builds
 	Attacks  []Attack
-	Rounds   int // of the victim, alone and beside
+	Rounds   int // of the victim, alone and under attack
 	Progress io.Writer
 }
 
-// Run makes every attack on every build, each with a fresh daemon.
+// Run runs every attack against every build, each with a new daemon.
 func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, error) {
 	report := &AttackReport{Time: time.Now(), Version: version, Machine: ThisMachine()}
 	for _, attack := range s.Attacks {
@@ -92,7 +94,7 @@ func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, err
 			o := AttackRow{Attack: attack.Name, What: attack.What, Count: attack.Count, Build: s.Names[i], Busy: attack.Busy}
 			err := s.attack(ctx, lab, &o)
 			if ctx.Err() != nil {
-				return nil, errInterrupted
+				return nil, testbed.ErrInterrupted
 			}
 			if err != nil {
 				fmt.Fprintf(s.Progress, "  %v\n", err)
@@ -105,9 +107,9 @@ func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, err
 	return report, nil
 }
 
-// attack makes one attack on one build.
-func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, attackTimeout, tooLong(attackTimeout))
+// attack runs one attack against one build.
+func (s *AttackRun) attack(ctx context.Context, lab *testbed.Lab, o *AttackRow) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, attackTimeout, testbed.Timeout(attackTimeout))
 	defer cancel()
 	programs, err := lab.Compile(ctx, "hostile")
 	if err != nil {
@@ -117,31 +119,31 @@ func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
 	if err != nil {
 		return err
 	}
-	defer d.stop()
-	if err := s.withDaemon(ctx, lab, d, o, programs["hostile"]); err != nil || d.gone() {
-		if d.died(ctx) {
-			return fmt.Errorf("THE DAEMON DIED: %s", d.lastWords())
+	defer d.Stop()
+	if err := s.withDaemon(ctx, lab, d, o, programs["hostile"]); err != nil || d.Ended() {
+		if d.Died(ctx) {
+			return fmt.Errorf("THE DAEMON DIED: %s", d.LastWords())
 		}
 		return err
 	}
 	return nil
 }
 
-// withDaemon measures alone, starts the attacker, measures beside it and ends it.
-func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *daemon, o *AttackRow, hostile string) error {
-	victim, attacker, err := lab.tenants(ctx)
+// withDaemon measures the victim alone, starts the attacker, measures the victim again and stops the attacker.
+func (s *AttackRun) withDaemon(ctx context.Context, lab *testbed.Lab, d *testbed.Daemon, o *AttackRow, hostile string) error {
+	victim, attacker, err := attackTenants(ctx, lab)
 	if err != nil {
 		return err
 	}
 	if o.Alone, err = s.measure(ctx, victim, "alone"); err != nil {
 		return err
 	}
-	if o.Before, err = d.load(); err != nil {
+	if o.Before, err = d.Load(); err != nil {
 		return err
 	}
-	c := &crowd{}
-	defer c.dismiss()
-	_, out, err := c.admit(lab.command(ctx, attacker.Under(hostile, o.Attack, fmt.Sprint(o.Count))...))
+	c := &testbed.IdlePrograms{}
+	defer c.Stop()
+	_, out, err := c.Add(lab.Command(ctx, attacker.Under(hostile, o.Attack, fmt.Sprint(o.Count))...))
 	if err != nil {
 		return err
 	}
@@ -151,35 +153,35 @@ func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *daemon, o *Atta
 	if err != nil {
 		return fmt.Errorf("the attacker ended: %w", err)
 	}
-	if err := wait(ctx, settling); err != nil {
+	if err := testbed.Sleep(ctx, testbed.SettleTime); err != nil {
 		return err
 	}
 	if o.Beside, err = s.measure(ctx, victim, "beside"); err != nil {
 		return err
 	}
-	if o.While, err = d.load(); err != nil {
+	if o.While, err = d.Load(); err != nil {
 		return err
 	}
-	c.dismiss()
-	o.After, err = d.calm(ctx, o.Before)
+	c.Stop()
+	o.After, err = d.Settle(ctx, o.Before)
 	return err
 }
 
-// measure times the victim.
-func (s *AttackRun) measure(ctx context.Context, victim *Host, how string) (v Victim, err error) {
+// measure measures the victim's latency.
+func (s *AttackRun) measure(ctx context.Context, victim *testbed.Host, how string) (v Victim, err error) {
 	name := fmt.Sprintf("ib_send_lat -s %d, %s", latencySize, how)
 	v = Victim{Median: Series{Name: name, Unit: "s"}, P99: Series{Name: name, Unit: "s"}}
-	r := victim.loop()
-	p := Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		out, err := r.perftest(ctx, device, "ib_send_lat", "-s", fmt.Sprint(latencySize), "-n", fmt.Sprint(victimMessages))
+	r := victim.Loopback()
+	p := Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+		out, err := drivers.RunPerftest(ctx, r, testbed.WithDevice, "ib_send_lat", "-s", fmt.Sprint(latencySize), "-n", fmt.Sprint(victimMessages))
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
-		got, err := ParseLatency(out)
+		got, err := drivers.ParseLatency(out)
 		if err == nil && got.Typical > 0 && !math.IsInf(got.P99, 0) { // else it is tried again, see Probe.measure
-			v.P99.add(Reading{Value: got.P99 * 1e-6})
+			v.P99.add(drivers.Reading{Value: got.P99 * 1e-6})
 		}
-		return Reading{Value: got.Typical * 1e-6, Average: got.Average * 1e-6}, err
+		return drivers.Reading{Value: got.Typical * 1e-6, Average: got.Average * 1e-6}, err
 	}}
 	series, err := Rounds(ctx, s.Progress, s.Rounds, []Probe{p})
 	v.Median = series[0]
@@ -189,10 +191,10 @@ func (s *AttackRun) measure(ctx context.Context, victim *Host, how string) (v Vi
 	return v, err
 }
 
-// note adds a remark.
+// note adds a note.
 func (o *AttackRow) note(text string) { o.Note = strings.TrimPrefix(o.Note+"; "+text, "; ") }
 
-// judge says whether the victim was spared.
+// judge compares the victim's latencies with the bound.
 func (o *AttackRow) judge() {
 	for _, s := range []*Series{&o.Alone.Median, &o.Beside.Median} {
 		if n := len(s.Failures); n > 0 {
@@ -218,7 +220,7 @@ func (o *AttackRow) mark() string {
 	return "MISS"
 }
 
-// AttackReport is the outcome of an AttackRun.
+// An AttackReport is the result of an AttackRun.
 type AttackReport struct {
 	Time    time.Time   `json:"time"`
 	Version string      `json:"version"`
@@ -226,7 +228,7 @@ type AttackReport struct {
 	Rows    []AttackRow `json:"rows"`
 }
 
-// Markdown writes it for people.
+// Markdown writes the report for people.
 func (s *AttackReport) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "vrdma %s, %s, %s\n\n", s.Version, s.Machine, s.Time.UTC().Format("2006-01-02 15:04 UTC"))
@@ -240,7 +242,7 @@ func (s *AttackReport) Markdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| %s: %d %s | %s | %s | %s | %s | %s | %s, %s, %s | %d, %d, %d | %d, %d, %d | %s |\n",
 			o.Attack, o.Count, o.What, o.Build, o.Reached, o.Alone.text(), o.Beside.text(), ratio,
-			Quantity(o.Before.Memory, "B"), Quantity(o.While.Memory, "B"), Quantity(o.After.Memory, "B"),
+			experiment.Amount(o.Before.Memory, "B"), experiment.Amount(o.While.Memory, "B"), experiment.Amount(o.After.Memory, "B"),
 			o.Before.Mappings, o.While.Mappings, o.After.Mappings, o.Before.Files, o.While.Files, o.After.Files, o.mark())
 	}
 	for _, o := range s.Rows {
@@ -252,50 +254,49 @@ func (s *AttackReport) Markdown(w io.Writer) error {
 	return err
 }
 
-// text is the median, the average and the 99th percentile.
+// text has the median, the average and the 99th percentile.
 func (v *Victim) text() string {
 	if len(v.Median.Values) == 0 {
 		return ""
 	}
-	return Quantity(v.Median.Median(), "s") + ", " + Quantity(v.Median.Average(), "s") + ", " + Quantity(v.P99.Median(), "s")
+	return experiment.Amount(v.Median.Median(), "s") + ", " + experiment.Amount(v.Median.Average(), "s") + ", " + experiment.Amount(v.P99.Median(), "s")
 }
 
-// JSON writes it for programs.
+// JSON writes the report for programs.
 func (s *AttackReport) JSON(w io.Writer) error { return writeJSON(w, s) }
 
-// Write leaves it in dir, as JSON and as Markdown, under the time's name.
+// Write writes the report to dir as JSON and Markdown, named by the time.
 func (s *AttackReport) Write(dir string) (path string, err error) {
 	return writeFiles(dir, s.Time.UTC().Format("20060102-150405")+"-attacks", s)
 }
 
-// Users who are nobody else, to be a victim and an attacker.
+// Unused user ids for victim and attacker.
 const (
 	victimUser   = 65534
 	attackerUser = 65533
 )
 
-// tenants are two users of this host's daemon: root makes them different ones, anybody
-// else is both.
-func (l *Lab) tenants(ctx context.Context) (victim, attacker *Host, err error) {
+// attackTenants returns the hosts of victim and attacker. As root they are two other users, else both are ours.
+func attackTenants(ctx context.Context, l *testbed.Lab) (victim, attacker *testbed.Host, err error) {
 	if os.Getuid() != 0 {
 		return l.Here, l.Here, nil
 	}
 	if err := os.Chmod(l.Dir, 0o755); err != nil {
 		return nil, nil, err
 	}
-	as := func(user int) *Host {
+	as := func(user int) *testbed.Host {
 		h := *l.Here
-		// Who becomes somebody else no longer dies with us unless it is said again.
-		h.enter = []string{"setpriv", fmt.Sprintf("--reuid=%d", user), fmt.Sprintf("--regid=%d", user), "--clear-groups", "--pdeathsig=KILL", "--"}
+		// Changing the user clears the parent death signal, so setpriv sets it again.
+		h.Enter = []string{"setpriv", fmt.Sprintf("--reuid=%d", user), fmt.Sprintf("--regid=%d", user), "--clear-groups", "--pdeathsig=KILL", "--"}
 		return &h
 	}
 	victim, attacker = as(victimUser), as(attackerUser)
-	for _, h := range []*Host{victim, attacker} {
+	for _, h := range []*testbed.Host{victim, attacker} {
 		if _, err := l.Run(ctx, h.At("true")...); err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, err
 			}
-			return l.Here, l.Here, nil // root of a small user namespace has no others
+			return l.Here, l.Here, nil // a small user namespace has no other users
 		}
 	}
 	return victim, attacker, nil

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 func victimOf(median, p99 float64) Victim {
@@ -41,7 +43,7 @@ func TestAttackReport(t *testing.T) {
 	r := AttackReport{Rows: []AttackRow{{
 		Attack: "rnr", What: "QPs", Count: 200, Build: "this build", Reached: "200 of 200",
 		Alone: victimOf(3e-6, 1e-5), Beside: victimOf(6e-6, 1e-3),
-		Before: Load{1 << 20, 1, 30, 60}, While: Load{2 << 20, 1, 40, 70}, After: Load{1 << 20, 1, 31, 61},
+		Before: testbed.Load{Memory: 1 << 20, Anonymous: 1, Mappings: 30, Files: 60}, While: testbed.Load{Memory: 2 << 20, Anonymous: 1, Mappings: 40, Files: 70}, After: testbed.Load{Memory: 1 << 20, Anonymous: 1, Mappings: 31, Files: 61},
 	}}}
 	r.Rows[0].judge()
 	base, err := r.Write(t.TempDir())
@@ -60,9 +62,9 @@ func TestAttackReport(t *testing.T) {
 	}
 }
 
-// Every attack is one that programs/hostile.c knows.
+// programs/hostile.c implements every attack.
 func TestAttacksAreKnown(t *testing.T) {
-	source, err := os.ReadFile("programs/hostile.c")
+	source, err := os.ReadFile("../testbed/programs/hostile.c")
 	if err != nil {
 		t.Fatal(err)
 	}

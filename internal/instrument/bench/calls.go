@@ -4,13 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// callSize is how long the requests and responses of the key-value lab are.
+// callSize is the size of requests and responses of the key-value lab.
 const callSize = 24
 
-// calls are requests and responses of a client and a server that both sleep, as in the
-// key-value lab of a course: see programs/rpc.c. The whole round is timed.
+// calls measures round trips between a client and a server that both sleep, as in the key-value lab: see programs/rpc.c.
 func (t *Table) calls() part {
 	return part{
 		rows: slices.Concat(
@@ -28,68 +30,68 @@ func (t *Table) calls() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
+			r := h.Loopback()
 			probes := []Probe{
-				0: r.call("RPC", managed, programs["rpc"], "rdma", "rdma"),
-				1: r.call("RDMA READ", managed, programs["rpc"], "rdma", "read"),
-				2: r.call("request and response over TCP", plain, programs["rpc"], "tcp", "tcp").without(d),
-				3: r.pingpong("-e"),
-				4: r.rping(),
+				0: rpcProbe(r, "RPC", testbed.WithCM, programs["rpc"], "rdma", "rdma"),
+				1: rpcProbe(r, "RDMA READ", testbed.WithCM, programs["rpc"], "rdma", "read"),
+				2: rpcProbe(r, "request and response over TCP", testbed.Plain, programs["rpc"], "tcp", "tcp").without(d),
+				3: pingpongProbe(r, "-e"),
+				4: rpingProbe(r),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 2}, {1, 2}, {3, alone}, {4, alone}})
 		},
 	}
 }
 
-// call probes programs/rpc.c: the server serves one thing, the client asks for another.
-func (r Route) call(name string, w way, program, serve, call string) Probe {
-	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		port, err := freePort()
+// rpcProbe runs programs/rpc.c: serve is what the server offers, call what the client does.
+func rpcProbe(r testbed.Route, name string, w testbed.Launcher, program, serve, call string) Probe {
+	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+		port, err := testbed.FreePort()
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		place := []string{r.Server.IP, fmt.Sprint(port), fmt.Sprint(callSize)}
-		out, err := r.pair(ctx, w, port, append([]string{program, "serve", serve}, place...),
-			append([]string{program, "call", call}, append(place, fmt.Sprint(sleeperMessages))...))
+		out, err := r.Pair(ctx, w, port, append([]string{program, "serve", serve}, place...),
+			append([]string{program, "call", call}, append(place, fmt.Sprint(sleepingMessages))...))
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
-		numbers, err := parseNumbers(program, out, 2)
+		numbers, err := testbed.ParseNumbers(program, out, 2)
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
-		return Reading{Value: numbers[0], Average: numbers[1]}, nil
+		return drivers.Reading{Value: numbers[0], Average: numbers[1]}, nil
 	}}
 }
 
-// rping probes a round of rping: a SEND, an RDMA READ, two SENDs and an RDMA WRITE, and
-// one more SEND. It prints no times, so it is run with few and with many rounds.
-func (r Route) rping() Probe {
+// rpingProbe measures a round of rping: a SEND, an RDMA READ, two SENDs, an RDMA WRITE and one more SEND. rping prints no times, so
+// the probe runs it with few and with many rounds.
+func rpingProbe(r testbed.Route) Probe {
 	const few, many = 50, 400
-	// Prints the nanoseconds that a command takes.
+	// It prints how many nanoseconds a command takes.
 	clock := []string{"sh", "-c", `begin=$(date +%s%N) && "$@" >/dev/null && echo $(($(date +%s%N) - begin))`, "sh"}
 	run := func(ctx context.Context, rounds int) (float64, error) {
-		port, err := freePort()
+		port, err := testbed.FreePort()
 		if err != nil {
 			return 0, err
 		}
 		common := []string{"-a", r.Server.IP, "-p", fmt.Sprint(port), "-C", fmt.Sprint(rounds), "-S", fmt.Sprint(latencySize)}
-		out, err := r.pair(ctx, managed, port, append([]string{"rping", "-s"}, common...), append(append(clock, "rping", "-c"), common...))
+		out, err := r.Pair(ctx, testbed.WithCM, port, append([]string{"rping", "-s"}, common...), append(append(clock, "rping", "-c"), common...))
 		if err != nil {
 			return 0, err
 		}
-		numbers, err := parseNumbers("rping", out, 1)
+		numbers, err := testbed.ParseNumbers("rping", out, 1)
 		if err != nil {
 			return 0, err
 		}
 		return numbers[0] * 1e-9, nil
 	}
-	return Probe{Name: "rping", Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
+	return Probe{Name: "rping", Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		short, err := run(ctx, few)
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		long, err := run(ctx, many)
-		return Reading{Value: (long - short) / (many - few)}, err
+		return drivers.Reading{Value: (long - short) / (many - few)}, err
 	}}
 }

@@ -10,41 +10,41 @@ import (
 	"time"
 )
 
-// margin is how much worse a median may be before the row counts as worse.
+// margin is how much worse a median may be before a row counts as worse.
 const margin = 0.03
 
-// A Verdict is what a comparison says about a row.
+// A Verdict is the result of comparing a row.
 type Verdict string
 
-// Verdicts.
+// The verdicts.
 const (
 	Same   Verdict = "same"
 	Better Verdict = "better"
 	Worse  Verdict = "WORSE"
-	// Broken means that the other build measures what this one does not.
+	// Broken means that only the other build measures the row.
 	Broken Verdict = "FAILED"
-	// Unknown means that the other build, or neither, measures it.
+	// Unknown means that the other build does not measure the row, or neither does.
 	Unknown Verdict = "not compared"
 )
 
-// A ComparedRow is a row of the speed table as two builds measured it.
+// A ComparedRow is a row of the speed table of two builds.
 type ComparedRow struct {
 	What          string  `json:"what"`
 	LowerIsBetter bool    `json:"lower_is_better"`
 	Ours          Series  `json:"ours"`
 	Control       Series  `json:"control"` // this build again
 	Theirs        Series  `json:"theirs"`
-	Loss          float64 `json:"loss"`  // how much worse this build's median is; 0.05: 5 %; negative: how much the other's is
-	Noise         float64 `json:"noise"` // the difference between this build and itself
-	// Chance is how often two draws of this build's own numbers differ by as much as the
-	// builds do. Where it is large, measure again with more rounds.
+	Loss          float64 `json:"loss"`  // how much worse this build's median is: 0.05 is 5 %; negative: the other is worse
+	Noise         float64 `json:"noise"` // the difference between this build and the control
+	// Chance is how often two random halves of this build's own numbers differ as much as the builds do. If it is large, measure
+	// again with more rounds.
 	Chance  float64 `json:"chance"`
 	Verdict Verdict `json:"verdict"`
 	Note    string  `json:"note,omitempty"`
 }
 
-// compare judges what three sides measured for a row: ours is worse if its median is
-// worse than theirs by more than the margin and by more than it differs from itself.
+// compare judges a row of three sides. This build is worse if its median is worse than the other's by more than the margin, and by
+// more than it differs from the control.
 func compare(ours, control, theirs *Row) ComparedRow {
 	c := ComparedRow{
 		What: subject(ours.What), LowerIsBetter: ours.AtMost,
@@ -86,9 +86,8 @@ func compare(ours, control, theirs *Row) ComparedRow {
 	return c
 }
 
-// loss is how much worse a is than b, as a share: 0.5 if it takes half as long again, or
-// if b is half as much again. If it is better, loss is negative: how much worse b is than
-// a. JSON has no infinity, so there is a most.
+// loss is how much worse a is than b, as a share: 0.5 if a takes half as long again, or if b is half as much again. If a is better,
+// loss is negative. JSON has no infinity, so loss is limited.
 func loss(a, b float64, lowerIsBetter bool) float64 {
 	const most = 1e6
 	if !lowerIsBetter {
@@ -105,11 +104,11 @@ func loss(a, b float64, lowerIsBetter bool) float64 {
 	return min(a/b-1, most)
 }
 
-// chance deals values out into two halves, again and again, and returns the share of
-// deals in which the medians of the halves differ by at least a difference.
+// chance splits values into random halves many times. It returns the share of splits in which the medians of the halves differ by at
+// least difference.
 func chance(values []float64, difference float64) float64 {
 	const deals = 1000
-	random := rand.New(rand.NewPCG(1, 2)) // the same numbers give the same answer
+	random := rand.New(rand.NewPCG(1, 2)) // a fixed seed: equal numbers give equal results
 	dealt := slices.Clone(values)
 	hits := 0
 	for range deals {
@@ -123,23 +122,22 @@ func chance(values []float64, difference float64) float64 {
 	return float64(hits) / deals
 }
 
-// subject is what a row is about, without what the speed table compares it with.
+// subject is what a row measures, without what the speed table compares it with.
 func subject(what string) string {
 	before, _, _ := strings.Cut(what, ", against ")
 	return before
 }
 
-// Compared is the outcome of a comparison.
+// Compared is the result of a comparison.
 type Compared struct {
 	Time    time.Time     `json:"time"`
 	Version string        `json:"version"`
-	Other   string        `json:"other"` // what it says it is
+	Other   string        `json:"other"` // the version that it prints
 	Machine Machine       `json:"machine"`
 	Rows    []ComparedRow `json:"rows"`
 }
 
-// add appends a row unless it is about the same as an earlier one: the speed table
-// compares some series with several things.
+// add appends a row, unless an earlier row has the same subject: the speed table compares some series with several others.
 func (c *Compared) add(row ComparedRow) {
 	for _, earlier := range c.Rows {
 		if earlier.What == row.What {
@@ -149,7 +147,7 @@ func (c *Compared) add(row ComparedRow) {
 	c.Rows = append(c.Rows, row)
 }
 
-// Worse are the rows that got worse, or fail.
+// Worse returns the rows that got worse or fail.
 func (c *Compared) Worse() []string {
 	var worse []string
 	for _, row := range c.Rows {
@@ -179,7 +177,7 @@ func (c *Compared) Markdown(w io.Writer) error {
 	return err
 }
 
-// change is the loss in words.
+// change describes the loss.
 func (r *ComparedRow) change() string {
 	switch {
 	case r.Verdict == Broken || r.Verdict == Unknown:
@@ -212,7 +210,7 @@ func values(s *Series) string {
 // JSON writes the comparison for programs.
 func (c *Compared) JSON(w io.Writer) error { return writeJSON(w, c) }
 
-// Write leaves the comparison in dir, as JSON and as Markdown, under the time's name.
+// Write writes the comparison to dir as JSON and Markdown, named by the time.
 func (c *Compared) Write(dir string) (path string, err error) {
 	return writeFiles(dir, c.Time.UTC().Format("20060102-150405")+"-against", c)
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"testing/quick"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
 )
 
 func rowOf(lower bool, values ...float64) *Row {
@@ -63,8 +65,8 @@ func TestCompare(t *testing.T) {
 
 func nearly(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 
-// The same numbers are never worse, in whatever order they came, nor is a build that is
-// compared with itself by way of its own control; and who is worse is the other's better.
+// Equal numbers are never worse, in any order. A build compared with itself is never worse than its control. If one build is worse,
+// the other is better.
 func TestCompareProperties(t *testing.T) {
 	positive := func(values []float64) []float64 {
 		out := []float64{1}
@@ -98,7 +100,7 @@ func TestCompareProperties(t *testing.T) {
 	}
 }
 
-// Differences below what the clock can show are none.
+// Differences below the resolution of the clock are ignored.
 func TestCompareStep(t *testing.T) {
 	ours, control, theirs := rowOf(true, 0.1), rowOf(true, 0.1), rowOf(true, 0)
 	ours.Step = 0.1
@@ -111,7 +113,7 @@ func TestCompareStep(t *testing.T) {
 	}
 }
 
-// Numbers of two tools are not compared, and whatever went wrong is said.
+// Numbers of two tools are not compared, and failures are noted.
 func TestCompareNotes(t *testing.T) {
 	ours, theirs := rowOf(true, 5), rowOf(true, 1)
 	theirs.Ours.Name = "another tool"
@@ -143,7 +145,7 @@ func TestChance(t *testing.T) {
 func TestComparedReport(t *testing.T) {
 	c := Compared{Version: "new", Other: "old, protocol 2"}
 	c.add(compare(rowOf(true, 1e-6, 3e-6), rowOf(true, 2e-6), rowOf(true, 1e-6)))
-	c.add(compare(rowOf(true, 9), rowOf(true, 9), rowOf(true, 9))) // the same row, against something else
+	c.add(compare(rowOf(true, 9), rowOf(true, 9), rowOf(true, 9))) // the same row, compared with something else
 	dir := t.TempDir()
 	base, err := c.Write(dir)
 	if err != nil {
@@ -161,7 +163,7 @@ func TestComparedReport(t *testing.T) {
 	}
 }
 
-// Runs of the same length go in step, and one that ends early holds nobody up.
+// Runs of the same length advance together, and a run that ends early delays no other.
 func TestInterleave(t *testing.T) {
 	var log []string
 	run := func(name string, steps int) iter.Seq[struct{}] {
@@ -186,7 +188,7 @@ func TestInterleave(t *testing.T) {
 	}
 }
 
-// Only what wanted rows need is measured, and without baselines in a comparison.
+// Only the probes of wanted rows run, and in a comparison no baselines.
 func TestFillMeasuresWhatIsWanted(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -204,9 +206,9 @@ func TestFillMeasuresWhatIsWanted(t *testing.T) {
 			var ran []string
 			var probes []Probe
 			for i := range 4 {
-				probes = append(probes, Probe{Name: "p", Measure: func(context.Context) (Reading, error) {
+				probes = append(probes, Probe{Name: "p", Measure: func(context.Context) (drivers.Reading, error) {
 					ran = append(ran, fmt.Sprint(i))
-					return Reading{Value: float64(i + 1)}, nil
+					return drivers.Reading{Value: float64(i + 1)}, nil
 				}})
 			}
 			table := Table{Progress: io.Discard, oursOnly: test.oursOnly}

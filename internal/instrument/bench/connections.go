@@ -5,16 +5,19 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 const (
 	// atOnce is how many connections cmtime opens and closes.
 	atOnce = 500
-	// inTurn is how many programs/serial.c does, one after the other.
+	// inTurn is how many connections programs/serial.c makes, one after the other.
 	inTurn = 1000
 )
 
-// connections is how fast rdma_cm makes connections on one host, and how fast a command is.
+// connections measures how fast rdma_cm connects on one host, and the duration of a command.
 func (t *Table) connections() part {
 	return part{
 		name: "cm",
@@ -32,38 +35,38 @@ func (t *Table) connections() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
+			r := h.Loopback()
 			probes := []Probe{
-				r.connections(atOnce),
-				r.serial(programs["serial"], "one after the other", "/s", 0),
-				r.serial(programs["serial"], "ibv_query_port", "s", 1),
+				cmtimeProbe(r, atOnce),
+				serialProbe(r, programs["serial"], "one after the other", "/s", 0),
+				serialProbe(r, programs["serial"], "ibv_query_port", "s", 1),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, alone}, {1, alone}, {2, alone}})
 		},
 	}
 }
 
-// serial probes what programs/serial.c prints in one of its lines.
-func (r Route) serial(program, name, unit string, line int) Probe {
+// serialProbe returns one of the numbers that programs/serial.c prints.
+func serialProbe(r testbed.Route, program, name, unit string, line int) Probe {
 	return Probe{
 		Name: name, Unit: unit,
-		Measure: func(ctx context.Context) (Reading, error) {
-			port, err := freePort()
+		Measure: func(ctx context.Context) (drivers.Reading, error) {
+			port, err := testbed.FreePort()
 			if err != nil {
-				return Reading{}, err
+				return drivers.Reading{}, err
 			}
 			listen := fmt.Sprint(port)
-			out, err := r.pair(ctx, managed, port, []string{program, listen},
+			out, err := r.Pair(ctx, testbed.WithCM, port, []string{program, listen},
 				[]string{program, listen, r.Server.IP, fmt.Sprint(inTurn)})
 			if err != nil {
-				return Reading{}, err
+				return drivers.Reading{}, err
 			}
 			words := strings.Fields(out)
 			if len(words) != 2 {
-				return Reading{}, fmt.Errorf("serial printed %q, want two numbers", lastLines(out, 5))
+				return drivers.Reading{}, fmt.Errorf("serial printed %q, want two numbers", testbed.LastLines(out, 5))
 			}
 			v, err := strconv.ParseFloat(words[line], 64)
-			return Reading{Value: v}, err
+			return drivers.Reading{Value: v}, err
 		},
 	}
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -10,13 +9,15 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// copySize is the file that is copied, from the page cache to a tmpfs; VRDMA_BENCH_COPY sets another, to
-// try the rows.
+// copySize is the size of the copied file. VRDMA_BENCH_COPY sets another, to try the rows.
 func copySize() int64 {
 	if n, err := strconv.ParseInt(os.Getenv("VRDMA_BENCH_COPY"), 10, 64); err == nil && n > 0 {
 		return n
@@ -24,29 +25,26 @@ func copySize() int64 {
 	return 1e9
 }
 
-// sharedMemory is where every Linux has a tmpfs.
-const sharedMemory = "/dev/shm"
-
-// A copyLab has the file to copy and the directory where copies go.
+// A copyLab has the file to copy and the directory of the copies.
 type copyLab struct {
-	l      *Lab
+	l      *testbed.Lab
 	source string
 	dir    string // on a tmpfs
 	size   int64
-	memory backed // for the copies
+	memory backedMemory // keeps memory for the copies backed
 }
 
-// newCopyLab makes them.
-func (l *Lab) newCopyLab() (*copyLab, error) {
+// newCopyLab makes the file and the directory.
+func newCopyLab(l *testbed.Lab) (*copyLab, error) {
 	c := &copyLab{l: l, source: filepath.Join(l.Dir, "source"), size: copySize()}
 	var st syscall.Statfs_t
 	const tmpfs = 0x01021994
-	if err := syscall.Statfs(sharedMemory, &st); err != nil || st.Type != tmpfs || int64(st.Bavail)*st.Bsize < 5*c.size/2 {
-		return nil, fmt.Errorf("%s is no tmpfs with %s free: mount one there", sharedMemory, Quantity(float64(c.size)*2.5, "B"))
+	if err := syscall.Statfs(testbed.SharedMemory, &st); err != nil || st.Type != tmpfs || int64(st.Bavail)*st.Bsize < 5*c.size/2 {
+		return nil, fmt.Errorf("%s is no tmpfs with %s free: mount one there", testbed.SharedMemory, experiment.Amount(float64(c.size)*2.5, "B"))
 	}
 	meminfo, err := os.ReadFile("/proc/meminfo")
 	if err == nil {
-		err = room(string(meminfo), c.size+5*c.size/2) // the file, and what newBacked takes
+		err = checkMemory(string(meminfo), c.size+5*c.size/2) // the file, and what newBackedMemory takes
 	}
 	if err != nil {
 		return nil, err
@@ -59,10 +57,10 @@ func (l *Lab) newCopyLab() (*copyLab, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.dir, err = os.MkdirTemp(sharedMemory, "vrdma-copies"); err != nil {
+	if c.dir, err = os.MkdirTemp(testbed.SharedMemory, "vrdma-copies"); err != nil {
 		return nil, err
 	}
-	if c.memory, err = newBacked(5 * c.size / 2); err == nil && l.User != nil {
+	if c.memory, err = newBackedMemory(5 * c.size / 2); err == nil && l.User != nil {
 		err = os.Chown(c.dir, int(l.User.Uid), int(l.User.Gid))
 	}
 	if err != nil {
@@ -78,25 +76,25 @@ func (c *copyLab) close() {
 	os.RemoveAll(c.dir)
 }
 
-// probe measures how fast f copies the file to a name in the tmpfs.
+// probe measures how fast f copies the file to a path in the tmpfs.
 func (c *copyLab) probe(name string, f func(ctx context.Context, to string) error) Probe {
-	return Probe{Name: name, Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
+	return Probe{Name: name, Unit: "B/s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		to := filepath.Join(c.dir, "copy")
 		defer os.Remove(to)
 		start := time.Now()
 		if err := f(ctx, to); err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		took := time.Since(start)
 		info, err := os.Stat(to)
 		if err != nil || info.Size() != c.size {
-			return Reading{}, fmt.Errorf("%s left no copy of %d bytes: %v", name, c.size, err)
+			return drivers.Reading{}, fmt.Errorf("%s left no copy of %d bytes: %v", name, c.size, err)
 		}
-		return Reading{Value: float64(c.size) / took.Seconds()}, nil
+		return drivers.Reading{Value: float64(c.size) / took.Seconds()}, nil
 	}}
 }
 
-// plain is cp.
+// plain measures cp.
 func (c *copyLab) plain() Probe {
 	return c.probe("cp", func(ctx context.Context, to string) error {
 		_, err := c.l.Run(ctx, "cp", c.source, to)
@@ -104,8 +102,8 @@ func (c *copyLab) plain() Probe {
 	})
 }
 
-// over is vrdma cp, to a server that stands.
-func (c *copyLab) over(r Route, name string, s *copyServer) Probe {
+// over measures vrdma cp to a running server.
+func (c *copyLab) over(r testbed.Route, name string, s *copyServer) Probe {
 	return c.probe("vrdma cp"+name, func(ctx context.Context, to string) error {
 		url := fmt.Sprintf("rdma://%s:%d/%s", r.Server.IP, s.port, filepath.Base(to))
 		argv := append([]string{c.l.Vrdma, "cp", "--socket", r.Client.Socket, "--quiet"}, s.flags...)
@@ -114,15 +112,15 @@ func (c *copyLab) over(r Route, name string, s *copyServer) Probe {
 	})
 }
 
-// socat is a plain program over TCP.
-func (c *copyLab) socat(r Route) Probe {
+// socat measures socat over TCP.
+func (c *copyLab) socat(r testbed.Route) Probe {
 	return c.probe("socat -b 262144", func(ctx context.Context, to string) error {
-		port, err := freePort()
+		port, err := testbed.FreePort()
 		if err != nil {
 			return err
 		}
 		const buffer = "262144"
-		wait, _, err := c.l.standing(ctx, r.Server.listens(port),
+		wait, _, err := c.l.StartServer(ctx, r.Server.ListensTCP(port),
 			r.Server.At("socat", "-u", "-b", buffer, fmt.Sprintf("TCP-LISTEN:%d,reuseaddr", port), "CREATE:"+to))
 		if err != nil {
 			return err
@@ -134,56 +132,29 @@ func (c *copyLab) socat(r Route) Probe {
 	})
 }
 
-// A copyServer is a standing vrdma cp --serve.
+// A copyServer is a running vrdma cp --serve.
 type copyServer struct {
 	port  int
-	flags []string // that its clients have, too
+	flags []string // its clients have the same
 	stop  func()
 }
 
-// serve starts one on a host.
-func (c *copyLab) serve(ctx context.Context, h *Host, flags ...string) (*copyServer, error) {
-	port, err := freePort()
+// serve starts a server on a host.
+func (c *copyLab) serve(ctx context.Context, h *testbed.Host, flags ...string) (*copyServer, error) {
+	port, err := testbed.FreePort()
 	if err != nil {
 		return nil, err
 	}
 	argv := []string{c.l.Vrdma, "cp", "--socket", h.Socket, "--serve", c.dir, "--public", "--write", "--listen", fmt.Sprintf("%s:%d", h.IP, port)}
 	s := &copyServer{port: port, flags: flags}
-	_, s.stop, err = c.l.standing(ctx, h.accepts(port), h.At(append(argv, flags...)...))
+	_, s.stop, err = c.l.StartServer(ctx, h.Listens(port), h.At(append(argv, flags...)...))
 	return s, err
 }
 
-// standing starts a program that serves and waits until it is ready. wait waits for its end, stop ends it.
-func (l *Lab) standing(ctx context.Context, ready func() bool, argv []string) (wait func() error, stop func(), err error) {
-	var said bytes.Buffer
-	s := l.command(ctx, argv...)
-	s.Stdout, s.Stderr = &said, &said
-	if err := s.Start(); err != nil {
-		return nil, nil, err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Wait() }()
-	stop = sync.OnceFunc(func() {
-		s.Cancel()
-		<-ended
-	})
-	if err := await(ctx, ready, ended); err != nil {
-		stop()
-		return nil, nil, failure(ctx, argv, err, said.String())
-	}
-	wait = func() error {
-		if err := <-ended; err != nil {
-			return failure(ctx, argv, err, said.String())
-		}
-		return nil
-	}
-	return wait, stop, nil
-}
-
-// copies is how fast files are copied.
+// copies measures how fast files are copied.
 func (t *Table) copies() part { return t.together("copy", t.nearCopies(), t.farCopies()) }
 
-// nearCopies are those on one host.
+// nearCopies measures copies on one host.
 func (t *Table) nearCopies() part {
 	return part{
 		rows: []Row{
@@ -195,7 +166,7 @@ func (t *Table) nearCopies() part {
 			if err != nil {
 				return err
 			}
-			c, err := t.Lab.newCopyLab()
+			c, err := newCopyLab(t.Lab)
 			if err != nil {
 				return err
 			}
@@ -210,25 +181,25 @@ func (t *Table) nearCopies() part {
 				return err
 			}
 			defer one.stop()
-			probes := []Probe{c.over(h.loop(), "", ours), c.plain(), c.over(h.loop(), " --chunks 1", one)}
+			probes := []Probe{c.over(h.Loopback(), "", ours), c.plain(), c.over(h.Loopback(), " --chunks 1", one)}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {0, 2}})
 		},
 	}
 }
 
-// farCopies are those between two hosts.
+// farCopies measures copies between two hosts.
 func (t *Table) farCopies() part {
 	tcp := ratioRow("between two hosts: vrdma cp, 1 GB from page cache to tmpfs, MTU 9000, against vrdma cp --transport tcp", 1)
 	tcp.Aim = 1.2
 	return part{
 		rows: []Row{tcp, {What: "between two hosts: vrdma cp, 1 GB from page cache to tmpfs, MTU 9000, against socat -b 262144", Against: &Series{}, Unbounded: true}},
 		measure: func(ctx context.Context, rows []Row) error {
-			c, err := t.Lab.newCopyLab()
+			c, err := newCopyLab(t.Lab)
 			if err != nil {
 				return err
 			}
 			defer c.close()
-			w, err := t.Lab.Wire(ctx, 9000)
+			w, err := t.Lab.NewHostPair(ctx, 9000)
 			if err != nil {
 				return err
 			}

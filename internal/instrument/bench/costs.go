@@ -4,42 +4,45 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A ware is what processor time is spent on, and how it is counted.
-type ware struct {
-	what     string
+// A workload is what processor time is measured for, and its unit.
+type workload struct {
+	name     string
 	unit     string
 	size     int      // of a message
 	quantity float64  // messages in one unit
 	options  []string // of iperf3
-	manners  [2]manner
+	modes    [2]waitMode
 }
 
-// A manner is how programs move it and wait. perftest knows no writes whose completions
-// are slept for.
-type manner struct {
+// A waitMode is a tool and how it waits for completions. perftest cannot sleep for completions of writes.
+type waitMode struct {
 	name, tool string
 	options    []string
 }
 
-var wares = [2]ware{
-	{"for a GiB", "core-s/GiB", bulkSize, (1 << 30) / bulkSize, nil, [2]manner{
+var workloads = [2]workload{
+	{"for a GiB", "core-s/GiB", bulkSize, (1 << 30) / bulkSize, nil, [2]waitMode{
 		{"64 KiB writes, polling", "ib_write_bw", nil},
 		{"64 KiB sends, sleeping", "ib_send_bw", []string{"-e"}},
 	}},
-	{"for a million messages", "core-s/million", smallMessage, 1e6, []string{"-l", "8", "-N"}, [2]manner{
+	{"for a million messages", "core-s/million", smallMessage, 1e6, []string{"-l", "8", "-N"}, [2]waitMode{
 		{"8 B sends, polling", "ib_send_bw", nil},
 		{"8 B sends, sleeping", "ib_send_bw", []string{"-e"}},
 	}},
 }
 
-// aimed is the most that a GiB on one host should cost.
-const aimed = 0.06
+// aimPerGiB is the aim for a GiB on one host, in core-seconds.
+const aimPerGiB = 0.06
 
-// costs is the processor time that programs on one host take, with their daemon.
+// costs measures the processor time of programs on one host and their daemon.
 func (t *Table) costs() part {
-	first := Row{What: "processor time " + wares[0].what + ", " + wares[0].manners[0].name + ", one host", Ours: Series{Unit: wares[0].unit}, AtMost: true, Unbounded: true, Aim: aimed}
+	first := Row{What: "processor time " + workloads[0].name + ", " + workloads[0].modes[0].name + ", one host", Ours: Series{Unit: workloads[0].unit}, AtMost: true, Unbounded: true, Aim: aimPerGiB}
 	return part{
 		rows: append([]Row{first}, costRows("one host", 0)...),
 		measure: func(ctx context.Context, rows []Row) error {
@@ -47,7 +50,7 @@ func (t *Table) costs() part {
 			if err != nil {
 				return err
 			}
-			c := costing{Table: t, route: h.loop(), daemons: []*daemon{d}, messages: [2][2]int{{200000, 50000}, {1000000, 200000}}}
+			c := costRun{Table: t, route: h.Loopback(), daemons: []*testbed.Daemon{d}, messages: [2][2]int{{200000, 50000}, {1000000, 200000}}}
 			err = c.measure(ctx, rows[1:], t.want(rows[0]))
 			rows[0].fill(rows[1].Ours)
 			return err
@@ -55,31 +58,31 @@ func (t *Table) costs() part {
 	}
 }
 
-// farCosts is the same of two hosts, each with its daemon.
+// farCosts measures the same between two hosts, each with its daemon.
 func (t *Table) farCosts() part {
 	return part{
 		rows: costRows("between two hosts", 1),
 		measure: func(ctx context.Context, rows []Row) error {
-			w, err := t.Lab.Wire(ctx, 9000)
+			w, err := t.Lab.NewHostPair(ctx, 9000)
 			if err != nil {
 				return err
 			}
 			defer w.Close()
-			c := costing{Table: t, route: w.Route(), daemons: w.daemons, messages: [2][2]int{{30000, 20000}, {500000, 200000}}}
+			c := costRun{Table: t, route: w.Route(), daemons: w.Daemons, messages: [2][2]int{{30000, 20000}, {500000, 200000}}}
 			return c.measure(ctx, rows, false)
 		},
 	}
 }
 
-// costRows are the rows of a place: of every ware and manner what programs and daemons
-// were charged with, and what the whole machine did. aim is for GiBs.
+// costRows returns the rows of a route. For each workload and mode there is the time charged to programs and daemons, and the time of
+// the whole machine. aim is for a GiB.
 func costRows(place string, aim float64) []Row {
 	var rows []Row
-	for i, w := range wares {
-		for _, m := range w.manners {
+	for i, w := range workloads {
+		for _, m := range w.modes {
 			for _, whose := range []string{"", ", whole machine"} {
 				row := Row{
-					What:    "processor time " + w.what + ", " + m.name + ", " + place + whose + ", against TCP",
+					What:    "processor time " + w.name + ", " + m.name + ", " + place + whose + ", against TCP",
 					Against: &Series{}, AtMost: true, Unbounded: true,
 				}
 				if i == 0 {
@@ -92,33 +95,33 @@ func costRows(place string, aim float64) []Row {
 	return rows
 }
 
-// A costing measures the rows of a place.
-type costing struct {
+// A costRun measures the rows of a route.
+type costRun struct {
 	*Table
-	route    Route
-	daemons  []*daemon
-	messages [2][2]int // that are moved, of every ware in every manner
-	// background is how busy the machine is when nothing is measured, looked at every round.
+	route    testbed.Route
+	daemons  []*testbed.Daemon
+	messages [2][2]int // to move, by workload and mode
+	// background is how busy the machine is while nothing is measured, read every round.
 	background float64
 }
 
-// A purchase is something whose price is measured: per unit, as charged and of the machine.
-type purchase struct {
+// A costProbe measures the processor time of a unit: as charged to processes, and of the machine.
+type costProbe struct {
 	name    string
-	price   func(context.Context) (spending, error)
+	measure func(context.Context) (cpuSeconds, error)
 	series  [2]Series
 	skipped bool
 }
 
-// measure prices everything in turn, round after round.
-func (c *costing) measure(ctx context.Context, rows []Row, all bool) error {
-	var list []*purchase
-	for i, w := range wares {
-		tcp := c.purchase(strings.Join(append([]string{"iperf3"}, w.options...), " "), w, c.iperf3(w))
+// measure runs all probes in turn, for several rounds.
+func (c *costRun) measure(ctx context.Context, rows []Row, all bool) error {
+	var list []*costProbe
+	for i, w := range workloads {
+		tcp := c.newProbe(strings.Join(append([]string{"iperf3"}, w.options...), " "), w, c.iperf3(w))
 		tcp.skipped = c.oursOnly
-		for j, m := range w.manners {
+		for j, m := range w.modes {
 			at := i*4 + j*2
-			ours := c.purchase(strings.Join(append([]string{m.tool, "-s", fmt.Sprint(w.size)}, m.options...), " "), w, c.perftest(w, m, c.messages[i][j]))
+			ours := c.newProbe(strings.Join(append([]string{m.tool, "-s", fmt.Sprint(w.size)}, m.options...), " "), w, c.perftest(w, m, c.messages[i][j]))
 			ours.skipped = !c.want(rows[at:at+2]...) && !(all && at == 0)
 			list = append(list, ours)
 		}
@@ -126,9 +129,9 @@ func (c *costing) measure(ctx context.Context, rows []Row, all bool) error {
 		list = append(list, tcp)
 	}
 	err := c.rounds(ctx, list)
-	for i, w := range wares {
+	for i, w := range workloads {
 		mine := list[3*i : 3*i+3]
-		for j := range w.manners {
+		for j := range w.modes {
 			for k := range 2 {
 				rows[i*4+j*2+k].fill(mine[j].series[k], mine[2].series[k])
 			}
@@ -137,16 +140,16 @@ func (c *costing) measure(ctx context.Context, rows []Row, all bool) error {
 	return err
 }
 
-func (c *costing) purchase(name string, w ware, price func(context.Context) (spending, error)) *purchase {
-	p := &purchase{name: name, price: price}
+func (c *costRun) newProbe(name string, w workload, price func(context.Context) (cpuSeconds, error)) *costProbe {
+	p := &costProbe{name: name, measure: price}
 	for k := range p.series {
 		p.series[k] = Series{Name: name, Unit: w.unit}
 	}
 	return p
 }
 
-// rounds prices everything in turn. A tool that fails says so in its series.
-func (c *costing) rounds(ctx context.Context, list []*purchase) error {
+// rounds runs all probes in turn. A tool that fails is noted in its series.
+func (c *costRun) rounds(ctx context.Context, list []*costProbe) error {
 	for round := range c.Rounds {
 		var err error
 		if c.background, err = background(ctx); err != nil {
@@ -157,66 +160,64 @@ func (c *costing) rounds(ctx context.Context, list []*purchase) error {
 				continue
 			}
 			c.takeTurns()
-			if len(p.series[0].Failures) >= patience {
+			if len(p.series[0].Failures) >= maxFailures {
 				continue
 			}
 			fmt.Fprintf(c.Progress, "  round %d of %d: processor time of %s ", round+1, c.Rounds, p.name)
-			s, err := p.price(ctx)
+			s, err := p.measure(ctx)
 			switch {
 			case ctx.Err() != nil:
 				fmt.Fprintln(c.Progress)
-				return errInterrupted
+				return testbed.ErrInterrupted
 			case err != nil:
 				fmt.Fprintln(c.Progress, "failed:", err)
 				p.series[0].Failures = append(p.series[0].Failures, err.Error())
 				p.series[1].Failures = append(p.series[1].Failures, err.Error())
 			default:
-				fmt.Fprintf(c.Progress, "%s, whole machine %s\n", Quantity(s.processes, p.series[0].Unit), Quantity(s.machine, p.series[1].Unit))
-				p.series[0].add(Reading{Value: s.processes})
-				p.series[1].add(Reading{Value: s.machine})
+				fmt.Fprintf(c.Progress, "%s, whole machine %s\n", experiment.Amount(s.processes, p.series[0].Unit), experiment.Amount(s.machine, p.series[1].Unit))
+				p.series[0].add(drivers.Reading{Value: s.processes})
+				p.series[1].add(drivers.Reading{Value: s.machine})
 			}
 		}
 	}
 	return nil
 }
 
-// perftest prices a unit. What starting the tool costs is taken out: it is run with few
-// messages and with many.
-func (c *costing) perftest(w ware, m manner, many int) func(context.Context) (spending, error) {
+// perftest measures a unit. It runs the tool with few and with many messages, so that the start of the tool does not count.
+func (c *costRun) perftest(w workload, m waitMode, many int) func(context.Context) (cpuSeconds, error) {
 	const few = 1000
-	run := func(ctx context.Context, messages int) (spending, error) {
-		return spent(ctx, c.background, c.daemons, func(ctx context.Context) error {
-			_, err := c.route.stream(ctx, device, m.tool, w.size, messages, m.options...)
+	run := func(ctx context.Context, messages int) (cpuSeconds, error) {
+		return cpuTimeOf(ctx, c.background, c.daemons, func(ctx context.Context) error {
+			_, err := drivers.RunBandwidth(ctx, c.route, testbed.WithDevice, m.tool, w.size, messages, m.options...)
 			return err
 		})
 	}
-	return func(ctx context.Context) (spending, error) {
+	return func(ctx context.Context) (cpuSeconds, error) {
 		start, err := run(ctx, few)
 		if err != nil {
-			return spending{}, err
+			return cpuSeconds{}, err
 		}
 		whole, err := run(ctx, many)
 		return whole.minus(start).per(float64(many-few) / w.quantity), err
 	}
 }
 
-// iperf3 prices the same over TCP. Starting it costs some milliseconds of processor time,
-// which are little beside a second.
-func (c *costing) iperf3(w ware) func(context.Context) (spending, error) {
-	return func(ctx context.Context) (spending, error) {
+// iperf3 measures the same over TCP. Its start takes a few milliseconds, little beside a second.
+func (c *costRun) iperf3(w workload) func(context.Context) (cpuSeconds, error) {
+	return func(ctx context.Context) (cpuSeconds, error) {
 		var moved uint64
-		s, err := spent(ctx, c.background, nil, func(ctx context.Context) (err error) {
-			_, moved, err = c.route.iperf3(ctx, plain, w.options...)
+		s, err := cpuTimeOf(ctx, c.background, nil, func(ctx context.Context) (err error) {
+			_, moved, err = drivers.RunIperf3(ctx, c.route, testbed.Plain, w.options...)
 			return err
 		})
 		if err != nil {
-			return spending{}, err
+			return cpuSeconds{}, err
 		}
 		return s.per(float64(moved) / float64(w.size) / w.quantity), nil
 	}
 }
 
-// per is what a unit cost, if so many did.
-func (s spending) per(units float64) spending {
-	return spending{s.processes / units, s.machine / units}
+// per divides by a number of units.
+func (s cpuSeconds) per(units float64) cpuSeconds {
+	return cpuSeconds{s.processes / units, s.machine / units}
 }

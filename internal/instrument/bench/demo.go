@@ -7,23 +7,25 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A Demo shows the idea to somebody who has never seen it: unmodified programs find
-// a device, on one host and across two, and how it compares with TCP there.
+// A Demo shows what vrdma does: unmodified programs find a device, on one host and on two, compared with TCP.
 type Demo struct {
-	Lab      *Lab
+	Lab      *testbed.Lab
 	Out      io.Writer
 	Progress io.Writer
 	Rounds   int
 	Colour   bool
-	As       string // who runs the programs
+	As       string // the user that runs the programs
 }
 
-// comparison is a line of the demo's table.
+// A comparison is a line of the demo's table.
 type comparison struct {
 	what       string
-	ours, base int // probes
+	ours, base int // indices of probes
 	lower      bool
 }
 
@@ -34,10 +36,10 @@ func (d *Demo) Run(ctx context.Context) error {
 	if err := d.oneHost(ctx); err != nil {
 		return err
 	}
-	w, err := d.Lab.Wire(ctx, 9000)
+	w, err := d.Lab.NewHostPair(ctx, 9000)
 	switch {
 	case ctx.Err() != nil:
-		return errInterrupted
+		return testbed.ErrInterrupted
 	case err != nil:
 		fmt.Fprintf(d.Out, "\nTwo hosts are not shown: %v\n", err)
 		return nil
@@ -50,7 +52,7 @@ func (d *Demo) Run(ctx context.Context) error {
 	return nil
 }
 
-// next is where to look after the demo.
+// next says where to continue after the demo.
 const next = `
 Next:
   bin/vrdma run -- PROGRAM              any RDMA program with this device; README.md has the commands
@@ -58,7 +60,7 @@ Next:
   docs/how-to/containers.md, docs/how-to/virtual-machines.md    the same in containers and virtual machines
 `
 
-// oneHost shows the device and what two processes gain from it.
+// oneHost shows the device and compares two processes with TCP.
 func (d *Demo) oneHost(ctx context.Context) error {
 	h := d.Lab.Here
 	info, err := d.Lab.Run(ctx, h.Under("ibv_devinfo")...)
@@ -67,17 +69,17 @@ func (d *Demo) oneHost(ctx context.Context) error {
 	}
 	fmt.Fprintf(d.Out, "$ vrdma run -- ibv_devinfo\n%s\n", indent(info))
 
-	r := h.loop()
+	r := h.Loopback()
 	fmt.Fprintf(d.Progress, "Measuring between two processes, RDMA and TCP in turn:\n")
 	series, err := Rounds(ctx, d.Progress, d.Rounds, []Probe{
-		0: r.latency("ib_write_lat", latencySize, 5000),
-		1: r.tcp("tcp_lat", "latency", "s", latencySize),
-		2: r.bandwidth("ib_write_bw", bulkSize, 10000),
-		3: r.tcp("tcp_bw", "bw", "B/s", bulkSize),
-		4: r.bandwidth("ib_send_bw", bulkSize, 10000),
-		5: r.messages("ib_write_bw", smallMessage, 300000),
-		6: r.tcp("tcp_bw", "msg_rate", "/s", smallMessage),
-		7: r.messages("ib_send_bw", smallMessage, 300000),
+		0: latencyProbe(r, "ib_write_lat", latencySize, 5000),
+		1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize),
+		2: bandwidthProbe(r, "ib_write_bw", bulkSize, 10000),
+		3: qperfProbe(r, "tcp_bw", "bw", "B/s", bulkSize),
+		4: bandwidthProbe(r, "ib_send_bw", bulkSize, 10000),
+		5: messageRateProbe(r, "ib_write_bw", smallMessage, 300000),
+		6: qperfProbe(r, "tcp_bw", "msg_rate", "/s", smallMessage),
+		7: messageRateProbe(r, "ib_send_bw", smallMessage, 300000),
 	})
 	if err != nil {
 		return err
@@ -92,13 +94,13 @@ func (d *Demo) oneHost(ctx context.Context) error {
 	})
 }
 
-// twoHosts shows a connection between two hosts, and what they gain.
-func (d *Demo) twoHosts(ctx context.Context, w *Wire) error {
+// twoHosts shows a connection between two hosts and compares it with TCP.
+func (d *Demo) twoHosts(ctx context.Context, w *testbed.HostPair) error {
 	r := w.Route()
 	fmt.Fprintf(d.Out, "\nTwo hosts: network namespaces with a virtual cable between them, MTU 9000, and a daemon in each.\n\n")
 	server, client := []string{"rping", "-s", "-C", "3"}, []string{"rping", "-c", "-v", "-C", "3", "-a", r.Server.IP}
-	const port = 7174 // rping's own
-	pings, err := r.pair(ctx, managed, port, server, client)
+	const port = 7174 // rping's default
+	pings, err := r.Pair(ctx, testbed.WithCM, port, server, client)
 	if err != nil {
 		return err
 	}
@@ -106,10 +108,10 @@ func (d *Demo) twoHosts(ctx context.Context, w *Wire) error {
 
 	fmt.Fprintf(d.Progress, "Measuring between two hosts, RoCEv2 and TCP in turn:\n")
 	series, err := Rounds(ctx, d.Progress, d.Rounds, []Probe{
-		0: r.latency("ib_send_lat", latencySize, 5000),
-		1: r.tcp("tcp_lat", "latency", "s", latencySize),
-		2: r.bandwidth("ib_write_bw", bulkSize, 10000),
-		3: r.tcp("tcp_bw", "bw", "B/s", bulkSize),
+		0: latencyProbe(r, "ib_send_lat", latencySize, 5000),
+		1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize),
+		2: bandwidthProbe(r, "ib_write_bw", bulkSize, 10000),
+		3: qperfProbe(r, "tcp_bw", "bw", "B/s", bulkSize),
 	})
 	if err != nil {
 		return err
@@ -121,7 +123,7 @@ func (d *Demo) twoHosts(ctx context.Context, w *Wire) error {
 	})
 }
 
-// table prints the comparisons. A tool that failed says so instead.
+// table prints the comparisons and the tools that failed.
 func (d *Demo) table(against string, series []Series, lines []comparison) error {
 	t := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\tRDMA through vrdma\t%s\t\tmeasured with\n", against)
@@ -146,15 +148,15 @@ func (d *Demo) table(against string, series []Series, lines []comparison) error 
 	return nil
 }
 
-// value is a series' median, or that there is none.
+// value is the median of a series, or that there is none.
 func (d *Demo) value(s *Series) string {
 	if len(s.Values) == 0 {
 		return "failed"
 	}
-	return Quantity(s.Median(), s.Unit)
+	return experiment.Amount(s.Median(), s.Unit)
 }
 
-// judge puts the ratio into words.
+// judge describes the ratio.
 func judge(ours, base float64, lower bool) (verdict string, good bool) {
 	r := ratio(ours, base)
 	more, less := "%.1f x as much", "%.1f x less"
@@ -167,8 +169,7 @@ func judge(ours, base float64, lower bool) (verdict string, good bool) {
 	return fmt.Sprintf(less, 1/r), false
 }
 
-// paint colours text on a terminal; the codes are equally long, so that columns
-// stay straight.
+// paint colours text on a terminal. Both colour codes have the same length, so that columns stay aligned.
 func (d *Demo) paint(text string, good bool) string {
 	switch {
 	case !d.Colour:
@@ -179,7 +180,7 @@ func (d *Demo) paint(text string, good bool) string {
 	return "\x1b[33m" + text + "\x1b[0m"
 }
 
-// tool is the program and test of a probe's name, without sizes.
+// tool is the program and the test in a probe's name, without sizes.
 func tool(name string) string {
 	words := strings.Fields(name)
 	if words[0] == "qperf" {
@@ -188,7 +189,7 @@ func tool(name string) string {
 	return words[0]
 }
 
-// indent sets a program's output off from ours.
+// indent indents a program's output.
 func indent(text string) string {
 	return "    " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n    ")
 }

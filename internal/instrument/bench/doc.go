@@ -1,29 +1,18 @@
-// Package bench measures vrdma with the tools that people cite, next to what the
-// same machine does without it, in the same run.
+// Package bench measures the speed table of vrdma: each row compares vrdma with what the same machine does without it, in the
+// same run.
 //
-//	probe ─ one tool run once, one number ─┐
-//	probe ─ …                              ├─ rounds: every probe in turn, again and again,
-//	probe ─ …                              ┘  so that a noisy moment hits them all alike
+//	probe: one tool, run once, one number ─┐
+//	probe                                  ├─ rounds: every probe in turn, several times,
+//	probe                                  ┘  so that a noisy moment affects all of them
 //	                  │
-//	series (all numbers of a probe) ─► row (a median against a target) ─► table, JSON
+//	series (all numbers of a probe) ─► row (a median against a bound) ─► table, JSON
 //
-// Two builds are compared by running a Table for each, measurement by measurement
-// (against.go; the verdict is in compare.go).
+// A part is a group of rows that are measured together; Table.parts lists them. Most parts have a file of their own (local.go,
+// memory.go, connections.go, …). Some consist of several: sockets.go and farsockets.go; network.go and reliability.go;
+// waiting.go, sleepers.go, calls.go, armed.go, cgrouprows.go and costs.go; qos.go, tenants.go and applyrows.go.
 //
-// What hostile tenants do to a victim and to the daemon is measured by attacks.go, with
-// programs/hostile.c as the attacker and load.go to look at the daemon.
+// Comparison compares two builds: a Table for each, interleaved measurement by measurement (against.go, compare.go).
+// AttackRun measures a victim beside a hostile tenant (attacks.go). Demo prints a short comparison for `vrdma demo`.
 //
-// A tool runs on a Route, from one Host to another: both this machine, or two network
-// namespaces with a Wire between them. Drivers of tools are one small file each
-// (perftest.go, qperf.go, iperf3.go, …); programs/ holds what no tool gives: a cold
-// memcpy, a bare ring in shared memory, queue pairs that do nothing. The table's parts
-// are local.go, memory.go, connections.go, sockets.go, gopair.go, network.go, waiting.go, guest.go, rxe.go,
-// allocations.go, boxes.go (containers). Some are made of pieces: farsockets.go (sockets), reliability.go
-// (network), sleepers.go, calls.go, armed.go, apart.go and costs.go (waiting).
-//
-// Experiments (internal/instrument/experiment) are measured by instrument.go: a cell is a tool of drivers.go on a
-// Route, with processor time by role (pairs.go) and a proof of what carried the bytes.
-//
-// Called by `vrdma bench` and `vrdma demo`. It must never compare numbers of two
-// runs, and never leave a process, a namespace or a virtual machine behind.
+// Package testbed provides hosts and daemons, package drivers runs the tools. bench never compares numbers of two runs.
 package bench

@@ -5,14 +5,17 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// goPrograms is what Go programs get: package verbs against perftest, package stream against TCP.
+// goPrograms compares Go programs: package verbs with perftest, package stream with TCP.
 func (t *Table) goPrograms() part {
 	return t.together("go", t.goPairs(), t.goStreams())
 }
 
-// goPairs is two Go programs that do what perftest does.
+// goPairs compares two Go programs with perftest.
 func (t *Table) goPairs() part {
 	return part{
 		rows: []Row{
@@ -29,28 +32,28 @@ func (t *Table) goPairs() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
+			r := h.Loopback()
 			probes := []Probe{
-				0:  r.gopair(latencyOf, "write-lat", latencySize, 10000),
-				1:  r.latency("ib_write_lat", latencySize, 10000),
-				2:  r.gopair(latencyOf, "send-lat", latencySize, 10000),
-				3:  r.latency("ib_send_lat", latencySize, 10000),
-				4:  r.gopair(rateOf, "write-bw", smallMessage, 500000),
-				5:  r.messages("ib_write_bw", smallMessage, 500000),
-				6:  r.gopair(rateOf, "send-bw", smallMessage, 500000),
-				7:  r.messages("ib_send_bw", smallMessage, 500000),
-				8:  r.gopair(bandwidthOf, "write-bw", bulkSize, 20000),
-				9:  r.bandwidth("ib_write_bw", bulkSize, 20000),
-				10: r.gopair(latencyOf, "send-lat", latencySize, sleeperMessages, "--events"),
-				11: r.latency("ib_send_lat", latencySize, sleeperMessages, "-e"),
-				12: r.gopair(latencyOf, "send-lat", latencySize, sleeperMessages, "--sleep"),
+				0:  goperfProbe(r, latencyOf, "write-lat", latencySize, 10000),
+				1:  latencyProbe(r, "ib_write_lat", latencySize, 10000),
+				2:  goperfProbe(r, latencyOf, "send-lat", latencySize, 10000),
+				3:  latencyProbe(r, "ib_send_lat", latencySize, 10000),
+				4:  goperfProbe(r, rateOf, "write-bw", smallMessage, 500000),
+				5:  messageRateProbe(r, "ib_write_bw", smallMessage, 500000),
+				6:  goperfProbe(r, rateOf, "send-bw", smallMessage, 500000),
+				7:  messageRateProbe(r, "ib_send_bw", smallMessage, 500000),
+				8:  goperfProbe(r, bandwidthOf, "write-bw", bulkSize, 20000),
+				9:  bandwidthProbe(r, "ib_write_bw", bulkSize, 20000),
+				10: goperfProbe(r, latencyOf, "send-lat", latencySize, sleepingMessages, "--events"),
+				11: latencyProbe(r, "ib_send_lat", latencySize, sleepingMessages, "-e"),
+				12: goperfProbe(r, latencyOf, "send-lat", latencySize, sleepingMessages, "--sleep"),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 11}})
 		},
 	}
 }
 
-// goStreams is a Go program over net.Conn, by RDMA and by TCP.
+// goStreams compares a Go program over a net.Conn of RDMA with the same over TCP.
 func (t *Table) goStreams() part {
 	return part{
 		rows: []Row{
@@ -62,43 +65,43 @@ func (t *Table) goStreams() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
+			r := h.Loopback()
 			probes := []Probe{
-				0: r.gopair(latencyOf, "echo", latencySize, 20000),
-				1: r.gopair(latencyOf, "echo", latencySize, 20000, "--tcp"),
-				2: r.gopair(bandwidthOf, "bulk", bulkSize, 50000),
-				3: r.gopair(bandwidthOf, "bulk", bulkSize, 50000, "--tcp"),
+				0: goperfProbe(r, latencyOf, "echo", latencySize, 20000),
+				1: goperfProbe(r, latencyOf, "echo", latencySize, 20000, "--tcp"),
+				2: goperfProbe(r, bandwidthOf, "bulk", bulkSize, 50000),
+				3: goperfProbe(r, bandwidthOf, "bulk", bulkSize, 50000, "--tcp"),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
 		},
 	}
 }
 
-// What to take of the two numbers that goperf prints.
+// Which of the two numbers that goperf prints is the value.
 var (
-	latencyOf   = figure{"s", func(n []float64) Reading { return Reading{n[0], n[1]} }}
-	bandwidthOf = figure{"B/s", func(n []float64) Reading { return Reading{Value: n[0]} }}
-	rateOf      = figure{"/s", func(n []float64) Reading { return Reading{Value: n[1]} }}
+	latencyOf   = figure{"s", func(n []float64) drivers.Reading { return drivers.Reading{Value: n[0], Average: n[1]} }}
+	bandwidthOf = figure{"B/s", func(n []float64) drivers.Reading { return drivers.Reading{Value: n[0]} }}
+	rateOf      = figure{"/s", func(n []float64) drivers.Reading { return drivers.Reading{Value: n[1]} }}
 )
 
 type figure struct {
 	unit string
-	of   func([]float64) Reading
+	of   func([]float64) drivers.Reading
 }
 
-// Ways to start `vrdma goperf`: it is static, and opens the device itself.
+// Launchers of `vrdma goperf`: it is static and opens the device itself.
 var (
-	goOverRDMA = way{"go", (*Host).At, (*Host).manages}
-	goOverTCP  = way{"go tcp", (*Host).At, (*Host).listens}
+	goOverRDMA = testbed.Launcher{Name: "go", Command: (*testbed.Host).At, Ready: (*testbed.Host).ListensCM}
+	goOverTCP  = testbed.Launcher{Name: "go tcp", Command: (*testbed.Host).At, Ready: (*testbed.Host).ListensTCP}
 )
 
-// gopair probes two processes of `vrdma goperf`.
-func (r Route) gopair(f figure, test string, size, count int, options ...string) Probe {
+// goperfProbe runs two processes of `vrdma goperf`.
+func goperfProbe(r testbed.Route, f figure, test string, size, count int, options ...string) Probe {
 	name := strings.Join(append([]string{"goperf", test, strconv.Itoa(size)}, options...), " ")
-	return Probe{Name: name, Unit: f.unit, Measure: func(ctx context.Context) (Reading, error) {
-		port, err := freePort()
+	return Probe{Name: name, Unit: f.unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
+		port, err := testbed.FreePort()
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		w := goOverRDMA
 		for _, o := range options {
@@ -106,20 +109,20 @@ func (r Route) gopair(f figure, test string, size, count int, options ...string)
 				w = goOverTCP
 			}
 		}
-		side := func(h *Host, more ...string) []string {
+		side := func(h *testbed.Host, more ...string) []string {
 			argv := []string{
-				h.lab.Vrdma, "goperf", "--socket", h.Socket, test, fmt.Sprintf("%s:%d", r.Server.IP, port),
+				h.Lab.Vrdma, "goperf", "--socket", h.Socket, test, fmt.Sprintf("%s:%d", r.Server.IP, port),
 				"--size", strconv.Itoa(size), "--count", strconv.Itoa(count),
 			}
 			return append(append(argv, options...), more...)
 		}
-		out, err := r.pair(ctx, w, port, side(r.Server, "--server"), side(r.Client))
+		out, err := r.Pair(ctx, w, port, side(r.Server, "--server"), side(r.Client))
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
-		numbers, err := parseNumbers(name, out, 2)
+		numbers, err := testbed.ParseNumbers(name, out, 2)
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		return f.of(numbers), nil
 	}}

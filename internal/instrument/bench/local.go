@@ -5,18 +5,22 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 const (
-	hugeSize   = 64 << 20
-	regionSize = 256 << 20
-	crowdSize  = 100
-	crowdQPs   = 10
-	idleTime   = 10 * time.Second
+	hugeSize         = 64 << 20
+	regionSize       = 256 << 20
+	idleProgramCount = 100
+	idleQPs          = 10
+	idleTime         = 10 * time.Second
 )
 
-// cycleSizes are the buffers that are registered and deregistered in a loop, how often in a
-// round, and what the program is told beyond that.
+// cycleSizes are the buffers that are registered and deregistered in a loop, how often in a round, and further arguments of the
+// program.
 var cycleSizes = []struct {
 	bytes, times int
 	args         []string
@@ -25,9 +29,9 @@ var cycleSizes = []struct {
 	{4 << 10, 500, []string{"4"}}, {4 << 10, 500, []string{"4", "nouffd"}},
 }
 
-// local is what programs on one host get, and what they cost.
+// local measures programs on one host: speed, registration, memory and idle cost.
 func (t *Table) local() part {
-	var ( // indices of rows
+	var ( // indices of the first row of each step
 		speed        = 2
 		registration = speed + 10
 		cycles       = registration + 2
@@ -86,8 +90,8 @@ func (t *Table) local() part {
 				func(ctx context.Context) error { return l.registration(ctx, rows[registration:cycles]) },
 				func(ctx context.Context) error { return l.cycles(ctx, rows[cycles:foreign]) },
 				func(ctx context.Context) error { return l.foreign(ctx, &rows[foreign]) },
-				func(ctx context.Context) error { return l.idleness(ctx, &rows[idleness]) },
-				func(context.Context) error { return l.aftermath(&rows[idleness+1]) },
+				func(ctx context.Context) error { return l.idleCPU(ctx, &rows[idleness]) },
+				func(context.Context) error { return l.memoryAfter(&rows[idleness+1]) },
 			} {
 				if err := step(ctx); err != nil {
 					return err
@@ -101,18 +105,17 @@ func (t *Table) local() part {
 // localRows measures the steps of part local.
 type localRows struct {
 	*Table
-	host     *Host
-	daemon   *daemon
+	host     *testbed.Host
+	daemon   *testbed.Daemon
 	programs map[string]string
 }
 
-// memory are readings of the daemon's memory.
+// memory is a series of readings of the daemon's memory.
 func memory(bytes ...float64) Series {
 	return Series{Name: "RssAnon", Unit: "B", Values: bytes}
 }
 
-// footprint is the memory of a daemon that has not worked yet, and what a queue
-// pair adds to it: of several daemons, since one reading of one says little.
+// footprint measures the memory of a new daemon and of each queue pair. It uses several daemons, because single readings vary.
 func (l *localRows) footprint(ctx context.Context, rows []Row) error {
 	if !l.want(rows...) {
 		return nil
@@ -125,30 +128,30 @@ func (l *localRows) footprint(ctx context.Context, rows []Row) error {
 		if l.host, l.daemon, err = l.here(ctx); err != nil {
 			return err
 		}
-		i, e, err := l.weigh(ctx)
+		i, e, err := l.memoryPerQP(ctx)
 		if err != nil {
 			return err
 		}
 		idle, each = append(idle, i), append(each, e)
-		fmt.Fprintf(l.Progress, "  daemon's memory: %s, %s for each QP\n", Quantity(i, "B"), Quantity(e, "B"))
+		fmt.Fprintf(l.Progress, "  daemon's memory: %s, %s for each QP\n", experiment.Amount(i, "B"), experiment.Amount(e, "B"))
 	}
 	rows[0].fill(memory(idle...))
 	rows[1].fill(memory(each...))
 	return nil
 }
 
-// weigh is the memory of a daemon that has not worked yet, and what each queue pair adds.
-func (l *localRows) weigh(ctx context.Context) (idle, each float64, err error) {
-	if idle, err = l.daemon.anonymous(); err != nil {
+// memoryPerQP returns the memory of a new daemon, and what each queue pair adds.
+func (l *localRows) memoryPerQP(ctx context.Context) (idle, each float64, err error) {
+	if idle, err = l.daemon.AnonymousMemory(); err != nil {
 		return 0, 0, err
 	}
 	rss := func(qps int) (float64, error) {
-		crowd, err := l.host.gather(ctx, l.programs["idle"], 1, qps)
+		sleeping, err := l.host.StartIdle(ctx, l.programs["idle"], 1, qps)
 		if err != nil {
 			return 0, err
 		}
-		defer crowd.dismiss()
-		return l.daemon.anonymous()
+		defer sleeping.Stop()
+		return l.daemon.AnonymousMemory()
 	}
 	const few, many = 10, 1000
 	before, err := rss(few)
@@ -159,28 +162,28 @@ func (l *localRows) weigh(ctx context.Context) (idle, each float64, err error) {
 	return idle, (after - before) / (many - few), err
 }
 
-// speed is everything that moves data, all probes in turn.
+// speed measures bandwidth, latency and message rates.
 func (l *localRows) speed(ctx context.Context, rows []Row) error {
-	r, lab := l.host.loop(), l.Lab
+	r, lab := l.host.Loopback(), l.Lab
 	probes := []Probe{
-		0:  r.bandwidth("ib_write_bw", bulkSize, 20000),
-		1:  r.tcp("tcp_bw", "bw", "B/s", bulkSize),
-		2:  r.latency("ib_send_lat", latencySize, 10000),
-		3:  r.tcp("tcp_lat", "latency", "s", latencySize),
-		4:  r.latency("ib_write_lat", latencySize, 10000),
-		5:  r.messages("ib_write_bw", smallMessage, 500000),
-		6:  lab.baseline("ring of 1 slot", "/s", l.programs["ring"], "20", "1"),
-		7:  r.messages("ib_send_bw", smallMessage, 500000),
-		8:  r.bandwidth("ib_write_bw", hugeSize, 50),
-		9:  lab.baseline("memcpy of 64 MiB", "B/s", l.programs["copy"], strconv.Itoa(hugeSize), "11"),
-		10: lab.baseline("ring of 128 slots", "/s", l.programs["ring"], "50", "128"),
+		0:  bandwidthProbe(r, "ib_write_bw", bulkSize, 20000),
+		1:  qperfProbe(r, "tcp_bw", "bw", "B/s", bulkSize),
+		2:  latencyProbe(r, "ib_send_lat", latencySize, 10000),
+		3:  qperfProbe(r, "tcp_lat", "latency", "s", latencySize),
+		4:  latencyProbe(r, "ib_write_lat", latencySize, 10000),
+		5:  messageRateProbe(r, "ib_write_bw", smallMessage, 500000),
+		6:  baselineProbe(lab, "ring of 1 slot", "/s", l.programs["ring"], "20", "1"),
+		7:  messageRateProbe(r, "ib_send_bw", smallMessage, 500000),
+		8:  bandwidthProbe(r, "ib_write_bw", hugeSize, 50),
+		9:  baselineProbe(lab, "memcpy of 64 MiB", "B/s", l.programs["copy"], strconv.Itoa(hugeSize), "11"),
+		10: baselineProbe(lab, "ring of 128 slots", "/s", l.programs["ring"], "50", "128"),
 	}
 	return l.fill(ctx, l.Rounds, probes, rows, []source{
 		{0, 1}, {8, 9}, {2, 3}, {4, 3}, {5, 10}, {7, 10}, {5, 6}, {7, 6}, {5, alone}, {7, alone},
 	})
 }
 
-// registration times ibv_reg_mr.
+// registration measures ibv_reg_mr.
 func (l *localRows) registration(ctx context.Context, rows []Row) error {
 	if !l.want(rows...) {
 		return nil
@@ -189,20 +192,20 @@ func (l *localRows) registration(ctx context.Context, rows []Row) error {
 	again := Series{Name: "ibv_reg_mr", Unit: "s"}
 	for range l.Rounds {
 		l.takeTurns()
-		seconds, err := l.Lab.numbers(ctx, 2, l.host.Under(l.programs["register"], strconv.Itoa(regionSize))...)
+		seconds, err := l.Lab.Numbers(ctx, 2, l.host.Under(l.programs["register"], strconv.Itoa(regionSize))...)
 		if err != nil {
 			return err
 		}
-		first.add(Reading{Value: seconds[0]})
-		again.add(Reading{Value: seconds[1]})
-		fmt.Fprintf(l.Progress, "  registering 256 MiB: %s, again %s\n", Quantity(seconds[0], "s"), Quantity(seconds[1], "s"))
+		first.add(drivers.Reading{Value: seconds[0]})
+		again.add(drivers.Reading{Value: seconds[1]})
+		fmt.Fprintf(l.Progress, "  registering 256 MiB: %s, again %s\n", experiment.Amount(seconds[0], "s"), experiment.Amount(seconds[1], "s"))
 	}
 	rows[0].fill(first)
 	rows[1].fill(again)
 	return nil
 }
 
-// foreign is the latency of messages whose memory cannot be mapped, beside that of others.
+// foreign compares the latency of foreign memory, which cannot be mapped, with mapped memory.
 func (l *localRows) foreign(ctx context.Context, row *Row) error {
 	if !l.want(*row) {
 		return nil
@@ -210,19 +213,19 @@ func (l *localRows) foreign(ctx context.Context, row *Row) error {
 	mapped := Series{Name: "mapped memory", Unit: "s"}
 	foreign := Series{Name: "foreign memory", Unit: "s"}
 	for range l.Rounds {
-		seconds, err := l.Lab.numbers(ctx, 2, l.host.Under(l.programs["foreign"], "2000")...)
+		seconds, err := l.Lab.Numbers(ctx, 2, l.host.Under(l.programs["foreign"], "2000")...)
 		if err != nil {
 			return err
 		}
-		mapped.add(Reading{Value: seconds[0]})
-		foreign.add(Reading{Value: seconds[1]})
-		fmt.Fprintf(l.Progress, "  send of 64 B: mapped memory %s, foreign %s\n", Quantity(seconds[0], "s"), Quantity(seconds[1], "s"))
+		mapped.add(drivers.Reading{Value: seconds[0]})
+		foreign.add(drivers.Reading{Value: seconds[1]})
+		fmt.Fprintf(l.Progress, "  send of 64 B: mapped memory %s, foreign %s\n", experiment.Amount(seconds[0], "s"), experiment.Amount(seconds[1], "s"))
 	}
 	row.fill(foreign, mapped)
 	return nil
 }
 
-// cycles times a buffer that is registered, used and deregistered, over and over.
+// cycles measures a buffer that is registered, used and deregistered repeatedly.
 func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 	for i, size := range cycleSizes {
 		if !l.want(rows[2*i : 2*i+2]...) {
@@ -233,15 +236,15 @@ func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 		back := Series{Name: "ibv_dereg_mr", Unit: "s"}
 		for range l.Rounds {
 			cmd := append([]string{l.programs["cycle"], strconv.Itoa(size.bytes), strconv.Itoa(size.times)}, size.args...)
-			seconds, err := l.Lab.numbers(ctx, 3, l.host.Under(cmd...)...)
+			seconds, err := l.Lab.Numbers(ctx, 3, l.host.Under(cmd...)...)
 			if err != nil {
 				return err
 			}
-			first.add(Reading{Value: seconds[0]})
-			both.add(Reading{Value: seconds[1]})
-			back.add(Reading{Value: seconds[2]})
+			first.add(drivers.Reading{Value: seconds[0]})
+			both.add(drivers.Reading{Value: seconds[1]})
+			back.add(drivers.Reading{Value: seconds[2]})
 			fmt.Fprintf(l.Progress, "  registering %s: %s, in a loop with deregistering %s, deregistering alone %s\n",
-				Quantity(float64(size.bytes), "B"), Quantity(seconds[0], "s"), Quantity(seconds[1], "s"), Quantity(seconds[2], "s"))
+				experiment.Amount(float64(size.bytes), "B"), experiment.Amount(seconds[0], "s"), experiment.Amount(seconds[1], "s"), experiment.Amount(seconds[2], "s"))
 		}
 		rows[2*i].fill(both, first)
 		rows[2*i+1].fill(back, first)
@@ -249,12 +252,12 @@ func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 	return nil
 }
 
-// aftermath is the memory of a daemon that has worked and has nothing to do now.
-func (l *localRows) aftermath(row *Row) error {
+// memoryAfter measures the memory of an idle daemon after all measurements.
+func (l *localRows) memoryAfter(row *Row) error {
 	if !l.want(*row) {
 		return nil
 	}
-	idle, err := l.daemon.anonymous()
+	idle, err := l.daemon.AnonymousMemory()
 	if err != nil {
 		return err
 	}
@@ -262,23 +265,23 @@ func (l *localRows) aftermath(row *Row) error {
 	return nil
 }
 
-// idleness is what a thousand queue pairs cost that do nothing.
-func (l *localRows) idleness(ctx context.Context, row *Row) error {
+// idleCPU measures the daemon's processor time with a thousand idle queue pairs.
+func (l *localRows) idleCPU(ctx context.Context, row *Row) error {
 	if !l.want(*row) {
 		return nil
 	}
 	l.takeTurns()
-	fmt.Fprintf(l.Progress, "  starting %d programs with %d idle QPs each\n", crowdSize, crowdQPs)
-	crowd, err := l.host.gather(ctx, l.programs["idle"], crowdSize, crowdQPs)
+	fmt.Fprintf(l.Progress, "  starting %d programs with %d idle QPs each\n", idleProgramCount, idleQPs)
+	sleeping, err := l.host.StartIdle(ctx, l.programs["idle"], idleProgramCount, idleQPs)
 	if err != nil {
 		return err
 	}
-	defer crowd.dismiss()
-	used, err := l.daemon.idleShare(ctx)
+	defer sleeping.Stop()
+	used, err := idleShare(ctx, l.daemon)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(l.Progress, "  daemon's CPU: %s of a core\n", Quantity(used.Median(), "%"))
+	fmt.Fprintf(l.Progress, "  daemon's CPU: %s of a core\n", experiment.Amount(used.Median(), "%"))
 	row.fill(used)
 	return nil
 }

@@ -9,37 +9,37 @@ import (
 // sleepingThreads is how many other threads sleep while a program registers in a loop.
 var sleepingThreads = []int{16, 256, 1000}
 
-// sharedKinds are the kinds of memory that the daemon maps, as programs/memory.c calls them.
+// sharedKinds are the kinds of shared memory, as programs/memory.c names them.
 var sharedKinds = []struct{ kind, name string }{
 	{"anonymous", "shared anonymous memory"}, {"shm", "POSIX shm"}, {"sysv", "SysV shm"},
 }
 
-// memorySizes are the messages that move between regions.
+// memorySizes are the message sizes.
 var memorySizes = []struct {
 	bytes int
 	name  string
 }{{bulkSize, "64 KiB"}, {1 << 20, "1 MiB"}}
 
-// A memoryTable collects probes and rows that are made of them.
+// A memoryTable collects probes and the rows that use them.
 type memoryTable struct {
 	probes  []Probe
 	rows    []Row
 	sources []source
 }
 
-// probe adds a probe and returns its number.
+// probe adds a probe and returns its index.
 func (m *memoryTable) probe(p Probe) int {
 	m.probes = append(m.probes, p)
 	return len(m.probes) - 1
 }
 
-// row adds a row that is made of two probes, or of one.
+// row adds a row of one probe or of two.
 func (m *memoryTable) row(r Row, ours, against int) {
 	m.rows = append(m.rows, r)
 	m.sources = append(m.sources, source{ours, against})
 }
 
-// describe lists rows and probes; run makes a probe of programs/memory.c, tcp one of TCP.
+// describe adds all rows and probes. run makes a probe of programs/memory.c, tcp one of TCP.
 func (m *memoryTable) describe(run func(unit string, args ...string) Probe, tcp func(size int) Probe) {
 	region := strconv.Itoa(regionSize)
 	first, again := m.probe(run("s", "first", region)), m.probe(run("s", "again", region))
@@ -75,7 +75,7 @@ func (m *memoryTable) describe(run func(unit string, args ...string) Probe, tcp 
 	}
 }
 
-// memory is what registrations cost, and what the kind of a buffer's memory does.
+// memory measures registration, and transfers from and to each kind of memory.
 func (t *Table) memory() part {
 	var described memoryTable
 	described.describe(func(string, ...string) Probe { return Probe{} }, func(int) Probe { return Probe{} })
@@ -98,8 +98,8 @@ func (t *Table) memory() part {
 				for _, a := range args {
 					name += " " + a
 				}
-				return t.Lab.baseline(name, unit, argv[0], argv[1:]...)
-			}, func(size int) Probe { return h.loop().tcp("tcp_bw", "bw", "B/s", size) })
+				return baselineProbe(t.Lab, name, unit, argv[0], argv[1:]...)
+			}, func(size int) Probe { return qperfProbe(h.Loopback(), "tcp_bw", "bw", "B/s", size) })
 			return t.fill(ctx, t.Rounds, m.probes, rows, m.sources)
 		},
 	}

@@ -3,23 +3,20 @@ package bench
 import (
 	"context"
 	"fmt"
-	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-const (
-	// idlePeers is how many queue pairs wait while one works.
-	idlePeers = 1000
-	// settling is for what making or destroying them left to do.
-	settling = 200 * time.Millisecond
-)
+// idlePeers is how many queue pairs are idle while one is measured.
+const idlePeers = 1000
 
-// network is what two hosts get of each other: two network namespaces with a veth
-// pair between them.
+// network measures two hosts: network namespaces with a veth pair.
 func (t *Table) network() part {
 	return t.together("veth", t.twoHosts(), t.reliability())
 }
 
-// twoHosts is what they get in the middle of some rounds.
+// twoHosts compares bandwidth and latency between two hosts with TCP.
 func (t *Table) twoHosts() part {
 	latency := ratioAtMost("between two hosts: send latency, 64 B, MTU 9000, against TCP", 2)
 	latency.Aim = 1
@@ -36,24 +33,24 @@ func (t *Table) twoHosts() part {
 			if err != nil {
 				return err
 			}
-			large, err := t.Lab.Wire(ctx, 9000)
+			large, err := t.Lab.NewHostPair(ctx, 9000)
 			if err != nil {
 				return err
 			}
 			defer large.Close()
-			small, err := t.Lab.Wire(ctx, 1500)
+			small, err := t.Lab.NewHostPair(ctx, 1500)
 			if err != nil {
 				return err
 			}
 			defer small.Close()
 			r9, r1 := large.Route(), small.Route()
 			probes := []Probe{
-				0: on(r9.bandwidth("ib_write_bw", bulkSize, 20000), "MTU 9000"),
-				1: on(r9.iperf3TCP(), "MTU 9000"),
-				2: on(r1.bandwidth("ib_write_bw", bulkSize, 10000), "MTU 1500"),
-				3: on(r1.iperf3TCP(), "MTU 1500"),
-				4: on(r9.latency("ib_send_lat", latencySize, 10000), "MTU 9000"),
-				5: on(r9.tcp("tcp_lat", "latency", "s", latencySize), "MTU 9000"),
+				0: on(bandwidthProbe(r9, "ib_write_bw", bulkSize, 20000), "MTU 9000"),
+				1: on(iperf3Probe(r9), "MTU 9000"),
+				2: on(bandwidthProbe(r1, "ib_write_bw", bulkSize, 10000), "MTU 1500"),
+				3: on(iperf3Probe(r1), "MTU 1500"),
+				4: on(latencyProbe(r9, "ib_send_lat", latencySize, 10000), "MTU 9000"),
+				5: on(qperfProbe(r9, "tcp_lat", "latency", "s", latencySize), "MTU 9000"),
 			}
 			if err := t.fill(ctx, t.Rounds, probes, rows[:3], []source{{0, 1}, {2, 3}, {4, 5}}); err != nil {
 				return err
@@ -63,30 +60,29 @@ func (t *Table) twoHosts() part {
 	}
 }
 
-// on is a probe whose name says where.
+// on returns a probe whose name says where it runs.
 func on(p Probe, where string) Probe {
 	p.Name += ", " + where
 	return p
 }
 
-// besideIdle is what queue pairs between the hosts that do nothing cost the one that
-// works. A few percent are looked for, so there are more rounds than elsewhere.
-func (t *Table) besideIdle(ctx context.Context, w *Wire, program string, rows []Row) error {
+// besideIdle measures what idle queue pairs between the hosts cost an active one. The effect is a few percent, so it runs more rounds.
+func (t *Table) besideIdle(ctx context.Context, w *testbed.HostPair, program string, rows []Row) error {
 	var probes []Probe
 	r := w.Route()
-	for _, p := range []Probe{r.bandwidth("ib_write_bw", bulkSize, 20000), r.messages("ib_write_bw", smallMessage, 200000)} {
+	for _, p := range []Probe{bandwidthProbe(r, "ib_write_bw", bulkSize, 20000), messageRateProbe(r, "ib_write_bw", smallMessage, 200000)} {
 		beside := on(p, fmt.Sprintf("beside %d QPs", idlePeers))
-		beside.Measure = func(ctx context.Context) (Reading, error) {
-			idle, err := r.introduce(ctx, program, idlePeers)
+		beside.Measure = func(ctx context.Context) (drivers.Reading, error) {
+			idle, err := r.ConnectIdle(ctx, program, idlePeers)
 			if err != nil {
-				return Reading{}, err
+				return drivers.Reading{}, err
 			}
 			defer func() {
-				idle.dismiss()
-				wait(ctx, settling) // if ctx ends, the next run says so
+				idle.Stop()
+				testbed.Sleep(ctx, testbed.SettleTime) // if ctx ends, the next run reports it
 			}()
-			if err := wait(ctx, settling); err != nil {
-				return Reading{}, err
+			if err := testbed.Sleep(ctx, testbed.SettleTime); err != nil {
+				return drivers.Reading{}, err
 			}
 			return p.Measure(ctx)
 		}

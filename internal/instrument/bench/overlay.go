@@ -4,17 +4,17 @@ import (
 	"context"
 	"fmt"
 	"os"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// overlay is what NICs of one virtual network on two hosts get of each other, beside what the hosts
-// themselves get of each other, through the same two daemons. Each daemon has a store of its own; that the
-// other is vrdma they find out, outside and in the network: the rows compare VXLAN with plain
-// RoCEv2 and nothing else.
+// overlay compares NICs of a virtual network on two hosts with the hosts' own devices, through the same two daemons. Each daemon has
+// its own store and recognizes the other as vrdma on both paths, so the only difference is VXLAN.
 func (t *Table) overlay() part {
 	row := func(what string, mtu int) string {
 		return fmt.Sprintf("in a virtual network between two hosts: %s, MTU %d, against RoCEv2 without it", what, mtu)
 	}
-	// A microsecond of the 15 to 20 that a message takes there.
+	// One microsecond of the 15 to 20 that a message takes there.
 	latency := ratioAtMost(row("send latency, 64 B", 1500), 1.07)
 	return part{
 		name: "overlay",
@@ -34,21 +34,20 @@ func (t *Table) overlay() part {
 	}
 }
 
-// overlayAt fills rows with what is measured at an MTU: writes, reads, and if there is a third row
-// the latency.
+// overlayAt measures the rows of an MTU: write bandwidth, read bandwidth and, if there is a third row, latency.
 func (t *Table) overlayAt(ctx context.Context, mtu int, rows []Row) error {
-	w, err := t.Lab.Wire(ctx, mtu, func(h *Host) []string { return []string{"--store", h.Socket + ".db"} })
+	w, err := t.Lab.NewHostPair(ctx, mtu, func(h *testbed.Host) []string { return []string{"--store", h.Socket + ".db"} })
 	if err != nil {
 		return err
 	}
 	defer w.Close()
-	inside := Route{Server: w.A.member("bench/a"), Client: w.B.member("bench/b")}
+	inside := testbed.Route{Server: w.A.WithNIC("bench/a"), Client: w.B.WithNIC("bench/b")}
 	for _, h := range []struct {
-		host, other *Host
+		host, other *testbed.Host
 		elsewhere   string
 	}{{w.A, w.B, "b"}, {w.B, w.A, "a"}} {
 		file := h.host.Socket + ".yaml"
-		if err := os.WriteFile(file, []byte(overlayObjects(h.elsewhere, h.other.IP)), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(testbed.OverlayObjects(h.elsewhere, h.other.IP)), 0o644); err != nil {
 			return err
 		}
 		if _, err := t.Lab.Run(ctx, h.host.At(t.Lab.Vrdma, "apply", "--socket", h.host.Socket, "-f", file)...); err != nil {
@@ -58,28 +57,13 @@ func (t *Table) overlayAt(ctx context.Context, mtu int, rows []Row) error {
 	plain := w.Route()
 	const iterations = 10000
 	probes := []Probe{
-		0: on(inside.bandwidth("ib_write_bw", bulkSize, iterations), "inside"),
-		1: plain.bandwidth("ib_write_bw", bulkSize, iterations),
-		2: on(inside.bandwidth("ib_read_bw", bulkSize, iterations), "inside"),
-		3: plain.bandwidth("ib_read_bw", bulkSize, iterations),
-		4: on(inside.latency("ib_send_lat", latencySize, 10000), "inside"),
-		5: plain.latency("ib_send_lat", latencySize, 10000),
+		0: on(bandwidthProbe(inside, "ib_write_bw", bulkSize, iterations), "inside"),
+		1: bandwidthProbe(plain, "ib_write_bw", bulkSize, iterations),
+		2: on(bandwidthProbe(inside, "ib_read_bw", bulkSize, iterations), "inside"),
+		3: bandwidthProbe(plain, "ib_read_bw", bulkSize, iterations),
+		4: on(latencyProbe(inside, "ib_send_lat", latencySize, 10000), "inside"),
+		5: latencyProbe(plain, "ib_send_lat", latencySize, 10000),
 	}
 	sources := []source{{0, 1}, {2, 3}, {4, 5}}
 	return t.fill(ctx, t.Rounds, probes[:2*len(rows)], rows, sources[:len(rows)])
-}
-
-// overlayObjects are what a host is told: its NIC, and the other's, on a host that is declared.
-func overlayObjects(elsewhere, at string) string {
-	text := fmt.Sprintf("apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: other}\nspec: {type: linux, address: %s}\n"+
-		"---\napiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: bench}\nspec: {}\n"+
-		"---\napiVersion: vrdma.io/v1\nkind: Network\nmetadata: {name: net, tenant: bench}\nspec: {vni: 100, subnets: [10.1.0.0/24]}\n", at)
-	for i, name := range []string{"a", "b"} {
-		where := ""
-		if name == elsewhere {
-			where = ", host: other"
-		}
-		text += fmt.Sprintf("---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: %s, tenant: bench}\nspec: {network: net, address: 10.1.0.%d%s}\n", name, i+1, where)
-	}
-	return text
 }

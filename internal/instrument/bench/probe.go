@@ -5,33 +5,27 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strconv"
-	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A Reading is what one run of a probe gave. Latency tools give a median and an
-// average; others have only a value.
-type Reading struct {
-	Value   float64
-	Average float64 // 0: the tool gives none
-}
-
-// A Probe is one tool with one setting.
+// A Probe is one tool with fixed options.
 type Probe struct {
 	Name, Unit string
-	Measure    func(context.Context) (Reading, error)
+	Measure    func(context.Context) (drivers.Reading, error)
 
-	skip   bool   // nobody asks for its numbers
-	before func() // called before every run, also one that is left out; may be nil
+	skip   bool   // no row needs its numbers
+	before func() // called before every run, even one that is skipped; may be nil
 }
 
-// attempts is how often a probe that measured nothing is tried.
+// attempts is how often a probe without a result is tried.
 const attempts = 4
 
-// measure runs the probe until it gives a number. perftest prints a bandwidth of 0 and
-// an infinite latency when its own estimate of the processor's frequency failed, which
-// happens on busy machines.
-func (p *Probe) measure(ctx context.Context) (r Reading, err error) {
+// measure runs the probe until it returns a number. perftest prints a bandwidth of 0 and an infinite latency if its estimate of the
+// processor's frequency failed, as happens on busy machines.
+func (p *Probe) measure(ctx context.Context) (r drivers.Reading, err error) {
 	for range attempts {
 		if r, err = p.Measure(ctx); err != nil || r.Value > 0 && !math.IsInf(r.Value, 0) {
 			return r, err
@@ -40,50 +34,25 @@ func (p *Probe) measure(ctx context.Context) (r Reading, err error) {
 	return r, fmt.Errorf("%s measured %v, %d times: this machine is too busy to measure on", p.Name, r.Value, attempts)
 }
 
-// baseline probes a program that prints one number.
-func (l *Lab) baseline(name, unit, program string, args ...string) Probe {
+// baselineProbe runs a program that prints one number.
+func baselineProbe(l *testbed.Lab, name, unit, program string, args ...string) Probe {
 	return Probe{
 		Name: name, Unit: unit,
-		Measure: func(ctx context.Context) (Reading, error) {
-			numbers, err := l.numbers(ctx, 1, append([]string{program}, args...)...)
+		Measure: func(ctx context.Context) (drivers.Reading, error) {
+			numbers, err := l.Numbers(ctx, 1, append([]string{program}, args...)...)
 			if err != nil {
-				return Reading{}, err
+				return drivers.Reading{}, err
 			}
-			return Reading{Value: numbers[0]}, nil
+			return drivers.Reading{Value: numbers[0]}, nil
 		},
 	}
 }
 
-// numbers runs a program that prints n numbers.
-func (l *Lab) numbers(ctx context.Context, n int, argv ...string) ([]float64, error) {
-	out, err := l.Run(ctx, argv...)
-	if err != nil {
-		return nil, err
-	}
-	return parseNumbers(argv[0], out, n)
-}
+// maxFailures is after how many failures a probe is no longer run.
+const maxFailures = 2
 
-// parseNumbers reads the n numbers that a program printed.
-func parseNumbers(program, out string, n int) (numbers []float64, err error) {
-	words := strings.Fields(out)
-	if len(words) != n {
-		return nil, fmt.Errorf("%s printed %q, want %d numbers", program, out, n)
-	}
-	numbers = make([]float64, n)
-	for i, word := range words {
-		if numbers[i], err = strconv.ParseFloat(word, 64); err != nil {
-			return nil, fmt.Errorf("%s printed %q, want %d numbers", program, out, n)
-		}
-	}
-	return numbers, nil
-}
-
-// patience is how many failures of a probe end its tries: the others go on.
-const patience = 2
-
-// Rounds runs every probe in turn, as often as rounds says, and returns a series
-// for each. A probe that fails is no reason to stop: its series says why. Only an
-// end of ctx is an error.
+// Rounds runs all probes in turn, rounds times, and returns a series for each. A probe that fails has the reason in its series. Only
+// the end of ctx is an error.
 func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe) ([]Series, error) {
 	series := make([]Series, len(probes))
 	for i, p := range probes {
@@ -97,7 +66,7 @@ func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe)
 			if p.before != nil {
 				p.before()
 			}
-			if len(series[i].Failures) >= patience {
+			if len(series[i].Failures) >= maxFailures {
 				continue
 			}
 			fmt.Fprintf(progress, "  round %d of %d: %s ", round+1, rounds, p.Name)
@@ -105,12 +74,12 @@ func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe)
 			switch {
 			case ctx.Err() != nil:
 				fmt.Fprintln(progress)
-				return series, errInterrupted
+				return series, testbed.ErrInterrupted
 			case err != nil:
 				fmt.Fprintln(progress, "failed:", err)
 				series[i].Failures = append(series[i].Failures, err.Error())
 			default:
-				fmt.Fprintln(progress, Quantity(reading.Value, p.Unit))
+				fmt.Fprintln(progress, experiment.Amount(reading.Value, p.Unit))
 				series[i].add(reading)
 			}
 		}

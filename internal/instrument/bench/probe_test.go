@@ -7,17 +7,20 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// scripted is a probe that gives these values, one after the other.
+// scripted is a probe that returns these values in order.
 func scripted(values ...float64) Probe {
-	return Probe{Name: "scripted", Unit: "/s", Measure: func(context.Context) (Reading, error) {
+	return Probe{Name: "scripted", Unit: "/s", Measure: func(context.Context) (drivers.Reading, error) {
 		if len(values) == 0 {
-			return Reading{}, errors.New("no more")
+			return drivers.Reading{}, errors.New("no more")
 		}
 		v := values[0]
 		values = values[1:]
-		return Reading{Value: v}, nil
+		return drivers.Reading{Value: v}, nil
 	}}
 }
 
@@ -49,16 +52,16 @@ func TestRounds(t *testing.T) {
 
 func TestRoundsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	p := Probe{Name: "interrupted", Measure: func(context.Context) (Reading, error) {
+	p := Probe{Name: "interrupted", Measure: func(context.Context) (drivers.Reading, error) {
 		cancel()
-		return Reading{}, errors.New("killed")
+		return drivers.Reading{}, errors.New("killed")
 	}}
-	if _, err := Rounds(ctx, io.Discard, 3, []Probe{p}); err != errInterrupted {
-		t.Errorf("got %v, want %v", err, errInterrupted)
+	if _, err := Rounds(ctx, io.Discard, 3, []Probe{p}); err != testbed.ErrInterrupted {
+		t.Errorf("got %v, want %v", err, testbed.ErrInterrupted)
 	}
 }
 
-// Memory is taken only where it is there; a kernel that does not say how much there is is believed.
+// Memory must be available. A kernel that does not report it is trusted.
 func TestRoom(t *testing.T) {
 	const meminfo = "MemTotal:        4000 kB\nMemFree:          10 kB\nMemAvailable:    2000 kB\n"
 	for _, test := range []struct {
@@ -66,7 +69,7 @@ func TestRoom(t *testing.T) {
 		n      int64
 		enough bool
 	}{{meminfo, 2000 << 10, true}, {meminfo, 2001 << 10, false}, {"MemTotal: 1 kB\n", 1 << 40, true}, {"\nMemAvailable: x", 1 << 40, true}} {
-		if err := room(test.text, test.n); (err == nil) != test.enough {
+		if err := checkMemory(test.text, test.n); (err == nil) != test.enough {
 			t.Errorf("%q, %d: %v", test.text, test.n, err)
 		}
 	}

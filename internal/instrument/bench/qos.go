@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// qos is what tenants have of one daemon: shares, caps, guarantees, latency. What they had is
-// asked of the daemon, over its own time.
+// qos measures tenants of one daemon: shares, caps, guarantees and latency. The values are the daemon's own counters over its own
+// clock.
 func (t *Table) qos() part {
+	q := qosProbes{t.Lab}
 	row := func(what, unit string, bound float64, atMost bool) Row {
 		return Row{What: what, Ours: Series{Unit: unit}, Bound: bound, AtMost: atMost}
 	}
@@ -19,33 +23,33 @@ func (t *Table) qos() part {
 		probe Probe
 	}
 	lines := []line{
-		{row("tenants of weights 1, 2, 4 with 64 B, 4 KiB, 1 MiB: worst share of the loop's time, error", "%", 5, true), t.shareError(0)},
-		{row("tenants of weights 1, 2, 4 with 1 MiB, 64 B, 4 KiB: worst share of the loop's time, error", "%", 5, true), t.shareError(2)},
-		{row("16 equal tenants, 4 KiB to 1 MiB: Jain's index", "", 0.99, false), t.jain()},
+		{row("tenants of weights 1, 2, 4 with 64 B, 4 KiB, 1 MiB: worst share of the loop's time, error", "%", 5, true), q.shareError(0)},
+		{row("tenants of weights 1, 2, 4 with 1 MiB, 64 B, 4 KiB: worst share of the loop's time, error", "%", 5, true), q.shareError(2)},
+		{row("16 equal tenants, 4 KiB to 1 MiB: Jain's index", "", 0.99, false), q.jain()},
 	}
 	for _, c := range []struct {
 		name, spec string
 		bytes      float64
 	}{{"0.1 Gb/s", "100Mbit", 1e8 / 8}, {"1 Gb/s", "1Gbit", 1e9 / 8}, {"10 Gb/s", "10Gbit", 1e10 / 8}} {
-		lines = append(lines, line{row("cap of "+c.name+": error", "%", 2, true), t.capError("rate: {out: "+c.spec+"}", c.bytes, 64<<10)})
+		lines = append(lines, line{row("cap of "+c.name+": error", "%", 2, true), q.capError("rate: {out: "+c.spec+"}", c.bytes, 64<<10)})
 	}
 	for _, c := range []struct {
 		name string
 		rate float64
 	}{{"10 000", 10e3}, {"100 000", 100e3}, {"500 000", 500e3}} {
-		lines = append(lines, line{row("cap of "+c.name+" messages a second: error", "%", 2, true), t.capError(fmt.Sprintf("rate: {messages: {out: %.0f}}", c.rate), c.rate, 64)})
+		lines = append(lines, line{row("cap of "+c.name+" messages a second: error", "%", 2, true), q.capError(fmt.Sprintf("rate: {messages: {out: %.0f}}", c.rate), c.rate, 64)})
 	}
 	lines = append(lines,
-		line{row("guarantee of a quarter, one of 16 tenants: of it", "", 0.95, false), t.guarantee()},
-		line{row("one of 16 tenants with shares, the others idle: of alone", "", 0.97, false), t.conservation()},
-		line{row("a tenant and one with a cap: sum, of alone", "", 0.97, false), t.remainder()},
-		line{row("doorbell to turn in class latency beside a bulk tenant, both asleep on events: median", "s", 10e-6, true), t.inside(50)},
-		line{row("doorbell to turn in class latency beside a bulk tenant, both asleep on events: 99 %", "s", 60e-6, true), t.inside(99)},
-		line{row("send latency in class latency beside a bulk tenant: of alone", "", 3, true), t.beside()},
-		line{row("a tenant beside one with 10 000 QPs, errors, reconnects, one-byte sends: of half of alone", "", 0.9, false), t.misbehaving()},
-		line{row("one NIC beside 1000 idle ones: of alone", "", 0.95, false), t.crowded()},
-		line{row("vrdma apply of 1000 NICs, 100 networks and 10 000 rules", "s", 2, true), t.applying()},
-		line{row("a daemon with 1000 NICs that nobody uses: of a processor", "%", 1, true), t.idling()},
+		line{row("guarantee of a quarter, one of 16 tenants: of it", "", 0.95, false), q.guarantee()},
+		line{row("one of 16 tenants with shares, the others idle: of alone", "", 0.97, false), q.conservation()},
+		line{row("a tenant and one with a cap: sum, of alone", "", 0.97, false), q.remainder()},
+		line{row("doorbell to turn in class latency beside a bulk tenant, both asleep on events: median", "s", 10e-6, true), q.inside(50)},
+		line{row("doorbell to turn in class latency beside a bulk tenant, both asleep on events: 99 %", "s", 60e-6, true), q.inside(99)},
+		line{row("send latency in class latency beside a bulk tenant: of alone", "", 3, true), q.beside()},
+		line{row("a tenant beside one with 10 000 QPs, errors, reconnects, one-byte sends: of half of alone", "", 0.9, false), q.misbehaving()},
+		line{row("one NIC beside 1000 idle ones: of alone", "", 0.95, false), q.crowded()},
+		line{row("vrdma apply of 1000 NICs, 100 networks and 10 000 rules", "s", 2, true), q.applying()},
+		line{row("a daemon with 1000 NICs that nobody uses: of a processor", "%", 1, true), q.idling()},
 	)
 	p := part{name: "qos"}
 	probes, sources := make([]Probe, len(lines)), make([]source, len(lines))
@@ -57,32 +61,34 @@ func (t *Table) qos() part {
 	return p
 }
 
-// qosProbe measures with a daemon of its own. An error of nothing counts as a little, because a
-// probe that gives 0 is tried again.
-func (t *Table) qosProbe(name, unit string, all []customer, f func(context.Context, *house) (float64, error)) Probe {
-	return Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (Reading, error) {
-		h, err := t.open(ctx, all)
+// qosProbes makes the probes of part qos.
+type qosProbes struct{ lab *testbed.Lab }
+
+// probe measures with a daemon of its own. It raises a value of 0 slightly, because a probe without a value is tried again.
+func (q qosProbes) probe(name, unit string, all []tenant, f func(context.Context, *tenantDaemon) (float64, error)) Probe {
+	return Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
+		h, err := q.open(ctx, all)
 		if err != nil {
-			return Reading{}, err
+			return drivers.Reading{}, err
 		}
 		defer h.close()
 		v, err := f(ctx, h)
-		return Reading{Value: max(v, 1e-6)}, err
+		return drivers.Reading{Value: max(v, 1e-6)}, err
 	}}
 }
 
-// shareError is of the loop's time: messages and numbers of queue pairs differ. Which tenant has
-// which is moved on by turn.
-func (t *Table) shareError(turn int) Probe {
-	loads := []customer{customer{}.sends(64, 64), customer{}.sends(4<<10, 8), customer{}.sends(1<<20, 1)}
-	var all []customer
+// shareError measures the worst error of a tenant's share of the loop's time. Message sizes and numbers of queue pairs differ; turn
+// rotates them among the tenants.
+func (q qosProbes) shareError(turn int) Probe {
+	loads := []tenant{tenant{}.sending(64, 64), tenant{}.sending(4<<10, 8), tenant{}.sending(1<<20, 1)}
+	var all []tenant
 	for i := range loads {
 		c := loads[(i+turn)%len(loads)]
-		c.name, c.tenant = fmt.Sprintf("w%d", 1<<i), fmt.Sprintf("weight: %d", 1<<i)
+		c.name, c.tenantSpec = fmt.Sprintf("w%d", 1<<i), fmt.Sprintf("weight: %d", 1<<i)
 		all = append(all, c)
 	}
-	return t.qosProbe(fmt.Sprintf("shares 1:2:4, moved by %d", turn), "%", all, func(ctx context.Context, h *house) (float64, error) {
-		got, err := h.during(ctx, all)
+	return q.probe(fmt.Sprintf("shares 1:2:4, moved by %d", turn), "%", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		got, err := h.measure(ctx, all)
 		sum, worst := 0.0, 0.0
 		for _, u := range got {
 			sum += u.loop
@@ -94,21 +100,21 @@ func (t *Table) shareError(turn int) Probe {
 	})
 }
 
-// equals are n tenants that differ in what they send only.
-func equals(n int, size func(i int) int) (all []customer) {
+// equals returns n tenants that differ only in what they send.
+func equals(n int, size func(i int) int) (all []tenant) {
 	for i := range n {
-		all = append(all, customer{name: fmt.Sprintf("t%d", i)}.sends(size(i), 1+i%4))
+		all = append(all, tenant{name: fmt.Sprintf("t%d", i)}.sending(size(i), 1+i%4))
 	}
 	return all
 }
 
-// bulk is what a tenant sends where only its rate is of interest.
+// bulk is the message size of a tenant whose bandwidth is measured.
 func bulk(int) int { return 64 << 10 }
 
-func (t *Table) jain() Probe {
+func (q qosProbes) jain() Probe {
 	all := equals(16, func(i int) int { return 4 << 10 << (2 * (i % 5)) })
-	return t.qosProbe("16 tenants", "", all, func(ctx context.Context, h *house) (float64, error) {
-		got, err := h.during(ctx, all)
+	return q.probe("16 tenants", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		got, err := h.measure(ctx, all)
 		sum, squares := 0.0, 0.0
 		for _, u := range got {
 			sum += u.loop
@@ -118,11 +124,11 @@ func (t *Table) jain() Probe {
 	})
 }
 
-// capError is how far a rate is from a cap, in bytes or, of small messages, in messages.
-func (t *Table) capError(spec string, want float64, size int) Probe {
-	all := []customer{customer{name: "one", nic: spec}.sends(size, 4)}
-	return t.qosProbe(spec, "%", all, func(ctx context.Context, h *house) (float64, error) {
-		got, err := h.during(ctx, all)
+// capError measures how far a rate is from its cap, in bytes or, for small messages, in messages.
+func (q qosProbes) capError(spec string, want float64, size int) Probe {
+	all := []tenant{tenant{name: "one", nicSpec: spec}.sending(size, 4)}
+	return q.probe(spec, "%", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		got, err := h.measure(ctx, all)
 		if err != nil {
 			return 0, err
 		}
@@ -134,11 +140,10 @@ func (t *Table) capError(spec string, want float64, size int) Probe {
 	})
 }
 
-// qosPairs is how often what is compared is measured in turn: this machine may be twice as fast
-// in one second as in the next.
+// qosPairs is how often two values are measured in turn. The speed of a virtual machine may double from one second to the next.
 const qosPairs = 5
 
-// alternately measures two things in turn and returns their medians.
+// alternately measures two values in turn and returns their medians.
 func alternately(a, b func() (float64, error)) (float64, float64, error) {
 	var s [2]Series
 	for range qosPairs {
@@ -147,16 +152,16 @@ func alternately(a, b func() (float64, error)) (float64, float64, error) {
 			if err != nil {
 				return 0, 0, err
 			}
-			s[i].add(Reading{Value: v})
+			s[i].add(drivers.Reading{Value: v})
 		}
 	}
 	return s[0].Median(), s[1].Median(), nil
 }
 
-// sum is how many bytes customers send together.
-func (h *house) sum(ctx context.Context, all []customer) func() (float64, error) {
+// bytesPerSecond measures how much the tenants send together.
+func (h *tenantDaemon) bytesPerSecond(ctx context.Context, all []tenant) func() (float64, error) {
 	return func() (float64, error) {
-		got, err := h.during(ctx, all)
+		got, err := h.measure(ctx, all)
 		v := 0.0
 		for _, u := range got {
 			v += u.bytes
@@ -165,54 +170,53 @@ func (h *house) sum(ctx context.Context, all []customer) func() (float64, error)
 	}
 }
 
-// amongIdle is what the first customer has where others are declared and do nothing, against the
-// only one of a daemon.
-func (t *Table) amongIdle(name string, all []customer) Probe {
-	return t.qosProbe(name, "", all, func(ctx context.Context, h *house) (float64, error) {
-		lone, err := t.open(ctx, all[:1])
+// amongIdle measures the first tenant beside idle ones, against a daemon that has it alone.
+func (q qosProbes) amongIdle(name string, all []tenant) Probe {
+	return q.probe(name, "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		lone, err := q.open(ctx, all[:1])
 		if err != nil {
 			return 0, err
 		}
 		defer lone.close()
-		alone, beside, err := alternately(lone.sum(ctx, all[:1]), h.sum(ctx, all[:1]))
+		alone, beside, err := alternately(lone.bytesPerSecond(ctx, all[:1]), h.bytesPerSecond(ctx, all[:1]))
 		return beside / alone, err
 	})
 }
 
-func (t *Table) conservation() Probe {
+func (q qosProbes) conservation() Probe {
 	all := equals(16, bulk)
 	for i := range all {
-		all[i].tenant = fmt.Sprintf("weight: %d", i+1)
+		all[i].tenantSpec = fmt.Sprintf("weight: %d", i+1)
 	}
-	return t.amongIdle("one of 16, the others idle", all)
+	return q.amongIdle("one of 16, the others idle", all)
 }
 
-// crowded is a NIC beside 1000 that nobody uses.
-func (t *Table) crowded() Probe { return t.amongIdle("beside 1000 idle NICs", equals(501, bulk)) }
+// crowded measures a NIC beside 1000 idle ones.
+func (q qosProbes) crowded() Probe { return q.amongIdle("beside 1000 idle NICs", equals(501, bulk)) }
 
-// remainder is what a tenant and one with a cap have together.
-func (t *Table) remainder() Probe {
+// remainder measures a tenant and a capped one together.
+func (q qosProbes) remainder() Probe {
 	all := equals(2, bulk)
-	all[1].nic = "rate: {out: 10Gbit}"
-	return t.qosProbe("beside a capped tenant", "", all, func(ctx context.Context, h *house) (float64, error) {
-		alone, both, err := alternately(h.sum(ctx, all[:1]), h.sum(ctx, all))
+	all[1].nicSpec = "rate: {out: 10Gbit}"
+	return q.probe("beside a capped tenant", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		alone, both, err := alternately(h.bytesPerSecond(ctx, all[:1]), h.bytesPerSecond(ctx, all))
 		return both / alone, err
 	})
 }
 
-// guarantee is what a NIC has of a guarantee of a quarter of what it can have alone.
-func (t *Table) guarantee() Probe {
-	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (Reading, error) {
+// guarantee measures a NIC that is guaranteed a quarter of its bandwidth alone.
+func (q qosProbes) guarantee() Probe {
+	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		all := equals(16, bulk)
-		first := t.qosProbe("", "", all[:1], func(ctx context.Context, h *house) (float64, error) { return h.sum(ctx, all[:1])() })
+		first := q.probe("", "", all[:1], func(ctx context.Context, h *tenantDaemon) (float64, error) { return h.bytesPerSecond(ctx, all[:1])() })
 		r, err := first.Measure(ctx)
 		if err != nil {
 			return r, err
 		}
 		quarter := r.Value / 4
-		all[0].nic = fmt.Sprintf("guarantee: %.0fbit", quarter*8)
-		beside := t.qosProbe("", "", all, func(ctx context.Context, h *house) (float64, error) {
-			got, err := h.during(ctx, all)
+		all[0].nicSpec = fmt.Sprintf("guarantee: %.0fbit", quarter*8)
+		beside := q.probe("", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+			got, err := h.measure(ctx, all)
 			if err != nil {
 				return 0, err
 			}
@@ -222,44 +226,44 @@ func (t *Table) guarantee() Probe {
 	}}
 }
 
-// lateAndBulk are a tenant of class latency, and a bulk tenant.
-func lateAndBulk() []customer {
-	return []customer{{name: "lat", nic: "class: latency, rate: {out: 1Gbit}"}, customer{name: "bulk"}.sends(1<<20, 1)}
+// lateAndBulk returns a tenant of class latency and a bulk tenant.
+func lateAndBulk() []tenant {
+	return []tenant{{name: "lat", nicSpec: "class: latency, rate: {out: 1Gbit}"}, tenant{name: "bulk"}.sending(1<<20, 1)}
 }
 
-// ping is the median of ib_send_lat between the NICs of a customer, in µs.
-func (h *house) ping(ctx context.Context, c customer, args ...string) (float64, error) {
-	port, err := freePort()
+// latency is the median of ib_send_lat between the NICs of a tenant, in µs.
+func (h *tenantDaemon) latency(ctx context.Context, c tenant, args ...string) (float64, error) {
+	port, err := testbed.FreePort()
 	if err != nil {
 		return 0, err
 	}
 	tool := append([]string{"ib_send_lat", "-F", "-d", "rxe0", "-x", "0", "-p", fmt.Sprint(port), "-s", fmt.Sprint(latencySize)}, args...)
-	out, err := h.lab.Pair(ctx, h.listens(port), h.on(c, "b", tool...), h.on(c, "a", append(slices.Clone(tool), h.IP)...))
+	out, err := h.Lab.Pair(ctx, h.ListensTCP(port), h.command(c, "b", tool...), h.command(c, "a", append(slices.Clone(tool), h.IP)...))
 	if err != nil {
 		return 0, err
 	}
-	l, err := ParseLatency(out)
+	l, err := drivers.ParseLatency(out)
 	return l.Typical, err
 }
 
-// inside is how long requests of class latency wait from doorbell to turn, of 100 so many less.
-func (t *Table) inside(percent uint64) Probe {
+// inside measures the delay of class latency from doorbell to scheduling, as a percentile.
+func (q qosProbes) inside(percent uint64) Probe {
 	all := lateAndBulk()
-	p := t.qosProbe(fmt.Sprintf("doorbell to turn, %d %%", percent), "s", all, func(ctx context.Context, h *house) (float64, error) {
-		c, err := h.begin(ctx, all[1:])
+	p := q.probe(fmt.Sprintf("doorbell to turn, %d %%", percent), "s", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		c, err := h.start(ctx, all[1:])
 		if err != nil {
 			return 0, err
 		}
-		defer c.dismiss()
-		if err := wait(ctx, customerWarm); err != nil {
+		defer c.Stop()
+		if err := testbed.Sleep(ctx, tenantWarmup); err != nil {
 			return 0, err
 		}
-		before, err := h.used(ctx, all[:1])
+		before, err := h.usages(ctx, all[:1])
 		if err != nil {
 			return 0, err
 		}
-		_, err1 := h.ping(ctx, all[0], "-n", "10000", "-e")
-		after, err := h.used(ctx, all[:1])
+		_, err1 := h.latency(ctx, all[0], "-n", "10000", "-e")
+		after, err := h.usages(ctx, all[:1])
 		if err := errors.Join(err, err1); err != nil {
 			return 0, err
 		}
@@ -268,7 +272,7 @@ func (t *Table) inside(percent uint64) Probe {
 	return p
 }
 
-// percentile is the bound below which so many of 100 delays were, in seconds.
+// percentile returns the bucket bound below which this percentage of delays is, in seconds.
 func percentile(before, after map[int64]uint64, percent uint64) float64 {
 	var bounds []int64
 	all := uint64(0)
@@ -286,18 +290,18 @@ func percentile(before, after map[int64]uint64, percent uint64) float64 {
 	return math.Inf(1)
 }
 
-// beside is the latency of a NIC of class latency beside a bulk tenant, against alone. It polls.
-func (t *Table) beside() Probe {
+// beside measures the latency of a polling NIC of class latency beside a bulk tenant, against alone.
+func (q qosProbes) beside() Probe {
 	all := lateAndBulk()
-	return t.qosProbe("class latency beside bulk", "", all, func(ctx context.Context, h *house) (float64, error) {
-		ping := func() (float64, error) { return h.ping(ctx, all[0], "-n", "3000") }
+	return q.probe("class latency beside bulk", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		ping := func() (float64, error) { return h.latency(ctx, all[0], "-n", "3000") }
 		before, after, err := alternately(ping, func() (float64, error) {
-			c, err := h.begin(ctx, all[1:])
+			c, err := h.start(ctx, all[1:])
 			if err != nil {
 				return 0, err
 			}
-			defer c.dismiss()
-			if err := wait(ctx, customerWarm); err != nil {
+			defer c.Stop()
+			if err := testbed.Sleep(ctx, tenantWarmup); err != nil {
 				return 0, err
 			}
 			return ping()
@@ -306,20 +310,20 @@ func (t *Table) beside() Probe {
 	})
 }
 
-// unrulyQPs is how many queue pairs the tenant has that misbehaves.
+// unrulyQPs is how many queue pairs the misbehaving tenant has.
 const unrulyQPs = 10_000
 
-// misbehaving is what a tenant has beside one that misbehaves, of half of what it has alone.
-func (t *Table) misbehaving() Probe {
-	all := append(equals(1, bulk), customer{name: "bad", load: []string{"unruly", fmt.Sprint(unrulyQPs)}})
-	return t.qosProbe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *house) (float64, error) {
-		alone, beside, err := alternately(h.sum(ctx, all[:1]), func() (float64, error) {
-			bad, err := h.begin(ctx, all[1:])
+// misbehaving measures a tenant beside a misbehaving one, against half of its bandwidth alone.
+func (q qosProbes) misbehaving() Probe {
+	all := append(equals(1, bulk), tenant{name: "bad", program: []string{"unruly", fmt.Sprint(unrulyQPs)}})
+	return q.probe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
+		alone, beside, err := alternately(h.bytesPerSecond(ctx, all[:1]), func() (float64, error) {
+			bad, err := h.start(ctx, all[1:])
 			if err != nil {
 				return 0, err
 			}
-			defer bad.dismiss()
-			got, err := h.during(ctx, all[:1])
+			defer bad.Stop()
+			got, err := h.measure(ctx, all[:1])
 			if err != nil {
 				return 0, err
 			}

@@ -5,16 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
 )
 
-// A share of runs reaches a ratio.
+// This share of the runs must reach this ratio.
 const (
 	runsAsked  = 10
 	shareAsked = 90 // percent of the runs
 	ratioAsked = 1.2
 )
 
-// reliability is how often the bandwidth between two hosts is what it usually is.
+// reliability measures how often the bandwidth between two hosts reaches its usual ratio to TCP.
 func (t *Table) reliability() part {
 	return part{
 		rows: []Row{{
@@ -25,7 +27,7 @@ func (t *Table) reliability() part {
 			if t.oursOnly {
 				return errors.New("TCP is not measured when two builds are compared")
 			}
-			w, err := t.Lab.Wire(ctx, 9000)
+			w, err := t.Lab.NewHostPair(ctx, 9000)
 			if err != nil {
 				return err
 			}
@@ -36,18 +38,18 @@ func (t *Table) reliability() part {
 			var failures []string
 			for i := range runs {
 				fmt.Fprintf(t.Progress, "  run %d of %d:\n", i+1, runs)
-				series, err := Rounds(ctx, t.Progress, 1, []Probe{r.bandwidth("ib_write_bw", bulkSize, 20000), r.iperf3TCP().without(w.daemons...)})
+				series, err := Rounds(ctx, t.Progress, 1, []Probe{bandwidthProbe(r, "ib_write_bw", bulkSize, 20000), iperf3Probe(r).without(w.Daemons...)})
 				if err != nil {
 					return err
 				}
 				failures = append(append(failures, series[0].Failures...), series[1].Failures...)
 				if tcp := series[1].Median(); tcp > 0 {
-					ratios = append(ratios, series[0].Median()/tcp) // a run of ours that failed has reached nothing
+					ratios = append(ratios, series[0].Median()/tcp) // a failed run of vrdma counts as 0
 				}
 			}
 			share := Series{Name: "ib_write_bw against iperf3, in turn", Unit: "% of runs", Failures: failures}
 			if len(ratios) > 0 {
-				share.add(Reading{Value: shareOf(ratios, ratioAsked)})
+				share.add(drivers.Reading{Value: shareOf(ratios, ratioAsked)})
 			}
 			rows[0].fill(share)
 			rows[0].Note = "each run: " + ratioList(ratios)
@@ -56,7 +58,7 @@ func (t *Table) reliability() part {
 	}
 }
 
-// shareOf is how many of the ratios are at least bound, in percent.
+// shareOf returns how many of the ratios are at least bound, in percent.
 func shareOf(ratios []float64, bound float64) float64 {
 	reached := 0
 	for _, r := range ratios {
@@ -67,7 +69,7 @@ func shareOf(ratios []float64, bound float64) float64 {
 	return 100 * ratio(float64(reached), float64(len(ratios)))
 }
 
-// ratioList are ratios for people, in the order of the runs.
+// ratioList prints ratios in the order of the runs.
 func ratioList(ratios []float64) string {
 	var words []string
 	for _, r := range ratios {

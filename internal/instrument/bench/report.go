@@ -17,7 +17,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A Report is a run of the speed table.
+// A Report is the result of a run of the speed table.
 type Report struct {
 	Time    time.Time `json:"time"`
 	Version string    `json:"version"`
@@ -25,14 +25,14 @@ type Report struct {
 	Rows    []Row     `json:"rows"`
 }
 
-// Machine is where it was measured.
+// A Machine is where a report was measured.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	CPUs   int    `json:"cpus"`
 	Kernel string `json:"kernel"`
 }
 
-// ThisMachine describes where we are.
+// ThisMachine describes this machine.
 func ThisMachine() Machine {
 	m := Machine{CPU: "unknown CPU", CPUs: runtime.NumCPU()}
 	var name unix.Utsname
@@ -53,7 +53,7 @@ func ThisMachine() Machine {
 	return m
 }
 
-// Describe is this machine for the head of results.
+// Describe describes this machine for the header of results.
 func Describe() experiment.Machine {
 	m := ThisMachine()
 	d := experiment.Machine{Kernel: m.Kernel, Processor: m.CPU, Processors: m.CPUs}
@@ -80,7 +80,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	return err
 }
 
-// remarks are the rows' notes, and why rows are missing: each reason once.
+// remarks lists the rows' notes, and each reason for missing rows once.
 func (r *Report) remarks() string {
 	var b strings.Builder
 	missing := map[string][]string{}
@@ -111,16 +111,16 @@ func spread(s *Series, average bool) string {
 	return s.Name + ": " + s.summary(average)
 }
 
-// summary is the median, and where there are several values how they are spread.
+// summary is the median and, with several values, their range.
 func (s *Series) summary(average bool) string {
-	text := Quantity(s.Median(), s.Unit)
+	text := experiment.Amount(s.Median(), s.Unit)
 	if len(s.Values) < 2 {
 		return text
 	}
 	low, high := s.Range()
-	text += fmt.Sprintf(" (%s to %s", Quantity(low, s.Unit), Quantity(high, s.Unit))
+	text += fmt.Sprintf(" (%s to %s", experiment.Amount(low, s.Unit), experiment.Amount(high, s.Unit))
 	if average {
-		text += "; " + Quantity(s.Average(), s.Unit)
+		text += "; " + experiment.Amount(s.Average(), s.Unit)
 	}
 	return text + ")"
 }
@@ -137,20 +137,19 @@ func writeJSON(w io.Writer, v any) error {
 	return err
 }
 
-// Write leaves the report in dir, as JSON and as Markdown, under the time's name.
+// Write writes the report to dir as JSON and Markdown, named by the time.
 func (r *Report) Write(dir string) (path string, err error) {
 	return writeFiles(dir, r.Time.UTC().Format("20060102-150405"), r)
 }
 
-// A Result is what a run gave, for people, for programs and for keeping.
+// A Result is the result of a run, which can be printed and stored.
 type Result interface {
 	Markdown(io.Writer) error
 	JSON(io.Writer) error
 	Write(dir string) (path string, err error)
 }
 
-// writeFiles leaves a result in dir as name.json and name.md, and returns the path of
-// both without the suffix.
+// writeFiles writes a result to dir as name.json and name.md, and returns their path without the suffix.
 func writeFiles(dir, name string, r Result) (path string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
 func TestSeries(t *testing.T) {
@@ -30,29 +33,14 @@ func TestSeries(t *testing.T) {
 		})
 	}
 	s := Series{}
-	s.add(Reading{Value: 2, Average: 10})
+	s.add(drivers.Reading{Value: 2, Average: 10})
 	if s.Average() != 10 {
 		t.Errorf("average %v, want the tool's own, 10", s.Average())
 	}
-	s.add(Reading{Value: 2, Average: math.Inf(1)})
-	s.add(Reading{Value: 2, Average: math.NaN()})
+	s.add(drivers.Reading{Value: 2, Average: math.Inf(1)})
+	s.add(drivers.Reading{Value: 2, Average: math.NaN()})
 	if s.Average() != 10 || len(s.Values) != 3 {
 		t.Errorf("averages %v of %v: want none that is no number", s.Averages, s.Values)
-	}
-}
-
-func TestQuantity(t *testing.T) {
-	tests := []struct {
-		v          float64
-		unit, want string
-	}{
-		{12.3e-6, "s", "12.30 us"}, {0.25, "s", "250.00 ms"}, {2, "s", "2.00 s"},
-		{1.5e9, "B/s", "1.50 GB/s"}, {1.5e6, "/s", "1.50 M/s"}, {65536, "B", "64.00 KiB"}, {0.5, "%", "0.50 %"}, {0, "allocations", "0 allocations"},
-	}
-	for _, test := range tests {
-		if got := Quantity(test.v, test.unit); got != test.want {
-			t.Errorf("Quantity(%v, %q) = %q, want %q", test.v, test.unit, got, test.want)
-		}
 	}
 }
 
@@ -159,7 +147,7 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// A row of a difference: of medians, also below nothing; of what failed there is none, and it says why.
+// A row may be a difference of medians, which can be negative. Without values it has no difference and gives the reason.
 func TestSubtract(t *testing.T) {
 	row := func(ours, against []float64) Row {
 		return Row{Ours: Series{Name: "with", Unit: "s", Values: ours, Failures: []string{"no room"}}, Against: &Series{Name: "without", Unit: "s", Values: against}, Bound: 0.1, AtMost: true}
@@ -180,7 +168,7 @@ func TestSubtract(t *testing.T) {
 			t.Errorf("got %+v, %s; want %v, %s", r, r.mark(), test.measured, test.mark)
 		}
 	}
-	if got := Quantity(-0.125, "s"); got != "-125.00 ms" {
+	if got := experiment.Amount(-0.125, "s"); got != "-125.00 ms" {
 		t.Errorf("a negative time is %q", got)
 	}
 }

@@ -4,32 +4,33 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// A Row is one line of the speed table: a median, perhaps as a ratio to another of
-// the same run, and the bound it should keep.
+// A Row is one line of the speed table: a median, or its ratio to another median of the same run, and a bound.
 type Row struct {
 	What    string  `json:"what"`
 	Ours    Series  `json:"ours"`
 	Against *Series `json:"against,omitempty"` // nil: the bound is absolute
 	Bound   float64 `json:"bound"`
-	AtMost  bool    `json:"at_most"` // the bound is from above
-	// Unbounded rows are there to be compared with; nothing was promised about them.
+	AtMost  bool    `json:"at_most"` // the bound is an upper bound
+	// Unbounded rows have no bound and are for information.
 	Unbounded bool `json:"unbounded,omitempty"`
-	// Aim is what we would like, beyond the bound or without one; 0: nothing more.
+	// Aim is a goal beyond the bound, or without one; 0: none.
 	Aim float64 `json:"aim,omitempty"`
-	// Step is the least difference that can be measured; 0: any.
+	// Step is the smallest measurable difference; 0: any.
 	Step float64 `json:"step,omitempty"`
 	Note string  `json:"note,omitempty"`
-	// Missing is why nothing was measured, and what to do about it.
+	// Missing is why the row was not measured, and what to do about it.
 	Missing string `json:"missing,omitempty"`
 
-	// Filled in by Judge, for readers of the JSON.
+	// Set by Judge, for readers of the JSON.
 	Measured float64 `json:"measured"` // a ratio, or the median itself
 	Pass     bool    `json:"pass"`
 }
 
-// fill gives a row what was measured for it.
+// fill sets the series of a row.
 func (r *Row) fill(ours Series, against ...Series) {
 	r.Ours = ours
 	if len(against) > 0 {
@@ -37,20 +38,19 @@ func (r *Row) fill(ours Series, against ...Series) {
 	}
 }
 
-// subtract makes the row about how much more ours is than what it is against: the difference of medians, which may be below nothing
-// where both are alike.
+// subtract turns the row into the difference of its two medians. It may be negative if both are equal.
 func (r *Row) subtract() {
 	less := r.Against
 	if less == nil {
-		return // nothing was filled in
+		return // not filled
 	}
 	ours := Series{Name: r.Ours.Name + ", less " + less.Name, Unit: r.Ours.Unit}
 	if r.measured() {
 		with, without := r.Ours.Median(), less.Median()
 		ours.Values = []float64{with - without}
-		r.Note = fmt.Sprintf("medians of %d and %d: %s, and %s without", len(r.Ours.Values), len(less.Values), Quantity(with, ours.Unit), Quantity(without, ours.Unit))
+		r.Note = fmt.Sprintf("medians of %d and %d: %s, and %s without", len(r.Ours.Values), len(less.Values), experiment.Amount(with, ours.Unit), experiment.Amount(without, ours.Unit))
 	}
-	r.mention(&r.Ours) // each by itself: of the difference there is one
+	r.mention(&r.Ours) // before they are replaced by the difference
 	r.mention(less)
 	r.Ours, r.Against = ours, nil
 }
@@ -66,7 +66,7 @@ func (r *Row) Judge() {
 	if r.Against != nil {
 		r.Measured = ratio(r.Measured, r.Against.Median())
 	}
-	if math.IsInf(r.Measured, 0) { // JSON has no word for it
+	if math.IsInf(r.Measured, 0) { // JSON has no infinity
 		r.Measured = 0
 		return
 	}
@@ -78,12 +78,12 @@ func (r *Row) Judge() {
 	r.Pass = r.Pass && !r.Unbounded
 }
 
-// measured reports whether there is something to judge.
+// measured reports whether the row has values.
 func (r *Row) measured() bool {
 	return len(r.Ours.Values) > 0 && (r.Against == nil || len(r.Against.Values) > 0)
 }
 
-// mention notes the runs of a series that failed.
+// mention notes the failed runs of a series.
 func (r *Row) mention(s *Series) {
 	if s == nil || len(s.Failures) == 0 {
 		return
@@ -93,15 +93,15 @@ func (r *Row) mention(s *Series) {
 	r.Note = strings.TrimPrefix(r.Note+"; "+text, "; ")
 }
 
-// text is v, which is measured or the bound, in the row's terms.
+// text prints v, a result or a bound, in the row's unit.
 func (r *Row) text(v float64) string {
 	if r.Against != nil {
 		return fmt.Sprintf("%.3g x", v)
 	}
-	return Quantity(v, r.Ours.Unit)
+	return experiment.Amount(v, r.Ours.Unit)
 }
 
-// result is what was measured, if anything was.
+// result prints the result; "": there is none.
 func (r *Row) result() string {
 	if !r.measured() {
 		return ""
@@ -123,7 +123,7 @@ func (r *Row) mark() string {
 	return "MISS"
 }
 
-// bound is what the row should keep.
+// bound prints the bound and the aim.
 func (r *Row) bound() string {
 	sign := ">= "
 	if r.AtMost {

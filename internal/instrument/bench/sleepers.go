@@ -2,11 +2,10 @@ package bench
 
 import "context"
 
-// sleeperMessages is how many messages are timed of programs that sleep, or that others keep
-// from running: each may take a fifth of a millisecond, or many.
-const sleeperMessages = 2000
+// sleepingMessages is how many messages of sleeping or delayed programs are timed. Each may take several milliseconds.
+const sleepingMessages = 2000
 
-// sleepers is the latency of two programs that sleep on completion events.
+// sleepers measures the latency of two programs that sleep on completion events.
 func (t *Table) sleepers() part {
 	return part{
 		rows: twice("sleeping programs: send latency, 64 B", "TCP", 1, 0.6),
@@ -19,18 +18,17 @@ func (t *Table) sleepers() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
+			r := h.Loopback()
 			probes := []Probe{
-				0: r.latency("ib_send_lat", latencySize, sleeperMessages, "-e"),
-				1: r.tcp("tcp_lat", "latency", "s", latencySize).without(d),
+				0: latencyProbe(r, "ib_send_lat", latencySize, sleepingMessages, "-e"),
+				1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize).without(d),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
 		},
 	}
 }
 
-// besideSleepers is the latency of programs that poll while many others of the same
-// daemon sleep. (The others sleep while TCP is measured, too.)
+// besideSleepers measures the latency of polling programs while many other programs of the daemon sleep, also while TCP is measured.
 func (t *Table) besideSleepers() part {
 	return part{
 		rows: twice("write latency, 64 B, while 100 programs sleep on events", "TCP", 1, 0.6),
@@ -43,15 +41,15 @@ func (t *Table) besideSleepers() part {
 			if err != nil {
 				return err
 			}
-			crowd, err := h.gather(ctx, programs["armed"], crowdSize, 1)
+			sleeping, err := h.StartIdle(ctx, programs["armed"], idleProgramCount, 1)
 			if err != nil {
 				return err
 			}
-			defer crowd.dismiss()
-			r := h.loop()
+			defer sleeping.Stop()
+			r := h.Loopback()
 			probes := []Probe{
-				0: r.latency("ib_write_lat", latencySize, sleeperMessages),
-				1: r.tcp("tcp_lat", "latency", "s", latencySize).without(d),
+				0: latencyProbe(r, "ib_write_lat", latencySize, sleepingMessages),
+				1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize).without(d),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
 		},

@@ -5,18 +5,20 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// carriedTimeout bounds a run over --sockets: programs that the preload library does
-// not carry tend to wait for ever.
+// carriedTimeout is the limit of a run over --sockets. A program whose connections are not carried may wait for ever.
 const carriedTimeout = 20 * time.Second
 
-// sockets is what a TCP program gains from --sockets.
+// sockets compares TCP programs over --sockets with TCP.
 func (t *Table) sockets() part {
 	return t.together("sockets", t.nearSockets(), t.farSockets())
 }
 
-// nearSockets is what it gains on one host.
+// nearSockets compares them on one host.
 func (t *Table) nearSockets() part {
 	return part{
 		rows: []Row{
@@ -28,28 +30,27 @@ func (t *Table) nearSockets() part {
 			if err != nil {
 				return err
 			}
-			r := h.loop()
-			var tool pinger
+			r := h.Loopback()
+			var tool pingPongTool
 			var notes []string
 			if t.want(rows[1]) {
-				tool, notes = r.pingPong(ctx)
+				tool, notes = firstCarried(ctx, r)
 			}
 			if ctx.Err() != nil {
-				return errInterrupted
+				return testbed.ErrInterrupted
 			}
-			probes := []Probe{r.iperf3Carried(), r.iperf3TCP(), r.carriedPingPong(tool), r.plainPingPong(tool)}
+			probes := []Probe{iperf3CarriedProbe(r), iperf3Probe(r), carriedPingPongProbe(r, tool), plainPingPongProbe(r, tool)}
 			rows[1].Note = strings.Join(notes, "; ")
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
 		},
 	}
 }
 
-// proven runs f, which moves at least the bytes that it returns, and fails if the
-// device did not: then they went over TCP.
-func (r Route) proven(ctx context.Context, f func(context.Context) (bytes uint64, err error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, carriedTimeout, tooLong(carriedTimeout))
+// proveCarried runs f, which returns how many bytes it moved at least. It fails if the device sent fewer: then TCP carried them.
+func proveCarried(ctx context.Context, r testbed.Route, f func(context.Context) (bytes uint64, err error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, carriedTimeout, testbed.Timeout(carriedTimeout))
 	defer cancel()
-	before, err := r.Client.sent(ctx)
+	before, err := r.Client.SentBytes(ctx)
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func (r Route) proven(ctx context.Context, f func(context.Context) (bytes uint64
 	if err != nil {
 		return err
 	}
-	after, err := r.Client.sent(ctx)
+	after, err := r.Client.SentBytes(ctx)
 	if err != nil {
 		return err
 	}
@@ -67,51 +68,49 @@ func (r Route) proven(ctx context.Context, f func(context.Context) (bytes uint64
 	return nil
 }
 
-// iperf3Carried probes a TCP program's bandwidth over RDMA.
-func (r Route) iperf3Carried() Probe {
-	return Probe{Name: "iperf3 over --sockets", Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
+// iperf3CarriedProbe measures a TCP program's bandwidth over RDMA.
+func iperf3CarriedProbe(r testbed.Route) Probe {
+	return Probe{Name: "iperf3 over --sockets", Unit: "B/s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		var rate float64
-		err := r.proven(ctx, func(ctx context.Context) (bytes uint64, err error) {
-			rate, bytes, err = r.iperf3(ctx, carried)
+		err := proveCarried(ctx, r, func(ctx context.Context) (bytes uint64, err error) {
+			rate, bytes, err = drivers.RunIperf3(ctx, r, testbed.OverSockets)
 			return bytes, err
 		})
-		return Reading{Value: rate}, err
+		return drivers.Reading{Value: rate}, err
 	}}
 }
 
-// A pinger is a tool that sends messages of latencySize to and fro over TCP. It
-// returns how many bytes it moved, at least.
-type pinger struct {
+// A pingPongTool sends messages of latencySize back and forth over TCP. It returns how many bytes it moved at least.
+type pingPongTool struct {
 	name string
-	run  func(Route, context.Context, way) (Reading, uint64, error)
+	run  func(context.Context, testbed.Route, testbed.Launcher) (drivers.Reading, uint64, error)
 }
 
-// pingers are the tools to try, the one with a median first.
-var pingers = []pinger{
-	{"sockperf", func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
-		return r.sockperf(ctx, w, latencySize)
+// pingPongTools are the tools to try. The first one prints a median.
+var pingPongTools = []pingPongTool{
+	{"sockperf", func(ctx context.Context, r testbed.Route, w testbed.Launcher) (drivers.Reading, uint64, error) {
+		return drivers.RunSockperf(ctx, r, w, latencySize)
 	}},
-	{"qperf tcp_lat", func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
-		seconds, err := r.qperf(ctx, w, "tcp_lat", "latency", latencySize)
+	{"qperf tcp_lat", func(ctx context.Context, r testbed.Route, w testbed.Launcher) (drivers.Reading, uint64, error) {
+		seconds, err := drivers.RunQperf(ctx, r, w, "tcp_lat", "latency", latencySize)
 		if err != nil {
-			return Reading{}, 0, err
+			return drivers.Reading{}, 0, err
 		}
-		return Reading{Value: seconds}, uint64(latencySize * 0.5 / seconds), nil // of a second; half is certain
+		return drivers.Reading{Value: seconds}, uint64(latencySize * 0.5 / seconds), nil // in a second, with a margin of one half
 	}},
-	{"NPtcp", func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
-		return r.netpipe(ctx, w, latencySize)
+	{"NPtcp", func(ctx context.Context, r testbed.Route, w testbed.Launcher) (drivers.Reading, uint64, error) {
+		return drivers.RunNetpipe(ctx, r, w, latencySize)
 	}},
 }
 
-// trials is how often a tool may fail before another is taken: on a busy machine even
-// one that is carried may.
+// trials is how often a tool may fail before the next is tried. On a busy machine any tool may fail once.
 const trials = 2
 
-// pingPong is the first tool that --sockets carries, and why those before it were not
-// taken. If none is carried it is the first of all, and its row will say that it fails.
-func (r Route) pingPong(ctx context.Context) (tool pinger, notes []string) {
-	for _, p := range pingers {
-		trial := r.carriedPingPong(p)
+// firstCarried returns the first tool that --sockets carries, and why it skipped others. If none works it returns the first, whose row
+// then reports the failure.
+func firstCarried(ctx context.Context, r testbed.Route) (tool pingPongTool, notes []string) {
+	for _, p := range pingPongTools {
+		trial := carriedPingPongProbe(r, p)
 		var err error
 		for range trials {
 			if _, err = trial.measure(ctx); err == nil || ctx.Err() != nil {
@@ -120,24 +119,24 @@ func (r Route) pingPong(ctx context.Context) (tool pinger, notes []string) {
 		}
 		notes = append(notes, fmt.Sprintf("%s is not carried: %v", p.name, err))
 	}
-	return pingers[0], notes
+	return pingPongTools[0], notes
 }
 
-// carriedPingPong probes a TCP program's latency over RDMA.
-func (r Route) carriedPingPong(p pinger) Probe {
-	return Probe{Name: p.name + " over --sockets", Unit: "s", Measure: func(ctx context.Context) (reading Reading, err error) {
-		err = r.proven(ctx, func(ctx context.Context) (moved uint64, err error) {
-			reading, moved, err = p.run(r, ctx, carried)
+// carriedPingPongProbe measures a TCP program's latency over RDMA.
+func carriedPingPongProbe(r testbed.Route, p pingPongTool) Probe {
+	return Probe{Name: p.name + " over --sockets", Unit: "s", Measure: func(ctx context.Context) (reading drivers.Reading, err error) {
+		err = proveCarried(ctx, r, func(ctx context.Context) (moved uint64, err error) {
+			reading, moved, err = p.run(ctx, r, testbed.OverSockets)
 			return moved, err
 		})
 		return reading, err
 	}}
 }
 
-// plainPingPong probes TCP's latency.
-func (r Route) plainPingPong(p pinger) Probe {
-	return Probe{Name: p.name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		reading, _, err := p.run(r, ctx, plain)
+// plainPingPongProbe measures TCP's latency.
+func plainPingPongProbe(r testbed.Route, p pingPongTool) Probe {
+	return Probe{Name: p.name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+		reading, _, err := p.run(ctx, r, testbed.Plain)
 		return reading, err
 	}}
 }

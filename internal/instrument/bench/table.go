@@ -7,9 +7,11 @@ import (
 	"regexp"
 	"slices"
 	"time"
+
+	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// Sizes of the speed table.
+// Message sizes of the speed table.
 const (
 	smallMessage = 8
 	latencySize  = 64
@@ -18,38 +20,36 @@ const (
 
 // A Table measures the rows of the speed table.
 type Table struct {
-	Lab      *Lab
+	Lab      *testbed.Lab
 	Progress io.Writer
 	Rounds   int
-	Source   string   // the repository, for the guest and the allocation tests; empty: leave them out
-	Only     []string // names of parts; empty: all that need no naming
-	Kernel   string   // a device of the kernel's rxe, for the part rxe
-	// Rows are the rows to measure, by what they are called; nil: all.
+	Source   string   // the repository, for guests and allocation tests; empty: they are left out
+	Only     []string // names of parts; empty: all except those that must be named
+	Kernel   string   // a device of the kernel's rxe, for part rxe
+	// Rows matches the names of the rows to measure; nil: all.
 	Rows *regexp.Regexp
 
-	daemon *daemon // of this host
-	// Of a table that is compared with others (see Comparison): nothing but vrdma's own
-	// side of a row is measured, and before every measurement the others have their turn.
+	daemon *testbed.Daemon // of this host
+	// A table of a Comparison measures only vrdma's side of its rows, and calls turn before every measurement.
 	oursOnly bool
 	turn     func()
 }
 
-// A part is rows that are measured together. They are listed before anything is
-// measured, so that each can say why it was not.
+// A part is a group of rows that are measured together. The rows exist before the measurement, so that each can say why it is missing.
 type part struct {
 	name    string
 	rows    []Row
 	measure func(context.Context, []Row) error
-	asked   bool // only when named
-	single  bool // says nothing about a binary, so --against leaves it out
+	asked   bool // measured only if it is named
+	single  bool // says nothing about a build, so --against leaves it out
 }
 
-// parts are the whole table, in order.
+// parts returns all parts in order.
 func (t *Table) parts() []part {
 	return []part{t.local(), t.memory(), t.connections(), t.sockets(), t.goPrograms(), t.copies(), t.network(), t.overlay(), t.containers(), t.waiting(), t.qos(), t.guest(), t.vms(), t.rxe(), t.allocations()}
 }
 
-// Parts are the names that Only may have.
+// Parts returns the names that Only may have.
 func Parts() []string {
 	var names []string
 	for _, p := range new(Table).parts() {
@@ -58,8 +58,7 @@ func Parts() []string {
 	return names
 }
 
-// together is a part that is measured in pieces: what keeps one from being measured says
-// nothing about the others.
+// together makes one part of several. A part that cannot be measured does not prevent the others.
 func (t *Table) together(name string, pieces ...part) part {
 	whole := part{name: name}
 	for _, piece := range pieces {
@@ -72,7 +71,7 @@ func (t *Table) together(name string, pieces ...part) part {
 				t.measure(ctx, piece)
 			}
 			if ctx.Err() != nil {
-				return errInterrupted
+				return testbed.ErrInterrupted
 			}
 		}
 		return nil
@@ -80,12 +79,12 @@ func (t *Table) together(name string, pieces ...part) part {
 	return whole
 }
 
-// ratioRow is a row whose bound is a ratio.
+// ratioRow is a row with a lower bound on a ratio.
 func ratioRow(what string, bound float64) Row {
 	return Row{What: what, Bound: bound, Against: &Series{}}
 }
 
-// ratioAtMost is a row whose bound is a ratio, from above.
+// ratioAtMost is a row with an upper bound on a ratio.
 func ratioAtMost(what string, bound float64) Row {
 	return Row{What: what, Bound: bound, Against: &Series{}, AtMost: true}
 }
@@ -100,7 +99,7 @@ func (t *Table) want(rows ...Row) bool {
 	return false
 }
 
-// chosen are the parts that have something to measure.
+// chosen returns the parts that have wanted rows.
 func (t *Table) chosen() []part {
 	var chosen []part
 	for _, p := range t.parts() {
@@ -112,12 +111,11 @@ func (t *Table) chosen() []part {
 	return chosen
 }
 
-// Any reports whether there is something to measure.
+// Any reports whether there is anything to measure.
 func (t *Table) Any() bool { return len(t.chosen()) > 0 }
 
-// Run measures the parts. A part that cannot be measured says so in its rows and a
-// tool that fails in the row it was for; what is slow is only marked. The run ends
-// early only when ctx does.
+// Run measures the parts. Rows that cannot be measured and tools that fail have the reason in the report. Only the end of ctx is an
+// error.
 func (t *Table) Run(ctx context.Context, version string) (*Report, error) {
 	report := &Report{Time: time.Now(), Version: version, Machine: ThisMachine()}
 	defer t.stop()
@@ -125,7 +123,7 @@ func (t *Table) Run(ctx context.Context, version string) (*Report, error) {
 		fmt.Fprintf(t.Progress, "%s:\n", p.name)
 		t.measure(ctx, p)
 		if ctx.Err() != nil {
-			return nil, errInterrupted
+			return nil, testbed.ErrInterrupted
 		}
 		for _, row := range p.rows {
 			if t.want(row) {
@@ -137,7 +135,7 @@ func (t *Table) Run(ctx context.Context, version string) (*Report, error) {
 	return report, nil
 }
 
-// measure fills the part's rows; those that could not be measured say why.
+// measure fills the rows of a part. Rows that could not be measured get the reason.
 func (t *Table) measure(ctx context.Context, p part) {
 	err := p.measure(ctx, p.rows)
 	if err == nil || ctx.Err() != nil {
@@ -151,21 +149,20 @@ func (t *Table) measure(ctx context.Context, p part) {
 	}
 }
 
-// takeTurns lets the other sides of a comparison measure what this one is about to.
+// takeTurns lets the other sides of a comparison catch up.
 func (t *Table) takeTurns() {
 	if t.turn != nil {
 		t.turn()
 	}
 }
 
-// A source says which series a row is made of: numbers of probes.
+// A source has the indices of the probes that a row uses.
 type source struct{ ours, against int }
 
-// alone is a row that is compared with nothing.
+// alone is the index for a row without a comparison.
 const alone = -1
 
-// fill runs the probes that the rows need, in rounds, and fills the rows: row i is made
-// of sources[i].
+// fill runs the probes that the wanted rows need, in rounds, and fills row i from sources[i].
 func (t *Table) fill(ctx context.Context, rounds int, probes []Probe, rows []Row, sources []source) error {
 	needed := make([]bool, len(probes))
 	for i, s := range sources {
@@ -192,9 +189,9 @@ func (t *Table) fill(ctx context.Context, rounds int, probes []Probe, rows []Row
 	return err
 }
 
-// here is this host with its daemon, which serves every part that needs no other. It
-// has no network: nothing leaves the machine, and RoCE's port may belong to others.
-func (t *Table) here(ctx context.Context) (*Host, *daemon, error) {
+// here returns this host and its daemon, which most parts share. The daemon has no network: nothing leaves the machine, and another
+// daemon may have RoCE's port.
+func (t *Table) here(ctx context.Context) (*testbed.Host, *testbed.Daemon, error) {
 	h := t.Lab.Here
 	if t.daemon == nil {
 		d, err := h.Start(ctx, "--network=false")
@@ -209,17 +206,7 @@ func (t *Table) here(ctx context.Context) (*Host, *daemon, error) {
 // stop ends this host's daemon.
 func (t *Table) stop() {
 	if t.daemon != nil {
-		t.daemon.stop()
+		t.daemon.Stop()
 		t.daemon = nil
-	}
-}
-
-// wait sleeps unless ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
 	}
 }

@@ -1,17 +1,19 @@
 package bench
 
-import "context"
+import (
+	"context"
 
-// waiting is how programs fare that do not have a processor to themselves: they sleep on
-// completion events, or share processors with others, or live in another scheduler group
-// than the daemon.
+	"vrdma.dev/vrdma/internal/instrument/testbed"
+)
+
+// waiting measures programs without a processor of their own: they sleep on completion events, share processors, or are in another
+// scheduler group than the daemon.
 func (t *Table) waiting() part {
 	return t.together("wait", t.sleepers(), t.besideSleepers(), t.calls(), t.armed(), t.apart(), t.costs(), t.farCosts())
 }
 
-// twice is a latency row against something, and the same while a process of the lowest
-// priority keeps the processors out of idle. The bound and the aim are for the first: most
-// of what a sleeping program waits for on an idle machine is a processor that wakes up.
+// twice returns a latency row, and the same while a process of the lowest priority keeps the processors out of idle. The bound and the
+// aim are for the first: on an idle machine a sleeping program mostly waits for a processor to wake up.
 func twice(what, against string, bound, aim float64) []Row {
 	idle := ratioAtMost(what+", against "+against, bound)
 	awake := Row{What: what + ", processors kept awake, against " + against, Against: &Series{}, AtMost: true, Unbounded: true}
@@ -19,7 +21,7 @@ func twice(what, against string, bound, aim float64) []Row {
 	return []Row{idle, awake}
 }
 
-// reportedTwice is such a pair that is compared with nothing.
+// reportedTwice returns such a pair without a comparison.
 func reportedTwice(what string) []Row {
 	row := Row{What: what, Ours: Series{Unit: "s"}, AtMost: true, Unbounded: true}
 	awake := row
@@ -27,11 +29,11 @@ func reportedTwice(what string) []Row {
 	return []Row{row, awake}
 }
 
-// fillTwice fills pairs of rows, made with twice: pair i is made of sources[i].
+// fillTwice fills pairs of rows from twice: pair i uses sources[i].
 func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, rows []Row, sources []source) error {
 	all := probes[:len(probes):len(probes)]
 	for _, p := range probes {
-		all = append(all, t.Lab.awake(p, burner))
+		all = append(all, besideBurner(t.Lab, p, burner))
 	}
 	var both []source
 	for _, s := range sources {
@@ -50,18 +52,18 @@ func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, 
 	}
 	after, err := background(ctx)
 	for i := 0; i < len(rows); i += 2 {
-		rows[i].Note = bustle(max(before, after))
+		rows[i].Note = busyNote(max(before, after))
 	}
 	return err
 }
 
-// keptAwake fills pairs of rows with a keeper of its own; burn is its program.
+// keptAwake fills pairs of rows with a KeepAwake of its own; burn is its program.
 func (t *Table) keptAwake(ctx context.Context, burn string, probes []Probe, rows []Row, sources []source) (err error) {
-	k := newKeeper(burn)
+	k := testbed.NewKeepAwake(burn)
 	defer func() {
-		if closeErr := k.close(); err == nil {
+		if closeErr := k.Close(); err == nil {
 			err = closeErr
 		}
 	}()
-	return t.fillTwice(ctx, k.argv, probes, rows, sources)
+	return t.fillTwice(ctx, k.Command, probes, rows, sources)
 }

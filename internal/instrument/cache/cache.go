@@ -1,14 +1,12 @@
-// Package cache keeps what takes a while to get and is the same every time: a guest's
-// kernel, an unpacked Debian, a package of it. Each has a directory in the user's cache,
-// which is $XDG_CACHE_HOME or ~/.cache:
+// Package cache keeps downloads and builds that take long and never change: a guest's kernel, an unpacked Debian, a package. Each
+// has a directory in the user's cache ($XDG_CACHE_HOME or ~/.cache):
 //
-//	vrdma/NAME         what was made, until the user removes it
-//	vrdma/NAME.lock    held while somebody makes it (flock, exclusive)
+//	vrdma/NAME         the content, until the user removes it
+//	vrdma/NAME.lock    held exclusively (flock) while the content is made
 //
-// Tests and the benchmark use it, and their binaries run at the same time: who comes second
-// waits, and finds it made. Whether it is there, complete and of the wanted version only its
-// maker knows, who is called every time and does nothing if there is nothing to do. The
-// daemon and `vrdma run` cache nothing.
+// Tests and the benchmark use it from processes that run at the same time: the second waits and finds the content. Only its
+// maker knows whether the content is complete and of the right version. It is called every time, and may do nothing. The daemon
+// and `vrdma run` cache nothing.
 package cache
 
 import (
@@ -19,9 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fill calls maker with the directory of that name, while no other process or goroutine is
-// in there, and returns the directory's path. The lock file stays: to remove it is to let
-// two lock it.
+// Fill calls maker with the directory of that name, while no other process or goroutine uses it, and returns its path. The lock file
+// stays: removing it would let two processes hold the lock.
 func Fill(name string, maker func(dir string) error) (dir string, err error) {
 	place, err := os.UserCacheDir()
 	if err != nil {
@@ -35,14 +32,14 @@ func Fill(name string, maker func(dir string) error) (dir string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("the cache for %s: %w", name, err)
 	}
-	defer lock.Close() // which unlocks it
+	defer lock.Close() // unlocks it
 	if err := flock(lock); err != nil {
 		return "", fmt.Errorf("flock %s: %w", lock.Name(), err)
 	}
 	return dir, maker(dir)
 }
 
-// flock waits for a lock; Go's own signals interrupt that.
+// flock waits for a lock. Signals of the Go runtime interrupt it.
 func flock(f *os.File) error {
 	for {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != unix.EINTR {

@@ -33,7 +33,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// Many want the same: one after the other has it, and only the first has work to do.
+// Only one of many goroutines is in the directory at a time, and only the first makes its content.
 func TestFillAlone(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	made := 0 // the lock guards it
@@ -41,7 +41,7 @@ func TestFillAlone(t *testing.T) {
 	for range 20 {
 		wg.Go(func() {
 			_, err := Fill("thing", func(dir string) error {
-				// Fails if somebody else is between these two.
+				// It fails if another goroutine is between these two calls.
 				if err := os.Mkdir(filepath.Join(dir, "busy"), 0o755); err != nil {
 					return err
 				}

@@ -11,22 +11,22 @@ import (
 
 const groupContainers = "containers"
 
-// boxes are the experiments with containers.
-var boxes = []string{"thesis", "slides", "progress"}
+// containerSuites are the suites with containers.
+var containerSuites = []string{"thesis", "slides", "progress"}
 
 const noEngine = "without an engine network namespaces stand in, and the report says so"
 
 var containers = []Probe{
-	{group: groupContainers, name: "podman", helps: boxes, do: "apt-get install podman; " + noEngine, look: program("podman", "--version")},
-	{group: groupContainers, name: "docker", helps: boxes, do: "apt-get install docker.io, start dockerd, and be in group docker; " + noEngine, look: docker},
-	{group: groupContainers, name: "containerd", helps: boxes, do: "apt-get install containerd; " + noEngine, look: program("containerd", "--version")},
+	{group: groupContainers, name: "podman", helps: containerSuites, do: "apt-get install podman; " + noEngine, look: program("podman", "--version")},
+	{group: groupContainers, name: "docker", helps: containerSuites, do: "apt-get install docker.io, start dockerd, and be in group docker; " + noEngine, look: docker},
+	{group: groupContainers, name: "containerd", helps: containerSuites, do: "apt-get install containerd; " + noEngine, look: program("containerd", "--version")},
 	{group: groupContainers, name: "LXC", helps: []string{"progress"}, do: "apt-get install lxc; " + noEngine, look: program("lxc-execute", "--version")},
-	{group: groupContainers, name: "CDI", helps: boxes, do: "be root, or give mounts by hand: engines read CDI files of /etc/cdi and /var/run/cdi", look: cdi},
+	{group: groupContainers, name: "CDI", helps: containerSuites, do: "be root, or give mounts by hand: engines read CDI files of /etc/cdi and /var/run/cdi", look: cdi},
 	{group: groupContainers, name: "CNI", helps: []string{"slides"}, do: "apt-get install containernetworking-plugins", look: cni},
-	{group: groupContainers, name: "rootless", helps: boxes, do: "apt-get install uidmap, and a line for you in /etc/subuid and /etc/subgid", look: rootless},
+	{group: groupContainers, name: "rootless", helps: containerSuites, do: "apt-get install uidmap, and a line for you in /etc/subuid and /etc/subgid", look: rootless},
 }
 
-// docker reports whether its server answers: the client alone starts nothing.
+// docker reports whether its server answers. The client alone cannot start containers.
 func docker(m *Machine) (Outcome, string) {
 	if !m.Find("docker") {
 		return No, "not installed"
@@ -38,7 +38,7 @@ func docker(m *Machine) (Outcome, string) {
 	return Yes, cmp.Or(number.FindString(out), "installed")
 }
 
-// cdi reports whether somebody has CDI files, or we may make them.
+// cdi reports whether there are CDI files, or we may make them.
 func cdi(m *Machine) (Outcome, string) {
 	if n := len(m.glob("etc/cdi/*")) + len(m.glob("run/cdi/*")); n > 0 {
 		return Yes, "there are files"
@@ -60,8 +60,7 @@ func cni(m *Machine) (Outcome, string) {
 	return No, "no plugins"
 }
 
-// rootless reports whether an engine can run without root: ids for a user namespace, and the
-// programs that set them.
+// rootless reports whether an engine can run without root: subordinate ids, and the programs that map them.
 func rootless(m *Machine) (Outcome, string) {
 	if len(m.glob("usr/bin/newuidmap")) == 0 {
 		return No, "no newuidmap"

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// An Outcome is what a probe found out.
+// An Outcome is the result of a probe.
 type Outcome string
 
-// The three of them.
+// The outcomes.
 const (
 	Yes     Outcome = "yes"
 	No      Outcome = "no"
@@ -30,44 +30,43 @@ type Finding struct {
 	Group   string   `json:"group"`
 	Name    string   `json:"name"`
 	Outcome Outcome  `json:"outcome"`
-	Found   string   `json:"found"`         // a version, a number, or why not
-	Do      string   `json:"do,omitempty"`  // for what is not there
-	For     []string `json:"for,omitempty"` // the experiments that it matters to
+	Found   string   `json:"found"`         // a version, a number, or why it is missing
+	Do      string   `json:"do,omitempty"`  // what to do if it is missing
+	For     []string `json:"for,omitempty"` // the suites that use it
 	Needed  bool     `json:"needed"`        // they cannot run without it
 }
 
-// A Probe looks for one thing.
+// A Probe looks for one feature of the machine.
 type Probe struct {
 	group string
 	name  string
-	// needs cannot run without it; helps run better or show more with it. Neither: it is for experiments of one's own.
+	// needs lists the suites that cannot run without it, helps those that run better or show more. Neither: it is for a user's own
+	// experiments.
 	needs, helps []string
-	do           string // what to do if it is not there
+	do           string // what to do if it is missing
 	look         func(m *Machine) (Outcome, string)
 }
 
-// The experiments that probes name: sets of them, one a publication, and our own table of speeds.
+// Experiments are the suites that probes name.
 var Experiments = []string{"quick", "speed", "thesis", "slides", "lab", "progress", "mikelangelo"}
 
-// A Machine is where probes look.
+// A Machine is what probes examine.
 type Machine struct {
-	// Root is / but in tests.
+	// Root is / except in tests.
 	Root string
 	// Find reports whether a program is installed.
 	Find func(name string) bool
-	// Run runs a command and returns what it printed. In a namespace of its own it may change the
-	// network.
+	// Run runs a command and returns its output. In a network namespace of its own it may change the network.
 	Run func(namespace bool, name string, args ...string) (string, error)
 }
 
-// Here is this machine.
+// Here returns this machine.
 func Here() *Machine { return &Machine{Root: "/", Find: find, Run: run} }
 
-// patience is how long a command may take.
+// patience is the timeout of a command.
 const patience = 5 * time.Second
 
-// path has the directories of programs that are root's, too: to ask them for their version is
-// everybody's.
+// path also has the directories of root's programs: any user may ask for their version.
 func path() string { return os.Getenv("PATH") + ":/usr/sbin:/sbin" }
 
 func find(name string) bool {
@@ -82,7 +81,7 @@ func find(name string) bool {
 func run(namespace bool, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", `exec "$@"`, "sh", name}, args...)...) // which searches our path
+	c := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", `exec "$@"`, "sh", name}, args...)...) // it searches our path
 	c.WaitDelay = time.Second
 	c.Env = append(os.Environ(), "LC_ALL=C", "PATH="+path())
 	if namespace {
@@ -100,12 +99,12 @@ func run(namespace bool, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// All are the probes, in the order in which they are told.
+// All returns the probes in the order in which they are printed.
 func All() []Probe {
 	return slices.Concat(verbs, network, processors, hardware, machines, containers, tools)
 }
 
-// Select are the probes that matter to an experiment; all of them if it is "".
+// Select returns the probes that matter to an experiment; all if it is "".
 func Select(probes []Probe, experiment string) ([]Probe, error) {
 	if experiment == "" {
 		return probes, nil
@@ -118,16 +117,15 @@ func Select(probes []Probe, experiment string) ([]Probe, error) {
 	}), nil
 }
 
-// Examine asks all probes, some at the same time. Needed is said with respect to an experiment, or
-// to any if it is "".
+// Examine runs all probes, some at the same time. Needed refers to an experiment, or to any if it is "".
 func Examine(m *Machine, probes []Probe, experiment string) []Finding {
 	found := make([]Finding, len(probes))
 	var wait sync.WaitGroup
-	room := make(chan struct{}, 4)
+	running := make(chan struct{}, 4)
 	for i, p := range probes {
-		room <- struct{}{}
+		running <- struct{}{}
 		wait.Go(func() {
-			defer func() { <-room }()
+			defer func() { <-running }()
 			found[i] = p.examine(m, experiment)
 		})
 	}
@@ -145,7 +143,7 @@ func (p *Probe) examine(m *Machine, experiment string) Finding {
 	return f
 }
 
-// Versions are those of the measuring tools that are installed.
+// Versions returns the versions of the installed measuring tools.
 func Versions(m *Machine) map[string]string {
 	versions := make(map[string]string)
 	for _, f := range Examine(m, tools, "") {
@@ -156,7 +154,7 @@ func Versions(m *Machine) map[string]string {
 	return versions
 }
 
-// Missing are the findings without which the experiment cannot run.
+// Missing returns the findings without which the experiment cannot run.
 func Missing(findings []Finding) (list []Finding) {
 	for _, f := range findings {
 		if f.Needed && f.Outcome == No {
@@ -166,24 +164,24 @@ func Missing(findings []Finding) (list []Finding) {
 	return list
 }
 
-// read is the text of a file, without the space around it.
+// read returns the trimmed text of a file.
 func (m *Machine) read(path string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(m.Root, path))
 	return strings.TrimSpace(string(b)), err
 }
 
-// glob are the files that a pattern names.
+// glob returns the files that match a pattern.
 func (m *Machine) glob(pattern string) []string {
 	list, err := filepath.Glob(filepath.Join(m.Root, pattern))
 	if err != nil {
-		panic(err) // a bad pattern
+		panic(err) // an invalid pattern
 	}
 	return list
 }
 
 var number = regexp.MustCompile(`\d+(\.\d+)+`)
 
-// program looks for one and its version. Some have none to tell, and some tell it and fail.
+// program looks for a program and its version. Some print no version, and some print it and fail.
 func program(name string, args ...string) func(m *Machine) (Outcome, string) {
 	return func(m *Machine) (Outcome, string) {
 		if !m.Find(name) {
@@ -197,7 +195,7 @@ func program(name string, args ...string) func(m *Machine) (Outcome, string) {
 	}
 }
 
-// tries runs commands in a network namespace of its own, one after the other.
+// tries runs a script in a network namespace of its own.
 func tries(script string) func(m *Machine) (Outcome, string) {
 	return func(m *Machine) (Outcome, string) {
 		out, err := m.Run(true, "sh", "-e", "-c", script)
@@ -211,7 +209,7 @@ func tries(script string) func(m *Machine) (Outcome, string) {
 	}
 }
 
-// lastLine is the last line that says something.
+// lastLine returns the last line that is not empty.
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Every probe is whole, and has an answer on this machine, whatever it is.
+// Every probe is complete and returns an outcome on this machine.
 func TestHere(t *testing.T) {
 	seen := make(map[string]bool)
 	probes := All()
@@ -38,7 +38,7 @@ func TestHere(t *testing.T) {
 	}
 }
 
-// TestList: what was asked for is there, by group.
+// TestList: all groups have their probes.
 func TestList(t *testing.T) {
 	want := map[string]string{
 		groupVerbs:      "rdma-core, memory lock, namespaces",

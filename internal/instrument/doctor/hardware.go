@@ -8,7 +8,7 @@ import (
 
 const groupHardware = "hardware RDMA"
 
-// There is no publication that can be repeated whole without hardware: what it lacks is cited.
+// Suites of which parts need hardware: the report cites the published values.
 var cited = []string{"thesis", "slides"}
 
 const noHardware = "no RDMA hardware here: its rows are cited, not measured"
@@ -26,7 +26,7 @@ var hardware = []Probe{
 	{group: groupHardware, name: "tc offload", helps: []string{"slides"}, do: noHardware, look: offload},
 }
 
-// devices tells them with their ports.
+// devices lists RDMA devices with their ports.
 func devices(m *Machine) (Outcome, string) {
 	var texts []string
 	for _, d := range m.glob("sys/class/infiniband/*") {
@@ -45,7 +45,7 @@ func devices(m *Machine) (Outcome, string) {
 	return Yes, strings.Join(texts, ", ")
 }
 
-// gids counts those that are set.
+// gids counts the GIDs that are set.
 func gids(m *Machine) (Outcome, string) {
 	n := 0
 	for _, path := range m.glob("sys/class/infiniband/*/ports/*/gids/*") {
@@ -114,7 +114,7 @@ func rxe(m *Machine) (Outcome, string) {
 	return No, "this kernel has no such module"
 }
 
-// offload looks for an interface whose hardware takes tc's rules.
+// offload looks for an interface that offloads tc rules.
 func offload(m *Machine) (Outcome, string) {
 	for _, path := range m.glob("sys/class/net/*/device/driver") {
 		name := filepath.Base(filepath.Dir(filepath.Dir(path)))

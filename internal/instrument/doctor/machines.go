@@ -13,7 +13,7 @@ import (
 
 const groupMachines = "virtualisation"
 
-// guests are the experiments with virtual machines.
+// guests are the suites with virtual machines.
 var guests = []string{"thesis", "progress", "mikelangelo"}
 
 var machines = []Probe{
@@ -28,7 +28,7 @@ var machines = []Probe{
 // createVM is KVM_CREATE_VM of <linux/kvm.h>.
 const createVM = 0xAE01
 
-// kvm makes a machine: a device that opens may still refuse that, in a virtual machine for one.
+// kvm makes a virtual machine: inside of a virtual machine /dev/kvm may open and still refuse it.
 func kvm(m *Machine) (Outcome, string) {
 	f, err := os.OpenFile(filepath.Join(m.Root, "dev/kvm"), os.O_RDWR, 0)
 	switch {

@@ -12,7 +12,7 @@ import (
 
 const groupNetwork = "network"
 
-// between are the experiments between two hosts.
+// between are the suites between two hosts.
 var between = []string{"speed", "thesis", "slides", "progress", "mikelangelo"}
 
 var network = []Probe{
@@ -44,7 +44,7 @@ func port(n int) func(*Machine) (Outcome, string) {
 	}
 }
 
-// option reports whether a UDP socket takes it.
+// option reports whether a UDP socket accepts a socket option.
 func option(level, name, value int) func(*Machine) (Outcome, string) {
 	return func(*Machine) (Outcome, string) {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -71,7 +71,7 @@ func rmem(m *Machine) (Outcome, string) {
 	return Yes, text
 }
 
-// mtu tells those of the interfaces that lead elsewhere.
+// mtu lists the MTUs of the interfaces to other hosts.
 func mtu(*Machine) (Outcome, string) {
 	list, err := net.Interfaces()
 	if err != nil {

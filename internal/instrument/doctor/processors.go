@@ -54,7 +54,7 @@ func governor(m *Machine) (Outcome, string) {
 	return Yes, text
 }
 
-// stealTime is how long steal looks; stealMost the share of it in percent that does no harm.
+// stealTime is how long steal is watched; stealMost is the tolerated share in percent.
 const (
 	stealTime = 300 * time.Millisecond
 	stealMost = 2
@@ -86,10 +86,10 @@ func ticks(m *Machine) (experiment.Ticks, error) {
 	return experiment.ParseTicks(text)
 }
 
-// rounds is how often a word goes there and back; distance takes the best of some.
+// rounds is how often a word is passed back and forth.
 const rounds = 2000
 
-// distance is how long a word takes from one processor to another.
+// distance measures how long a word takes from one processor to another.
 func distance(*Machine) (Outcome, string) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -111,16 +111,16 @@ func distance(*Machine) (Outcome, string) {
 	return Yes, fmt.Sprintf("%d ns", slices.Min(times).Nanoseconds())
 }
 
-// pingPong is half the time of a round between two processors.
+// pingPong returns half the time of a round trip between two processors.
 func pingPong(a, b int) time.Duration {
 	var word atomic.Uint32
 	var wait sync.WaitGroup
 	on := func(cpu int, f func()) {
 		wait.Go(func() {
-			runtime.LockOSThread() // and never unlock: the thread ends with its affinity
+			runtime.LockOSThread() // never unlocked: the thread ends with its affinity
 			var set unix.CPUSet
 			set.Set(cpu)
-			unix.SchedSetaffinity(0, &set) // else the figure is that of one processor, and too good
+			unix.SchedSetaffinity(0, &set) // else the value would be that of one processor
 			f()
 		})
 	}

@@ -41,7 +41,7 @@ var verbs = []Probe{
 
 var library = regexp.MustCompile(`libibverbs\.so\.1\.\d+\.(\d+)\.\d+$`)
 
-// rdmaCore has its version in its libraries' names.
+// rdmaCore reads the version from the names of its libraries.
 func rdmaCore(m *Machine) (Outcome, string) {
 	for _, pattern := range []string{"usr/lib/*/libibverbs.so.1.*", "usr/lib/libibverbs.so.1.*", "usr/lib64/libibverbs.so.1.*", "lib/*/libibverbs.so.1.*"} {
 		for _, path := range m.glob(pattern) {

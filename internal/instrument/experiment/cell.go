@@ -6,91 +6,91 @@ import (
 	"strings"
 )
 
-// Where programs run.
+// Settings: where programs run.
 const (
 	Host       = "host"       // two processes on this host
 	Hosts      = "hosts"      // two network namespaces and a veth pair
-	Containers = "containers" // two containers with their tenants' NICs
+	Containers = "containers" // two containers, each with a NIC of one tenant
 	VMs        = "vms"        // two QEMU guests
-	VMsApart   = "vms-apart"  // the same, each on a host of its own
+	VMsApart   = "vms-apart"  // two QEMU guests, each on a host of its own
 	GuestRXE   = "guest-rxe"  // the kernel's rxe inside a guest
 	Remote     = "remote"     // another machine, over ssh
 )
 
-// Settings are all of them.
+// Settings are all settings.
 var Settings = []string{Host, Hosts, Containers, VMs, VMsApart, GuestRXE, Remote}
 
-// Guests reports whether a setting is of emulated guests on both sides.
+// Guests reports whether both sides of a setting run in emulated guests.
 func Guests(setting string) bool { return setting == VMs || setting == VMsApart }
 
-// What carries the bytes.
+// Transports: what carries the bytes.
 const (
 	TCP     = "tcp"      // the kernel's sockets; UDP where the tool says so
-	Verbs   = "verbs"    // of vrdma, in memory or by RoCEv2
+	Verbs   = "verbs"    // vrdma's device, in memory or over RoCEv2
 	Sockets = "sockets"  // TCP programs over verbs
-	Kernel  = "kernel"   // verbs of a device of the kernel's, rxe or hardware
+	Kernel  = "kernel"   // verbs of a device of the kernel, rxe or hardware
 	Overlay = "overlay"  // TCP over VXLAN
 	Vhost   = "vhost"    // TCP of guests through the daemon's switch, by vhost-user
-	OVS     = "ovs-dpdk" // the same through Open vSwitch with DPDK
+	OVS     = "ovs-dpdk" // TCP of guests through Open vSwitch with DPDK
 )
 
-// Transports are all of them.
+// Transports are all transports.
 var Transports = []string{TCP, Verbs, Sockets, Kernel, Overlay, Vhost, OVS}
 
-// How a program waits for its completions.
+// How a program waits for completions.
 const (
 	Poll  = "poll"
 	Event = "event"
 )
 
-// What a tool measures. Values are in seconds, bytes a second, and a second.
+// Metrics: what a tool measures. Values are in seconds, bytes/s and 1/s.
 const (
 	Latency   = "latency"
 	Bandwidth = "bandwidth"
 	Rate      = "rate"
 	Time      = "time" // of a whole transfer
-	CPU       = "cpu"  // processors that were busy with a run, everybody's together
+	CPU       = "cpu"  // processors that all roles used
 )
 
-// Metrics are all of them, in the order in which they are drawn.
+// Metrics are all metrics, in the order in which they are drawn.
 var Metrics = []string{Latency, Bandwidth, Rate, Time, CPU}
 
-// A Tool is what is known of one.
+// A Tool is what is known about a measuring tool.
 type Tool struct {
 	Name       string
-	Metric     string   // the one that is drawn unless an experiment names others
-	Also       []string // what else it measures
+	Metric     string   // drawn unless an experiment names others
+	Also       []string // further metrics
 	transports []string
 	waits      []string
-	sized      bool // has a size of message
-	fixed      Size // the only one that it has; 0: it has none, or is sized
-	// RoundTrip: its latency is of a whole round trip; others give half of one.
+	sized      bool // its messages have a size
+	fixed      Size // its only size; 0: it has none, or is sized
+	// RoundTrip means that its latency is of a whole round trip. Others print half of one.
 	RoundTrip bool
-	// Asks: it asks for something, and moves no data.
+	// Asks means that it only queries the device and moves no data.
 	Asks bool
-	// Operations: its latency is of an operation of an application, not of a message.
+	// Operations means that its latency is of an application's operation, not of a message.
 	Operations bool
 }
 
-// Gives reports whether a tool measures something. Processor time is known of every run.
+// Gives reports whether a tool measures a metric. Processor time is measured in every run.
 func (t *Tool) Gives(metric string) bool {
 	return metric == t.Metric || metric == CPU || slices.Contains(t.Also, metric)
 }
 
-// Better reports whether the higher value of a metric is the better one.
+// Better reports whether a higher value of a metric is better.
 func Better(metric string) (higher bool) { return metric == Bandwidth || metric == Rate }
 
 var (
 	verbsOnly = []string{Verbs, Kernel}
 	socket    = []string{TCP, Sockets, Overlay, Vhost, OVS}
-	kernels   = []string{TCP, Overlay, Vhost, OVS} // sockets of the kernel only
+	kernels   = []string{TCP, Overlay, Vhost, OVS} // the kernel's sockets only
 	pollOnly  = []string{Poll}
 	eventOnly = []string{Event}
 	both      = []string{Poll, Event}
 	rated     = []string{Rate}
 )
 
-// tools are those that can be named in an experiment.
+// tools are the tools that an experiment can name.
 var tools = []Tool{
 	{Name: "ib_send_bw", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: both, sized: true},
 	{Name: "ib_write_bw", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: both, sized: true},
@@ -101,7 +101,7 @@ var tools = []Tool{
 	{Name: "ib_atomic_bw", Metric: Rate, Also: []string{Bandwidth}, transports: verbsOnly, waits: both, fixed: 8},
 	{Name: "ib_atomic_lat", Metric: Latency, transports: verbsOnly, waits: both, fixed: 8, RoundTrip: true},
 	{Name: "iperf3", Metric: Bandwidth, transports: socket, waits: eventOnly},
-	// qperf's server forks for each client, which rsockets do not survive.
+	// qperf's server forks for each client, which rsockets cannot do.
 	{Name: "tcp_bw", Metric: Bandwidth, transports: kernels, waits: eventOnly, sized: true},
 	{Name: "tcp_lat", Metric: Latency, transports: kernels, waits: eventOnly, sized: true},
 	{Name: "rc_bw", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: both, sized: true},
@@ -128,7 +128,7 @@ var tools = []Tool{
 	{Name: "fio_rdma", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: eventOnly, sized: true},
 }
 
-// ToolNames are their names.
+// ToolNames returns the names of all tools.
 func ToolNames() (names []string) {
 	for _, t := range tools {
 		names = append(names, t.Name)
@@ -136,7 +136,7 @@ func ToolNames() (names []string) {
 	return names
 }
 
-// FindTool is a tool by its name.
+// FindTool returns the tool of this name.
 func FindTool(name string) (Tool, bool) {
 	i := slices.IndexFunc(tools, func(t Tool) bool { return t.Name == name })
 	if i < 0 {
@@ -145,31 +145,31 @@ func FindTool(name string) (Tool, bool) {
 	return tools[i], true
 }
 
-// A Cell is one combination: what one run of a tool measures.
+// A Cell is one combination of an experiment's axes: what one run of a tool measures.
 type Cell struct {
 	Setting   string `json:"setting"`
 	Transport string `json:"transport"`
 	Tool      string `json:"tool"`
 	Size      Size   `json:"size,omitempty"` // 0: the tool has none
 	Pairs     int    `json:"pairs"`
-	MTU       int    `json:"mtu,omitempty"`      // of the link; 0: there is none
-	PathMTU   int    `json:"path_mtu,omitempty"` // of verbs; 0: what the tool takes
+	MTU       int    `json:"mtu,omitempty"`      // of the link; 0: no link
+	PathMTU   int    `json:"path_mtu,omitempty"` // of verbs; 0: the tool's choice
 	Rate      string `json:"rate,omitempty"`     // of the link; "": no limit
 	Wait      string `json:"wait"`
-	// PerSide is how many containers or guests each side has, among which pairs are dealt; 0: one.
+	// PerSide is how many containers or guests each side has, over which pairs are distributed; 0: one.
 	PerSide int `json:"per_side,omitempty"`
-	// Share is how much of a processor each server may have, in percent; 0: as much as it wants.
+	// Share is the limit of each server in percent of a processor; 0: no limit.
 	Share int `json:"share,omitempty"`
 	// QPs is how many queue pairs each program has; 0: one.
 	QPs int `json:"queue_pairs,omitempty"`
-	// Delay is that of the link, each way; "": as it is.
+	// Delay is the link's delay in each direction; "": none.
 	Delay string `json:"delay,omitempty"`
 }
 
-// Boxes is how many containers or guests each side has.
-func (c Cell) Boxes() int { return max(c.PerSide, 1) }
+// ContainersPerSide is how many containers or guests each side has.
+func (c Cell) ContainersPerSide() int { return max(c.PerSide, 1) }
 
-// Sides says how many containers or guests a side has; "": one.
+// Sides describes how many containers or guests a side has; "": one.
 func (c Cell) Sides() string {
 	if c.PerSide == 0 {
 		return ""
@@ -212,8 +212,8 @@ func (c Cell) String() string {
 	return text
 }
 
-// Cells are the combinations that make sense, each once. Socket programs always sleep, so they
-// wait for events, whatever the experiment says; on one host there is no link and no MTU.
+// Cells returns the meaningful combinations, each once. Socket programs always sleep, so they wait for events. One host has no link
+// and no MTU.
 func (e *Experiment) Cells() []Cell {
 	s := &e.Spec
 	var list []Cell
@@ -235,27 +235,27 @@ func (e *Experiment) Cells() []Cell {
 		if !t.sized {
 			c.Size = t.fixed
 		}
-		// Latency tools of perftest have one queue pair only.
+		// perftest's latency tools have one queue pair.
 		if c.QPs == 1 || !strings.HasPrefix(c.Tool, "ib_") || t.Metric == Latency {
 			c.QPs = 0
 		}
 		if c.Transport == Vhost && !Guests(c.Setting) || c.Transport == OVS && c.Setting != VMs {
-			return // only a guest has such a card
+			return // only guests have such a card
 		}
 		if c.Transport == TCP && c.Setting == VMsApart {
-			return // their ordinary cards are joined on one host only
+			return // the tap cards are connected on one host only
 		}
 		if c.PerSide == 1 || c.Setting != Containers && c.Setting != VMs {
 			c.PerSide = 0
 		}
-		c.Pairs *= c.Boxes()
+		c.Pairs *= c.ContainersPerSide()
 		if c.Share == 100 || c.Setting != Host && c.Setting != Hosts {
 			c.Share = 0
 		}
 		if !linked(c.Setting) {
 			c.MTU, c.Rate, c.Delay = 0, "", ""
 			if c.Transport == Overlay {
-				return // there is nothing to lay it over
+				return // there is no link under it
 			}
 		}
 		if !seen[c] {
@@ -287,10 +287,10 @@ func (e *Experiment) Cells() []Cell {
 	return list
 }
 
-// linked reports whether a setting has a link of ours, whose MTU and rate can be chosen.
+// linked reports whether a setting has a link whose MTU and rate can be set.
 func linked(setting string) bool { return setting == Hosts || setting == Containers }
 
-// ways are the combinations of what a link and a program's waiting can be.
+// ways calls f with the combinations of link and waiting.
 func (s *Spec) ways(f func(mtu, path int, rate, wait string)) {
 	for _, mtu := range s.MTU {
 		for _, path := range s.PathMTU {

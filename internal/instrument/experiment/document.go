@@ -13,13 +13,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// APIVersion is that of documents.
+// APIVersion is the version of documents.
 const APIVersion = "vrdma.io/v1"
 
-// An Experiment is what a document says.
+// An Experiment is the content of a document.
 type Experiment struct {
 	Name   string
-	Source string // the file, for messages
+	Source string // the file, for error messages
 	Spec   Spec
 }
 
@@ -27,7 +27,7 @@ type Experiment struct {
 type Spec struct {
 	Suite string `yaml:"suite"`
 	Title string `yaml:"title"`
-	// Like is the published figure that it repeats.
+	// Like names the published figures that it repeats.
 	Like       string   `yaml:"like,omitempty"`
 	Settings   []string `yaml:"settings"`
 	Transports []string `yaml:"transports"`
@@ -35,22 +35,22 @@ type Spec struct {
 	Sizes      []Size   `yaml:"sizes,omitempty"`
 	Pairs      []int    `yaml:"pairs,omitempty"`
 	MTU        []int    `yaml:"mtu,omitempty"`
-	// PathMTU is that of verbs, at most the link's; 0: what the tool takes.
+	// PathMTU is the path MTU of verbs, at most the link's; 0: the tool's choice.
 	PathMTU []int `yaml:"pathMTU,omitempty"`
-	// Rate is a limit of the link between hosts, such as 1gbit; "": none.
+	// Rate limits the link between hosts, such as 1gbit; "": no limit.
 	Rate []string `yaml:"rate,omitempty"`
-	// Delay is that of the link, each way, such as 100us; "": as it is.
+	// Delay is the link's delay in each direction, such as 100us; "": none.
 	Delay []string `yaml:"delay,omitempty"`
 	Wait  []string `yaml:"wait,omitempty"`
-	// PerSide is how many containers or guests each side has; each of them has the pairs.
+	// PerSide is how many containers or guests each side has. Each of them has the pairs.
 	PerSide []int `yaml:"perSide,omitempty"`
-	// Share is how much of a processor each server may have, in percent.
+	// Share limits each server, in percent of a processor.
 	Share []int `yaml:"share,omitempty"`
-	// QueuePairs is how many each program of perftest's has.
+	// QueuePairs is how many queue pairs each perftest program has.
 	QueuePairs []int `yaml:"queuePairs,omitempty"`
-	// Metrics are what is drawn; none: what each tool is for.
+	// Metrics are drawn; empty: the metric of each tool.
 	Metrics []string `yaml:"metrics,omitempty"`
-	// Panels: a drawing for each tool, one below the other, as some publications have them.
+	// Panels draws each tool separately, as some publications do.
 	Panels  bool `yaml:"panels,omitempty"`
 	Rounds  int  `yaml:"rounds,omitempty"`
 	Seconds int  `yaml:"seconds,omitempty"`
@@ -61,13 +61,13 @@ type Spec struct {
 // A Size is a number of bytes, such as 64 or 64KiB.
 type Size int64
 
-// units are what a size may end with.
+// units are the suffixes of a size.
 var units = []struct {
 	name string
 	n    int64
 }{{"GiB", 1 << 30}, {"GB", 1e9}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
 
-// ParseSize reads one.
+// ParseSize reads a size.
 func ParseSize(text string) (Size, error) {
 	for _, u := range units {
 		digits, found := strings.CutSuffix(text, u.name)
@@ -94,7 +94,7 @@ func (s Size) String() string {
 	return fmt.Sprint(int64(s))
 }
 
-// UnmarshalYAML reads a size, and names its line.
+// UnmarshalYAML reads a size. Its error has the line.
 func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 	v, err := ParseSize(n.Value)
 	if err != nil || n.Kind != yaml.ScalarNode {
@@ -104,10 +104,10 @@ func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// MarshalYAML writes it as people do.
+// MarshalYAML writes the size as text.
 func (s Size) MarshalYAML() (any, error) { return strings.ReplaceAll(s.String(), " ", ""), nil }
 
-// document is what a file holds.
+// A document is one YAML document of a file.
 type document struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string `yaml:"kind"`
@@ -117,7 +117,7 @@ type document struct {
 	Spec Spec `yaml:"spec"`
 }
 
-// most is how many experiments a file may hold.
+// most is how many experiments a file may have.
 const most = 1000
 
 // Parse reads the experiments of a file.
@@ -150,7 +150,7 @@ func Parse(file string, text []byte) ([]*Experiment, error) {
 	return list, nil
 }
 
-// documentLines are the lines on which documents begin, as well as they can be told.
+// documentLines returns the lines on which documents begin, found by their separators.
 func documentLines(text []byte) []int {
 	lines := []int{1}
 	n := 0
@@ -165,7 +165,7 @@ func documentLines(text []byte) []int {
 
 var inType = regexp.MustCompile(` in type experiment\.\w+`)
 
-// plain is an error of the YAML library in a user's words.
+// plain rewrites an error of the YAML library for users.
 func plain(err error) string {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	text = strings.ReplaceAll(text, "unmarshal errors:\n  ", "")
@@ -175,7 +175,7 @@ func plain(err error) string {
 
 var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// experiment checks a document and fills in what it leaves out.
+// experiment checks a document and sets defaults.
 func (doc *document) experiment(file string) (*Experiment, error) {
 	e := &Experiment{Name: doc.Metadata.Name, Source: file, Spec: doc.Spec}
 	switch {
@@ -195,7 +195,7 @@ func (doc *document) experiment(file string) (*Experiment, error) {
 	return e, nil
 }
 
-// complete fills in what is left out, and refuses what cannot be.
+// complete sets defaults and rejects invalid values.
 func (s *Spec) complete() error {
 	if s.Suite == "" {
 		s.Suite = "own"
@@ -290,7 +290,7 @@ func (s *Spec) complete() error {
 	return nil
 }
 
-// rate and delay are what tc takes.
+// The formats that tc accepts.
 var (
 	rate  = regexp.MustCompile(`^[1-9][0-9]{0,5}[kmg]bit$`)
 	delay = regexp.MustCompile(`^[1-9][0-9]{0,5}[um]s$`)
@@ -302,7 +302,7 @@ const mostPairs = 64
 // mostCells is how many combinations an experiment may have.
 const mostCells = 10000
 
-// Text is the experiment as a document.
+// Text returns the experiment as a document.
 func (e *Experiment) Text() ([]byte, error) {
 	doc := document{APIVersion: APIVersion, Kind: "Experiment", Spec: e.Spec}
 	doc.Metadata.Name = e.Name

@@ -9,7 +9,7 @@ import (
 
 const head = "apiVersion: vrdma.io/v1\nkind: Experiment\nmetadata: {name: a}\nspec:\n"
 
-// What comes with vrdma can be parsed, and is the same after it was printed.
+// The suites of vrdma can be parsed, and are the same after they were printed.
 func TestSuites(t *testing.T) {
 	all, err := Suites()
 	if err != nil || len(all) == 0 {
@@ -28,7 +28,7 @@ func TestSuites(t *testing.T) {
 		if e.Spec.Title == "" || e.Spec.Why == "" {
 			t.Errorf("%s has no title, or does not say why", e.Name)
 		}
-		// Five rounds in suites of publications, three where a guest takes part, and one where a port is asked.
+		// Suites of publications have five rounds, three with guests, one where only the port is queried.
 		least := 5
 		for _, c := range e.Cells() {
 			switch tool, _ := FindTool(c.Tool); {
@@ -80,7 +80,7 @@ func TestCells(t *testing.T) {
 			t.Errorf("%v has a size, or has none", c)
 		}
 	}
-	// Settings host, and hosts with two MTUs; two sizes; two ways to wait.
+	// Setting host, and hosts with two MTUs; two sizes; two ways to wait.
 	want := map[string]int{"ib_send_lat": 12, "ib_write_lat": 6, "tcp_lat": 6, "iperf3": 3}
 	for tool, n := range want {
 		if counts[tool] != n {
@@ -89,8 +89,7 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// Several containers or guests a side, each with its pairs; elsewhere, and with one, there is nothing to choose. Programs are slowed
-// down where they run on this machine only.
+// Only containers and guests have several on a side. Processors are limited only where programs run on this machine.
 func TestSides(t *testing.T) {
 	list, err := Parse("a.yaml", []byte(head+`  settings: [host, containers, vms]
   transports: [verbs]
@@ -117,7 +116,7 @@ func TestSides(t *testing.T) {
 	}
 }
 
-// Atomics have one size, and queue pairs are for perftest's bandwidth.
+// Atomics have one size. Only perftest's bandwidth tools have several queue pairs.
 func TestQueuePairs(t *testing.T) {
 	list, err := Parse("a.yaml", []byte(head+`  settings: [host]
   transports: [verbs, tcp]
@@ -140,7 +139,7 @@ func TestQueuePairs(t *testing.T) {
 	}
 }
 
-// What is wrong is said with its line.
+// Errors have the line.
 func TestRefused(t *testing.T) {
 	good := head + "  settings: [host]\n  transports: [verbs]\n  tools: [ib_write_bw]\n"
 	tests := []struct{ text, want string }{

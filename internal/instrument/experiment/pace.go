@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A pace says how long the rest of a run may take, by what was measured so far: a cell takes as long as it did in other rounds,
-// else as others of its kind did, else as all did. Times are medians, because the first cell of a setting has to wait for its
-// guests or containers, and the others have not.
+// A pace estimates the duration of the rest of a run. A cell takes as long as in other rounds, else as others of its kind, else as
+// all. Estimates are medians, because the first cell of a setting also waits for its guests or containers to start.
 type pace struct {
-	known map[string][]time.Duration // of cells, of their kinds, and of all, whose name is empty
+	known map[string][]time.Duration // durations by cell, by kind, and of all under ""
 }
 
-// names are a cell's, its kind's, and everybody's. They are made once for each step: the rest of a run is counted before every one.
+// names are the keys of a cell: the cell, its kind, all. They are computed once for each step, because the rest of a run is estimated
+// before every step.
 func (c Cell) names() []string {
 	return []string{c.String(), fmt.Sprintf("%s %s %d", c.Setting, c.Tool, c.Pairs), ""}
 }
 
-// took is told how long a cell of these names took. One that failed says nothing of others.
+// took records how long a cell with these names took. Failed cells do not count.
 func (p *pace) took(names []string, d time.Duration, failed bool) {
 	if p.known == nil {
 		p.known = make(map[string][]time.Duration)
@@ -30,7 +30,7 @@ func (p *pace) took(names []string, d time.Duration, failed bool) {
 	}
 }
 
-// done is told of records that are there already. A step takes until the next one begins, with what it had to start and to end.
+// done records existing records. A step lasts until the next one begins.
 func (p *pace) done(list []Record) {
 	for i := range list {
 		rec := &list[i]
@@ -46,7 +46,7 @@ func (p *pace) done(list []Record) {
 	}
 }
 
-// left is how long cells of these names may take; 0: nothing is known.
+// left estimates how long cells with these names take; 0: unknown.
 func (p *pace) left(cells [][]string) (sum time.Duration) {
 	for _, names := range cells {
 		for _, name := range names {
@@ -67,7 +67,7 @@ func middle(list []time.Duration) time.Duration {
 	return time.Duration(Median(values))
 }
 
-// leftText is how long the rest may take in words; "": nothing is known.
+// leftText is the estimate in words; "": unknown.
 func (p *pace) leftText(cells [][]string) string {
 	d := p.left(cells)
 	if d == 0 {

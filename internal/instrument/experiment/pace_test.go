@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestPace: a cell takes as long as it did, until the next one began, or as its kind, or as all; the boot of a guest, which the first cell
-// pays for, is not expected again, and a cell that failed is no measure of others.
+// TestPace: a cell takes as long as before, or as its kind, or as all. The boot of a guest, part of its first cell, is not expected
+// again, and failed cells do not count.
 func TestPace(t *testing.T) {
 	slow, fast := Cell{Setting: VMs, Tool: "NPtcp", Size: 1, Pairs: 1}, Cell{Setting: Host, Tool: "iperf3", Pairs: 1}
 	other, broken := slow, slow
@@ -23,9 +23,9 @@ func TestPace(t *testing.T) {
 		took   time.Duration
 		failed string
 	}{
-		{slow, 60 * time.Second, ""}, // with its guests' boot
+		{slow, 60 * time.Second, ""}, // with the boot of its guests
 		{slow, 4 * time.Second, ""}, {broken, time.Millisecond, "no such device"}, {slow, 4 * time.Second, ""}, {broken, time.Millisecond, "no such device"}, {fast, 1 * time.Second, ""},
-		{fast, mostCell + time.Second, ""}, // and then somebody resumed it
+		{fast, mostCell + time.Second, ""}, // the run was resumed later
 		{Cell{Setting: Remote, Tool: "x"}, 0, ""},
 	} {
 		records = append(records, Record{Cell: step.cell, Time: at, Failed: step.failed, Measurement: Measurement{Seconds: min(step.took.Seconds(), 1) / 2}})
@@ -49,8 +49,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestCrowdsLast: guests take memory, and processor time at rest, so they come when all else is measured, many after two.
-func TestCrowdsLast(t *testing.T) {
+// TestGuestsLast: idle guests take memory and processor time, so their cells come last, those with many guests after those with two.
+func TestGuestsLast(t *testing.T) {
 	list, err := Choose([]string{"progress"})
 	if err != nil {
 		t.Fatal(err)
@@ -58,10 +58,10 @@ func TestCrowdsLast(t *testing.T) {
 	r := &Run{Experiments: list, Progress: io.Discard, Seed: 1}
 	last, counts := 0, make(map[int]int)
 	for _, s := range r.steps() {
-		if s.crowd() < last {
+		if s.guestsPerSide() < last {
 			t.Fatalf("%v comes after %d guests a side", s.cell, last)
 		}
-		last = s.crowd()
+		last = s.guestsPerSide()
 		counts[last]++
 	}
 	if counts[0] == 0 || counts[1] == 0 || counts[2] == 0 || counts[4] == 0 {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// Quantity is a value with a unit that fits it.
+// Quantity formats the value of a metric with a unit that fits it.
 func Quantity(v float64, metric string) string {
 	switch metric {
 	case Latency, "p99", "p999":
@@ -38,14 +38,14 @@ func Quantity(v float64, metric string) string {
 	return digits(v)
 }
 
-// digits is a number with three of them, or all of a larger one, as people write it.
+// digits formats a number with three significant digits, or with all of an integer part that is longer.
 func digits(v float64) string {
 	if math.Abs(v) >= 1000 {
 		return fmt.Sprintf("%.0f", v)
 	}
 	n, err := strconv.ParseFloat(fmt.Sprintf("%.3g", v), 64)
 	if err != nil {
-		panic(err) // we wrote it
+		panic(err) // Sprintf wrote it
 	}
 	return strconv.FormatFloat(n, 'f', -1, 64)
 }

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Version is that of results.
+// Version is the version of the results format.
 const Version = 1
 
-// A Machine is where results come from.
+// A Machine is where results were measured.
 type Machine struct {
 	Kernel     string            `json:"kernel"`
 	Processor  string            `json:"processor"`
@@ -30,14 +30,14 @@ type Header struct {
 	Version int       `json:"version"`
 	Program string    `json:"program"` // vrdma's version
 	Started time.Time `json:"started"`
-	Seed    uint64    `json:"seed"` // of the order
+	Seed    uint64    `json:"seed"` // of the order of runs
 	Quick   bool      `json:"quick,omitempty"`
 	Machine Machine   `json:"machine"`
-	// Experiments are the documents, so that results explain themselves.
+	// Experiments are the documents, so that results are self-contained.
 	Experiments []string `json:"experiments"`
 }
 
-// A Record is what one run of one cell gave.
+// A Record is the result of one run of one cell.
 type Record struct {
 	Experiment string    `json:"experiment"`
 	Cell       Cell      `json:"cell"`
@@ -46,46 +46,44 @@ type Record struct {
 	Measurement
 	// Failed is why there is no value.
 	Failed string `json:"failed,omitempty"`
-	// Repeated is how often the run was thrown away because the machine was not given its
-	// processors, or was too busy for the tool to give a value.
+	// Repeated is how often the run was discarded: the hypervisor took processors, or the machine was too busy for the tool.
 	Repeated int `json:"repeated,omitempty"`
 }
 
-// A Measurement is what an instrument gives.
+// A Measurement is what an instrument returns.
 type Measurement struct {
-	// Values are by name: latency, p99, bandwidth, rate; in seconds, bytes a second, a second.
+	// Values by name: latency, p99, bandwidth, rate; in seconds, bytes/s and 1/s.
 	Values map[string]float64 `json:"values,omitempty"`
-	// Samples is of how many messages the latency is.
+	// Samples is the number of messages behind the latency.
 	Samples int64 `json:"samples,omitempty"`
-	// CPU is processor time in seconds by role: client, server, daemon, qemu;
-	// machine is everybody's, and rest what nobody of these was charged with: the kernel's interrupts, and others; with
-	// two machines there is none.
+	// CPU is processor time in seconds by role: client, server, daemon, qemu. machine is the time of all, and rest is machine less
+	// the roles: interrupts and other programs. With two machines there is no rest.
 	CPU map[string]float64 `json:"cpu,omitempty"`
-	// Groups is the same by control group, which has every child in it that was forked after its parent was
-	// put there; a role with nobody in it is left out; nil: there are none.
+	// Groups is the same by control group. It includes all children that were forked after their parent entered the group. A role
+	// without processes is missing; nil: there are no groups.
 	Groups map[string]float64 `json:"cgroups,omitempty"`
-	// Seconds is how long the run took, for which CPU was counted.
+	// Seconds is the duration of the run, over which CPU was counted.
 	Seconds float64            `json:"seconds,omitempty"`
-	Bytes   float64            `json:"bytes,omitempty"`   // that vrdma's devices sent
-	Packets float64            `json:"packets,omitempty"` // that the device sent: the kernel's, or vrdma's
-	Links   map[string]float64 `json:"links,omitempty"`   // that the cards of guests sent, in bytes
-	Payload float64            `json:"payload,omitempty"` // bytes that the tool says it moved
+	Bytes   float64            `json:"bytes,omitempty"`   // sent by vrdma's devices
+	Packets float64            `json:"packets,omitempty"` // sent by the device: the kernel's or vrdma's
+	Links   map[string]float64 `json:"links,omitempty"`   // bytes sent by the cards of guests
+	Payload float64            `json:"payload,omitempty"` // bytes moved, as the tool says
 	// Window is the length of the common window of several pairs, in seconds.
 	Window float64 `json:"window,omitempty"`
-	// Limit is a yardstick for the bandwidth, in bytes a second, and LimitOf what it is of: a link's rate, or a
-	// copy in memory that was measured beside it. A value above it is pointed out.
+	// Limit is the limit of the bandwidth in bytes/s, and LimitOf its origin: the rate of a link, or a measured copy in memory.
+	// The report marks values above it.
 	Limit   float64 `json:"limit,omitempty"`
 	LimitOf string  `json:"limit_of,omitempty"`
-	// Setting says what stood for what, if that is not what the cell says.
+	// Setting says what stood for the cell's setting, if that is not obvious.
 	Setting string `json:"stood_for,omitempty"`
-	// Idle is what the daemons took before the first run, in processors.
+	// Idle is what the idle daemons used before the first run, in processors.
 	Idle float64 `json:"idle"`
-	// Proof is what carried the bytes, and how that is known.
+	// Proof says what carried the bytes, and how that is known.
 	Proof string `json:"proof,omitempty"`
-	// MTU is the path MTU that the tool found.
+	// MTU is the path MTU that the tool reported.
 	MTU int `json:"path_mtu,omitempty"`
-	// Depth is how many requests the tool had under way, and Inline up to how many bytes it gave with a request, as perftest says; nil: the
-	// tool does not say.
+	// Depth is the number of outstanding requests, and Inline the largest inline message in bytes, as perftest prints them; nil:
+	// the tool does not.
 	Depth  int  `json:"depth,omitempty"`
 	Inline *int `json:"inline,omitempty"`
 	// Steal is the share of processor time that the hypervisor took.
@@ -94,20 +92,20 @@ type Measurement struct {
 	Output   string     `json:"output,omitempty"`
 }
 
-// Results are what was read from a directory.
+// Results are the content of a results directory.
 type Results struct {
 	Header  Header
 	Records []Record
-	// Parts are what was measured by itself, and how long that took.
+	// Parts are the runs that the results consist of.
 	Parts []Part
-	// Torn: the last line was cut off, and is left out.
+	// Torn means that the last line was incomplete and was dropped.
 	Torn bool
 }
 
-// FileName is that of results in their directory.
+// FileName is the name of the file in a results directory.
 const FileName = "results.ndjson"
 
-// mostLine is how long a line may be: the tools' output is in it.
+// mostLine is the longest line in bytes. It includes the output of the tools.
 const mostLine = 4 << 20
 
 // Read reads the results of a directory.
@@ -128,7 +126,7 @@ func Read(dir string) (*Results, error) {
 	return r, nil
 }
 
-// read reads lines. A last line without an end was cut off by a full disk or a kill.
+// read reads lines. A last line without a newline was cut off by a full disk or a kill.
 func read(from io.Reader) (*Results, error) {
 	r := &Results{}
 	in := bufio.NewReaderSize(from, 64<<10)
@@ -169,7 +167,7 @@ func read(from io.Reader) (*Results, error) {
 	return r, nil
 }
 
-// readLine is a line without its end; io.EOF: it has none.
+// readLine returns a line without its newline; io.EOF: it has none.
 func readLine(in *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
@@ -190,7 +188,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 // A Writer writes results. Each line is on the disk when its call returns.
 type Writer struct{ f *os.File }
 
-// Create begins results in a directory, which may not have any.
+// Create starts results in a directory that has none.
 func Create(dir string, h Header) (*Writer, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -211,7 +209,7 @@ func Create(dir string, h Header) (*Writer, error) {
 	return w, nil
 }
 
-// Resume goes on with the results of a directory. A line that was cut off is taken away.
+// Resume continues the results of a directory. It removes an incomplete line.
 func Resume(dir string) (*Writer, *Results, error) {
 	r, err := Read(dir)
 	if err != nil {
@@ -228,7 +226,7 @@ func Resume(dir string) (*Writer, *Results, error) {
 	return &Writer{f}, r, nil
 }
 
-// mend ends the file behind its last whole line.
+// mend truncates the file after its last complete line.
 func mend(f *os.File) error {
 	text, err := io.ReadAll(f)
 	if err != nil {
@@ -249,7 +247,7 @@ func mend(f *os.File) error {
 	return err
 }
 
-// Write adds a record.
+// Write appends a record.
 func (w *Writer) Write(r *Record) error { return w.line(r) }
 
 func (w *Writer) line(v any) error {
@@ -263,10 +261,10 @@ func (w *Writer) line(v any) error {
 	return w.f.Sync()
 }
 
-// Close ends it.
+// Close closes the file.
 func (w *Writer) Close() error { return w.f.Close() }
 
-// A Part is one run of bench run.
+// A Part is one invocation of bench run.
 type Part struct {
 	Experiments []string // their documents
 	Program     string   // vrdma's version
@@ -275,11 +273,10 @@ type Part struct {
 	Took        time.Duration
 }
 
-// mostCell is longer than a cell takes, with guests that boot, and its repetitions: what is longer is a run that was interrupted
-// and resumed.
+// mostCell is longer than any cell, with boot and repetitions. A longer gap is an interruption of the run.
 const mostCell = 15 * time.Minute
 
-// part is what the results of one run are.
+// part describes the results of one run.
 func (r *Results) part() Part {
 	p := Part{Experiments: r.Header.Experiments, Program: r.Header.Program, Started: r.Header.Started, Machine: r.Header.Machine}
 	at := r.Header.Started
@@ -295,8 +292,7 @@ func (r *Results) part() Part {
 	return p
 }
 
-// Merge makes one of several results, of different experiments. The head is the first's; Parts say where, when and with what
-// each was measured.
+// Merge combines results of different experiments. The header is that of the first; Parts has the others'.
 func Merge(list []*Results) (*Results, error) {
 	all := &Results{Header: list[0].Header}
 	all.Header.Experiments = nil

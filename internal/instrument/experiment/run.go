@@ -11,37 +11,35 @@ import (
 	"time"
 )
 
-// An Instrument measures cells. What it does not know it refuses with an error that says why, and
-// what to do.
+// An Instrument measures cells. It rejects cells that it cannot measure, with an error that says why and what to do.
 type Instrument interface {
 	Measure(ctx context.Context, c Cell, seconds int) (Measurement, error)
 }
 
-// A Run is what is measured, and where that is written.
+// A Run measures experiments and writes records.
 type Run struct {
 	Experiments []*Experiment
 	Instrument  Instrument
 	Out         *Writer
 	Progress    io.Writer
 	Seed        uint64
-	// Quick: two rounds of a second each.
+	// Quick runs two rounds of a second each.
 	Quick bool
-	// Done are the records that are there already.
+	// Done are the existing records.
 	Done []Record
 }
 
-// mostSteal is the share of processor time that a hypervisor may take during a run; one that lost
-// more is repeated, up to mostRepeats times.
+// mostSteal is the share of processor time that a hypervisor may take during a run. A run that lost more is repeated, up to
+// mostRepeats times.
 const (
 	mostSteal   = 0.05
 	mostRepeats = 2
 )
 
-// ErrInterrupted: the user wants no more. What was measured is kept.
+// ErrInterrupted means that the user interrupted the run. The records are kept.
 var ErrInterrupted = errors.New("interrupted: what was measured is kept, and --resume goes on")
 
-// ErrBusy: what a tool gave is no value, as happens on a machine that has other things to do. Such a run
-// is repeated as one is that lost its processors.
+// ErrBusy means that a tool printed no valid value, as happens on a busy machine. Such a run is repeated.
 var ErrBusy = errors.New("this machine may be too busy to measure on")
 
 // A step is one cell in one round.
@@ -49,26 +47,26 @@ type step struct {
 	experiment *Experiment
 	cell       Cell
 	round      int
-	names      []string // of the cell, for the pace
+	names      []string // of the cell, for the estimate
 }
 
-// key is how a step is found among records.
+// A key identifies a step among records.
 type key struct {
 	experiment string
 	cell       Cell
 	round      int
 }
 
-// crowd is how many guests a side a step has.
-func (s step) crowd() int {
+// guestsPerSide is how many guests a side has; 0: no guests.
+func (s step) guestsPerSide() int {
 	if !Guests(s.cell.Setting) && s.cell.Setting != GuestRXE {
 		return 0
 	}
-	return s.cell.Boxes()
+	return s.cell.ContainersPerSide()
 }
 
-// steps are in the order in which they are measured: round after round, each in an order of its
-// own. It depends on the seed only, so a run that is resumed goes on as it would have.
+// steps returns the steps in the order of measurement: round by round, each in random order. The order depends only on the seed, so
+// that a resumed run continues with it.
 func (r *Run) steps() []step {
 	var list []step
 	rnd := rand.New(rand.NewPCG(r.Seed, 1))
@@ -89,9 +87,9 @@ func (r *Run) steps() []step {
 		part := list[first:]
 		rnd.Shuffle(len(part), func(i, j int) { part[i], part[j] = part[j], part[i] })
 	}
-	// Guests take memory, and processor time also when they rest, so nobody else is measured beside them: they come last, and many of them
-	// after two.
-	slices.SortStableFunc(list, func(a, b step) int { return a.crowd() - b.crowd() })
+	// Idle guests take memory and processor time, so no other setting is measured beside them: they come last, settings with many
+	// guests after those with two.
+	slices.SortStableFunc(list, func(a, b step) int { return a.guestsPerSide() - b.guestsPerSide() })
 	return list
 }
 
@@ -114,14 +112,13 @@ func (r *Run) seconds(e *Experiment) int {
 	return e.Spec.Seconds
 }
 
-// hopeless is how often a cell may fail before it is not tried again.
+// hopeless is how often a cell may fail before it is skipped.
 const hopeless = 2
 
-// Go measures. A cell that fails is a record that says why; only the end of ctx, or of the disk, ends
-// it early.
+// Go measures all steps. A cell that fails becomes a record with the reason. Only the end of ctx or a write error ends the run early.
 func (r *Run) Go(ctx context.Context) error {
 	done := make(map[key]bool)
-	failed := make(map[key]int) // in all rounds
+	failed := make(map[key]int) // failures in all rounds
 	for _, rec := range r.Done {
 		done[key{rec.Experiment, rec.Cell, rec.Round}] = true
 		if rec.Failed != "" {
@@ -166,13 +163,13 @@ func (r *Run) Go(ctx context.Context) error {
 	return nil
 }
 
-// headline is the value that a record is about.
+// headline is the main value of a record.
 func headline(r *Record) string {
 	t, _ := FindTool(r.Cell.Tool)
 	return Quantity(r.Values[t.Metric], t.Metric)
 }
 
-// measure runs a step, again if the machine was not given its processors or was too busy.
+// measure runs a step. It repeats the run if the hypervisor took processors or the machine was too busy.
 func (r *Run) measure(ctx context.Context, s step) (Record, error) {
 	rec := Record{Experiment: s.experiment.Name, Cell: s.cell, Round: s.round}
 	for ; ; rec.Repeated++ {
@@ -198,8 +195,8 @@ func (r *Run) measure(ctx context.Context, s step) (Record, error) {
 	}
 }
 
-// sound refuses values that are none: perftest prints a bandwidth of 0 and an infinite latency when
-// its own estimate of the processor's frequency failed.
+// sound rejects invalid values: perftest prints a bandwidth of 0 and an infinite latency if its estimate of the processor's frequency
+// failed.
 func sound(c Cell, m *Measurement) error {
 	t, _ := FindTool(c.Tool)
 	if v, ok := m.Values[t.Metric]; !ok || v <= 0 {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// fake is an instrument that answers as the test says, and notes what it was asked.
+// fake is an instrument that answers as the test says, and records the cells it was asked for.
 type fake struct {
 	asked  []Cell
 	answer func(n int, c Cell) (Measurement, error)
@@ -26,7 +26,7 @@ func (f *fake) Measure(_ context.Context, c Cell, _ int) (Measurement, error) {
 	return f.answer(len(f.asked), c)
 }
 
-// good answers with a value for everything.
+// good answers every cell with a value.
 func good(int, Cell) (Measurement, error) {
 	return Measurement{Values: map[string]float64{Latency: 1e-6, Bandwidth: 1e9}}, nil
 }
@@ -45,7 +45,7 @@ func newRun(t *testing.T, dir string, in *fake) *Run {
 	return &Run{Experiments: list, Instrument: in, Out: w, Progress: io.Discard, Seed: 5}
 }
 
-// Each round has every cell once, in an order of its own that the seed gives.
+// Each round has every cell once, in an order that the seed determines.
 func TestRounds(t *testing.T) {
 	dir := t.TempDir()
 	in := &fake{answer: good}
@@ -75,7 +75,7 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// Ctrl-C keeps what was measured, and resuming measures the rest, in the same order.
+// Ctrl-C keeps the records, and resuming measures the rest in the same order.
 func TestResume(t *testing.T) {
 	whole := &fake{answer: good}
 	if err := newRun(t, t.TempDir(), whole).Go(context.Background()); err != nil {
@@ -94,7 +94,7 @@ func TestResume(t *testing.T) {
 		t.Fatalf("interrupted: %v", err)
 	}
 	r.Out.Close()
-	// The machine lost its power in the middle of a line.
+	// The last line is incomplete, as after a power failure.
 	f, err := os.OpenFile(filepath.Join(dir, FileName), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// A full disk ends the run with a message, loses nothing that was written, and the run goes on from there.
+// A full disk ends the run with an error. No record is lost, and the run can be resumed.
 func TestDiskFull(t *testing.T) {
 	dir := t.TempDir()
 	in := &fake{}
@@ -155,7 +155,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// A tool that fails is a record that says why, and is not asked for ever.
+// A tool that fails becomes a record with the reason, and is not tried for ever.
 func TestFailures(t *testing.T) {
 	dir := t.TempDir()
 	bad := map[Size]error{1 << 10: errors.New("iperf9 hangs")}
@@ -192,7 +192,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A run whose processors the hypervisor took is repeated, and it is said how often.
+// A run that lost processors to the hypervisor is repeated, and the record counts the repetitions.
 func TestSteal(t *testing.T) {
 	dir := t.TempDir()
 	in := &fake{answer: func(n int, c Cell) (Measurement, error) {
@@ -223,7 +223,7 @@ func TestSteal(t *testing.T) {
 	}
 }
 
-// A run that gave no value because the machine was busy is repeated; if it stays so, the record says it.
+// A run without a value on a busy machine is repeated. If it stays busy, the record says so.
 func TestBusy(t *testing.T) {
 	dir := t.TempDir()
 	tries := make(map[Cell]int)
@@ -231,7 +231,7 @@ func TestBusy(t *testing.T) {
 		tries[c]++
 		m, _ := good(n, c)
 		switch {
-		case c.Size == 1<<10: // for ever
+		case c.Size == 1<<10: // always
 			return m, fmt.Errorf("no line: %w", ErrBusy)
 		case c.Size == 8<<10 && tries[c] == 1: // once
 			return m, fmt.Errorf("no line: %w", ErrBusy)
@@ -350,7 +350,7 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// Results of different experiments become one; of the same they do not.
+// Results of different experiments can be merged, results of the same cannot.
 func TestMerge(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	one := func(text string) *Results {
@@ -362,7 +362,7 @@ func TestMerge(t *testing.T) {
 	if err != nil || len(all.Records) != 2 || len(all.Header.Experiments) != 2 || len(all.Parts) != 2 || all.Parts[1].Took != 90*time.Second {
 		t.Errorf("%+v: %v", all, err)
 	}
-	// A night between two records was none of a run's.
+	// A long pause between two records is not part of the duration.
 	resumed := one("c")
 	resumed.Header.Program = "2"
 	resumed.Records = append(resumed.Records, Record{Experiment: "c", Time: begin.Add(10 * time.Hour), Measurement: Measurement{Seconds: 5}})

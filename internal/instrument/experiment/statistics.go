@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// A Summary is what the rounds of a cell gave.
+// A Summary is the result of all rounds of a cell.
 type Summary struct {
 	N         int     `json:"n"`
 	Median    float64 `json:"median"`
-	Low, High float64 // of a 95 % interval of the median, by bootstrap
+	Low, High float64 // 95 % interval of the median, by bootstrap
 }
 
-// Median is the middle of some values, NaN of none.
+// Median returns the median of values; NaN without values.
 func Median(values []float64) float64 {
 	n := len(values)
 	if n == 0 {
@@ -23,10 +23,10 @@ func Median(values []float64) float64 {
 	return (s[(n-1)/2] + s[n/2]) / 2
 }
 
-// resamples is how often values are drawn again.
+// resamples is the number of bootstrap samples.
 const resamples = 1000
 
-// Summarize gives the median with its interval. The same values give the same interval.
+// Summarize returns the median with its interval. Equal values give equal intervals.
 func Summarize(values []float64) Summary {
 	s := Summary{N: len(values), Median: Median(values)}
 	if len(values) == 0 {
@@ -46,9 +46,8 @@ func Summarize(values []float64) Summary {
 	return s
 }
 
-// Different is the chance to see two such sets of values, or more different ones, if nothing had
-// changed: the Mann-Whitney U test, exact for few values without ties, else by the normal
-// approximation.
+// Different returns the probability of two sets of values that differ at least as much, if there is no difference: the Mann-Whitney U
+// test. It is exact for few values without ties, else the normal approximation.
 func Different(a, b []float64) float64 {
 	if len(a) == 0 || len(b) == 0 {
 		return 1
@@ -67,7 +66,7 @@ func Different(a, b []float64) float64 {
 	return min(1, math.Erfc(max(z, 0)/math.Sqrt2))
 }
 
-// rankSum is U of a, and whether some values are equal.
+// rankSum returns U of a, and whether some values are equal.
 func rankSum(a, b []float64) (u float64, ties bool) {
 	for _, x := range a {
 		for _, y := range b {
@@ -95,7 +94,7 @@ func exact(n, m int, u float64) float64 {
 				ways[i][j][0] = 1
 				continue
 			}
-			for k, w := range ways[i-1][j] { // the greatest is of a: it beats all j
+			for k, w := range ways[i-1][j] { // the largest is of a: it is above all j
 				ways[i][j][k+j] += w
 			}
 			for k, w := range ways[i][j-1] {
@@ -115,7 +114,7 @@ func exact(n, m int, u float64) float64 {
 	return min(1, tail/all)
 }
 
-// Jain is the index of fairness of shares: 1 if they are equal, 1/n if one has all.
+// Jain returns Jain's fairness index of shares: 1 if they are equal, 1/n if one has all.
 func Jain(shares []float64) float64 {
 	sum, squares := 0.0, 0.0
 	for _, s := range shares {

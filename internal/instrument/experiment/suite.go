@@ -14,7 +14,7 @@ import (
 //go:embed suites/*.yaml
 var embedded embed.FS
 
-// Suites are those that come with vrdma, in the order of their names.
+// Suites returns the experiments of all suites in vrdma, sorted by name.
 func Suites() ([]*Experiment, error) {
 	entries, err := embedded.ReadDir("suites")
 	if err != nil {
@@ -36,7 +36,7 @@ func Suites() ([]*Experiment, error) {
 	return all, nil
 }
 
-// Choose finds experiments by what a user names: an experiment, a suite, "all", or a file.
+// Choose returns the experiments that a user named: an experiment, a suite, "all", or a file.
 func Choose(names []string) ([]*Experiment, error) {
 	all, err := Suites()
 	if err != nil {
@@ -80,7 +80,7 @@ func choose(all []*Experiment, name string) (found []*Experiment, err error) {
 	return Parse(name, text)
 }
 
-// SuiteNames are the names of suites.
+// SuiteNames returns the names of the suites.
 func SuiteNames(all []*Experiment) (names []string) {
 	for _, e := range all {
 		if !slices.Contains(names, e.Spec.Suite) {

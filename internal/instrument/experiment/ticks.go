@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// Ticks is what all processors together have done since the machine's start, in ticks of 10 ms on
-// every Linux.
+// Ticks is the time of all processors since boot, in ticks of 10 ms.
 type Ticks struct {
-	Busy  float64 // user, nice, system, irq and softirq; guests' time is in user already
-	Steal float64 // a hypervisor kept it for others: it is not ours
+	Busy  float64 // user (which includes guests), nice, system, irq and softirq
+	Steal float64 // taken by the hypervisor
 	All   float64
 }
 

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/verbs/stream"
 )
 
-// onConn is a test with a net.Conn.
+// onConn makes a test of a function that uses a net.Conn.
 func onConn(measure func(*Config, net.Conn) (Result, error)) test {
 	return func(ctx context.Context, c *Config) (Result, error) {
 		conn, err := c.open(ctx)
@@ -28,7 +28,7 @@ func onConn(measure func(*Config, net.Conn) (Result, error)) test {
 	}
 }
 
-// open is a connection over RDMA or TCP.
+// open returns a connection over RDMA or TCP.
 func (c *Config) open(ctx context.Context) (net.Conn, error) {
 	listen := func() (net.Listener, error) { return net.Listen("tcp", c.Addr) }
 	dial := func() (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", c.Addr) }
@@ -51,7 +51,7 @@ func (c *Config) open(ctx context.Context) (net.Conn, error) {
 	return l.Accept()
 }
 
-// echo sends a message, and waits until it is back.
+// echo sends a message and waits for its echo.
 func echo(c *Config, conn net.Conn) (Result, error) {
 	b := make([]byte, c.Size)
 	stamps := make([]time.Time, 0, c.Count)
@@ -74,7 +74,7 @@ func echo(c *Config, conn net.Conn) (Result, error) {
 	return latency(stamps), nil
 }
 
-// bulk writes messages; the peer answers when it has read them all.
+// bulk writes messages. The peer answers when it has read all.
 func bulk(c *Config, conn net.Conn) (Result, error) {
 	b := make([]byte, c.Size)
 	if c.Server {

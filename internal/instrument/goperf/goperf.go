@@ -15,16 +15,16 @@ type Config struct {
 	Test   string
 	Device verbs.Options
 	Server bool
-	Addr   string // where the server is
+	Addr   string // the server's address
 	Size   int
 	Count  int
-	Events bool // wait for completions instead of polling
-	Sleep  bool // and without looking for a moment first
+	Events bool // sleep until a completion event instead of polling
+	Sleep  bool // sleep at once, without polling first
 	TCP    bool // echo and bulk: over TCP
-	Buffer int  // echo and bulk: of package stream; 0: its own choice
+	Buffer int  // echo and bulk: buffer of package stream; 0: its default
 }
 
-// A test is what a side does; the client returns what it measured.
+// A test runs one side. The client returns a result.
 type test func(context.Context, *Config) (Result, error)
 
 var tests = map[string]test{
@@ -33,7 +33,7 @@ var tests = map[string]test{
 	"echo": onConn(echo), "bulk": onConn(bulk),
 }
 
-// Tests are the names that Config.Test may have.
+// Tests returns the names that Config.Test may have.
 func Tests() []string {
 	var names []string
 	for name := range tests {
@@ -43,10 +43,10 @@ func Tests() []string {
 	return names
 }
 
-// A Result is two numbers: what they are depends on the test.
+// A Result is two numbers, whose meaning depends on the test.
 type Result [2]float64
 
-// Run takes one side's part. The client prints its result.
+// Run runs one side. The client prints its result.
 func Run(ctx context.Context, w io.Writer, c Config) error {
 	t, found := tests[c.Test]
 	if !found {
@@ -62,7 +62,7 @@ func Run(ctx context.Context, w io.Writer, c Config) error {
 	return err
 }
 
-// latency is half of what the round trips took: median and average.
+// latency returns median and average of half the round trips.
 func latency(stamps []time.Time) Result {
 	var times []time.Duration
 	for i := 1; i < len(stamps); i++ {
@@ -76,7 +76,7 @@ func latency(stamps []time.Time) Result {
 	return Result{times[len(times)/2].Seconds() / 2, average / 2}
 }
 
-// rate is bytes and messages a second.
+// rate returns bytes/s and messages/s.
 func (c *Config) rate(took time.Duration) Result {
 	perSecond := float64(c.Count) / took.Seconds()
 	return Result{perSecond * float64(c.Size), perSecond}

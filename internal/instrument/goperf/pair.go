@@ -11,12 +11,12 @@ import (
 	"vrdma.dev/vrdma/verbs/cm"
 )
 
-// As perftest has them by default.
+// perftest's defaults.
 const (
 	sendDepth  = 128
 	recvDepth  = 512
-	signal     = 100 // every how many requests one tells of its completion, where bandwidth is measured
-	batch      = 16  // completions taken at a time
+	signal     = 100 // one in this many requests is signaled in bandwidth tests
+	batch      = 16  // completions polled at a time
 	inlineMost = 220
 )
 
@@ -26,7 +26,7 @@ type pair struct {
 	ctx        context.Context
 	pd         *verbs.PD
 	send, recv *verbs.CQ
-	mr         *verbs.MR // what we send, and what the peer sends
+	mr         *verbs.MR // the buffers to send from and to receive into
 	qp         *verbs.QP
 	conn       *cm.Conn
 	peerAddr   uint64
@@ -36,7 +36,7 @@ type pair struct {
 	rr         verbs.RecvWR
 }
 
-// onQP is a test with a pair of queue pairs.
+// onQP makes a test of a function that uses a pair of queue pairs.
 func onQP(measure func(*pair) (Result, error)) test {
 	return func(ctx context.Context, c *Config) (Result, error) {
 		p := &pair{Config: c, ctx: ctx}
@@ -78,7 +78,7 @@ func (p *pair) open(dev *verbs.Device) error {
 	return err
 }
 
-// connect connects with the peer, and each tells where its memory is.
+// connect connects to the peer and exchanges the addresses of the buffers.
 func (p *pair) connect(m *cm.Manager) (err error) {
 	private := binary.BigEndian.AppendUint64(nil, p.mr.Addr(p.Size))
 	private = binary.BigEndian.AppendUint32(private, p.mr.RKey())
@@ -129,12 +129,12 @@ func (p *pair) receives(q *verbs.QP) error {
 	return nil
 }
 
-// inline reports whether data is sent out of the request: where latency is measured, if it is little.
+// inline reports whether data is sent inline: small messages in latency tests.
 func (p *pair) inline() bool {
 	return p.Size <= inlineMost && (p.Test == "write-lat" || p.Test == "send-lat")
 }
 
-// request is what is sent over and over.
+// request prepares the request that is sent repeatedly.
 func (p *pair) request(op verbs.Op) {
 	p.wr = verbs.SendWR{Op: op, RemoteAddr: p.peerAddr, RKey: p.peerKey}
 	if p.inline() {
@@ -144,7 +144,7 @@ func (p *pair) request(op verbs.Op) {
 	}
 }
 
-// next takes at least one completion of a queue.
+// next polls at least one completion.
 func (p *pair) next(cq *verbs.CQ) (int, error) {
 	for {
 		n, err := cq.Poll(p.wc[:])
@@ -171,7 +171,7 @@ func (p *pair) next(cq *verbs.CQ) (int, error) {
 	}
 }
 
-// writeLatency writes a number into the peer's memory, who waits for it there and answers.
+// writeLatency writes a number into the peer's memory. The peer polls its memory and answers.
 func (p *pair) writeLatency() (Result, error) {
 	p.request(verbs.Write)
 	p.wr.Flags = verbs.Signaled
@@ -198,7 +198,7 @@ func (p *pair) writeLatency() (Result, error) {
 	return latency(stamps), nil
 }
 
-// sendLatency sends a message, and waits for the one that answers it.
+// sendLatency sends a message and waits for the answer.
 func (p *pair) sendLatency() (Result, error) {
 	p.request(verbs.Send)
 	p.wr.Flags = verbs.Signaled

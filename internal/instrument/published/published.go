@@ -1,9 +1,9 @@
-// Package published holds 6638 values that five publications about RDMA in containers and virtual
-// machines give, so that what is measured here can be drawn beside them.
+// Package published holds 6638 values of five publications about RDMA in containers and virtual machines. The report draws them
+// beside measured values.
 //
-// published.tsv.gz was read from the publications' raw data where they have any, else from their
-// tables, plots (approx is yes: 3 to 5 percent) and prose. It is a table laid on its
-// side, which is half as large when it is packed: each line is a column, the name first, with tabs between. The columns:
+// published.tsv.gz was made from the publications' raw data where it exists, else from their tables, plots (approx is yes: 3 to
+// 5 percent) and text. The table is transposed, which halves its compressed size: each line is a column, with the name first
+// and tabs between. The columns:
 //
 //	seed        which publication: 000 thesis, 001 slides, 002 lab, 003 progress report, 004 MIKELANGELO D4.1
 //	experiment  its figure or table: T-SR-LAT is the thesis' latency of SoftRoCE
@@ -12,7 +12,7 @@
 //	metric      lat_typical, lat_p99 (µs), bw_avg (MiB/s), msg_rate, cpu_client (% of a core), …
 //	source      where in the publication
 //
-// Called by internal/instrument/report.
+// Package report calls it.
 package published
 
 import (
@@ -29,18 +29,18 @@ import (
 //go:embed published.tsv.gz
 var packed []byte
 
-// A Value is one that was published.
+// A Value is a published value.
 type Value struct {
 	Experiment, System, Setting, Transport, Tool string
-	Size                                         int64 // 0: none was stated
+	Size                                         int64 // 0: not stated
 	Pairs                                        int
 	Metric                                       string
-	Value                                        float64 // in seconds, bytes a second, a second, processors
+	Value                                        float64 // in seconds, bytes/s, 1/s or processors
 	Approximate                                  bool
 	Source                                       string
 }
 
-// All are all of them.
+// All returns all values.
 var All = sync.OnceValues(func() ([]Value, error) {
 	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
@@ -49,10 +49,10 @@ var All = sync.OnceValues(func() ([]Value, error) {
 	return parse(z)
 })
 
-// columns are their names.
+// columns are the names of the columns.
 const columns = "seed,experiment,system,setting,transport,tool,size_bytes,pairs,metric,value,unit,approx,source"
 
-// units are what a value is multiplied with.
+// units are the factors that convert published units.
 var units = map[string]float64{
 	"us": 1e-6, "s": 1, "MiB/s": 1 << 20, "Gb/s": 1e9 / 8, "GB/s": 1e9, "Mmsg/s": 1e6, "%core": 0.01, "%": 0.01, "% (as plotted)": 0.01, "cores": 1, "images/s": 1,
 }
@@ -79,7 +79,7 @@ func parse(from io.Reader) (list []Value, err error) {
 			Experiment: table[1][i], System: table[2][i], Setting: table[3][i], Transport: table[4][i], Tool: table[5][i],
 			Metric: table[8][i], Approximate: table[11][i] == "yes", Source: table[12][i],
 		}
-		v.Size, _ = strconv.ParseInt(table[6][i], 10, 64) // often none is stated
+		v.Size, _ = strconv.ParseInt(table[6][i], 10, 64) // often not stated
 		v.Pairs, _ = strconv.Atoi(table[7][i])
 		number, err := strconv.ParseFloat(table[9][i], 64)
 		if err != nil {

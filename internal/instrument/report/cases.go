@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// cases are the six of MIKELANGELO's D4.1, with what its text says of them, and what belongs beside them.
+// cases are the six cases of MIKELANGELO D4.1 with its published values, and related ones.
 var cases = []struct{ name, experiment, transport, latency, bandwidth string }{
 	{"h2h-verb-roce: host to host, MPI over verbs", "mikelangelo-netpipe", experiment.Verbs, "1.4–2.2 µs", "100 % (40 GbE)"},
 	{"h2h-sock-roce: host to host, MPI over TCP, same link", "mikelangelo-netpipe", experiment.TCP, "", "20–25 %"},
@@ -22,7 +22,7 @@ var cases = []struct{ name, experiment, transport, latency, bandwidth string }{
 	{"prototype II: guests, verbs (ib_write_bw)", "mikelangelo-guests-verbs", experiment.Verbs, "never published", "never published"},
 }
 
-// casesTable is the table of cases: every cell is a value or a reason.
+// casesTable has a value or a reason in every cell.
 func casesTable(figures []Figure) *table {
 	t := &table{title: "The six cases, and what belongs beside them", head: []string{"case", "latency", "bandwidth", "published: latency", "bandwidth"},
 		why: "Latency of the smallest message and bandwidth of the largest, with their sizes. Guests are emulated here and were not there: compare rows of guests with each other."}
@@ -43,7 +43,7 @@ func casesTable(figures []Figure) *table {
 	return t
 }
 
-// caseCell is the value of the smallest or of the largest message, or why there is none.
+// caseCell returns the value of the smallest or the largest message, or why there is none.
 func caseCell(figures []Figure, name, transport, metric string) field {
 	why, found := "not in this run", (*Point)(nil)
 	for _, f := range figures {
@@ -76,8 +76,8 @@ func caseCell(figures []Figure, name, transport, metric string) field {
 	return reason(why)
 }
 
-// short is a reason without the arguments of the tool that gave it, which the results have: so reasons that differ in a port are one. What
-// the tool said last is with it.
+// short returns a reason without the arguments of the tool, so that reasons that differ only in a port are equal. It includes the last
+// line that the tool printed.
 func short(reason string) string {
 	line, more, _ := strings.Cut(reason, "\n")
 	line = strings.TrimSuffix(line, ":")
@@ -87,7 +87,7 @@ func short(reason string) string {
 	}
 	words := strings.Fields(command)
 	if why == "" || !slices.ContainsFunc(words[1:min(len(words), 3)], func(w string) bool { return strings.HasPrefix(w, "-") }) {
-		return line // no command
+		return line // not a command
 	}
 	text := path.Base(words[0]) + ": " + why
 	more, _, _ = strings.Cut(more, "\nits server said:")

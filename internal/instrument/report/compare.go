@@ -8,11 +8,11 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// significant is the chance below which a difference is believed.
+// significant is the probability below which a difference is reported.
 const significant = 0.05
 
-// Compare writes what changed between two sets of results, cell by cell, as benchstat does. Two
-// runs were measured at different times: a machine that changed meanwhile looks like a change.
+// Compare writes the differences between two sets of results by cell, as benchstat does. The sets were measured at different times, so
+// a change of the machine also appears.
 func Compare(w io.Writer, before, after *experiment.Results) error {
 	if before.Header.Machine.Processor != after.Header.Machine.Processor || before.Header.Machine.Kernel != after.Header.Machine.Kernel {
 		fmt.Fprintf(w, "the machines differ: %s, %s; %s, %s\n", before.Header.Machine.Processor, before.Header.Machine.Kernel, after.Header.Machine.Processor, after.Header.Machine.Kernel)
@@ -46,7 +46,7 @@ func Compare(w io.Writer, before, after *experiment.Results) error {
 	return t.Flush()
 }
 
-// find is the same cell of the same experiment.
+// find returns the point of the same cell of the same experiment.
 func find(figures []Figure, like Figure, c experiment.Cell) (Point, bool) {
 	for _, f := range figures {
 		if f.Experiment.Name != like.Experiment.Name || f.Metric != like.Metric {
@@ -63,13 +63,13 @@ func find(figures []Figure, like Figure, c experiment.Cell) (Point, bool) {
 	return Point{}, false
 }
 
-// interval is a median with half of its interval in percent.
+// interval formats a median with half of its interval in percent.
 func interval(p Point, metric string) string {
 	s := p.Summary
 	return fmt.Sprintf("%s ± %.0f %%", experiment.Quantity(s.Median, metric), 100*max(s.High-s.Median, s.Median-s.Low)/s.Median)
 }
 
-// change is the difference in percent if there is one.
+// change formats the difference in percent if it is significant.
 func change(before, after Point) string {
 	p := experiment.Different(before.Values, after.Values)
 	text := fmt.Sprintf("(p=%.3f n=%d+%d)", p, before.Summary.N, after.Summary.N)

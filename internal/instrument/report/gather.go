@@ -10,42 +10,42 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/published"
 )
 
-// A Point is a cell with what its rounds gave.
+// A Point is the result of all rounds of a cell.
 type Point struct {
 	Cell    experiment.Cell
 	Tool    experiment.Tool
 	Summary experiment.Summary
-	P99     float64 // 0: there is none
-	P999    float64 // the same; it takes ten thousand messages
-	// CPU is processor time in seconds per GiB, or per million messages, as perWhat says, by
-	// role. Busy is how many processors were busy, by role.
+	P99     float64 // 0: unknown
+	P999    float64 // 0: unknown; it needs ten thousand messages
+	// CPU is processor time by role, in seconds per GiB or per million messages (perWhat). Busy is the number of busy processors
+	// by role.
 	CPU, Busy map[string]float64
-	Limit     float64 // a yardstick, in bytes a second; 0: there is none
+	Limit     float64 // limit of the bandwidth in bytes/s; 0: none
 	LimitOf   string
-	Claimed   float64 // what the tool itself says of a bandwidth that the devices counted; 0: nothing else
-	Slowest   float64 // the slowest pair's share of the fastest's; 0: there is one pair
-	StoodFor  string  // what the setting was, if not what its name says
-	Odd       string  // how it breaks what its neighbours say
+	Claimed   float64 // the bandwidth that the tool printed, where the devices counted it; 0: none
+	Slowest   float64 // bandwidth of the slowest pair over that of the fastest; 0: one pair
+	StoodFor  string  // what stood for the setting, if not obvious
+	Odd       string  // how it contradicts its neighbours
 	Proof     string
 	PathMTU   int
-	Depth     int    // of requests under way; 0: the tool does not say
-	Inline    string // up to how many bytes go with a request; "": the same
+	Depth     int    // outstanding requests; 0: unknown
+	Inline    string // largest inline message in bytes; "": unknown
 	Failed    string // why there is no value
 	Values    []float64
 	Repeated  int
 
-	roles map[string]experiment.Summary // processors that were busy
-	role  string                        // whose processors the summary is of, in a figure of these
+	roles map[string]experiment.Summary // busy processors by role
+	role  string                        // role of the summary, in a figure of metric cpu
 }
 
-// A Line is the points of one thing, by size or by pairs.
+// A Line is the points of one series, by size or by pairs.
 type Line struct {
 	Name      string
 	Points    []Point
 	Published bool
 }
 
-// A Figure is what one experiment gave.
+// A Figure is one metric of one experiment.
 type Figure struct {
 	Experiment *experiment.Experiment
 	Metric     string
@@ -53,10 +53,10 @@ type Figure struct {
 	Lines      []Line
 	Cited      []Line // published values
 	Missing    []Point
-	Panels     []Figure // one for each tool; then Lines and Cited are all of them
+	Panels     []Figure // one for each tool; Lines and Cited then have all
 }
 
-// Gather makes figures of results: one for each metric of each experiment.
+// Gather makes a figure for each metric of each experiment.
 func Gather(r *experiment.Results) ([]Figure, error) {
 	var figures []Figure
 	for _, text := range r.Header.Experiments {
@@ -82,7 +82,7 @@ func Gather(r *experiment.Results) ([]Figure, error) {
 	return figures, nil
 }
 
-// rank is where a suite is on the page: ours for newcomers, then the publications, then what users bring.
+// rank orders suites on the page: quick first, then the publications, then the users' own.
 func rank(suite string) int {
 	order := []string{"quick", "thesis", "slides", "lab", "progress", "mikelangelo", "speed"}
 	if i := slices.Index(order, suite); i >= 0 {
@@ -91,7 +91,7 @@ func rank(suite string) int {
 	return len(order)
 }
 
-// drawn reports whether a metric of a tool is drawn: what the experiment names, else what the tool is for.
+// drawn reports whether a metric of a tool is drawn: one that the experiment names, else the metric of the tool.
 func drawn(e *experiment.Experiment, t experiment.Tool, metric string) bool {
 	if len(e.Spec.Metrics) > 0 {
 		return slices.Contains(e.Spec.Metrics, metric) && t.Gives(metric)
@@ -114,7 +114,7 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f F
 		}
 		p := point(r, e.Name, c, tool, metric)
 		if p.Summary.N == 0 {
-			if metric == tool.Metric || len(e.Spec.Metrics) > 0 && metric == e.Spec.Metrics[0] { // the reason is told once
+			if metric == tool.Metric || len(e.Spec.Metrics) > 0 && metric == e.Spec.Metrics[0] { // the reason is given once
 				f.Missing = append(f.Missing, p)
 			}
 			continue
@@ -123,7 +123,7 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f F
 			f.add(lineName(e, c, f.By), p)
 			continue
 		}
-		// Client and server apart, and the daemons, which are the NIC.
+		// Each role is a line. The daemons take the place of a NIC.
 		for _, role := range []string{"client", "server", "daemon", "qemu", "rest"} {
 			one := p
 			one.Summary, one.role = p.roles[role], role
@@ -142,7 +142,7 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f F
 	return f, nil
 }
 
-// add puts a point on a line.
+// add adds a point to a line.
 func (f *Figure) add(name string, p Point) {
 	i := slices.IndexFunc(f.Lines, func(l Line) bool { return l.Name == name })
 	if i < 0 {
@@ -173,11 +173,10 @@ func (f *Figure) split() {
 	}
 }
 
-// odd is by how much a point may break the order of its neighbours before it is flagged, beside its interval.
+// odd is by how much a point may contradict its neighbours, beyond its interval, before it is marked.
 const odd = 0.1
 
-// flag marks points that break monotony: a larger message is not faster there and back, and does not carry
-// less. Published work keeps such points without a word.
+// flag marks points that are not monotonic: a larger message is not faster, and does not have less bandwidth.
 func (f *Figure) flag() {
 	if f.By != "size" || f.Metric != experiment.Latency && f.Metric != experiment.Bandwidth {
 		return
@@ -192,7 +191,7 @@ func (f *Figure) flag() {
 	}
 }
 
-// oddity is what is strange about a point of a figure of this metric; "": nothing.
+// oddity describes what is odd about a point; "": nothing.
 func (p *Point) oddity(metric string) string {
 	if p.Odd == "" && p.over(metric) {
 		return "above the limit"
@@ -200,16 +199,15 @@ func (p *Point) oddity(metric string) string {
 	return p.Odd
 }
 
-// overLimit is how much more than its yardstick a value may be without being pointed out, for what measuring may be
-// off.
+// overLimit is the tolerance for values above their limit.
 const overLimit = 1.02
 
-// over reports whether a bandwidth is above its yardstick.
+// over reports whether a bandwidth is above its limit.
 func (p *Point) over(metric string) bool {
 	return metric == experiment.Bandwidth && p.Limit > 0 && p.Summary.Median > p.Limit*overLimit
 }
 
-// point is what the rounds of a cell gave.
+// point summarizes the rounds of a cell.
 func point(r *experiment.Results, name string, c experiment.Cell, tool experiment.Tool, metric string) Point {
 	p := Point{Cell: c, Tool: tool, CPU: make(map[string]float64), Busy: make(map[string]float64), roles: make(map[string]experiment.Summary)}
 	var p99, p999, slowest, limits, claimed []float64
@@ -290,19 +288,18 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 	return p
 }
 
-// samplesForP999 is of how many messages a 99.9th percentile is at least, and samplesForP99 a 99th: ten are above it. Of fewer it is
-// about the slowest of all.
+// samplesForP999 and samplesForP99 are the fewest messages for a 99.9th and a 99th percentile: ten messages are above it.
 const (
 	samplesForP999 = 10000
 	samplesForP99  = 1000
 )
 
-// perMessage reports whether processor time of a tool is counted by what it did (messages, operations, connections), and not by bytes.
+// perMessage reports whether processor time is per message, operation or connection, instead of per GiB.
 func perMessage(tool *experiment.Tool) bool {
 	return tool.Metric == experiment.Latency || tool.Metric == experiment.Rate
 }
 
-// perWhat is the unit of a tool's processor time in tables.
+// perWhat is the unit of a tool's processor time.
 func perWhat(tool *experiment.Tool) string {
 	if perMessage(tool) {
 		return "s/million"
@@ -310,7 +307,7 @@ func perWhat(tool *experiment.Tool) string {
 	return "s/GiB"
 }
 
-// effort is what processor time is divided by: GiB that were moved, or millions of messages.
+// effort is the divisor of processor time: GiB or millions of messages.
 func effort(rec *experiment.Record, tool *experiment.Tool) float64 {
 	if tool.Asks {
 		return 0
@@ -324,10 +321,10 @@ func effort(rec *experiment.Record, tool *experiment.Tool) float64 {
 	if rec.Payload > 0 {
 		return rec.Payload / (1 << 30)
 	}
-	return rec.Values[experiment.Bandwidth] * rec.Seconds / (1 << 30) // TCP: the tool counts no bytes
+	return rec.Values[experiment.Bandwidth] * rec.Seconds / (1 << 30) // TCP: the tool does not count bytes
 }
 
-// lineName says in which values a line differs from the others of its figure.
+// lineName names the axes in which a line differs from others of its figure.
 func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 	parts := []string{c.Tool, c.Transport}
 	if len(e.Spec.Settings) > 1 {
@@ -366,7 +363,7 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 	return strings.Join(parts, ", ")
 }
 
-// where is a setting in words.
+// where describes a setting.
 func where(c experiment.Cell) string {
 	if sides := c.Sides(); sides != "" {
 		return sides
@@ -388,14 +385,14 @@ func where(c experiment.Cell) string {
 	return c.Setting
 }
 
-// metrics are what the publications call ours.
+// metrics maps our metrics to those of publications.
 var metrics = map[string][]string{
 	experiment.Latency: {"lat_typical", "lat", "lat_mean"}, experiment.Bandwidth: {"bw_avg", "bw", "bw_mean", "bw_aggregate"},
 	experiment.Rate: {"msg_rate"}, experiment.Time: {"time_mean"}, experiment.CPU: {"cpu", "cpu_client", "cpu_server"},
 }
 
-// cited are the published lines of the figures that an experiment is like, by size or by pairs. A line
-// of a tool that the experiment runs is that tool's; others are beside all.
+// cited returns the published lines of the figures that an experiment is like. A line of a tool that the experiment runs belongs to
+// that tool, others to all.
 func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 	if e.Spec.Like == "" {
 		return nil, nil
@@ -443,7 +440,7 @@ func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 	return f.Lines, nil
 }
 
-// cite adds a published point; several of one place, such as of four senders, become their mean.
+// cite adds a published point. Several values of one point, such as of four senders, become their mean.
 func (f *Figure) cite(name string, p Point, by string) {
 	for i := range f.Lines {
 		l := &f.Lines[i]
@@ -465,7 +462,7 @@ func (f *Figure) cite(name string, p Point, by string) {
 	f.Lines[i].Published = true
 }
 
-// publishedTool is which of the experiment's tools a published value is of; "": it does not say.
+// publishedTool returns the tool of a published value; "": not stated.
 func publishedTool(e *experiment.Experiment, text string) (tool string, fits bool) {
 	words := strings.Fields(text)
 	if len(words) > 1 && words[0] == "qperf" {
@@ -480,7 +477,7 @@ func publishedTool(e *experiment.Experiment, text string) (tool string, fits boo
 	return words[0], slices.Contains(e.Spec.Tools, words[0])
 }
 
-// settingDetail is what tells published values of one system apart.
+// settingDetail distinguishes published values of one system.
 func settingDetail(setting string) string {
 	_, detail, found := strings.Cut(setting, "; ")
 	if !found {

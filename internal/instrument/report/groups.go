@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// groups are the progress report's ten, with what it published: seconds of one transfer, and of four.
+// groups are the ten groups of the progress report with its published values: seconds of one transfer, and of four.
 var groups = []struct {
 	name, setting, transport string
 	sides                    int
@@ -25,7 +25,7 @@ var groups = []struct {
 	{"10: four containers a side, RDMA", experiment.Containers, experiment.Verbs, 4, 0, 0},
 }
 
-// transfersOf are the figures of transfers.
+// transfersOf returns the figures of transfers.
 func transfersOf(figures []Figure) (list []*Figure) {
 	names := []string{"progress-transfers", "progress-guests", "progress-many-containers", "progress-many-guests"}
 	for i := range figures {
@@ -36,7 +36,7 @@ func transfersOf(figures []Figure) (list []*Figure) {
 	return list
 }
 
-// groupsTable is the table of groups: every cell is a value or a reason.
+// groupsTable has a value or a reason in every cell.
 func groupsTable(figures []Figure) *table {
 	transfers := transfersOf(figures)
 	if len(transfers) == 0 {
@@ -62,7 +62,7 @@ func groupsTable(figures []Figure) *table {
 	return t
 }
 
-// findTransfer is the point of a group, or nil, and why.
+// findTransfer returns the point of a group, or nil and why.
 func findTransfer(figures []*Figure, setting, transport string, perSide, pairs int) (*Point, string) {
 	why := "not in this run"
 	is := func(p *Point) bool {
@@ -85,7 +85,7 @@ func findTransfer(figures []*Figure, setting, transport string, perSide, pairs i
 	return nil, why
 }
 
-// groupCell is a value, or why there is none. Of several guests a side four are asked for, and two shown if there are no four.
+// groupCell returns a value, or why there is none. For several guests it prefers four a side, else two.
 func groupCell(figures []*Figure, setting, transport string, sides, pairs int) field {
 	if sides > 1 && pairs == 1 {
 		return reason("not planned: each of the four has a transfer")
@@ -113,7 +113,7 @@ func groupCell(figures []*Figure, setting, transport string, sides, pairs int) f
 	return value("%s", text)
 }
 
-// transferText is a time, and of how many bytes if they are not the report's.
+// transferText formats a time, and the size if it is not the report's.
 func transferText(p *Point) string {
 	text := experiment.Quantity(p.Summary.Median, experiment.Time)
 	if p.Cell.Size != 1e9 {
@@ -122,7 +122,7 @@ func transferText(p *Point) string {
 	return text
 }
 
-// publishedTransfer is how long a transfer took in the report, in seconds; 0: it was never measured.
+// publishedTransfer returns the duration of a transfer in the progress report, in seconds; 0: not measured.
 func publishedTransfer(setting, transport string, pairs int) float64 {
 	for _, g := range groups {
 		if g.setting == setting && g.transport == transport && g.sides == 1 {
@@ -135,7 +135,7 @@ func publishedTransfer(setting, transport string, pairs int) float64 {
 	return 0
 }
 
-// transferRatios are what can be compared with the report, whose machines were others: ratios.
+// transferRatios compares ratios with the report's. Its machines were different, so values cannot be compared.
 func transferRatios(figures []Figure) *table {
 	transfers := transfersOf(figures)
 	if len(transfers) == 0 {
@@ -146,7 +146,7 @@ func transferRatios(figures []Figure) *table {
 	type side struct{ setting, transport, name string }
 	hosts := func(transport, name string) side { return side{experiment.Hosts, transport, "host to host, " + name} }
 	guests := func(transport, name string) side { return side{experiment.VMs, transport, "guest to guest, " + name} }
-	boxes := func(transport, name string) side {
+	containers := func(transport, name string) side {
 		return side{experiment.Containers, transport, "container to container, " + name}
 	}
 	const tcp, verbs = experiment.TCP, experiment.Verbs
@@ -155,7 +155,7 @@ func transferRatios(figures []Figure) *table {
 		pairs int
 	}{
 		{hosts(tcp, "TCP"), hosts(verbs, "RDMA"), 1}, {hosts(tcp, "TCP"), hosts(verbs, "RDMA"), 4},
-		{boxes(tcp, "TCP"), boxes(verbs, "RDMA"), 1}, {boxes(tcp, "TCP"), boxes(verbs, "RDMA"), 4},
+		{containers(tcp, "TCP"), containers(verbs, "RDMA"), 1}, {containers(tcp, "TCP"), containers(verbs, "RDMA"), 4},
 		{guests(tcp, "TCP"), guests(verbs, "RDMA"), 1}, {guests(tcp, "TCP"), guests(verbs, "RDMA"), 4},
 		{guests(verbs, "RDMA"), hosts(verbs, "RDMA"), 1}, {guests(verbs, "RDMA"), hosts(verbs, "RDMA"), 4},
 		{guests(tcp, "TCP"), hosts(tcp, "TCP"), 1}, {guests(tcp, "TCP"), hosts(tcp, "TCP"), 4},

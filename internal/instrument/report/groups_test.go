@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// TestGroups: each of the ten groups has a value or a reason, and ratios are beside those that were published.
+// TestGroups: each of the ten groups has a value or a reason, and ratios are beside the published ones.
 func TestGroups(t *testing.T) {
 	point := func(setting, transport string, perSide, pairs int, size experiment.Size, seconds float64) Point {
 		return Point{Cell: experiment.Cell{Setting: setting, Transport: transport, Tool: "mpi_transfer", Size: size, Pairs: pairs, PerSide: perSide},
@@ -47,7 +47,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestCosts: core-seconds per GiB are beside those that were published, in the report's text, too.
+// TestCosts: core-seconds per GiB are beside the published ones, also in the Markdown report.
 func TestCosts(t *testing.T) {
 	e := &experiment.Experiment{Name: "thesis-bandwidth", Spec: experiment.Spec{Suite: "thesis"}}
 	p := Point{Cell: experiment.Cell{Setting: experiment.Host, Transport: experiment.Verbs, Tool: "ib_write_bw", Size: 64 << 10, Pairs: 1},
@@ -64,7 +64,7 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-// TestVerdicts: who wins by what factor, with the kernel's rxe where there is no TCP.
+// TestVerdicts: the factors against TCP, or against the kernel's rxe where there is no TCP.
 func TestVerdicts(t *testing.T) {
 	point := func(transport string, size experiment.Size, v float64) Point {
 		return Point{Cell: experiment.Cell{Setting: experiment.GuestRXE, Transport: transport, Tool: "ib_write_bw", Size: size, Pairs: 1},
@@ -79,7 +79,8 @@ func TestVerdicts(t *testing.T) {
 	if got := verdicts([]Figure{f, twice}); len(got) != 1 || got[0] != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	// A slow server's value is not compared with a whole one's, nor a sleeping program's with a polling one's in one sentence.
+	// A limited server is not compared with an unlimited one, and sleeping programs are not combined with polling ones in one
+	// sentence.
 	other := point(experiment.Verbs, 64, 900)
 	other.Cell.Share = 50
 	events, kernel := point(experiment.Verbs, 64, 300), point(experiment.Kernel, 64, 100)
@@ -115,7 +116,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestPercentile: of fewer than ten thousand messages the 99.9th percentile is about the slowest one, and is not shown; of a thousand the 99th.
+// TestPercentile: a 99.9th percentile needs ten thousand messages, a 99th a thousand.
 func TestPercentile(t *testing.T) {
 	c := experiment.Cell{Setting: experiment.Host, Transport: experiment.Verbs, Tool: "ib_send_lat", Size: 64, Pairs: 1}
 	tool, _ := experiment.FindTool(c.Tool)

@@ -3,32 +3,31 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"html"
 	"math"
 	"strings"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// The size of a drawing, and where its axes are. It is narrow, so that its text can be read on a telephone.
+// The size of a drawing and the position of its axes. It is narrow enough for a phone.
 const (
 	plotWidth, plotHeight = 600, 340
 	plotLeft, plotRight   = 84, 32
 	plotTop, plotBottom   = 16, 48
-	lineTop               = 36 // of lines, below what the axis is called
+	lineTop               = 36 // below the name of the axis
 	barHeight, barRow     = 14, 38
 	barLeft, barValue     = 4, 96
 	markerSize            = 4.0
-	logarithmic           = 20 // a range of values above which an axis is
+	logarithmic           = 20 // ratio of values above which an axis is logarithmic
 	mostTicks             = 12
-	tickRoom              = 58 // for a label at the x axis
+	tickRoom              = 58 // for a label of the x axis
 	innerWidth            = plotWidth - plotLeft - plotRight
-	colours               = 8 // of the style sheet
+	colours               = 8 // in style.css
 	dashes                = 4
-	nearLimit             = 1.7 // a limit that is further above the highest value is only told of
+	nearLimit             = 1.7 // a limit further above the highest value is not drawn
 )
 
-// A scale puts values on an axis.
+// A scale maps values to an axis.
 type scale struct {
 	low, high float64
 	log       bool
@@ -37,18 +36,17 @@ type scale struct {
 
 func (s scale) at(v float64) float64 {
 	low, high := s.low, s.high
-	if s.log { // which has no 0: that is at its end
+	if s.log { // a logarithmic axis has no 0: it is drawn at the end
 		v, low, high = math.Log(max(v, low)), math.Log(low), math.Log(high)
 	}
 	return s.from + (v-low)/(high-low)*(s.to-s.from)
 }
 
-// newScale covers values: from 0, or by powers of ten of what is written at the axis if they are far
-// apart.
+// newScale covers values from 0, or in powers of ten of the printed unit if their range is large.
 func newScale(metric string, values []float64, from, to float64, linear bool) scale {
 	unit := 1.0
 	if metric == experiment.Bandwidth {
-		unit = 8 // bits are written
+		unit = 8 // printed in bits
 	}
 	low, high := math.Inf(1), 0.0
 	for _, v := range values {
@@ -65,7 +63,7 @@ func newScale(metric string, values []float64, from, to float64, linear bool) sc
 	return scale{0, high * 1.08, false, from, to}
 }
 
-// ticks are where an axis has marks.
+// ticks returns the values of the axis marks.
 func (s scale) ticks() (list []float64) {
 	if s.log {
 		for v := s.low; v <= s.high*1.001; v *= 10 {
@@ -83,12 +81,76 @@ func (s scale) ticks() (list []float64) {
 	return list
 }
 
-// svg draws a figure: lines if there is something to go along, else bars.
-func svg(f Figure) string {
-	if f.By == "" {
-		return bars(f)
+// The views hold what template "plot" prints: coordinates as text, of pixels.
+type (
+	plotView struct {
+		Width, Height int
+		Label         string
+		Axes          *axesView
+		Limit         *limitView
+		Lines         []lineView
+		Bars          []barView
 	}
-	var b strings.Builder
+	axesView struct {
+		Y              []yTickView
+		X              []xTickView
+		Name           string
+		NameX, NameY   int
+		Along          string
+		AlongX, AlongY int
+		Left, Right    int
+		Bottom         int
+	}
+	yTickView struct {
+		Left, Right, X int
+		At, Y, Text    string
+	}
+	xTickView struct {
+		At   string
+		Y    int
+		Text string
+	}
+	limitView struct {
+		Left, Right, X int
+		At, Y, Text    string
+	}
+	lineView struct {
+		Class, Points string
+		Marks         []pointView
+	}
+	pointView struct {
+		X, Y     string
+		Interval *intervalView
+		Mark     markView
+		Odd      bool
+		Tip      string
+	}
+	// intervalView is a vertical line at X, or a horizontal one at Y.
+	intervalView struct{ X, Y, Low, High string }
+	// markView is a path, a square with a side, or a circle.
+	markView struct{ Path, X, Y, Side, Radius string }
+	barView  struct {
+		Class, Name                 string
+		Left, Top, BarTop           int
+		Width                       string
+		Height                      int
+		Interval                    *intervalView
+		ValueX                      string
+		ValueY                      int
+		Value                       string
+		HitTop, HitWidth, HitHeight int
+		Tip                         string
+	}
+)
+
+// pixels is a coordinate.
+func pixels(v float64) string { return fmt.Sprintf("%.1f", v) }
+
+// newPlot draws a figure: lines if it has an x axis, else bars.
+func newPlot(f Figure) *plotView {
+	if f.By == "" {
+		return newBars(f)
+	}
 	lines := append(append([]Line(nil), f.Lines...), f.Cited...)
 	var xs, ys []float64
 	for _, l := range lines {
@@ -109,21 +171,18 @@ func svg(f Figure) string {
 	}
 	// The publication with panels has axes from 0.
 	y := newScale(f.Metric, ys, plotHeight-plotBottom, lineTop, f.Experiment.Spec.Panels)
-	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %d %d" role="img" aria-label="%s">`, plotWidth, plotHeight, html.EscapeString(f.Experiment.Spec.Title))
-	axes(&b, f, x, y)
+	plot := &plotView{Width: plotWidth, Height: plotHeight, Label: f.Experiment.Spec.Title, Axes: newAxes(f, x, y)}
 	if drawnLimit(limit, ys) {
-		at := y.at(limit)
-		fmt.Fprintf(&b, `<line class="limit" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f">%s</text>`, // on the left, where lines are low
-			plotLeft, plotWidth-plotRight, at, at, plotLeft+6, at-5, html.EscapeString(shortLimit(of)))
+		at := y.at(limit) // its text is on the left, where lines are low
+		plot.Limit = &limitView{Left: plotLeft, Right: plotWidth - plotRight, X: plotLeft + 6, At: pixels(at), Y: pixels(at - 5), Text: shortLimit(of)}
 	}
 	for i, l := range lines {
-		drawLine(&b, f, i, l, x, y)
+		plot.Lines = append(plot.Lines, newLine(f, i, l, x, y))
 	}
-	b.WriteString("</svg>")
-	return b.String()
+	return plot
 }
 
-// limit is the yardstick of a figure, if that is one for all.
+// limit returns the limit of a figure, if all points have the same.
 func (f *Figure) limit() (limit float64, of string) {
 	if f.Metric != experiment.Bandwidth {
 		return 0, ""
@@ -148,13 +207,13 @@ func drawnLimit(limit float64, values []float64) bool {
 	return limit > 0 && limit <= high*nearLimit
 }
 
-// shortLimit is what is written at a limit's line.
+// shortLimit is the text at a limit's line.
 func shortLimit(of string) string {
 	text, _, _ := strings.Cut(of, ",")
 	return "limit: " + text
 }
 
-// along is where a point is on the x axis.
+// along returns the position of a point on the x axis.
 func along(f Figure, p Point) float64 {
 	if f.By == "pairs" {
 		return float64(p.Cell.Pairs)
@@ -162,12 +221,13 @@ func along(f Figure, p Point) float64 {
 	return float64(p.Cell.Size)
 }
 
-// axes draws them, with a grid.
-func axes(b *strings.Builder, f Figure, x, y scale) {
+// newAxes draws both axes and the grid.
+func newAxes(f Figure, x, y scale) *axesView {
+	a := &axesView{Left: plotLeft, Right: plotWidth - plotRight, Bottom: plotHeight - plotBottom, NameX: plotLeft - 8, NameY: lineTop - 16,
+		Along: "size of a message", AlongX: plotLeft + innerWidth/2, AlongY: plotHeight - 8}
 	for _, v := range y.ticks() {
 		at := y.at(v)
-		fmt.Fprintf(b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>`, plotLeft, plotWidth-plotRight, at, at)
-		fmt.Fprintf(b, `<text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`, plotLeft-8, at+4, html.EscapeString(experiment.Quantity(v, f.Metric)))
+		a.Y = append(a.Y, yTickView{Left: a.Left, Right: a.Right, X: plotLeft - 8, At: pixels(at), Y: pixels(at + 4), Text: experiment.Quantity(v, f.Metric)})
 	}
 	seen := make(map[float64]bool)
 	last := math.Inf(-1)
@@ -181,22 +241,19 @@ func axes(b *strings.Builder, f Figure, x, y scale) {
 		if f.By == "size" {
 			text = experiment.Size(v).String()
 		}
-		fmt.Fprintf(b, `<text class="tick" x="%.1f" y="%d" text-anchor="middle">%s</text>`, at, plotHeight-plotBottom+18, text)
+		a.X = append(a.X, xTickView{At: pixels(at), Y: plotHeight - plotBottom + 18, Text: text})
 	}
-	what := map[string]string{experiment.Rate: "messages a second", experiment.CPU: "processors"}[f.Metric]
-	if what = cmp.Or(what, f.Metric); y.log {
-		what += ", logarithmic"
+	a.Name = map[string]string{experiment.Rate: "messages a second", experiment.CPU: "processors"}[f.Metric]
+	if a.Name = cmp.Or(a.Name, f.Metric); y.log {
+		a.Name += ", logarithmic"
 	}
-	fmt.Fprintf(b, `<text class="axis" x="%d" y="%d">%s</text>`, plotLeft-8, lineTop-16, what)
-	label := "size of a message"
 	if f.By == "pairs" {
-		label = "pairs of programs"
+		a.Along = "pairs of programs"
 	}
-	fmt.Fprintf(b, `<text class="axis" x="%d" y="%d" text-anchor="middle">%s</text>`, plotLeft+innerWidth/2, plotHeight-8, label)
-	fmt.Fprintf(b, `<line class="frame" x1="%d" x2="%d" y1="%d" y2="%d"/>`, plotLeft, plotWidth-plotRight, plotHeight-plotBottom, plotHeight-plotBottom)
+	return a
 }
 
-// next is the tick after v.
+// next returns the tick after v.
 func next(f Figure, v float64) float64 {
 	if f.By == "size" {
 		return v * 2
@@ -204,28 +261,24 @@ func next(f Figure, v float64) float64 {
 	return v + 1
 }
 
-// drawLine draws a line, a mark at each point, and its interval.
-func drawLine(b *strings.Builder, f Figure, i int, l Line, x, y scale) {
-	fmt.Fprintf(b, `<g class="line %s" data-line="%d"><polyline points="`, lineClass(i, l), i)
-	for _, p := range l.Points {
-		fmt.Fprintf(b, "%.1f,%.1f ", x.at(along(f, p)), y.at(p.Summary.Median))
-	}
-	b.WriteString(`"/>`)
+// newLine draws a line, a mark at each point, and the point's interval.
+func newLine(f Figure, i int, l Line, x, y scale) lineView {
+	v := lineView{Class: lineClass(i, l)}
+	var points strings.Builder
 	for _, p := range l.Points {
 		px, py := x.at(along(f, p)), y.at(p.Summary.Median)
+		fmt.Fprintf(&points, "%.1f,%.1f ", px, py)
+		m := pointView{X: pixels(px), Y: pixels(py), Mark: mark(i, px, py, l.Published), Odd: p.oddity(f.Metric) != "", Tip: tip(f, l, p)}
 		if p.Summary.High > p.Summary.Low {
-			fmt.Fprintf(b, `<line class="interval" x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/>`, px, px, y.at(p.Summary.Low), y.at(p.Summary.High))
+			m.Interval = &intervalView{X: m.X, Low: pixels(y.at(p.Summary.Low)), High: pixels(y.at(p.Summary.High))}
 		}
-		b.WriteString(mark(i, px, py, l.Published))
-		if p.oddity(f.Metric) != "" {
-			fmt.Fprintf(b, `<circle class="odd" cx="%.1f" cy="%.1f" r="8"/>`, px, py)
-		}
-		fmt.Fprintf(b, `<circle class="hit" cx="%.1f" cy="%.1f" r="9"><title>%s</title></circle>`, px, py, html.EscapeString(tip(f, l, p)))
+		v.Marks = append(v.Marks, m)
 	}
-	b.WriteString("</g>")
+	v.Points = points.String()
+	return v
 }
 
-// lineClass is how the style sheet knows a line. Published ones are grey, and differ by their dashes.
+// lineClass is the CSS class of a line. Published lines are grey and differ in their dashes.
 func lineClass(i int, l Line) string {
 	if l.Published {
 		return fmt.Sprintf("cited d%d", 1+i%(dashes-1))
@@ -234,23 +287,25 @@ func lineClass(i int, l Line) string {
 }
 
 // mark is a shape that tells lines apart without colours.
-func mark(i int, x, y float64, small bool) string {
+func mark(i int, x, y float64, small bool) markView {
 	const r = markerSize
+	circle := markView{X: pixels(x), Y: pixels(y), Radius: pixels(r)}
 	if small {
-		return fmt.Sprintf(`<circle class="mark" cx="%.1f" cy="%.1f" r="1.5"/>`, x, y)
+		circle.Radius = "1.5"
+		return circle
 	}
 	switch i % 4 {
 	case 1:
-		return fmt.Sprintf(`<rect class="mark" x="%.1f" y="%.1f" width="%.1f" height="%.1f"/>`, x-r+0.5, y-r+0.5, 2*r-1, 2*r-1)
+		return markView{X: pixels(x - r + 0.5), Y: pixels(y - r + 0.5), Side: pixels(2*r - 1)}
 	case 2:
-		return fmt.Sprintf(`<path class="mark" d="M%.1f %.1fL%.1f %.1fL%.1f %.1fZ"/>`, x, y-r, x+r, y+r, x-r, y+r)
+		return markView{Path: fmt.Sprintf("M%.1f %.1fL%.1f %.1fL%.1f %.1fZ", x, y-r, x+r, y+r, x-r, y+r)}
 	case 3:
-		return fmt.Sprintf(`<path class="mark" d="M%.1f %.1fL%.1f %.1fL%.1f %.1fL%.1f %.1fZ"/>`, x, y-r, x+r, y, x, y+r, x-r, y)
+		return markView{Path: fmt.Sprintf("M%.1f %.1fL%.1f %.1fL%.1f %.1fL%.1f %.1fZ", x, y-r, x+r, y, x, y+r, x-r, y)}
 	}
-	return fmt.Sprintf(`<circle class="mark" cx="%.1f" cy="%.1f" r="%.1f"/>`, x, y, r)
+	return circle
 }
 
-// tip is what a point says when it is pointed at.
+// tip is the tooltip of a point.
 func tip(f Figure, l Line, p Point) string {
 	text := l.Name
 	if p.Cell.Size != 0 {
@@ -269,38 +324,37 @@ func tip(f Figure, l Line, p Point) string {
 	return text
 }
 
-// bars draws a bar for each line that has one point, and for published ones.
-func bars(f Figure) string {
-	var b strings.Builder
+// newBars draws a bar for each line, which has one point, and for published ones.
+func newBars(f Figure) *plotView {
 	var values []float64
 	lines := append(append([]Line(nil), f.Lines...), f.Cited...)
 	for _, l := range lines {
 		values = append(values, l.Points[0].Summary.High, l.Points[0].Summary.Median)
 	}
-	height := plotTop + len(lines)*barRow
 	x := newScale(f.Metric, values, barLeft, plotWidth-barValue, true)
-	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %d %d" role="img" aria-label="%s">`, plotWidth, height, html.EscapeString(f.Experiment.Spec.Title))
+	plot := &plotView{Width: plotWidth, Height: plotTop + len(lines)*barRow, Label: f.Experiment.Spec.Title}
 	for i, l := range lines {
 		p := l.Points[0]
 		top := plotTop + i*barRow
 		end := x.at(p.Summary.Median)
-		class := fmt.Sprintf("c%d", barColour(p))
+		bar := barView{
+			Class: fmt.Sprintf("c%d", barColour(p)), Name: l.Name, Left: barLeft, Top: top, BarTop: top + 5,
+			Width: pixels(max(end-barLeft, 1)), Height: barHeight,
+			ValueX: pixels(max(end, x.at(p.Summary.High)) + 8), ValueY: top + barHeight + 3, Value: experiment.Quantity(p.Summary.Median, f.Metric),
+			HitTop: top - 10, HitWidth: plotWidth, HitHeight: barRow - 4, Tip: tip(f, l, p),
+		}
 		if l.Published {
-			class = "cited"
+			bar.Class = "cited"
 		}
-		fmt.Fprintf(&b, `<g class="line %s" data-line="%d"><text class="name" x="%d" y="%d">%s</text>`, class, i, barLeft, top, html.EscapeString(l.Name))
-		fmt.Fprintf(&b, `<rect class="bar" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, barLeft, top+5, max(end-barLeft, 1), barHeight)
 		if p.Summary.High > p.Summary.Low {
-			fmt.Fprintf(&b, `<line class="interval" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/>`, x.at(p.Summary.Low), x.at(p.Summary.High), top+5+barHeight/2, top+5+barHeight/2)
+			bar.Interval = &intervalView{Y: fmt.Sprint(bar.BarTop + barHeight/2), Low: pixels(x.at(p.Summary.Low)), High: pixels(x.at(p.Summary.High))}
 		}
-		fmt.Fprintf(&b, `<text class="value" x="%.1f" y="%d">%s</text>`, max(end, x.at(p.Summary.High))+8, top+barHeight+3, html.EscapeString(experiment.Quantity(p.Summary.Median, f.Metric)))
-		fmt.Fprintf(&b, `<rect class="hit" x="0" y="%d" width="%d" height="%d"><title>%s</title></rect></g>`, top-10, plotWidth, barRow-4, html.EscapeString(tip(f, l, p)))
+		plot.Bars = append(plot.Bars, bar)
 	}
-	b.WriteString("</svg>")
-	return b.String()
+	return plot
 }
 
-// barColour tells transports apart.
+// barColour distinguishes transports.
 func barColour(p Point) int {
 	switch p.Cell.Transport {
 	case experiment.TCP:

@@ -3,14 +3,13 @@ package report
 import (
 	_ "embed"
 	"fmt"
-	"html"
 	"slices"
 	"strings"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// publications are what suites repeat: a heading, and a paragraph.
+// publications are the publications that suites repeat: a heading and a paragraph.
 var publications = map[string][2]string{
 	"quick":       {"At a glance", "What a newcomer wants to know: latency and bandwidth beside TCP."},
 	"speed":       {"The speed table", "Rows of make bench, without their bounds."},
@@ -21,8 +20,14 @@ var publications = map[string][2]string{
 	"mikelangelo": {"MIKELANGELO D4.1 (2015): NetPIPE between hosts and virtual machines", "Six cases in three figures, without numbers. What the text says of them: 1.4 to 2.2 µs for small messages with verbs, 8.2 to 10.3 µs between virtual machines, about 100 µs over 1 Gb/s Ethernet; virtual machines reach 20 to 25 % of the hosts' bandwidth."},
 }
 
-// writeContents writes links to the suites, if there are several.
-func writeContents(b *strings.Builder, figures []Figure) {
+// A suiteView is a suite for the page: its heading, what it repeats, and the tables before its figures.
+type suiteView struct {
+	ID, Name, About string
+	Tables          []tableView
+}
+
+// contents are links to the suites, if there are several.
+func contents(figures []Figure) []suiteView {
 	var suites []string
 	for _, f := range figures {
 		if suite := f.Experiment.Spec.Suite; !slices.Contains(suites, suite) {
@@ -30,30 +35,30 @@ func writeContents(b *strings.Builder, figures []Figure) {
 		}
 	}
 	if len(suites) < 2 {
-		return
+		return nil
 	}
-	b.WriteString("<nav>")
+	var list []suiteView
 	for _, suite := range suites {
 		name := suite
 		if p, known := publications[suite]; known {
 			name = p[0]
 		}
-		fmt.Fprintf(b, "<a href=\"#suite-%s\">%s</a>", html.EscapeString(suite), html.EscapeString(name))
+		list = append(list, suiteView{ID: suite, Name: name})
 	}
-	b.WriteString("</nav>\n")
+	return list
 }
 
-// writeSuite writes what comes before the figures of a suite.
-func writeSuite(b *strings.Builder, suite string, figures []Figure) {
+// newSuiteView has what comes before the figures of a suite.
+func newSuiteView(suite string, figures []Figure) *suiteView {
 	p, known := publications[suite]
 	if !known {
-		fmt.Fprintf(b, "<h2 id=\"suite-%s\">%[1]s</h2>\n", html.EscapeString(suite))
-		return
+		return &suiteView{ID: suite, Name: suite}
 	}
-	fmt.Fprintf(b, "<h2 id=\"suite-%s\">%s</h2>\n<p>%s</p>\n", suite, html.EscapeString(p[0]), html.EscapeString(p[1]))
+	v := &suiteView{ID: suite, Name: p[0], About: p[1]}
 	for _, t := range tablesOf(suite, figures) {
-		t.html(b)
+		v.Tables = append(v.Tables, t.view())
 	}
+	return v
 }
 
 // words is the thesis' comparison in words: a line for each way, columns apart by tabs. The row of vrdma has
@@ -79,8 +84,8 @@ func wordsTable() *table {
 	return t
 }
 
-// costs are the thesis' core-seconds per GiB, of both hosts, one pair of 64 KiB: send, write, read. They are
-// derived from its raw files.
+// costs are the thesis' core-seconds per GiB of both hosts, for one pair with 64 KiB: send, write, read. They are computed from its
+// raw files.
 var costs = []struct {
 	system string
 	values [3]float64
@@ -92,7 +97,7 @@ type cost struct {
 	whole, alone [3]float64 // 0: not measured
 }
 
-// costsOf are ours.
+// costsOf returns the measured costs.
 func costsOf(figures []Figure) (rows []*cost) {
 	tools := [3]string{"ib_send_bw", "ib_write_bw", "ib_read_bw"}
 	for _, f := range figures {
@@ -124,8 +129,7 @@ func costsOf(figures []Figure) (rows []*cost) {
 	return rows
 }
 
-// costsTable is processor time per GiB of 64 KiB messages, which carries over to other machines better
-// than anything else.
+// costsTable is processor time per GiB with 64 KiB messages. Of all values it depends least on the machine.
 func costsTable(figures []Figure) *table {
 	ours := costsOf(figures)
 	if len(ours) == 0 {
@@ -154,7 +158,7 @@ func costsTable(figures []Figure) *table {
 	return t
 }
 
-// transportName is a transport in words.
+// transportName names a transport for readers.
 func transportName(t string) string {
 	switch t {
 	case experiment.Verbs:

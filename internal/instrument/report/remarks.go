@@ -8,16 +8,16 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// Remarks say where a published method misleads, each by a pair of runs of ours that differ in nothing else.
+// Remarks show where a published method misleads, with pairs of runs that differ in one parameter.
 func Remarks(f Figure) (out []string) {
 	var all []Point
 	for _, l := range f.Lines {
 		all = append(all, l.Points...)
 	}
-	if f.Metric == experiment.CPU { // a point is there once for each role
+	if f.Metric == experiment.CPU { // a point appears once for each role
 		return nil
 	}
-	// pairs calls g with points that differ in one thing only.
+	// pairs calls g with points that differ in one parameter.
 	pairs := func(differ func(*experiment.Cell) bool, g func(a, b Point)) {
 		for _, a := range all {
 			other := a.Cell
@@ -36,7 +36,7 @@ func Remarks(f Figure) (out []string) {
 		c.PathMTU = 4096
 		return was
 	}, func(a, b Point) {
-		const headers = 82.0 // of a RoCEv2 packet, with preamble and gap
+		const headers = 82.0 // bytes of a RoCEv2 packet, with preamble and gap
 		ratio := a.Summary.Median / b.Summary.Median
 		expected := (1024 / (1024 + headers)) / (4096 / (4096 + headers))
 		text := fmt.Sprintf("Path MTU 1024 against 4096, nothing else changed: %s and %s, a ratio of %.3f",
@@ -48,7 +48,7 @@ func Remarks(f Figure) (out []string) {
 		}
 		out = append(out, text)
 	})
-	once := func(text string) string { // what explains all of them is said with the first
+	once := func(text string) string { // the explanation is printed with the first remark
 		if slices.ContainsFunc(out, func(o string) bool { return strings.HasSuffix(o, text) }) {
 			return ""
 		}
@@ -77,7 +77,7 @@ func Remarks(f Figure) (out []string) {
 	return out
 }
 
-// shares says what a server with a slower processor costs, of each operation: a one-sided one leaves it alone.
+// shares shows what a limited server costs each operation. One-sided operations do not use the server's processor.
 func shares(all []Point, metric string, out *[]string) {
 	for _, a := range all {
 		for _, b := range all {
@@ -91,7 +91,7 @@ func shares(all []Point, metric string, out *[]string) {
 	}
 }
 
-// factor is how two points compare, in words.
+// factor describes the ratio of two points.
 func factor(metric string, a, b Point) string {
 	x := better(metric, a.Summary.Median, b.Summary.Median)
 	if a.Summary.Low <= b.Summary.High && b.Summary.Low <= a.Summary.High {
@@ -101,14 +101,4 @@ func factor(metric string, a, b Point) string {
 		return "polling is " + times(x) + " better"
 	}
 	return "events are " + times(1/x) + " better"
-}
-
-// writeRemarks writes them.
-func writeRemarks(b *strings.Builder, list []string) {
-	if len(list) == 0 {
-		return
-	}
-	b.WriteString("<aside class=\"remark\"><h4>Where a method misleads</h4>")
-	writeSentences(b, list)
-	b.WriteString("</aside>")
 }

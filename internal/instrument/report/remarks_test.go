@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// TestRemarks: each is made of two points that differ in one thing only.
+// TestRemarks: a remark is about two points that differ in one parameter.
 func TestRemarks(t *testing.T) {
 	point := func(v float64, change func(*Point)) Point {
 		p := Point{Cell: experiment.Cell{Setting: experiment.Hosts, Transport: experiment.Verbs, Tool: "ib_write_bw", Size: 65536, Pairs: 1, Wait: experiment.Poll},

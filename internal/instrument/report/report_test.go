@@ -31,7 +31,7 @@ spec:
   rounds: 3
 `
 
-// results are of a run in which verbs took 2 µs, TCP 10, and guests could not be had.
+// results of a run in which verbs took 2 µs and TCP 10 µs, and guests failed.
 func results(factor float64) *experiment.Results {
 	r := &experiment.Results{Header: experiment.Header{Version: experiment.Version, Experiments: []string{document}, Machine: experiment.Machine{Processor: "Z80", Processors: 2}}}
 	list, err := experiment.Parse("d", []byte(document))
@@ -81,7 +81,7 @@ func TestGather(t *testing.T) {
 			t.Errorf("%v does not say why", p.Cell)
 		}
 	}
-	// The published lines: SoftRoCE and the hardware that it was compared with.
+	// The published lines: SoftRoCE, and the hardware it was compared with.
 	var names []string
 	for _, l := range f.Cited {
 		names = append(names, l.Name)
@@ -119,7 +119,7 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// A bandwidth above its yardstick is pointed out, and which one that is; it is not called wrong.
+// A bandwidth above its limit is marked, with the kind of limit.
 func TestYardstick(t *testing.T) {
 	for _, test := range []struct {
 		value float64
@@ -139,7 +139,7 @@ func TestYardstick(t *testing.T) {
 			t.Errorf("%v of 10e9: ringed %v", test.value, ringed)
 		}
 	}
-	// What a setting was is said in one sentence, however many there were.
+	// The settings are described in one sentence each.
 	r := &experiment.Results{}
 	for _, was := range []string{"two guests", "8 guests", "two guests"} {
 		rec := experiment.Record{Cell: experiment.Cell{Setting: experiment.VMs}}
@@ -151,20 +151,29 @@ func TestYardstick(t *testing.T) {
 	}
 }
 
-// A value of 0 is drawn on a logarithmic axis, too: a server that took no processor time.
+// A value of 0, such as no processor time, is drawn on a logarithmic axis.
 func TestZero(t *testing.T) {
 	point := func(size experiment.Size, v float64) Point {
 		return Point{Cell: experiment.Cell{Size: size}, Summary: experiment.Summary{N: 5, Median: v, Low: v, High: v}}
 	}
 	f := Figure{Experiment: &experiment.Experiment{}, Metric: experiment.CPU, By: "size", Lines: []Line{{Points: []Point{point(1, 0.001), point(2, 0), point(4, 1)}}}}
-	for _, drawing := range regexp.MustCompile(`(?s)<svg.*?</svg>`).FindAllString(svg(f)+checkedIn(t), -1) {
-		if strings.Contains(drawing, "+Inf") || strings.Contains(drawing, "-Inf") || strings.Contains(drawing, "NaN") {
-			t.Errorf("a drawing has what is no number: %.200s", drawing)
+	for _, svg := range regexp.MustCompile(`(?s)<svg.*?</svg>`).FindAllString(drawing(t, f)+checkedIn(t), -1) {
+		if strings.Contains(svg, "+Inf") || strings.Contains(svg, "-Inf") || strings.Contains(svg, "NaN") {
+			t.Errorf("a drawing has what is no number: %.200s", svg)
 		}
 	}
 }
 
-// checkedIn is the page of docs/report.
+// drawing is a figure as SVG.
+func drawing(t *testing.T, f Figure) string {
+	var b strings.Builder
+	if err := pageTemplate.ExecuteTemplate(&b, "plot", newPlot(f)); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// checkedIn returns the page of docs/report.
 func checkedIn(t *testing.T) string {
 	text, err := os.ReadFile("../../../docs/report/report.html")
 	if err != nil {
@@ -173,7 +182,7 @@ func checkedIn(t *testing.T) string {
 	return string(text)
 }
 
-// What is unlike is not drawn as alike: the caption says so.
+// The caption says which parameters differ.
 func TestUnlike(t *testing.T) {
 	tests := []struct {
 		change func(p *Point)
@@ -196,7 +205,7 @@ func TestUnlike(t *testing.T) {
 	}
 }
 
-// The page is whole, needs nothing from anywhere, and what comes from files cannot become a script.
+// The page is complete, loads nothing, and text from files cannot become a script.
 func TestHTML(t *testing.T) {
 	r := results(1)
 	var b bytes.Buffer
@@ -259,7 +268,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestUnits: processor time is by what the tool did, whatever the figure shows, and a figure of processor time has no column of it.
+// TestUnits: the unit of processor time depends on the tool, and a figure of processor time has no column of it.
 func TestUnits(t *testing.T) {
 	figure := func(metric string, tools ...string) Figure {
 		f := Figure{Experiment: &experiment.Experiment{Name: "e"}, Metric: metric, Lines: []Line{{Name: "l"}}}
@@ -280,10 +289,10 @@ func TestUnits(t *testing.T) {
 		{figure(experiment.Rate, "ib_send_bw", "cmtime"), "| 0.5 s/million | 0.25 s/million |"},
 		{figure(experiment.CPU, "ib_send_bw"), "| rounds |\n"},
 	} {
-		var b, page strings.Builder
+		var b strings.Builder
 		markdownTable(&b, test.f)
-		writeTable(&page, test.f)
-		if !strings.Contains(b.String(), test.want) || strings.Contains(page.String(), "<th>CPU") != (test.f.Metric != experiment.CPU) {
+		head := strings.Join(newValuesView(test.f).Head, "|")
+		if !strings.Contains(b.String(), test.want) || strings.Contains(head, "|CPU ") != (test.f.Metric != experiment.CPU) {
 			t.Errorf("no %q in\n%s", test.want, b.String())
 		}
 	}
@@ -295,7 +304,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("the same twice: %v\n%s", err, b.String())
 	}
 	b.Reset()
-	// Three rounds cannot show anything: the least chance is one in ten.
+	// Three rounds cannot show a difference: the smallest probability is 0.1.
 	if err := Compare(&b, results(1), results(2)); err != nil || !strings.Contains(b.String(), "~ (p=0.100") {
 		t.Errorf("three rounds: %v\n%s", err, b.String())
 	}
@@ -315,7 +324,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// What was measured elsewhere than the head says is told, and nothing where all is alike.
+// Suites with another program, machine or day are listed.
 func TestOrigins(t *testing.T) {
 	first := experiment.Part{Experiments: []string{document}, Program: "1", Machine: experiment.Machine{Processor: "Z80"}}
 	second := first
@@ -329,7 +338,7 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// QEMU's time has a column where there are guests, and nowhere else; who was not counted has no number.
+// QEMU has a column only where there are guests. A role that was not counted has no number.
 func TestGuestsColumn(t *testing.T) {
 	for _, guests := range []bool{false, true} {
 		r := results(1)

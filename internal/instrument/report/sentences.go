@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// better is by which factor a is better than b.
+// better returns by which factor a is better than b.
 func better(metric string, a, b float64) float64 {
 	if experiment.Better(metric) {
 		return a / b
@@ -16,7 +16,7 @@ func better(metric string, a, b float64) float64 {
 	return b / a
 }
 
-// A Ratio compares two cells that differ in transport and tool only.
+// A Ratio compares two cells that differ only in transport and tool.
 type Ratio struct {
 	Metric  string
 	Ours    *Point
@@ -25,13 +25,13 @@ type Ratio struct {
 	Sure    bool    // the intervals do not overlap
 }
 
-// baselines are what vrdma is compared with, if a figure has it: the first of them.
+// baselines are what vrdma is compared with: the first that a figure has.
 var baselines = []string{experiment.TCP, experiment.Kernel}
 
-// Ratios are vrdma's points against TCP's of the same place and size, or against those of the kernel's device where no TCP was measured.
-// A tool without a size is compared with all.
+// Ratios compares vrdma's points with TCP's of the same setting and size, or with those of the kernel's device if there is no TCP. A
+// tool without a size is compared with all sizes.
 func Ratios(f Figure) (list []Ratio) {
-	if f.Metric == experiment.CPU { // who does more takes more
+	if f.Metric == experiment.CPU { // more work takes more processor time
 		return nil
 	}
 	for _, base := range baselines {
@@ -49,7 +49,7 @@ func ratios(f Figure, base string) (list []Ratio) {
 			p := &l.Points[i]
 			if p.Cell.Transport == base {
 				against = append(against, p)
-			} else if !p.Tool.Operations && (p.Cell.PerSide == 0 || p.Cell.Setting != experiment.VMs) { // of many guests no conclusion is drawn
+			} else if !p.Tool.Operations && (p.Cell.PerSide == 0 || p.Cell.Setting != experiment.VMs) { // many guests are not compared
 				all = append(all, p)
 			}
 		}
@@ -68,7 +68,7 @@ func ratios(f Figure, base string) (list []Ratio) {
 	return list
 }
 
-// name is what vrdma is compared with.
+// name is the name of the baseline.
 func (r Ratio) name() string {
 	switch {
 	case r.Against.Cell.Transport != experiment.Kernel:
@@ -76,10 +76,10 @@ func (r Ratio) name() string {
 	case r.Against.Cell.Setting == experiment.GuestRXE:
 		return "the kernel's rxe"
 	}
-	return "the kernel's device" // which --device named: rxe or hardware
+	return "the kernel's device" // rxe or hardware, as --device says
 }
 
-// Sentences are a figure's results in words.
+// Sentences describes the ratios of a figure.
 func Sentences(f Figure) (out []string) {
 	for _, r := range Ratios(f) {
 		what := fmt.Sprintf("%s (%s)", r.Ours.Cell.Tool, where(r.Ours.Cell))
@@ -108,7 +108,7 @@ func Sentences(f Figure) (out []string) {
 	return out
 }
 
-// times is a factor in words.
+// times describes a factor.
 func times(f float64) string {
 	if f >= 10 {
 		return fmt.Sprintf("%.0f times", f)
@@ -122,7 +122,7 @@ type Passage struct {
 	Sentences []string
 }
 
-// Summary is what a reader should know first. A passage with nothing to say is left out.
+// Summary returns the passages at the top of the report. Empty passages are left out.
 func Summary(r *experiment.Results, figures []Figure) (out []Passage) {
 	add := func(title string, sentences ...string) {
 		if sentences = slices.DeleteFunc(sentences, func(s string) bool { return s == "" }); len(sentences) > 0 {
@@ -137,7 +137,7 @@ func Summary(r *experiment.Results, figures []Figure) (out []Passage) {
 	return out
 }
 
-// measured says what was, where, and how often.
+// measured says where, when and how often was measured.
 func measured(r *experiment.Results) []string {
 	failed, repeated := 0, 0
 	for _, rec := range r.Records {
@@ -157,7 +157,7 @@ func measured(r *experiment.Results) []string {
 		machineText(r.Header.Machine), r.Header.Program, r.Header.Started.UTC().Format("2 January 2006, 15:04 UTC")), text}
 }
 
-// proven says whether counters agree with what was to carry the bytes.
+// proven says whether all counters agree with the transports.
 func proven(runs int, figures []Figure) string {
 	var wrong []string
 	for _, f := range figures {
@@ -178,13 +178,13 @@ func proven(runs int, figures []Figure) string {
 	return ""
 }
 
-// suitesOf are the suites of a part.
+// suitesOf returns the suites of a part.
 func suitesOf(p experiment.Part) string {
 	var suites []string
 	for _, text := range p.Experiments {
 		list, err := experiment.Parse("results", []byte(text))
 		if err != nil {
-			return "" // Gather has said so
+			return "" // Gather has reported it
 		}
 		for _, e := range list {
 			if !slices.Contains(suites, e.Spec.Suite) {
@@ -195,7 +195,7 @@ func suitesOf(p experiment.Part) string {
 	return strings.Join(suites, ", ")
 }
 
-// durations says how long each suite took that was run by itself.
+// durations says how long each suite took.
 func durations(parts []experiment.Part) string {
 	var words []string
 	for _, p := range parts {
@@ -209,8 +209,8 @@ func durations(parts []experiment.Part) string {
 	return "Minutes that runs took: " + strings.Join(words, "; ") + "."
 }
 
-// origins says which suites were measured with another program, on another machine or on another day than the first, which the
-// head of the report is about: they are not to be compared.
+// origins lists the suites that were measured with another program, on another machine or on another day than the first. They cannot
+// be compared.
 func origins(parts []experiment.Part) string {
 	const day = "2 January 2006"
 	var words []string
@@ -236,16 +236,16 @@ func origins(parts []experiment.Part) string {
 	return "Not all of it: " + strings.Join(words, "; ") + "."
 }
 
-// machineText is a machine in words.
+// machineText describes a machine.
 func machineText(m experiment.Machine) string {
 	return fmt.Sprintf("%s with %d processors, %s, %.0f GiB of memory", m.Processor, m.Processors, m.Kernel, float64(m.Memory)/(1<<30))
 }
 
-// asides are what daemons take at rest, what stood for what, and sums against limits.
+// asides describes idle daemons, what stood for settings, and values above limits.
 func asides(r *experiment.Results, figures []Figure) (out []string) {
 	idle := -1.0
 	var settings []string
-	stood := make(map[string][]string) // what each setting was
+	stood := make(map[string][]string) // descriptions by setting
 	for _, rec := range r.Records {
 		if rec.Failed != "" {
 			continue

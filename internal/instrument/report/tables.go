@@ -2,11 +2,10 @@ package report
 
 import (
 	"fmt"
-	"html"
 	"strings"
 )
 
-// A table is what a suite has beside its figures, the same on the page and as text.
+// A table of a suite, for the page and for Markdown.
 type table struct {
 	title, why string
 	head       []string
@@ -27,40 +26,38 @@ func reason(text string) field { return field{text: text, none: true} }
 // add adds a row.
 func (t *table) add(cells ...field) { t.rows = append(t.rows, cells) }
 
-// html writes it for the page.
-func (t *table) html(b *strings.Builder) {
-	if t.words {
-		fmt.Fprintf(b, "<details open><summary>%s</summary><div class=\"scroll\"><table class=\"words\"><thead><tr>", html.EscapeString(t.title))
-	} else {
-		fmt.Fprintf(b, "<h3>%s</h3><p class=\"why\">%s</p><div class=\"scroll\"><table><thead><tr>", html.EscapeString(t.title), html.EscapeString(t.why))
-	}
-	for _, text := range t.head {
-		fmt.Fprintf(b, "<th>%s</th>", html.EscapeString(text))
-	}
-	b.WriteString("</tr></thead><tbody>")
-	for _, row := range t.rows {
-		b.WriteString("<tr>")
-		for _, f := range row {
-			class := ""
-			if f.none {
-				class = " class=\"none\""
-			}
-			text := html.EscapeString(f.text)
-			if t.words { // a path may be broken where its parts meet
-				text = strings.ReplaceAll(text, "/", "/<wbr>")
-			}
-			fmt.Fprintf(b, "<td%s>%s</td>", class, text)
-		}
-		b.WriteString("</tr>")
-	}
-	b.WriteString("</tbody></table></div>")
-	if t.words {
-		b.WriteString("</details>")
-	}
-	b.WriteString("\n")
+// A tableView is a table for the page.
+type tableView struct {
+	Title, Why string
+	Words      bool
+	Head       []string
+	Rows       [][]fieldView
 }
 
-// markdown writes it as text.
+// A fieldView is the text of a field, in parts between which a line may break.
+type fieldView struct {
+	Parts []string
+	None  bool
+}
+
+// view prepares the table for the page. Lines of a table of sentences may break after each / of a path.
+func (t *table) view() tableView {
+	v := tableView{Title: t.title, Why: t.why, Words: t.words, Head: t.head}
+	for _, row := range t.rows {
+		var cells []fieldView
+		for _, f := range row {
+			cell := fieldView{Parts: []string{f.text}, None: f.none}
+			if t.words {
+				cell.Parts = strings.SplitAfter(f.text, "/")
+			}
+			cells = append(cells, cell)
+		}
+		v.Rows = append(v.Rows, cells)
+	}
+	return v
+}
+
+// markdown writes the table as Markdown.
 func (t *table) markdown(b *strings.Builder) {
 	fmt.Fprintf(b, "\n### %s\n\n", t.title)
 	if t.why != "" {
@@ -78,7 +75,7 @@ func (t *table) markdown(b *strings.Builder) {
 	}
 }
 
-// tablesOf are those of a suite.
+// tablesOf returns the tables of a suite.
 func tablesOf(suite string, figures []Figure) (list []*table) {
 	var all []*table
 	switch suite {

@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// Markdown writes the same for a terminal or a repository.
+// Markdown writes the report for a terminal or a repository.
 func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 	var b strings.Builder
 	b.WriteString("# RDMA without hardware: what was measured\n\n")
@@ -44,7 +44,7 @@ func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 	return err
 }
 
-// markdownSuite writes what comes before the figures of a suite.
+// markdownSuite writes the text before the figures of a suite.
 func markdownSuite(b *strings.Builder, suite string, figures []Figure) {
 	p, known := publications[suite]
 	if !known {
@@ -57,7 +57,7 @@ func markdownSuite(b *strings.Builder, suite string, figures []Figure) {
 	}
 }
 
-// units is the unit of processor time in a figure, and whether its tools have different ones: then each value needs it.
+// units returns the unit of processor time in a figure, and whether tools have different ones, so that each value needs its own.
 func units(f Figure) (unit string, mixed bool) {
 	for _, l := range f.Lines {
 		for i := range l.Points {
@@ -74,7 +74,7 @@ func units(f Figure) (unit string, mixed bool) {
 	return unit, false
 }
 
-// processorTime is a value of a table.
+// processorTime formats processor time.
 func processorTime(p *Point, v float64, mixed bool) string {
 	text := fmt.Sprintf("%.3g", v)
 	if mixed {
@@ -83,8 +83,8 @@ func processorTime(p *Point, v float64, mixed bool) string {
 	return text
 }
 
-// markdownTable writes the values of a figure. Processor time is of client, server and daemons together, and beside it what the machine was
-// busy with beyond these; a figure of processor time has it as its values.
+// markdownTable writes the values of a figure. Processor time is the sum of client, server and daemons, with the rest of the machine
+// beside it. A figure of metric cpu has no such columns.
 func markdownTable(b *strings.Builder, f Figure) {
 	if len(f.Lines) == 0 {
 		return
@@ -123,10 +123,10 @@ func markdownTable(b *strings.Builder, f Figure) {
 	}
 }
 
-// CSV writes every value, in seconds, bytes a second and a second.
+// CSV writes every value, in seconds, bytes/s and 1/s.
 func CSV(w io.Writer, figures []Figure) error { return writeCSV(w, figures) }
 
-// rolesOf are whose processor time is in tables: QEMU's only where there are guests.
+// rolesOf returns the roles with processor time. qemu is one only where there are guests.
 func rolesOf(figures []Figure) []string {
 	guests := slices.ContainsFunc(figures, func(f Figure) bool {
 		return slices.ContainsFunc(f.Lines, func(l Line) bool {
@@ -148,7 +148,7 @@ func writeCSV(w io.Writer, figures []Figure) error {
 	}
 	rows := [][]string{append(head, "proof", "failed")}
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
-	depth := func(n int) string { // 0: the tool does not say
+	depth := func(n int) string { // 0: unknown
 		if n == 0 {
 			return ""
 		}
@@ -168,7 +168,7 @@ func writeCSV(w io.Writer, figures []Figure) error {
 		for i := range points {
 			p := &points[i]
 			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
-				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, p.Cell.Rate, p.Cell.Delay, fmt.Sprint(p.Cell.Boxes()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), fmt.Sprint(max(p.Cell.QPs, 1)), depth(p.Depth), p.Inline, p.role, fmt.Sprint(p.Summary.N)}
+				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, p.Cell.Rate, p.Cell.Delay, fmt.Sprint(p.Cell.ContainersPerSide()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), fmt.Sprint(max(p.Cell.QPs, 1)), depth(p.Depth), p.Inline, p.role, fmt.Sprint(p.Summary.N)}
 			if p.Summary.N > 0 {
 				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), percentile(p.P99), percentile(p.P999))
 			} else {

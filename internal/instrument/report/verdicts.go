@@ -9,11 +9,11 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// verdicts say who wins by what factor: a sentence for each experiment and what it is compared with, and in it for each setting and way of
-// waiting. NetPIPE's bandwidth is its latency turned round, with the same factors, and is not told again.
+// verdicts returns a sentence for each experiment and baseline with factors by setting and way of waiting. NetPIPE's bandwidth is the
+// inverse of its latency and is left out.
 func verdicts(figures []Figure) (out []string) {
 	type group struct{ transport, where, wait, against string }
-	told := make(map[string]string) // of an experiment
+	told := make(map[string]string) // by experiment
 	for _, f := range figures {
 		ratios := make(map[group][]Ratio)
 		var kinds []group
@@ -56,7 +56,7 @@ func verdicts(figures []Figure) (out []string) {
 	return out
 }
 
-// span is ratios in words: the lowest, the highest, their geometric mean, and of how many nothing can be said.
+// span describes ratios: the lowest, the highest, their geometric mean, and how many are within the spread.
 func span(list []Ratio) string {
 	low, high, sum, unsure := math.Inf(1), 0.0, 0.0, 0
 	for _, r := range list {
@@ -81,7 +81,7 @@ func span(list []Ratio) string {
 	return fmt.Sprintf("%s to %s, geometric mean %s (%d values%s)", multiple(low), multiple(high), multiple(math.Exp(sum/float64(n))), n, within)
 }
 
-// multiple is a factor as a number, with as many digits as measuring allows.
+// multiple formats a factor.
 func multiple(f float64) string {
 	switch {
 	case f >= 10:
@@ -92,7 +92,7 @@ func multiple(f float64) string {
 	return fmt.Sprintf("%.2f x", f)
 }
 
-// many is a number of things.
+// many formats a number of things.
 func many(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -100,7 +100,7 @@ func many(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// costSentence is what a GiB costs here and in publications.
+// costSentence compares the cost of a GiB with publications.
 func costSentence(figures []Figure) string {
 	t := costsTable(figures)
 	if t == nil {
@@ -113,7 +113,7 @@ func costSentence(figures []Figure) string {
 	return "Core-seconds of the whole machine (in brackets: of client, server and daemons alone), 64 KiB, send / write / read: " + strings.Join(words, "; ") + ". The published ones are of both whole hosts."
 }
 
-// missing says what was not measured, over what, and why, the commonest reasons first.
+// missing lists what was not measured and why, the most frequent reasons first.
 func missing(figures []Figure) (out []string) {
 	type cause struct{ where, why string }
 	counts := make(map[cause]int)

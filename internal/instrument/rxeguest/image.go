@@ -10,14 +10,14 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/cache"
 )
 
-// Tools are what making and booting a guest needs.
+// Tools are the programs that make and boot a guest.
 var Tools = []string{
 	"qemu-system-x86_64", "busybox", "cpio", "modprobe", "depmod", "xz", "dpkg-deb", "apt-get", "ip", "rdma",
 	"ibv_rc_pingpong", "rping", "ib_write_bw", "qperf", "wg", "iperf3",
 }
 
-// Image is the directory with vmlinux and initramfs, which are made if they are not
-// there. It needs the repository, which holds the script that makes them.
+// Image returns the directory with vmlinux and initramfs, and makes them if necessary. The script that makes them is in the
+// repository.
 func Image(ctx context.Context, repository string) (string, error) {
 	return cache.Fill("guest", func(dir string) error {
 		agent := filepath.Join(dir, "agent")

@@ -8,31 +8,30 @@ import (
 	"strings"
 )
 
-// Machine says what a guest is to be.
+// A Machine describes a guest.
 type Machine struct {
-	Image     string // Image's directory
-	Initramfs string // empty: Image's
+	Image     string // the directory that Image returned
+	Initramfs string // empty: that of Image
 	CPUs      int    // 0: one
 	Memory    int    // MiB; 0: 256
 
-	IP4, IP6 string // addresses of eth0, with prefix lengths; "dhcp": it asks for its IPv4 address, and has no other
+	IP4, IP6 string // addresses of eth0 with prefix lengths; "dhcp": an IPv4 address from DHCP, no IPv6
 	MTU      int
-	Device   string // what the kernel's rxe on eth0 is called; empty: rxe0
-	Program  string // what init runs; empty: the tests' agent
+	Device   string // name of the kernel's rxe on eth0; empty: rxe0
+	Program  string // the program that init runs; empty: the agent of the tests
 
-	Card    []string // QEMU's arguments for memory and the card that is eth0; nil: Memory and Network say that
-	Network string   // where eth0 leads: QEMU's -netdev, without its id
-	Line    string   // where the serial line leads: QEMU's -chardev, without its id
-	Console string   // a file for what the kernel says
+	Card    []string // QEMU's arguments for memory and the card eth0; nil: see Memory and Network
+	Network string   // backend of eth0: QEMU's -netdev without its id
+	Line    string   // backend of the serial port: QEMU's -chardev without its id
+	Console string   // a file for the kernel's messages
 
-	Reboots bool     // it starts again when it is reset; else it ends
+	Reboots bool     // a reset boots again; else it ends QEMU
 	More    []string // further arguments of QEMU
 }
 
-// Command is the command line that is the machine. Emulated code runs fastest on a plain
-// processor: "rep movsb" goes a byte at a time and carry-less multiplication through a
-// slow helper, so the guest is not told of them. The clock's frequency is told, because
-// measuring it on a busy machine goes wrong.
+// Command returns QEMU's command line. The guest has a plain processor, on which emulated code is fastest: "rep movsb" moves single
+// bytes, and carry-less multiplication uses a slow helper. The kernel gets the frequency of the clock, because measuring it on a busy
+// machine fails.
 func (m *Machine) Command() []string {
 	const cpu = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+rdrand"
 	boot := m.Kernel()
@@ -51,7 +50,7 @@ func (m *Machine) Command() []string {
 	return append(argv, m.More...)
 }
 
-// Kernel is the kernel's command line.
+// Kernel returns the kernel's command line.
 func (m *Machine) Kernel() string {
 	khz := clock()
 	boot := fmt.Sprintf("console=ttyS0 quiet panic=-1 mitigations=off nokaslr nopti tsc=reliable tsc_early_khz=%d lpj=%d "+
@@ -66,7 +65,7 @@ func (m *Machine) Kernel() string {
 	return boot
 }
 
-// withID puts an id behind the kind that QEMU's option begins with.
+// withID inserts an id after the type of a QEMU option.
 func withID(option, id string) string {
 	kind, rest, more := strings.Cut(option, ",")
 	if !more {
@@ -75,7 +74,7 @@ func withID(option, id string) string {
 	return kind + ",id=" + id + "," + rest
 }
 
-// clock is the frequency of this machine's time stamp counter, in kHz, which is the guest's.
+// clock returns the frequency of this machine's time stamp counter, which the guest shares, in kHz.
 func clock() int {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(text)) {

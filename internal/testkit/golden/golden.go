@@ -3,11 +3,10 @@
 //
 //	file ── internal/net/pcap ──▶ frames ── Parse ──▶ Packet: addresses, ports, identification, data
 //
-// It takes off Ethernet, IP and UDP and nothing more: what is inside is RoCEv2, which is for
-// those who are under test. For the same reason it does not use package wire's headers.
+// It removes the Ethernet, IP and UDP headers and nothing more: RoCEv2 inside is what the tests examine. For the same reason it does
+// not use the headers of package wire.
 //
-// Who uses it: tests of wire, link, replay and cm, and those of `vrdma pcap`. Nothing else
-// may.
+// Only tests use it: those of wire, roce, replay and cm, and of `vrdma pcap`.
 package golden
 
 import (
@@ -25,21 +24,21 @@ import (
 	"vrdma.dev/vrdma/internal/net/pcap"
 )
 
-// port is RoCEv2's.
+// port is the UDP port of RoCEv2.
 const port = 4791
 
 // A Packet is a RoCEv2 packet of a capture.
 type Packet struct {
-	Number   int // as Wireshark counts, from 1
+	Number   int // as in Wireshark, from 1
 	At       time.Time
 	Src, Dst netip.AddrPort
 	ID       uint16 // identification; IPv4 only
-	IP       []byte // from the IP header on
-	Frame    []byte // all of it: Ethernet, or the same as IP
+	IP       []byte // from the IP header
+	Frame    []byte // the whole frame: from the Ethernet header, or as IP
 	Data     []byte // from BTH to ICRC
 }
 
-// Path is where the golden capture of this name is.
+// Path returns the path of a golden capture.
 func Path(name string) string {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
@@ -48,7 +47,7 @@ func Path(name string) string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "net", "wire", "testdata", "golden", name)
 }
 
-// Files are all golden captures.
+// Files returns the paths of all golden captures.
 func Files(t testing.TB) []string {
 	t.Helper()
 	const there = 38
@@ -69,7 +68,7 @@ func Read(t testing.TB, file string) []Packet {
 	return Decode(t, data)
 }
 
-// Decode reads the RoCEv2 packets of a capture whose contents are data.
+// Decode reads the RoCEv2 packets of the contents of a capture.
 func Decode(t testing.TB, data []byte) (all []Packet) {
 	t.Helper()
 	r, err := pcap.NewReader(bytes.NewReader(data))
@@ -94,7 +93,7 @@ func Decode(t testing.TB, data []byte) (all []Packet) {
 // vxlan is the port of VXLAN.
 const vxlan = 4789
 
-// Inside is the Ethernet frame in one of VXLAN's; ok is false for what is not one.
+// Inside returns the Ethernet frame in a VXLAN frame; ok is false for other frames.
 func Inside(frame []byte) (inner []byte, ok bool) {
 	if len(frame) < etherSize {
 		return nil, false
@@ -117,8 +116,7 @@ const (
 	isUDP     = 17
 )
 
-// Parse takes a frame apart; the packet's slices are parts of it. ok is false for what is
-// not RoCEv2.
+// Parse parses a frame. The packet's slices point into it. ok is false for other packets than RoCEv2.
 func Parse(frame []byte, link pcap.LinkType) (p Packet, ok bool) {
 	p.Frame, p.IP = frame, frame
 	if link == pcap.Ethernet {
@@ -147,7 +145,7 @@ func Parse(frame []byte, link pcap.LinkType) (p Packet, ok bool) {
 	return p, true
 }
 
-// network takes the IP header off; udp is nil if there is no UDP behind it.
+// network parses the IP header; udp is nil if no UDP follows.
 func (p *Packet) network() (udp []byte, src, dst netip.Addr) {
 	ip := p.IP
 	switch {

@@ -1,3 +1,2 @@
-// Package imports compares the imports of every package with the table "Packages" of the architecture document. It imports nothing and
-// has tests only.
+// Package imports has a test that compares the imports of every package with the table "Packages" of the architecture document.
 package imports

@@ -1,4 +1,4 @@
-// Package leak counts what a test could leave open.
+// Package leak counts resources that a test could leave open.
 package leak
 
 import (
@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Descriptors is how many this process has.
+// Descriptors returns how many descriptors this process has.
 func Descriptors(t testing.TB) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")

@@ -19,9 +19,9 @@ type packet struct {
 	src, dst netip.AddrPort
 	id       uint16
 	wire.Packet
-	bad  bool // damaged on the way: its receiver never saw it
-	lost bool // removed on the way, likewise
-	copy bool // made on the way of an earlier one
+	bad  bool // damaged in transit: the receiver did not see it
+	lost bool // dropped in transit
+	copy bool // a duplicate made in transit
 }
 
 func (p *packet) psn() uint32               { return p.BTH().PSN() }
@@ -45,10 +45,10 @@ type end struct {
 	qp   uint32
 }
 
-// to is the queue pair that p is for.
+// to returns the queue pair that p is sent to.
 func (p *packet) to() end { return end{p.dst.Addr(), p.BTH().DestQP()} }
 
-// read reads a capture, and what was dropped from it.
+// read reads a capture and the packets that were dropped from it.
 func read(t *testing.T, file string) []packet {
 	t.Helper()
 	all := readFile(t, file)
@@ -62,7 +62,7 @@ func read(t *testing.T, file string) []packet {
 	sort.SliceStable(all, func(i, j int) bool { return all[i].at.Before(all[j].at) })
 	for i := range all {
 		for j := range all[:i] {
-			// rxe gives every packet an identification of its own.
+			// rxe gives every packet its own identification.
 			p, o := &all[i], &all[j]
 			if p.id != 0 && p.id == o.id && p.src == o.src && bytes.Equal(p.Bytes(), o.Bytes()) {
 				p.copy = true
@@ -90,8 +90,7 @@ func readFile(t *testing.T, file string) (all []packet) {
 	return all
 }
 
-// conversation is what passed between two connected queue pairs, or what one datagram
-// queue pair sent.
+// A conversation is the packets between two connected queue pairs, or those that one datagram queue pair sent.
 type conversation struct {
 	service wire.Service
 	x, y    end
@@ -106,7 +105,7 @@ func (c *conversation) from(p *packet) bool {
 	return p.src.Addr() == c.x.addr && p.to() == c.y
 }
 
-// conversations takes a capture apart, twice: once from each end's point of view.
+// conversations splits a capture into conversations, each once from the view of either side.
 func conversations(all []packet) []*conversation {
 	peers := peersOf(all)
 	var list []*conversation
@@ -137,8 +136,8 @@ func conversations(all []packet) []*conversation {
 	return list
 }
 
-// peersOf finds out which queue pairs are connected: a packet names its receiver only. An
-// answer has the PSN of its request; UC queue pairs are one pair in every capture.
+// peersOf finds the connected queue pairs: a packet names its receiver only. An answer has the PSN of its request. Every capture has
+// at most one pair of UC queue pairs.
 func peersOf(all []packet) map[end]end {
 	peers := map[end]end{}
 	uc := map[end]bool{}

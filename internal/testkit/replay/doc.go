@@ -1,10 +1,9 @@
-// Package replay holds the transport against recordings of the Linux kernel's rxe: one
-// end of every golden conversation is taken over by one of our queue pairs, which is fed
-// what that end received and asked to do what its application asked for. What it sends
-// then must be, packet by packet and byte by byte, what rxe sent.
+// Package replay tests the transport against captures of the Linux kernel's rxe. One of our queue pairs replaces one side of every
+// golden conversation: it receives what that side received, and its application posts the same requests. It must send the same
+// packets as rxe, byte by byte.
 //
 //	capture:  Y ──▶ X    fed to our queue pair ──┐
 //	          X ──▶ Y    expected of it     ◀────┘ compared
 //
-// There is nothing here but the test.
+// The package has tests only.
 package replay

@@ -12,8 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// host is the NIC behind the queue pair that takes part in a conversation. What an
-// application and its memory did is read from the capture.
+// A host is the NIC of the queue pair that takes part in a conversation. It derives the actions of the application from the capture.
 type host struct {
 	t   *testing.T
 	q   transport.QP
@@ -24,19 +23,18 @@ type host struct {
 	data   [][]byte            // of each
 	status []transport.Status
 
-	feeding *packet // what is being received
-	// Requests that rxe refused, by PSN: how often for want of a receive, and whether
-	// for good.
+	feeding *packet // the packet being received
+	// Requests that rxe rejected, by PSN: how often for lack of a receive, and whether finally.
 	notReady map[uint32]int
 	refused  map[uint32]bool
 
-	mem      map[uint64]byte // what is known of x's memory
-	received []byte          // the receive in the making
-	arrived  [][]byte        // finished ones
-	sgid     ib.GID          // where datagrams come from
-	dgid     ib.GID          // where the datagram being sent goes
+	mem      map[uint64]byte // the known content of x's memory
+	received []byte          // the current receive
+	arrived  [][]byte        // completed receives
+	sgid     ib.GID          // source of datagrams
+	dgid     ib.GID          // destination of the current datagram
 
-	out [][]byte // packets sent, oldest first
+	out [][]byte // sent packets, oldest first
 	cut roce.Cutter
 	buf []byte
 }
@@ -77,7 +75,7 @@ func (h *host) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) trans
 	return transport.Success
 }
 
-// flat are the bytes of s.
+// flat returns the bytes of s.
 func flat(s *memory.Span) []byte {
 	var b []byte
 	for _, p := range s.Pieces() {
@@ -147,8 +145,8 @@ func (h *host) set(va, v uint64) {
 	}
 }
 
-// know takes it that x's memory at va holds want. It reports whether that contradicts
-// what was known: then the application must have written there.
+// know records that x's memory at va holds want. It reports whether that contradicts earlier knowledge: the application must have
+// written there.
 func (h *host) know(va uint64, want []byte) (changed bool) {
 	for i, b := range want {
 		if old, ok := h.mem[va+uint64(i)]; ok && old != b {
@@ -165,7 +163,7 @@ func (h *host) ResolveAH(uint32) (sgid, dgid ib.GID, ok bool) { return h.sgid, h
 func (h *host) GRH(b *transport.Burst, out *[40]byte)         {}
 func (h *host) Event(transport.Event)                         {}
 
-// Send cuts a burst into packets and keeps them.
+// Send splits a burst into packets and keeps them.
 func (h *host) Send(b *transport.Burst) {
 	if err := h.cut.Start(b, addrPort(b.SGID), addrPort(b.DGID)); err != nil {
 		h.t.Fatal(err)
@@ -184,7 +182,7 @@ func (h *host) Send(b *transport.Burst) {
 	}
 }
 
-// kinds of work requests, by operation and by what else the packet carries.
+// operationOf returns the operation of a work request, from its last packet.
 func operationOf(last wire.Packet) transport.WROp {
 	f := last.Format()
 	switch imm := f.Headers&wire.HasImmDt != 0; f.Operation {

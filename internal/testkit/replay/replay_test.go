@@ -23,23 +23,20 @@ import (
 //
 // Beside that:
 
-// handmade is where in some captures a program with a UDP socket plays the peer: its
-// packets prove nothing.
+// handmade is the address of a program with a UDP socket that plays the peer in some captures. Its packets are not compared.
 var handmade = netip.MustParseAddr("10.77.0.1")
 
-// exceptions are captures that end in the middle: with one acknowledgement that is not
-// there any more.
+// exceptions are captures that end before the last acknowledgement.
 var exceptions = map[string]int{"rstream-writeimm": 1}
 
-// unbounded are captures in which rxe has more in flight than we would before the first
-// acknowledgement.
+// unbounded are captures in which rxe has more in flight than vrdma allows before the first acknowledgement.
 var unbounded = map[string]bool{"write-64k-mtu4096": true}
 
 func addrPort(g ib.GID) netip.AddrPort {
 	return netip.AddrPortFrom(g.Addr(), wire.Port)
 }
 
-// TestReplay takes over each end of each golden conversation.
+// TestReplay replaces each side of each golden conversation.
 func TestReplay(t *testing.T) {
 	compared := 0
 	for _, file := range golden.Files(t) {
@@ -65,13 +62,13 @@ func TestReplay(t *testing.T) {
 			})
 		}
 	}
-	// All that rxe sent, in all captures.
+	// The number of packets that rxe sent in all captures.
 	if compared != 1096 {
 		t.Errorf("%d packets compared, want 1096", compared)
 	}
 }
 
-// session is one of our queue pairs in the place of a conversation's x.
+// A session is one of our queue pairs in the place of a conversation's x.
 type session struct {
 	*host
 	c        *conversation
@@ -79,10 +76,10 @@ type session struct {
 	mtu      uint32
 	next     uint32             // PSN of x's next new request
 	requests map[uint32]*packet // x's requests by PSN, as first sent
-	incoming map[uint32]*packet // y's
+	incoming map[uint32]*packet // y's requests by PSN
 	compared int
-	ends     int // acknowledgements that the capture does not have
-	rewrites int // times that x's application must have changed its memory; rping does
+	ends     int // acknowledgements that are missing in the capture
+	rewrites int // how often x's application must have changed its memory, as rping does
 }
 
 func newSession(t *testing.T, c *conversation) *session {
@@ -95,8 +92,8 @@ func newSession(t *testing.T, c *conversation) *session {
 	a := transport.Attr{
 		PKey: 0xffff, Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic,
 		MaxRDAtomic: 16, MaxDestRDAtomic: 16, RetryCount: 7, RNRRetry: 7,
-		// Shorter than the time to the first probe, which rxe does not have. Time
-		// passes only when there is nothing else to do, so it comes when rxe's came.
+		// Shorter than the time to the first probe, which rxe does not have. Virtual time passes only when nothing else is to
+		// do, so the timeout happens when rxe's did.
 		Timeout: 8,
 		SGID:    ib.GIDOf(c.x.addr), DGID: ib.GIDOf(c.y.addr), DestQPN: c.y.qp,
 	}
@@ -137,7 +134,7 @@ func newSession(t *testing.T, c *conversation) *session {
 	return s
 }
 
-// survey takes from p what the queue pair and its host have to be told beforehand.
+// survey collects from p what the queue pair and its host must know in advance.
 func (s *session) survey(p *packet, a *transport.Attr) {
 	if s.c.service == wire.UD {
 		if !s.c.from(p) {
@@ -145,7 +142,7 @@ func (s *session) survey(p *packet, a *transport.Attr) {
 		}
 		return
 	}
-	// A message's first packet, unless it is the only one, is as long as the MTU.
+	// The first of several packets of a message has the size of the MTU.
 	n := uint32(len(p.Payload()))
 	for s.mtu < n {
 		s.mtu *= 2
@@ -162,7 +159,7 @@ func (s *session) survey(p *packet, a *transport.Attr) {
 	}
 }
 
-// play goes through the capture.
+// play processes the capture.
 func (s *session) play() {
 	for i := range s.c.packets {
 		p := &s.c.packets[i]
@@ -184,7 +181,7 @@ func (s *session) play() {
 	s.checkStatus()
 }
 
-// feed gives the queue pair a packet that x received.
+// feed delivers a packet that x received to the queue pair.
 func (s *session) feed(i int) {
 	p := &s.c.packets[i]
 	s.remember(i)
@@ -202,7 +199,7 @@ func (s *session) feed(i int) {
 	s.work()
 }
 
-// work lets the queue pair do what it can.
+// work runs the queue pair.
 func (s *session) work() {
 	for range 1000 {
 		switch {
@@ -217,7 +214,7 @@ func (s *session) work() {
 	s.t.Fatalf("no end of work")
 }
 
-// remember makes x's memory what rxe's answer to packet i shows it to have been.
+// remember sets x's memory to what rxe's answer to packet i shows.
 func (s *session) remember(i int) {
 	p := &s.c.packets[i]
 	switch {
@@ -232,7 +229,7 @@ func (s *session) remember(i int) {
 			}
 		}
 	case p.is(wire.FetchAdd, wire.CompareSwap):
-		// Only what nothing is known of: the rest must come out right.
+		// Only unknown memory is set: the rest must be right already.
 		if _, ok := s.mem[p.AtomicETH().VA()]; ok {
 			return
 		}
@@ -252,7 +249,7 @@ func (s *session) expect(p *packet) {
 		if p.psn() == s.next {
 			s.post(p)
 		} else {
-			// x sent it again because nothing came.
+			// x retransmitted after a timeout.
 			s.now = max(s.now, s.q.Deadline())
 			s.q.Expire(s.now, &s.host.env)
 			s.work()
@@ -274,7 +271,7 @@ func (s *session) expect(p *packet) {
 	flow.Set(p.src, p.dst)
 	flow.Seal(g, p.id)
 	if p.bad {
-		// What it was before it was damaged is what was sent instead of it.
+		// The packet before it was damaged.
 		p = s.requests[p.psn()]
 		flow.Set(p.src, p.dst)
 		flow.Seal(g, p.id)
@@ -292,7 +289,7 @@ func describe(b []byte) string {
 	return p.String()
 }
 
-// message is what begins with p: its packets, as far as the capture has them.
+// message returns the packets of the message that begins with p, as far as the capture has them.
 func message(p *packet, all map[uint32]*packet) []*packet {
 	list := []*packet{p}
 	for p.format().Place&wire.Last == 0 {
@@ -355,7 +352,7 @@ func (s *session) post(p *packet) {
 	s.work()
 }
 
-// checkArrived compares what x's receives got with what y sent.
+// checkArrived compares the content of x's receives with what y sent.
 func (s *session) checkArrived() {
 	if s.c.service == wire.UD {
 		return
@@ -382,8 +379,7 @@ func (s *session) checkArrived() {
 	}
 }
 
-// checkStatus expects that every request was completed, with success unless the capture
-// has its refusal.
+// checkStatus checks that every request completed: successfully, unless the capture has its NAK.
 func (s *session) checkStatus() {
 	want := make([]transport.Status, len(s.sends))
 	for i := range s.c.packets {

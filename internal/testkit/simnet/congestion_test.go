@@ -8,9 +8,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// TestSharing has two senders, one of which comes later, send into one slow line that
-// marks packets. They must share it within 2 : 1, keep it busy and its queue short, and
-// lose nothing.
+// TestSharing: two senders, one of which starts later, send over a slow line that marks packets. They must share it within 2 : 1, keep
+// it busy, keep its queue short, and lose nothing.
 func TestSharing(t *testing.T) {
 	for _, mtu := range []uint32{1024, 4096} {
 		for _, delay := range []ib.Time{5_000, 50_000} {
@@ -36,12 +35,12 @@ func share(t *testing.T, mtu uint32, delay ib.Time, rate int64, op transport.WRO
 	a.rate(t, n, 5_000_000)
 	b := newStream(n, 19, sink, path, op, 64<<10, 32, attr)
 	if op == transport.WRRead {
-		// The data of READs flows the other way: into the node of the requesters.
+		// The data of READs flows in the other direction: to the node of the requesters.
 		b.e.Node = a.e.Node
 		b.aKey = a.aKey
 	}
 	scale := ib.Time(1250e6/rate+1) / 2
-	b.rate(t, n, 15_000_000*scale) // time to find their shares
+	b.rate(t, n, 15_000_000*scale) // time to converge
 	line := &sink.Line
 	if op == transport.WRRead {
 		line = &a.e.Node.Line
@@ -73,5 +72,5 @@ func share(t *testing.T, mtu uint32, delay ib.Time, rate int64, op transport.WRO
 	}
 }
 
-// lineStart is l with its statistics begun anew.
+// lineStart returns l with its statistics reset.
 func lineStart(l *line) line { return line{free: l.free} }

@@ -5,7 +5,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Defaults for a connected pair: what perftest and most applications ask for.
+// Defaults returns the attributes that perftest and most applications use.
 func Defaults() transport.Attr {
 	return transport.Attr{
 		MTU: 1024, PKey: 0xffff, MaxRDAtomic: 16, MaxDestRDAtomic: 16,
@@ -15,11 +15,11 @@ func Defaults() transport.Attr {
 	}
 }
 
-// AllAccess is every right a region can give.
+// AllAccess is every access right of a region.
 const AllAccess = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead |
 	ib.AccessRemoteAtomic | ib.AccessFlushGlobal
 
-// Masks of the usual way up.
+// Attribute masks of the transitions to RTR and RTS.
 const (
 	maskInit = ib.MaskState | ib.MaskPKey | ib.MaskPort | ib.MaskAccess
 	maskRTR  = ib.MaskState | ib.MaskAV | ib.MaskMTU | ib.MaskDestQPN | ib.MaskRQPSN |
@@ -28,8 +28,7 @@ const (
 		ib.MaskRNRRetry | ib.MaskMaxRDAtomic
 )
 
-// Connect brings a and b to RTS as each other's peers. The send PSN of each comes from
-// its own attributes.
+// Connect brings a and b to RTS, connected to each other. Each takes its send PSN from its own attributes.
 func (n *Net) Connect(a, b *Endpoint, aa, ba transport.Attr) {
 	n.ToRTR(a, b, aa, ba.SQPSN)
 	n.ToRTR(b, a, ba, aa.SQPSN)
@@ -37,7 +36,7 @@ func (n *Net) Connect(a, b *Endpoint, aa, ba transport.Attr) {
 	n.ToRTS(b, ba)
 }
 
-// ToRTR brings e to RTR with peer as its peer.
+// ToRTR brings e to RTR, connected to peer.
 func (n *Net) ToRTR(e, peer *Endpoint, a transport.Attr, rqPSN uint32) {
 	a.State = ib.StateInit
 	e.QP.Modify(&a, maskInit, e.now(), e.Env())
@@ -46,7 +45,7 @@ func (n *Net) ToRTR(e, peer *Endpoint, a transport.Attr, rqPSN uint32) {
 	e.QP.Modify(&a, maskRTR, e.now(), e.Env())
 }
 
-// ToRTS brings e on to RTS.
+// ToRTS brings e from RTR to RTS.
 func (n *Net) ToRTS(e *Endpoint, a transport.Attr) {
 	a.State = ib.StateRTS
 	e.QP.Modify(&a, maskRTS, e.now(), e.Env())
@@ -62,7 +61,7 @@ func (n *Net) Datagram(e *Endpoint, a transport.Attr) {
 	e.QP.Modify(&a, ib.MaskState|ib.MaskSQPSN, e.now(), e.Env())
 }
 
-// Modify moves e to a state and nothing else.
+// Modify changes only the state of e.
 func (n *Net) Modify(e *Endpoint, s ib.State) {
 	e.QP.Modify(&transport.Attr{State: s}, ib.MaskState, e.now(), e.Env())
 	e.rearm()

@@ -16,7 +16,7 @@ var (
 	firstSeed     = flag.Uint64("seed", 1, "seed of the first random conversation")
 )
 
-// weather is a network of random quality.
+// weather returns a network of random quality.
 func weather(seed uint64) Config {
 	n := New(Config{Seed: seed * 31})
 	c := Config{Seed: seed, Freeze: 0.01, Delay: 5_000, Jitter: 200_000, Budget: 1 + n.Rand.IntN(64<<10)}
@@ -51,7 +51,7 @@ func weather(seed uint64) Config {
 	return c
 }
 
-// pair makes two connected RC queue pairs of random configuration and a side for each.
+// pair returns two connected RC queue pairs of random configuration, with a side for each.
 func pair(t *testing.T, net *Net, num uint32) []*side {
 	mtu := uint32(256) << net.Rand.IntN(5)
 	attr := func() transport.Attr {
@@ -82,7 +82,7 @@ func pair(t *testing.T, net *Net, num uint32) []*side {
 	if p := path(net); p.Remote {
 		a.QP.SetPath(p)
 		if net.Rand.IntN(4) == 0 {
-			p.Own = !p.Own // one side does not know yet, or was told wrong
+			p.Own = !p.Own // one side does not know, or has wrong information
 		}
 		b.QP.SetPath(p)
 	}
@@ -93,8 +93,7 @@ func pair(t *testing.T, net *Net, num uint32) []*side {
 	return sides
 }
 
-// path is how a pair sees the network between them: in full, as one host does, or as two
-// hosts do.
+// path returns how a pair sees the network: as one host in full, or as two hosts.
 func path(net *Net) transport.Path {
 	if net.Local {
 		return transport.Path{}
@@ -104,17 +103,16 @@ func path(net *Net) transport.Path {
 	}
 }
 
-// story is what has happened in conversations.
+// A story counts what happened in conversations.
 type story struct {
 	transport.Counters
-	frozen  int // times that a queue pair was frozen and thawed
-	delayed int // times that memory was not at hand
-	wrapped int // queue pairs whose PSNs went past the largest
-	cnps    int // CNPs that arrived
+	frozen  int // freezes of a queue pair
+	delayed int // accesses to memory that was not available
+	wrapped int // queue pairs whose PSNs wrapped
+	cnps    int // received CNPs
 }
 
-// converse runs one random conversation: one pair of RC queue pairs or several, both
-// directions at once.
+// converse runs one random conversation: one pair of RC queue pairs or several, in both directions.
 func converse(t *testing.T, seed uint64) story {
 	net := New(weather(seed))
 	pairs := 1
@@ -134,13 +132,13 @@ func converse(t *testing.T, seed uint64) story {
 		if round == 4000 {
 			t.Fatalf("conversation does not end")
 		}
-		// Receives come late now and then: RNR NAKs must sort it out.
+		// Receives are sometimes late: RNR NAKs must handle that.
 		for _, s := range sides {
 			for s.ready < len(s.recvs) && net.Rand.IntN(8) != 0 {
 				s.postRecv(net)
 			}
 		}
-		// What is known of a path changes now and then.
+		// The path information changes sometimes.
 		if s := sides[net.Rand.IntN(len(sides))]; round > 0 && s.e.QP.Path().Remote && net.Rand.IntN(3) == 0 {
 			p := path(net)
 			p.Remote = true
@@ -172,7 +170,7 @@ func finished(sides []*side) bool {
 	return true
 }
 
-// add sums what the conversations are about.
+// add adds the counters of interest.
 func add(sum, c *transport.Counters) {
 	sum.RcvdRNR += c.RcvdRNR
 	sum.Duplicates += c.Duplicates
@@ -186,8 +184,7 @@ func add(sum, c *transport.Counters) {
 	sum.Stashed += c.Stashed
 }
 
-// each runs f for many seeds, on all processors. A failure names its seed: run it
-// again with -seed N -conversations 1.
+// each runs f for many seeds, on all processors. A failure names its seed: repeat it with -seed N -conversations 1.
 func each(t *testing.T, full int, f func(t *testing.T, seed uint64)) {
 	count := *conversations
 	if text := os.Getenv("VRDMA_CONVERSATIONS"); count == 0 && text != "" {

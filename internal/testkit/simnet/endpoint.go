@@ -22,8 +22,7 @@ type RecvDone struct {
 	transport.RecvResult
 }
 
-// An Endpoint is one queue pair with its queues. It is the NIC of its QP, and its way into
-// the network.
+// An Endpoint is one queue pair with its queues. It implements the NIC for its QP, and sends to the network.
 type Endpoint struct {
 	QP   transport.QP
 	Num  uint32
@@ -41,7 +40,7 @@ type Endpoint struct {
 	Events []transport.Event
 	// AHs are the address handles that UD work requests name by index.
 	AHs []ib.GID
-	// OnSend and OnRecv, when set, see every completion when it is made.
+	// OnSend and OnRecv, when set, are called for every completion.
 	OnSend func(*Endpoint, SendDone)
 	OnRecv func(*Endpoint, RecvDone)
 	// LocalOps are the local operations performed.
@@ -51,31 +50,31 @@ type Endpoint struct {
 
 	signalAll bool
 	ready     bool // posted to since the last Run
-	down      bool // nothing reaches it, nothing leaves it
+	down      bool // disconnected from the network
 	deadline  ib.Time
 
-	// clock is how far the clock of the loop that the queue pair is on is ahead of Net.Now.
+	// clock is the difference of the loop's clock to Net.Now.
 	clock ib.Time
 
 	// What the network carried for the endpoint.
 	SentCNP, RcvdCNP, RcvdMarked int
 
-	inbox  []flight // bursts that were not taken
+	inbox  []flight // bursts that were not accepted
 	asked  bool     // Later was answered
 	atomic *done
 }
 
-// now is the time on the clock of the loop that the queue pair is on.
+// now returns the time on the loop's clock.
 func (e *Endpoint) now() ib.Time { return e.net.Now + e.clock }
 
-// rearm takes note of the queue pair's deadline, on the network's clock.
+// rearm notes the queue pair's deadline, on the network's clock.
 func (e *Endpoint) rearm() {
 	if e.deadline = e.QP.Deadline(); e.deadline != 0 {
 		e.deadline = max(e.deadline-e.clock, 1)
 	}
 }
 
-// Post adds a send request. It fills in position and length.
+// Post adds a send request and sets its position and length.
 func (e *Endpoint) Post(w transport.SendWQE) {
 	w.Pos = uint32(len(e.sends))
 	if w.Length == 0 {
@@ -87,7 +86,7 @@ func (e *Endpoint) Post(w transport.SendWQE) {
 	e.ready = true
 }
 
-// PostRecv adds a receive to the endpoint's queue, or the shared one it uses.
+// PostRecv adds a receive to the endpoint's queue, or to its shared queue.
 func (e *Endpoint) PostRecv(w transport.RecvWQE) {
 	w.Length = 0
 	for _, s := range w.SGE[:w.NumSGE] {
@@ -96,13 +95,13 @@ func (e *Endpoint) PostRecv(w transport.RecvWQE) {
 	*e.recvs = append(*e.recvs, w)
 }
 
-// ShareRecvs makes e take its receives from o's queue.
+// ShareRecvs makes e use o's receive queue.
 func (e *Endpoint) ShareRecvs(o *Endpoint) { e.recvs = o.recvs }
 
-// Down cuts the endpoint off, as if its machine had died.
+// Down disconnects the endpoint, as if its machine had crashed.
 func (e *Endpoint) Down() { e.down = true }
 
-// Env is what calls of QP take.
+// Env returns the environment for calls of QP.
 func (e *Endpoint) Env() *transport.Env { return &e.env }
 
 func (e *Endpoint) FetchSend(pos uint32, w *transport.SendWQE) bool {
@@ -268,7 +267,7 @@ func (e *Endpoint) Send(b *transport.Burst) { e.net.send(e, b) }
 
 func (e *Endpoint) Event(ev transport.Event) { e.Events = append(e.Events, ev) }
 
-// copySend copies what is used of a work request: the list is long and mostly empty.
+// copySend copies the used part of a work request: its list is long and mostly empty.
 func copySend(w, s *transport.SendWQE) {
 	w.Pos, w.WRID, w.Op, w.Flags = s.Pos, s.WRID, s.Op, s.Flags
 	w.Imm, w.RKey, w.RemoteAddr = s.Imm, s.RKey, s.RemoteAddr

@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// spoil posts a request that must fail and returns the status that it must get.
+// spoil posts a request that must fail and returns its expected status.
 func (s *side) spoil(net *Net) transport.Status {
 	w := transport.SendWQE{WRID: uint64(len(s.posted)) + 1000, Op: transport.WRWrite, RemoteAddr: target, RKey: s.key}
 	w.NumSGE = 1
@@ -37,9 +37,8 @@ func (s *side) spoil(net *Net) transport.Status {
 	return st
 }
 
-// fail runs a conversation in which one request must fail, or the peer dies, and checks
-// what is left: everything before succeeded, in order; everything behind was flushed,
-// in order; nothing was written outside the target.
+// fail runs a conversation in which one request fails, or the peer crashes. All earlier requests must succeed, all later ones must be
+// flushed, both in order, and nothing may be written outside of the target.
 func fail(t *testing.T, seed uint64) {
 	net := New(weather(seed))
 	sides := pair(t, net, 17)
@@ -84,8 +83,7 @@ func fail(t *testing.T, seed uint64) {
 		}
 	}
 	got := s.e.Sent[failed].Status
-	// The NAK, or a response before it, may be lost, and the peer in the error
-	// state does not say it twice.
+	// The NAK, or a response before it, may be lost, and a peer in the error state does not repeat it.
 	lossy := death || net.Drop > 0 || net.Reorder > 0
 	if !(failed == bad && got == want) && !(lossy && failed <= bad && got == transport.RetryExcErr) {
 		t.Fatalf("request %d failed with status %d, want %d with %d", failed, got, bad, want)
@@ -98,12 +96,11 @@ func fail(t *testing.T, seed uint64) {
 	}
 }
 
-// TestFailingConversations checks random conversations that end badly.
+// TestFailingConversations checks random conversations that end with an error.
 func TestFailingConversations(t *testing.T) { each(t, 4000, fail) }
 
-// tamper runs a conversation in which the application changes its requests while they
-// are being worked on. It may harm itself; it may not harm its peer's memory, hang the
-// network or make anything panic.
+// tamper runs a conversation in which the application changes requests in progress. It may harm itself, but not its peer's memory, and
+// nothing may hang or panic.
 func tamper(t *testing.T, seed uint64) {
 	net := New(weather(seed))
 	sides := pair(t, net, 17)
@@ -136,8 +133,7 @@ func tamper(t *testing.T, seed uint64) {
 			w.Flags = uint8(net.Rand.IntN(16))
 		}
 	}
-	// A request that has become a SEND waits for ever for a receive that nobody posts:
-	// that is what its RNR retry count asks for.
+	// A request that became a SEND waits for ever for a receive, as its RNR retry count says.
 	if sn := sides[0].e.QP.Snapshot(); !net.Run(net.Now+1e12, 2_000_000) && sides[0].e.QP.Counters().RcvdRNR < 10_000 {
 		t.Fatalf("no end: %+v", sn)
 	}
@@ -146,5 +142,5 @@ func tamper(t *testing.T, seed uint64) {
 	}
 }
 
-// TestTampering checks requests that change while they are in use.
+// TestTampering checks requests that change while they are in progress.
 func TestTampering(t *testing.T) { each(t, 4000, tamper) }

@@ -5,14 +5,13 @@ import (
 	"vrdma.dev/vrdma/internal/device/transport"
 )
 
-// Memory that is not at hand. With Config.Later a host answers transport.Later now and
-// then, as a NIC does whose memory has to be fetched by somebody else first. What a burst
-// was to do may have been done by then, or not; the burst is offered again, or lost.
+// Memory that is not available at once. With Config.Later a host sometimes answers transport.Later, as a NIC does whose memory
+// another thread must fetch first. The operation of a burst may be complete by then or not; the burst is offered again, or lost.
 
 // inboxMost is how many bursts wait at an endpoint.
 const inboxMost = 32
 
-// done is an atomic operation that was carried out and not yet told of.
+// done is an atomic operation that was executed but not reported yet.
 type done struct {
 	kind          transport.Kind
 	rkey          uint32
@@ -32,7 +31,7 @@ func (e *Endpoint) later() bool {
 	return true
 }
 
-// receive gives b to the queue pair, or keeps it.
+// receive passes b to the queue pair, or keeps it.
 func (n *Net) receive(to *Endpoint, b *transport.Burst) {
 	if len(to.inbox) == 0 && to.QP.Receive(to.now(), b, to.Env()) {
 		return
@@ -47,7 +46,7 @@ func (n *Net) receive(to *Endpoint, b *transport.Burst) {
 	to.inbox = append(to.inbox, f)
 }
 
-// offer gives e the first burst that waits for it once more, unless it is lost.
+// offer passes the first waiting burst to e again, unless it is lost.
 func (n *Net) offer(e *Endpoint) {
 	f := &e.inbox[0]
 	if !n.Local && n.Rand.Float64() < n.Drop {

@@ -9,9 +9,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Layout of a node's memory in a conversation. Each direction has a target, which the
-// peer's operations read and write, a source that nobody writes, and room for what
-// arrives.
+// Layout of a node's memory in a conversation. Each direction has a target that the peer's operations read and write, a source that is
+// never written, and space for received data.
 const (
 	targetSize = 32 << 10
 	sourceSize = 16 << 10
@@ -22,15 +21,15 @@ const (
 	recvSize   = 12 << 10
 )
 
-// side is one direction of a conversation: what e sends, and the model of the peer.
+// A side is one direction of a conversation: what e sends, and the model of the peer.
 type side struct {
 	t       *testing.T
 	e, peer *Endpoint
 	key     uint32 // of the peer's target
 	all     uint32 // of all of e's memory
 
-	model  []byte // what the peer's target must hold after all operations posted so far
-	next   uint64 // where e's next arrival goes
+	model  []byte // the expected content of the peer's target after all posted operations
+	next   uint64 // address of e's next received data
 	posted []expect
 	done   int
 	recvs  []message // what the peer must receive, in order
@@ -44,17 +43,17 @@ type side struct {
 
 type span struct{ lo, hi uint64 }
 
-// expect is what completing a request must show.
+// expect is the expected result of a request.
 type expect struct {
 	id       uint64
 	signaled bool
 	op       transport.WROp
 	sges     []transport.SGE
-	data     []byte // contents of sges afterwards, for READs and atomics
+	data     []byte // expected content of sges, for READs and atomics
 	bytes    uint32
 }
 
-// message is what a receive must show.
+// message is the expected content of a receive.
 type message struct {
 	data    []byte
 	op      transport.RecvOp
@@ -63,7 +62,7 @@ type message struct {
 	solicit bool
 }
 
-// alloc finds room for n bytes to arrive at.
+// alloc finds space for n bytes of received data.
 func (s *side) alloc(e *Endpoint, next *uint64, n uint32) uint64 {
 	if *next+uint64(n) > Base+nodeSize {
 		s.t.Fatalf("conversation needs too much memory")
@@ -73,7 +72,7 @@ func (s *side) alloc(e *Endpoint, next *uint64, n uint32) uint64 {
 	return a
 }
 
-// split cuts [addr, addr+n) into a random scatter/gather list.
+// split splits [addr, addr+n) into a random scatter/gather list.
 func split(n *Net, addr uint64, length, key uint32) []transport.SGE {
 	var l []transport.SGE
 	for length > 0 && len(l) < 5 && n.Rand.IntN(3) != 0 {
@@ -88,7 +87,7 @@ func split(n *Net, addr uint64, length, key uint32) []transport.SGE {
 	return l
 }
 
-// size picks a message length, with the edges of packets and bursts more likely.
+// size returns a random message length. Limits of packets and bursts are more likely.
 func size(n *Net, mtu uint32) uint32 {
 	switch n.Rand.IntN(8) {
 	case 0:
@@ -105,7 +104,7 @@ func size(n *Net, mtu uint32) uint32 {
 	return n.Rand.Uint32N(min(2*mtu, recvSize))
 }
 
-// post makes up one request, posts it, and applies it to the model.
+// post posts a random request and applies it to the model.
 func (s *side) post(net *Net, ops []transport.WROp) {
 	w := transport.SendWQE{WRID: uint64(len(s.posted)) + 1000, Op: ops[net.Rand.IntN(len(ops))]}
 	if net.Rand.IntN(3) != 0 {
@@ -148,7 +147,7 @@ func (s *side) post(net *Net, ops []transport.WROp) {
 			s.recvs = append(s.recvs, m)
 		}
 	}
-	// A later operation may overtake the reading of a READ's data unless fenced.
+	// A later operation may overtake the reading of a READ's data unless it is fenced.
 	if fenced || net.Rand.IntN(16) == 0 {
 		w.Flags |= transport.FlagFence
 		s.reads = s.reads[:0]
@@ -182,7 +181,7 @@ func (s *side) atomic(net *Net, w *transport.SendWQE, x *expect, mem []byte) {
 	x.sges = split(net, s.alloc(s.e, &s.next, 8), 8, s.all)
 }
 
-// touches reports whether a write meets the range of a READ that it might overtake.
+// touches reports whether a write overlaps a READ that it might overtake.
 func (s *side) touches(lo, hi uint64) bool {
 	for _, r := range s.reads {
 		if lo < r.hi && r.lo < hi {
@@ -209,7 +208,7 @@ func (s *side) sent(e *Endpoint, d SendDone) {
 	s.check(x)
 }
 
-// check compares what a READ or atomic brought.
+// check compares the result of a READ or atomic.
 func (s *side) check(x expect) {
 	if x.data == nil {
 		return
@@ -237,7 +236,7 @@ func (s *side) received(e *Endpoint, d RecvDone) {
 	}
 }
 
-// peerRecv is the buffer of the peer's i-th receive.
+// peerRecv returns the buffer of the peer's i-th receive.
 func (s *side) peerRecv(i int) []transport.SGE {
 	return []transport.SGE{{Addr: arrivals + (20+uint64(i))*recvSize, Length: recvSize}}
 }
@@ -284,7 +283,7 @@ var rcOps = []transport.WROp{
 	transport.WRCmpSwap, transport.WRFetchAdd, transport.WRAtomicWrite, transport.WRLocalInv, transport.WRBindMW,
 }
 
-// final compares everything when all is over.
+// final compares everything at the end.
 func (s *side) final() {
 	for ; s.done < len(s.posted); s.done++ {
 		if x := s.posted[s.done]; x.signaled {

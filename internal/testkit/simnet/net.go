@@ -10,29 +10,28 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Config is how a network behaves.
+// A Config says how a network behaves.
 type Config struct {
 	Seed uint64
-	// Local delivers as the link inside one host does; the rest is then unused,
-	// except Freeze.
+	// Local delivers as the link inside of one host does. Of the other fields only Freeze applies then.
 	Local bool
-	// Chances, per delivery unit, of 0 to 1.
+	// Probabilities per delivery unit.
 	Drop, Duplicate, Reorder float64
-	// Delay of a delivery, and the most that is added at random when it is reordered.
+	// Delay of a delivery, and the largest random addition when it is reordered.
 	Delay, Jitter ib.Time
-	// Chunk is the most packets that stay together; 0 leaves bursts whole.
+	// Chunk is how many packets stay together at most; 0: bursts stay whole.
 	Chunk uint32
-	// Freeze is the chance that a queue pair is frozen and thawed before a call.
+	// Freeze is the probability that a queue pair is frozen and thawed before a call.
 	Freeze float64
-	// Budget of a call of Run or Respond; 0 means 64 KiB.
+	// Budget of a call of Run or Respond; 0: 64 KiB.
 	Budget int
-	// Packets has bursts travel as packets in the format of the wire.
+	// Packets sends bursts as packets in wire format.
 	Packets bool
-	// Corrupt is the chance of a packet, if there are packets, to be damaged.
+	// Corrupt is the probability that a packet is damaged.
 	Corrupt float64
-	// Wire is what leads to every node.
+	// Wire is the line to every node.
 	Wire Wire
-	// Later is the chance that memory is not at hand when it is asked for.
+	// Later is the probability that memory is not available when it is accessed.
 	Later float64
 }
 
@@ -41,10 +40,9 @@ type Net struct {
 	Config
 	Rand *rand.Rand
 	Now  ib.Time
-	// Tap, when set, sees every burst before the network has its way with it, and
-	// may say that it is lost.
+	// Tap, when set, is called for every burst first, and may drop it.
 	Tap func(from *Endpoint, b *transport.Burst) (lost bool)
-	// Lose, when set, decides about every delivery unit instead of chance.
+	// Lose, when set, decides about every delivery unit instead of probabilities.
 	Lose func(b *transport.Burst) bool
 
 	endpoints  []*Endpoint
@@ -56,11 +54,11 @@ type Net struct {
 	scratch    transport.Scratch
 	span       memory.Span
 	translator translator
-	Sent       int // delivery units offered to the network
+	Sent       int // delivery units sent
 	Lost       int
-	Damaged    int // packets that were not recognised as packets
-	Delayed    int // times that memory was not at hand
-	Frozen     int // times that a queue pair was frozen and thawed
+	Damaged    int // packets that were rejected as damaged
+	Delayed    int // accesses to memory that was not available
+	Frozen     int // freezes of a queue pair
 }
 
 // New makes an empty network.
@@ -74,14 +72,14 @@ func New(c Config) *Net {
 	}
 }
 
-// flight is a burst on its way.
+// A flight is a burst in transit.
 type flight struct {
 	at     ib.Time
 	order  uint64
 	to     *Endpoint
 	b      transport.Burst
 	data   []byte
-	packet *datagram // instead of data
+	packet *datagram // in place of data
 }
 
 type flights []flight
@@ -100,7 +98,7 @@ func (f *flights) Pop() any {
 	return x
 }
 
-// Add makes an endpoint of a new queue pair in the state RESET.
+// Add makes an endpoint with a new queue pair in state RESET.
 func (n *Net) Add(node *Node, c transport.Config) *Endpoint {
 	e := &Endpoint{Node: node, Num: c.Num, net: n, recvs: new([]transport.RecvWQE)}
 	e.GID = ib.GID{10: 0xff, 11: 0xff, 12: 10, 14: byte(len(n.endpoints) >> 8), 15: byte(len(n.endpoints))}
@@ -111,7 +109,7 @@ func (n *Net) Add(node *Node, c transport.Config) *Endpoint {
 	return e
 }
 
-// SignalAll makes every send of e signalled.
+// SignalAll makes every send of e signaled.
 func (e *Endpoint) SignalAll() { e.signalAll = true }
 
 // Join makes e a member of a multicast group.
@@ -152,7 +150,7 @@ func (n *Net) carry(to *Endpoint, b *transport.Burst) {
 	n.deliver(to, b)
 }
 
-// cut turns b into delivery units of at most Chunk packets and launches them.
+// cut splits b into delivery units of at most Chunk packets and launches them.
 func (n *Net) cut(to *Endpoint, b *transport.Burst) {
 	data := flatten(b)
 	one := b.Kind != transport.KindReadResp && !carriesData(b.Kind) || b.Packets == 1
@@ -174,7 +172,7 @@ func (n *Net) cut(to *Endpoint, b *transport.Burst) {
 	}
 }
 
-// launch sends one unit on its way, or not, or twice.
+// launch sends one unit, or drops or duplicates it.
 func (n *Net) launch(f flight) {
 	n.Sent++
 	copies := 1
@@ -219,7 +217,7 @@ func (n *Net) deliver(to *Endpoint, b *transport.Burst) {
 	to.rearm()
 }
 
-// Step does one thing and reports whether there was one to do before the time limit.
+// Step executes one action and reports whether there was one before the time limit.
 func (n *Net) Step(limit ib.Time) bool {
 	if len(n.acks) > 0 {
 		f := n.acks[0]
@@ -234,7 +232,7 @@ func (n *Net) Step(limit ib.Time) bool {
 	return n.advance(limit)
 }
 
-// work gives one endpoint that has something to do a turn.
+// work runs one endpoint that is ready.
 func (n *Net) work() bool {
 	if len(n.endpoints) == 0 {
 		return false
@@ -305,8 +303,7 @@ func (n *Net) advance(limit ib.Time) bool {
 	return true
 }
 
-// Run lets time pass until limit, in so many steps at most. It reports whether the
-// network has come to rest.
+// Run executes at most this many steps until limit. It reports whether the network is idle.
 func (n *Net) Run(limit ib.Time, steps int) bool {
 	for range steps {
 		if n.Step(limit) {
@@ -323,8 +320,7 @@ func (n *Net) Run(limit ib.Time, steps int) bool {
 	return false
 }
 
-// freeze brings a queue pair into its written form and back, now and then: on a loop whose
-// clock shows another time.
+// freeze sometimes serializes a queue pair and restores it on a loop with another clock.
 func (n *Net) freeze(e *Endpoint) {
 	if n.Freeze == 0 || n.Rand.Float64() >= n.Freeze {
 		return
@@ -340,7 +336,7 @@ func (n *Net) freeze(e *Endpoint) {
 	e.rearm()
 }
 
-// clockSpan is how far the clocks of two loops may be apart.
+// clockSpan is the largest difference between the clocks of two loops.
 const clockSpan = ib.Time(1e15)
 
 func carriesData(k transport.Kind) bool {
@@ -351,7 +347,7 @@ func carriesData(k transport.Kind) bool {
 	return false
 }
 
-// flatten copies a burst's data: it must not outlive Send in place.
+// flatten copies a burst's data, which is valid during Send only.
 func flatten(b *transport.Burst) []byte {
 	if b.Data == nil || b.Data.Len() == 0 {
 		return nil

@@ -11,18 +11,18 @@ import (
 // Base is the address of the first byte of every node's memory.
 const Base = 1 << 20
 
-// A Region is a piece of a node's memory behind a key.
+// A Region is a part of a node's memory with a key.
 type Region struct {
 	Addr, Length uint64
 	Access       ib.Access
 }
 
-// A Node is what queue pairs of one process share: memory and keys.
+// A Node is what the queue pairs of one process share: memory and keys.
 type Node struct {
 	Mem     []byte // at address Base
 	regions map[uint32]Region
 	nextKey uint32
-	Faults  int // accesses that were refused
+	Faults  int // rejected accesses
 	Line    line
 }
 
@@ -31,22 +31,22 @@ func NewNode(size int) *Node {
 	return &Node{Mem: make([]byte, size), regions: map[uint32]Region{}, nextKey: 0x100}
 }
 
-// Register gives a piece of memory a key, for local and remote use.
+// Register returns a key for a part of the memory, for local and remote use.
 func (n *Node) Register(addr, length uint64, a ib.Access) uint32 {
 	n.nextKey += 0x101
 	n.regions[n.nextKey] = Region{addr, length, a}
 	return n.nextKey
 }
 
-// Deregister ends a key.
+// Deregister removes a key.
 func (n *Node) Deregister(key uint32) { delete(n.regions, key) }
 
-// Bytes are the node's memory at an address.
+// Bytes returns the node's memory at an address.
 func (n *Node) Bytes(addr uint64, length uint32) []byte {
 	return n.Mem[addr-Base:][:length:length]
 }
 
-// at gives the memory behind a key, if the key allows what is asked.
+// at returns the memory of a key, if the key allows the access.
 func (n *Node) at(key uint32, addr uint64, length uint32, a ib.Access) ([]byte, bool) {
 	r, ok := n.regions[key]
 	l := uint64(length)
@@ -57,7 +57,7 @@ func (n *Node) at(key uint32, addr uint64, length uint32, a ib.Access) ([]byte, 
 	return n.Bytes(addr, length), true
 }
 
-// list walks the part [off, off+n) of a scatter/gather list.
+// list calls f for the part [off, off+n) of a scatter/gather list.
 func (n *Node) list(sge []transport.SGE, off, length uint32, a ib.Access, f func([]byte)) transport.Status {
 	for i := range sge {
 		e := &sge[i]

@@ -8,9 +8,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// TestRecognisedInTheMiddle: in the middle of a lossy stream one side, the other, both or
-// neither come to think that the peer is one of ours. Nothing fails, everything goes on;
-// selective repeat happens when both think so, and ends when neither does.
+// TestRecognisedInTheMiddle: during a lossy stream one side, the other, both or neither start to regard the peer as vrdma. Nothing
+// fails. Selective repeat is used when both do, and ends when neither does.
 func TestRecognisedInTheMiddle(t *testing.T) {
 	for _, op := range streamOps {
 		for drop, long := range map[float64]ib.Time{0.01: 30_000_000, 0.1: 200_000_000} {
@@ -20,7 +19,7 @@ func TestRecognisedInTheMiddle(t *testing.T) {
 				for step, own := range [][2]bool{{}, {true, false}, {true, true}, {false, true}, {}, {false, true}, {true, true}, {true, false}, {}} {
 					s.e.QP.SetPath(transport.Path{Remote: true, Own: own[0]})
 					s.peer.QP.SetPath(transport.Path{Remote: true, Own: own[1]})
-					s.rate(t, n, 2_000_000) // what was on its way
+					s.rate(t, n, 2_000_000) // for packets in transit
 					before, done := *s.e.QP.Counters(), s.done
 					stashed := s.peer.QP.Counters().Stashed
 					s.rate(t, n, long)

@@ -11,14 +11,13 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// With Config.Packets bursts travel as the link would send them: cut into RoCEv2 packets,
-// headers, ICRC and all, each of which has a fate of its own, and made bursts again of what
-// arrives. A packet that was damaged on the way has to be recognised as such.
+// With Config.Packets bursts travel as on a link: split into RoCEv2 packets with headers and ICRC, each of which may be lost or
+// damaged, and combined to bursts at the receiver. Damaged packets must be rejected.
 
-// ownIDs is how far the identifications of a vrdma host's packets go.
+// ownIDs is the range of IP identifications of a vrdma host's packets.
 const ownIDs = 128
 
-// translator turns bursts into packets and back.
+// A translator converts bursts to packets and back.
 type translator struct {
 	cut  roce.Cutter
 	join roce.Joiner
@@ -26,13 +25,13 @@ type translator struct {
 	buf  []byte
 }
 
-// datagram is a packet on its way.
+// A datagram is a packet in transit.
 type datagram struct {
 	data     []byte
 	src, dst netip.AddrPort
 }
 
-// launchPackets cuts b into packets and launches them.
+// launchPackets splits b into packets and launches them.
 func (n *Net) launchPackets(to *Endpoint, b *transport.Burst) {
 	t := &n.translator
 	if t.buf == nil {
@@ -73,7 +72,7 @@ func (n *Net) launchPacket(to *Endpoint, data []byte, src, dst netip.AddrPort) {
 	n.launch(flight{to: to, packet: &d, b: transport.Burst{Packets: 1}})
 }
 
-// arrive makes a burst of a packet and delivers it.
+// arrive converts a packet to a burst and delivers it.
 func (n *Net) arrive(f *flight) {
 	t, d := &n.translator, f.packet
 	p, err := wire.Parse(d.data)

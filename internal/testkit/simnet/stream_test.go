@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// stream is one sender that always has something to send.
+// A stream is a sender that always has data to send.
 type stream struct {
 	e, peer *Endpoint
 	op      transport.WROp
@@ -62,7 +62,7 @@ func (s *stream) recv() {
 	}
 }
 
-// rate runs the network for a while and returns what s moved in it, in bits a second.
+// rate runs the network for a time and returns the rate of s in bit/s.
 func (s *stream) rate(t *testing.T, n *Net, d ib.Time) float64 {
 	t.Helper()
 	before, from := s.done, n.Now
@@ -76,8 +76,8 @@ func (s *stream) rate(t *testing.T, n *Net, d ib.Time) float64 {
 	return float64(s.done-before) * float64(s.size) * 8 / float64(d) * 1e9
 }
 
-// wires are what the streams are tried on: a fast clean line, as between namespaces, and
-// a slow one with much room, as through a program that forwards packets.
+// wires are the tested lines: a fast clean one, as between namespaces, and a slow one with a long queue, as through a forwarding
+// program.
 var wires = []struct {
 	name  string
 	mtu   uint32
@@ -91,8 +91,7 @@ var wires = []struct {
 	{"small-buffer", 1024, 20_000, Wire{Rate: 1.25e9, Queue: 600 << 10}},
 }
 
-// measure is what a stream of 64 KiB messages moves, in Gb/s, at this rate of loss in
-// both directions.
+// measure returns the rate of a stream of 64 KiB messages in Gb/s, with this loss in both directions.
 func measure(t *testing.T, mtu uint32, delay ib.Time, w Wire, p transport.Path, op transport.WROp, drop float64) float64 {
 	n := New(Config{Seed: 7, Delay: delay, Chunk: 1, Wire: w, Drop: drop})
 	attr := Defaults()
@@ -104,8 +103,7 @@ func measure(t *testing.T, mtu uint32, delay ib.Time, w Wire, p transport.Path, 
 
 var streamOps = []transport.WROp{transport.WRWrite, transport.WRSend, transport.WRRead}
 
-// TestLossyStreams holds the bandwidth between our own hosts at one percent of loss
-// and at ten percent against that without.
+// TestLossyStreams compares the bandwidth between vrdma hosts at 1 % and 10 % loss with that without loss.
 func TestLossyStreams(t *testing.T) {
 	for _, c := range wires {
 		for _, op := range streamOps {
@@ -129,9 +127,8 @@ func TestLossyStreams(t *testing.T) {
 	}
 }
 
-// TestInFlight checks that what is on its way never exceeds the window, whoever sends it,
-// so that a receiver's buffer of that size loses nothing: with messages much longer than
-// the window, and with many.
+// TestInFlight: data in flight never exceeds the window, so that a receive buffer of that size loses nothing: with messages much
+// longer than the window, and with many.
 func TestInFlight(t *testing.T) {
 	const window = 256 << 10
 	for _, mtu := range []uint32{256, 1024, 4096} {

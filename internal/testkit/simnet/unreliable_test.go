@@ -11,7 +11,7 @@ import (
 
 const slot = 4 << 10 // of a message at sender and receiver
 
-// numbered makes a message that tells its own number and length.
+// numbered returns a message that contains its number and length.
 func numbered(e *Endpoint, i, n uint32) []byte {
 	b := e.Node.Bytes(Base+uint64(i)*slot, n)
 	for j := range b {
@@ -23,8 +23,8 @@ func numbered(e *Endpoint, i, n uint32) []byte {
 	return b
 }
 
-// unreliable runs random messages over UC or UD. Whatever arrives must be whole; over
-// UC, where nothing is duplicated or reordered, it must be in order as well.
+// unreliable sends random messages over UC or UD. Received messages must be complete and, over UC without duplication and reordering,
+// in order.
 func unreliable(t *testing.T, seed uint64) {
 	cfg := weather(seed)
 	typ := ib.UC

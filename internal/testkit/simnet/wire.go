@@ -4,30 +4,28 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Wire is the last stretch of the way to a node: a queue in front of a line of limited
-// rate. Everything for the queue pairs of the node goes through it, so several senders
-// share it. The zero Wire is no limit at all.
+// A Wire is the last link to a node: a queue in front of a line of limited rate. All queue pairs of the node share it. The zero Wire
+// has no limit.
 type Wire struct {
-	Rate  int64 // bytes a second
+	Rate  int64 // bytes/s
 	Queue int64 // bytes that may wait; more are dropped
-	Mark  int64 // packets that meet more bytes than this are marked; 0: none are
+	Mark  int64 // packets that find more bytes than this in the queue are marked; 0: none
 }
 
-// overhead is what a packet has beside its payload: Ethernet, IPv4, UDP, BTH, ICRC.
+// overhead is the size of a packet without payload: Ethernet, IPv4, UDP, BTH, ICRC.
 const overhead = 14 + 20 + 8 + 12 + 4 + 24
 
-// line is the state of a node's Wire.
+// A line is the state of a node's Wire.
 type line struct {
-	free ib.Time // when it has sent everything that waits
+	free ib.Time // when all waiting packets are sent
 
 	Packets, Marked, Overflowed int
-	Bytes                       int64 // that passed, overhead included
-	Longest                     int64 // queue that a packet met, in bytes
-	Sum                         int64 // of the queues that packets met
+	Bytes                       int64 // sent, with overhead
+	Longest                     int64 // longest queue that a packet found, in bytes
+	Sum                         int64 // sum of the queues that packets found
 }
 
-// pass lets a delivery unit into the queue. It returns how long the unit takes; ok is
-// false if there was no room.
+// pass adds a delivery unit to the queue. It returns how long the unit takes; ok is false if the queue is full.
 func (w *Wire) pass(l *line, now ib.Time, size int64) (wait ib.Time, mark, ok bool) {
 	if w.Rate == 0 {
 		return 0, false, true

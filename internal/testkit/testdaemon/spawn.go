@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// child is set in a test's own binary when it is started to be a daemon.
+// child is set in a test binary that is started as a daemon.
 const child = "VRDMA_TEST_DAEMON"
 
-// Main is to be called first by the TestMain of a package that uses Spawn: in the process that Spawn
-// starts it is the daemon, and does not return.
+// Main must be called first by the TestMain of a package that uses Spawn. In the process that Spawn starts it runs the daemon and does
+// not return.
 func Main() {
 	if os.Getenv(child) == "" {
 		return
@@ -27,8 +27,8 @@ func Main() {
 	os.Exit(0)
 }
 
-// Tests runs the tests of a package, with a daemon for its examples: VRDMA_SOCKET leads there. It is what
-// TestMain calls, instead of Main, and returns the exit status.
+// Tests runs the tests of a package with a daemon for its examples, at VRDMA_SOCKET. TestMain calls it instead of Main. It returns the
+// exit status.
 func Tests(m *testing.M) int {
 	Main()
 	h := &host{}
@@ -73,7 +73,7 @@ func Spawn(t testing.TB) string {
 	return line[:len(line)-1]
 }
 
-// A host is what Run needs of a test, in a process that is none.
+// A host is the testing.TB that Run needs, in a process that is not a test.
 type host struct {
 	testing.TB
 	dirs []string
