@@ -45,7 +45,7 @@ const metricsAge = 100 * time.Millisecond
 // measured reads the counters of a daemon. It implements metrics.Source.
 type measured struct {
 	census  *diag.Census
-	clerk   *meter.Clerk
+	collector   *meter.Collector
 	nics    *registry.Table
 	engine  *engine.Engine
 	store   *storage
@@ -55,8 +55,8 @@ type measured struct {
 
 // Totals implements metrics.Source.
 func (m *measured) Totals() []meter.Total {
-	m.clerk.Refresh(metricsAge)
-	return m.clerk.Meter().Totals()
+	m.collector.Refresh(metricsAge)
+	return m.collector.Meter().Totals()
 }
 
 // Device implements metrics.Source.
@@ -111,7 +111,7 @@ func (m *measured) keep() (end func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		m.clerk.Run(ctx)
+		m.collector.Run(ctx)
 	}()
 	return sync.OnceFunc(func() {
 		cancel()

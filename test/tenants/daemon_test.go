@@ -43,7 +43,7 @@ type daemon struct {
 	place  launch.Place
 	engine *engine.Engine
 	nics   *registry.Table
-	rack   *provision.Rack
+	rack   *provision.Provisioner
 	server *server.Server
 	ledger *budget.Ledger
 	world  *tenant.World
@@ -109,7 +109,7 @@ func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon 
 		Owner: os.Geteuid(), Seed: []byte("test"), HostRoutes: routes.None{},
 	})
 	d.server, err = server.Listen(server.Config{
-		Doors: []server.Door{{Socket: place.Socket, DirMode: dirMode, SocketMode: mode}}, Engine: d.engine, Log: log, Version: "test", Budget: d.ledger,
+		Listeners: []server.Listener{{Socket: place.Socket, DirMode: dirMode, SocketMode: mode}}, Engine: d.engine, Log: log, Version: "test", Budget: d.ledger,
 		Events: d,
 	})
 	if err != nil {

@@ -41,7 +41,7 @@ func BenchmarkRevocation(b *testing.B) {
 			b.Fatal(err)
 		}
 		s := &timed{Store: file}
-		plane, err := control.Open(control.Config{Store: s, Rack: d.rack})
+		plane, err := control.Open(control.Config{Store: s, Provisioner: d.rack})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -39,7 +39,7 @@ type Clients interface {
 	// Recount has every program charged for what it holds now.
 	Recount()
 	// NICs are those that a view's caller may open, or all that there are.
-	NICs(v *View) []protocol.NICDoor
+	NICs(v *View) []protocol.NICSocket
 	// Containers are the names of the containers and virtual machines that have NICs.
 	Containers() map[*registry.NIC]string
 	// Listening is called when a tool has begun or ended to listen to a trace.
@@ -79,7 +79,7 @@ type Config struct {
 	Clients Clients
 	Budget  *budget.Ledger // nil: nothing is bounded
 	NICs    *registry.Table
-	Clerk   *meter.Clerk // nil: nothing is metered
+	Collector   *meter.Collector // nil: nothing is metered
 	Log     *slog.Logger
 	Version string // of the program
 	Owner   int    // uid of the daemon

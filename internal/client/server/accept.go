@@ -15,7 +15,7 @@ import (
 )
 
 // An entrance is where connections come in.
-type entrance interface {
+type endpoint interface {
 	// account is whom a connection is charged to, held; nil: nobody.
 	account(who *credentials.Caller) *budget.Account
 	// converse is what happens on it.
@@ -24,7 +24,7 @@ type entrance interface {
 
 // accept accepts connections until l is closed; it then returns nil. Who comes when there is
 // no descriptor left is told so, for which there is a spare one.
-func (s *Server) accept(l *net.UnixListener, at entrance) error {
+func (s *Server) accept(l *net.UnixListener, at endpoint) error {
 	var full time.Time // since when there is no descriptor for a connection
 	for {
 		u, err := l.AcceptUnix()
@@ -86,7 +86,7 @@ func (r *reserve) release() {
 
 // admit takes a connection with the descriptor that the reserve had. If there is another for a
 // new one, somebody has closed one meanwhile, and there is room to serve the connection.
-func (s *Server) admit(l *net.UnixListener, at entrance, why error) (room bool) {
+func (s *Server) admit(l *net.UnixListener, at endpoint, why error) (room bool) {
 	r := &s.reserve
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,30 +104,30 @@ func (s *Server) admit(l *net.UnixListener, at entrance, why error) (room bool) 
 		s.serve(u, at)
 		return true
 	}
-	turnAway(u, refusal(protocol.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
+	reject(u, refusal(protocol.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
 	return false
 }
 
 // mostTurned is how many connections are told at one time why they are not served; more
 // are closed without a word. Each holds a descriptor until it has spoken, or patience ends.
-const mostTurned = 16
+const mostRejections = 16
 
 // turnAwayBeside turns a connection away without holding up the others.
-func (s *Server) turnAwayBeside(u *net.UnixConn, why error) {
+func (s *Server) rejectAside(u *net.UnixConn, why error) {
 	select {
-	case s.turning <- struct{}{}:
+	case s.rejecting <- struct{}{}:
 	default:
 		u.Close()
 		return
 	}
 	go func() {
-		defer func() { <-s.turning }()
-		turnAway(u, why)
+		defer func() { <-s.rejecting }()
+		reject(u, why)
 	}()
 }
 
 // turnAway says why a connection is not served.
-func turnAway(u *net.UnixConn, why error) {
+func reject(u *net.UnixConn, why error) {
 	defer u.Close()
 	c := protocol.NewConn(u)
 	c.SetDeadline(time.Now().Add(patience))

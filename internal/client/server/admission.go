@@ -30,7 +30,7 @@ var (
 
 // recognise tells who has connected, as far as the kernel knows. The account is held
 // until leave.
-func (s *Server) recognise(u *net.UnixConn, at entrance) (credentials.Caller, error) {
+func (s *Server) recognise(u *net.UnixConn, at endpoint) (credentials.Caller, error) {
 	who, err := credentials.Of(u)
 	if err != nil {
 		return who, refusal(syscall.EPERM, "cannot tell who is calling: %v", err)
@@ -53,7 +53,7 @@ func (s *Server) account(who *credentials.Caller) *budget.Account {
 }
 
 // enter charges a connection to its user.
-func (s *Server) enter(u *net.UnixConn, at entrance) (credentials.Caller, error) {
+func (s *Server) enter(u *net.UnixConn, at endpoint) (credentials.Caller, error) {
 	who, err := s.recognise(u, at)
 	if err != nil {
 		return who, err

@@ -60,11 +60,11 @@ func stillThere(list []Binding) (out []*Binding) {
 // Bind binds a NIC. It fails if it is bound to another workload, or programs of another one use it, and still do after a
 // moment. To bind it again is no mistake.
 func (s *Server) Bind(n *registry.NIC, b Binding) error {
-	d := s.doorOf(n)
+	d := s.listenerOf(n)
 	if d == nil {
 		return fmt.Errorf("NIC %s is not here", n.Name)
 	}
-	if !d.Alone {
+	if !d.Exclusive {
 		return fmt.Errorf("NIC %s is for everybody who may open it: bind a declared one", n.Name)
 	}
 	b.Since = time.Now()
@@ -85,7 +85,7 @@ func (s *Server) Bind(n *registry.NIC, b Binding) error {
 }
 
 // bind binds, unless another workload has the NIC: then it says how, and which.
-func (d *door) bind(b *Binding) (holder string, err error) {
+func (d *listener) bind(b *Binding) (holder string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -94,7 +94,7 @@ func (d *door) bind(b *Binding) (holder string, err error) {
 	if old := d.boundElsewhere(b.Cookie); old != nil {
 		return fmt.Sprintf("bound to %s, for %v", old.Name, time.Since(old.Since).Round(time.Second)), nil
 	}
-	for _, g := range d.guests {
+	for _, g := range d.users {
 		if g.process && g.workload != 0 && g.workload != b.Cookie {
 			return fmt.Sprintf("in use by %v, in another network namespace", g), nil
 		}
@@ -105,7 +105,7 @@ func (d *door) bind(b *Binding) (holder string, err error) {
 	} else {
 		d.bound = append(d.bound, b)
 	}
-	delete(d.over, b.Cookie)
+	delete(d.ended, b.Cookie)
 	return "", nil
 }
 
@@ -113,7 +113,7 @@ func (d *door) bind(b *Binding) (holder string, err error) {
 // on, unless one of the last bindings of their namespace ends them.
 func (s *Server) Unbind(gone func(n *registry.NIC, b *Binding) bool) (count int) {
 	s.mu.Lock()
-	doors := slices.Clone(s.doors)
+	doors := slices.Clone(s.listeners)
 	s.mu.Unlock()
 	for _, d := range doors {
 		d.mu.Lock()
@@ -124,7 +124,7 @@ func (s *Server) Unbind(gone func(n *registry.NIC, b *Binding) bool) (count int)
 }
 
 // unbind takes bindings away. mu is held.
-func (d *door) unbind(gone func(*Binding) bool) (count int) {
+func (d *listener) unbind(gone func(*Binding) bool) (count int) {
 	var last *Binding // of those that end programs, if there is one
 	d.bound = slices.DeleteFunc(d.bound, func(b *Binding) bool {
 		if !gone(b) {
@@ -143,16 +143,16 @@ func (d *door) unbind(gone func(*Binding) bool) (count int) {
 }
 
 // mostOver bounds how many workloads that have ended a door remembers.
-const mostOver = 256
+const mostEnded = 256
 
 // endWorkload takes the NIC from the programs of a container that is gone: of one that was killed they end as well, but somebody
 // may have got out of it. They do not get it again. mu is held.
-func (d *door) endWorkload(b *Binding) {
-	if d.over == nil || len(d.over) >= mostOver {
-		d.over = make(map[uint64]string)
+func (d *listener) endWorkload(b *Binding) {
+	if d.ended == nil || len(d.ended) >= mostEnded {
+		d.ended = make(map[uint64]string)
 	}
-	d.over[b.Cookie] = b.Name
-	for c, g := range d.guests {
+	d.ended[b.Cookie] = b.Name
+	for c, g := range d.users {
 		if g.workload == b.Cookie {
 			d.srv.log.Info("a program loses a NIC, because its container is gone", "nic", d.NIC.Name, "container", b.Name, "pid", g.Pid, "program", g.Program)
 			c.Close()
@@ -172,7 +172,7 @@ func (s *Server) Bindings(show func(b *Binding)) {
 }
 
 // boundElsewhere is the binding that keeps a workload from the NIC. mu is held.
-func (d *door) boundElsewhere(workload uint64) *Binding {
+func (d *listener) boundElsewhere(workload uint64) *Binding {
 	if len(d.bound) == 0 || workload == 0 || d.bound[0].Cookie == workload {
 		return nil
 	}
@@ -187,7 +187,7 @@ func (d *door) boundElsewhere(workload uint64) *Binding {
 // else the machine that it is the card of.
 func (s *Server) containers() map[*registry.NIC]string {
 	s.mu.Lock()
-	doors := slices.Clone(s.doors)
+	doors := slices.Clone(s.listeners)
 	s.mu.Unlock()
 	out := make(map[*registry.NIC]string)
 	if s.cfg.Machines != nil {
@@ -201,8 +201,8 @@ func (s *Server) containers() map[*registry.NIC]string {
 	return out
 }
 
-func (d *door) container() string {
-	if !d.Alone {
+func (d *listener) container() string {
+	if !d.Exclusive {
 		return ""
 	}
 	d.mu.Lock()
@@ -212,7 +212,7 @@ func (d *door) container() string {
 			return strings.TrimPrefix(b.Name, "container ")
 		}
 	}
-	for _, g := range d.guests {
+	for _, g := range d.users {
 		if g.process && g.Container != "" {
 			return g.Container
 		}

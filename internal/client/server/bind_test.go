@@ -31,7 +31,7 @@ func here(t *testing.T) (cookie uint64, path string) {
 // A NIC that is bound is for that workload alone, until it is unbound, or the workload is gone.
 func TestBind(t *testing.T) {
 	s, enter, refused := aDoor(t, 100*time.Millisecond)
-	n := s.doors[1].NIC
+	n := s.listeners[1].NIC
 	own, _ := here(t)
 	workload := exec.Command("sleep", "1000")
 	elsewhere(t, func() {
@@ -72,7 +72,7 @@ func TestBind(t *testing.T) {
 	}
 	workload.Process.Kill()
 	workload.Wait()
-	noGuests(t, s.doors[1])
+	noGuests(t, s.listeners[1])
 	if err := s.Bind(n, Binding{Cookie: own, Name: "container db"}); err != nil {
 		t.Errorf("after the workload has ended: %v", err)
 	}
@@ -89,7 +89,7 @@ func TestBind(t *testing.T) {
 			t.Errorf("bind while programs of another workload use it: %v, want EBUSY and who", err)
 		}
 	})
-	if err := s.Bind(s.doors[0].NIC, Binding{Cookie: own}); err == nil || !strings.Contains(err.Error(), "for everybody") {
+	if err := s.Bind(s.listeners[0].NIC, Binding{Cookie: own}); err == nil || !strings.Contains(err.Error(), "for everybody") {
 		t.Errorf("bind of a NIC that is for all: %v", err)
 	}
 }

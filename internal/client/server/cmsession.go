@@ -43,7 +43,7 @@ type cmSession struct {
 const maxChannels = 16384
 
 // serveRDMACM lives as long as the channel.
-func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d *door, h protocol.Hello) error {
+func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d *listener, h protocol.Hello) error {
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
@@ -51,7 +51,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d
 	if err != nil {
 		return err
 	}
-	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: l, id: p.door.ids.Add(1)}
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: l, id: p.listener.ids.Add(1)}
 	var end uverbs.Handle
 	open := func() (signal rdmacm.Signal, err error) {
 		signal, end, err = ses.line.OpenSignal()

@@ -169,7 +169,7 @@ func (s *Server) serveTools() {
 		return
 	}
 	for {
-		err := s.accept(s.control.listener, controlEntrance{s})
+		err := s.accept(s.control.listener, controlEndpoint{s})
 		if err == nil {
 			return
 		}
@@ -179,10 +179,10 @@ func (s *Server) serveTools() {
 }
 
 // controlEntrance is the control socket, as connections come in there. It implements entrance.
-type controlEntrance struct{ *Server }
+type controlEndpoint struct{ *Server }
 
 // converse serves one tool.
-func (e controlEntrance) converse(c *protocol.Conn, who credentials.Caller) error {
+func (e controlEndpoint) converse(c *protocol.Conn, who credentials.Caller) error {
 	s := e.Server
 	first, who, err := s.greetTool(c, who, "control")
 	if err != nil {
@@ -197,9 +197,9 @@ func (e controlEntrance) converse(c *protocol.Conn, who credentials.Caller) erro
 
 // greetTool takes the greeting of a tool at a socket that is no door. What it asks is about the
 // daemon's first door.
-func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket string) (*door, credentials.Caller, error) {
+func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket string) (*listener, credentials.Caller, error) {
 	s.mu.Lock()
-	first := s.doors[0]
+	first := s.listeners[0]
 	s.mu.Unlock()
 	h, who, err := s.greeting(c, who, first)
 	if err == nil && h.Kind != protocol.KindControl {

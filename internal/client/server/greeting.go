@@ -32,12 +32,12 @@ func (s *Server) guarded(c *protocol.Conn, who credentials.Caller, converse func
 }
 
 // converse implements entrance.
-func (d *door) converse(c *protocol.Conn, who credentials.Caller) error {
+func (d *listener) converse(c *protocol.Conn, who credentials.Caller) error {
 	return d.talk(c, socketLine{c}, who)
 }
 
 // talk reads the greeting and serves whatever kind of conversation it opens.
-func (d *door) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
+func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
 	s := d.srv
 	h, who, err := s.greeting(c, who, d)
 	if err != nil {
@@ -85,7 +85,7 @@ func (d *door) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
 	case protocol.KindNetlink:
 		err = s.serveNetlink(c, who, d)
 	case protocol.KindGuest:
-		err = s.serveGuestCard(c, d)
+		err = s.serveMachineCard(c, d)
 	case protocol.KindControl:
 		err = s.serveTool(c, diag.View{Who: &who, Conn: c, Resident: s.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 	default:
@@ -96,7 +96,7 @@ func (d *door) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
 
 // greeting reads and checks a hello, which came in at d, and adds to who what the client says
 // of itself.
-func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *door) (protocol.Hello, credentials.Caller, error) {
+func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *listener) (protocol.Hello, credentials.Caller, error) {
 	c.SetReadDeadline(time.Now().Add(greetingTime))
 	defer c.SetReadDeadline(time.Time{})
 	var buf [1024]byte

@@ -17,7 +17,7 @@ import (
 type process struct {
 	credentials.Caller
 	nic   *registry.NIC // of the door that it came in by
-	door  *door
+	listener  *listener
 	conn  *protocol.Conn // its PROCESS connection
 	token protocol.Token
 	space *memory.Space
@@ -35,7 +35,7 @@ type process struct {
 const maxOpens = 512
 
 // serveProcess lives as long as the process.
-func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, d *door) error {
+func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, d *listener) error {
 	if err := who.Account.Charge(processBill); err != nil {
 		s.overdrawn(err)
 		return refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
@@ -67,7 +67,7 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 	gone := make(chan struct{})
 	stop := credentials.Watch(id.Pidfd, func() { close(gone); c.Close() })
 	defer stop()
-	p := &process{Caller: who, nic: d.NIC, door: d, conn: c, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
+	p := &process{Caller: who, nic: d.NIC, listener: d, conn: c, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() {
 			p.cm = d.NIC.Manager.NewClient(who.Pid, who.Program)
@@ -82,7 +82,7 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 	if id.Pidfd < 0 {
 		gone = nil
 	}
-	defer s.bury(c, p, gone)
+	defer s.awaitRelease(c, p, gone)
 	defer d.leave(c) // the NIC is not used any more
 	defer s.endProcess(p)
 
@@ -147,7 +147,7 @@ func (s *Server) endProcess(p *process) {
 // paid for any more: when it is empty. Where the process lives on, the pages are its heap, and
 // are charged until it takes them out or ends; then we take them out, because others may hold
 // the memfd. gone is closed when the process has ended; nil: nobody tells.
-func (s *Server) bury(c *protocol.Conn, p *process, gone <-chan struct{}) {
+func (s *Server) awaitRelease(c *protocol.Conn, p *process, gone <-chan struct{}) {
 	c.Close()
 	if gone == nil && !p.space.Reachable() {
 		return // it cannot be told when the process ends
@@ -245,7 +245,7 @@ func (p *process) dropChannel(ses *cmSession) {
 
 // process finds the process that was given a token, at the same door. The token is the proof: user
 // and group of a program may have changed since it introduced itself.
-func (s *Server) process(token protocol.Token, who credentials.Caller, d *door) (*process, error) {
+func (s *Server) process(token protocol.Token, who credentials.Caller, d *listener) (*process, error) {
 	s.mu.Lock()
 	p := s.processes[token]
 	s.mu.Unlock()

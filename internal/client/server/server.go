@@ -84,7 +84,7 @@ type Machines interface {
 type Config struct {
 	// Doors are where programs come in, one at least. The control socket is found from
 	// the first one's path.
-	Doors   []Door
+	Listeners   []Listener
 	Engine  Loop
 	Log     *slog.Logger
 	Version string // of the program, for status and messages
@@ -96,7 +96,7 @@ type Config struct {
 	Store  diag.Store // nil: there is none
 	// NICs are all that there are, and Clerk has what they used; nil: nothing is metered.
 	NICs     *registry.Table
-	Clerk    *meter.Clerk
+	Collector    *meter.Collector
 	Machines Machines // nil: no NIC is a virtual machine's
 	// Stop is called, once, when a tool asks the daemon to end. It is a function, like a context.CancelFunc, because it has no
 	// other use than this call.
@@ -119,7 +119,7 @@ type Server struct {
 	desk    *diag.Desk
 	objects Objects       // nil: there are none
 	quit    chan struct{} // closed by Close
-	turning chan struct{} // holds one for each connection that is being turned away
+	rejecting chan struct{} // holds one for each connection that is being turned away
 	warned  limiter
 	reserve reserve
 	failed  chan error // holds one: why a door of Config.Doors does not accept any more
@@ -136,7 +136,7 @@ type Server struct {
 	listeningMu sync.Mutex
 
 	mu        sync.Mutex
-	doors     []*door // the first is that of the daemon itself, and stays
+	listeners     []*listener // the first is that of the daemon itself, and stays
 	serving   bool    // Serve has been called
 	closed    bool
 	conns     map[*protocol.Conn]struct{}
@@ -158,7 +158,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Log, loop: cfg.Engine, uid: os.Geteuid(), home: credentials.Own(),
 		quit:      make(chan struct{}),
-		turning:   make(chan struct{}, mostTurned),
+		rejecting:   make(chan struct{}, mostRejections),
 		failed:    make(chan error, 1),
 		conns:     make(map[*protocol.Conn]struct{}),
 		processes: make(map[protocol.Token]*process),
@@ -166,31 +166,31 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	defer func() {
 		if err != nil {
-			s.closeDoors()
+			s.closeListeners()
 			s.control.close(s.uid)
 			s.reserve.release()
 		}
 	}()
 	s.reserve.fill()
-	for _, d := range cfg.Doors {
-		opened, err := s.openDoor(d)
+	for _, d := range cfg.Listeners {
+		opened, err := s.openListener(d)
 		if err != nil {
 			return nil, err
 		}
-		s.doors = append(s.doors, opened)
+		s.listeners = append(s.listeners, opened)
 	}
 	desk := diag.Config{
-		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
-		NICs: cfg.NICs, Clerk: cfg.Clerk, Stop: cfg.Stop, Store: cfg.Store,
+		Loop: s.loop, Clients: clientList{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
+		NICs: cfg.NICs, Collector: cfg.Collector, Stop: cfg.Stop, Store: cfg.Store,
 	}
 	var cerr error
-	if s.control, cerr = listenControl(s.doors[0].Socket, s.uid); cerr != nil {
+	if s.control, cerr = listenControl(s.listeners[0].Socket, s.uid); cerr != nil {
 		s.log.Warn("there will be no vrdma stop, no pcap and no status of everybody: the control socket cannot be made", "error", cerr)
 	} else {
 		desk.Control = s.control.path
 	}
 	s.desk = diag.New(desk)
-	for _, d := range s.doors {
+	for _, d := range s.listeners {
 		if err := d.writeTree(s.desk); err != nil {
 			return nil, err
 		}
@@ -216,8 +216,8 @@ func (s *Server) Serve() error {
 			defer s.work.Done()
 			s.serveTools()
 		}()
-		for _, d := range s.doors {
-			s.attend(d)
+		for _, d := range s.listeners {
+			s.acceptAt(d)
 		}
 	}
 	s.mu.Unlock()
@@ -230,11 +230,11 @@ func (s *Server) Serve() error {
 }
 
 // attend accepts connections at d. mu is held, and the server is not closed.
-func (s *Server) attend(d *door) {
+func (s *Server) acceptAt(d *listener) {
 	s.work.Add(1)
 	go func() {
 		defer s.work.Done()
-		err := s.accept(d.listener, d)
+		err := s.accept(d.socket, d)
 		if err == nil {
 			return
 		}
@@ -250,19 +250,19 @@ func (s *Server) attend(d *door) {
 }
 
 // serve starts the conversation on u.
-func (s *Server) serve(u *net.UnixConn, at entrance) {
+func (s *Server) serve(u *net.UnixConn, at endpoint) {
 	who, err := s.enter(u, at)
 	if err != nil {
-		s.turnAwayBeside(u, err)
+		s.rejectAside(u, err)
 		return
 	}
 	c := protocol.NewConn(u)
-	s.begin(c, &who, func() { s.guarded(c, who, at.converse) }, func() {})
+	s.start(c, &who, func() { s.guarded(c, who, at.converse) }, func() {})
 }
 
 // begin has a conversation in a goroutine of its own; who has entered, and leaves with it. over is
 // called in any case, when nothing is left of it.
-func (s *Server) begin(c *protocol.Conn, who *credentials.Caller, converse, over func()) {
+func (s *Server) start(c *protocol.Conn, who *credentials.Caller, converse, over func()) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -295,7 +295,7 @@ func (s *Server) begin(c *protocol.Conn, who *credentials.Caller, converse, over
 // The conversation ends with c, and l is told when it is over. An error says why there is none; c is
 // closed then, and l is not told.
 func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credentials.Caller) error {
-	d := s.doorOf(n)
+	d := s.listenerOf(n)
 	if d == nil {
 		c.Close()
 		return fmt.Errorf("there is no door to NIC %s", n.Name)
@@ -313,7 +313,7 @@ func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credenti
 		c.Close()
 		return err
 	}
-	s.begin(c, &who, func() {
+	s.start(c, &who, func() {
 		s.guarded(c, who, func(c *protocol.Conn, who credentials.Caller) error { return d.talk(c, l, who) })
 	}, func() {
 		who.Account.Refund(relayBill)
@@ -333,8 +333,8 @@ func (s *Server) Close(ctx context.Context) error {
 	for c := range s.conns {
 		c.Close()
 	}
-	for _, d := range s.doors {
-		d.listener.Close()
+	for _, d := range s.listeners {
+		d.socket.Close()
 		d.shut()
 	}
 	s.mu.Unlock()
@@ -350,13 +350,13 @@ func (s *Server) Close(ctx context.Context) error {
 		err = fmt.Errorf("some sessions did not end: %w", ctx.Err())
 	}
 	s.reserve.release()
-	return errors.Join(err, s.closeDoors())
+	return errors.Join(err, s.closeListeners())
 }
 
 // closeDoors closes the doors and removes their device trees.
-func (s *Server) closeDoors() error {
+func (s *Server) closeListeners() error {
 	s.mu.Lock()
-	doors := slices.Clone(s.doors)
+	doors := slices.Clone(s.listeners)
 	s.mu.Unlock()
 	var errs []error
 	for _, d := range doors {
@@ -380,7 +380,7 @@ func (s *Server) Evict(dev *nic.Session) {
 // Vouch says who has connected at a socket for a NIC that is not its door, and why that one may not
 // use the NIC. Nobody is charged.
 func (s *Server) Vouch(n *registry.NIC, u *net.UnixConn) (credentials.Caller, error) {
-	d := s.doorOf(n)
+	d := s.listenerOf(n)
 	if d == nil {
 		return credentials.Caller{}, fmt.Errorf("there is no door to NIC %s", n.Name)
 	}
@@ -398,7 +398,7 @@ func (s *Server) Vouch(n *registry.NIC, u *net.UnixConn) (credentials.Caller, er
 
 // Charge charges b to who, who was vouched for at a NIC: for what it has the daemon hold outside of conversations.
 func (s *Server) Charge(n *registry.NIC, who credentials.Caller, b budget.Bill) (refund func(), err error) {
-	d := s.doorOf(n)
+	d := s.listenerOf(n)
 	if d == nil {
 		return nil, fmt.Errorf("there is no door to NIC %s", n.Name)
 	}

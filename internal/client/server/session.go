@@ -47,7 +47,7 @@ type session struct {
 }
 
 // serveUverbs lives as long as the device is open.
-func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d *door, h protocol.Hello) error {
+func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d *listener, h protocol.Hello) error {
 	p, err := s.process(h.Token, who, d)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d
 }
 
 // opened records that a program has opened the device of a declared NIC, or closed it.
-func (s *Server) opened(d *door, p *process, open bool) {
+func (s *Server) opened(d *listener, p *process, open bool) {
 	if d.NIC.Key() == (tenant.Key{}) {
 		return
 	}
@@ -93,7 +93,7 @@ func (s *Server) refused(n *registry.NIC, who *credentials.Caller, why error) {
 
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
 func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
-	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: p.door.ids.Add(1), opened: time.Now()}
+	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: p.listener.ids.Add(1), opened: time.Now()}
 	ses.verbs = uverbs.NewContext(ses)
 	if err := p.Account.Charge(nic.SessionBill); err != nil {
 		s.overdrawn(err)
@@ -164,7 +164,7 @@ func (ses *session) end() {
 	s.mu.Unlock()
 	ses.account.Refund(nic.SessionBill)
 	ses.account.Drop()
-	ses.proc.door.tree.Poke()
+	ses.proc.listener.tree.Poke()
 }
 
 // mostRings is how many rings a command makes at most.
@@ -294,7 +294,7 @@ func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	case protocol.OpCommand:
 		return ses.command(req, reply)
 	case protocol.OpSync:
-		ses.proc.door.tree.Sync()
+		ses.proc.listener.tree.Sync()
 		return finish(reply, 0), nil
 	case protocol.OpRoom:
 		if len(req.Extents) == 1 {

@@ -41,7 +41,7 @@ func (s *Server) admitTenants(admit bool) error {
 		return nil
 	}
 	s.mu.Lock()
-	program, err := filepath.EvalSymlinks(s.doors[0].Socket)
+	program, err := filepath.EvalSymlinks(s.listeners[0].Socket)
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (s *Server) admitTenants(admit bool) error {
 	go func() {
 		defer s.work.Done()
 		for {
-			err := s.accept(socket.listener, tenantsEntrance{controlEntrance{s}})
+			err := s.accept(socket.listener, tenantsEndpoint{controlEndpoint{s}})
 			if err == nil {
 				return
 			}
@@ -76,10 +76,10 @@ func (s *Server) closeTenants() {
 
 // tenantsEntrance is the tenants' socket, as connections come in there. It implements entrance;
 // they are charged as at the control socket.
-type tenantsEntrance struct{ controlEntrance }
+type tenantsEndpoint struct{ controlEndpoint }
 
 // converse serves one tool.
-func (e tenantsEntrance) converse(c *protocol.Conn, who credentials.Caller) error {
+func (e tenantsEndpoint) converse(c *protocol.Conn, who credentials.Caller) error {
 	s := e.Server
 	first, who, err := s.greetTool(c, who, "tenants'")
 	if err != nil {

@@ -24,10 +24,10 @@ import (
 const handover = 3 * time.Second
 
 // occupy makes a guest one who uses the NIC, and not only looks. It fails if another workload does.
-func (d *door) occupy(c *protocol.Conn, l Line, who *credentials.Caller) error {
+func (d *listener) occupy(c *protocol.Conn, l Line, who *credentials.Caller) error {
 	var workload uint64
 	var container string
-	if d.Alone {
+	if d.Exclusive {
 		workload, container = l.Workload(who)
 		if name := d.srv.nameOf(workload); name != "" {
 			container = name
@@ -50,21 +50,21 @@ func (d *door) occupy(c *protocol.Conn, l Line, who *credentials.Caller) error {
 }
 
 // take makes a guest one of a workload, unless another workload has the NIC: then it says how, and which.
-func (d *door) take(c *protocol.Conn, workload uint64, container string) (holder string) {
+func (d *listener) take(c *protocol.Conn, workload uint64, container string) (holder string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	g := d.guests[c]
+	g := d.users[c]
 	if g == nil {
 		return "" // the door is being closed
 	}
 	if b := d.boundElsewhere(workload); b != nil {
 		return "bound to " + b.Name
 	}
-	if name, over := d.over[workload]; over && len(d.bound) == 0 {
+	if name, over := d.ended[workload]; over && len(d.bound) == 0 {
 		return "not for what is left of " + name + ", which is gone"
 	}
 	if workload != 0 {
-		for _, other := range d.guests {
+		for _, other := range d.users {
 			if other.process && other.workload != 0 && other.workload != workload {
 				return "in use by " + other.String()
 			}
@@ -82,8 +82,8 @@ func (d *door) take(c *protocol.Conn, workload uint64, container string) (holder
 }
 
 // usedLocked reports whether somebody but c has the NIC, or one of its devices. mu is held.
-func (d *door) usedLocked(c *protocol.Conn) bool {
-	for o, g := range d.guests {
+func (d *listener) usedLocked(c *protocol.Conn) bool {
+	for o, g := range d.users {
 		if o != c && (g.process || g.device) {
 			return true
 		}
@@ -92,7 +92,7 @@ func (d *door) usedLocked(c *protocol.Conn) bool {
 }
 
 // attach has the NIC's way lead through the namespace of the workload that has just taken it.
-func (d *door) attach(c *protocol.Conn, who *credentials.Caller, workload uint64) error {
+func (d *listener) attach(c *protocol.Conn, who *credentials.Caller, workload uint64) error {
 	if d.Attach == nil {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (d *door) attach(c *protocol.Conn, who *credentials.Caller, workload uint64
 }
 
 // detach ends that, if nobody uses the NIC.
-func (d *door) detach() {
+func (d *listener) detach() {
 	d.attaching.Lock()
 	defer d.attaching.Unlock()
 	d.mu.Lock()

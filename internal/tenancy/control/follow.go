@@ -114,7 +114,7 @@ func (p *Plane) absorb(b *store.Batch) error {
 		return p.relist()
 	}
 	if !d.declares() {
-		p.absorbPlaces(&d, b.Revision)
+		p.absorbPlacements(&d, b.Revision)
 		return nil
 	}
 	p.changing.Lock()
@@ -147,7 +147,7 @@ func (p *Plane) absorb(b *store.Batch) error {
 }
 
 // absorbPlaces takes over where NICs and hosts are.
-func (p *Plane) absorbPlaces(d *delta, revision int64) {
+func (p *Plane) absorbPlacements(d *delta, revision int64) {
 	var problems []string
 	snap := p.amend(func(s *snapshot) { problems = s.take(d, revision) })
 	if len(d.others) == 0 {
@@ -175,7 +175,7 @@ func (p *Plane) absorbPlaces(d *delta, revision int64) {
 		p.changing.Unlock()
 		return
 	}
-	p.chartAgain()
+	p.updateMap()
 	if d.generation {
 		p.holds(revision)
 	}

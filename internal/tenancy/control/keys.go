@@ -168,7 +168,7 @@ func writesOf(effects []tenant.Effect) ([]store.Write, error) {
 				gone[key] = struct{}{}
 			}
 			if n, is := e.Old.(*tenant.NIC); is && e.New == nil {
-				gone[placeKey(n)] = struct{}{}
+				gone[placementKey(n)] = struct{}{}
 			}
 		}
 		if e.New == nil {

@@ -72,7 +72,7 @@ func rule(of, network string, port int) *tenant.Policy {
 
 // A compiler is a rack that makes rules of a world, as the real one does, and says when it has.
 type compiler struct {
-	*fakeRack
+	*fakeProvisioner
 	rules *policy.Rules
 	done  chan time.Time
 }
@@ -90,7 +90,7 @@ func TestManyHosts(t *testing.T) {
 	s := &store.Memory{}
 	manyHosts(t, s)
 	n := join(t, s, "h0", 1)
-	if got := len(n.rack.has()); got != 100 {
+	if got := len(n.provisioner.has()); got != 100 {
 		t.Errorf("it has %d NICs, want 100", got)
 	}
 	for _, vni := range []uint32{1, 50, 100} {
@@ -102,12 +102,12 @@ func TestManyHosts(t *testing.T) {
 		}
 	}
 	// A change elsewhere touches nothing here but the map.
-	puts, charts := n.rack.puts(), n.rack.maps()
+	puts, charts := n.provisioner.puts(), n.provisioner.maps()
 	other := join(t, s, "h1", 2)
 	mustApplyTo(t, other.plane, "apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: more, tenant: t0}\nspec: {network: net0, address: 10.1.2.1, host: h1}\n")
 	eventually(t, "the map has the new one", func() bool { return n.at(1, "10.1.2.1") == "h1" })
-	if n.rack.puts() != puts || n.rack.maps() > charts+3 { // h1 was registered, perhaps; the NIC
-		t.Errorf("%d NICs were put in again, %d maps were made", n.rack.puts()-puts, n.rack.maps()-charts)
+	if n.provisioner.puts() != puts || n.provisioner.maps() > charts+3 { // h1 was registered, perhaps; the NIC
+		t.Errorf("%d NICs were put in again, %d maps were made", n.provisioner.puts()-puts, n.provisioner.maps()-charts)
 	}
 }
 
@@ -116,7 +116,7 @@ func BenchmarkStart(b *testing.B) {
 	s := &store.Memory{}
 	manyHosts(b, s)
 	for b.Loop() {
-		p, err := Open(config(&remote{Memory: s}, &compiler{fakeRack: newRack()}, "h0", 1))
+		p, err := Open(config(&remote{Memory: s}, &compiler{fakeProvisioner: newFakeProvisioner()}, "h0", 1))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func BenchmarkStart(b *testing.B) {
 func BenchmarkPolicyElsewhere(b *testing.B) {
 	s := &store.Memory{}
 	manyHosts(b, s)
-	rack := &compiler{fakeRack: newRack(), done: make(chan time.Time, 1)}
+	rack := &compiler{fakeProvisioner: newFakeProvisioner(), done: make(chan time.Time, 1)}
 	p, err := Open(config(&remote{Memory: s}, rack, "h0", 1))
 	if err != nil {
 		b.Fatal(err)

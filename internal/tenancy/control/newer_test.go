@@ -75,7 +75,7 @@ func TestLaterFields(t *testing.T) {
 			t.Errorf("%s complains: %q", n.plane.cfg.Host, p)
 		}
 	}
-	if got := c.rack.has(); !slices.Equal(got, []string{"red/more", "red/roams"}) {
+	if got := c.provisioner.has(); !slices.Equal(got, []string{"red/more", "red/roams"}) {
 		t.Errorf("c has %v", got)
 	}
 	list, _, _ = s.List("spec/")

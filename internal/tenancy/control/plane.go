@@ -26,7 +26,7 @@ type Config struct {
 	// Store is a store.Remote if daemons of other hosts have it, too. Else every NIC that is not
 	// pinned to another host is here, and neither hosts nor places are written down.
 	Store store.Store
-	Rack  Rack   // nil: NoRack
+	Provisioner  Provisioner   // nil: NoRack
 	Host  string // this host's name, as NICs name it
 	// Self is this host as others reach it, at first (Announce). Identity tells its daemon from others that say they
 	// have its name; it is the same after a restart.
@@ -87,7 +87,7 @@ type Plane struct {
 	lost       atomic.Bool       // the rack has not got the way to other hosts
 
 	mu    sync.Mutex
-	slots map[tenant.Key]*slot // guarded by mu
+	states map[tenant.Key]*nicState // guarded by mu
 	moved chan struct{}        // closed and replaced when now is; guarded by mu
 }
 
@@ -105,8 +105,8 @@ func Open(cfg Config) (*Plane, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Rack == nil {
-		cfg.Rack = NoRack{}
+	if cfg.Provisioner == nil {
+		cfg.Provisioner = NoProvisioner{}
 	}
 	snap, err := load(cfg.Store, &tenant.World{})
 	if err != nil {
@@ -115,7 +115,7 @@ func Open(cfg Config) (*Plane, error) {
 	p := &Plane{
 		cfg: cfg, journal: cmp.Or(cfg.Journal, NewJournal()), updates: feed[update]{most: keptUpdates},
 		rnd:   rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
-		again: make(chan struct{}, 1), slots: make(map[tenant.Key]*slot),
+		again: make(chan struct{}, 1), states: make(map[tenant.Key]*nicState),
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())
 	p.boot, p.moved = crand.Text(), make(chan struct{})
@@ -211,7 +211,7 @@ func (p *Plane) amend(f func(*snapshot)) *snapshot {
 }
 
 // look is the snapshot, and what is closed when there is another one.
-func (p *Plane) look() (*snapshot, <-chan struct{}) {
+func (p *Plane) current() (*snapshot, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.now.Load(), p.moved
@@ -261,7 +261,7 @@ func (p *Plane) settleSome(w *tenant.World, keys []tenant.Key, moved bool) (warn
 	warnings = p.reconcile(w, keys)
 	p.ageRack()
 	if moved || p.lost.Load() {
-		warnings = append(warnings, p.chartAgain()...)
+		warnings = append(warnings, p.updateMap()...)
 	}
 	p.admitAdministrators(w)
 	if p.unfinished() {
@@ -484,7 +484,7 @@ func (p *Plane) retry() {
 			now := p.now.Load()
 			p.reconcile(now.world, nil)
 			p.holds(now.generation)
-			p.chartAgain() // a NIC that is in only now may be the first of its network
+			p.updateMap() // a NIC that is in only now may be the first of its network
 			p.changing.Unlock()
 		}
 	}

@@ -342,8 +342,8 @@ func TestExportImport(t *testing.T) {
 	if _, err := Import(c.operator(), File{"export", text}, false, false); err != nil || worldText(t, c.plane.World()) != worldText(t, a.plane.World()) {
 		t.Errorf("into an empty store: %v", err)
 	}
-	if !slices.Equal(a.rack.has(), b.rack.has()) {
-		t.Errorf("the rack has %v", b.rack.has())
+	if !slices.Equal(a.provisioner.has(), b.provisioner.has()) {
+		t.Errorf("the rack has %v", b.provisioner.has())
 	}
 }
 

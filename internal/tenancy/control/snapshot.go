@@ -23,7 +23,7 @@ type snapshot struct {
 
 	hosts  map[string]*registered // that run vrdma, by name
 	live   map[string]string      // which daemon of a host lives
-	places map[tenant.Key]place   // by the NIC's key
+	placements map[tenant.Key]placement   // by the NIC's key
 }
 
 // load reads the store. Entries that are no part of a world are problems; only a store that
@@ -34,7 +34,7 @@ func load(s store.Store, old *tenant.World) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	snap := &snapshot{revision: revision, hosts: make(map[string]*registered), live: make(map[string]string), places: make(map[tenant.Key]place)}
+	snap := &snapshot{revision: revision, hosts: make(map[string]*registered), live: make(map[string]string), placements: make(map[tenant.Key]placement)}
 	if snap.meta, snap.named, err = store.Identify(s); err != nil {
 		return nil, err
 	}
@@ -109,18 +109,18 @@ func (s *snapshot) note(e store.Entry, deleted bool) error {
 		}
 	case strings.HasPrefix(e.Key, prefixPlace):
 		k, ok := nicAt(e.Key)
-		if !ok || s.places[k].revision > e.Revision {
+		if !ok || s.placements[k].revision > e.Revision {
 			return nil
 		}
-		delete(s.places, k)
+		delete(s.placements, k)
 		if deleted {
 			return nil
 		}
-		p, err := decodePlace(e)
+		p, err := decodePlacement(e)
 		if err != nil {
 			return err
 		}
-		s.places[k] = p
+		s.placements[k] = p
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func (s *snapshot) noteAll(changes []store.Change, revision int64) (problems []s
 	if len(changes) == 0 {
 		return nil
 	}
-	s.hosts, s.live, s.places = maps.Clone(s.hosts), maps.Clone(s.live), maps.Clone(s.places)
+	s.hosts, s.live, s.placements = maps.Clone(s.hosts), maps.Clone(s.live), maps.Clone(s.placements)
 	for _, c := range changes {
 		if err := s.note(store.Entry{Key: c.Key, Value: c.Value, Revision: revision}, c.Deleted); err != nil {
 			problems = append(problems, err.Error())
@@ -194,17 +194,17 @@ func (s *snapshot) keep(old *snapshot) {
 			s.hosts[name] = h
 		}
 	}
-	for k, at := range old.places {
+	for k, at := range old.placements {
 		if at.revision > s.revision {
-			s.places[k] = at
+			s.placements[k] = at
 		}
 	}
 }
 
 // place makes a place that of a NIC.
-func (s *snapshot) place(k tenant.Key, at place) {
-	s.places = maps.Clone(s.places)
-	s.places[k] = at
+func (s *snapshot) setPlacement(k tenant.Key, at placement) {
+	s.placements = maps.Clone(s.placements)
+	s.placements[k] = at
 }
 
 // where is the host that has a NIC; "" if none has. self is us, who have everything if the store
@@ -216,5 +216,5 @@ func (s *snapshot) where(n *tenant.NIC, self string, shared bool) string {
 	case !shared:
 		return self
 	}
-	return s.places[n.Key()].Host
+	return s.placements[n.Key()].Host
 }

@@ -54,7 +54,7 @@ type Ager interface{ Age(time.Duration) }
 
 // ageRack tells the rack how old the rules may be.
 func (p *Plane) ageRack() {
-	if ager, is := p.cfg.Rack.(Ager); is && p.shared() {
+	if ager, is := p.cfg.Provisioner.(Ager); is && p.shared() {
 		ager.Age(p.Age())
 	}
 }

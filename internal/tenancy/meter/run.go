@@ -10,7 +10,7 @@ import (
 type Reader func() []Reading
 
 // A Clerk reads and flushes as time goes by.
-type Clerk struct {
+type Collector struct {
 	meter *Meter
 	read  Reader
 	fail  func(error) // told of a flush that failed, and not again until one did not
@@ -24,12 +24,12 @@ type Clerk struct {
 const every = time.Second
 
 // NewClerk makes a clerk, who does nothing yet.
-func NewClerk(m *Meter, read Reader, fail func(error)) *Clerk {
-	return &Clerk{meter: m, read: read, fail: fail}
+func NewCollector(m *Meter, read Reader, fail func(error)) *Collector {
+	return &Collector{meter: m, read: read, fail: fail}
 }
 
 // Run reads and flushes until ctx ends, and then once more.
-func (c *Clerk) Run(ctx context.Context) {
+func (c *Collector) Run(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -43,7 +43,7 @@ func (c *Clerk) Run(ctx context.Context) {
 	}
 }
 
-func (c *Clerk) flush() {
+func (c *Collector) flush() {
 	c.Refresh(0)
 	err := c.meter.Flush()
 	if err != nil && !c.failed {
@@ -53,7 +53,7 @@ func (c *Clerk) flush() {
 }
 
 // Refresh reads, unless somebody did within age. Many may ask at a time: the NICs are read once.
-func (c *Clerk) Refresh(age time.Duration) {
+func (c *Collector) Refresh(age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -65,4 +65,4 @@ func (c *Clerk) Refresh(age time.Duration) {
 }
 
 // Meter is what the clerk fills.
-func (c *Clerk) Meter() *Meter { return c.meter }
+func (c *Collector) Meter() *Meter { return c.meter }

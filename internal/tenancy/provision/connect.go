@@ -29,7 +29,7 @@ type connection struct {
 // Connect says which of the networks are between hosts, and who is where: a new map whenever that
 // has changed. NICs and maps may come in any order. The sockets are opened when the first network
 // has a member elsewhere.
-func (r *Rack) Connect(m *overlay.Map) error {
+func (r *Provisioner) Connect(m *overlay.Map) error {
 	c := &r.connection
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,7 +53,7 @@ func (r *Rack) Connect(m *overlay.Map) error {
 }
 
 // openOverlay opens the way to other hosts.
-func (r *Rack) openOverlay() error {
+func (r *Provisioner) openOverlay() error {
 	o, err := r.cfg.Between.OpenOverlay()
 	if err == nil && r.cfg.Switch != nil {
 		o.SetFrames(r.cfg.Switch)
@@ -68,7 +68,7 @@ func (r *Rack) openOverlay() error {
 }
 
 // openTunnel opens the tunnel that encrypted networks need.
-func (r *Rack) openTunnel() error {
+func (r *Provisioner) openTunnel() error {
 	t, err := r.cfg.Between.OpenTunnel()
 	if err == nil {
 		err = r.add(t, func() error { return r.cfg.Engine.AddTunnel(t) })
@@ -78,7 +78,7 @@ func (r *Rack) openTunnel() error {
 }
 
 // add gives the engine what was opened. What it does not take is closed.
-func (r *Rack) add(c io.Closer, give func() error) (err error) {
+func (r *Provisioner) add(c io.Closer, give func() error) (err error) {
 	if perr := r.onLoop(func() { err = give() }); perr != nil {
 		err = perr
 	}
@@ -89,7 +89,7 @@ func (r *Rack) add(c io.Closer, give func() error) (err error) {
 }
 
 // opened says once why something could not be opened; it is tried again with the next map.
-func (r *Rack) opened(err error, what string) error {
+func (r *Provisioner) opened(err error, what string) error {
 	c := &r.connection
 	switch {
 	case err == nil:
@@ -102,7 +102,7 @@ func (r *Rack) opened(err error, what string) error {
 }
 
 // Disconnect closes what Connect has opened, after the loop has ended.
-func (r *Rack) Disconnect() {
+func (r *Provisioner) Disconnect() {
 	r.connection.mu.Lock()
 	defer r.connection.mu.Unlock()
 	if r.connection.open != nil {

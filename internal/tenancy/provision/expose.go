@@ -32,7 +32,7 @@ type exposed struct {
 
 // Expose has the directory there, and opens its door to n, the default NIC. An ephemeral daemon takes
 // the directory away again at its end: what it serves has ended by then.
-func (r *Rack) Expose(n *registry.NIC, ephemeral bool) error {
+func (r *Provisioner) Expose(n *registry.NIC, ephemeral bool) error {
 	place, err := r.cfg.Place.NIC(registry.Default, registry.Default)
 	if err != nil {
 		return err
@@ -53,19 +53,19 @@ func (r *Rack) Expose(n *registry.NIC, ephemeral bool) error {
 		err = r.install(place)
 	}
 	if err != nil {
-		r.conceal()
+		r.unexpose()
 		return err
 	}
-	err = r.doors.OpenDoor(server.Door{Socket: place.Socket, NIC: n, DirMode: dirMode, SocketMode: mode, Rests: true, Side: true})
+	err = r.listeners.OpenListener(server.Listener{Socket: place.Socket, NIC: n, DirMode: dirMode, SocketMode: mode, Rests: true, Secondary: true})
 	if err != nil {
-		r.conceal()
+		r.unexpose()
 	}
 	return err
 }
 
 // Await has the directory there that containers have mounted until their NIC has been made (launch.Place.Waiting). Nothing leads from
 // there to a NIC.
-func (r *Rack) Await() error {
+func (r *Provisioner) Await() error {
 	place, err := r.cfg.Place.Waiting()
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (r *Rack) Await() error {
 }
 
 // awaitNoMore takes that directory away.
-func (r *Rack) awaitNoMore() {
+func (r *Provisioner) removeWaiting() {
 	if r.waiting == nil {
 		return
 	}
@@ -102,7 +102,7 @@ func (r *Rack) awaitNoMore() {
 }
 
 // Networks are those in which NICs can be made for containers, in order. It may be called at any time.
-func (r *Rack) Networks() []tenant.Key {
+func (r *Provisioner) Networks() []tenant.Key {
 	if list := r.networks.Load(); list != nil && r.waiting != nil {
 		return *list
 	}
@@ -110,7 +110,7 @@ func (r *Rack) Networks() []tenant.Key {
 }
 
 // noteNetworks remembers a world's networks. Of the host's addresses a container can have none.
-func (r *Rack) noteNetworks(w *tenant.World) {
+func (r *Provisioner) noteNetworks(w *tenant.World) {
 	var list []tenant.Key
 	for _, o := range w.Objects(tenant.KindNetwork) {
 		if n, ok := o.(*tenant.Network); ok && n.Spec.Way != tenant.WayHost {
@@ -125,7 +125,7 @@ func (r *Rack) noteNetworks(w *tenant.World) {
 
 // conceal takes away what lies in the directory, after the door has been closed, and the directory
 // itself if the daemon is ephemeral. Otherwise it stays: containers that have it mounted shall find the next daemon.
-func (r *Rack) conceal() {
+func (r *Provisioner) unexpose() {
 	e := r.exposed
 	if e == nil {
 		return

@@ -93,20 +93,20 @@ func until(t *testing.T, what string, so func() bool) {
 }
 
 // siteSlot is a NIC whose way is a namespace.
-func siteSlot(t *testing.T) (*Rack, *slot) {
+func siteSlot(t *testing.T) (*Provisioner, *hostedNIC) {
 	t.Helper()
-	r, _ := testRack(t)
+	r, _ := newTest(t)
 	r.readdress.Set(0) // this test is in a hurry
 	a, n, c := objects("red", "web", "10.1.0.1")
 	n.Spec, c.Spec.Addresses = tenant.NetworkSpec{Way: tenant.WayNamespace}, nil
 	if err := r.Put(a, n, c); err != nil {
 		t.Fatal(err)
 	}
-	return r, r.slot(c.Key())
+	return r, r.find(c.Key())
 }
 
 // has reports whether a NIC has an address.
-func (s *slot) has(a string) bool {
+func (s *hostedNIC) has(a string) bool {
 	for _, g := range s.nic.Device.Face().GIDs {
 		if g.GID.Addr() == netip.MustParseAddr(a) {
 			return true
@@ -140,7 +140,7 @@ func TestFollow(t *testing.T) {
 		if len(s.nic.Device.Face().GIDs) != 0 {
 			t.Errorf("detached, it has %v", s.nic.Device.Face().GIDs)
 		}
-		until(t, "the end", func() bool { return s.site.last.over(0) })
+		until(t, "the end", func() bool { return s.namespace.last.over(0) })
 	}
 	once(1)
 	fds, routines := leak.Descriptors(t), runtime.NumGoroutine()
@@ -192,7 +192,7 @@ func TestDetachDuringLook(t *testing.T) {
 	b := newBox(t)
 	c, end := b.conn()
 	defer end()
-	st, err := r.stayAt(s, c)
+	st, err := r.open(s, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,9 +203,9 @@ func TestDetachDuringLook(t *testing.T) {
 		<-proceed
 		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	})
-	t0 := s.site
-	t0.stay, t0.last, t0.rows = st, st, []row{}
-	go r.followSite(s, st)
+	t0 := s.namespace
+	t0.now, t0.last, t0.rows = st, st, []row{}
+	go r.follow(s, st)
 	b.ip("address add 10.9.0.2/24 dev e0")
 	<-looks
 	r.detach(s)

@@ -21,7 +21,7 @@ import (
 // Where the file system has no such lists everybody passes, too, and the door decides alone.
 
 // setGate lets those pass who may open the NIC now.
-func (r *Rack) setGate(s *slot) error {
+func (r *Provisioner) setGate(s *hostedNIC) error {
 	gate, who := s.place.Gate(), s.open.now.Load()
 	mode := fs.FileMode(searchable)
 	if s.open.anybody() {

@@ -65,7 +65,7 @@ func (n *network) Reach(_, to netip.Addr, _ time.Duration) error {
 const innerIPv6 = wire.IPv6Size - wire.IPv4Size
 
 // packetMTU is how long packets of a network are, from IP's header on.
-func (r *Rack) packetMTU(n *tenant.Network) int {
+func (r *Provisioner) packetMTU(n *tenant.Network) int {
 	mtu := n.Spec.MTU
 	if mtu == 0 && r.cfg.OverlayMTU != 0 {
 		mtu = r.cfg.OverlayMTU - r.cfg.OverlayHead
@@ -86,7 +86,7 @@ const (
 
 // mtu is that of a network's NICs, numbered as enum ib_mtu: what fits into the packets that the
 // network says, or that the underlay leaves.
-func (r *Rack) mtu(n *tenant.Network) uint8 {
+func (r *Provisioner) mtu(n *tenant.Network) uint8 {
 	bytes, underlay := n.Spec.MTU, r.cfg.Underlay
 	if n.Spec.Way != tenant.WayHost && n.Spec.Way != tenant.WayNamespace {
 		if underlay = r.cfg.OverlayMTU; underlay != 0 {

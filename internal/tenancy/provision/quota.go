@@ -14,7 +14,7 @@ type account struct {
 }
 
 // hold is the account of a tenant, for one more NIC.
-func (r *Rack) hold(t *tenant.Tenant) *account {
+func (r *Provisioner) hold(t *tenant.Tenant) *account {
 	name := t.Metadata.Name
 	a := r.tenants[name]
 	if a == nil {
@@ -30,7 +30,7 @@ func (r *Rack) hold(t *tenant.Tenant) *account {
 }
 
 // drop undoes hold.
-func (r *Rack) drop(a *account) {
+func (r *Provisioner) drop(a *account) {
 	if a.nics--; a.nics == 0 {
 		a.budget.Drop()
 		r.onLoop(func() { r.cfg.Engine.ForgetTenant(a.name) })

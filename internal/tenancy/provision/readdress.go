@@ -52,7 +52,7 @@ func openWatch(space *netns.Space) (*routes.Watch, error) {
 }
 
 // followSite has a NIC's addresses be those of its container, until it is detached. What fails is tried again, less and less often.
-func (r *Rack) followSite(s *slot, st *stay) {
+func (r *Provisioner) follow(s *hostedNIC, st *attachment) {
 	defer r.end(st)
 	again, stale := time.Duration(0), false
 	for n := 0; ; n++ {
@@ -87,7 +87,7 @@ func (r *Rack) followSite(s *slot, st *stay) {
 }
 
 // warnOnce logs something that a container can have happen as often as it likes: once while it has the NIC.
-func (r *Rack) warnOnce(s *slot, st *stay, text string, more ...any) {
+func (r *Provisioner) warnOnce(s *hostedNIC, st *attachment, text string, more ...any) {
 	if !st.warned[text] {
 		st.warned[text] = true
 		r.cfg.Log.Warn(text, append([]any{"nic", s.nic.Name}, more...)...)
@@ -96,8 +96,8 @@ func (r *Rack) warnOnce(s *slot, st *stay, text string, more ...any) {
 
 // look has a NIC have the addresses that its container has now, and reports whether they are others. An error may come with that: then not all of
 // them could be had.
-func (r *Rack) look(s *slot, st *stay) (changed bool, err error) {
-	t := s.site
+func (r *Provisioner) look(s *hostedNIC, st *attachment) (changed bool, err error) {
+	t := s.namespace
 	all, err := st.there.Addresses()
 	if err != nil {
 		return false, fmt.Errorf("the addresses of the container are not known: %w", err)
@@ -140,7 +140,7 @@ func (r *Rack) look(s *slot, st *stay) (changed bool, err error) {
 }
 
 // reserveGroups has sockets be there for the groups that are joined again: on the loop nobody waits for a helper.
-func (r *Rack) reserveGroups(s *slot, st *stay, families [2]bool) error {
+func (r *Provisioner) reserveGroups(s *hostedNIC, st *attachment, families [2]bool) error {
 	if families == [2]bool{} {
 		return nil
 	}
@@ -157,11 +157,11 @@ func (r *Rack) reserveGroups(s *slot, st *stay, families [2]bool) error {
 }
 
 // commit has the NIC have these rows, and the engine the sockets for them.
-func (r *Rack) commit(s *slot, st *stay, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) (changed bool, err error) {
-	t := s.site
+func (r *Provisioner) commit(s *hostedNIC, st *attachment, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) (changed bool, err error) {
+	t := s.namespace
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.stay != st {
+	if t.now != st {
 		return false, errGone
 	}
 	face := faceOf(rows, t.mtu)
@@ -174,7 +174,7 @@ func (r *Rack) commit(s *slot, st *stay, rows []row, regroup [2]bool, more *roce
 		case t.udp != nil:
 			err = r.moveSockets(s, rows, regroup, more, gone)
 		case more != nil:
-			if err = r.addSite(s, more); err != nil {
+			if err = r.addSockets(s, more); err != nil {
 				r.cfg.NICs.SetFace(s.nic, old)
 				return
 			}
@@ -281,7 +281,7 @@ func faceOf(rows []row, mtu int) nic.Face {
 
 // openSockets opens those of the new addresses. An address at which none can be opened is left out of use, and the error says why: it may have gone
 // again, or a program of the container has the port. At the first look all have to be opened.
-func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []routes.Interface) (all *roce.UDP, out []routes.Interface, left error) {
+func (r *Provisioner) openSockets(st *attachment, first bool, fresh []netip.Addr, use []routes.Interface) (all *roce.UDP, out []routes.Interface, left error) {
 	if len(fresh) == 0 {
 		return nil, use, nil
 	}
@@ -330,18 +330,18 @@ func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []route
 }
 
 // addSite gives the engine the first sockets. It runs on the loop, and mu is held.
-func (r *Rack) addSite(s *slot, first *roce.UDP) error {
+func (r *Provisioner) addSockets(s *hostedNIC, first *roce.UDP) error {
 	window, flight := first.Windows()
-	err := r.cfg.Engine.AddNamespace(s.nic.Device, s.site.number, roce.NewPort(first), first.Descriptors(), window, flight)
+	err := r.cfg.Engine.AddNamespace(s.nic.Device, s.namespace.number, roce.NewPort(first), first.Descriptors(), window, flight)
 	if err == nil {
-		s.site.udp = first
+		s.namespace.udp = first
 	}
 	return err
 }
 
 // moveSockets has the engine use more sockets, which may be nil, and not those of addresses that have gone. It runs on the loop, and mu is held.
-func (r *Rack) moveSockets(s *slot, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) error {
-	t := s.site
+func (r *Provisioner) moveSockets(s *hostedNIC, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) error {
+	t := s.namespace
 	return r.cfg.Engine.ReaddressNamespace(s.nic.Device, t.number, regroup, func() []int {
 		if more != nil {
 			t.udp.Take(more)

@@ -19,8 +19,8 @@ func carried(c nic.Counters) nic.Counters {
 }
 
 // Counted implements control.Accountant.
-func (r *Rack) Counted(k tenant.Key) string {
-	s := r.slot(k)
+func (r *Provisioner) Counted(k tenant.Key) string {
+	s := r.find(k)
 	if s == nil {
 		return ""
 	}
@@ -40,8 +40,8 @@ func (r *Rack) Counted(k tenant.Key) string {
 }
 
 // Recount implements control.Accountant. What it cannot read it leaves out: then the NIC counts from zero.
-func (r *Rack) Recount(k tenant.Key, counted string, moved bool) {
-	s := r.slot(k)
+func (r *Provisioner) Recount(k tenant.Key, counted string, moved bool) {
+	s := r.find(k)
 	var then nic.Counters
 	if s == nil || json.Unmarshal([]byte(counted), &then) != nil {
 		return

@@ -32,13 +32,13 @@ func shareOfNIC(c *tenant.NIC) schedule.NICParams {
 }
 
 // share makes what is declared of a NIC and its tenant hold on the loop, where it is called.
-func (r *Rack) share(t *tenant.Tenant, c *tenant.NIC, n *nic.NIC) {
+func (r *Provisioner) share(t *tenant.Tenant, c *tenant.NIC, n *nic.NIC) {
 	r.cfg.Engine.SetTenant(t.Metadata.Name, shareOfTenant(t))
 	r.cfg.Engine.SetShare(n, t.Metadata.Name, shareOfNIC(c))
 }
 
 // shareTenants makes what a world declares of the tenants here hold.
-func (r *Rack) shareTenants(w *tenant.World) {
+func (r *Provisioner) shareTenants(w *tenant.World) {
 	r.onLoop(func() { // fails only after the loop has ended
 		for name := range r.tenants {
 			if t := w.Tenant(name); t != nil {

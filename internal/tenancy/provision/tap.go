@@ -27,7 +27,7 @@ import (
 // daemon ends, without a carrier, and the next one finds it again.
 
 // A Cable says in which container a NIC is to be an interface.
-type Cable struct {
+type InterfaceConfig struct {
 	Namespace string // a path that leads there while the container is there
 	Cookie    uint64 // of the namespace
 	Interface string // what it is to be called; "": vrdma0, or the next that is free
@@ -43,7 +43,7 @@ type Interface struct {
 
 // A tap is a NIC as an interface of a container.
 type tap struct {
-	cable Cable
+	config InterfaceConfig
 	inode string    // what Namespace led to
 	is    Interface // its name is guarded by guests.mu
 	file  *os.File
@@ -78,12 +78,12 @@ var ErrNoPort = errors.New("it is not in a network with way vxlan")
 
 // Plug makes a NIC an interface of a container: or finds it, if it is one. Where that cannot be the container has the NIC without
 // an interface, and only RDMA has its address. A *tenant.InUse: the container cannot have the NIC. It may be called at any time.
-func (r *Rack) Plug(k tenant.Key, c Cable) (Interface, error) {
-	s := r.slot(k)
+func (r *Provisioner) Plug(k tenant.Key, c InterfaceConfig) (Interface, error) {
+	s := r.find(k)
 	if s == nil {
 		return Interface{}, fmt.Errorf("%v is not on this host", k)
 	}
-	if s.guests == nil {
+	if s.ethernet == nil {
 		return Interface{}, ErrNoPort
 	}
 	if err := r.claimSoon(k); err != nil {
@@ -97,7 +97,7 @@ func (r *Rack) Plug(k tenant.Key, c Cable) (Interface, error) {
 	if space.Cookie() != c.Cookie {
 		return Interface{}, fmt.Errorf("%s leads to another network namespace by now", c.Namespace)
 	}
-	return s.guests.tap(space, c)
+	return s.ethernet.tap(space, c)
 }
 
 // claimTime is how long a container waits for the host that had its NIC before: that gives it up a moment after
@@ -109,7 +109,7 @@ const (
 )
 
 // claimSoon claims a NIC for this host.
-func (r *Rack) claimSoon(k tenant.Key) error {
+func (r *Provisioner) claimSoon(k tenant.Key) error {
 	if r.cfg.Placement == nil {
 		return nil
 	}
@@ -139,15 +139,15 @@ func soon(claim func() error, while, most time.Duration) error {
 }
 
 // Unplug takes the interface of a NIC away from the container with that namespace. It may be called at any time.
-func (r *Rack) Unplug(k tenant.Key, cookie uint64) {
-	if s := r.slot(k); s != nil {
-		s.guests.unplugTap(func(t *tap) bool { return t.cable.Cookie == cookie })
+func (r *Provisioner) Unplug(k tenant.Key, cookie uint64) {
+	if s := r.find(k); s != nil {
+		s.ethernet.unplugTap(func(t *tap) bool { return t.config.Cookie == cookie })
 	}
 }
 
 // tapFor makes the NIC an interface of the container of a program that has it, if it is not yet: that has come without a hook. Where it
 // cannot be, it is said once.
-func (r *Rack) tapFor(s *slot, conn syscall.Conn) {
+func (r *Provisioner) tapFor(s *hostedNIC, conn syscall.Conn) {
 	own, err := credentials.OwnCookie()
 	if err != nil {
 		return
@@ -159,9 +159,9 @@ func (r *Rack) tapFor(s *slot, conn syscall.Conn) {
 	if r.cfg.Workloads != nil && r.cfg.Workloads.Plugs(s.key) {
 		return // who bound it says what it is called
 	}
-	g := s.guests
+	g := s.ethernet
 	g.mu.Lock()
-	there := g.plugged != nil && g.plugged.cable.Cookie == cookie || g.plugged == nil && g.who != ""
+	there := g.plugged != nil && g.plugged.config.Cookie == cookie || g.plugged == nil && g.who != ""
 	g.mu.Unlock()
 	if there {
 		return
@@ -178,7 +178,7 @@ func (r *Rack) tapFor(s *slot, conn syscall.Conn) {
 }
 
 // complain reports whether it was not said yet that a container has no interface.
-func (g *guests) complain(cookie uint64) bool {
+func (g *switchPort) complain(cookie uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	told := g.told == cookie
@@ -190,7 +190,7 @@ func (g *guests) complain(cookie uint64) bool {
 var errNoContainer = errors.New("its network namespace is that of the host's first process")
 
 // tapOf is tap for the namespace of the peer of conn.
-func (g *guests) tapOf(conn syscall.Conn) (Interface, error) {
+func (g *switchPort) tapOf(conn syscall.Conn) (Interface, error) {
 	space, err := netns.Of(conn)
 	if err != nil {
 		return Interface{}, err
@@ -203,11 +203,11 @@ func (g *guests) tapOf(conn syscall.Conn) (Interface, error) {
 	if path == "/proc/1/ns/net" {
 		return Interface{}, errNoContainer
 	}
-	return g.tap(space, Cable{Namespace: path, Cookie: space.Cookie(), Who: "a container"})
+	return g.tap(space, InterfaceConfig{Namespace: path, Cookie: space.Cookie(), Who: "a container"})
 }
 
 // tap makes the interface, and has it served.
-func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
+func (g *switchPort) tap(space *netns.Space, c InterfaceConfig) (Interface, error) {
 	g.tapping.Lock()
 	defer g.tapping.Unlock()
 	g.mu.Lock()
@@ -220,7 +220,7 @@ func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 	if closed {
 		return Interface{}, errRemoved
 	}
-	if old != nil && old.cable.Cookie == c.Cookie && (c.Interface == "" || c.Interface == is.Name) {
+	if old != nil && old.config.Cookie == c.Cookie && (c.Interface == "" || c.Interface == is.Name) {
 		return is, nil
 	}
 	if old != nil { // of a container before: the NIC is this one's now
@@ -233,7 +233,7 @@ func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 	if name, err := space.Name(); err != nil || name != inode {
 		return Interface{}, fmt.Errorf("%s leads to another network namespace by now", c.Namespace)
 	}
-	t := &tap{cable: c, inode: inode, gone: make(chan struct{})}
+	t := &tap{config: c, inode: inode, gone: make(chan struct{})}
 	t.is = Interface{MAC: g.port.MAC.String(), MTU: g.mtu}
 	for _, a := range g.port.Addrs {
 		t.is.Addresses = append(t.is.Addresses, netip.PrefixFrom(a, bitsOf(a, g.port.Subnets)))
@@ -252,7 +252,7 @@ func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 }
 
 // showInterface has the device say at which interface its addresses are: libibverbs looks for the one that it names.
-func (g *guests) showInterface() {
+func (g *switchPort) showInterface() {
 	g.showing.Lock()
 	defer g.showing.Unlock()
 	g.mu.Lock()
@@ -261,10 +261,10 @@ func (g *guests) showInterface() {
 		name = g.plugged.is.Name
 	}
 	g.mu.Unlock()
-	n := g.slot.nic
-	g.rack.onLoop(func() { n.Device.SetNetDev(name) }) // fails only after the loop has ended
+	n := g.of.nic
+	g.host.onLoop(func() { n.Device.SetNetDev(name) }) // fails only after the loop has ended
 	if err := n.Tree.Renew(); err != nil {
-		g.rack.cfg.Log.Warn("the device tree of a NIC does not say which interface it is", "nic", n.Name, "interface", name, "error", err)
+		g.host.cfg.Log.Warn("the device tree of a NIC does not say which interface it is", "nic", n.Name, "interface", name, "error", err)
 	}
 }
 
@@ -279,7 +279,7 @@ func bitsOf(a netip.Addr, subnets []netip.Prefix) int {
 }
 
 // serveTap has the switch serve a tap until it is gone.
-func (g *guests) serveTap(t *tap) error {
+func (g *switchPort) serveTap(t *tap) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -288,7 +288,7 @@ func (g *guests) serveTap(t *tap) error {
 	if g.who != "" {
 		return fmt.Errorf("%w: %s has it", vswitch.ErrTaken, g.who)
 	}
-	g.who, g.plugged = cmp.Or(t.cable.Who, "a container"), t
+	g.who, g.plugged = cmp.Or(t.config.Who, "a container"), t
 	go g.watch(t)
 	go func() {
 		err := g.port.ServeTap(t.file)
@@ -302,7 +302,7 @@ func (g *guests) serveTap(t *tap) error {
 		close(t.gone)
 		g.showInterface()
 		if err != nil {
-			g.rack.cfg.Log.Warn("a container's interface does not work any more", "nic", g.port.NIC, "interface", name, "why", err)
+			g.host.cfg.Log.Warn("a container's interface does not work any more", "nic", g.port.NIC, "interface", name, "why", err)
 		}
 	}()
 	return nil
@@ -310,7 +310,7 @@ func (g *guests) serveTap(t *tap) error {
 
 // there reports whether the container is.
 func (t *tap) there() bool {
-	now, err := credentials.NamespaceAt(t.cable.Namespace)
+	now, err := credentials.NamespaceAt(t.config.Namespace)
 	return err == nil && now == t.inode
 }
 
@@ -318,7 +318,7 @@ func (t *tap) there() bool {
 const watchTime = 500 * time.Millisecond
 
 // renamed notes that the container has given the interface another name, and reports whether it has.
-func (g *guests) renamed(t *tap) bool {
+func (g *switchPort) renamed(t *tap) bool {
 	name, err := netns.TapName(t.file)
 	if err != nil {
 		return false // it is gone
@@ -331,7 +331,7 @@ func (g *guests) renamed(t *tap) bool {
 }
 
 // watch ends a tap with its container, and sees what the container calls it.
-func (g *guests) watch(t *tap) {
+func (g *switchPort) watch(t *tap) {
 	tick := time.NewTicker(watchTime)
 	defer tick.Stop()
 	for {
@@ -351,7 +351,7 @@ func (g *guests) watch(t *tap) {
 }
 
 // unplugTap takes the interface away, if it is one that is meant, and waits until it has gone.
-func (g *guests) unplugTap(meant func(*tap) bool) {
+func (g *switchPort) unplugTap(meant func(*tap) bool) {
 	if g == nil {
 		return
 	}

@@ -1,16 +1,11 @@
 package etcd
 
 import (
-	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
@@ -107,63 +102,6 @@ func cutPieces(writes []store.Write) (pieces [][]store.Write) {
 		pieces[last], size = append(pieces[last], w), size+n
 	}
 	return pieces
-}
-
-// open reads a commit that is visible. The error is etcd's: what is wrong with the commit is in
-// broken.
-func (s *Store) open(ctx context.Context, kv *mvccpb.KeyValue, revision int64) (*pending, error) {
-	p := &pending{at: kv.ModRevision}
-	if err := json.Unmarshal(kv.Value, &p.record); err != nil || !validID(p.ID) {
-		p.broken = fmt.Errorf("the entry %s of the store is no commit: %.80q", keyCommit, kv.Value)
-	} else if p.Schema > store.Schema {
-		p.broken = fmt.Errorf("a large commit to the store has schema %d, this version reads %d: use a newer vrdma", p.Schema, store.Schema)
-	}
-	if p.broken != nil {
-		s.problem(p.broken)
-		return p, nil
-	}
-	prefix := s.key(prefixStage + p.ID + "/")
-	from := prefix
-	var found int
-	writes := make(map[string]store.Write)
-	for more := true; more && p.broken == nil; {
-		once, cancel := context.WithTimeout(ctx, askTime)
-		// One answer is not to be larger than some tens of megabytes.
-		r, err := s.client.Get(once, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(16), clientv3.WithRev(revision))
-		cancel()
-		if err != nil {
-			return nil, err
-		}
-		s.heard()
-		for _, piece := range r.Kvs {
-			list, err := readWrites(piece.Value)
-			if err != nil {
-				p.broken = fmt.Errorf("%.120q: %w", piece.Key, err)
-				break
-			}
-			for _, w := range list {
-				if _, twice := writes[w.Key]; twice || w.Key == store.KeyMeta && !w.Delete && s.same(w.Value) != nil || w.Key == store.KeyMeta && w.Delete {
-					p.broken = fmt.Errorf("%.120q: %.80q is not to be written", piece.Key, w.Key)
-				}
-				writes[w.Key] = w
-			}
-			found++
-			p.pieces = append(p.pieces, list)
-		}
-		if more = r.More && len(r.Kvs) > 0; more {
-			from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
-		}
-	}
-	if p.broken == nil && found != p.Pieces {
-		p.broken = fmt.Errorf("a large commit to the store has %d pieces, and %d are there", p.Pieces, found)
-	}
-	if p.broken != nil {
-		s.problem(p.broken)
-		p.pieces = nil
-		return p, nil
-	}
-	p.writes = writes
-	return p, nil
 }
 
 // validID: it becomes part of keys.

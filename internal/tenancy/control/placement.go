@@ -22,7 +22,7 @@ import (
 //
 // A NIC that is pinned by spec.host is there, whatever its place says: then the place says only
 // whether programs have it open.
-type place struct {
+type placement struct {
 	Schema     int    `json:"schema"`
 	Host       string `json:"host"`
 	Generation int64  `json:"generation"`
@@ -33,7 +33,7 @@ type place struct {
 	revision int64
 }
 
-func placeKey(n *tenant.NIC) string {
+func placementKey(n *tenant.NIC) string {
 	return prefixPlace + n.Metadata.Tenant + "/" + n.Spec.Network + "/" + n.Metadata.Name
 }
 
@@ -47,8 +47,8 @@ func nicAt(key string) (k tenant.Key, ok bool) {
 	return k, k.Valid()
 }
 
-func decodePlace(e store.Entry) (place, error) {
-	p := place{revision: e.Revision}
+func decodePlacement(e store.Entry) (placement, error) {
+	p := placement{revision: e.Revision}
 	err := readValue(e, &p, &p.Schema)
 	if err == nil && (p.Host == "" || p.Generation < 1) {
 		err = fmt.Errorf("store entry %.200q names no host or generation", e.Key)
@@ -65,16 +65,16 @@ func (p *Plane) Claim(k tenant.Key) error {
 	p.placing.Lock()
 	defer p.placing.Unlock()
 	for range mostTries {
-		s, moved := p.look()
+		s, moved := p.current()
 		n := s.world.NIC(k.Tenant, k.Name)
 		if n == nil {
 			return fmt.Errorf("%v is not declared any more", k)
 		}
 		at, err := p.claimed(s, n)
-		if err != nil || at == s.places[k] {
+		if err != nil || at == s.placements[k] {
 			return err
 		}
-		pinned, before := n.Spec.Host != "", s.places[k].Host == p.cfg.Host
+		pinned, before := n.Spec.Host != "", s.placements[k].Host == p.cfg.Host
 		if (pinned || before) && p.away() != "" {
 			return nil // it was here before the store went away; tidy writes it down
 		}
@@ -85,7 +85,7 @@ func (p *Plane) Claim(k tenant.Key) error {
 		case err != nil:
 			return fmt.Errorf("%v is on no host yet, and it cannot be noted that it is on this one: %w", k, err)
 		case ok:
-			p.chartAgain()
+			p.updateMap()
 			return nil
 		}
 		select { // somebody was faster: see what they did
@@ -106,8 +106,8 @@ const mostCounted = 16 << 10
 const claimTime = 5 * time.Second
 
 // claimed is the place that a NIC has when a program here opens it, or why none can.
-func (p *Plane) claimed(s *snapshot, n *tenant.NIC) (place, error) {
-	at := s.places[n.Key()]
+func (p *Plane) claimed(s *snapshot, n *tenant.NIC) (placement, error) {
+	at := s.placements[n.Key()]
 	switch why := p.Fenced(); {
 	case why != "":
 		return at, fmt.Errorf("%v: %s", n.Key(), why)
@@ -122,7 +122,7 @@ func (p *Plane) claimed(s *snapshot, n *tenant.NIC) (place, error) {
 	case at.Host == p.cfg.Host && at.Open:
 		return at, nil
 	}
-	next := place{Schema: store.Schema, Host: p.cfg.Host, Generation: at.Generation, Open: true, Counted: at.Counted}
+	next := placement{Schema: store.Schema, Host: p.cfg.Host, Generation: at.Generation, Open: true, Counted: at.Counted}
 	if at.Host != p.cfg.Host {
 		next.Generation++
 	}
@@ -131,7 +131,7 @@ func (p *Plane) claimed(s *snapshot, n *tenant.NIC) (place, error) {
 
 // move writes a place, on the condition that it is still what s says and so is the world. placing is
 // held.
-func (p *Plane) move(s *snapshot, n *tenant.NIC, to place) (ok bool, err error) {
+func (p *Plane) move(s *snapshot, n *tenant.NIC, to placement) (ok bool, err error) {
 	if why := p.alarm(); why != "" {
 		return false, fmt.Errorf("%s", why)
 	}
@@ -139,18 +139,18 @@ func (p *Plane) move(s *snapshot, n *tenant.NIC, to place) (ok bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	conditions := []store.Condition{{Key: placeKey(n), Revision: s.places[n.Key()].revision}, {Key: keyGeneration, Revision: s.generation}}
-	revision, ok, err := p.cfg.Store.Commit(conditions, []store.Write{{Key: placeKey(n), Value: value}})
+	conditions := []store.Condition{{Key: placementKey(n), Revision: s.placements[n.Key()].revision}, {Key: keyGeneration, Revision: s.generation}}
+	revision, ok, err := p.cfg.Store.Commit(conditions, []store.Write{{Key: placementKey(n), Value: value}})
 	if err != nil || !ok {
 		return false, err
 	}
-	if a, is := p.cfg.Rack.(Accountant); is && to.Open && to.Counted != "" {
-		a.Recount(n.Key(), to.Counted, s.places[n.Key()].Host != to.Host)
+	if a, is := p.cfg.Provisioner.(CounterKeeper); is && to.Open && to.Counted != "" {
+		a.Recount(n.Key(), to.Counted, s.placements[n.Key()].Host != to.Host)
 	}
 	to.revision = revision
 	p.amend(func(s *snapshot) {
 		if s.wrote(revision) {
-			s.place(n.Key(), to)
+			s.setPlacement(n.Key(), to)
 		}
 	})
 	p.updates.add(update{object: n})
@@ -198,13 +198,13 @@ func (p *Plane) tidy() {
 			return
 		}
 	}
-	porter, knows := p.cfg.Rack.(Porter)
+	porter, knows := p.cfg.Provisioner.(NICInfo)
 	if !knows {
 		return
 	}
-	keys := p.racked()
-	for k, at := range p.now.Load().places {
-		if at.Open && at.Host == p.cfg.Host && p.slot(k).nic == nil {
+	keys := p.provisioned()
+	for k, at := range p.now.Load().placements {
+		if at.Open && at.Host == p.cfg.Host && p.state(k).nic == nil {
 			keys = append(keys, k) // it was taken from this host, and nobody here has it any more
 		}
 	}
@@ -213,7 +213,7 @@ func (p *Plane) tidy() {
 	}
 }
 
-func (p *Plane) tidyNIC(k tenant.Key, porter Porter) {
+func (p *Plane) tidyNIC(k tenant.Key, porter NICInfo) {
 	p.placing.Lock()
 	defer p.placing.Unlock()
 	s := p.now.Load()
@@ -221,20 +221,20 @@ func (p *Plane) tidyNIC(k tenant.Key, porter Porter) {
 	if n == nil {
 		return
 	}
-	at, used := s.places[k], len(porter.Users(k)) > 0
+	at, used := s.placements[k], len(porter.Users(k)) > 0
 	switch {
 	case used && n.Spec.Host == "" && at.Open && at.Host != p.cfg.Host:
 		go p.evict(k, at.Host) // Remove waits for programs, and one of them may wait for us
-	case used && at != (place{}) && at.Host == p.cfg.Host && at.Open:
+	case used && at != (placement{}) && at.Host == p.cfg.Host && at.Open:
 	case used:
 		if next, err := p.claimed(s, n); err == nil {
 			if ok, _ := p.move(s, n, next); ok { // or the next time
-				p.chartAgain() // it may have been nowhere
+				p.updateMap() // it may have been nowhere
 			}
 		}
 	case at.Open && at.Host == p.cfg.Host:
 		at.Open = false
-		if a, is := p.cfg.Rack.(Accountant); is {
+		if a, is := p.cfg.Provisioner.(CounterKeeper); is {
 			if counted := a.Counted(k); counted != "" && len(counted) <= mostCounted {
 				at.Counted = counted
 			}
@@ -247,11 +247,11 @@ func (p *Plane) tidyNIC(k tenant.Key, porter Porter) {
 func (p *Plane) evict(k tenant.Key, host string) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	if p.Where(k) == "" || p.slot(k).nic == nil {
+	if p.Where(k) == "" || p.state(k).nic == nil {
 		return
 	}
 	p.journal.Record(events.Event{Verb: events.Revoked, Object: k, Reason: "it is on host " + host + " by now: it was opened there while this host had no store"})
-	if err := p.try(func() error { return p.cfg.Rack.Remove([]tenant.Key{k}, true)[k] }); err != nil {
+	if err := p.try(func() error { return p.cfg.Provisioner.Remove([]tenant.Key{k}, true)[k] }); err != nil {
 		return // it is tried again
 	}
 	p.free(k)
@@ -265,19 +265,19 @@ func (p *Plane) resume() {
 	s := p.now.Load()
 	var conditions []store.Condition
 	var writes []store.Write
-	fresh := make(map[tenant.Key]place)
-	for k, at := range s.places {
+	fresh := make(map[tenant.Key]placement)
+	for k, at := range s.placements {
 		n := s.world.NIC(k.Tenant, k.Name)
 		if n == nil || at.Host != p.cfg.Host || !at.Open {
 			continue
 		}
-		conditions = append(conditions, store.Condition{Key: placeKey(n), Revision: at.revision})
+		conditions = append(conditions, store.Condition{Key: placementKey(n), Revision: at.revision})
 		at.Open = false
 		value, err := json.Marshal(at)
 		if err != nil {
 			continue
 		}
-		writes = append(writes, store.Write{Key: placeKey(n), Value: value})
+		writes = append(writes, store.Write{Key: placementKey(n), Value: value})
 		fresh[k] = at
 	}
 	const most = 50 // etcd has few operations in a transaction; tidy does the others one by one
@@ -294,7 +294,7 @@ func (p *Plane) resume() {
 		}
 		for k, at := range fresh {
 			at.revision = revision
-			s.place(k, at)
+			s.setPlacement(k, at)
 		}
 	})
 }
@@ -307,7 +307,7 @@ func (p *Plane) abroad(s *snapshot, next *tenant.World, effects []tenant.Effect)
 	var problems Error
 	for _, e := range effects {
 		n, is := e.Old.(*tenant.NIC)
-		at := s.places[e.Key]
+		at := s.placements[e.Key]
 		if !is || !at.Open || at.Host == p.cfg.Host {
 			continue
 		}

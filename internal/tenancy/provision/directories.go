@@ -79,7 +79,7 @@ func (o *openness) admit(who *credentials.Caller, conn syscall.Conn) error {
 }
 
 // openDoor makes the directory and opens the door.
-func (r *Rack) openDoor(s *slot) (err error) {
+func (r *Provisioner) listen(s *hostedNIC) (err error) {
 	defer func() {
 		if err != nil {
 			r.discard(s)
@@ -102,9 +102,9 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	}
 	var attach func(syscall.Conn) error
 	var detach func()
-	if s.site != nil {
+	if s.namespace != nil {
 		attach, detach = func(conn syscall.Conn) error { return r.attach(s, conn) }, func() { r.detach(s) }
-	} else if s.guests != nil {
+	} else if s.ethernet != nil {
 		attach, detach = func(conn syscall.Conn) error { r.tapFor(s, conn); return nil }, func() {} // it ends with the container
 	}
 	var bound []server.Binding
@@ -112,18 +112,18 @@ func (r *Rack) openDoor(s *slot) (err error) {
 		bound = r.cfg.Workloads.Bound(s.key)
 	}
 	var guest func() (protocol.GuestCard, error)
-	if s.guests != nil {
-		guest = s.guests.card
+	if s.ethernet != nil {
+		guest = s.ethernet.card
 	}
-	return r.doors.OpenDoor(server.Door{
-		Claim: claim, Attach: attach, Detach: detach, Guest: guest,
+	return r.listeners.OpenListener(server.Listener{
+		Claim: claim, Attach: attach, Detach: detach, Machine: guest,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
-		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true, Programs: &s.programs, Bound: bound,
+		Commands: a.commands, Requests: a.requests, Rests: true, Exclusive: true, Programs: &s.programs, Bound: bound,
 	})
 }
 
 // install puts the files that are the same for all NICs into a NIC's directory.
-func (r *Rack) install(at launch.Place) error {
+func (r *Provisioner) install(at launch.Place) error {
 	of := r.cfg.Place
 	for _, link := range []struct{ from, to string }{
 		{of.Library(), at.Library()}, {of.Sockets(), at.Sockets()},
@@ -147,7 +147,7 @@ func (r *Rack) install(at launch.Place) error {
 }
 
 // makeDirectories makes a NIC's directory, and those that it is in.
-func (r *Rack) makeDirectories(s *slot, mode fs.FileMode) error {
+func (r *Provisioner) makeDirectories(s *hostedNIC, mode fs.FileMode) error {
 	r.directories.Lock()
 	defer r.directories.Unlock()
 	gate := s.place.Gate()
@@ -165,7 +165,7 @@ func (r *Rack) makeDirectories(s *slot, mode fs.FileMode) error {
 }
 
 // modes are those of a NIC's socket and directory.
-func (r *Rack) modes(s *slot) (socket, dir fs.FileMode) {
+func (r *Provisioner) modes(s *hostedNIC) (socket, dir fs.FileMode) {
 	if s.open.anybody() {
 		return r.cfg.Mode, r.cfg.DirMode
 	}
@@ -173,7 +173,7 @@ func (r *Rack) modes(s *slot) (socket, dir fs.FileMode) {
 }
 
 // allow gives the socket and its directories the modes that they have to have now.
-func (r *Rack) allow(s *slot) error {
+func (r *Provisioner) allow(s *hostedNIC) error {
 	mode, dirMode := r.modes(s)
 	err := errors.Join(r.setGate(s), os.Chmod(s.place.Socket, mode), os.Chmod(filepath.Dir(s.place.Socket), dirMode), os.Chmod(s.place.Dir(), dirMode))
 	return errors.Join(err, s.nic.Tree.Allow(dirMode))
@@ -223,7 +223,7 @@ func share(from, to string) error {
 }
 
 // warnUnreachable says once that users cannot get to the doors that are open to them.
-func (r *Rack) warnUnreachable() {
+func (r *Provisioner) warnUnreachable() {
 	dir := filepath.Dir(r.cfg.Place.Socket)
 	if info, err := os.Stat(dir); r.warned || err != nil || info.Mode().Perm()&0o001 != 0 {
 		return
@@ -235,10 +235,10 @@ func (r *Rack) warnUnreachable() {
 
 // discard takes a NIC's directory away, and that of the tenant with the last one. What was in it,
 // more than a hundred files, is removed beside everything else.
-func (r *Rack) discard(s *slot) {
+func (r *Provisioner) discard(s *hostedNIC) {
 	r.directories.Lock()
 	defer r.directories.Unlock()
-	dir, bin := s.place.Gate(), r.bin()
+	dir, bin := s.place.Gate(), r.trash()
 	r.discarded++
 	to := filepath.Join(bin, strconv.Itoa(r.discarded))
 	err := makeDirectory(bin, 0o700)
@@ -252,7 +252,7 @@ func (r *Rack) discard(s *slot) {
 		}
 	}
 	r.prune(filepath.Dir(dir))
-	r.chores.add(func() {
+	r.work.add(func() {
 		os.RemoveAll(to) // what is left Sweep finds, when the next daemon starts
 		r.directories.Lock()
 		defer r.directories.Unlock()
@@ -261,11 +261,11 @@ func (r *Rack) discard(s *slot) {
 }
 
 // bin is where the directories of NICs that are gone wait to be removed. No tenant is called so.
-func (r *Rack) bin() string { return filepath.Join(r.cfg.Place.NICs(), ".gone") }
+func (r *Provisioner) trash() string { return filepath.Join(r.cfg.Place.NICs(), ".gone") }
 
 // prune removes a directory of NICs, and those that it is in, as far as they are empty.
 // directories is held.
-func (r *Rack) prune(dir string) {
+func (r *Provisioner) prune(dir string) {
 	for ; strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			break // others are there
@@ -275,10 +275,10 @@ func (r *Rack) prune(dir string) {
 
 // Sweep removes the directories of NICs that a daemon before us had, and that are not here. It is
 // called when all NICs that are declared have been put in.
-func (r *Rack) Sweep() {
+func (r *Provisioner) Sweep() {
 	here := make(map[string]bool)
 	var sockets []string
-	for _, s := range r.slots {
+	for _, s := range r.nics {
 		sockets = append(sockets, s.place.Socket)
 	}
 	if r.exposed != nil {

@@ -83,11 +83,11 @@ func peerOf(v *diag.View) credentials.Peer {
 }
 
 // serveGuestCard tells a tool what a virtual machine is started with to have the NIC.
-func (s *Server) serveGuestCard(c *protocol.Conn, d *door) error {
-	if d.Guest == nil {
+func (s *Server) serveMachineCard(c *protocol.Conn, d *listener) error {
+	if d.Machine == nil {
 		return refusal(syscall.EOPNOTSUPP, "NIC %s is in the host's own network: a virtual machine can have a declared NIC in a network with way vxlan", d.NIC.Name)
 	}
-	card, err := d.Guest()
+	card, err := d.Machine()
 	if err != nil {
 		card.Error = err.Error()
 	}
@@ -102,7 +102,7 @@ func (s *Server) serveGuestCard(c *protocol.Conn, d *door) error {
 const netlinkPatience = 10 * time.Second
 
 // serveNetlink is one socket of NETLINK_RDMA. It holds nothing and keeps nothing alive.
-func (s *Server) serveNetlink(c *protocol.Conn, who credentials.Caller, d *door) error {
+func (s *Server) serveNetlink(c *protocol.Conn, who credentials.Caller, d *listener) error {
 	w := welcome()
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
 		return nil
@@ -126,13 +126,13 @@ func (s *Server) serveNetlink(c *protocol.Conn, who credentials.Caller, d *door)
 }
 
 // guests are whom the server serves, for those who look. It implements diag.Clients.
-type guests struct{ s *Server }
+type clientList struct{ srv *Server }
 
-func (g guests) Sessions() []diag.Session {
-	g.s.mu.Lock()
-	defer g.s.mu.Unlock()
-	out := make([]diag.Session, 0, len(g.s.sessions))
-	for ses := range g.s.sessions {
+func (g clientList) Sessions() []diag.Session {
+	g.srv.mu.Lock()
+	defer g.srv.mu.Unlock()
+	out := make([]diag.Session, 0, len(g.srv.sessions))
+	for ses := range g.srv.sessions {
 		out = append(out, diag.Session{
 			ID: ses.id, Of: &ses.proc.Caller, NIC: ses.nic, Device: ses.dev, Opened: ses.opened, Commands: ses.commands.Load(),
 		})
@@ -142,23 +142,23 @@ func (g guests) Sessions() []diag.Session {
 
 // NICs implements diag.Clients. At the door of one of a tenant's NICs there is no other, nor at
 // a side door, which is a container's.
-func (g guests) NICs(v *diag.View) (out []protocol.NICDoor) {
-	g.s.mu.Lock()
-	doors := slices.Clone(g.s.doors)
-	g.s.mu.Unlock()
-	first := v.NIC == doors[0].NIC && !slices.ContainsFunc(doors, func(d *door) bool { return d.Side && d.Socket == v.Socket })
+func (g clientList) NICs(v *diag.View) (out []protocol.NICSocket) {
+	g.srv.mu.Lock()
+	doors := slices.Clone(g.srv.listeners)
+	g.srv.mu.Unlock()
+	first := v.NIC == doors[0].NIC && !slices.ContainsFunc(doors, func(d *listener) bool { return d.Secondary && d.Socket == v.Socket })
 	for _, d := range doors {
-		if d.Side || d.NIC == nil || !v.All && (d.NIC != v.NIC && !first || !v.Who.Owner && d.Admit != nil && d.Admit(v.Who, v.Conn) != nil) {
+		if d.Secondary || d.NIC == nil || !v.All && (d.NIC != v.NIC && !first || !v.Who.Owner && d.Admit != nil && d.Admit(v.Who, v.Conn) != nil) {
 			continue
 		}
-		n := protocol.NICDoor{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
+		n := protocol.NICSocket{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
 		for _, gid := range d.NIC.Device.Face().GIDs {
 			n.Addresses = append(n.Addresses, gid.GID.Addr().String())
 		}
 		if v.All {
 			for _, o := range doors { // a side door leads to it, too
 				if o.NIC == d.NIC {
-					n.Programs += len(o.users())
+					n.Programs += len(o.programs())
 				}
 			}
 		}
@@ -167,20 +167,20 @@ func (g guests) NICs(v *diag.View) (out []protocol.NICDoor) {
 	return out
 }
 
-func (g guests) Recount()                             { g.s.recount() }
-func (g guests) Containers() map[*registry.NIC]string { return g.s.containers() }
-func (g guests) Listening()                           { g.s.listening() }
-func (g guests) Overdrawn(err error)                  { g.s.overdrawn(err) }
+func (g clientList) Recount()                             { g.srv.recount() }
+func (g clientList) Containers() map[*registry.NIC]string { return g.srv.containers() }
+func (g clientList) Listening()                           { g.srv.listening() }
+func (g clientList) Overdrawn(err error)                  { g.srv.overdrawn(err) }
 
-func (g guests) Administers(v *diag.View, tenant string) bool {
-	return g.s.objects != nil && v.Conn != nil && g.s.objects.Administers(v.Conn, peerOf(v), tenant)
+func (g clientList) Administers(v *diag.View, tenant string) bool {
+	return g.srv.objects != nil && v.Conn != nil && g.srv.objects.Administers(v.Conn, peerOf(v), tenant)
 }
 
-func (g guests) Programs() []diag.Program {
-	g.s.mu.Lock()
-	defer g.s.mu.Unlock()
-	out := make([]diag.Program, 0, len(g.s.processes))
-	for _, p := range g.s.processes {
+func (g clientList) Programs() []diag.Program {
+	g.srv.mu.Lock()
+	defer g.srv.mu.Unlock()
+	out := make([]diag.Program, 0, len(g.srv.processes))
+	for _, p := range g.srv.processes {
 		out = append(out, diag.Program{Of: &p.Caller, NIC: p.nic, CM: p.cm})
 	}
 	return out

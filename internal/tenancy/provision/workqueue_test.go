@@ -8,7 +8,7 @@ import (
 // TestChoresRest: a chore that came lately is put off, also while others are done: more may come. The
 // chores take the times themselves, so a busy machine only makes the wait longer.
 func TestChoresRest(t *testing.T) {
-	var c chores
+	var c workQueue
 	c.start()
 	defer c.stop()
 	came, done := make(chan time.Time, 1), make(chan time.Time, 1)
@@ -17,7 +17,7 @@ func TestChoresRest(t *testing.T) {
 		c.add(func() { done <- time.Now() }) // a NIC is put in meanwhile
 	})
 	added := <-came
-	if wait := (<-done).Sub(added); wait < choreRest/2 {
-		t.Errorf("a chore that came while another was done was done %v later, want %v", wait, choreRest)
+	if wait := (<-done).Sub(added); wait < restTime/2 {
+		t.Errorf("a chore that came while another was done was done %v later, want %v", wait, restTime)
 	}
 }

@@ -18,11 +18,11 @@ import (
 
 // twoDoors is a server with a second NIC, behind a door of its own. Nothing drives it: it
 // can be reached, but not used.
-func twoDoors(t *testing.T) (s *Server, second *door) {
+func twoDoors(t *testing.T) (s *Server, second *listener) {
 	t.Helper()
 	blue := &registry.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
-	s = testServerWith(t, Config{Doors: []Door{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue}}})
-	return s, s.doors[1]
+	s = testServerWith(t, Config{Listeners: []Listener{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue}}})
+	return s, s.listeners[1]
 }
 
 // TestDoorNamesItsNIC: a client gets the NIC behind the door that it came in by. It may name
@@ -30,11 +30,11 @@ func twoDoors(t *testing.T) (s *Server, second *door) {
 func TestDoorNamesItsNIC(t *testing.T) {
 	s, second := twoDoors(t)
 	for _, c := range []struct {
-		door *door
+		door *listener
 		name string
 		ok   bool
 	}{
-		{s.doors[0], "", true}, {s.doors[0], registry.Default, true}, {s.doors[0], "blue", false},
+		{s.listeners[0], "", true}, {s.listeners[0], registry.Default, true}, {s.listeners[0], "blue", false},
 		{second, "", true}, {second, "blue", true}, {second, registry.Default, false}, {second, "b\x1b[2Jue", false},
 	} {
 		for _, kind := range []protocol.Kind{protocol.KindProcess, protocol.KindControl, protocol.KindNetlink} {
@@ -76,9 +76,9 @@ func TestDoorsSeeTheirOwn(t *testing.T) {
 	s, second := twoDoors(t)
 	open(t, s)
 	for _, c := range []struct {
-		door *door
+		door *listener
 		want int
-	}{{s.doors[0], 1}, {second, 0}} {
+	}{{s.listeners[0], 1}, {second, 0}} {
 		tool, err := protocol.Dial(c.door.Socket, protocol.Hello{Kind: protocol.KindControl})
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +99,7 @@ func TestDoorsSeeTheirOwn(t *testing.T) {
 func TestRecheckEndsLookers(t *testing.T) {
 	var shut atomic.Bool
 	blue := &registry.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
-	s := testServerWith(t, Config{Doors: []Door{{}, {
+	s := testServerWith(t, Config{Listeners: []Listener{{}, {
 		Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue,
 		Admit: func(*credentials.Caller, syscall.Conn) error {
 			if shut.Load() {
@@ -108,7 +108,7 @@ func TestRecheckEndsLookers(t *testing.T) {
 			return nil
 		},
 	}}})
-	second := s.doors[1]
+	second := s.listeners[1]
 	var open []*protocol.Session
 	for _, kind := range []protocol.Kind{protocol.KindProcess, protocol.KindControl, protocol.KindNetlink} {
 		conn, err := protocol.Dial(second.Socket, protocol.Hello{Kind: kind})
@@ -119,7 +119,7 @@ func TestRecheckEndsLookers(t *testing.T) {
 		open = append(open, conn)
 	}
 	second.mu.Lock()
-	for _, g := range second.guests {
+	for _, g := range second.users {
 		if g.who == nil {
 			t.Error("somebody who has to be admitted is not known")
 			continue

@@ -31,16 +31,16 @@ import (
 // The sockets keep the namespace alive, so they go with the last program.
 
 // A site is that of one slot.
-type site struct {
+type namespacePort struct {
 	number ib.NetworkID
-	routes siteRoutes
+	routes namespaceRoutes
 	mtu    int // that the network says; 0: that of the interfaces
 
 	// The door calls attach and detach one after the other, and the rack once more at the end. mu is never held while a container
 	// can have us wait.
 	mu   sync.Mutex
-	stay *stay     // guarded by mu, as all below; nil: it is not attached
-	last *stay     // the one before, or this
+	now *attachment     // guarded by mu, as all below; nil: it is not attached
+	last *attachment     // the one before, or this
 	udp  *roce.UDP // that the engine has; nil: none
 	rows []row     // what is in the GID table; nil: there was no look yet
 	owed bool      // the engine could not do all that rows says
@@ -48,7 +48,7 @@ type site struct {
 
 // A stay is what is open in a namespace while the NIC is attached to it. One goroutine uses it: that of attach, then who
 // follows. That one closes it too, after it was taken from the site.
-type stay struct {
+type attachment struct {
 	space  *netns.Space
 	maker  *netns.Maker
 	there  *routes.Elsewhere
@@ -65,7 +65,7 @@ const (
 )
 
 // end closes it.
-func (r *Rack) end(st *stay) {
+func (r *Provisioner) end(st *attachment) {
 	if st.watch != nil {
 		st.watch.Close()
 	}
@@ -79,7 +79,7 @@ func (r *Rack) end(st *stay) {
 }
 
 // over waits until it is closed, and reports whether it is. It may be nil.
-func (st *stay) over(within time.Duration) bool {
+func (st *attachment) over(within time.Duration) bool {
 	if st == nil {
 		return true
 	}
@@ -92,18 +92,18 @@ func (st *stay) over(within time.Duration) bool {
 }
 
 // siteRoutes implements registry.Routes.
-type siteRoutes struct {
+type namespaceRoutes struct {
 	now atomic.Pointer[routes.Elsewhere]
 }
 
-func (s *siteRoutes) From(from, to netip.Addr) (netip.Addr, error) {
+func (s *namespaceRoutes) From(from, to netip.Addr) (netip.Addr, error) {
 	if e := s.now.Load(); e != nil {
 		return e.From(from, to)
 	}
 	return netip.Addr{}, syscall.ENETUNREACH
 }
 
-func (s *siteRoutes) Reach(from, to netip.Addr, timeout time.Duration) error {
+func (s *namespaceRoutes) Reach(from, to netip.Addr, timeout time.Duration) error {
 	if e := s.now.Load(); e != nil {
 		return e.Reach(from, to, timeout)
 	}
@@ -137,29 +137,29 @@ func (s *spaces) drop(cookie uint64) {
 }
 
 // newSite is that of a NIC, if its network has them.
-func (r *Rack) newSite(n *tenant.Network) *site {
+func (r *Provisioner) newNamespacePort(n *tenant.Network) *namespacePort {
 	if n.Spec.Way != tenant.WayNamespace {
 		return nil
 	}
 	r.sites++
-	return &site{number: ib.NamespaceNetwork(r.sites), mtu: n.Spec.MTU}
+	return &namespacePort{number: ib.NamespaceNetwork(r.sites), mtu: n.Spec.MTU}
 }
 
 // attach gives a NIC the addresses and sockets of the namespace in which conn's peer is.
-func (r *Rack) attach(s *slot, conn syscall.Conn) (err error) {
-	t := s.site
+func (r *Provisioner) attach(s *hostedNIC, conn syscall.Conn) (err error) {
+	t := s.namespace
 	t.mu.Lock()
 	last := t.last
 	t.mu.Unlock()
 	if !last.over(lastTime) {
 		return fmt.Errorf("NIC %s is still leaving the network namespace of the container before: try again", s.nic.Name)
 	}
-	st, err := r.stayAt(s, conn)
+	st, err := r.open(s, conn)
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
-	t.stay, t.last = st, st
+	t.now, t.last = st, st
 	t.routes.now.Store(st.there)
 	t.mu.Unlock()
 	defer func() {
@@ -181,12 +181,12 @@ func (r *Rack) attach(s *slot, conn syscall.Conn) (err error) {
 	if len(outward) == 0 {
 		r.cfg.Log.Warn("a NIC's container has no network: only the container's own programs reach each other", "nic", s.nic.Name)
 	}
-	go r.followSite(s, st)
+	go r.follow(s, st)
 	return nil
 }
 
 // stayAt opens what is needed in the namespace in which conn's peer is.
-func (r *Rack) stayAt(s *slot, conn syscall.Conn) (_ *stay, err error) {
+func (r *Provisioner) open(s *hostedNIC, conn syscall.Conn) (_ *attachment, err error) {
 	space, err := netns.Of(conn)
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (r *Rack) stayAt(s *slot, conn syscall.Conn) (_ *stay, err error) {
 		space.Close()
 		return nil, err
 	}
-	st := &stay{space: space, maker: netns.NewMaker(space), warned: make(map[string]bool), ended: make(chan struct{})}
+	st := &attachment{space: space, maker: netns.NewMaker(space), warned: make(map[string]bool), ended: make(chan struct{})}
 	if st.there, err = openElsewhere(space); err == nil {
 		st.watch, err = openWatch(space) // before the first look, so that nothing is missed
 	}
@@ -238,18 +238,18 @@ func openNetlink(space *netns.Space) (int, error) {
 }
 
 // detach undoes attach. It may be called again.
-func (r *Rack) detach(s *slot) {
+func (r *Provisioner) detach(s *hostedNIC) {
 	if st := r.takeOut(s); st != nil {
 		st.over(leaveTime) // else a look goes on, and it ends after that
 	}
 }
 
 // takeOut has the NIC have no namespace any more; nil: it had none. Who uses the stay closes it.
-func (r *Rack) takeOut(s *slot) *stay {
-	t := s.site
+func (r *Provisioner) takeOut(s *hostedNIC) *attachment {
+	t := s.namespace
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	st := t.stay
+	st := t.now
 	if st == nil {
 		return nil
 	}
@@ -261,7 +261,7 @@ func (r *Rack) takeOut(s *slot) *stay {
 	})
 	t.routes.now.Store(nil)
 	st.watch.Close()
-	t.stay, t.udp, t.rows, t.owed = nil, nil, nil, false
+	t.now, t.udp, t.rows, t.owed = nil, nil, nil, false
 	if err := s.nic.Tree.Rewrite(); err != nil {
 		r.cfg.Log.Warn("the device tree of a NIC has the addresses of a container that is gone", "nic", s.nic.Name, "error", err)
 	}

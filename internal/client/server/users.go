@@ -23,7 +23,7 @@ import (
 // The memory of a process that lives on is no guest: the server looks after it (bury).
 
 // A Guest is somebody who uses a NIC.
-type Guest struct {
+type User struct {
 	Program  string
 	Pid, UID int
 	Since    time.Time
@@ -38,7 +38,7 @@ type Guest struct {
 }
 
 // String says who it is, for people.
-func (g *Guest) String() string {
+func (g *User) String() string {
 	program := g.Program
 	if program == "" {
 		program = "?"
@@ -52,7 +52,7 @@ func (g *Guest) String() string {
 // InUse is the error for a NIC that cannot go because programs use it.
 type InUse struct {
 	NIC string
-	By  []Guest // oldest first
+	By  []User // oldest first
 }
 
 func (e *InUse) Error() string {
@@ -71,24 +71,24 @@ func (e *InUse) Users() (out []string) {
 func (e *InUse) Unwrap() error { return syscall.EBUSY }
 
 // enter makes a conversation a guest, until leave. asked: it is one that the door admits.
-func (d *door) enter(c *protocol.Conn, who *credentials.Caller, asked bool) error {
+func (d *listener) enter(c *protocol.Conn, who *credentials.Caller, asked bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return refusal(syscall.ENODEV, "the NIC has been removed")
 	}
-	g := &Guest{Program: who.Program, Pid: who.Pid, UID: who.UID, Since: time.Now()}
+	g := &User{Program: who.Program, Pid: who.Pid, UID: who.UID, Since: time.Now()}
 	if asked {
 		g.who = who
 	} else {
 		g.device = true
 	}
-	d.guests[c] = g
+	d.users[c] = g
 	return nil
 }
 
 // leave undoes enter. It may be called again.
-func (d *door) leave(c *protocol.Conn) {
+func (d *listener) leave(c *protocol.Conn) {
 	if d.left(c) {
 		d.detach()
 	}
@@ -96,54 +96,54 @@ func (d *door) leave(c *protocol.Conn) {
 
 // left is leave, but for a NIC that is attached to a workload: it reports whether that has no program
 // any more.
-func (d *door) left(c *protocol.Conn) (idle bool) {
+func (d *listener) left(c *protocol.Conn) (idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	g, ok := d.guests[c]
+	g, ok := d.users[c]
 	if !ok {
 		return false
 	}
 	if g.process && d.Programs != nil {
 		d.Programs.Add(-1)
 	}
-	delete(d.guests, c)
-	if d.closed && len(d.guests) == 0 {
+	delete(d.users, c)
+	if d.closed && len(d.users) == 0 {
 		close(d.empty)
 	}
 	return d.attached != 0 && !d.usedLocked(nil)
 }
 
 // shut lets nobody in any more, and ends the conversations.
-func (d *door) shut() {
+func (d *listener) shut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.shutLocked()
 }
 
 // shutLocked is shut with mu held.
-func (d *door) shutLocked() {
+func (d *listener) shutLocked() {
 	if !d.closed {
 		d.closed = true
 		close(d.gone)
-		if len(d.guests) == 0 {
+		if len(d.users) == 0 {
 			close(d.empty)
 		}
 	}
-	for c := range d.guests {
+	for c := range d.users {
 		c.Close()
 	}
 }
 
 // shutAll shuts doors together. If programs are at one of them it shuts none, unless force, and
 // returns who they are, by door.
-func shutAll(doors []*door, force bool) map[*door][]Guest {
+func shutAll(doors []*listener, force bool) map[*listener][]User {
 	for _, d := range doors {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 	}
-	used := make(map[*door][]Guest)
+	used := make(map[*listener][]User)
 	for _, d := range doors {
-		if list := d.usersLocked(); len(list) > 0 && !force {
+		if list := d.programsLocked(); len(list) > 0 && !force {
 			used[d] = list
 		}
 	}
@@ -157,25 +157,25 @@ func shutAll(doors []*door, force bool) map[*door][]Guest {
 }
 
 // users are the programs at the door, oldest first.
-func (d *door) users() []Guest {
+func (d *listener) programs() []User {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.usersLocked()
+	return d.programsLocked()
 }
 
 // usersLocked is users with mu held.
-func (d *door) usersLocked() (out []Guest) {
-	for _, g := range d.guests {
+func (d *listener) programsLocked() (out []User) {
+	for _, g := range d.users {
 		if g.process {
 			out = append(out, *g)
 		}
 	}
-	slices.SortFunc(out, func(a, b Guest) int { return a.Since.Compare(b.Since) })
+	slices.SortFunc(out, func(a, b User) int { return a.Since.Compare(b.Since) })
 	return out
 }
 
 // account implements entrance.
-func (d *door) account(who *credentials.Caller) *budget.Account {
+func (d *listener) account(who *credentials.Caller) *budget.Account {
 	if d.Account != nil {
 		return d.Account.User(who.UID)
 	}
@@ -183,7 +183,7 @@ func (d *door) account(who *credentials.Caller) *budget.Account {
 }
 
 // admits says why who may not use the NIC.
-func (d *door) admits(c *protocol.Conn, who *credentials.Caller) error {
+func (d *listener) admits(c *protocol.Conn, who *credentials.Caller) error {
 	if d.Admit == nil || who.Owner {
 		return nil
 	}
@@ -197,8 +197,8 @@ func (d *door) admits(c *protocol.Conn, who *credentials.Caller) error {
 }
 
 // OpenDoor opens one more door. The server may be running.
-func (s *Server) OpenDoor(d Door) error {
-	opened, err := s.openDoor(d)
+func (s *Server) OpenListener(d Listener) error {
+	opened, err := s.openListener(d)
 	if err != nil {
 		return err
 	}
@@ -212,32 +212,32 @@ func (s *Server) OpenDoor(d Door) error {
 		opened.close()
 		return errors.New("the daemon is stopping")
 	}
-	s.doors = append(s.doors, opened)
+	s.listeners = append(s.listeners, opened)
 	if s.serving {
-		s.attend(opened)
+		s.acceptAt(opened)
 	}
 	return nil
 }
 
 // Users are the programs that use a NIC, oldest first.
-func (s *Server) Users(n *registry.NIC) []Guest {
-	if d := s.doorOf(n); d != nil {
-		return d.users()
+func (s *Server) Users(n *registry.NIC) []User {
+	if d := s.listenerOf(n); d != nil {
+		return d.programs()
 	}
 	return nil
 }
 
 // Recheck ends the programs and tools at a NIC's door that it would not admit any more.
 func (s *Server) Recheck(n *registry.NIC) {
-	d := s.doorOf(n)
+	d := s.listenerOf(n)
 	if d == nil || d.Admit == nil {
 		return
 	}
 	// Who enters later is asked later. Whoever leaves meanwhile is closed once more, which does
 	// nothing.
 	d.mu.Lock()
-	there := make(map[*protocol.Conn]credentials.Caller, len(d.guests))
-	for c, g := range d.guests {
+	there := make(map[*protocol.Conn]credentials.Caller, len(d.users))
+	for c, g := range d.users {
 		if g.who != nil {
 			there[c] = *g.who
 		}
@@ -254,8 +254,8 @@ func (s *Server) Recheck(n *registry.NIC) {
 // ends, with the NICs that somebody still has. While programs use one of them all doors stay open,
 // and the error for that one is an *InUse, unless force: then the programs' devices are gone, as if
 // pulled out.
-func (s *Server) CloseDoors(ctx context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error {
-	doors := s.doorsOf(nics)
+func (s *Server) CloseListeners(ctx context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error {
+	doors := s.listenersOf(nics)
 	errs := make(map[*registry.NIC]error)
 	for d, by := range shutAll(doors, force) {
 		errs[d.NIC] = &InUse{NIC: d.NIC.Name, By: by}
@@ -264,9 +264,9 @@ func (s *Server) CloseDoors(ctx context.Context, nics []*registry.NIC, force boo
 		return errs
 	}
 	for _, d := range doors {
-		d.listener.Close()
+		d.socket.Close()
 	}
-	gone := make(map[*door]bool)
+	gone := make(map[*listener]bool)
 	for _, d := range doors {
 		select {
 		case <-d.empty:
@@ -280,7 +280,7 @@ func (s *Server) CloseDoors(ctx context.Context, nics []*registry.NIC, force boo
 		}
 	}
 	s.mu.Lock()
-	s.doors = slices.DeleteFunc(s.doors, func(d *door) bool { return gone[d] })
+	s.listeners = slices.DeleteFunc(s.listeners, func(d *listener) bool { return gone[d] })
 	s.mu.Unlock()
 	for d := range gone {
 		if err := d.close(); err != nil {
@@ -291,14 +291,14 @@ func (s *Server) CloseDoors(ctx context.Context, nics []*registry.NIC, force boo
 }
 
 // doorsOf are the doors of NICs, for each that has one.
-func (s *Server) doorsOf(nics []*registry.NIC) (out []*door) {
+func (s *Server) listenersOf(nics []*registry.NIC) (out []*listener) {
 	wanted := make(map[*registry.NIC]bool, len(nics))
 	for _, n := range nics {
 		wanted[n] = true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, d := range s.doors {
+	for _, d := range s.listeners {
 		if d.NIC != nil && wanted[d.NIC] {
 			out = append(out, d)
 		}
@@ -306,10 +306,10 @@ func (s *Server) doorsOf(nics []*registry.NIC) (out []*door) {
 	return out
 }
 
-func (s *Server) doorOf(n *registry.NIC) *door {
+func (s *Server) listenerOf(n *registry.NIC) *listener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, d := range s.doors {
+	for _, d := range s.listeners {
 		if d.NIC == n {
 			return d
 		}

@@ -38,10 +38,10 @@ const DeviceName = "rxe0"
 const removeTime = 30 * time.Second
 
 // Doors is the front door as the rack needs it.
-type Doors interface {
-	OpenDoor(server.Door) error
-	CloseDoors(ctx context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error
-	Users(n *registry.NIC) []server.Guest
+type Listeners interface {
+	OpenListener(server.Listener) error
+	CloseListeners(ctx context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error
+	Users(n *registry.NIC) []server.User
 	Recheck(n *registry.NIC)
 }
 
@@ -106,17 +106,17 @@ type Workloads interface {
 }
 
 // A Rack holds the NICs of a daemon.
-type Rack struct {
+type Provisioner struct {
 	cfg     Config
-	doors   Doors
+	listeners   Listeners
 	running bool // the engine's loop is
 
 	mu      sync.Mutex                   // for those who only look, and who change
-	slots   map[tenant.Key]*slot         // guarded by mu
+	nics   map[tenant.Key]*hostedNIC         // guarded by mu
 	tenants map[string]*account          // by name
 	rules   *policy.Rules                // nil: there was no world yet
 	aging   atomic.Pointer[policy.Rules] // the same, for Age
-	chores  chores
+	work  workQueue
 
 	addresses  addresses
 	connection connection
@@ -134,16 +134,16 @@ type Rack struct {
 }
 
 // A slot is a declared NIC that is in the rack.
-type slot struct {
+type hostedNIC struct {
 	key      tenant.Key
 	nic      *registry.NIC
 	place    launch.Place
 	account  *account
 	made     made
-	site     *site // nil: its way to others is not a network namespace
+	namespace     *namespacePort // nil: its way to others is not a network namespace
 	open     openness
 	guard    *policy.Guard // nil: everything is allowed
-	guests   *guests       // nil: it is not in the switch
+	ethernet   *switchPort       // nil: it is not in the switch
 	port     atomic.Pointer[vswitch.Port]
 	programs atomic.Int32 // that have it open
 	leaving  bool         // its door is closed, and somebody still has it open
@@ -154,38 +154,38 @@ type made struct {
 	network   string
 	addresses string
 	mtu       uint8
-	site      bool
+	namespace      bool
 }
 
 // New makes an empty rack. Before NICs are put in, Open says where their doors are.
-func New(c Config) *Rack {
+func New(c Config) *Provisioner {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Events == nil {
 		c.Events = events.Discard
 	}
-	r := &Rack{cfg: c, slots: make(map[tenant.Key]*slot), tenants: make(map[string]*account)}
+	r := &Provisioner{cfg: c, nics: make(map[tenant.Key]*hostedNIC), tenants: make(map[string]*account)}
 	r.readdress.Set(readdressRate)
 	return r
 }
 
 // Open says who opens the doors, and that the loop runs from now on.
-func (r *Rack) Open(d Doors) {
-	r.doors, r.running = d, true
-	r.chores.start()
+func (r *Provisioner) Open(d Listeners) {
+	r.listeners, r.running = d, true
+	r.work.start()
 }
 
 // Default puts in the NIC that is there when nothing is declared. The daemon's own door leads to
 // it. It is called before Open.
-func (r *Rack) Default(device nic.Config) (*registry.NIC, error) {
+func (r *Provisioner) Default(device nic.Config) (*registry.NIC, error) {
 	device.Name = DeviceName
 	return r.insert(device, registry.NIC{Name: registry.Default, Network: registry.HostNetwork, Routes: r.cfg.HostRoutes}, nil)
 }
 
 // insert makes a NIC, which is prepared if there is something to prepare, and has the loop serve
 // it.
-func (r *Rack) insert(device nic.Config, n registry.NIC, prepare func(*nic.NIC)) (*registry.NIC, error) {
+func (r *Provisioner) insert(device nic.Config, n registry.NIC, prepare func(*nic.NIC)) (*registry.NIC, error) {
 	n.Owner, n.Device = r.cfg.Owner, nic.New(device)
 	if prepare != nil {
 		prepare(n.Device)
@@ -216,7 +216,7 @@ func (r *Rack) insert(device nic.Config, n registry.NIC, prepare func(*nic.NIC))
 }
 
 // onLoop runs f where the engine may be touched.
-func (r *Rack) onLoop(f func()) error {
+func (r *Provisioner) onLoop(f func()) error {
 	if !r.running {
 		f()
 		return nil
@@ -228,14 +228,14 @@ func (r *Rack) onLoop(f func()) error {
 const onePass = 64
 
 // extract undoes insert. Nobody has the NICs open any more.
-func (r *Rack) extract(slots []*slot) {
+func (r *Provisioner) extract(slots []*hostedNIC) {
 	nics := make([]*registry.NIC, len(slots))
 	for i, s := range slots {
 		nics[i] = s.nic
 	}
 	r.cfg.NICs.Remove(nics...)
 	for _, s := range slots {
-		if s.site != nil {
+		if s.namespace != nil {
 			r.detach(s)
 		}
 	}
@@ -255,13 +255,13 @@ func (r *Rack) extract(slots []*slot) {
 
 // Put puts a NIC in, or changes the one that is there to what it is now. What a NIC is made of
 // (addresses, network, MTU) changes only while nobody uses it.
-func (r *Rack) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error {
+func (r *Provisioner) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error {
 	k := c.Key()
 	m, err := r.plan(n, c)
 	if err != nil {
 		return err
 	}
-	if s := r.slot(k); s != nil {
+	if s := r.find(k); s != nil {
 		if s.made == m && !s.leaving {
 			return r.change(s, t, c)
 		}
@@ -273,7 +273,7 @@ func (r *Rack) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error {
 }
 
 // plan is what the NIC will be made of.
-func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
+func (r *Provisioner) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 	switch n.Spec.Way {
 	case tenant.WayVXLAN, "":
 		m.network = n.Metadata.Tenant + "/" + n.Metadata.Name
@@ -281,15 +281,15 @@ func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 		m.network = registry.HostNetwork
 	case tenant.WayNamespace:
 		m.network = n.Metadata.Tenant + "/" + n.Metadata.Name
-		m.site = true
+		m.namespace = true
 	default:
 		return m, fmt.Errorf("%v: way %s is not one that this daemon knows: use vxlan, host or namespace", n.Key(), n.Spec.Way)
 	}
 	list := c.Addresses()
-	if m.site && len(list) > 0 {
+	if m.namespace && len(list) > 0 {
 		return m, fmt.Errorf("%v has an address, and in %v the engine gives those: delete it and declare it again", c.Key(), n.Key())
 	}
-	if len(list) == 0 && !m.site {
+	if len(list) == 0 && !m.namespace {
 		return m, fmt.Errorf("%v has no address", c.Key())
 	}
 	for _, a := range list {
@@ -303,38 +303,38 @@ func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 }
 
 // put puts in a NIC that is not there.
-func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (err error) {
-	s := &slot{key: c.Key(), made: m}
+func (r *Provisioner) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (err error) {
+	s := &hostedNIC{key: c.Key(), made: m}
 	s.open.set(c.Spec.Open)
 	if s.place, err = r.cfg.Place.NIC(c.Metadata.Tenant, c.Metadata.Name); err != nil {
 		return err
 	}
 	v := registry.NIC{Name: s.key.Path(), Network: m.network, Routes: r.cfg.HostRoutes, Frames: s.frames}
-	if s.site = r.newSite(n); s.site != nil {
-		v.Namespace, v.Routes = s.site.number, &s.site.routes
+	if s.namespace = r.newNamespacePort(n); s.namespace != nil {
+		v.Namespace, v.Routes = s.namespace.number, &s.namespace.routes
 	} else if m.network != registry.HostNetwork {
 		v.Routes = &network{table: r.cfg.NICs, name: m.network, subnets: n.Spec.Subnets}
 	}
-	if s.nic, err = r.insert(r.device(c, m), v, r.guardian(s)); err != nil {
+	if s.nic, err = r.insert(r.device(c, m), v, r.guardFor(s)); err != nil {
 		return err
 	}
 	s.account = r.hold(t)
 	r.onLoop(func() { r.share(t, c, s.nic.Device) }) // fails only after the loop has ended
 	err = r.plugIn(s, t, n, c)
 	if err == nil {
-		err = r.openDoor(s)
+		err = r.listen(s)
 	}
 	if err != nil {
-		s.guests.pull()
-		r.extract([]*slot{s})
+		s.ethernet.pull()
+		r.extract([]*hostedNIC{s})
 		r.drop(s.account)
 		return fmt.Errorf("%v: %w", s.key, err)
 	}
 	r.mu.Lock()
-	r.slots[s.key] = s
+	r.nics[s.key] = s
 	r.mu.Unlock()
 	r.changed()
-	r.chores.add(func() { // whoever connects to it has it written as a whole
+	r.work.add(func() { // whoever connects to it has it written as a whole
 		if err := s.nic.Tree.Sketch(); err != nil {
 			r.cfg.Log.Warn("a NIC has no device tree", "nic", s.nic.Name, "error", err)
 		}
@@ -343,14 +343,14 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 }
 
 // changed tells that there are other NICs now.
-func (r *Rack) changed() {
+func (r *Provisioner) changed() {
 	if r.cfg.Workloads != nil {
 		r.cfg.Workloads.Changed()
 	}
 }
 
 // device is the device of a NIC.
-func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
+func (r *Provisioner) device(c *tenant.NIC, m made) nic.Config {
 	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: lower(nic.DefaultLimits, c.Spec.Limits)}
 	key := c.Key()
 	d.Denied = func(of nic.Denial) { r.cfg.Events.Record(denied(key, of)) }
@@ -366,7 +366,7 @@ func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
 }
 
 // guid is an EUI-64 of nobody's: the bit for local administration is set.
-func (r *Rack) guid(name string) uint64 {
+func (r *Provisioner) guid(name string) uint64 {
 	h := sha256.New()
 	h.Write(r.cfg.Seed)
 	h.Write([]byte(name))
@@ -377,7 +377,7 @@ func (r *Rack) guid(name string) uint64 {
 
 // change changes what can be changed while the NIC is used: who may open it, which holds for the
 // programs that have it open, too, and limits, for devices that are opened from now on.
-func (r *Rack) change(s *slot, t *tenant.Tenant, c *tenant.NIC) error {
+func (r *Provisioner) change(s *hostedNIC, t *tenant.Tenant, c *tenant.NIC) error {
 	s.account.set(r.cfg.Budget, t)
 	if err := r.onLoop(func() {
 		s.nic.Device.Limits = lower(nic.DefaultLimits, c.Spec.Limits)
@@ -385,23 +385,23 @@ func (r *Rack) change(s *slot, t *tenant.Tenant, c *tenant.NIC) error {
 	}); err != nil {
 		return err
 	}
-	s.guests.rate(c)
+	s.ethernet.rate(c)
 	if !s.open.set(c.Spec.Open) {
 		return nil
 	}
-	err := errors.Join(r.allow(s), s.guests.allow())
-	r.doors.Recheck(s.nic)
+	err := errors.Join(r.allow(s), s.ethernet.allow())
+	r.listeners.Recheck(s.nic)
 	return err
 }
 
 // Remove pulls NICs out, all at once, and returns why some are still in. If one is in use, which is
 // a *tenant.InUse, all stay, unless force: then its programs see what they see when a device goes.
 // One that is not there is no error.
-func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
-	var slots []*slot
+func (r *Provisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
+	var slots []*hostedNIC
 	var nics []*registry.NIC
 	for _, k := range keys {
-		if s := r.slot(k); s != nil {
+		if s := r.find(k); s != nil {
 			slots, nics = append(slots, s), append(nics, s.nic)
 		}
 	}
@@ -410,7 +410,7 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	errs, inUse := make(map[tenant.Key]error), false
 	if !force {
 		for _, s := range slots {
-			if by := s.guests.users(); len(by) > 0 {
+			if by := s.ethernet.users(); len(by) > 0 {
 				errs[s.key] = &tenant.InUse{NIC: s.key, By: by}
 			}
 		}
@@ -418,7 +418,7 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 			return errs
 		}
 	}
-	failures := r.doors.CloseDoors(ctx, nics, force)
+	failures := r.listeners.CloseListeners(ctx, nics, force)
 	for _, s := range slots {
 		err := failures[s.nic]
 		var used *server.InUse
@@ -435,16 +435,16 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 		return errs
 	}
 	r.mu.Lock()
-	slots = slices.DeleteFunc(slots, func(s *slot) bool { return errs[s.key] != nil })
+	slots = slices.DeleteFunc(slots, func(s *hostedNIC) bool { return errs[s.key] != nil })
 	for _, s := range slots {
-		delete(r.slots, s.key)
+		delete(r.nics, s.key)
 	}
 	r.mu.Unlock()
 	r.changed()
 	r.extract(slots)
 	for _, s := range slots {
-		s.guests.unplugTap(func(*tap) bool { return true })
-		s.guests.pull()
+		s.ethernet.unplugTap(func(*tap) bool { return true })
+		s.ethernet.pull()
 		r.drop(s.account)
 		r.discard(s)
 	}
@@ -453,76 +453,76 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 
 // Enforce makes the quotas of a world those of the tenants here, and its rules and shares those
 // of the NICs.
-func (r *Rack) Enforce(w *tenant.World) {
+func (r *Provisioner) Enforce(w *tenant.World) {
 	for name, a := range r.tenants {
 		if t := w.Tenant(name); t != nil {
 			a.set(r.cfg.Budget, t)
 			r.rateTenant(t)
 		}
 	}
-	r.obey(w)
+	r.enforceRules(w)
 	r.shareTenants(w)
 	r.noteNetworks(w)
 }
 
 // Close takes away what lies in the NICs' directories, after the doors have been closed. The
 // directories stay: they are mounted into containers, which shall find the next daemon.
-func (r *Rack) Close() {
-	r.chores.stop()
-	for _, s := range r.slots {
-		s.guests.pull()
+func (r *Provisioner) Close() {
+	r.work.stop()
+	for _, s := range r.nics {
+		s.ethernet.pull()
 		if err := clearPlace(s.place); err != nil {
 			r.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
 		}
 	}
-	r.conceal()
-	r.awaitNoMore()
-	os.RemoveAll(r.bin()) // what is left Sweep finds, when the next daemon starts
+	r.unexpose()
+	r.removeWaiting()
+	os.RemoveAll(r.trash()) // what is left Sweep finds, when the next daemon starts
 	r.directories.Lock()
 	defer r.directories.Unlock()
-	r.prune(r.bin())
+	r.prune(r.trash())
 }
 
 // slot finds a NIC; nil if it is not there.
-func (r *Rack) slot(k tenant.Key) *slot {
+func (r *Provisioner) find(k tenant.Key) *hostedNIC {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.slots[k]
+	return r.nics[k]
 }
 
 // NIC finds a declared NIC; nil if it is not there. It may be called at any time, and so may the
 // ones below.
-func (r *Rack) NIC(k tenant.Key) *registry.NIC {
-	if s := r.slot(k); s != nil {
+func (r *Provisioner) NIC(k tenant.Key) *registry.NIC {
+	if s := r.find(k); s != nil {
 		return s.nic
 	}
 	return nil
 }
 
 // Users are who uses a NIC, one text each.
-func (r *Rack) Users(k tenant.Key) (out []string) {
-	if s := r.slot(k); s != nil {
-		for _, g := range r.doors.Users(s.nic) {
+func (r *Provisioner) Users(k tenant.Key) (out []string) {
+	if s := r.find(k); s != nil {
+		for _, g := range r.listeners.Users(s.nic) {
 			out = append(out, g.String())
 		}
-		out = append(out, s.guests.users()...)
+		out = append(out, s.ethernet.users()...)
 	}
 	return out
 }
 
 // Socket is the path of a NIC's door; "" if it is not there.
-func (r *Rack) Socket(k tenant.Key) string {
-	if s := r.slot(k); s != nil {
+func (r *Provisioner) Socket(k tenant.Key) string {
+	if s := r.find(k); s != nil {
 		return s.place.Socket
 	}
 	return ""
 }
 
 // Keys are the NICs that are here, in order.
-func (r *Rack) Keys() (out []tenant.Key) {
+func (r *Provisioner) Keys() (out []tenant.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for k := range r.slots {
+	for k := range r.nics {
 		out = append(out, k)
 	}
 	slices.SortFunc(out, tenant.Key.Compare)

@@ -27,9 +27,9 @@ import (
 // It is left there when the daemon ends, and found by the next one, so that it is open again.
 
 // guests is the end of a NIC that virtual machines have. A nil one is of a NIC that has none.
-type guests struct {
-	rack *Rack
-	slot *slot
+type switchPort struct {
+	host *Provisioner
+	of *hostedNIC
 	port *vswitch.Port
 	mtu  int
 
@@ -47,11 +47,11 @@ type guests struct {
 }
 
 // plugIn gives a NIC its port in the switch.
-func (r *Rack) plugIn(s *slot, t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) (err error) {
-	if r.cfg.Switch == nil || s.made.network == registry.HostNetwork || s.site != nil {
+func (r *Provisioner) plugIn(s *hostedNIC, t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) (err error) {
+	if r.cfg.Switch == nil || s.made.network == registry.HostNetwork || s.namespace != nil {
 		return nil
 	}
-	g := &guests{rack: r, slot: s, mtu: r.packetMTU(n)}
+	g := &switchPort{host: r, of: s, mtu: r.packetMTU(n)}
 	addrs := c.Addresses()
 	g.port, err = r.cfg.Switch.Plug(vswitch.PortConfig{
 		NIC: s.key.Path(), Network: s.made.network, MAC: overlay.MACOf(addrs[0]), Addrs: addrs, Subnets: n.Spec.Subnets, MTU: g.mtu,
@@ -60,7 +60,7 @@ func (r *Rack) plugIn(s *slot, t *tenant.Tenant, n *tenant.Network, c *tenant.NI
 	if err != nil {
 		return err
 	}
-	s.guests = g
+	s.ethernet = g
 	s.port.Store(g.port)
 	g.rate(c)
 	r.rateTenant(t)
@@ -74,7 +74,7 @@ func (r *Rack) plugIn(s *slot, t *tenant.Tenant, n *tenant.Network, c *tenant.NI
 }
 
 // frames implements registry.NIC.Frames.
-func (s *slot) frames() (f registry.Frames) {
+func (s *hostedNIC) frames() (f registry.Frames) {
 	p := s.port.Load()
 	if p == nil {
 		return f
@@ -91,21 +91,21 @@ func (s *slot) frames() (f registry.Frames) {
 }
 
 // rate makes what is declared of a NIC hold.
-func (g *guests) rate(c *tenant.NIC) {
+func (g *switchPort) rate(c *tenant.NIC) {
 	if g != nil {
 		g.port.SetRate(bytesOf(c.Spec.Rate.Out), bytesOf(c.Spec.Rate.In), uint64(c.Spec.Rate.Burst))
 	}
 }
 
 // rateTenant makes what is declared of a tenant hold for the frames of all its NICs together.
-func (r *Rack) rateTenant(t *tenant.Tenant) {
+func (r *Provisioner) rateTenant(t *tenant.Tenant) {
 	if r.cfg.Switch != nil {
 		r.cfg.Switch.SetRate(t.Metadata.Name, bytesOf(t.Spec.Rate.Out), bytesOf(t.Spec.Rate.In), uint64(t.Spec.Rate.Burst))
 	}
 }
 
 // guard makes rules hold; nil: everything is allowed.
-func (g *guests) guard(rules *policy.Guard) {
+func (g *switchPort) guard(rules *policy.Guard) {
 	switch {
 	case g == nil:
 	case rules == nil:
@@ -116,7 +116,7 @@ func (g *guests) guard(rules *policy.Guard) {
 }
 
 // users are who has the NIC in a virtual machine, or as an interface of a container.
-func (g *guests) users() []string {
+func (g *switchPort) users() []string {
 	if g == nil {
 		return nil
 	}
@@ -129,38 +129,38 @@ func (g *guests) users() []string {
 }
 
 // Guests is how many virtual machines have a NIC of ours. It may be called at any time.
-func (r *Rack) Guests() (n int) {
+func (r *Provisioner) AttachedCount() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, s := range r.slots {
-		n += len(s.guests.users())
+	for _, s := range r.nics {
+		n += len(s.ethernet.users())
 	}
 	return n
 }
 
 // Machines are the virtual machines that have NICs, as people call them. It may be called at any time.
-func (r *Rack) Machines() map[*registry.NIC]string {
+func (r *Provisioner) Machines() map[*registry.NIC]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make(map[*registry.NIC]string)
-	for _, s := range r.slots {
-		if s.guests == nil {
+	for _, s := range r.nics {
+		if s.ethernet == nil {
 			continue
 		}
-		s.guests.mu.Lock()
-		if s.guests.who != "" && s.guests.plugged == nil {
-			out[s.nic] = "machine " + cmp.Or(s.guests.name, "without a name")
+		s.ethernet.mu.Lock()
+		if s.ethernet.who != "" && s.ethernet.plugged == nil {
+			out[s.nic] = "machine " + cmp.Or(s.ethernet.name, "without a name")
 		}
-		s.guests.mu.Unlock()
+		s.ethernet.mu.Unlock()
 	}
 	return out
 }
 
 // card has the socket open, and says what a virtual machine is started with. It implements server.Door.Guest.
-func (g *guests) card() (protocol.GuestCard, error) {
+func (g *switchPort) card() (protocol.GuestCard, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c := protocol.GuestCard{NIC: g.port.NIC, Network: g.port.Network, MAC: g.port.MAC.String(), MTU: g.mtu, Socket: g.slot.place.Guest()}
+	c := protocol.GuestCard{NIC: g.port.NIC, Network: g.port.Network, MAC: g.port.MAC.String(), MTU: g.mtu, Socket: g.of.place.Guest()}
 	for _, a := range g.port.Addrs {
 		c.Addresses = append(c.Addresses, a.String())
 	}
@@ -179,7 +179,7 @@ func (g *guests) card() (protocol.GuestCard, error) {
 		return c, fmt.Errorf("the socket for virtual machines: %w", err)
 	}
 	l.SetUnlinkOnClose(false)
-	mode, _ := g.rack.modes(g.slot)
+	mode, _ := g.host.modes(g.of)
 	if err := os.Chmod(c.Socket, mode); err != nil {
 		l.Close()
 		return c, err
@@ -190,7 +190,7 @@ func (g *guests) card() (protocol.GuestCard, error) {
 }
 
 // allow gives the socket the mode that it has to have now, and cuts off who may not have the NIC any more.
-func (g *guests) allow() error {
+func (g *switchPort) allow() error {
 	if g == nil {
 		return nil
 	}
@@ -202,19 +202,19 @@ func (g *guests) allow() error {
 	if g.listener == nil {
 		return nil
 	}
-	mode, _ := g.rack.modes(g.slot)
-	return os.Chmod(g.slot.place.Guest(), mode)
+	mode, _ := g.host.modes(g.of)
+	return os.Chmod(g.of.place.Guest(), mode)
 }
 
 // accept serves those who connect, each by itself, until the socket is closed.
-func (g *guests) accept(l *net.UnixListener) {
+func (g *switchPort) accept(l *net.UnixListener) {
 	for {
 		c, err := l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			g.rack.cfg.Log.Warn("a virtual machine cannot connect", "nic", g.port.NIC, "error", err)
+			g.host.cfg.Log.Warn("a virtual machine cannot connect", "nic", g.port.NIC, "error", err)
 			continue
 		}
 		go g.serve(c)
@@ -222,39 +222,39 @@ func (g *guests) accept(l *net.UnixListener) {
 }
 
 // admit says why who is at the other end may not have the NIC: the same as at its door.
-func (g *guests) admit(c *net.UnixConn) error {
+func (g *switchPort) admit(c *net.UnixConn) error {
 	who, err := credentials.Of(c)
 	if err != nil {
 		return err
 	}
 	home := credentials.Own()
-	if who.UID == g.rack.cfg.Owner && (home.Err != nil || who.HomeErr == nil && home.Stranger(&who.Home) == "") {
+	if who.UID == g.host.cfg.Owner && (home.Err != nil || who.HomeErr == nil && home.Stranger(&who.Home) == "") {
 		return nil
 	}
-	return g.slot.open.admit(&who, c)
+	return g.of.open.admit(&who, c)
 }
 
 // serve is the connection of a virtual machine that has no agent.
-func (g *guests) serve(c *net.UnixConn) {
+func (g *switchPort) serve(c *net.UnixConn) {
 	defer c.Close()
 	if err := g.admit(c); err != nil {
-		g.rack.cfg.Log.Warn("a virtual machine may not have a NIC", "nic", g.port.NIC, "why", err)
+		g.host.cfg.Log.Warn("a virtual machine may not have a NIC", "nic", g.port.NIC, "why", err)
 		return
 	}
 	if err := g.attach(c, new(vhostuser.Device), nil); err != nil {
-		g.rack.cfg.Log.Warn("a virtual machine cannot have a NIC, or not any more", "nic", g.port.NIC, "why", err)
+		g.host.cfg.Log.Warn("a virtual machine cannot have a NIC, or not any more", "nic", g.port.NIC, "why", err)
 	}
 }
 
 // attach gives a virtual machine the NIC until it has gone.
-func (g *guests) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
-	log := g.rack.cfg.Log.With("nic", g.port.NIC)
+func (g *switchPort) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
+	log := g.host.cfg.Log.With("nic", g.port.NIC)
 	if !g.enter(c) {
 		return vswitch.ErrTaken
 	}
 	defer g.leave()
-	if g.rack.cfg.Placement != nil {
-		if err := g.rack.cfg.Placement.Claim(g.slot.key); err != nil {
+	if g.host.cfg.Placement != nil {
+		if err := g.host.cfg.Placement.Claim(g.of.key); err != nil {
 			return err
 		}
 	}
@@ -265,15 +265,15 @@ func (g *guests) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vhostu
 
 // ServeCard is vhostuser.Serve for a machine that has a NIC: its card is in the switch, if the NIC is in a
 // network with way vxlan, and else carries nothing. Who is at the other end has been admitted. It may be called at any time.
-func (r *Rack) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
-	if s := r.slot(k); s != nil && s.guests != nil {
-		return s.guests.attach(c, d, ready)
+func (r *Provisioner) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
+	if s := r.find(k); s != nil && s.ethernet != nil {
+		return s.ethernet.attach(c, d, ready)
 	}
 	return vhostuser.Serve(c, d, ready)
 }
 
 // enter makes a connection the one that has the NIC. False: another has it.
-func (g *guests) enter(c *net.UnixConn) bool {
+func (g *switchPort) enter(c *net.UnixConn) bool {
 	who, name := "a virtual machine", ""
 	if cred, err := credentials.Credentials(c); err == nil {
 		name = credentials.MachineName(c, int(cred.Pid))
@@ -288,14 +288,14 @@ func (g *guests) enter(c *net.UnixConn) bool {
 	return true
 }
 
-func (g *guests) leave() {
+func (g *switchPort) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.who, g.name, g.conn = "", "", nil
 }
 
 // pull ends all of it. The socket stays in the NIC's directory, which goes with the NIC.
-func (g *guests) pull() {
+func (g *switchPort) pull() {
 	if g == nil {
 		return
 	}

@@ -102,7 +102,7 @@ func (p *Plane) Announce(spec tenant.HostSpec) error {
 			return err
 		}
 	}
-	p.chartAgain()
+	p.updateMap()
 	return nil
 }
 
@@ -299,9 +299,9 @@ func (p *Plane) forget(s *snapshot, keys []tenant.Key) (rest []tenant.Key, gone 
 		gone = append(gone, tenant.Effect{Key: k, Old: r.host})
 		conditions = append(conditions, store.Condition{Key: prefixHost + k.Name, Revision: r.revision}, store.Condition{Key: prefixLive + k.Name})
 		writes = append(writes, store.Write{Key: prefixHost + k.Name, Delete: true})
-		for nic, at := range s.places {
+		for nic, at := range s.placements {
 			if n := s.world.NIC(nic.Tenant, nic.Name); n != nil && at.Host == k.Name {
-				writes = append(writes, store.Write{Key: placeKey(n), Delete: true})
+				writes = append(writes, store.Write{Key: placementKey(n), Delete: true})
 			}
 		}
 	}

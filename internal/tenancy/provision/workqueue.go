@@ -8,9 +8,9 @@ import (
 // chores is what may wait until the rack has nothing else to do: sketching the device trees of NICs
 // that were put in, removing the directories of NICs that were pulled out. A thousand of either take
 // some tenths of a second of a processor, and more on a disk.
-type chores struct {
+type workQueue struct {
 	mu    sync.Mutex
-	todo  []chore   // guarded by mu; in the order in which they came
+	todo  []workItem   // guarded by mu; in the order in which they came
 	last  time.Time // guarded by mu; when the last one came
 	more  chan struct{}
 	quit  chan struct{}
@@ -18,7 +18,7 @@ type chores struct {
 }
 
 // A chore is something to do, and when it came.
-type chore struct {
+type workItem struct {
 	do func()
 	at time.Time
 }
@@ -27,11 +27,11 @@ type chore struct {
 // thousand NICs waits for the NICs, and not for these. On a disk a device tree takes five times as
 // long as putting in its NIC. choreMost bounds the wait for each.
 const (
-	choreRest = 20 * time.Millisecond
-	choreMost = 2 * time.Second
+	restTime = 20 * time.Millisecond
+	mostDelay = 2 * time.Second
 )
 
-func (c *chores) start() {
+func (c *workQueue) start() {
 	c.more, c.quit, c.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(c.ended)
@@ -53,12 +53,12 @@ func (c *chores) start() {
 }
 
 // rest waits while chores keep coming, unless one has waited for long enough.
-func (c *chores) rest() {
+func (c *workQueue) rest() {
 	for {
 		c.mu.Lock()
-		until := c.last.Add(choreRest)
+		until := c.last.Add(restTime)
 		if len(c.todo) > 0 {
-			if most := c.todo[0].at.Add(choreMost); until.After(most) {
+			if most := c.todo[0].at.Add(mostDelay); until.After(most) {
 				until = most
 			}
 		}
@@ -76,10 +76,10 @@ func (c *chores) rest() {
 }
 
 // add has f done soon.
-func (c *chores) add(f func()) {
+func (c *workQueue) add(f func()) {
 	c.mu.Lock()
 	c.last = time.Now()
-	c.todo = append(c.todo, chore{f, c.last})
+	c.todo = append(c.todo, workItem{f, c.last})
 	c.mu.Unlock()
 	select {
 	case c.more <- struct{}{}:
@@ -87,7 +87,7 @@ func (c *chores) add(f func()) {
 	}
 }
 
-func (c *chores) next() (f func()) {
+func (c *workQueue) next() (f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.todo) > 0 {
@@ -97,7 +97,7 @@ func (c *chores) next() (f func()) {
 }
 
 // stop ends it. What has not been done is not done.
-func (c *chores) stop() {
+func (c *workQueue) stop() {
 	if c.quit == nil {
 		return
 	}

@@ -29,7 +29,7 @@ func TestMemfdOutlivesProcess(t *testing.T) {
 	ledger := budget.New(roomy())
 	s := testServerWith(t, Config{Budget: ledger})
 	prog := exec.Command(os.Args[0])
-	prog.Env = append(os.Environ(), helperSocket+"="+s.doors[0].Socket)
+	prog.Env = append(os.Environ(), helperSocket+"="+s.listeners[0].Socket)
 	prog.Stderr = os.Stderr
 	out, err := prog.StdoutPipe()
 	if err != nil {

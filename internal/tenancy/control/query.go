@@ -56,11 +56,11 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 
 // nicStatus is what became of a NIC, and where it is.
 func (p *Plane) nicStatus(n *tenant.NIC) *Status {
-	status := p.slot(n.Key()).status
+	status := p.state(n.Key()).status
 	if status.State == "" {
 		return nil
 	}
-	if porter, knows := p.cfg.Rack.(Porter); knows && status.State == Ready {
+	if porter, knows := p.cfg.Provisioner.(NICInfo); knows && status.State == Ready {
 		status.Socket = porter.Socket(n.Key())
 	}
 	s := p.now.Load()
@@ -68,7 +68,7 @@ func (p *Plane) nicStatus(n *tenant.NIC) *Status {
 		return &status // it is here
 	}
 	status.Host = s.where(n, p.cfg.Host, p.shared())
-	if at := s.places[n.Key()]; status.State == Ready && at.Open && at.Host != p.cfg.Host && n.Spec.Host == "" {
+	if at := s.placements[n.Key()]; status.State == Ready && at.Open && at.Host != p.cfg.Host && n.Spec.Host == "" {
 		status.State, status.Reason = Elsewhere, "it is on host "+status.Host
 	}
 	return &status
@@ -118,7 +118,7 @@ func (t *conversation) describe(req *Request) error {
 		return err
 	}
 	reply := &Reply{Revision: snap.revision, Items: []Item{it}}
-	if porter, knows := t.p.cfg.Rack.(Porter); knows && key.Kind == tenant.KindNIC {
+	if porter, knows := t.p.cfg.Provisioner.(NICInfo); knows && key.Kind == tenant.KindNIC {
 		reply.InUse = porter.Users(key)
 	}
 	reply.InUse = append(reply.InUse, t.belongings(snap.world, key)...)

@@ -12,12 +12,12 @@ import (
 )
 
 // chart is who is where, in the networks of which this host has members, and what was left out.
-func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []string) {
+func (p *Plane) overlayNetworks(s *snapshot) (networks []overlay.Network, problems []string) {
 	if p.Fenced() != "" {
 		return nil, nil
 	}
 	here := make(map[tenant.Key]bool)
-	for _, key := range p.racked() {
+	for _, key := range p.provisioned() {
 		n := s.world.NIC(key.Tenant, key.Name)
 		if n == nil || s.where(n, p.cfg.Host, p.shared()) != p.cfg.Host {
 			continue
@@ -93,10 +93,10 @@ func (p *Plane) underlay(s *snapshot) (hosts map[string]*overlay.Host, problems 
 
 // chartAgain gives the rack a new map, if it is another one than before. What the rack could not do is
 // tried again (retry).
-func (p *Plane) chartAgain() (warnings []string) {
+func (p *Plane) updateMap() (warnings []string) {
 	p.charting.Lock()
 	defer p.charting.Unlock()
-	networks, problems := p.chart(p.now.Load())
+	networks, problems := p.overlayNetworks(p.now.Load())
 	if !p.lost.Load() && slices.EqualFunc(networks, p.charted, sameNetwork) {
 		p.complain(problems)
 		return nil
@@ -106,7 +106,7 @@ func (p *Plane) chartAgain() (warnings []string) {
 		p.complain(append(problems, "the hosts' map: "+err.Error()))
 		return nil
 	}
-	if err := p.try(func() error { return p.cfg.Rack.Connect(m) }); err != nil {
+	if err := p.try(func() error { return p.cfg.Provisioner.Connect(m) }); err != nil {
 		why := "the way to other hosts: " + err.Error()
 		p.complain(append(problems, why))
 		if !p.lost.Swap(true) {

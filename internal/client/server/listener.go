@@ -21,7 +21,7 @@ import (
 
 // A Door is a socket with one virtual NIC behind it. Whoever can connect to the socket can
 // use that NIC, and no other: which one it is does not depend on what a client says.
-type Door struct {
+type Listener struct {
 	Socket string // PATH; the device tree lies in PATH.d/sys
 	// NIC is nil for the first door of a daemon that has no default NIC: who comes there is
 	// told so.
@@ -46,16 +46,16 @@ type Door struct {
 	// removes the device tree, with the directory that it is in.
 	Rests bool
 	// Side: the NIC has another door, and this one, which rests, has a device tree of its own.
-	Side bool
+	Secondary bool
 	// Guest opens the NIC's end of a virtual machine, and says what that is started with; nil: the NIC has
 	// none.
-	Guest func() (protocol.GuestCard, error)
+	Machine func() (protocol.GuestCard, error)
 	// Programs counts the programs that use the NIC, for those who cannot wait for an answer of Users; nil: nobody asks.
 	Programs *atomic.Int32
 	// Bound are the workloads that have the NIC from the beginning. Those that are gone are left out.
 	Bound []Binding
 	// Alone: one workload at a time uses the NIC, see workload.go.
-	Alone bool
+	Exclusive bool
 	// Attach, if it is there, has the NIC's way to others lead through the network namespace of a
 	// workload, that in which the peer of conn is, before the workload's first program has the NIC; it says why
 	// it cannot be. Detach ends that, when the last one has let go of it. They are not called at
@@ -65,10 +65,10 @@ type Door struct {
 }
 
 // A door is one that is open.
-type door struct {
-	Door
+type listener struct {
+	Listener
 	srv      *Server
-	listener *net.UnixListener
+	socket *net.UnixListener
 	tree     *sysfs.Tree
 	ids      atomic.Uint64 // of sessions and event channels; of all doors together they would tell of others
 
@@ -77,16 +77,16 @@ type door struct {
 	mu       sync.Mutex
 	attached uint64                    // guarded by mu; the workload that the NIC is attached to; 0: none
 	closed   bool                      // guarded by mu
-	guests   map[*protocol.Conn]*Guest // guarded by mu
+	users   map[*protocol.Conn]*User // guarded by mu
 	bound    []*Binding                // guarded by mu; of one namespace; none: the first workload to come has the NIC
-	over     map[uint64]string         // guarded by mu; the namespaces of containers that are gone, and what they were called
+	ended     map[uint64]string         // guarded by mu; the namespaces of containers that are gone, and what they were called
 	gone     chan struct{}             // closed with it
 	empty    chan struct{}             // closed when it is closed and there are no guests
 }
 
 // openDoor opens the socket. One that nobody answers is taken over; one that somebody
 // answers is left alone.
-func (s *Server) openDoor(d Door) (*door, error) {
+func (s *Server) openListener(d Listener) (*listener, error) {
 	if d.DirMode == 0 {
 		d.DirMode = 0o700
 	}
@@ -107,21 +107,21 @@ func (s *Server) openDoor(d Door) (*door, error) {
 		l.Close()
 		return nil, fmt.Errorf("the socket's mode: %w", err)
 	}
-	return &door{
-		Door: d, srv: s, listener: l, guests: make(map[*protocol.Conn]*Guest), gone: make(chan struct{}), empty: make(chan struct{}),
+	return &listener{
+		Listener: d, srv: s, socket: l, users: make(map[*protocol.Conn]*User), gone: make(chan struct{}), empty: make(chan struct{}),
 		bound: stillThere(d.Bound),
 	}, nil
 }
 
 // writeTree writes the device tree of the door's NIC beside its socket, or says where it will
 // be.
-func (d *door) writeTree(desk *diag.Desk) error {
+func (d *listener) writeTree(desk *diag.Desk) error {
 	if d.NIC == nil {
 		return nil
 	}
 	root, read := d.Socket+".d/sys", func() []sysfs.Counter { return desk.Counters(d.NIC) }
 	switch {
-	case d.Side:
+	case d.Secondary:
 		d.tree = sysfs.Later(root, d.NIC.Device, d.DirMode, read)
 		go func() { // close waits for it; whoever connects before has it written at once
 			if err := d.tree.Write(); err != nil {
@@ -141,8 +141,8 @@ func (d *door) writeTree(desk *diag.Desk) error {
 }
 
 // close undoes openDoor and writeTree.
-func (d *door) close() error {
-	d.listener.Close()
+func (d *listener) close() error {
+	d.socket.Close()
 	switch {
 	case d.tree == nil:
 		return nil

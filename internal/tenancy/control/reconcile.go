@@ -13,7 +13,7 @@ import (
 )
 
 // A Rack is where the NICs of this host are. Its methods are not called at the same time.
-type Rack interface {
+type Provisioner interface {
 	// Put puts a NIC in, or changes the one that is there to what it is now. It is called for
 	// a NIC that is new and for one that changed, or whose network did.
 	Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error
@@ -30,7 +30,7 @@ type Rack interface {
 }
 
 // A Porter is a Rack that knows more of a NIC.
-type Porter interface {
+type NICInfo interface {
 	// Users are who uses a NIC, one text each.
 	Users(k tenant.Key) []string
 	// Socket is the NIC's door; "" if there is none.
@@ -38,7 +38,7 @@ type Porter interface {
 }
 
 // An Accountant is a Rack whose NICs count, and go on counting where they are moved to.
-type Accountant interface {
+type CounterKeeper interface {
 	// Counted is what a NIC has counted, here and on hosts before; "": nothing, or it is not here.
 	Counted(k tenant.Key) string
 	// Recount has a NIC go on from what Counted has said, on this host or another: moved says that it was another, and so that what it counted here before
@@ -47,15 +47,15 @@ type Accountant interface {
 }
 
 // NoRack is a rack without room: it takes everything and does nothing.
-type NoRack struct{}
+type NoProvisioner struct{}
 
-func (NoRack) Put(*tenant.Tenant, *tenant.Network, *tenant.NIC) error { return nil }
-func (NoRack) Remove([]tenant.Key, bool) map[tenant.Key]error         { return nil }
-func (NoRack) Enforce(*tenant.World)                                  {}
-func (NoRack) Connect(*overlay.Map) error                             { return nil }
+func (NoProvisioner) Put(*tenant.Tenant, *tenant.Network, *tenant.NIC) error { return nil }
+func (NoProvisioner) Remove([]tenant.Key, bool) map[tenant.Key]error         { return nil }
+func (NoProvisioner) Enforce(*tenant.World)                                  {}
+func (NoProvisioner) Connect(*overlay.Map) error                             { return nil }
 
 // A slot is a NIC of this host, as far as the rack has it.
-type slot struct {
+type nicState struct {
 	nic     *tenant.NIC // what was put in last; nil: nothing is in
 	network *tenant.Network
 	status  Status
@@ -87,7 +87,7 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 		}
 	}
 	for _, key := range leave {
-		n, s := w.NIC(key.Tenant, key.Name), p.slot(key)
+		n, s := w.NIC(key.Tenant, key.Name), p.state(key)
 		switch {
 		case n != nil && (p.here(n) || s.nic == nil):
 			continue
@@ -101,10 +101,10 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 	for _, key := range gone {
 		if err := failures[key]; err != nil {
 			warnings = append(warnings, fmt.Sprintf("%v cannot be removed: %v", key, err))
-			p.setStatus(key, func(s *slot) { s.status = p.failed(s.status, "it is to be removed: "+err.Error()) })
+			p.setStatus(key, func(s *nicState) { s.status = p.failed(s.status, "it is to be removed: "+err.Error()) })
 		}
 	}
-	err := p.try(func() error { p.cfg.Rack.Enforce(w); return nil })
+	err := p.try(func() error { p.cfg.Provisioner.Enforce(w); return nil })
 	if was := p.lax.Swap(err != nil); err != nil {
 		warnings = append(warnings, "the rules cannot be enforced: "+err.Error()+"; it is tried again")
 		if !was {
@@ -137,7 +137,7 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 	for _, key := range slices.SortedFunc(maps.Keys(errs), tenant.Key.Compare) {
 		err := errs[key]
 		warnings = append(warnings, fmt.Sprintf("%v: %v; it is tried again", key, err))
-		p.setStatus(key, func(s *slot) {
+		p.setStatus(key, func(s *nicState) {
 			if s.status.State != Failed || s.status.Reason != err.Error() {
 				s.status = p.failed(s.status, err.Error())
 				told = append(told, update{object: w.Get(key)})
@@ -152,13 +152,13 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 // putIn puts a NIC into the rack, if it is not there as it should be.
 func (p *Plane) putIn(w *tenant.World, n *tenant.NIC, told *[]update) error {
 	key, network := n.Key(), w.NetworkOf(n)
-	if s := p.slot(key); s.nic != nil && same(s.nic, n) && same(s.network, network) {
+	if s := p.state(key); s.nic != nil && same(s.nic, n) && same(s.network, network) {
 		return nil
 	}
-	if err := p.try(func() error { return p.cfg.Rack.Put(w.TenantOf(n), network, n) }); err != nil {
+	if err := p.try(func() error { return p.cfg.Provisioner.Put(w.TenantOf(n), network, n) }); err != nil {
 		return err
 	}
-	p.setStatus(key, func(s *slot) {
+	p.setStatus(key, func(s *nicState) {
 		s.nic, s.network = n, network
 		if s.status.State != Ready {
 			if s.status.State == Failed {
@@ -176,10 +176,10 @@ func (p *Plane) setElsewhere(n *tenant.NIC, told *[]update) {
 	if reason == "" {
 		reason = "it is of host " + n.Spec.Host
 	}
-	if s := p.slot(n.Key()); s.status.State == Elsewhere && s.status.Reason == reason || s.nic != nil {
+	if s := p.state(n.Key()); s.status.State == Elsewhere && s.status.Reason == reason || s.nic != nil {
 		return
 	}
-	p.setStatus(n.Key(), func(s *slot) {
+	p.setStatus(n.Key(), func(s *nicState) {
 		s.status = Status{State: Elsewhere, Reason: reason, Since: time.Now()}
 		*told = append(*told, update{object: n})
 	})
@@ -199,7 +199,7 @@ func (p *Plane) failed(old Status, why string) Status {
 func (p *Plane) vacate(old, next *tenant.World, effects []tenant.Effect, force bool) error {
 	var leave []tenant.Key
 	for _, e := range effects {
-		if _, isNIC := e.Old.(*tenant.NIC); !isNIC || p.slot(e.Key).nic == nil {
+		if _, isNIC := e.Old.(*tenant.NIC); !isNIC || p.state(e.Key).nic == nil {
 			continue
 		}
 		if now := next.NIC(e.Key.Tenant, e.Key.Name); now == nil || !p.here(now) {
@@ -224,7 +224,7 @@ func (p *Plane) vacate(old, next *tenant.World, effects []tenant.Effect, force b
 	}
 	if !problems.InUse {
 		for key := range failures { // it may be half out: to have it again, it has to be put in again
-			p.setStatus(key, func(s *slot) { s.nic = nil })
+			p.setStatus(key, func(s *nicState) { s.nic = nil })
 		}
 	}
 	p.reconcile(old, nil) // what was pulled out comes back
@@ -236,7 +236,7 @@ func (p *Plane) pull(keys []tenant.Key, force bool) (failures map[tenant.Key]err
 	if len(keys) == 0 {
 		return nil
 	}
-	if err := p.try(func() error { failures = p.cfg.Rack.Remove(keys, force); return nil }); err != nil {
+	if err := p.try(func() error { failures = p.cfg.Provisioner.Remove(keys, force); return nil }); err != nil {
 		failures = make(map[tenant.Key]error)
 		for _, key := range keys {
 			failures[key] = err
@@ -267,22 +267,22 @@ func (p *Plane) try(f func() error) (err error) {
 }
 
 // slot is a copy of a NIC's slot.
-func (p *Plane) slot(key tenant.Key) slot {
+func (p *Plane) state(key tenant.Key) nicState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.slots[key]; s != nil {
+	if s := p.states[key]; s != nil {
 		return *s
 	}
-	return slot{}
+	return nicState{}
 }
 
-func (p *Plane) setStatus(key tenant.Key, f func(*slot)) {
+func (p *Plane) setStatus(key tenant.Key, f func(*nicState)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.slots[key]
+	s := p.states[key]
 	if s == nil {
-		s = &slot{}
-		p.slots[key] = s
+		s = &nicState{}
+		p.states[key] = s
 	}
 	f(s)
 }
@@ -290,21 +290,21 @@ func (p *Plane) setStatus(key tenant.Key, f func(*slot)) {
 func (p *Plane) free(key tenant.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.slots, key)
+	delete(p.states, key)
 }
 
 // occupied are the keys of all slots.
 func (p *Plane) occupied() []tenant.Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(p.slots), tenant.Key.Compare)
+	return slices.SortedFunc(maps.Keys(p.states), tenant.Key.Compare)
 }
 
 // racked are the keys of the NICs that are in the rack.
-func (p *Plane) racked() (keys []tenant.Key) {
+func (p *Plane) provisioned() (keys []tenant.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for key, s := range p.slots {
+	for key, s := range p.states {
 		if s.nic != nil {
 			keys = append(keys, key)
 		}
@@ -319,7 +319,7 @@ func (p *Plane) unfinished() bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.slots {
+	for _, s := range p.states {
 		if s.status.State == Failed {
 			return true
 		}
