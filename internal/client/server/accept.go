@@ -22,29 +22,36 @@ type endpoint interface {
 	converse(c *protocol.Conn, who credentials.Caller) error
 }
 
+// An acceptor accepts connections at all endpoints, also when the process has no descriptor left.
+type acceptor struct {
+	srv       *Server
+	reserve   reserve
+	rejecting chan struct{} // holds one for each connection that is being rejected
+}
+
 // accept accepts connections until l is closed; it then returns nil. Who comes when there is
 // no descriptor left is told so, for which there is a spare one.
-func (s *Server) accept(l *net.UnixListener, at endpoint) error {
+func (a *acceptor) accept(l *net.UnixListener, at endpoint) error {
 	var full time.Time // since when there is no descriptor for a connection
 	for {
 		u, err := l.AcceptUnix()
 		switch {
 		case err == nil:
 			full = time.Time{}
-			s.reserve.fill()
-			s.serve(u, at)
+			a.reserve.fill()
+			a.srv.serve(u, at)
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
 			if full.IsZero() {
 				full = time.Now()
-				s.log.Warn("cannot accept a connection: raise the limit of open files (ulimit -n)", "error", err)
+				a.srv.log.Warn("cannot accept a connection: raise the limit of open files (ulimit -n)", "error", err)
 			}
 			if time.Since(full) < patience {
 				time.Sleep(patience / 20) // somebody may close something
 				continue
 			}
-			if s.admit(l, at, err) {
+			if a.admit(l, at, err) {
 				full = time.Time{}
 			}
 		default:
@@ -86,8 +93,8 @@ func (r *reserve) release() {
 
 // admit takes a connection with the descriptor that the reserve had. If there is another for a
 // new one, somebody has closed one meanwhile, and there is room to serve the connection.
-func (s *Server) admit(l *net.UnixListener, at endpoint, why error) (room bool) {
-	r := &s.reserve
+func (a *acceptor) admit(l *net.UnixListener, at endpoint, why error) (room bool) {
+	r := &a.reserve
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.refill()
@@ -101,7 +108,7 @@ func (s *Server) admit(l *net.UnixListener, at endpoint, why error) (room bool) 
 		return false
 	}
 	if r.refill() {
-		s.serve(u, at)
+		a.srv.serve(u, at)
 		return true
 	}
 	reject(u, refusal(protocol.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
@@ -113,15 +120,15 @@ func (s *Server) admit(l *net.UnixListener, at endpoint, why error) (room bool) 
 const mostRejections = 16
 
 // turnAwayBeside turns a connection away without holding up the others.
-func (s *Server) rejectAside(u *net.UnixConn, why error) {
+func (a *acceptor) rejectAside(u *net.UnixConn, why error) {
 	select {
-	case s.rejecting <- struct{}{}:
+	case a.rejecting <- struct{}{}:
 	default:
 		u.Close()
 		return
 	}
 	go func() {
-		defer func() { <-s.rejecting }()
+		defer func() { <-a.rejecting }()
 		reject(u, why)
 	}()
 }

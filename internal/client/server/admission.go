@@ -3,7 +3,9 @@ package server
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -11,7 +13,6 @@ import (
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/protocol"
-	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/events"
 )
 
@@ -28,39 +29,53 @@ var (
 	toolBill  = budget.Bill{budget.Tools: 1}
 )
 
+// admission decides who may connect, and charges connections to accounts.
+type admission struct {
+	log    *slog.Logger
+	budget *budget.Ledger // nil: nothing is bounded
+	events events.Sink
+	uid    int                   // the daemon's user
+	home   credentials.Household // where the daemon runs
+	warned limiter
+}
+
+func newAdmission(c *Config) *admission {
+	return &admission{log: c.Log, budget: c.Budget, events: c.Events, uid: os.Geteuid(), home: credentials.Own()}
+}
+
 // recognise tells who has connected, as far as the kernel knows. The account is held
 // until leave.
-func (s *Server) recognise(u *net.UnixConn, at endpoint) (credentials.Caller, error) {
+func (a *admission) recognise(u *net.UnixConn, at endpoint) (credentials.Caller, error) {
 	who, err := credentials.Of(u)
 	if err != nil {
 		return who, refusal(syscall.EPERM, "cannot tell who is calling: %v", err)
 	}
 	// The owner's number alone is not enough: root of a container has it too.
-	who.Owner = who.UID == s.uid && (s.home.Err != nil || who.HomeErr == nil && s.home.Stranger(&who.Home) == "")
+	who.Owner = who.UID == a.uid && (a.home.Err != nil || who.HomeErr == nil && a.home.Stranger(&who.Home) == "")
 	who.Account = at.account(&who)
 	return who, nil
 }
 
 // account is that of a user.
-func (s *Server) account(who *credentials.Caller) *budget.Account {
+func (a *admission) account(who *credentials.Caller) *budget.Account {
 	switch {
-	case s.cfg.Budget == nil:
+	case a.budget == nil:
 		return nil
 	case who.Owner:
-		return s.cfg.Budget.Owner().Hold()
+		return a.budget.Owner().Hold()
 	}
-	return s.cfg.Budget.User(who.UID)
+	return a.budget.User(who.UID)
 }
 
 // enter charges a connection to its user.
-func (s *Server) enter(u *net.UnixConn, at endpoint) (credentials.Caller, error) {
-	who, err := s.recognise(u, at)
+func (a *admission) enter(u *net.UnixConn, at endpoint) (credentials.Caller, error) {
+	who, err := a.recognise(u, at)
 	if err != nil {
 		return who, err
 	}
 	if err := who.Account.Charge(connectionBill); err != nil {
 		who.Account.Drop()
-		s.overdrawn(err)
+		a.overdrawn(err)
 		return who, refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
 	}
 	return who, nil
@@ -72,35 +87,21 @@ func leave(who *credentials.Caller) {
 	who.Account.Drop()
 }
 
-// recount has every process charged for the registered pages that it has now. What a process
-// has deregistered it takes out of its memfd later, without a word.
-func (s *Server) recount() {
-	s.mu.Lock()
-	var spaces []*memory.Space
-	for _, p := range s.processes {
-		spaces = append(spaces, p.space)
-	}
-	s.mu.Unlock()
-	for _, space := range spaces {
-		space.Recount()
-	}
-}
-
 // overdrawn has the log say, once a second at most for each kind and account, that a user has met
 // a limit: the program itself is told an errno and no more.
-func (s *Server) overdrawn(err error) {
+func (a *admission) overdrawn(err error) {
 	var e *budget.Error
-	if errors.As(err, &e) && s.warned.pass(e, time.Now()) {
-		s.log.Warn("a limit is reached", "error", fmt.Sprint(e), "asked", e.Asked)
-		s.cfg.Events.Record(events.Limit(e))
+	if errors.As(err, &e) && a.warned.pass(e, time.Now()) {
+		a.log.Warn("a limit is reached", "error", fmt.Sprint(e), "asked", e.Asked)
+		a.events.Record(events.Limit(e))
 	}
 }
 
 // overdrawnBeside is overdrawn for the loop, which must not wait for the log.
-func (s *Server) overdrawnBeside(err error) {
+func (a *admission) overdrawnBeside(err error) {
 	var e *budget.Error
 	if errors.As(err, &e) {
-		go s.overdrawn(err)
+		go a.overdrawn(err)
 	}
 }
 

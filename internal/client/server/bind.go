@@ -60,7 +60,7 @@ func stillThere(list []Binding) (out []*Binding) {
 // Bind binds a NIC. It fails if it is bound to another workload, or programs of another one use it, and still do after a
 // moment. To bind it again is no mistake.
 func (s *Server) Bind(n *registry.NIC, b Binding) error {
-	d := s.listenerOf(n)
+	d := s.listeners.of(n)
 	if d == nil {
 		return fmt.Errorf("NIC %s is not here", n.Name)
 	}
@@ -112,10 +112,8 @@ func (d *listener) bind(b *Binding) (holder string, err error) {
 // Unbind undoes Bind for the bindings of which gone says so, and returns how many they were. Programs that use the NIC go
 // on, unless one of the last bindings of their namespace ends them.
 func (s *Server) Unbind(gone func(n *registry.NIC, b *Binding) bool) (count int) {
-	s.mu.Lock()
-	doors := slices.Clone(s.listeners)
-	s.mu.Unlock()
-	for _, d := range doors {
+	all := s.listeners.all()
+	for _, d := range all {
 		d.mu.Lock()
 		count += d.unbind(func(b *Binding) bool { return gone(d.NIC, b) })
 		d.mu.Unlock()
@@ -186,14 +184,12 @@ func (d *listener) boundElsewhere(workload uint64) *Binding {
 // containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is,
 // else the machine that it is the card of.
 func (s *Server) containers() map[*registry.NIC]string {
-	s.mu.Lock()
-	doors := slices.Clone(s.listeners)
-	s.mu.Unlock()
+	all := s.listeners.all()
 	out := make(map[*registry.NIC]string)
 	if s.cfg.Machines != nil {
 		out = s.cfg.Machines.Machines()
 	}
-	for _, d := range doors {
+	for _, d := range all {
 		if name := d.container(); name != "" {
 			out[d.NIC] = name
 		}
@@ -220,39 +216,42 @@ func (d *listener) container() string {
 	return ""
 }
 
-// workloadNames are what people call workloads, by the cookies of their namespaces.
+// workloadNames are what users call workloads, by the cookies of their namespaces.
 type workloadNames struct {
-	sync.Mutex
-	of    map[uint64]string
-	order []uint64 // oldest first
+	mu    sync.Mutex
+	of    map[uint64]string // guarded by mu
+	order []uint64          // guarded by mu; oldest first
 }
 
 // mostNames bounds how many workloads are known by name.
 const mostNames = 4096
 
-// Name says what people call the workload of a namespace: a container, a pod. An engine's hook knows.
+// Name sets what users call the workload of a namespace: a container, a pod. A hook of the container engine knows.
 func (s *Server) Name(cookie uint64, name string) {
-	if cookie == 0 || name == "" {
-		return
+	if cookie != 0 && name != "" {
+		s.names.set(cookie, name)
 	}
-	s.names.Lock()
-	defer s.names.Unlock()
-	if s.names.of == nil {
-		s.names.of = make(map[uint64]string)
-	}
-	if _, known := s.names.of[cookie]; !known {
-		s.names.order = append(s.names.order, cookie)
-		if len(s.names.order) > mostNames { // the oldest has been gone for long
-			delete(s.names.of, s.names.order[0])
-			s.names.order = s.names.order[1:]
-		}
-	}
-	s.names.of[cookie] = name
 }
 
-// nameOf is the name of a workload; "" if nobody has said.
-func (s *Server) nameOf(cookie uint64) string {
-	s.names.Lock()
-	defer s.names.Unlock()
-	return s.names.of[cookie]
+func (w *workloadNames) set(cookie uint64, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of == nil {
+		w.of = make(map[uint64]string)
+	}
+	if _, known := w.of[cookie]; !known {
+		w.order = append(w.order, cookie)
+		if len(w.order) > mostNames { // the oldest workload ended long ago
+			delete(w.of, w.order[0])
+			w.order = w.order[1:]
+		}
+	}
+	w.of[cookie] = name
+}
+
+// get is the name of a workload; "": nobody has set one.
+func (w *workloadNames) get(cookie uint64) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.of[cookie]
 }

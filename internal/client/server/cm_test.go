@@ -94,7 +94,7 @@ func TestCMConnection(t *testing.T) {
 	other.event(abi.CMEventConnectResponse)
 	other.must(ucm(abi.CMCmdAccept, &abi.CMAccept{ID: id}, 0))
 	server.event(abi.CMEventEstablished)
-	if st, err := protocol.QueryStatus(s.listeners[0].Socket); err != nil || len(st.Connections) != 3 {
+	if st, err := protocol.QueryStatus(s.listeners.list[0].Socket); err != nil || len(st.Connections) != 3 {
 		t.Errorf("status shows %+v, %v; want a listener and two ends", st.Connections, err)
 	}
 	// The client's process ends: the server hears of it.
@@ -187,10 +187,10 @@ func FuzzCM(f *testing.F) {
 	s := testServerWith(f, Config{Listeners: []Listener{{NIC: &registry.NIC{Routes: routes.None{}}}}})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var client *rdmacm.Client
-		ses := &cmSession{srv: s, nic: s.listeners[0].NIC, proc: &process{}}
+		ses := &cmSession{srv: s, nic: s.listeners.list[0].NIC, proc: &process{}}
 		var end *os.File
 		s.loop.Do(func() {
-			client = s.listeners[0].NIC.Manager.NewClient(1, "fuzz")
+			client = s.listeners.list[0].NIC.Manager.NewClient(1, "fuzz")
 			ses.ch, _ = client.NewChannel(func() (rdmacm.Signal, error) {
 				signal, client, err := eventfile.New()
 				end = client

@@ -47,7 +47,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
-	p, err := s.process(h.Token, who, d)
+	p, err := s.clients.process(h.Token, who, d)
 	if err != nil {
 		return err
 	}
@@ -77,9 +77,9 @@ func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d
 	if err != nil {
 		return nil
 	}
-	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
+	ses.srv.tracing.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
 	s.serveRequests(c, l, ses, d, wantsMail(h, who.Account))
-	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
+	ses.srv.tracing.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 	return nil
 }
 
@@ -201,7 +201,7 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 		err := f(ses.ch)
 		if err != nil {
 			exceeded(ses.nic, err)
-			ses.srv.overdrawnBeside(err)
+			ses.srv.admission.overdrawnBeside(err)
 		}
 		return err
 	}
@@ -214,7 +214,7 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 	if p := ses.srv.loop.Do(run); p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
-	ses.srv.overdrawn(err)
+	ses.srv.admission.overdrawn(err)
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/client/protocol"
@@ -169,7 +170,7 @@ func (s *Server) serveTools() {
 		return
 	}
 	for {
-		err := s.accept(s.control.listener, controlEndpoint{s})
+		err := s.acceptor.accept(s.control.listener, controlEndpoint{s})
 		if err == nil {
 			return
 		}
@@ -179,16 +180,21 @@ func (s *Server) serveTools() {
 }
 
 // controlEntrance is the control socket, as connections come in there. It implements entrance.
-type controlEndpoint struct{ *Server }
+type controlEndpoint struct{ srv *Server }
+
+// account implements endpoint.
+func (e controlEndpoint) account(who *credentials.Caller) *budget.Account {
+	return e.srv.admission.account(who)
+}
 
 // converse serves one tool.
 func (e controlEndpoint) converse(c *protocol.Conn, who credentials.Caller) error {
-	s := e.Server
+	s := e.srv
 	first, who, err := s.greetTool(c, who, "control")
 	if err != nil {
 		return err
 	}
-	if err := s.mayControl(&who); err != nil {
+	if err := s.admission.mayControl(&who); err != nil {
 		s.log.Warn("a process was refused at the control socket", "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
 		return err
 	}
@@ -198,9 +204,7 @@ func (e controlEndpoint) converse(c *protocol.Conn, who credentials.Caller) erro
 // greetTool takes the greeting of a tool at a socket that is no door. What it asks is about the
 // daemon's first door.
 func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket string) (*listener, credentials.Caller, error) {
-	s.mu.Lock()
-	first := s.listeners[0]
-	s.mu.Unlock()
+	first := s.listeners.first()
 	h, who, err := s.greeting(c, who, first)
 	if err == nil && h.Kind != protocol.KindControl {
 		err = refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the %s socket", first.Socket, socket)
@@ -209,22 +213,22 @@ func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket stri
 }
 
 // mayControl says why a process may not see and stop everything.
-func (s *Server) mayControl(who *credentials.Caller) error {
-	if who.UID != s.uid && who.UID != 0 {
-		return refusal(syscall.EPERM, "only the daemon's own user (%d) and root may control it, not user %d", s.uid, who.UID)
+func (a *admission) mayControl(who *credentials.Caller) error {
+	if who.UID != a.uid && who.UID != 0 {
+		return refusal(syscall.EPERM, "only the daemon's own user (%d) and root may control it, not user %d", a.uid, who.UID)
 	}
-	return s.resident(who)
+	return a.resident(who)
 }
 
 // resident says why a process does not live where the daemon lives.
-func (s *Server) resident(who *credentials.Caller) error {
-	if s.home.Err != nil {
-		return refusal(syscall.EPERM, "the daemon cannot tell where processes live (%v): stop it with kill %d", s.home.Err, os.Getpid())
+func (a *admission) resident(who *credentials.Caller) error {
+	if a.home.Err != nil {
+		return refusal(syscall.EPERM, "the daemon cannot tell where processes live (%v): stop it with kill %d", a.home.Err, os.Getpid())
 	}
 	if who.HomeErr != nil {
 		return refusal(syscall.EPERM, "the daemon cannot tell where process %d lives: %v", who.Pid, who.HomeErr)
 	}
-	if what := s.home.Stranger(&who.Home); what != "" {
+	if what := a.home.Stranger(&who.Home); what != "" {
 		return refusal(syscall.EPERM, "process %d has another %s than the daemon, as in a container: ask from where the daemon runs", who.Pid, what)
 	}
 	return nil

@@ -26,8 +26,8 @@ func ownCookie(t *testing.T) uint64 {
 	return cookie
 }
 
-// noGuests waits until the door has noticed that all programs are gone.
-func noGuests(t *testing.T, d *listener) {
+// noUsers waits until the door has noticed that all programs are gone.
+func noUsers(t *testing.T, d *listener) {
 	t.Helper()
 	eventually(t, "programs are still there", func() bool {
 		d.mu.Lock()
@@ -40,7 +40,7 @@ func noGuests(t *testing.T, d *listener) {
 // until a container is there again. Of two containers in one namespace the last one counts.
 func TestContainerGone(t *testing.T) {
 	s, enter, _ := aDoor(t, 2*time.Second)
-	n := s.listeners[1].NIC
+	n := s.listeners.list[1].NIC
 	mine := ownCookie(t)
 	for _, name := range []string{"one", "two"} {
 		if err := s.Bind(n, Binding{Cookie: mine, Name: name, Note: name, Ends: true}); err != nil {
@@ -72,7 +72,7 @@ func TestContainerGone(t *testing.T) {
 	if _, err := enter(protocol.KindProcess); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "it is not for what is left of two, which is gone") {
 		t.Errorf("a program that is left over has the NIC again: %v", err)
 	}
-	noGuests(t, s.listeners[1]) // on a busy machine it may notice later than a workload waits
+	noUsers(t, s.listeners.list[1]) // on a busy machine it may notice later than a workload waits
 	elsewhere(t, func() {
 		if c, err := enter(protocol.KindProcess); err != nil {
 			t.Errorf("another workload: %v", err)
@@ -80,7 +80,7 @@ func TestContainerGone(t *testing.T) {
 			c.Close()
 		}
 	})
-	noGuests(t, s.listeners[1])
+	noUsers(t, s.listeners.list[1])
 	if err := s.Bind(n, Binding{Cookie: mine, Name: "three", Note: "three", Ends: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestContainerGone(t *testing.T) {
 // A binding whose container is gone, and of which nobody has said so, is found out when the next one comes.
 func TestContainerForgotten(t *testing.T) {
 	s, enter, _ := aDoor(t, 100*time.Millisecond)
-	n := s.listeners[1].NIC
+	n := s.listeners.list[1].NIC
 	link := t.TempDir() + "/ns"
 	var far uint64
 	elsewhere(t, func() {
@@ -128,7 +128,7 @@ func TestContainerForgotten(t *testing.T) {
 // A path that leads to another namespace than the binding's says nothing of the workload: it may have another process's number.
 func TestBindPathElsewhere(t *testing.T) {
 	s, _, _ := aDoor(t, 100*time.Millisecond)
-	n := s.listeners[1].NIC
+	n := s.listeners.list[1].NIC
 	const far = 1 << 40 // nobody's
 	if err := s.Bind(n, Binding{Cookie: far, Path: "/proc/self/ns/net", Name: "far", Note: "far"}); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestBindPathElsewhere(t *testing.T) {
 func TestEndsAmongOthers(t *testing.T) {
 	for _, ends := range []int{0, 1} {
 		s, enter, _ := aDoor(t, 100*time.Millisecond)
-		n := s.listeners[1].NIC
+		n := s.listeners.list[1].NIC
 		for i := range 2 {
 			if err := s.Bind(n, Binding{Cookie: ownCookie(t), Name: "web", Note: i, Ends: i == ends}); err != nil {
 				t.Fatal(err)

@@ -22,12 +22,12 @@ func TestForeignMemoryWhy(t *testing.T) {
 	s := testServerWith(t, Config{Log: slog.New(slog.NewTextHandler(&text, nil))})
 	c := &client{t: t, buf: make([]byte, protocol.MaxMessage)}
 	c.proc = dial(t, s, protocol.Hello{Kind: protocol.KindProcess, Program: "prog"})
-	s.mu.Lock()
-	for _, p := range s.processes {
+	s.clients.mu.Lock()
+	for _, p := range s.clients.processes {
 		p.space.SetForeign(nil)
 		p.apart = errors.New("it is a test")
 	}
-	s.mu.Unlock()
+	s.clients.mu.Unlock()
 	c.dev = dial(t, s, protocol.Hello{Kind: protocol.KindUverbs, Token: c.proc.Welcome.Token, Program: "prog"})
 	c.must(legacy(abi.CmdGetContext, &abi.GetContext{Response: respAddr}, nil, 8))
 	sub := s.desk.Trace.Subscribe("", &credentials.Caller{UID: os.Getuid()}, true)

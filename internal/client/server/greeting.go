@@ -83,11 +83,11 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 	case protocol.KindRDMACM:
 		err = s.serveRDMACM(c, l, who, d, h)
 	case protocol.KindNetlink:
-		err = s.serveNetlink(c, who, d)
+		err = d.serveNetlink(c, who)
 	case protocol.KindGuest:
-		err = s.serveMachineCard(c, d)
+		err = d.serveMachineCard(c)
 	case protocol.KindControl:
-		err = s.serveTool(c, diag.View{Who: &who, Conn: c, Resident: s.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
+		err = s.serveTool(c, diag.View{Who: &who, Conn: c, Resident: s.admission.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 	default:
 		err = refusal(syscall.EOPNOTSUPP, "this daemon does not serve connections of kind %d", h.Kind)
 	}

@@ -130,7 +130,7 @@ type client struct {
 
 func dial(t testing.TB, s *Server, h protocol.Hello) *protocol.Session {
 	t.Helper()
-	c, err := protocol.Dial(s.listeners[0].Socket, h)
+	c, err := protocol.Dial(s.listeners.list[0].Socket, h)
 	if err != nil {
 		t.Fatal(err)
 	}

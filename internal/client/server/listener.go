@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -67,21 +68,21 @@ type Listener struct {
 // A door is one that is open.
 type listener struct {
 	Listener
-	srv      *Server
+	srv    *Server
 	socket *net.UnixListener
-	tree     *sysfs.Tree
-	ids      atomic.Uint64 // of sessions and event channels; of all doors together they would tell of others
+	tree   *sysfs.Tree
+	ids    atomic.Uint64 // of sessions and event channels; of all doors together they would tell of others
 
 	attaching sync.Mutex // held while Attach or Detach is called; before mu
 
 	mu       sync.Mutex
-	attached uint64                    // guarded by mu; the workload that the NIC is attached to; 0: none
-	closed   bool                      // guarded by mu
-	users   map[*protocol.Conn]*User // guarded by mu
-	bound    []*Binding                // guarded by mu; of one namespace; none: the first workload to come has the NIC
-	ended     map[uint64]string         // guarded by mu; the namespaces of containers that are gone, and what they were called
-	gone     chan struct{}             // closed with it
-	empty    chan struct{}             // closed when it is closed and there are no guests
+	attached uint64                   // guarded by mu; the workload that the NIC is attached to; 0: none
+	closed   bool                     // guarded by mu
+	users    map[*protocol.Conn]*User // guarded by mu
+	bound    []*Binding               // guarded by mu; of one namespace; none: the first workload to come has the NIC
+	ended    map[uint64]string        // guarded by mu; the namespaces of containers that are gone, and what they were called
+	gone     chan struct{}            // closed with it
+	empty    chan struct{}            // closed when it is closed and there are no guests
 }
 
 // openDoor opens the socket. One that nobody answers is taken over; one that somebody
@@ -178,4 +179,60 @@ func clearStale(socket string) error {
 		return fmt.Errorf("the socket %s is there but cannot be tried: %w", socket, err)
 	}
 	return os.Remove(socket)
+}
+
+// A listenerSet is the listeners of a server.
+type listenerSet struct {
+	mu   sync.Mutex
+	list []*listener // guarded by mu; the first is that of the daemon itself, and stays
+}
+
+// all returns the listeners.
+func (t *listenerSet) all() []*listener {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.list)
+}
+
+// first is the listener of the daemon itself.
+func (t *listenerSet) first() *listener {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.list[0]
+}
+
+func (t *listenerSet) add(d *listener) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.list = append(t.list, d)
+}
+
+func (t *listenerSet) remove(gone map[*listener]bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.list = slices.DeleteFunc(t.list, func(d *listener) bool { return gone[d] })
+}
+
+// of returns the first listener of a NIC; nil: it has none.
+func (t *listenerSet) of(n *registry.NIC) *listener {
+	for _, d := range t.all() {
+		if d.NIC == n {
+			return d
+		}
+	}
+	return nil
+}
+
+// ofAll returns the listeners of NICs.
+func (t *listenerSet) ofAll(nics []*registry.NIC) (out []*listener) {
+	wanted := make(map[*registry.NIC]bool, len(nics))
+	for _, n := range nics {
+		wanted[n] = true
+	}
+	for _, d := range t.all() {
+		if d.NIC != nil && wanted[d.NIC] {
+			out = append(out, d)
+		}
+	}
+	return out
 }

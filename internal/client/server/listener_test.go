@@ -22,7 +22,7 @@ func twoDoors(t *testing.T) (s *Server, second *listener) {
 	t.Helper()
 	blue := &registry.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
 	s = testServerWith(t, Config{Listeners: []Listener{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue}}})
-	return s, s.listeners[1]
+	return s, s.listeners.list[1]
 }
 
 // TestDoorNamesItsNIC: a client gets the NIC behind the door that it came in by. It may name
@@ -34,7 +34,7 @@ func TestDoorNamesItsNIC(t *testing.T) {
 		name string
 		ok   bool
 	}{
-		{s.listeners[0], "", true}, {s.listeners[0], registry.Default, true}, {s.listeners[0], "blue", false},
+		{s.listeners.list[0], "", true}, {s.listeners.list[0], registry.Default, true}, {s.listeners.list[0], "blue", false},
 		{second, "", true}, {second, "blue", true}, {second, registry.Default, false}, {second, "b\x1b[2Jue", false},
 	} {
 		for _, kind := range []protocol.Kind{protocol.KindProcess, protocol.KindControl, protocol.KindNetlink} {
@@ -78,7 +78,7 @@ func TestDoorsSeeTheirOwn(t *testing.T) {
 	for _, c := range []struct {
 		door *listener
 		want int
-	}{{s.listeners[0], 1}, {second, 0}} {
+	}{{s.listeners.list[0], 1}, {second, 0}} {
 		tool, err := protocol.Dial(c.door.Socket, protocol.Hello{Kind: protocol.KindControl})
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestRecheckEndsLookers(t *testing.T) {
 			return nil
 		},
 	}}})
-	second := s.listeners[1]
+	second := s.listeners.list[1]
 	var open []*protocol.Session
 	for _, kind := range []protocol.Kind{protocol.KindProcess, protocol.KindControl, protocol.KindNetlink} {
 		conn, err := protocol.Dial(second.Socket, protocol.Hello{Kind: kind})

@@ -52,7 +52,7 @@ func TestMailboxIsBilled(t *testing.T) {
 	m := newMailer(t, s, protocol.KindUverbs)
 	m.give()
 	spent := func() (d ib.Time) {
-		s.loop.Do(func() { d = s.listeners[0].NIC.Device.Counters().LoopTime })
+		s.loop.Do(func() { d = s.listeners.list[0].NIC.Device.Counters().LoopTime })
 		return d
 	}
 	before, mailed := spent(), m.mailed

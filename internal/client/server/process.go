@@ -15,13 +15,14 @@ import (
 // A process is a client program: what its PROCESS connection stands for. It owns
 // the memfd of its registered memory and every device it opened.
 type process struct {
+	srv *Server
 	credentials.Caller
-	nic   *registry.NIC // of the door that it came in by
-	listener  *listener
-	conn  *protocol.Conn // its PROCESS connection
-	token protocol.Token
-	space *memory.Space
-	apart error // why foreign memory cannot be reached; nil: it can
+	nic      *registry.NIC // of the door that it came in by
+	listener *listener
+	conn     *protocol.Conn // its PROCESS connection
+	token    protocol.Token
+	space    *memory.Space
+	apart    error // why foreign memory cannot be reached; nil: it can
 
 	mu       sync.Mutex
 	ended    bool
@@ -37,7 +38,7 @@ const maxOpens = 512
 // serveProcess lives as long as the process.
 func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, d *listener) error {
 	if err := who.Account.Charge(processBill); err != nil {
-		s.overdrawn(err)
+		s.admission.overdrawn(err)
 		return refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
 	}
 	defer who.Account.Refund(processBill)
@@ -67,7 +68,7 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 	gone := make(chan struct{})
 	stop := credentials.Watch(id.Pidfd, func() { close(gone); c.Close() })
 	defer stop()
-	p := &process{Caller: who, nic: d.NIC, listener: d, conn: c, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
+	p := &process{srv: s, Caller: who, nic: d.NIC, listener: d, conn: c, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() {
 			p.cm = d.NIC.Manager.NewClient(who.Pid, who.Program)
@@ -76,15 +77,13 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 			p.cm.SetPace(d.Requests)
 		})
 	}
-	s.mu.Lock()
-	s.processes[p.token] = p
-	s.mu.Unlock()
+	s.clients.add(p)
 	if id.Pidfd < 0 {
 		gone = nil
 	}
-	defer s.awaitRelease(c, p, gone)
+	defer p.awaitRelease(c, gone)
 	defer d.leave(c) // the NIC is not used any more
-	defer s.endProcess(p)
+	defer p.end()
 
 	w := welcome()
 	w.Token, w.NumFDs = p.token, 1
@@ -123,10 +122,8 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 
 // endProcess ends the sessions of a process that is gone and waits for none of
 // them: each cleans up in its own goroutine.
-func (s *Server) endProcess(p *process) {
-	s.mu.Lock()
-	delete(s.processes, p.token)
-	s.mu.Unlock()
+func (p *process) end() {
+	p.srv.clients.remove(p)
 	p.mu.Lock()
 	p.ended = true
 	for ses := range p.sessions {
@@ -137,17 +134,17 @@ func (s *Server) endProcess(p *process) {
 	}
 	p.mu.Unlock()
 	if p.cm != nil {
-		s.loop.Do(p.cm.Close)
-		s.desk.Remember(p.Label, p.cm.Established) // nobody touches it any more
+		p.srv.loop.Do(p.cm.Close)
+		p.srv.desk.Remember(p.Label, p.cm.Established) // nobody touches it any more
 	}
-	s.log.Debug("process ended", "pid", p.Pid, "program", p.Program)
+	p.srv.log.Debug("process ended", "pid", p.Pid, "program", p.Program)
 }
 
 // bury returns when the memfd of p, whose connection has ended, may be closed and need not be
 // paid for any more: when it is empty. Where the process lives on, the pages are its heap, and
 // are charged until it takes them out or ends; then we take them out, because others may hold
 // the memfd. gone is closed when the process has ended; nil: nobody tells.
-func (s *Server) awaitRelease(c *protocol.Conn, p *process, gone <-chan struct{}) {
+func (p *process) awaitRelease(c *protocol.Conn, gone <-chan struct{}) {
 	c.Close()
 	if gone == nil && !p.space.Reachable() {
 		return // it cannot be told when the process ends
@@ -158,13 +155,13 @@ func (s *Server) awaitRelease(c *protocol.Conn, p *process, gone <-chan struct{}
 			if p.space.Empty() {
 				return
 			}
-			if s.dead(p, ended) {
-				s.clear(p)
+			if p.dead(ended) {
+				p.clear()
 				return
 			}
 		}
 		select {
-		case <-s.quit:
+		case <-p.srv.quit:
 			return
 		case <-gone:
 			gone, ended, wait = nil, true, time.Millisecond
@@ -175,14 +172,14 @@ func (s *Server) awaitRelease(c *protocol.Conn, p *process, gone <-chan struct{}
 
 // dead reports whether the address space of p is dead, or if we have no way to look, whether
 // the process has ended. Close does not wait for it.
-func (s *Server) dead(p *process, ended bool) bool {
+func (p *process) dead(ended bool) bool {
 	if !p.space.Reachable() {
 		return ended
 	}
 	answer := make(chan bool, 1)
 	go func() { answer <- p.space.Dead() }()
 	select {
-	case <-s.quit:
+	case <-p.srv.quit:
 		return false
 	case yes := <-answer:
 		return yes
@@ -190,9 +187,9 @@ func (s *Server) dead(p *process, ended bool) bool {
 }
 
 // clear takes the pages out of the memfd of a process that is dead.
-func (s *Server) clear(p *process) {
+func (p *process) clear() {
 	if err := p.space.Clear(); err != nil {
-		s.log.Warn("memory of a process that has ended stays in use while others hold it", "pid", p.Pid, "program", p.Program, "error", err)
+		p.srv.log.Warn("memory of a process that has ended stays in use while others hold it", "pid", p.Pid, "program", p.Program, "error", err)
 	}
 }
 
@@ -245,10 +242,10 @@ func (p *process) dropChannel(ses *cmSession) {
 
 // process finds the process that was given a token, at the same door. The token is the proof: user
 // and group of a program may have changed since it introduced itself.
-func (s *Server) process(token protocol.Token, who credentials.Caller, d *listener) (*process, error) {
-	s.mu.Lock()
-	p := s.processes[token]
-	s.mu.Unlock()
+func (t *clients) process(token protocol.Token, who credentials.Caller, d *listener) (*process, error) {
+	t.mu.Lock()
+	p := t.processes[token]
+	t.mu.Unlock()
 	if p == nil || p.nic != d.NIC {
 		return nil, refusal(syscall.EPERM, "process %d has not introduced itself to this daemon", who.Pid)
 	}

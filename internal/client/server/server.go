@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,10 +82,10 @@ type Machines interface {
 type Config struct {
 	// Doors are where programs come in, one at least. The control socket is found from
 	// the first one's path.
-	Listeners   []Listener
-	Engine  Loop
-	Log     *slog.Logger
-	Version string // of the program, for status and messages
+	Listeners []Listener
+	Engine    Loop
+	Log       *slog.Logger
+	Version   string // of the program, for status and messages
 	// Budget bounds what users may make the daemon hold; nil: nothing does.
 	Budget *budget.Ledger
 	// Events records limits that users reach, at most once a second for each kind of a tenant's; callers that are not
@@ -95,9 +93,9 @@ type Config struct {
 	Events events.Sink
 	Store  diag.Store // nil: there is none
 	// NICs are all that there are, and Clerk has what they used; nil: nothing is metered.
-	NICs     *registry.Table
-	Collector    *meter.Collector
-	Machines Machines // nil: no NIC is a virtual machine's
+	NICs      *registry.Table
+	Collector *meter.Collector
+	Machines  Machines // nil: no NIC is a virtual machine's
 	// Stop is called, once, when a tool asks the daemon to end. It is a function, like a context.CancelFunc, because it has no
 	// other use than this call.
 	Stop func()
@@ -105,43 +103,38 @@ type Config struct {
 	handover time.Duration // instead of the constant; a test's
 }
 
-// Server serves doors, for programs, and the control socket. Lock order: mu before a door's mu
-// before a process's mu; warned.mu, reserve.mu and those of package diag are leaves.
+// Server serves listeners, for programs, and the control socket. Its parts own their state.
+//
+// Lock order: tracing.mu is taken first, and never on the loop. Then mu, listeners.mu, listener.attaching, listener.mu,
+// clients.mu, process.mu. Locks of limiters, of the reserve, of workload names and of package diag are leaves.
 type Server struct {
-	cfg  Config
-	log  *slog.Logger
-	loop Loop
-	uid  int
-	home credentials.Household
+	cfg       Config
+	log       *slog.Logger
+	loop      Loop
+	admission *admission
+	acceptor  acceptor
+	listeners listenerSet
+	clients   clients
+	tracing   tracing
+	names     workloadNames
 
 	control *controlSocket // nil: none could be made
 	tenants tenantsSocket
 	desk    *diag.Desk
 	objects Objects       // nil: there are none
 	quit    chan struct{} // closed by Close
-	rejecting chan struct{} // holds one for each connection that is being turned away
-	warned  limiter
-	reserve reserve
-	failed  chan error // holds one: why a door of Config.Doors does not accept any more
-	names   workloadNames
+	failed  chan error    // holds one: why a listener of Config.Listeners does not accept any more
 
 	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
-	spare   *[]byte                // the loop's: what it reads the next request into; nil: take one from buffers
+	spare   *[]byte                // the loop's: the buffer for the next request; nil: take one from buffers
 	left    [protocol.MaxLeft]byte // likewise: for sure commands
 
-	work sync.WaitGroup
+	work sync.WaitGroup // goroutines that Close waits for
 
-	// listeningMu is held while a session is told whether somebody traces it, which waits
-	// for the loop: it is never taken there, nor with mu held.
-	listeningMu sync.Mutex
-
-	mu        sync.Mutex
-	listeners     []*listener // the first is that of the daemon itself, and stays
-	serving   bool    // Serve has been called
-	closed    bool
-	conns     map[*protocol.Conn]struct{}
-	processes map[protocol.Token]*process
-	sessions  map[*session]struct{}
+	mu      sync.Mutex // guards the fields below
+	serving bool       // Serve has been called
+	closed  bool
+	conns   map[*protocol.Conn]struct{}
 }
 
 // greetingTime is how long a client may take to say who it is.
@@ -156,41 +149,41 @@ func Listen(cfg Config) (_ *Server, err error) {
 		cfg.Events = events.Discard
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Log, loop: cfg.Engine, uid: os.Geteuid(), home: credentials.Own(),
-		quit:      make(chan struct{}),
-		rejecting:   make(chan struct{}, mostRejections),
-		failed:    make(chan error, 1),
-		conns:     make(map[*protocol.Conn]struct{}),
-		processes: make(map[protocol.Token]*process),
-		sessions:  make(map[*session]struct{}),
+		cfg: cfg, log: cfg.Log, loop: cfg.Engine, admission: newAdmission(&cfg),
+		quit:   make(chan struct{}),
+		failed: make(chan error, 1),
+		conns:  make(map[*protocol.Conn]struct{}),
 	}
+	s.acceptor = acceptor{srv: s, rejecting: make(chan struct{}, mostRejections)}
+	s.clients = clients{processes: make(map[protocol.Token]*process), sessions: make(map[*session]struct{})}
+	s.tracing.srv, s.tenants.srv = s, s
 	defer func() {
 		if err != nil {
 			s.closeListeners()
-			s.control.close(s.uid)
-			s.reserve.release()
+			s.control.close(s.admission.uid)
+			s.acceptor.reserve.release()
 		}
 	}()
-	s.reserve.fill()
+	s.acceptor.reserve.fill()
 	for _, d := range cfg.Listeners {
 		opened, err := s.openListener(d)
 		if err != nil {
 			return nil, err
 		}
-		s.listeners = append(s.listeners, opened)
+		s.listeners.add(opened)
 	}
 	desk := diag.Config{
-		Loop: s.loop, Clients: clientList{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
+		Loop: s.loop, Clients: clientList{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.admission.uid,
 		NICs: cfg.NICs, Collector: cfg.Collector, Stop: cfg.Stop, Store: cfg.Store,
 	}
 	var cerr error
-	if s.control, cerr = listenControl(s.listeners[0].Socket, s.uid); cerr != nil {
+	if s.control, cerr = listenControl(s.listeners.first().Socket, s.admission.uid); cerr != nil {
 		s.log.Warn("there will be no vrdma stop, no pcap and no status of everybody: the control socket cannot be made", "error", cerr)
 	} else {
 		desk.Control = s.control.path
 	}
 	s.desk = diag.New(desk)
-	for _, d := range s.listeners {
+	for _, d := range s.listeners.all() {
 		if err := d.writeTree(s.desk); err != nil {
 			return nil, err
 		}
@@ -199,11 +192,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 }
 
 // Sessions is how many conversations hold the daemon open: processes and devices.
-func (s *Server) Sessions() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.processes) + len(s.sessions)
-}
+func (s *Server) Sessions() int { return s.clients.count() }
 
 // Serve accepts connections until Close; it then returns nil. If a door fails, it returns
 // why, and Close is still to be called.
@@ -216,7 +205,7 @@ func (s *Server) Serve() error {
 			defer s.work.Done()
 			s.serveTools()
 		}()
-		for _, d := range s.listeners {
+		for _, d := range s.listeners.all() {
 			s.acceptAt(d)
 		}
 	}
@@ -234,7 +223,7 @@ func (s *Server) acceptAt(d *listener) {
 	s.work.Add(1)
 	go func() {
 		defer s.work.Done()
-		err := s.accept(d.socket, d)
+		err := s.acceptor.accept(d.socket, d)
 		if err == nil {
 			return
 		}
@@ -251,9 +240,9 @@ func (s *Server) acceptAt(d *listener) {
 
 // serve starts the conversation on u.
 func (s *Server) serve(u *net.UnixConn, at endpoint) {
-	who, err := s.enter(u, at)
+	who, err := s.admission.enter(u, at)
 	if err != nil {
-		s.rejectAside(u, err)
+		s.acceptor.rejectAside(u, err)
 		return
 	}
 	c := protocol.NewConn(u)
@@ -295,7 +284,7 @@ func (s *Server) start(c *protocol.Conn, who *credentials.Caller, converse, over
 // The conversation ends with c, and l is told when it is over. An error says why there is none; c is
 // closed then, and l is not told.
 func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credentials.Caller) error {
-	d := s.listenerOf(n)
+	d := s.listeners.of(n)
 	if d == nil {
 		c.Close()
 		return fmt.Errorf("there is no door to NIC %s", n.Name)
@@ -309,7 +298,7 @@ func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credenti
 	}
 	if err != nil {
 		who.Account.Drop()
-		s.overdrawn(err)
+		s.admission.overdrawn(err)
 		c.Close()
 		return err
 	}
@@ -333,13 +322,13 @@ func (s *Server) Close(ctx context.Context) error {
 	for c := range s.conns {
 		c.Close()
 	}
-	for _, d := range s.listeners {
+	for _, d := range s.listeners.all() {
 		d.socket.Close()
 		d.shut()
 	}
 	s.mu.Unlock()
-	s.control.close(s.uid)
-	s.closeTenants()
+	s.control.close(s.admission.uid)
+	s.tenants.close()
 
 	done := make(chan struct{})
 	go func() { s.work.Wait(); close(done) }()
@@ -349,17 +338,15 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		err = fmt.Errorf("some sessions did not end: %w", ctx.Err())
 	}
-	s.reserve.release()
+	s.acceptor.reserve.release()
 	return errors.Join(err, s.closeListeners())
 }
 
 // closeDoors closes the doors and removes their device trees.
 func (s *Server) closeListeners() error {
-	s.mu.Lock()
-	doors := slices.Clone(s.listeners)
-	s.mu.Unlock()
+	all := s.listeners.all()
 	var errs []error
-	for _, d := range doors {
+	for _, d := range all {
 		errs = append(errs, d.close())
 	}
 	return errors.Join(errs...)
@@ -367,24 +354,16 @@ func (s *Server) closeListeners() error {
 
 // Evict closes the connection of a session whose memory faulted; the engine has
 // closed the session itself.
-func (s *Server) Evict(dev *nic.Session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for ses := range s.sessions {
-		if ses.dev == dev {
-			ses.line.Close()
-		}
-	}
-}
+func (s *Server) Evict(dev *nic.Session) { s.clients.closeSession(dev) }
 
 // Vouch says who has connected at a socket for a NIC that is not its door, and why that one may not
 // use the NIC. Nobody is charged.
 func (s *Server) Vouch(n *registry.NIC, u *net.UnixConn) (credentials.Caller, error) {
-	d := s.listenerOf(n)
+	d := s.listeners.of(n)
 	if d == nil {
 		return credentials.Caller{}, fmt.Errorf("there is no door to NIC %s", n.Name)
 	}
-	who, err := s.recognise(u, d)
+	who, err := s.admission.recognise(u, d)
 	if err != nil {
 		return who, err
 	}
@@ -398,14 +377,14 @@ func (s *Server) Vouch(n *registry.NIC, u *net.UnixConn) (credentials.Caller, er
 
 // Charge charges b to who, who was vouched for at a NIC: for what it has the daemon hold outside of conversations.
 func (s *Server) Charge(n *registry.NIC, who credentials.Caller, b budget.Bill) (refund func(), err error) {
-	d := s.listenerOf(n)
+	d := s.listeners.of(n)
 	if d == nil {
 		return nil, fmt.Errorf("there is no door to NIC %s", n.Name)
 	}
 	account := d.account(&who)
 	defer account.Drop() // it is there for as long as it owes something
 	if err := account.Charge(b); err != nil {
-		s.overdrawn(err)
+		s.admission.overdrawn(err)
 		return nil, err
 	}
 	return func() { account.Refund(b) }, nil

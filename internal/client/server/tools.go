@@ -32,7 +32,7 @@ const toolTime = 10 * time.Second
 // serveTool serves the requests of a tool until it hangs up.
 func (s *Server) serveTool(c *protocol.Conn, v diag.View) error {
 	if err := v.Who.Account.Charge(toolBill); err != nil {
-		s.overdrawn(err)
+		s.admission.overdrawn(err)
 		return refusal(protocol.Errno(err, syscall.EBUSY), "%v", err)
 	}
 	defer v.Who.Account.Refund(toolBill)
@@ -83,7 +83,7 @@ func peerOf(v *diag.View) credentials.Peer {
 }
 
 // serveGuestCard tells a tool what a virtual machine is started with to have the NIC.
-func (s *Server) serveMachineCard(c *protocol.Conn, d *listener) error {
+func (d *listener) serveMachineCard(c *protocol.Conn) error {
 	if d.Machine == nil {
 		return refusal(syscall.EOPNOTSUPP, "NIC %s is in the host's own network: a virtual machine can have a declared NIC in a network with way vxlan", d.NIC.Name)
 	}
@@ -102,13 +102,13 @@ func (s *Server) serveMachineCard(c *protocol.Conn, d *listener) error {
 const netlinkPatience = 10 * time.Second
 
 // serveNetlink is one socket of NETLINK_RDMA. It holds nothing and keeps nothing alive.
-func (s *Server) serveNetlink(c *protocol.Conn, who credentials.Caller, d *listener) error {
+func (d *listener) serveNetlink(c *protocol.Conn, who credentials.Caller) error {
 	w := welcome()
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
 		return nil
 	}
 	who.Locate(c)
-	looker := s.desk.Looker(&who, d.NIC)
+	looker := d.srv.desk.Looker(&who, d.NIC)
 	for {
 		buf, n, err := receive(c)
 		if err != nil {
@@ -129,10 +129,9 @@ func (s *Server) serveNetlink(c *protocol.Conn, who credentials.Caller, d *liste
 type clientList struct{ srv *Server }
 
 func (g clientList) Sessions() []diag.Session {
-	g.srv.mu.Lock()
-	defer g.srv.mu.Unlock()
-	out := make([]diag.Session, 0, len(g.srv.sessions))
-	for ses := range g.srv.sessions {
+	_, sessions := g.srv.clients.all()
+	out := make([]diag.Session, 0, len(sessions))
+	for _, ses := range sessions {
 		out = append(out, diag.Session{
 			ID: ses.id, Of: &ses.proc.Caller, NIC: ses.nic, Device: ses.dev, Opened: ses.opened, Commands: ses.commands.Load(),
 		})
@@ -143,11 +142,9 @@ func (g clientList) Sessions() []diag.Session {
 // NICs implements diag.Clients. At the door of one of a tenant's NICs there is no other, nor at
 // a side door, which is a container's.
 func (g clientList) NICs(v *diag.View) (out []protocol.NICSocket) {
-	g.srv.mu.Lock()
-	doors := slices.Clone(g.srv.listeners)
-	g.srv.mu.Unlock()
-	first := v.NIC == doors[0].NIC && !slices.ContainsFunc(doors, func(d *listener) bool { return d.Secondary && d.Socket == v.Socket })
-	for _, d := range doors {
+	all := g.srv.listeners.all()
+	first := v.NIC == all[0].NIC && !slices.ContainsFunc(all, func(d *listener) bool { return d.Secondary && d.Socket == v.Socket })
+	for _, d := range all {
 		if d.Secondary || d.NIC == nil || !v.All && (d.NIC != v.NIC && !first || !v.Who.Owner && d.Admit != nil && d.Admit(v.Who, v.Conn) != nil) {
 			continue
 		}
@@ -156,7 +153,7 @@ func (g clientList) NICs(v *diag.View) (out []protocol.NICSocket) {
 			n.Addresses = append(n.Addresses, gid.GID.Addr().String())
 		}
 		if v.All {
-			for _, o := range doors { // a side door leads to it, too
+			for _, o := range all { // the secondary listener serves the same NIC
 				if o.NIC == d.NIC {
 					n.Programs += len(o.programs())
 				}
@@ -167,20 +164,19 @@ func (g clientList) NICs(v *diag.View) (out []protocol.NICSocket) {
 	return out
 }
 
-func (g clientList) Recount()                             { g.srv.recount() }
+func (g clientList) Recount()                             { g.srv.clients.recount() }
 func (g clientList) Containers() map[*registry.NIC]string { return g.srv.containers() }
-func (g clientList) Listening()                           { g.srv.listening() }
-func (g clientList) Overdrawn(err error)                  { g.srv.overdrawn(err) }
+func (g clientList) Listening()                           { g.srv.tracing.updateAll() }
+func (g clientList) Overdrawn(err error)                  { g.srv.admission.overdrawn(err) }
 
 func (g clientList) Administers(v *diag.View, tenant string) bool {
 	return g.srv.objects != nil && v.Conn != nil && g.srv.objects.Administers(v.Conn, peerOf(v), tenant)
 }
 
 func (g clientList) Programs() []diag.Program {
-	g.srv.mu.Lock()
-	defer g.srv.mu.Unlock()
-	out := make([]diag.Program, 0, len(g.srv.processes))
-	for _, p := range g.srv.processes {
+	processes, _ := g.srv.clients.all()
+	out := make([]diag.Program, 0, len(processes))
+	for _, p := range processes {
 		out = append(out, diag.Program{Of: &p.Caller, NIC: p.nic, CM: p.cm})
 	}
 	return out

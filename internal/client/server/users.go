@@ -179,7 +179,7 @@ func (d *listener) account(who *credentials.Caller) *budget.Account {
 	if d.Account != nil {
 		return d.Account.User(who.UID)
 	}
-	return d.srv.account(who)
+	return d.srv.admission.account(who)
 }
 
 // admits says why who may not use the NIC.
@@ -192,7 +192,7 @@ func (d *listener) admits(c *protocol.Conn, who *credentials.Caller) error {
 		return nil
 	}
 	d.srv.log.Warn("a process may not use a NIC", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
-	d.srv.refused(d.NIC, who, err)
+	d.srv.admission.refused(d.NIC, who, err)
 	return refusal(syscall.EACCES, "NIC %s is not for you: %v", d.NIC.Name, err)
 }
 
@@ -212,7 +212,7 @@ func (s *Server) OpenListener(d Listener) error {
 		opened.close()
 		return errors.New("the daemon is stopping")
 	}
-	s.listeners = append(s.listeners, opened)
+	s.listeners.add(opened)
 	if s.serving {
 		s.acceptAt(opened)
 	}
@@ -221,7 +221,7 @@ func (s *Server) OpenListener(d Listener) error {
 
 // Users are the programs that use a NIC, oldest first.
 func (s *Server) Users(n *registry.NIC) []User {
-	if d := s.listenerOf(n); d != nil {
+	if d := s.listeners.of(n); d != nil {
 		return d.programs()
 	}
 	return nil
@@ -229,7 +229,7 @@ func (s *Server) Users(n *registry.NIC) []User {
 
 // Recheck ends the programs and tools at a NIC's door that it would not admit any more.
 func (s *Server) Recheck(n *registry.NIC) {
-	d := s.listenerOf(n)
+	d := s.listeners.of(n)
 	if d == nil || d.Admit == nil {
 		return
 	}
@@ -255,7 +255,7 @@ func (s *Server) Recheck(n *registry.NIC) {
 // and the error for that one is an *InUse, unless force: then the programs' devices are gone, as if
 // pulled out.
 func (s *Server) CloseListeners(ctx context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error {
-	doors := s.listenersOf(nics)
+	doors := s.listeners.ofAll(nics)
 	errs := make(map[*registry.NIC]error)
 	for d, by := range shutAll(doors, force) {
 		errs[d.NIC] = &InUse{NIC: d.NIC.Name, By: by}
@@ -279,40 +279,11 @@ func (s *Server) CloseListeners(ctx context.Context, nics []*registry.NIC, force
 			errs[d.NIC] = fmt.Errorf("NIC %s: some sessions did not end: %w", d.NIC.Name, ctx.Err())
 		}
 	}
-	s.mu.Lock()
-	s.listeners = slices.DeleteFunc(s.listeners, func(d *listener) bool { return gone[d] })
-	s.mu.Unlock()
+	s.listeners.remove(gone)
 	for d := range gone {
 		if err := d.close(); err != nil {
 			s.log.Warn("something is left of a device tree", "nic", d.NIC.Name, "error", err)
 		}
 	}
 	return errs
-}
-
-// doorsOf are the doors of NICs, for each that has one.
-func (s *Server) listenersOf(nics []*registry.NIC) (out []*listener) {
-	wanted := make(map[*registry.NIC]bool, len(nics))
-	for _, n := range nics {
-		wanted[n] = true
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, d := range s.listeners {
-		if d.NIC != nil && wanted[d.NIC] {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
-func (s *Server) listenerOf(n *registry.NIC) *listener {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, d := range s.listeners {
-		if d.NIC == n {
-			return d
-		}
-	}
-	return nil
 }

@@ -29,7 +29,7 @@ func (d *listener) occupy(c *protocol.Conn, l Line, who *credentials.Caller) err
 	var container string
 	if d.Exclusive {
 		workload, container = l.Workload(who)
-		if name := d.srv.nameOf(workload); name != "" {
+		if name := d.srv.names.get(workload); name != "" {
 			container = name
 		}
 	}
@@ -44,7 +44,7 @@ func (d *listener) occupy(c *protocol.Conn, l Line, who *credentials.Caller) err
 		}
 		why := fmt.Errorf("it is %s, in another network namespace: a NIC has one workload at a time; end that one, or use another NIC", holder)
 		d.srv.log.Warn("a process may not use a NIC", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", why)
-		d.srv.refused(d.NIC, who, why)
+		d.srv.admission.refused(d.NIC, who, why)
 		return refusal(syscall.EBUSY, "NIC %s is busy: %v", d.NIC.Name, why)
 	}
 }
@@ -108,7 +108,7 @@ func (d *listener) attach(c *protocol.Conn, who *credentials.Caller, workload ui
 		}
 		if err := d.Attach(c); err != nil {
 			d.srv.log.Warn("a NIC cannot have the network of who opens it", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
-			d.srv.refused(d.NIC, who, err)
+			d.srv.admission.refused(d.NIC, who, err)
 			return refusal(protocol.Errno(err, syscall.EADDRNOTAVAIL), "NIC %s: %v", d.NIC.Name, err)
 		}
 	}

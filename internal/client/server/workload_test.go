@@ -54,12 +54,12 @@ func aDoor(t *testing.T, handover time.Duration, change ...func(*Listener)) (s *
 		f(&d)
 	}
 	s = testServerWith(t, Config{
-		Listeners:    []Listener{{}, d},
-		Events:   refusals(refused),
-		handover: handover,
+		Listeners: []Listener{{}, d},
+		Events:    refusals(refused),
+		handover:  handover,
 	})
 	return s, func(kind protocol.Kind) (*protocol.Conn, error) {
-		c, err := protocol.Dial(s.listeners[1].Socket, protocol.Hello{Kind: kind, Program: "holder"})
+		c, err := protocol.Dial(s.listeners.list[1].Socket, protocol.Hello{Kind: kind, Program: "holder"})
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func TestOneWorkload(t *testing.T) {
 		if _, err := enter(protocol.KindControl); err != nil {
 			t.Errorf("another workload looks: %v", err)
 		}
-		if c, err := protocol.Dial(s.listeners[0].Socket, protocol.Hello{Kind: protocol.KindProcess}); err != nil {
+		if c, err := protocol.Dial(s.listeners.list[0].Socket, protocol.Hello{Kind: protocol.KindProcess}); err != nil {
 			t.Errorf("another workload at a door that is for all: %v", err)
 		} else {
 			c.Close()

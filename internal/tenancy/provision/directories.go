@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -34,6 +35,16 @@ import (
 // A NIC that does not say who may open it has the modes of the daemon's own socket. One that
 // does can be connected to by everybody who has passed the gate, or has the directory mounted,
 // and the door asks.
+
+// directories makes and removes the directories of NICs.
+type directories struct {
+	host *host
+	work *workQueue
+
+	mu        sync.Mutex // held while directories are made or removed that several NICs share
+	discarded int        // guarded by mu: how many directories were moved to the trash
+	warned    bool       // warnUnreachable has logged
+}
 
 // searchable is the mode of directories in which names are looked up and not listed.
 const searchable = 0o711
@@ -82,18 +93,18 @@ func (o *openness) admit(who *credentials.Caller, conn syscall.Conn) error {
 func (r *Provisioner) listen(s *hostedNIC) (err error) {
 	defer func() {
 		if err != nil {
-			r.discard(s)
+			r.directories.discard(s)
 		}
 	}()
 	mode, dirMode := r.modes(s)
-	if err := r.makeDirectories(s, dirMode); err != nil {
+	if err := r.directories.makeDirectories(s, dirMode); err != nil {
 		return err
 	}
-	if err := r.install(s.place); err != nil {
+	if err := r.directories.install(s.place); err != nil {
 		return err
 	}
 	if !s.open.anybody() {
-		r.warnUnreachable()
+		r.directories.warnUnreachable()
 	}
 	a := s.account
 	var claim func() error
@@ -103,9 +114,9 @@ func (r *Provisioner) listen(s *hostedNIC) (err error) {
 	var attach func(syscall.Conn) error
 	var detach func()
 	if s.namespace != nil {
-		attach, detach = func(conn syscall.Conn) error { return r.attach(s, conn) }, func() { r.detach(s) }
+		attach, detach = s.namespace.attach, s.namespace.detach
 	} else if s.ethernet != nil {
-		attach, detach = func(conn syscall.Conn) error { r.tapFor(s, conn); return nil }, func() {} // it ends with the container
+		attach, detach = func(conn syscall.Conn) error { s.ethernet.tapFor(conn); return nil }, func() {} // it ends with the container
 	}
 	var bound []server.Binding
 	if r.cfg.Workloads != nil {
@@ -123,8 +134,8 @@ func (r *Provisioner) listen(s *hostedNIC) (err error) {
 }
 
 // install puts the files that are the same for all NICs into a NIC's directory.
-func (r *Provisioner) install(at launch.Place) error {
-	of := r.cfg.Place
+func (d *directories) install(at launch.Place) error {
+	of := d.host.cfg.Place
 	for _, link := range []struct{ from, to string }{
 		{of.Library(), at.Library()}, {of.Sockets(), at.Sockets()},
 	} {
@@ -147,11 +158,11 @@ func (r *Provisioner) install(at launch.Place) error {
 }
 
 // makeDirectories makes a NIC's directory, and those that it is in.
-func (r *Provisioner) makeDirectories(s *hostedNIC, mode fs.FileMode) error {
-	r.directories.Lock()
-	defer r.directories.Unlock()
+func (d *directories) makeDirectories(s *hostedNIC, mode fs.FileMode) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	gate := s.place.Gate()
-	for at := r.cfg.Place.NICs(); at != gate; {
+	for at := d.host.cfg.Place.NICs(); at != gate; {
 		if err := makeDirectory(at, searchable); err != nil {
 			return err
 		}
@@ -161,21 +172,36 @@ func (r *Provisioner) makeDirectories(s *hostedNIC, mode fs.FileMode) error {
 	if err := makeDirectory(gate, 0o700); err != nil {
 		return err
 	}
-	return errors.Join(r.setGate(s), makeDirectory(filepath.Dir(s.place.Socket), mode), makeDirectory(s.place.Dir(), mode))
+	return errors.Join(d.setGate(s), makeDirectory(filepath.Dir(s.place.Socket), mode), makeDirectory(s.place.Dir(), mode))
+}
+
+// makeShared makes a directory that several containers may mount, and the directories that it is in. gate is the mode of
+// the directory around it.
+func (d *directories) makeShared(place launch.Place, gate, mode fs.FileMode) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := makeDirectory(d.host.cfg.Place.NICs(), searchable)
+	if above := filepath.Dir(place.Gate()); err == nil && above != d.host.cfg.Place.NICs() {
+		err = makeDirectory(above, searchable)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(makeDirectory(place.Gate(), gate), makeDirectory(filepath.Dir(place.Socket), mode), makeDirectory(place.Dir(), mode))
 }
 
 // modes are those of a NIC's socket and directory.
-func (r *Provisioner) modes(s *hostedNIC) (socket, dir fs.FileMode) {
+func (h *host) modes(s *hostedNIC) (socket, dir fs.FileMode) {
 	if s.open.anybody() {
-		return r.cfg.Mode, r.cfg.DirMode
+		return h.cfg.Mode, h.cfg.DirMode
 	}
 	return 0o666, 0o755
 }
 
 // allow gives the socket and its directories the modes that they have to have now.
-func (r *Provisioner) allow(s *hostedNIC) error {
-	mode, dirMode := r.modes(s)
-	err := errors.Join(r.setGate(s), os.Chmod(s.place.Socket, mode), os.Chmod(filepath.Dir(s.place.Socket), dirMode), os.Chmod(s.place.Dir(), dirMode))
+func (d *directories) allow(s *hostedNIC) error {
+	mode, dirMode := d.host.modes(s)
+	err := errors.Join(d.setGate(s), os.Chmod(s.place.Socket, mode), os.Chmod(filepath.Dir(s.place.Socket), dirMode), os.Chmod(s.place.Dir(), dirMode))
 	return errors.Join(err, s.nic.Tree.Allow(dirMode))
 }
 
@@ -223,24 +249,24 @@ func share(from, to string) error {
 }
 
 // warnUnreachable says once that users cannot get to the doors that are open to them.
-func (r *Provisioner) warnUnreachable() {
-	dir := filepath.Dir(r.cfg.Place.Socket)
-	if info, err := os.Stat(dir); r.warned || err != nil || info.Mode().Perm()&0o001 != 0 {
+func (d *directories) warnUnreachable() {
+	dir := filepath.Dir(d.host.cfg.Place.Socket)
+	if info, err := os.Stat(dir); d.warned || err != nil || info.Mode().Perm()&0o001 != 0 {
 		return
 	}
-	r.warned = true
-	r.cfg.Log.Warn("other users reach NICs that they may open only where their directory is mounted: the daemon's directory is closed to them",
+	d.warned = true
+	d.host.cfg.Log.Warn("other users reach NICs that they may open only where their directory is mounted: the daemon's directory is closed to them",
 		"directory", dir, "advice", "chmod o+x it, or start the daemon with --mode 0666")
 }
 
 // discard takes a NIC's directory away, and that of the tenant with the last one. What was in it,
 // more than a hundred files, is removed beside everything else.
-func (r *Provisioner) discard(s *hostedNIC) {
-	r.directories.Lock()
-	defer r.directories.Unlock()
-	dir, bin := s.place.Gate(), r.trash()
-	r.discarded++
-	to := filepath.Join(bin, strconv.Itoa(r.discarded))
+func (d *directories) discard(s *hostedNIC) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	dir, bin := s.place.Gate(), d.trash()
+	d.discarded++
+	to := filepath.Join(bin, strconv.Itoa(d.discarded))
 	err := makeDirectory(bin, 0o700)
 	if err == nil {
 		err = os.Rename(dir, to)
@@ -248,25 +274,36 @@ func (r *Provisioner) discard(s *hostedNIC) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		to = dir // so it takes as long as it takes
 		if err := os.RemoveAll(dir); err != nil {
-			r.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
+			d.host.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
 		}
 	}
-	r.prune(filepath.Dir(dir))
-	r.work.add(func() {
+	d.prune(filepath.Dir(dir))
+	d.work.add(func() {
 		os.RemoveAll(to) // what is left Sweep finds, when the next daemon starts
-		r.directories.Lock()
-		defer r.directories.Unlock()
-		r.prune(bin)
+		d.removeEmpty(bin)
 	})
 }
 
 // bin is where the directories of NICs that are gone wait to be removed. No tenant is called so.
-func (r *Provisioner) trash() string { return filepath.Join(r.cfg.Place.NICs(), ".gone") }
+func (d *directories) trash() string { return filepath.Join(d.host.cfg.Place.NICs(), ".gone") }
+
+// empty removes the trash. The next daemon's Sweep removes what is left.
+func (d *directories) empty() {
+	os.RemoveAll(d.trash())
+	d.removeEmpty(d.trash())
+}
+
+// removeEmpty is prune for a caller without the lock.
+func (d *directories) removeEmpty(dir string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.prune(dir)
+}
 
 // prune removes a directory of NICs, and those that it is in, as far as they are empty.
 // directories is held.
-func (r *Provisioner) prune(dir string) {
-	for ; strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
+func (d *directories) prune(dir string) {
+	for ; strings.HasPrefix(dir, d.host.cfg.Place.NICs()); dir = filepath.Dir(dir) {
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			break // others are there
 		}

@@ -38,19 +38,10 @@ func (r *Provisioner) Expose(n *registry.NIC, ephemeral bool) error {
 		return err
 	}
 	const mode, dirMode = fs.FileMode(0o666), fs.FileMode(0o755)
-	r.directories.Lock()
-	gate := place.Gate()
-	err = makeDirectory(r.cfg.Place.NICs(), searchable)
-	if above := filepath.Dir(gate); err == nil && above != r.cfg.Place.NICs() {
-		err = makeDirectory(above, searchable)
-	}
-	if err == nil {
-		err = errors.Join(makeDirectory(gate, r.cfg.DirMode), makeDirectory(filepath.Dir(place.Socket), dirMode), makeDirectory(place.Dir(), dirMode))
-	}
-	r.directories.Unlock()
+	err = r.directories.makeShared(place, r.cfg.DirMode, dirMode)
 	r.exposed = &exposed{place: place, ephemeral: ephemeral}
 	if err == nil {
-		err = r.install(place)
+		err = r.directories.install(place)
 	}
 	if err != nil {
 		r.unexpose()
@@ -70,17 +61,9 @@ func (r *Provisioner) Await() error {
 	if err != nil {
 		return err
 	}
-	const dirMode = fs.FileMode(0o755)
-	r.directories.Lock()
-	err = makeDirectory(r.cfg.Place.NICs(), searchable)
-	for _, dir := range []string{place.Gate(), filepath.Dir(place.Socket), place.Dir()} {
-		if err == nil {
-			err = makeDirectory(dir, dirMode)
-		}
-	}
-	r.directories.Unlock()
+	err = r.directories.makeShared(place, 0o755, 0o755)
 	if err == nil {
-		err = r.install(place)
+		err = r.directories.install(place)
 	}
 	if err == nil {
 		r.waiting = &place
@@ -96,9 +79,7 @@ func (r *Provisioner) removeWaiting() {
 	if err := clearPlace(*r.waiting); err != nil {
 		r.cfg.Log.Warn("something is left of the directory for containers whose NIC is made", "error", err)
 	}
-	r.directories.Lock()
-	defer r.directories.Unlock()
-	r.prune(filepath.Dir(r.waiting.Socket))
+	r.directories.removeEmpty(filepath.Dir(r.waiting.Socket))
 }
 
 // Networks are those in which NICs can be made for containers, in order. It may be called at any time.
@@ -132,9 +113,7 @@ func (r *Provisioner) unexpose() {
 	}
 	err := clearPlace(e.place)
 	if e.ephemeral {
-		r.directories.Lock()
-		r.prune(filepath.Dir(e.place.Socket))
-		r.directories.Unlock()
+		r.directories.removeEmpty(filepath.Dir(e.place.Socket))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.cfg.Log.Warn("something is left of the directory for containers", "error", err)

@@ -21,18 +21,18 @@ import (
 // Where the file system has no such lists everybody passes, too, and the door decides alone.
 
 // setGate lets those pass who may open the NIC now.
-func (r *Provisioner) setGate(s *hostedNIC) error {
+func (d *directories) setGate(s *hostedNIC) error {
 	gate, who := s.place.Gate(), s.open.now.Load()
 	mode := fs.FileMode(searchable)
 	if s.open.anybody() {
-		mode = r.cfg.DirMode
+		mode = d.host.cfg.DirMode
 	}
 	if len(who.UIDs)+len(who.GIDs) > 0 {
 		err := unix.Setxattr(gate, aclAttribute, aclOf(who), 0)
 		if err == nil {
 			return nil
 		}
-		r.cfg.Log.Warn("the directory of a NIC cannot be closed to users who may not open it; its door asks them", "nic", s.key.Path(), "error", err)
+		d.host.cfg.Log.Warn("the directory of a NIC cannot be closed to users who may not open it; its door asks them", "nic", s.key.Path(), "error", err)
 	}
 	if err := unix.Removexattr(gate, aclAttribute); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return &os.PathError{Op: "removexattr", Path: gate, Err: err}

@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/netns"
 	"vrdma.dev/vrdma/internal/net/roce"
@@ -30,31 +32,35 @@ import (
 //
 // The sockets keep the namespace alive, so they go with the last program.
 
-// A site is that of one slot.
+// A namespacePort connects one NIC to the network namespace of its workload.
 type namespacePort struct {
+	host   *host
+	shared *namespaces
+	nic    *registry.NIC // set before the listener of the NIC opens
 	number ib.NetworkID
 	routes namespaceRoutes
-	mtu    int // that the network says; 0: that of the interfaces
+	mtu    int // of the network; 0: that of the interfaces
 
-	// The door calls attach and detach one after the other, and the rack once more at the end. mu is never held while a container
-	// can have us wait.
-	mu   sync.Mutex
-	now *attachment     // guarded by mu, as all below; nil: it is not attached
-	last *attachment     // the one before, or this
-	udp  *roce.UDP // that the engine has; nil: none
-	rows []row     // what is in the GID table; nil: there was no look yet
-	owed bool      // the engine could not do all that rows says
+	// The listener calls attach and detach one after the other, and the Provisioner calls detach once more at the end. mu is
+	// never held while a container can delay the holder.
+	mu   sync.Mutex  // guards the fields below
+	now  *attachment // nil: the NIC is not attached
+	last *attachment // the previous one, or now
+	udp  *roce.UDP   // the sockets that the engine has; nil: none
+	rows []row       // the GID table; nil: the addresses have not been read yet
+	owed bool        // the engine does not have everything that rows says
 }
 
-// A stay is what is open in a namespace while the NIC is attached to it. One goroutine uses it: that of attach, then who
-// follows. That one closes it too, after it was taken from the site.
+// An attachment is what is open in a namespace while a NIC is attached to it. One goroutine uses it: first that of
+// attach, then that of follow, which also closes it, after the namespacePort has let go of it.
 type attachment struct {
+	shared *namespaces
 	space  *netns.Space
 	maker  *netns.Maker
 	there  *routes.Elsewhere
 	watch  *routes.Watch
-	warned map[string]bool // what has been logged of it
-	ended  chan struct{}   // closed when all of it is
+	warned map[string]bool // texts that have been logged
+	ended  chan struct{}   // closed at the end of close
 }
 
 const (
@@ -65,7 +71,7 @@ const (
 )
 
 // end closes it.
-func (r *Provisioner) end(st *attachment) {
+func (st *attachment) close() {
 	if st.watch != nil {
 		st.watch.Close()
 	}
@@ -73,7 +79,7 @@ func (r *Provisioner) end(st *attachment) {
 		st.there.Close()
 	}
 	st.maker.Close()
-	r.spaces.drop(st.space.Cookie())
+	st.shared.drop(st.space.Cookie())
 	st.space.Close()
 	close(st.ended)
 }
@@ -110,14 +116,17 @@ func (s *namespaceRoutes) Reach(from, to netip.Addr, timeout time.Duration) erro
 	return syscall.ENETUNREACH
 }
 
-// spaces are the namespaces that NICs are attached to, by cookie.
-type spaces struct {
+// namespaces are the network namespaces that NICs of this host are attached to.
+type namespaces struct {
+	count uint32      // of namespacePorts so far
+	pace  budget.Pace // of changes of addresses, over all containers
+
 	mu sync.Mutex
-	of map[uint64]string // guarded by mu; the NIC's name
+	of map[uint64]string // guarded by mu: the NIC's name by the namespace's cookie
 }
 
 // take gives a namespace to a NIC.
-func (s *spaces) take(cookie uint64, name string) error {
+func (s *namespaces) take(cookie uint64, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if by := s.of[cookie]; by != "" && by != name {
@@ -130,7 +139,7 @@ func (s *spaces) take(cookie uint64, name string) error {
 	return nil
 }
 
-func (s *spaces) drop(cookie uint64) {
+func (s *namespaces) drop(cookie uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.of, cookie)
@@ -141,66 +150,65 @@ func (r *Provisioner) newNamespacePort(n *tenant.Network) *namespacePort {
 	if n.Spec.Way != tenant.WayNamespace {
 		return nil
 	}
-	r.sites++
-	return &namespacePort{number: ib.NamespaceNetwork(r.sites), mtu: n.Spec.MTU}
+	r.namespaces.count++
+	return &namespacePort{host: r.host, shared: &r.namespaces, number: ib.NamespaceNetwork(r.namespaces.count), mtu: n.Spec.MTU}
 }
 
 // attach gives a NIC the addresses and sockets of the namespace in which conn's peer is.
-func (r *Provisioner) attach(s *hostedNIC, conn syscall.Conn) (err error) {
-	t := s.namespace
-	t.mu.Lock()
-	last := t.last
-	t.mu.Unlock()
+func (p *namespacePort) attach(conn syscall.Conn) (err error) {
+	p.mu.Lock()
+	last := p.last
+	p.mu.Unlock()
 	if !last.over(lastTime) {
-		return fmt.Errorf("NIC %s is still leaving the network namespace of the container before: try again", s.nic.Name)
+		return fmt.Errorf("NIC %s is still leaving the network namespace of the container before: try again", p.nic.Name)
 	}
-	st, err := r.open(s, conn)
+	st, err := p.open(conn)
 	if err != nil {
 		return err
 	}
-	t.mu.Lock()
-	t.now, t.last = st, st
-	t.routes.now.Store(st.there)
-	t.mu.Unlock()
+	p.mu.Lock()
+	p.now, p.last = st, st
+	p.routes.now.Store(st.there)
+	p.mu.Unlock()
 	defer func() {
 		if err != nil {
-			r.takeOut(s)
-			r.end(st)
+			p.takeOut()
+			st.close()
 		}
 	}()
-	if _, err := r.look(s, st); err != nil {
+	if _, err := p.look(st); err != nil {
 		return err
 	}
-	if err := s.nic.Tree.Rewrite(); err != nil {
+	if err := p.nic.Tree.Rewrite(); err != nil {
 		return err
 	}
-	t.mu.Lock()
-	outward := outwardOf(t.rows)
-	t.mu.Unlock()
-	r.cfg.Log.Info("a NIC has the network of a container", "nic", s.nic.Name, "addresses", outward, "mtu", 128<<s.nic.Device.Face().MTU)
+	p.mu.Lock()
+	outward := outwardOf(p.rows)
+	p.mu.Unlock()
+	p.host.cfg.Log.Info("a NIC has the network of a container", "nic", p.nic.Name, "addresses", outward, "mtu", 128<<p.nic.Device.Face().MTU)
 	if len(outward) == 0 {
-		r.cfg.Log.Warn("a NIC's container has no network: only the container's own programs reach each other", "nic", s.nic.Name)
+		p.host.cfg.Log.Warn("a NIC's container has no network: only the container's own programs reach each other", "nic", p.nic.Name)
 	}
-	go r.follow(s, st)
+	go p.follow(st)
 	return nil
 }
 
 // stayAt opens what is needed in the namespace in which conn's peer is.
-func (r *Provisioner) open(s *hostedNIC, conn syscall.Conn) (_ *attachment, err error) {
+func (p *namespacePort) open(conn syscall.Conn) (_ *attachment, err error) {
 	space, err := netns.Of(conn)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.spaces.take(space.Cookie(), s.nic.Name); err != nil {
+	if err := p.shared.take(space.Cookie(), p.nic.Name); err != nil {
 		space.Close()
 		return nil, err
 	}
-	st := &attachment{space: space, maker: netns.NewMaker(space), warned: make(map[string]bool), ended: make(chan struct{})}
+	st := &attachment{shared: p.shared, space: space, maker: netns.NewMaker(space), warned: make(map[string]bool), ended: make(chan struct{})}
 	if st.there, err = openElsewhere(space); err == nil {
 		st.watch, err = openWatch(space) // before the first look, so that nothing is missed
 	}
 	if err != nil {
-		r.end(st)
+		st.close()
 		return nil, err
 	}
 	return st, nil
@@ -238,32 +246,31 @@ func openNetlink(space *netns.Space) (int, error) {
 }
 
 // detach undoes attach. It may be called again.
-func (r *Provisioner) detach(s *hostedNIC) {
-	if st := r.takeOut(s); st != nil {
+func (p *namespacePort) detach() {
+	if st := p.takeOut(); st != nil {
 		st.over(leaveTime) // else a look goes on, and it ends after that
 	}
 }
 
 // takeOut has the NIC have no namespace any more; nil: it had none. Who uses the stay closes it.
-func (r *Provisioner) takeOut(s *hostedNIC) *attachment {
-	t := s.namespace
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	st := t.now
+func (p *namespacePort) takeOut() *attachment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := p.now
 	if st == nil {
 		return nil
 	}
-	r.onLoop(func() { // fails only after the loop has ended, and all sockets with it
-		if t.udp != nil {
-			r.cfg.Engine.RemoveNamespace(s.nic.Device, t.number)
+	p.host.onLoop(func() { // fails only after the loop has ended, and all sockets with it
+		if p.udp != nil {
+			p.host.cfg.Engine.RemoveNamespace(p.nic.Device, p.number)
 		}
-		r.cfg.NICs.SetFace(s.nic, nic.Face{MTU: nic.LargestMTU})
+		p.host.cfg.NICs.SetFace(p.nic, nic.Face{MTU: nic.LargestMTU})
 	})
-	t.routes.now.Store(nil)
+	p.routes.now.Store(nil)
 	st.watch.Close()
-	t.now, t.udp, t.rows, t.owed = nil, nil, nil, false
-	if err := s.nic.Tree.Rewrite(); err != nil {
-		r.cfg.Log.Warn("the device tree of a NIC has the addresses of a container that is gone", "nic", s.nic.Name, "error", err)
+	p.now, p.udp, p.rows, p.owed = nil, nil, nil, false
+	if err := p.nic.Tree.Rewrite(); err != nil {
+		p.host.cfg.Log.Warn("the device tree of a NIC has the addresses of a container that is gone", "nic", p.nic.Name, "error", err)
 	}
 	return st
 }

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -105,48 +104,60 @@ type Workloads interface {
 	Changed()
 }
 
-// A Rack holds the NICs of a daemon.
+// A Provisioner creates and removes the NICs of a daemon. Its methods are not called at the same time, except those
+// that say so.
+//
+// Lock order: mu before switchPort.mu; switchPort.tapping before switchPort.showing before switchPort.mu; directories.mu
+// before workQueue.mu. No two of the other locks are held together.
 type Provisioner struct {
-	cfg     Config
+	*host
 	listeners   Listeners
-	running bool // the engine's loop is
+	work        *workQueue
+	directories directories
+	accounts    accounts
+	addresses   addresses
+	connection  connection
+	namespaces  namespaces
 
-	mu      sync.Mutex                   // for those who only look, and who change
-	nics   map[tenant.Key]*hostedNIC         // guarded by mu
-	tenants map[string]*account          // by name
-	rules   *policy.Rules                // nil: there was no world yet
-	aging   atomic.Pointer[policy.Rules] // the same, for Age
-	work  workQueue
+	mu    sync.Mutex                   // for methods that may be called at any time
+	nics  map[tenant.Key]*hostedNIC    // guarded by mu
+	rules *policy.Rules                // nil: no world has been enforced yet
+	aging atomic.Pointer[policy.Rules] // rules, for Age
 
-	addresses  addresses
-	connection connection
-	sites      uint32 // how many there have been
-	readdress  budget.Pace
-	spaces     spaces
-	waiting    *launch.Place                // nil: there is no directory for containers whose NIC is still to be made
-	networks   atomic.Pointer[[]tenant.Key] // see Networks
-	exposed    *exposed                     // nil: the default NIC has no directory for containers
-	warned     bool                         // see warnUnreachable
-
-	// directories is held while those are made or removed that more than one NIC is in.
-	directories sync.Mutex
-	discarded   int // guarded by directories; how many went to the bin
+	waiting  *launch.Place                // nil: there is no directory for containers whose NIC does not exist yet
+	networks atomic.Pointer[[]tenant.Key] // see Networks
+	exposed  *exposed                     // nil: the default NIC has no directory for containers
 }
 
-// A slot is a declared NIC that is in the rack.
+// A host is what the parts of a Provisioner share.
+type host struct {
+	cfg     Config
+	running bool // the engine's loop runs
+}
+
+// onLoop runs f where the engine may be touched. It fails only after the loop has ended, and with it all NICs.
+func (h *host) onLoop(f func()) error {
+	if !h.running {
+		f()
+		return nil
+	}
+	return h.cfg.Engine.Do(f)
+}
+
+// A hostedNIC is a declared NIC on this host.
 type hostedNIC struct {
-	key      tenant.Key
-	nic      *registry.NIC
-	place    launch.Place
-	account  *account
-	made     made
-	namespace     *namespacePort // nil: its way to others is not a network namespace
-	open     openness
-	guard    *policy.Guard // nil: everything is allowed
-	ethernet   *switchPort       // nil: it is not in the switch
-	port     atomic.Pointer[vswitch.Port]
-	programs atomic.Int32 // that have it open
-	leaving  bool         // its door is closed, and somebody still has it open
+	key       tenant.Key
+	nic       *registry.NIC
+	place     launch.Place
+	account   *account
+	made      made
+	namespace *namespacePort // nil: the NIC's packets do not pass through a network namespace
+	open      openness
+	guard     *policy.Guard // nil: everything is allowed
+	ethernet  *switchPort   // nil: the NIC is not in the switch
+	port      atomic.Pointer[vswitch.Port]
+	programs  atomic.Int32 // that have it open
+	leaving   bool         // its listener is closed, and a program still has it open
 }
 
 // made is what a NIC is made of and does not change while it is there.
@@ -154,10 +165,10 @@ type made struct {
 	network   string
 	addresses string
 	mtu       uint8
-	namespace      bool
+	namespace bool
 }
 
-// New makes an empty rack. Before NICs are put in, Open says where their doors are.
+// New makes a Provisioner without NICs. Before NICs are declared, Open passes it the listeners.
 func New(c Config) *Provisioner {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -165,12 +176,16 @@ func New(c Config) *Provisioner {
 	if c.Events == nil {
 		c.Events = events.Discard
 	}
-	r := &Provisioner{cfg: c, nics: make(map[tenant.Key]*hostedNIC), tenants: make(map[string]*account)}
-	r.readdress.Set(readdressRate)
+	h, work := &host{cfg: c}, new(workQueue)
+	r := &Provisioner{
+		host: h, work: work, nics: make(map[tenant.Key]*hostedNIC),
+		directories: directories{host: h, work: work}, accounts: accounts{host: h, of: make(map[string]*account)}, connection: connection{host: h},
+	}
+	r.namespaces.pace.Set(readdressRate)
 	return r
 }
 
-// Open says who opens the doors, and that the loop runs from now on.
+// Open sets what opens listeners. The loop runs from now on.
 func (r *Provisioner) Open(d Listeners) {
 	r.listeners, r.running = d, true
 	r.work.start()
@@ -215,15 +230,6 @@ func (r *Provisioner) insert(device nic.Config, n registry.NIC, prepare func(*ni
 	return &n, nil
 }
 
-// onLoop runs f where the engine may be touched.
-func (r *Provisioner) onLoop(f func()) error {
-	if !r.running {
-		f()
-		return nil
-	}
-	return r.cfg.Engine.Do(f)
-}
-
 // onePass is how many NICs the loop takes out at once: it has others to serve.
 const onePass = 64
 
@@ -236,7 +242,7 @@ func (r *Provisioner) extract(slots []*hostedNIC) {
 	r.cfg.NICs.Remove(nics...)
 	for _, s := range slots {
 		if s.namespace != nil {
-			r.detach(s)
+			s.namespace.detach()
 		}
 	}
 	for some := range slices.Chunk(nics, onePass) {
@@ -318,7 +324,10 @@ func (r *Provisioner) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m 
 	if s.nic, err = r.insert(r.device(c, m), v, r.guardFor(s)); err != nil {
 		return err
 	}
-	s.account = r.hold(t)
+	if s.namespace != nil {
+		s.namespace.nic = s.nic
+	}
+	s.account = r.accounts.hold(t)
 	r.onLoop(func() { r.share(t, c, s.nic.Device) }) // fails only after the loop has ended
 	err = r.plugIn(s, t, n, c)
 	if err == nil {
@@ -327,7 +336,7 @@ func (r *Provisioner) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m 
 	if err != nil {
 		s.ethernet.pull()
 		r.extract([]*hostedNIC{s})
-		r.drop(s.account)
+		r.accounts.drop(s.account)
 		return fmt.Errorf("%v: %w", s.key, err)
 	}
 	r.mu.Lock()
@@ -389,7 +398,7 @@ func (r *Provisioner) change(s *hostedNIC, t *tenant.Tenant, c *tenant.NIC) erro
 	if !s.open.set(c.Spec.Open) {
 		return nil
 	}
-	err := errors.Join(r.allow(s), s.ethernet.allow())
+	err := errors.Join(r.directories.allow(s), s.ethernet.allow())
 	r.listeners.Recheck(s.nic)
 	return err
 }
@@ -445,8 +454,8 @@ func (r *Provisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error
 	for _, s := range slots {
 		s.ethernet.unplugTap(func(*tap) bool { return true })
 		s.ethernet.pull()
-		r.drop(s.account)
-		r.discard(s)
+		r.accounts.drop(s.account)
+		r.directories.discard(s)
 	}
 	return errs
 }
@@ -454,12 +463,7 @@ func (r *Provisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error
 // Enforce makes the quotas of a world those of the tenants here, and its rules and shares those
 // of the NICs.
 func (r *Provisioner) Enforce(w *tenant.World) {
-	for name, a := range r.tenants {
-		if t := w.Tenant(name); t != nil {
-			a.set(r.cfg.Budget, t)
-			r.rateTenant(t)
-		}
-	}
+	r.accounts.enforce(w)
 	r.enforceRules(w)
 	r.shareTenants(w)
 	r.noteNetworks(w)
@@ -477,10 +481,7 @@ func (r *Provisioner) Close() {
 	}
 	r.unexpose()
 	r.removeWaiting()
-	os.RemoveAll(r.trash()) // what is left Sweep finds, when the next daemon starts
-	r.directories.Lock()
-	defer r.directories.Unlock()
-	r.prune(r.trash())
+	r.directories.empty()
 }
 
 // slot finds a NIC; nil if it is not there.

@@ -190,8 +190,8 @@ func TestRemoveAndPut(t *testing.T) {
 		for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); _, err = os.Stat(r.cfg.Place.NICs()) {
 			time.Sleep(time.Millisecond) // the files go beside everything else
 		}
-		if !errors.Is(err, os.ErrNotExist) || len(r.cfg.NICs.All()) != 0 || len(r.tenants) != 0 || r.Socket(c.Key()) != "" {
-			t.Errorf("%s: directory %v, NICs %v, tenants %v", when, err, r.cfg.NICs.Names(), r.tenants)
+		if !errors.Is(err, os.ErrNotExist) || len(r.cfg.NICs.All()) != 0 || len(r.accounts.of) != 0 || r.Socket(c.Key()) != "" {
+			t.Errorf("%s: directory %v, NICs %v, tenants %v", when, err, r.cfg.NICs.Names(), r.accounts.of)
 		}
 	}
 	empty("removed")
@@ -351,7 +351,7 @@ func TestGate(t *testing.T) {
 		{tenant.Who{}, 0o700, ""},
 	} {
 		s.open.set(test.who)
-		if err := r.setGate(s); err != nil {
+		if err := r.directories.setGate(s); err != nil {
 			t.Fatal(err)
 		}
 		info, err := os.Stat(s.place.Gate())

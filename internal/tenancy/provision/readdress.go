@@ -52,8 +52,8 @@ func openWatch(space *netns.Space) (*routes.Watch, error) {
 }
 
 // followSite has a NIC's addresses be those of its container, until it is detached. What fails is tried again, less and less often.
-func (r *Provisioner) follow(s *hostedNIC, st *attachment) {
-	defer r.end(st)
+func (p *namespacePort) follow(st *attachment) {
+	defer st.close()
 	again, stale := time.Duration(0), false
 	for n := 0; ; n++ {
 		start, pause := time.Now(), settle
@@ -69,56 +69,55 @@ func (r *Provisioner) follow(s *hostedNIC, st *attachment) {
 		if st.watch.Pause(pause) != nil {
 			return
 		}
-		changed, err := r.look(s, st)
+		changed, err := p.look(st)
 		if errors.Is(err, errGone) {
 			return
 		}
 		if changed || stale {
-			rerr := s.nic.Tree.Renew()
+			rerr := p.nic.Tree.Renew()
 			stale, err = rerr != nil, errors.Join(err, rerr)
 		}
 		if err == nil {
 			again = 0
 			continue
 		}
-		r.warnOnce(s, st, "a NIC does not follow the addresses of its container; this is tried again", "why", err)
+		p.warnOnce(st, "a NIC does not follow the addresses of its container; this is tried again", "why", err)
 		again = min(max(2*again, settleLong), quiet)
 	}
 }
 
 // warnOnce logs something that a container can have happen as often as it likes: once while it has the NIC.
-func (r *Provisioner) warnOnce(s *hostedNIC, st *attachment, text string, more ...any) {
+func (p *namespacePort) warnOnce(st *attachment, text string, more ...any) {
 	if !st.warned[text] {
 		st.warned[text] = true
-		r.cfg.Log.Warn(text, append([]any{"nic", s.nic.Name}, more...)...)
+		p.host.cfg.Log.Warn(text, append([]any{"nic", p.nic.Name}, more...)...)
 	}
 }
 
 // look has a NIC have the addresses that its container has now, and reports whether they are others. An error may come with that: then not all of
 // them could be had.
-func (r *Provisioner) look(s *hostedNIC, st *attachment) (changed bool, err error) {
-	t := s.namespace
+func (p *namespacePort) look(st *attachment) (changed bool, err error) {
 	all, err := st.there.Addresses()
 	if err != nil {
 		return false, fmt.Errorf("the addresses of the container are not known: %w", err)
 	}
-	t.mu.Lock()
-	was, owed := t.rows, t.owed // only this goroutine changes them, but for detach
-	t.mu.Unlock()
+	p.mu.Lock()
+	was, owed := p.rows, p.owed // only this goroutine changes them, but for detach
+	p.mu.Unlock()
 	use, over := bounded(was, usable(all))
 	if over > 0 {
-		r.warnOnce(s, st, "a container has more addresses than a NIC: the last ones are left out", "used", len(use), "left out", over)
+		p.warnOnce(st, "a container has more addresses than a NIC: the last ones are left out", "used", len(use), "left out", over)
 	}
 	if was != nil {
 		if !owed && slices.Equal(arrange(was, use), was) {
 			return false, nil
 		}
-		if !st.watch.Sleep(r.readdress.Wait(time.Now())) {
+		if !st.watch.Sleep(p.shared.pace.Wait(time.Now())) {
 			return false, errGone
 		}
 	}
 	fresh, gone := differ(was, use)
-	more, use, left := r.openSockets(st, was == nil, fresh, use)
+	more, use, left := p.openSockets(st, was == nil, fresh, use)
 	if left != nil && was == nil {
 		return false, left
 	}
@@ -130,8 +129,8 @@ func (r *Provisioner) look(s *hostedNIC, st *attachment) (changed bool, err erro
 	for f := range regroup {
 		regroup[f] = owed || !within(was, rows, f) || !within(rows, was, f)
 	}
-	if err = r.reserveGroups(s, st, regroup); err == nil {
-		changed, err = r.commit(s, st, rows, regroup, more, gone)
+	if err = p.reserveGroups(st, regroup); err == nil {
+		changed, err = p.commit(st, rows, regroup, more, gone)
 	}
 	if err != nil && more != nil {
 		more.Close() // those that the engine has are not its any more
@@ -140,12 +139,12 @@ func (r *Provisioner) look(s *hostedNIC, st *attachment) (changed bool, err erro
 }
 
 // reserveGroups has sockets be there for the groups that are joined again: on the loop nobody waits for a helper.
-func (r *Provisioner) reserveGroups(s *hostedNIC, st *attachment, families [2]bool) error {
+func (p *namespacePort) reserveGroups(st *attachment, families [2]bool) error {
 	if families == [2]bool{} {
 		return nil
 	}
 	var count [2]int
-	if err := r.onLoop(func() { count = r.cfg.Engine.CountGroups(s.nic.Device) }); err != nil {
+	if err := p.host.onLoop(func() { count = p.host.cfg.Engine.CountGroups(p.nic.Device) }); err != nil {
 		return err
 	}
 	for f := range count {
@@ -157,32 +156,31 @@ func (r *Provisioner) reserveGroups(s *hostedNIC, st *attachment, families [2]bo
 }
 
 // commit has the NIC have these rows, and the engine the sockets for them.
-func (r *Provisioner) commit(s *hostedNIC, st *attachment, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) (changed bool, err error) {
-	t := s.namespace
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.now != st {
+func (p *namespacePort) commit(st *attachment, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) (changed bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now != st {
 		return false, errGone
 	}
-	face := faceOf(rows, t.mtu)
-	perr := r.onLoop(func() {
-		old := *s.nic.Device.Face()
-		if t.rows == nil || !slices.Equal(t.rows, rows) {
-			r.cfg.NICs.SetFace(s.nic, face)
+	face := faceOf(rows, p.mtu)
+	perr := p.host.onLoop(func() {
+		old := *p.nic.Device.Face()
+		if p.rows == nil || !slices.Equal(p.rows, rows) {
+			p.host.cfg.NICs.SetFace(p.nic, face)
 		}
 		switch {
-		case t.udp != nil:
-			err = r.moveSockets(s, rows, regroup, more, gone)
+		case p.udp != nil:
+			err = p.moveSockets(rows, regroup, more, gone)
 		case more != nil:
-			if err = r.addSockets(s, more); err != nil {
-				r.cfg.NICs.SetFace(s.nic, old)
+			if err = p.addSockets(more); err != nil {
+				p.host.cfg.NICs.SetFace(p.nic, old)
 				return
 			}
 		}
-		t.rows, t.owed, changed = rows, err != nil, true
+		p.rows, p.owed, changed = rows, err != nil, true
 	})
 	if changed {
-		r.cfg.Log.Debug("a NIC has other addresses", "nic", s.nic.Name, "addresses", outwardOf(rows), "mtu", 128<<face.MTU)
+		p.host.cfg.Log.Debug("a NIC has other addresses", "nic", p.nic.Name, "addresses", outwardOf(rows), "mtu", 128<<face.MTU)
 	}
 	return changed, errors.Join(perr, err)
 }
@@ -281,11 +279,11 @@ func faceOf(rows []row, mtu int) nic.Face {
 
 // openSockets opens those of the new addresses. An address at which none can be opened is left out of use, and the error says why: it may have gone
 // again, or a program of the container has the port. At the first look all have to be opened.
-func (r *Provisioner) openSockets(st *attachment, first bool, fresh []netip.Addr, use []routes.Interface) (all *roce.UDP, out []routes.Interface, left error) {
+func (p *namespacePort) openSockets(st *attachment, first bool, fresh []netip.Addr, use []routes.Interface) (all *roce.UDP, out []routes.Interface, left error) {
 	if len(fresh) == 0 {
 		return nil, use, nil
 	}
-	o := r.cfg.Sockets
+	o := p.host.cfg.Sockets
 	o.Socket = st.maker.Socket
 	o.Interface = func(a netip.Addr) int {
 		if i := slices.IndexFunc(use, func(i routes.Interface) bool { return i.Addr == a }); i >= 0 {
@@ -330,29 +328,28 @@ func (r *Provisioner) openSockets(st *attachment, first bool, fresh []netip.Addr
 }
 
 // addSite gives the engine the first sockets. It runs on the loop, and mu is held.
-func (r *Provisioner) addSockets(s *hostedNIC, first *roce.UDP) error {
+func (p *namespacePort) addSockets(first *roce.UDP) error {
 	window, flight := first.Windows()
-	err := r.cfg.Engine.AddNamespace(s.nic.Device, s.namespace.number, roce.NewPort(first), first.Descriptors(), window, flight)
+	err := p.host.cfg.Engine.AddNamespace(p.nic.Device, p.number, roce.NewPort(first), first.Descriptors(), window, flight)
 	if err == nil {
-		s.namespace.udp = first
+		p.udp = first
 	}
 	return err
 }
 
 // moveSockets has the engine use more sockets, which may be nil, and not those of addresses that have gone. It runs on the loop, and mu is held.
-func (r *Provisioner) moveSockets(s *hostedNIC, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) error {
-	t := s.namespace
-	return r.cfg.Engine.ReaddressNamespace(s.nic.Device, t.number, regroup, func() []int {
+func (p *namespacePort) moveSockets(rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) error {
+	return p.host.cfg.Engine.ReaddressNamespace(p.nic.Device, p.number, regroup, func() []int {
 		if more != nil {
-			t.udp.Take(more)
+			p.udp.Take(more)
 		}
 		for _, a := range gone {
-			t.udp.Drop(a)
+			p.udp.Drop(a)
 		}
 		for _, i := range rows {
-			t.udp.SetInterface(i.Addr, i.Index)
+			p.udp.SetInterface(i.Addr, i.Index)
 		}
-		return t.udp.Descriptors()
+		return p.udp.Descriptors()
 	})
 }
 

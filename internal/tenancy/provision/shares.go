@@ -40,7 +40,7 @@ func (r *Provisioner) share(t *tenant.Tenant, c *tenant.NIC, n *nic.NIC) {
 // shareTenants makes what a world declares of the tenants here hold.
 func (r *Provisioner) shareTenants(w *tenant.World) {
 	r.onLoop(func() { // fails only after the loop has ended
-		for name := range r.tenants {
+		for name := range r.accounts.of {
 			if t := w.Tenant(name); t != nil {
 				r.cfg.Engine.SetTenant(name, shareOfTenant(t))
 			}

@@ -28,8 +28,8 @@ import (
 
 // guests is the end of a NIC that virtual machines have. A nil one is of a NIC that has none.
 type switchPort struct {
-	host *Provisioner
-	of *hostedNIC
+	host *host
+	of   *hostedNIC
 	port *vswitch.Port
 	mtu  int
 
@@ -51,7 +51,7 @@ func (r *Provisioner) plugIn(s *hostedNIC, t *tenant.Tenant, n *tenant.Network, 
 	if r.cfg.Switch == nil || s.made.network == registry.HostNetwork || s.namespace != nil {
 		return nil
 	}
-	g := &switchPort{host: r, of: s, mtu: r.packetMTU(n)}
+	g := &switchPort{host: r.host, of: s, mtu: r.packetMTU(n)}
 	addrs := c.Addresses()
 	g.port, err = r.cfg.Switch.Plug(vswitch.PortConfig{
 		NIC: s.key.Path(), Network: s.made.network, MAC: overlay.MACOf(addrs[0]), Addrs: addrs, Subnets: n.Spec.Subnets, MTU: g.mtu,
@@ -63,7 +63,7 @@ func (r *Provisioner) plugIn(s *hostedNIC, t *tenant.Tenant, n *tenant.Network, 
 	s.ethernet = g
 	s.port.Store(g.port)
 	g.rate(c)
-	r.rateTenant(t)
+	r.accounts.rate(t)
 	g.guard(s.guard)
 	if info, err := os.Lstat(s.place.Guest()); err == nil && info.Mode().Type() == fs.ModeSocket {
 		if _, err := g.card(); err != nil { // a daemon before us had it
@@ -98,9 +98,9 @@ func (g *switchPort) rate(c *tenant.NIC) {
 }
 
 // rateTenant makes what is declared of a tenant hold for the frames of all its NICs together.
-func (r *Provisioner) rateTenant(t *tenant.Tenant) {
-	if r.cfg.Switch != nil {
-		r.cfg.Switch.SetRate(t.Metadata.Name, bytesOf(t.Spec.Rate.Out), bytesOf(t.Spec.Rate.In), uint64(t.Spec.Rate.Burst))
+func (l *accounts) rate(t *tenant.Tenant) {
+	if l.host.cfg.Switch != nil {
+		l.host.cfg.Switch.SetRate(t.Metadata.Name, bytesOf(t.Spec.Rate.Out), bytesOf(t.Spec.Rate.In), uint64(t.Spec.Rate.Burst))
 	}
 }
 

@@ -44,11 +44,11 @@ type Interface struct {
 // A tap is a NIC as an interface of a container.
 type tap struct {
 	config InterfaceConfig
-	inode string    // what Namespace led to
-	is    Interface // its name is guarded by guests.mu
-	file  *os.File
-	gone  chan struct{}
-	once  sync.Once
+	inode  string    // what Namespace led to
+	is     Interface // its name is guarded by guests.mu
+	file   *os.File
+	gone   chan struct{}
+	once   sync.Once
 }
 
 // forget has the interface go, and not only its carrier.
@@ -109,11 +109,11 @@ const (
 )
 
 // claimSoon claims a NIC for this host.
-func (r *Provisioner) claimSoon(k tenant.Key) error {
-	if r.cfg.Placement == nil {
+func (h *host) claimSoon(k tenant.Key) error {
+	if h.cfg.Placement == nil {
 		return nil
 	}
-	return soon(func() error { return r.cfg.Placement.Claim(k) }, claimTime, claimMost)
+	return soon(func() error { return h.cfg.Placement.Claim(k) }, claimTime, claimMost)
 }
 
 // soon calls claim until it succeeds or has failed for a while, and does not wait for one that hangs. That goes on by itself: what it
@@ -147,7 +147,7 @@ func (r *Provisioner) Unplug(k tenant.Key, cookie uint64) {
 
 // tapFor makes the NIC an interface of the container of a program that has it, if it is not yet: that has come without a hook. Where it
 // cannot be, it is said once.
-func (r *Provisioner) tapFor(s *hostedNIC, conn syscall.Conn) {
+func (g *switchPort) tapFor(conn syscall.Conn) {
 	own, err := credentials.OwnCookie()
 	if err != nil {
 		return
@@ -156,10 +156,9 @@ func (r *Provisioner) tapFor(s *hostedNIC, conn syscall.Conn) {
 	if err != nil || cookie == own {
 		return // the host's own: there are others than the program's
 	}
-	if r.cfg.Workloads != nil && r.cfg.Workloads.Plugs(s.key) {
+	if g.host.cfg.Workloads != nil && g.host.cfg.Workloads.Plugs(g.of.key) {
 		return // who bound it says what it is called
 	}
-	g := s.ethernet
 	g.mu.Lock()
 	there := g.plugged != nil && g.plugged.config.Cookie == cookie || g.plugged == nil && g.who != ""
 	g.mu.Unlock()
@@ -170,10 +169,10 @@ func (r *Provisioner) tapFor(s *hostedNIC, conn syscall.Conn) {
 	switch {
 	case errors.Is(err, errNoContainer):
 	case err == nil:
-		r.cfg.Log.Info("a container has a NIC as an interface", "nic", s.key.Path(), "interface", is.Name)
+		g.host.cfg.Log.Info("a container has a NIC as an interface", "nic", g.of.key.Path(), "interface", is.Name)
 	case g.complain(cookie):
-		r.cfg.Log.Warn(events.OnlyRDMA, "nic", s.key.Path(), "why", err)
-		r.cfg.Events.Record(events.NoInterface(s.key, err))
+		g.host.cfg.Log.Warn(events.OnlyRDMA, "nic", g.of.key.Path(), "why", err)
+		g.host.cfg.Events.Record(events.NoInterface(g.of.key, err))
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 // some tenths of a second of a processor, and more on a disk.
 type workQueue struct {
 	mu    sync.Mutex
-	todo  []workItem   // guarded by mu; in the order in which they came
-	last  time.Time // guarded by mu; when the last one came
+	todo  []workItem // guarded by mu; in the order in which they came
+	last  time.Time  // guarded by mu; when the last one came
 	more  chan struct{}
 	quit  chan struct{}
 	ended chan struct{}
@@ -27,7 +27,7 @@ type workItem struct {
 // thousand NICs waits for the NICs, and not for these. On a disk a device tree takes five times as
 // long as putting in its NIC. choreMost bounds the wait for each.
 const (
-	restTime = 20 * time.Millisecond
+	restTime  = 20 * time.Millisecond
 	mostDelay = 2 * time.Second
 )
 
