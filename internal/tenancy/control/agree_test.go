@@ -223,8 +223,8 @@ func (n *node) differs(s *store.Memory) string {
 		return self + " enforces another world"
 	case !slices.Equal(n.provisioner.has(), here):
 		return fmt.Sprintf("%s has %v, want %v", self, n.provisioner.has(), here)
-	case !maps.Equal(n.plane.now.Load().placements, whole.placements):
-		return fmt.Sprintf("%s has places %v, want %v", self, n.plane.now.Load().placements, whole.placements)
+	case !maps.Equal(n.plane.snapshots.now.Load().placements, whole.placements):
+		return fmt.Sprintf("%s has places %v, want %v", self, n.plane.snapshots.now.Load().placements, whole.placements)
 	case !n.agrees(s):
 		return self + " has another map"
 	}

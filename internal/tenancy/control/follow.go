@@ -13,7 +13,7 @@ import (
 
 // refresh takes over what others have written. changing is held.
 func (p *Plane) refresh() error {
-	old := p.now.Load()
+	old := p.snapshots.now.Load()
 	snap, err := load(p.cfg.Store, old.world)
 	if err != nil {
 		return err
@@ -23,12 +23,12 @@ func (p *Plane) refresh() error {
 		if !snap.named {
 			why = fmt.Sprintf("the store is empty: it was %s, and somebody has wiped it; what this host has stays as it is: import an export, or restart the daemon if that is meant", old.meta.ID)
 		}
-		p.alarmed.Store(&why)
+		p.health.alarmed.Store(&why)
 		return errors.New(why)
 	}
-	p.alarmed.Store(nil)
+	p.health.alarmed.Store(nil)
 	newer := false
-	p.amend(func(s *snapshot) {
+	p.snapshots.amend(func(s *snapshot) {
 		// Places may have been absorbed while the store was read, and follow does not come by them again.
 		if newer = snap.revision > s.revision; newer {
 			snap.keep(s)
@@ -41,7 +41,7 @@ func (p *Plane) refresh() error {
 	effects := difference(old.world, snap.world)
 	p.report(old.problems, snap.problems)
 	p.announce(effects, another)
-	p.fence(snap)
+	p.registration.check(snap)
 	p.settle(snap.world, nil)
 	return nil
 }
@@ -81,7 +81,7 @@ func (p *Plane) follow(revision int64) {
 		b, err := w.Next(p.ended)
 		switch {
 		case errors.Is(err, store.ErrCompacted):
-			b.Revision = p.now.Load().revision // list, and go on from there
+			b.Revision = p.snapshots.now.Load().revision // list, and go on from there
 			w = p.cfg.Store.Watch("", 0)
 		case err != nil:
 			return // closed
@@ -106,11 +106,11 @@ func (p *Plane) relist() error {
 
 // absorb takes over one commit of others. One that is about hosts and places waits for nobody.
 func (p *Plane) absorb(b *store.Batch) error {
-	if b.Revision <= p.now.Load().revision {
+	if b.Revision <= p.snapshots.now.Load().revision {
 		return nil // our own
 	}
 	d := read(b)
-	if p.alarm() != "" {
+	if p.health.alarm() != "" {
 		return p.relist()
 	}
 	if !d.declares() {
@@ -119,7 +119,7 @@ func (p *Plane) absorb(b *store.Batch) error {
 	}
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	old := p.now.Load()
+	old := p.snapshots.now.Load()
 	if b.Revision <= old.revision {
 		return nil
 	}
@@ -130,13 +130,13 @@ func (p *Plane) absorb(b *store.Batch) error {
 	if err != nil {
 		return p.refresh()
 	}
-	snap := p.amend(func(s *snapshot) {
+	snap := p.snapshots.amend(func(s *snapshot) {
 		s.world = w
 		s.take(&d, b.Revision)
 	})
 	p.announce(effects, another)
 	switch {
-	case p.fence(snap):
+	case p.registration.check(snap):
 		p.settle(w, nil)
 	case len(d.others) > 0: // hosts and places
 		p.settle(w, p.touched(w, effects))
@@ -149,7 +149,7 @@ func (p *Plane) absorb(b *store.Batch) error {
 // absorbPlaces takes over where NICs and hosts are.
 func (p *Plane) absorbPlacements(d *delta, revision int64) {
 	var problems []string
-	snap := p.amend(func(s *snapshot) { problems = s.take(d, revision) })
+	snap := p.snapshots.amend(func(s *snapshot) { problems = s.take(d, revision) })
 	if len(d.others) == 0 {
 		if d.generation {
 			p.holds(revision)
@@ -164,18 +164,18 @@ func (p *Plane) absorbPlacements(d *delta, revision int64) {
 				p.updates.add(update{object: n})
 			}
 		case strings.HasPrefix(c.Key, prefixHost), strings.HasPrefix(c.Key, prefixLive):
-			if h := p.host(snap, c.Key[strings.IndexByte(c.Key, '/')+1:]); h != nil {
+			if h := p.registration.host(snap, c.Key[strings.IndexByte(c.Key, '/')+1:]); h != nil {
 				p.updates.add(update{object: h})
 			}
 		}
 	}
-	if p.fence(snap) {
+	if p.registration.check(snap) {
 		p.changing.Lock()
 		p.settle(p.World(), nil)
 		p.changing.Unlock()
 		return
 	}
-	p.updateMap()
+	p.overlay.update()
 	if d.generation {
 		p.holds(revision)
 	}
@@ -197,15 +197,4 @@ func (p *Plane) touched(w *tenant.World, effects []tenant.Effect) []tenant.Key {
 	}
 	slices.SortFunc(keys, tenant.Key.Compare)
 	return slices.Compact(keys)
-}
-
-// alarm says what is wrong with the store as a whole; "" if nothing is.
-func (p *Plane) alarm() string {
-	if h := p.health(); h.State == store.Strange {
-		return fmt.Sprintf("the store is not the one that it was (%v): what this host has stays as it is", h.Why)
-	}
-	if why := p.alarmed.Load(); why != nil {
-		return *why
-	}
-	return ""
 }

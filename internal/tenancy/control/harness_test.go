@@ -26,17 +26,17 @@ func TestMain(m *testing.M) {
 
 // A fakeRack remembers what it was told.
 type fakeProvisioner struct {
-	mu       sync.Mutex
-	in       map[tenant.Key]*tenant.NIC
-	used     map[tenant.Key][]string
-	broken   map[tenant.Key]error // cannot be put in
-	stuck    map[tenant.Key]error // cannot be pulled out
-	inserted int
-	enforced *tenant.World
-	overlayMap    *overlay.Map
-	charts   int
-	panics   bool
-	lawless  bool // rules cannot be enforced
+	mu         sync.Mutex
+	in         map[tenant.Key]*tenant.NIC
+	used       map[tenant.Key][]string
+	broken     map[tenant.Key]error // cannot be put in
+	stuck      map[tenant.Key]error // cannot be pulled out
+	inserted   int
+	enforced   *tenant.World
+	overlayMap *overlay.Map
+	charts     int
+	panics     bool
+	lawless    bool // rules cannot be enforced
 }
 
 func newFakeProvisioner() *fakeProvisioner {
@@ -146,15 +146,15 @@ func nicKey(of, name string) tenant.Key {
 
 // A host is a plane with a socket, at which everybody is who the test says.
 type host struct {
-	t      testing.TB
-	plane  *Plane
-	provisioner   *fakeProvisioner
-	store  store.Store
-	budget *budget.Ledger
-	dir    string
-	mu     sync.Mutex
-	n      int
-	work   sync.WaitGroup
+	t           testing.TB
+	plane       *Plane
+	provisioner *fakeProvisioner
+	store       store.Store
+	budget      *budget.Ledger
+	dir         string
+	mu          sync.Mutex
+	n           int
+	work        sync.WaitGroup
 }
 
 func newHost(t testing.TB, s store.Store) *host {

@@ -135,7 +135,7 @@ func TestWrittenWhileRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	knows := func(open bool) func() bool {
-		return func() bool { at := b.plane.now.Load().placements[k]; return at.Host == "a" && at.Open == open }
+		return func() bool { at := b.plane.snapshots.now.Load().placements[k]; return at.Host == "a" && at.Open == open }
 	}
 	eventually(t, "b hears that a has opened it", knows(true))
 	ended := false
@@ -149,7 +149,7 @@ func TestWrittenWhileRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !ended || !knows(false)() {
-		t.Errorf("b has %+v, which a has given up", b.plane.now.Load().placements[k])
+		t.Errorf("b has %+v, which a has given up", b.plane.snapshots.now.Load().placements[k])
 	}
 	if err := b.open(k); err != nil {
 		t.Errorf("b cannot open it: %v", err)
@@ -168,7 +168,7 @@ func TestNotFencedByItsPast(t *testing.T) {
 	a.way.onList(func() {
 		a.way.onList(nil)
 		a.plane.tidy()
-		registered = a.plane.registered.Load()
+		registered = a.plane.registration.registered.Load()
 	})
 	a.plane.changing.Lock() // it hears of b's change by reading the store
 	a.way.partition(false)
@@ -261,14 +261,14 @@ func TestTwoHosts(t *testing.T) {
 
 	// Given up, it can be opened on a; the generation counts up, the address stays.
 	b.end(roams)
-	eventually(t, "it was given up", func() bool { return !a.plane.now.Load().placements[roams].Open })
+	eventually(t, "it was given up", func() bool { return !a.plane.snapshots.now.Load().placements[roams].Open })
 	if got := a.at(100, "10.1.0.9"); got != "b" {
 		t.Errorf("given up, it is on %q", got)
 	}
 	if err := a.open(roams); err != nil {
 		t.Fatal(err)
 	}
-	if at := a.plane.now.Load().placements[roams]; at.Host != "a" || at.Generation != 2 || !at.Open {
+	if at := a.plane.snapshots.now.Load().placements[roams]; at.Host != "a" || at.Generation != 2 || !at.Open {
 		t.Errorf("its place is %+v", at)
 	}
 	eventually(t, "b learns that it has moved", func() bool { return b.at(100, "10.1.0.9") == "a" })
@@ -283,7 +283,7 @@ func TestTwoHosts(t *testing.T) {
 	}
 
 	// Deleted: its place goes with it.
-	eventually(t, "b knows that a has given it up", func() bool { return !b.plane.now.Load().placements[roams].Open })
+	eventually(t, "b knows that a has given it up", func() bool { return !b.plane.snapshots.now.Load().placements[roams].Open })
 	if _, err := Delete(bop, []tenant.Key{roams}, false, false); err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +345,7 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	r := mustApply(t, aop, file("apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: b}\nspec: {address: 192.0.2.99}\n"))
-	if len(r.Warnings) != 1 || a.plane.host(a.plane.now.Load(), "b").Spec.Addresses[0].String() != "192.0.2.2" {
+	if len(r.Warnings) != 1 || a.plane.registration.host(a.plane.snapshots.now.Load(), "b").Spec.Addresses[0].String() != "192.0.2.2" {
 		t.Errorf("one of ours was applied: %v", r.Warnings)
 	}
 	text, err := Export(aop)
@@ -358,7 +358,7 @@ func TestHosts(t *testing.T) {
 	if err := b.open(roams); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a knows", func() bool { return a.plane.now.Load().placements[roams].Open })
+	eventually(t, "a knows", func() bool { return a.plane.snapshots.now.Load().placements[roams].Open })
 	hostB := tenant.Key{Kind: tenant.KindHost, Name: "b"}
 	if _, err := Delete(aop, []tenant.Key{hostB}, false, false); err == nil || !strings.Contains(err.Error(), "alive") {
 		t.Errorf("a host that lives was deleted: %v", err)
@@ -425,7 +425,7 @@ func TestFencing(t *testing.T) {
 	if err != nil || r.Items[0].Status.State != Elsewhere || !strings.Contains(r.Items[0].Status.Reason, "taken the name") {
 		t.Errorf("%+v, %v", r.Items[0].Status, err)
 	}
-	if at := p.now.Load().placements[roams]; at.Open || at.Host != "a" || at.Generation != 1 {
+	if at := p.snapshots.now.Load().placements[roams]; at.Open || at.Host != "a" || at.Generation != 1 {
 		t.Errorf("what the first had open is %+v", at)
 	}
 	if err := p.Claim(roams); err != nil {
@@ -512,7 +512,7 @@ func TestStoreAway(t *testing.T) {
 	a.way.partition(false)
 	eventually(t, "a is in step", func() bool { return a.at(100, "10.1.0.30") == "b" })
 	a.plane.tidy()
-	if at := a.plane.now.Load().placements[web]; at.Host != "a" || !at.Open {
+	if at := a.plane.snapshots.now.Load().placements[web]; at.Host != "a" || !at.Open {
 		t.Errorf("what was opened meanwhile is not written down: %+v", at)
 	}
 
@@ -523,7 +523,7 @@ func TestStoreAway(t *testing.T) {
 		wipe = append(wipe, store.Write{Key: e.Key, Delete: true})
 	}
 	s.Commit(nil, wipe)
-	eventually(t, "the alarm", func() bool { return strings.Contains(a.plane.alarm(), "wiped") })
+	eventually(t, "the alarm", func() bool { return strings.Contains(a.plane.health.alarm(), "wiped") })
 	if len(a.provisioner.has()) != 3 || a.at(100, "10.1.0.2") != "b" {
 		t.Errorf("something was torn down: a has %v", a.provisioner.has())
 	}
@@ -557,9 +557,9 @@ func TestEvict(t *testing.T) {
 		a.plane.tidy()
 		recorded, _, _, _ := a.plane.journal.feed.after(0, 1000)
 		return slices.ContainsFunc(recorded, func(e events.Event) bool { return e.Verb == events.Revoked && e.Object == roams }) && a.at(100, "10.1.0.9") == "b" &&
-			a.plane.now.Load().hosts["a"] != nil
+			a.plane.snapshots.now.Load().hosts["a"] != nil
 	})
-	if at := b.plane.now.Load().placements[roams]; at.Host != "b" || !at.Open {
+	if at := b.plane.snapshots.now.Load().placements[roams]; at.Host != "b" || !at.Open {
 		t.Errorf("it is at %+v", at)
 	}
 }

@@ -67,7 +67,7 @@ func TestLaterFields(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	c := join(t, s, "c", 3) // starts with them
-	eventually(t, "b has heard of it", func() bool { return b.plane.now.Load().hosts["c"] != nil })
+	eventually(t, "b has heard of it", func() bool { return b.plane.snapshots.now.Load().hosts["c"] != nil })
 	mustApply(t, b.operator(), nic("red", "more", "{network: train, address: 10.1.0.77, host: c}"))
 	for _, n := range []*node{a, b, c} {
 		eventually(t, "all go on", func() bool { return n.plane.World().NIC("red", "more") != nil && n.agrees(s) })

@@ -18,11 +18,11 @@ func TestChangePace(t *testing.T) {
 	h.plane.paces.mu.Unlock()
 	mustApply(t, red, nicFile("red", "a"))
 	mustApply(t, red, nicFile("red", "a"))
-	before := h.plane.now.Load().revision
+	before := h.plane.snapshots.now.Load().revision
 	if _, err := Apply(red, nicFile("red", "b"), false); err == nil || !strings.Contains(err.Error(), "too many changes: 5 a second") {
 		t.Errorf("one too many: %v", err)
 	}
-	if h.plane.now.Load().revision != before {
+	if h.plane.snapshots.now.Load().revision != before {
 		t.Error("it was made")
 	}
 	mustApply(t, blue, nicFile("blue", "a"))

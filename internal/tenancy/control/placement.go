@@ -1,9 +1,11 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"vrdma.dev/vrdma/internal/events"
@@ -56,43 +58,55 @@ func decodePlacement(e store.Entry) (placement, error) {
 	return p, err
 }
 
-// Claim has a NIC be here, because a program opens it. The error says where it is instead. It waits
-// for the store only if others could open the NIC, too.
-func (p *Plane) Claim(k tenant.Key) error {
-	if !p.shared() {
+// placements says which host has which NIC, in a store that other hosts share.
+type placements struct {
+	cfg          *Config
+	updates      *feed[update]
+	snapshots    *snapshots
+	health       *storeHealth
+	registration *registration
+	overlay      *overlayMap
+	ended        context.Context
+
+	mu sync.Mutex // held while a placement is written
+}
+
+// claim implements Plane.Claim.
+func (pl *placements) claim(k tenant.Key) error {
+	if !pl.health.shared() {
 		return nil
 	}
-	p.placing.Lock()
-	defer p.placing.Unlock()
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
 	for range mostTries {
-		s, moved := p.current()
+		s, moved := pl.snapshots.current()
 		n := s.world.NIC(k.Tenant, k.Name)
 		if n == nil {
 			return fmt.Errorf("%v is not declared any more", k)
 		}
-		at, err := p.claimed(s, n)
+		at, err := pl.claimed(s, n)
 		if err != nil || at == s.placements[k] {
 			return err
 		}
-		pinned, before := n.Spec.Host != "", s.placements[k].Host == p.cfg.Host
-		if (pinned || before) && p.away() != "" {
+		pinned, before := n.Spec.Host != "", s.placements[k].Host == pl.cfg.Host
+		if (pinned || before) && pl.health.away() != "" {
 			return nil // it was here before the store went away; tidy writes it down
 		}
-		ok, err := p.move(s, n, at)
+		ok, err := pl.move(s, n, at)
 		switch {
 		case err != nil && (pinned || before):
 			return nil
 		case err != nil:
 			return fmt.Errorf("%v is on no host yet, and it cannot be noted that it is on this one: %w", k, err)
 		case ok:
-			p.updateMap()
+			pl.overlay.update()
 			return nil
 		}
 		select { // somebody was faster: see what they did
 		case <-moved:
 		case <-time.After(claimTime):
 			return fmt.Errorf("%v: %w", k, errConflict)
-		case <-p.ended.Done():
+		case <-pl.ended.Done():
 			return store.ErrClosed
 		}
 	}
@@ -106,24 +120,24 @@ const mostCounted = 16 << 10
 const claimTime = 5 * time.Second
 
 // claimed is the place that a NIC has when a program here opens it, or why none can.
-func (p *Plane) claimed(s *snapshot, n *tenant.NIC) (placement, error) {
+func (pl *placements) claimed(s *snapshot, n *tenant.NIC) (placement, error) {
 	at := s.placements[n.Key()]
-	switch why := p.Fenced(); {
+	switch why := pl.registration.reason(); {
 	case why != "":
 		return at, fmt.Errorf("%v: %s", n.Key(), why)
-	case n.Spec.Host != "" && n.Spec.Host != p.cfg.Host:
+	case n.Spec.Host != "" && n.Spec.Host != pl.cfg.Host:
 		return at, fmt.Errorf("%v is of host %s: open it there", n.Key(), n.Spec.Host)
-	case n.Spec.Host == "" && at.Open && at.Host != p.cfg.Host:
+	case n.Spec.Host == "" && at.Open && at.Host != pl.cfg.Host:
 		advice := "end the programs that have it open there"
 		if s.live[at.Host] == "" {
 			advice = fmt.Sprintf("that host is gone; if it will not come back, vrdma delete host %s", at.Host)
 		}
 		return at, fmt.Errorf("%v is on host %s: open it there, or %s", n.Key(), at.Host, advice)
-	case at.Host == p.cfg.Host && at.Open:
+	case at.Host == pl.cfg.Host && at.Open:
 		return at, nil
 	}
-	next := placement{Schema: store.Schema, Host: p.cfg.Host, Generation: at.Generation, Open: true, Counted: at.Counted}
-	if at.Host != p.cfg.Host {
+	next := placement{Schema: store.Schema, Host: pl.cfg.Host, Generation: at.Generation, Open: true, Counted: at.Counted}
+	if at.Host != pl.cfg.Host {
 		next.Generation++
 	}
 	return next, nil
@@ -131,8 +145,8 @@ func (p *Plane) claimed(s *snapshot, n *tenant.NIC) (placement, error) {
 
 // move writes a place, on the condition that it is still what s says and so is the world. placing is
 // held.
-func (p *Plane) move(s *snapshot, n *tenant.NIC, to placement) (ok bool, err error) {
-	if why := p.alarm(); why != "" {
+func (pl *placements) move(s *snapshot, n *tenant.NIC, to placement) (ok bool, err error) {
+	if why := pl.health.alarm(); why != "" {
 		return false, fmt.Errorf("%s", why)
 	}
 	value, err := json.Marshal(to)
@@ -140,28 +154,28 @@ func (p *Plane) move(s *snapshot, n *tenant.NIC, to placement) (ok bool, err err
 		return false, err
 	}
 	conditions := []store.Condition{{Key: placementKey(n), Revision: s.placements[n.Key()].revision}, {Key: keyGeneration, Revision: s.generation}}
-	revision, ok, err := p.cfg.Store.Commit(conditions, []store.Write{{Key: placementKey(n), Value: value}})
+	revision, ok, err := pl.cfg.Store.Commit(conditions, []store.Write{{Key: placementKey(n), Value: value}})
 	if err != nil || !ok {
 		return false, err
 	}
-	if a, is := p.cfg.Provisioner.(CounterKeeper); is && to.Open && to.Counted != "" {
+	if a, is := pl.cfg.Provisioner.(CounterKeeper); is && to.Open && to.Counted != "" {
 		a.Recount(n.Key(), to.Counted, s.placements[n.Key()].Host != to.Host)
 	}
 	to.revision = revision
-	p.amend(func(s *snapshot) {
+	pl.snapshots.amend(func(s *snapshot) {
 		if s.wrote(revision) {
 			s.setPlacement(n.Key(), to)
 		}
 	})
-	p.updates.add(update{object: n})
+	pl.updates.add(update{object: n})
 	return true, nil
 }
 
 // Where says on which host a NIC is, if it is not here; "" if it is here, or nowhere.
-func (p *Plane) Where(k tenant.Key) string {
-	s := p.now.Load()
+func (pl *placements) where(k tenant.Key) string {
+	s := pl.snapshots.now.Load()
 	if n := s.world.NIC(k.Tenant, k.Name); n != nil {
-		if at := s.where(n, p.cfg.Host, p.shared()); at != p.cfg.Host {
+		if at := s.where(n, pl.cfg.Host, pl.health.shared()); at != pl.cfg.Host {
 			return at
 		}
 	}
@@ -188,12 +202,12 @@ func (p *Plane) tidyUp() {
 // tidy writes down what could not be written before, gives NICs up that nobody has open any more,
 // and ends what is open here of NICs that are elsewhere by now.
 func (p *Plane) tidy() {
-	p.age()
-	if p.Fenced() != "" || p.away() != "" || p.alarm() != "" {
+	p.health.check()
+	if p.registration.reason() != "" || p.health.away() != "" || p.health.alarm() != "" {
 		return
 	}
-	if !p.registered.Load() || p.now.Load().hosts[p.cfg.Host] == nil {
-		if err := p.register(); err != nil {
+	if !p.registration.registered.Load() || p.snapshots.now.Load().hosts[p.cfg.Host] == nil {
+		if err := p.registration.register(); err != nil {
 			p.journal.Record(events.Event{Verb: events.Failed, Reason: "this host cannot be registered: " + err.Error()})
 			return
 		}
@@ -202,73 +216,76 @@ func (p *Plane) tidy() {
 	if !knows {
 		return
 	}
-	keys := p.provisioned()
-	for k, at := range p.now.Load().placements {
-		if at.Open && at.Host == p.cfg.Host && p.state(k).nic == nil {
+	keys := p.states.provisioned()
+	for k, at := range p.snapshots.now.Load().placements {
+		if at.Open && at.Host == p.cfg.Host && p.states.get(k).nic == nil {
 			keys = append(keys, k) // it was taken from this host, and nobody here has it any more
 		}
 	}
 	for _, key := range keys {
-		p.tidyNIC(key, porter)
+		if host := p.placements.tidyNIC(key, porter); host != "" {
+			go p.evict(key, host) // Remove waits for programs, and one of them may wait for the placements
+		}
 	}
 }
 
-func (p *Plane) tidyNIC(k tenant.Key, porter NICInfo) {
-	p.placing.Lock()
-	defer p.placing.Unlock()
-	s := p.now.Load()
+func (pl *placements) tidyNIC(k tenant.Key, porter NICInfo) (elsewhere string) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	s := pl.snapshots.now.Load()
 	n := s.world.NIC(k.Tenant, k.Name)
 	if n == nil {
-		return
+		return ""
 	}
 	at, used := s.placements[k], len(porter.Users(k)) > 0
 	switch {
-	case used && n.Spec.Host == "" && at.Open && at.Host != p.cfg.Host:
-		go p.evict(k, at.Host) // Remove waits for programs, and one of them may wait for us
-	case used && at != (placement{}) && at.Host == p.cfg.Host && at.Open:
+	case used && n.Spec.Host == "" && at.Open && at.Host != pl.cfg.Host:
+		return at.Host
+	case used && at != (placement{}) && at.Host == pl.cfg.Host && at.Open:
 	case used:
-		if next, err := p.claimed(s, n); err == nil {
-			if ok, _ := p.move(s, n, next); ok { // or the next time
-				p.updateMap() // it may have been nowhere
+		if next, err := pl.claimed(s, n); err == nil {
+			if ok, _ := pl.move(s, n, next); ok { // or the next time
+				pl.overlay.update() // it may have been nowhere
 			}
 		}
-	case at.Open && at.Host == p.cfg.Host:
+	case at.Open && at.Host == pl.cfg.Host:
 		at.Open = false
-		if a, is := p.cfg.Provisioner.(CounterKeeper); is {
+		if a, is := pl.cfg.Provisioner.(CounterKeeper); is {
 			if counted := a.Counted(k); counted != "" && len(counted) <= mostCounted {
 				at.Counted = counted
 			}
 		}
-		p.move(s, n, at)
+		pl.move(s, n, at)
 	}
+	return ""
 }
 
 // evict ends the programs that have a NIC open here which is on another host by now.
 func (p *Plane) evict(k tenant.Key, host string) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	if p.Where(k) == "" || p.state(k).nic == nil {
+	if p.placements.where(k) == "" || p.states.get(k).nic == nil {
 		return
 	}
 	p.journal.Record(events.Event{Verb: events.Revoked, Object: k, Reason: "it is on host " + host + " by now: it was opened there while this host had no store"})
-	if err := p.try(func() error { return p.cfg.Provisioner.Remove([]tenant.Key{k}, true)[k] }); err != nil {
+	if err := try(p.cfg.Log, func() error { return p.cfg.Provisioner.Remove([]tenant.Key{k}, true)[k] }); err != nil {
 		return // it is tried again
 	}
-	p.free(k)
-	p.reconcile(p.World(), []tenant.Key{k})
+	p.states.free(k)
+	p.reconciler.reconcile(p.World(), []tenant.Key{k})
 }
 
 // resume gives up, when the plane opens, what a daemon before this one had open.
-func (p *Plane) resume() {
-	p.placing.Lock()
-	defer p.placing.Unlock()
-	s := p.now.Load()
+func (pl *placements) resume() {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	s := pl.snapshots.now.Load()
 	var conditions []store.Condition
 	var writes []store.Write
 	fresh := make(map[tenant.Key]placement)
 	for k, at := range s.placements {
 		n := s.world.NIC(k.Tenant, k.Name)
-		if n == nil || at.Host != p.cfg.Host || !at.Open {
+		if n == nil || at.Host != pl.cfg.Host || !at.Open {
 			continue
 		}
 		conditions = append(conditions, store.Condition{Key: placementKey(n), Revision: at.revision})
@@ -284,11 +301,11 @@ func (p *Plane) resume() {
 	if len(writes) == 0 || len(writes) > most {
 		return
 	}
-	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
+	revision, ok, err := pl.cfg.Store.Commit(conditions, writes)
 	if err != nil || !ok {
 		return
 	}
-	p.amend(func(s *snapshot) {
+	pl.snapshots.amend(func(s *snapshot) {
 		if !s.wrote(revision) {
 			return
 		}
@@ -300,15 +317,15 @@ func (p *Plane) resume() {
 }
 
 // abroad says why NICs that a change takes away or moves are in use on other hosts.
-func (p *Plane) abroad(s *snapshot, next *tenant.World, effects []tenant.Effect) error {
-	if !p.shared() {
+func (pl *placements) abroad(s *snapshot, next *tenant.World, effects []tenant.Effect) error {
+	if !pl.health.shared() {
 		return nil
 	}
 	var problems Error
 	for _, e := range effects {
 		n, is := e.Old.(*tenant.NIC)
 		at := s.placements[e.Key]
-		if !is || !at.Open || at.Host == p.cfg.Host {
+		if !is || !at.Open || at.Host == pl.cfg.Host {
 			continue
 		}
 		if now := next.NIC(e.Key.Tenant, e.Key.Name); now != nil && (now.Spec.Host == n.Spec.Host || now.Spec.Host == at.Host || now.Spec.Host == "") {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"vrdma.dev/vrdma/internal/events"
-	"vrdma.dev/vrdma/internal/net/overlay"
 	"vrdma.dev/vrdma/internal/tenancy/store"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
@@ -25,9 +24,9 @@ import (
 type Config struct {
 	// Store is a store.Remote if daemons of other hosts have it, too. Else every NIC that is not
 	// pinned to another host is here, and neither hosts nor places are written down.
-	Store store.Store
-	Provisioner  Provisioner   // nil: NoRack
-	Host  string // this host's name, as NICs name it
+	Store       store.Store
+	Provisioner Provisioner // nil: NoRack
+	Host        string      // this host's name, as NICs name it
 	// Self is this host as others reach it, at first (Announce). Identity tells its daemon from others that say they
 	// have its name; it is the same after a restart.
 	Self     tenant.HostSpec
@@ -47,48 +46,42 @@ type Tenants interface {
 	AdmitTenants(admit bool) error
 }
 
-// A Plane is the control plane of one daemon. Lock order: changing, placing, charting, mu, journal.mu,
-// those of feeds. Who waits for programs to let go of a NIC holds changing and nothing else: a
-// program that waits for placing lets go of it.
+// A Plane is the control plane of one daemon. It makes changes; its parts own the rest of the state.
+//
+// Lock order: changing, placements.mu, registration.mu, overlayMap.mu, then snapshots.mu and nicStates.mu, then those of
+// the journal and of feeds. Whoever waits until programs release a NIC holds changing and nothing else, because a
+// program that waits for placements.mu may have to release it.
 type Plane struct {
-	cfg     Config
-	journal *Journal
-	now     atomic.Pointer[snapshot]
-	updates feed[update] // of objects and their status
-	changes sync.WaitGroup
+	cfg          Config
+	journal      *Journal
+	updates      *feed[update] // of objects and their status
+	snapshots    *snapshots
+	health       *storeHealth
+	registration *registration
+	states       *nicStates
+	reconciler   *reconciler
+	overlay      *overlayMap
+	placements   *placements
+
+	changes sync.WaitGroup // goroutines that Close waits for
 	stop    context.CancelFunc
 	ended   context.Context
+	again   wakeup // makes retry call the Provisioner again
+	paces   paces
+	held    atomic.Int64 // the generation whose rules are enforced
 
-	// changing is held from the check of a change until the rack has it.
-	changing sync.Mutex
-	paces    paces
-	rnd      *rand.Rand    // guarded by changing
-	again    chan struct{} // has the rack tried again
+	changing sync.Mutex // held from the check of a change until the Provisioner has it
+	rnd      *rand.Rand // guarded by changing
+}
 
-	boot       string // of this daemon
-	registered atomic.Bool
-	// registeredAt is the revision at which this daemon registered last.
-	registeredAt atomic.Int64
-	fenced       atomic.Pointer[string]
-	alarmed      atomic.Pointer[string]
-	stood        atomic.Pointer[store.Health] // how it was the last time
-	release      func()                       // ends the key that says that we live; register sets it
-	held         atomic.Int64                 // the generation whose rules the rack has
-	lax          atomic.Bool                  // the rack could not enforce the last rules
+// A wakeup wakes one goroutine.
+type wakeup chan struct{}
 
-	placing sync.Mutex // held while a place is written
-
-	spec        atomic.Pointer[tenant.HostSpec] // this host's
-	registering sync.Mutex                      // held while it is written; nothing else is locked then but mu
-
-	charting   sync.Mutex
-	charted    []overlay.Network // that the rack has; guarded by charting
-	complained []string          // about hosts; guarded by charting
-	lost       atomic.Bool       // the rack has not got the way to other hosts
-
-	mu    sync.Mutex
-	states map[tenant.Key]*nicState // guarded by mu
-	moved chan struct{}        // closed and replaced when now is; guarded by mu
+func (w wakeup) wake() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
 }
 
 // An update is an object that is new or has changed, or whose status has.
@@ -112,24 +105,17 @@ func Open(cfg Config) (*Plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plane{
-		cfg: cfg, journal: cmp.Or(cfg.Journal, NewJournal()), updates: feed[update]{most: keptUpdates},
-		rnd:   rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
-		again: make(chan struct{}, 1), states: make(map[tenant.Key]*nicState),
-	}
-	p.ended, p.stop = context.WithCancel(context.Background())
-	p.boot, p.moved = crand.Text(), make(chan struct{})
-	p.spec.Store(&cfg.Self)
+	p := newPlane(cfg)
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	p.amend(func(s *snapshot) { *s = *snap })
+	p.snapshots.amend(func(s *snapshot) { *s = *snap })
 	p.report(nil, snap.problems)
 	work := []func(){
 		func() { p.journal.write(p.ended, cfg.Log) },
 		p.retry,
-		func() { p.follow(p.now.Load().revision + 1) },
+		func() { p.follow(p.snapshots.now.Load().revision + 1) },
 	}
-	if p.shared() {
+	if p.health.shared() {
 		if err := p.join(); err != nil {
 			p.Close()
 			return nil, err
@@ -143,17 +129,38 @@ func Open(cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// join registers this host. A store that is away is told of it later.
+// newPlane makes the parts of a plane and connects them.
+func newPlane(cfg Config) *Plane {
+	p := &Plane{
+		cfg: cfg, journal: cmp.Or(cfg.Journal, NewJournal()), updates: &feed[update]{most: keptUpdates},
+		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), again: make(wakeup, 1),
+	}
+	p.ended, p.stop = context.WithCancel(context.Background())
+	c := &p.cfg
+	p.snapshots = &snapshots{cfg: c, moved: make(chan struct{})}
+	p.health = &storeHealth{cfg: c, journal: p.journal}
+	p.states = &nicStates{of: make(map[tenant.Key]*nicState)}
+	p.registration = &registration{cfg: c, journal: p.journal, snapshots: p.snapshots, health: p.health, boot: crand.Text()}
+	p.registration.spec.Store(&c.Self)
+	p.reconciler = &reconciler{cfg: c, journal: p.journal, updates: p.updates, registration: p.registration, states: p.states}
+	p.overlay = &overlayMap{cfg: c, journal: p.journal, snapshots: p.snapshots, health: p.health, registration: p.registration, states: p.states, again: p.again}
+	p.placements = &placements{
+		cfg: c, updates: p.updates, snapshots: p.snapshots, health: p.health, registration: p.registration, overlay: p.overlay, ended: p.ended,
+	}
+	return p
+}
+
+// join registers this host. If the store is away, tidy registers it later.
 func (p *Plane) join() error {
-	err := p.registerFirst()
-	if err != nil && p.away() == "" {
+	err := p.registration.registerFirst()
+	if err != nil && p.health.away() == "" {
 		return err
 	}
 	if err != nil {
 		p.journal.Record(events.Event{Verb: events.Failed, Reason: "this host is not registered yet: " + err.Error()})
 		return nil
 	}
-	p.resume()
+	p.placements.resume()
 	return nil
 }
 
@@ -161,13 +168,13 @@ func (p *Plane) join() error {
 func (p *Plane) Close() {
 	p.stop()
 	p.changes.Wait()
-	if p.release != nil {
-		p.release()
+	if p.registration.release != nil {
+		p.registration.release()
 	}
 }
 
 // World is the world as it is now.
-func (p *Plane) World() *tenant.World { return p.now.Load().world }
+func (p *Plane) World() *tenant.World { return p.snapshots.now.Load().world }
 
 // Generation is the store's revision of the last change of what is declared whose rules hold here. A NIC
 // that the rack does not take, or does not let go, does not keep it back: that is in the NIC's status, and
@@ -177,7 +184,7 @@ func (p *Plane) Generation() int64 { return p.held.Load() }
 
 // holds notes that the rack has the rules of a revision.
 func (p *Plane) holds(generation int64) {
-	if p.lax.Load() {
+	if p.reconciler.lax.Load() {
 		return
 	}
 	for {
@@ -188,44 +195,31 @@ func (p *Plane) holds(generation int64) {
 	}
 }
 
+// Self is this host as others reach it.
+func (p *Plane) Self() tenant.HostSpec { return p.registration.announced() }
+
+// Fenced says why this host serves no declared NIC; "" if it does.
+func (p *Plane) Fenced() string { return p.registration.reason() }
+
+// Health says whether what the daemon knows is what the store says, and since when it is not.
+func (p *Plane) Health() store.Health { return p.health.now() }
+
+// Age is how old the daemon's knowledge of the store may be; 0 while it is in step.
+func (p *Plane) Age() time.Duration { return p.health.staleness() }
+
+// Claim places a NIC on this host, because a program opens it. The error says where the NIC is instead. Claim waits for
+// the store only if other hosts could open the NIC, too.
+func (p *Plane) Claim(k tenant.Key) error { return p.placements.claim(k) }
+
+// Where is the host that has a NIC; "" if that is this host, or none.
+func (p *Plane) Where(k tenant.Key) string { return p.placements.where(k) }
+
 // Problems are the entries of the store that were left out of the world, and why.
-func (p *Plane) Problems() []string { return p.now.Load().problems }
+func (p *Plane) Problems() []string { return p.snapshots.now.Load().problems }
 
 // Record takes an event. Any goroutine may call it, and none waits. Of one verb and object only
 // so many a second are kept; the others are counted.
 func (p *Plane) Record(e events.Event) { p.journal.Record(e) }
-
-// amend replaces the snapshot by a copy that f has changed.
-func (p *Plane) amend(f func(*snapshot)) *snapshot {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	next := &snapshot{}
-	if old := p.now.Load(); old != nil {
-		*next = *old
-	}
-	f(next)
-	p.now.Store(next)
-	close(p.moved)
-	p.moved = make(chan struct{})
-	return next
-}
-
-// look is the snapshot, and what is closed when there is another one.
-func (p *Plane) current() (*snapshot, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.now.Load(), p.moved
-}
-
-// wrote notes a revision that is ours. If it is the next one, nothing of others was before it. It reports
-// whether what we wrote is to be added: follow may have been faster, and may know of what came after it.
-func (s *snapshot) wrote(revision int64) (missing bool) {
-	if revision == s.revision+1 {
-		s.revision = revision
-		return true
-	}
-	return revision > s.revision
-}
 
 // report reports the problems of a store that are new.
 func (p *Plane) report(old, now []string) {
@@ -255,20 +249,17 @@ func (p *Plane) settleFor(w *tenant.World, effects []tenant.Effect) (warnings []
 }
 
 func (p *Plane) settleSome(w *tenant.World, keys []tenant.Key, moved bool) (warnings []string) {
-	generation := p.now.Load().generation
+	generation := p.snapshots.now.Load().generation
 	defer p.holds(generation)
-	p.ageRack() // connections are judged again, and not because the store was away
-	warnings = p.reconcile(w, keys)
-	p.ageRack()
-	if moved || p.lost.Load() {
-		warnings = append(warnings, p.updateMap()...)
+	p.health.tell() // connections are judged again, and not because the store was away
+	warnings = p.reconciler.reconcile(w, keys)
+	p.health.tell()
+	if moved || p.overlay.lost.Load() {
+		warnings = append(warnings, p.overlay.update()...)
 	}
 	p.admitAdministrators(w)
 	if p.unfinished() {
-		select {
-		case p.again <- struct{}{}:
-		default:
-		}
+		p.again.wake()
 	}
 	return warnings
 }
@@ -341,15 +332,15 @@ func brief(err error) string {
 
 // change tries once. changing is held.
 func (p *Plane) change(who tenant.Caller, by events.Actor, c tenant.Change, dryRun bool) ([]tenant.Effect, []string, error) {
-	old := p.now.Load()
+	old := p.snapshots.now.Load()
 	if err := old.world.May(who, c); err != nil {
 		return nil, nil, deniedOf(err)
 	}
-	put, passed, err := p.ours(old, c.Put)
+	put, passed, err := p.registration.ours(old, c.Put)
 	if err != nil {
 		return nil, nil, errorOf(err)
 	}
-	rest, gone, conditions, writes, err := p.forget(old, c.Delete)
+	rest, gone, conditions, writes, err := p.registration.forget(old, c.Delete)
 	if err != nil {
 		return nil, nil, errorOf(err)
 	}
@@ -361,19 +352,19 @@ func (p *Plane) change(who tenant.Caller, by events.Actor, c tenant.Change, dryR
 	if dryRun {
 		return append(effects, gone...), passed, nil
 	}
-	if why := cmp.Or(p.alarm(), p.away()); why != "" {
+	if why := cmp.Or(p.health.alarm(), p.health.away()); why != "" {
 		return nil, nil, errors.New(why + "; nothing can be changed until it is back")
 	}
 	if !c.Force {
-		if err := p.abroad(old, next, effects); err != nil {
+		if err := p.placements.abroad(old, next, effects); err != nil {
 			return nil, nil, err
 		}
 	}
-	if err := p.vacate(old.world, next, effects, c.Force); err != nil {
+	if err := p.reconciler.vacate(old.world, next, effects, c.Force); err != nil {
 		return nil, nil, err
 	}
 	if err := p.commit(old, next, append(effects, gone...), by, conditions, writes); err != nil {
-		p.reconcile(old.world, nil) // what was pulled out comes back
+		p.reconciler.reconcile(old.world, nil) // what was pulled out comes back
 		return nil, nil, err
 	}
 	p.announce(append(effects, gone...), by)
@@ -393,49 +384,15 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 		}
 	}
 	if len(writes) == 0 {
-		p.amend(func(s *snapshot) { s.world = next })
+		p.snapshots.amend(func(s *snapshot) { s.world = next })
 		return nil
 	}
 	conditions = append(conditions, store.Condition{Key: keyGeneration, Revision: old.generation})
 	writes = append(writes, store.Write{Key: keyGeneration, Value: fmt.Appendf(nil, `{"schema":%d,"uid":%d,"pid":%d}`, store.Schema, by.UID, by.Pid)})
-	return p.write(old, conditions, writes, func(s *snapshot, revision int64) {
+	return p.snapshots.write(old, conditions, writes, func(s *snapshot, revision int64) {
 		s.world, s.generation = next, revision
 		s.erase(writes, revision)
 	})
-}
-
-// write commits to the store, which gets its name with the first commit, and amends the snapshot.
-func (p *Plane) write(old *snapshot, conditions []store.Condition, writes []store.Write, amend func(s *snapshot, revision int64)) error {
-	meta := old.meta
-	if !old.named {
-		made, condition, write := store.Name()
-		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
-	}
-	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
-	switch {
-	case err != nil:
-		return err
-	case !ok:
-		return errConflict
-	}
-	p.amend(func(s *snapshot) {
-		s.meta, s.named = meta, true
-		if s.wrote(revision) {
-			amend(s, revision)
-		}
-	})
-	return nil
-}
-
-// erase takes out places and hosts that were deleted at a revision.
-func (s *snapshot) erase(writes []store.Write, revision int64) {
-	var gone []store.Change
-	for _, w := range writes {
-		if w.Delete && (strings.HasPrefix(w.Key, prefixPlace) || strings.HasPrefix(w.Key, prefixHost)) {
-			gone = append(gone, store.Change{Key: w.Key, Deleted: true})
-		}
-	}
-	s.noteAll(gone, revision)
 }
 
 // announce tells of what has changed.
@@ -481,10 +438,10 @@ func (p *Plane) retry() {
 				return
 			}
 			p.changing.Lock()
-			now := p.now.Load()
-			p.reconcile(now.world, nil)
+			now := p.snapshots.now.Load()
+			p.reconciler.reconcile(now.world, nil)
 			p.holds(now.generation)
-			p.updateMap() // a NIC that is in only now may be the first of its network
+			p.overlay.update() // a NIC that is in only now may be the first of its network
 			p.changing.Unlock()
 		}
 	}
@@ -525,4 +482,9 @@ func (p *Plane) admitAdministrators(w *tenant.World) {
 	if err := p.cfg.Tenants.AdmitTenants(admit); err != nil {
 		p.cfg.Log.Warn("administrators of tenants cannot reach the daemon: the tenants' socket cannot be made", "error", err)
 	}
+}
+
+// unfinished reports whether the rack still has something to do.
+func (p *Plane) unfinished() bool {
+	return p.overlay.lost.Load() || p.reconciler.lax.Load() || p.states.failed()
 }

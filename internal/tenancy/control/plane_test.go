@@ -192,11 +192,11 @@ func TestRulesFail(t *testing.T) {
 	if len(r.Warnings) != 2 || !strings.Contains(r.Warnings[0], "the rules cannot be enforced") {
 		t.Errorf("warnings: %v", r.Warnings)
 	}
-	if got, want := h.plane.Generation(), h.plane.now.Load().generation; got >= want {
+	if got, want := h.plane.Generation(), h.plane.snapshots.now.Load().generation; got >= want {
 		t.Errorf("generation %d holds, %d was refused", got, want)
 	}
 	h.provisioner.set(func() { h.provisioner.lawless = false })
-	eventually(t, "the rules hold", func() bool { return h.plane.Generation() == h.plane.now.Load().generation })
+	eventually(t, "the rules hold", func() bool { return h.plane.Generation() == h.plane.snapshots.now.Load().generation })
 	if got := h.provisioner.has(); slices.Contains(got, "red/web") {
 		t.Errorf("the rack has %v", got)
 	}

@@ -32,7 +32,7 @@ func (t *conversation) selected(snap *snapshot, s *Selection) []tenant.Object {
 		}
 		return []tenant.Object{o}
 	}
-	return slices.DeleteFunc(t.p.objects(snap, s.Kind), func(o tenant.Object) bool {
+	return slices.DeleteFunc(t.p.registration.objects(snap, s.Kind), func(o tenant.Object) bool {
 		return !s.Matches(o.Key(), o.Meta().Labels) || !t.sees(w, o)
 	})
 }
@@ -46,7 +46,7 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 	it := Item{Key: o.Key(), Object: text}
 	switch o := o.(type) {
 	case *tenant.Host:
-		status := p.hostStatus(p.now.Load(), o)
+		status := p.registration.status(p.snapshots.now.Load(), o)
 		it.Status = &status
 	case *tenant.NIC:
 		it.Status = p.nicStatus(o)
@@ -56,18 +56,18 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 
 // nicStatus is what became of a NIC, and where it is.
 func (p *Plane) nicStatus(n *tenant.NIC) *Status {
-	status := p.state(n.Key()).status
+	status := p.states.get(n.Key()).status
 	if status.State == "" {
 		return nil
 	}
 	if porter, knows := p.cfg.Provisioner.(NICInfo); knows && status.State == Ready {
 		status.Socket = porter.Socket(n.Key())
 	}
-	s := p.now.Load()
-	if !p.shared() {
+	s := p.snapshots.now.Load()
+	if !p.health.shared() {
 		return &status // it is here
 	}
-	status.Host = s.where(n, p.cfg.Host, p.shared())
+	status.Host = s.where(n, p.cfg.Host, p.health.shared())
 	if at := s.placements[n.Key()]; status.State == Ready && at.Open && at.Host != p.cfg.Host && n.Spec.Host == "" {
 		status.State, status.Reason = Elsewhere, "it is on host "+status.Host
 	}
@@ -87,14 +87,14 @@ func (p *Plane) items(objects []tenant.Object) ([]Item, error) {
 }
 
 func (t *conversation) get(req *Request) error {
-	snap := t.p.now.Load()
+	snap := t.p.snapshots.now.Load()
 	objects := t.selected(snap, &req.Select)
 	items, err := t.p.items(objects)
 	if err != nil {
 		return err
 	}
 	reply := &Reply{Revision: snap.revision, Items: items}
-	if self := t.p.self(); t.sees(snap.world, self) {
+	if self := t.p.registration.self(); t.sees(snap.world, self) {
 		reply.Host = self.Metadata.Name
 	}
 	return t.send(reply, len(items))
@@ -107,8 +107,8 @@ func (t *conversation) describe(req *Request) error {
 	if len(req.Keys) != 1 {
 		return errors.New("one object is described at a time")
 	}
-	snap, key := t.p.now.Load(), req.Keys[0]
-	o := t.p.find(snap, key)
+	snap, key := t.p.snapshots.now.Load(), req.Keys[0]
+	o := t.p.registration.find(snap, key)
 	if o == nil || !t.sees(snap.world, o) {
 		// Whether it is there is not told to those who may not see it.
 		return fmt.Errorf("there is no %v that you may see", key)
@@ -189,7 +189,7 @@ func (t *conversation) watch(req *Request) error {
 // returns the number of the first update that may not be told yet.
 func (t *conversation) catchUp(req *Request, told map[tenant.Key]struct{}) (uint64, error) {
 	number := t.p.updates.next() // before the world: an update may be told twice, and none is missed
-	snap := t.p.now.Load()
+	snap := t.p.snapshots.now.Load()
 	var items []Item
 	for _, o := range t.selected(snap, &req.Select) {
 		it, err := t.p.item(o)
@@ -368,7 +368,7 @@ func (t *conversation) export() error {
 	if !t.who.Operator {
 		return denied("only the operator may export a store, at the control socket")
 	}
-	snap := t.p.now.Load()
+	snap := t.p.snapshots.now.Load()
 	var b strings.Builder
 	fmt.Fprintf(&b, "# vrdma store export: schema %d, store %s, revision %d\n", store.Schema, snap.meta.ID, snap.revision)
 	objects := snap.world.Objects("")

@@ -3,8 +3,10 @@ package control
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"vrdma.dev/vrdma/internal/events"
@@ -54,20 +56,23 @@ func (NoProvisioner) Remove([]tenant.Key, bool) map[tenant.Key]error         { r
 func (NoProvisioner) Enforce(*tenant.World)                                  {}
 func (NoProvisioner) Connect(*overlay.Map) error                             { return nil }
 
-// A slot is a NIC of this host, as far as the rack has it.
-type nicState struct {
-	nic     *tenant.NIC // what was put in last; nil: nothing is in
-	network *tenant.Network
-	status  Status
+// A reconciler makes the Provisioner's NICs those that a world declares. Its methods are called with Plane.changing held.
+type reconciler struct {
+	cfg          *Config
+	journal      *Journal
+	updates      *feed[update]
+	registration *registration
+	states       *nicStates
+	lax          atomic.Bool // the last rules could not be enforced
 }
 
 // here reports whether a NIC belongs into this host's rack. One that may be anywhere has a door on
 // every host, and is where it is open (places.go).
-func (p *Plane) here(n *tenant.NIC) bool {
-	if p.Fenced() != "" {
+func (c *reconciler) here(n *tenant.NIC) bool {
+	if c.registration.reason() != "" {
 		return false
 	}
-	return n.Spec.Host == "" || n.Spec.Host == anywhere || n.Spec.Host == p.cfg.Host
+	return n.Spec.Host == "" || n.Spec.Host == anywhere || n.Spec.Host == c.cfg.Host
 }
 
 // anywhere is how a file may spell that a NIC has no host.
@@ -76,39 +81,39 @@ const anywhere = "anywhere"
 // reconcile makes the rack what the world says: what is gone goes, then the rules, then what is
 // new comes. Without keys that is for all NICs, else for these. changing is held. It returns what
 // did not work, and reports NICs whose status has changed to those who watch.
-func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string) {
+func (c *reconciler) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string) {
 	var told []update
 	var gone []tenant.Key
 	leave, stay := keys, keys
 	if keys == nil {
-		leave = p.occupied()
+		leave = c.states.keys()
 		for _, o := range w.Objects(tenant.KindNIC) {
 			stay = append(stay, o.Key())
 		}
 	}
 	for _, key := range leave {
-		n, s := w.NIC(key.Tenant, key.Name), p.state(key)
+		n, s := w.NIC(key.Tenant, key.Name), c.states.get(key)
 		switch {
-		case n != nil && (p.here(n) || s.nic == nil):
+		case n != nil && (c.here(n) || s.nic == nil):
 			continue
 		case s.nic == nil && s.status.State != Failed:
-			p.free(key)
+			c.states.free(key)
 			continue
 		}
 		gone = append(gone, key)
 	}
-	failures := p.pull(gone, true) // whoever took them out of the world has decided
+	failures := c.pull(gone, true) // whoever took them out of the world has decided
 	for _, key := range gone {
 		if err := failures[key]; err != nil {
 			warnings = append(warnings, fmt.Sprintf("%v cannot be removed: %v", key, err))
-			p.setStatus(key, func(s *nicState) { s.status = p.failed(s.status, "it is to be removed: "+err.Error()) })
+			c.states.set(key, func(s *nicState) { s.status = c.failed(s.status, "it is to be removed: "+err.Error()) })
 		}
 	}
-	err := p.try(func() error { p.cfg.Provisioner.Enforce(w); return nil })
-	if was := p.lax.Swap(err != nil); err != nil {
+	err := try(c.cfg.Log, func() error { c.cfg.Provisioner.Enforce(w); return nil })
+	if was := c.lax.Swap(err != nil); err != nil {
 		warnings = append(warnings, "the rules cannot be enforced: "+err.Error()+"; it is tried again")
 		if !was {
-			p.journal.Record(events.Event{Verb: events.Failed, Reason: "the rules cannot be enforced: " + err.Error()})
+			c.journal.Record(events.Event{Verb: events.Failed, Reason: "the rules cannot be enforced: " + err.Error()})
 		}
 	}
 	failed := []*tenant.NIC{}
@@ -118,17 +123,17 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 		if n == nil {
 			continue
 		}
-		if !p.here(n) {
-			p.setElsewhere(n, &told)
+		if !c.here(n) {
+			c.setElsewhere(n, &told)
 			continue
 		}
-		if err := p.putIn(w, n, &told); err != nil {
+		if err := c.putIn(w, n, &told); err != nil {
 			failed, errs[n.Key()] = append(failed, n), err
 		}
 	}
 	// Two NICs may have exchanged their addresses: then the first can have its own only now.
 	for _, n := range failed {
-		if err := p.putIn(w, n, &told); err != nil {
+		if err := c.putIn(w, n, &told); err != nil {
 			errs[n.Key()] = err
 		} else {
 			delete(errs, n.Key())
@@ -137,32 +142,32 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 	for _, key := range slices.SortedFunc(maps.Keys(errs), tenant.Key.Compare) {
 		err := errs[key]
 		warnings = append(warnings, fmt.Sprintf("%v: %v; it is tried again", key, err))
-		p.setStatus(key, func(s *nicState) {
+		c.states.set(key, func(s *nicState) {
 			if s.status.State != Failed || s.status.Reason != err.Error() {
-				s.status = p.failed(s.status, err.Error())
+				s.status = c.failed(s.status, err.Error())
 				told = append(told, update{object: w.Get(key)})
-				p.journal.Record(events.Event{Verb: events.Failed, Object: key, Reason: err.Error()})
+				c.journal.Record(events.Event{Verb: events.Failed, Object: key, Reason: err.Error()})
 			}
 		})
 	}
-	p.updates.add(told...)
+	c.updates.add(told...)
 	return warnings
 }
 
 // putIn puts a NIC into the rack, if it is not there as it should be.
-func (p *Plane) putIn(w *tenant.World, n *tenant.NIC, told *[]update) error {
+func (c *reconciler) putIn(w *tenant.World, n *tenant.NIC, told *[]update) error {
 	key, network := n.Key(), w.NetworkOf(n)
-	if s := p.state(key); s.nic != nil && same(s.nic, n) && same(s.network, network) {
+	if s := c.states.get(key); s.nic != nil && same(s.nic, n) && same(s.network, network) {
 		return nil
 	}
-	if err := p.try(func() error { return p.cfg.Provisioner.Put(w.TenantOf(n), network, n) }); err != nil {
+	if err := try(c.cfg.Log, func() error { return c.cfg.Provisioner.Put(w.TenantOf(n), network, n) }); err != nil {
 		return err
 	}
-	p.setStatus(key, func(s *nicState) {
+	c.states.set(key, func(s *nicState) {
 		s.nic, s.network = n, network
 		if s.status.State != Ready {
 			if s.status.State == Failed {
-				p.journal.Record(events.Event{Verb: events.Ready, Object: key})
+				c.journal.Record(events.Event{Verb: events.Ready, Object: key})
 			}
 			s.status = Status{State: Ready, Since: time.Now()}
 			*told = append(*told, update{object: n})
@@ -171,22 +176,22 @@ func (p *Plane) putIn(w *tenant.World, n *tenant.NIC, told *[]update) error {
 	return nil
 }
 
-func (p *Plane) setElsewhere(n *tenant.NIC, told *[]update) {
-	reason := p.Fenced()
+func (c *reconciler) setElsewhere(n *tenant.NIC, told *[]update) {
+	reason := c.registration.reason()
 	if reason == "" {
 		reason = "it is of host " + n.Spec.Host
 	}
-	if s := p.state(n.Key()); s.status.State == Elsewhere && s.status.Reason == reason || s.nic != nil {
+	if s := c.states.get(n.Key()); s.status.State == Elsewhere && s.status.Reason == reason || s.nic != nil {
 		return
 	}
-	p.setStatus(n.Key(), func(s *nicState) {
+	c.states.set(n.Key(), func(s *nicState) {
 		s.status = Status{State: Elsewhere, Reason: reason, Since: time.Now()}
 		*told = append(*told, update{object: n})
 	})
 }
 
 // failed is a status that says why, since when it is not what it was.
-func (p *Plane) failed(old Status, why string) Status {
+func (c *reconciler) failed(old Status, why string) Status {
 	s := Status{State: Failed, Reason: why, Since: old.Since}
 	if old.State != Failed {
 		s.Since = time.Now()
@@ -196,17 +201,17 @@ func (p *Plane) failed(old Status, why string) Status {
 
 // vacate pulls out the NICs that a change takes from this host, before it is committed. If one
 // is in use, all stay, and nothing happens. changing is held.
-func (p *Plane) vacate(old, next *tenant.World, effects []tenant.Effect, force bool) error {
+func (c *reconciler) vacate(old, next *tenant.World, effects []tenant.Effect, force bool) error {
 	var leave []tenant.Key
 	for _, e := range effects {
-		if _, isNIC := e.Old.(*tenant.NIC); !isNIC || p.state(e.Key).nic == nil {
+		if _, isNIC := e.Old.(*tenant.NIC); !isNIC || c.states.get(e.Key).nic == nil {
 			continue
 		}
-		if now := next.NIC(e.Key.Tenant, e.Key.Name); now == nil || !p.here(now) {
+		if now := next.NIC(e.Key.Tenant, e.Key.Name); now == nil || !c.here(now) {
 			leave = append(leave, e.Key)
 		}
 	}
-	failures := p.pull(leave, force)
+	failures := c.pull(leave, force)
 	if len(failures) == 0 {
 		return nil
 	}
@@ -224,19 +229,19 @@ func (p *Plane) vacate(old, next *tenant.World, effects []tenant.Effect, force b
 	}
 	if !problems.InUse {
 		for key := range failures { // it may be half out: to have it again, it has to be put in again
-			p.setStatus(key, func(s *nicState) { s.nic = nil })
+			c.states.set(key, func(s *nicState) { s.nic = nil })
 		}
 	}
-	p.reconcile(old, nil) // what was pulled out comes back
+	c.reconcile(old, nil) // what was pulled out comes back
 	return &problems
 }
 
 // pull pulls NICs out of the rack, and returns why some are still there. changing is held.
-func (p *Plane) pull(keys []tenant.Key, force bool) (failures map[tenant.Key]error) {
+func (c *reconciler) pull(keys []tenant.Key, force bool) (failures map[tenant.Key]error) {
 	if len(keys) == 0 {
 		return nil
 	}
-	if err := p.try(func() error { failures = p.cfg.Provisioner.Remove(keys, force); return nil }); err != nil {
+	if err := try(c.cfg.Log, func() error { failures = c.cfg.Provisioner.Remove(keys, force); return nil }); err != nil {
 		failures = make(map[tenant.Key]error)
 		for _, key := range keys {
 			failures[key] = err
@@ -249,80 +254,19 @@ func (p *Plane) pull(keys []tenant.Key, force bool) (failures map[tenant.Key]err
 	}
 	for _, key := range keys {
 		if failures[key] == nil && !inUse {
-			p.free(key)
+			c.states.free(key)
 		}
 	}
 	return failures
 }
 
-// try calls the rack. A panic there is a mistake of ours, and is that NIC's alone.
-func (p *Plane) try(f func() error) (err error) {
+// try calls the Provisioner. A panic there is a bug of vrdma's, and affects that NIC alone.
+func try(log *slog.Logger, f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			p.cfg.Log.Error("panic in the rack", "panic", r, "stack", stack())
+			log.Error("panic in the provisioner", "panic", r, "stack", stack())
 			err = fmt.Errorf("a mistake of vrdma's, see the daemon's log: %v", r)
 		}
 	}()
 	return f()
-}
-
-// slot is a copy of a NIC's slot.
-func (p *Plane) state(key tenant.Key) nicState {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s := p.states[key]; s != nil {
-		return *s
-	}
-	return nicState{}
-}
-
-func (p *Plane) setStatus(key tenant.Key, f func(*nicState)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.states[key]
-	if s == nil {
-		s = &nicState{}
-		p.states[key] = s
-	}
-	f(s)
-}
-
-func (p *Plane) free(key tenant.Key) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.states, key)
-}
-
-// occupied are the keys of all slots.
-func (p *Plane) occupied() []tenant.Key {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(p.states), tenant.Key.Compare)
-}
-
-// racked are the keys of the NICs that are in the rack.
-func (p *Plane) provisioned() (keys []tenant.Key) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for key, s := range p.states {
-		if s.nic != nil {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
-// unfinished reports whether the rack still has something to do.
-func (p *Plane) unfinished() bool {
-	if p.lost.Load() || p.lax.Load() {
-		return true
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range p.states {
-		if s.status.State == Failed {
-			return true
-		}
-	}
-	return false
 }

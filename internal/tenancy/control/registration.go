@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"vrdma.dev/vrdma/internal/events"
@@ -77,39 +79,55 @@ func decodeHost(e store.Entry) (*registered, error) {
 	return &registered{h, head.Boot, head.Identity, e.Revision}, nil
 }
 
+// A registration is this host's entry in a store that other hosts share.
+type registration struct {
+	cfg       *Config
+	journal   *Journal
+	snapshots *snapshots
+	health    *storeHealth
+	boot      string                          // of this daemon
+	spec      atomic.Pointer[tenant.HostSpec] // of this host
+	fenced    atomic.Pointer[string]          // why this host serves no declared NIC; nil: it does
+
+	mu           sync.Mutex   // held while the entry is written
+	registered   atomic.Bool  // the entry has been written
+	registeredAt atomic.Int64 // the revision at which it was written last
+	release      func()       // deletes the key that says that this daemon lives; set by register
+}
+
 // self is this host, as it is registered.
-func (p *Plane) self() *tenant.Host {
-	return &tenant.Host{Metadata: tenant.Metadata{Name: p.cfg.Host}, Spec: p.Self()}
+func (r *registration) self() *tenant.Host {
+	return &tenant.Host{Metadata: tenant.Metadata{Name: r.cfg.Host}, Spec: r.announced()}
 }
 
 // Self is this host as others reach it.
-func (p *Plane) Self() tenant.HostSpec { return *p.spec.Load() }
+func (r *registration) announced() tenant.HostSpec { return *r.spec.Load() }
 
 // Announce tells others that they reach this host in another way. If that cannot be written down
 // nothing has changed.
 func (p *Plane) Announce(spec tenant.HostSpec) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	if p.shared() {
-		if why := cmp.Or(p.Fenced(), p.alarm(), p.away()); why != "" {
+	if p.health.shared() {
+		if why := cmp.Or(p.registration.reason(), p.health.alarm(), p.health.away()); why != "" {
 			return errors.New(why)
 		}
 	}
-	old := p.spec.Swap(&spec)
-	if p.shared() {
+	old := p.registration.spec.Swap(&spec)
+	if p.health.shared() {
 		if err := p.registerAnew(); err != nil {
-			p.spec.Store(old)
+			p.registration.spec.Store(old)
 			return err
 		}
 	}
-	p.updateMap()
+	p.overlay.update()
 	return nil
 }
 
 // registerAnew writes this host again. changing is held.
 func (p *Plane) registerAnew() (err error) {
 	for range mostTries {
-		if err = p.register(); !errors.Is(err, errConflict) {
+		if err = p.registration.register(); !errors.Is(err, errConflict) {
 			return err
 		}
 		if err := p.refresh(); err != nil {
@@ -120,39 +138,39 @@ func (p *Plane) registerAnew() (err error) {
 }
 
 // register writes this host, if nobody else has its name.
-func (p *Plane) register() error {
-	p.registering.Lock()
-	defer p.registering.Unlock()
-	s := p.now.Load()
-	if s.world.Host(p.cfg.Host) != nil {
-		return fmt.Errorf("host %s is declared with type linux: delete it, or choose another name with --host-name", p.cfg.Host)
+func (r *registration) register() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.snapshots.now.Load()
+	if s.world.Host(r.cfg.Host) != nil {
+		return fmt.Errorf("host %s is declared with type linux: delete it, or choose another name with --host-name", r.cfg.Host)
 	}
-	self := p.self()
+	self := r.self()
 	if err := self.Check(); err != nil {
 		return err
 	}
-	old := s.hosts[p.cfg.Host]
-	if old != nil && old.identity != p.cfg.Identity && s.live[p.cfg.Host] != "" {
-		return fmt.Errorf("host %s is another daemon's, at %s, which is alive: choose another name with --host-name", p.cfg.Host, addressesText(old.host))
+	old := s.hosts[r.cfg.Host]
+	if old != nil && old.identity != r.cfg.Identity && s.live[r.cfg.Host] != "" {
+		return fmt.Errorf("host %s is another daemon's, at %s, which is alive: choose another name with --host-name", r.cfg.Host, addressesText(old.host))
 	}
-	value, err := encodeHost(self, p.boot, p.cfg.Identity)
+	value, err := encodeHost(self, r.boot, r.cfg.Identity)
 	if err != nil {
 		return err
 	}
-	key, last := prefixHost+p.cfg.Host, int64(0)
+	key, last := prefixHost+r.cfg.Host, int64(0)
 	if old != nil {
 		last = old.revision
 	}
-	err = p.write(s, []store.Condition{{Key: key, Revision: last}}, []store.Write{{Key: key, Value: value}}, func(s *snapshot, revision int64) {
-		s.register(p.cfg.Host, &registered{self, p.boot, p.cfg.Identity, revision})
-		p.registeredAt.Store(revision)
+	err = r.snapshots.write(s, []store.Condition{{Key: key, Revision: last}}, []store.Write{{Key: key, Value: value}}, func(s *snapshot, revision int64) {
+		s.register(r.cfg.Host, &registered{self, r.boot, r.cfg.Identity, revision})
+		r.registeredAt.Store(revision)
 	})
 	if err != nil {
 		return err
 	}
-	p.registered.Store(true)
-	if remote, is := p.cfg.Store.(store.Remote); is && p.release == nil {
-		p.release = remote.Alive(prefixLive+p.cfg.Host, []byte(p.boot), lifeTime)
+	r.registered.Store(true)
+	if remote, is := r.cfg.Store.(store.Remote); is && r.release == nil {
+		r.release = remote.Alive(prefixLive+r.cfg.Host, []byte(r.boot), lifeTime)
 	}
 	return nil
 }
@@ -164,17 +182,17 @@ func (s *snapshot) register(name string, r *registered) {
 }
 
 // registerFirst is register when the plane opens: others may be writing, too.
-func (p *Plane) registerFirst() error {
+func (r *registration) registerFirst() error {
 	for range mostTries {
-		err := p.register()
+		err := r.register()
 		if !errors.Is(err, errConflict) {
 			return err
 		}
-		snap, err := load(p.cfg.Store, p.World())
+		snap, err := load(r.cfg.Store, r.snapshots.now.Load().world)
 		if err != nil {
 			return err
 		}
-		p.amend(func(s *snapshot) { *s = *snap })
+		r.snapshots.amend(func(s *snapshot) { *s = *snap })
 	}
 	return errConflict
 }
@@ -190,29 +208,29 @@ func addressesText(h *tenant.Host) string {
 // fence looks whether another daemon has taken this host's name. It reports whether it has just
 // been found out. An entry that is older than this daemon's own is its predecessor's: a snapshot may
 // have been read before this daemon registered.
-func (p *Plane) fence(s *snapshot) bool {
-	mine := s.hosts[p.cfg.Host]
-	if !p.shared() || !p.registered.Load() || mine == nil || mine.boot == p.boot || mine.revision < p.registeredAt.Load() || p.fenced.Load() != nil {
+func (r *registration) check(s *snapshot) bool {
+	mine := s.hosts[r.cfg.Host]
+	if !r.health.shared() || !r.registered.Load() || mine == nil || mine.boot == r.boot || mine.revision < r.registeredAt.Load() || r.fenced.Load() != nil {
 		return false
 	}
-	why := fmt.Sprintf("another daemon, at %s, has taken the name %s of this host: this one serves no declared NIC any more; restart it with another --host-name, or stop the other one", addressesText(mine.host), p.cfg.Host)
-	p.fenced.Store(&why)
-	p.journal.Record(events.Event{Verb: events.Failed, Object: mine.host.Key(), Reason: why})
+	why := fmt.Sprintf("another daemon, at %s, has taken the name %s of this host: this one serves no declared NIC any more; restart it with another --host-name, or stop the other one", addressesText(mine.host), r.cfg.Host)
+	r.fenced.Store(&why)
+	r.journal.Record(events.Event{Verb: events.Failed, Object: mine.host.Key(), Reason: why})
 	return true
 }
 
 // Fenced says why this host serves no declared NIC; "" if it does.
-func (p *Plane) Fenced() string {
-	if why := p.fenced.Load(); why != nil {
+func (r *registration) reason() string {
+	if why := r.fenced.Load(); why != nil {
 		return *why
 	}
 	return ""
 }
 
 // registeredHosts are the hosts that run vrdma, by name. If the store is our own it is this one.
-func (p *Plane) registeredHosts(s *snapshot) (list []*tenant.Host) {
-	if !p.shared() {
-		return []*tenant.Host{p.self()}
+func (r *registration) hosts(s *snapshot) (list []*tenant.Host) {
+	if !r.health.shared() {
+		return []*tenant.Host{r.self()}
 	}
 	for _, r := range s.hosts {
 		list = append(list, r.host)
@@ -222,24 +240,24 @@ func (p *Plane) registeredHosts(s *snapshot) (list []*tenant.Host) {
 }
 
 // host finds a host, of ours or declared; nil if there is none.
-func (p *Plane) host(s *snapshot, name string) *tenant.Host {
+func (r *registration) host(s *snapshot, name string) *tenant.Host {
 	switch {
 	case s.world.Host(name) != nil:
 		return s.world.Host(name)
-	case !p.shared() && name == p.cfg.Host:
-		return p.self()
-	case p.shared() && s.hosts[name] != nil:
+	case !r.health.shared() && name == r.cfg.Host:
+		return r.self()
+	case r.health.shared() && s.hosts[name] != nil:
 		return s.hosts[name].host
 	}
 	return nil
 }
 
 // find is an object of the world, or a host that runs vrdma.
-func (p *Plane) find(s *snapshot, k tenant.Key) tenant.Object {
+func (r *registration) find(s *snapshot, k tenant.Key) tenant.Object {
 	if o := s.world.Get(k); o != nil || k.Kind != tenant.KindHost {
 		return o
 	}
-	if h := p.host(s, k.Name); h != nil {
+	if h := r.host(s, k.Name); h != nil {
 		return h
 	}
 	return nil
@@ -247,12 +265,12 @@ func (p *Plane) find(s *snapshot, k tenant.Key) tenant.Object {
 
 // objects are those of a kind, hosts that run vrdma among them. A host that is alone is told of if
 // somebody asks for hosts.
-func (p *Plane) objects(s *snapshot, kind tenant.Kind) []tenant.Object {
+func (r *registration) objects(s *snapshot, kind tenant.Kind) []tenant.Object {
 	list := s.world.Objects(kind)
-	if kind != tenant.KindHost && (kind != "" || !p.shared()) {
+	if kind != tenant.KindHost && (kind != "" || !r.health.shared()) {
 		return list
 	}
-	for _, h := range p.registeredHosts(s) {
+	for _, h := range r.hosts(s) {
 		if s.world.Host(h.Metadata.Name) == nil {
 			list = append(list, h)
 		}
@@ -262,15 +280,15 @@ func (p *Plane) objects(s *snapshot, kind tenant.Kind) []tenant.Object {
 }
 
 // hostStatus is what is known of a host.
-func (p *Plane) hostStatus(s *snapshot, h *tenant.Host) Status {
+func (r *registration) status(s *snapshot, h *tenant.Host) Status {
 	name := h.Metadata.Name
 	switch {
 	case h.Linux():
 		return Status{State: Unwatched, Reason: "it runs Linux and enforces nothing"}
-	case name == p.cfg.Host && p.Fenced() != "":
-		return Status{State: Failed, Reason: p.Fenced()}
-	case name == p.cfg.Host:
-		return Status{State: Ready, Alone: !p.shared()}
+	case name == r.cfg.Host && r.reason() != "":
+		return Status{State: Failed, Reason: r.reason()}
+	case name == r.cfg.Host:
+		return Status{State: Ready, Alone: !r.health.shared()}
 	case s.live[name] == "":
 		return Status{State: Gone, Reason: "its daemon was not heard of for half a minute; its NICs stay where they are"}
 	}
@@ -280,24 +298,24 @@ func (p *Plane) hostStatus(s *snapshot, h *tenant.Host) Status {
 // forget is the end of hosts that run vrdma, which an operator deletes when they will not come
 // back: their NICs can then be opened elsewhere. Where one was opened meanwhile, its host writes that
 // down again. What is left of keys is for the world.
-func (p *Plane) forget(s *snapshot, keys []tenant.Key) (rest []tenant.Key, gone []tenant.Effect, conditions []store.Condition, writes []store.Write, err error) {
+func (r *registration) forget(s *snapshot, keys []tenant.Key) (rest []tenant.Key, gone []tenant.Effect, conditions []store.Condition, writes []store.Write, err error) {
 	var errs tenant.Errors
 	for _, k := range keys {
-		r := s.hosts[k.Name]
-		if k.Kind != tenant.KindHost || s.world.Get(k) != nil || r == nil || !p.shared() {
+		known := s.hosts[k.Name]
+		if k.Kind != tenant.KindHost || s.world.Get(k) != nil || known == nil || !r.health.shared() {
 			rest = append(rest, k)
 			continue
 		}
 		switch {
-		case k.Name == p.cfg.Host:
+		case k.Name == r.cfg.Host:
 			errs = append(errs, &tenant.Error{Key: k, Text: "is this host: ask the daemon of another one, after this one has been stopped"})
 			continue
 		case s.live[k.Name] != "":
 			errs = append(errs, &tenant.Error{Key: k, Text: fmt.Sprintf("its daemon is alive: stop it first, and wait for %v", lifeTime)})
 			continue
 		}
-		gone = append(gone, tenant.Effect{Key: k, Old: r.host})
-		conditions = append(conditions, store.Condition{Key: prefixHost + k.Name, Revision: r.revision}, store.Condition{Key: prefixLive + k.Name})
+		gone = append(gone, tenant.Effect{Key: k, Old: known.host})
+		conditions = append(conditions, store.Condition{Key: prefixHost + k.Name, Revision: known.revision}, store.Condition{Key: prefixLive + k.Name})
 		writes = append(writes, store.Write{Key: prefixHost + k.Name, Delete: true})
 		for nic, at := range s.placements {
 			if n := s.world.NIC(nic.Tenant, nic.Name); n != nil && at.Host == k.Name {
@@ -313,7 +331,7 @@ func (p *Plane) forget(s *snapshot, keys []tenant.Key) (rest []tenant.Key, gone 
 
 // ours takes hosts that run vrdma out of what is to be put: vrdma get prints them, and what it
 // prints can be applied.
-func (p *Plane) ours(s *snapshot, objects []tenant.Object) (rest []tenant.Object, warnings []string, err error) {
+func (r *registration) ours(s *snapshot, objects []tenant.Object) (rest []tenant.Object, warnings []string, err error) {
 	var errs tenant.Errors
 	for _, o := range objects {
 		h, is := o.(*tenant.Host)
@@ -325,7 +343,7 @@ func (p *Plane) ours(s *snapshot, objects []tenant.Object) (rest []tenant.Object
 			errs = append(errs, &tenant.Error{Key: h.Key(), Field: "metadata.name", Text: "is a host that runs vrdma: choose another name, or delete that host first"})
 			continue
 		}
-		if p.host(s, h.Metadata.Name) == nil {
+		if r.host(s, h.Metadata.Name) == nil {
 			rest = append(rest, o) // is refused, with advice
 			continue
 		}

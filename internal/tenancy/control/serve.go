@@ -239,7 +239,7 @@ func (t *conversation) change(req *Request, c tenant.Change) error {
 	if err != nil {
 		return err
 	}
-	reply := &Reply{Revision: t.p.now.Load().revision, Warnings: warnings}
+	reply := &Reply{Revision: t.p.snapshots.now.Load().revision, Warnings: warnings}
 	for _, e := range effects {
 		reply.Results = append(reply.Results, Result{e.Key, e.What()})
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"vrdma.dev/vrdma/internal/tenancy/store"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
@@ -21,9 +23,17 @@ type snapshot struct {
 	// must not be overwritten.
 	newer map[string]bool
 
-	hosts  map[string]*registered // that run vrdma, by name
-	live   map[string]string      // which daemon of a host lives
-	placements map[tenant.Key]placement   // by the NIC's key
+	hosts      map[string]*registered   // that run vrdma, by name
+	live       map[string]string        // which daemon of a host lives
+	placements map[tenant.Key]placement // by the NIC's key
+}
+
+// snapshots has the newest snapshot, and commits to the store.
+type snapshots struct {
+	cfg   *Config
+	now   atomic.Pointer[snapshot]
+	mu    sync.Mutex    // held while now is replaced
+	moved chan struct{} // guarded by mu: closed and replaced with now
 }
 
 // load reads the store. Entries that are no part of a world are problems; only a store that
@@ -217,4 +227,70 @@ func (s *snapshot) where(n *tenant.NIC, self string, shared bool) string {
 		return self
 	}
 	return s.placements[n.Key()].Host
+}
+
+// amend replaces the snapshot by a copy that f has changed.
+func (v *snapshots) amend(f func(*snapshot)) *snapshot {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	next := &snapshot{}
+	if old := v.now.Load(); old != nil {
+		*next = *old
+	}
+	f(next)
+	v.now.Store(next)
+	close(v.moved)
+	v.moved = make(chan struct{})
+	return next
+}
+
+// look is the snapshot, and what is closed when there is another one.
+func (v *snapshots) current() (*snapshot, <-chan struct{}) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.now.Load(), v.moved
+}
+
+// write commits to the store, which gets its name with the first commit, and amends the snapshot.
+func (v *snapshots) write(old *snapshot, conditions []store.Condition, writes []store.Write, amend func(s *snapshot, revision int64)) error {
+	meta := old.meta
+	if !old.named {
+		made, condition, write := store.Name()
+		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
+	}
+	revision, ok, err := v.cfg.Store.Commit(conditions, writes)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return errConflict
+	}
+	v.amend(func(s *snapshot) {
+		s.meta, s.named = meta, true
+		if s.wrote(revision) {
+			amend(s, revision)
+		}
+	})
+	return nil
+}
+
+// wrote notes a revision that is ours. If it is the next one, nothing of others was before it. It reports
+// whether what we wrote is to be added: follow may have been faster, and may know of what came after it.
+func (s *snapshot) wrote(revision int64) (missing bool) {
+	if revision == s.revision+1 {
+		s.revision = revision
+		return true
+	}
+	return revision > s.revision
+}
+
+// erase takes out places and hosts that were deleted at a revision.
+func (s *snapshot) erase(writes []store.Write, revision int64) {
+	var gone []store.Change
+	for _, w := range writes {
+		if w.Delete && (strings.HasPrefix(w.Key, prefixPlace) || strings.HasPrefix(w.Key, prefixHost)) {
+			gone = append(gone, store.Change{Key: w.Key, Deleted: true})
+		}
+	}
+	s.noteAll(gone, revision)
 }
