@@ -5,7 +5,6 @@
 package tenants
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
@@ -31,6 +30,7 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/provision"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
+	"vrdma.dev/vrdma/internal/testkit/locked"
 	"vrdma.dev/vrdma/test/harness"
 )
 
@@ -47,29 +47,11 @@ type daemon struct {
 	server *server.Server
 	ledger *budget.Ledger
 	world  *tenant.World
-	log    lockedBuffer
+	log    locked.Buffer
 
 	mu      sync.Mutex
 	refused []string // guarded by mu; why, for each caller that was not admitted
 	quotas  []string // guarded by mu; whose quota was met
-}
-
-// lockedBuffer is a log that is read while it grows.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // start starts a daemon that lives as long as the test, with the NICs of a file.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/ratelimit"
 )
 
 // What conversations take of the daemon, for their user's account. State is goroutines
@@ -34,13 +34,16 @@ type admission struct {
 	log    *slog.Logger
 	budget *budget.Ledger // nil: nothing is bounded
 	events events.Sink
-	uid    int                   // the daemon's user
-	home   credentials.Household // where the daemon runs
-	warned limiter
+	uid    int                      // the daemon's user
+	home   credentials.Household    // where the daemon runs
+	warned ratelimit.Buckets[limit] // log lines about limits
 }
 
 func newAdmission(c *Config) *admission {
-	return &admission{log: c.Log, budget: c.Budget, events: c.Events, uid: os.Geteuid(), home: credentials.Own()}
+	return &admission{
+		log: c.Log, budget: c.Budget, events: c.Events, uid: os.Geteuid(), home: credentials.Own(),
+		warned: ratelimit.Buckets[limit]{Rate: 1, Burst: 1},
+	}
 }
 
 // recognise tells who has connected, as far as the kernel knows. The account is held
@@ -91,7 +94,10 @@ func leave(who *credentials.Caller) {
 // a limit: the program itself is told an errno and no more.
 func (a *admission) overdrawn(err error) {
 	var e *budget.Error
-	if errors.As(err, &e) && a.warned.pass(e, time.Now()) {
+	if !errors.As(err, &e) {
+		return
+	}
+	if _, ok := a.warned.Take(limit{e.Kind, e.Tenant}, time.Now()); ok {
 		a.log.Warn("a limit is reached", "error", fmt.Sprint(e), "asked", e.Asked)
 		a.events.Record(events.Limit(e))
 	}
@@ -105,28 +111,9 @@ func (a *admission) overdrawnBeside(err error) {
 	}
 }
 
-// A limiter lets something happen once a second for each kind of a tenant's, and for each kind
-// of all other accounts together: users can be many.
-type limiter struct {
-	mu   sync.Mutex
-	last map[limit]time.Time // guarded by mu
-}
-
+// A limit is what is logged by itself: a kind of a tenant's, or a kind of all other accounts together, because users can be
+// many.
 type limit struct {
 	kind   budget.Kind
 	tenant string
-}
-
-func (l *limiter) pass(e *budget.Error, now time.Time) bool {
-	k := limit{e.Kind, e.Tenant}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Sub(l.last[k]) < time.Second {
-		return false
-	}
-	if l.last == nil {
-		l.last = make(map[limit]time.Time)
-	}
-	l.last[k] = now
-	return true
 }

@@ -11,6 +11,10 @@
 //
 // By itself it has the daemon make the interface that has the NIC's address, too.
 //
+// Results are those of containernetworking/cni's package types. Two parts of CNI are not taken from there. A previous
+// result is passed on as the JSON that it was: fields that this version does not know survive. An error has the
+// configuration's version beside its code, which types.Error lacks.
+//
 // Engines repeat calls, lose them and make them at the same time. So nothing is kept here: the daemon has the
 // bindings, to bind or unbind again changes nothing, and a binding whose namespace is gone does not count.
 package cni

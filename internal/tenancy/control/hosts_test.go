@@ -135,7 +135,10 @@ func TestWrittenWhileRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	knows := func(open bool) func() bool {
-		return func() bool { at := b.plane.snapshots.now.Load().placements[k]; return at.Host == "a" && at.Open == open }
+		return func() bool {
+			at := b.plane.snapshots.now.Load().placements[k]
+			return at.Host == "a" && at.Open == open
+		}
 	}
 	eventually(t, "b hears that a has opened it", knows(true))
 	ended := false

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/ratelimit"
 	"vrdma.dev/vrdma/internal/tenancy/store"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
@@ -66,9 +67,9 @@ type Plane struct {
 	changes sync.WaitGroup // goroutines that Close waits for
 	stop    context.CancelFunc
 	ended   context.Context
-	again   wakeup // makes retry call the Provisioner again
-	paces   paces
-	held    atomic.Int64 // the generation whose rules are enforced
+	again   wakeup                 // makes retry call the Provisioner again
+	paces   ratelimit.Buckets[int] // of changes, by uid
+	held    atomic.Int64           // the generation whose rules are enforced
 
 	changing sync.Mutex // held from the check of a change until the Provisioner has it
 	rnd      *rand.Rand // guarded by changing
@@ -134,6 +135,7 @@ func newPlane(cfg Config) *Plane {
 	p := &Plane{
 		cfg: cfg, journal: cmp.Or(cfg.Journal, NewJournal()), updates: &feed[update]{most: keptUpdates},
 		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), again: make(wakeup, 1),
+		paces: ratelimit.Buckets[int]{Rate: changeRate, Burst: changeBurst, Most: mostPaces},
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())
 	c := &p.cfg

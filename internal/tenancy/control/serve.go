@@ -231,7 +231,7 @@ func (t *conversation) change(req *Request, c tenant.Change) error {
 		return fmt.Errorf("%d objects are to be deleted: delete at most %d at a time", n, mostKeys)
 	}
 	if !t.who.Operator {
-		if err := t.p.paces.admit(t.who.UID, time.Now()); err != nil {
+		if err := admitChange(&t.p.paces, t.who.UID, time.Now()); err != nil {
 			return err
 		}
 	}

@@ -474,7 +474,7 @@ func TestEventRate(t *testing.T) {
 	for i := range 3 * mostKinds {
 		j.Record(events.Event{Verb: events.Refused, Object: nicKey("red", fmt.Sprint(i))})
 	}
-	if n := len(j.kinds); n > mostKinds {
+	if n := j.kinds.Len(); n > mostKinds {
 		t.Errorf("%d kinds are remembered", n)
 	}
 	if n := len(j.feed.items); n > keptEvents+keptEvents/4 {
