@@ -13,16 +13,16 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// The default NIC's own socket lies beside everything that is the daemon's, the directories of
-// declared NICs included, which no container may have. So containers have a second door to it, in
-// a directory like those of declared NICs:
+// The default NIC's own socket lies beside the daemon's other files, the directories of declared NICs included. No
+// container may mount those. So containers have a second listener of the default NIC, in a directory like those of
+// declared NICs:
 //
 //	PATH.nics/default/default/   the gate, with the mode of the daemon's own directory
-//	  nic/                       0755, and what is mounted
-//	    vrdma.sock               0666: whoever has the mount, whatever the uids inside
+//	  nic/                       0755, the directory that containers mount
+//	    vrdma.sock               0666: for every process that has the mount, whatever its uid inside
 //	    vrdma.sock.d/
 //
-// No tenant is called default.
+// No tenant can be called default.
 
 // exposed is that directory.
 type exposed struct {
@@ -30,8 +30,8 @@ type exposed struct {
 	ephemeral bool
 }
 
-// Expose has the directory there, and opens its door to n, the default NIC. An ephemeral daemon takes
-// the directory away again at its end: what it serves has ended by then.
+// Expose makes the directory and opens its listener of n, the default NIC. An ephemeral daemon removes the directory at
+// its end.
 func (r *Provisioner) Expose(n *registry.NIC, ephemeral bool) error {
 	place, err := r.cfg.Place.NIC(registry.Default, registry.Default)
 	if err != nil {
@@ -54,8 +54,8 @@ func (r *Provisioner) Expose(n *registry.NIC, ephemeral bool) error {
 	return err
 }
 
-// Await has the directory there that containers have mounted until their NIC has been made (launch.Place.Waiting). Nothing leads from
-// there to a NIC.
+// Await makes the directory that containers mount until their NIC exists (launch.Place.Waiting). No NIC is reachable
+// from there.
 func (r *Provisioner) Await() error {
 	place, err := r.cfg.Place.Waiting()
 	if err != nil {
@@ -71,7 +71,7 @@ func (r *Provisioner) Await() error {
 	return err
 }
 
-// awaitNoMore takes that directory away.
+// removeWaiting removes that directory.
 func (r *Provisioner) removeWaiting() {
 	if r.waiting == nil {
 		return
@@ -82,7 +82,7 @@ func (r *Provisioner) removeWaiting() {
 	r.directories.removeEmpty(filepath.Dir(r.waiting.Socket))
 }
 
-// Networks are those in which NICs can be made for containers, in order. It may be called at any time.
+// Networks are the networks in which NICs can be made for containers, sorted. It may be called at any time.
 func (r *Provisioner) Networks() []tenant.Key {
 	if list := r.networks.Load(); list != nil && r.waiting != nil {
 		return *list
@@ -90,7 +90,7 @@ func (r *Provisioner) Networks() []tenant.Key {
 	return nil
 }
 
-// noteNetworks remembers a world's networks. Of the host's addresses a container can have none.
+// noteNetworks remembers a world's networks. A container cannot have an address of the host.
 func (r *Provisioner) noteNetworks(w *tenant.World) {
 	var list []tenant.Key
 	for _, o := range w.Objects(tenant.KindNetwork) {
@@ -104,8 +104,8 @@ func (r *Provisioner) noteNetworks(w *tenant.World) {
 	}
 }
 
-// conceal takes away what lies in the directory, after the door has been closed, and the directory
-// itself if the daemon is ephemeral. Otherwise it stays: containers that have it mounted shall find the next daemon.
+// unexpose removes the files in the directory, after the listener has been closed. The directory itself stays for the
+// next daemon, because containers may have it mounted. An ephemeral daemon removes it, too.
 func (r *Provisioner) unexpose() {
 	e := r.exposed
 	if e == nil {
@@ -120,7 +120,7 @@ func (r *Provisioner) unexpose() {
 	}
 }
 
-// clearPlace removes what lies in a NIC's directory. The directory stays.
+// clearPlace removes the files in a NIC's directory. The directory stays.
 func clearPlace(at launch.Place) error {
 	err := os.RemoveAll(at.Dir())
 	if rerr := os.Remove(at.Socket); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {

@@ -21,16 +21,15 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// In a network with way namespace a NIC is what an interface would be in the container that has it:
-// its addresses are those of the container's interfaces, and packets leave through UDP sockets that are in
-// the container's network namespace, so that its routes and filters hold for them. Nobody has such
-// a NIC's addresses but its kernel: they are read when the first program of a workload opens the NIC, and
-// again whenever the kernel says that they change (readdress.go).
+// In a network with way namespace a NIC is like an interface of its container. It has the addresses of the container's
+// interfaces. Its packets leave through UDP sockets in the container's network namespace, so that the namespace's
+// routes and filters apply. Only the kernel assigns these addresses. The daemon reads them when the first program of a
+// workload opens the NIC, and again whenever the kernel reports a change (readdress.go).
 //
-//	nobody has it: no address ── a workload's first program ──▶ attached: addresses, sockets, routes ◀─┐ the kernel says
-//	                         ◀── its last program ended ──────                                       └─ that they change
+//	unused: no address ── a workload's first program ──▶ attached: addresses, sockets, routes ◀─┐ the kernel reports
+//	                   ◀── its last program ended ─────                                         └─ a change
 //
-// The sockets keep the namespace alive, so they go with the last program.
+// The sockets keep the namespace alive, so they are closed with the last program.
 
 // A namespacePort connects one NIC to the network namespace of its workload.
 type namespacePort struct {
@@ -64,13 +63,13 @@ type attachment struct {
 }
 
 const (
-	// lastTime is how long the next stay waits for the last one to end, and leaveTime who ends it. Usually that is no time; but a look
-	// may wait for a helper.
+	// lastTime is how long the next attachment waits for the end of the last one, and leaveTime how long detach waits.
+	// Usually there is no wait, but a refresh may wait for a helper process.
 	lastTime  = 15 * time.Second
 	leaveTime = 100 * time.Millisecond
 )
 
-// end closes it.
+// close closes everything.
 func (st *attachment) close() {
 	if st.watch != nil {
 		st.watch.Close()
@@ -84,7 +83,7 @@ func (st *attachment) close() {
 	close(st.ended)
 }
 
-// over waits until it is closed, and reports whether it is. It may be nil.
+// over waits until the attachment is closed, and reports whether it is. It may be nil.
 func (st *attachment) over(within time.Duration) bool {
 	if st == nil {
 		return true
@@ -97,7 +96,7 @@ func (st *attachment) over(within time.Duration) bool {
 	}
 }
 
-// siteRoutes implements registry.Routes.
+// namespaceRoutes implements registry.Routes.
 type namespaceRoutes struct {
 	now atomic.Pointer[routes.Elsewhere]
 }
@@ -125,7 +124,7 @@ type namespaces struct {
 	of map[uint64]string // guarded by mu: the NIC's name by the namespace's cookie
 }
 
-// take gives a namespace to a NIC.
+// take assigns a namespace to a NIC.
 func (s *namespaces) take(cookie uint64, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +144,7 @@ func (s *namespaces) drop(cookie uint64) {
 	delete(s.of, cookie)
 }
 
-// newSite is that of a NIC, if its network has them.
+// newNamespacePort returns the namespacePort of a NIC; nil: its network does not have way namespace.
 func (r *Provisioner) newNamespacePort(n *tenant.Network) *namespacePort {
 	if n.Spec.Way != tenant.WayNamespace {
 		return nil
@@ -154,7 +153,7 @@ func (r *Provisioner) newNamespacePort(n *tenant.Network) *namespacePort {
 	return &namespacePort{host: r.host, shared: &r.namespaces, number: ib.NamespaceNetwork(r.namespaces.count), mtu: n.Spec.MTU}
 }
 
-// attach gives a NIC the addresses and sockets of the namespace in which conn's peer is.
+// attach gives the NIC the addresses and sockets of the network namespace of conn's peer.
 func (p *namespacePort) attach(conn syscall.Conn) (err error) {
 	p.mu.Lock()
 	last := p.last
@@ -193,7 +192,7 @@ func (p *namespacePort) attach(conn syscall.Conn) (err error) {
 	return nil
 }
 
-// stayAt opens what is needed in the namespace in which conn's peer is.
+// open opens what an attachment needs in the namespace of conn's peer.
 func (p *namespacePort) open(conn syscall.Conn) (_ *attachment, err error) {
 	space, err := netns.Of(conn)
 	if err != nil {
@@ -205,7 +204,7 @@ func (p *namespacePort) open(conn syscall.Conn) (_ *attachment, err error) {
 	}
 	st := &attachment{shared: p.shared, space: space, maker: netns.NewMaker(space), warned: make(map[string]bool), ended: make(chan struct{})}
 	if st.there, err = openElsewhere(space); err == nil {
-		st.watch, err = openWatch(space) // before the first look, so that nothing is missed
+		st.watch, err = openWatch(space) // before the first refresh, so that no change is missed
 	}
 	if err != nil {
 		st.close()
@@ -222,7 +221,7 @@ func family(a netip.Addr) int {
 	return 1
 }
 
-// openElsewhere opens what the namespace's kernel is asked through.
+// openElsewhere opens the sockets to the namespace's kernel.
 func openElsewhere(space *netns.Space) (*routes.Elsewhere, error) {
 	fds, err := space.Open([]netns.Kind{netns.Netlink, netns.UDP4, netns.UDP6})
 	if errors.Is(err, unix.EAFNOSUPPORT) { // a kernel without IPv6
@@ -236,7 +235,7 @@ func openElsewhere(space *netns.Space) (*routes.Elsewhere, error) {
 	return routes.NewElsewhere(fds[0], fds[1], fds[2], func() (int, error) { return openNetlink(space) }), nil
 }
 
-// openNetlink opens one socket of netlink's.
+// openNetlink opens one netlink socket.
 func openNetlink(space *netns.Space) (int, error) {
 	fds, err := space.Open([]netns.Kind{netns.Netlink})
 	if err != nil {
@@ -248,11 +247,11 @@ func openNetlink(space *netns.Space) (int, error) {
 // detach undoes attach. It may be called again.
 func (p *namespacePort) detach() {
 	if st := p.takeOut(); st != nil {
-		st.over(leaveTime) // else a look goes on, and it ends after that
+		st.over(leaveTime) // otherwise a refresh is still running, and close follows it
 	}
 }
 
-// takeOut has the NIC have no namespace any more; nil: it had none. Who uses the stay closes it.
+// takeOut removes the NIC from its namespace; nil: it was in none. The goroutine that uses the attachment closes it.
 func (p *namespacePort) takeOut() *attachment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,7 +259,7 @@ func (p *namespacePort) takeOut() *attachment {
 	if st == nil {
 		return nil
 	}
-	p.host.onLoop(func() { // fails only after the loop has ended, and all sockets with it
+	p.host.onLoop(func() { // fails only after the loop has ended
 		if p.udp != nil {
 			p.host.cfg.Engine.RemoveNamespace(p.nic.Device, p.number)
 		}

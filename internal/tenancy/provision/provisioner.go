@@ -28,15 +28,15 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// DeviceName is what every NIC's device is called: it begins with what libibverbs' rxe provider
-// matches, and a program sees one only.
+// DeviceName is the name of every NIC's device. libibverbs' rxe provider matches the beginning of it, and a program
+// sees only one device.
 const DeviceName = "rxe0"
 
-// removeTime bounds how long the programs of a NIC may take to let go of it. Memory that does not
-// come holds a session up for some seconds.
+// removeTime bounds how long Remove waits until the programs of a NIC have released it. Foreign memory that does not
+// arrive delays a session for some seconds.
 const removeTime = 30 * time.Second
 
-// Doors is the front door as the rack needs it.
+// Listeners opens and closes the sockets of NICs. server.Server implements it.
 type Listeners interface {
 	OpenListener(server.Listener) error
 	CloseListeners(ctx context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error
@@ -44,18 +44,17 @@ type Listeners interface {
 	Recheck(n *registry.NIC)
 }
 
-// Config is what a Rack needs.
+// Config is the configuration of a Provisioner.
 type Config struct {
 	Engine *engine.Engine
 	NICs   *registry.Table
 	Budget *budget.Ledger // nil: nothing is bounded
 	Log    *slog.Logger
 	Place  launch.Place // the daemon's
-	// Mode and DirMode are those of sockets and directories of NICs that do not say who may
-	// open them.
+	// Mode and DirMode are the modes of sockets and directories of NICs without spec.open.
 	Mode, DirMode fs.FileMode
 	Owner         int // uid
-	// Seed makes the NICs' GUIDs: with the same one they have the same again.
+	// Seed determines the NICs' GUIDs, so that they are the same after a restart.
 	Seed []byte
 	// Underlay is the MTU of the host's network; 0: there is no other host.
 	Underlay int
@@ -66,12 +65,12 @@ type Config struct {
 	OverlayMTU, OverlayHead, TunnelHead int
 	// Sockets are the options of sockets in network namespaces.
 	Sockets roce.UDPOptions
-	// HostRoutes are those of NICs in the host's own network.
+	// HostRoutes are the routes of NICs in the host's own network.
 	HostRoutes registry.Routes
-	// HostAddresses are those at which other hosts reach this one, and NICs in the host's network
-	// can have no others; nil: there are no other hosts.
+	// HostAddresses are the addresses at which other hosts reach this one. NICs in the host's network have no others.
+	// nil: there are no other hosts.
 	HostAddresses []netip.Addr
-	// Switch is where guests and containers are plugged in; nil: there are none.
+	// Switch connects virtual machines and containers as Ethernet; nil: there is none.
 	Switch *vswitch.Switch
 	// Events records what policies refuse, caps that NICs reach, connections of declared NICs, and containers without an
 	// interface; nil: nothing does. The loop records, too.
@@ -160,7 +159,7 @@ type hostedNIC struct {
 	leaving   bool         // its listener is closed, and a program still has it open
 }
 
-// made is what a NIC is made of and does not change while it is there.
+// made is what a NIC consists of and does not change during its life.
 type made struct {
 	network   string
 	addresses string
@@ -191,15 +190,14 @@ func (r *Provisioner) Open(d Listeners) {
 	r.work.start()
 }
 
-// Default puts in the NIC that is there when nothing is declared. The daemon's own door leads to
-// it. It is called before Open.
+// Default creates the NIC that exists when nothing is declared. The daemon's own listener serves it. It is called
+// before Open.
 func (r *Provisioner) Default(device nic.Config) (*registry.NIC, error) {
 	device.Name = DeviceName
 	return r.insert(device, registry.NIC{Name: registry.Default, Network: registry.HostNetwork, Routes: r.cfg.HostRoutes}, nil)
 }
 
-// insert makes a NIC, which is prepared if there is something to prepare, and has the loop serve
-// it.
+// insert creates a NIC, calls prepare with its device, and adds it to the loop.
 func (r *Provisioner) insert(device nic.Config, n registry.NIC, prepare func(*nic.NIC)) (*registry.NIC, error) {
 	n.Owner, n.Device = r.cfg.Owner, nic.New(device)
 	if prepare != nil {
@@ -230,23 +228,23 @@ func (r *Provisioner) insert(device nic.Config, n registry.NIC, prepare func(*ni
 	return &n, nil
 }
 
-// onePass is how many NICs the loop takes out at once: it has others to serve.
+// onePass is how many NICs the loop removes at once, so that others do not wait.
 const onePass = 64
 
-// extract undoes insert. Nobody has the NICs open any more.
-func (r *Provisioner) extract(slots []*hostedNIC) {
-	nics := make([]*registry.NIC, len(slots))
-	for i, s := range slots {
+// extract undoes insert. No program has the NICs open any more.
+func (r *Provisioner) extract(hosted []*hostedNIC) {
+	nics := make([]*registry.NIC, len(hosted))
+	for i, s := range hosted {
 		nics[i] = s.nic
 	}
 	r.cfg.NICs.Remove(nics...)
-	for _, s := range slots {
+	for _, s := range hosted {
 		if s.namespace != nil {
 			s.namespace.detach()
 		}
 	}
 	for some := range slices.Chunk(nics, onePass) {
-		r.onLoop(func() { // fails only after the loop has ended, with all NICs
+		r.onLoop(func() { // fails only after the loop has ended
 			networks := make(map[string]bool)
 			for _, n := range some {
 				r.cfg.Engine.Remove(n.Device)
@@ -259,8 +257,8 @@ func (r *Provisioner) extract(slots []*hostedNIC) {
 	}
 }
 
-// Put puts a NIC in, or changes the one that is there to what it is now. What a NIC is made of
-// (addresses, network, MTU) changes only while nobody uses it.
+// Put creates a NIC, or changes an existing one to what is declared. Addresses, network and MTU change only while no
+// program uses the NIC.
 func (r *Provisioner) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error {
 	k := c.Key()
 	m, err := r.plan(n, c)
@@ -278,7 +276,7 @@ func (r *Provisioner) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) er
 	return r.put(t, n, c, m)
 }
 
-// plan is what the NIC will be made of.
+// plan is what the NIC will consist of.
 func (r *Provisioner) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 	switch n.Spec.Way {
 	case tenant.WayVXLAN, "":
@@ -308,7 +306,7 @@ func (r *Provisioner) plan(n *tenant.Network, c *tenant.NIC) (m made, err error)
 	return m, nil
 }
 
-// put puts in a NIC that is not there.
+// put creates a NIC that does not exist.
 func (r *Provisioner) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (err error) {
 	s := &hostedNIC{key: c.Key(), made: m}
 	s.open.set(c.Spec.Open)
@@ -343,7 +341,7 @@ func (r *Provisioner) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m 
 	r.nics[s.key] = s
 	r.mu.Unlock()
 	r.changed()
-	r.work.add(func() { // whoever connects to it has it written as a whole
+	r.work.add(func() { // a program that connects before writes it at once
 		if err := s.nic.Tree.Sketch(); err != nil {
 			r.cfg.Log.Warn("a NIC has no device tree", "nic", s.nic.Name, "error", err)
 		}
@@ -351,14 +349,14 @@ func (r *Provisioner) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m 
 	return nil
 }
 
-// changed tells that there are other NICs now.
+// changed reports that NICs were created or removed.
 func (r *Provisioner) changed() {
 	if r.cfg.Workloads != nil {
 		r.cfg.Workloads.Changed()
 	}
 }
 
-// device is the device of a NIC.
+// device is the configuration of a NIC's device.
 func (r *Provisioner) device(c *tenant.NIC, m made) nic.Config {
 	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: lower(nic.DefaultLimits, c.Spec.Limits)}
 	key := c.Key()
@@ -374,7 +372,7 @@ func (r *Provisioner) device(c *tenant.NIC, m made) nic.Config {
 	return d
 }
 
-// guid is an EUI-64 of nobody's: the bit for local administration is set.
+// guid is a locally administered EUI-64.
 func (r *Provisioner) guid(name string) uint64 {
 	h := sha256.New()
 	h.Write(r.cfg.Seed)
@@ -384,8 +382,8 @@ func (r *Provisioner) guid(name string) uint64 {
 	return binary.BigEndian.Uint64(b)
 }
 
-// change changes what can be changed while the NIC is used: who may open it, which holds for the
-// programs that have it open, too, and limits, for devices that are opened from now on.
+// change applies what may change while the NIC is used: spec.open, which also holds for programs that have it open, and
+// limits, for devices that are opened from now on.
 func (r *Provisioner) change(s *hostedNIC, t *tenant.Tenant, c *tenant.NIC) error {
 	s.account.set(r.cfg.Budget, t)
 	if err := r.onLoop(func() {
@@ -403,22 +401,22 @@ func (r *Provisioner) change(s *hostedNIC, t *tenant.Tenant, c *tenant.NIC) erro
 	return err
 }
 
-// Remove pulls NICs out, all at once, and returns why some are still in. If one is in use, which is
-// a *tenant.InUse, all stay, unless force: then its programs see what they see when a device goes.
-// One that is not there is no error.
+// Remove removes NICs, all at once, and returns why some still exist. If one is in use, which is a *tenant.InUse, all
+// stay, unless force is set: then its programs see the removal of a device. Removing a NIC that does not exist is no
+// error.
 func (r *Provisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
-	var slots []*hostedNIC
+	var hosted []*hostedNIC
 	var nics []*registry.NIC
 	for _, k := range keys {
 		if s := r.find(k); s != nil {
-			slots, nics = append(slots, s), append(nics, s.nic)
+			hosted, nics = append(hosted, s), append(nics, s.nic)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
 	errs, inUse := make(map[tenant.Key]error), false
 	if !force {
-		for _, s := range slots {
+		for _, s := range hosted {
 			if by := s.ethernet.users(); len(by) > 0 {
 				errs[s.key] = &tenant.InUse{NIC: s.key, By: by}
 			}
@@ -428,7 +426,7 @@ func (r *Provisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error
 		}
 	}
 	failures := r.listeners.CloseListeners(ctx, nics, force)
-	for _, s := range slots {
+	for _, s := range hosted {
 		err := failures[s.nic]
 		var used *server.InUse
 		switch {
@@ -436,7 +434,7 @@ func (r *Provisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error
 			inUse = true
 			errs[s.key] = &tenant.InUse{NIC: s.key, By: used.Users()}
 		case err != nil:
-			s.leaving = true // it can be removed again
+			s.leaving = true // Remove can be called again
 			errs[s.key] = err
 		}
 	}
@@ -444,14 +442,14 @@ func (r *Provisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error
 		return errs
 	}
 	r.mu.Lock()
-	slots = slices.DeleteFunc(slots, func(s *hostedNIC) bool { return errs[s.key] != nil })
-	for _, s := range slots {
+	hosted = slices.DeleteFunc(hosted, func(s *hostedNIC) bool { return errs[s.key] != nil })
+	for _, s := range hosted {
 		delete(r.nics, s.key)
 	}
 	r.mu.Unlock()
 	r.changed()
-	r.extract(slots)
-	for _, s := range slots {
+	r.extract(hosted)
+	for _, s := range hosted {
 		s.ethernet.unplugTap(func(*tap) bool { return true })
 		s.ethernet.pull()
 		r.accounts.drop(s.account)
@@ -460,8 +458,7 @@ func (r *Provisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error
 	return errs
 }
 
-// Enforce makes the quotas of a world those of the tenants here, and its rules and shares those
-// of the NICs.
+// Enforce applies the quotas, rules and shares of a world.
 func (r *Provisioner) Enforce(w *tenant.World) {
 	r.accounts.enforce(w)
 	r.enforceRules(w)
@@ -469,8 +466,8 @@ func (r *Provisioner) Enforce(w *tenant.World) {
 	r.noteNetworks(w)
 }
 
-// Close takes away what lies in the NICs' directories, after the doors have been closed. The
-// directories stay: they are mounted into containers, which shall find the next daemon.
+// Close removes the files in the NICs' directories, after the listeners have been closed. The directories themselves
+// stay for the next daemon, because containers have them mounted.
 func (r *Provisioner) Close() {
 	r.work.stop()
 	for _, s := range r.nics {
@@ -484,15 +481,14 @@ func (r *Provisioner) Close() {
 	r.directories.empty()
 }
 
-// slot finds a NIC; nil if it is not there.
+// find returns a NIC; nil: it is not on this host.
 func (r *Provisioner) find(k tenant.Key) *hostedNIC {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.nics[k]
 }
 
-// NIC finds a declared NIC; nil if it is not there. It may be called at any time, and so may the
-// ones below.
+// NIC returns a declared NIC; nil: it is not on this host. It may be called at any time, and so may the methods below.
 func (r *Provisioner) NIC(k tenant.Key) *registry.NIC {
 	if s := r.find(k); s != nil {
 		return s.nic
@@ -500,7 +496,7 @@ func (r *Provisioner) NIC(k tenant.Key) *registry.NIC {
 	return nil
 }
 
-// Users are who uses a NIC, one text each.
+// Users are the users of a NIC, one text each.
 func (r *Provisioner) Users(k tenant.Key) (out []string) {
 	if s := r.find(k); s != nil {
 		for _, g := range r.listeners.Users(s.nic) {
@@ -511,7 +507,7 @@ func (r *Provisioner) Users(k tenant.Key) (out []string) {
 	return out
 }
 
-// Socket is the path of a NIC's door; "" if it is not there.
+// Socket is the path of a NIC's listener; "": it is not on this host.
 func (r *Provisioner) Socket(k tenant.Key) string {
 	if s := r.find(k); s != nil {
 		return s.place.Socket
@@ -519,7 +515,7 @@ func (r *Provisioner) Socket(k tenant.Key) string {
 	return ""
 }
 
-// Keys are the NICs that are here, in order.
+// Keys are the NICs on this host, sorted.
 func (r *Provisioner) Keys() (out []tenant.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

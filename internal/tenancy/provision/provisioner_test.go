@@ -95,10 +95,10 @@ func newTest(t *testing.T) (*Provisioner, *fakeListeners) {
 		Engine: e, NICs: nics, Budget: budget.New(budget.ThisMachine().Limits()), Place: place, Mode: 0o600, DirMode: 0o700,
 		Seed: []byte("seed"), HostRoutes: routes.None{},
 	})
-	doors := &fakeListeners{open: make(map[string]server.Listener), used: make(map[string]bool), stuck: make(map[string]error)}
-	r.Open(doors)
+	listeners := &fakeListeners{open: make(map[string]server.Listener), used: make(map[string]bool), stuck: make(map[string]error)}
+	r.Open(listeners)
 	t.Cleanup(func() { r.Close(); e.Stop() })
-	return r, doors
+	return r, listeners
 }
 
 // objects are a tenant, a network and a NIC there.
@@ -160,7 +160,7 @@ func TestNetworks(t *testing.T) {
 
 // TestRemoveAndPut: nothing is left of a NIC that is gone, nor of one that could not be put in.
 func TestRemoveAndPut(t *testing.T) {
-	r, doors := newTest(t)
+	r, listeners := newTest(t)
 	c := put(t, r, "red", "a", "10.1.0.1")
 	dir := filepath.Join(r.cfg.Place.NICs(), "red", "a", "nic")
 	for path, mode := range map[string]os.FileMode{"": 0o700, "..": 0o700, "../..": 0o711, "../../..": 0o711} {
@@ -172,7 +172,7 @@ func TestRemoveAndPut(t *testing.T) {
 	if first, _ := os.Stat(r.cfg.Place.Library()); err != nil || !os.SameFile(lib, first) {
 		t.Errorf("the library is a file of its own: %v", err)
 	}
-	doors.used["red/a"] = true
+	listeners.used["red/a"] = true
 	err = remove(r, c, false)
 	var used *tenant.InUse
 	if !errors.As(err, &used) || used.NIC != c.Key() || len(used.By) != 1 || !strings.Contains(err.Error(), "prog (pid 17, uid 1000, for 0s)") {
@@ -195,12 +195,12 @@ func TestRemoveAndPut(t *testing.T) {
 		}
 	}
 	empty("removed")
-	doors.fail = errors.New("no socket")
-	if err := r.Put(objects("red", "a", "10.1.0.1")); !errors.Is(err, doors.fail) {
-		t.Errorf("a door that cannot be opened: %v", err)
+	listeners.fail = errors.New("no socket")
+	if err := r.Put(objects("red", "a", "10.1.0.1")); !errors.Is(err, listeners.fail) {
+		t.Errorf("a listener that cannot be opened: %v", err)
 	}
 	empty("not put in")
-	doors.fail = nil
+	listeners.fail = nil
 	put(t, r, "red", "a", "10.1.0.1")
 	_, n, c := objects("red", "b", "10.1.0.2")
 	n.Spec.Way = tenant.WayNamespace
@@ -225,7 +225,7 @@ func TestHostAddresses(t *testing.T) {
 // TestRemoveMany: NICs go together, or stay together while one of them is in use. One that somebody
 // does not let go of can be neither used nor put in again until it has been let go of.
 func TestRemoveMany(t *testing.T) {
-	r, doors := newTest(t)
+	r, listeners := newTest(t)
 	var keys []tenant.Key
 	for _, name := range []string{"a", "b", "c"} {
 		address := map[string]string{"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3"}[name]
@@ -235,14 +235,14 @@ func TestRemoveMany(t *testing.T) {
 	if err := os.WriteFile(r.Socket(keys[0])+".lease", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	doors.used["red/b"] = true
+	listeners.used["red/b"] = true
 	errs := r.Remove(keys, false)
 	var used *tenant.InUse
-	if len(errs) != 1 || !errors.As(errs[keys[1]], &used) || len(doors.open) != 3 || len(r.Keys()) != 3 {
-		t.Errorf("one is in use: %v; %d doors are open, %d NICs in", errs, len(doors.open), len(r.Keys()))
+	if len(errs) != 1 || !errors.As(errs[keys[1]], &used) || len(listeners.open) != 3 || len(r.Keys()) != 3 {
+		t.Errorf("one is in use: %v; %d listeners are open, %d NICs in", errs, len(listeners.open), len(r.Keys()))
 	}
 	stuck := errors.New("stuck")
-	doors.stuck["red/c"] = stuck
+	listeners.stuck["red/c"] = stuck
 	if errs := r.Remove(keys, true); len(errs) != 1 || !errors.Is(errs[keys[2]], stuck) || len(r.Keys()) != 1 {
 		t.Errorf("one is stuck: %v, %v are in", errs, r.Keys())
 	}
@@ -252,10 +252,10 @@ func TestRemoveMany(t *testing.T) {
 	if err := r.Put(objects("red", "c", "10.1.0.3")); !errors.Is(err, stuck) {
 		t.Errorf("a NIC that somebody still has is put in again: %v", err)
 	}
-	delete(doors.stuck, "red/c")
+	delete(listeners.stuck, "red/c")
 	put(t, r, "red", "c", "10.1.0.3")
-	if len(doors.open) != 1 || len(r.Keys()) != 1 || r.find(keys[2]).leaving {
-		t.Errorf("put in again: doors %v, %v are in", doors.open, r.Keys())
+	if len(listeners.open) != 1 || len(r.Keys()) != 1 || r.find(keys[2]).leaving {
+		t.Errorf("put in again: listeners %v, %v are in", listeners.open, r.Keys())
 	}
 }
 

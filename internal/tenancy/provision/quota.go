@@ -46,7 +46,7 @@ func (l *accounts) hold(t *tenant.Tenant) *account {
 	return a
 }
 
-// drop undoes hold.
+// drop releases one hold.
 func (l *accounts) drop(a *account) {
 	if a.nics--; a.nics == 0 {
 		a.budget.Drop()

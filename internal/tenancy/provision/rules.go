@@ -9,8 +9,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// obey compiles the policies of a world and gives them to the NICs whose rules have changed. It
-// returns when connections that they do not allow any more have ended.
+// enforceRules compiles the policies of a world and gives them to the NICs whose rules have changed. It returns after
+// connections that the rules forbid have ended.
 func (r *Provisioner) enforceRules(w *tenant.World) {
 	r.rules = policy.Compile(w, r.rules)
 	r.aging.Store(r.rules)
@@ -33,14 +33,14 @@ func (r *Provisioner) enforceRules(w *tenant.World) {
 	r.cfg.Engine.SetGuards(list) // fails only after the loop has ended, with all connections
 }
 
-// Age says how old what is known of the store may be. It may be called at any time.
+// Age sets how old the knowledge of the store may be. It may be called at any time.
 func (r *Provisioner) Age(age time.Duration) {
 	if rules := r.aging.Load(); rules != nil {
 		rules.SetAge(age)
 	}
 }
 
-// guardian has a NIC that nobody uses yet obey the rules for it, from its first moment on.
+// guardFor returns what gives a new NIC its rules before the first program opens it; nil: it has none.
 func (r *Provisioner) guardFor(s *hostedNIC) func(*nic.NIC) {
 	if r.rules == nil {
 		return nil

@@ -20,30 +20,32 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A virtual machine has a NIC by its network card: QEMU connects to guest.sock in the NIC's directory and
-// speaks vhost-user there (package vhostuser), and the NIC's port in the switch is the card (package vswitch).
+// A NIC of a network with way vxlan has a port in the switch (package vswitch). A virtual machine has it as a network
+// card: QEMU connects to guest.sock in the NIC's directory and speaks vhost-user there (package vhostuser). A container
+// has it as an interface (tap.go).
 //
-// The socket is made when somebody asks for it (vrdma guest args): a NIC that nobody uses has one descriptor.
-// It is left there when the daemon ends, and found by the next one, so that it is open again.
+// The socket is made on request (vrdma guest args), because an unused NIC holds one descriptor only. It stays when the
+// daemon ends, and the next daemon opens it again.
 
-// guests is the end of a NIC that virtual machines have. A nil one is of a NIC that has none.
+// A switchPort connects a NIC to the switch, where one virtual machine or one container has it. A nil switchPort is
+// that of a NIC without a port.
 type switchPort struct {
 	host *host
 	of   *hostedNIC
 	port *vswitch.Port
 	mtu  int
 
-	mu       sync.Mutex // guards what is below
+	mu       sync.Mutex // guards the fields below
 	listener *net.UnixListener
 	closed   bool
-	who      string // has it; "": nobody
-	name     string // of the machine; "": it has none
+	who      string // the user of the port; "": there is none
+	name     string // the name of the virtual machine; "": it has none
 	conn     *net.UnixConn
-	plugged  *tap   // nil: no container has it as an interface
-	told     uint64 // the namespace of which it was said that there is no interface
+	plugged  *tap   // nil: no container has the NIC as an interface
+	told     uint64 // the namespace whose missing interface was logged
 
 	tapping sync.Mutex // held while an interface is made
-	showing sync.Mutex // held while the device is told of it; before mu
+	showing sync.Mutex // held while the device is told of the interface; before mu
 }
 
 // plugIn gives a NIC its port in the switch.
@@ -55,7 +57,7 @@ func (r *Provisioner) plugIn(s *hostedNIC, t *tenant.Tenant, n *tenant.Network, 
 	addrs := c.Addresses()
 	g.port, err = r.cfg.Switch.Plug(vswitch.PortConfig{
 		NIC: s.key.Path(), Network: s.made.network, MAC: overlay.MACOf(addrs[0]), Addrs: addrs, Subnets: n.Spec.Subnets, MTU: g.mtu,
-		InUse: func() bool { return s.programs.Load() > 0 }, // the loop asks
+		InUse: func() bool { return s.programs.Load() > 0 }, // the loop calls it
 	})
 	if err != nil {
 		return err
@@ -66,7 +68,7 @@ func (r *Provisioner) plugIn(s *hostedNIC, t *tenant.Tenant, n *tenant.Network, 
 	r.accounts.rate(t)
 	g.guard(s.guard)
 	if info, err := os.Lstat(s.place.Guest()); err == nil && info.Mode().Type() == fs.ModeSocket {
-		if _, err := g.card(); err != nil { // a daemon before us had it
+		if _, err := g.card(); err != nil { // an earlier daemon made the socket
 			r.cfg.Log.Warn("a virtual machine cannot have its NIC", "nic", s.key.Path(), "error", err)
 		}
 	}
@@ -90,21 +92,21 @@ func (s *hostedNIC) frames() (f registry.Frames) {
 	return f
 }
 
-// rate makes what is declared of a NIC hold.
+// rate applies the declared rate of a NIC.
 func (g *switchPort) rate(c *tenant.NIC) {
 	if g != nil {
 		g.port.SetRate(bytesOf(c.Spec.Rate.Out), bytesOf(c.Spec.Rate.In), uint64(c.Spec.Rate.Burst))
 	}
 }
 
-// rateTenant makes what is declared of a tenant hold for the frames of all its NICs together.
+// rate applies a tenant's rate to the frames of all its NICs together.
 func (l *accounts) rate(t *tenant.Tenant) {
 	if l.host.cfg.Switch != nil {
 		l.host.cfg.Switch.SetRate(t.Metadata.Name, bytesOf(t.Spec.Rate.Out), bytesOf(t.Spec.Rate.In), uint64(t.Spec.Rate.Burst))
 	}
 }
 
-// guard makes rules hold; nil: everything is allowed.
+// guard sets the rules; nil: everything is allowed.
 func (g *switchPort) guard(rules *policy.Guard) {
 	switch {
 	case g == nil:
@@ -115,7 +117,7 @@ func (g *switchPort) guard(rules *policy.Guard) {
 	}
 }
 
-// users are who has the NIC in a virtual machine, or as an interface of a container.
+// users names the virtual machine or the container that has the NIC.
 func (g *switchPort) users() []string {
 	if g == nil {
 		return nil
@@ -128,7 +130,8 @@ func (g *switchPort) users() []string {
 	return []string{g.who}
 }
 
-// Guests is how many virtual machines have a NIC of ours. It may be called at any time.
+// AttachedCount is the number of NICs that a virtual machine or a container has through the switch. It may be called at
+// any time.
 func (r *Provisioner) AttachedCount() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,7 +141,7 @@ func (r *Provisioner) AttachedCount() (n int) {
 	return n
 }
 
-// Machines are the virtual machines that have NICs, as people call them. It may be called at any time.
+// Machines are the names of the virtual machines that have NICs. It may be called at any time.
 func (r *Provisioner) Machines() map[*registry.NIC]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,7 +159,8 @@ func (r *Provisioner) Machines() map[*registry.NIC]string {
 	return out
 }
 
-// card has the socket open, and says what a virtual machine is started with. It implements server.Door.Guest.
+// card opens the socket and returns how a virtual machine is started with the NIC. It implements
+// server.Listener.Machine.
 func (g *switchPort) card() (protocol.GuestCard, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,7 +174,7 @@ func (g *switchPort) card() (protocol.GuestCard, error) {
 	case g.listener != nil:
 		return c, nil
 	}
-	// A daemon before us has left it, and nobody but us writes to this directory.
+	// An earlier daemon may have left the socket. Only the daemon writes to this directory.
 	if err := os.Remove(c.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return c, err
 	}
@@ -189,14 +193,15 @@ func (g *switchPort) card() (protocol.GuestCard, error) {
 	return c, nil
 }
 
-// allow gives the socket the mode that it has to have now, and cuts off who may not have the NIC any more.
+// allow sets the mode of the socket after spec.open has changed, and disconnects a virtual machine that may not have
+// the NIC any more.
 func (g *switchPort) allow() error {
 	if g == nil {
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.conn != nil && g.admit(g.conn) != nil { // it may have come by another socket: ServeCard
+	if g.conn != nil && g.admit(g.conn) != nil { // it may have connected at another socket: ServeCard
 		g.conn.Close()
 	}
 	if g.listener == nil {
@@ -206,7 +211,7 @@ func (g *switchPort) allow() error {
 	return os.Chmod(g.of.place.Guest(), mode)
 }
 
-// accept serves those who connect, each by itself, until the socket is closed.
+// accept serves each connection in its own goroutine until the socket is closed.
 func (g *switchPort) accept(l *net.UnixListener) {
 	for {
 		c, err := l.AcceptUnix()
@@ -221,7 +226,7 @@ func (g *switchPort) accept(l *net.UnixListener) {
 	}
 }
 
-// admit says why who is at the other end may not have the NIC: the same as at its door.
+// admit returns why the peer may not have the NIC. The rule is that of the NIC's listener.
 func (g *switchPort) admit(c *net.UnixConn) error {
 	who, err := credentials.Of(c)
 	if err != nil {
@@ -234,7 +239,7 @@ func (g *switchPort) admit(c *net.UnixConn) error {
 	return g.of.open.admit(&who, c)
 }
 
-// serve is the connection of a virtual machine that has no agent.
+// serve serves the connection of a virtual machine without an agent.
 func (g *switchPort) serve(c *net.UnixConn) {
 	defer c.Close()
 	if err := g.admit(c); err != nil {
@@ -246,7 +251,7 @@ func (g *switchPort) serve(c *net.UnixConn) {
 	}
 }
 
-// attach gives a virtual machine the NIC until it has gone.
+// attach gives a virtual machine the NIC until the connection ends.
 func (g *switchPort) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	log := g.host.cfg.Log.With("nic", g.port.NIC)
 	if !g.enter(c) {
@@ -263,8 +268,8 @@ func (g *switchPort) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vh
 	return g.port.Serve(c, d, ready)
 }
 
-// ServeCard is vhostuser.Serve for a machine that has a NIC: its card is in the switch, if the NIC is in a
-// network with way vxlan, and else carries nothing. Who is at the other end has been admitted. It may be called at any time.
+// ServeCard is vhostuser.Serve for a virtual machine that has a NIC. The card is connected to the switch if the NIC's
+// network has way vxlan; otherwise it carries nothing. The caller has admitted the peer. It may be called at any time.
 func (r *Provisioner) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	if s := r.find(k); s != nil && s.ethernet != nil {
 		return s.ethernet.attach(c, d, ready)
@@ -272,7 +277,7 @@ func (r *Provisioner) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Devi
 	return vhostuser.Serve(c, d, ready)
 }
 
-// enter makes a connection the one that has the NIC. False: another has it.
+// enter makes a connection the user of the port. It returns false if the port has another user.
 func (g *switchPort) enter(c *net.UnixConn) bool {
 	who, name := "a virtual machine", ""
 	if cred, err := credentials.Credentials(c); err == nil {
@@ -294,7 +299,7 @@ func (g *switchPort) leave() {
 	g.who, g.name, g.conn = "", "", nil
 }
 
-// pull ends all of it. The socket stays in the NIC's directory, which goes with the NIC.
+// pull removes the port. The socket stays in the NIC's directory, and is removed with it.
 func (g *switchPort) pull() {
 	if g == nil {
 		return

@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// chores is what may wait until the rack has nothing else to do: sketching the device trees of NICs
-// that were put in, removing the directories of NICs that were pulled out. A thousand of either take
-// some tenths of a second of a processor, and more on a disk.
+// A workQueue runs work that may wait until the Provisioner is idle: writing the device trees of new NICs, and removing
+// the directories of deleted ones. A thousand of either take some tenths of a second of processor time, and more on a
+// disk.
 type workQueue struct {
 	mu    sync.Mutex
-	todo  []workItem // guarded by mu; in the order in which they came
-	last  time.Time  // guarded by mu; when the last one came
+	todo  []workItem // guarded by mu; oldest first
+	last  time.Time  // guarded by mu; when the newest was added
 	more  chan struct{}
 	quit  chan struct{}
 	ended chan struct{}
 }
 
-// A chore is something to do, and when it came.
+// A workItem is a function and the time at which it was added.
 type workItem struct {
 	do func()
 	at time.Time
 }
 
-// choreRest is how long no new chore has to have come before one is done: whoever puts in a
-// thousand NICs waits for the NICs, and not for these. On a disk a device tree takes five times as
-// long as putting in its NIC. choreMost bounds the wait for each.
+// restTime is how long no new item may have been added before one runs, so that creating a thousand NICs does not wait
+// for their device trees. On a disk a device tree takes five times as long as its NIC. mostDelay bounds the wait of
+// each item.
 const (
 	restTime  = 20 * time.Millisecond
 	mostDelay = 2 * time.Second
@@ -52,7 +52,7 @@ func (c *workQueue) start() {
 	}()
 }
 
-// rest waits while chores keep coming, unless one has waited for long enough.
+// rest waits while items keep arriving, unless the oldest has waited for mostDelay.
 func (c *workQueue) rest() {
 	for {
 		c.mu.Lock()
@@ -75,7 +75,7 @@ func (c *workQueue) rest() {
 	}
 }
 
-// add has f done soon.
+// add appends f.
 func (c *workQueue) add(f func()) {
 	c.mu.Lock()
 	c.last = time.Now()
@@ -96,7 +96,7 @@ func (c *workQueue) next() (f func()) {
 	return f
 }
 
-// stop ends it. What has not been done is not done.
+// stop ends the queue and drops the items that have not run.
 func (c *workQueue) stop() {
 	if c.quit == nil {
 		return

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestChoresRest: a chore that came lately is put off, also while others are done: more may come. The
-// chores take the times themselves, so a busy machine only makes the wait longer.
-func TestChoresRest(t *testing.T) {
+// TestWorkQueueRest: a item that came lately is put off, also while others are done: more may come. The
+// items take the times themselves, so a busy machine only makes the wait longer.
+func TestWorkQueueRest(t *testing.T) {
 	var c workQueue
 	c.start()
 	defer c.stop()
@@ -18,6 +18,6 @@ func TestChoresRest(t *testing.T) {
 	})
 	added := <-came
 	if wait := (<-done).Sub(added); wait < restTime/2 {
-		t.Errorf("a chore that came while another was done was done %v later, want %v", wait, restTime)
+		t.Errorf("a item that came while another was done was done %v later, want %v", wait, restTime)
 	}
 }
