@@ -14,11 +14,11 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// An entrance is where connections come in.
+// An endpoint is a socket at which connections arrive.
 type endpoint interface {
-	// account is whom a connection is charged to, held; nil: nobody.
+	// account is the account of a caller, held; nil: it has none.
 	account(who *credentials.Caller) *budget.Account
-	// converse is what happens on it.
+	// converse serves a connection.
 	converse(c *protocol.Conn, who credentials.Caller) error
 }
 
@@ -29,10 +29,10 @@ type acceptor struct {
 	rejecting chan struct{} // holds one for each connection that is being rejected
 }
 
-// accept accepts connections until l is closed; it then returns nil. Who comes when there is
-// no descriptor left is told so, for which there is a spare one.
+// accept accepts connections until l is closed, and then returns nil. When no descriptor is left it uses a reserved one
+// to tell the client so.
 func (a *acceptor) accept(l *net.UnixListener, at endpoint) error {
-	var full time.Time // since when there is no descriptor for a connection
+	var full time.Time // since when descriptors have been missing
 	for {
 		u, err := l.AcceptUnix()
 		switch {
@@ -48,7 +48,7 @@ func (a *acceptor) accept(l *net.UnixListener, at endpoint) error {
 				a.srv.log.Warn("cannot accept a connection: raise the limit of open files (ulimit -n)", "error", err)
 			}
 			if time.Since(full) < patience {
-				time.Sleep(patience / 20) // somebody may close something
+				time.Sleep(patience / 20) // a descriptor may become free
 				continue
 			}
 			if a.admit(l, at, err) {
@@ -60,17 +60,17 @@ func (a *acceptor) accept(l *net.UnixListener, at endpoint) error {
 	}
 }
 
-// patience is how long a connection waits for a descriptor. It is not for ever, because
-// those who wait may be those who hold what the others wait for.
+// patience is how long a connection waits for a descriptor. The wait is bounded because clients that wait may hold the
+// descriptors that others wait for.
 const patience = 200 * time.Millisecond
 
-// A reserve is a descriptor that can be given up for a moment. There is one for all entrances.
+// A reserve is a spare descriptor that is given up for a moment. All endpoints share one.
 type reserve struct {
 	mu sync.Mutex
-	f  *os.File // guarded by mu; nil: others took it when there was none left
+	f  *os.File // guarded by mu; nil: other code took the last descriptor
 }
 
-// fill has a spare descriptor there, if there is one to be had.
+// fill opens the spare descriptor, if possible.
 func (r *reserve) fill() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,8 +91,8 @@ func (r *reserve) release() {
 	r.f = nil
 }
 
-// admit takes a connection with the descriptor that the reserve had. If there is another for a
-// new one, somebody has closed one meanwhile, and there is room to serve the connection.
+// admit accepts a connection with the reserved descriptor. If the reserve can be filled again, a descriptor has become
+// free meanwhile, and admit serves the connection.
 func (a *acceptor) admit(l *net.UnixListener, at endpoint, why error) (room bool) {
 	r := &a.reserve
 	r.mu.Lock()
@@ -115,11 +115,11 @@ func (a *acceptor) admit(l *net.UnixListener, at endpoint, why error) (room bool
 	return false
 }
 
-// mostTurned is how many connections are told at one time why they are not served; more
-// are closed without a word. Each holds a descriptor until it has spoken, or patience ends.
+// mostRejections is how many clients are told at the same time why they are not served. Further connections are closed
+// without a message. Each holds a descriptor until the client has sent its hello, or for patience.
 const mostRejections = 16
 
-// turnAwayBeside turns a connection away without holding up the others.
+// rejectAside rejects a connection without delaying others.
 func (a *acceptor) rejectAside(u *net.UnixConn, why error) {
 	select {
 	case a.rejecting <- struct{}{}:
@@ -133,7 +133,7 @@ func (a *acceptor) rejectAside(u *net.UnixConn, why error) {
 	}()
 }
 
-// turnAway says why a connection is not served.
+// reject tells a client why its connection is not served.
 func reject(u *net.UnixConn, why error) {
 	defer u.Close()
 	c := protocol.NewConn(u)

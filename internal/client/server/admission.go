@@ -16,15 +16,14 @@ import (
 	"vrdma.dev/vrdma/internal/ratelimit"
 )
 
-// What conversations take of the daemon, for their user's account. State is goroutines
-// and the message buffer that a reply waits in while its reader is slow.
+// What connections cost their user's account. State is goroutines and the message buffer of a reply whose reader is
+// slow.
 var (
 	connectionBill = budget.Bill{budget.Files: 1, budget.State: 80 << 10}
-	// The memfd of registered memory, and the descriptors by which the process is
-	// watched and reached.
+	// The memfd of registered memory, and the descriptors that watch and reach the process.
 	processBill = budget.Bill{budget.Files: 4, budget.State: 16 << 10}
-	// A client that is no process is reached through a pair of sockets, one of which is duplicated for a
-	// moment, and its doorbell is open twice. Who relays has room for a message, too.
+	// A client that is no process is reached through a pair of sockets, one of which is duplicated for a moment. Its
+	// doorbell is open twice, and its relay buffers a message.
 	relayBill = budget.Bill{budget.Files: 3, budget.State: 72 << 10}
 	toolBill  = budget.Bill{budget.Tools: 1}
 )
@@ -46,20 +45,19 @@ func newAdmission(c *Config) *admission {
 	}
 }
 
-// recognise tells who has connected, as far as the kernel knows. The account is held
-// until leave.
+// recognise identifies the peer as far as the kernel knows it. The account is held until leave.
 func (a *admission) recognise(u *net.UnixConn, at endpoint) (credentials.Caller, error) {
 	who, err := credentials.Of(u)
 	if err != nil {
 		return who, refusal(syscall.EPERM, "cannot tell who is calling: %v", err)
 	}
-	// The owner's number alone is not enough: root of a container has it too.
+	// The owner's uid alone is not enough: root of a container may have it, too.
 	who.Owner = who.UID == a.uid && (a.home.Err != nil || who.HomeErr == nil && a.home.Stranger(&who.Home) == "")
 	who.Account = at.account(&who)
 	return who, nil
 }
 
-// account is that of a user.
+// account is the account of a caller.
 func (a *admission) account(who *credentials.Caller) *budget.Account {
 	switch {
 	case a.budget == nil:
@@ -90,8 +88,8 @@ func leave(who *credentials.Caller) {
 	who.Account.Drop()
 }
 
-// overdrawn has the log say, once a second at most for each kind and account, that a user has met
-// a limit: the program itself is told an errno and no more.
+// overdrawn logs that a user has reached a limit, at most once a second for each kind and account. The program itself
+// only gets an errno.
 func (a *admission) overdrawn(err error) {
 	var e *budget.Error
 	if !errors.As(err, &e) {
@@ -111,8 +109,8 @@ func (a *admission) overdrawnBeside(err error) {
 	}
 }
 
-// A limit is what is logged by itself: a kind of a tenant's, or a kind of all other accounts together, because users can be
-// many.
+// A limit is what is logged by itself: a kind of a tenant, or a kind of all other accounts together, because users can
+// be many.
 type limit struct {
 	kind   budget.Kind
 	tenant string

@@ -13,43 +13,43 @@ import (
 	"vrdma.dev/vrdma/internal/device/registry"
 )
 
-// A NIC can be bound to a workload before any program of it runs, as an engine does through CNI: then no other
-// workload has it. Whoever keeps bindings beyond a restart of the daemon gives them to the door (Door.Bound).
+// A NIC can be bound to a workload before any program of it runs, as an engine does through CNI. Then no other workload
+// can use it. Listener.Bound passes bindings from before a restart of the daemon.
 
-// A Binding says for which workload a NIC is.
+// A Binding binds a NIC to a workload.
 type Binding struct {
 	Cookie uint64 // of the network namespace
-	// Path leads to the namespace as long as its workload is there. It is how we know that nobody will
-	// undo the binding any more: an engine may be killed between two calls.
+	// Path leads to the namespace while its workload exists. It shows that a binding is stale: an engine may be killed
+	// before it undoes the binding.
 	Path  string
-	inode string // what Path led to
-	// Name is what people call the workload.
+	inode string // the namespace at Path
+	// Name is the workload's name for messages.
 	Name string
-	// Note is what whoever has made the binding wants to know of it later, and what tells two of them apart.
+	// Note is the caller's own data, and distinguishes bindings.
 	Note any
-	// Ends: the binding lasts as long as the container, and its programs lose the NIC with it, also one that is left
-	// over.
+	// Ends: the binding ends with the container, and its programs lose the NIC then, also a program that has left the
+	// container.
 	Ends  bool
 	Since time.Time
 }
 
-// dead reports whether the workload is gone.
+// dead reports whether the workload has ended.
 func (b *Binding) dead() bool {
 	if b.inode == "" {
-		return false // nobody can tell
+		return false // that is not known
 	}
 	now, err := credentials.NamespaceAt(b.Path)
 	return err != nil || now != b.inode
 }
 
-// stillThere are those of bindings that another daemon has had whose workload is there, all of one namespace.
+// stillThere returns the bindings whose workload still exists, all of one namespace.
 func stillThere(list []Binding) (out []*Binding) {
 	for i := range list {
 		b := list[i]
 		if at, err := credentials.CookieAt(b.Path); err != nil || at != b.Cookie {
-			continue // nobody would undo it
+			continue // no caller would undo it
 		}
-		b.inode, _ = credentials.NamespaceAt(b.Path) // it was there a moment ago
+		b.inode, _ = credentials.NamespaceAt(b.Path) // it existed a moment ago
 		if len(out) == 0 || out[0].Cookie == b.Cookie {
 			out = append(out, &b)
 		}
@@ -57,8 +57,8 @@ func stillThere(list []Binding) (out []*Binding) {
 	return out
 }
 
-// Bind binds a NIC. It fails if it is bound to another workload, or programs of another one use it, and still do after a
-// moment. To bind it again is no mistake.
+// Bind binds a NIC. It fails if the NIC is bound to another workload, or if programs of another workload still use it
+// after a moment. Binding it again is no error.
 func (s *Server) Bind(n *registry.NIC, b Binding) error {
 	d := s.listeners.of(n)
 	if d == nil {
@@ -70,7 +70,7 @@ func (s *Server) Bind(n *registry.NIC, b Binding) error {
 	b.Since = time.Now()
 	b.inode, _ = credentials.NamespaceAt(b.Path)
 	if at, err := credentials.CookieAt(b.Path); err == nil && at != b.Cookie {
-		b.inode = "" // somebody else's by now: it says nothing of the workload
+		b.inode = "" // another namespace by now: it says nothing about the workload
 	}
 	wait := cmp.Or(s.cfg.handover, handover)
 	for end := time.Now().Add(wait); ; time.Sleep(wait / 300) {
@@ -84,7 +84,7 @@ func (s *Server) Bind(n *registry.NIC, b Binding) error {
 	}
 }
 
-// bind binds, unless another workload has the NIC: then it says how, and which.
+// bind binds the NIC. If another workload has it, bind describes how and which.
 func (d *listener) bind(b *Binding) (holder string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +99,7 @@ func (d *listener) bind(b *Binding) (holder string, err error) {
 			return fmt.Sprintf("in use by %v, in another network namespace", g), nil
 		}
 	}
-	// The containers of a pod have one namespace, and each may have a binding.
+	// The containers of a pod share a namespace, and each may have a binding.
 	if i := slices.IndexFunc(d.bound, func(o *Binding) bool { return o.Note == b.Note }); i >= 0 {
 		d.bound[i] = b
 	} else {
@@ -109,8 +109,8 @@ func (d *listener) bind(b *Binding) (holder string, err error) {
 	return "", nil
 }
 
-// Unbind undoes Bind for the bindings of which gone says so, and returns how many they were. Programs that use the NIC go
-// on, unless one of the last bindings of their namespace ends them.
+// Unbind removes the bindings for which gone returns true, and returns their number. Programs go on, unless the last
+// binding of their namespace has Ends.
 func (s *Server) Unbind(gone func(n *registry.NIC, b *Binding) bool) (count int) {
 	all := s.listeners.all()
 	for _, d := range all {
@@ -121,9 +121,9 @@ func (s *Server) Unbind(gone func(n *registry.NIC, b *Binding) bool) (count int)
 	return count
 }
 
-// unbind takes bindings away. mu is held.
+// unbind removes bindings. mu is held.
 func (d *listener) unbind(gone func(*Binding) bool) (count int) {
-	var last *Binding // of those that end programs, if there is one
+	var last *Binding // preferably one with Ends
 	d.bound = slices.DeleteFunc(d.bound, func(b *Binding) bool {
 		if !gone(b) {
 			return false
@@ -140,11 +140,11 @@ func (d *listener) unbind(gone func(*Binding) bool) (count int) {
 	return count
 }
 
-// mostOver bounds how many workloads that have ended a door remembers.
+// mostEnded bounds how many ended workloads a listener remembers.
 const mostEnded = 256
 
-// endWorkload takes the NIC from the programs of a container that is gone: of one that was killed they end as well, but somebody
-// may have got out of it. They do not get it again. mu is held.
+// endWorkload takes the NIC from the programs of a container that has ended, for good. Usually they end with it, but
+// one may have left the container. mu is held.
 func (d *listener) endWorkload(b *Binding) {
 	if d.ended == nil || len(d.ended) >= mostEnded {
 		d.ended = make(map[uint64]string)
@@ -158,7 +158,7 @@ func (d *listener) endWorkload(b *Binding) {
 	}
 }
 
-// Bindings shows those that there are; those whose workload is gone go.
+// Bindings calls show for each binding, and removes those whose workload has ended.
 func (s *Server) Bindings(show func(b *Binding)) {
 	s.Unbind(func(_ *registry.NIC, b *Binding) bool {
 		if b.dead() {
@@ -181,8 +181,8 @@ func (d *listener) boundElsewhere(workload uint64) *Binding {
 	return d.bound[0]
 }
 
-// containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is,
-// else the machine that it is the card of.
+// containers names the users of NICs: the workload that a NIC is bound to, else the container of a program, else the
+// virtual machine that has it.
 func (s *Server) containers() map[*registry.NIC]string {
 	all := s.listeners.all()
 	out := make(map[*registry.NIC]string)
@@ -249,7 +249,7 @@ func (w *workloadNames) set(cookie uint64, name string) {
 	w.of[cookie] = name
 }
 
-// get is the name of a workload; "": nobody has set one.
+// get is the name of a workload; "": it has none.
 func (w *workloadNames) get(cookie uint64) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

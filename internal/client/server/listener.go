@@ -20,58 +20,55 @@ import (
 	"vrdma.dev/vrdma/internal/device/sysfs"
 )
 
-// A Door is a socket with one virtual NIC behind it. Whoever can connect to the socket can
-// use that NIC, and no other: which one it is does not depend on what a client says.
+// A Listener is a socket with one virtual NIC behind it. A process that can connect to the socket can use that NIC and
+// no other. What a client says does not matter.
 type Listener struct {
 	Socket string // PATH; the device tree lies in PATH.d/sys
-	// NIC is nil for the first door of a daemon that has no default NIC: who comes there is
-	// told so.
+	// NIC is nil for the first listener of a daemon without a default NIC. Programs get an error there.
 	NIC *registry.NIC
-	// DirMode is the mode of the socket's directory if it has to be made; 0 means 0700.
+	// DirMode is the mode of the socket's directory if the server makes it; 0 means 0700.
 	DirMode fs.FileMode
 	// SocketMode is the socket's mode; 0 means 0600.
 	SocketMode fs.FileMode
-	// Admit says why a process may not use the NIC; nil: whoever can connect may. It is asked
-	// when a process introduces itself or looks, and not again for the devices that it opens.
+	// Admit returns why a process may not use the NIC; nil: every process that can connect may. It is called when a
+	// process or a tool says hello, and not again for the devices that a process opens.
 	Admit func(who *credentials.Caller, conn syscall.Conn) error
-	// Claim says why programs cannot use the NIC here and now, because it is on another host; nil:
-	// they can. It is asked when a process introduces itself, and may wait for a while.
+	// Claim returns why programs cannot use the NIC on this host; nil: they can. It is called when a process says
+	// hello, and may block for a while.
 	Claim func() error
-	// Account is the tenant's that pays for what is used through the door; nil: the users do.
+	// Account is the account of the tenant that is charged for the NIC's users; nil: the users are charged.
 	Account *budget.Account
-	// Commands and Requests bound commands, and requests for connections, a second; nil: no
-	// limit. A command waits for its turn. A request is refused at once: who asks for a
-	// connection has a time-out, and would rather know.
+	// Commands and Requests bound commands, and connection requests, a second; nil: no limit. A command waits. A
+	// connection request is refused at once, because its caller has a timeout.
 	Commands, Requests *budget.Pace
-	// Rests: nothing is open but the socket while nobody uses the NIC. Whoever opened such a door
-	// removes the device tree, with the directory that it is in.
+	// Rests: an unused NIC holds nothing but the socket. The opener of such a listener removes the device tree with its
+	// directory.
 	Rests bool
-	// Side: the NIC has another door, and this one, which rests, has a device tree of its own.
+	// Secondary: the NIC has another listener, and this one, which rests, has a device tree of its own.
 	Secondary bool
-	// Guest opens the NIC's end of a virtual machine, and says what that is started with; nil: the NIC has
-	// none.
+	// Machine opens the NIC's socket for virtual machines, and returns how a virtual machine is started with it; nil:
+	// the NIC has none.
 	Machine func() (protocol.GuestCard, error)
-	// Programs counts the programs that use the NIC, for those who cannot wait for an answer of Users; nil: nobody asks.
+	// Programs counts the programs that use the NIC, for callers that cannot wait for Users; nil: there are none.
 	Programs *atomic.Int32
-	// Bound are the workloads that have the NIC from the beginning. Those that are gone are left out.
+	// Bound are the workloads that the NIC is bound to from the start. Those that have ended are left out.
 	Bound []Binding
-	// Alone: one workload at a time uses the NIC, see workload.go.
+	// Exclusive: one workload at a time uses the NIC, see workload.go.
 	Exclusive bool
-	// Attach, if it is there, has the NIC's way to others lead through the network namespace of a
-	// workload, that in which the peer of conn is, before the workload's first program has the NIC; it says why
-	// it cannot be. Detach ends that, when the last one has let go of it. They are not called at
-	// the same time. Such a door is Alone.
+	// Attach connects the NIC to the network namespace of a workload, that of conn's peer, before the workload's first
+	// program gets the NIC; nil: nothing does. Detach undoes it after the last program has released the NIC. They are
+	// not called at the same time. Such a listener is Exclusive.
 	Attach func(conn syscall.Conn) error
 	Detach func()
 }
 
-// A door is one that is open.
+// A listener is an open Listener.
 type listener struct {
 	Listener
 	srv    *Server
 	socket *net.UnixListener
 	tree   *sysfs.Tree
-	ids    atomic.Uint64 // of sessions and event channels; of all doors together they would tell of others
+	ids    atomic.Uint64 // of sessions and event channels; a common counter would tell a tenant about others
 
 	attaching sync.Mutex // held while Attach or Detach is called; before mu
 
@@ -79,14 +76,13 @@ type listener struct {
 	attached uint64                   // guarded by mu; the workload that the NIC is attached to; 0: none
 	closed   bool                     // guarded by mu
 	users    map[*protocol.Conn]*User // guarded by mu
-	bound    []*Binding               // guarded by mu; of one namespace; none: the first workload to come has the NIC
-	ended    map[uint64]string        // guarded by mu; the namespaces of containers that are gone, and what they were called
-	gone     chan struct{}            // closed with it
-	empty    chan struct{}            // closed when it is closed and there are no guests
+	bound    []*Binding               // guarded by mu; all of one namespace; none: the first workload that connects gets the NIC
+	ended    map[uint64]string        // guarded by mu; the namespaces of containers that have ended, and their names
+	gone     chan struct{}            // closed by shut
+	empty    chan struct{}            // closed when the listener is closed and has no users
 }
 
-// openDoor opens the socket. One that nobody answers is taken over; one that somebody
-// answers is left alone.
+// openListener opens the socket. It takes over a socket that no process serves, and leaves any other alone.
 func (s *Server) openListener(d Listener) (*listener, error) {
 	if d.DirMode == 0 {
 		d.DirMode = 0o700
@@ -114,8 +110,7 @@ func (s *Server) openListener(d Listener) (*listener, error) {
 	}, nil
 }
 
-// writeTree writes the device tree of the door's NIC beside its socket, or says where it will
-// be.
+// writeTree writes the device tree of the listener's NIC beside its socket, or sets where it will be.
 func (d *listener) writeTree(desk *diag.Desk) error {
 	if d.NIC == nil {
 		return nil
@@ -124,7 +119,7 @@ func (d *listener) writeTree(desk *diag.Desk) error {
 	switch {
 	case d.Secondary:
 		d.tree = sysfs.Later(root, d.NIC.Device, d.DirMode, read)
-		go func() { // close waits for it; whoever connects before has it written at once
+		go func() { // close waits for it; a program that connects before writes it at once
 			if err := d.tree.Write(); err != nil {
 				d.srv.log.Warn("a NIC has no device tree for containers", "nic", d.NIC.Name, "error", err)
 			}
@@ -141,7 +136,7 @@ func (d *listener) writeTree(desk *diag.Desk) error {
 	return nil
 }
 
-// close undoes openDoor and writeTree.
+// close undoes openListener and writeTree.
 func (d *listener) close() error {
 	d.socket.Close()
 	switch {
@@ -154,8 +149,8 @@ func (d *listener) close() error {
 	return d.tree.Remove()
 }
 
-// clearStale removes a socket whose daemon is gone. Who may own a path at all is
-// settled by package launch before we come here; this protects against mistakes.
+// clearStale removes a socket whose daemon has ended. Package launch has decided already which daemon may own the path.
+// This protects against mistakes.
 func clearStale(socket string) error {
 	info, err := os.Lstat(socket)
 	switch {
@@ -184,7 +179,7 @@ func clearStale(socket string) error {
 // A listenerSet is the listeners of a server.
 type listenerSet struct {
 	mu   sync.Mutex
-	list []*listener // guarded by mu; the first is that of the daemon itself, and stays
+	list []*listener // guarded by mu; the first is the daemon's own, and stays
 }
 
 // all returns the listeners.

@@ -38,7 +38,7 @@ type session struct {
 	refused  string            // why the last registration was refused, for the trace
 	mapped   string            // how the memory of the last registration is reached, likewise
 	told     bool              // the log has it
-	traced   bool              // guarded by Server.listeningMu: queues are armed by command
+	traced   bool              // guarded by tracing.mu: queues are armed by command
 	commands atomic.Uint64
 
 	looped    bool // the request under way is being run on the loop

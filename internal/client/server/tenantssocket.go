@@ -10,10 +10,10 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// The tenants' socket: a tenant's administrators, who cannot reach the control socket, ask here
-// about declared objects. Everybody on the machine can connect, so it is there only while
-// somebody has use for it; each connection is charged to its user before it has said a word, as
-// at a door, and nothing else is answered than what package control lets that user see.
+// The tenants' socket serves the administrators of tenants, who cannot reach the control socket, for requests about
+// declared objects. Every user of the machine can connect, so it exists only while a tenant has administrators. Each
+// connection is charged to its user before its first message, and gets only the answers that package control allows
+// that user.
 
 type tenantsSocket struct {
 	srv    *Server

@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/registry"
 )
 
-// Conversations with tools. Package control serves requests about declared objects, package diag answers the others.
+// This file serves tools. Package control serves requests about declared objects, package diag all others.
 
 // Objects serves requests about declared objects: package control's Plane.
 type Objects interface {
@@ -23,13 +23,14 @@ type Objects interface {
 	Administers(c syscall.Conn, peer credentials.Peer, tenant string) bool
 }
 
-// ServeObjects says what serves requests about declared objects. It is called before Serve; without it such requests are refused.
+// ServeObjects sets the server of requests about declared objects. It is called before Serve; without it such requests
+// are refused.
 func (s *Server) ServeObjects(o Objects) { s.objects = o }
 
 // toolTime is how long a tool may take to send a request.
 const toolTime = 10 * time.Second
 
-// serveTool serves the requests of a tool until it hangs up.
+// serveTool serves the requests of a tool until it disconnects.
 func (s *Server) serveTool(c *protocol.Conn, v diag.View) error {
 	if err := v.Who.Account.Charge(toolBill); err != nil {
 		s.admission.overdrawn(err)
@@ -60,7 +61,7 @@ func (s *Server) serveTool(c *protocol.Conn, v diag.View) error {
 	}
 }
 
-// serveObjects hands the connection of a tool to the server of declared objects.
+// serveObjects passes the connection of a tool to the server of declared objects.
 func (s *Server) serveObjects(c *protocol.Conn, v *diag.View) {
 	if s.objects == nil {
 		c.SendJSON(protocol.ControlReply{Error: "this daemon has no declared objects"})
@@ -71,7 +72,7 @@ func (s *Server) serveObjects(c *protocol.Conn, v *diag.View) {
 	}
 }
 
-// peerOf is the caller of a view and the socket where it is.
+// peerOf is the peer of a view.
 func peerOf(v *diag.View) credentials.Peer {
 	p := credentials.Peer{Who: v.Who, Operator: v.All, Resident: v.Resident}
 	if !v.All && !v.Tenants {
@@ -82,7 +83,7 @@ func peerOf(v *diag.View) credentials.Peer {
 	return p
 }
 
-// serveGuestCard tells a tool what a virtual machine is started with to have the NIC.
+// serveMachineCard tells a tool how to start a virtual machine with the NIC.
 func (d *listener) serveMachineCard(c *protocol.Conn) error {
 	if d.Machine == nil {
 		return refusal(syscall.EOPNOTSUPP, "NIC %s is in the host's own network: a virtual machine can have a declared NIC in a network with way vxlan", d.NIC.Name)
@@ -101,7 +102,7 @@ func (d *listener) serveMachineCard(c *protocol.Conn) error {
 // netlinkPatience is how long a program may leave an answer unread.
 const netlinkPatience = 10 * time.Second
 
-// serveNetlink is one socket of NETLINK_RDMA. It holds nothing and keeps nothing alive.
+// serveNetlink serves one NETLINK_RDMA socket. It holds nothing, and does not keep an ephemeral daemon running.
 func (d *listener) serveNetlink(c *protocol.Conn, who credentials.Caller) error {
 	w := welcome()
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
@@ -125,7 +126,7 @@ func (d *listener) serveNetlink(c *protocol.Conn, who credentials.Caller) error 
 	}
 }
 
-// guests are whom the server serves, for those who look. It implements diag.Clients.
+// clientList lists the server's clients for package diag. It implements diag.Clients.
 type clientList struct{ srv *Server }
 
 func (g clientList) Sessions() []diag.Session {
@@ -139,8 +140,8 @@ func (g clientList) Sessions() []diag.Session {
 	return out
 }
 
-// NICs implements diag.Clients. At the door of one of a tenant's NICs there is no other, nor at
-// a side door, which is a container's.
+// NICs implements diag.Clients. At the listener of a tenant's NIC only that NIC is listed, and so at a secondary
+// listener, which is a container's.
 func (g clientList) NICs(v *diag.View) (out []protocol.NICSocket) {
 	all := g.srv.listeners.all()
 	first := v.NIC == all[0].NIC && !slices.ContainsFunc(all, func(d *listener) bool { return d.Secondary && d.Socket == v.Socket })

@@ -15,29 +15,28 @@ import (
 	"vrdma.dev/vrdma/internal/device/registry"
 )
 
-// Doors are opened and closed while the server runs. Every conversation at a door is a guest
-// there, as long as it may touch the NIC behind it:
+// Listeners are opened and closed while the server runs. Every connection at a listener is a user of its NIC, as long
+// as it may touch the NIC:
 //
-//	open ── closed: nobody new ──▶ closing ── the last guest has left ──▶ gone
+//	open ── closed: no new users ──▶ closing ── the last user has left ──▶ gone
 //
-// The memory of a process that lives on is no guest: the server looks after it (bury).
+// The memory of a process that lives on after its connection is no user: awaitRelease takes care of it.
 
-// A Guest is somebody who uses a NIC.
+// A User is a connection that uses a NIC.
 type User struct {
 	Program  string
 	Pid, UID int
 	Since    time.Time
-	// Container is that which it is in, as far as its control group tells; "" if it does not, or
-	// nobody asked.
+	// Container is its container, if its control group tells and the listener is Exclusive; else "".
 	Container string
-	process   bool   // a program, and not one of its devices, or a tool
-	device    bool   // one of a program's devices, or of its event channels
-	workload  uint64 // that it is part of; 0: not known, or nobody asked
-	// who was admitted; nil: nobody, a program's devices come with the program.
+	process   bool   // a program's PROCESS connection, neither a device nor a tool
+	device    bool   // a device or an event channel of a program
+	workload  uint64 // its workload; 0: not known, or the listener is not Exclusive
+	// who is the caller that Admit admitted; nil: none, a program's devices are admitted with the program.
 	who *credentials.Caller
 }
 
-// String says who it is, for people.
+// String describes the user for messages.
 func (g *User) String() string {
 	program := g.Program
 	if program == "" {
@@ -49,7 +48,7 @@ func (g *User) String() string {
 	return fmt.Sprintf("%s (pid %d, uid %d, for %v)", program, g.Pid, g.UID, time.Since(g.Since).Round(time.Second))
 }
 
-// InUse is the error for a NIC that cannot go because programs use it.
+// InUse is the error for a NIC that cannot be removed because programs use it.
 type InUse struct {
 	NIC string
 	By  []User // oldest first
@@ -59,7 +58,7 @@ func (e *InUse) Error() string {
 	return fmt.Sprintf("NIC %s is in use by %s", e.NIC, strings.Join(e.Users(), ", "))
 }
 
-// Users names who uses it, each by itself.
+// Users describes each user.
 func (e *InUse) Users() (out []string) {
 	for _, g := range e.By {
 		out = append(out, g.String())
@@ -70,7 +69,7 @@ func (e *InUse) Users() (out []string) {
 // Unwrap is the errno.
 func (e *InUse) Unwrap() error { return syscall.EBUSY }
 
-// enter makes a conversation a guest, until leave. asked: it is one that the door admits.
+// enter makes a connection a user, until leave. asked: Admit has to admit it.
 func (d *listener) enter(c *protocol.Conn, who *credentials.Caller, asked bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,8 +93,7 @@ func (d *listener) leave(c *protocol.Conn) {
 	}
 }
 
-// left is leave, but for a NIC that is attached to a workload: it reports whether that has no program
-// any more.
+// left removes a user. It reports whether the NIC is attached to a workload that has no program any more.
 func (d *listener) left(c *protocol.Conn) (idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -113,7 +111,7 @@ func (d *listener) left(c *protocol.Conn) (idle bool) {
 	return d.attached != 0 && !d.usedLocked(nil)
 }
 
-// shut lets nobody in any more, and ends the conversations.
+// shut refuses new users and closes the connections of the others.
 func (d *listener) shut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,15 +132,15 @@ func (d *listener) shutLocked() {
 	}
 }
 
-// shutAll shuts doors together. If programs are at one of them it shuts none, unless force, and
-// returns who they are, by door.
-func shutAll(doors []*listener, force bool) map[*listener][]User {
-	for _, d := range doors {
+// shutAll shuts listeners together. If programs use one of them it shuts none, unless force is set, and returns the
+// programs by listener.
+func shutAll(list []*listener, force bool) map[*listener][]User {
+	for _, d := range list {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 	}
 	used := make(map[*listener][]User)
-	for _, d := range doors {
+	for _, d := range list {
 		if list := d.programsLocked(); len(list) > 0 && !force {
 			used[d] = list
 		}
@@ -150,20 +148,20 @@ func shutAll(doors []*listener, force bool) map[*listener][]User {
 	if len(used) > 0 {
 		return used
 	}
-	for _, d := range doors {
+	for _, d := range list {
 		d.shutLocked()
 	}
 	return nil
 }
 
-// users are the programs at the door, oldest first.
+// programs are the programs at the listener, oldest first.
 func (d *listener) programs() []User {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.programsLocked()
 }
 
-// usersLocked is users with mu held.
+// programsLocked is programs with mu held.
 func (d *listener) programsLocked() (out []User) {
 	for _, g := range d.users {
 		if g.process {
@@ -174,7 +172,7 @@ func (d *listener) programsLocked() (out []User) {
 	return out
 }
 
-// account implements entrance.
+// account implements endpoint.
 func (d *listener) account(who *credentials.Caller) *budget.Account {
 	if d.Account != nil {
 		return d.Account.User(who.UID)
@@ -182,7 +180,7 @@ func (d *listener) account(who *credentials.Caller) *budget.Account {
 	return d.srv.admission.account(who)
 }
 
-// admits says why who may not use the NIC.
+// admits returns why a caller may not use the NIC.
 func (d *listener) admits(c *protocol.Conn, who *credentials.Caller) error {
 	if d.Admit == nil || who.Owner {
 		return nil
@@ -196,7 +194,7 @@ func (d *listener) admits(c *protocol.Conn, who *credentials.Caller) error {
 	return refusal(syscall.EACCES, "NIC %s is not for you: %v", d.NIC.Name, err)
 }
 
-// OpenDoor opens one more door. The server may be running.
+// OpenListener opens one more listener. The server may be running.
 func (s *Server) OpenListener(d Listener) error {
 	opened, err := s.openListener(d)
 	if err != nil {
@@ -227,14 +225,13 @@ func (s *Server) Users(n *registry.NIC) []User {
 	return nil
 }
 
-// Recheck ends the programs and tools at a NIC's door that it would not admit any more.
+// Recheck disconnects the programs and tools that a NIC's listener would not admit any more.
 func (s *Server) Recheck(n *registry.NIC) {
 	d := s.listeners.of(n)
 	if d == nil || d.Admit == nil {
 		return
 	}
-	// Who enters later is asked later. Whoever leaves meanwhile is closed once more, which does
-	// nothing.
+	// A user that enters later is checked when it enters. Closing a connection that has ended does nothing.
 	d.mu.Lock()
 	there := make(map[*protocol.Conn]credentials.Caller, len(d.users))
 	for c, g := range d.users {
@@ -250,30 +247,29 @@ func (s *Server) Recheck(n *registry.NIC) {
 	}
 }
 
-// CloseDoors closes the doors of NICs, and returns when nobody has them open any more, or when ctx
-// ends, with the NICs that somebody still has. While programs use one of them all doors stay open,
-// and the error for that one is an *InUse, unless force: then the programs' devices are gone, as if
-// pulled out.
+// CloseListeners closes the listeners of NICs, and returns when all their users have left, or when ctx ends, with the
+// NICs that still have users. While programs use one of the NICs all listeners stay open, and the error for that NIC is
+// an *InUse, unless force is set: then the programs' devices are removed.
 func (s *Server) CloseListeners(ctx context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error {
-	doors := s.listeners.ofAll(nics)
+	list := s.listeners.ofAll(nics)
 	errs := make(map[*registry.NIC]error)
-	for d, by := range shutAll(doors, force) {
+	for d, by := range shutAll(list, force) {
 		errs[d.NIC] = &InUse{NIC: d.NIC.Name, By: by}
 	}
 	if len(errs) > 0 {
 		return errs
 	}
-	for _, d := range doors {
+	for _, d := range list {
 		d.socket.Close()
 	}
 	gone := make(map[*listener]bool)
-	for _, d := range doors {
+	for _, d := range list {
 		select {
 		case <-d.empty:
 		case <-ctx.Done():
 		}
 		select {
-		case <-d.empty: // perhaps both
+		case <-d.empty: // both may be ready
 			gone[d] = true
 		default:
 			errs[d.NIC] = fmt.Errorf("NIC %s: some sessions did not end: %w", d.NIC.Name, ctx.Err())

@@ -10,20 +10,19 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A workload is all the programs of one network namespace: a container, a pod, or the programs of
-// the host together. A declared NIC belongs to one workload at a time, as an interface would: its
-// address is that workload's. The default NIC has the host's addresses, and is for all who may
-// open it.
+// A workload is all programs of one network namespace: a container, a pod, or all programs of the host. A declared NIC
+// belongs to one workload at a time, as an interface would, because its address is that workload's. The default NIC has
+// the host's addresses, and serves every program that may open it.
 //
-// The namespace is known by its cookie, which the kernel keeps with the client's socket: a number
-// that is never used again, and that the client cannot choose. Kernels before 5.14 do not tell, and there
-// the rule does not hold.
+// The namespace is identified by its cookie, which the kernel keeps with the client's socket. The kernel never uses a
+// cookie twice, and the client cannot choose it. Kernels before 5.14 do not return cookies, and the rule is not
+// enforced there.
 
-// handover is how long a workload waits for the one before it: of a container that was killed the daemon hears
-// a moment later than whoever starts the next.
+// handover is how long a workload waits for the previous one: the daemon notices the end of a killed container a moment
+// after the engine may have started the next.
 const handover = 3 * time.Second
 
-// occupy makes a guest one who uses the NIC, and not only looks. It fails if another workload does.
+// occupy makes a user a program of its workload. It fails if another workload has the NIC.
 func (d *listener) occupy(c *protocol.Conn, l Line, who *credentials.Caller) error {
 	var workload uint64
 	var container string
@@ -49,13 +48,13 @@ func (d *listener) occupy(c *protocol.Conn, l Line, who *credentials.Caller) err
 	}
 }
 
-// take makes a guest one of a workload, unless another workload has the NIC: then it says how, and which.
+// take makes a user a program of a workload. If another workload has the NIC, take describes how and which.
 func (d *listener) take(c *protocol.Conn, workload uint64, container string) (holder string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	g := d.users[c]
 	if g == nil {
-		return "" // the door is being closed
+		return "" // the listener is being closed
 	}
 	if b := d.boundElsewhere(workload); b != nil {
 		return "bound to " + b.Name
@@ -70,7 +69,7 @@ func (d *listener) take(c *protocol.Conn, workload uint64, container string) (ho
 			}
 		}
 	}
-	// A program that is gone may still have its devices for a moment.
+	// The devices of an ended program may remain for a moment.
 	if d.attached != 0 && d.attached != workload && d.usedLocked(c) {
 		return "in use by a program that is ending"
 	}
@@ -81,7 +80,7 @@ func (d *listener) take(c *protocol.Conn, workload uint64, container string) (ho
 	return ""
 }
 
-// usedLocked reports whether somebody but c has the NIC, or one of its devices. mu is held.
+// usedLocked reports whether a user other than c has the NIC or one of its devices. mu is held.
 func (d *listener) usedLocked(c *protocol.Conn) bool {
 	for o, g := range d.users {
 		if o != c && (g.process || g.device) {
@@ -91,7 +90,7 @@ func (d *listener) usedLocked(c *protocol.Conn) bool {
 	return false
 }
 
-// attach has the NIC's way lead through the namespace of the workload that has just taken it.
+// attach connects the NIC to the namespace of the workload that has just taken it.
 func (d *listener) attach(c *protocol.Conn, who *credentials.Caller, workload uint64) error {
 	if d.Attach == nil {
 		return nil
@@ -118,7 +117,7 @@ func (d *listener) attach(c *protocol.Conn, who *credentials.Caller, workload ui
 	return nil
 }
 
-// detach ends that, if nobody uses the NIC.
+// detach undoes attach if the NIC has no users.
 func (d *listener) detach() {
 	d.attaching.Lock()
 	defer d.attaching.Unlock()
