@@ -30,7 +30,7 @@ func here(t *testing.T) (cookie uint64, path string) {
 
 // A NIC that is bound is for that workload alone, until it is unbound, or the workload is gone.
 func TestBind(t *testing.T) {
-	s, enter, refused := aDoor(t, 100*time.Millisecond)
+	s, enter, refused := exclusiveListener(t, 100*time.Millisecond)
 	n := s.listeners.list[1].NIC
 	own, _ := here(t)
 	workload := exec.Command("sleep", "1000")

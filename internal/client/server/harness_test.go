@@ -40,7 +40,7 @@ func testServerStop(t testing.TB, stop func()) *Server {
 }
 
 // testServerWith is one with a given configuration, as far as it goes: behind the first
-// door is the device that the engine drives.
+// listener is the device that the engine drives.
 func testServerWith(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	var served chan error

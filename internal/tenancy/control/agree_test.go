@@ -224,14 +224,14 @@ func (n *node) differs(s *store.Memory) string {
 	case !slices.Equal(n.provisioner.has(), here):
 		return fmt.Sprintf("%s has %v, want %v", self, n.provisioner.has(), here)
 	case !maps.Equal(n.plane.snapshots.now.Load().placements, whole.placements):
-		return fmt.Sprintf("%s has places %v, want %v", self, n.plane.snapshots.now.Load().placements, whole.placements)
+		return fmt.Sprintf("%s has placements %v, want %v", self, n.plane.snapshots.now.Load().placements, whole.placements)
 	case !n.agrees(s):
 		return self + " has another map"
 	}
 	return ""
 }
 
-// strays are allocations that nobody has, those that are missing, and places of NICs that are not there.
+// strays are allocations that nobody has, those that are missing, and placements of NICs that are not there.
 func strays(s *store.Memory) (problems []string) {
 	whole, err := load(s, &tenant.World{})
 	if err != nil {
@@ -255,7 +255,7 @@ func strays(s *store.Memory) (problems []string) {
 			}
 			delete(want, e.Key)
 		case strings.HasPrefix(e.Key, prefixPlace) && !places[e.Key]:
-			problems = append(problems, e.Key+" is the place of no NIC")
+			problems = append(problems, e.Key+" is the placement of no NIC")
 		}
 	}
 	for key, to := range want {

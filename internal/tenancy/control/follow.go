@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// refresh takes over what others have written. changing is held.
+// refresh reads the whole store. changing is held.
 func (p *Plane) refresh() error {
 	old := p.snapshots.now.Load()
 	snap, err := load(p.cfg.Store, old.world)
@@ -29,7 +29,7 @@ func (p *Plane) refresh() error {
 	p.health.alarmed.Store(nil)
 	newer := false
 	p.snapshots.amend(func(s *snapshot) {
-		// Places may have been absorbed while the store was read, and follow does not come by them again.
+		// Placements may have been absorbed while the store was read, and follow does not deliver them again.
 		if newer = snap.revision > s.revision; newer {
 			snap.keep(s)
 			*s = *snap
@@ -46,10 +46,10 @@ func (p *Plane) refresh() error {
 	return nil
 }
 
-// another is who changes something when it is not us.
+// another is the author of changes that another daemon made.
 var another = events.Actor{UID: -1, Program: "another daemon"}
 
-// difference is what leads from one world to another.
+// difference is the effects that lead from one world to another.
 func difference(old, next *tenant.World) (effects []tenant.Effect) {
 	for _, o := range old.Objects("") {
 		if next.Get(o.Key()) == nil {
@@ -64,7 +64,7 @@ func difference(old, next *tenant.World) (effects []tenant.Effect) {
 	return effects
 }
 
-// same reports whether two objects say the same. Most often they are one.
+// same reports whether two objects are equal. Usually they are the same pointer.
 func same(a, b tenant.Object) bool {
 	if a == nil || b == nil || a == b {
 		return a == b
@@ -74,14 +74,14 @@ func same(a, b tenant.Object) bool {
 	return err1 == nil && err2 == nil && string(x) == string(y)
 }
 
-// follow takes over what others write to the store, as it comes.
+// follow applies what other daemons write to the store, as it arrives.
 func (p *Plane) follow(revision int64) {
 	w := p.cfg.Store.Watch("", revision)
 	for {
 		b, err := w.Next(p.ended)
 		switch {
 		case errors.Is(err, store.ErrCompacted):
-			b.Revision = p.snapshots.now.Load().revision // list, and go on from there
+			b.Revision = p.snapshots.now.Load().revision // list, and continue from there
 			w = p.cfg.Store.Watch("", 0)
 		case err != nil:
 			return // closed
@@ -97,17 +97,17 @@ func (p *Plane) follow(revision int64) {
 	}
 }
 
-// relist is refresh, for who does not hold changing.
+// relist is refresh for a caller that does not hold changing.
 func (p *Plane) relist() error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	return p.refresh()
 }
 
-// absorb takes over one commit of others. One that is about hosts and places waits for nobody.
+// absorb applies one commit of another daemon. A commit about hosts and placements does not wait for changing.
 func (p *Plane) absorb(b *store.Batch) error {
 	if b.Revision <= p.snapshots.now.Load().revision {
-		return nil // our own
+		return nil // our own commit
 	}
 	d := read(b)
 	if p.health.alarm() != "" {
@@ -138,7 +138,7 @@ func (p *Plane) absorb(b *store.Batch) error {
 	switch {
 	case p.registration.check(snap):
 		p.settle(w, nil)
-	case len(d.others) > 0: // hosts and places
+	case len(d.others) > 0: // hosts and placements
 		p.settle(w, p.touched(w, effects))
 	default:
 		p.settleFor(w, effects)
@@ -146,7 +146,7 @@ func (p *Plane) absorb(b *store.Batch) error {
 	return nil
 }
 
-// absorbPlaces takes over where NICs and hosts are.
+// absorbPlacements applies the placements of NICs and the registrations of hosts.
 func (p *Plane) absorbPlacements(d *delta, revision int64) {
 	var problems []string
 	snap := p.snapshots.amend(func(s *snapshot) { problems = s.take(d, revision) })
@@ -181,7 +181,7 @@ func (p *Plane) absorbPlacements(d *delta, revision int64) {
 	}
 }
 
-// touched are the NICs that a change is about: its own, and those of networks that changed.
+// touched are the NICs that a change affects: its own, and those of networks that changed.
 func (p *Plane) touched(w *tenant.World, effects []tenant.Effect) []tenant.Key {
 	keys := []tenant.Key{}
 	for _, e := range effects {

@@ -50,7 +50,7 @@ func (r *fakeProvisioner) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC
 		return errors.New("a NIC without tenant or network")
 	}
 	if r.panics {
-		panic("the rack fell over")
+		panic("the provisioner fell over")
 	}
 	if err := r.broken[c.Key()]; err != nil {
 		return err
@@ -106,7 +106,7 @@ func (r *fakeProvisioner) Users(k tenant.Key) []string {
 	return r.used[k]
 }
 
-func (r *fakeProvisioner) Socket(k tenant.Key) string { return "/doors/" + k.Path() }
+func (r *fakeProvisioner) Socket(k tenant.Key) string { return "/sockets/" + k.Path() }
 
 // set changes how it behaves.
 func (r *fakeProvisioner) set(f func()) {
@@ -202,7 +202,7 @@ func (h *host) as(peer credentials.Peer, uid int) string {
 	return path
 }
 
-// converse greets as the front door does.
+// converse greets as the server does.
 func (h *host) converse(c *protocol.Conn, peer credentials.Peer, uid int) {
 	defer c.Close()
 	var hello [1024]byte

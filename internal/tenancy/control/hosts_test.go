@@ -21,9 +21,9 @@ type node struct {
 	way *remote
 }
 
-func config(s store.Store, rack Provisioner, name string, number int) Config {
+func config(s store.Store, provisioner Provisioner, name string, number int) Config {
 	return Config{
-		Store: s, Provisioner: rack, Host: name, Identity: "machine of " + name,
+		Store: s, Provisioner: provisioner, Host: name, Identity: "machine of " + name,
 		Self: tenant.HostSpec{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(number)})}, Version: "test", Features: 1},
 	}
 }
@@ -66,7 +66,7 @@ func (n *node) end(k tenant.Key) {
 	n.plane.tidy()
 }
 
-// map is the one that the rack has.
+// map is the one that the provisioner has.
 func (n *node) chart() *overlay.Map {
 	n.provisioner.mu.Lock()
 	defer n.provisioner.mu.Unlock()
@@ -185,7 +185,7 @@ func TestNotFencedByItsPast(t *testing.T) {
 	}
 }
 
-// A NIC that the rack takes only when it is asked again has its way to other hosts, too.
+// A NIC that the provisioner takes only when it is asked again has its way to other hosts, too.
 func TestLateNICIsCharted(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
@@ -272,7 +272,7 @@ func TestTwoHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if at := a.plane.snapshots.now.Load().placements[roams]; at.Host != "a" || at.Generation != 2 || !at.Open {
-		t.Errorf("its place is %+v", at)
+		t.Errorf("its placement is %+v", at)
 	}
 	eventually(t, "b learns that it has moved", func() bool { return b.at(100, "10.1.0.9") == "a" })
 	a.end(roams)
@@ -285,13 +285,13 @@ func TestTwoHosts(t *testing.T) {
 		t.Error("it is not on b")
 	}
 
-	// Deleted: its place goes with it.
+	// Deleted: its placement goes with it.
 	eventually(t, "b knows that a has given it up", func() bool { return !b.plane.snapshots.now.Load().placements[roams].Open })
 	if _, err := Delete(bop, []tenant.Key{roams}, false, false); err != nil {
 		t.Fatal(err)
 	}
 	if list, _, _ := s.List("place/red/train/roams"); len(list) != 0 {
-		t.Errorf("a deleted NIC has a place: %v", list)
+		t.Errorf("a deleted NIC has a placement: %v", list)
 	}
 	eventually(t, "a has no NIC of red any more", func() bool { return a.chart().Network(100) == nil })
 }
@@ -370,7 +370,7 @@ func TestHosts(t *testing.T) {
 	s.Commit(nil, []store.Write{{Key: "live/b", Delete: true}})
 	eventually(t, "b is gone", func() bool { return slices.Contains(getHosts(t, aop), "b  gone") })
 	if a.at(100, "10.1.0.9") != "b" {
-		t.Error("the places of a dead host do not stay")
+		t.Error("the placements of a dead host do not stay")
 	}
 	if err := a.open(roams); err == nil || !strings.Contains(err.Error(), "vrdma delete host b") {
 		t.Errorf("opened though b may have it: %v", err)
@@ -535,7 +535,7 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// The place that a host had while it was cut off may be another's by now, if the operator said so:
+// The placement that a host had while it was cut off may be another's by now, if the operator said so:
 // its programs lose the NIC.
 func TestEvict(t *testing.T) {
 	s := &store.Memory{}

@@ -70,7 +70,7 @@ func rule(of, network string, port int) *tenant.Policy {
 	}
 }
 
-// A compiler is a rack that makes rules of a world, as the real one does, and says when it has.
+// A compiler is a provisioner that makes rules of a world, as the real one does, and says when it has.
 type compiler struct {
 	*fakeProvisioner
 	rules *policy.Rules
@@ -129,8 +129,8 @@ func BenchmarkStart(b *testing.B) {
 func BenchmarkPolicyElsewhere(b *testing.B) {
 	s := &store.Memory{}
 	manyHosts(b, s)
-	rack := &compiler{fakeProvisioner: newFakeProvisioner(), done: make(chan time.Time, 1)}
-	p, err := Open(config(&remote{Memory: s}, rack, "h0", 1))
+	provisioner := &compiler{fakeProvisioner: newFakeProvisioner(), done: make(chan time.Time, 1)}
+	p, err := Open(config(&remote{Memory: s}, provisioner, "h0", 1))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -142,12 +142,12 @@ func BenchmarkPolicyElsewhere(b *testing.B) {
 			b.Fatal(err)
 		}
 		select {
-		case <-rack.done:
+		case <-provisioner.done:
 		default:
 		}
 		begin := time.Now()
 		s.Commit(nil, []store.Write{{Key: "spec/policy/t0/p-net0", Value: value}, {Key: keyGeneration, Value: []byte(`{"schema":1}`)}})
-		took = append(took, (<-rack.done).Sub(begin))
+		took = append(took, (<-provisioner.done).Sub(begin))
 	}
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")

@@ -36,7 +36,7 @@ func TestNewerBeside(t *testing.T) {
 }
 
 // What a later version of the same schema has added is passed over, and stays where it is: in objects, in
-// the store's own entry, in those of hosts and places.
+// the store's own entry, in those of hosts and placements.
 func TestLaterFields(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)

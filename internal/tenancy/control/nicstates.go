@@ -8,9 +8,9 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A slot is a NIC of this host, as far as the rack has it.
+// A nicState is what became of a NIC on this host.
 type nicState struct {
-	nic     *tenant.NIC // what was put in last; nil: nothing is in
+	nic     *tenant.NIC // what was created last; nil: nothing exists
 	network *tenant.Network
 	status  Status
 }
@@ -21,7 +21,7 @@ type nicStates struct {
 	of map[tenant.Key]*nicState // guarded by mu
 }
 
-// slot is a copy of a NIC's slot.
+// get returns a copy of a NIC's state.
 func (n *nicStates) get(key tenant.Key) nicState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -48,14 +48,14 @@ func (n *nicStates) free(key tenant.Key) {
 	delete(n.of, key)
 }
 
-// occupied are the keys of all slots.
+// keys are the NICs that have a state, sorted.
 func (n *nicStates) keys() []tenant.Key {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(n.of), tenant.Key.Compare)
 }
 
-// racked are the keys of the NICs that are in the rack.
+// provisioned are the NICs that exist.
 func (n *nicStates) provisioned() (keys []tenant.Key) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

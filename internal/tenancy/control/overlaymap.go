@@ -29,7 +29,8 @@ type overlayMap struct {
 	complained []string          // problems of the last map, which have been recorded
 }
 
-// chart is who is where, in the networks of which this host has members, and what was left out.
+// networksOf returns the networks of which this host has members, with the host of every address, and what was left
+// out.
 func (m *overlayMap) networksOf(s *snapshot) (networks []overlay.Network, problems []string) {
 	if m.registration.reason() != "" {
 		return nil, nil
@@ -55,7 +56,7 @@ func (m *overlayMap) networksOf(s *snapshot) (networks []overlay.Network, proble
 		for _, n := range s.world.NICs(key) {
 			host := hosts[s.where(n, m.cfg.Host, m.health.shared())]
 			if host == nil {
-				continue // nobody has opened it, or its host is not known
+				continue // it has not been opened anywhere, or its host is not known
 			}
 			for _, a := range n.Spec.Addresses {
 				network.Members = append(network.Members, overlay.Member{Addr: a, MAC: macOf(n), Host: host, NIC: n.Key().Path()})
@@ -67,7 +68,7 @@ func (m *overlayMap) networksOf(s *snapshot) (networks []overlay.Network, proble
 	return networks, problems
 }
 
-// macOf is the Ethernet address of a NIC, with all its addresses: as an interface it has one.
+// macOf is the Ethernet address of a NIC, which all its addresses share.
 func macOf(n *tenant.NIC) overlay.MAC {
 	if n.Spec.MAC != (tenant.MAC{}) {
 		return overlay.MAC(n.Spec.MAC)
@@ -75,8 +76,8 @@ func macOf(n *tenant.NIC) overlay.MAC {
 	return overlay.MACOf(n.Spec.Addresses[0])
 }
 
-// underlay is all hosts by name. Of hosts that say to have the same address one stays: this one, then
-// the first that runs vrdma.
+// underlay is all hosts by name. Of several hosts with the same address one is used: this one, then the first that runs
+// vrdma.
 func (m *overlayMap) underlay(s *snapshot) (hosts map[string]*overlay.Host, problems []string) {
 	hosts = make(map[string]*overlay.Host)
 	taken := make(map[netip.Addr]string)
@@ -109,8 +110,7 @@ func (m *overlayMap) underlay(s *snapshot) (hosts map[string]*overlay.Host, prob
 	return hosts, problems
 }
 
-// chartAgain gives the rack a new map, if it is another one than before. What the rack could not do is
-// tried again (retry).
+// update gives the Provisioner a new map, if the map has changed. retry calls it again after a failure.
 func (m *overlayMap) update() (warnings []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,7 +138,7 @@ func (m *overlayMap) update() (warnings []string) {
 	return nil
 }
 
-// complain reports what was not said before. charting is held.
+// complain records problems that are new. mu is held.
 func (m *overlayMap) complain(problems []string) {
 	for _, text := range problems {
 		if !slices.Contains(m.complained, text) {

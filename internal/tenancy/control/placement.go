@@ -13,23 +13,23 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A place says where a NIC is. Its host writes it, by compare-and-swap, when the NIC is opened
-// there; the generation counts how often it has moved. A place does not expire: while programs have
-// the NIC open on one host it is not opened on another, whatever became of that host, until the
-// operator says so (with spec.host, or by deleting the host).
+// A placement is the host of a NIC. The host writes it, by compare-and-swap, when a program opens the NIC there. The
+// generation counts the moves. A placement does not expire. While programs have the NIC open on one host it cannot be
+// opened on another, whatever became of the host, until the operator decides (with spec.host, or by deleting the host).
 //
 //	nowhere ──first open on a──▶ on a, open ──last program gone──▶ on a
 //	                                  ▲                              │ opened on b
 //	                                  └────────── on b, open ◀───────┘
 //
-// A NIC that is pinned by spec.host is there, whatever its place says: then the place says only
-// whether programs have it open.
+// A NIC that spec.host pins is on that host, whatever its placement says. The placement then says only whether programs
+// have it open.
 type placement struct {
 	Schema     int    `json:"schema"`
 	Host       string `json:"host"`
 	Generation int64  `json:"generation"`
 	Open       bool   `json:"open,omitempty"`
-	// Counted is what the NIC had counted when it was given up last, in the rack's own words: it goes on from there.
+	// Counted are the NIC's counters when the last host released it, in the Provisioner's format. The NIC continues
+	// from there.
 	Counted string `json:"counted,omitempty"`
 
 	revision int64
@@ -39,7 +39,7 @@ func placementKey(n *tenant.NIC) string {
 	return prefixPlace + n.Metadata.Tenant + "/" + n.Spec.Network + "/" + n.Metadata.Name
 }
 
-// nicAt is the NIC whose place a key is.
+// nicAt is the NIC of a key below place/.
 func nicAt(key string) (k tenant.Key, ok bool) {
 	parts := strings.Split(key, "/")
 	if len(parts) != 4 {
@@ -90,7 +90,7 @@ func (pl *placements) claim(k tenant.Key) error {
 		}
 		pinned, before := n.Spec.Host != "", s.placements[k].Host == pl.cfg.Host
 		if (pinned || before) && pl.health.away() != "" {
-			return nil // it was here before the store went away; tidy writes it down
+			return nil // it was here before the store went away; tidy writes the placement
 		}
 		ok, err := pl.move(s, n, at)
 		switch {
@@ -102,7 +102,7 @@ func (pl *placements) claim(k tenant.Key) error {
 			pl.overlay.update()
 			return nil
 		}
-		select { // somebody was faster: see what they did
+		select { // another daemon was faster: see what it wrote
 		case <-moved:
 		case <-time.After(claimTime):
 			return fmt.Errorf("%v: %w", k, errConflict)
@@ -113,13 +113,13 @@ func (pl *placements) claim(k tenant.Key) error {
 	return fmt.Errorf("%v: %w", k, errConflict)
 }
 
-// mostCounted bounds what a place says of counters.
+// mostCounted bounds the counters in a placement.
 const mostCounted = 16 << 10
 
-// claimTime is how long a claim waits for what others have written.
+// claimTime is how long a claim waits for what other daemons have written.
 const claimTime = 5 * time.Second
 
-// claimed is the place that a NIC has when a program here opens it, or why none can.
+// claimed is the placement of a NIC that a program opens here, or why it cannot be opened.
 func (pl *placements) claimed(s *snapshot, n *tenant.NIC) (placement, error) {
 	at := s.placements[n.Key()]
 	switch why := pl.registration.reason(); {
@@ -143,8 +143,7 @@ func (pl *placements) claimed(s *snapshot, n *tenant.NIC) (placement, error) {
 	return next, nil
 }
 
-// move writes a place, on the condition that it is still what s says and so is the world. placing is
-// held.
+// move writes a placement, on the condition that neither it nor the world has changed since s. mu is held.
 func (pl *placements) move(s *snapshot, n *tenant.NIC, to placement) (ok bool, err error) {
 	if why := pl.health.alarm(); why != "" {
 		return false, fmt.Errorf("%s", why)
@@ -171,7 +170,7 @@ func (pl *placements) move(s *snapshot, n *tenant.NIC, to placement) (ok bool, e
 	return true, nil
 }
 
-// Where says on which host a NIC is, if it is not here; "" if it is here, or nowhere.
+// where is the host of a NIC, if that is another one; "": it is this host, or none.
 func (pl *placements) where(k tenant.Key) string {
 	s := pl.snapshots.now.Load()
 	if n := s.world.NIC(k.Tenant, k.Name); n != nil {
@@ -182,10 +181,10 @@ func (pl *placements) where(k tenant.Key) string {
 	return ""
 }
 
-// tidyTime is how often it is looked whether places are what they should be.
+// tidyTime is how often tidy runs.
 var tidyTime = time.Second
 
-// tidyUp does so while the plane is open.
+// tidyUp runs tidy while the plane is open.
 func (p *Plane) tidyUp() {
 	tick := time.NewTicker(tidyTime)
 	defer tick.Stop()
@@ -199,8 +198,8 @@ func (p *Plane) tidyUp() {
 	}
 }
 
-// tidy writes down what could not be written before, gives NICs up that nobody has open any more,
-// and ends what is open here of NICs that are elsewhere by now.
+// tidy writes what could not be written before, releases NICs that no program has open any more, and disconnects the
+// programs of NICs that are on another host by now.
 func (p *Plane) tidy() {
 	p.health.check()
 	if p.registration.reason() != "" || p.health.away() != "" || p.health.alarm() != "" {
@@ -212,24 +211,24 @@ func (p *Plane) tidy() {
 			return
 		}
 	}
-	porter, knows := p.cfg.Provisioner.(NICInfo)
+	info, knows := p.cfg.Provisioner.(NICInfo)
 	if !knows {
 		return
 	}
 	keys := p.states.provisioned()
 	for k, at := range p.snapshots.now.Load().placements {
 		if at.Open && at.Host == p.cfg.Host && p.states.get(k).nic == nil {
-			keys = append(keys, k) // it was taken from this host, and nobody here has it any more
+			keys = append(keys, k) // it was taken from this host, and no program here has it any more
 		}
 	}
 	for _, key := range keys {
-		if host := p.placements.tidyNIC(key, porter); host != "" {
+		if host := p.placements.tidyNIC(key, info); host != "" {
 			go p.evict(key, host) // Remove waits for programs, and one of them may wait for the placements
 		}
 	}
 }
 
-func (pl *placements) tidyNIC(k tenant.Key, porter NICInfo) (elsewhere string) {
+func (pl *placements) tidyNIC(k tenant.Key, info NICInfo) (elsewhere string) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	s := pl.snapshots.now.Load()
@@ -237,15 +236,15 @@ func (pl *placements) tidyNIC(k tenant.Key, porter NICInfo) (elsewhere string) {
 	if n == nil {
 		return ""
 	}
-	at, used := s.placements[k], len(porter.Users(k)) > 0
+	at, used := s.placements[k], len(info.Users(k)) > 0
 	switch {
 	case used && n.Spec.Host == "" && at.Open && at.Host != pl.cfg.Host:
 		return at.Host
 	case used && at != (placement{}) && at.Host == pl.cfg.Host && at.Open:
 	case used:
 		if next, err := pl.claimed(s, n); err == nil {
-			if ok, _ := pl.move(s, n, next); ok { // or the next time
-				pl.overlay.update() // it may have been nowhere
+			if ok, _ := pl.move(s, n, next); ok { // otherwise the next time
+				pl.overlay.update() // it may have had no host
 			}
 		}
 	case at.Open && at.Host == pl.cfg.Host:
@@ -260,7 +259,7 @@ func (pl *placements) tidyNIC(k tenant.Key, porter NICInfo) (elsewhere string) {
 	return ""
 }
 
-// evict ends the programs that have a NIC open here which is on another host by now.
+// evict disconnects the programs here from a NIC that is on another host by now.
 func (p *Plane) evict(k tenant.Key, host string) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -275,7 +274,7 @@ func (p *Plane) evict(k tenant.Key, host string) {
 	p.reconciler.reconcile(p.World(), []tenant.Key{k})
 }
 
-// resume gives up, when the plane opens, what a daemon before this one had open.
+// resume releases, when the plane opens, the NICs that the previous daemon had open.
 func (pl *placements) resume() {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -297,7 +296,7 @@ func (pl *placements) resume() {
 		writes = append(writes, store.Write{Key: placementKey(n), Value: value})
 		fresh[k] = at
 	}
-	const most = 50 // etcd has few operations in a transaction; tidy does the others one by one
+	const most = 50 // etcd allows few operations in a transaction; tidy releases the others one by one
 	if len(writes) == 0 || len(writes) > most {
 		return
 	}
@@ -316,7 +315,7 @@ func (pl *placements) resume() {
 	})
 }
 
-// abroad says why NICs that a change takes away or moves are in use on other hosts.
+// abroad returns why NICs that a change deletes or moves are in use on other hosts.
 func (pl *placements) abroad(s *snapshot, next *tenant.World, effects []tenant.Effect) error {
 	if !pl.health.shared() {
 		return nil

@@ -21,23 +21,23 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Config is what a Plane needs.
+// Config is the configuration of a Plane.
 type Config struct {
-	// Store is a store.Remote if daemons of other hosts have it, too. Else every NIC that is not
-	// pinned to another host is here, and neither hosts nor places are written down.
+	// Store is a store.Remote if daemons of other hosts share it. Otherwise every NIC that is not pinned to another
+	// host is here, and neither hosts nor placements are stored.
 	Store       store.Store
-	Provisioner Provisioner // nil: NoRack
-	Host        string      // this host's name, as NICs name it
-	// Self is this host as others reach it, at first (Announce). Identity tells its daemon from others that say they
-	// have its name; it is the same after a restart.
+	Provisioner Provisioner // nil: NoProvisioner
+	Host        string      // this host's name in spec.host
+	// Self is how other hosts reach this one at first (Announce). Identity distinguishes its daemon from others that
+	// use its name. It does not change at a restart.
 	Self     tenant.HostSpec
 	Identity string
 	Log      *slog.Logger
-	// Tenants is open to administrators of tenants while there are some; nil: they are not admitted.
+	// Tenants is open while a tenant has administrators; nil: they are not admitted.
 	Tenants Tenants
-	// Journal records events, also those of other parts of the daemon; nil: one of the Plane's own.
+	// Journal records events, also those of other parts of the daemon; nil: the Plane makes one.
 	Journal *Journal
-	// Workloads are told what engines say of containers; nil: nobody is.
+	// Workloads are the containers that have NICs; nil: there are none.
 	Workloads Workloads
 }
 
@@ -49,9 +49,9 @@ type Tenants interface {
 
 // A Plane is the control plane of one daemon. It makes changes; its parts own the rest of the state.
 //
-// Lock order: changing, placements.mu, registration.mu, overlayMap.mu, then snapshots.mu and nicStates.mu, then those of
-// the journal and of feeds. Whoever waits until programs release a NIC holds changing and nothing else, because a
-// program that waits for placements.mu may have to release it.
+// Lock order: changing, placements.mu, registration.mu, overlayMap.mu, then snapshots.mu and nicStates.mu, then those
+// of the journal and of feeds. A goroutine that waits until programs release a NIC holds changing and nothing else,
+// because a program that waits for placements.mu may have to release it.
 type Plane struct {
 	cfg          Config
 	journal      *Journal
@@ -91,10 +91,10 @@ type update struct {
 	deleted bool
 }
 
-// keptUpdates is how many updates are kept for those who watch.
+// keptUpdates is how many updates are kept for watchers.
 const keptUpdates = 1000
 
-// Open loads the world and has the rack make it so.
+// Open loads the world and makes the Provisioner follow it.
 func Open(cfg Config) (*Plane, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -166,7 +166,7 @@ func (p *Plane) join() error {
 	return nil
 }
 
-// Close ends it. The rack keeps what it has.
+// Close ends the plane. The Provisioner keeps its NICs.
 func (p *Plane) Close() {
 	p.stop()
 	p.changes.Wait()
@@ -175,16 +175,16 @@ func (p *Plane) Close() {
 	}
 }
 
-// World is the world as it is now.
+// World is the current world.
 func (p *Plane) World() *tenant.World { return p.snapshots.now.Load().world }
 
-// Generation is the store's revision of the last change of what is declared whose rules hold here. A NIC
-// that the rack does not take, or does not let go, does not keep it back: that is in the NIC's status, and
-// one tenant's NIC must not hide that the rules of all hold. Nor does the way to other hosts, which has
-// its event. Rules that cannot be enforced do, until they are (retry).
+// Generation is the revision of the last change of the declared objects whose rules are enforced here. A NIC that
+// cannot be created or removed does not delay it: that is in the NIC's status, and one tenant's NIC must not hide that
+// the rules of all are enforced. Nor does a failure of the overlay, which has its event. Rules that cannot be enforced
+// delay it until a retry succeeds.
 func (p *Plane) Generation() int64 { return p.held.Load() }
 
-// holds notes that the rack has the rules of a revision.
+// holds records that the rules of a revision are enforced.
 func (p *Plane) holds(generation int64) {
 	if p.reconciler.lax.Load() {
 		return
@@ -216,14 +216,47 @@ func (p *Plane) Claim(k tenant.Key) error { return p.placements.claim(k) }
 // Where is the host that has a NIC; "" if that is this host, or none.
 func (p *Plane) Where(k tenant.Key) string { return p.placements.where(k) }
 
+// Announce changes how other hosts reach this one. After an error nothing has changed.
+func (p *Plane) Announce(spec tenant.HostSpec) error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	if p.health.shared() {
+		if why := cmp.Or(p.registration.reason(), p.health.alarm(), p.health.away()); why != "" {
+			return errors.New(why)
+		}
+	}
+	old := p.registration.spec.Swap(&spec)
+	if p.health.shared() {
+		if err := p.registerAnew(); err != nil {
+			p.registration.spec.Store(old)
+			return err
+		}
+	}
+	p.overlay.update()
+	return nil
+}
+
+// registerAnew writes this host's entry again. changing is held.
+func (p *Plane) registerAnew() (err error) {
+	for range mostTries {
+		if err = p.registration.register(); !errors.Is(err, errConflict) {
+			return err
+		}
+		if err := p.refresh(); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
 // Problems are the entries of the store that were left out of the world, and why.
 func (p *Plane) Problems() []string { return p.snapshots.now.Load().problems }
 
-// Record takes an event. Any goroutine may call it, and none waits. Of one verb and object only
-// so many a second are kept; the others are counted.
+// Record records an event. Any goroutine may call it, and none waits. The events of one verb and object are limited;
+// those that are dropped are counted.
 func (p *Plane) Record(e events.Event) { p.journal.Record(e) }
 
-// report reports the problems of a store that are new.
+// report records the problems of a store that are new.
 func (p *Plane) report(old, now []string) {
 	known := make(map[string]bool)
 	for _, text := range old {
@@ -236,13 +269,12 @@ func (p *Plane) report(old, now []string) {
 	}
 }
 
-// settle has the rack follow, and those who want to know. Without keys that is for all NICs, else
-// for these. changing is held.
+// settle makes the Provisioner and the watchers follow a world: all NICs, or those of keys. changing is held.
 func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
 	return p.settleSome(w, keys, true)
 }
 
-// settleFor is settle after a change: if it is about rules only, everybody is where they were.
+// settleFor is settle after a change. A change of rules only does not change the overlay map.
 func (p *Plane) settleFor(w *tenant.World, effects []tenant.Effect) (warnings []string) {
 	moved := slices.ContainsFunc(effects, func(e tenant.Effect) bool {
 		return e.Changed() && e.Key.Kind != tenant.KindPolicy && e.Key.Kind != tenant.KindTenant
@@ -253,7 +285,7 @@ func (p *Plane) settleFor(w *tenant.World, effects []tenant.Effect) (warnings []
 func (p *Plane) settleSome(w *tenant.World, keys []tenant.Key, moved bool) (warnings []string) {
 	generation := p.snapshots.now.Load().generation
 	defer p.holds(generation)
-	p.health.tell() // connections are judged again, and not because the store was away
+	p.health.tell() // connections are re-evaluated, and not because the store was away
 	warnings = p.reconciler.reconcile(w, keys)
 	p.health.tell()
 	if moved || p.overlay.lost.Load() {
@@ -266,14 +298,14 @@ func (p *Plane) settleSome(w *tenant.World, keys []tenant.Key, moved bool) (warn
 	return warnings
 }
 
-// errConflict: somebody else has written to the store meanwhile.
+// errConflict: another daemon has written to the store meanwhile.
 var errConflict = errors.New("others keep changing the store: try again")
 
-// mostTries is how often a change is checked again because others were faster.
+// mostTries is how often a change is checked again because other daemons were faster.
 const mostTries = 16
 
-// Change makes a change on behalf of somebody. It is checked, committed and in the rack when
-// this returns, or nothing has happened. Warnings are what the rack could not do yet.
+// Change makes a change for a caller. When it returns, the change is checked, committed and provisioned, or nothing has
+// happened. Warnings are what the Provisioner could not do yet.
 func (p *Plane) Change(who tenant.Caller, by events.Actor, c tenant.Change, dryRun bool) (effects []tenant.Effect, warnings []string, err error) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -287,15 +319,14 @@ func (p *Plane) Change(who tenant.Caller, by events.Actor, c tenant.Change, dryR
 		}
 	}
 	if err != nil && !dryRun {
-		// Counted by who asks: they can name as many objects as they like.
+		// Counted by caller, because a caller can name any number of objects.
 		kind := eventKind{events.Refused, tenant.Key{Name: fmt.Sprintf("user %d", by.UID)}}
 		p.journal.recordAs(kind, events.Event{Verb: events.Refused, Object: subject(c), Reason: brief(err), By: by})
 	}
 	return effects, warnings, err
 }
 
-// subject is the object of a refused change of one object, if there can be one of that name: what
-// somebody makes up is not kept.
+// subject is the object of a refused change of one object, if the name is valid. Invented names are not kept.
 func subject(c tenant.Change) (k tenant.Key) {
 	switch {
 	case len(c.Put) == 1 && len(c.Delete) == 0:
@@ -309,8 +340,7 @@ func subject(c tenant.Change) (k tenant.Key) {
 	return k
 }
 
-// brief is an error as an event keeps it: of a thousand problems the first, and of a long text its
-// beginning.
+// brief is an error as an event keeps it: the first of many problems, and the beginning of a long text.
 func brief(err error) string {
 	const most = 1000
 	problems := errorOf(err).Problems
@@ -366,14 +396,14 @@ func (p *Plane) change(who tenant.Caller, by events.Actor, c tenant.Change, dryR
 		return nil, nil, err
 	}
 	if err := p.commit(old, next, append(effects, gone...), by, conditions, writes); err != nil {
-		p.reconciler.reconcile(old.world, nil) // what was pulled out comes back
+		p.reconciler.reconcile(old.world, nil) // the removed NICs are created again
 		return nil, nil, err
 	}
 	p.announce(append(effects, gone...), by)
 	return append(effects, gone...), append(passed, p.settleFor(next, append(effects, gone...))...), nil
 }
 
-// commit writes what has changed, and what has to change with it.
+// commit writes the changed objects, and besides what has to change with them.
 func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effect, by events.Actor, conditions []store.Condition, besides []store.Write) error {
 	writes, err := writesOf(slices.DeleteFunc(slices.Clone(effects), func(e tenant.Effect) bool { return old.hosts[e.Key.Name] != nil && e.Key.Kind == tenant.KindHost }))
 	if err != nil {
@@ -397,7 +427,7 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 	})
 }
 
-// announce tells of what has changed.
+// announce reports what has changed.
 func (p *Plane) announce(effects []tenant.Effect, by events.Actor) {
 	var recorded []events.Event
 	var updates []update
@@ -417,13 +447,13 @@ func (p *Plane) announce(effects []tenant.Effect, by events.Actor) {
 	p.updates.add(updates...)
 }
 
-// How long the rack has until it is asked again, at first and at most.
+// The first and the longest pause before the Provisioner is called again.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
 )
 
-// retry asks the rack again for what it could not do.
+// retry calls the Provisioner again for what it could not do.
 func (p *Plane) retry() {
 	for {
 		select {
@@ -443,13 +473,13 @@ func (p *Plane) retry() {
 			now := p.snapshots.now.Load()
 			p.reconciler.reconcile(now.world, nil)
 			p.holds(now.generation)
-			p.overlay.update() // a NIC that is in only now may be the first of its network
+			p.overlay.update() // a NIC that was created only now may be the first of its network
 			p.changing.Unlock()
 		}
 	}
 }
 
-// errorOf is an error as it is sent, a problem a line.
+// errorOf is an error as it is sent, one problem a line.
 func errorOf(err error) *Error {
 	var list tenant.Errors
 	if !errors.As(err, &list) {
@@ -462,7 +492,7 @@ func errorOf(err error) *Error {
 	return out
 }
 
-// deniedOf is an error that says that somebody may not.
+// deniedOf is the error for a caller that is not authorised.
 func deniedOf(err error) *Error {
 	e := errorOf(err)
 	e.Denied = true
@@ -486,7 +516,7 @@ func (p *Plane) admitAdministrators(w *tenant.World) {
 	}
 }
 
-// unfinished reports whether the rack still has something to do.
+// unfinished reports whether the Provisioner still has something to do.
 func (p *Plane) unfinished() bool {
 	return p.overlay.lost.Load() || p.reconciler.lax.Load() || p.states.failed()
 }

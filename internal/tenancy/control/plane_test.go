@@ -14,7 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// The example is applied, is in the rack, is there again after a restart, and changes nothing
+// The example is applied, is in the provisioner, is there again after a restart, and changes nothing
 // when it is applied again.
 func TestApply(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
@@ -25,7 +25,7 @@ func TestApply(t *testing.T) {
 	h := newHost(t, s)
 	op := h.operator()
 	if dry, err := Apply(op, example(t), true); err != nil || len(dry.Results) != 10 || len(h.provisioner.has()) != 0 {
-		t.Fatalf("a dry run: %d results, %v; the rack has %v", len(dry.Results), err, h.provisioner.has())
+		t.Fatalf("a dry run: %d results, %v; the provisioner has %v", len(dry.Results), err, h.provisioner.has())
 	}
 	if list, _, _ := s.List(""); len(list) != 0 {
 		t.Fatalf("a dry run has written %d entries", len(list))
@@ -38,7 +38,7 @@ func TestApply(t *testing.T) {
 	}
 	want := []string{"blue/db", "blue/web", "red/db", "red/slow", "red/web"}
 	if got := h.provisioner.has(); !slices.Equal(got, want) {
-		t.Errorf("the rack has %v", got)
+		t.Errorf("the provisioner has %v", got)
 	}
 	h.provisioner.mu.Lock()
 	enforced := h.provisioner.enforced
@@ -73,7 +73,7 @@ func TestApply(t *testing.T) {
 		t.Errorf("after a restart the world is\n%s\nwas\n%s", got, before)
 	}
 	if got := h2.provisioner.has(); !slices.Equal(got, want) || h2.provisioner.puts() != puts {
-		t.Errorf("after a restart the rack has %v", got)
+		t.Errorf("after a restart the provisioner has %v", got)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestApplyAtomic(t *testing.T) {
 		t.Errorf("the error has no line: %v", err)
 	}
 	if list, _, _ := h.store.List(""); len(list) != 0 || len(h.provisioner.has()) != 0 {
-		t.Errorf("%d entries, %v in the rack", len(list), h.provisioner.has())
+		t.Errorf("%d entries, %v in the provisioner", len(list), h.provisioner.has())
 	}
 }
 
@@ -107,14 +107,14 @@ func TestDeleteInUse(t *testing.T) {
 		t.Errorf("in use: %v", err)
 	}
 	if got := worldText(t, h.plane.World()); got != before || len(h.provisioner.has()) != 5 {
-		t.Errorf("it was deleted in part: the rack has %v", h.provisioner.has())
+		t.Errorf("it was deleted in part: the provisioner has %v", h.provisioner.has())
 	}
 	r, err := Delete(op, keys, true, false)
 	if err != nil || len(r.Results) != 3 || r.Results[0].Verb != Deleted {
 		t.Errorf("by force: %+v, %v", r, err)
 	}
 	if got := h.provisioner.has(); !slices.Equal(got, []string{"blue/web", "red/db"}) {
-		t.Errorf("the rack has %v", got)
+		t.Errorf("the provisioner has %v", got)
 	}
 	if list, _, _ := h.store.List("alloc/addr/red"); len(list) != 1 {
 		t.Errorf("%d addresses are allocated, want 1: %v", len(list), list)
@@ -130,7 +130,7 @@ func TestDeleteInUse(t *testing.T) {
 	}
 }
 
-// A NIC that cannot be pulled out is put in again, since its door may be closed already.
+// A NIC that cannot be pulled out is put in again, since its listener may be closed already.
 func TestDeleteStuck(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
@@ -142,7 +142,7 @@ func TestDeleteStuck(t *testing.T) {
 		t.Errorf("stuck: %v", err)
 	}
 	if len(h.provisioner.has()) != 5 || h.provisioner.puts() != puts+2 || h.plane.World().NIC("red", "slow") == nil {
-		t.Errorf("the rack has %v after %d puts, want five after two", h.provisioner.has(), h.provisioner.puts()-puts)
+		t.Errorf("the provisioner has %v after %d puts, want five after two", h.provisioner.has(), h.provisioner.puts()-puts)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestStoreFails(t *testing.T) {
 		t.Error("apply worked")
 	}
 	if worldText(t, h.plane.World()) != before || len(h.provisioner.has()) != 5 {
-		t.Errorf("something has changed: the rack has %v", h.provisioner.has())
+		t.Errorf("something has changed: the provisioner has %v", h.provisioner.has())
 	}
 	s.fail.Store(false)
 	mustApply(t, op, file("apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: green}\n"))
@@ -198,11 +198,11 @@ func TestRulesFail(t *testing.T) {
 	h.provisioner.set(func() { h.provisioner.lawless = false })
 	eventually(t, "the rules hold", func() bool { return h.plane.Generation() == h.plane.snapshots.now.Load().generation })
 	if got := h.provisioner.has(); slices.Contains(got, "red/web") {
-		t.Errorf("the rack has %v", got)
+		t.Errorf("the provisioner has %v", got)
 	}
 }
 
-// What the rack cannot do for one NIC is that NIC's status, and is tried again.
+// What the provisioner cannot do for one NIC is that NIC's status, and is tried again.
 func TestRackFails(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
@@ -212,7 +212,7 @@ func TestRackFails(t *testing.T) {
 		t.Errorf("warnings: %v", r.Warnings)
 	}
 	if got := h.provisioner.has(); len(got) != 4 {
-		t.Errorf("the rack has %v", got)
+		t.Errorf("the provisioner has %v", got)
 	}
 	status := func() *Status {
 		r, err := Describe(op, nicKey("red", "web"))
@@ -226,8 +226,8 @@ func TestRackFails(t *testing.T) {
 	}
 	h.provisioner.set(func() { delete(h.provisioner.broken, nicKey("red", "web")) })
 	eventually(t, "it is tried again", func() bool { return status().State == Ready })
-	if s := status(); s.Socket != "/doors/red/web" {
-		t.Errorf("its door is %q", s.Socket)
+	if s := status(); s.Socket != "/sockets/red/web" {
+		t.Errorf("its listener is %q", s.Socket)
 	}
 	h.provisioner.set(func() { h.provisioner.panics = true })
 	r = mustApply(t, op, file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: x, tenant: red}\nspec: {network: train}\n"))
@@ -343,7 +343,7 @@ func TestHostileStore(t *testing.T) {
 	})
 	h2 := newHost(t, s)
 	if got := h2.provisioner.has(); !slices.Equal(got, []string{"red/db", "red/slow", "red/web"}) {
-		t.Errorf("the rack has %v", got)
+		t.Errorf("the provisioner has %v", got)
 	}
 	if got := h2.plane.Problems(); len(got) != 6 {
 		t.Errorf("%d problems, want 6:\n%s", len(got), strings.Join(got, "\n"))
@@ -370,7 +370,7 @@ func TestHostileStore(t *testing.T) {
 	}
 	mustApply(t, h2.operator(), example(t)) // writes good ones over them
 	if got := h2.provisioner.has(); len(got) != 5 {
-		t.Errorf("then the rack has %v", got)
+		t.Errorf("then the provisioner has %v", got)
 	}
 }
 
@@ -386,8 +386,8 @@ func FuzzStore(f *testing.F) {
 		if _, ok, err := s.Commit(nil, []store.Write{{Key: k1, Value: v1}, {Key: k2, Value: v2}}); !ok || err != nil {
 			return
 		}
-		rack := newFakeProvisioner()
-		p, err := Open(Config{Store: s, Provisioner: rack, Host: "here"})
+		provisioner := newFakeProvisioner()
+		p, err := Open(Config{Store: s, Provisioner: provisioner, Host: "here"})
 		if err != nil {
 			return
 		}

@@ -10,51 +10,8 @@ import (
 	"time"
 
 	"vrdma.dev/vrdma/internal/events"
-	"vrdma.dev/vrdma/internal/net/overlay"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
-
-// A Rack is where the NICs of this host are. Its methods are not called at the same time.
-type Provisioner interface {
-	// Put puts a NIC in, or changes the one that is there to what it is now. It is called for
-	// a NIC that is new and for one that changed, or whose network did.
-	Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error
-	// Remove pulls NICs out, all at once, and returns why some are still in. If one is in use,
-	// which is a *tenant.InUse, all stay, unless force ends the use. A NIC that is not there is
-	// no error.
-	Remove(keys []tenant.Key, force bool) map[tenant.Key]error
-	// Enforce makes the policies, shares and quotas of a world those of the NICs. It is called
-	// after every change, before NICs that are new are put in.
-	Enforce(w *tenant.World)
-	// Connect says who is where, on all hosts, in the networks of which this host has members. It
-	// may be called while another method is.
-	Connect(m *overlay.Map) error
-}
-
-// A Porter is a Rack that knows more of a NIC.
-type NICInfo interface {
-	// Users are who uses a NIC, one text each.
-	Users(k tenant.Key) []string
-	// Socket is the NIC's door; "" if there is none.
-	Socket(k tenant.Key) string
-}
-
-// An Accountant is a Rack whose NICs count, and go on counting where they are moved to.
-type CounterKeeper interface {
-	// Counted is what a NIC has counted, here and on hosts before; "": nothing, or it is not here.
-	Counted(k tenant.Key) string
-	// Recount has a NIC go on from what Counted has said, on this host or another: moved says that it was another, and so that what it counted here before
-	// is part of it.
-	Recount(k tenant.Key, counted string, moved bool)
-}
-
-// NoRack is a rack without room: it takes everything and does nothing.
-type NoProvisioner struct{}
-
-func (NoProvisioner) Put(*tenant.Tenant, *tenant.Network, *tenant.NIC) error { return nil }
-func (NoProvisioner) Remove([]tenant.Key, bool) map[tenant.Key]error         { return nil }
-func (NoProvisioner) Enforce(*tenant.World)                                  {}
-func (NoProvisioner) Connect(*overlay.Map) error                             { return nil }
 
 // A reconciler makes the Provisioner's NICs those that a world declares. Its methods are called with Plane.changing held.
 type reconciler struct {
@@ -66,8 +23,8 @@ type reconciler struct {
 	lax          atomic.Bool // the last rules could not be enforced
 }
 
-// here reports whether a NIC belongs into this host's rack. One that may be anywhere has a door on
-// every host, and is where it is open (places.go).
+// here reports whether a NIC is to be created on this host. A NIC that is not pinned has a listener on every host, and
+// is placed where a program opens it (placement.go).
 func (c *reconciler) here(n *tenant.NIC) bool {
 	if c.registration.reason() != "" {
 		return false
@@ -75,12 +32,12 @@ func (c *reconciler) here(n *tenant.NIC) bool {
 	return n.Spec.Host == "" || n.Spec.Host == anywhere || n.Spec.Host == c.cfg.Host
 }
 
-// anywhere is how a file may spell that a NIC has no host.
+// anywhere is a spelling of "no host" in files.
 const anywhere = "anywhere"
 
-// reconcile makes the rack what the world says: what is gone goes, then the rules, then what is
-// new comes. Without keys that is for all NICs, else for these. changing is held. It returns what
-// did not work, and reports NICs whose status has changed to those who watch.
+// reconcile makes the Provisioner's NICs those of a world: it removes NICs, enforces the rules, then creates NICs. It
+// does so for all NICs, or for those of keys. It returns what failed, and reports NICs whose status has changed to
+// watchers.
 func (c *reconciler) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string) {
 	var told []update
 	var gone []tenant.Key
@@ -102,7 +59,7 @@ func (c *reconciler) reconcile(w *tenant.World, keys []tenant.Key) (warnings []s
 		}
 		gone = append(gone, key)
 	}
-	failures := c.pull(gone, true) // whoever took them out of the world has decided
+	failures := c.pull(gone, true) // the change has already been decided
 	for _, key := range gone {
 		if err := failures[key]; err != nil {
 			warnings = append(warnings, fmt.Sprintf("%v cannot be removed: %v", key, err))
@@ -154,7 +111,7 @@ func (c *reconciler) reconcile(w *tenant.World, keys []tenant.Key) (warnings []s
 	return warnings
 }
 
-// putIn puts a NIC into the rack, if it is not there as it should be.
+// putIn creates a NIC, unless it exists as declared.
 func (c *reconciler) putIn(w *tenant.World, n *tenant.NIC, told *[]update) error {
 	key, network := n.Key(), w.NetworkOf(n)
 	if s := c.states.get(key); s.nic != nil && same(s.nic, n) && same(s.network, network) {
@@ -190,7 +147,7 @@ func (c *reconciler) setElsewhere(n *tenant.NIC, told *[]update) {
 	})
 }
 
-// failed is a status that says why, since when it is not what it was.
+// failed is the status for a failure. Since is when the state changed.
 func (c *reconciler) failed(old Status, why string) Status {
 	s := Status{State: Failed, Reason: why, Since: old.Since}
 	if old.State != Failed {
@@ -199,8 +156,8 @@ func (c *reconciler) failed(old Status, why string) Status {
 	return s
 }
 
-// vacate pulls out the NICs that a change takes from this host, before it is committed. If one
-// is in use, all stay, and nothing happens. changing is held.
+// vacate removes the NICs that a change takes from this host, before it is committed. If one is in use, all stay, and
+// nothing happens.
 func (c *reconciler) vacate(old, next *tenant.World, effects []tenant.Effect, force bool) error {
 	var leave []tenant.Key
 	for _, e := range effects {
@@ -228,15 +185,15 @@ func (c *reconciler) vacate(old, next *tenant.World, effects []tenant.Effect, fo
 		}
 	}
 	if !problems.InUse {
-		for key := range failures { // it may be half out: to have it again, it has to be put in again
+		for key := range failures { // it may be half removed: it has to be created again
 			c.states.set(key, func(s *nicState) { s.nic = nil })
 		}
 	}
-	c.reconcile(old, nil) // what was pulled out comes back
+	c.reconcile(old, nil) // the removed NICs are created again
 	return &problems
 }
 
-// pull pulls NICs out of the rack, and returns why some are still there. changing is held.
+// pull removes NICs, and returns why some still exist.
 func (c *reconciler) pull(keys []tenant.Key, force bool) (failures map[tenant.Key]error) {
 	if len(keys) == 0 {
 		return nil

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,27 +16,25 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A host that runs vrdma is written by its daemon, below host/ and for good. That the daemon lives
-// is below live/, which expires: others then show the host as gone, and nothing else happens. Its
-// NICs stay where they are.
+// The daemon of a host writes the host's entry below host/, for good. The key below live/ says that the daemon lives,
+// and expires. Other hosts then show the host as gone, and nothing else happens: its NICs stay where they are.
 //
-// A host's name belongs to one daemon. Which one is known by its identity, which is that of the
-// machine and of the daemon's socket, and stays; and by its boot, which is new whenever it starts.
-// Who finds another boot under its name has been replaced: it is fenced, and serves no declared NIC
-// any more.
+// A host's name belongs to one daemon. The identity, made of the machine and of the daemon's socket, identifies the
+// daemon across restarts. The boot is new at every start. A daemon that finds another boot under its name has been
+// replaced: it is fenced, and serves no declared NIC any more.
 
-// lifeTime is how long a host is shown as alive after its daemon was last heard of. A restart of
-// the daemon or of the store must not look like death.
+// lifeTime is how long a host is shown as alive after its last heartbeat. A restart of the daemon or of the store must
+// not look like the end of the host.
 const lifeTime = 30 * time.Second
 
-// registered is a host that runs vrdma, as its daemon wrote it.
+// registered is the entry of a host that runs vrdma.
 type registered struct {
 	host           *tenant.Host
 	boot, identity string
 	revision       int64
 }
 
-// hostHeader is what stands before the object.
+// hostHeader is the part of an entry before the object.
 type hostHeader struct {
 	Schema   int    `json:"schema"`
 	Boot     string `json:"boot"`
@@ -56,7 +53,7 @@ func encodeHost(o *tenant.Host, boot, identity string) ([]byte, error) {
 	return slices.Concat(head[:len(head)-1], []byte(","), text[1:]), nil
 }
 
-// decodeHost reads an entry below host/. Nothing is believed.
+// decodeHost reads an entry below host/ and checks all of it.
 func decodeHost(e store.Entry) (*registered, error) {
 	var head hostHeader
 	if err := readValue(e, &head, &head.Schema); err != nil {
@@ -100,44 +97,10 @@ func (r *registration) self() *tenant.Host {
 	return &tenant.Host{Metadata: tenant.Metadata{Name: r.cfg.Host}, Spec: r.announced()}
 }
 
-// Self is this host as others reach it.
+// announced is how other hosts reach this one.
 func (r *registration) announced() tenant.HostSpec { return *r.spec.Load() }
 
-// Announce tells others that they reach this host in another way. If that cannot be written down
-// nothing has changed.
-func (p *Plane) Announce(spec tenant.HostSpec) error {
-	p.changing.Lock()
-	defer p.changing.Unlock()
-	if p.health.shared() {
-		if why := cmp.Or(p.registration.reason(), p.health.alarm(), p.health.away()); why != "" {
-			return errors.New(why)
-		}
-	}
-	old := p.registration.spec.Swap(&spec)
-	if p.health.shared() {
-		if err := p.registerAnew(); err != nil {
-			p.registration.spec.Store(old)
-			return err
-		}
-	}
-	p.overlay.update()
-	return nil
-}
-
-// registerAnew writes this host again. changing is held.
-func (p *Plane) registerAnew() (err error) {
-	for range mostTries {
-		if err = p.registration.register(); !errors.Is(err, errConflict) {
-			return err
-		}
-		if err := p.refresh(); err != nil {
-			return err
-		}
-	}
-	return err
-}
-
-// register writes this host, if nobody else has its name.
+// register writes this host's entry, unless another daemon has its name.
 func (r *registration) register() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,13 +138,13 @@ func (r *registration) register() error {
 	return nil
 }
 
-// register makes a host known.
+// register adds a host.
 func (s *snapshot) register(name string, r *registered) {
 	s.hosts = maps.Clone(s.hosts)
 	s.hosts[name] = r
 }
 
-// registerFirst is register when the plane opens: others may be writing, too.
+// registerFirst is register when the plane opens: other daemons may be writing, too.
 func (r *registration) registerFirst() error {
 	for range mostTries {
 		err := r.register()
@@ -205,9 +168,8 @@ func addressesText(h *tenant.Host) string {
 	return strings.Join(texts, ", ")
 }
 
-// fence looks whether another daemon has taken this host's name. It reports whether it has just
-// been found out. An entry that is older than this daemon's own is its predecessor's: a snapshot may
-// have been read before this daemon registered.
+// check reports whether it has just found that another daemon has taken this host's name. An entry older than this
+// daemon's own is its predecessor's: a snapshot may have been read before this daemon registered.
 func (r *registration) check(s *snapshot) bool {
 	mine := s.hosts[r.cfg.Host]
 	if !r.health.shared() || !r.registered.Load() || mine == nil || mine.boot == r.boot || mine.revision < r.registeredAt.Load() || r.fenced.Load() != nil {
@@ -219,7 +181,7 @@ func (r *registration) check(s *snapshot) bool {
 	return true
 }
 
-// Fenced says why this host serves no declared NIC; "" if it does.
+// reason is why this host serves no declared NIC; "": it does.
 func (r *registration) reason() string {
 	if why := r.fenced.Load(); why != nil {
 		return *why
@@ -227,7 +189,7 @@ func (r *registration) reason() string {
 	return ""
 }
 
-// registeredHosts are the hosts that run vrdma, by name. If the store is our own it is this one.
+// hosts are the hosts that run vrdma, by name. With a store of its own, it is this host.
 func (r *registration) hosts(s *snapshot) (list []*tenant.Host) {
 	if !r.health.shared() {
 		return []*tenant.Host{r.self()}
@@ -239,7 +201,7 @@ func (r *registration) hosts(s *snapshot) (list []*tenant.Host) {
 	return list
 }
 
-// host finds a host, of ours or declared; nil if there is none.
+// host returns a host, registered or declared; nil: there is none.
 func (r *registration) host(s *snapshot, name string) *tenant.Host {
 	switch {
 	case s.world.Host(name) != nil:
@@ -252,7 +214,7 @@ func (r *registration) host(s *snapshot, name string) *tenant.Host {
 	return nil
 }
 
-// find is an object of the world, or a host that runs vrdma.
+// find returns an object of the world, or a registered host.
 func (r *registration) find(s *snapshot, k tenant.Key) tenant.Object {
 	if o := s.world.Get(k); o != nil || k.Kind != tenant.KindHost {
 		return o
@@ -263,8 +225,8 @@ func (r *registration) find(s *snapshot, k tenant.Key) tenant.Object {
 	return nil
 }
 
-// objects are those of a kind, hosts that run vrdma among them. A host that is alone is told of if
-// somebody asks for hosts.
+// objects are the objects of a kind, with registered hosts. A host with a store of its own is listed only if the caller
+// asks for hosts.
 func (r *registration) objects(s *snapshot, kind tenant.Kind) []tenant.Object {
 	list := s.world.Objects(kind)
 	if kind != tenant.KindHost && (kind != "" || !r.health.shared()) {
@@ -279,7 +241,7 @@ func (r *registration) objects(s *snapshot, kind tenant.Kind) []tenant.Object {
 	return list
 }
 
-// hostStatus is what is known of a host.
+// status is the status of a host.
 func (r *registration) status(s *snapshot, h *tenant.Host) Status {
 	name := h.Metadata.Name
 	switch {
@@ -290,14 +252,13 @@ func (r *registration) status(s *snapshot, h *tenant.Host) Status {
 	case name == r.cfg.Host:
 		return Status{State: Ready, Alone: !r.health.shared()}
 	case s.live[name] == "":
-		return Status{State: Gone, Reason: "its daemon was not heard of for half a minute; its NICs stay where they are"}
+		return Status{State: Gone, Reason: "its daemon has sent no heartbeat for 30 s; its NICs stay where they are"}
 	}
 	return Status{State: Ready}
 }
 
-// forget is the end of hosts that run vrdma, which an operator deletes when they will not come
-// back: their NICs can then be opened elsewhere. Where one was opened meanwhile, its host writes that
-// down again. What is left of keys is for the world.
+// forget deletes registered hosts for an operator, because they will not come back. Their NICs can then be opened on
+// other hosts. A host that has opened one meanwhile writes its placement again. rest are the keys of declared objects.
 func (r *registration) forget(s *snapshot, keys []tenant.Key) (rest []tenant.Key, gone []tenant.Effect, conditions []store.Condition, writes []store.Write, err error) {
 	var errs tenant.Errors
 	for _, k := range keys {
@@ -329,8 +290,7 @@ func (r *registration) forget(s *snapshot, keys []tenant.Key) (rest []tenant.Key
 	return rest, gone, conditions, writes, nil
 }
 
-// ours takes hosts that run vrdma out of what is to be put: vrdma get prints them, and what it
-// prints can be applied.
+// ours removes registered hosts from objects to put: vrdma get prints them, and its output can be applied.
 func (r *registration) ours(s *snapshot, objects []tenant.Object) (rest []tenant.Object, warnings []string, err error) {
 	var errs tenant.Errors
 	for _, o := range objects {
@@ -344,7 +304,7 @@ func (r *registration) ours(s *snapshot, objects []tenant.Object) (rest []tenant
 			continue
 		}
 		if r.host(s, h.Metadata.Name) == nil {
-			rest = append(rest, o) // is refused, with advice
+			rest = append(rest, o) // the world refuses it with advice
 			continue
 		}
 		warnings = append(warnings, fmt.Sprintf("%v is written by its daemon: it is left as it is", h.Key()))

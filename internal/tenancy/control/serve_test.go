@@ -104,7 +104,7 @@ func TestRights(t *testing.T) {
 			_, err := Apply(red, file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: b, tenant: red}\nspec: {network: train, guarantee: 1Gbit}\n"), false)
 			return err
 		},
-		"an administrator through a door": func() error {
+		"an administrator through a listener": func() error {
 			_, err := Apply(h.as(credentials.Peer{Resident: true, NIC: "red/a"}, 1001), nicFile("red", "b"), false)
 			return err
 		},
@@ -127,7 +127,7 @@ func TestRights(t *testing.T) {
 		"nobody":    {nobody, nil},
 		"opener":    {opener, []string{"Network blue/train", "NIC blue/web"}},
 		"container": {container, nil},
-		"a door":    {h.as(credentials.Peer{NIC: "red/a"}, 0), []string{"NIC red/a"}},
+		"a listener":    {h.as(credentials.Peer{NIC: "red/a"}, 0), []string{"NIC red/a"}},
 	} {
 		if got := getNames(t, c.socket, all); !slices.Equal(got, c.want) {
 			t.Errorf("%s sees %v, want %v", who, got, c.want)
@@ -343,7 +343,7 @@ func TestExportImport(t *testing.T) {
 		t.Errorf("into an empty store: %v", err)
 	}
 	if !slices.Equal(a.provisioner.has(), b.provisioner.has()) {
-		t.Errorf("the rack has %v", b.provisioner.has())
+		t.Errorf("the provisioner has %v", b.provisioner.has())
 	}
 }
 

@@ -9,15 +9,15 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
-// A store on other hosts may be away. What it said last holds then, for ever: programs go on, and
-// connect. Nothing can be changed, and rules that others change do not arrive: a policy may say for
-// how long that will do (maxStaleness).
+// A store on other hosts may be away. What it last said stays in force without limit: programs go on, and connect.
+// Nothing can be changed, and changes of rules do not arrive. A policy can limit how long that is acceptable
+// (maxStaleness).
 
-// storeHealth is how the daemon's knowledge stands to the store.
+// storeHealth says whether the daemon's knowledge is in step with the store.
 type storeHealth struct {
 	cfg     *Config
 	journal *Journal
-	alarmed atomic.Pointer[string]       // why the store as a whole is not believed; nil: it is
+	alarmed atomic.Pointer[string]       // why the store as a whole is not trusted; nil: it is
 	stood   atomic.Pointer[store.Health] // at the last check
 }
 
@@ -27,7 +27,7 @@ func (h *storeHealth) shared() bool {
 	return is
 }
 
-// health is how what we know stands to the store. One of our own is always in step.
+// now is the state of the store. A store of our own is always in step.
 func (h *storeHealth) now() store.Health {
 	if r, is := h.cfg.Store.(store.Remote); is {
 		return r.Health()
@@ -43,7 +43,7 @@ func (h *storeHealth) staleness() time.Duration {
 	return 0
 }
 
-// away says that the store is away, and since when; "" if it is not.
+// away says that the store is away, and since when; "": it is not.
 func (h *storeHealth) away() string {
 	now := h.now()
 	switch {
@@ -55,18 +55,17 @@ func (h *storeHealth) away() string {
 	return fmt.Sprintf("the store has not answered for %v (%v)", time.Since(now.Heard).Round(time.Second), now.Why)
 }
 
-// An Ager is a Rack that is told how old the rules may be.
+// An Ager is a Provisioner that is told how old the rules may be.
 type Ager interface{ Age(time.Duration) }
 
-// ageRack tells the rack how old the rules may be.
+// tell tells the Provisioner how old the rules may be.
 func (h *storeHealth) tell() {
 	if ager, is := h.cfg.Provisioner.(Ager); is && h.shared() {
 		ager.Age(h.staleness())
 	}
 }
 
-// age tells the rack how old the rules may be, and everybody when the store goes away and comes
-// back.
+// check tells the Provisioner how old the rules may be, and records when the store goes away and comes back.
 func (h *storeHealth) check() {
 	h.tell()
 	now := h.now()
@@ -83,7 +82,7 @@ func (h *storeHealth) check() {
 	h.journal.Record(e)
 }
 
-// alarm says what is wrong with the store as a whole; "" if nothing is.
+// alarm says what is wrong with the store as a whole; "": nothing.
 func (h *storeHealth) alarm() string {
 	if h := h.now(); h.State == store.Strange {
 		return fmt.Sprintf("the store is not the one that it was (%v): what this host has stays as it is", h.Why)
