@@ -38,15 +38,15 @@ func (s *settings) cdiDirectory() string {
 
 // cdiFiles keeps the CDI files of this daemon's NICs current.
 type cdiFiles struct {
-	dir    string // "": there are none
-	mode   fs.FileMode
-	place  launch.Place
-	hook   string // the path of vrdma as engines see it; "": the files have no hooks
-	nics   *registry.Table
-	provisioner   *provision.Provisioner // set before NICs are created
-	log    *slog.Logger
-	keeper *container.Keeper // nil: another daemon has the directory
-	wake   chan struct{}     // holds one: NICs were created or removed
+	dir         string // "": there are none
+	mode        fs.FileMode
+	place       launch.Place
+	hook        string // the path of vrdma as engines see it; "": the files have no hooks
+	nics        *registry.Table
+	provisioner *provision.Provisioner // set before NICs are created
+	log         *slog.Logger
+	keeper      *container.Keeper // nil: another daemon has the directory
+	wake        chan struct{}     // holds one: NICs were created or removed
 }
 
 const (

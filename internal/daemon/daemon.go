@@ -40,23 +40,23 @@ const (
 // A daemon is the parts of a running daemon. Fields are set while it opens and do not change then.
 type daemon struct {
 	*settings
-	claim     *launch.Claim
-	store     *storage
-	journal   *control.Journal
-	budget    *budget.Ledger
-	nics      *registry.Table
-	port      hostPort
-	engine    *engine.Engine
-	ethernet  *vswitch.Switch
-	between   *between
-	provisioner      *provision.Provisioner
-	server    *server.Server
-	plane     *plane
-	workloads *workloads
-	cdi       *cdiFiles
-	measured  *measured
-	stop      chan string // holds one: why the daemon is to end
-	serving   atomic.Bool // programs are served
+	claim       *launch.Claim
+	store       *storage
+	journal     *control.Journal
+	budget      *budget.Ledger
+	nics        *registry.Table
+	port        hostPort
+	engine      *engine.Engine
+	ethernet    *vswitch.Switch
+	between     *between
+	provisioner *provision.Provisioner
+	server      *server.Server
+	plane       *plane
+	workloads   *workloads
+	cdi         *cdiFiles
+	measured    *measured
+	stop        chan string // holds one: why the daemon is to end
+	serving     atomic.Bool // programs are served
 }
 
 // Run is a daemon, from the claim of its socket to its end by a signal, a tool or idleness.
@@ -164,9 +164,9 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 	}
 	d.provisioner = provision.New(d.provisionConfig())
 	d.workloads.provisioner, d.cdi.provisioner = d.provisioner, d.provisioner
-	door := server.Listener{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
+	first := server.Listener{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
 	if len(d.device.GIDs) > 0 {
-		if door.NIC, err = d.provisioner.Default(d.device); err != nil {
+		if first.NIC, err = d.provisioner.Default(d.device); err != nil {
 			return err
 		}
 	}
@@ -175,7 +175,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 		d.log.Error("the usage of tenants cannot be written, and would be lost when the daemon ends; it is tried again every second", "error", err)
 	})
 	d.server, err = server.Listen(server.Config{
-		Listeners: []server.Listener{door}, Engine: d.engine, Log: d.log, Version: d.Version, Budget: d.budget, NICs: d.nics, Collector: d.measured.collector,
+		Listeners: []server.Listener{first}, Engine: d.engine, Log: d.log, Version: d.Version, Budget: d.budget, NICs: d.nics, Collector: d.measured.collector,
 		Stop: func() { d.ask("vrdma stop") }, Store: d.store, Machines: d.provisioner, Events: d.journal,
 	})
 	if err != nil {
@@ -184,7 +184,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 	d.workloads.server = d.server
 	d.engine.Start()
 	d.provisioner.Open(d.server)
-	d.expose(door.NIC)
+	d.expose(first.NIC)
 	if err := d.openPlane(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
@@ -210,7 +210,7 @@ func (d *daemon) expose(device *registry.NIC) {
 	}
 }
 
-// rackConfig is how NICs are made.
+// provisionConfig is how NICs are made.
 func (d *daemon) provisionConfig() provision.Config {
 	c := provision.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
@@ -336,7 +336,7 @@ func (d *daemon) close(ctx context.Context, restored <-chan struct{}) error {
 	case <-ctx.Done():
 	}
 	select {
-	case <-restored: // an interface that is made while the rack closes would be lost
+	case <-restored: // an interface that is made while the provisioner closes would be lost
 	case <-ctx.Done():
 	}
 	d.provisioner.Close()

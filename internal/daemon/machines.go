@@ -60,10 +60,10 @@ func (d *daemon) openMachines() (closed func(), err error) {
 
 // machineHost serves the virtual machine of one NIC, which may be declared later or deleted. It implements vm.Host.
 type machineHost struct {
-	name   string // default, or TENANT/NAME
-	nics   *registry.Table
-	server *server.Server
-	provisioner   *provision.Provisioner
+	name        string // default, or TENANT/NAME
+	nics        *registry.Table
+	server      *server.Server
+	provisioner *provision.Provisioner
 }
 
 // Vouch implements vm.Host.

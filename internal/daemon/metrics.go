@@ -44,13 +44,13 @@ const metricsAge = 100 * time.Millisecond
 
 // measured reads the counters of a daemon. It implements metrics.Source.
 type measured struct {
-	census  *diag.Census
-	collector   *meter.Collector
-	nics    *registry.Table
-	engine  *engine.Engine
-	store   *storage
-	plane   *plane
-	serving *atomic.Bool
+	census    *diag.Census
+	collector *meter.Collector
+	nics      *registry.Table
+	engine    *engine.Engine
+	store     *storage
+	plane     *plane
+	serving   *atomic.Bool
 }
 
 // Totals implements metrics.Source.

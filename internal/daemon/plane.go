@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// plane is the control plane from the moment it is open. The rack and the server exist before, because the plane needs them.
-// It implements provision.Placement.
+// plane is the control plane from the moment it is open. The provisioner and the server exist before, because the plane
+// needs them. It implements provision.Placement.
 type plane struct {
 	*control.Plane               // set before opened is closed
 	opened         chan struct{} // closed when Plane is set

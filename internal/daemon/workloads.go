@@ -18,14 +18,14 @@ import (
 
 // workloads are the containers that NICs are bound to. It implements control.Workloads for engines, and provision.Workloads.
 type workloads struct {
-	nics   *registry.Table
-	server *server.Server  // set before NICs are created
-	provisioner   *provision.Provisioner // likewise
-	events events.Sink
-	log    *slog.Logger
-	saved  bindings
-	cdi    *cdiFiles
-	wake   chan struct{} // holds one: NICs were created
+	nics        *registry.Table
+	server      *server.Server         // set before NICs are created
+	provisioner *provision.Provisioner // likewise
+	events      events.Sink
+	log         *slog.Logger
+	saved       bindings
+	cdi         *cdiFiles
+	wake        chan struct{} // holds one: NICs were created
 }
 
 // Bind implements control.Workloads.

@@ -1,6 +1,6 @@
 // Package tenants tests a daemon with many NICs as programs see it: the stock tools on NICs of
 // two tenants whose addresses are the same, who may open what, and NICs that come and go under
-// running programs. The daemon runs in the test itself, so that NICs are put into its rack
+// running programs. The daemon runs in the test itself, so that NICs are put into it
 // directly; programs come in by `vrdma run --nic`.
 package tenants
 
@@ -40,14 +40,14 @@ func TestMain(m *testing.M) { harness.Main(m) }
 
 // A daemon is what cmd/vrdma makes, without the command line and without a default NIC.
 type daemon struct {
-	place  launch.Place
-	engine *engine.Engine
-	nics   *registry.Table
-	rack   *provision.Provisioner
-	server *server.Server
-	ledger *budget.Ledger
-	world  *tenant.World
-	log    locked.Buffer
+	place       launch.Place
+	engine      *engine.Engine
+	nics        *registry.Table
+	provisioner *provision.Provisioner
+	server      *server.Server
+	ledger      *budget.Ledger
+	world       *tenant.World
+	log         locked.Buffer
 
 	mu      sync.Mutex
 	refused []string // guarded by mu; why, for each caller that was not admitted
@@ -86,7 +86,7 @@ func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon 
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.rack = provision.New(provision.Config{
+	d.provisioner = provision.New(provision.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.ledger, Log: log, Place: place, Mode: mode, DirMode: dirMode,
 		Owner: os.Geteuid(), Seed: []byte("test"), HostRoutes: routes.None{},
 	})
@@ -98,7 +98,7 @@ func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon 
 		t.Fatal(err)
 	}
 	d.engine.Start()
-	d.rack.Open(d.server)
+	d.provisioner.Open(d.server)
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
 	t.Cleanup(func() {
@@ -107,7 +107,7 @@ func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon 
 		if err := d.server.Close(ctx); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		d.rack.Close()
+		d.provisioner.Close()
 		d.engine.Stop()
 		if err := <-served; err != nil {
 			t.Errorf("serve: %v", err)
@@ -142,7 +142,7 @@ func (d *daemon) noted(list *[]string) string {
 	return strings.Join(*list, "\n")
 }
 
-// apply puts the objects of a file into the world, and its NICs into the rack.
+// apply puts the objects of a file into the world, and its NICs on the host.
 func (d *daemon) apply(t testing.TB, file string) {
 	t.Helper()
 	objects, err := tenant.Parse("test.yaml", []byte(file))
@@ -154,10 +154,10 @@ func (d *daemon) apply(t testing.TB, file string) {
 		t.Fatal(err)
 	}
 	d.world = next
-	d.rack.Enforce(next)
+	d.provisioner.Enforce(next)
 	for _, e := range effects {
 		if c, ok := e.New.(*tenant.NIC); ok && e.Changed() {
-			if err := d.rack.Put(next.TenantOf(c), next.NetworkOf(c), c); err != nil {
+			if err := d.provisioner.Put(next.TenantOf(c), next.NetworkOf(c), c); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -171,7 +171,7 @@ func key(name string) tenant.Key {
 
 // remove pulls a NIC out.
 func (d *daemon) remove(name string, force bool) error {
-	return d.rack.Remove([]tenant.Key{key(name)}, force)[key(name)]
+	return d.provisioner.Remove([]tenant.Key{key(name)}, force)[key(name)]
 }
 
 // A port is a NIC, as a place where programs run. It implements harness.Machine.
@@ -215,10 +215,10 @@ func (p port) run(t testing.TB, argv ...string) string {
 	return p.launch(t, argv...).OK(t, minute)
 }
 
-// status asks at the NIC's own door.
+// status asks at the NIC's own listener.
 func (p port) status(t testing.TB) *protocol.Status {
 	t.Helper()
-	s, err := protocol.QueryStatus(p.d.rack.Socket(key(p.name)))
+	s, err := protocol.QueryStatus(p.d.provisioner.Socket(key(p.name)))
 	if err != nil {
 		t.Fatalf("status of %s: %v", p.name, err)
 	}

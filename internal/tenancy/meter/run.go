@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// A Reader reads all NICs, those that have gone since the last time included, once.
+// A Reader reads all NICs, and once more those that were removed since the last time.
 type Reader func() []Reading
 
-// A Clerk reads and flushes as time goes by.
+// A Collector reads the NICs' counters and writes the meter's file, periodically.
 type Collector struct {
 	meter *Meter
 	read  Reader
-	fail  func(error) // told of a flush that failed, and not again until one did not
+	fail  func(error) // called for a failed flush, and not again until one succeeds
 
 	mu     sync.Mutex // held while reading
 	last   time.Time
 	failed bool
 }
 
-// every is how often: what is lost when the daemon is killed is what came after.
+// every is the period. A daemon that is killed loses the usage of at most one period.
 const every = time.Second
 
-// NewClerk makes a clerk, who does nothing yet.
+// NewCollector makes a collector. Run starts it.
 func NewCollector(m *Meter, read Reader, fail func(error)) *Collector {
 	return &Collector{meter: m, read: read, fail: fail}
 }
@@ -52,7 +52,7 @@ func (c *Collector) flush() {
 	c.failed = err != nil
 }
 
-// Refresh reads, unless somebody did within age. Many may ask at a time: the NICs are read once.
+// Refresh reads the counters, unless they were read within age. Concurrent callers share one reading.
 func (c *Collector) Refresh(age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,5 +64,5 @@ func (c *Collector) Refresh(age time.Duration) {
 	c.last = time.Now()
 }
 
-// Meter is what the clerk fills.
+// Meter is the meter that the collector fills.
 func (c *Collector) Meter() *Meter { return c.meter }
