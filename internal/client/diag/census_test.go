@@ -177,7 +177,7 @@ type administrator string
 func (administrator) Sessions() []Session                   { return nil }
 func (administrator) Programs() []Program                   { return nil }
 func (administrator) Recount()                              {}
-func (administrator) NICs(*View) []protocol.NICSocket         { return nil }
+func (administrator) NICs(*View) []protocol.NICSocket       { return nil }
 func (administrator) Containers() map[*registry.NIC]string  { return nil }
 func (administrator) Listening()                            {}
 func (administrator) Overdrawn(error)                       {}

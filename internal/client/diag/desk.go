@@ -75,14 +75,14 @@ type Program struct {
 
 // Config is what a Desk needs.
 type Config struct {
-	Loop    Loop
-	Clients Clients
-	Budget  *budget.Ledger // nil: nothing is bounded
-	NICs    *registry.Table
-	Collector   *meter.Collector // nil: nothing is metered
-	Log     *slog.Logger
-	Version string // of the program
-	Owner   int    // uid of the daemon
+	Loop      Loop
+	Clients   Clients
+	Budget    *budget.Ledger // nil: nothing is bounded
+	NICs      *registry.Table
+	Collector *meter.Collector // nil: nothing is metered
+	Log       *slog.Logger
+	Version   string // of the program
+	Owner     int    // uid of the daemon
 	// Control is the path of the control socket; "": there is none.
 	Control string
 	Store   Store // nil: there is none

@@ -107,7 +107,7 @@ type NICSocket struct {
 
 // NICList are the NICs that a caller may open.
 type NICList struct {
-	Error string    `json:"error,omitempty"`
+	Error string      `json:"error,omitempty"`
 	NICs  []NICSocket `json:"nics"`
 }
 

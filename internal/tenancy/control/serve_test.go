@@ -122,12 +122,12 @@ func TestRights(t *testing.T) {
 		socket string
 		want   []string
 	}{
-		"red":       {red, []string{"Tenant red", "Network red/train", "NIC red/a", "NIC red/b", "NIC red/c", "Policy red/p"}},
-		"blue":      {blue, []string{"Tenant blue", "Network blue/train", "NIC blue/a", "NIC blue/web"}},
-		"nobody":    {nobody, nil},
-		"opener":    {opener, []string{"Network blue/train", "NIC blue/web"}},
-		"container": {container, nil},
-		"a listener":    {h.as(credentials.Peer{NIC: "red/a"}, 0), []string{"NIC red/a"}},
+		"red":        {red, []string{"Tenant red", "Network red/train", "NIC red/a", "NIC red/b", "NIC red/c", "Policy red/p"}},
+		"blue":       {blue, []string{"Tenant blue", "Network blue/train", "NIC blue/a", "NIC blue/web"}},
+		"nobody":     {nobody, nil},
+		"opener":     {opener, []string{"Network blue/train", "NIC blue/web"}},
+		"container":  {container, nil},
+		"a listener": {h.as(credentials.Peer{NIC: "red/a"}, 0), []string{"NIC red/a"}},
 	} {
 		if got := getNames(t, c.socket, all); !slices.Equal(got, c.want) {
 			t.Errorf("%s sees %v, want %v", who, got, c.want)
