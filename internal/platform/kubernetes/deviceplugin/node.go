@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
-	"vrdma.dev/vrdma/internal/platform/container"
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
 	"vrdma.dev/vrdma/internal/platform/launch"
@@ -80,48 +77,11 @@ func (n *Node) link(slot string) string { return filepath.Join(n.Dir(), slot) }
 // Open makes the directory of slots, and writes into a directory of the Container Device Interface how they
 // are mounted. Both stay, for pods that are there when we are not.
 func (n *Node) Open(cdi string) error {
-	if n.Slots < 1 || n.Slots > 4096 {
-		return fmt.Errorf("%d slots: a host has 1 to 4096", n.Slots)
-	}
-	if err := os.Mkdir(n.Dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	names := make([]string, n.Slots)
+	names := make([]string, max(n.Slots, 0))
 	for i := range names {
 		names[i] = strconv.Itoa(i)
 	}
-	return Describe(cdi, Kind, n.Dir(), names)
-}
-
-// Describe writes a file of the Container Device Interface for slots: names in a directory that lead to a NIC's
-// gate as long as somebody has them.
-func Describe(cdi, kind, dir string, names []string) error {
-	spec := &container.Spec{Version: container.CDIVersion, Kind: kind}
-	for _, name := range names {
-		// A NIC's directory is the one below its gate.
-		spec.Devices = append(spec.Devices, container.NewDevice(name, launch.Place{Socket: filepath.Join(dir, name, "nic", "vrdma.sock")}))
-	}
-	if err := os.MkdirAll(cdi, 0o755); err != nil {
-		return err
-	}
-	return Replace(filepath.Join(cdi, strings.ReplaceAll(kind, "/", "-")+".json"), spec.Text())
-}
-
-// Replace writes a file, whole or not at all.
-func Replace(path string, text []byte) error {
-	part := path + ".part"
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync() // or the new name may lead to an empty file after a power loss
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(part, path)
+	return OpenSlots(n.Dir(), cdi, Kind, names)
 }
 
 // Watch tells the slots, which work as long as the daemon does.
@@ -205,25 +165,19 @@ func (n *Node) Prepare(ctx context.Context, ids []string) error {
 		return fmt.Errorf("no NIC for pod %v: %w", pod, err)
 	}
 	if made != nil {
-		if err := n.Daemon.Put(made); err != nil {
-			if n.Labels != nil {
-				n.Labels.Failed(err)
-			}
+		if err := Declare(n.Daemon, made, n.Labels); err != nil {
 			return fmt.Errorf("no NIC for pod %v: %w", pod, err)
 		}
 		if n.Labels != nil {
 			n.Labels.Made(pod)
 		}
 	}
-	at, err := n.Place.NIC(nic.Tenant, nic.Name)
+	gate, err := Gate(n.Place, nic)
 	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(at.Preload()); err != nil {
-		return fmt.Errorf("NIC %s for pod %v is not on this host: %w", nic.Path(), pod, err)
+		return fmt.Errorf("no NIC for pod %v: %w", pod, err)
 	}
 	for _, id := range ids {
-		if err := n.occupy(id, at.Gate()); err != nil {
+		if err := n.occupy(id, gate); err != nil {
 			return err
 		}
 	}
@@ -261,41 +215,9 @@ func (n *Node) occupy(id, gate string) error {
 	return Occupy(n.link(id), gate)
 }
 
-// Occupy makes a slot lead to a gate, whatever it led to before.
-func Occupy(slot, gate string) error {
-	part := filepath.Join(filepath.Dir(slot), ".part")
-	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Symlink(gate, part); err != nil {
-		return err
-	}
-	return os.Rename(part, slot)
-}
-
 // Sweep empties slots, and takes away the NICs that were made for pods which are gone, until ctx ends.
 func (n *Node) Sweep(ctx context.Context) {
 	Repeat(ctx, n.every(), n.sweep, func(err error) { n.Log.Warn("cannot see which pods are gone, will try again", "error", err) })
-}
-
-// Repeat calls f every now and then until ctx ends. say hears of an error once, until it is another or has gone.
-func Repeat(ctx context.Context, every time.Duration, f func(context.Context) error, say func(error)) {
-	said := ""
-	for {
-		err := f(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil && err.Error() != said {
-			say(err)
-			said = err.Error()
-		} else if err == nil {
-			said = ""
-		}
-		if !kubelet.Pause(ctx, every) {
-			return
-		}
-	}
 }
 
 func (n *Node) sweep(ctx context.Context) error {

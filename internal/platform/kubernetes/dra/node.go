@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -67,7 +66,7 @@ func (n *Node) link(slot string) string { return filepath.Join(n.Dir(), slot) }
 
 // SlotNames are those that the scheduler may give away.
 func (n *Node) SlotNames() []string {
-	names := make([]string, n.Slots)
+	names := make([]string, max(n.Slots, 0))
 	for i := range names {
 		names[i] = slotName(i)
 	}
@@ -77,13 +76,7 @@ func (n *Node) SlotNames() []string {
 // Open makes the directory of slots, and writes into a directory of the Container Device Interface how they are
 // mounted. Both stay, for pods that are there when we are not.
 func (n *Node) Open(cdi string) error {
-	if n.Slots < 1 || n.Slots > 4096 {
-		return fmt.Errorf("%d slots: a host has 1 to 4096", n.Slots)
-	}
-	if err := os.Mkdir(n.Dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return deviceplugin.Describe(cdi, Kind, n.Dir(), n.SlotNames())
+	return deviceplugin.OpenSlots(n.Dir(), cdi, Kind, n.SlotNames())
 }
 
 // Labeler keeps the labels of the NICs that are made what those of the pods are.
@@ -147,14 +140,11 @@ func (n *Node) ready(c kubelet.Claim) *record {
 	if err != nil || r == nil || r.Gone || r.Claim != c {
 		return nil
 	}
-	at, err := n.Place.NIC(r.NIC.Tenant, r.NIC.Name)
+	gate, err := deviceplugin.Gate(n.Place, r.NIC)
 	if err != nil {
 		return nil
 	}
-	if to, err := os.Readlink(n.link(r.Slot)); err != nil || to != at.Gate() {
-		return nil
-	}
-	if _, err := os.Stat(at.Preload()); err != nil {
+	if to, err := os.Readlink(n.link(r.Slot)); err != nil || to != gate {
 		return nil
 	}
 	return r
@@ -238,21 +228,15 @@ func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameter
 // enter declares the NIC, if it is made for the claim, and links the slot to it. mu is held.
 func (n *Node) enter(r *record, made *tenant.NIC) error {
 	if made != nil {
-		if err := n.Daemon.Put(made); err != nil {
-			if n.Labels != nil {
-				n.Labels.Failed(err)
-			}
+		if err := deviceplugin.Declare(n.Daemon, made, n.Labels); err != nil {
 			return err
 		}
 	}
-	at, err := n.Place.NIC(r.NIC.Tenant, r.NIC.Name)
+	gate, err := deviceplugin.Gate(n.Place, r.NIC)
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(at.Preload()); err != nil {
-		return fmt.Errorf("NIC %s is not on this host: %w", r.NIC.Path(), err)
-	}
-	return deviceplugin.Occupy(n.link(r.Slot), at.Gate())
+	return deviceplugin.Occupy(n.link(r.Slot), gate)
 }
 
 // Unprepare takes a claim's NIC back. The daemon may be away, and the claim deleted.
