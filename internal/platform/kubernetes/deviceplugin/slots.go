@@ -56,12 +56,11 @@ func Gate(place launch.Place, nic tenant.Key) (string, error) {
 	return at.Gate(), nil
 }
 
-// Describe writes a file of the Container Device Interface for slots: names in a directory that lead to a NIC's
-// gate as long as somebody has them.
+// Describe writes a CDI file for slots.
 func Describe(cdi, kind, dir string, names []string) error {
 	spec := &container.Spec{Version: container.CDIVersion, Kind: kind}
 	for _, name := range names {
-		// A NIC's directory is the one below its gate.
+		// A NIC's directory is the one inside its gate.
 		spec.Devices = append(spec.Devices, container.NewDevice(name, launch.Place{Socket: filepath.Join(dir, name, "nic", "vrdma.sock")}))
 	}
 	if err := os.MkdirAll(cdi, 0o755); err != nil {
@@ -70,7 +69,7 @@ func Describe(cdi, kind, dir string, names []string) error {
 	return Replace(filepath.Join(cdi, strings.ReplaceAll(kind, "/", "-")+".json"), spec.Text())
 }
 
-// Replace writes a file, whole or not at all.
+// Replace writes a file atomically.
 func Replace(path string, text []byte) error {
 	part := path + ".part"
 	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
@@ -79,7 +78,7 @@ func Replace(path string, text []byte) error {
 	}
 	_, err = f.Write(text)
 	if err == nil {
-		err = f.Sync() // or the new name may lead to an empty file after a power loss
+		err = f.Sync() // otherwise the file may be empty after a power loss
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
@@ -87,7 +86,7 @@ func Replace(path string, text []byte) error {
 	return os.Rename(part, path)
 }
 
-// Occupy makes a slot lead to a gate, whatever it led to before.
+// Occupy links a slot to a gate. It replaces an earlier link.
 func Occupy(slot, gate string) error {
 	part := filepath.Join(filepath.Dir(slot), ".part")
 	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +98,7 @@ func Occupy(slot, gate string) error {
 	return os.Rename(part, slot)
 }
 
-// Repeat calls f every now and then until ctx ends. say hears of an error once, until it is another or has gone.
+// Repeat calls f periodically until ctx ends. It calls say once for each different error in a row.
 func Repeat(ctx context.Context, every time.Duration, f func(context.Context) error, say func(error)) {
 	said := ""
 	for {
