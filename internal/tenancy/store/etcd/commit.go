@@ -19,7 +19,7 @@ import (
 // mostConditions is how many conditions a commit may have.
 const mostConditions = mostOps
 
-// mostTries bounds how often a commit is tried because of what others copy meanwhile.
+// mostTries bounds how often a commit is retried because other clients copy pieces meanwhile.
 const mostTries = 50
 
 // helpAfter is how long a commit waits for another client's large commit before it copies the pieces itself.
@@ -116,7 +116,7 @@ func (co *committer) commitSmall(conditions []store.Condition, compare []clientv
 		again, err := co.catchUp(conditions, r.Responses)
 		return co.etcd.copy.Revision(), false, again, err
 	}
-	// If the answer was lost there are no responses, and the revision will do.
+	// If the answer was lost there are no responses, and the revision suffices.
 	changed := len(r.Responses) == 0
 	for i := range len(writes) {
 		if i < len(r.Responses) {
@@ -139,8 +139,8 @@ func (co *committer) awaitRevision(revision int64) {
 	co.replica.await(ctx, func() bool { return co.replica.seen >= revision })
 }
 
-// catchUp waits until the copy has what made the conditions fail, or until a large commit is
-// out of the way. It reports whether the commit may be tried again.
+// catchUp waits until the copy has what made the conditions fail, or until a large commit is folded. It reports whether
+// the commit may be tried again.
 func (co *committer) catchUp(conditions []store.Condition, answers []*pb.ResponseOp) (again bool, err error) {
 	ctx, cancel := co.etcd.ask()
 	defer cancel()
@@ -199,7 +199,7 @@ func (co *committer) fold(p *pending) error {
 			return err
 		}
 		if !r.Succeeded {
-			return nil // somebody else has finished it
+			return nil // another client has finished it
 		}
 	}
 	ops := []clientv3.Op{clientv3.OpDelete(co.etcd.key(keyCommit))}
@@ -255,7 +255,7 @@ func (co *committer) commitLarge(conditions []store.Condition, compare []clientv
 	co.awaitRevision(r.Header.Revision)
 	p := co.replica.visible()
 	if p == nil || p.at != r.Header.Revision {
-		// The copy is behind, or another was faster to fold it.
+		// The copy is behind, or another client has folded it already.
 		return r.Header.Revision, true, false, nil
 	}
 	if err := co.fold(p); err != nil {
@@ -270,7 +270,7 @@ func (co *committer) abandon(id string, lease clientv3.LeaseID) {
 	ctx, cancel := co.etcd.ask()
 	defer cancel()
 	if _, err := co.etcd.client.Revoke(ctx, lease); err != nil {
-		return // it ends by itself, and others tidy up
+		return // the lease expires, and sweepers delete the pieces
 	}
 	co.etcd.client.Txn(ctx).If(
 		clientv3.Compare(clientv3.ModRevision(co.etcd.key(prefixWriter+id)), "=", 0),

@@ -14,14 +14,14 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
-// Times. Tests have less of most.
+// Times. Tests shorten most of them.
 var (
-	// askTime bounds a request. A member that is elected takes about a second.
+	// askTime bounds a request. The election of a member takes about a second.
 	askTime = 5 * time.Second
-	// probeEvery is how often etcd is asked whether it is there, and which store it is.
+	// probeEvery is the period of the probe.
 	probeEvery = 5 * time.Second
-	// firstTime is how long Open waits for etcd, if there is a copy to start from; else freshTime,
-	// and every firstTime the log says what is waited for.
+	// firstTime is how long Open waits for etcd, if there is a copy to start from; else freshTime, with a log line
+	// every firstTime.
 	firstTime = 3 * time.Second
 	freshTime = 30 * time.Second
 	// relistJitter spreads the lists of many daemons after an outage.

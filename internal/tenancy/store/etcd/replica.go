@@ -20,8 +20,8 @@ import (
 // The store's own keys, which List does not return.
 const (
 	keyCommit    = store.Reserved + "commit"  // a large commit that is visible
-	prefixStage  = store.Reserved + "stage/"  // its pieces, and those of others to come
-	prefixWriter = store.Reserved + "writer/" // who is making one
+	prefixStage  = store.Reserved + "stage/"  // its pieces, and those of commits to come
+	prefixWriter = store.Reserved + "writer/" // the writer of a commit
 	// The keys below endRead are read and watched: all but the pieces and the writers.
 	endRead = store.Reserved + "s"
 )
@@ -29,10 +29,10 @@ const (
 // pageSize is how many entries one answer has.
 const pageSize = 5000
 
-// mostProblems is how many are remembered.
+// mostProblems bounds the problems that are kept.
 const mostProblems = 100
 
-// errAgain: the watch has to begin again.
+// errAgain: the watch has to be opened again.
 var errAgain = errors.New("the connection to the store was lost")
 
 // A replica keeps the copy in step with etcd: it lists, and then follows a watch.
@@ -71,7 +71,7 @@ func (r *replica) follow() {
 		if r.etcd.ctx.Err() != nil {
 			return
 		}
-		// A watch that was opened anew is no outage.
+		// A watch that was opened again is no outage.
 		if !errors.Is(err, errAgain) && !compacted(err) {
 			r.health.judge(err)
 		}
@@ -79,7 +79,7 @@ func (r *replica) follow() {
 			wait = 0
 		}
 		if compacted(err) {
-			// All others may have to list as well.
+			// All other daemons may have to list as well.
 			r.mu.Lock()
 			r.seen = 0
 			r.mu.Unlock()
@@ -145,7 +145,7 @@ func (r *replica) session() error {
 			stream = r.etcd.streams.Load()
 			if err := r.verify(ctx); err != nil {
 				if ctx.Err() != nil {
-					return errAgain // probe has said why
+					return errAgain // probe has reported why
 				}
 				return err
 			}
@@ -401,19 +401,19 @@ func (r *replica) probe() {
 		}
 		err := r.verify(r.etcd.ctx)
 		if err != nil {
-			err = r.verify(r.etcd.ctx) // another member is asked
+			err = r.verify(r.etcd.ctx) // the client asks another member
 		}
 		if err == nil {
 			if r.health.now().State == store.Away && r.watching.Load() {
 				r.health.set(store.InStep, nil)
 			}
 			if n%12 == 0 {
-				r.etcd.copy.Save() // when it was heard of
+				r.etcd.copy.Save() // with the time of the last answer
 			}
 			continue
 		}
 		r.health.judge(err)
-		r.restart() // a watch may wait for what never comes
+		r.restart() // the watch may hang
 	}
 }
 
@@ -435,7 +435,7 @@ func (r *replica) open(ctx context.Context, kv *mvccpb.KeyValue, revision int64)
 	writes := make(map[string]store.Write)
 	for more := true; more && p.broken == nil; {
 		once, cancel := context.WithTimeout(ctx, askTime)
-		// One answer is not to be larger than some tens of megabytes.
+		// One answer must not exceed some tens of megabytes.
 		resp, err := r.etcd.client.Get(once, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(16), clientv3.WithRev(revision))
 		cancel()
 		if err != nil {
