@@ -25,7 +25,7 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 	if err != nil {
 		return place, usage("%w", err)
 	}
-	// The door says who may come in, and has the device tree written.
+	// The listener admits callers, and has the device tree written.
 	_, err = protocol.QueryStatus(at.Socket)
 	var refusal *protocol.Refusal
 	switch {
@@ -48,7 +48,7 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 func elsewhere(at launch.Place, of, name string) error {
 	r, err := control.Describe(at.Socket, tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name})
 	if err != nil || len(r.Items) == 0 || r.Items[0].Status == nil || r.Items[0].Status.State != control.Elsewhere {
-		return nil // the door says what is wrong, if something is
+		return nil // the listener says what is wrong, if something is
 	}
 	return lacks("NIC %s/%s cannot be used here: %s", of, name, plain(r.Items[0].Status.Reason))
 }

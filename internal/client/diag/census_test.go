@@ -193,10 +193,10 @@ func TestUsageOfOthers(t *testing.T) {
 	}
 	d := New(Config{Loop: loop, Clients: administrator(""), NICs: tab, Collector: meter.NewCollector(meter.New(), NewCensus(loop, tab).Read, nil)})
 	if got := d.used(&View{NIC: web}); len(got) != 1 || got[0].NIC != "web" || got[0].Tenant != "red" || got[0].Network != "net" {
-		t.Errorf("at the door of red/web: %+v", got)
+		t.Errorf("at the listener of red/web: %+v", got)
 	}
 	if got := d.used(&View{}); len(got) != 0 {
-		t.Errorf("at a door without NIC: %+v", got)
+		t.Errorf("at a listener without NIC: %+v", got)
 	}
 	if got := d.used(&View{Tenants: true, NIC: web}); len(got) != 0 {
 		t.Errorf("at the tenants' socket somebody who administers none: %+v", got)

@@ -32,7 +32,7 @@ type Loop interface {
 	Peers() ([]peers.Status, peers.Counters)
 }
 
-// Clients are those whom the daemon serves; the front door knows them.
+// Clients are those whom the daemon serves; the server knows them.
 type Clients interface {
 	Sessions() []Session
 	Programs() []Program

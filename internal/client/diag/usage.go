@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
-// What NICs have used: for `vrdma top`, `vrdma usage` and the status. At a NIC's door one sees that
+// What NICs have used: for `vrdma top`, `vrdma usage` and the status. At a NIC's listener one sees that
 // NIC and nothing of others, not even that there are any; at the tenants' socket, what is of
 // tenants that one administers.
 
