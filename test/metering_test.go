@@ -194,7 +194,7 @@ func sample(t *testing.T, page, name string) float64 {
 }
 
 // What each tenant's programs sent is on its own bill, to the byte, also after the NIC is gone and
-// after the daemon was started anew. A NIC that meets its cap is an event. At the door of a NIC one sees that NIC only.
+// after the daemon was started anew. A NIC that meets its cap is an event. At the listener of a NIC one sees that NIC only.
 func TestMeteringOfTenants(t *testing.T) {
 	harness.Need(t, "ib_write_bw")
 	dir := harness.Directory(t, nil)

@@ -29,7 +29,7 @@ this host, and one for the NIC default. With an argument it prints only that ten
 			if err != nil {
 				return err
 			}
-			doors, err := protocol.QueryNICs(place.Socket)
+			sockets, err := protocol.QueryNICs(place.Socket)
 			if absent(err) {
 				return lacks("no daemon serves %s: start one with vrdma daemon, or choose another with --socket", place.Socket)
 			}
@@ -41,7 +41,7 @@ this host, and one for the NIC default. With an argument it prints only that ten
 				return err
 			}
 			var nics []container.NIC
-			for _, d := range doors {
+			for _, d := range sockets {
 				n, err := container.Of(place, d.Name, program)
 				if err != nil {
 					return err

@@ -38,15 +38,15 @@ func (s *settings) cdiDirectory() string {
 
 // cdiFiles keeps the CDI files of this daemon's NICs current.
 type cdiFiles struct {
-	dir    string // "": there are none
-	mode   fs.FileMode
-	place  launch.Place
-	hook   string // the path of vrdma as engines see it; "": the files have no hooks
-	nics   *registry.Table
-	rack   *provision.Rack // set before NICs are created
-	log    *slog.Logger
-	keeper *container.Keeper // nil: another daemon has the directory
-	wake   chan struct{}     // holds one: NICs were created or removed
+	dir         string // "": there are none
+	mode        fs.FileMode
+	place       launch.Place
+	hook        string // the path of vrdma as engines see it; "": the files have no hooks
+	nics        *registry.Table
+	provisioner *provision.Provisioner // set before NICs are created
+	log         *slog.Logger
+	keeper      *container.Keeper // nil: another daemon has the directory
+	wake        chan struct{}     // holds one: NICs were created or removed
 }
 
 const (
@@ -162,13 +162,13 @@ func (c *cdiFiles) write() {
 	if c.nics.Named(registry.Default) != nil {
 		add(registry.Default)
 	}
-	for _, key := range c.rack.Keys() {
+	for _, key := range c.provisioner.Keys() {
 		add(key.Path())
 	}
 	if at, err := c.place.Waiting(); err != nil {
 		errs = append(errs, err)
 	} else if c.hook != "" {
-		for _, key := range c.rack.Networks() {
+		for _, key := range c.provisioner.Networks() {
 			n := container.NIC{Tenant: key.Tenant, Name: key.Name, Place: at, Network: true}
 			n.Hooks = container.NetworkHooks(c.hook, c.place.Socket, n.Device())
 			nics = append(nics, n)

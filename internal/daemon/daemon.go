@@ -40,23 +40,23 @@ const (
 // A daemon is the parts of a running daemon. Fields are set while it opens and do not change then.
 type daemon struct {
 	*settings
-	claim     *launch.Claim
-	store     *storage
-	journal   *control.Journal
-	budget    *budget.Ledger
-	nics      *registry.Table
-	port      hostPort
-	engine    *engine.Engine
-	ethernet  *vswitch.Switch
-	between   *between
-	rack      *provision.Rack
-	server    *server.Server
-	plane     *plane
-	workloads *workloads
-	cdi       *cdiFiles
-	measured  *measured
-	stop      chan string // holds one: why the daemon is to end
-	serving   atomic.Bool // programs are served
+	claim       *launch.Claim
+	store       *storage
+	journal     *control.Journal
+	budget      *budget.Ledger
+	nics        *registry.Table
+	port        hostPort
+	engine      *engine.Engine
+	ethernet    *vswitch.Switch
+	between     *between
+	provisioner *provision.Provisioner
+	server      *server.Server
+	plane       *plane
+	workloads   *workloads
+	cdi         *cdiFiles
+	measured    *measured
+	stop        chan string // holds one: why the daemon is to end
+	serving     atomic.Bool // programs are served
 }
 
 // Run is a daemon, from the claim of its socket to its end by a signal, a tool or idleness.
@@ -162,34 +162,34 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 	if err := d.workloads.saved.read(d.place.Socket + ".bound"); err != nil {
 		d.log.Warn("bindings of NICs to containers are lost: their file cannot be read", "error", err)
 	}
-	d.rack = provision.New(d.rackConfig())
-	d.workloads.rack, d.cdi.rack = d.rack, d.rack
-	door := server.Door{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
+	d.provisioner = provision.New(d.provisionConfig())
+	d.workloads.provisioner, d.cdi.provisioner = d.provisioner, d.provisioner
+	first := server.Listener{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
 	if len(d.device.GIDs) > 0 {
-		if door.NIC, err = d.rack.Default(d.device); err != nil {
+		if first.NIC, err = d.provisioner.Default(d.device); err != nil {
 			return err
 		}
 	}
 	d.measured = &measured{census: diag.NewCensus(d.engine, d.nics), nics: d.nics, engine: d.engine, store: d.store, plane: d.plane, serving: &d.serving}
-	d.measured.clerk = meter.NewClerk(used, d.measured.census.Read, func(err error) {
+	d.measured.collector = meter.NewCollector(used, d.measured.census.Read, func(err error) {
 		d.log.Error("the usage of tenants cannot be written, and would be lost when the daemon ends; it is tried again every second", "error", err)
 	})
 	d.server, err = server.Listen(server.Config{
-		Doors: []server.Door{door}, Engine: d.engine, Log: d.log, Version: d.Version, Budget: d.budget, NICs: d.nics, Clerk: d.measured.clerk,
-		Stop: func() { d.ask("vrdma stop") }, Store: d.store, Machines: d.rack, Events: d.journal,
+		Listeners: []server.Listener{first}, Engine: d.engine, Log: d.log, Version: d.Version, Budget: d.budget, NICs: d.nics, Collector: d.measured.collector,
+		Stop: func() { d.ask("vrdma stop") }, Store: d.store, Machines: d.provisioner, Events: d.journal,
 	})
 	if err != nil {
 		return err
 	}
 	d.workloads.server = d.server
 	d.engine.Start()
-	d.rack.Open(d.server)
-	d.expose(door.NIC)
+	d.provisioner.Open(d.server)
+	d.expose(first.NIC)
 	if err := d.openPlane(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		err = errors.Join(err, d.server.Close(ctx))
-		d.rack.Close()
+		d.provisioner.Close()
 		d.engine.Stop()
 		return err
 	}
@@ -199,19 +199,19 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 // expose makes the directories that containers mount.
 func (d *daemon) expose(device *registry.NIC) {
 	if device != nil {
-		if err := d.rack.Expose(device, d.Ephemeral); err != nil {
+		if err := d.provisioner.Expose(device, d.Ephemeral); err != nil {
 			d.log.Warn("containers cannot have the default NIC: its directory cannot be made", "error", err)
 		}
 	}
 	if !d.Ephemeral {
-		if err := d.rack.Await(); err != nil {
+		if err := d.provisioner.Await(); err != nil {
 			d.log.Warn("no NICs can be made for containers: the directory in which they wait cannot be made", "error", err)
 		}
 	}
 }
 
-// rackConfig is how NICs are made.
-func (d *daemon) rackConfig() provision.Config {
+// provisionConfig is how NICs are made.
+func (d *daemon) provisionConfig() provision.Config {
 	c := provision.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
 		Seed: guidSeed(d.place.Socket), Underlay: d.port.mtu, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{},
@@ -316,7 +316,7 @@ func (d *daemon) serve() error {
 	metered() // what the last sessions used
 	d.engine.Stop()
 	d.ethernet.Close()
-	d.rack.Disconnect()
+	d.provisioner.Disconnect()
 	d.port.close()
 	d.log.Info("stopped")
 	return errors.Join(failure, err)
@@ -336,10 +336,10 @@ func (d *daemon) close(ctx context.Context, restored <-chan struct{}) error {
 	case <-ctx.Done():
 	}
 	select {
-	case <-restored: // an interface that is made while the rack closes would be lost
+	case <-restored: // an interface that is made while the provisioner closes would be lost
 	case <-ctx.Done():
 	}
-	d.rack.Close()
+	d.provisioner.Close()
 	return err
 }
 
@@ -348,7 +348,7 @@ func (d *daemon) retire() {
 	const every = 250 * time.Millisecond
 	idle := time.Duration(0)
 	for range time.Tick(every) {
-		if idle += every; d.server.Sessions() > 0 || d.rack.Guests() > 0 {
+		if idle += every; d.server.Sessions() > 0 || d.provisioner.AttachedCount() > 0 {
 			idle = 0
 		}
 		if idle >= grace && d.claim.Retire() {

@@ -1,6 +1,6 @@
 // Package daemon composes a daemon: it makes the parts, connects them by interfaces, and ends them in order.
 //
-//	Options, file ── settings ──▶ launch.Claim ──▶ store ──▶ hostPort ──▶ engine ──▶ rack ──▶ server ──▶ control plane
+//	Options, file ── settings ──▶ launch.Claim ──▶ store ──▶ hostPort ──▶ engine ──▶ provisioner ──▶ server ──▶ control plane
 //
 //	daemon
 //	├── storage      the store of declared objects: a file, or etcd
@@ -14,5 +14,5 @@
 //	└── measured     counters for the usage file and Prometheus             implements metrics.Source
 //
 // Each part owns its state and methods. Only this package knows all of them; package main parses flags and calls Run. Requests do
-// not pass through this package: the server hands them to the control plane, which calls the rack.
+// not pass through this package: the server hands them to the control plane, which calls the provisioner.
 package daemon

@@ -47,7 +47,7 @@ func (d *daemon) openMachines() (closed func(), err error) {
 		}
 		p, err := vm.Listen(vm.Config{
 			NIC: name, Dir: d.place.Machine(name), SocketMode: d.mode, Tree: tree, Log: d.log,
-			Host: &machineHost{name: name, nics: d.nics, server: d.server, rack: d.rack},
+			Host: &machineHost{name: name, nics: d.nics, server: d.server, provisioner: d.provisioner},
 		})
 		if err != nil {
 			closed()
@@ -60,10 +60,10 @@ func (d *daemon) openMachines() (closed func(), err error) {
 
 // machineHost serves the virtual machine of one NIC, which may be declared later or deleted. It implements vm.Host.
 type machineHost struct {
-	name   string // default, or TENANT/NAME
-	nics   *registry.Table
-	server *server.Server
-	rack   *provision.Rack
+	name        string // default, or TENANT/NAME
+	nics        *registry.Table
+	server      *server.Server
+	provisioner *provision.Provisioner
 }
 
 // Vouch implements vm.Host.
@@ -97,5 +97,5 @@ func (h *machineHost) Receive(c *protocol.Conn, l server.Line, who credentials.C
 // Card implements vm.Host.
 func (h *machineHost) Card(u *net.UnixConn, dev *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	of, nic, _ := strings.Cut(h.name, "/")
-	return h.rack.ServeCard(tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: nic}, u, dev, ready)
+	return h.provisioner.ServeCard(tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: nic}, u, dev, ready)
 }

@@ -44,19 +44,19 @@ const metricsAge = 100 * time.Millisecond
 
 // measured reads the counters of a daemon. It implements metrics.Source.
 type measured struct {
-	census  *diag.Census
-	clerk   *meter.Clerk
-	nics    *registry.Table
-	engine  *engine.Engine
-	store   *storage
-	plane   *plane
-	serving *atomic.Bool
+	census    *diag.Census
+	collector *meter.Collector
+	nics      *registry.Table
+	engine    *engine.Engine
+	store     *storage
+	plane     *plane
+	serving   *atomic.Bool
 }
 
 // Totals implements metrics.Source.
 func (m *measured) Totals() []meter.Total {
-	m.clerk.Refresh(metricsAge)
-	return m.clerk.Meter().Totals()
+	m.collector.Refresh(metricsAge)
+	return m.collector.Meter().Totals()
 }
 
 // Device implements metrics.Source.
@@ -87,7 +87,7 @@ func (m *measured) Waits() map[string]nic.Waits {
 
 // UsageUnwritten implements metrics.Source.
 func (m *measured) UsageUnwritten() time.Duration {
-	since := m.clerk.Meter().Unwritten()
+	since := m.collector.Meter().Unwritten()
 	if since.IsZero() {
 		return 0
 	}
@@ -120,7 +120,7 @@ func (m *measured) keep() (end func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		m.clerk.Run(ctx)
+		m.collector.Run(ctx)
 	}()
 	return sync.OnceFunc(func() {
 		cancel()

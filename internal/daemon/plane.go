@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// plane is the control plane from the moment it is open. The rack and the server exist before, because the plane needs them.
-// It implements provision.Placement.
+// plane is the control plane from the moment it is open. The provisioner and the server exist before, because the plane
+// needs them. It implements provision.Placement.
 type plane struct {
 	*control.Plane               // set before opened is closed
 	opened         chan struct{} // closed when Plane is set
@@ -46,7 +46,7 @@ func (p *plane) Generation() int64 {
 // openPlane opens the control plane, which creates the declared NICs.
 func (d *daemon) openPlane() error {
 	opened, err := control.Open(control.Config{
-		Store: d.store.Store, Rack: d.rack, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Log: d.log,
+		Store: d.store.Store, Provisioner: d.provisioner, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Log: d.log,
 		Tenants: d.server, Workloads: d.workloads, Journal: d.journal,
 	})
 	if err != nil {
@@ -55,7 +55,7 @@ func (d *daemon) openPlane() error {
 	d.plane.Plane = opened
 	close(d.plane.opened)
 	d.server.ServeObjects(opened)
-	d.rack.Sweep() // every declared NIC exists
+	d.provisioner.Sweep() // every declared NIC exists
 	return nil
 }
 

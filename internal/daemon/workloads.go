@@ -18,14 +18,14 @@ import (
 
 // workloads are the containers that NICs are bound to. It implements control.Workloads for engines, and provision.Workloads.
 type workloads struct {
-	nics   *registry.Table
-	server *server.Server  // set before NICs are created
-	rack   *provision.Rack // likewise
-	events events.Sink
-	log    *slog.Logger
-	saved  bindings
-	cdi    *cdiFiles
-	wake   chan struct{} // holds one: NICs were created
+	nics        *registry.Table
+	server      *server.Server         // set before NICs are created
+	provisioner *provision.Provisioner // likewise
+	events      events.Sink
+	log         *slog.Logger
+	saved       bindings
+	cdi         *cdiFiles
+	wake        chan struct{} // holds one: NICs were created
 }
 
 // Bind implements control.Workloads.
@@ -43,15 +43,15 @@ func (w *workloads) Bind(b control.Binding) error {
 
 // Plug implements control.Workloads: it makes the NIC an interface of the container, if its network has interfaces.
 func (w *workloads) Plug(b control.Binding) (control.Interface, error) {
-	is, err := w.rack.Plug(b.NIC, cableOf(&b))
+	is, err := w.provisioner.Plug(b.NIC, interfaceConfig(&b))
 	if errors.Is(err, provision.ErrNoPort) {
 		return control.Interface{}, nil
 	}
 	return control.Interface{Name: is.Name, MAC: is.MAC, MTU: is.MTU, Addresses: is.Addresses}, err
 }
 
-func cableOf(b *control.Binding) provision.Cable {
-	return provision.Cable{Namespace: b.Namespace, Cookie: b.Cookie, Interface: b.Interface, Who: b.Title()}
+func interfaceConfig(b *control.Binding) provision.InterfaceConfig {
+	return provision.InterfaceConfig{Namespace: b.Namespace, Cookie: b.Cookie, Interface: b.Interface, Who: b.Title()}
 }
 
 // Unbind implements control.Workloads.
@@ -71,7 +71,7 @@ func (w *workloads) Unbind(of control.Binding) (gone []control.Binding) {
 	for _, b := range gone {
 		// The containers of a pod share a namespace and its interface.
 		if !slices.ContainsFunc(left, func(o control.Binding) bool { return o.NIC == b.NIC && o.Cookie == b.Cookie && o.Plug }) {
-			w.rack.Unplug(b.NIC, b.Cookie)
+			w.provisioner.Unplug(b.NIC, b.Cookie)
 		}
 	}
 	w.save()
@@ -158,17 +158,17 @@ func (w *workloads) restoreOnce(ctx context.Context) bool {
 		switch {
 		case ctx.Err() != nil:
 			return false
-		case w.rack.NIC(p.NIC) == nil:
+		case w.provisioner.NIC(p.NIC) == nil:
 			err = errors.New("its NIC is not here yet")
 		case !bound(p.Binding):
 			continue // the container has ended
 		default:
-			if _, err = w.rack.Plug(p.NIC, cableOf(&p.Binding)); errors.Is(err, provision.ErrNoPort) {
+			if _, err = w.provisioner.Plug(p.NIC, interfaceConfig(&p.Binding)); errors.Is(err, provision.ErrNoPort) {
 				continue
 			}
 			if err == nil {
 				if !bound(p.Binding) { // it ended meanwhile
-					w.rack.Unplug(p.NIC, p.Cookie)
+					w.provisioner.Unplug(p.NIC, p.Cookie)
 				}
 				continue
 			}

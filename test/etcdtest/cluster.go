@@ -39,7 +39,7 @@ type Member struct {
 	name   string
 	client string // where it listens
 	peer   string
-	door   *door // where clients reach it
+	proxy  *proxy // where clients reach it
 	dir    string
 	mu     sync.Mutex
 	cmd    *exec.Cmd // nil: it does not run
@@ -58,7 +58,7 @@ func Start(t testing.TB, n int) *Cluster {
 	for i := range n {
 		m := &Member{c: c, name: fmt.Sprintf("m%d", i), client: freePort(t), peer: freePort(t)}
 		m.dir = filepath.Join(c.dir, m.name)
-		m.door = openDoor(t, m.client)
+		m.proxy = openProxy(t, m.client)
 		c.Members = append(c.Members, m)
 	}
 	t.Cleanup(c.stop)
@@ -73,12 +73,12 @@ func Start(t testing.TB, n int) *Cluster {
 // Endpoints are where clients reach the members.
 func (c *Cluster) Endpoints() (list []string) {
 	for _, m := range c.Members {
-		list = append(list, m.door.address)
+		list = append(list, m.proxy.address)
 	}
 	return list
 }
 
-// Direct are the members themselves, past the doors.
+// Direct are the members themselves, not through the proxies.
 func (c *Cluster) Direct() (list []string) {
 	for _, m := range c.Members {
 		list = append(list, m.client)
@@ -101,7 +101,7 @@ func (c *Cluster) permit() {
 	c.Ctl("auth", "enable")
 }
 
-// Ctl runs etcdctl as root, past the doors.
+// Ctl runs etcdctl as root, not through the proxies.
 func (c *Cluster) Ctl(args ...string) string {
 	c.t.Helper()
 	out, err := c.ctl(30*time.Second, args...)
@@ -152,7 +152,7 @@ func (c *Cluster) logs() string {
 func (c *Cluster) stop() {
 	for _, m := range c.Members {
 		m.Kill()
-		m.door.close()
+		m.proxy.close()
 	}
 }
 
@@ -224,10 +224,10 @@ func (m *Member) Wipe() {
 }
 
 // Cut cuts clients off, or lets them in again. What passes meanwhile is lost.
-func (m *Member) Cut(cut bool) { m.door.cut(cut) }
+func (m *Member) Cut(cut bool) { m.proxy.cut(cut) }
 
 // Mute holds its answers to clients, and lets what they ask pass.
-func (m *Member) Mute(mute bool) { m.door.mute(mute) }
+func (m *Member) Mute(mute bool) { m.proxy.mute(mute) }
 
 // freePort is an address that nobody listens at.
 func freePort(t testing.TB) string {

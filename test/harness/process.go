@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"bytes"
 	"fmt"
 	"os/exec"
 	"runtime"
@@ -10,29 +9,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"vrdma.dev/vrdma/internal/testkit/locked"
 )
 
 // patience is how long something may take that is a matter of a moment where the processors
 // have nothing else to do. They may be few, and others may want them too.
 const patience = time.Minute
-
-// output is what a process printed, readable while it runs.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
 
 // starts runs its functions on one thread that lives as long as the test binary:
 // a child's parent-death signal is sent when the *thread* that made it ends, and
@@ -65,8 +48,8 @@ func Begin(cmd *exec.Cmd) error {
 type Process struct {
 	Name   string
 	cmd    *exec.Cmd
-	out    output // stdout and stderr, in the order they came
-	stdout output
+	out    locked.Buffer // stdout and stderr, in the order they came
+	stdout locked.Buffer
 	done   chan struct{}
 	err    error
 }
@@ -97,7 +80,7 @@ func Spawn(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-type tee struct{ a, b *output }
+type tee struct{ a, b *locked.Buffer }
 
 func (w *tee) Write(p []byte) (int, error) {
 	w.a.Write(p)

@@ -1,11 +1,10 @@
 // Package tenants tests a daemon with many NICs as programs see it: the stock tools on NICs of
 // two tenants whose addresses are the same, who may open what, and NICs that come and go under
-// running programs. The daemon runs in the test itself, so that NICs are put into its rack
+// running programs. The daemon runs in the test itself, so that NICs are put into it
 // directly; programs come in by `vrdma run --nic`.
 package tenants
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
@@ -31,6 +30,7 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/provision"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
+	"vrdma.dev/vrdma/internal/testkit/locked"
 	"vrdma.dev/vrdma/test/harness"
 )
 
@@ -40,36 +40,18 @@ func TestMain(m *testing.M) { harness.Main(m) }
 
 // A daemon is what cmd/vrdma makes, without the command line and without a default NIC.
 type daemon struct {
-	place  launch.Place
-	engine *engine.Engine
-	nics   *registry.Table
-	rack   *provision.Rack
-	server *server.Server
-	ledger *budget.Ledger
-	world  *tenant.World
-	log    lockedBuffer
+	place       launch.Place
+	engine      *engine.Engine
+	nics        *registry.Table
+	provisioner *provision.Provisioner
+	server      *server.Server
+	ledger      *budget.Ledger
+	world       *tenant.World
+	log         locked.Buffer
 
 	mu      sync.Mutex
 	refused []string // guarded by mu; why, for each caller that was not admitted
 	quotas  []string // guarded by mu; whose quota was met
-}
-
-// lockedBuffer is a log that is read while it grows.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // start starts a daemon that lives as long as the test, with the NICs of a file.
@@ -104,19 +86,19 @@ func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon 
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.rack = provision.New(provision.Config{
+	d.provisioner = provision.New(provision.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.ledger, Log: log, Place: place, Mode: mode, DirMode: dirMode,
 		Owner: os.Geteuid(), Seed: []byte("test"), HostRoutes: routes.None{},
 	})
 	d.server, err = server.Listen(server.Config{
-		Doors: []server.Door{{Socket: place.Socket, DirMode: dirMode, SocketMode: mode}}, Engine: d.engine, Log: log, Version: "test", Budget: d.ledger,
+		Listeners: []server.Listener{{Socket: place.Socket, DirMode: dirMode, SocketMode: mode}}, Engine: d.engine, Log: log, Version: "test", Budget: d.ledger,
 		Events: d,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.engine.Start()
-	d.rack.Open(d.server)
+	d.provisioner.Open(d.server)
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
 	t.Cleanup(func() {
@@ -125,7 +107,7 @@ func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon 
 		if err := d.server.Close(ctx); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		d.rack.Close()
+		d.provisioner.Close()
 		d.engine.Stop()
 		if err := <-served; err != nil {
 			t.Errorf("serve: %v", err)
@@ -160,7 +142,7 @@ func (d *daemon) noted(list *[]string) string {
 	return strings.Join(*list, "\n")
 }
 
-// apply puts the objects of a file into the world, and its NICs into the rack.
+// apply puts the objects of a file into the world, and its NICs on the host.
 func (d *daemon) apply(t testing.TB, file string) {
 	t.Helper()
 	objects, err := tenant.Parse("test.yaml", []byte(file))
@@ -172,10 +154,10 @@ func (d *daemon) apply(t testing.TB, file string) {
 		t.Fatal(err)
 	}
 	d.world = next
-	d.rack.Enforce(next)
+	d.provisioner.Enforce(next)
 	for _, e := range effects {
 		if c, ok := e.New.(*tenant.NIC); ok && e.Changed() {
-			if err := d.rack.Put(next.TenantOf(c), next.NetworkOf(c), c); err != nil {
+			if err := d.provisioner.Put(next.TenantOf(c), next.NetworkOf(c), c); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -189,7 +171,7 @@ func key(name string) tenant.Key {
 
 // remove pulls a NIC out.
 func (d *daemon) remove(name string, force bool) error {
-	return d.rack.Remove([]tenant.Key{key(name)}, force)[key(name)]
+	return d.provisioner.Remove([]tenant.Key{key(name)}, force)[key(name)]
 }
 
 // A port is a NIC, as a place where programs run. It implements harness.Machine.
@@ -233,10 +215,10 @@ func (p port) run(t testing.TB, argv ...string) string {
 	return p.launch(t, argv...).OK(t, minute)
 }
 
-// status asks at the NIC's own door.
+// status asks at the NIC's own listener.
 func (p port) status(t testing.TB) *protocol.Status {
 	t.Helper()
-	s, err := protocol.QueryStatus(p.d.rack.Socket(key(p.name)))
+	s, err := protocol.QueryStatus(p.d.provisioner.Socket(key(p.name)))
 	if err != nil {
 		t.Fatalf("status of %s: %v", p.name, err)
 	}

@@ -41,7 +41,7 @@ func (d *daemon) counters(names []string) map[string]nic.Counters {
 	all := map[string]nic.Counters{}
 	d.engine.Do(func() {
 		for _, name := range names {
-			all[name] = d.rack.NIC(key(name)).Counters()
+			all[name] = d.provisioner.NIC(key(name)).Counters()
 		}
 	})
 	return all
@@ -133,8 +133,8 @@ func opened(t testing.TB) *daemon {
 // gone waits until nobody uses a NIC any more.
 func (d *daemon) gone(t testing.TB, name string) {
 	t.Helper()
-	if !harness.Poll(minute, func() bool { return len(d.rack.Users(key(name))) == 0 }) {
-		t.Errorf("%s is still used: %v", name, d.rack.Users(key(name)))
+	if !harness.Poll(minute, func() bool { return len(d.provisioner.Users(key(name))) == 0 }) {
+		t.Errorf("%s is still used: %v", name, d.provisioner.Users(key(name)))
 	}
 }
 

@@ -71,7 +71,7 @@ func TestManyNICs(t *testing.T) {
 		t.Errorf("%d descriptors after a program, want %d as before", footprint(t, d).fds, after.fds)
 	}
 	begin = time.Now()
-	if errs := d.rack.Remove(d.rack.Keys(), false); len(errs) > 0 {
+	if errs := d.provisioner.Remove(d.provisioner.Keys(), false); len(errs) > 0 {
 		t.Fatal(errs)
 	}
 	t.Logf("removed in %v", time.Since(begin))

@@ -86,7 +86,7 @@ func controlGroup(t *testing.T) string {
 	return longest
 }
 
-// A program that comes by a mounted directory, as in a container, is told the reason by the door; one
+// A program that comes by a mounted directory, as in a container, is told the reason by the listener; one
 // that may not open the NIC any more loses it.
 func TestOpenChanges(t *testing.T) {
 	d := startAt(t, harness.Directory(t, nil), fmt.Sprintf(openFile, "uids: [65534]"), 0o600, 0o755)
@@ -94,11 +94,11 @@ func TestOpenChanges(t *testing.T) {
 	fatal.Printed(t, "ready", minute)
 	c := *d.world.NIC("red", "a")
 	c.Spec.Open = tenant.Who{UIDs: []int{1234}}
-	if err := d.rack.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c); err != nil {
+	if err := d.provisioner.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c); err != nil {
 		t.Fatal(err)
 	}
 	fatal.OK(t, minute)
-	socket := d.rack.Socket(key("red/a"))
+	socket := d.provisioner.Socket(key("red/a"))
 	p := harness.Spawn(t, exec.Command("unshare", "--mount", "sh", "-c", `mount --bind "$1" "$2" &&
 		export LD_PRELOAD=$2/vrdma.sock.d/libvrdma.so && exec setpriv --reuid 65534 --regid 65534 --clear-groups ibv_devinfo`,
 		"sh", filepath.Dir(socket), harness.Directory(t, nil)))
@@ -107,7 +107,7 @@ func TestOpenChanges(t *testing.T) {
 	}
 	// A NIC that says nothing is for those whom the mode lets in.
 	c.Spec.Open = tenant.Who{}
-	if err := d.rack.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c); err != nil {
+	if err := d.provisioner.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
@@ -124,15 +124,15 @@ func TestMountedDirectory(t *testing.T) {
 	at := harness.Directory(t, nil)
 	script := fmt.Sprintf(`mount --bind -o ro %[1]s %[2]s && mount -o remount,bind,ro %[2]s && mount -t tmpfs none %[3]s &&
 		export VRDMA_SOCKET=%[2]s/vrdma.sock LD_PRELOAD=%[2]s/vrdma.sock.d/libvrdma.so SYSFS_PATH=%[2]s/vrdma.sock.d/sys
-		ls %[3]s; exec ibv_devinfo -v`, filepath.Dir(d.rack.Socket(key("red/slow"))), at, filepath.Dir(d.place.Socket))
+		ls %[3]s; exec ibv_devinfo -v`, filepath.Dir(d.provisioner.Socket(key("red/slow"))), at, filepath.Dir(d.place.Socket))
 	out := harness.Spawn(t, exec.Command("unshare", "-m", "sh", "-c", script)).OK(t, minute)
 	if !strings.Contains(out, "hca_id:\trxe0") || !strings.Contains(out, "10.1.0.3") {
 		t.Errorf("want rxe0 with 10.1.0.3:\n%s", out)
 	}
 	// Who asks there which NICs there are hears of this one only.
-	list, err := protocol.QueryNICs(d.rack.Socket(key("red/slow")))
+	list, err := protocol.QueryNICs(d.provisioner.Socket(key("red/slow")))
 	if err != nil || len(list) != 1 || list[0].Name != "red/slow" {
-		t.Errorf("NICs at the door of red/slow: %v, %v, want that one", list, err)
+		t.Errorf("NICs at the listener of red/slow: %v, %v, want that one", list, err)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestUnusedPort(t *testing.T) {
 		"blue/web": {"sh", "-c", "cd /sys/class/infiniband/rxe0 && ls ports/1"},
 		"blue/db":  {"cat", "/sys/class/infiniband/rxe0/ports/1/counters/port_xmit_data", "/sys/class/infiniband/rxe0/ports/1/gids/0"},
 	} {
-		socket := d.rack.Socket(key(nic))
+		socket := d.provisioner.Socket(key(nic))
 		port := socket + ".d/sys/class/infiniband/rxe0/ports"
 		if _, err := os.Stat(port); err == nil {
 			t.Errorf("%s, which nobody has used, has a port", nic)

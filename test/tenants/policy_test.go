@@ -17,7 +17,7 @@ func (d *daemon) denials(t testing.TB, names ...string) (list *[]string) {
 	list = new([]string)
 	d.engine.Do(func() {
 		for _, name := range names {
-			d.rack.NIC(key(name)).Device.Denied = func(of nic.Denial) {
+			d.provisioner.NIC(key(name)).Device.Denied = func(of nic.Denial) {
 				d.note(list, fmt.Sprintf("%s: %v: %s %v: %s", name, of.What, of.Program, of.Peer.Addr(), of.Why))
 			}
 		}
@@ -203,7 +203,7 @@ func TestPolicyRevoked(t *testing.T) {
 	d.at("red/db").listens(t, server, tcp)
 	client := d.at("red/web").launch(t, "rping", "-c", "-a", "10.1.0.2", "-p", strconv.Itoa(tcp))
 	sent := func(name string) (n uint64) {
-		d.engine.Do(func() { n = d.rack.NIC(key(name)).Counters().SentBytes })
+		d.engine.Do(func() { n = d.provisioner.NIC(key(name)).Counters().SentBytes })
 		return n
 	}
 	connected := func() (n int) {

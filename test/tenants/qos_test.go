@@ -62,7 +62,7 @@ type had struct {
 
 func (d *daemon) had(name string) (h had) {
 	d.engine.Do(func() {
-		n := d.rack.NIC(key(name)).Device
+		n := d.provisioner.NIC(key(name)).Device
 		c := n.Counters()
 		h.Use, h.Time, h.Delays = d.engine.Usage(n), c.LoopTime, c.Delays
 		n.EachQP(func(q *nic.QP) {

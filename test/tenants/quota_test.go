@@ -93,7 +93,7 @@ func TestCommandPace(t *testing.T) {
 	// A NIC whose commands wait for minutes can be removed at once.
 	d.apply(t, strings.SplitN(fmt.Sprintf(quotaFile, "commands: 1"), "---", 2)[0])
 	p := d.at("red/a").launch(t, harness.Compile(t, "quota"), "pace")
-	if !harness.Poll(minute, func() bool { return len(d.rack.Users(key("red/a"))) > 0 }) {
+	if !harness.Poll(minute, func() bool { return len(d.provisioner.Users(key("red/a"))) > 0 }) {
 		t.Fatal("the program does not come")
 	}
 	if err := d.remove("red/a", true); err != nil {

@@ -25,7 +25,7 @@ func TestOlderLibrary(t *testing.T) {
 	t.Run("that says it is the oldest", func(t *testing.T) { older(t, libraryOfVersion(t, protocol.OldestVersion)) })
 }
 
-// older runs programs with an older library at the doors of declared NICs.
+// older runs programs with an older library at the listeners of declared NICs.
 func older(t *testing.T, library string) {
 	d := start(t, example(t))
 	content, err := os.ReadFile(library)

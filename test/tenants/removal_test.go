@@ -18,7 +18,7 @@ import (
 func TestRemove(t *testing.T) {
 	harness.Need(t, "ib_send_bw", "ibv_devinfo")
 	d := start(t, example(t))
-	d.at("red/web").run(t, "ibv_devinfo") // the loop, and the front door, have what they need
+	d.at("red/web").run(t, "ibv_devinfo") // the loop, and the server, have what they need
 	before := footprint(t, d)
 
 	fatal := d.at("red/web").launch(t, harness.Compile(t, "fatal"))
@@ -73,7 +73,7 @@ func TestRemove(t *testing.T) {
 
 	// It can be put in again, and works.
 	c := d.world.NIC("red", "web")
-	if err := d.rack.Put(d.world.TenantOf(c), d.world.NetworkOf(c), c); err != nil {
+	if err := d.provisioner.Put(d.world.TenantOf(c), d.world.NetworkOf(c), c); err != nil {
 		t.Fatal(err)
 	}
 	tcp := harness.FreePort(t)
@@ -96,12 +96,12 @@ func TestPutAgain(t *testing.T) {
 	c := *d.world.NIC("blue", "web")
 	c.Spec.Addresses = nil
 	c.Spec.Address = d.world.NIC("red", "slow").Spec.Addresses[0]
-	put := func() error { return d.rack.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c) }
+	put := func() error { return d.provisioner.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c) }
 	if err := put(); err == nil || !strings.Contains(err.Error(), "only while nobody uses it") || fatal.Ended(0) {
 		t.Errorf("another address while it is used: %v, want that it is in use", err)
 	}
 	fatal.End()
-	if !harness.Poll(minute, func() bool { return len(d.rack.Users(key("blue/web"))) == 0 }) {
+	if !harness.Poll(minute, func() bool { return len(d.provisioner.Users(key("blue/web"))) == 0 }) {
 		t.Fatal("a program that has ended still uses the NIC")
 	}
 	if err := put(); err != nil {

@@ -41,7 +41,7 @@ func BenchmarkRevocation(b *testing.B) {
 			b.Fatal(err)
 		}
 		s := &timed{Store: file}
-		plane, err := control.Open(control.Config{Store: s, Rack: d.rack})
+		plane, err := control.Open(control.Config{Store: s, Provisioner: d.provisioner})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func BenchmarkRevocation(b *testing.B) {
 		sum := func(of func(*nic.NIC) int) (n int) {
 			d.engine.Do(func() {
 				for _, name := range []string{"red/a", "red/b"} {
-					n += of(d.rack.NIC(key(name)).Device)
+					n += of(d.provisioner.NIC(key(name)).Device)
 				}
 			})
 			return n

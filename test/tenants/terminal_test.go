@@ -158,7 +158,7 @@ func TestGetWatch(t *testing.T) {
 }
 
 // TestWhatTenantsSee: administrators see their own NICs in status, top and usage, and at a NIC's
-// door there is nothing of the daemon as a whole, nor of how many sessions others have.
+// socket there is nothing of the daemon as a whole, nor of how many sessions others have.
 func TestWhatTenantsSee(t *testing.T) {
 	harness.Need(t, "ibv_devinfo")
 	const red, blue = 41001, 41002
@@ -184,16 +184,16 @@ func TestWhatTenantsSee(t *testing.T) {
 	wantOut(t, d, 0, "of a core", "top", "--once", "--every", "100ms")
 	wantOut(t, d, 0, "blue", "usage", "--since", "1m")
 
-	// At the door of red/web the second session is number 2, whatever others have opened.
+	// At the listener of red/web the second session is number 2, whatever others have opened.
 	holds := harness.Spawn(t, d.Command("run", "--nic", "red/web", "--", harness.Compile(t, "cross"), "target"))
 	holds.Printed(t, "target ", minute)
-	door := d.Socket + ".nics/red/web/nic/vrdma.sock"
-	out, err := as(d, 0, "status", "-o", "json", "--socket", door)
+	socket := d.Socket + ".nics/red/web/nic/vrdma.sock"
+	out, err := as(d, 0, "status", "-o", "json", "--socket", socket)
 	if err != nil || !strings.Contains(out, `"id": 2,`) {
-		t.Errorf("status at a NIC's door: %v\n%s", err, out)
+		t.Errorf("status at a NIC's listener: %v\n%s", err, out)
 	}
-	out, err = as(d, 0, "top", "--once", "--every", "100ms", "--socket", door)
+	out, err = as(d, 0, "top", "--once", "--every", "100ms", "--socket", socket)
 	if err != nil || strings.Contains(out, "of a core") || !strings.Contains(out, "web") {
-		t.Errorf("top at a NIC's door: %v\n%s", err, out)
+		t.Errorf("top at a NIC's listener: %v\n%s", err, out)
 	}
 }

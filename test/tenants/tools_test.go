@@ -95,7 +95,7 @@ func nothingOfOthers(t *testing.T, d *daemon) {
 	if out := slow.run(t, "rdma", "link"); strings.Count(out, "\n") != 1 {
 		t.Errorf("rdma link shows more than one line:\n%s", out)
 	}
-	// What the daemon's own door knows of all others is not told at this one, nor is it asked
+	// What the daemon's own listener knows of all others is not told at this one, nor is it asked
 	// by path.
 	d.gone(t, "red/slow") // what has looked so far
 	s := slow.status(t)
@@ -108,14 +108,14 @@ func nothingOfOthers(t *testing.T, d *daemon) {
 			t.Errorf("red/slow, which has done nothing, has a counter %s of %d", name, value)
 		}
 	}
-	tree := d.rack.Socket(key("red/slow")) + ".d/sys"
+	tree := d.provisioner.Socket(key("red/slow")) + ".d/sys"
 	for _, path := range []string{"counters/port_xmit_data", "hw_counters/sent_pkts", "hw_counters/rdma_sends"} {
 		if text, err := os.ReadFile(filepath.Join(tree, "class/infiniband/rxe0/ports/1", path)); err != nil || string(text) != "0\n" {
 			t.Errorf("%s of red/slow: %q, %v, want 0", path, text, err)
 		}
 	}
 	// That of red/web has them.
-	text, err := os.ReadFile(filepath.Join(d.rack.Socket(key("red/web"))+".d/sys", "class/infiniband/rxe0/ports/1/counters/port_xmit_data"))
+	text, err := os.ReadFile(filepath.Join(d.provisioner.Socket(key("red/web"))+".d/sys", "class/infiniband/rxe0/ports/1/counters/port_xmit_data"))
 	if n, _ := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || n == 0 {
 		t.Errorf("red/web has sent %q (%v), want what it has", text, err)
 	}

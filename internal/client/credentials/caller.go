@@ -17,7 +17,7 @@ type Caller struct {
 	Program, Label string
 	// Machine is the name of the virtual machine that it is in; empty: it is a process of this host.
 	Machine string
-	// NIC is the name of the one behind the door that it came in by.
+	// NIC is the name of the NIC of the listener that it connected to.
 	NIC     string
 	Home    Home
 	HomeErr error           // why Home is not known

@@ -177,7 +177,7 @@ type administrator string
 func (administrator) Sessions() []Session                   { return nil }
 func (administrator) Programs() []Program                   { return nil }
 func (administrator) Recount()                              {}
-func (administrator) NICs(*View) []protocol.NICDoor         { return nil }
+func (administrator) NICs(*View) []protocol.NICSocket       { return nil }
 func (administrator) Containers() map[*registry.NIC]string  { return nil }
 func (administrator) Listening()                            {}
 func (administrator) Overdrawn(error)                       {}
@@ -191,12 +191,12 @@ func TestUsageOfOthers(t *testing.T) {
 	for _, n := range []*registry.NIC{web, db, blue} {
 		n.Device.Drop(nic.DropKey, 1)
 	}
-	d := New(Config{Loop: loop, Clients: administrator(""), NICs: tab, Clerk: meter.NewClerk(meter.New(), NewCensus(loop, tab).Read, nil)})
+	d := New(Config{Loop: loop, Clients: administrator(""), NICs: tab, Collector: meter.NewCollector(meter.New(), NewCensus(loop, tab).Read, nil)})
 	if got := d.used(&View{NIC: web}); len(got) != 1 || got[0].NIC != "web" || got[0].Tenant != "red" || got[0].Network != "net" {
-		t.Errorf("at the door of red/web: %+v", got)
+		t.Errorf("at the listener of red/web: %+v", got)
 	}
 	if got := d.used(&View{}); len(got) != 0 {
-		t.Errorf("at a door without NIC: %+v", got)
+		t.Errorf("at a listener without NIC: %+v", got)
 	}
 	if got := d.used(&View{Tenants: true, NIC: web}); len(got) != 0 {
 		t.Errorf("at the tenants' socket somebody who administers none: %+v", got)

@@ -32,14 +32,14 @@ type Loop interface {
 	Peers() ([]peers.Status, peers.Counters)
 }
 
-// Clients are those whom the daemon serves; the front door knows them.
+// Clients are those whom the daemon serves; the server knows them.
 type Clients interface {
 	Sessions() []Session
 	Programs() []Program
 	// Recount has every program charged for what it holds now.
 	Recount()
 	// NICs are those that a view's caller may open, or all that there are.
-	NICs(v *View) []protocol.NICDoor
+	NICs(v *View) []protocol.NICSocket
 	// Containers are the names of the containers and virtual machines that have NICs.
 	Containers() map[*registry.NIC]string
 	// Listening is called when a tool has begun or ended to listen to a trace.
@@ -75,14 +75,14 @@ type Program struct {
 
 // Config is what a Desk needs.
 type Config struct {
-	Loop    Loop
-	Clients Clients
-	Budget  *budget.Ledger // nil: nothing is bounded
-	NICs    *registry.Table
-	Clerk   *meter.Clerk // nil: nothing is metered
-	Log     *slog.Logger
-	Version string // of the program
-	Owner   int    // uid of the daemon
+	Loop      Loop
+	Clients   Clients
+	Budget    *budget.Ledger // nil: nothing is bounded
+	NICs      *registry.Table
+	Collector *meter.Collector // nil: nothing is metered
+	Log       *slog.Logger
+	Version   string // of the program
+	Owner     int    // uid of the daemon
 	// Control is the path of the control socket; "": there is none.
 	Control string
 	Store   Store // nil: there is none

@@ -12,6 +12,6 @@
 // owner's. Everything is read on the loop, and looking is bounded to a share of it
 // (throttle.go), so that nobody who looks slows those who work.
 //
-// The package holds no client and no socket: the front door hands it the connections, and
+// The package holds no client and no socket: the server hands it the connections, and
 // tells it, through Clients, who is being served.
 package diag

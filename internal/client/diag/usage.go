@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
-// What NICs have used: for `vrdma top`, `vrdma usage` and the status. At a NIC's door one sees that
+// What NICs have used: for `vrdma top`, `vrdma usage` and the status. At a NIC's listener one sees that
 // NIC and nothing of others, not even that there are any; at the tenants' socket, what is of
 // tenants that one administers.
 
@@ -43,10 +43,10 @@ func (d *Desk) nics(v *View) (out []protocol.NICStatus) {
 
 // used is all that the meter knows, as far as it is in the view.
 func (d *Desk) used(v *View) (out []protocol.NICStatus) {
-	if d.cfg.Clerk == nil {
+	if d.cfg.Collector == nil {
 		return nil
 	}
-	d.cfg.Clerk.Refresh(fresh)
+	d.cfg.Collector.Refresh(fresh)
 	addresses, containers, roce := make(map[meter.Key][]string), make(map[meter.Key]string), make(map[meter.Key]string)
 	if d.cfg.NICs != nil {
 		in := d.cfg.Clients.Containers()
@@ -62,7 +62,7 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 			}
 		}
 	}
-	for _, t := range d.cfg.Clerk.Meter().Totals() {
+	for _, t := range d.cfg.Collector.Meter().Totals() {
 		if !d.sees(v, t.Key) {
 			continue
 		}
@@ -132,9 +132,9 @@ func (d *Desk) sendTop(c *protocol.Conn, v *View) error {
 // sendUsage answers with records.
 func (d *Desk) sendUsage(c *protocol.Conn, v *View, req *protocol.ControlRequest) error {
 	var records []meter.Record
-	if d.cfg.Clerk != nil {
-		d.cfg.Clerk.Refresh(fresh)
-		for _, r := range d.cfg.Clerk.Meter().Records(req.Since, req.Tenant) {
+	if d.cfg.Collector != nil {
+		d.cfg.Collector.Refresh(fresh)
+		for _, r := range d.cfg.Collector.Meter().Records(req.Since, req.Tenant) {
 			if d.sees(v, r.Key) {
 				records = append(records, r)
 			}
@@ -142,7 +142,7 @@ func (d *Desk) sendUsage(c *protocol.Conn, v *View, req *protocol.ControlRequest
 	}
 	return d.sendCharged(c, v, len(records), func() any {
 		u := protocol.UsageReport{Records: []protocol.UsageRecord{}, Columns: meter.Columns()}
-		if d.cfg.Clerk == nil {
+		if d.cfg.Collector == nil {
 			u.Error = "this daemon meters nothing"
 		}
 		for _, r := range records {

@@ -2,7 +2,7 @@
 // NETLINK_RDMA. libibverbs and librdmacm find devices that way, and `rdma` of iproute2 shows
 // them:
 //
-//	program ── datagram ──► Answer ── asks ──► Source   (the front door: what the
+//	program ── datagram ──► Answer ── asks ──► Source   (the server: what the
 //	        ◄─ datagrams ──                              program's user may see)
 //
 // A datagram holds messages; each is a request for one thing (a "doit" in the kernel's words)

@@ -99,7 +99,7 @@ func QueryTenants(socket string) *Status {
 }
 
 // QueryNICs asks the daemon at socket which NICs there are that we may open.
-func QueryNICs(socket string) ([]NICDoor, error) {
+func QueryNICs(socket string) ([]NICSocket, error) {
 	s, err := control(socket, ControlRequest{Op: ControlNICs})
 	if err != nil {
 		return nil, err

@@ -97,7 +97,7 @@ type StoreStatus struct {
 }
 
 // NICDoor is a NIC that can be opened, and where.
-type NICDoor struct {
+type NICSocket struct {
 	Name      string   `json:"name"`
 	Network   string   `json:"network"`
 	Addresses []string `json:"addresses"`
@@ -107,8 +107,8 @@ type NICDoor struct {
 
 // NICList are the NICs that a caller may open.
 type NICList struct {
-	Error string    `json:"error,omitempty"`
-	NICs  []NICDoor `json:"nics"`
+	Error string      `json:"error,omitempty"`
+	NICs  []NICSocket `json:"nics"`
 }
 
 // BudgetStatus is what one user, or a group of them, holds of one kind.

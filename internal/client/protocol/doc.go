@@ -3,7 +3,7 @@
 // twin of shim/protocol.h; a test compiles that header and compares every constant
 // and size with this package.
 //
-//	client                                            daemon (frontdoor)
+//	client                                            daemon (server)
 //	   │  Hello{kind, token, vnic, label, program}        │
 //	   ├──────────────────────────────────────────────────▶
 //	   ◀─ Welcome{error, token, …} + descriptors ──────────┤

@@ -17,7 +17,7 @@ type GuestCard struct {
 	Error     string   `json:"error,omitempty"`
 }
 
-// QueryGuest asks at the door of a NIC for its end of a virtual machine, which is open from then on, also
+// QueryGuest asks at the listener of a NIC for its end of a virtual machine, which is open from then on, also
 // after the daemon has started again.
 func QueryGuest(socket string) (*GuestCard, error) {
 	s, err := Dial(socket, Hello{Kind: KindGuest, Program: filepath.Base(os.Args[0])})

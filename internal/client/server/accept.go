@@ -14,37 +14,44 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// An entrance is where connections come in.
-type entrance interface {
-	// account is whom a connection is charged to, held; nil: nobody.
+// An endpoint is a socket at which connections arrive.
+type endpoint interface {
+	// account is the account of a caller, held; nil: it has none.
 	account(who *credentials.Caller) *budget.Account
-	// converse is what happens on it.
+	// converse serves a connection.
 	converse(c *protocol.Conn, who credentials.Caller) error
 }
 
-// accept accepts connections until l is closed; it then returns nil. Who comes when there is
-// no descriptor left is told so, for which there is a spare one.
-func (s *Server) accept(l *net.UnixListener, at entrance) error {
-	var full time.Time // since when there is no descriptor for a connection
+// An acceptor accepts connections at all endpoints, also when the process has no descriptor left.
+type acceptor struct {
+	srv       *Server
+	reserve   reserve
+	rejecting chan struct{} // holds one for each connection that is being rejected
+}
+
+// accept accepts connections until l is closed, and then returns nil. When no descriptor is left it uses a reserved one
+// to tell the client so.
+func (a *acceptor) accept(l *net.UnixListener, at endpoint) error {
+	var full time.Time // since when descriptors have been missing
 	for {
 		u, err := l.AcceptUnix()
 		switch {
 		case err == nil:
 			full = time.Time{}
-			s.reserve.fill()
-			s.serve(u, at)
+			a.reserve.fill()
+			a.srv.serve(u, at)
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
 			if full.IsZero() {
 				full = time.Now()
-				s.log.Warn("cannot accept a connection: raise the limit of open files (ulimit -n)", "error", err)
+				a.srv.log.Warn("cannot accept a connection: raise the limit of open files (ulimit -n)", "error", err)
 			}
 			if time.Since(full) < patience {
-				time.Sleep(patience / 20) // somebody may close something
+				time.Sleep(patience / 20) // a descriptor may become free
 				continue
 			}
-			if s.admit(l, at, err) {
+			if a.admit(l, at, err) {
 				full = time.Time{}
 			}
 		default:
@@ -53,17 +60,17 @@ func (s *Server) accept(l *net.UnixListener, at entrance) error {
 	}
 }
 
-// patience is how long a connection waits for a descriptor. It is not for ever, because
-// those who wait may be those who hold what the others wait for.
+// patience is how long a connection waits for a descriptor. The wait is bounded because clients that wait may hold the
+// descriptors that others wait for.
 const patience = 200 * time.Millisecond
 
-// A reserve is a descriptor that can be given up for a moment. There is one for all entrances.
+// A reserve is a spare descriptor that is given up for a moment. All endpoints share one.
 type reserve struct {
 	mu sync.Mutex
-	f  *os.File // guarded by mu; nil: others took it when there was none left
+	f  *os.File // guarded by mu; nil: other code took the last descriptor
 }
 
-// fill has a spare descriptor there, if there is one to be had.
+// fill opens the spare descriptor, if possible.
 func (r *reserve) fill() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,10 +91,10 @@ func (r *reserve) release() {
 	r.f = nil
 }
 
-// admit takes a connection with the descriptor that the reserve had. If there is another for a
-// new one, somebody has closed one meanwhile, and there is room to serve the connection.
-func (s *Server) admit(l *net.UnixListener, at entrance, why error) (room bool) {
-	r := &s.reserve
+// admit accepts a connection with the reserved descriptor. If the reserve can be filled again, a descriptor has become
+// free meanwhile, and admit serves the connection.
+func (a *acceptor) admit(l *net.UnixListener, at endpoint, why error) (room bool) {
+	r := &a.reserve
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.refill()
@@ -101,33 +108,33 @@ func (s *Server) admit(l *net.UnixListener, at entrance, why error) (room bool) 
 		return false
 	}
 	if r.refill() {
-		s.serve(u, at)
+		a.srv.serve(u, at)
 		return true
 	}
-	turnAway(u, refusal(protocol.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
+	reject(u, refusal(protocol.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
 	return false
 }
 
-// mostTurned is how many connections are told at one time why they are not served; more
-// are closed without a word. Each holds a descriptor until it has spoken, or patience ends.
-const mostTurned = 16
+// mostRejections is how many clients are told at the same time why they are not served. Further connections are closed
+// without a message. Each holds a descriptor until the client has sent its hello, or for patience.
+const mostRejections = 16
 
-// turnAwayBeside turns a connection away without holding up the others.
-func (s *Server) turnAwayBeside(u *net.UnixConn, why error) {
+// rejectAside rejects a connection without delaying others.
+func (a *acceptor) rejectAside(u *net.UnixConn, why error) {
 	select {
-	case s.turning <- struct{}{}:
+	case a.rejecting <- struct{}{}:
 	default:
 		u.Close()
 		return
 	}
 	go func() {
-		defer func() { <-s.turning }()
-		turnAway(u, why)
+		defer func() { <-a.rejecting }()
+		reject(u, why)
 	}()
 }
 
-// turnAway says why a connection is not served.
-func turnAway(u *net.UnixConn, why error) {
+// reject tells a client why its connection is not served.
+func reject(u *net.UnixConn, why error) {
 	defer u.Close()
 	c := protocol.NewConn(u)
 	c.SetDeadline(time.Now().Add(patience))

@@ -3,64 +3,80 @@ package server
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
-	"sync"
+	"os"
 	"syscall"
 	"time"
 
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/protocol"
-	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/ratelimit"
 )
 
-// What conversations take of the daemon, for their user's account. State is goroutines
-// and the message buffer that a reply waits in while its reader is slow.
+// What connections cost their user's account. State is goroutines and the message buffer of a reply whose reader is
+// slow.
 var (
 	connectionBill = budget.Bill{budget.Files: 1, budget.State: 80 << 10}
-	// The memfd of registered memory, and the descriptors by which the process is
-	// watched and reached.
+	// The memfd of registered memory, and the descriptors that watch and reach the process.
 	processBill = budget.Bill{budget.Files: 4, budget.State: 16 << 10}
-	// A client that is no process is reached through a pair of sockets, one of which is duplicated for a
-	// moment, and its doorbell is open twice. Who relays has room for a message, too.
+	// A client that is no process is reached through a pair of sockets, one of which is duplicated for a moment. Its
+	// doorbell is open twice, and its relay buffers a message.
 	relayBill = budget.Bill{budget.Files: 3, budget.State: 72 << 10}
 	toolBill  = budget.Bill{budget.Tools: 1}
 )
 
-// recognise tells who has connected, as far as the kernel knows. The account is held
-// until leave.
-func (s *Server) recognise(u *net.UnixConn, at entrance) (credentials.Caller, error) {
+// admission decides who may connect, and charges connections to accounts.
+type admission struct {
+	log    *slog.Logger
+	budget *budget.Ledger // nil: nothing is bounded
+	events events.Sink
+	uid    int                      // the daemon's user
+	home   credentials.Household    // where the daemon runs
+	warned ratelimit.Buckets[limit] // log lines about limits
+}
+
+func newAdmission(c *Config) *admission {
+	return &admission{
+		log: c.Log, budget: c.Budget, events: c.Events, uid: os.Geteuid(), home: credentials.Own(),
+		warned: ratelimit.Buckets[limit]{Rate: 1, Burst: 1},
+	}
+}
+
+// recognise identifies the peer as far as the kernel knows it. The account is held until leave.
+func (a *admission) recognise(u *net.UnixConn, at endpoint) (credentials.Caller, error) {
 	who, err := credentials.Of(u)
 	if err != nil {
 		return who, refusal(syscall.EPERM, "cannot tell who is calling: %v", err)
 	}
-	// The owner's number alone is not enough: root of a container has it too.
-	who.Owner = who.UID == s.uid && (s.home.Err != nil || who.HomeErr == nil && s.home.Stranger(&who.Home) == "")
+	// The owner's uid alone is not enough: root of a container may have it, too.
+	who.Owner = who.UID == a.uid && (a.home.Err != nil || who.HomeErr == nil && a.home.Stranger(&who.Home) == "")
 	who.Account = at.account(&who)
 	return who, nil
 }
 
-// account is that of a user.
-func (s *Server) account(who *credentials.Caller) *budget.Account {
+// account is the account of a caller.
+func (a *admission) account(who *credentials.Caller) *budget.Account {
 	switch {
-	case s.cfg.Budget == nil:
+	case a.budget == nil:
 		return nil
 	case who.Owner:
-		return s.cfg.Budget.Owner().Hold()
+		return a.budget.Owner().Hold()
 	}
-	return s.cfg.Budget.User(who.UID)
+	return a.budget.User(who.UID)
 }
 
 // enter charges a connection to its user.
-func (s *Server) enter(u *net.UnixConn, at entrance) (credentials.Caller, error) {
-	who, err := s.recognise(u, at)
+func (a *admission) enter(u *net.UnixConn, at endpoint) (credentials.Caller, error) {
+	who, err := a.recognise(u, at)
 	if err != nil {
 		return who, err
 	}
 	if err := who.Account.Charge(connectionBill); err != nil {
 		who.Account.Drop()
-		s.overdrawn(err)
+		a.overdrawn(err)
 		return who, refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
 	}
 	return who, nil
@@ -72,60 +88,30 @@ func leave(who *credentials.Caller) {
 	who.Account.Drop()
 }
 
-// recount has every process charged for the registered pages that it has now. What a process
-// has deregistered it takes out of its memfd later, without a word.
-func (s *Server) recount() {
-	s.mu.Lock()
-	var spaces []*memory.Space
-	for _, p := range s.processes {
-		spaces = append(spaces, p.space)
-	}
-	s.mu.Unlock()
-	for _, space := range spaces {
-		space.Recount()
-	}
-}
-
-// overdrawn has the log say, once a second at most for each kind and account, that a user has met
-// a limit: the program itself is told an errno and no more.
-func (s *Server) overdrawn(err error) {
+// overdrawn logs that a user has reached a limit, at most once a second for each kind and account. The program itself
+// only gets an errno.
+func (a *admission) overdrawn(err error) {
 	var e *budget.Error
-	if errors.As(err, &e) && s.warned.pass(e, time.Now()) {
-		s.log.Warn("a limit is reached", "error", fmt.Sprint(e), "asked", e.Asked)
-		s.cfg.Events.Record(events.Limit(e))
+	if !errors.As(err, &e) {
+		return
+	}
+	if _, ok := a.warned.Take(limit{e.Kind, e.Tenant}, time.Now()); ok {
+		a.log.Warn("a limit is reached", "error", fmt.Sprint(e), "asked", e.Asked)
+		a.events.Record(events.Limit(e))
 	}
 }
 
 // overdrawnBeside is overdrawn for the loop, which must not wait for the log.
-func (s *Server) overdrawnBeside(err error) {
+func (a *admission) overdrawnBeside(err error) {
 	var e *budget.Error
 	if errors.As(err, &e) {
-		go s.overdrawn(err)
+		go a.overdrawn(err)
 	}
 }
 
-// A limiter lets something happen once a second for each kind of a tenant's, and for each kind
-// of all other accounts together: users can be many.
-type limiter struct {
-	mu   sync.Mutex
-	last map[limit]time.Time // guarded by mu
-}
-
+// A limit is what is logged by itself: a kind of a tenant, or a kind of all other accounts together, because users can
+// be many.
 type limit struct {
 	kind   budget.Kind
 	tenant string
-}
-
-func (l *limiter) pass(e *budget.Error, now time.Time) bool {
-	k := limit{e.Kind, e.Tenant}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Sub(l.last[k]) < time.Second {
-		return false
-	}
-	if l.last == nil {
-		l.last = make(map[limit]time.Time)
-	}
-	l.last[k] = now
-	return true
 }

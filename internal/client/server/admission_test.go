@@ -60,7 +60,7 @@ func connectAs(t testing.TB, socket string, uid int) *protocol.Conn {
 // greetAs is connectAs with a hello; err is a refusal, or what became of the connection.
 func greetAs(t testing.TB, s *Server, uid int, h protocol.Hello) (*protocol.Conn, protocol.Welcome, error) {
 	t.Helper()
-	c := connectAs(t, s.doors[0].Socket, uid)
+	c := connectAs(t, s.listeners.list[0].Socket, uid)
 	h.Magic, h.Protocol = protocol.Magic, protocol.Version
 	if err := c.WriteMessage(h.Append(nil)); err != nil {
 		return c, protocol.Welcome{}, err
@@ -90,8 +90,8 @@ func sharedServer(t testing.TB, l budget.Limits) (*Server, *budget.Ledger) {
 	t.Helper()
 	needRoot(t)
 	ledger := budget.New(l)
-	s := testServerWith(t, Config{Budget: ledger, Doors: []Door{{SocketMode: 0o666}}})
-	dir := filepath.Dir(s.doors[0].Socket)
+	s := testServerWith(t, Config{Budget: ledger, Listeners: []Listener{{SocketMode: 0o666}}})
+	dir := filepath.Dir(s.listeners.list[0].Socket)
 	for _, d := range []string{dir, filepath.Dir(dir)} { // of t.TempDir, 0700
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestSilentConnections(t *testing.T) {
 	s, ledger := sharedServer(t, l)
 	var silent []*protocol.Conn
 	for range 30 {
-		silent = append(silent, connectAs(t, s.doors[0].Socket, attacker))
+		silent = append(silent, connectAs(t, s.listeners.list[0].Socket, attacker))
 	}
 	account := ledger.User(attacker)
 	defer account.Drop()
@@ -162,16 +162,16 @@ func TestOwnerElsewhere(t *testing.T) {
 			t.Cleanup(func() { <-served }) // after Close
 			s := testListener(t, Config{Budget: ledger})
 			if test.pid != "" {
-				s.home.Whole.Pid = test.pid // as if the daemon lived elsewhere
+				s.admission.home.Whole.Pid = test.pid // as if the daemon lived elsewhere
 			}
 			go func() { served <- s.Serve() }()
 			dial(t, s, protocol.Hello{Kind: protocol.KindProcess})
 			if n := ledger.Users(); n != test.want {
 				t.Errorf("%d users beside the owner, want %d", n, test.want)
 			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			for _, p := range s.processes {
+			s.clients.mu.Lock()
+			defer s.clients.mu.Unlock()
+			for _, p := range s.clients.processes {
 				if got := p.Share(); got != test.share {
 					t.Errorf("its turns and threads are those of %d, want %d", got, test.share)
 				}
@@ -225,7 +225,7 @@ func TestTools(t *testing.T) {
 	if !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "shares of tools") {
 		t.Errorf("a fifth tool beside a trace: %v, want EBUSY", err)
 	}
-	if _, err := protocol.QueryStatus(s.doors[0].Socket); err != nil {
+	if _, err := protocol.QueryStatus(s.listeners.list[0].Socket); err != nil {
 		t.Errorf("the owner's status: %v", err)
 	}
 	tools[0].Close()
@@ -259,7 +259,7 @@ func TestUsersSeeTheirOwn(t *testing.T) {
 			t.Errorf("user %d sees %+v, want %d sessions of their own", uid, st.Sessions, want)
 		}
 	}
-	st, err := protocol.QueryStatus(s.doors[0].Socket)
+	st, err := protocol.QueryStatus(s.listeners.list[0].Socket)
 	if err != nil || len(st.Sessions) != 2 || st.Control != s.control.path {
 		t.Errorf("the owner sees %+v, %v, want both sessions", st, err)
 	}
@@ -312,7 +312,7 @@ func TestRecount(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	st, err := protocol.QueryStatus(s.doors[0].Socket)
+	st, err := protocol.QueryStatus(s.listeners.list[0].Socket)
 	if err != nil {
 		t.Fatal(err)
 	}

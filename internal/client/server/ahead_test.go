@@ -189,7 +189,7 @@ func TestAheadTraced(t *testing.T) {
 	id := other.connects(server, 7000)
 	other.next(abi.CMEventAddrResolved, 1)
 	told := other.said[0]
-	tr, err := protocol.Trace(s.doors[0].Socket, "")
+	tr, err := protocol.Trace(s.listeners.list[0].Socket, "")
 	if err != nil {
 		t.Fatal(err)
 	}

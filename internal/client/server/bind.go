@@ -13,43 +13,43 @@ import (
 	"vrdma.dev/vrdma/internal/device/registry"
 )
 
-// A NIC can be bound to a workload before any program of it runs, as an engine does through CNI: then no other
-// workload has it. Whoever keeps bindings beyond a restart of the daemon gives them to the door (Door.Bound).
+// A NIC can be bound to a workload before any program of it runs, as an engine does through CNI. Then no other workload
+// can use it. Listener.Bound passes bindings from before a restart of the daemon.
 
-// A Binding says for which workload a NIC is.
+// A Binding binds a NIC to a workload.
 type Binding struct {
 	Cookie uint64 // of the network namespace
-	// Path leads to the namespace as long as its workload is there. It is how we know that nobody will
-	// undo the binding any more: an engine may be killed between two calls.
+	// Path leads to the namespace while its workload exists. It shows that a binding is stale: an engine may be killed
+	// before it undoes the binding.
 	Path  string
-	inode string // what Path led to
-	// Name is what people call the workload.
+	inode string // the namespace at Path
+	// Name is the workload's name for messages.
 	Name string
-	// Note is what whoever has made the binding wants to know of it later, and what tells two of them apart.
+	// Note is the caller's own data, and distinguishes bindings.
 	Note any
-	// Ends: the binding lasts as long as the container, and its programs lose the NIC with it, also one that is left
-	// over.
+	// Ends: the binding ends with the container, and its programs lose the NIC then, also a program that has left the
+	// container.
 	Ends  bool
 	Since time.Time
 }
 
-// dead reports whether the workload is gone.
+// dead reports whether the workload has ended.
 func (b *Binding) dead() bool {
 	if b.inode == "" {
-		return false // nobody can tell
+		return false // that is not known
 	}
 	now, err := credentials.NamespaceAt(b.Path)
 	return err != nil || now != b.inode
 }
 
-// stillThere are those of bindings that another daemon has had whose workload is there, all of one namespace.
+// stillThere returns the bindings whose workload still exists, all of one namespace.
 func stillThere(list []Binding) (out []*Binding) {
 	for i := range list {
 		b := list[i]
 		if at, err := credentials.CookieAt(b.Path); err != nil || at != b.Cookie {
-			continue // nobody would undo it
+			continue // no caller would undo it
 		}
-		b.inode, _ = credentials.NamespaceAt(b.Path) // it was there a moment ago
+		b.inode, _ = credentials.NamespaceAt(b.Path) // it existed a moment ago
 		if len(out) == 0 || out[0].Cookie == b.Cookie {
 			out = append(out, &b)
 		}
@@ -57,20 +57,20 @@ func stillThere(list []Binding) (out []*Binding) {
 	return out
 }
 
-// Bind binds a NIC. It fails if it is bound to another workload, or programs of another one use it, and still do after a
-// moment. To bind it again is no mistake.
+// Bind binds a NIC. It fails if the NIC is bound to another workload, or if programs of another workload still use it
+// after a moment. Binding it again is no error.
 func (s *Server) Bind(n *registry.NIC, b Binding) error {
-	d := s.doorOf(n)
+	d := s.listeners.of(n)
 	if d == nil {
 		return fmt.Errorf("NIC %s is not here", n.Name)
 	}
-	if !d.Alone {
+	if !d.Exclusive {
 		return fmt.Errorf("NIC %s is for everybody who may open it: bind a declared one", n.Name)
 	}
 	b.Since = time.Now()
 	b.inode, _ = credentials.NamespaceAt(b.Path)
 	if at, err := credentials.CookieAt(b.Path); err == nil && at != b.Cookie {
-		b.inode = "" // somebody else's by now: it says nothing of the workload
+		b.inode = "" // another namespace by now: it says nothing about the workload
 	}
 	wait := cmp.Or(s.cfg.handover, handover)
 	for end := time.Now().Add(wait); ; time.Sleep(wait / 300) {
@@ -84,8 +84,8 @@ func (s *Server) Bind(n *registry.NIC, b Binding) error {
 	}
 }
 
-// bind binds, unless another workload has the NIC: then it says how, and which.
-func (d *door) bind(b *Binding) (holder string, err error) {
+// bind binds the NIC. If another workload has it, bind describes how and which.
+func (d *listener) bind(b *Binding) (holder string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -94,28 +94,26 @@ func (d *door) bind(b *Binding) (holder string, err error) {
 	if old := d.boundElsewhere(b.Cookie); old != nil {
 		return fmt.Sprintf("bound to %s, for %v", old.Name, time.Since(old.Since).Round(time.Second)), nil
 	}
-	for _, g := range d.guests {
+	for _, g := range d.users {
 		if g.process && g.workload != 0 && g.workload != b.Cookie {
 			return fmt.Sprintf("in use by %v, in another network namespace", g), nil
 		}
 	}
-	// The containers of a pod have one namespace, and each may have a binding.
+	// The containers of a pod share a namespace, and each may have a binding.
 	if i := slices.IndexFunc(d.bound, func(o *Binding) bool { return o.Note == b.Note }); i >= 0 {
 		d.bound[i] = b
 	} else {
 		d.bound = append(d.bound, b)
 	}
-	delete(d.over, b.Cookie)
+	delete(d.ended, b.Cookie)
 	return "", nil
 }
 
-// Unbind undoes Bind for the bindings of which gone says so, and returns how many they were. Programs that use the NIC go
-// on, unless one of the last bindings of their namespace ends them.
+// Unbind removes the bindings for which gone returns true, and returns their number. Programs go on, unless the last
+// binding of their namespace has Ends.
 func (s *Server) Unbind(gone func(n *registry.NIC, b *Binding) bool) (count int) {
-	s.mu.Lock()
-	doors := slices.Clone(s.doors)
-	s.mu.Unlock()
-	for _, d := range doors {
+	all := s.listeners.all()
+	for _, d := range all {
 		d.mu.Lock()
 		count += d.unbind(func(b *Binding) bool { return gone(d.NIC, b) })
 		d.mu.Unlock()
@@ -123,9 +121,9 @@ func (s *Server) Unbind(gone func(n *registry.NIC, b *Binding) bool) (count int)
 	return count
 }
 
-// unbind takes bindings away. mu is held.
-func (d *door) unbind(gone func(*Binding) bool) (count int) {
-	var last *Binding // of those that end programs, if there is one
+// unbind removes bindings. mu is held.
+func (d *listener) unbind(gone func(*Binding) bool) (count int) {
+	var last *Binding // preferably one with Ends
 	d.bound = slices.DeleteFunc(d.bound, func(b *Binding) bool {
 		if !gone(b) {
 			return false
@@ -142,17 +140,17 @@ func (d *door) unbind(gone func(*Binding) bool) (count int) {
 	return count
 }
 
-// mostOver bounds how many workloads that have ended a door remembers.
-const mostOver = 256
+// mostEnded bounds how many ended workloads a listener remembers.
+const mostEnded = 256
 
-// endWorkload takes the NIC from the programs of a container that is gone: of one that was killed they end as well, but somebody
-// may have got out of it. They do not get it again. mu is held.
-func (d *door) endWorkload(b *Binding) {
-	if d.over == nil || len(d.over) >= mostOver {
-		d.over = make(map[uint64]string)
+// endWorkload takes the NIC from the programs of a container that has ended, for good. Usually they end with it, but
+// one may have left the container. mu is held.
+func (d *listener) endWorkload(b *Binding) {
+	if d.ended == nil || len(d.ended) >= mostEnded {
+		d.ended = make(map[uint64]string)
 	}
-	d.over[b.Cookie] = b.Name
-	for c, g := range d.guests {
+	d.ended[b.Cookie] = b.Name
+	for c, g := range d.users {
 		if g.workload == b.Cookie {
 			d.srv.log.Info("a program loses a NIC, because its container is gone", "nic", d.NIC.Name, "container", b.Name, "pid", g.Pid, "program", g.Program)
 			c.Close()
@@ -160,7 +158,7 @@ func (d *door) endWorkload(b *Binding) {
 	}
 }
 
-// Bindings shows those that there are; those whose workload is gone go.
+// Bindings calls show for each binding, and removes those whose workload has ended.
 func (s *Server) Bindings(show func(b *Binding)) {
 	s.Unbind(func(_ *registry.NIC, b *Binding) bool {
 		if b.dead() {
@@ -172,7 +170,7 @@ func (s *Server) Bindings(show func(b *Binding)) {
 }
 
 // boundElsewhere is the binding that keeps a workload from the NIC. mu is held.
-func (d *door) boundElsewhere(workload uint64) *Binding {
+func (d *listener) boundElsewhere(workload uint64) *Binding {
 	if len(d.bound) == 0 || workload == 0 || d.bound[0].Cookie == workload {
 		return nil
 	}
@@ -183,17 +181,15 @@ func (d *door) boundElsewhere(workload uint64) *Binding {
 	return d.bound[0]
 }
 
-// containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is,
-// else the machine that it is the card of.
+// containers names the users of NICs: the workload that a NIC is bound to, else the container of a program, else the
+// virtual machine that has it.
 func (s *Server) containers() map[*registry.NIC]string {
-	s.mu.Lock()
-	doors := slices.Clone(s.doors)
-	s.mu.Unlock()
+	all := s.listeners.all()
 	out := make(map[*registry.NIC]string)
 	if s.cfg.Machines != nil {
 		out = s.cfg.Machines.Machines()
 	}
-	for _, d := range doors {
+	for _, d := range all {
 		if name := d.container(); name != "" {
 			out[d.NIC] = name
 		}
@@ -201,8 +197,8 @@ func (s *Server) containers() map[*registry.NIC]string {
 	return out
 }
 
-func (d *door) container() string {
-	if !d.Alone {
+func (d *listener) container() string {
+	if !d.Exclusive {
 		return ""
 	}
 	d.mu.Lock()
@@ -212,7 +208,7 @@ func (d *door) container() string {
 			return strings.TrimPrefix(b.Name, "container ")
 		}
 	}
-	for _, g := range d.guests {
+	for _, g := range d.users {
 		if g.process && g.Container != "" {
 			return g.Container
 		}
@@ -220,39 +216,42 @@ func (d *door) container() string {
 	return ""
 }
 
-// workloadNames are what people call workloads, by the cookies of their namespaces.
+// workloadNames are what users call workloads, by the cookies of their namespaces.
 type workloadNames struct {
-	sync.Mutex
-	of    map[uint64]string
-	order []uint64 // oldest first
+	mu    sync.Mutex
+	of    map[uint64]string // guarded by mu
+	order []uint64          // guarded by mu; oldest first
 }
 
 // mostNames bounds how many workloads are known by name.
 const mostNames = 4096
 
-// Name says what people call the workload of a namespace: a container, a pod. An engine's hook knows.
+// Name sets what users call the workload of a namespace: a container, a pod. A hook of the container engine knows.
 func (s *Server) Name(cookie uint64, name string) {
-	if cookie == 0 || name == "" {
-		return
+	if cookie != 0 && name != "" {
+		s.names.set(cookie, name)
 	}
-	s.names.Lock()
-	defer s.names.Unlock()
-	if s.names.of == nil {
-		s.names.of = make(map[uint64]string)
-	}
-	if _, known := s.names.of[cookie]; !known {
-		s.names.order = append(s.names.order, cookie)
-		if len(s.names.order) > mostNames { // the oldest has been gone for long
-			delete(s.names.of, s.names.order[0])
-			s.names.order = s.names.order[1:]
-		}
-	}
-	s.names.of[cookie] = name
 }
 
-// nameOf is the name of a workload; "" if nobody has said.
-func (s *Server) nameOf(cookie uint64) string {
-	s.names.Lock()
-	defer s.names.Unlock()
-	return s.names.of[cookie]
+func (w *workloadNames) set(cookie uint64, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of == nil {
+		w.of = make(map[uint64]string)
+	}
+	if _, known := w.of[cookie]; !known {
+		w.order = append(w.order, cookie)
+		if len(w.order) > mostNames { // the oldest workload ended long ago
+			delete(w.of, w.order[0])
+			w.order = w.order[1:]
+		}
+	}
+	w.of[cookie] = name
+}
+
+// get is the name of a workload; "": it has none.
+func (w *workloadNames) get(cookie uint64) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.of[cookie]
 }

@@ -30,8 +30,8 @@ func here(t *testing.T) (cookie uint64, path string) {
 
 // A NIC that is bound is for that workload alone, until it is unbound, or the workload is gone.
 func TestBind(t *testing.T) {
-	s, enter, refused := aDoor(t, 100*time.Millisecond)
-	n := s.doors[1].NIC
+	s, enter, refused := exclusiveListener(t, 100*time.Millisecond)
+	n := s.listeners.list[1].NIC
 	own, _ := here(t)
 	workload := exec.Command("sleep", "1000")
 	elsewhere(t, func() {
@@ -72,7 +72,7 @@ func TestBind(t *testing.T) {
 	}
 	workload.Process.Kill()
 	workload.Wait()
-	noGuests(t, s.doors[1])
+	noUsers(t, s.listeners.list[1])
 	if err := s.Bind(n, Binding{Cookie: own, Name: "container db"}); err != nil {
 		t.Errorf("after the workload has ended: %v", err)
 	}
@@ -89,7 +89,7 @@ func TestBind(t *testing.T) {
 			t.Errorf("bind while programs of another workload use it: %v, want EBUSY and who", err)
 		}
 	})
-	if err := s.Bind(s.doors[0].NIC, Binding{Cookie: own}); err == nil || !strings.Contains(err.Error(), "for everybody") {
+	if err := s.Bind(s.listeners.list[0].NIC, Binding{Cookie: own}); err == nil || !strings.Contains(err.Error(), "for everybody") {
 		t.Errorf("bind of a NIC that is for all: %v", err)
 	}
 }
@@ -102,8 +102,8 @@ func TestNames(t *testing.T) {
 	}
 	s.Name(mostNames, "again")
 	s.Name(0, "nobody")
-	if s.nameOf(1) != "" || s.nameOf(mostNames) != "again" || s.nameOf(mostNames+10) == "" || len(s.names.of) != mostNames || len(s.names.order) != mostNames {
-		t.Errorf("%d names, %d in order: %q, %q", len(s.names.of), len(s.names.order), s.nameOf(1), s.nameOf(mostNames))
+	if s.names.get(1) != "" || s.names.get(mostNames) != "again" || s.names.get(mostNames+10) == "" || len(s.names.of) != mostNames || len(s.names.order) != mostNames {
+		t.Errorf("%d names, %d in order: %q, %q", len(s.names.of), len(s.names.order), s.names.get(1), s.names.get(mostNames))
 	}
 }
 

@@ -94,7 +94,7 @@ func TestCMConnection(t *testing.T) {
 	other.event(abi.CMEventConnectResponse)
 	other.must(ucm(abi.CMCmdAccept, &abi.CMAccept{ID: id}, 0))
 	server.event(abi.CMEventEstablished)
-	if st, err := protocol.QueryStatus(s.doors[0].Socket); err != nil || len(st.Connections) != 3 {
+	if st, err := protocol.QueryStatus(s.listeners.list[0].Socket); err != nil || len(st.Connections) != 3 {
 		t.Errorf("status shows %+v, %v; want a listener and two ends", st.Connections, err)
 	}
 	// The client's process ends: the server hears of it.
@@ -139,7 +139,7 @@ func TestCMRefusals(t *testing.T) {
 
 // Where there is no way, the command fails; where nobody is, the event says so.
 func TestCMUnreachable(t *testing.T) {
-	s := testServerWith(t, Config{Doors: []Door{{NIC: &registry.NIC{Routes: testRoutes{
+	s := testServerWith(t, Config{Listeners: []Listener{{NIC: &registry.NIC{Routes: testRoutes{
 		from: func(_, to netip.Addr) (netip.Addr, error) {
 			if to == netip.MustParseAddr("198.51.100.1") {
 				return netip.Addr{}, syscall.ENETUNREACH
@@ -184,13 +184,13 @@ func FuzzCM(f *testing.F) {
 	seed(ucm(abi.CMCmdCreateID, &abi.CMCreateID{UID: 1, Response: 1, PS: abi.PSUDP}, 4), resolve,
 		ucm(abi.CMCmdJoinIPMcast, &abi.CMJoinIPMcast{Addr: sockaddrOf("224.0.0.9:0"), Response: 1}, 4), event,
 		ucm(abi.CMCmdLeaveMcast, &abi.CMDestroyID{Response: 1}, 4), ucm(abi.CMCmdInitQPAttr, &abi.CMInitQPAttr{Response: 1, QPState: 1}, 144))
-	s := testServerWith(f, Config{Doors: []Door{{NIC: &registry.NIC{Routes: routes.None{}}}}})
+	s := testServerWith(f, Config{Listeners: []Listener{{NIC: &registry.NIC{Routes: routes.None{}}}}})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var client *rdmacm.Client
-		ses := &cmSession{srv: s, nic: s.doors[0].NIC, proc: &process{}}
+		ses := &cmSession{srv: s, nic: s.listeners.list[0].NIC, proc: &process{}}
 		var end *os.File
 		s.loop.Do(func() {
-			client = s.doors[0].NIC.Manager.NewClient(1, "fuzz")
+			client = s.listeners.list[0].NIC.Manager.NewClient(1, "fuzz")
 			ses.ch, _ = client.NewChannel(func() (rdmacm.Signal, error) {
 				signal, client, err := eventfile.New()
 				end = client

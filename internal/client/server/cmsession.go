@@ -43,15 +43,15 @@ type cmSession struct {
 const maxChannels = 16384
 
 // serveRDMACM lives as long as the channel.
-func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d *door, h protocol.Hello) error {
+func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d *listener, h protocol.Hello) error {
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
-	p, err := s.process(h.Token, who, d)
+	p, err := s.clients.process(h.Token, who, d)
 	if err != nil {
 		return err
 	}
-	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: l, id: p.door.ids.Add(1)}
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: l, id: p.listener.ids.Add(1)}
 	var end uverbs.Handle
 	open := func() (signal rdmacm.Signal, err error) {
 		signal, end, err = ses.line.OpenSignal()
@@ -77,9 +77,9 @@ func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d
 	if err != nil {
 		return nil
 	}
-	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
+	ses.srv.tracing.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
 	s.serveRequests(c, l, ses, d, wantsMail(h, who.Account))
-	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
+	ses.srv.tracing.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 	return nil
 }
 
@@ -201,7 +201,7 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 		err := f(ses.ch)
 		if err != nil {
 			exceeded(ses.nic, err)
-			ses.srv.overdrawnBeside(err)
+			ses.srv.admission.overdrawnBeside(err)
 		}
 		return err
 	}
@@ -214,7 +214,7 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 	if p := ses.srv.loop.Do(run); p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
-	ses.srv.overdrawn(err)
+	ses.srv.admission.overdrawn(err)
 	return err
 }
 

@@ -18,7 +18,7 @@ func TestStatus(t *testing.T) {
 	p, q := pd(c), cq(c)
 	qp(c, p, q)
 	c.fails("XRC", legacy(abi.CmdOpenXRCD, &abi.DeallocPD{}, nil, 0), syscall.EOPNOTSUPP)
-	st, err := protocol.QueryStatus(s.doors[0].Socket)
+	st, err := protocol.QueryStatus(s.listeners.list[0].Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestStatus(t *testing.T) {
 
 func TestTrace(t *testing.T) {
 	s := testServer(t)
-	tr, err := protocol.Trace(s.doors[0].Socket, "mine")
+	tr, err := protocol.Trace(s.listeners.list[0].Socket, "mine")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestTraceArming(t *testing.T) {
 	if told(before) || told(other) {
 		t.Fatal("nobody listens, and a program has to arm by command")
 	}
-	tr, err := protocol.Trace(s.doors[0].Socket, "mine")
+	tr, err := protocol.Trace(s.listeners.list[0].Socket, "mine")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestStop(t *testing.T) {
 	stopped := make(chan struct{})
 	s := testServerStop(t, func() { close(stopped) })
 	for range 2 {
-		if err := protocol.StopDaemon(s.doors[0].Socket); err != nil {
+		if err := protocol.StopDaemon(s.listeners.list[0].Socket); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -155,7 +155,7 @@ func TestControlUnknown(t *testing.T) {
 // TestCloseEnds shows that Close ends what tools and programs hold open.
 func TestCloseEnds(t *testing.T) {
 	s := testServer(t)
-	tr, err := protocol.Trace(s.doors[0].Socket, "")
+	tr, err := protocol.Trace(s.listeners.list[0].Socket, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,24 +13,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// The control socket: who may stop the daemon and see everybody asks here. Where it is,
-// package channel says (place.go). Its directory is the user's alone, and who comes in is
-// looked at besides (mayControl).
+// The control socket serves the tools that may stop the daemon and see all users. protocol.ControlPlaces has its path.
+// Only the daemon's user can enter its directory, and mayControl checks the peer, too.
 
-// A controlSocket listens.
+// A controlSocket is a socket in a directory that daemons of the same user share.
 type controlSocket struct {
 	listener *net.UnixListener
 	path     string
-	file     os.FileInfo // the socket's own
+	file     os.FileInfo // of the socket
 	dirMode  fs.FileMode // of its directory
 }
 
-// listenControl makes the control socket in the first place that can be used.
+// listenControl makes the control socket at the first usable path.
 func listenControl(socket string, uid int) (*controlSocket, error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(socket))
 	if err != nil {
@@ -40,8 +40,7 @@ func listenControl(socket string, uid int) (*controlSocket, error) {
 	return listenFirst(socket, protocol.ControlPlaces(socket, uid), uid, 0o700, 0o600)
 }
 
-// listenFirst makes a socket at the first of some places that can be used, in a directory of
-// mode dir.
+// listenFirst makes a socket at the first usable path of places, in a directory of mode dir.
 func listenFirst(socket string, places []string, uid int, dir, mode fs.FileMode) (*controlSocket, error) {
 	var errs []error
 	for _, path := range places {
@@ -57,9 +56,9 @@ func listenFirst(socket string, places []string, uid int, dir, mode fs.FileMode)
 	return nil, errors.Join(errs...)
 }
 
-// listenAt makes the directory, if need be, and the socket in it. What dead daemons left
-// there goes. A daemon that still answers at our own path has lost its place to us, since
-// somebody removed it: package launch lets only one have it. Its socket goes as well.
+// listenAt makes the socket, and its directory if necessary. It removes the sockets of dead daemons. A daemon that
+// still answers at our own path has lost the path to us, because package launch lets only one daemon have it. Its
+// socket is removed, too.
 func listenAt(path string, uid int, dirMode, mode fs.FileMode) (*controlSocket, error) {
 	dir, err := lockDirectory(filepath.Dir(path), uid, dirMode)
 	if err != nil {
@@ -74,7 +73,7 @@ func listenAt(path string, uid int, dirMode, mode fs.FileMode) (*controlSocket, 
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // the name may be another daemon's by then
+	l.SetUnlinkOnClose(false) // the path may be another daemon's by then
 	file, err := os.Lstat(path)
 	if err = errors.Join(err, os.Chmod(path, mode)); err != nil {
 		l.Close()
@@ -83,10 +82,9 @@ func listenAt(path string, uid int, dirMode, mode fs.FileMode) (*controlSocket, 
 	return &controlSocket{l, path, file, dirMode}, nil
 }
 
-// lockDirectory opens a directory of uid's that lets others do no more than mode says, makes it if it is not there,
-// and locks it: while one daemon removes what is dead, no other may be between bind and
-// listen. Others can be here first, where everybody may write, with a directory or a
-// link of this name: that is refused.
+// lockDirectory opens a directory of uid's that gives others no more rights than mode, makes it if necessary, and locks
+// it: while one daemon removes dead sockets, no other may be between bind and listen. Where every user may write,
+// another user can make a directory or a link of this name first. That is refused.
 func lockDirectory(path string, uid int, mode fs.FileMode) (*os.File, error) {
 	for {
 		if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -94,7 +92,7 @@ func lockDirectory(path string, uid int, mode fs.FileMode) (*os.File, error) {
 		}
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENOENT) {
-			continue // somebody has just removed it
+			continue // another daemon has just removed it
 		}
 		if err != nil {
 			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
@@ -109,7 +107,7 @@ func lockDirectory(path string, uid int, mode fs.FileMode) (*os.File, error) {
 			f.Close()
 			return nil, fmt.Errorf("%s belongs to user %d and has mode %04o, want user %d and %04o: remove it", path, st.Uid, st.Mode&0o7777, uid, mode)
 		}
-		if missing := uint32(mode) &^ st.Mode; missing&0o077 != 0 { // the umask's
+		if missing := uint32(mode) &^ st.Mode; missing&0o077 != 0 { // because of the umask
 			if err := unix.Fchmod(fd, uint32(mode)); err != nil {
 				f.Close()
 				return nil, err
@@ -126,7 +124,7 @@ func lockDirectory(path string, uid int, mode fs.FileMode) (*os.File, error) {
 	}
 }
 
-// sweepSockets removes sockets that nobody answers. dir is locked.
+// sweepSockets removes sockets that no process serves. dir is locked.
 func sweepSockets(dir *os.File) {
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
@@ -169,7 +167,7 @@ func (s *Server) serveTools() {
 		return
 	}
 	for {
-		err := s.accept(s.control.listener, controlEntrance{s})
+		err := s.acceptor.accept(s.control.listener, controlEndpoint{s})
 		if err == nil {
 			return
 		}
@@ -178,29 +176,32 @@ func (s *Server) serveTools() {
 	}
 }
 
-// controlEntrance is the control socket, as connections come in there. It implements entrance.
-type controlEntrance struct{ *Server }
+// controlEndpoint is the control socket. It implements endpoint.
+type controlEndpoint struct{ srv *Server }
+
+// account implements endpoint.
+func (e controlEndpoint) account(who *credentials.Caller) *budget.Account {
+	return e.srv.admission.account(who)
+}
 
 // converse serves one tool.
-func (e controlEntrance) converse(c *protocol.Conn, who credentials.Caller) error {
-	s := e.Server
+func (e controlEndpoint) converse(c *protocol.Conn, who credentials.Caller) error {
+	s := e.srv
 	first, who, err := s.greetTool(c, who, "control")
 	if err != nil {
 		return err
 	}
-	if err := s.mayControl(&who); err != nil {
+	if err := s.admission.mayControl(&who); err != nil {
 		s.log.Warn("a process was refused at the control socket", "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
 		return err
 	}
 	return s.serveTool(c, diag.View{Who: &who, Conn: c, All: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
 }
 
-// greetTool takes the greeting of a tool at a socket that is no door. What it asks is about the
-// daemon's first door.
-func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket string) (*door, credentials.Caller, error) {
-	s.mu.Lock()
-	first := s.doors[0]
-	s.mu.Unlock()
+// greetTool reads the hello of a tool at a socket that is no listener. Its requests are about the daemon's first
+// listener.
+func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket string) (*listener, credentials.Caller, error) {
+	first := s.listeners.first()
 	h, who, err := s.greeting(c, who, first)
 	if err == nil && h.Kind != protocol.KindControl {
 		err = refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the %s socket", first.Socket, socket)
@@ -208,23 +209,23 @@ func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket stri
 	return first, who, err
 }
 
-// mayControl says why a process may not see and stop everything.
-func (s *Server) mayControl(who *credentials.Caller) error {
-	if who.UID != s.uid && who.UID != 0 {
-		return refusal(syscall.EPERM, "only the daemon's own user (%d) and root may control it, not user %d", s.uid, who.UID)
+// mayControl returns why a process may not see and stop everything.
+func (a *admission) mayControl(who *credentials.Caller) error {
+	if who.UID != a.uid && who.UID != 0 {
+		return refusal(syscall.EPERM, "only the daemon's own user (%d) and root may control it, not user %d", a.uid, who.UID)
 	}
-	return s.resident(who)
+	return a.resident(who)
 }
 
-// resident says why a process does not live where the daemon lives.
-func (s *Server) resident(who *credentials.Caller) error {
-	if s.home.Err != nil {
-		return refusal(syscall.EPERM, "the daemon cannot tell where processes live (%v): stop it with kill %d", s.home.Err, os.Getpid())
+// resident returns why a process is not in the namespaces of the daemon.
+func (a *admission) resident(who *credentials.Caller) error {
+	if a.home.Err != nil {
+		return refusal(syscall.EPERM, "the daemon cannot tell where processes live (%v): stop it with kill %d", a.home.Err, os.Getpid())
 	}
 	if who.HomeErr != nil {
 		return refusal(syscall.EPERM, "the daemon cannot tell where process %d lives: %v", who.Pid, who.HomeErr)
 	}
-	if what := s.home.Stranger(&who.Home); what != "" {
+	if what := a.home.Stranger(&who.Home); what != "" {
 		return refusal(syscall.EPERM, "process %d has another %s than the daemon, as in a container: ask from where the daemon runs", who.Pid, what)
 	}
 	return nil

@@ -101,7 +101,7 @@ func TestContainerRoot(t *testing.T) {
 			if got := ask(t, s.control.path, test.flags, test.chroot); !strings.Contains(got, "refused:") || !strings.Contains(got, test.why) {
 				t.Errorf("at the control socket: %s, want a refusal for %s", got, test.why)
 			}
-			got := ask(t, s.doors[0].Socket, test.flags, test.chroot)
+			got := ask(t, s.listeners.list[0].Socket, test.flags, test.chroot)
 			if !strings.Contains(got, "sees 0 sessions") || strings.Count(got, "only the daemon's own user may") != 2 {
 				t.Errorf("at the program socket: %s, want nothing of others", got)
 			}
@@ -153,7 +153,7 @@ func TestControlDirectory(t *testing.T) {
 			t.Errorf("%s has mode %v, want %v", path, info.Mode(), want)
 		}
 	}
-	if strings.HasPrefix(dir, filepath.Dir(a.doors[0].Socket)) {
+	if strings.HasPrefix(dir, filepath.Dir(a.listeners.list[0].Socket)) {
 		t.Errorf("%s lies in the directory that containers get", dir)
 	}
 	stale := filepath.Join(dir, "stale.sock")

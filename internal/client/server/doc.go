@@ -1,29 +1,27 @@
-// Package server is where programs come in: doors, the conversations there, and the
-// processes and sessions that these are about.
+// Package server serves programs: their connections at listeners, and the processes and sessions behind these
+// connections.
 //
-//	a door: program socket, one vNIC    control socket
-//	   │ PROCESS     │ UVERBS, RDMACM      │ CONTROL (at a door: of one's own programs)
-//	   ▼             ▼                     │         NETLINK: rdma, libibverbs
-//	process ──owns── session, cmSession    ▼            ▼
-//	(token, memory)  (arena, doorbell)    diag.Desk, diag.Looker
+//	a listener: program socket, one vNIC   control socket
+//	   │ PROCESS     │ UVERBS, RDMACM        │ CONTROL (at a listener: about the caller's own programs)
+//	   ▼             ▼                       │         NETLINK: rdma, libibverbs
+//	process ──owns── session, cmSession      ▼            ▼
+//	(token, memory)  (arena, doorbell)      diag.Desk, diag.Looker
 //	                   │
 //	            uverbs, ucma: the kernel's commands
 //	                   ▼
 //	   on the loop: nic.Session, rdmacm.Channel
 //
-// A Door is a socket with one virtual NIC behind it. A session reaches device, connection
-// manager, routes and device tree through its registry.NIC; nothing here knows another.
+// A Listener is a socket with one virtual NIC behind it. A session reaches device, connection manager, routes and
+// device tree through its registry.NIC, and no other NIC.
 //
-// Each conversation has a goroutine. Requests of a session are read by the loop, which runs
-// most of them, too; the session's goroutine does what would hold the loop up (requests.go).
-// A process lives as long as its PROCESS connection and its pid; when either ends, so do its
-// sessions, and with a session goes everything it had.
+// Each connection has a goroutine. The loop reads the requests of a session and runs most of them. The session's
+// goroutine runs those that would block the loop (requests.go). A process lives as long as its PROCESS connection and
+// its pid. When either ends, its sessions end, and every object of a session with it.
 //
-// A connection is charged to its user before it has said a word (admission.go); who is
-// the daemon's owner is more than a number (package credentials).
+// A connection is charged to its user before its first message (admission.go). The daemon's owner is recognised by more
+// than the uid (package credentials).
 //
-// The package must never trust a client: every length is checked against the bytes
-// that came, descriptors that a client sends are closed unseen (and never on the loop: to
-// close one may take long), addresses in commands are only handed back as places to store
-// to, and a panic while one session is served ends that session alone.
+// The package never trusts a client. It checks every length against the received bytes. It closes descriptors that a
+// client sends without using them, and never on the loop, because closing may take long. Addresses in commands are only
+// returned to the client as locations to store to. A panic in one session ends that session alone.
 package server

@@ -26,21 +26,21 @@ func ownCookie(t *testing.T) uint64 {
 	return cookie
 }
 
-// noGuests waits until the door has noticed that all programs are gone.
-func noGuests(t *testing.T, d *door) {
+// noUsers waits until the listener has noticed that all programs are gone.
+func noUsers(t *testing.T, d *listener) {
 	t.Helper()
 	eventually(t, "programs are still there", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return len(d.guests) == 0
+		return len(d.users) == 0
 	})
 }
 
 // A container that is gone takes the NIC from its programs, also from those that are left over, and they do not get it again,
 // until a container is there again. Of two containers in one namespace the last one counts.
 func TestContainerGone(t *testing.T) {
-	s, enter, _ := aDoor(t, 2*time.Second)
-	n := s.doors[1].NIC
+	s, enter, _ := exclusiveListener(t, 2*time.Second)
+	n := s.listeners.list[1].NIC
 	mine := ownCookie(t)
 	for _, name := range []string{"one", "two"} {
 		if err := s.Bind(n, Binding{Cookie: mine, Name: name, Note: name, Ends: true}); err != nil {
@@ -72,7 +72,7 @@ func TestContainerGone(t *testing.T) {
 	if _, err := enter(protocol.KindProcess); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "it is not for what is left of two, which is gone") {
 		t.Errorf("a program that is left over has the NIC again: %v", err)
 	}
-	noGuests(t, s.doors[1]) // on a busy machine it may notice later than a workload waits
+	noUsers(t, s.listeners.list[1]) // on a busy machine it may notice later than a workload waits
 	elsewhere(t, func() {
 		if c, err := enter(protocol.KindProcess); err != nil {
 			t.Errorf("another workload: %v", err)
@@ -80,7 +80,7 @@ func TestContainerGone(t *testing.T) {
 			c.Close()
 		}
 	})
-	noGuests(t, s.doors[1])
+	noUsers(t, s.listeners.list[1])
 	if err := s.Bind(n, Binding{Cookie: mine, Name: "three", Note: "three", Ends: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -91,8 +91,8 @@ func TestContainerGone(t *testing.T) {
 
 // A binding whose container is gone, and of which nobody has said so, is found out when the next one comes.
 func TestContainerForgotten(t *testing.T) {
-	s, enter, _ := aDoor(t, 100*time.Millisecond)
-	n := s.doors[1].NIC
+	s, enter, _ := exclusiveListener(t, 100*time.Millisecond)
+	n := s.listeners.list[1].NIC
 	link := t.TempDir() + "/ns"
 	var far uint64
 	elsewhere(t, func() {
@@ -127,8 +127,8 @@ func TestContainerForgotten(t *testing.T) {
 
 // A path that leads to another namespace than the binding's says nothing of the workload: it may have another process's number.
 func TestBindPathElsewhere(t *testing.T) {
-	s, _, _ := aDoor(t, 100*time.Millisecond)
-	n := s.doors[1].NIC
+	s, _, _ := exclusiveListener(t, 100*time.Millisecond)
+	n := s.listeners.list[1].NIC
 	const far = 1 << 40 // nobody's
 	if err := s.Bind(n, Binding{Cookie: far, Path: "/proc/self/ns/net", Name: "far", Note: "far"}); err != nil {
 		t.Fatal(err)
@@ -146,8 +146,8 @@ func TestBindPathElsewhere(t *testing.T) {
 // Of bindings that go at once, one that ends programs does.
 func TestEndsAmongOthers(t *testing.T) {
 	for _, ends := range []int{0, 1} {
-		s, enter, _ := aDoor(t, 100*time.Millisecond)
-		n := s.doors[1].NIC
+		s, enter, _ := exclusiveListener(t, 100*time.Millisecond)
+		n := s.listeners.list[1].NIC
 		for i := range 2 {
 			if err := s.Bind(n, Binding{Cookie: ownCookie(t), Name: "web", Note: i, Ends: i == ends}); err != nil {
 				t.Fatal(err)
@@ -178,7 +178,7 @@ func TestAttach(t *testing.T) {
 		times.Add(1)
 		return nil
 	}
-	_, enter, refused := aDoor(t, time.Minute, func(d *Door) { d.Attach, d.Detach = attach, func() { attached.Add(-1) } })
+	_, enter, refused := exclusiveListener(t, time.Minute, func(d *Listener) { d.Attach, d.Detach = attach, func() { attached.Add(-1) } })
 	idle := func() {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); attached.Load() != 0; time.Sleep(time.Millisecond) {

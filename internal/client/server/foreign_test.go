@@ -1,33 +1,32 @@
 package server
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"vrdma.dev/vrdma/internal/abi"
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/testkit/locked"
 )
 
 // TestForeignMemoryWhy: a program whose memory is not ours to touch is refused with EPERM, keeps
 // what it can map, and log and trace say why.
 func TestForeignMemoryWhy(t *testing.T) {
-	var text syncBuffer
+	var text locked.Buffer
 	s := testServerWith(t, Config{Log: slog.New(slog.NewTextHandler(&text, nil))})
 	c := &client{t: t, buf: make([]byte, protocol.MaxMessage)}
 	c.proc = dial(t, s, protocol.Hello{Kind: protocol.KindProcess, Program: "prog"})
-	s.mu.Lock()
-	for _, p := range s.processes {
+	s.clients.mu.Lock()
+	for _, p := range s.clients.processes {
 		p.space.SetForeign(nil)
 		p.apart = errors.New("it is a test")
 	}
-	s.mu.Unlock()
+	s.clients.mu.Unlock()
 	c.dev = dial(t, s, protocol.Hello{Kind: protocol.KindUverbs, Token: c.proc.Welcome.Token, Program: "prog"})
 	c.must(legacy(abi.CmdGetContext, &abi.GetContext{Response: respAddr}, nil, 8))
 	sub := s.desk.Trace.Subscribe("", &credentials.Caller{UID: os.Getuid()}, true)
@@ -52,22 +51,4 @@ func TestForeignMemoryWhy(t *testing.T) {
 	}
 	command, extent = reg(protocol.ExtentOwn)
 	c.must(command, extent)
-}
-
-// A syncBuffer takes text from several goroutines.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

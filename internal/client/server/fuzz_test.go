@@ -50,7 +50,7 @@ func FuzzCommand(f *testing.F) {
 	}
 	f.Cleanup(space.Close)
 	f.Fuzz(func(t *testing.T, b []byte, start, length uint64, kind uint32) {
-		p := &process{nic: s.doors[0].NIC, door: s.doors[0], space: space, sessions: make(map[*session]struct{})}
+		p := &process{nic: s.listeners.list[0].NIC, listener: s.listeners.list[0], space: space, sessions: make(map[*session]struct{})}
 		ses, err := s.openSession(socketLine{}, p)
 		if err != nil {
 			t.Fatal(err)
@@ -90,7 +90,7 @@ func FuzzCommand(f *testing.F) {
 		}
 		ses.end()
 		var left int
-		s.loop.Do(func() { left = s.doors[0].NIC.Device.Sessions() })
+		s.loop.Do(func() { left = s.listeners.list[0].NIC.Device.Sessions() })
 		if left != 0 || space.Mapped() != 0 {
 			t.Errorf("%d sessions and %d registered bytes are left", left, space.Mapped())
 		}

@@ -16,9 +16,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// guarded has a conversation; an error that it returns is told to the client. A panic
-// anywhere in it ends the conversation, not the daemon; so does a fault in memory of a virtual machine
-// whose owner made it shorter.
+// guarded serves a connection, and sends an error of converse to the client. A panic ends the connection, not the
+// daemon. So does a fault in a virtual machine's memory file that its owner has truncated.
 func (s *Server) guarded(c *protocol.Conn, who credentials.Caller, converse func(*protocol.Conn, credentials.Caller) error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -31,13 +30,13 @@ func (s *Server) guarded(c *protocol.Conn, who credentials.Caller, converse func
 	}
 }
 
-// converse implements entrance.
-func (d *door) converse(c *protocol.Conn, who credentials.Caller) error {
+// converse implements endpoint.
+func (d *listener) converse(c *protocol.Conn, who credentials.Caller) error {
 	return d.talk(c, socketLine{c}, who)
 }
 
-// talk reads the greeting and serves whatever kind of conversation it opens.
-func (d *door) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
+// talk reads the hello and serves the kind of connection that it names.
+func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
 	s := d.srv
 	h, who, err := s.greeting(c, who, d)
 	if err != nil {
@@ -46,11 +45,11 @@ func (d *door) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
 	if d.NIC == nil && h.Kind != protocol.KindControl {
 		return refusal(syscall.ENODEV, "this daemon has no default NIC: name one with vrdma run --nic TENANT/NAME, or mount the directory of one")
 	}
-	// A process that was admitted may have become another user since: its token is the proof.
-	// Others are guests before they are asked, so that Recheck finds whoever was admitted.
+	// A process that was admitted may have changed its user since: its token is the proof. Others become users before
+	// Admit is called, so that Recheck finds every admitted caller.
 	asked := h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM && !l.Vouched()
-	guest := who // as it is now: serveProcess adds to its own
-	if err := d.enter(c, &guest, asked); err != nil {
+	user := who // a copy: serveProcess changes its own
+	if err := d.enter(c, &user, asked); err != nil {
 		return err
 	}
 	defer d.leave(c)
@@ -60,7 +59,7 @@ func (d *door) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
 		}
 	}
 	if h.Kind == protocol.KindProcess {
-		if err := d.occupy(c, l, &who); err != nil { // before it is claimed: nobody gives the NIC up then
+		if err := d.occupy(c, l, &who); err != nil { // before Claim: no placement is released then
 			return err
 		}
 		if d.Claim != nil {
@@ -83,20 +82,19 @@ func (d *door) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
 	case protocol.KindRDMACM:
 		err = s.serveRDMACM(c, l, who, d, h)
 	case protocol.KindNetlink:
-		err = s.serveNetlink(c, who, d)
+		err = d.serveNetlink(c, who)
 	case protocol.KindGuest:
-		err = s.serveGuestCard(c, d)
+		err = d.serveMachineCard(c)
 	case protocol.KindControl:
-		err = s.serveTool(c, diag.View{Who: &who, Conn: c, Resident: s.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
+		err = s.serveTool(c, diag.View{Who: &who, Conn: c, Resident: s.admission.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 	default:
 		err = refusal(syscall.EOPNOTSUPP, "this daemon does not serve connections of kind %d", h.Kind)
 	}
 	return err
 }
 
-// greeting reads and checks a hello, which came in at d, and adds to who what the client says
-// of itself.
-func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *door) (protocol.Hello, credentials.Caller, error) {
+// greeting reads and checks a hello at d, and adds to who what the client says of itself.
+func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *listener) (protocol.Hello, credentials.Caller, error) {
 	c.SetReadDeadline(time.Now().Add(greetingTime))
 	defer c.SetReadDeadline(time.Time{})
 	var buf [1024]byte
@@ -128,7 +126,7 @@ func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *door) (pr
 	return h, who, nil
 }
 
-// printable keeps a client's text from writing to terminals.
+// printable removes control characters from a client's text, which may be printed to a terminal.
 func printable(s string) string {
 	b := []byte(s)
 	for i, c := range b {
@@ -144,8 +142,7 @@ func refusal(errno syscall.Errno, format string, args ...any) error {
 	return &protocol.Refusal{Errno: errno, Text: fmt.Sprintf(format, args...)}
 }
 
-// refuse answers a greeting with an error; a client that is gone or sent nothing
-// sensible gets none.
+// refuse answers a hello with an error. A client that has ended or sent nonsense gets no answer.
 func refuse(c *protocol.Conn, err error) {
 	var r *protocol.Refusal
 	if !errors.As(err, &r) {
@@ -154,7 +151,7 @@ func refuse(c *protocol.Conn, err error) {
 	w := welcome()
 	w.Error, w.Text = int32(r.Errno), r.Text
 	c.SetWriteDeadline(time.Now().Add(greetingTime))
-	c.WriteMessage(w.Append(nil)) // nobody left to tell if this fails
+	c.WriteMessage(w.Append(nil)) // an error means that the client is gone
 }
 
 func welcome() protocol.Welcome {

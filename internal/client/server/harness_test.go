@@ -40,7 +40,7 @@ func testServerStop(t testing.TB, stop func()) *Server {
 }
 
 // testServerWith is one with a given configuration, as far as it goes: behind the first
-// door is the device that the engine drives.
+// listener is the device that the engine drives.
 func testServerWith(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	var served chan error
@@ -82,16 +82,16 @@ func testListener(t testing.TB, cfg Config) *Server {
 	}
 	manager := rdmacm.New(n, e.MADs(n))
 	cfg.Engine, cfg.Version = e, "test"
-	if len(cfg.Doors) == 0 {
-		cfg.Doors = make([]Door, 1)
+	if len(cfg.Listeners) == 0 {
+		cfg.Listeners = make([]Listener, 1)
 	}
-	first := &cfg.Doors[0]
+	first := &cfg.Listeners[0]
 	if first.NIC == nil {
 		first.NIC = &registry.NIC{Routes: routes.Kernel{}}
 	}
 	first.Socket = filepath.Join(t.TempDir(), "s.sock")
 	first.NIC.Name, first.NIC.Network, first.NIC.Device, first.NIC.Manager = registry.Default, registry.HostNetwork, n, manager
-	for i, d := range cfg.Doors {
+	for i, d := range cfg.Listeners {
 		if err := nics.Add(d.NIC); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ type client struct {
 
 func dial(t testing.TB, s *Server, h protocol.Hello) *protocol.Session {
 	t.Helper()
-	c, err := protocol.Dial(s.doors[0].Socket, h)
+	c, err := protocol.Dial(s.listeners.list[0].Socket, h)
 	if err != nil {
 		t.Fatal(err)
 	}

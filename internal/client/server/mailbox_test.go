@@ -171,7 +171,7 @@ func TestMailboxTraced(t *testing.T) {
 	s := testServer(t)
 	m := newMailer(t, s, protocol.KindUverbs)
 	m.give()
-	tr, err := protocol.Trace(s.doors[0].Socket, "")
+	tr, err := protocol.Trace(s.listeners.list[0].Socket, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 func TestMailboxIsPaced(t *testing.T) {
 	const rate = 100
 	pace := &budget.Pace{Tenant: "red"}
-	s := testServerWith(t, Config{Doors: []Door{{Commands: pace}}})
+	s := testServerWith(t, Config{Listeners: []Listener{{Commands: pace}}})
 	m := newMailer(t, s, protocol.KindUverbs)
 	m.give()
 	for waited := 0; waited < 3; {
@@ -52,7 +52,7 @@ func TestMailboxIsBilled(t *testing.T) {
 	m := newMailer(t, s, protocol.KindUverbs)
 	m.give()
 	spent := func() (d ib.Time) {
-		s.loop.Do(func() { d = s.doors[0].NIC.Device.Counters().LoopTime })
+		s.loop.Do(func() { d = s.listeners.list[0].NIC.Device.Counters().LoopTime })
 		return d
 	}
 	before, mailed := spent(), m.mailed

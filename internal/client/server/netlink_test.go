@@ -82,10 +82,10 @@ func TestLooker(t *testing.T) {
 	for range 3 {
 		qp(prog, p, q)
 	}
-	s.mu.Lock()
-	me := s.processes[prog.proc.Welcome.Token].Caller
-	s.mu.Unlock()
-	l := s.desk.Looker(&me, s.doors[0].NIC)
+	s.clients.mu.Lock()
+	me := s.clients.processes[prog.proc.Welcome.Token].Caller
+	s.clients.mu.Unlock()
+	l := s.desk.Looker(&me, s.listeners.list[0].NIC)
 	want := netlink.Counts{}
 	want[netlink.PD], want[netlink.CQ], want[netlink.QP], want[netlink.Ctx] = 1, 1, 3, 1
 	if got := l.Counts(); got != want {
@@ -94,7 +94,7 @@ func TestLooker(t *testing.T) {
 	// Who has the same number and lives elsewhere is another user, even if ps shows it.
 	stranger := me
 	stranger.Home.User = "user:[1]"
-	if got := s.desk.Looker(&stranger, s.doors[0].NIC).Counts(); got != (netlink.Counts{}) {
+	if got := s.desk.Looker(&stranger, s.listeners.list[0].NIC).Counts(); got != (netlink.Counts{}) {
 		t.Errorf("somebody of another user namespace sees %v", got)
 	}
 	list := func(k netlink.Kind) (out []netlink.Resource) {
@@ -114,7 +114,7 @@ func TestLooker(t *testing.T) {
 		}
 	}
 	me.UID++
-	l = s.desk.Looker(&me, s.doors[0].NIC)
+	l = s.desk.Looker(&me, s.listeners.list[0].NIC)
 	if got := l.Counts(); got != (netlink.Counts{}) {
 		t.Errorf("another user sees %v", got)
 	}

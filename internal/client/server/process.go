@@ -12,32 +12,33 @@ import (
 	"vrdma.dev/vrdma/internal/device/registry"
 )
 
-// A process is a client program: what its PROCESS connection stands for. It owns
-// the memfd of its registered memory and every device it opened.
+// A process is a client program, represented by its PROCESS connection. It owns the memfd of its registered memory and
+// every device that it opened.
 type process struct {
+	srv *Server
 	credentials.Caller
-	nic   *registry.NIC // of the door that it came in by
-	door  *door
-	conn  *protocol.Conn // its PROCESS connection
-	token protocol.Token
-	space *memory.Space
-	apart error // why foreign memory cannot be reached; nil: it can
+	nic      *registry.NIC // of its listener
+	listener *listener
+	conn     *protocol.Conn // its PROCESS connection
+	token    protocol.Token
+	space    *memory.Space
+	apart    error // why foreign memory cannot be reached; nil: it can
 
 	mu       sync.Mutex
 	ended    bool
 	sessions map[*session]struct{}
 	channels map[*cmSession]struct{}
 
-	cm *rdmacm.Client // what it has of the connection manager; touched on the loop only
+	cm *rdmacm.Client // its identifiers and channels; touched on the loop only
 }
 
 // maxOpens is how often a process may open the device: RXE_MAX_UCONTEXT.
 const maxOpens = 512
 
-// serveProcess lives as long as the process.
-func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, d *door) error {
+// serveProcess serves a process until it ends.
+func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, d *listener) error {
 	if err := who.Account.Charge(processBill); err != nil {
-		s.overdrawn(err)
+		s.admission.overdrawn(err)
 		return refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
 	}
 	defer who.Account.Refund(processBill)
@@ -62,12 +63,11 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 	space.Aside = func(f func() error) error {
 		return s.loop.Aside().Do(who.Share(), time.Duration(d.NIC.Device.Patience()), f)
 	}
-	// The connection ends with the process even where a forked child still holds
-	// a copy of its socket.
+	// The connection ends with the process, even if a forked child still holds a copy of its socket.
 	gone := make(chan struct{})
 	stop := credentials.Watch(id.Pidfd, func() { close(gone); c.Close() })
 	defer stop()
-	p := &process{Caller: who, nic: d.NIC, door: d, conn: c, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
+	p := &process{srv: s, Caller: who, nic: d.NIC, listener: d, conn: c, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() {
 			p.cm = d.NIC.Manager.NewClient(who.Pid, who.Program)
@@ -76,15 +76,13 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 			p.cm.SetPace(d.Requests)
 		})
 	}
-	s.mu.Lock()
-	s.processes[p.token] = p
-	s.mu.Unlock()
+	s.clients.add(p)
 	if id.Pidfd < 0 {
 		gone = nil
 	}
-	defer s.bury(c, p, gone)
+	defer p.awaitRelease(c, gone)
 	defer d.leave(c) // the NIC is not used any more
-	defer s.endProcess(p)
+	defer p.end()
 
 	w := welcome()
 	w.Token, w.NumFDs = p.token, 1
@@ -121,12 +119,9 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 	}
 }
 
-// endProcess ends the sessions of a process that is gone and waits for none of
-// them: each cleans up in its own goroutine.
-func (s *Server) endProcess(p *process) {
-	s.mu.Lock()
-	delete(s.processes, p.token)
-	s.mu.Unlock()
+// end ends the sessions of a process. It does not wait for them: each cleans up in its own goroutine.
+func (p *process) end() {
+	p.srv.clients.remove(p)
 	p.mu.Lock()
 	p.ended = true
 	for ses := range p.sessions {
@@ -137,20 +132,20 @@ func (s *Server) endProcess(p *process) {
 	}
 	p.mu.Unlock()
 	if p.cm != nil {
-		s.loop.Do(p.cm.Close)
-		s.desk.Remember(p.Label, p.cm.Established) // nobody touches it any more
+		p.srv.loop.Do(p.cm.Close)
+		p.srv.desk.Remember(p.Label, p.cm.Established) // nothing touches it any more
 	}
-	s.log.Debug("process ended", "pid", p.Pid, "program", p.Program)
+	p.srv.log.Debug("process ended", "pid", p.Pid, "program", p.Program)
 }
 
-// bury returns when the memfd of p, whose connection has ended, may be closed and need not be
-// paid for any more: when it is empty. Where the process lives on, the pages are its heap, and
-// are charged until it takes them out or ends; then we take them out, because others may hold
-// the memfd. gone is closed when the process has ended; nil: nobody tells.
-func (s *Server) bury(c *protocol.Conn, p *process, gone <-chan struct{}) {
+// awaitRelease returns when the memfd of p, whose connection has ended, is empty and may be closed. While the process
+// lives on the pages are its heap, and stay charged until it takes them out of the memfd or ends. After its end
+// awaitRelease takes them out, because other processes may hold the memfd. gone is closed when the process has ended;
+// nil: that is not known.
+func (p *process) awaitRelease(c *protocol.Conn, gone <-chan struct{}) {
 	c.Close()
 	if gone == nil && !p.space.Reachable() {
-		return // it cannot be told when the process ends
+		return // the end of the process cannot be noticed
 	}
 	ended := false
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -158,13 +153,13 @@ func (s *Server) bury(c *protocol.Conn, p *process, gone <-chan struct{}) {
 			if p.space.Empty() {
 				return
 			}
-			if s.dead(p, ended) {
-				s.clear(p)
+			if p.dead(ended) {
+				p.clear()
 				return
 			}
 		}
 		select {
-		case <-s.quit:
+		case <-p.srv.quit:
 			return
 		case <-gone:
 			gone, ended, wait = nil, true, time.Millisecond
@@ -173,37 +168,37 @@ func (s *Server) bury(c *protocol.Conn, p *process, gone <-chan struct{}) {
 	}
 }
 
-// dead reports whether the address space of p is dead, or if we have no way to look, whether
-// the process has ended. Close does not wait for it.
-func (s *Server) dead(p *process, ended bool) bool {
+// dead reports whether the address space of p is gone, or where that is not visible, whether the process has ended.
+// Close does not wait for it.
+func (p *process) dead(ended bool) bool {
 	if !p.space.Reachable() {
 		return ended
 	}
 	answer := make(chan bool, 1)
 	go func() { answer <- p.space.Dead() }()
 	select {
-	case <-s.quit:
+	case <-p.srv.quit:
 		return false
 	case yes := <-answer:
 		return yes
 	}
 }
 
-// clear takes the pages out of the memfd of a process that is dead.
-func (s *Server) clear(p *process) {
+// clear takes the pages of a dead process out of its memfd.
+func (p *process) clear() {
 	if err := p.space.Clear(); err != nil {
-		s.log.Warn("memory of a process that has ended stays in use while others hold it", "pid", p.Pid, "program", p.Program, "error", err)
+		p.srv.log.Warn("memory of a process that has ended stays in use while others hold it", "pid", p.Pid, "program", p.Program, "error", err)
 	}
 }
 
-// idle reports whether nothing of p is left that could use its memory.
+// idle reports whether nothing is left that could use the memory of p.
 func (p *process) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.sessions) == 0 && p.space.Mapped() == 0
 }
 
-// adopt makes ses end with p. It fails if p has ended already.
+// adopt adds a session, which ends with p. It fails if p has ended already.
 func (p *process) adopt(ses *session) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,18 +238,18 @@ func (p *process) dropChannel(ses *cmSession) {
 	delete(p.channels, ses)
 }
 
-// process finds the process that was given a token, at the same door. The token is the proof: user
-// and group of a program may have changed since it introduced itself.
-func (s *Server) process(token protocol.Token, who credentials.Caller, d *door) (*process, error) {
-	s.mu.Lock()
-	p := s.processes[token]
-	s.mu.Unlock()
+// process returns the process with a token, at the same listener. The token is the proof of identity: user and group of
+// a program may have changed since its hello.
+func (t *clients) process(token protocol.Token, who credentials.Caller, d *listener) (*process, error) {
+	t.mu.Lock()
+	p := t.processes[token]
+	t.mu.Unlock()
 	if p == nil || p.nic != d.NIC {
 		return nil, refusal(syscall.EPERM, "process %d has not introduced itself to this daemon", who.Pid)
 	}
 	return p, nil
 }
 
-// needsDescriptors reports whether programs have to offer descriptors of memory that they share
-// with others, for the daemon may not open the files behind their mappings.
+// needsDescriptors reports whether programs must offer descriptors of their shared memory, because the daemon may not
+// open the files behind their mappings.
 var needsDescriptors = sync.OnceValue(memory.NeedsDescriptors)

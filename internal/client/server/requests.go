@@ -72,7 +72,7 @@ type errand struct {
 // serveRequests serves what comes on c until it ends. It panics where a command panicked. The
 // client does not see the end yet: who waits for it wants to know that the daemon has let go
 // of everything, so it comes after the session's (Server.serve).
-func (s *Server) serveRequests(c *protocol.Conn, l Line, h handler, d *door, m mailbox) {
+func (s *Server) serveRequests(c *protocol.Conn, l Line, h handler, d *listener, m mailbox) {
 	fd, err := c.Detach()
 	if err != nil {
 		return

@@ -147,9 +147,9 @@ func TestHangsUpLast(t *testing.T) {
 		if _, _, err := c.dev.ReadMessage(c.buf); !errors.Is(err, io.EOF) {
 			t.Fatalf("after the end: %v, want EOF", err)
 		}
-		s.mu.Lock()
-		left := len(s.sessions)
-		s.mu.Unlock()
+		s.clients.mu.Lock()
+		left := len(s.clients.sessions)
+		s.clients.mu.Unlock()
 		if left != 0 {
 			t.Fatal("the daemon hung up before the session ended")
 		}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,43 +23,40 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
-// Loop is the engine as the front door needs it: the one goroutine that owns every
-// NIC object.
+// Loop is the part of the engine that the server uses: the one goroutine that owns every NIC object.
 type Loop interface {
-	// Do runs f on the loop and waits for it. A panic in f comes back as an error. Once
-	// the loop has ended f does not run; the error is os.ErrClosed then.
+	// Do runs f on the loop and waits for it. A panic in f is returned as an error. After the loop has ended f does not
+	// run, and the error is os.ErrClosed.
 	Do(f func()) error
-	// Attach makes the loop serve a session's queues; doorbell wakes it. It and
-	// the ones below are called on the loop only.
+	// Attach makes the loop serve a session's queues; doorbell wakes it. Attach and the methods below are called on the
+	// loop only.
 	Attach(s *nic.Session, doorbell nic.Doorbell) error
 	// Detach undoes Attach.
 	Detach(s *nic.Session)
-	// Aside are the threads for what a client's memory may hold up. Any goroutine may
-	// use them.
+	// Aside are the threads for work that a client's memory may delay. Any goroutine may use them.
 	Aside() *memory.Pool
-	// Bill has what the loop does next charged to a NIC.
+	// Bill charges the loop's next work to a NIC.
 	Bill(n *nic.NIC)
-	// Wake makes the loop look at a queue pair, as its doorbell would.
+	// Wake makes the loop serve a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
-	// Watch has the loop serve a connection, of a client of a NIC; Unwatch undoes that.
+	// Watch makes the loop serve a connection of a NIC's client; Unwatch undoes it.
 	Watch(fd int, n *nic.NIC, l loopLine) error
 	Unwatch(fd int)
-	// Pause has the loop leave a connection alone, Resume ends that. Any goroutine may
-	// call them.
+	// Pause makes the loop ignore a connection; Resume undoes it. Any goroutine may call them.
 	Pause(fd int)
 	Resume(fd int) error
-	// Look has the loop look into the box of a connection, unless too many are open, and
-	// reports whether it does. Leave undoes that.
+	// Look makes the loop poll the mailbox of a connection, unless too many are open, and reports whether it does.
+	// Leave undoes it.
 	Look(fd int, b loopBox) bool
 	Leave(fd int)
-	// SetTap, LinkCounters and Peers are for those who look, see diag.Loop.
+	// SetTap, LinkCounters and Peers are for diagnosis, see diag.Loop.
 	SetTap(t *roce.Tap)
 	LinkCounters() roce.Counters
 	Peers() ([]peers.Status, peers.Counters)
 }
 
-// A loopLine is a connection as the loop serves it. It is an alias, as engine.Line is, so that
-// both are one type and an engine.Engine is a Loop.
+// A loopLine is a connection that the loop serves. It is an alias, as engine.Line is, so that both are one type and an
+// engine.Engine is a Loop.
 type loopLine = interface {
 	Serve()
 	Fail(err error)
@@ -80,74 +75,68 @@ type Machines interface {
 	Machines() map[*registry.NIC]string
 }
 
-// Config is what a Server needs.
+// Config is the configuration of a Server.
 type Config struct {
-	// Doors are where programs come in, one at least. The control socket is found from
-	// the first one's path.
-	Doors   []Door
-	Engine  Loop
-	Log     *slog.Logger
-	Version string // of the program, for status and messages
-	// Budget bounds what users may make the daemon hold; nil: nothing does.
+	// Listeners are the listeners from the start, at least one. The path of the first determines the control socket's.
+	Listeners []Listener
+	Engine    Loop
+	Log       *slog.Logger
+	Version   string // of the program, for status and messages
+	// Budget bounds what users can make the daemon hold; nil: nothing is bounded.
 	Budget *budget.Ledger
-	// Events records limits that users reach, at most once a second for each kind of a tenant's; callers that are not
-	// admitted; programs that open and close the device of a declared NIC. nil: nothing does.
+	// Events records limits that users reach, at most once a second for each kind of a tenant; callers that are not
+	// admitted; programs that open and close the device of a declared NIC. nil: nothing is recorded.
 	Events events.Sink
 	Store  diag.Store // nil: there is none
-	// NICs are all that there are, and Clerk has what they used; nil: nothing is metered.
-	NICs     *registry.Table
-	Clerk    *meter.Clerk
-	Machines Machines // nil: no NIC is a virtual machine's
-	// Stop is called, once, when a tool asks the daemon to end. It is a function, like a context.CancelFunc, because it has no
-	// other use than this call.
+	// NICs are all NICs, and Collector has their usage; nil: nothing is metered.
+	NICs      *registry.Table
+	Collector *meter.Collector
+	Machines  Machines // nil: no NIC is a virtual machine's
+	// Stop is called once, when a tool requests the end of the daemon. It is a function, like a context.CancelFunc,
+	// because it has no other use than this call.
 	Stop func()
 
-	handover time.Duration // instead of the constant; a test's
+	handover time.Duration // replaces the constant in tests
 }
 
-// Server serves doors, for programs, and the control socket. Lock order: mu before a door's mu
-// before a process's mu; warned.mu, reserve.mu and those of package diag are leaves.
+// Server serves listeners, for programs, and the control socket. Its parts own their state.
+//
+// Lock order: tracing.mu is taken first, and never on the loop. Then mu, listeners.mu, listener.attaching, listener.mu,
+// clients.mu, process.mu. Locks of limiters, of the reserve, of workload names and of package diag are leaves.
 type Server struct {
-	cfg  Config
-	log  *slog.Logger
-	loop Loop
-	uid  int
-	home credentials.Household
+	cfg       Config
+	log       *slog.Logger
+	loop      Loop
+	admission *admission
+	acceptor  acceptor
+	listeners listenerSet
+	clients   clients
+	tracing   tracing
+	names     workloadNames
 
 	control *controlSocket // nil: none could be made
 	tenants tenantsSocket
 	desk    *diag.Desk
 	objects Objects       // nil: there are none
 	quit    chan struct{} // closed by Close
-	turning chan struct{} // holds one for each connection that is being turned away
-	warned  limiter
-	reserve reserve
-	failed  chan error // holds one: why a door of Config.Doors does not accept any more
-	names   workloadNames
+	failed  chan error    // holds one: why a listener of Config.Listeners does not accept any more
 
 	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
-	spare   *[]byte                // the loop's: what it reads the next request into; nil: take one from buffers
+	spare   *[]byte                // the loop's: the buffer for the next request; nil: take one from buffers
 	left    [protocol.MaxLeft]byte // likewise: for sure commands
 
-	work sync.WaitGroup
+	work sync.WaitGroup // goroutines that Close waits for
 
-	// listeningMu is held while a session is told whether somebody traces it, which waits
-	// for the loop: it is never taken there, nor with mu held.
-	listeningMu sync.Mutex
-
-	mu        sync.Mutex
-	doors     []*door // the first is that of the daemon itself, and stays
-	serving   bool    // Serve has been called
-	closed    bool
-	conns     map[*protocol.Conn]struct{}
-	processes map[protocol.Token]*process
-	sessions  map[*session]struct{}
+	mu      sync.Mutex // guards the fields below
+	serving bool       // Serve has been called
+	closed  bool
+	conns   map[*protocol.Conn]struct{}
 }
 
-// greetingTime is how long a client may take to say who it is.
+// greetingTime bounds how long a client may take to send its hello.
 const greetingTime = 10 * time.Second
 
-// Listen opens the doors, each with its NIC's device tree beside it, and the control socket.
+// Listen opens the listeners, each with its NIC's device tree beside it, and the control socket.
 func Listen(cfg Config) (_ *Server, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -156,41 +145,41 @@ func Listen(cfg Config) (_ *Server, err error) {
 		cfg.Events = events.Discard
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Log, loop: cfg.Engine, uid: os.Geteuid(), home: credentials.Own(),
-		quit:      make(chan struct{}),
-		turning:   make(chan struct{}, mostTurned),
-		failed:    make(chan error, 1),
-		conns:     make(map[*protocol.Conn]struct{}),
-		processes: make(map[protocol.Token]*process),
-		sessions:  make(map[*session]struct{}),
+		cfg: cfg, log: cfg.Log, loop: cfg.Engine, admission: newAdmission(&cfg),
+		quit:   make(chan struct{}),
+		failed: make(chan error, 1),
+		conns:  make(map[*protocol.Conn]struct{}),
 	}
+	s.acceptor = acceptor{srv: s, rejecting: make(chan struct{}, mostRejections)}
+	s.clients = clients{processes: make(map[protocol.Token]*process), sessions: make(map[*session]struct{})}
+	s.tracing.srv, s.tenants.srv = s, s
 	defer func() {
 		if err != nil {
-			s.closeDoors()
-			s.control.close(s.uid)
-			s.reserve.release()
+			s.closeListeners()
+			s.control.close(s.admission.uid)
+			s.acceptor.reserve.release()
 		}
 	}()
-	s.reserve.fill()
-	for _, d := range cfg.Doors {
-		opened, err := s.openDoor(d)
+	s.acceptor.reserve.fill()
+	for _, d := range cfg.Listeners {
+		opened, err := s.openListener(d)
 		if err != nil {
 			return nil, err
 		}
-		s.doors = append(s.doors, opened)
+		s.listeners.add(opened)
 	}
 	desk := diag.Config{
-		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
-		NICs: cfg.NICs, Clerk: cfg.Clerk, Stop: cfg.Stop, Store: cfg.Store,
+		Loop: s.loop, Clients: clientList{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.admission.uid,
+		NICs: cfg.NICs, Collector: cfg.Collector, Stop: cfg.Stop, Store: cfg.Store,
 	}
 	var cerr error
-	if s.control, cerr = listenControl(s.doors[0].Socket, s.uid); cerr != nil {
+	if s.control, cerr = listenControl(s.listeners.first().Socket, s.admission.uid); cerr != nil {
 		s.log.Warn("there will be no vrdma stop, no pcap and no status of everybody: the control socket cannot be made", "error", cerr)
 	} else {
 		desk.Control = s.control.path
 	}
 	s.desk = diag.New(desk)
-	for _, d := range s.doors {
+	for _, d := range s.listeners.all() {
 		if err := d.writeTree(s.desk); err != nil {
 			return nil, err
 		}
@@ -198,26 +187,22 @@ func Listen(cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// Sessions is how many conversations hold the daemon open: processes and devices.
-func (s *Server) Sessions() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.processes) + len(s.sessions)
-}
+// Sessions is the number of processes and open devices, which keep an ephemeral daemon running.
+func (s *Server) Sessions() int { return s.clients.count() }
 
-// Serve accepts connections until Close; it then returns nil. If a door fails, it returns
-// why, and Close is still to be called.
+// Serve accepts connections until Close and returns nil. If a listener fails, Serve returns why, and Close must still
+// be called.
 func (s *Server) Serve() error {
 	s.mu.Lock()
-	if !s.closed { // Close does not wait for what begins later
+	if !s.closed { // Close does not wait for goroutines that start later
 		s.serving = true
 		s.work.Add(1)
 		go func() {
 			defer s.work.Done()
 			s.serveTools()
 		}()
-		for _, d := range s.doors {
-			s.attend(d)
+		for _, d := range s.listeners.all() {
+			s.acceptAt(d)
 		}
 	}
 	s.mu.Unlock()
@@ -229,18 +214,18 @@ func (s *Server) Serve() error {
 	}
 }
 
-// attend accepts connections at d. mu is held, and the server is not closed.
-func (s *Server) attend(d *door) {
+// acceptAt accepts connections at d. mu is held, and the server is not closed.
+func (s *Server) acceptAt(d *listener) {
 	s.work.Add(1)
 	go func() {
 		defer s.work.Done()
-		err := s.accept(d.listener, d)
+		err := s.acceptor.accept(d.socket, d)
 		if err == nil {
 			return
 		}
-		s.log.Error("a door serves nobody any more", "socket", d.Socket, "error", err)
+		s.log.Error("a listener does not accept connections any more", "socket", d.Socket, "error", err)
 		if d.NIC != nil && d.Rests {
-			return // the other NICs are served
+			return // the other NICs are still served
 		}
 		select {
 		case s.failed <- err:
@@ -249,20 +234,20 @@ func (s *Server) attend(d *door) {
 	}()
 }
 
-// serve starts the conversation on u.
-func (s *Server) serve(u *net.UnixConn, at entrance) {
-	who, err := s.enter(u, at)
+// serve starts the goroutine of a connection.
+func (s *Server) serve(u *net.UnixConn, at endpoint) {
+	who, err := s.admission.enter(u, at)
 	if err != nil {
-		s.turnAwayBeside(u, err)
+		s.acceptor.rejectAside(u, err)
 		return
 	}
 	c := protocol.NewConn(u)
-	s.begin(c, &who, func() { s.guarded(c, who, at.converse) }, func() {})
+	s.start(c, &who, func() { s.guarded(c, who, at.converse) }, func() {})
 }
 
-// begin has a conversation in a goroutine of its own; who has entered, and leaves with it. over is
-// called in any case, when nothing is left of it.
-func (s *Server) begin(c *protocol.Conn, who *credentials.Caller, converse, over func()) {
+// start runs converse in a goroutine of its own. who has entered, and leaves at its end. over is called in any case, at
+// the very end.
+func (s *Server) start(c *protocol.Conn, who *credentials.Caller, converse, over func()) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -290,15 +275,14 @@ func (s *Server) begin(c *protocol.Conn, who *credentials.Caller, converse, over
 	}()
 }
 
-// Receive has a conversation with a client that is no process of this host, at the door of a NIC:
-// its messages come on c, and what else the two share is l's. who is said by whoever answers for it.
-// The conversation ends with c, and l is told when it is over. An error says why there is none; c is
-// closed then, and l is not told.
+// Receive serves a client that is no process of this host, at the listener of a NIC. Its messages come on c, and l is
+// what else the two share. The caller vouches for who. The conversation ends with c, and l.Over is called at its end.
+// After an error c is closed, and l.Over is not called.
 func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credentials.Caller) error {
-	d := s.doorOf(n)
+	d := s.listeners.of(n)
 	if d == nil {
 		c.Close()
-		return fmt.Errorf("there is no door to NIC %s", n.Name)
+		return fmt.Errorf("there is no listener for NIC %s", n.Name)
 	}
 	who.Account = d.account(&who)
 	err := who.Account.Charge(connectionBill)
@@ -309,11 +293,11 @@ func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credenti
 	}
 	if err != nil {
 		who.Account.Drop()
-		s.overdrawn(err)
+		s.admission.overdrawn(err)
 		c.Close()
 		return err
 	}
-	s.begin(c, &who, func() {
+	s.start(c, &who, func() {
 		s.guarded(c, who, func(c *protocol.Conn, who credentials.Caller) error { return d.talk(c, l, who) })
 	}, func() {
 		who.Account.Refund(relayBill)
@@ -322,8 +306,8 @@ func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credenti
 	return nil
 }
 
-// Close ends every conversation, removes sockets and device trees and returns when
-// nothing is left, or when ctx ends. It may be called again.
+// Close ends every conversation, removes sockets and device trees, and returns when nothing is left, or when ctx ends.
+// It may be called again.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closed {
@@ -333,13 +317,13 @@ func (s *Server) Close(ctx context.Context) error {
 	for c := range s.conns {
 		c.Close()
 	}
-	for _, d := range s.doors {
-		d.listener.Close()
+	for _, d := range s.listeners.all() {
+		d.socket.Close()
 		d.shut()
 	}
 	s.mu.Unlock()
-	s.control.close(s.uid)
-	s.closeTenants()
+	s.control.close(s.admission.uid)
+	s.tenants.close()
 
 	done := make(chan struct{})
 	go func() { s.work.Wait(); close(done) }()
@@ -349,42 +333,31 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		err = fmt.Errorf("some sessions did not end: %w", ctx.Err())
 	}
-	s.reserve.release()
-	return errors.Join(err, s.closeDoors())
+	s.acceptor.reserve.release()
+	return errors.Join(err, s.closeListeners())
 }
 
-// closeDoors closes the doors and removes their device trees.
-func (s *Server) closeDoors() error {
-	s.mu.Lock()
-	doors := slices.Clone(s.doors)
-	s.mu.Unlock()
+// closeListeners closes the listeners and removes their device trees.
+func (s *Server) closeListeners() error {
+	all := s.listeners.all()
 	var errs []error
-	for _, d := range doors {
+	for _, d := range all {
 		errs = append(errs, d.close())
 	}
 	return errors.Join(errs...)
 }
 
-// Evict closes the connection of a session whose memory faulted; the engine has
-// closed the session itself.
-func (s *Server) Evict(dev *nic.Session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for ses := range s.sessions {
-		if ses.dev == dev {
-			ses.line.Close()
-		}
-	}
-}
+// Evict closes the connection of a session whose memory faulted. The engine has closed the session itself.
+func (s *Server) Evict(dev *nic.Session) { s.clients.closeSession(dev) }
 
-// Vouch says who has connected at a socket for a NIC that is not its door, and why that one may not
-// use the NIC. Nobody is charged.
+// Vouch identifies the peer at another socket of a NIC than its listener, and returns why the peer may not use the NIC.
+// No account is charged.
 func (s *Server) Vouch(n *registry.NIC, u *net.UnixConn) (credentials.Caller, error) {
-	d := s.doorOf(n)
+	d := s.listeners.of(n)
 	if d == nil {
-		return credentials.Caller{}, fmt.Errorf("there is no door to NIC %s", n.Name)
+		return credentials.Caller{}, fmt.Errorf("there is no listener for NIC %s", n.Name)
 	}
-	who, err := s.recognise(u, d)
+	who, err := s.admission.recognise(u, d)
 	if err != nil {
 		return who, err
 	}
@@ -396,16 +369,16 @@ func (s *Server) Vouch(n *registry.NIC, u *net.UnixConn) (credentials.Caller, er
 	return who, d.Admit(&who, u)
 }
 
-// Charge charges b to who, who was vouched for at a NIC: for what it has the daemon hold outside of conversations.
+// Charge charges b to a caller that was vouched for at a NIC, for what it holds outside of conversations.
 func (s *Server) Charge(n *registry.NIC, who credentials.Caller, b budget.Bill) (refund func(), err error) {
-	d := s.doorOf(n)
+	d := s.listeners.of(n)
 	if d == nil {
-		return nil, fmt.Errorf("there is no door to NIC %s", n.Name)
+		return nil, fmt.Errorf("there is no listener for NIC %s", n.Name)
 	}
 	account := d.account(&who)
-	defer account.Drop() // it is there for as long as it owes something
+	defer account.Drop() // it exists as long as something is charged to it
 	if err := account.Charge(b); err != nil {
-		s.overdrawn(err)
+		s.admission.overdrawn(err)
 		return nil, err
 	}
 	return func() { account.Refund(b) }, nil

@@ -75,7 +75,7 @@ func helper(socket string) error {
 func TestKilled(t *testing.T) {
 	s := testServer(t)
 	prog := exec.Command(os.Args[0])
-	prog.Env = append(os.Environ(), helperSocket+"="+s.doors[0].Socket)
+	prog.Env = append(os.Environ(), helperSocket+"="+s.listeners.list[0].Socket)
 	prog.Stderr = os.Stderr
 	out, err := prog.StdoutPipe()
 	if err != nil {
@@ -151,7 +151,7 @@ func TestLeaks(t *testing.T) {
 	eventually(t, "files closed", func() bool { return leak.Descriptors(t) <= files })
 	eventually(t, "goroutines ended", func() bool { return runtime.NumGoroutine() <= goroutines })
 	var sessions int
-	s.loop.Do(func() { sessions = s.doors[0].NIC.Device.Sessions() })
+	s.loop.Do(func() { sessions = s.listeners.list[0].NIC.Device.Sessions() })
 	if sessions != 0 {
 		t.Errorf("the NIC has %d sessions", sessions)
 	}
@@ -170,13 +170,13 @@ func TestLastDescriptor(t *testing.T) {
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		c, err := protocol.Dial(s.doors[0].Socket, protocol.Hello{Kind: protocol.KindProcess, Program: "prog"})
+		c, err := protocol.Dial(s.listeners.list[0].Socket, protocol.Hello{Kind: protocol.KindProcess, Program: "prog"})
 		answers <- answer{c, err}
 	}()
 	var got answer
 	eventually(t, "an answer", func() bool {
-		s.admit(s.doors[0].listener, s.doors[0], syscall.EMFILE)
-		if s.reserve.f == nil {
+		s.acceptor.admit(s.listeners.list[0].socket, s.listeners.list[0], syscall.EMFILE)
+		if s.acceptor.reserve.f == nil {
 			t.Fatal("no spare descriptor, although there are some")
 		}
 		select {
@@ -198,9 +198,9 @@ func TestPanic(t *testing.T) {
 	victim, other := open(t, s), open(t, s)
 	domain := pd(victim)
 	s.loop.Do(func() {
-		random := s.doors[0].NIC.Device.Random
-		s.doors[0].NIC.Device.Random = func() uint32 { // asked for a window's key
-			s.doors[0].NIC.Device.Random = random
+		random := s.listeners.list[0].NIC.Device.Random
+		s.listeners.list[0].NIC.Device.Random = func() uint32 { // asked for a window's key
+			s.listeners.list[0].NIC.Device.Random = random
 			panic("on purpose")
 		}
 	})
@@ -218,12 +218,12 @@ func TestPanic(t *testing.T) {
 func TestEvict(t *testing.T) {
 	s := testServer(t)
 	c := open(t, s)
-	s.mu.Lock()
+	s.clients.mu.Lock()
 	var dev *nic.Session
-	for ses := range s.sessions {
+	for ses := range s.clients.sessions {
 		dev = ses.dev
 	}
-	s.mu.Unlock()
+	s.clients.mu.Unlock()
 	s.loop.Do(func() {
 		s.cfg.Engine.Detach(dev)
 		dev.Close()
@@ -237,7 +237,7 @@ func TestEvict(t *testing.T) {
 
 func TestListen(t *testing.T) {
 	s := testServer(t)
-	_, err := Listen(Config{Doors: []Door{s.doors[0].Door}, Engine: s.cfg.Engine})
+	_, err := Listen(Config{Listeners: []Listener{s.listeners.list[0].Listener}, Engine: s.cfg.Engine})
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
 		t.Errorf("a second daemon: %v, want an error that names our pid", err)
 	}
@@ -268,7 +268,7 @@ func TestListen(t *testing.T) {
 func TestGreeting(t *testing.T) {
 	s := testServer(t)
 	raw := func(b []byte) (protocol.Welcome, error) {
-		u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.doors[0].Socket, Net: "unixpacket"})
+		u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.listeners.list[0].Socket, Net: "unixpacket"})
 		if err != nil {
 			t.Fatal(err)
 		}

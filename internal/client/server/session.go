@@ -38,7 +38,7 @@ type session struct {
 	refused  string            // why the last registration was refused, for the trace
 	mapped   string            // how the memory of the last registration is reached, likewise
 	told     bool              // the log has it
-	traced   bool              // guarded by Server.listeningMu: queues are armed by command
+	traced   bool              // guarded by tracing.mu: queues are armed by command
 	commands atomic.Uint64
 
 	looped    bool // the request under way is being run on the loop
@@ -47,8 +47,8 @@ type session struct {
 }
 
 // serveUverbs lives as long as the device is open.
-func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d *door, h protocol.Hello) error {
-	p, err := s.process(h.Token, who, d)
+func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d *listener, h protocol.Hello) error {
+	p, err := s.clients.process(h.Token, who, d)
 	if err != nil {
 		return err
 	}
@@ -67,15 +67,15 @@ func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d
 	s.log.Debug("device opened", "nic", p.nic.Name, "session", ses.id, "pid", p.Pid, "program", p.Program)
 	s.opened(d, p, true)
 	defer s.opened(d, p, false)
-	s.mark(p, ses.id, protocol.TraceOpen)
+	s.tracing.mark(p, ses.id, protocol.TraceOpen)
 	s.serveRequests(c, l, ses, d, wantsMail(h, who.Account))
-	s.mark(p, ses.id, protocol.TraceClose)
+	s.tracing.mark(p, ses.id, protocol.TraceClose)
 	s.log.Debug("device closed", "nic", p.nic.Name, "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
 }
 
 // opened records that a program has opened the device of a declared NIC, or closed it.
-func (s *Server) opened(d *door, p *process, open bool) {
+func (s *Server) opened(d *listener, p *process, open bool) {
 	if d.NIC.Key() == (tenant.Key{}) {
 		return
 	}
@@ -87,16 +87,16 @@ func (s *Server) opened(d *door, p *process, open bool) {
 }
 
 // refused records that a caller was not admitted to a NIC.
-func (s *Server) refused(n *registry.NIC, who *credentials.Caller, why error) {
-	s.cfg.Events.Record(events.Event{Verb: events.Refused, Object: n.Key(), Reason: "open: " + why.Error(), By: events.By(who)})
+func (a *admission) refused(n *registry.NIC, who *credentials.Caller, why error) {
+	a.events.Record(events.Event{Verb: events.Refused, Object: n.Key(), Reason: "open: " + why.Error(), By: events.By(who)})
 }
 
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
 func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
-	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: p.door.ids.Add(1), opened: time.Now()}
+	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: p.listener.ids.Add(1), opened: time.Now()}
 	ses.verbs = uverbs.NewContext(ses)
 	if err := p.Account.Charge(nic.SessionBill); err != nil {
-		s.overdrawn(err)
+		s.admission.overdrawn(err)
 		return nil, refusal(protocol.Errno(err, syscall.ENOMEM), "%v", err)
 	}
 	ses.account = p.Account.Hold() // the process may end before the session
@@ -128,10 +128,8 @@ func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
 	if err = p.adopt(ses); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	s.sessions[ses] = struct{}{}
-	s.mu.Unlock()
-	s.listen(ses)
+	s.clients.addSession(ses)
+	s.tracing.update(ses)
 	return ses, nil
 }
 
@@ -159,12 +157,10 @@ func (ses *session) end() {
 		ses.arena.Close()
 	}
 	ses.proc.drop(ses)
-	s.mu.Lock()
-	delete(s.sessions, ses)
-	s.mu.Unlock()
+	s.clients.removeSession(ses)
 	ses.account.Refund(nic.SessionBill)
 	ses.account.Drop()
-	ses.proc.door.tree.Poke()
+	ses.proc.listener.tree.Poke()
 }
 
 // mostRings is how many rings a command makes at most.
@@ -181,7 +177,7 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 		}
 		if ses.short = err != nil && ses.arena.Short(); err != nil && !ses.short {
 			exceeded(ses.nic, err)
-			ses.srv.overdrawnBeside(err)
+			ses.srv.admission.overdrawnBeside(err)
 		}
 		return err
 	}
@@ -204,7 +200,7 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 		panic(p)
 	}
 	ses.exceededBeside(err)
-	ses.srv.overdrawn(err)
+	ses.srv.admission.overdrawn(err)
 	return err
 }
 
@@ -294,7 +290,7 @@ func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	case protocol.OpCommand:
 		return ses.command(req, reply)
 	case protocol.OpSync:
-		ses.proc.door.tree.Sync()
+		ses.proc.listener.tree.Sync()
 		return finish(reply, 0), nil
 	case protocol.OpRoom:
 		if len(req.Extents) == 1 {
@@ -359,7 +355,7 @@ func (ses *session) room(length uint64) error {
 	err := ses.proc.space.Room(length)
 	var over *budget.Error
 	if errors.As(err, &over) {
-		ses.srv.recount()
+		ses.srv.clients.recount()
 		err = ses.proc.space.Room(length)
 	}
 	return err
@@ -374,7 +370,7 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 	region, err := ses.proc.space.Map(start, length, extents)
 	var over *budget.Error
 	if errors.As(err, &over) && over.Kind == budget.Memory {
-		ses.srv.recount()
+		ses.srv.clients.recount()
 		region, err = ses.proc.space.Map(start, length, extents)
 	}
 	switch {
@@ -385,7 +381,7 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 		done()
 	}
 	ses.exceededBeside(err)
-	ses.srv.overdrawn(err)
+	ses.srv.admission.overdrawn(err)
 	switch {
 	case err == syscall.EPERM && ses.proc.apart != nil:
 		ses.refused = ses.proc.apart.Error()

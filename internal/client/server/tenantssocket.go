@@ -10,43 +10,43 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// The tenants' socket: a tenant's administrators, who cannot reach the control socket, ask here
-// about declared objects. Everybody on the machine can connect, so it is there only while
-// somebody has use for it; each connection is charged to its user before it has said a word, as
-// at a door, and nothing else is answered than what package control lets that user see.
+// The tenants' socket serves the administrators of tenants, who cannot reach the control socket, for requests about
+// declared objects. Every user of the machine can connect, so it exists only while a tenant has administrators. Each
+// connection is charged to its user before its first message, and gets only the answers that package control allows
+// that user.
 
 type tenantsSocket struct {
-	mu     sync.Mutex
+	srv    *Server
+	mu     sync.Mutex     // guards the fields below; before Server.mu
 	socket *controlSocket // nil: there is none
 	closed bool
 }
 
-// AdmitTenants opens the tenants' socket, or closes it. Conversations go on. It may be called
-// again.
-func (s *Server) AdmitTenants(admit bool) error {
-	s.tenants.mu.Lock()
-	defer s.tenants.mu.Unlock()
-	return s.admitTenants(admit)
+// AdmitTenants opens the tenants' socket, or closes it. Open connections stay. It may be called again.
+func (s *Server) AdmitTenants(admit bool) error { return s.tenants.admit(admit) }
+
+func (t *tenantsSocket) admit(admit bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.admitLocked(admit)
 }
 
-// admitTenants does. tenants.mu is held.
-func (s *Server) admitTenants(admit bool) error {
-	t := &s.tenants
+// admitLocked is admit with mu held.
+func (t *tenantsSocket) admitLocked(admit bool) error {
 	if t.closed || admit == (t.socket != nil) {
 		return nil
 	}
+	s := t.srv
 	if !admit {
-		t.socket.close(s.uid)
+		t.socket.close(s.admission.uid)
 		t.socket = nil
 		return nil
 	}
-	s.mu.Lock()
-	program, err := filepath.EvalSymlinks(s.doors[0].Socket)
-	s.mu.Unlock()
+	program, err := filepath.EvalSymlinks(s.listeners.first().Socket)
 	if err != nil {
 		return err
 	}
-	socket, err := listenFirst(program, protocol.TenantPlaces(program, s.uid), s.uid, 0o755, 0o666)
+	socket, err := listenFirst(program, protocol.TenantPlaces(program, s.admission.uid), s.admission.uid, 0o755, 0o666)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (s *Server) admitTenants(admit bool) error {
 	go func() {
 		defer s.work.Done()
 		for {
-			err := s.accept(socket.listener, tenantsEntrance{controlEntrance{s}})
+			err := s.acceptor.accept(socket.listener, tenantsEndpoint{controlEndpoint{s}})
 			if err == nil {
 				return
 			}
@@ -66,26 +66,25 @@ func (s *Server) admitTenants(admit bool) error {
 	return nil
 }
 
-// closeTenants closes it for good.
-func (s *Server) closeTenants() {
-	s.tenants.mu.Lock()
-	defer s.tenants.mu.Unlock()
-	s.admitTenants(false)
-	s.tenants.closed = true
+// close closes the socket for good.
+func (t *tenantsSocket) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.admitLocked(false)
+	t.closed = true
 }
 
-// tenantsEntrance is the tenants' socket, as connections come in there. It implements entrance;
-// they are charged as at the control socket.
-type tenantsEntrance struct{ controlEntrance }
+// tenantsEndpoint is the tenants' socket. Connections are charged as at the control socket.
+type tenantsEndpoint struct{ controlEndpoint }
 
 // converse serves one tool.
-func (e tenantsEntrance) converse(c *protocol.Conn, who credentials.Caller) error {
-	s := e.Server
+func (e tenantsEndpoint) converse(c *protocol.Conn, who credentials.Caller) error {
+	s := e.srv
 	first, who, err := s.greetTool(c, who, "tenants'")
 	if err != nil {
 		return err
 	}
-	if err := s.resident(&who); err != nil {
+	if err := s.admission.resident(&who); err != nil {
 		return err
 	}
 	return s.serveTool(c, diag.View{Who: &who, Conn: c, Tenants: true, Resident: true, Socket: first.Socket})

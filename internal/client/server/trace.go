@@ -3,6 +3,7 @@ package server
 import (
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"vrdma.dev/vrdma/internal/client/diag"
@@ -10,54 +11,55 @@ import (
 	"vrdma.dev/vrdma/internal/client/uverbs"
 )
 
-// record is a trace record of what p did in a session.
+// record is a trace record of a process's command in a session.
 func record(p *process, session uint64, command string, t time.Time) protocol.TraceRecord {
 	return protocol.TraceRecord{Time: t, Session: session, Pid: p.Pid, Program: p.Program, Label: p.Label, Command: command}
 }
 
-// listening is called when a tool has begun to listen to traces, or has ended. A program that
-// somebody traces arms its completion queues by command, and is told nothing ahead: a trace
-// shows commands.
-func (s *Server) listening() {
-	s.mu.Lock()
-	all := make([]*session, 0, len(s.sessions))
-	for ses := range s.sessions {
-		all = append(all, ses)
-	}
-	processes := slices.Collect(maps.Values(s.processes))
-	s.mu.Unlock()
+// tracing tells sessions whether a tool traces them.
+type tracing struct {
+	srv *Server
+	// mu guards session.traced. It is held while a session is updated, which waits for the loop. So it is never taken
+	// on the loop, nor with Server.mu held.
+	mu sync.Mutex
+}
+
+// updateAll is called when a tool has started or ended a trace. A traced program arms its completion queues by command
+// and gets no answers ahead, because a trace shows commands.
+func (t *tracing) updateAll() {
+	processes, all := t.srv.clients.all()
 	for _, ses := range all {
-		s.listen(ses)
+		t.update(ses)
 	}
 	for _, p := range processes {
-		if s.desk.Trace.Wants(&p.Caller) {
-			s.revoke(p)
+		if t.srv.desk.Trace.Wants(&p.Caller) {
+			t.revoke(p)
 		}
 	}
 }
 
-// revoke takes back what a process was told ahead. It is told nothing more: whoever answers
-// GET_EVENT asks whether the process is traced.
-func (s *Server) revoke(p *process) {
+// revoke revokes the answers ahead of a process. It gets no more of them: GET_EVENT checks whether the process is
+// traced.
+func (t *tracing) revoke(p *process) {
 	p.mu.Lock()
 	channels := slices.Collect(maps.Keys(p.channels))
 	p.mu.Unlock()
-	_ = s.loop.Do(func() { // a loop that has ended answers nobody
+	_ = t.srv.loop.Do(func() { // after the loop has ended nothing is answered
 		for _, ses := range channels {
 			ses.revoke()
 		}
 	})
 }
 
-// listen tells a session whether somebody traces it. A new session calls it after it was added
-// to Server.sessions, where listening looks, so no tool is missed.
-func (s *Server) listen(ses *session) {
-	s.listeningMu.Lock()
-	defer s.listeningMu.Unlock()
-	if traced := s.desk.Trace.Wants(&ses.proc.Caller); traced != ses.traced {
+// update tells a session whether a tool traces it. A new session calls it after it was added to the clients, where
+// updateAll looks, so that no tool is missed.
+func (t *tracing) update(ses *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if traced := t.srv.desk.Trace.Wants(&ses.proc.Caller); traced != ses.traced {
 		ses.traced = traced
-		// A session that is gone has nothing to show any more.
-		_ = s.loop.Do(func() {
+		// An ended session has nothing to trace.
+		_ = t.srv.loop.Do(func() {
 			if ses.dev.Served() {
 				ses.dev.ArmByCommand(traced)
 			}
@@ -66,8 +68,8 @@ func (s *Server) listen(ses *session) {
 }
 
 // mark records the opening or closing of a device.
-func (s *Server) mark(p *process, session uint64, mark string) {
-	if h := &s.desk.Trace; h.Wants(&p.Caller) {
+func (t *tracing) mark(p *process, session uint64, mark string) {
+	if h := &t.srv.desk.Trace; h.Wants(&p.Caller) {
 		h.Publish(&p.Caller, record(p, session, mark, time.Now()))
 	}
 }

@@ -10,26 +10,25 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A workload is all the programs of one network namespace: a container, a pod, or the programs of
-// the host together. A declared NIC belongs to one workload at a time, as an interface would: its
-// address is that workload's. The default NIC has the host's addresses, and is for all who may
-// open it.
+// A workload is all programs of one network namespace: a container, a pod, or all programs of the host. A declared NIC
+// belongs to one workload at a time, as an interface would, because its address is that workload's. The default NIC has
+// the host's addresses, and serves every program that may open it.
 //
-// The namespace is known by its cookie, which the kernel keeps with the client's socket: a number
-// that is never used again, and that the client cannot choose. Kernels before 5.14 do not tell, and there
-// the rule does not hold.
+// The namespace is identified by its cookie, which the kernel keeps with the client's socket. The kernel never uses a
+// cookie twice, and the client cannot choose it. Kernels before 5.14 do not return cookies, and the rule is not
+// enforced there.
 
-// handover is how long a workload waits for the one before it: of a container that was killed the daemon hears
-// a moment later than whoever starts the next.
+// handover is how long a workload waits for the previous one: the daemon notices the end of a killed container a moment
+// after the engine may have started the next.
 const handover = 3 * time.Second
 
-// occupy makes a guest one who uses the NIC, and not only looks. It fails if another workload does.
-func (d *door) occupy(c *protocol.Conn, l Line, who *credentials.Caller) error {
+// occupy makes a user a program of its workload. It fails if another workload has the NIC.
+func (d *listener) occupy(c *protocol.Conn, l Line, who *credentials.Caller) error {
 	var workload uint64
 	var container string
-	if d.Alone {
+	if d.Exclusive {
 		workload, container = l.Workload(who)
-		if name := d.srv.nameOf(workload); name != "" {
+		if name := d.srv.names.get(workload); name != "" {
 			container = name
 		}
 	}
@@ -44,33 +43,33 @@ func (d *door) occupy(c *protocol.Conn, l Line, who *credentials.Caller) error {
 		}
 		why := fmt.Errorf("it is %s, in another network namespace: a NIC has one workload at a time; end that one, or use another NIC", holder)
 		d.srv.log.Warn("a process may not use a NIC", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", why)
-		d.srv.refused(d.NIC, who, why)
+		d.srv.admission.refused(d.NIC, who, why)
 		return refusal(syscall.EBUSY, "NIC %s is busy: %v", d.NIC.Name, why)
 	}
 }
 
-// take makes a guest one of a workload, unless another workload has the NIC: then it says how, and which.
-func (d *door) take(c *protocol.Conn, workload uint64, container string) (holder string) {
+// take makes a user a program of a workload. If another workload has the NIC, take describes how and which.
+func (d *listener) take(c *protocol.Conn, workload uint64, container string) (holder string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	g := d.guests[c]
+	g := d.users[c]
 	if g == nil {
-		return "" // the door is being closed
+		return "" // the listener is being closed
 	}
 	if b := d.boundElsewhere(workload); b != nil {
 		return "bound to " + b.Name
 	}
-	if name, over := d.over[workload]; over && len(d.bound) == 0 {
+	if name, over := d.ended[workload]; over && len(d.bound) == 0 {
 		return "not for what is left of " + name + ", which is gone"
 	}
 	if workload != 0 {
-		for _, other := range d.guests {
+		for _, other := range d.users {
 			if other.process && other.workload != 0 && other.workload != workload {
 				return "in use by " + other.String()
 			}
 		}
 	}
-	// A program that is gone may still have its devices for a moment.
+	// The devices of an ended program may remain for a moment.
 	if d.attached != 0 && d.attached != workload && d.usedLocked(c) {
 		return "in use by a program that is ending"
 	}
@@ -81,9 +80,9 @@ func (d *door) take(c *protocol.Conn, workload uint64, container string) (holder
 	return ""
 }
 
-// usedLocked reports whether somebody but c has the NIC, or one of its devices. mu is held.
-func (d *door) usedLocked(c *protocol.Conn) bool {
-	for o, g := range d.guests {
+// usedLocked reports whether a user other than c has the NIC or one of its devices. mu is held.
+func (d *listener) usedLocked(c *protocol.Conn) bool {
+	for o, g := range d.users {
 		if o != c && (g.process || g.device) {
 			return true
 		}
@@ -91,8 +90,8 @@ func (d *door) usedLocked(c *protocol.Conn) bool {
 	return false
 }
 
-// attach has the NIC's way lead through the namespace of the workload that has just taken it.
-func (d *door) attach(c *protocol.Conn, who *credentials.Caller, workload uint64) error {
+// attach connects the NIC to the namespace of the workload that has just taken it.
+func (d *listener) attach(c *protocol.Conn, who *credentials.Caller, workload uint64) error {
 	if d.Attach == nil {
 		return nil
 	}
@@ -108,7 +107,7 @@ func (d *door) attach(c *protocol.Conn, who *credentials.Caller, workload uint64
 		}
 		if err := d.Attach(c); err != nil {
 			d.srv.log.Warn("a NIC cannot have the network of who opens it", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
-			d.srv.refused(d.NIC, who, err)
+			d.srv.admission.refused(d.NIC, who, err)
 			return refusal(protocol.Errno(err, syscall.EADDRNOTAVAIL), "NIC %s: %v", d.NIC.Name, err)
 		}
 	}
@@ -118,8 +117,8 @@ func (d *door) attach(c *protocol.Conn, who *credentials.Caller, workload uint64
 	return nil
 }
 
-// detach ends that, if nobody uses the NIC.
-func (d *door) detach() {
+// detach undoes attach if the NIC has no users.
+func (d *listener) detach() {
 	d.attaching.Lock()
 	defer d.attaching.Unlock()
 	d.mu.Lock()

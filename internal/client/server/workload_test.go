@@ -44,22 +44,22 @@ func (r refusals) Record(e events.Event) {
 	}
 }
 
-// aDoor is a server with a door that is for one workload at a time, at which another waits so long.
-func aDoor(t *testing.T, handover time.Duration, change ...func(*Door)) (s *Server, enter func(protocol.Kind) (*protocol.Conn, error), refused chan string) {
+// exclusiveListener is a server with a listener that is for one workload at a time, at which another waits so long.
+func exclusiveListener(t *testing.T, handover time.Duration, change ...func(*Listener)) (s *Server, enter func(protocol.Kind) (*protocol.Conn, error), refused chan string) {
 	t.Helper()
 	refused = make(chan string, 10)
 	blue := &registry.NIC{Name: "red/blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
-	d := Door{Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue, Alone: true}
+	d := Listener{Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue, Exclusive: true}
 	for _, f := range change {
 		f(&d)
 	}
 	s = testServerWith(t, Config{
-		Doors:    []Door{{}, d},
-		Events:   refusals(refused),
-		handover: handover,
+		Listeners: []Listener{{}, d},
+		Events:    refusals(refused),
+		handover:  handover,
 	})
 	return s, func(kind protocol.Kind) (*protocol.Conn, error) {
-		c, err := protocol.Dial(s.doors[1].Socket, protocol.Hello{Kind: kind, Program: "holder"})
+		c, err := protocol.Dial(s.listeners.list[1].Socket, protocol.Hello{Kind: kind, Program: "holder"})
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func aDoor(t *testing.T, handover time.Duration, change ...func(*Door)) (s *Serv
 	}, refused
 }
 
-// A door that is for one workload at a time refuses others by the name of who has it. Those who look are
+// A listener that is for one workload at a time refuses others by the name of who has it. Those who look are
 // not asked.
 func TestOneWorkload(t *testing.T) {
 	var programs atomic.Int32
@@ -77,7 +77,7 @@ func TestOneWorkload(t *testing.T) {
 			t.Errorf("%d programs are counted when all have gone", n)
 		}
 	})
-	s, enter, refused := aDoor(t, 100*time.Millisecond, func(d *Door) { d.Programs = &programs })
+	s, enter, refused := exclusiveListener(t, 100*time.Millisecond, func(d *Listener) { d.Programs = &programs })
 	if _, err := enter(protocol.KindProcess); err != nil {
 		t.Fatal(err)
 	}
@@ -94,8 +94,8 @@ func TestOneWorkload(t *testing.T) {
 		if _, err := enter(protocol.KindControl); err != nil {
 			t.Errorf("another workload looks: %v", err)
 		}
-		if c, err := protocol.Dial(s.doors[0].Socket, protocol.Hello{Kind: protocol.KindProcess}); err != nil {
-			t.Errorf("another workload at a door that is for all: %v", err)
+		if c, err := protocol.Dial(s.listeners.list[0].Socket, protocol.Hello{Kind: protocol.KindProcess}); err != nil {
+			t.Errorf("another workload at a listener that is for all: %v", err)
 		} else {
 			c.Close()
 		}
@@ -105,10 +105,10 @@ func TestOneWorkload(t *testing.T) {
 	}
 }
 
-// The next workload has the door when the last program of the first has gone: it waits for one that is just
+// The next workload has the listener when the last program of the first has gone: it waits for one that is just
 // ending.
 func TestNextWorkload(t *testing.T) {
-	_, enter, _ := aDoor(t, time.Minute)
+	_, enter, _ := exclusiveListener(t, time.Minute)
 	first, err := enter(protocol.KindProcess)
 	if err != nil {
 		t.Fatal(err)

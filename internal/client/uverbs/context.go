@@ -11,7 +11,7 @@ import (
 )
 
 // A Device is an opened device as its commands see it. Whoever serves the client
-// provides it: the front door for a process, others for clients that share no
+// provides it: the server for a process, others for clients that share no
 // descriptors with us.
 type Device interface {
 	// NIC is the virtual NIC that was opened.

@@ -120,7 +120,7 @@ func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
 	e.Start()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "vrdma.sock")
-	s, err = server.Listen(server.Config{Doors: []server.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test", Budget: ledger})
+	s, err = server.Listen(server.Config{Listeners: []server.Listener{{Socket: socket, NIC: v}}, Engine: e, Version: "test", Budget: ledger})
 	if err != nil {
 		t.Fatal(err)
 	}

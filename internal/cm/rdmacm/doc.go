@@ -18,5 +18,5 @@
 // locked. Queue pairs are the program's business: the device only tells it the
 // attributes to set (qpattr.go), as the kernel does.
 //
-// Called by: frontdoor (commands), engine (MADs and deadlines, through CMA).
+// Called by: server (commands), engine (MADs and deadlines, through CMA).
 package rdmacm

@@ -4,7 +4,7 @@
 // between them, and the rings in shared memory through which applications post and
 // poll.
 //
-//	frontdoor ── verbs (CreateQP, RegMR …) ──► Session ── owns ──► objects
+//	server ── verbs (CreateQP, RegMR …) ──► Session ── owns ──► objects
 //	engine ── doorbells, timers ──► QP ── transport.QP (state machine)
 //	                                 │  as transport.NIC: fetch, complete,
 //	                                 ▼  gather, scatter, check keys

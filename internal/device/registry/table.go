@@ -173,7 +173,7 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	a := to.Addr()
 	switch m := c.hosts.Find(vni, a); {
 	case m != nil && !m.Host.Self:
-		// A NIC that may be anywhere has a door on every host: the map says where it is.
+		// A NIC that may be anywhere has a listener on every host: the map says where it is.
 		way = nic.Way{Network: ib.VirtualNetwork(vni), To: a}
 	case way.NIC != nil, a.IsMulticast():
 		way.Network, way.To = ib.VirtualNetwork(vni), a

@@ -10,6 +10,10 @@
 //
 // Alone, without a previous plugin, it also makes the daemon create the interface with the NIC's address.
 //
+// Results are those of containernetworking/cni's package types. Two parts of CNI are not taken from there. A previous
+// result is passed on as the JSON that it was: fields that this version does not know survive. An error has the
+// configuration's version beside its code, which types.Error lacks.
+//
 // Engines repeat calls, lose them and make them concurrently. The plugin therefore keeps no state: the daemon has the
 // bindings, repeated binding or unbinding changes nothing, and a binding whose namespace is gone does not count.
 package cni

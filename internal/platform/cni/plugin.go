@@ -9,6 +9,8 @@ import (
 	"slices"
 	"syscall"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"vrdma.dev/vrdma/internal/tenancy/control"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
@@ -133,49 +135,25 @@ func (p *Plugin) add(call *call, c *Config, d Daemon) ([]byte, error) {
 		err := fail(codeAlone, "%v cannot be an interface of container %s: %s; chain the plugin after another, which gives the container its address", nic, call.name(), why)
 		return nil, errors.Join(err, d.Unbind(p.attachment(call, c)))
 	}
-	return json.Marshal(c.made(call, &is))
+	return c.made(call, &is)
 }
 
-// A result is CNI's: of an interface that we have made.
-type result struct {
-	Version    string            `json:"cniVersion"`
-	Interfaces []resultInterface `json:"interfaces"`
-	IPs        []resultIP        `json:"ips"`
-	DNS        struct{}          `json:"dns"`
-}
-
-type resultInterface struct {
-	Name    string `json:"name"`
-	MAC     string `json:"mac"`
-	MTU     int    `json:"mtu,omitempty"` // since 1.1.0
-	Sandbox string `json:"sandbox"`
-}
-
-type resultIP struct {
-	Version   string `json:"version,omitempty"` // until 0.4.0
-	Interface int    `json:"interface"`
-	Address   string `json:"address"`
-}
-
-// made is the result for an interface, in the version that was asked for.
-func (c *Config) made(call *call, is *control.Interface) result {
-	at := slices.Index(Versions, c.Version)
-	i := resultInterface{Name: is.Name, MAC: is.MAC, Sandbox: call.namespace}
-	if at >= slices.Index(Versions, "1.1.0") {
-		i.MTU = is.MTU
+// made is the result for an interface that the daemon has made, in the version of the configuration.
+func (c *Config) made(call *call, is *control.Interface) ([]byte, error) {
+	i := types100.Interface{Name: is.Name, Mac: is.MAC, Sandbox: call.namespace}
+	if slices.Index(Versions, c.Version) >= slices.Index(Versions, "1.1.0") {
+		i.Mtu = is.MTU // earlier versions do not have it
 	}
-	r := result{Version: c.Version, Interfaces: []resultInterface{i}, IPs: []resultIP{}}
+	r := types100.Result{CNIVersion: types100.ImplementedSpecVersion, Interfaces: []*types100.Interface{&i}}
 	for _, a := range is.Addresses {
-		ip := resultIP{Address: a.String()}
-		if at < slices.Index(Versions, "1.0.0") {
-			ip.Version = "4"
-			if a.Addr().Is6() {
-				ip.Version = "6"
-			}
-		}
-		r.IPs = append(r.IPs, ip)
+		address := net.IPNet{IP: a.Addr().AsSlice(), Mask: net.CIDRMask(a.Bits(), a.Addr().BitLen())}
+		r.IPs = append(r.IPs, &types100.IPConfig{Interface: types100.Int(0), Address: address})
 	}
-	return r
+	out, err := r.GetAsVersion(c.Version)
+	if err != nil {
+		return nil, fail(codeVersion, "%v", err)
+	}
+	return json.Marshal(out)
 }
 
 // unreachable reports whether an error means that no daemon answers.

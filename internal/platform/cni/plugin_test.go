@@ -161,7 +161,7 @@ func TestAlone(t *testing.T) {
 	e := newEngine()
 	for version, want := range map[string]string{
 		"0.4.0": `{"cniVersion":"0.4.0","interfaces":[{"name":"eth0","mac":"02:56:0a:01:00:01","sandbox":"/ns/7"}],"ips":[{"version":"4","interface":0,"address":"10.1.0.1/24"},{"version":"6","interface":0,"address":"fd00::1/64"}],"dns":{}}`,
-		"1.1.0": `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:56:0a:01:00:01","mtu":1450,"sandbox":"/ns/7"}],"ips":[{"interface":0,"address":"10.1.0.1/24"},{"interface":0,"address":"fd00::1/64"}],"dns":{}}`,
+		"1.1.0": `{"cniVersion":"1.1.0","interfaces":[{"mac":"02:56:0a:01:00:01","mtu":1450,"name":"eth0","sandbox":"/ns/7"}],"ips":[{"address":"10.1.0.1/24","interface":0},{"address":"fd00::1/64","interface":0}]}`,
 	} {
 		config := func(nic, previous string) string {
 			if previous != "" {

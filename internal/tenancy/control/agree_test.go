@@ -78,9 +78,9 @@ func planesAgree(t *testing.T, seed uint64) {
 func misplaced(nodes []*node, s *store.Memory) string {
 	open := make(map[tenant.Key]string)
 	for _, n := range nodes {
-		n.rack.mu.Lock()
-		used := slices.Collect(maps.Keys(n.rack.used))
-		n.rack.mu.Unlock()
+		n.provisioner.mu.Lock()
+		used := slices.Collect(maps.Keys(n.provisioner.used))
+		n.provisioner.mu.Unlock()
 		for _, k := range used {
 			if open[k] != "" {
 				return fmt.Sprintf("%v is open on %s and on %s", k, open[k], n.plane.cfg.Host)
@@ -92,7 +92,7 @@ func misplaced(nodes []*node, s *store.Memory) string {
 	if err != nil {
 		return err.Error()
 	}
-	for k, at := range whole.places {
+	for k, at := range whole.placements {
 		if at.Open != (open[k] != "") || at.Open && at.Host != open[k] {
 			return fmt.Sprintf("the store says of %v that it is %+v, it is open on %q", k, at, open[k])
 		}
@@ -103,7 +103,7 @@ func misplaced(nodes []*node, s *store.Memory) string {
 // watchPlaces follows all that is written, until ctx ends, and returns how often a NIC went to another
 // host.
 func watchPlaces(ctx context.Context, t *testing.T, s *store.Memory) (moves int) {
-	pin, at := make(map[string]string), make(map[string]place)
+	pin, at := make(map[string]string), make(map[string]placement)
 	w := s.Watch("", 1)
 	for {
 		b, err := w.Next(ctx)
@@ -129,7 +129,7 @@ func watchPlaces(ctx context.Context, t *testing.T, s *store.Memory) (moves int)
 				delete(at, name)
 			case strings.HasPrefix(c.Key, prefixPlace):
 				before := at[name]
-				var now place
+				var now placement
 				if err := json.Unmarshal(c.Value, &now); err != nil {
 					t.Errorf("%s: %v", c.Key, err)
 				}
@@ -192,8 +192,8 @@ func (n *node) disturb(rnd *rand.Rand, number int, names []string) {
 // again starts the plane again, as a daemon that was killed: its programs have ended.
 func (n *node) again(name string, number int) {
 	n.plane.Close()
-	n.rack = newRack()
-	n.restart(config(n.way, n.rack, name, number))
+	n.provisioner = newFakeProvisioner()
+	n.restart(config(n.way, n.provisioner, name, number))
 }
 
 // differs says what of a node is not as the store says; "" if all is.
@@ -203,9 +203,9 @@ func (n *node) differs(s *store.Memory) string {
 		return fmt.Sprint(err, whole.problems)
 	}
 	want := worldText(n.t, whole.world)
-	n.rack.mu.Lock()
-	enforced := n.rack.enforced
-	n.rack.mu.Unlock()
+	n.provisioner.mu.Lock()
+	enforced := n.provisioner.enforced
+	n.provisioner.mu.Unlock()
 	self := n.plane.cfg.Host
 	var here []string
 	for _, o := range whole.world.Objects(tenant.KindNIC) {
@@ -221,17 +221,17 @@ func (n *node) differs(s *store.Memory) string {
 		return self + " has another world"
 	case enforced == nil || worldText(n.t, enforced) != want:
 		return self + " enforces another world"
-	case !slices.Equal(n.rack.has(), here):
-		return fmt.Sprintf("%s has %v, want %v", self, n.rack.has(), here)
-	case !maps.Equal(n.plane.now.Load().places, whole.places):
-		return fmt.Sprintf("%s has places %v, want %v", self, n.plane.now.Load().places, whole.places)
+	case !slices.Equal(n.provisioner.has(), here):
+		return fmt.Sprintf("%s has %v, want %v", self, n.provisioner.has(), here)
+	case !maps.Equal(n.plane.snapshots.now.Load().placements, whole.placements):
+		return fmt.Sprintf("%s has placements %v, want %v", self, n.plane.snapshots.now.Load().placements, whole.placements)
 	case !n.agrees(s):
 		return self + " has another map"
 	}
 	return ""
 }
 
-// strays are allocations that nobody has, those that are missing, and places of NICs that are not there.
+// strays are allocations that nobody has, those that are missing, and placements of NICs that are not there.
 func strays(s *store.Memory) (problems []string) {
 	whole, err := load(s, &tenant.World{})
 	if err != nil {
@@ -242,7 +242,7 @@ func strays(s *store.Memory) (problems []string) {
 	for _, o := range whole.world.Objects("") {
 		maps.Copy(want, allocations(o))
 		if n, is := o.(*tenant.NIC); is {
-			places[placeKey(n)] = true
+			places[placementKey(n)] = true
 		}
 	}
 	list, _, _ := s.List("")
@@ -255,7 +255,7 @@ func strays(s *store.Memory) (problems []string) {
 			}
 			delete(want, e.Key)
 		case strings.HasPrefix(e.Key, prefixPlace) && !places[e.Key]:
-			problems = append(problems, e.Key+" is the place of no NIC")
+			problems = append(problems, e.Key+" is the placement of no NIC")
 		}
 	}
 	for key, to := range want {

@@ -35,7 +35,7 @@ func largeWorld() string {
 	return b.String()
 }
 
-// BenchmarkApply is 1000 NICs and 10 000 rules from text to a synced file, without a rack; and
+// BenchmarkApply is 1000 NICs and 10 000 rules from text to a synced file, without a provisioner; and
 // one NIC more.
 func BenchmarkApply(b *testing.B) {
 	text := largeWorld()

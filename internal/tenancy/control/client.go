@@ -8,8 +8,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// ask sends a request to the daemon at socket, its program socket: at the first of its sockets
-// that we may use (protocol.DialObjects). The reply is the first.
+// ask sends a request to the daemon whose program socket is socket, at the first of its sockets that the caller may use
+// (protocol.DialObjects). It returns the first reply.
 func ask(socket string, req *Request) (*protocol.Session, *Reply, error) {
 	s, err := protocol.DialObjects(socket)
 	if err != nil {
@@ -40,7 +40,7 @@ func once(socket string, req *Request) (*Reply, error) {
 	return reply, nil
 }
 
-// Parse reads files. The error is tenant.Errors: everything that is wrong with them by itself.
+// Parse reads files. The error is a tenant.Errors with everything that is wrong with the files by themselves.
 func Parse(files []File) (objects []tenant.Object, err error) {
 	var errs tenant.Errors
 	for _, f := range files {
@@ -56,11 +56,11 @@ func Parse(files []File) (objects []tenant.Object, err error) {
 	return objects, nil
 }
 
-// send is once for a request with the objects of files. What is wrong with them has file and line.
+// send is once for a request with the objects of files. Errors have file and line.
 func send(socket string, req *Request, files []File) (*Reply, error) {
 	objects, err := Parse(files)
 	if err == nil {
-		err = tenant.Twice(objects) // the daemon could not tell which is which
+		err = tenant.Twice(objects) // the daemon could not distinguish them
 	}
 	if err != nil {
 		return nil, errorOf(err)
@@ -73,7 +73,7 @@ func send(socket string, req *Request, files []File) (*Reply, error) {
 	return reply, err
 }
 
-// locate adds file and line to what the daemon found wrong.
+// locate adds file and line to the daemon's errors.
 func (e *Error) locate(objects []tenant.Object) error {
 	found := *e
 	if errors.As(tenant.Locate(e.Errors, objects), &found.Errors) {
@@ -83,34 +83,34 @@ func (e *Error) locate(objects []tenant.Object) error {
 	return &found
 }
 
-// Apply has the daemon apply files, all of them or nothing. The reply has Results and Warnings.
+// Apply applies files, all of them or none. The reply has Results and Warnings.
 func Apply(socket string, files []File, dryRun bool) (*Reply, error) {
 	return send(socket, &Request{Op: OpApply, DryRun: dryRun}, files)
 }
 
-// ApplyForced is Apply, also where a NIC that is in use has to leave its host.
+// ApplyForced is Apply that also removes NICs in use from a host.
 func ApplyForced(socket string, files []File, dryRun bool) (*Reply, error) {
 	return send(socket, &Request{Op: OpApply, DryRun: dryRun, Force: true}, files)
 }
 
-// Delete deletes objects, all of them or none. One that is in use is an *Error with InUse that
-// says by whom, unless force.
+// Delete deletes objects, all of them or none. The error for an object in use is an *Error with InUse that names its
+// users, unless force is set.
 func Delete(socket string, keys []tenant.Key, force, dryRun bool) (*Reply, error) {
 	return once(socket, &Request{Op: OpDelete, Keys: keys, Force: force, DryRun: dryRun})
 }
 
-// Get reads objects; the reply has Items and their Revision. None is no error.
+// Get reads objects; the reply has Items and their Revision. An empty result is no error.
 func Get(socket string, which Selection) (*Reply, error) {
 	return once(socket, &Request{Op: OpGet, Select: which})
 }
 
-// Describe reads one object with its status, its last events and who uses it.
+// Describe reads one object with its status, its last events and its users.
 func Describe(socket string, key tenant.Key) (*Reply, error) {
 	return once(socket, &Request{Op: OpDescribe, Keys: []tenant.Key{key}})
 }
 
-// TestPolicy asks what the rules say, with files applied first, for this question only.
-// There is an answer for each stretch of services that the rules tell apart.
+// TestPolicy evaluates the rules, with files applied for this query only. There is an answer for each range of services
+// that the rules distinguish.
 func TestPolicy(socket string, q PolicyQuestion, files []File) ([]PolicyAnswer, error) {
 	reply, err := send(socket, &Request{Op: OpPolicyTest, Policy: &q}, files)
 	if err != nil {
@@ -122,7 +122,7 @@ func TestPolicy(socket string, q PolicyQuestion, files []File) ([]PolicyAnswer, 
 	return reply.Policy, nil
 }
 
-// Export reads everything that the store declares, as one YAML file.
+// Export reads all declared objects, as one YAML file.
 func Export(socket string) (string, error) {
 	reply, err := once(socket, &Request{Op: OpExport})
 	if err != nil {
@@ -131,20 +131,20 @@ func Export(socket string) (string, error) {
 	return reply.Text, nil
 }
 
-// Import applies what Export wrote; with replace, what it does not name is deleted.
+// Import applies the output of Export; with replace, objects that it does not name are deleted.
 func Import(socket string, file File, replace, dryRun bool) (*Reply, error) {
 	return send(socket, &Request{Op: OpImport, Replace: replace, DryRun: dryRun}, []File{file})
 }
 
-// A Stream is changes or events as they come.
+// A Stream delivers changes or events as they come.
 type Stream struct{ s *protocol.Session }
 
-// Watch tells of the objects that are there, then (Reply.Synced) of every change.
+// Watch delivers all objects, then (Reply.Synced) every change.
 func Watch(socket string, which Selection) (*Stream, error) {
 	return stream(socket, &Request{Op: OpWatch, Select: which})
 }
 
-// Events tells of the last events (0: all that are kept), and with follow of those to come.
+// Events delivers the last events (0: all that are kept), and with follow those to come.
 func Events(socket string, which Selection, last int, follow bool) (*Stream, error) {
 	return stream(socket, &Request{Op: OpEvents, Select: which, Last: last, Follow: follow})
 }

@@ -2,17 +2,17 @@ package control
 
 import "sync"
 
-// A feed is the last things of a kind, for those who follow. A follower holds its place and
-// nothing else: one that is slow costs nothing, and is told what it missed.
+// A feed keeps the last items of a kind for its followers. A follower only holds a number. A slow follower costs
+// nothing, and learns how many items it missed.
 type feed[T any] struct {
-	most    int // how many are kept; of what is added at once all are
+	most    int // how many items are kept; all of those that are added at once
 	mu      sync.Mutex
 	first   uint64 // the number of items[0]
 	items   []T
-	changed chan struct{} // closed and replaced when something is added; nil: nobody waits
+	changed chan struct{} // closed and replaced when items are added; nil: no follower waits
 }
 
-// add adds items; their numbers begin with the one returned.
+// add appends items and returns the number of the first.
 func (f *feed[T]) add(items ...T) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -25,7 +25,7 @@ func (f *feed[T]) addLocked(items []T) uint64 {
 		return number
 	}
 	f.items = append(f.items, items...)
-	// Dropping one at a time would move all the others each time.
+	// Dropping items one at a time would move all the others each time.
 	if keep := max(f.most, len(items)); len(f.items) > keep+keep/4 {
 		drop := len(f.items) - keep
 		f.first += uint64(drop)
@@ -38,15 +38,15 @@ func (f *feed[T]) addLocked(items []T) uint64 {
 	return number
 }
 
-// next is the number of the next item to come.
+// next is the number of the next item.
 func (f *feed[T]) next() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.first + uint64(len(f.items))
 }
 
-// after are at most limit items from a number on, the number after them, how many were missed,
-// and, if there is none, what to wait for.
+// after returns at most limit items from a number on, the number after them, how many were missed, and, if there are
+// none, a channel to wait for.
 func (f *feed[T]) after(number uint64, limit int) (items []T, next, missed uint64, wait <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

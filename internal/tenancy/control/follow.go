@@ -11,9 +11,9 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// refresh takes over what others have written. changing is held.
+// refresh reads the whole store. changing is held.
 func (p *Plane) refresh() error {
-	old := p.now.Load()
+	old := p.snapshots.now.Load()
 	snap, err := load(p.cfg.Store, old.world)
 	if err != nil {
 		return err
@@ -23,13 +23,13 @@ func (p *Plane) refresh() error {
 		if !snap.named {
 			why = fmt.Sprintf("the store is empty: it was %s, and somebody has wiped it; what this host has stays as it is: import an export, or restart the daemon if that is meant", old.meta.ID)
 		}
-		p.alarmed.Store(&why)
+		p.health.alarmed.Store(&why)
 		return errors.New(why)
 	}
-	p.alarmed.Store(nil)
+	p.health.alarmed.Store(nil)
 	newer := false
-	p.amend(func(s *snapshot) {
-		// Places may have been absorbed while the store was read, and follow does not come by them again.
+	p.snapshots.amend(func(s *snapshot) {
+		// Placements may have been absorbed while the store was read, and follow does not deliver them again.
 		if newer = snap.revision > s.revision; newer {
 			snap.keep(s)
 			*s = *snap
@@ -41,15 +41,15 @@ func (p *Plane) refresh() error {
 	effects := difference(old.world, snap.world)
 	p.report(old.problems, snap.problems)
 	p.announce(effects, another)
-	p.fence(snap)
+	p.registration.check(snap)
 	p.settle(snap.world, nil)
 	return nil
 }
 
-// another is who changes something when it is not us.
+// another is the author of changes that another daemon made.
 var another = events.Actor{UID: -1, Program: "another daemon"}
 
-// difference is what leads from one world to another.
+// difference is the effects that lead from one world to another.
 func difference(old, next *tenant.World) (effects []tenant.Effect) {
 	for _, o := range old.Objects("") {
 		if next.Get(o.Key()) == nil {
@@ -64,7 +64,7 @@ func difference(old, next *tenant.World) (effects []tenant.Effect) {
 	return effects
 }
 
-// same reports whether two objects say the same. Most often they are one.
+// same reports whether two objects are equal. Usually they are the same pointer.
 func same(a, b tenant.Object) bool {
 	if a == nil || b == nil || a == b {
 		return a == b
@@ -74,14 +74,14 @@ func same(a, b tenant.Object) bool {
 	return err1 == nil && err2 == nil && string(x) == string(y)
 }
 
-// follow takes over what others write to the store, as it comes.
+// follow applies what other daemons write to the store, as it arrives.
 func (p *Plane) follow(revision int64) {
 	w := p.cfg.Store.Watch("", revision)
 	for {
 		b, err := w.Next(p.ended)
 		switch {
 		case errors.Is(err, store.ErrCompacted):
-			b.Revision = p.now.Load().revision // list, and go on from there
+			b.Revision = p.snapshots.now.Load().revision // list, and continue from there
 			w = p.cfg.Store.Watch("", 0)
 		case err != nil:
 			return // closed
@@ -97,29 +97,29 @@ func (p *Plane) follow(revision int64) {
 	}
 }
 
-// relist is refresh, for who does not hold changing.
+// relist is refresh for a caller that does not hold changing.
 func (p *Plane) relist() error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	return p.refresh()
 }
 
-// absorb takes over one commit of others. One that is about hosts and places waits for nobody.
+// absorb applies one commit of another daemon. A commit about hosts and placements does not wait for changing.
 func (p *Plane) absorb(b *store.Batch) error {
-	if b.Revision <= p.now.Load().revision {
-		return nil // our own
+	if b.Revision <= p.snapshots.now.Load().revision {
+		return nil // our own commit
 	}
 	d := read(b)
-	if p.alarm() != "" {
+	if p.health.alarm() != "" {
 		return p.relist()
 	}
 	if !d.declares() {
-		p.absorbPlaces(&d, b.Revision)
+		p.absorbPlacements(&d, b.Revision)
 		return nil
 	}
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	old := p.now.Load()
+	old := p.snapshots.now.Load()
 	if b.Revision <= old.revision {
 		return nil
 	}
@@ -130,15 +130,15 @@ func (p *Plane) absorb(b *store.Batch) error {
 	if err != nil {
 		return p.refresh()
 	}
-	snap := p.amend(func(s *snapshot) {
+	snap := p.snapshots.amend(func(s *snapshot) {
 		s.world = w
 		s.take(&d, b.Revision)
 	})
 	p.announce(effects, another)
 	switch {
-	case p.fence(snap):
+	case p.registration.check(snap):
 		p.settle(w, nil)
-	case len(d.others) > 0: // hosts and places
+	case len(d.others) > 0: // hosts and placements
 		p.settle(w, p.touched(w, effects))
 	default:
 		p.settleFor(w, effects)
@@ -146,10 +146,10 @@ func (p *Plane) absorb(b *store.Batch) error {
 	return nil
 }
 
-// absorbPlaces takes over where NICs and hosts are.
-func (p *Plane) absorbPlaces(d *delta, revision int64) {
+// absorbPlacements applies the placements of NICs and the registrations of hosts.
+func (p *Plane) absorbPlacements(d *delta, revision int64) {
 	var problems []string
-	snap := p.amend(func(s *snapshot) { problems = s.take(d, revision) })
+	snap := p.snapshots.amend(func(s *snapshot) { problems = s.take(d, revision) })
 	if len(d.others) == 0 {
 		if d.generation {
 			p.holds(revision)
@@ -164,24 +164,24 @@ func (p *Plane) absorbPlaces(d *delta, revision int64) {
 				p.updates.add(update{object: n})
 			}
 		case strings.HasPrefix(c.Key, prefixHost), strings.HasPrefix(c.Key, prefixLive):
-			if h := p.host(snap, c.Key[strings.IndexByte(c.Key, '/')+1:]); h != nil {
+			if h := p.registration.host(snap, c.Key[strings.IndexByte(c.Key, '/')+1:]); h != nil {
 				p.updates.add(update{object: h})
 			}
 		}
 	}
-	if p.fence(snap) {
+	if p.registration.check(snap) {
 		p.changing.Lock()
 		p.settle(p.World(), nil)
 		p.changing.Unlock()
 		return
 	}
-	p.chartAgain()
+	p.overlay.update()
 	if d.generation {
 		p.holds(revision)
 	}
 }
 
-// touched are the NICs that a change is about: its own, and those of networks that changed.
+// touched are the NICs that a change affects: its own, and those of networks that changed.
 func (p *Plane) touched(w *tenant.World, effects []tenant.Effect) []tenant.Key {
 	keys := []tenant.Key{}
 	for _, e := range effects {
@@ -197,15 +197,4 @@ func (p *Plane) touched(w *tenant.World, effects []tenant.Effect) []tenant.Key {
 	}
 	slices.SortFunc(keys, tenant.Key.Compare)
 	return slices.Compact(keys)
-}
-
-// alarm says what is wrong with the store as a whole; "" if nothing is.
-func (p *Plane) alarm() string {
-	if h := p.health(); h.State == store.Strange {
-		return fmt.Sprintf("the store is not the one that it was (%v): what this host has stays as it is", h.Why)
-	}
-	if why := p.alarmed.Load(); why != nil {
-		return *why
-	}
-	return ""
 }

@@ -25,32 +25,32 @@ func TestMain(m *testing.M) {
 }
 
 // A fakeRack remembers what it was told.
-type fakeRack struct {
-	mu       sync.Mutex
-	in       map[tenant.Key]*tenant.NIC
-	used     map[tenant.Key][]string
-	broken   map[tenant.Key]error // cannot be put in
-	stuck    map[tenant.Key]error // cannot be pulled out
-	inserted int
-	enforced *tenant.World
-	chart    *overlay.Map
-	charts   int
-	panics   bool
-	lawless  bool // rules cannot be enforced
+type fakeProvisioner struct {
+	mu         sync.Mutex
+	in         map[tenant.Key]*tenant.NIC
+	used       map[tenant.Key][]string
+	broken     map[tenant.Key]error // cannot be put in
+	stuck      map[tenant.Key]error // cannot be pulled out
+	inserted   int
+	enforced   *tenant.World
+	overlayMap *overlay.Map
+	charts     int
+	panics     bool
+	lawless    bool // rules cannot be enforced
 }
 
-func newRack() *fakeRack {
-	return &fakeRack{in: map[tenant.Key]*tenant.NIC{}, used: map[tenant.Key][]string{}, broken: map[tenant.Key]error{}, stuck: map[tenant.Key]error{}}
+func newFakeProvisioner() *fakeProvisioner {
+	return &fakeProvisioner{in: map[tenant.Key]*tenant.NIC{}, used: map[tenant.Key][]string{}, broken: map[tenant.Key]error{}, stuck: map[tenant.Key]error{}}
 }
 
-func (r *fakeRack) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error {
+func (r *fakeProvisioner) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t == nil || n == nil || c == nil {
 		return errors.New("a NIC without tenant or network")
 	}
 	if r.panics {
-		panic("the rack fell over")
+		panic("the provisioner fell over")
 	}
 	if err := r.broken[c.Key()]; err != nil {
 		return err
@@ -60,7 +60,7 @@ func (r *fakeRack) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error
 	return nil
 }
 
-func (r *fakeRack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
+func (r *fakeProvisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	failures := make(map[tenant.Key]error)
@@ -83,7 +83,7 @@ func (r *fakeRack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	return failures
 }
 
-func (r *fakeRack) Enforce(w *tenant.World) {
+func (r *fakeProvisioner) Enforce(w *tenant.World) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.lawless {
@@ -92,31 +92,31 @@ func (r *fakeRack) Enforce(w *tenant.World) {
 	r.enforced = w
 }
 
-func (r *fakeRack) Connect(m *overlay.Map) error {
+func (r *fakeProvisioner) Connect(m *overlay.Map) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.chart = m
+	r.overlayMap = m
 	r.charts++
 	return nil
 }
 
-func (r *fakeRack) Users(k tenant.Key) []string {
+func (r *fakeProvisioner) Users(k tenant.Key) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.used[k]
 }
 
-func (r *fakeRack) Socket(k tenant.Key) string { return "/doors/" + k.Path() }
+func (r *fakeProvisioner) Socket(k tenant.Key) string { return "/sockets/" + k.Path() }
 
 // set changes how it behaves.
-func (r *fakeRack) set(f func()) {
+func (r *fakeProvisioner) set(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f()
 }
 
 // has are the NICs that are in, by name.
-func (r *fakeRack) has() []string {
+func (r *fakeProvisioner) has() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []string
@@ -128,13 +128,13 @@ func (r *fakeRack) has() []string {
 }
 
 // puts is how many were put in so far; maps how many maps of the networks were made.
-func (r *fakeRack) puts() int {
+func (r *fakeProvisioner) puts() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.inserted
 }
 
-func (r *fakeRack) maps() int {
+func (r *fakeProvisioner) maps() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.charts
@@ -146,20 +146,20 @@ func nicKey(of, name string) tenant.Key {
 
 // A host is a plane with a socket, at which everybody is who the test says.
 type host struct {
-	t      testing.TB
-	plane  *Plane
-	rack   *fakeRack
-	store  store.Store
-	budget *budget.Ledger
-	dir    string
-	mu     sync.Mutex
-	n      int
-	work   sync.WaitGroup
+	t           testing.TB
+	plane       *Plane
+	provisioner *fakeProvisioner
+	store       store.Store
+	budget      *budget.Ledger
+	dir         string
+	mu          sync.Mutex
+	n           int
+	work        sync.WaitGroup
 }
 
 func newHost(t testing.TB, s store.Store) *host {
 	t.Helper()
-	h := &host{t: t, rack: newRack(), store: s, budget: budget.New(budget.ThisMachine().Limits()), dir: t.TempDir()}
+	h := &host{t: t, provisioner: newFakeProvisioner(), store: s, budget: budget.New(budget.ThisMachine().Limits()), dir: t.TempDir()}
 	h.open()
 	t.Cleanup(func() {
 		h.plane.Close()
@@ -171,7 +171,7 @@ func newHost(t testing.TB, s store.Store) *host {
 func (h *host) open() {
 	h.t.Helper()
 	var err error
-	h.plane, err = Open(Config{Store: h.store, Rack: h.rack, Host: "here"})
+	h.plane, err = Open(Config{Store: h.store, Provisioner: h.provisioner, Host: "here"})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func (h *host) as(peer credentials.Peer, uid int) string {
 	return path
 }
 
-// converse greets as the front door does.
+// converse greets as the server does.
 func (h *host) converse(c *protocol.Conn, peer credentials.Peer, uid int) {
 	defer c.Close()
 	var hello [1024]byte

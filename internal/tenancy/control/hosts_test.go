@@ -21,9 +21,9 @@ type node struct {
 	way *remote
 }
 
-func config(s store.Store, rack Rack, name string, number int) Config {
+func config(s store.Store, provisioner Provisioner, name string, number int) Config {
 	return Config{
-		Store: s, Rack: rack, Host: name, Identity: "machine of " + name,
+		Store: s, Provisioner: provisioner, Host: name, Identity: "machine of " + name,
 		Self: tenant.HostSpec{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(number)})}, Version: "test", Features: 1},
 	}
 }
@@ -31,9 +31,9 @@ func config(s store.Store, rack Rack, name string, number int) Config {
 // join opens a plane on a store that others have, too.
 func join(t testing.TB, s *store.Memory, name string, number int) *node {
 	t.Helper()
-	n := &node{host: &host{t: t, rack: newRack(), budget: budget.New(budget.ThisMachine().Limits()), dir: t.TempDir()}, way: &remote{Memory: s}}
+	n := &node{host: &host{t: t, provisioner: newFakeProvisioner(), budget: budget.New(budget.ThisMachine().Limits()), dir: t.TempDir()}, way: &remote{Memory: s}}
 	n.store = n.way
-	n.restart(config(n.way, n.rack, name, number))
+	n.restart(config(n.way, n.provisioner, name, number))
 	t.Cleanup(func() {
 		n.way.partition(false)
 		n.plane.Close()
@@ -52,25 +52,25 @@ func (n *node) restart(c Config) {
 
 // open is a program that opens a NIC.
 func (n *node) open(k tenant.Key) error {
-	n.rack.set(func() { n.rack.used[k] = []string{"a program"} })
+	n.provisioner.set(func() { n.provisioner.used[k] = []string{"a program"} })
 	err := n.plane.Claim(k)
 	if err != nil {
-		n.rack.set(func() { delete(n.rack.used, k) })
+		n.provisioner.set(func() { delete(n.provisioner.used, k) })
 	}
 	return err
 }
 
 // end is the end of the program.
 func (n *node) end(k tenant.Key) {
-	n.rack.set(func() { delete(n.rack.used, k) })
+	n.provisioner.set(func() { delete(n.provisioner.used, k) })
 	n.plane.tidy()
 }
 
-// map is the one that the rack has.
+// map is the one that the provisioner has.
 func (n *node) chart() *overlay.Map {
-	n.rack.mu.Lock()
-	defer n.rack.mu.Unlock()
-	return n.rack.chart
+	n.provisioner.mu.Lock()
+	defer n.provisioner.mu.Unlock()
+	return n.provisioner.overlayMap
 }
 
 // at says on which host a node's map has an address of a network.
@@ -135,7 +135,10 @@ func TestWrittenWhileRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	knows := func(open bool) func() bool {
-		return func() bool { at := b.plane.now.Load().places[k]; return at.Host == "a" && at.Open == open }
+		return func() bool {
+			at := b.plane.snapshots.now.Load().placements[k]
+			return at.Host == "a" && at.Open == open
+		}
 	}
 	eventually(t, "b hears that a has opened it", knows(true))
 	ended := false
@@ -149,7 +152,7 @@ func TestWrittenWhileRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !ended || !knows(false)() {
-		t.Errorf("b has %+v, which a has given up", b.plane.now.Load().places[k])
+		t.Errorf("b has %+v, which a has given up", b.plane.snapshots.now.Load().placements[k])
 	}
 	if err := b.open(k); err != nil {
 		t.Errorf("b cannot open it: %v", err)
@@ -162,13 +165,13 @@ func TestNotFencedByItsPast(t *testing.T) {
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2) // a registers, and ends
 	a.plane.Close()
 	a.way.partition(true)
-	a.restart(config(a.way, a.rack, "a", 1)) // cannot register yet
+	a.restart(config(a.way, a.provisioner, "a", 1)) // cannot register yet
 	mustApplyTo(t, b.plane, pinned)
 	registered := false
 	a.way.onList(func() {
 		a.way.onList(nil)
 		a.plane.tidy()
-		registered = a.plane.registered.Load()
+		registered = a.plane.registration.registered.Load()
 	})
 	a.plane.changing.Lock() // it hears of b's change by reading the store
 	a.way.partition(false)
@@ -177,23 +180,23 @@ func TestNotFencedByItsPast(t *testing.T) {
 	if err != nil || !registered {
 		t.Fatal(registered, err)
 	}
-	if why := a.plane.Fenced(); why != "" || !slices.Contains(a.rack.has(), "red/web") {
-		t.Error(why, a.rack.has())
+	if why := a.plane.Fenced(); why != "" || !slices.Contains(a.provisioner.has(), "red/web") {
+		t.Error(why, a.provisioner.has())
 	}
 }
 
-// A NIC that the rack takes only when it is asked again has its way to other hosts, too.
+// A NIC that the provisioner takes only when it is asked again has its way to other hosts, too.
 func TestLateNICIsCharted(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
 	for _, name := range []string{"web", "roams"} {
-		a.rack.set(func() { a.rack.broken[nicKey("red", name)] = errors.New("no directory") })
+		a.provisioner.set(func() { a.provisioner.broken[nicKey("red", name)] = errors.New("no directory") })
 	}
 	mustApply(t, a.operator(), file(pinned))
-	eventually(t, "b has its NICs", func() bool { return len(b.rack.has()) == 3 })
-	a.rack.set(func() { clear(a.rack.broken) })
+	eventually(t, "b has its NICs", func() bool { return len(b.provisioner.has()) == 3 })
+	a.provisioner.set(func() { clear(a.provisioner.broken) })
 	eventually(t, "a has its NICs, and knows where the others are", func() bool {
-		return slices.Equal(a.rack.has(), []string{"red/roams", "red/web"}) && a.at(100, "10.1.0.1") == "a" && a.at(100, "10.1.0.2") == "b"
+		return slices.Equal(a.provisioner.has(), []string{"red/roams", "red/web"}) && a.at(100, "10.1.0.1") == "a" && a.at(100, "10.1.0.2") == "b"
 	})
 }
 
@@ -203,11 +206,11 @@ func TestTwoHosts(t *testing.T) {
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
 	aop, bop := a.operator(), b.operator()
 	mustApply(t, aop, file(pinned))
-	if got := a.rack.has(); !slices.Equal(got, []string{"red/roams", "red/web"}) {
+	if got := a.provisioner.has(); !slices.Equal(got, []string{"red/roams", "red/web"}) {
 		t.Errorf("a has %v", got)
 	}
 	eventually(t, "b has its NICs and a map", func() bool {
-		return slices.Equal(b.rack.has(), []string{"blue/web", "red/db", "red/roams"}) && b.at(100, "10.1.0.1") == "a" && b.at(200, "10.1.0.1") == "b"
+		return slices.Equal(b.provisioner.has(), []string{"blue/web", "red/db", "red/roams"}) && b.at(100, "10.1.0.1") == "a" && b.at(200, "10.1.0.1") == "b"
 	})
 	eventually(t, "a has heard of b, and finds red/db there", func() bool { return a.at(100, "10.1.0.2") == "b" })
 	if m := a.chart(); m.Network(200) != nil || m.VNI("red/train") != 100 || m.HostAt(netip.MustParseAddr("192.0.2.2")).Name != "b" {
@@ -261,15 +264,15 @@ func TestTwoHosts(t *testing.T) {
 
 	// Given up, it can be opened on a; the generation counts up, the address stays.
 	b.end(roams)
-	eventually(t, "it was given up", func() bool { return !a.plane.now.Load().places[roams].Open })
+	eventually(t, "it was given up", func() bool { return !a.plane.snapshots.now.Load().placements[roams].Open })
 	if got := a.at(100, "10.1.0.9"); got != "b" {
 		t.Errorf("given up, it is on %q", got)
 	}
 	if err := a.open(roams); err != nil {
 		t.Fatal(err)
 	}
-	if at := a.plane.now.Load().places[roams]; at.Host != "a" || at.Generation != 2 || !at.Open {
-		t.Errorf("its place is %+v", at)
+	if at := a.plane.snapshots.now.Load().placements[roams]; at.Host != "a" || at.Generation != 2 || !at.Open {
+		t.Errorf("its placement is %+v", at)
 	}
 	eventually(t, "b learns that it has moved", func() bool { return b.at(100, "10.1.0.9") == "a" })
 	a.end(roams)
@@ -277,18 +280,18 @@ func TestTwoHosts(t *testing.T) {
 	// By spec.host: it moves at once.
 	mustApply(t, bop, nic("red", "web", "{network: train, host: b}"))
 	eventually(t, "both know", func() bool { return a.at(100, "10.1.0.1") == "b" && b.at(100, "10.1.0.1") == "b" })
-	eventually(t, "it left a", func() bool { return !slices.Contains(a.rack.has(), "red/web") })
-	if !slices.Contains(b.rack.has(), "red/web") {
+	eventually(t, "it left a", func() bool { return !slices.Contains(a.provisioner.has(), "red/web") })
+	if !slices.Contains(b.provisioner.has(), "red/web") {
 		t.Error("it is not on b")
 	}
 
-	// Deleted: its place goes with it.
-	eventually(t, "b knows that a has given it up", func() bool { return !b.plane.now.Load().places[roams].Open })
+	// Deleted: its placement goes with it.
+	eventually(t, "b knows that a has given it up", func() bool { return !b.plane.snapshots.now.Load().placements[roams].Open })
 	if _, err := Delete(bop, []tenant.Key{roams}, false, false); err != nil {
 		t.Fatal(err)
 	}
 	if list, _, _ := s.List("place/red/train/roams"); len(list) != 0 {
-		t.Errorf("a deleted NIC has a place: %v", list)
+		t.Errorf("a deleted NIC has a placement: %v", list)
 	}
 	eventually(t, "a has no NIC of red any more", func() bool { return a.chart().Network(100) == nil })
 }
@@ -345,7 +348,7 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	r := mustApply(t, aop, file("apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: b}\nspec: {address: 192.0.2.99}\n"))
-	if len(r.Warnings) != 1 || a.plane.host(a.plane.now.Load(), "b").Spec.Addresses[0].String() != "192.0.2.2" {
+	if len(r.Warnings) != 1 || a.plane.registration.host(a.plane.snapshots.now.Load(), "b").Spec.Addresses[0].String() != "192.0.2.2" {
 		t.Errorf("one of ours was applied: %v", r.Warnings)
 	}
 	text, err := Export(aop)
@@ -358,7 +361,7 @@ func TestHosts(t *testing.T) {
 	if err := b.open(roams); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a knows", func() bool { return a.plane.now.Load().places[roams].Open })
+	eventually(t, "a knows", func() bool { return a.plane.snapshots.now.Load().placements[roams].Open })
 	hostB := tenant.Key{Kind: tenant.KindHost, Name: "b"}
 	if _, err := Delete(aop, []tenant.Key{hostB}, false, false); err == nil || !strings.Contains(err.Error(), "alive") {
 		t.Errorf("a host that lives was deleted: %v", err)
@@ -367,7 +370,7 @@ func TestHosts(t *testing.T) {
 	s.Commit(nil, []store.Write{{Key: "live/b", Delete: true}})
 	eventually(t, "b is gone", func() bool { return slices.Contains(getHosts(t, aop), "b  gone") })
 	if a.at(100, "10.1.0.9") != "b" {
-		t.Error("the places of a dead host do not stay")
+		t.Error("the placements of a dead host do not stay")
 	}
 	if err := a.open(roams); err == nil || !strings.Contains(err.Error(), "vrdma delete host b") {
 		t.Errorf("opened though b may have it: %v", err)
@@ -398,7 +401,7 @@ func TestFencing(t *testing.T) {
 	}
 
 	// Another machine that says it is a is refused while a lives.
-	c := config(&remote{Memory: s}, newRack(), "a", 3)
+	c := config(&remote{Memory: s}, newFakeProvisioner(), "a", 3)
 	c.Identity = "another machine"
 	if _, err := Open(c); err == nil || !strings.Contains(err.Error(), "--host-name") {
 		t.Fatalf("a second daemon of one name: %v", err)
@@ -409,14 +412,14 @@ func TestFencing(t *testing.T) {
 
 	// The same machine again, while the first still runs: the first is fenced. So it is after a
 	// restart in which the old process does not end.
-	again := config(&remote{Memory: s}, newRack(), "a", 1)
+	again := config(&remote{Memory: s}, newFakeProvisioner(), "a", 1)
 	p, err := Open(again)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
 	eventually(t, "the first is fenced, serves nothing, and has no map", func() bool {
-		return a.plane.Fenced() != "" && len(a.rack.has()) == 0 && a.chart().Network(100) == nil
+		return a.plane.Fenced() != "" && len(a.provisioner.has()) == 0 && a.chart().Network(100) == nil
 	})
 	if err := a.open(roams); err == nil || !strings.Contains(err.Error(), "taken the name a") {
 		t.Errorf("a fenced host opens a NIC: %v", err)
@@ -425,7 +428,7 @@ func TestFencing(t *testing.T) {
 	if err != nil || r.Items[0].Status.State != Elsewhere || !strings.Contains(r.Items[0].Status.Reason, "taken the name") {
 		t.Errorf("%+v, %v", r.Items[0].Status, err)
 	}
-	if at := p.now.Load().places[roams]; at.Open || at.Host != "a" || at.Generation != 1 {
+	if at := p.snapshots.now.Load().placements[roams]; at.Open || at.Host != "a" || at.Generation != 1 {
 		t.Errorf("what the first had open is %+v", at)
 	}
 	if err := p.Claim(roams); err != nil {
@@ -434,7 +437,7 @@ func TestFencing(t *testing.T) {
 
 	// A declared host keeps its name.
 	mustApplyTo(t, p, "apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: box}\nspec: {type: linux, address: 192.0.2.7}\n")
-	if _, err := Open(config(&remote{Memory: s}, newRack(), "box", 7)); err == nil || !strings.Contains(err.Error(), "type linux") {
+	if _, err := Open(config(&remote{Memory: s}, newFakeProvisioner(), "box", 7)); err == nil || !strings.Contains(err.Error(), "type linux") {
 		t.Errorf("a daemon has the name of a Linux host: %v", err)
 	}
 }
@@ -512,7 +515,7 @@ func TestStoreAway(t *testing.T) {
 	a.way.partition(false)
 	eventually(t, "a is in step", func() bool { return a.at(100, "10.1.0.30") == "b" })
 	a.plane.tidy()
-	if at := a.plane.now.Load().places[web]; at.Host != "a" || !at.Open {
+	if at := a.plane.snapshots.now.Load().placements[web]; at.Host != "a" || !at.Open {
 		t.Errorf("what was opened meanwhile is not written down: %+v", at)
 	}
 
@@ -523,16 +526,16 @@ func TestStoreAway(t *testing.T) {
 		wipe = append(wipe, store.Write{Key: e.Key, Delete: true})
 	}
 	s.Commit(nil, wipe)
-	eventually(t, "the alarm", func() bool { return strings.Contains(a.plane.alarm(), "wiped") })
-	if len(a.rack.has()) != 3 || a.at(100, "10.1.0.2") != "b" {
-		t.Errorf("something was torn down: a has %v", a.rack.has())
+	eventually(t, "the alarm", func() bool { return strings.Contains(a.plane.health.alarm(), "wiped") })
+	if len(a.provisioner.has()) != 3 || a.at(100, "10.1.0.2") != "b" {
+		t.Errorf("something was torn down: a has %v", a.provisioner.has())
 	}
 	if _, err := Apply(aop, nic("red", "more", "{network: train}"), false); err == nil || !strings.Contains(err.Error(), "wiped") {
 		t.Errorf("a change: %v", err)
 	}
 }
 
-// The place that a host had while it was cut off may be another's by now, if the operator said so:
+// The placement that a host had while it was cut off may be another's by now, if the operator said so:
 // its programs lose the NIC.
 func TestEvict(t *testing.T) {
 	s := &store.Memory{}
@@ -557,9 +560,9 @@ func TestEvict(t *testing.T) {
 		a.plane.tidy()
 		recorded, _, _, _ := a.plane.journal.feed.after(0, 1000)
 		return slices.ContainsFunc(recorded, func(e events.Event) bool { return e.Verb == events.Revoked && e.Object == roams }) && a.at(100, "10.1.0.9") == "b" &&
-			a.plane.now.Load().hosts["a"] != nil
+			a.plane.snapshots.now.Load().hosts["a"] != nil
 	})
-	if at := b.plane.now.Load().places[roams]; at.Host != "b" || !at.Open {
+	if at := b.plane.snapshots.now.Load().placements[roams]; at.Host != "b" || !at.Open {
 		t.Errorf("it is at %+v", at)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/ratelimit"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
@@ -24,10 +25,10 @@ const (
 
 // A Journal keeps the latest events. It implements events.Sink.
 type Journal struct {
-	feed feed[events.Event]
+	feed  feed[events.Event]
+	kinds ratelimit.Buckets[eventKind]
 
-	mu    sync.Mutex // before feed.mu
-	kinds map[eventKind]*allowance
+	mu sync.Mutex // held while events are numbered; before feed.mu
 }
 
 // An eventKind is what is rate-limited by itself.
@@ -36,87 +37,52 @@ type eventKind struct {
 	object tenant.Key
 }
 
-// An allowance is a token bucket.
-type allowance struct {
-	tokens float64
-	at     time.Time // when tokens was right
-	missed uint64
-}
-
 // NewJournal makes an empty journal. Open writes its events to the log.
 func NewJournal() *Journal {
-	return &Journal{feed: feed[events.Event]{most: keptEvents}, kinds: make(map[eventKind]*allowance)}
+	return &Journal{
+		feed:  feed[events.Event]{most: keptEvents},
+		kinds: ratelimit.Buckets[eventKind]{Rate: eventRate, Burst: eventBurst, Most: mostKinds},
+	}
 }
 
-// Record implements events.Sink. It drops an event if there are too many of its kind, and takes no longer than two
-// locks that nobody holds for long.
+// Record implements events.Sink. It drops an event if there are too many of its kind. It takes three locks that are
+// held for a short time only.
 func (j *Journal) Record(e events.Event) { j.recordAs(eventKind{e.Verb, e.Object}, e) }
 
-// recordAs is Record for an event that is counted as one of a kind.
+// recordAs is Record for an event that counts as one of a kind.
 func (j *Journal) recordAs(kind eventKind, e events.Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	a := j.kinds[kind]
-	if a == nil {
-		if len(j.kinds) >= mostKinds {
-			j.forget(e.Time)
-		}
-		a = &allowance{tokens: eventBurst, at: e.Time}
-		j.kinds[kind] = a
-	}
-	a.fill(e.Time)
-	if a.tokens < 1 {
-		a.missed++
+	missed, ok := j.kinds.Take(kind, e.Time)
+	if !ok {
 		return
 	}
-	a.tokens--
-	e.Missed, a.missed = e.Missed+a.missed, 0
+	e.Missed += missed
 	j.number(e)
 }
 
-func (a *allowance) fill(now time.Time) {
-	if since := now.Sub(a.at); since > 0 {
-		a.tokens = min(eventBurst, a.tokens+since.Seconds()*eventRate)
-		a.at = now
-	}
-}
-
-// forget makes room: those that have been quiet begin anew as they would go on. If all are
-// busy, so does everybody.
-func (j *Journal) forget(now time.Time) {
-	for kind, a := range j.kinds {
-		if a.fill(now); a.tokens >= eventBurst {
-			delete(j.kinds, kind)
-		}
-	}
-	if len(j.kinds) >= mostKinds {
-		clear(j.kinds)
-	}
-}
-
-// changes takes the events of one change, all of them. It is for changes that were made on
-// behalf of somebody who may.
+// changes records all events of one change. It is for changes that an authorised caller has made.
 func (j *Journal) changes(recorded []events.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.number(recorded...)
 }
 
-// number adds events. mu is held.
+// number numbers events and adds them. mu is held.
 func (j *Journal) number(recorded ...events.Event) {
 	j.feed.mu.Lock()
 	defer j.feed.mu.Unlock()
 	next := j.feed.first + uint64(len(j.feed.items))
 	for i := range recorded {
-		recorded[i].Sequence = next + uint64(i) + 1 // people count from 1
+		recorded[i].Sequence = next + uint64(i) + 1 // the first event has number 1
 	}
 	j.feed.addLocked(recorded)
 }
 
-// write has a log say what happens, until ctx ends. Whoever records an event does not wait for it.
+// write copies events to a log until ctx ends. Record does not wait for it.
 func (j *Journal) write(ctx context.Context, log *slog.Logger) {
 	number := uint64(0)
 	for {

@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Keys of the store. What a person declares is below spec/, what was allocated for it below
-// alloc/: written in the same commit, so that one is never there without the other.
+// Keys of the store. Declared objects are below spec/, and what was allocated for them below alloc/. Both are written
+// in the same commit, so that neither exists without the other.
 //
 //	meta                      which store it is (package store)
 //	generation                written by every commit; a commit is conditioned on it
@@ -23,9 +23,9 @@ import (
 //	spec/host/H               a Host that does not run vrdma
 //	alloc/vni/000064          T/N
 //	alloc/addr/T/N/0a010203   I
-//	place/T/N/I               where a NIC is (places.go); written by the host that has it
-//	host/H                    a Host that runs vrdma (hosts.go); written by its daemon
-//	live/H                    which daemon of it lives; the only key that expires
+//	place/T/N/I               the host of a NIC (placement.go); written by that host
+//	host/H                    a Host that runs vrdma (registration.go); written by its daemon
+//	live/H                    which daemon of the host lives; the only key that expires
 const (
 	keyGeneration = "generation"
 	prefixSpec    = "spec/"
@@ -34,7 +34,7 @@ const (
 	prefixLive    = "live/"
 )
 
-// keyOf is where an object is.
+// keyOf is the key of an object.
 func keyOf(o tenant.Object) string {
 	switch o := o.(type) {
 	case *tenant.Tenant:
@@ -51,7 +51,7 @@ func keyOf(o tenant.Object) string {
 	panic(fmt.Sprintf("no object: %T", o))
 }
 
-// objectAt is the key of the object that a key below spec/ is of.
+// objectAt is the object of a key below spec/.
 func objectAt(key string) (k tenant.Key, ok bool) {
 	parts := strings.Split(key, "/")
 	switch {
@@ -75,7 +75,7 @@ type allocation struct {
 	To     string `json:"to"`
 }
 
-// allocations are the keys that an object holds, and what they say.
+// allocations are the keys below alloc/ of an object, with their values.
 func allocations(o tenant.Object) map[string]string {
 	out := make(map[string]string)
 	switch o := o.(type) {
@@ -105,18 +105,18 @@ func encode(o tenant.Object) ([]byte, error) {
 	return fmt.Appendf(nil, `{"schema":%d,%s`, store.Schema, rest), nil
 }
 
-// A header is what every value begins with.
+// A header is the beginning of every value.
 type header struct {
 	Schema int `json:"schema"`
 }
 
-// read refuses what is not JSON, or of a newer version.
+// read refuses a value that is not JSON, or has a newer schema.
 func (h *header) read(e store.Entry) error { return readValue(e, h, &h.Schema) }
 
-// errNewer: a newer version has written it.
+// errNewer: a newer version has written the entry.
 var errNewer = errors.New("a newer vrdma has written it")
 
-// isObject reports whether a value is an object of any version: what is none may be overwritten.
+// isObject reports whether a value is an object of any version. Other values may be overwritten.
 func isObject(e store.Entry) bool {
 	var o struct {
 		Kind string `json:"kind"`
@@ -124,7 +124,7 @@ func isObject(e store.Entry) bool {
 	return json.Unmarshal(e.Value, &o) == nil && o.Kind != ""
 }
 
-// readValue reads a value into a struct that has a schema.
+// readValue decodes a value with a schema.
 func readValue(e store.Entry, into any, schema *int) error {
 	if err := json.Unmarshal(e.Value, into); err != nil {
 		return fmt.Errorf("store entry %.200q: %w", e.Key, err)
@@ -138,8 +138,7 @@ func readValue(e store.Entry, into any, schema *int) error {
 	return nil
 }
 
-// decode reads an entry below spec/. Nothing is believed: neither that it is an object, nor
-// that it is the one that its key says.
+// decode reads an entry below spec/. It checks that the value is an object, and the one of its key.
 func decode(e store.Entry) (tenant.Object, error) {
 	var head header
 	if err := head.read(e); err != nil {
@@ -155,7 +154,7 @@ func decode(e store.Entry) (tenant.Object, error) {
 	return o, nil
 }
 
-// writesOf are what effects write: every object that changed and its allocations.
+// writesOf are the writes of effects: every object that changed, and its allocations.
 func writesOf(effects []tenant.Effect) ([]store.Write, error) {
 	gone, put := make(map[string]struct{}), make(map[string][]byte)
 	for _, e := range effects {
@@ -168,7 +167,7 @@ func writesOf(effects []tenant.Effect) ([]store.Write, error) {
 				gone[key] = struct{}{}
 			}
 			if n, is := e.Old.(*tenant.NIC); is && e.New == nil {
-				gone[placeKey(n)] = struct{}{}
+				gone[placementKey(n)] = struct{}{}
 			}
 		}
 		if e.New == nil {

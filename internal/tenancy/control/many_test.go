@@ -70,9 +70,9 @@ func rule(of, network string, port int) *tenant.Policy {
 	}
 }
 
-// A compiler is a rack that makes rules of a world, as the real one does, and says when it has.
+// A compiler is a provisioner that makes rules of a world, as the real one does, and says when it has.
 type compiler struct {
-	*fakeRack
+	*fakeProvisioner
 	rules *policy.Rules
 	done  chan time.Time
 }
@@ -90,7 +90,7 @@ func TestManyHosts(t *testing.T) {
 	s := &store.Memory{}
 	manyHosts(t, s)
 	n := join(t, s, "h0", 1)
-	if got := len(n.rack.has()); got != 100 {
+	if got := len(n.provisioner.has()); got != 100 {
 		t.Errorf("it has %d NICs, want 100", got)
 	}
 	for _, vni := range []uint32{1, 50, 100} {
@@ -102,12 +102,12 @@ func TestManyHosts(t *testing.T) {
 		}
 	}
 	// A change elsewhere touches nothing here but the map.
-	puts, charts := n.rack.puts(), n.rack.maps()
+	puts, charts := n.provisioner.puts(), n.provisioner.maps()
 	other := join(t, s, "h1", 2)
 	mustApplyTo(t, other.plane, "apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: more, tenant: t0}\nspec: {network: net0, address: 10.1.2.1, host: h1}\n")
 	eventually(t, "the map has the new one", func() bool { return n.at(1, "10.1.2.1") == "h1" })
-	if n.rack.puts() != puts || n.rack.maps() > charts+3 { // h1 was registered, perhaps; the NIC
-		t.Errorf("%d NICs were put in again, %d maps were made", n.rack.puts()-puts, n.rack.maps()-charts)
+	if n.provisioner.puts() != puts || n.provisioner.maps() > charts+3 { // h1 was registered, perhaps; the NIC
+		t.Errorf("%d NICs were put in again, %d maps were made", n.provisioner.puts()-puts, n.provisioner.maps()-charts)
 	}
 }
 
@@ -116,7 +116,7 @@ func BenchmarkStart(b *testing.B) {
 	s := &store.Memory{}
 	manyHosts(b, s)
 	for b.Loop() {
-		p, err := Open(config(&remote{Memory: s}, &compiler{fakeRack: newRack()}, "h0", 1))
+		p, err := Open(config(&remote{Memory: s}, &compiler{fakeProvisioner: newFakeProvisioner()}, "h0", 1))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -129,8 +129,8 @@ func BenchmarkStart(b *testing.B) {
 func BenchmarkPolicyElsewhere(b *testing.B) {
 	s := &store.Memory{}
 	manyHosts(b, s)
-	rack := &compiler{fakeRack: newRack(), done: make(chan time.Time, 1)}
-	p, err := Open(config(&remote{Memory: s}, rack, "h0", 1))
+	provisioner := &compiler{fakeProvisioner: newFakeProvisioner(), done: make(chan time.Time, 1)}
+	p, err := Open(config(&remote{Memory: s}, provisioner, "h0", 1))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -142,12 +142,12 @@ func BenchmarkPolicyElsewhere(b *testing.B) {
 			b.Fatal(err)
 		}
 		select {
-		case <-rack.done:
+		case <-provisioner.done:
 		default:
 		}
 		begin := time.Now()
 		s.Commit(nil, []store.Write{{Key: "spec/policy/t0/p-net0", Value: value}, {Key: keyGeneration, Value: []byte(`{"schema":1}`)}})
-		took = append(took, (<-rack.done).Sub(begin))
+		took = append(took, (<-provisioner.done).Sub(begin))
 	}
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")

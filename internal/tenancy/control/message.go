@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// An Op is what a request asks for.
+// An Op is the operation of a request.
 type Op string
 
 const (
@@ -22,14 +22,14 @@ const (
 	OpPolicyTest Op = "policy test" // Policy, Objects
 	OpExport     Op = "export"
 	OpImport     Op = "import" // Objects, Replace, DryRun
-	// What engines say of containers, see workloads.go; the operator only.
+	// Operations of container engines, see workloads.go; for the operator only.
 	OpBind   Op = "bind"   // Bindings, of one
 	OpUnbind Op = "unbind" // Bindings
 	OpBound  Op = "bound"
 	OpTell   Op = "tell" // Container
 )
 
-// A Request is what a tool asks, one a connection.
+// A Request is sent by a tool, one for each connection.
 type Request struct {
 	Op      Op              `json:"op"`
 	Objects Objects         `json:"objects,omitempty"`
@@ -46,14 +46,13 @@ type Request struct {
 	Container *Container `json:"container,omitempty"`
 }
 
-// A File is YAML as a person wrote it; the name is for error messages. It is read where the
-// person is: the daemon is sent objects, and what it finds wrong with one is located in the file
-// when it comes back.
+// A File is YAML as a user wrote it; the name is for error messages. The tool parses it and sends objects to the
+// daemon, and adds file and line to the daemon's errors.
 type File struct {
 	Name, Text string
 }
 
-// A Selection says which objects; what it leaves out matches everything.
+// A Selection selects objects; empty fields match everything.
 type Selection struct {
 	Kind   tenant.Kind       `json:"kind,omitempty"`
 	Tenant string            `json:"tenant,omitempty"`
@@ -78,43 +77,41 @@ func (s *Selection) Matches(k tenant.Key, labels map[string]string) bool {
 	return true
 }
 
-// A Reply answers a Request. One that has an end is answered by one; a stream by one that is
-// empty, or an error, and then by one for each change or event.
+// A Reply answers a Request. A stream begins with an empty reply, or an error. Then comes a reply for each change or
+// event.
 type Reply struct {
 	Error *Error `json:"error,omitempty"`
 
-	Revision int64          `json:"revision,omitempty"` // of the store, where the answer is of one
+	Revision int64          `json:"revision,omitempty"` // of the store, where the answer is of one revision
 	Results  []Result       `json:"results,omitempty"`  // apply, delete, import
-	Warnings []string       `json:"warnings,omitempty"` // apply, delete, import: what the rack cannot do yet
+	Warnings []string       `json:"warnings,omitempty"` // apply, delete, import: what the Provisioner cannot do yet
 	Items    []Item         `json:"items,omitempty"`    // get, describe, watch
-	Host     string         `json:"host,omitempty"`     // get: the one whose daemon answers, for who may see hosts
+	Host     string         `json:"host,omitempty"`     // get: the host of the answering daemon, for callers that may see hosts
 	Events   []events.Event `json:"events,omitempty"`   // describe, events
-	InUse    []string       `json:"inUse,omitempty"`    // describe: by whom
+	InUse    []string       `json:"inUse,omitempty"`    // describe: its users
 	Policy   []PolicyAnswer `json:"policy,omitempty"`
 	Text     string         `json:"text,omitempty"`     // export
 	Bindings []Binding      `json:"bindings,omitempty"` // bound
 
 	Interface *Interface `json:"interface,omitempty"` // bind, with Plug
-	// Synced is true on the reply of a watch after which everything is known that was there
-	// when it began.
+	// Synced is true on the reply of a watch that completes the initial list.
 	Synced bool `json:"synced,omitempty"`
 }
 
-// An Error says why a request was not done, each problem by itself.
+// An Error says why a request failed, each problem by itself.
 type Error struct {
 	Problems []string `json:"problems"`
-	// Errors are what the first of the Problems say of objects that were sent, so that file and
-	// line can be added.
+	// Errors are the first of the Problems, about objects that were sent, so that file and line can be added.
 	Errors tenant.Errors `json:"errors,omitempty"`
-	// Denied: the caller may not.
+	// Denied: the caller is not authorised.
 	Denied bool `json:"denied,omitempty"`
-	// InUse: something is in use; force ends that.
+	// InUse: an object is in use; force overrides that.
 	InUse bool `json:"inUse,omitempty"`
 }
 
 func (e *Error) Error() string { return strings.Join(e.Problems, "\n") }
 
-// A Result is what happened to one object, or in a dry run would.
+// A Result is what happened to one object, or would in a dry run.
 type Result struct {
 	Key tenant.Key `json:"key"`
 	// Verb is created, changed, unchanged or deleted, as tenant.Effect says.
@@ -132,41 +129,40 @@ const (
 // An Item is an object as the daemon has it.
 type Item struct {
 	Key tenant.Key `json:"key"`
-	// Object is the object as a file would have it, in JSON, with what was allocated.
-	// tenant.Unmarshal reads it.
+	// Object is the object in JSON, as a file would have it, with what was allocated. tenant.Unmarshal reads it.
 	Object json.RawMessage `json:"object,omitempty"`
 	Status *Status         `json:"status,omitempty"` // of a NIC, of a host
-	// Deleted: a watch saw it go.
+	// Deleted: the object was deleted during a watch.
 	Deleted bool `json:"deleted,omitempty"`
 }
 
-// A Status says what became of a NIC on this host, or what is known of a host.
+// A Status is the status of a NIC on this host, or of a host.
 type Status struct {
 	State  State     `json:"state"`
 	Reason string    `json:"reason,omitempty"` // why it is not ready
 	Since  time.Time `json:"since,omitzero"`
-	// Host is the one that has the NIC; "": none has, because nobody has opened it.
+	// Host is the host that has the NIC; "": no program has opened it yet.
 	Host string `json:"host,omitempty"`
-	// Alone, of a host: its daemon has a store of its own, and so every NIC that is not pinned to another.
+	// Alone, of a host: its daemon has a store of its own, and so every NIC that is not pinned to another host.
 	Alone bool `json:"alone,omitempty"`
-	// Socket is the door of the NIC on this host, where it is ready.
+	// Socket is the path of the NIC's listener on this host, where it is ready.
 	Socket string `json:"socket,omitempty"`
 }
 
-// A State is how far a NIC is.
+// A State is the state of a NIC or a host.
 type State string
 
 const (
 	Ready     State = "ready"
-	Failed    State = "failed"    // the rack could not; it is tried again
+	Failed    State = "failed"    // the Provisioner failed; it is tried again
 	Elsewhere State = "elsewhere" // it is on another host
-	// Of hosts: nothing was heard of it; nobody listens for it.
+	// Of hosts: no heartbeat; no heartbeat is expected.
 	Gone      State = "gone"
 	Unwatched State = "unwatched"
 )
 
-// A PolicyQuestion asks whether From may connect to To, TENANT/NAME each. With Objects in the
-// request they are applied first, for the question only.
+// A PolicyQuestion asks whether From may connect to To, TENANT/NAME each. Objects of the request are applied for the
+// question only.
 type PolicyQuestion struct {
 	From string        `json:"from"`
 	To   string        `json:"to"`
@@ -175,12 +171,12 @@ type PolicyQuestion struct {
 	Service string `json:"service,omitempty"`
 }
 
-// A PolicyAnswer is what the rules say about some services.
+// A PolicyAnswer is the rules' answer for a range of services.
 type PolicyAnswer struct {
 	Service    string `json:"service"` // manual, tcp, udp:7-9
 	Allowed    bool   `json:"allowed"`
 	Operations string `json:"operations"` // send, read; none
 	Rule       string `json:"rule"`       // the answer on one line, with the rule that decided
-	// Steps are what each side says.
+	// Steps are the decisions of each side.
 	Steps []string `json:"steps,omitempty"`
 }

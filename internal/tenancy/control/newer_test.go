@@ -36,7 +36,7 @@ func TestNewerBeside(t *testing.T) {
 }
 
 // What a later version of the same schema has added is passed over, and stays where it is: in objects, in
-// the store's own entry, in those of hosts and places.
+// the store's own entry, in those of hosts and placements.
 func TestLaterFields(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
@@ -67,7 +67,7 @@ func TestLaterFields(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	c := join(t, s, "c", 3) // starts with them
-	eventually(t, "b has heard of it", func() bool { return b.plane.now.Load().hosts["c"] != nil })
+	eventually(t, "b has heard of it", func() bool { return b.plane.snapshots.now.Load().hosts["c"] != nil })
 	mustApply(t, b.operator(), nic("red", "more", "{network: train, address: 10.1.0.77, host: c}"))
 	for _, n := range []*node{a, b, c} {
 		eventually(t, "all go on", func() bool { return n.plane.World().NIC("red", "more") != nil && n.agrees(s) })
@@ -75,7 +75,7 @@ func TestLaterFields(t *testing.T) {
 			t.Errorf("%s complains: %q", n.plane.cfg.Host, p)
 		}
 	}
-	if got := c.rack.has(); !slices.Equal(got, []string{"red/more", "red/roams"}) {
+	if got := c.provisioner.has(); !slices.Equal(got, []string{"red/more", "red/roams"}) {
 		t.Errorf("c has %v", got)
 	}
 	list, _, _ = s.List("spec/")

@@ -8,15 +8,15 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Objects travel as a JSON list. Who sends one may mean harm: a list of rules of two bytes each
-// takes 70 times its size when it is read. So what it may take is counted before.
+// Objects are sent as a JSON list. The sender may be hostile: a list of rules of two bytes each takes 70 times its size
+// in memory. So the decoder bounds the number of values first.
 type Objects []tenant.Object
 
 const (
 	// mostObjects bounds how many there are in a request.
 	mostObjects = 100_000
-	// A value in a list takes elementSize bytes of the request, fields in braces braceSize: fewer
-	// only up to someElements. People's objects are longer.
+	// A value in a list takes at least elementSize bytes of the request, fields in braces at least braceSize. Shorter
+	// ones are allowed up to someElements. Real objects are longer.
 	elementSize  = 4
 	braceSize    = 10
 	someElements = 4096
@@ -37,7 +37,7 @@ func (list Objects) MarshalJSON() ([]byte, error) {
 	return append(out, ']'), nil
 }
 
-// UnmarshalJSON reads one object after the other, and ends with the first that is none.
+// UnmarshalJSON reads objects one by one, and ends with the first that is invalid.
 func (list *Objects) UnmarshalJSON(text []byte) error {
 	if err := bounded(text); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (list *Objects) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// bounded refuses JSON that is made of next to nothing but commas or braces.
+// bounded refuses JSON that consists of little more than commas or braces.
 func bounded(text []byte) error {
 	elements, braces, quoted := 0, 0, false
 	for i := 0; i < len(text); i++ {

@@ -16,28 +16,28 @@ import (
 	"time"
 
 	"vrdma.dev/vrdma/internal/events"
-	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/ratelimit"
 	"vrdma.dev/vrdma/internal/tenancy/store"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Config is what a Plane needs.
+// Config is the configuration of a Plane.
 type Config struct {
-	// Store is a store.Remote if daemons of other hosts have it, too. Else every NIC that is not
-	// pinned to another host is here, and neither hosts nor places are written down.
-	Store store.Store
-	Rack  Rack   // nil: NoRack
-	Host  string // this host's name, as NICs name it
-	// Self is this host as others reach it, at first (Announce). Identity tells its daemon from others that say they
-	// have its name; it is the same after a restart.
+	// Store is a store.Remote if daemons of other hosts share it. Otherwise every NIC that is not pinned to another
+	// host is here, and neither hosts nor placements are stored.
+	Store       store.Store
+	Provisioner Provisioner // nil: NoProvisioner
+	Host        string      // this host's name in spec.host
+	// Self is how other hosts reach this one at first (Announce). Identity distinguishes its daemon from others that
+	// use its name. It does not change at a restart.
 	Self     tenant.HostSpec
 	Identity string
 	Log      *slog.Logger
-	// Tenants is open to administrators of tenants while there are some; nil: they are not admitted.
+	// Tenants is open while a tenant has administrators; nil: they are not admitted.
 	Tenants Tenants
-	// Journal records events, also those of other parts of the daemon; nil: one of the Plane's own.
+	// Journal records events, also those of other parts of the daemon; nil: the Plane makes one.
 	Journal *Journal
-	// Workloads are told what engines say of containers; nil: nobody is.
+	// Workloads are the containers that have NICs; nil: there are none.
 	Workloads Workloads
 }
 
@@ -47,48 +47,42 @@ type Tenants interface {
 	AdmitTenants(admit bool) error
 }
 
-// A Plane is the control plane of one daemon. Lock order: changing, placing, charting, mu, journal.mu,
-// those of feeds. Who waits for programs to let go of a NIC holds changing and nothing else: a
-// program that waits for placing lets go of it.
+// A Plane is the control plane of one daemon. It makes changes; its parts own the rest of the state.
+//
+// Lock order: changing, placements.mu, registration.mu, overlayMap.mu, then snapshots.mu and nicStates.mu, then those
+// of the journal and of feeds. A goroutine that waits until programs release a NIC holds changing and nothing else,
+// because a program that waits for placements.mu may have to release it.
 type Plane struct {
-	cfg     Config
-	journal *Journal
-	now     atomic.Pointer[snapshot]
-	updates feed[update] // of objects and their status
-	changes sync.WaitGroup
+	cfg          Config
+	journal      *Journal
+	updates      *feed[update] // of objects and their status
+	snapshots    *snapshots
+	health       *storeHealth
+	registration *registration
+	states       *nicStates
+	reconciler   *reconciler
+	overlay      *overlayMap
+	placements   *placements
+
+	changes sync.WaitGroup // goroutines that Close waits for
 	stop    context.CancelFunc
 	ended   context.Context
+	again   wakeup                 // makes retry call the Provisioner again
+	paces   ratelimit.Buckets[int] // of changes, by uid
+	held    atomic.Int64           // the generation whose rules are enforced
 
-	// changing is held from the check of a change until the rack has it.
-	changing sync.Mutex
-	paces    paces
-	rnd      *rand.Rand    // guarded by changing
-	again    chan struct{} // has the rack tried again
+	changing sync.Mutex // held from the check of a change until the Provisioner has it
+	rnd      *rand.Rand // guarded by changing
+}
 
-	boot       string // of this daemon
-	registered atomic.Bool
-	// registeredAt is the revision at which this daemon registered last.
-	registeredAt atomic.Int64
-	fenced       atomic.Pointer[string]
-	alarmed      atomic.Pointer[string]
-	stood        atomic.Pointer[store.Health] // how it was the last time
-	release      func()                       // ends the key that says that we live; register sets it
-	held         atomic.Int64                 // the generation whose rules the rack has
-	lax          atomic.Bool                  // the rack could not enforce the last rules
+// A wakeup wakes one goroutine.
+type wakeup chan struct{}
 
-	placing sync.Mutex // held while a place is written
-
-	spec        atomic.Pointer[tenant.HostSpec] // this host's
-	registering sync.Mutex                      // held while it is written; nothing else is locked then but mu
-
-	charting   sync.Mutex
-	charted    []overlay.Network // that the rack has; guarded by charting
-	complained []string          // about hosts; guarded by charting
-	lost       atomic.Bool       // the rack has not got the way to other hosts
-
-	mu    sync.Mutex
-	slots map[tenant.Key]*slot // guarded by mu
-	moved chan struct{}        // closed and replaced when now is; guarded by mu
+func (w wakeup) wake() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
 }
 
 // An update is an object that is new or has changed, or whose status has.
@@ -97,39 +91,32 @@ type update struct {
 	deleted bool
 }
 
-// keptUpdates is how many updates are kept for those who watch.
+// keptUpdates is how many updates are kept for watchers.
 const keptUpdates = 1000
 
-// Open loads the world and has the rack make it so.
+// Open loads the world and makes the Provisioner follow it.
 func Open(cfg Config) (*Plane, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Rack == nil {
-		cfg.Rack = NoRack{}
+	if cfg.Provisioner == nil {
+		cfg.Provisioner = NoProvisioner{}
 	}
 	snap, err := load(cfg.Store, &tenant.World{})
 	if err != nil {
 		return nil, err
 	}
-	p := &Plane{
-		cfg: cfg, journal: cmp.Or(cfg.Journal, NewJournal()), updates: feed[update]{most: keptUpdates},
-		rnd:   rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
-		again: make(chan struct{}, 1), slots: make(map[tenant.Key]*slot),
-	}
-	p.ended, p.stop = context.WithCancel(context.Background())
-	p.boot, p.moved = crand.Text(), make(chan struct{})
-	p.spec.Store(&cfg.Self)
+	p := newPlane(cfg)
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	p.amend(func(s *snapshot) { *s = *snap })
+	p.snapshots.amend(func(s *snapshot) { *s = *snap })
 	p.report(nil, snap.problems)
 	work := []func(){
 		func() { p.journal.write(p.ended, cfg.Log) },
 		p.retry,
-		func() { p.follow(p.now.Load().revision + 1) },
+		func() { p.follow(p.snapshots.now.Load().revision + 1) },
 	}
-	if p.shared() {
+	if p.health.shared() {
 		if err := p.join(); err != nil {
 			p.Close()
 			return nil, err
@@ -143,41 +130,63 @@ func Open(cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// join registers this host. A store that is away is told of it later.
+// newPlane makes the parts of a plane and connects them.
+func newPlane(cfg Config) *Plane {
+	p := &Plane{
+		cfg: cfg, journal: cmp.Or(cfg.Journal, NewJournal()), updates: &feed[update]{most: keptUpdates},
+		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), again: make(wakeup, 1),
+		paces: ratelimit.Buckets[int]{Rate: changeRate, Burst: changeBurst, Most: mostPaces},
+	}
+	p.ended, p.stop = context.WithCancel(context.Background())
+	c := &p.cfg
+	p.snapshots = &snapshots{cfg: c, moved: make(chan struct{})}
+	p.health = &storeHealth{cfg: c, journal: p.journal}
+	p.states = &nicStates{of: make(map[tenant.Key]*nicState)}
+	p.registration = &registration{cfg: c, journal: p.journal, snapshots: p.snapshots, health: p.health, boot: crand.Text()}
+	p.registration.spec.Store(&c.Self)
+	p.reconciler = &reconciler{cfg: c, journal: p.journal, updates: p.updates, registration: p.registration, states: p.states}
+	p.overlay = &overlayMap{cfg: c, journal: p.journal, snapshots: p.snapshots, health: p.health, registration: p.registration, states: p.states, again: p.again}
+	p.placements = &placements{
+		cfg: c, updates: p.updates, snapshots: p.snapshots, health: p.health, registration: p.registration, overlay: p.overlay, ended: p.ended,
+	}
+	return p
+}
+
+// join registers this host. If the store is away, tidy registers it later.
 func (p *Plane) join() error {
-	err := p.registerFirst()
-	if err != nil && p.away() == "" {
+	err := p.registration.registerFirst()
+	if err != nil && p.health.away() == "" {
 		return err
 	}
 	if err != nil {
 		p.journal.Record(events.Event{Verb: events.Failed, Reason: "this host is not registered yet: " + err.Error()})
 		return nil
 	}
-	p.resume()
+	p.placements.resume()
 	return nil
 }
 
-// Close ends it. The rack keeps what it has.
+// Close ends the plane. The Provisioner keeps its NICs.
 func (p *Plane) Close() {
 	p.stop()
 	p.changes.Wait()
-	if p.release != nil {
-		p.release()
+	if p.registration.release != nil {
+		p.registration.release()
 	}
 }
 
-// World is the world as it is now.
-func (p *Plane) World() *tenant.World { return p.now.Load().world }
+// World is the current world.
+func (p *Plane) World() *tenant.World { return p.snapshots.now.Load().world }
 
-// Generation is the store's revision of the last change of what is declared whose rules hold here. A NIC
-// that the rack does not take, or does not let go, does not keep it back: that is in the NIC's status, and
-// one tenant's NIC must not hide that the rules of all hold. Nor does the way to other hosts, which has
-// its event. Rules that cannot be enforced do, until they are (retry).
+// Generation is the revision of the last change of the declared objects whose rules are enforced here. A NIC that
+// cannot be created or removed does not delay it: that is in the NIC's status, and one tenant's NIC must not hide that
+// the rules of all are enforced. Nor does a failure of the overlay, which has its event. Rules that cannot be enforced
+// delay it until a retry succeeds.
 func (p *Plane) Generation() int64 { return p.held.Load() }
 
-// holds notes that the rack has the rules of a revision.
+// holds records that the rules of a revision are enforced.
 func (p *Plane) holds(generation int64) {
-	if p.lax.Load() {
+	if p.reconciler.lax.Load() {
 		return
 	}
 	for {
@@ -188,46 +197,66 @@ func (p *Plane) holds(generation int64) {
 	}
 }
 
-// Problems are the entries of the store that were left out of the world, and why.
-func (p *Plane) Problems() []string { return p.now.Load().problems }
+// Self is this host as others reach it.
+func (p *Plane) Self() tenant.HostSpec { return p.registration.announced() }
 
-// Record takes an event. Any goroutine may call it, and none waits. Of one verb and object only
-// so many a second are kept; the others are counted.
+// Fenced says why this host serves no declared NIC; "" if it does.
+func (p *Plane) Fenced() string { return p.registration.reason() }
+
+// Health says whether what the daemon knows is what the store says, and since when it is not.
+func (p *Plane) Health() store.Health { return p.health.now() }
+
+// Age is how old the daemon's knowledge of the store may be; 0 while it is in step.
+func (p *Plane) Age() time.Duration { return p.health.staleness() }
+
+// Claim places a NIC on this host, because a program opens it. The error says where the NIC is instead. Claim waits for
+// the store only if other hosts could open the NIC, too.
+func (p *Plane) Claim(k tenant.Key) error { return p.placements.claim(k) }
+
+// Where is the host that has a NIC; "" if that is this host, or none.
+func (p *Plane) Where(k tenant.Key) string { return p.placements.where(k) }
+
+// Announce changes how other hosts reach this one. After an error nothing has changed.
+func (p *Plane) Announce(spec tenant.HostSpec) error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	if p.health.shared() {
+		if why := cmp.Or(p.registration.reason(), p.health.alarm(), p.health.away()); why != "" {
+			return errors.New(why)
+		}
+	}
+	old := p.registration.spec.Swap(&spec)
+	if p.health.shared() {
+		if err := p.registerAnew(); err != nil {
+			p.registration.spec.Store(old)
+			return err
+		}
+	}
+	p.overlay.update()
+	return nil
+}
+
+// registerAnew writes this host's entry again. changing is held.
+func (p *Plane) registerAnew() (err error) {
+	for range mostTries {
+		if err = p.registration.register(); !errors.Is(err, errConflict) {
+			return err
+		}
+		if err := p.refresh(); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// Problems are the entries of the store that were left out of the world, and why.
+func (p *Plane) Problems() []string { return p.snapshots.now.Load().problems }
+
+// Record records an event. Any goroutine may call it, and none waits. The events of one verb and object are limited;
+// those that are dropped are counted.
 func (p *Plane) Record(e events.Event) { p.journal.Record(e) }
 
-// amend replaces the snapshot by a copy that f has changed.
-func (p *Plane) amend(f func(*snapshot)) *snapshot {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	next := &snapshot{}
-	if old := p.now.Load(); old != nil {
-		*next = *old
-	}
-	f(next)
-	p.now.Store(next)
-	close(p.moved)
-	p.moved = make(chan struct{})
-	return next
-}
-
-// look is the snapshot, and what is closed when there is another one.
-func (p *Plane) look() (*snapshot, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.now.Load(), p.moved
-}
-
-// wrote notes a revision that is ours. If it is the next one, nothing of others was before it. It reports
-// whether what we wrote is to be added: follow may have been faster, and may know of what came after it.
-func (s *snapshot) wrote(revision int64) (missing bool) {
-	if revision == s.revision+1 {
-		s.revision = revision
-		return true
-	}
-	return revision > s.revision
-}
-
-// report reports the problems of a store that are new.
+// report records the problems of a store that are new.
 func (p *Plane) report(old, now []string) {
 	known := make(map[string]bool)
 	for _, text := range old {
@@ -240,13 +269,12 @@ func (p *Plane) report(old, now []string) {
 	}
 }
 
-// settle has the rack follow, and those who want to know. Without keys that is for all NICs, else
-// for these. changing is held.
+// settle makes the Provisioner and the watchers follow a world: all NICs, or those of keys. changing is held.
 func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
 	return p.settleSome(w, keys, true)
 }
 
-// settleFor is settle after a change: if it is about rules only, everybody is where they were.
+// settleFor is settle after a change. A change of rules only does not change the overlay map.
 func (p *Plane) settleFor(w *tenant.World, effects []tenant.Effect) (warnings []string) {
 	moved := slices.ContainsFunc(effects, func(e tenant.Effect) bool {
 		return e.Changed() && e.Key.Kind != tenant.KindPolicy && e.Key.Kind != tenant.KindTenant
@@ -255,32 +283,29 @@ func (p *Plane) settleFor(w *tenant.World, effects []tenant.Effect) (warnings []
 }
 
 func (p *Plane) settleSome(w *tenant.World, keys []tenant.Key, moved bool) (warnings []string) {
-	generation := p.now.Load().generation
+	generation := p.snapshots.now.Load().generation
 	defer p.holds(generation)
-	p.ageRack() // connections are judged again, and not because the store was away
-	warnings = p.reconcile(w, keys)
-	p.ageRack()
-	if moved || p.lost.Load() {
-		warnings = append(warnings, p.chartAgain()...)
+	p.health.tell() // connections are re-evaluated, and not because the store was away
+	warnings = p.reconciler.reconcile(w, keys)
+	p.health.tell()
+	if moved || p.overlay.lost.Load() {
+		warnings = append(warnings, p.overlay.update()...)
 	}
 	p.admitAdministrators(w)
 	if p.unfinished() {
-		select {
-		case p.again <- struct{}{}:
-		default:
-		}
+		p.again.wake()
 	}
 	return warnings
 }
 
-// errConflict: somebody else has written to the store meanwhile.
+// errConflict: another daemon has written to the store meanwhile.
 var errConflict = errors.New("others keep changing the store: try again")
 
-// mostTries is how often a change is checked again because others were faster.
+// mostTries is how often a change is checked again because other daemons were faster.
 const mostTries = 16
 
-// Change makes a change on behalf of somebody. It is checked, committed and in the rack when
-// this returns, or nothing has happened. Warnings are what the rack could not do yet.
+// Change makes a change for a caller. When it returns, the change is checked, committed and provisioned, or nothing has
+// happened. Warnings are what the Provisioner could not do yet.
 func (p *Plane) Change(who tenant.Caller, by events.Actor, c tenant.Change, dryRun bool) (effects []tenant.Effect, warnings []string, err error) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -294,15 +319,14 @@ func (p *Plane) Change(who tenant.Caller, by events.Actor, c tenant.Change, dryR
 		}
 	}
 	if err != nil && !dryRun {
-		// Counted by who asks: they can name as many objects as they like.
+		// Counted by caller, because a caller can name any number of objects.
 		kind := eventKind{events.Refused, tenant.Key{Name: fmt.Sprintf("user %d", by.UID)}}
 		p.journal.recordAs(kind, events.Event{Verb: events.Refused, Object: subject(c), Reason: brief(err), By: by})
 	}
 	return effects, warnings, err
 }
 
-// subject is the object of a refused change of one object, if there can be one of that name: what
-// somebody makes up is not kept.
+// subject is the object of a refused change of one object, if the name is valid. Invented names are not kept.
 func subject(c tenant.Change) (k tenant.Key) {
 	switch {
 	case len(c.Put) == 1 && len(c.Delete) == 0:
@@ -316,8 +340,7 @@ func subject(c tenant.Change) (k tenant.Key) {
 	return k
 }
 
-// brief is an error as an event keeps it: of a thousand problems the first, and of a long text its
-// beginning.
+// brief is an error as an event keeps it: the first of many problems, and the beginning of a long text.
 func brief(err error) string {
 	const most = 1000
 	problems := errorOf(err).Problems
@@ -341,15 +364,15 @@ func brief(err error) string {
 
 // change tries once. changing is held.
 func (p *Plane) change(who tenant.Caller, by events.Actor, c tenant.Change, dryRun bool) ([]tenant.Effect, []string, error) {
-	old := p.now.Load()
+	old := p.snapshots.now.Load()
 	if err := old.world.May(who, c); err != nil {
 		return nil, nil, deniedOf(err)
 	}
-	put, passed, err := p.ours(old, c.Put)
+	put, passed, err := p.registration.ours(old, c.Put)
 	if err != nil {
 		return nil, nil, errorOf(err)
 	}
-	rest, gone, conditions, writes, err := p.forget(old, c.Delete)
+	rest, gone, conditions, writes, err := p.registration.forget(old, c.Delete)
 	if err != nil {
 		return nil, nil, errorOf(err)
 	}
@@ -361,26 +384,26 @@ func (p *Plane) change(who tenant.Caller, by events.Actor, c tenant.Change, dryR
 	if dryRun {
 		return append(effects, gone...), passed, nil
 	}
-	if why := cmp.Or(p.alarm(), p.away()); why != "" {
+	if why := cmp.Or(p.health.alarm(), p.health.away()); why != "" {
 		return nil, nil, errors.New(why + "; nothing can be changed until it is back")
 	}
 	if !c.Force {
-		if err := p.abroad(old, next, effects); err != nil {
+		if err := p.placements.abroad(old, next, effects); err != nil {
 			return nil, nil, err
 		}
 	}
-	if err := p.vacate(old.world, next, effects, c.Force); err != nil {
+	if err := p.reconciler.vacate(old.world, next, effects, c.Force); err != nil {
 		return nil, nil, err
 	}
 	if err := p.commit(old, next, append(effects, gone...), by, conditions, writes); err != nil {
-		p.reconcile(old.world, nil) // what was pulled out comes back
+		p.reconciler.reconcile(old.world, nil) // the removed NICs are created again
 		return nil, nil, err
 	}
 	p.announce(append(effects, gone...), by)
 	return append(effects, gone...), append(passed, p.settleFor(next, append(effects, gone...))...), nil
 }
 
-// commit writes what has changed, and what has to change with it.
+// commit writes the changed objects, and besides what has to change with them.
 func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effect, by events.Actor, conditions []store.Condition, besides []store.Write) error {
 	writes, err := writesOf(slices.DeleteFunc(slices.Clone(effects), func(e tenant.Effect) bool { return old.hosts[e.Key.Name] != nil && e.Key.Kind == tenant.KindHost }))
 	if err != nil {
@@ -393,52 +416,18 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 		}
 	}
 	if len(writes) == 0 {
-		p.amend(func(s *snapshot) { s.world = next })
+		p.snapshots.amend(func(s *snapshot) { s.world = next })
 		return nil
 	}
 	conditions = append(conditions, store.Condition{Key: keyGeneration, Revision: old.generation})
 	writes = append(writes, store.Write{Key: keyGeneration, Value: fmt.Appendf(nil, `{"schema":%d,"uid":%d,"pid":%d}`, store.Schema, by.UID, by.Pid)})
-	return p.write(old, conditions, writes, func(s *snapshot, revision int64) {
+	return p.snapshots.write(old, conditions, writes, func(s *snapshot, revision int64) {
 		s.world, s.generation = next, revision
 		s.erase(writes, revision)
 	})
 }
 
-// write commits to the store, which gets its name with the first commit, and amends the snapshot.
-func (p *Plane) write(old *snapshot, conditions []store.Condition, writes []store.Write, amend func(s *snapshot, revision int64)) error {
-	meta := old.meta
-	if !old.named {
-		made, condition, write := store.Name()
-		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
-	}
-	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
-	switch {
-	case err != nil:
-		return err
-	case !ok:
-		return errConflict
-	}
-	p.amend(func(s *snapshot) {
-		s.meta, s.named = meta, true
-		if s.wrote(revision) {
-			amend(s, revision)
-		}
-	})
-	return nil
-}
-
-// erase takes out places and hosts that were deleted at a revision.
-func (s *snapshot) erase(writes []store.Write, revision int64) {
-	var gone []store.Change
-	for _, w := range writes {
-		if w.Delete && (strings.HasPrefix(w.Key, prefixPlace) || strings.HasPrefix(w.Key, prefixHost)) {
-			gone = append(gone, store.Change{Key: w.Key, Deleted: true})
-		}
-	}
-	s.noteAll(gone, revision)
-}
-
-// announce tells of what has changed.
+// announce reports what has changed.
 func (p *Plane) announce(effects []tenant.Effect, by events.Actor) {
 	var recorded []events.Event
 	var updates []update
@@ -458,13 +447,13 @@ func (p *Plane) announce(effects []tenant.Effect, by events.Actor) {
 	p.updates.add(updates...)
 }
 
-// How long the rack has until it is asked again, at first and at most.
+// The first and the longest pause before the Provisioner is called again.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
 )
 
-// retry asks the rack again for what it could not do.
+// retry calls the Provisioner again for what it could not do.
 func (p *Plane) retry() {
 	for {
 		select {
@@ -481,16 +470,16 @@ func (p *Plane) retry() {
 				return
 			}
 			p.changing.Lock()
-			now := p.now.Load()
-			p.reconcile(now.world, nil)
+			now := p.snapshots.now.Load()
+			p.reconciler.reconcile(now.world, nil)
 			p.holds(now.generation)
-			p.chartAgain() // a NIC that is in only now may be the first of its network
+			p.overlay.update() // a NIC that was created only now may be the first of its network
 			p.changing.Unlock()
 		}
 	}
 }
 
-// errorOf is an error as it is sent, a problem a line.
+// errorOf is an error as it is sent, one problem a line.
 func errorOf(err error) *Error {
 	var list tenant.Errors
 	if !errors.As(err, &list) {
@@ -503,7 +492,7 @@ func errorOf(err error) *Error {
 	return out
 }
 
-// deniedOf is an error that says that somebody may not.
+// deniedOf is the error for a caller that is not authorised.
 func deniedOf(err error) *Error {
 	e := errorOf(err)
 	e.Denied = true
@@ -525,4 +514,9 @@ func (p *Plane) admitAdministrators(w *tenant.World) {
 	if err := p.cfg.Tenants.AdmitTenants(admit); err != nil {
 		p.cfg.Log.Warn("administrators of tenants cannot reach the daemon: the tenants' socket cannot be made", "error", err)
 	}
+}
+
+// unfinished reports whether the Provisioner still has something to do.
+func (p *Plane) unfinished() bool {
+	return p.overlay.lost.Load() || p.reconciler.lax.Load() || p.states.failed()
 }

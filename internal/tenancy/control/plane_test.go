@@ -14,7 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// The example is applied, is in the rack, is there again after a restart, and changes nothing
+// The example is applied, is in the provisioner, is there again after a restart, and changes nothing
 // when it is applied again.
 func TestApply(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
@@ -24,8 +24,8 @@ func TestApply(t *testing.T) {
 	}
 	h := newHost(t, s)
 	op := h.operator()
-	if dry, err := Apply(op, example(t), true); err != nil || len(dry.Results) != 10 || len(h.rack.has()) != 0 {
-		t.Fatalf("a dry run: %d results, %v; the rack has %v", len(dry.Results), err, h.rack.has())
+	if dry, err := Apply(op, example(t), true); err != nil || len(dry.Results) != 10 || len(h.provisioner.has()) != 0 {
+		t.Fatalf("a dry run: %d results, %v; the provisioner has %v", len(dry.Results), err, h.provisioner.has())
 	}
 	if list, _, _ := s.List(""); len(list) != 0 {
 		t.Fatalf("a dry run has written %d entries", len(list))
@@ -37,12 +37,12 @@ func TestApply(t *testing.T) {
 		}
 	}
 	want := []string{"blue/db", "blue/web", "red/db", "red/slow", "red/web"}
-	if got := h.rack.has(); !slices.Equal(got, want) {
-		t.Errorf("the rack has %v", got)
+	if got := h.provisioner.has(); !slices.Equal(got, want) {
+		t.Errorf("the provisioner has %v", got)
 	}
-	h.rack.mu.Lock()
-	enforced := h.rack.enforced
-	h.rack.mu.Unlock()
+	h.provisioner.mu.Lock()
+	enforced := h.provisioner.enforced
+	h.provisioner.mu.Unlock()
 	if enforced != h.plane.World() {
 		t.Error("the rules are not enforced")
 	}
@@ -61,7 +61,7 @@ func TestApply(t *testing.T) {
 	if again := mustApply(t, op, example(t)); again.Revision != revision || again.Results[0].Verb != Unchanged {
 		t.Errorf("once more: revision %d, was %d; %v", again.Revision, revision, again.Results)
 	}
-	puts := h.rack.puts()
+	puts := h.provisioner.puts()
 	h.plane.Close()
 	s.Close()
 	if s, _, err = store.Open(path); err != nil {
@@ -72,8 +72,8 @@ func TestApply(t *testing.T) {
 	if got := worldText(t, h2.plane.World()); got != before {
 		t.Errorf("after a restart the world is\n%s\nwas\n%s", got, before)
 	}
-	if got := h2.rack.has(); !slices.Equal(got, want) || h2.rack.puts() != puts {
-		t.Errorf("after a restart the rack has %v", got)
+	if got := h2.provisioner.has(); !slices.Equal(got, want) || h2.provisioner.puts() != puts {
+		t.Errorf("after a restart the provisioner has %v", got)
 	}
 }
 
@@ -88,8 +88,8 @@ func TestApplyAtomic(t *testing.T) {
 	if !errors.As(err, &e) || !strings.Contains(err.Error(), "two-tenants.yaml:") {
 		t.Errorf("the error has no line: %v", err)
 	}
-	if list, _, _ := h.store.List(""); len(list) != 0 || len(h.rack.has()) != 0 {
-		t.Errorf("%d entries, %v in the rack", len(list), h.rack.has())
+	if list, _, _ := h.store.List(""); len(list) != 0 || len(h.provisioner.has()) != 0 {
+		t.Errorf("%d entries, %v in the provisioner", len(list), h.provisioner.has())
 	}
 }
 
@@ -99,22 +99,22 @@ func TestDeleteInUse(t *testing.T) {
 	op := h.operator()
 	mustApply(t, op, example(t))
 	before := worldText(t, h.plane.World())
-	h.rack.set(func() { h.rack.used[nicKey("red", "web")] = []string{"ib_send_bw (pid 7, uid 1000)"} })
+	h.provisioner.set(func() { h.provisioner.used[nicKey("red", "web")] = []string{"ib_send_bw (pid 7, uid 1000)"} })
 	keys := []tenant.Key{nicKey("red", "slow"), nicKey("red", "web"), nicKey("blue", "db")}
 	_, err := Delete(op, keys, false, false)
 	var e *Error
 	if !errors.As(err, &e) || !e.InUse || !strings.Contains(err.Error(), "ib_send_bw (pid 7, uid 1000)") {
 		t.Errorf("in use: %v", err)
 	}
-	if got := worldText(t, h.plane.World()); got != before || len(h.rack.has()) != 5 {
-		t.Errorf("it was deleted in part: the rack has %v", h.rack.has())
+	if got := worldText(t, h.plane.World()); got != before || len(h.provisioner.has()) != 5 {
+		t.Errorf("it was deleted in part: the provisioner has %v", h.provisioner.has())
 	}
 	r, err := Delete(op, keys, true, false)
 	if err != nil || len(r.Results) != 3 || r.Results[0].Verb != Deleted {
 		t.Errorf("by force: %+v, %v", r, err)
 	}
-	if got := h.rack.has(); !slices.Equal(got, []string{"blue/web", "red/db"}) {
-		t.Errorf("the rack has %v", got)
+	if got := h.provisioner.has(); !slices.Equal(got, []string{"blue/web", "red/db"}) {
+		t.Errorf("the provisioner has %v", got)
 	}
 	if list, _, _ := h.store.List("alloc/addr/red"); len(list) != 1 {
 		t.Errorf("%d addresses are allocated, want 1: %v", len(list), list)
@@ -130,19 +130,19 @@ func TestDeleteInUse(t *testing.T) {
 	}
 }
 
-// A NIC that cannot be pulled out is put in again, since its door may be closed already.
+// A NIC that cannot be pulled out is put in again, since its listener may be closed already.
 func TestDeleteStuck(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
 	mustApply(t, op, example(t))
-	h.rack.set(func() { h.rack.stuck[nicKey("red", "web")] = errors.New("memory that does not come") })
-	puts := h.rack.puts()
+	h.provisioner.set(func() { h.provisioner.stuck[nicKey("red", "web")] = errors.New("memory that does not come") })
+	puts := h.provisioner.puts()
 	_, err := Delete(op, []tenant.Key{nicKey("red", "slow"), nicKey("red", "web")}, true, false)
 	if err == nil || !strings.Contains(err.Error(), "NIC red/web cannot be removed: memory that does not come") {
 		t.Errorf("stuck: %v", err)
 	}
-	if len(h.rack.has()) != 5 || h.rack.puts() != puts+2 || h.plane.World().NIC("red", "slow") == nil {
-		t.Errorf("the rack has %v after %d puts, want five after two", h.rack.has(), h.rack.puts()-puts)
+	if len(h.provisioner.has()) != 5 || h.provisioner.puts() != puts+2 || h.plane.World().NIC("red", "slow") == nil {
+		t.Errorf("the provisioner has %v after %d puts, want five after two", h.provisioner.has(), h.provisioner.puts()-puts)
 	}
 }
 
@@ -160,8 +160,8 @@ func TestStoreFails(t *testing.T) {
 	if _, err := Apply(op, file("apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: green}\n"), false); err == nil {
 		t.Error("apply worked")
 	}
-	if worldText(t, h.plane.World()) != before || len(h.rack.has()) != 5 {
-		t.Errorf("something has changed: the rack has %v", h.rack.has())
+	if worldText(t, h.plane.World()) != before || len(h.provisioner.has()) != 5 {
+		t.Errorf("something has changed: the provisioner has %v", h.provisioner.has())
 	}
 	s.fail.Store(false)
 	mustApply(t, op, file("apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: green}\n"))
@@ -184,35 +184,35 @@ func (f *failing) Commit(c []store.Condition, w []store.Write) (int64, bool, err
 func TestRulesFail(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
-	h.rack.set(func() {
-		h.rack.lawless = true
-		h.rack.broken[nicKey("red", "web")] = errors.New("no directory")
+	h.provisioner.set(func() {
+		h.provisioner.lawless = true
+		h.provisioner.broken[nicKey("red", "web")] = errors.New("no directory")
 	})
 	r := mustApply(t, op, example(t))
 	if len(r.Warnings) != 2 || !strings.Contains(r.Warnings[0], "the rules cannot be enforced") {
 		t.Errorf("warnings: %v", r.Warnings)
 	}
-	if got, want := h.plane.Generation(), h.plane.now.Load().generation; got >= want {
+	if got, want := h.plane.Generation(), h.plane.snapshots.now.Load().generation; got >= want {
 		t.Errorf("generation %d holds, %d was refused", got, want)
 	}
-	h.rack.set(func() { h.rack.lawless = false })
-	eventually(t, "the rules hold", func() bool { return h.plane.Generation() == h.plane.now.Load().generation })
-	if got := h.rack.has(); slices.Contains(got, "red/web") {
-		t.Errorf("the rack has %v", got)
+	h.provisioner.set(func() { h.provisioner.lawless = false })
+	eventually(t, "the rules hold", func() bool { return h.plane.Generation() == h.plane.snapshots.now.Load().generation })
+	if got := h.provisioner.has(); slices.Contains(got, "red/web") {
+		t.Errorf("the provisioner has %v", got)
 	}
 }
 
-// What the rack cannot do for one NIC is that NIC's status, and is tried again.
+// What the provisioner cannot do for one NIC is that NIC's status, and is tried again.
 func TestRackFails(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
-	h.rack.set(func() { h.rack.broken[nicKey("red", "web")] = errors.New("no directory") })
+	h.provisioner.set(func() { h.provisioner.broken[nicKey("red", "web")] = errors.New("no directory") })
 	r := mustApply(t, op, example(t))
 	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "red/web: no directory") {
 		t.Errorf("warnings: %v", r.Warnings)
 	}
-	if got := h.rack.has(); len(got) != 4 {
-		t.Errorf("the rack has %v", got)
+	if got := h.provisioner.has(); len(got) != 4 {
+		t.Errorf("the provisioner has %v", got)
 	}
 	status := func() *Status {
 		r, err := Describe(op, nicKey("red", "web"))
@@ -224,17 +224,17 @@ func TestRackFails(t *testing.T) {
 	if s := status(); s == nil || s.State != Failed || s.Reason != "no directory" || s.Since.IsZero() {
 		t.Errorf("its status is %+v", s)
 	}
-	h.rack.set(func() { delete(h.rack.broken, nicKey("red", "web")) })
+	h.provisioner.set(func() { delete(h.provisioner.broken, nicKey("red", "web")) })
 	eventually(t, "it is tried again", func() bool { return status().State == Ready })
-	if s := status(); s.Socket != "/doors/red/web" {
-		t.Errorf("its door is %q", s.Socket)
+	if s := status(); s.Socket != "/sockets/red/web" {
+		t.Errorf("its listener is %q", s.Socket)
 	}
-	h.rack.set(func() { h.rack.panics = true })
+	h.provisioner.set(func() { h.provisioner.panics = true })
 	r = mustApply(t, op, file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: x, tenant: red}\nspec: {network: train}\n"))
 	if len(r.Warnings) != 1 {
 		t.Errorf("a panic: %v", r.Warnings)
 	}
-	h.rack.set(func() { h.rack.panics = false })
+	h.provisioner.set(func() { h.provisioner.panics = false })
 }
 
 // A NIC of another host is not put in here, and goes when it moves there.
@@ -246,16 +246,16 @@ func TestOtherHost(t *testing.T) {
 		return file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: web, tenant: red, labels: {role: web}}\nspec: {network: train, address: 10.1.0.1, host: " + host + "}\n")
 	}
 	mustApply(t, op, nic("here"))
-	if !slices.Contains(h.rack.has(), "red/web") {
+	if !slices.Contains(h.provisioner.has(), "red/web") {
 		t.Error("it is not here")
 	}
-	h.rack.set(func() { h.rack.used[nicKey("red", "web")] = []string{"somebody"} })
+	h.provisioner.set(func() { h.provisioner.used[nicKey("red", "web")] = []string{"somebody"} })
 	if _, err := Apply(op, nic("there"), false); err == nil || !strings.Contains(err.Error(), "somebody") {
 		t.Errorf("it was moved while in use: %v", err)
 	}
-	h.rack.set(func() { delete(h.rack.used, nicKey("red", "web")) })
+	h.provisioner.set(func() { delete(h.provisioner.used, nicKey("red", "web")) })
 	mustApply(t, op, nic("there"))
-	if slices.Contains(h.rack.has(), "red/web") {
+	if slices.Contains(h.provisioner.has(), "red/web") {
 		t.Error("it is still here")
 	}
 	r, err := Describe(op, nicKey("red", "web"))
@@ -263,7 +263,7 @@ func TestOtherHost(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	mustApply(t, op, nic("anywhere"))
-	if !slices.Contains(h.rack.has(), "red/web") {
+	if !slices.Contains(h.provisioner.has(), "red/web") {
 		t.Error("it did not come back")
 	}
 }
@@ -294,7 +294,7 @@ func TestTwoPlanes(t *testing.T) {
 		}
 	}
 	eventually(t, "both have the same world", func() bool {
-		return worldText(t, a.plane.World()) == worldText(t, b.plane.World()) && slices.Equal(a.rack.has(), b.rack.has())
+		return worldText(t, a.plane.World()) == worldText(t, b.plane.World()) && slices.Equal(a.provisioner.has(), b.provisioner.has())
 	})
 	if n := len(a.plane.World().ObjectsOf(tenant.KindNIC, "red")); n != 10 {
 		t.Errorf("red has %d NICs, its quota is 10", n)
@@ -319,7 +319,7 @@ func TestStoreReplaced(t *testing.T) {
 			return e.Verb == events.Failed && strings.Contains(e.Reason, "another one")
 		})
 	})
-	if worldText(t, h.plane.World()) != before || len(h.rack.has()) != 5 {
+	if worldText(t, h.plane.World()) != before || len(h.provisioner.has()) != 5 {
 		t.Error("everything is gone")
 	}
 }
@@ -342,8 +342,8 @@ func TestHostileStore(t *testing.T) {
 		put("other", "\xff"),
 	})
 	h2 := newHost(t, s)
-	if got := h2.rack.has(); !slices.Equal(got, []string{"red/db", "red/slow", "red/web"}) {
-		t.Errorf("the rack has %v", got)
+	if got := h2.provisioner.has(); !slices.Equal(got, []string{"red/db", "red/slow", "red/web"}) {
+		t.Errorf("the provisioner has %v", got)
 	}
 	if got := h2.plane.Problems(); len(got) != 6 {
 		t.Errorf("%d problems, want 6:\n%s", len(got), strings.Join(got, "\n"))
@@ -369,8 +369,8 @@ func TestHostileStore(t *testing.T) {
 		t.Errorf("%d events, want 6", refused)
 	}
 	mustApply(t, h2.operator(), example(t)) // writes good ones over them
-	if got := h2.rack.has(); len(got) != 5 {
-		t.Errorf("then the rack has %v", got)
+	if got := h2.provisioner.has(); len(got) != 5 {
+		t.Errorf("then the provisioner has %v", got)
 	}
 }
 
@@ -386,8 +386,8 @@ func FuzzStore(f *testing.F) {
 		if _, ok, err := s.Commit(nil, []store.Write{{Key: k1, Value: v1}, {Key: k2, Value: v2}}); !ok || err != nil {
 			return
 		}
-		rack := newRack()
-		p, err := Open(Config{Store: s, Rack: rack, Host: "here"})
+		provisioner := newFakeProvisioner()
+		p, err := Open(Config{Store: s, Provisioner: provisioner, Host: "here"})
 		if err != nil {
 			return
 		}

@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// testPolicy says what the rules say about two NICs, also with objects that are not applied. It is
-// the decision that the NICs make, from rules compiled for the question.
+// testPolicy evaluates the rules for two NICs, also with objects that are not applied. It makes the same decision as
+// the NICs, from rules compiled for the question.
 func (t *conversation) testPolicy(req *Request) error {
 	q := req.Policy
 	if q == nil {
@@ -36,7 +36,7 @@ func (t *conversation) testPolicy(req *Request) error {
 	return t.send(&Reply{Policy: answers}, len(answers))
 }
 
-// supposed is the world with objects applied, which is not told to anybody.
+// supposed is the world with objects applied, for this question only.
 func (t *conversation) supposed(objects []tenant.Object) (*tenant.World, error) {
 	if len(objects) == 0 {
 		return t.p.World(), nil
@@ -47,7 +47,7 @@ func (t *conversation) supposed(objects []tenant.Object) (*tenant.World, error) 
 	return t.p.suppose(t.who, tenant.Change{Put: objects})
 }
 
-// nicOf finds a NIC that the caller may see, by TENANT/NAME.
+// nicOf returns a NIC that the caller may see, by TENANT/NAME.
 func (t *conversation) nicOf(w *tenant.World, path string) (tenant.Key, error) {
 	of, name, _ := strings.Cut(path, "/")
 	n := w.NIC(of, name)
@@ -57,7 +57,7 @@ func (t *conversation) nicOf(w *tenant.World, path string) (tenant.Key, error) {
 	return n.Key(), nil
 }
 
-// Judge answers a question about a world, for those who have one without a daemon.
+// Judge answers a question about a world without a daemon.
 func Judge(w *tenant.World, q PolicyQuestion) ([]PolicyAnswer, error) {
 	nic := func(path string) tenant.Key {
 		of, name, _ := strings.Cut(path, "/")
@@ -66,7 +66,7 @@ func Judge(w *tenant.World, q PolicyQuestion) ([]PolicyAnswer, error) {
 	return judge(policy.Compile(w, nil), nic(q.From), nic(q.To), &q)
 }
 
-// judge answers for one service, or for all.
+// judge answers for one service, or for all services.
 func judge(r *policy.Rules, from, to tenant.Key, q *PolicyQuestion) ([]PolicyAnswer, error) {
 	kind := q.Type
 	if kind == "" {
@@ -74,7 +74,7 @@ func judge(r *policy.Rules, from, to tenant.Key, q *PolicyQuestion) ([]PolicyAns
 	}
 	service := q.Service
 	if service == "" {
-		service = "manual" // for the type
+		service = "manual" // any service: only the type is used
 	}
 	c, err := policy.ContactOf(string(kind), service)
 	if err != nil {

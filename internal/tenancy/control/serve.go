@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// mostRequest bounds a request of the operator, mostTenant one of a tenant's administrators.
-	// A question has no objects and is short.
+	// mostRequest bounds a request of the operator, mostTenant a request of a tenant's administrator. A query has no
+	// objects and is short.
 	mostRequest  = 16 << 20
 	mostTenant   = 1 << 20
 	mostQuestion = 64 << 10
@@ -30,8 +30,8 @@ const (
 	itemState = 4 << 10
 )
 
-// How long a tool may take to send a request, and to read a reply. Tests, whose machine may stand
-// still for a while, are more patient.
+// How long a tool may take to send a request, and to read a reply. Tests use longer times, because their machine may
+// stall.
 var askTime, readTime = 30 * time.Second, 30 * time.Second
 
 // A conversation is one request and its replies.
@@ -44,8 +44,7 @@ type conversation struct {
 	held budget.Bill
 }
 
-// callerOf is who talks to us, as the rules know it. Who does not live where the daemon lives is
-// nobody.
+// callerOf is the peer as rules know it. A process outside of the daemon's namespaces is unknown to them.
 func callerOf(c syscall.Conn, peer credentials.Peer) tenant.Caller {
 	who := tenant.Caller{Operator: peer.Operator, UID: -1}
 	if peer.Resident {
@@ -55,13 +54,13 @@ func callerOf(c syscall.Conn, peer credentials.Peer) tenant.Caller {
 	return who
 }
 
-// Administers reports whether who came by c administers a tenant, or is the operator.
+// Administers reports whether the peer on c administers a tenant, or is the operator.
 func (p *Plane) Administers(c syscall.Conn, peer credentials.Peer, name string) bool {
 	who, t := callerOf(c, peer), p.World().Tenant(name)
 	return who.Operator || t != nil && t.Spec.Administrators.Admits(who)
 }
 
-// Serve answers one request about objects; the caller has been told that it may send one.
+// Serve answers one request about objects. The server has told the caller that it may send one.
 func (p *Plane) Serve(c *protocol.Conn, peer credentials.Peer) {
 	t := &conversation{p: p, c: c, peer: peer, who: callerOf(c, peer)}
 	t.by = events.Actor{Pid: peer.Who.Pid, UID: peer.Who.UID, Program: peer.Who.Program}
@@ -86,10 +85,10 @@ func (p *Plane) administers(who tenant.Caller) bool {
 	})
 }
 
-// errHungUp: there is nobody to tell.
+// errHungUp: the tool has disconnected.
 var errHungUp = errors.New("the tool hung up")
 
-// receive reads the request. Those who may only look have no use for a long one.
+// receive reads the request. A caller that may change nothing needs no long request.
 func (t *conversation) receive() (*Request, error) {
 	most := mostQuestion
 	switch {
@@ -105,7 +104,7 @@ func (t *conversation) receive() (*Request, error) {
 		if bytes > most {
 			return errTooLong{most}
 		}
-		// In steps, so that a long one is not charged piece by piece.
+		// In steps, so that a long request is not charged piece by piece.
 		if bytes > held {
 			held = min(most, max(2*held, bytes, 64<<10))
 			return t.charge(budget.Bill{budget.State: parsed * uint64(held)})
@@ -130,7 +129,7 @@ func (e errTooLong) Error() string {
 	return fmt.Sprintf("the request is longer than %d bytes: apply the objects in several files", e.most)
 }
 
-// charge raises what the caller is charged for this conversation to a bill.
+// charge raises the bill of this conversation.
 func (t *conversation) charge(b budget.Bill) error {
 	more := b
 	for kind, held := range t.held {
@@ -150,7 +149,7 @@ func (t *conversation) charge(b budget.Bill) error {
 	return nil
 }
 
-// answer does what is asked.
+// answer serves the request.
 func (t *conversation) answer(req *Request) error {
 	switch req.Op {
 	case OpApply:
@@ -184,7 +183,7 @@ func denied(format string, args ...any) error {
 	return &Error{Problems: []string{fmt.Sprintf(format, args...)}, Denied: true}
 }
 
-// mayChange says why the caller may change nothing; what it may change, the world knows.
+// mayChange returns why the caller may change nothing. The world decides what it may change.
 func (t *conversation) mayChange() error {
 	if t.changes() {
 		return nil
@@ -222,7 +221,7 @@ func others(w *tenant.World, some []tenant.Object) (keys []tenant.Key) {
 	return keys
 }
 
-// change makes a change and says what became of it.
+// change makes a change and sends the results.
 func (t *conversation) change(req *Request, c tenant.Change) error {
 	if err := t.mayChange(); err != nil {
 		return err
@@ -231,7 +230,7 @@ func (t *conversation) change(req *Request, c tenant.Change) error {
 		return fmt.Errorf("%d objects are to be deleted: delete at most %d at a time", n, mostKeys)
 	}
 	if !t.who.Operator {
-		if err := t.p.paces.admit(t.who.UID, time.Now()); err != nil {
+		if err := admitChange(&t.p.paces, t.who.UID, time.Now()); err != nil {
 			return err
 		}
 	}
@@ -239,14 +238,14 @@ func (t *conversation) change(req *Request, c tenant.Change) error {
 	if err != nil {
 		return err
 	}
-	reply := &Reply{Revision: t.p.now.Load().revision, Warnings: warnings}
+	reply := &Reply{Revision: t.p.snapshots.now.Load().revision, Warnings: warnings}
 	for _, e := range effects {
 		reply.Results = append(reply.Results, Result{e.Key, e.What()})
 	}
 	return t.send(reply, len(reply.Results)/8)
 }
 
-// send sends a reply, charged as so many items while it is there.
+// send sends a reply, whose memory is charged as that of items.
 func (t *conversation) send(r *Reply, items int) error {
 	if err := t.charge(budget.Bill{budget.State: t.held[budget.State] + uint64(items)*itemState}); err != nil {
 		return err
@@ -259,7 +258,7 @@ func (t *conversation) send(r *Reply, items int) error {
 	return nil
 }
 
-// fail says why something was not done.
+// fail sends an error.
 func (t *conversation) fail(err error) {
 	if errors.Is(err, errHungUp) {
 		return
@@ -276,18 +275,18 @@ func (t *conversation) fail(err error) {
 		e = &cut
 	}
 	t.c.SetWriteDeadline(time.Now().Add(readTime))
-	t.c.SendJSON(Reply{Error: e}) // nobody left to tell if this fails
+	t.c.SendJSON(Reply{Error: e}) // an error means that the tool is gone
 }
 
-// gone is a context that ends when the tool hangs up, or the plane is closed. The returned
-// function ends it, and waits.
+// gone is a context that ends when the tool disconnects, or the plane is closed. The returned function ends it, and
+// waits.
 func (t *conversation) gone() (context.Context, func()) {
 	ctx, cancel := context.WithCancel(t.p.ended)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
 		defer cancel()
-		t.c.Wait() // it has nothing more to say: this is its end
+		t.c.Wait() // the tool sends nothing more: this is its end
 	}()
 	stop := context.AfterFunc(t.p.ended, func() { t.c.Close() })
 	return ctx, func() {

@@ -104,7 +104,7 @@ func TestRights(t *testing.T) {
 			_, err := Apply(red, file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: b, tenant: red}\nspec: {network: train, guarantee: 1Gbit}\n"), false)
 			return err
 		},
-		"an administrator through a door": func() error {
+		"an administrator through a listener": func() error {
 			_, err := Apply(h.as(credentials.Peer{Resident: true, NIC: "red/a"}, 1001), nicFile("red", "b"), false)
 			return err
 		},
@@ -122,12 +122,12 @@ func TestRights(t *testing.T) {
 		socket string
 		want   []string
 	}{
-		"red":       {red, []string{"Tenant red", "Network red/train", "NIC red/a", "NIC red/b", "NIC red/c", "Policy red/p"}},
-		"blue":      {blue, []string{"Tenant blue", "Network blue/train", "NIC blue/a", "NIC blue/web"}},
-		"nobody":    {nobody, nil},
-		"opener":    {opener, []string{"Network blue/train", "NIC blue/web"}},
-		"container": {container, nil},
-		"a door":    {h.as(credentials.Peer{NIC: "red/a"}, 0), []string{"NIC red/a"}},
+		"red":        {red, []string{"Tenant red", "Network red/train", "NIC red/a", "NIC red/b", "NIC red/c", "Policy red/p"}},
+		"blue":       {blue, []string{"Tenant blue", "Network blue/train", "NIC blue/a", "NIC blue/web"}},
+		"nobody":     {nobody, nil},
+		"opener":     {opener, []string{"Network blue/train", "NIC blue/web"}},
+		"container":  {container, nil},
+		"a listener": {h.as(credentials.Peer{NIC: "red/a"}, 0), []string{"NIC red/a"}},
 	} {
 		if got := getNames(t, c.socket, all); !slices.Equal(got, c.want) {
 			t.Errorf("%s sees %v, want %v", who, got, c.want)
@@ -342,8 +342,8 @@ func TestExportImport(t *testing.T) {
 	if _, err := Import(c.operator(), File{"export", text}, false, false); err != nil || worldText(t, c.plane.World()) != worldText(t, a.plane.World()) {
 		t.Errorf("into an empty store: %v", err)
 	}
-	if !slices.Equal(a.rack.has(), b.rack.has()) {
-		t.Errorf("the rack has %v", b.rack.has())
+	if !slices.Equal(a.provisioner.has(), b.provisioner.has()) {
+		t.Errorf("the provisioner has %v", b.provisioner.has())
 	}
 }
 
@@ -474,7 +474,7 @@ func TestEventRate(t *testing.T) {
 	for i := range 3 * mostKinds {
 		j.Record(events.Event{Verb: events.Refused, Object: nicKey("red", fmt.Sprint(i))})
 	}
-	if n := len(j.kinds); n > mostKinds {
+	if n := j.kinds.Len(); n > mostKinds {
 		t.Errorf("%d kinds are remembered", n)
 	}
 	if n := len(j.feed.items); n > keptEvents+keptEvents/4 {

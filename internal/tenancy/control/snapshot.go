@@ -4,37 +4,45 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"vrdma.dev/vrdma/internal/tenancy/store"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A snapshot is what the store said at one revision. It is not changed but replaced.
+// A snapshot is the state of the store at one revision. It is replaced, not changed.
 type snapshot struct {
 	world      *tenant.World
-	revision   int64 // everything up to it is in here; what we wrote after it may be, too
-	generation int64 // the revision of that key; 0: there is none
-	named      bool  // the store has its meta
+	revision   int64 // it has everything up to this revision, and what we wrote after it
+	generation int64 // the revision of the key generation; 0: there is none
+	named      bool  // the store has an entry meta
 	meta       store.Meta
 	problems   []string // entries that were left out, and why
-	// newer are the keys that a newer vrdma has written: what they say is not known here, and
-	// must not be overwritten.
+	// newer are the keys that a newer vrdma has written. Their contents are unknown here, and must not be overwritten.
 	newer map[string]bool
 
-	hosts  map[string]*registered // that run vrdma, by name
-	live   map[string]string      // which daemon of a host lives
-	places map[tenant.Key]place   // by the NIC's key
+	hosts      map[string]*registered   // hosts that run vrdma, by name
+	live       map[string]string        // the daemon of a host that lives
+	placements map[tenant.Key]placement // by the NIC's key
 }
 
-// load reads the store. Entries that are no part of a world are problems; only a store that
-// cannot be read, or is of a newer version as a whole, is an error. Of an
-// entry that cannot be read, the object that it was in old stays.
+// snapshots has the newest snapshot, and commits to the store.
+type snapshots struct {
+	cfg   *Config
+	now   atomic.Pointer[snapshot]
+	mu    sync.Mutex    // held while now is replaced
+	moved chan struct{} // guarded by mu: closed and replaced with now
+}
+
+// load reads the store. Entries that do not fit a world are problems. Only a store that cannot be read, or has a newer
+// schema as a whole, is an error. An entry that cannot be read keeps its object of old.
 func load(s store.Store, old *tenant.World) (*snapshot, error) {
 	entries, revision, err := s.List("")
 	if err != nil {
 		return nil, err
 	}
-	snap := &snapshot{revision: revision, hosts: make(map[string]*registered), live: make(map[string]string), places: make(map[tenant.Key]place)}
+	snap := &snapshot{revision: revision, hosts: make(map[string]*registered), live: make(map[string]string), placements: make(map[tenant.Key]placement)}
 	if snap.meta, snap.named, err = store.Identify(s); err != nil {
 		return nil, err
 	}
@@ -84,8 +92,8 @@ func load(s store.Store, old *tenant.World) (*snapshot, error) {
 	return snap, nil
 }
 
-// note takes over an entry about hosts or places; others are passed over, and so is what is older than what
-// we wrote ourselves. The maps are ours.
+// note applies an entry about hosts or placements. It ignores others, and entries that are older than what we wrote
+// ourselves. The caller has cloned the maps.
 func (s *snapshot) note(e store.Entry, deleted bool) error {
 	switch {
 	case strings.HasPrefix(e.Key, prefixHost):
@@ -109,33 +117,33 @@ func (s *snapshot) note(e store.Entry, deleted bool) error {
 		}
 	case strings.HasPrefix(e.Key, prefixPlace):
 		k, ok := nicAt(e.Key)
-		if !ok || s.places[k].revision > e.Revision {
+		if !ok || s.placements[k].revision > e.Revision {
 			return nil
 		}
-		delete(s.places, k)
+		delete(s.placements, k)
 		if deleted {
 			return nil
 		}
-		p, err := decodePlace(e)
+		p, err := decodePlacement(e)
 		if err != nil {
 			return err
 		}
-		s.places[k] = p
+		s.placements[k] = p
 	}
 	return nil
 }
 
-// A delta is what a batch of the store says, read.
+// A delta is a decoded batch of the store.
 type delta struct {
 	put    []tenant.Object
 	gone   []tenant.Key
-	others []store.Change // about hosts and places
-	// anew: it cannot be taken over by itself, the store has to be read as a whole.
+	others []store.Change // of hosts and placements
+	// anew: the batch cannot be applied by itself; the whole store has to be read.
 	anew       bool
 	generation bool
 }
 
-// read reads a batch.
+// read decodes a batch.
 func read(b *store.Batch) (d delta) {
 	for _, c := range b.Changes {
 		switch {
@@ -161,10 +169,10 @@ func read(b *store.Batch) (d delta) {
 	return d
 }
 
-// declares reports whether it is about declared objects.
+// declares reports whether it changes declared objects.
 func (d *delta) declares() bool { return d.anew || len(d.put)+len(d.gone) > 0 }
 
-// take makes the delta of a batch part of the snapshot, but for the world.
+// take applies a delta, except to the world.
 func (s *snapshot) take(d *delta, revision int64) (problems []string) {
 	s.revision = max(s.revision, revision)
 	if d.generation {
@@ -173,12 +181,12 @@ func (s *snapshot) take(d *delta, revision int64) (problems []string) {
 	return s.noteAll(d.others, revision)
 }
 
-// noteAll notes what a commit changed of hosts and places.
+// noteAll applies what a commit changed of hosts and placements.
 func (s *snapshot) noteAll(changes []store.Change, revision int64) (problems []string) {
 	if len(changes) == 0 {
 		return nil
 	}
-	s.hosts, s.live, s.places = maps.Clone(s.hosts), maps.Clone(s.live), maps.Clone(s.places)
+	s.hosts, s.live, s.placements = maps.Clone(s.hosts), maps.Clone(s.live), maps.Clone(s.placements)
 	for _, c := range changes {
 		if err := s.note(store.Entry{Key: c.Key, Value: c.Value, Revision: revision}, c.Deleted); err != nil {
 			problems = append(problems, err.Error())
@@ -194,21 +202,20 @@ func (s *snapshot) keep(old *snapshot) {
 			s.hosts[name] = h
 		}
 	}
-	for k, at := range old.places {
+	for k, at := range old.placements {
 		if at.revision > s.revision {
-			s.places[k] = at
+			s.placements[k] = at
 		}
 	}
 }
 
-// place makes a place that of a NIC.
-func (s *snapshot) place(k tenant.Key, at place) {
-	s.places = maps.Clone(s.places)
-	s.places[k] = at
+// setPlacement sets the placement of a NIC.
+func (s *snapshot) setPlacement(k tenant.Key, at placement) {
+	s.placements = maps.Clone(s.placements)
+	s.placements[k] = at
 }
 
-// where is the host that has a NIC; "" if none has. self is us, who have everything if the store
-// is our own.
+// where is the host that has a NIC; "": none has. self is this host, which has every NIC if the store is its own.
 func (s *snapshot) where(n *tenant.NIC, self string, shared bool) string {
 	switch {
 	case n.Spec.Host != "":
@@ -216,5 +223,71 @@ func (s *snapshot) where(n *tenant.NIC, self string, shared bool) string {
 	case !shared:
 		return self
 	}
-	return s.places[n.Key()].Host
+	return s.placements[n.Key()].Host
+}
+
+// amend replaces the snapshot by a copy that f has changed.
+func (v *snapshots) amend(f func(*snapshot)) *snapshot {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	next := &snapshot{}
+	if old := v.now.Load(); old != nil {
+		*next = *old
+	}
+	f(next)
+	v.now.Store(next)
+	close(v.moved)
+	v.moved = make(chan struct{})
+	return next
+}
+
+// current returns the snapshot, and a channel that is closed when it is replaced.
+func (v *snapshots) current() (*snapshot, <-chan struct{}) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.now.Load(), v.moved
+}
+
+// write commits to the store and amends the snapshot. The first commit gives the store its name.
+func (v *snapshots) write(old *snapshot, conditions []store.Condition, writes []store.Write, amend func(s *snapshot, revision int64)) error {
+	meta := old.meta
+	if !old.named {
+		made, condition, write := store.Name()
+		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
+	}
+	revision, ok, err := v.cfg.Store.Commit(conditions, writes)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return errConflict
+	}
+	v.amend(func(s *snapshot) {
+		s.meta, s.named = meta, true
+		if s.wrote(revision) {
+			amend(s, revision)
+		}
+	})
+	return nil
+}
+
+// wrote records a revision of our own. If it follows the snapshot's, no other daemon wrote in between. It reports
+// whether the snapshot lacks what we wrote: follow may have been faster, and may have applied later changes.
+func (s *snapshot) wrote(revision int64) (missing bool) {
+	if revision == s.revision+1 {
+		s.revision = revision
+		return true
+	}
+	return revision > s.revision
+}
+
+// erase removes placements and hosts that were deleted at a revision.
+func (s *snapshot) erase(writes []store.Write, revision int64) {
+	var gone []store.Change
+	for _, w := range writes {
+		if w.Delete && (strings.HasPrefix(w.Key, prefixPlace) || strings.HasPrefix(w.Key, prefixHost)) {
+			gone = append(gone, store.Change{Key: w.Key, Deleted: true})
+		}
+	}
+	s.noteAll(gone, revision)
 }

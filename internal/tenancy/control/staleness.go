@@ -2,77 +2,93 @@ package control
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"vrdma.dev/vrdma/internal/events"
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
-// A store on other hosts may be away. What it said last holds then, for ever: programs go on, and
-// connect. Nothing can be changed, and rules that others change do not arrive: a policy may say for
-// how long that will do (maxStaleness).
+// A store on other hosts may be away. What it last said stays in force without limit: programs go on, and connect.
+// Nothing can be changed, and changes of rules do not arrive. A policy can limit how long that is acceptable
+// (maxStaleness).
+
+// storeHealth says whether the daemon's knowledge is in step with the store.
+type storeHealth struct {
+	cfg     *Config
+	journal *Journal
+	alarmed atomic.Pointer[string]       // why the store as a whole is not trusted; nil: it is
+	stood   atomic.Pointer[store.Health] // at the last check
+}
 
 // shared reports whether daemons of other hosts have the store, too.
-func (p *Plane) shared() bool {
-	_, is := p.cfg.Store.(store.Remote)
+func (h *storeHealth) shared() bool {
+	_, is := h.cfg.Store.(store.Remote)
 	return is
 }
 
-// health is how what we know stands to the store. One of our own is always in step.
-func (p *Plane) health() store.Health {
-	if r, is := p.cfg.Store.(store.Remote); is {
+// now is the state of the store. A store of our own is always in step.
+func (h *storeHealth) now() store.Health {
+	if r, is := h.cfg.Store.(store.Remote); is {
 		return r.Health()
 	}
 	return store.Health{State: store.InStep}
 }
 
-// Health says whether what the daemon knows is what the store says, and since when it is not.
-func (p *Plane) Health() store.Health { return p.health() }
-
-// Age is how old what is known of the store may be; 0 while it is in step.
-func (p *Plane) Age() time.Duration {
-	if h := p.health(); h.State != store.InStep {
-		return time.Since(h.Heard)
+// staleness is how old the daemon's knowledge may be; 0 while it is in step.
+func (h *storeHealth) staleness() time.Duration {
+	if now := h.now(); now.State != store.InStep {
+		return time.Since(now.Heard)
 	}
 	return 0
 }
 
-// away says that the store is away, and since when; "" if it is not.
-func (p *Plane) away() string {
-	h := p.health()
+// away says that the store is away, and since when; "": it is not.
+func (h *storeHealth) away() string {
+	now := h.now()
 	switch {
-	case h.State != store.Away:
+	case now.State != store.Away:
 		return ""
-	case h.Heard.IsZero():
-		return fmt.Sprintf("the store does not answer (%v)", h.Why)
+	case now.Heard.IsZero():
+		return fmt.Sprintf("the store does not answer (%v)", now.Why)
 	}
-	return fmt.Sprintf("the store has not answered for %v (%v)", time.Since(h.Heard).Round(time.Second), h.Why)
+	return fmt.Sprintf("the store has not answered for %v (%v)", time.Since(now.Heard).Round(time.Second), now.Why)
 }
 
-// An Ager is a Rack that is told how old the rules may be.
+// An Ager is a Provisioner that is told how old the rules may be.
 type Ager interface{ Age(time.Duration) }
 
-// ageRack tells the rack how old the rules may be.
-func (p *Plane) ageRack() {
-	if ager, is := p.cfg.Rack.(Ager); is && p.shared() {
-		ager.Age(p.Age())
+// tell tells the Provisioner how old the rules may be.
+func (h *storeHealth) tell() {
+	if ager, is := h.cfg.Provisioner.(Ager); is && h.shared() {
+		ager.Age(h.staleness())
 	}
 }
 
-// age tells the rack how old the rules may be, and everybody when the store goes away and comes
-// back.
-func (p *Plane) age() {
-	p.ageRack()
-	h := p.health()
-	if before := p.stood.Swap(&h); before == nil && h.State == store.InStep || before != nil && before.State == h.State {
+// check tells the Provisioner how old the rules may be, and records when the store goes away and comes back.
+func (h *storeHealth) check() {
+	h.tell()
+	now := h.now()
+	if before := h.stood.Swap(&now); before == nil && now.State == store.InStep || before != nil && before.State == now.State {
 		return
 	}
 	e := events.Event{Verb: events.Ready, Reason: "the store answers again"}
-	switch h.State {
+	switch now.State {
 	case store.Away:
-		e = events.Event{Verb: events.Failed, Reason: p.away() + ": what it said last holds, and nothing can be changed"}
+		e = events.Event{Verb: events.Failed, Reason: h.away() + ": what it said last holds, and nothing can be changed"}
 	case store.Strange:
-		e = events.Event{Verb: events.Failed, Reason: p.alarm()}
+		e = events.Event{Verb: events.Failed, Reason: h.alarm()}
 	}
-	p.journal.Record(e)
+	h.journal.Record(e)
+}
+
+// alarm says what is wrong with the store as a whole; "": nothing.
+func (h *storeHealth) alarm() string {
+	if h := h.now(); h.State == store.Strange {
+		return fmt.Sprintf("the store is not the one that it was (%v): what this host has stays as it is", h.Why)
+	}
+	if why := h.alarmed.Load(); why != nil {
+		return *why
+	}
+	return ""
 }

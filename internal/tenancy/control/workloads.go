@@ -13,37 +13,36 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Engines make containers, and their hooks and plugins tell the daemon: for which container a NIC is, what the
-// container is called, what was found out about it. They are the operator's, who made the engine run them.
+// Container engines call hooks and plugins, which tell the daemon to which container a NIC is bound, the container's
+// name, and warnings about it. They act for the operator, who has configured the engine.
 
-// A Binding says for which container a NIC is.
+// A Binding binds a NIC to a container.
 type Binding struct {
 	NIC tenant.Key `json:"nic,omitzero"`
-	// Cookie is the kernel's number of the container's network namespace; Namespace is a path that leads there
-	// while the container is there.
+	// Cookie is the kernel's cookie of the container's network namespace. Namespace is a path to it, valid while the
+	// container exists.
 	Cookie    uint64 `json:"cookie,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
-	// Container, Interface and Network are what the engine calls it.
+	// Container, Interface and Network are the engine's names.
 	Container string `json:"container,omitempty"`
 	Interface string `json:"interface,omitempty"`
 	Network   string `json:"network,omitempty"`
-	// Name is for people; "": Container.
+	// Name is for messages; "": Container.
 	Name string `json:"name,omitempty"`
-	// Plug: the NIC is to be an interface of the container, too, if its network has such. It is called Interface, or if that is empty
-	// vrdma0, or the next that is free.
+	// Plug: the NIC also becomes an interface of the container, if its network has interfaces. It is called Interface,
+	// or if that is empty vrdma0, or the next free name.
 	Plug bool `json:"plug,omitempty"`
-	// Ends: the NIC is the container's as long as the container is there, and none of its programs has it any
-	// longer.
+	// Ends: the binding ends with the container, and none of its programs has the NIC any longer.
 	Ends bool `json:"ends,omitempty"`
 }
 
-// A Container is what a hook tells of one that is being made.
+// A Container is what a hook reports of a new container.
 type Container struct {
 	NIC    tenant.Key `json:"nic,omitzero"` // zero: the default NIC
 	Cookie uint64     `json:"cookie,omitempty"`
 	ID     string     `json:"id"`
-	Name   string     `json:"name,omitempty"` // for people; "": ID
-	// Warnings are what keeps its programs from the NIC, one each.
+	Name   string     `json:"name,omitempty"` // for messages; "": ID
+	// Warnings are what prevents its programs from using the NIC, one each.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -53,7 +52,7 @@ type Interface struct {
 	MAC       string         `json:"mac,omitempty"`
 	MTU       int            `json:"mtu,omitempty"`
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
-	// Missing is why there is none, though there should be.
+	// Missing is why there is no interface, although there should be one.
 	Missing string `json:"missing,omitempty"`
 }
 
@@ -62,10 +61,11 @@ type Workloads interface {
 	Bind(b Binding) error
 	// Plug makes a NIC that was bound an interface of the container.
 	Plug(b Binding) (Interface, error)
-	// Unbind undoes the bindings that match, of one container or network namespace: the fields that are not empty have to be the same. It returns those.
+	// Unbind removes and returns the bindings that match, of one container or network namespace: fields that are not
+	// empty must be equal.
 	Unbind(b Binding) []Binding
 	Bindings() []Binding
-	// Name says what people call a workload.
+	// Name sets the name of a workload.
 	Name(cookie uint64, name string)
 }
 
@@ -84,14 +84,14 @@ func (b *Binding) check() error {
 	return nil
 }
 
-// Matches reports whether a binding is one that b means.
+// Matches reports whether b, as a pattern, matches a binding.
 func (b *Binding) Matches(o *Binding) bool {
 	same := func(want, have string) bool { return want == "" || want == have }
 	return (b.NIC == tenant.Key{} || b.NIC == o.NIC) && (b.Cookie == 0 || b.Cookie == o.Cookie) &&
 		same(b.Namespace, o.Namespace) && same(b.Container, o.Container) && same(b.Interface, o.Interface) && same(b.Network, o.Network)
 }
 
-// workloads answers an engine.
+// workloads serves a request of an engine.
 func (t *conversation) workloads(req *Request) error {
 	w := t.p.cfg.Workloads
 	if !t.who.Operator {
@@ -137,7 +137,7 @@ func (t *conversation) workloads(req *Request) error {
 	return t.send(reply, len(reply.Bindings))
 }
 
-// bind binds a NIC that is declared and here.
+// bind binds a NIC that is declared and on this host.
 func (t *conversation) bind(b Binding) (*Interface, error) {
 	w := t.p.cfg.Workloads
 	if b.Cookie == 0 {
@@ -169,7 +169,7 @@ func (t *conversation) bind(b Binding) (*Interface, error) {
 	return is, nil
 }
 
-// refuseBinding says why a container cannot have a NIC.
+// refuseBinding records and returns why a container cannot have a NIC.
 func (t *conversation) refuseBinding(b Binding, err error) error {
 	t.p.Record(events.Event{Verb: events.Refused, Object: b.NIC, Reason: b.Title() + ": " + err.Error(), By: t.by})
 	out := errorOf(err)
@@ -178,7 +178,7 @@ func (t *conversation) refuseBinding(b Binding, err error) error {
 	return out
 }
 
-// Title is what people call the container.
+// Title names the container in messages.
 func (b *Binding) Title() string {
 	name := b.Name
 	if name == "" {
@@ -190,7 +190,7 @@ func (b *Binding) Title() string {
 	return "container " + name
 }
 
-// tellContainer remembers what a hook says.
+// tellContainer stores a hook's report.
 func (t *conversation) tellContainer(c *Container) error {
 	if c == nil || len(c.ID) > mostText || len(c.Name) > mostText || len(c.Warnings) > mostWarnings {
 		return fmt.Errorf("tell wants a container, with names of %d bytes and %d warnings at most", mostText, mostWarnings)
@@ -206,14 +206,14 @@ func (t *conversation) tellContainer(c *Container) error {
 	return nil
 }
 
-// Bind says to the daemon at socket for which container a NIC is.
+// Bind tells the daemon at socket to which container a NIC is bound.
 func Bind(socket string, b Binding) error {
 	_, err := once(socket, &Request{Op: OpBind, Bindings: []Binding{b}})
 	return err
 }
 
-// Plug is Bind for a NIC that is to be an interface of the container, too. An Interface without a name: its network has no interfaces,
-// or it is said what is missing.
+// Plug is Bind for a NIC that also becomes an interface of the container. An Interface without a name says what is
+// missing, or that the network has no interfaces.
 func Plug(socket string, b Binding) (is Interface, err error) {
 	b.Plug = true
 	reply, err := once(socket, &Request{Op: OpBind, Bindings: []Binding{b}})
@@ -223,13 +223,13 @@ func Plug(socket string, b Binding) (is Interface, err error) {
 	return is, err
 }
 
-// Unbind undoes the bindings that match one of these.
+// Unbind removes the bindings that match a pattern of list.
 func Unbind(socket string, list ...Binding) error {
 	_, err := once(socket, &Request{Op: OpUnbind, Bindings: list})
 	return err
 }
 
-// Bindings are all those of the daemon at socket.
+// Bindings are all bindings of the daemon at socket.
 func Bindings(socket string) ([]Binding, error) {
 	r, err := once(socket, &Request{Op: OpBound})
 	if err != nil {
@@ -238,7 +238,7 @@ func Bindings(socket string) ([]Binding, error) {
 	return r.Bindings, nil
 }
 
-// Tell tells the daemon of a container that is being made.
+// Tell reports a new container to the daemon.
 func Tell(socket string, c Container) error {
 	_, err := once(socket, &Request{Op: OpTell, Container: &c})
 	return err

@@ -15,17 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The book is a file that is only appended to:
+// The book is an append-only file:
 //
 //	"vrdma-usage 1\n" │ frame │ frame │ …
 //	frame: length, 4 bytes │ CRC-32C of what follows, 4 bytes │ entries
 //
-// A flush is one frame, so it is there whole or not at all. An entry says what a total or a
-// record is now; later ones replace earlier ones. The first entry names the columns.
+// A flush is one frame, so that it is complete or absent. An entry is the current value of a total or a record; later
+// entries replace earlier ones. The first entry names the columns.
 //
-// When the file has grown to several times what it holds it is written anew beside itself and
-// renamed. Whoever dies at any moment leaves the old file or the new one, and of the last frame
-// all or a part that its checksum does not fit.
+// When the file has grown to several times its contents it is rewritten beside itself and renamed. A crash at any
+// moment leaves the old file or the new one, and the last frame complete or with a wrong checksum.
 type book struct {
 	path string
 	f    *os.File
@@ -37,18 +36,18 @@ type book struct {
 
 const (
 	bookHead = "vrdma-usage 1\n"
-	// mostFrame bounds what is believed of a length.
+	// mostFrame bounds the length of a frame that is accepted.
 	mostFrame = 1 << 20
-	// mostBook bounds how much of a file is read: more cannot have been written by us.
+	// mostBook bounds how much of a file is read: the meter never writes more.
 	mostBook = 64 << 20
-	// mostHeld bounds how many totals and records are believed.
+	// mostHeld bounds the totals and records that are accepted.
 	mostHeld = 400_000
-	// A book is written anew when it is growth times as long as it was, and leastGrowth at least.
+	// A book is rewritten when it is growth times as long as it was, and leastGrowth at least.
 	growth      = 4
 	leastGrowth = 256 << 10
 )
 
-// What entries begin with.
+// The first byte of entries.
 const (
 	entryColumns = 'C'
 	entryTotal   = 'T'
@@ -155,9 +154,8 @@ func (m *Meter) restore(path string) (damage, err error) {
 	return damage, nil
 }
 
-// load takes the frames of data, up to the first that is not whole. It returns how many bytes
-// it took, and whether what is left looks like a frame that was being written when the writer
-// died: nothing follows it.
+// load applies the frames of data up to the first incomplete one. It returns the number of bytes, and whether the rest
+// looks like a frame that was being written at a crash: nothing follows it.
 func (m *Meter) load(data []byte) (good int, torn bool) {
 	rest, ok := bytes.CutPrefix(data, []byte(bookHead))
 	if !ok {
@@ -250,7 +248,7 @@ func (m *Meter) write() error {
 		return nil
 	}
 	if err := b.append(frames(false, entries)); err != nil {
-		b.close() // and write all of it anew next time
+		b.close() // the next flush rewrites the file
 		m.mu.Lock()
 		m.dirty = true
 		m.mu.Unlock()
@@ -259,7 +257,7 @@ func (m *Meter) write() error {
 	return nil
 }
 
-// declared reports whether there is a tenant that somebody declared. mu is held.
+// declared reports whether there is a declared tenant. mu is held.
 func (m *Meter) declared() bool {
 	for k := range m.totals {
 		if k.Tenant != System && k.Tenant != defaultTenant {
@@ -269,8 +267,7 @@ func (m *Meter) declared() bool {
 	return false
 }
 
-// changes are the totals that have changed since the last flush, each with its record of the
-// minute. mu is held.
+// changes are the totals that have changed since the last flush, each with its record of the minute. mu is held.
 func (m *Meter) changes() (out []entry) {
 	if !m.dirty {
 		return nil
@@ -292,7 +289,7 @@ func (m *Meter) changes() (out []entry) {
 	return out
 }
 
-// all is everything. mu is held.
+// all is all totals and records. mu is held.
 func (m *Meter) all() (out []entry) {
 	out = make([]entry, 0, len(m.totals)+len(m.records))
 	for k, t := range m.totals {
@@ -306,7 +303,7 @@ func (m *Meter) all() (out []entry) {
 	return out
 }
 
-// rewrite writes the book anew. file is held.
+// rewrite rewrites the book. file is held.
 func (m *Meter) rewrite() error {
 	m.mu.Lock()
 	entries := m.all()
@@ -325,7 +322,7 @@ func (m *Meter) rewrite() error {
 	return err
 }
 
-// append writes frames that are there, or not, after a crash.
+// append writes frames. After a crash each is complete or ignored.
 func (b *book) append(list [][]byte) error {
 	all := slices.Concat(list...)
 	if _, err := b.f.WriteAt(all, b.size); err != nil {
@@ -338,7 +335,7 @@ func (b *book) append(list [][]byte) error {
 	return nil
 }
 
-// replace makes the file one with these frames.
+// replace replaces the file by one with these frames.
 func (b *book) replace(list [][]byte) error {
 	next := b.path + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -379,7 +376,7 @@ func (b *book) close() {
 	}
 }
 
-// Close writes what is left and lets go of the file.
+// Close writes what is left and closes the file.
 func (m *Meter) Close() error {
 	err := m.Flush()
 	m.file.Lock()

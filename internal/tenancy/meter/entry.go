@@ -12,7 +12,7 @@ type entry struct {
 	usage  Usage
 }
 
-// appendColumns begins a file.
+// appendColumns appends the first entry of a file.
 func appendColumns(b []byte) []byte {
 	b = append(b, entryColumns)
 	b = binary.AppendUvarint(b, uint64(NumColumns))
@@ -52,8 +52,7 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// parse reads the entries of a frame, all or none. columns are those of the file, which its
-// first entry says.
+// parse reads the entries of a frame, all or none. columns are those of the file, from its first entry.
 func parse(body []byte, columns *[]Column) (out []entry, ok bool) {
 	p := parser{rest: body}
 	for len(p.rest) > 0 && !p.bad {
@@ -76,7 +75,7 @@ func parse(body []byte, columns *[]Column) (out []entry, ok bool) {
 	return out, !p.bad
 }
 
-// A parser reads a frame. After something bad it reads zeros.
+// A parser reads a frame. After an error it reads zeros.
 type parser struct {
 	rest []byte
 	bad  bool
@@ -128,7 +127,7 @@ func (p *parser) text() string {
 	return s
 }
 
-// columns reads which columns the file has; -1 is one that we do not have.
+// columns reads the columns of the file; -1 is an unknown one.
 func (p *parser) columns() []Column {
 	n := int(p.uvarint(mostColumns))
 	list := make([]Column, 0, n)
@@ -152,15 +151,14 @@ func (p *parser) usage(u *Usage, columns []Column) {
 	}
 }
 
-// frame puts length and checksum in front of b[8:].
+// frame writes length and checksum before b[8:].
 func frame(b []byte) []byte {
 	binary.LittleEndian.PutUint32(b, uint32(len(b)-8))
 	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
 	return b
 }
 
-// frames are the frames for entries: of a whole file, or of a flush. None is longer than
-// mostFrame.
+// frames are the frames for entries: of a whole file, or of a flush. None is longer than mostFrame.
 func frames(whole bool, entries []entry) [][]byte {
 	b := make([]byte, 8, 4096)
 	if whole {

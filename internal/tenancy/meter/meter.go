@@ -9,41 +9,41 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// A Reading is what a NIC shows.
+// A Reading is the state of a NIC.
 type Reading struct {
-	ID      any // the same for the same NIC, another one for one that was made anew
+	ID      any // identifies the NIC; another one for a NIC that was created again
 	Key     Key
-	Counted Usage // since the NIC was made
+	Counted Usage // since the NIC was created
 	Now     nic.Holdings
 	Delays  nic.Delays
 	At      time.Time // when it was read, on the loop
-	Gone    bool      // it is the last of this NIC
+	Gone    bool      // the last reading of this NIC
 }
 
 // A Meter holds totals and records. Any goroutine may use it.
 type Meter struct {
-	// file is held while the book is written, before mu.
+	// file is held while the book is written; before mu.
 	file sync.Mutex
-	book *book // guarded by file; nil: nothing is kept
+	book *book // guarded by file; nil: nothing is stored
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	seen    map[any]*seen
 	totals  map[Key]*total
 	records map[slot]*Usage
-	current time.Time // the minute that is being counted
+	current time.Time // the current minute
 	latest  time.Time // of the samples
-	dirty   bool      // something changed since the last flush
+	dirty   bool      // there are changes since the last flush
 	fresh   []int64   // the minutes that were counted since then
 	rolled  time.Time // when records were rolled up
 
 	unwritten time.Time // since when the file cannot be written; zero: it can
 }
 
-// seen is what a NIC showed when it was read last.
+// seen is the last reading of a NIC.
 type seen struct {
 	counted Usage
 	at      time.Time
-	rest    uint64 // of MemoryTime: byte-milliseconds that are no second yet
+	rest    uint64 // of MemoryTime: byte-milliseconds below a second
 }
 
 type total struct {
@@ -51,11 +51,11 @@ type total struct {
 	now     nic.Holdings
 	delays  nic.Delays
 	at      time.Time
-	live    int  // NICs that have this key: more than one for a moment, where one is made anew
+	live    int  // NICs with this key: two for a moment, when one is created again
 	changed bool // since the last flush
 }
 
-// A slot is where a record is kept: whose, from when, how long, in seconds.
+// A slot is the key of a record: whose, from when, how long, in seconds.
 type slot struct {
 	Key
 	from int64
@@ -64,16 +64,16 @@ type slot struct {
 
 const minute = 60
 
-// New makes a meter that keeps nothing.
+// New makes a meter without a file.
 func New() *Meter {
 	return &Meter{seen: make(map[any]*seen), totals: make(map[Key]*total), records: make(map[slot]*Usage)}
 }
 
-// Sample takes readings of now.
+// Sample adds readings.
 func (m *Meter) Sample(now time.Time, readings []Reading) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now.Before(m.latest) { // somebody set the clock back: go on from where it was
+	if now.Before(m.latest) { // the clock was set back: continue from the last time
 		now = m.latest
 	}
 	m.latest = now
@@ -83,7 +83,7 @@ func (m *Meter) Sample(now time.Time, readings []Reading) {
 	}
 }
 
-// take adds what a reading shows more than the last.
+// take adds the difference between a reading and the last one.
 func (m *Meter) take(now time.Time, r *Reading) {
 	t := m.totals[r.Key]
 	if t == nil {
@@ -127,7 +127,7 @@ func (m *Meter) take(now time.Time, r *Reading) {
 	}
 }
 
-// Totals are all that there have been, by tenant, network and NIC.
+// Totals are all totals, by tenant, network and NIC.
 func (m *Meter) Totals() []Total {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,8 +139,7 @@ func (m *Meter) Totals() []Total {
 	return out
 }
 
-// Records are those that overlap the time since then, of one tenant or, if it is empty, of all;
-// oldest first.
+// Records are the records that overlap the time since then, of one tenant or, if that is empty, of all; oldest first.
 func (m *Meter) Records(since time.Time, tenant string) []Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +160,7 @@ func (m *Meter) Records(since time.Time, tenant string) []Record {
 	return out
 }
 
-// Sum puts records of the same tenant and NIC together.
+// Sum adds records of the same tenant and NIC.
 func Sum(records []Record) []Record {
 	at := make(map[Key]int)
 	var out []Record

@@ -2,9 +2,9 @@ package meter
 
 import "time"
 
-// How long records keep their minute, and then their hour. After that they are of a day and of
-// a tenant, and those are kept a year and a month. If there are more than mostRecords the times of
-// minutes and hours are halved until there are not, and days are forgotten only if that was in vain.
+// How long records stay per minute, and then per hour. Later they are per day and tenant, and those are kept a year and
+// a month. If there are more than mostRecords, the times for minutes and hours are halved until there are not. Days are
+// deleted only if that does not suffice.
 const (
 	keepMinutes = 2 * time.Hour
 	keepHours   = 48 * time.Hour
@@ -19,8 +19,8 @@ const (
 // mostRecords bounds memory and file: a record takes about 500 bytes.
 var mostRecords = 40_000
 
-// rollUp makes fewer records of old ones. Sums per tenant stay what they are, until a record is
-// older than keepDays. It reports whether anything changed. mu is held.
+// rollUp merges old records. Sums per tenant stay the same until a record is older than keepDays. It reports whether
+// anything changed. mu is held.
 func (m *Meter) rollUp(now time.Time) (changed bool) {
 	m.rolled = now
 	now = m.newest(now)
@@ -38,8 +38,8 @@ func (m *Meter) rollUp(now time.Time) (changed bool) {
 	}
 }
 
-// newest is when the last record begins, or now if that is later: somebody may have set the clock
-// back, and what seems to lie ahead cannot be rolled up.
+// newest is the begin of the last record, or now if that is later. The clock may have been set back, and records in the
+// future cannot be merged.
 func (m *Meter) newest(now time.Time) time.Time {
 	for at := range m.records {
 		if t := time.Unix(at.from, 0); at.span == minute && t.After(now) {
@@ -77,8 +77,7 @@ func (m *Meter) rollUpBefore(minutes, hours, days time.Time) (changed bool) {
 	return changed
 }
 
-// forgetGone has the totals of NICs that are gone, and of which there are no records any more,
-// become part of their tenant's.
+// forgetGone adds the totals of deleted NICs without records to their tenant's.
 func (m *Meter) forgetGone() (changed bool) {
 	recorded := make(map[Key]bool)
 	for at := range m.records {
@@ -100,7 +99,7 @@ func (m *Meter) forgetGone() (changed bool) {
 	return changed
 }
 
-// due reports whether records are to be rolled up. mu is held.
+// due reports whether rollUp has to run. mu is held.
 func (m *Meter) due(now time.Time) bool {
 	return now.Sub(m.rolled) >= rollEvery || now.Before(m.rolled) || len(m.records) > mostRecords+mostRecords/4
 }

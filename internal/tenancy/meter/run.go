@@ -6,30 +6,30 @@ import (
 	"time"
 )
 
-// A Reader reads all NICs, those that have gone since the last time included, once.
+// A Reader reads all NICs, and once more those that were removed since the last time.
 type Reader func() []Reading
 
-// A Clerk reads and flushes as time goes by.
-type Clerk struct {
+// A Collector reads the NICs' counters and writes the meter's file, periodically.
+type Collector struct {
 	meter *Meter
 	read  Reader
-	fail  func(error) // told of a flush that failed, and not again until one did not
+	fail  func(error) // called for a failed flush, and not again until one succeeds
 
 	mu     sync.Mutex // held while reading
 	last   time.Time
 	failed bool
 }
 
-// every is how often: what is lost when the daemon is killed is what came after.
+// every is the period. A daemon that is killed loses the usage of at most one period.
 const every = time.Second
 
-// NewClerk makes a clerk, who does nothing yet.
-func NewClerk(m *Meter, read Reader, fail func(error)) *Clerk {
-	return &Clerk{meter: m, read: read, fail: fail}
+// NewCollector makes a collector. Run starts it.
+func NewCollector(m *Meter, read Reader, fail func(error)) *Collector {
+	return &Collector{meter: m, read: read, fail: fail}
 }
 
 // Run reads and flushes until ctx ends, and then once more.
-func (c *Clerk) Run(ctx context.Context) {
+func (c *Collector) Run(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -43,7 +43,7 @@ func (c *Clerk) Run(ctx context.Context) {
 	}
 }
 
-func (c *Clerk) flush() {
+func (c *Collector) flush() {
 	c.Refresh(0)
 	err := c.meter.Flush()
 	if err != nil && !c.failed {
@@ -52,8 +52,8 @@ func (c *Clerk) flush() {
 	c.failed = err != nil
 }
 
-// Refresh reads, unless somebody did within age. Many may ask at a time: the NICs are read once.
-func (c *Clerk) Refresh(age time.Duration) {
+// Refresh reads the counters, unless they were read within age. Concurrent callers share one reading.
+func (c *Collector) Refresh(age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -64,5 +64,5 @@ func (c *Clerk) Refresh(age time.Duration) {
 	c.last = time.Now()
 }
 
-// Meter is what the clerk fills.
-func (c *Clerk) Meter() *Meter { return c.meter }
+// Meter is the meter that the collector fills.
+func (c *Collector) Meter() *Meter { return c.meter }

@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/transport"
 )
 
-// A Column is one of the things that are counted.
+// A Column is one quantity.
 type Column int
 
 const (
@@ -16,14 +16,14 @@ const (
 	ReceiveBytes
 	TransmitPackets
 	ReceivePackets
-	Retransmitted // packets that were sent again
-	Connections   // queue pairs that were given a peer
+	Retransmitted // packets sent again
+	Connections   // queue pairs that got a peer
 	LoopTime      // of the daemon's loop, in nanoseconds
-	MemoryTime    // bytes registered, times the seconds that they were
-	ThrottledOut  // nanoseconds in which it wanted to send and was over a cap
-	ThrottledIn   // nanoseconds in which others wanted to send to it and it was over a cap
+	MemoryTime    // registered bytes times seconds
+	ThrottledOut  // nanoseconds in which it had data to send and was over a cap
+	ThrottledIn   // nanoseconds in which others had data for it and it was over a cap
 
-	// Ethernet of virtual machines and containers, which is beside all of the above.
+	// Ethernet frames of virtual machines and containers, which the columns above do not include.
 	FramesOut
 	FramesIn
 	FrameBytesOut
@@ -38,7 +38,7 @@ const (
 	NumColumns = denials + Column(nic.NumRefusals)
 )
 
-// Sent and Rcvd are messages, Drops packets, Refusals what was refused.
+// Sent and Rcvd are messages, Drops packets, Refusals refused requests.
 func Sent(o transport.Op) Column     { return sent + Column(o) }
 func Rcvd(o transport.Op) Column     { return rcvd + Column(o) }
 func Drops(r nic.Reason) Column      { return drops + Column(r) }
@@ -46,8 +46,8 @@ func Refusals(d nic.Refusal) Column  { return denials + Column(d) }
 func (c Column) String() string      { return names[c] }
 func columnNamed(name string) Column { return byName[name] - 1 }
 
-// names are what columns are called in files and in JSON. A file says which it has, so a column
-// may be added anywhere, but must not change its name.
+// names are the names of columns in files and in JSON. A file names its columns, so a column may be added anywhere, but
+// must keep its name.
 var names = func() (n [NumColumns]string) {
 	n = [NumColumns]string{
 		TransmitBytes: "transmit_bytes", ReceiveBytes: "receive_bytes",
@@ -71,7 +71,7 @@ var names = func() (n [NumColumns]string) {
 	return n
 }()
 
-// byName is the column of a name, plus one: what is not there is -1.
+// byName is the column of a name plus one; 0: there is none.
 var byName = func() map[string]Column {
 	m := make(map[string]Column, NumColumns)
 	for i, n := range names {
@@ -86,10 +86,10 @@ var byName = func() map[string]Column {
 // Columns are the names of all columns, in order.
 func Columns() []string { return names[:] }
 
-// Usage is how much of everything.
+// Usage has a value for each column.
 type Usage [NumColumns]uint64
 
-// Of is what a NIC has counted.
+// Of converts a NIC's counters.
 func Of(c *nic.Counters) Usage {
 	u := Usage{
 		TransmitBytes: c.SentBytes, ReceiveBytes: c.RcvdBytes, TransmitPackets: c.SentPackets, ReceivePackets: c.RcvdPackets,
@@ -109,7 +109,7 @@ func (u *Usage) add(o *Usage) {
 	}
 }
 
-// since is what u has more than o. A column that fell, which none does, has nothing more.
+// since is u minus o. A column that fell counts as zero.
 func (u *Usage) since(o *Usage) (d Usage) {
 	for i := range u {
 		if u[i] > o[i] {
@@ -119,7 +119,7 @@ func (u *Usage) since(o *Usage) (d Usage) {
 	return d
 }
 
-// MarshalJSON writes what is not zero, by name.
+// MarshalJSON writes the columns that are not zero, by name.
 func (u Usage) MarshalJSON() ([]byte, error) {
 	b := []byte{'{'}
 	for i, v := range u {
@@ -133,30 +133,29 @@ func (u Usage) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// A Key says whose usage it is. NIC is empty for what is known of the tenant only.
+// A Key identifies usage. NIC is empty for usage that is known by tenant only.
 type Key struct{ Tenant, Network, NIC string }
 
-// System is the tenant of what is nobody's: packets that were dropped before it was known for
-// whom they were. No tenant can have this name.
+// System is the tenant of packets that were dropped before their NIC was known. No tenant can have this name.
 const System = "_system"
 
-// defaultTenant is the tenant that is there when nothing is declared.
+// defaultTenant is the tenant of the default NIC.
 const defaultTenant = "default"
 
-// A Record is what was used in a time.
+// A Record is the usage in a period.
 type Record struct {
 	Key
 	From, To time.Time
 	Usage    Usage
 }
 
-// A Total is what there has been since the meter began, and what there is now.
+// A Total is the usage since the meter began, and the current state.
 type Total struct {
 	Key
 	Usage Usage
-	Now   nic.Holdings // zero if it is gone
+	Now   nic.Holdings // zero if the NIC is gone
 	Live  bool
-	// Delays are those of the NIC that is there, or was last, since it was made.
+	// Delays are those of the current or last NIC, since it was created.
 	Delays nic.Delays
 	At     time.Time // when it was read, on the loop; zero: by an earlier daemon
 }

@@ -1,15 +1,13 @@
 package metrics
 
-// Device is what the device as a whole has counted since the daemon started: all NICs together,
-// those that are gone included.
+// Device is the device's counters since the daemon started: of all NICs together, deleted ones included.
 type Device struct {
 	Name                 string // as programs see it
 	SentBytes, RcvdBytes uint64
-	// Counters are by the names that they have in hw_counters and counters below
-	// /sys/class/infiniband.
+	// Counters are named as in hw_counters and counters below /sys/class/infiniband.
 	Counters map[string]uint64
-	// Overlay is what was dropped of virtual networks between hosts; empty: there are none. And
-	// how many questions for MACs were answered.
+	// Overlay is the drops of virtual networks between hosts; empty: there are none. Beside it is the number of
+	// answered ARP requests and neighbour solicitations.
 	Overlay        []Dropped
 	OverlayAnswers uint64
 }
@@ -54,7 +52,7 @@ var families = []struct{ file, name, help string }{
 	{"tail_probes", "infiniband_hw_tail_probes_total", "Packets retransmitted early to probe for a lost tail."},
 }
 
-// Dropped is how many datagrams were dropped for a reason.
+// Dropped is the number of datagrams that were dropped for a reason.
 type Dropped struct {
 	Reason string
 	Value  uint64

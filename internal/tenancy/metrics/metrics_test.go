@@ -51,12 +51,12 @@ func (f *fake) NICs() int { return len(f.totals) - 1 }
 func (*fake) Waits() map[string]nic.Waits {
 	return map[string]nic.Waits{"bulk": waited(), "latency": {}}
 }
-func (*fake) StoreAge() time.Duration  { return 1500 * time.Millisecond }
+func (*fake) StoreAge() time.Duration { return 1500 * time.Millisecond }
 
 func (*fake) UsageUnwritten() time.Duration { return 2 * time.Second }
-func (*fake) Generation() int64        { return 17 }
-func (*fake) Processor() time.Duration { return time.Second }
-func (f *fake) Ready() error           { return f.ready }
+func (*fake) Generation() int64             { return 17 }
+func (*fake) Processor() time.Duration      { return time.Second }
+func (f *fake) Ready() error                { return f.ready }
 func (f *fake) Alive() error {
 	if f.dead != nil {
 		<-f.dead

@@ -39,7 +39,7 @@ type Source interface {
 	Ready() error
 }
 
-// Config is what a Server needs.
+// Config is the configuration of a Server.
 type Config struct {
 	Source
 	Started time.Time
@@ -47,14 +47,14 @@ type Config struct {
 	PerNIC  bool // NICs are a label
 }
 
-// How a scraper may be.
+// Limits for scrapers.
 const (
 	readTime    = 5 * time.Second
 	writeTime   = 30 * time.Second
 	idleTime    = 2 * time.Minute
 	closeTime   = time.Second
 	headerBytes = 16 << 10
-	// atOnce is how many requests are answered at a time; who comes then is told to come later.
+	// atOnce bounds the requests that are answered at the same time. Others get an error.
 	atOnce = 8
 )
 
@@ -66,14 +66,14 @@ type Server struct {
 	src   Config
 	http  *http.Server
 	l     net.Listener
-	busy  chan struct{} // holds one for each request that is being answered
+	busy  chan struct{} // holds one for each request in progress
 	ended chan struct{}
 
 	mu     sync.Mutex // held while a page is made
 	labels *labeller  // nil: NICs are no label
 }
 
-// Listen begins to serve at addr, HOST:PORT or :PORT.
+// Listen starts to serve at addr, HOST:PORT or :PORT.
 func Listen(addr string, src Config) (*Server, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -85,7 +85,7 @@ func Listen(addr string, src Config) (*Server, error) {
 	}
 	s.http = &http.Server{
 		Handler: s.Handler(), ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes,
-		ErrorLog: log.New(io.Discard, "", 0), // what scrapers do wrong is theirs
+		ErrorLog: log.New(io.Discard, "", 0), // scrapers' errors are not logged
 	}
 	go func() {
 		defer close(s.ended)
@@ -94,10 +94,10 @@ func Listen(addr string, src Config) (*Server, error) {
 	return s, nil
 }
 
-// Addr is where it serves.
+// Addr is the address of the server.
 func (s *Server) Addr() net.Addr { return s.l.Addr() }
 
-// Close ends it. Who is being answered has a moment.
+// Close closes the server. Requests in progress have a moment to end.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
@@ -109,7 +109,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Handler is what answers.
+// Handler is the HTTP handler.
 func (s *Server) Handler() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /metrics", s.few(func(w http.ResponseWriter, _ *http.Request) {
@@ -130,7 +130,7 @@ func (s *Server) Handler() http.Handler {
 	return m
 }
 
-// few bounds how many are answered at a time.
+// few bounds the requests that are answered at the same time.
 func (s *Server) few(f http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -151,7 +151,7 @@ func answer(w http.ResponseWriter, err error) {
 	io.WriteString(w, "ok\n")
 }
 
-// alive asks the loop, which has to answer soon.
+// alive checks that the loop answers soon.
 func (s *Server) alive() error {
 	done := make(chan error, 1)
 	go func() { done <- s.src.Alive() }()
@@ -163,7 +163,7 @@ func (s *Server) alive() error {
 	}
 }
 
-// Page is the page as it is now.
+// Page is the current page.
 func (s *Server) Page() []byte {
 	totals, device := s.src.Totals(), s.src.Device()
 	s.mu.Lock()

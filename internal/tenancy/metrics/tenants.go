@@ -9,28 +9,28 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
-// mostNICs is how many NICs have a label of their own.
+// mostNICs bounds the NICs with a label of their own.
 const mostNICs = 256
 
-// other is the NIC of those that have none. It cannot be the name of one.
+// other is the label of NICs without one. No NIC can have this name.
 const other = "_other"
 
-// A group is what one set of series is about.
+// A group is what one set of series describes.
 type group struct {
 	tenant, network, nic string
 	used                 meter.Usage
 	now                  nic.Holdings
 }
 
-// A labeller says which NICs have a label of their own. One that has it keeps it until it is
-// gone, and what it had then goes to the others: so no sum ever falls. One that came when all
-// labels were taken does not get one later.
+// A labeller decides which NICs have a label of their own. A NIC keeps its label until it is deleted, and its values
+// are then added to the others', so that no sum ever falls. A NIC that was created when all labels were in use does not
+// get one later.
 type labeller struct {
 	own   map[meter.Key]bool
-	known map[meter.Key]bool // NICs that are there, with a label or without
+	known map[meter.Key]bool // existing NICs, with a label or without
 }
 
-// label decides for the NICs that there are.
+// label assigns labels to the existing NICs.
 func (l *labeller) label(totals []meter.Total) {
 	live := make(map[meter.Key]bool)
 	for _, t := range totals {
@@ -89,7 +89,7 @@ func groups(totals []meter.Total, l *labeller) []*group {
 	return out
 }
 
-// labels are those of every series of g, and more.
+// labels are the labels of every series of g, and more.
 func (g *group) labels(more ...string) []string {
 	l := append(make([]string, 0, 6+len(more)), "tenant", g.tenant, "network", g.network)
 	if g.nic != "" {
@@ -98,7 +98,7 @@ func (g *group) labels(more ...string) []string {
 	return append(l, more...)
 }
 
-// tenants writes what tenants have used and have.
+// tenants writes the usage and the state of tenants.
 func (p *page) tenants(list []*group) {
 	simple := func(name, kind, help string, of func(*group) float64) {
 		p.family(name, kind, help)

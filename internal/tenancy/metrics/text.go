@@ -6,20 +6,19 @@ import (
 	"strings"
 )
 
-// A page is text in Prometheus' exposition format. Samples of a family stand together, behind
-// their HELP and TYPE.
+// A page is text in Prometheus' exposition format. Samples of a family follow its HELP and TYPE.
 type page struct {
 	bytes.Buffer
 	name string // of the family
 }
 
-// family begins one. kind is counter or gauge.
+// family begins a family. kind is counter or gauge.
 func (p *page) family(name, kind, help string) {
 	p.name = name
 	p.WriteString("# HELP " + name + " " + help + "\n# TYPE " + name + " " + kind + "\n")
 }
 
-// sample writes one: labels are names and values in turn.
+// sample writes a sample: labels are alternating names and values.
 func (p *page) sample(value float64, labels ...string) {
 	p.WriteString(p.name)
 	for i := 0; i+1 < len(labels); i += 2 {

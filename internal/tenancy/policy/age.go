@@ -7,11 +7,10 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A policy may say how old what is known of the store may be for new connections of its NICs
-// (maxStaleness): rules that others have made since do not arrive while the store is away. Those
-// that are there stay: nobody judges them again because time goes by.
+// A policy can bound the age of the rules for new connections of its NICs (maxStaleness), because changes of rules do
+// not arrive while the store is away. Existing connections stay.
 
-// SetAge says how old the rules may be. Any goroutine may call it.
+// SetAge sets how old the rules may be. Any goroutine may call it.
 func (r *Rules) SetAge(age time.Duration) {
 	for _, n := range r.networks {
 		if n.patience != 0 {
@@ -20,7 +19,7 @@ func (r *Rules) SetAge(age time.Duration) {
 	}
 }
 
-// stale reports whether the rules may be older than what a member's policies say.
+// stale reports whether the rules may be older than a member's policies allow.
 func (n *network) stale(m *member) bool {
 	if n.patience == 0 {
 		return false
@@ -29,7 +28,7 @@ func (n *network) stale(m *member) bool {
 	return most != 0 && n.age.Load() > int64(most)
 }
 
-// staleness says that a connection is refused because the rules may be too old; "" if it is not.
+// staleness says that a connection is refused because the rules may be too old; "": it is not.
 func (g *Guard) staleness(peer ib.GID) string {
 	n := g.net
 	about := []int32{g.nic}
@@ -45,7 +44,7 @@ func (g *Guard) staleness(peer ib.GID) string {
 	return ""
 }
 
-// shorter is the shorter of two spans, of which 0 is none.
+// shorter is the shorter of two spans; 0 is none.
 func shorter(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b

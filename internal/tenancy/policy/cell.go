@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// services are what a rule says of a service.
+// services are the services that a rule names.
 type services struct {
 	every  bool // manual, too
 	manual bool
@@ -47,7 +47,7 @@ func servicesOf(t *tenant.Service) (s services) {
 	return s
 }
 
-// matches reports whether a contact's service is meant.
+// matches reports whether a contact's service is among them.
 func (s *services) matches(c *ib.Contact) bool {
 	if s.every || c.By == ib.Nobody {
 		return s.every || s.manual
@@ -55,14 +55,14 @@ func (s *services) matches(c *ib.Contact) bool {
 	return slices.ContainsFunc(s.spans, func(p span) bool { return p.first <= c.ID && c.ID <= p.last })
 }
 
-// A cell is what the rules of a profile say of the peers of a class, in one direction.
+// A cell is the decision of a profile about the peers of a class, in one direction.
 type cell struct {
 	manual   opinion
 	starts   []uint64 // where each segment of service identifiers begins; the first at 0
 	segments []opinion
 }
 
-// An opinion is what allow and deny rules name, for each type of queue pair.
+// An opinion is the operations that allow and deny rules name, for each type of queue pair.
 type opinion struct{ allow, deny [types]ib.Operations }
 
 const types = int(ib.UD) + 1 // ib.RC is 1
@@ -107,11 +107,11 @@ func (n *network) cell(p *profile, d int, class int32) *cell {
 	return c
 }
 
-// mostHeld is how many segments the cells of a network hold, 24 bytes each. A tenant has as many
-// cells as pairs of NICs, and each may have as many segments as its policies have ports.
+// mostHeld bounds the segments in the cells of a network, 24 bytes each. A tenant has as many cells as pairs of NICs,
+// and each cell may have as many segments as the policies have ports.
 const mostHeld = 1 << 20
 
-// forget drops all cells: they are made again.
+// forget drops all cells. They are made again on use.
 func (n *network) forget() {
 	n.held.Store(0)
 	for _, p := range n.profiles {

@@ -6,7 +6,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// judge says which operations a connection of member m with member peer may use.
+// judge returns the operations that a connection of member m with member peer may use.
 func (n *network) judge(m, peer int32, c ib.Contact) ib.Operations {
 	a, b := &n.members[m], &n.members[peer]
 	if a.types&b.types&typeBit(c.Type) == 0 {
@@ -28,7 +28,7 @@ func (n *network) judge(m, peer int32, c ib.Contact) ib.Operations {
 	return ops
 }
 
-// side is what one end allows.
+// side is the decision of one end.
 func (n *network) side(m, peer *member, d int, c *ib.Contact) ib.Operations {
 	p := n.profiles[m.profile]
 	if len(p.rules[d]) == 0 {
@@ -38,7 +38,7 @@ func (n *network) side(m, peer *member, d int, c *ib.Contact) ib.Operations {
 	return n.weigh(p, d, v.allow[c.Type], v.deny[c.Type])
 }
 
-// weigh makes a decision of what the rules that match say.
+// weigh combines the matching rules to a decision.
 func (n *network) weigh(p *profile, d int, allow, deny ib.Operations) ib.Operations {
 	if p.closed[d] {
 		return allow &^ deny
@@ -46,8 +46,8 @@ func (n *network) weigh(p *profile, d int, allow, deny ib.Operations) ib.Operati
 	return n.fallback &^ deny
 }
 
-// stranger judges a connection with an address that no NIC has: only rules about everybody and
-// about prefixes match it, and there is no other end to decide.
+// stranger judges a connection with an address that no NIC has. Only rules about all peers and about prefixes match it,
+// and there is no other end to decide.
 func (n *network) stranger(m int32, peer ib.GID, c ib.Contact) ib.Operations {
 	a := &n.members[m]
 	if a.types&typeBit(c.Type) == 0 {
@@ -66,8 +66,7 @@ func (n *network) stranger(m int32, peer ib.GID, c ib.Contact) ib.Operations {
 	return ops
 }
 
-// group judges a multicast group: to be a member is the direction in (ib.Them), to send to it out
-// (ib.Us).
+// group judges a multicast group: membership is the direction in (ib.Them), sending is the direction out (ib.Us).
 func (n *network) group(m int32, group ib.GID, by ib.Asker) ib.Operations {
 	a := &n.members[m]
 	if a.types&typeBit(ib.UD) == 0 {
@@ -76,7 +75,7 @@ func (n *network) group(m int32, group ib.GID, by ib.Asker) ib.Operations {
 	if n.stale(a) {
 		return 0
 	}
-	c := ib.Contact{Type: ib.UD, By: ib.Nobody} // no service is asked for
+	c := ib.Contact{Type: ib.UD, By: ib.Nobody} // there is no service
 	at, ops := group.Addr(), a.ops&ib.OpSend
 	if by != ib.Them {
 		ops &= n.sideTo(a, at, out, &c)
@@ -103,9 +102,9 @@ func (n *network) sideTo(m *member, peer netip.Addr, d int, c *ib.Contact) ib.Op
 	return n.weigh(p, d, allow, deny)
 }
 
-// matches reports whether the rule is about a contact with an address that no NIC has. In a network whose
-// NICs have the addresses of their containers, any of them may have it: what is denied to one by its
-// name or labels is denied there to every address, because to allow it would be the worse mistake.
+// matches reports whether the rule applies to an address that no NIC has. In a network whose NICs have the addresses of
+// their containers any NIC may have it. What is denied to one NIC by name or labels is denied there to every address,
+// because allowing it would be the worse mistake.
 func (r *rule) matches(peer netip.Addr, c *ib.Contact) bool {
 	named := r.peer.NIC != "" || len(r.peer.Labels) > 0
 	within := !r.peer.Prefix.IsValid() || r.peer.Prefix.Contains(peer)

@@ -11,11 +11,11 @@ import (
 
 // An Answer says whether a connection is allowed, and why.
 type Answer struct {
-	Operations ib.Operations // that it may use; none: it is refused
+	Operations ib.Operations // allowed operations; none: the connection is refused
 	Steps      []Step
 }
 
-// A Step is one decision on the way to an answer: what is not in Operations it refused.
+// A Step is one decision on the way to an answer. It refuses the operations that are not in Operations.
 type Step struct {
 	Operations ib.Operations
 	Who        string // the NIC that decides, TENANT/NAME
@@ -23,7 +23,7 @@ type Step struct {
 	Why        string
 }
 
-// Allowed reports whether the connection is made.
+// Allowed reports whether the connection is allowed.
 func (a *Answer) Allowed() bool { return a.Operations != 0 }
 
 // String is the answer on one line: the verdict, and the step that decided.
@@ -45,7 +45,7 @@ func (s *Step) String() string {
 	return fmt.Sprintf("%s, %s: %s", s.Who, s.Direction, s.Why)
 }
 
-// decisive is the step that refused most.
+// decisive is the step that refused most operations.
 func (a *Answer) decisive() (worst *Step) {
 	for i := range a.Steps {
 		s := &a.Steps[i]
@@ -76,8 +76,8 @@ func Names(ops ib.Operations) string {
 	return strings.Join(list, ", ")
 }
 
-// Explain says what happens to a connection that from asks to for, or, if c.By is ib.Nobody, that
-// the two make by hand. It is the decision that the daemon makes, and the rules behind it.
+// Explain decides a connection that from requests to to, or, if c.By is ib.Nobody, that the two make without rdma_cm.
+// It makes the daemon's decision, and returns the rules behind it.
 func (r *Rules) Explain(from, to tenant.Key, c ib.Contact) (*Answer, error) {
 	g, h := r.guards[from], r.guards[to]
 	switch {
@@ -98,7 +98,7 @@ func (r *Rules) Explain(from, to tenant.Key, c ib.Contact) (*Answer, error) {
 	return a, nil
 }
 
-// Why says why a connection with a peer is not allowed, or not with all operations.
+// Why returns why a connection with a peer is not allowed, or not with all operations.
 func (g *Guard) Why(peer ib.GID, c ib.Contact) string {
 	if why := g.staleness(peer); why != "" {
 		return why
@@ -169,7 +169,7 @@ func (n *network) step(m int32, d int, match func(*rule) bool) Step {
 	p := n.profiles[n.members[m].profile]
 	s := Step{Who: n.input.nics[m].Key().Path(), Direction: [2]tenant.Direction{in: tenant.In, out: tenant.Out}[d]}
 	var allow, deny ib.Operations
-	var allowed, denied *rule // the first that names something new
+	var allowed, denied *rule // the first rule that names a new operation
 	for _, r := range p.rules[d] {
 		switch {
 		case !match(r):
@@ -226,8 +226,8 @@ func (r *rule) String() string {
 	return fmt.Sprintf("policy %s, %s rule %d", r.policy.Key().Path(), list, r.index+1)
 }
 
-// ContactOf makes a contact of words: the type of queue pair (rc), and the service: "manual", or
-// a port space and a port ("tcp:7471").
+// ContactOf parses a contact: the type of queue pair (rc), and the service: "manual", or a port space and a port
+// ("tcp:7471").
 func ContactOf(t, service string) (c ib.Contact, err error) {
 	switch tenant.QPType(strings.ToLower(t)) {
 	case tenant.RC:

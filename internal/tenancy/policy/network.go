@@ -16,15 +16,15 @@ import (
 type network struct {
 	input     input
 	open      bool          // it reaches addresses that no NIC has
-	fallback  ib.Operations // what is allowed where no policy says
+	fallback  ib.Operations // what is allowed without a policy
 	members   []member
 	guards    []Guard
 	byName    map[string]int32
 	byAddress map[ib.GID]int32
 	profiles  []*profile
 	classes   [][]uint64    // for each class the selectors that match: a bit each
-	patience  time.Duration // the shortest of its profiles'; 0: none has one
-	held      atomic.Int64  // segments of its cells, about
+	patience  time.Duration // the shortest of its profiles; 0: none has one
+	held      atomic.Int64  // segments of its cells, approximately
 	age       atomic.Int64  // how old the rules may be; only where there is patience
 }
 
@@ -36,8 +36,7 @@ type member struct {
 	ops     ib.Operations
 }
 
-// A profile is what the policies about a NIC say. NICs that the same policies are about share
-// one.
+// A profile is the rules of the policies that select a NIC. NICs that the same policies select share a profile.
 type profile struct {
 	rules  [2][]*rule // by direction, in the order of policies: first its deny, then its allow list
 	closed [2]bool    // an allow list names the direction
@@ -62,7 +61,7 @@ type rule struct {
 	types    uint8
 	ops      ib.Operations
 	services services
-	blind    bool // nobody knows which NIC has which address
+	blind    bool // the addresses of NICs are not known
 }
 
 func typeBit(t ib.Service) uint8 { return 1 << t }
@@ -121,7 +120,7 @@ func compile(from input) *network {
 	return n
 }
 
-// profile finds the policies that are about each NIC.
+// profile finds the policies that select each NIC.
 func (n *network) profile(rules [][2][]*rule) {
 	known := make(map[string]int32)
 	lists := make([][]byte, len(n.members)) // the indexes of the policies about each
@@ -209,8 +208,7 @@ func newLookup(nics []*tenant.NIC, byName map[string]int32) *lookup {
 	return l
 }
 
-// selected are the NICs that may have one of the names, if there are any, and all labels. Not
-// each of them does.
+// selected are the NICs that may have one of the names, if there are any, and all labels. Not all of them match.
 func (l *lookup) selected(names []string, labels map[string]string) (list []int32) {
 	if len(names) > 0 {
 		for _, name := range names {
@@ -242,7 +240,7 @@ type selectorKey struct {
 	prefix      netip.Prefix
 }
 
-// A place is an address and who has it.
+// A place is an address and the NIC that has it.
 type place struct {
 	at  netip.Addr
 	nic int32
@@ -259,7 +257,7 @@ func newSelectors(nics []*tenant.NIC, byName map[string]int32) *selectors {
 	return s
 }
 
-// find is the number of the selector that p is; -1: it is everybody.
+// find is the number of the selector of p; -1: every peer.
 func (s *selectors) find(p *tenant.Peer) int32 {
 	k := selectorKey{nic: p.NIC, labels: labelsKey(p.Labels), prefix: p.Prefix.Masked()}
 	if k == (selectorKey{}) {
@@ -315,7 +313,7 @@ func (s *selectors) within(p netip.Prefix) (list []int32) {
 	return list
 }
 
-// rules are those of a policy, by direction, as they are in a network.
+// rules are the rules of a policy, by direction.
 func (s *selectors) rules(p *tenant.Policy, of *tenant.Network) (list [2][]*rule) {
 	add := func(from []tenant.Rule, deny bool) {
 		for i := range from {

@@ -8,14 +8,13 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Rules are the policies of a world, compiled. They are not changed. Any goroutine may use them.
+// Rules are the compiled policies of a world. They do not change. Any goroutine may use them.
 type Rules struct {
 	networks map[tenant.Key]*network
 	guards   map[tenant.Key]*Guard
 }
 
-// Compile compiles the policies of a world. Networks that are the same in before, which may be
-// nil, are taken over.
+// Compile compiles the policies of a world. It reuses unchanged networks of before, which may be nil.
 func Compile(w *tenant.World, before *Rules) *Rules {
 	r := successor(before)
 	if before != nil {
@@ -37,7 +36,7 @@ func Compile(w *tenant.World, before *Rules) *Rules {
 	return r
 }
 
-// successor has no networks yet, and the guards that there were.
+// successor has the previous guards and no networks yet.
 func successor(before *Rules) *Rules {
 	r := &Rules{networks: make(map[tenant.Key]*network), guards: make(map[tenant.Key]*Guard)}
 	if before != nil {
@@ -46,7 +45,7 @@ func successor(before *Rules) *Rules {
 	return r
 }
 
-// add compiles a network, or takes it over.
+// add compiles a network, or reuses it.
 func (r *Rules) add(from input, before *Rules) {
 	key := from.network.Key()
 	n := before.network(key)
@@ -64,8 +63,8 @@ func (r *Rules) add(from input, before *Rules) {
 	}
 }
 
-// drop takes out the guards of a network that is no more, or not as it was. A NIC that is in another
-// one by now keeps its guard there.
+// drop removes the guards of a network that was deleted or has changed. A NIC that is in another network by now keeps
+// its guard there.
 func (r *Rules) drop(n *network) {
 	for _, o := range n.input.nics {
 		if g := r.guards[o.Key()]; g != nil && g.net == n {
@@ -81,7 +80,7 @@ func (r *Rules) network(key tenant.Key) *network {
 	return r.networks[key]
 }
 
-// about are the policies that may be about NICs of a network.
+// about are the policies that may select NICs of a network.
 func about(list []*tenant.Policy, network string) (out []*tenant.Policy) {
 	for _, p := range list {
 		if s := p.Spec.NICs.Network; s == "" || s == network {
@@ -103,18 +102,18 @@ func (a *input) equal(b *input) bool {
 	return a.network == b.network && slices.Equal(a.nics, b.nics) && slices.Equal(a.policies, b.policies)
 }
 
-// NIC finds the guard of a NIC; nil if there is no such NIC. Guards of one NIC from two Rules are
-// the same if nothing has changed in its network.
+// NIC returns the guard of a NIC; nil: there is no such NIC. Guards of one NIC from two Rules are the same if nothing
+// has changed in its network.
 func (r *Rules) NIC(key tenant.Key) *Guard { return r.guards[key] }
 
-// A Guard knows the rules for one NIC.
+// A Guard is the rules for one NIC.
 type Guard struct {
 	net *network
 	nic int32
 }
 
-// Judge says which operations a connection with a peer may use; none: it is refused. Without
-// known the peer is not in the NIC's network.
+// Judge returns the operations that a connection with a peer may use; none: it is refused. Without known the peer is
+// not in the NIC's network.
 func (g *Guard) Judge(peer ib.GID, c ib.Contact) (ops ib.Operations, known bool) {
 	n := g.net
 	if peer.IsMulticast() {

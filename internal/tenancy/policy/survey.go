@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A Stretch is services that are answered alike.
+// A Stretch is a range of services with the same answer.
 type Stretch struct {
 	Manual      bool
 	Space       string // tcp, udp, ib
@@ -29,11 +29,10 @@ func (s *Stretch) String() string {
 	return fmt.Sprintf("%s:%d-%d", s.Space, s.First, s.Last)
 }
 
-// mostStretches bounds what one question costs.
+// mostStretches bounds the cost of one question.
 const mostStretches = 1000
 
-// Survey explains every service at once: manual first, then the ports of each space, in
-// stretches.
+// Survey explains every service: manual first, then the ports of each space, in stretches.
 func (r *Rules) Survey(from, to tenant.Key, t ib.Service) ([]Stretch, error) {
 	a, err := r.Explain(from, to, ib.Contact{Type: t})
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// addresses are at which interfaces the host's addresses are. All are listed at once, because many NICs come at once, and again for one that was
-// not there.
+// addresses has the interfaces of the host's addresses. It lists all of them at once, because NICs are often created by
+// the hundred, and lists again for an address that it does not know.
 type addresses struct {
 	mu sync.Mutex
 	of map[netip.Addr]int // guarded by mu, as what follows; numbers of interfaces
 	on time.Time          // when they were listed
 }
 
-// addressesFor is how long a list is good for.
+// addressesFor is how long a list is valid.
 const addressesFor = time.Second
 
-// at is the interface that has an address here; "": none has, as it is with addresses of virtual networks.
+// at is the interface that has an address; "": none has, as for addresses of virtual networks.
 func (l *addresses) at(a netip.Addr) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -33,12 +33,13 @@ func (l *addresses) at(a netip.Addr) string {
 	}
 	i, err := net.InterfaceByIndex(index)
 	if err != nil {
-		return "" // it has gone
+		return "" // the interface was removed
 	}
 	return i.Name
 }
 
-// list is the interfaces' numbers by the addresses that they have. Without it there are no names.
+// list returns the index of the interface of every address. After an error it is empty, and NICs have no interface
+// names.
 func list() map[netip.Addr]int {
 	of := make(map[netip.Addr]int)
 	b, err := syscall.NetlinkRIB(syscall.RTM_GETADDR, syscall.AF_UNSPEC)
@@ -53,7 +54,7 @@ func list() map[netip.Addr]int {
 		attributes, _ := syscall.ParseNetlinkRouteAttr(&m)
 		var own netip.Addr
 		for _, x := range attributes {
-			// IFA_LOCAL is ours where IFA_ADDRESS is the other end of a point-to-point interface.
+			// IFA_LOCAL is the local address where IFA_ADDRESS is the other end of a point-to-point interface.
 			a, ok := netip.AddrFromSlice(x.Value)
 			if ok && (x.Attr.Type == syscall.IFA_LOCAL || x.Attr.Type == syscall.IFA_ADDRESS && !own.IsValid()) {
 				own = a.Unmap()

@@ -8,105 +8,110 @@ import (
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// An Overlay is how virtual networks get to other hosts, where they do.
+// An Overlay carries virtual networks to other hosts.
 type Overlay struct {
 	*roce.Overlay
-	// Wake are the descriptors that are readable when something has arrived.
+	// Wake are descriptors that become readable when packets arrive.
 	Wake []int
-	// Window and Flight are how much a queue pair, and all of them, may have on their way.
+	// Window bounds the bytes in flight of one queue pair, Flight those of all queue pairs.
 	Window, Flight uint32
 }
 
-// connection is what Connect has made.
+// A connection is how the virtual networks of this host reach other hosts.
 type connection struct {
-	mu   sync.Mutex
-	open *Overlay // nil: no network has needed it
-	said string   // why it could not be opened
+	host *host
 
-	sealed bool // it has a tunnel
+	mu     sync.Mutex // guards the fields below
+	open   *Overlay   // nil: no network has needed it
+	said   string     // the logged error of the last attempt to open a socket
+	sealed bool       // the overlay has a tunnel
 }
 
-// Connect says which of the networks are between hosts, and who is where: a new map whenever that
-// has changed. NICs and maps may come in any order. The sockets are opened when the first network
-// has a member elsewhere.
-func (r *Rack) Connect(m *overlay.Map) error {
-	c := &r.connection
+// Connect sets the map of the networks that several hosts share. The control plane calls it whenever the map has
+// changed, also while another method runs.
+func (r *Provisioner) Connect(m *overlay.Map) error { return r.connection.update(m) }
+
+// Disconnect closes the sockets to other hosts, after the loop has ended.
+func (r *Provisioner) Disconnect() { r.connection.close() }
+
+// update sets the map. NICs and maps may come in any order. The first network with a member on another host opens the
+// sockets.
+func (c *connection) update(m *overlay.Map) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
-	if c.open == nil && m.Elsewhere() && r.cfg.Between != nil {
-		err = r.openOverlay() // without it networks work on this host
+	if c.open == nil && m.Elsewhere() && c.host.cfg.Between != nil {
+		err = c.openOverlay() // after a failure networks still work on this host
 	}
 	if c.open != nil && !c.sealed && len(m.Encrypted()) > 0 {
-		err = r.openTunnel() // without it the others work
+		err = c.openTunnel() // after a failure the other networks still work
 	}
-	if r.cfg.Switch != nil {
-		r.cfg.Switch.SetMap(m)
+	if c.host.cfg.Switch != nil {
+		c.host.cfg.Switch.SetMap(m)
 	}
-	if perr := r.onLoop(func() {
-		r.cfg.NICs.SetMap(m)
-		r.cfg.Engine.SetMap(m)
+	if perr := c.host.onLoop(func() {
+		c.host.cfg.NICs.SetMap(m)
+		c.host.cfg.Engine.SetMap(m)
 	}); perr != nil {
 		err = perr
 	}
 	return err
 }
 
-// openOverlay opens the way to other hosts.
-func (r *Rack) openOverlay() error {
-	o, err := r.cfg.Between.OpenOverlay()
-	if err == nil && r.cfg.Switch != nil {
-		o.SetFrames(r.cfg.Switch)
+// openOverlay opens the VXLAN sockets.
+func (c *connection) openOverlay() error {
+	o, err := c.host.cfg.Between.OpenOverlay()
+	if err == nil && c.host.cfg.Switch != nil {
+		o.SetFrames(c.host.cfg.Switch)
 	}
 	if err == nil {
-		err = r.add(o, func() error { return r.cfg.Engine.AddOverlay(o.Overlay, o.Wake, o.Window, o.Flight) })
+		err = c.add(o, func() error { return c.host.cfg.Engine.AddOverlay(o.Overlay, o.Wake, o.Window, o.Flight) })
 	}
 	if err == nil {
-		r.connection.open = o
+		c.open = o
 	}
-	return r.opened(err, "virtual networks stay on this host: the overlay cannot be opened")
+	return c.opened(err, "virtual networks stay on this host: the overlay cannot be opened")
 }
 
 // openTunnel opens the tunnel that encrypted networks need.
-func (r *Rack) openTunnel() error {
-	t, err := r.cfg.Between.OpenTunnel()
+func (c *connection) openTunnel() error {
+	t, err := c.host.cfg.Between.OpenTunnel()
 	if err == nil {
-		err = r.add(t, func() error { return r.cfg.Engine.AddTunnel(t) })
+		err = c.add(t, func() error { return c.host.cfg.Engine.AddTunnel(t) })
 	}
-	r.connection.sealed = err == nil
-	return r.opened(err, "encrypted networks stay on this host: the tunnel cannot be opened")
+	c.sealed = err == nil
+	return c.opened(err, "encrypted networks stay on this host: the tunnel cannot be opened")
 }
 
-// add gives the engine what was opened. What it does not take is closed.
-func (r *Rack) add(c io.Closer, give func() error) (err error) {
-	if perr := r.onLoop(func() { err = give() }); perr != nil {
+// add passes a socket to the engine. It closes the socket if the engine rejects it.
+func (c *connection) add(opened io.Closer, give func() error) (err error) {
+	if perr := c.host.onLoop(func() { err = give() }); perr != nil {
 		err = perr
 	}
 	if err != nil {
-		c.Close()
+		opened.Close()
 	}
 	return err
 }
 
-// opened says once why something could not be opened; it is tried again with the next map.
-func (r *Rack) opened(err error, what string) error {
-	c := &r.connection
+// opened logs an error once. The next map tries again.
+func (c *connection) opened(err error, what string) error {
 	switch {
 	case err == nil:
 		c.said = ""
 	case c.said != err.Error():
 		c.said = err.Error()
-		r.cfg.Log.Error(what, "error", err)
+		c.host.cfg.Log.Error(what, "error", err)
 	}
 	return err
 }
 
-// Disconnect closes what Connect has opened, after the loop has ended.
-func (r *Rack) Disconnect() {
-	r.connection.mu.Lock()
-	defer r.connection.mu.Unlock()
-	if r.connection.open != nil {
-		r.connection.open.Close()
-		r.connection.open = nil
+// close closes the sockets.
+func (c *connection) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open != nil {
+		c.open.Close()
+		c.open = nil
 	}
 }

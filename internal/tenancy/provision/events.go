@@ -7,13 +7,13 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// denied is the event for what a policy has refused to a NIC.
+// denied is the event for a policy's refusal.
 func denied(key tenant.Key, of nic.Denial) events.Event {
 	e := events.Event{
 		Verb: events.Refused, Object: key, Peer: of.Peer.Addr().String(), Reason: of.What.String() + ": " + of.Why,
 		By: events.Actor{UID: of.UID, Pid: of.Pid, Program: of.Program},
 	}
-	if of.Pid == 0 { // no process of this host asked
+	if of.Pid == 0 { // no process of this host is involved
 		e.By.UID = -1
 	}
 	if of.What == nic.Revoked {

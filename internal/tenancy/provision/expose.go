@@ -13,16 +13,16 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// The default NIC's own socket lies beside everything that is the daemon's, the directories of
-// declared NICs included, which no container may have. So containers have a second door to it, in
-// a directory like those of declared NICs:
+// The default NIC's own socket lies beside the daemon's other files, the directories of declared NICs included. No
+// container may mount those. So containers have a second listener of the default NIC, in a directory like those of
+// declared NICs:
 //
 //	PATH.nics/default/default/   the gate, with the mode of the daemon's own directory
-//	  nic/                       0755, and what is mounted
-//	    vrdma.sock               0666: whoever has the mount, whatever the uids inside
+//	  nic/                       0755, the directory that containers mount
+//	    vrdma.sock               0666: for every process that has the mount, whatever its uid inside
 //	    vrdma.sock.d/
 //
-// No tenant is called default.
+// No tenant can be called default.
 
 // exposed is that directory.
 type exposed struct {
@@ -30,57 +30,40 @@ type exposed struct {
 	ephemeral bool
 }
 
-// Expose has the directory there, and opens its door to n, the default NIC. An ephemeral daemon takes
-// the directory away again at its end: what it serves has ended by then.
-func (r *Rack) Expose(n *registry.NIC, ephemeral bool) error {
+// Expose makes the directory and opens its listener of n, the default NIC. An ephemeral daemon removes the directory at
+// its end.
+func (r *Provisioner) Expose(n *registry.NIC, ephemeral bool) error {
 	place, err := r.cfg.Place.NIC(registry.Default, registry.Default)
 	if err != nil {
 		return err
 	}
 	const mode, dirMode = fs.FileMode(0o666), fs.FileMode(0o755)
-	r.directories.Lock()
-	gate := place.Gate()
-	err = makeDirectory(r.cfg.Place.NICs(), searchable)
-	if above := filepath.Dir(gate); err == nil && above != r.cfg.Place.NICs() {
-		err = makeDirectory(above, searchable)
-	}
-	if err == nil {
-		err = errors.Join(makeDirectory(gate, r.cfg.DirMode), makeDirectory(filepath.Dir(place.Socket), dirMode), makeDirectory(place.Dir(), dirMode))
-	}
-	r.directories.Unlock()
+	err = r.directories.makeShared(place, r.cfg.DirMode, dirMode)
 	r.exposed = &exposed{place: place, ephemeral: ephemeral}
 	if err == nil {
-		err = r.install(place)
+		err = r.directories.install(place)
 	}
 	if err != nil {
-		r.conceal()
+		r.unexpose()
 		return err
 	}
-	err = r.doors.OpenDoor(server.Door{Socket: place.Socket, NIC: n, DirMode: dirMode, SocketMode: mode, Rests: true, Side: true})
+	err = r.listeners.OpenListener(server.Listener{Socket: place.Socket, NIC: n, DirMode: dirMode, SocketMode: mode, Rests: true, Secondary: true})
 	if err != nil {
-		r.conceal()
+		r.unexpose()
 	}
 	return err
 }
 
-// Await has the directory there that containers have mounted until their NIC has been made (launch.Place.Waiting). Nothing leads from
-// there to a NIC.
-func (r *Rack) Await() error {
+// Await makes the directory that containers mount until their NIC exists (launch.Place.Waiting). No NIC is reachable
+// from there.
+func (r *Provisioner) Await() error {
 	place, err := r.cfg.Place.Waiting()
 	if err != nil {
 		return err
 	}
-	const dirMode = fs.FileMode(0o755)
-	r.directories.Lock()
-	err = makeDirectory(r.cfg.Place.NICs(), searchable)
-	for _, dir := range []string{place.Gate(), filepath.Dir(place.Socket), place.Dir()} {
-		if err == nil {
-			err = makeDirectory(dir, dirMode)
-		}
-	}
-	r.directories.Unlock()
+	err = r.directories.makeShared(place, 0o755, 0o755)
 	if err == nil {
-		err = r.install(place)
+		err = r.directories.install(place)
 	}
 	if err == nil {
 		r.waiting = &place
@@ -88,29 +71,27 @@ func (r *Rack) Await() error {
 	return err
 }
 
-// awaitNoMore takes that directory away.
-func (r *Rack) awaitNoMore() {
+// removeWaiting removes that directory.
+func (r *Provisioner) removeWaiting() {
 	if r.waiting == nil {
 		return
 	}
 	if err := clearPlace(*r.waiting); err != nil {
 		r.cfg.Log.Warn("something is left of the directory for containers whose NIC is made", "error", err)
 	}
-	r.directories.Lock()
-	defer r.directories.Unlock()
-	r.prune(filepath.Dir(r.waiting.Socket))
+	r.directories.removeEmpty(filepath.Dir(r.waiting.Socket))
 }
 
-// Networks are those in which NICs can be made for containers, in order. It may be called at any time.
-func (r *Rack) Networks() []tenant.Key {
+// Networks are the networks in which NICs can be made for containers, sorted. It may be called at any time.
+func (r *Provisioner) Networks() []tenant.Key {
 	if list := r.networks.Load(); list != nil && r.waiting != nil {
 		return *list
 	}
 	return nil
 }
 
-// noteNetworks remembers a world's networks. Of the host's addresses a container can have none.
-func (r *Rack) noteNetworks(w *tenant.World) {
+// noteNetworks remembers a world's networks. A container cannot have an address of the host.
+func (r *Provisioner) noteNetworks(w *tenant.World) {
 	var list []tenant.Key
 	for _, o := range w.Objects(tenant.KindNetwork) {
 		if n, ok := o.(*tenant.Network); ok && n.Spec.Way != tenant.WayHost {
@@ -123,25 +104,23 @@ func (r *Rack) noteNetworks(w *tenant.World) {
 	}
 }
 
-// conceal takes away what lies in the directory, after the door has been closed, and the directory
-// itself if the daemon is ephemeral. Otherwise it stays: containers that have it mounted shall find the next daemon.
-func (r *Rack) conceal() {
+// unexpose removes the files in the directory, after the listener has been closed. The directory itself stays for the
+// next daemon, because containers may have it mounted. An ephemeral daemon removes it, too.
+func (r *Provisioner) unexpose() {
 	e := r.exposed
 	if e == nil {
 		return
 	}
 	err := clearPlace(e.place)
 	if e.ephemeral {
-		r.directories.Lock()
-		r.prune(filepath.Dir(e.place.Socket))
-		r.directories.Unlock()
+		r.directories.removeEmpty(filepath.Dir(e.place.Socket))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.cfg.Log.Warn("something is left of the directory for containers", "error", err)
 	}
 }
 
-// clearPlace removes what lies in a NIC's directory. The directory stays.
+// clearPlace removes the files in a NIC's directory. The directory stays.
 func clearPlace(at launch.Place) error {
 	err := os.RemoveAll(at.Dir())
 	if rerr := os.Remove(at.Socket); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {

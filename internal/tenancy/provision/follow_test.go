@@ -17,20 +17,20 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
-// A box is a network namespace with the address 10.9.0.1.
-type box struct {
+// A testContainer is a network namespace with the address 10.9.0.1.
+type testContainer struct {
 	t  *testing.T
 	do chan func()
 	l  *net.UnixListener
 }
 
-func newBox(t *testing.T) *box {
+func newContainer(t *testing.T) *testContainer {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{t: t, do: make(chan func()), l: l}
+	b := &testContainer{t: t, do: make(chan func()), l: l}
 	ready := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
@@ -50,14 +50,14 @@ func newBox(t *testing.T) *box {
 }
 
 // inside runs f there.
-func (b *box) inside(f func()) {
+func (b *testContainer) inside(f func()) {
 	done := make(chan struct{})
 	b.do <- func() { f(); close(done) }
 	<-done
 }
 
 // ip runs ip there.
-func (b *box) ip(line string) {
+func (b *testContainer) ip(line string) {
 	b.t.Helper()
 	b.inside(func() {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
@@ -67,7 +67,7 @@ func (b *box) ip(line string) {
 }
 
 // conn is a connection whose other end was made there; end closes both.
-func (b *box) conn() (_ *net.UnixConn, end func()) {
+func (b *testContainer) conn() (_ *net.UnixConn, end func()) {
 	b.t.Helper()
 	var c net.Conn
 	var err error
@@ -92,21 +92,21 @@ func until(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// siteSlot is a NIC whose way is a namespace.
-func siteSlot(t *testing.T) (*Rack, *slot) {
+// namespaceNIC is a NIC whose way is a namespace.
+func namespaceNIC(t *testing.T) (*Provisioner, *hostedNIC) {
 	t.Helper()
-	r, _ := testRack(t)
-	r.readdress.Set(0) // this test is in a hurry
+	r, _ := newTest(t)
+	r.namespaces.pace.Set(0) // this test is in a hurry
 	a, n, c := objects("red", "web", "10.1.0.1")
 	n.Spec, c.Spec.Addresses = tenant.NetworkSpec{Way: tenant.WayNamespace}, nil
 	if err := r.Put(a, n, c); err != nil {
 		t.Fatal(err)
 	}
-	return r, r.slot(c.Key())
+	return r, r.find(c.Key())
 }
 
 // has reports whether a NIC has an address.
-func (s *slot) has(a string) bool {
+func (s *hostedNIC) has(a string) bool {
 	for _, g := range s.nic.Device.Face().GIDs {
 		if g.GID.Addr() == netip.MustParseAddr(a) {
 			return true
@@ -117,12 +117,12 @@ func (s *slot) has(a string) bool {
 
 // A NIC follows its container's addresses, again and again, and nothing is left of that.
 func TestFollow(t *testing.T) {
-	r, s := siteSlot(t)
-	b := newBox(t)
+	r, s := namespaceNIC(t)
+	b := newContainer(t)
 	once := func(changes int) {
 		c, end := b.conn()
 		defer end()
-		if err := r.attach(s, c); err != nil {
+		if err := s.namespace.attach(c); err != nil {
 			t.Fatal(err)
 		}
 		if !s.has("10.9.0.1") {
@@ -135,12 +135,12 @@ func TestFollow(t *testing.T) {
 			until(t, "it has gone", func() bool { return !s.has("10.9.0.2") && s.has("10.9.0.1") })
 		}
 		b.ip("address add 10.9.0.2/24 dev e0") // while it is taken away
-		r.detach(s)
+		s.namespace.detach()
 		b.ip("address del 10.9.0.2/24 dev e0")
 		if len(s.nic.Device.Face().GIDs) != 0 {
 			t.Errorf("detached, it has %v", s.nic.Device.Face().GIDs)
 		}
-		until(t, "the end", func() bool { return s.site.last.over(0) })
+		until(t, "the end", func() bool { return s.namespace.last.over(0) })
 	}
 	once(1)
 	fds, routines := leak.Descriptors(t), runtime.NumGoroutine()
@@ -148,21 +148,21 @@ func TestFollow(t *testing.T) {
 		once(1)
 	}
 	until(t, "nothing is left", func() bool { return leak.Descriptors(t) <= fds && runtime.NumGoroutine() <= routines })
-	if len(r.spaces.of) != 0 {
-		t.Errorf("namespaces that are left: %v", r.spaces.of)
+	if len(r.namespaces.of) != 0 {
+		t.Errorf("namespaces that are left: %v", r.namespaces.of)
 	}
 }
 
 // An address whose port somebody has is tried again.
 func TestFollowRetries(t *testing.T) {
-	r, s := siteSlot(t)
-	b := newBox(t)
+	_, s := namespaceNIC(t)
+	b := newContainer(t)
 	c, end := b.conn()
 	defer end()
-	if err := r.attach(s, c); err != nil {
+	if err := s.namespace.attach(c); err != nil {
 		t.Fatal(err)
 	}
-	defer r.detach(s)
+	defer s.namespace.detach()
 	var fd int
 	b.inside(func() {
 		var err error
@@ -188,11 +188,11 @@ func TestFollowRetries(t *testing.T) {
 
 // A look that does not end holds nobody up who takes the NIC away, and ends then.
 func TestDetachDuringLook(t *testing.T) {
-	r, s := siteSlot(t)
-	b := newBox(t)
+	_, s := namespaceNIC(t)
+	b := newContainer(t)
 	c, end := b.conn()
 	defer end()
-	st, err := r.stayAt(s, c)
+	st, err := s.namespace.open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,12 +203,12 @@ func TestDetachDuringLook(t *testing.T) {
 		<-proceed
 		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	})
-	t0 := s.site
-	t0.stay, t0.last, t0.rows = st, st, []row{}
-	go r.followSite(s, st)
+	t0 := s.namespace
+	t0.now, t0.last, t0.rows = st, st, []row{}
+	go t0.follow(st)
 	b.ip("address add 10.9.0.2/24 dev e0")
 	<-looks
-	r.detach(s)
+	s.namespace.detach()
 	if st.over(0) {
 		t.Error("what a look uses is closed")
 	}
@@ -219,11 +219,11 @@ func TestDetachDuringLook(t *testing.T) {
 	}
 	again, end := b.conn()
 	defer end()
-	if err := r.attach(s, again); err != nil {
+	if err := s.namespace.attach(again); err != nil {
 		t.Fatal(err)
 	}
 	if !s.has("10.9.0.1") || !s.has("10.9.0.2") {
 		t.Errorf("the next has %v", s.nic.Device.Face().GIDs)
 	}
-	r.detach(s)
+	s.namespace.detach()
 }

@@ -12,27 +12,26 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// The gate is the directory around a NIC's own. Who cannot pass it cannot mount the NIC's
-// directory into a container either, whatever the uids are in there. It has an access control list
-// (acl(5)) with the users and groups that spec.open names; if it names none, the mode of the
-// daemon's own directory, or if the door asks for a control group or a network namespace
-// alone, everybody passes and the door decides.
+// The gate is the directory around a NIC's own. A user that cannot enter the gate cannot mount the NIC's directory into
+// a container either, whatever the uids are in there. The gate has an access control list (acl(5)) with the users and
+// groups of spec.open. If spec.open names none, the gate has the mode of the daemon's own directory. If spec.open names
+// only a control group or a network namespace, every user can enter, and the listener decides.
 //
-// Where the file system has no such lists everybody passes, too, and the door decides alone.
+// On a file system without such lists every user can enter, too, and the listener decides.
 
-// setGate lets those pass who may open the NIC now.
-func (r *Rack) setGate(s *slot) error {
+// setGate admits the users that may open the NIC now.
+func (d *directories) setGate(s *hostedNIC) error {
 	gate, who := s.place.Gate(), s.open.now.Load()
 	mode := fs.FileMode(searchable)
 	if s.open.anybody() {
-		mode = r.cfg.DirMode
+		mode = d.host.cfg.DirMode
 	}
 	if len(who.UIDs)+len(who.GIDs) > 0 {
 		err := unix.Setxattr(gate, aclAttribute, aclOf(who), 0)
 		if err == nil {
 			return nil
 		}
-		r.cfg.Log.Warn("the directory of a NIC cannot be closed to users who may not open it; its door asks them", "nic", s.key.Path(), "error", err)
+		d.host.cfg.Log.Warn("the directory of a NIC cannot be closed to users who may not open it; its listener checks them", "nic", s.key.Path(), "error", err)
 	}
 	if err := unix.Removexattr(gate, aclAttribute); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return &os.PathError{Op: "removexattr", Path: gate, Err: err}
@@ -53,12 +52,12 @@ const (
 	aclMask     = 0x10
 	aclOther    = 0x20
 
-	aclPass    = 1 // x: names are looked up and not listed
+	aclPass    = 1 // x: names can be looked up, not listed
 	aclAll     = 7
-	aclNothing = ^uint32(0) // id of entries that have none
+	aclNothing = ^uint32(0) // id of entries without one
 )
 
-// aclOf lets the owner do everything, and those on a list pass.
+// aclOf gives the owner all rights, and the users and groups of who the right to enter.
 func aclOf(who *tenant.Who) []byte {
 	b := binary.LittleEndian.AppendUint32(nil, aclVersion)
 	entry := func(tag, rights uint16, id uint32) {

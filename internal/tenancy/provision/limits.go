@@ -5,7 +5,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A saying is one limit of a device, and what somebody said of it; 0: nothing.
+// A saying is one limit of a device and its declared value; 0: none is declared.
 type saying struct {
 	limit *int
 	said  int
@@ -18,8 +18,8 @@ func sayings(l *nic.Limits, said *tenant.Limits) []saying {
 	}
 }
 
-// SetLimits makes the limits that somebody said those of a device, whether they are lower or
-// higher: the default NIC's, which the daemon's owner says.
+// SetLimits applies limits that the daemon's owner has declared for the default NIC. They may be lower or higher than
+// the device's.
 func SetLimits(l nic.Limits, said tenant.Limits) nic.Limits {
 	for _, s := range sayings(&l, &said) {
 		if s.said != 0 {
@@ -32,14 +32,14 @@ func SetLimits(l nic.Limits, said tenant.Limits) nic.Limits {
 	return l
 }
 
-// lower makes those that are lower those of a device: administrators of tenants say them.
+// lower applies the declared limits that are lower than the device's. Administrators of tenants declare them.
 func lower(l nic.Limits, said tenant.Limits) nic.Limits {
 	for _, s := range sayings(&l, &said) {
 		if s.said > 0 {
 			*s.limit = min(*s.limit, s.said)
 		}
 	}
-	if said.Memory > 0 && (l.Memory == 0 || uint64(said.Memory) < l.Memory) { // 0: as the daemon finds right
+	if said.Memory > 0 && (l.Memory == 0 || uint64(said.Memory) < l.Memory) { // 0: the daemon chooses
 		l.Memory = uint64(said.Memory)
 	}
 	return l

@@ -12,9 +12,9 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// network is how a NIC reaches the others of its network. It implements registry.Routes. An address
-// that no NIC there has is unreachable at once: nobody waits for somebody who cannot answer, and
-// whether another network has the address is not told.
+// network is how a NIC reaches the others of its network. It implements registry.Routes. An address that no NIC of the
+// network has is unreachable at once. So no program waits for a peer that cannot answer, and the error does not tell
+// whether another network has the address.
 type network struct {
 	table   *registry.Table
 	name    string
@@ -22,8 +22,8 @@ type network struct {
 	of      *registry.NIC
 }
 
-// From implements registry.Routes: packets leave from the NIC's address in the subnet of to, or
-// failing that from its first of the family.
+// From implements registry.Routes. Packets leave from the NIC's address in the subnet of to, or from its first address
+// of the family.
 func (n *network) From(from, to netip.Addr) (netip.Addr, error) {
 	if err := n.Reach(from, to, 0); err != nil {
 		return netip.Addr{}, err
@@ -61,11 +61,11 @@ func (n *network) Reach(_, to netip.Addr, _ time.Duration) error {
 	return syscall.ENETUNREACH
 }
 
-// innerIPv6 is how much longer a packet is that has IPv6 inside.
+// innerIPv6 is the number of bytes by which a packet with IPv6 inside is longer.
 const innerIPv6 = wire.IPv6Size - wire.IPv4Size
 
-// packetMTU is how long packets of a network are, from IP's header on.
-func (r *Rack) packetMTU(n *tenant.Network) int {
+// packetMTU is the length of packets of a network, from the IP header on.
+func (r *Provisioner) packetMTU(n *tenant.Network) int {
 	mtu := n.Spec.MTU
 	if mtu == 0 && r.cfg.OverlayMTU != 0 {
 		mtu = r.cfg.OverlayMTU - r.cfg.OverlayHead
@@ -84,9 +84,9 @@ const (
 	leastMTU    = 576 // IPv4's
 )
 
-// mtu is that of a network's NICs, numbered as enum ib_mtu: what fits into the packets that the
-// network says, or that the underlay leaves.
-func (r *Rack) mtu(n *tenant.Network) uint8 {
+// mtu is the MTU of a network's NICs, as enum ib_mtu: the largest that fits into the packets of the network or of the
+// underlay.
+func (r *Provisioner) mtu(n *tenant.Network) uint8 {
 	bytes, underlay := n.Spec.MTU, r.cfg.Underlay
 	if n.Spec.Way != tenant.WayHost && n.Spec.Way != tenant.WayNamespace {
 		if underlay = r.cfg.OverlayMTU; underlay != 0 {
@@ -102,7 +102,7 @@ func (r *Rack) mtu(n *tenant.Network) uint8 {
 	switch {
 	case bytes != 0:
 	case underlay == 0:
-		return nic.LargestMTU // there is nothing that it would have to fit into
+		return nic.LargestMTU // there is no underlay
 	default:
 		bytes = underlay
 	}

@@ -5,7 +5,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// An account is what all NICs of a tenant may have together.
+// An account bounds what the programs of all NICs of a tenant hold together.
 type account struct {
 	name               string
 	budget             *budget.Account // nil: nothing is bounded
@@ -13,32 +13,49 @@ type account struct {
 	nics               int
 }
 
-// hold is the account of a tenant, for one more NIC.
-func (r *Rack) hold(t *tenant.Tenant) *account {
+// accounts are the accounts of the tenants that have NICs on this host. The callers of a Provisioner's methods come one
+// after the other, and so there is no lock.
+type accounts struct {
+	host *host
+	of   map[string]*account // by the tenant's name
+}
+
+// enforce applies the quotas and the rates of a world.
+func (l *accounts) enforce(w *tenant.World) {
+	for name, a := range l.of {
+		if t := w.Tenant(name); t != nil {
+			a.set(l.host.cfg.Budget, t)
+			l.rate(t)
+		}
+	}
+}
+
+// hold returns the account of a tenant, for one more NIC.
+func (l *accounts) hold(t *tenant.Tenant) *account {
 	name := t.Metadata.Name
-	a := r.tenants[name]
+	a := l.of[name]
 	if a == nil {
 		a = &account{name: name, commands: &budget.Pace{Tenant: name}, requests: &budget.Pace{Tenant: name}}
-		if r.cfg.Budget != nil {
-			a.budget = r.cfg.Budget.Tenant(name, budget.Bill{})
+		if l.host.cfg.Budget != nil {
+			a.budget = l.host.cfg.Budget.Tenant(name, budget.Bill{})
 		}
-		r.tenants[name] = a
+		l.of[name] = a
 	}
-	a.set(r.cfg.Budget, t)
+	a.set(l.host.cfg.Budget, t)
 	a.nics++
 	return a
 }
 
-// drop undoes hold.
-func (r *Rack) drop(a *account) {
+// drop releases one hold.
+func (l *accounts) drop(a *account) {
 	if a.nics--; a.nics == 0 {
 		a.budget.Drop()
-		r.onLoop(func() { r.cfg.Engine.ForgetTenant(a.name) })
-		delete(r.tenants, a.name)
+		l.host.onLoop(func() { l.host.cfg.Engine.ForgetTenant(a.name) })
+		delete(l.of, a.name)
 	}
 }
 
-// set makes the quota of a tenant that of its account.
+// set applies the quota of a tenant to its account.
 func (a *account) set(l *budget.Ledger, t *tenant.Tenant) {
 	q := &t.Spec.Quota
 	a.commands.Set(q.Commands)

@@ -15,12 +15,12 @@ import (
 	"vrdma.dev/vrdma/internal/net/routes"
 )
 
-// Addresses of a container come and go while its programs have the NIC open: a network is connected, IPv6 has looked for
-// duplicates, somebody calls ip(8). The NIC follows, as one of the kernel's does: the row of an address stays the same as long as
-// the address does, programs have IBV_EVENT_GID_CHANGE, and a queue pair whose address has gone sends nothing any more, until its retries
-// have run out or the address is back.
+// The addresses of a container change while its programs have the NIC open: a network is connected, duplicate address
+// detection ends, an administrator calls ip(8). The NIC follows, as the kernel's NICs do. An address keeps its row of
+// the GID table. Programs get IBV_EVENT_GID_CHANGE. A queue pair whose address is gone stops sending until its retries
+// are exhausted or the address is back.
 
-// A row is one of the GID table.
+// A row is a row of the GID table.
 type row struct {
 	number int
 	routes.Interface
@@ -29,20 +29,20 @@ type row struct {
 func (r row) outward() bool { return !r.Addr.IsLoopback() }
 
 const (
-	// settle is how long we wait for more changes, and between two looks. A container can make as many changes as it likes: beyond the first
-	// so many it is looked at once a second, until it has been quiet for a while.
+	// settle is the wait for more changes, and between two refreshes. A container can make any number of changes: after
+	// settleMost of them there is one refresh a second, until the container has been quiet for a while.
 	settle     = 100 * time.Millisecond
 	settleLong = time.Second
 	settleMost = 20
 	quiet      = time.Minute
-	// readdressRate is how many changes a second all containers together may have us make: the loop has to look at all NICs for each.
+	// readdressRate bounds the changes a second of all containers together: for each the loop visits all NICs.
 	readdressRate = 10
 )
 
 // errGone: the NIC was detached.
 var errGone = errors.New("the container has left the NIC")
 
-// openWatch opens what tells of changes.
+// openWatch opens the notification of changes.
 func openWatch(space *netns.Space) (*routes.Watch, error) {
 	fd, err := openNetlink(space)
 	if err != nil {
@@ -51,9 +51,10 @@ func openWatch(space *netns.Space) (*routes.Watch, error) {
 	return routes.NewWatch(fd)
 }
 
-// followSite has a NIC's addresses be those of its container, until it is detached. What fails is tried again, less and less often.
-func (r *Rack) followSite(s *slot, st *stay) {
-	defer r.end(st)
+// follow keeps the NIC's addresses those of its container until the NIC is detached. It retries what fails, with
+// growing pauses.
+func (p *namespacePort) follow(st *attachment) {
+	defer st.close()
 	again, stale := time.Duration(0), false
 	for n := 0; ; n++ {
 		start, pause := time.Now(), settle
@@ -69,56 +70,55 @@ func (r *Rack) followSite(s *slot, st *stay) {
 		if st.watch.Pause(pause) != nil {
 			return
 		}
-		changed, err := r.look(s, st)
+		changed, err := p.look(st)
 		if errors.Is(err, errGone) {
 			return
 		}
 		if changed || stale {
-			rerr := s.nic.Tree.Renew()
+			rerr := p.nic.Tree.Renew()
 			stale, err = rerr != nil, errors.Join(err, rerr)
 		}
 		if err == nil {
 			again = 0
 			continue
 		}
-		r.warnOnce(s, st, "a NIC does not follow the addresses of its container; this is tried again", "why", err)
+		p.warnOnce(st, "a NIC does not follow the addresses of its container; this is tried again", "why", err)
 		again = min(max(2*again, settleLong), quiet)
 	}
 }
 
-// warnOnce logs something that a container can have happen as often as it likes: once while it has the NIC.
-func (r *Rack) warnOnce(s *slot, st *stay, text string, more ...any) {
+// warnOnce logs a text once for each attachment, because the container can cause it any number of times.
+func (p *namespacePort) warnOnce(st *attachment, text string, more ...any) {
 	if !st.warned[text] {
 		st.warned[text] = true
-		r.cfg.Log.Warn(text, append([]any{"nic", s.nic.Name}, more...)...)
+		p.host.cfg.Log.Warn(text, append([]any{"nic", p.nic.Name}, more...)...)
 	}
 }
 
-// look has a NIC have the addresses that its container has now, and reports whether they are others. An error may come with that: then not all of
-// them could be had.
-func (r *Rack) look(s *slot, st *stay) (changed bool, err error) {
-	t := s.site
+// look sets the NIC's addresses to those that its container has now, and reports whether they have changed. With an
+// error some of them may have been set.
+func (p *namespacePort) look(st *attachment) (changed bool, err error) {
 	all, err := st.there.Addresses()
 	if err != nil {
 		return false, fmt.Errorf("the addresses of the container are not known: %w", err)
 	}
-	t.mu.Lock()
-	was, owed := t.rows, t.owed // only this goroutine changes them, but for detach
-	t.mu.Unlock()
+	p.mu.Lock()
+	was, owed := p.rows, p.owed // only this goroutine changes them, except detach
+	p.mu.Unlock()
 	use, over := bounded(was, usable(all))
 	if over > 0 {
-		r.warnOnce(s, st, "a container has more addresses than a NIC: the last ones are left out", "used", len(use), "left out", over)
+		p.warnOnce(st, "a container has more addresses than a NIC: the last ones are left out", "used", len(use), "left out", over)
 	}
 	if was != nil {
 		if !owed && slices.Equal(arrange(was, use), was) {
 			return false, nil
 		}
-		if !st.watch.Sleep(r.readdress.Wait(time.Now())) {
+		if !st.watch.Sleep(p.shared.pace.Wait(time.Now())) {
 			return false, errGone
 		}
 	}
 	fresh, gone := differ(was, use)
-	more, use, left := r.openSockets(st, was == nil, fresh, use)
+	more, use, left := p.openSockets(st, was == nil, fresh, use)
 	if left != nil && was == nil {
 		return false, left
 	}
@@ -130,22 +130,23 @@ func (r *Rack) look(s *slot, st *stay) (changed bool, err error) {
 	for f := range regroup {
 		regroup[f] = owed || !within(was, rows, f) || !within(rows, was, f)
 	}
-	if err = r.reserveGroups(s, st, regroup); err == nil {
-		changed, err = r.commit(s, st, rows, regroup, more, gone)
+	if err = p.reserveGroups(st, regroup); err == nil {
+		changed, err = p.commit(st, rows, regroup, more, gone)
 	}
 	if err != nil && more != nil {
-		more.Close() // those that the engine has are not its any more
+		more.Close() // the engine does not have these sockets
 	}
 	return changed, errors.Join(left, err)
 }
 
-// reserveGroups has sockets be there for the groups that are joined again: on the loop nobody waits for a helper.
-func (r *Rack) reserveGroups(s *slot, st *stay, families [2]bool) error {
+// reserveGroups opens sockets for the multicast groups that are joined again, because the loop does not wait for a
+// helper process.
+func (p *namespacePort) reserveGroups(st *attachment, families [2]bool) error {
 	if families == [2]bool{} {
 		return nil
 	}
 	var count [2]int
-	if err := r.onLoop(func() { count = r.cfg.Engine.CountGroups(s.nic.Device) }); err != nil {
+	if err := p.host.onLoop(func() { count = p.host.cfg.Engine.CountGroups(p.nic.Device) }); err != nil {
 		return err
 	}
 	for f := range count {
@@ -156,38 +157,37 @@ func (r *Rack) reserveGroups(s *slot, st *stay, families [2]bool) error {
 	return st.maker.Reserve(count[0], count[1])
 }
 
-// commit has the NIC have these rows, and the engine the sockets for them.
-func (r *Rack) commit(s *slot, st *stay, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) (changed bool, err error) {
-	t := s.site
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.stay != st {
+// commit sets the rows of the NIC and the sockets of the engine.
+func (p *namespacePort) commit(st *attachment, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) (changed bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now != st {
 		return false, errGone
 	}
-	face := faceOf(rows, t.mtu)
-	perr := r.onLoop(func() {
-		old := *s.nic.Device.Face()
-		if t.rows == nil || !slices.Equal(t.rows, rows) {
-			r.cfg.NICs.SetFace(s.nic, face)
+	face := faceOf(rows, p.mtu)
+	perr := p.host.onLoop(func() {
+		old := *p.nic.Device.Face()
+		if p.rows == nil || !slices.Equal(p.rows, rows) {
+			p.host.cfg.NICs.SetFace(p.nic, face)
 		}
 		switch {
-		case t.udp != nil:
-			err = r.moveSockets(s, rows, regroup, more, gone)
+		case p.udp != nil:
+			err = p.moveSockets(rows, regroup, more, gone)
 		case more != nil:
-			if err = r.addSite(s, more); err != nil {
-				r.cfg.NICs.SetFace(s.nic, old)
+			if err = p.addSockets(more); err != nil {
+				p.host.cfg.NICs.SetFace(p.nic, old)
 				return
 			}
 		}
-		t.rows, t.owed, changed = rows, err != nil, true
+		p.rows, p.owed, changed = rows, err != nil, true
 	})
 	if changed {
-		r.cfg.Log.Debug("a NIC has other addresses", "nic", s.nic.Name, "addresses", outwardOf(rows), "mtu", 128<<face.MTU)
+		p.host.cfg.Log.Debug("a NIC has other addresses", "nic", p.nic.Name, "addresses", outwardOf(rows), "mtu", 128<<face.MTU)
 	}
 	return changed, errors.Join(perr, err)
 }
 
-// outwardOf are the addresses at which others reach the NIC.
+// outwardOf are the addresses at which other hosts reach the NIC.
 func outwardOf(rows []row) (out []netip.Addr) {
 	for _, i := range rows {
 		if i.outward() {
@@ -209,7 +209,7 @@ func within(a, b []row, of int) bool {
 	return true
 }
 
-// differ is which outward addresses are new, and which are not there any more.
+// differ returns the outward addresses that are new, and those that are gone.
 func differ(was []row, now []routes.Interface) (fresh, gone []netip.Addr) {
 	for _, i := range now {
 		if !i.Addr.IsLoopback() && !slices.ContainsFunc(was, func(r row) bool { return r.Addr == i.Addr }) {
@@ -224,8 +224,8 @@ func differ(was []row, now []routes.Interface) (fresh, gone []netip.Addr) {
 	return fresh, gone
 }
 
-// arrange gives each address a row of the GID table. One that has a row keeps it. Others have the first rows that are free, but those of loopback
-// make room: tools take the first row that fits, and nobody else is reached from there.
+// arrange gives each address a row of the GID table. An address keeps its row. New addresses get the first free rows.
+// Loopback addresses give way to them: tools use the first row that fits, and no other host is reached from loopback.
 func arrange(was []row, use []routes.Interface) []row {
 	old := make(map[netip.Addr]int, len(was))
 	for _, r := range was {
@@ -261,7 +261,7 @@ func arrange(was []row, use []routes.Interface) []row {
 	return rows
 }
 
-// faceOf is what a NIC shows that has these. mtu is that which the network says; 0: that of the interfaces.
+// faceOf is what a NIC with these rows shows. mtu is that of the network; 0: that of the interfaces.
 func faceOf(rows []row, mtu int) nic.Face {
 	face := nic.Face{MTU: nic.LargestMTU}
 	mtu = cmp.Or(mtu, math.MaxInt)
@@ -279,13 +279,13 @@ func faceOf(rows []row, mtu int) nic.Face {
 	return face
 }
 
-// openSockets opens those of the new addresses. An address at which none can be opened is left out of use, and the error says why: it may have gone
-// again, or a program of the container has the port. At the first look all have to be opened.
-func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []routes.Interface) (all *roce.UDP, out []routes.Interface, left error) {
+// openSockets opens the sockets of new addresses. An address whose sockets cannot be opened is left out, and the error
+// says why: it may be gone again, or a program of the container uses the port. The first time all must succeed.
+func (p *namespacePort) openSockets(st *attachment, first bool, fresh []netip.Addr, use []routes.Interface) (all *roce.UDP, out []routes.Interface, left error) {
 	if len(fresh) == 0 {
 		return nil, use, nil
 	}
-	o := r.cfg.Sockets
+	o := p.host.cfg.Sockets
 	o.Socket = st.maker.Socket
 	o.Interface = func(a netip.Addr) int {
 		if i := slices.IndexFunc(use, func(i routes.Interface) bool { return i.Addr == a }); i >= 0 {
@@ -299,10 +299,10 @@ func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []route
 	}
 	for f := range counts {
 		if counts[f] > 0 && st.space.Helped() {
-			counts[f] += netns.Ahead // for groups, which are joined on the loop
+			counts[f] += netns.Ahead // for multicast groups, which are joined on the loop
 		}
 	}
-	err := st.maker.Reserve(counts[0], counts[1]) // with one helper, not one for each address
+	err := st.maker.Reserve(counts[0], counts[1]) // one helper process for all addresses
 	if first {
 		if err == nil {
 			all, err = roce.ListenUDP(o, fresh...)
@@ -329,35 +329,35 @@ func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []route
 	return all, out, left
 }
 
-// addSite gives the engine the first sockets. It runs on the loop, and mu is held.
-func (r *Rack) addSite(s *slot, first *roce.UDP) error {
+// addSockets gives the engine the first sockets. It runs on the loop with mu held.
+func (p *namespacePort) addSockets(first *roce.UDP) error {
 	window, flight := first.Windows()
-	err := r.cfg.Engine.AddNamespace(s.nic.Device, s.site.number, roce.NewPort(first), first.Descriptors(), window, flight)
+	err := p.host.cfg.Engine.AddNamespace(p.nic.Device, p.number, roce.NewPort(first), first.Descriptors(), window, flight)
 	if err == nil {
-		s.site.udp = first
+		p.udp = first
 	}
 	return err
 }
 
-// moveSockets has the engine use more sockets, which may be nil, and not those of addresses that have gone. It runs on the loop, and mu is held.
-func (r *Rack) moveSockets(s *slot, rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) error {
-	t := s.site
-	return r.cfg.Engine.ReaddressNamespace(s.nic.Device, t.number, regroup, func() []int {
+// moveSockets adds sockets to the engine, which may be nil, and removes those of addresses that are gone. It runs on
+// the loop with mu held.
+func (p *namespacePort) moveSockets(rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) error {
+	return p.host.cfg.Engine.ReaddressNamespace(p.nic.Device, p.number, regroup, func() []int {
 		if more != nil {
-			t.udp.Take(more)
+			p.udp.Take(more)
 		}
 		for _, a := range gone {
-			t.udp.Drop(a)
+			p.udp.Drop(a)
 		}
 		for _, i := range rows {
-			t.udp.SetInterface(i.Addr, i.Index)
+			p.udp.SetInterface(i.Addr, i.Index)
 		}
-		return t.udp.Descriptors()
+		return p.udp.Descriptors()
 	})
 }
 
-// usable are the addresses that become GIDs, in the order in which tools should find them: they take the
-// first that fits. Link-local ones mean nothing without the interface.
+// usable are the addresses that become GIDs, in the order in which tools should find them, since tools use the first
+// that fits. Link-local addresses mean nothing without their interface.
 func usable(all []routes.Interface) []routes.Interface {
 	out := slices.DeleteFunc(slices.Clone(all), func(i routes.Interface) bool { return i.Addr.IsLinkLocalUnicast() })
 	rank := func(i routes.Interface) int {
@@ -371,15 +371,15 @@ func usable(all []routes.Interface) []routes.Interface {
 	return slices.CompactFunc(out, func(a, b routes.Interface) bool { return a.Addr == b.Addr })
 }
 
-// A NIC has at most so many of a container's addresses: each outward one has sockets, and the container chooses how many
-// there are.
+// A NIC has a bounded number of its container's addresses: each outward address has sockets, and the container chooses
+// the number.
 const (
 	mostOutward  = 16
 	mostLoopback = 8
 )
 
-// bounded are the first of each kind, and how many more there are. Those that have rows come first: a new address does not take the place of
-// one that programs use.
+// bounded returns the first addresses of each kind, and how many are left out. Addresses that have rows come first, so
+// that a new address does not replace one in use.
 func bounded(was []row, all []routes.Interface) (use []routes.Interface, over int) {
 	had := func(i routes.Interface) bool {
 		return slices.ContainsFunc(was, func(r row) bool { return r.Addr == i.Addr })

@@ -9,18 +9,18 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A NIC that is moved goes on counting where it was: the host that gives it up writes down what its device has counted, and the one that
-// takes it adds that to what the device shows. What is metered, for bills, is each host's own.
+// A NIC that moves to another host keeps its counters. The old host stores what its device has counted, and the new
+// host adds that to the device's counters. Usage for bills is counted on each host by itself.
 
-// carried is what goes with a NIC: the times are a host's.
+// carried removes the times, which belong to a host, from counters.
 func carried(c nic.Counters) nic.Counters {
 	c.LoopTime, c.Delays = 0, nic.Delays{}
 	return c
 }
 
-// Counted implements control.Accountant.
-func (r *Rack) Counted(k tenant.Key) string {
-	s := r.slot(k)
+// Counted implements control.CounterKeeper.
+func (r *Provisioner) Counted(k tenant.Key) string {
+	s := r.find(k)
 	if s == nil {
 		return ""
 	}
@@ -39,23 +39,23 @@ func (r *Rack) Counted(k tenant.Key) string {
 	return string(text)
 }
 
-// Recount implements control.Accountant. What it cannot read it leaves out: then the NIC counts from zero.
-func (r *Rack) Recount(k tenant.Key, counted string, moved bool) {
-	s := r.slot(k)
+// Recount implements control.CounterKeeper. If it cannot read the text, the NIC counts from zero.
+func (r *Provisioner) Recount(k tenant.Key, counted string, moved bool) {
+	s := r.find(k)
 	var then nic.Counters
 	if s == nil || json.Unmarshal([]byte(counted), &then) != nil {
 		return
 	}
 	r.onLoop(func() { // fails only after the loop has ended
 		if s.nic.Before != nil && !moved {
-			return // it has been here all the time
+			return // the NIC has not left this host
 		}
 		before := less(carried(then), carried(s.nic.Device.Counters()))
 		s.nic.Before = &before
 	})
 }
 
-// less is what c has more than o: all of it are numbers of eight bytes, which wrap around.
+// less is c minus o. All fields are numbers of eight bytes, which wrap around.
 func less(c, o nic.Counters) (d nic.Counters) {
 	order := binary.LittleEndian
 	a, aerr := binary.Append(nil, order, c)

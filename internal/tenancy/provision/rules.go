@@ -9,17 +9,17 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// obey compiles the policies of a world and gives them to the NICs whose rules have changed. It
-// returns when connections that they do not allow any more have ended.
-func (r *Rack) obey(w *tenant.World) {
+// enforceRules compiles the policies of a world and gives them to the NICs whose rules have changed. It returns after
+// connections that the rules forbid have ended.
+func (r *Provisioner) enforceRules(w *tenant.World) {
 	r.rules = policy.Compile(w, r.rules)
 	r.aging.Store(r.rules)
 	var list []engine.Guarded
 	r.mu.Lock()
-	for key, s := range r.slots {
+	for key, s := range r.nics {
 		if g := r.rules.NIC(key); g != nil && g != s.guard {
 			s.guard = g
-			s.guests.guard(g)
+			s.ethernet.guard(g)
 			list = append(list, engine.Guarded{NIC: s.nic.Device, Guard: g})
 		}
 	}
@@ -33,15 +33,15 @@ func (r *Rack) obey(w *tenant.World) {
 	r.cfg.Engine.SetGuards(list) // fails only after the loop has ended, with all connections
 }
 
-// Age says how old what is known of the store may be. It may be called at any time.
-func (r *Rack) Age(age time.Duration) {
+// Age sets how old the knowledge of the store may be. It may be called at any time.
+func (r *Provisioner) Age(age time.Duration) {
 	if rules := r.aging.Load(); rules != nil {
 		rules.SetAge(age)
 	}
 }
 
-// guardian has a NIC that nobody uses yet obey the rules for it, from its first moment on.
-func (r *Rack) guardian(s *slot) func(*nic.NIC) {
+// guardFor returns what gives a new NIC its rules before the first program opens it; nil: it has none.
+func (r *Provisioner) guardFor(s *hostedNIC) func(*nic.NIC) {
 	if r.rules == nil {
 		return nil
 	}

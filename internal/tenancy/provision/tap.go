@@ -17,24 +17,24 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A container has a NIC of a network with way vxlan as an ordinary interface, too: a tap in its network namespace, whose other
-// end is the NIC's port in the switch. So its address is reached by sockets as it is by RDMA.
+// A container has a NIC of a network with way vxlan as an ordinary interface, too: a tap in its network namespace,
+// whose other end is the NIC's port in the switch. So sockets reach the NIC's address as RDMA does.
 //
-//	hook, CNI ── Bind ──▶ Plug ──▶ tap, until Unplug, or the path that leads to the namespace leads nowhere
-//	first program of a container without hooks ── tapFor ──▶ the same, until the container's first process is gone
+//	hook, CNI ── Bind ──▶ Plug ──▶ tap, until Unplug, or until the path to the namespace leads elsewhere
+//	first program of a container without hooks ── tapFor ──▶ tap, until the container's first process has ended
 //
-// The tap's file keeps the namespace alive: so somebody has to look whether the container is still there. The interface stays when a
-// daemon ends, without a carrier, and the next one finds it again.
+// The tap's file keeps the namespace alive, so the daemon checks whether the container still exists. When a daemon ends
+// the interface stays, without a carrier, and the next daemon takes it over.
 
-// A Cable says in which container a NIC is to be an interface.
-type Cable struct {
-	Namespace string // a path that leads there while the container is there
+// An InterfaceConfig says in which container a NIC becomes an interface.
+type InterfaceConfig struct {
+	Namespace string // a path to it, valid while the container exists
 	Cookie    uint64 // of the namespace
-	Interface string // what it is to be called; "": vrdma0, or the next that is free
-	Who       string // what people call the container
+	Interface string // its name; "": vrdma0, or the next that is free
+	Who       string // the container's name
 }
 
-// An Interface is what became of it.
+// An Interface is the result.
 type Interface struct {
 	Name, MAC string
 	MTU       int
@@ -43,15 +43,15 @@ type Interface struct {
 
 // A tap is a NIC as an interface of a container.
 type tap struct {
-	cable Cable
-	inode string    // what Namespace led to
-	is    Interface // its name is guarded by guests.mu
-	file  *os.File
-	gone  chan struct{}
-	once  sync.Once
+	config InterfaceConfig
+	inode  string    // the namespace at Namespace
+	is     Interface // its name is guarded by switchPort.mu
+	file   *os.File
+	gone   chan struct{}
+	once   sync.Once
 }
 
-// forget has the interface go, and not only its carrier.
+// forget removes the interface, not only its carrier.
 func (t *tap) forget() {
 	t.once.Do(func() {
 		netns.ForgetTap(t.file) // fails if it is closed
@@ -59,10 +59,10 @@ func (t *tap) forget() {
 	})
 }
 
-// endTime is how long anybody waits for an interface that goes: who serves it looks whether it is closed every few milliseconds.
+// endTime bounds the wait for the removal of an interface. ServeTap notices a closed file within milliseconds.
 const endTime = 10 * time.Second
 
-// end takes the interface away, and waits until it has gone.
+// end removes the interface and waits until it is gone.
 func (t *tap) end() {
 	t.forget()
 	select {
@@ -73,17 +73,18 @@ func (t *tap) end() {
 
 var errRemoved = errors.New("the NIC has been removed")
 
-// ErrNoPort says why a NIC can be no interface.
+// ErrNoPort is the error for a NIC that cannot be an interface.
 var ErrNoPort = errors.New("it is not in a network with way vxlan")
 
-// Plug makes a NIC an interface of a container: or finds it, if it is one. Where that cannot be the container has the NIC without
-// an interface, and only RDMA has its address. A *tenant.InUse: the container cannot have the NIC. It may be called at any time.
-func (r *Rack) Plug(k tenant.Key, c Cable) (Interface, error) {
-	s := r.slot(k)
+// Plug makes a NIC an interface of a container, or finds the interface. After an error the container has the NIC
+// without an interface, and only RDMA reaches its address. A *tenant.InUse says that the container cannot have the NIC
+// at all. It may be called at any time.
+func (r *Provisioner) Plug(k tenant.Key, c InterfaceConfig) (Interface, error) {
+	s := r.find(k)
 	if s == nil {
 		return Interface{}, fmt.Errorf("%v is not on this host", k)
 	}
-	if s.guests == nil {
+	if s.ethernet == nil {
 		return Interface{}, ErrNoPort
 	}
 	if err := r.claimSoon(k); err != nil {
@@ -97,27 +98,27 @@ func (r *Rack) Plug(k tenant.Key, c Cable) (Interface, error) {
 	if space.Cookie() != c.Cookie {
 		return Interface{}, fmt.Errorf("%s leads to another network namespace by now", c.Namespace)
 	}
-	return s.guests.tap(space, c)
+	return s.ethernet.tap(space, c)
 }
 
-// claimTime is how long a container waits for the host that had its NIC before: that gives it up a moment after
-// its programs have ended. claimMost is how long it waits at all, if the store hangs: an engine kills our hook after ten seconds
-// (container.Hooks), and then says nothing of why.
+// claimTime is how long a container waits until another host has released its NIC: the host does that shortly after its
+// programs have ended. claimMost bounds the wait for a store that does not answer. An engine kills our hook after ten
+// seconds (container.Hooks) and does not report why.
 const (
 	claimTime = 3 * time.Second
 	claimMost = 6 * time.Second
 )
 
 // claimSoon claims a NIC for this host.
-func (r *Rack) claimSoon(k tenant.Key) error {
-	if r.cfg.Placement == nil {
+func (h *host) claimSoon(k tenant.Key) error {
+	if h.cfg.Placement == nil {
 		return nil
 	}
-	return soon(func() error { return r.cfg.Placement.Claim(k) }, claimTime, claimMost)
+	return soon(func() error { return h.cfg.Placement.Claim(k) }, claimTime, claimMost)
 }
 
-// soon calls claim until it succeeds or has failed for a while, and does not wait for one that hangs. That goes on by itself: what it
-// claims then nobody uses, and the plane gives it up again.
+// soon calls claim until it succeeds or has failed for a while. It does not wait for a call that hangs. Such a call
+// goes on by itself, and the control plane releases an unused NIC again.
 func soon(claim func() error, while, most time.Duration) error {
 	done := make(chan error, 1)
 	go func() {
@@ -138,30 +139,29 @@ func soon(claim func() error, while, most time.Duration) error {
 	}
 }
 
-// Unplug takes the interface of a NIC away from the container with that namespace. It may be called at any time.
-func (r *Rack) Unplug(k tenant.Key, cookie uint64) {
-	if s := r.slot(k); s != nil {
-		s.guests.unplugTap(func(t *tap) bool { return t.cable.Cookie == cookie })
+// Unplug removes the interface of a NIC from the container with that namespace. It may be called at any time.
+func (r *Provisioner) Unplug(k tenant.Key, cookie uint64) {
+	if s := r.find(k); s != nil {
+		s.ethernet.unplugTap(func(t *tap) bool { return t.config.Cookie == cookie })
 	}
 }
 
-// tapFor makes the NIC an interface of the container of a program that has it, if it is not yet: that has come without a hook. Where it
-// cannot be, it is said once.
-func (r *Rack) tapFor(s *slot, conn syscall.Conn) {
+// tapFor makes the NIC an interface of the container of conn's peer, for containers without a hook. It logs a failure
+// once for each container.
+func (g *switchPort) tapFor(conn syscall.Conn) {
 	own, err := credentials.OwnCookie()
 	if err != nil {
 		return
 	}
 	cookie, err := credentials.NamespaceCookie(conn)
 	if err != nil || cookie == own {
-		return // the host's own: there are others than the program's
+		return // the host's network, which other programs use, too
 	}
-	if r.cfg.Workloads != nil && r.cfg.Workloads.Plugs(s.key) {
-		return // who bound it says what it is called
+	if g.host.cfg.Workloads != nil && g.host.cfg.Workloads.Plugs(g.of.key) {
+		return // the engine names the interface
 	}
-	g := s.guests
 	g.mu.Lock()
-	there := g.plugged != nil && g.plugged.cable.Cookie == cookie || g.plugged == nil && g.who != ""
+	there := g.plugged != nil && g.plugged.config.Cookie == cookie || g.plugged == nil && g.who != ""
 	g.mu.Unlock()
 	if there {
 		return
@@ -170,15 +170,15 @@ func (r *Rack) tapFor(s *slot, conn syscall.Conn) {
 	switch {
 	case errors.Is(err, errNoContainer):
 	case err == nil:
-		r.cfg.Log.Info("a container has a NIC as an interface", "nic", s.key.Path(), "interface", is.Name)
+		g.host.cfg.Log.Info("a container has a NIC as an interface", "nic", g.of.key.Path(), "interface", is.Name)
 	case g.complain(cookie):
-		r.cfg.Log.Warn(events.OnlyRDMA, "nic", s.key.Path(), "why", err)
-		r.cfg.Events.Record(events.NoInterface(s.key, err))
+		g.host.cfg.Log.Warn(events.OnlyRDMA, "nic", g.of.key.Path(), "why", err)
+		g.host.cfg.Events.Record(events.NoInterface(g.of.key, err))
 	}
 }
 
-// complain reports whether it was not said yet that a container has no interface.
-func (g *guests) complain(cookie uint64) bool {
+// complain reports whether the missing interface of a container has not been logged yet.
+func (g *switchPort) complain(cookie uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	told := g.told == cookie
@@ -186,11 +186,11 @@ func (g *guests) complain(cookie uint64) bool {
 	return !told
 }
 
-// errNoContainer says that a program is in the host's network, and the daemon is not.
+// errNoContainer is the error for a program in the host's network, where the daemon is not.
 var errNoContainer = errors.New("its network namespace is that of the host's first process")
 
-// tapOf is tap for the namespace of the peer of conn.
-func (g *guests) tapOf(conn syscall.Conn) (Interface, error) {
+// tapOf is tap for the namespace of conn's peer.
+func (g *switchPort) tapOf(conn syscall.Conn) (Interface, error) {
 	space, err := netns.Of(conn)
 	if err != nil {
 		return Interface{}, err
@@ -203,11 +203,11 @@ func (g *guests) tapOf(conn syscall.Conn) (Interface, error) {
 	if path == "/proc/1/ns/net" {
 		return Interface{}, errNoContainer
 	}
-	return g.tap(space, Cable{Namespace: path, Cookie: space.Cookie(), Who: "a container"})
+	return g.tap(space, InterfaceConfig{Namespace: path, Cookie: space.Cookie(), Who: "a container"})
 }
 
-// tap makes the interface, and has it served.
-func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
+// tap makes the interface and serves it.
+func (g *switchPort) tap(space *netns.Space, c InterfaceConfig) (Interface, error) {
 	g.tapping.Lock()
 	defer g.tapping.Unlock()
 	g.mu.Lock()
@@ -220,10 +220,10 @@ func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 	if closed {
 		return Interface{}, errRemoved
 	}
-	if old != nil && old.cable.Cookie == c.Cookie && (c.Interface == "" || c.Interface == is.Name) {
+	if old != nil && old.config.Cookie == c.Cookie && (c.Interface == "" || c.Interface == is.Name) {
 		return is, nil
 	}
-	if old != nil { // of a container before: the NIC is this one's now
+	if old != nil { // a previous container's: the NIC belongs to this one now
 		old.end()
 	}
 	inode, err := credentials.NamespaceAt(c.Namespace)
@@ -233,7 +233,7 @@ func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 	if name, err := space.Name(); err != nil || name != inode {
 		return Interface{}, fmt.Errorf("%s leads to another network namespace by now", c.Namespace)
 	}
-	t := &tap{cable: c, inode: inode, gone: make(chan struct{})}
+	t := &tap{config: c, inode: inode, gone: make(chan struct{})}
 	t.is = Interface{MAC: g.port.MAC.String(), MTU: g.mtu}
 	for _, a := range g.port.Addrs {
 		t.is.Addresses = append(t.is.Addresses, netip.PrefixFrom(a, bitsOf(a, g.port.Subnets)))
@@ -251,8 +251,8 @@ func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 	return is, nil
 }
 
-// showInterface has the device say at which interface its addresses are: libibverbs looks for the one that it names.
-func (g *guests) showInterface() {
+// showInterface sets the interface name of the device's addresses. libibverbs looks for the interface of that name.
+func (g *switchPort) showInterface() {
 	g.showing.Lock()
 	defer g.showing.Unlock()
 	g.mu.Lock()
@@ -261,14 +261,14 @@ func (g *guests) showInterface() {
 		name = g.plugged.is.Name
 	}
 	g.mu.Unlock()
-	n := g.slot.nic
-	g.rack.onLoop(func() { n.Device.SetNetDev(name) }) // fails only after the loop has ended
+	n := g.of.nic
+	g.host.onLoop(func() { n.Device.SetNetDev(name) }) // fails only after the loop has ended
 	if err := n.Tree.Renew(); err != nil {
-		g.rack.cfg.Log.Warn("the device tree of a NIC does not say which interface it is", "nic", n.Name, "interface", name, "error", err)
+		g.host.cfg.Log.Warn("the device tree of a NIC does not say which interface it is", "nic", n.Name, "interface", name, "error", err)
 	}
 }
 
-// bitsOf is the length of the subnet that an address is in.
+// bitsOf is the prefix length of the subnet of an address.
 func bitsOf(a netip.Addr, subnets []netip.Prefix) int {
 	for _, p := range subnets {
 		if p.Contains(a) {
@@ -278,8 +278,8 @@ func bitsOf(a netip.Addr, subnets []netip.Prefix) int {
 	return a.BitLen()
 }
 
-// serveTap has the switch serve a tap until it is gone.
-func (g *guests) serveTap(t *tap) error {
+// serveTap serves a tap until it is closed.
+func (g *switchPort) serveTap(t *tap) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -288,7 +288,7 @@ func (g *guests) serveTap(t *tap) error {
 	if g.who != "" {
 		return fmt.Errorf("%w: %s has it", vswitch.ErrTaken, g.who)
 	}
-	g.who, g.plugged = cmp.Or(t.cable.Who, "a container"), t
+	g.who, g.plugged = cmp.Or(t.config.Who, "a container"), t
 	go g.watch(t)
 	go func() {
 		err := g.port.ServeTap(t.file)
@@ -302,26 +302,26 @@ func (g *guests) serveTap(t *tap) error {
 		close(t.gone)
 		g.showInterface()
 		if err != nil {
-			g.rack.cfg.Log.Warn("a container's interface does not work any more", "nic", g.port.NIC, "interface", name, "why", err)
+			g.host.cfg.Log.Warn("a container's interface does not work any more", "nic", g.port.NIC, "interface", name, "why", err)
 		}
 	}()
 	return nil
 }
 
-// there reports whether the container is.
+// there reports whether the container still exists.
 func (t *tap) there() bool {
-	now, err := credentials.NamespaceAt(t.cable.Namespace)
+	now, err := credentials.NamespaceAt(t.config.Namespace)
 	return err == nil && now == t.inode
 }
 
-// watchTime is how often it is looked whether a container is still there: its namespace is as long as we have the tap.
+// watchTime is how often watch checks whether a container still exists: the tap keeps its namespace alive.
 const watchTime = 500 * time.Millisecond
 
-// renamed notes that the container has given the interface another name, and reports whether it has.
-func (g *guests) renamed(t *tap) bool {
+// renamed updates the name of the interface, and reports whether the container has changed it.
+func (g *switchPort) renamed(t *tap) bool {
 	name, err := netns.TapName(t.file)
 	if err != nil {
-		return false // it is gone
+		return false // the interface is gone
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -330,8 +330,8 @@ func (g *guests) renamed(t *tap) bool {
 	return other
 }
 
-// watch ends a tap with its container, and sees what the container calls it.
-func (g *guests) watch(t *tap) {
+// watch removes a tap when its container has ended, and follows the interface's name.
+func (g *switchPort) watch(t *tap) {
 	tick := time.NewTicker(watchTime)
 	defer tick.Stop()
 	for {
@@ -350,8 +350,8 @@ func (g *guests) watch(t *tap) {
 	}
 }
 
-// unplugTap takes the interface away, if it is one that is meant, and waits until it has gone.
-func (g *guests) unplugTap(meant func(*tap) bool) {
+// unplugTap removes the interface if meant returns true, and waits until it is gone.
+func (g *switchPort) unplugTap(meant func(*tap) bool) {
 	if g == nil {
 		return
 	}

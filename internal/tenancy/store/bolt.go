@@ -16,8 +16,8 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// Bolt is a store in a file. The first commit makes the file: a daemon that was told nothing
-// leaves nothing behind.
+// Bolt is a store in a file. The first commit makes the file, so that a daemon without declared objects leaves no file
+// behind.
 //
 //	bucket entries   key → revision (8 bytes), value
 //	bucket state     "revision" → 8 bytes, "format" → 1
@@ -25,9 +25,9 @@ type Bolt struct {
 	Memory
 	path string
 	db   *bolt.DB // nil: there is no file yet. guarded by Memory.mu
-	// broken is why nothing can be written any more. guarded by Memory.mu
+	// broken is why nothing can be written any more; guarded by Memory.mu.
 	broken error
-	// abandoned: bbolt panicked, and may hold its own locks. guarded by Memory.mu
+	// abandoned: bbolt panicked, and may hold its own locks; guarded by Memory.mu.
 	abandoned bool
 }
 
@@ -40,15 +40,15 @@ var (
 	keyFormat     = []byte("format")
 )
 
-// format is that of the file; a file of a higher one is refused.
+// format is the format of the file. A file of a higher format is refused.
 const format = 1
 
-// lockTime is how long to wait for the file's lock: a daemon that was killed may still have it
-// for a moment. Tests are less patient.
+// lockTime is how long Open waits for the file's lock, which a killed daemon may still hold for a moment. Tests wait
+// less.
 var lockTime = 2 * time.Second
 
-// Open opens the store in a file. Entries of the file that cannot be entries are left out and
-// returned as problems; the store is good nevertheless.
+// Open opens the store in a file. Invalid entries of the file are left out and returned as problems; the store is
+// usable nevertheless.
 func Open(path string) (s *Bolt, problems []error, err error) {
 	s = &Bolt{path: path}
 	s.keep = s.write
@@ -111,7 +111,7 @@ func prepare(path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// The name has to be there after the machine has failed, as the contents have.
+	// The name must survive a failure of the machine, as the contents do.
 	f, err := openPlain(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func prepare(path string) error {
 	return d.Sync()
 }
 
-// openPlain opens a file of our own: no link, and nobody else can write to it.
+// openPlain opens a file of the daemon's user: no link, and not writable for other users.
 func openPlain(path string, flag int, mode os.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, flag|syscall.O_NOFOLLOW|syscall.O_CLOEXEC|syscall.O_NONBLOCK, mode)
 	if err != nil {
@@ -150,8 +150,7 @@ func openPlain(path string, flag int, mode os.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// guard runs f, which uses bbolt. Pages of a damaged file make it panic; a file that was cut
-// short makes it fault.
+// guard runs f, which uses bbolt. bbolt panics on damaged pages, and faults on a truncated file.
 func (s *Bolt) guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -163,7 +162,7 @@ func (s *Bolt) guard(f func() error) (err error) {
 	return f()
 }
 
-// load reads everything.
+// load reads all entries.
 func (s *Bolt) load() (problems []error, err error) {
 	err = s.db.Update(func(tx *bolt.Tx) error {
 		state, err := tx.CreateBucketIfNotExists(bucketState)
@@ -194,7 +193,7 @@ func (s *Bolt) load() (problems []error, err error) {
 				problems = append(problems, err)
 				return nil
 			}
-			// A revision above the store's would be given again.
+			// The store would use a revision above its own again.
 			s.revision = max(s.revision, e.Revision)
 			s.entries[e.Key] = e
 			return nil
@@ -209,14 +208,14 @@ func decode(k, v []byte) (Entry, error) {
 		return Entry{}, fmt.Errorf("%.80q is no entry: it has no revision", k)
 	}
 	e := Entry{string(k), bytes.Clone(v[8:]), int64(binary.BigEndian.Uint64(v))}
-	// Half of the numbers are left, so that the store can count on from any of these.
+	// Half of the range stays free, so that the store can count on from any of these.
 	if e.Revision <= 0 || e.Revision > 1<<62 {
 		return e, fmt.Errorf("%.80q is no entry: its revision is %d", k, e.Revision)
 	}
 	return e, checkEntry(e.Key, e.Value)
 }
 
-// write makes a commit last. Memory.mu is held.
+// write writes a commit to the file. Memory.mu is held.
 func (s *Bolt) write(revision int64, changes []Change) error {
 	if s.broken != nil {
 		return s.broken
@@ -247,8 +246,8 @@ func (s *Bolt) write(revision int64, changes []Change) error {
 	if err == nil {
 		return nil
 	}
-	// A full disk leaves the file as it was, and room may come. If the last step failed, the
-	// file may have the commit or not, and only opening it anew tells.
+	// A full disk leaves the file as it was, and there may be space later. If the last step failed, the file may have
+	// the commit or not, and only opening it again tells.
 	if s.abandoned || s.fileRevision() != revision-1 {
 		s.broken = fmt.Errorf("the store cannot be written to any more: %w; restart the daemon", err)
 		return s.broken
@@ -256,7 +255,7 @@ func (s *Bolt) write(revision int64, changes []Change) error {
 	return fmt.Errorf("the store: %w; nothing was changed", err)
 }
 
-// fileRevision is that of the file; -1 if it cannot be told.
+// fileRevision is the revision of the file; -1: it is not known.
 func (s *Bolt) fileRevision() (revision int64) {
 	revision = -1
 	s.guard(func() error {
@@ -283,7 +282,7 @@ func (s *Bolt) Close() error {
 	return s.shut()
 }
 
-// shut closes the file, unless bbolt might wait for itself.
+// shut closes the file, unless bbolt might deadlock.
 func (s *Bolt) shut() error {
 	if s.db == nil || s.abandoned {
 		return nil

@@ -13,25 +13,24 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A Copy is what another store was last seen to be. Whoever follows that store tells it of
-// changes with Advance and Replace; List and Watch read it, at once and always.
+// A Copy is the last known state of another store. Whoever follows that store applies changes with Advance and Replace.
+// List and Watch read the copy, and never wait for the store.
 //
-// With a file it is there again after a restart. The file is written behind the memory, by a
-// goroutine of its own and several changes at a time: what a machine that fails loses of it only
-// makes the copy older. It has the format of Bolt's, and besides in bucket state:
+// With a file the copy survives a restart. A goroutine writes the file behind the memory, several changes at a time:
+// what is lost when the machine fails only makes the copy older. The file has Bolt's format, and in bucket state:
 //
 //	"heard"   when the store last answered, nanoseconds since 1970
-//	"client"  who we are to the store
+//	"client"  this client's ID
 type Copy struct {
 	file  Bolt // its Memory is the copy; never committed to
 	dirty map[string]struct{}
 	heard time.Time // guarded by file.mu, as dirty
 	id    string
-	save  chan struct{} // has something to write
+	save  chan struct{} // there are changes to write
 	done  chan struct{}
 	work  sync.WaitGroup
 	once  sync.Once
-	// failed is told why the file cannot be written; nil: nobody is.
+	// failed is called when the file cannot be written; may be nil.
 	failed func(error)
 }
 
@@ -40,9 +39,9 @@ var (
 	keyClient = []byte("client")
 )
 
-// OpenCopy opens the file of a copy, or makes it; no path: a copy that is in memory only. Entries of
-// the file that cannot be entries are left out and returned as problems. failed is told when the
-// file cannot be written; it is tried again with the next change.
+// OpenCopy opens the file of a copy, or makes it; without a path the copy is in memory only. Invalid entries of the
+// file are left out and returned as problems. failed is called when the file cannot be written; the next change tries
+// again.
 func OpenCopy(path, id string, failed func(error)) (c *Copy, problems []error, err error) {
 	c = &Copy{id: id, failed: failed, dirty: make(map[string]struct{}), save: make(chan struct{}, 1), done: make(chan struct{})}
 	if path == "" {
@@ -64,7 +63,7 @@ func OpenCopy(path, id string, failed func(error)) (c *Copy, problems []error, e
 	return c, problems, nil
 }
 
-// introduce reads when the store was heard of, and who we are: that is written once.
+// introduce reads the time of the last answer and the client's ID, which is written once.
 func (c *Copy) introduce() error {
 	return c.file.db.Update(func(tx *bolt.Tx) error {
 		state := tx.Bucket(bucketState)
@@ -79,7 +78,7 @@ func (c *Copy) introduce() error {
 	})
 }
 
-// ID is who we are to the store: the same after a restart.
+// ID identifies this client to the store. It is the same after a restart.
 func (c *Copy) ID() string { return c.id }
 
 func (c *Copy) List(prefix string) ([]Entry, int64, error) { return c.file.Memory.List(prefix) }
@@ -102,21 +101,21 @@ func (c *Copy) Revision() int64 {
 	return c.file.revision
 }
 
-// Heard is when the store last answered, as far as Hear was told.
+// Heard is the time of the last Hear.
 func (c *Copy) Heard() time.Time {
 	c.file.mu.RLock()
 	defer c.file.mu.RUnlock()
 	return c.heard
 }
 
-// Hear notes that the store has answered. It is in the file with the next change, or with Save.
+// Hear records an answer of the store. The file gets it with the next change, or with Save.
 func (c *Copy) Hear(now time.Time) {
 	c.file.mu.Lock()
 	defer c.file.mu.Unlock()
 	c.heard = now
 }
 
-// Save has the file written, even if nothing has changed.
+// Save writes the file, even if nothing has changed.
 func (c *Copy) Save() {
 	select {
 	case c.save <- struct{}{}:
@@ -124,8 +123,8 @@ func (c *Copy) Save() {
 	}
 }
 
-// Advance makes the changes of one commit. To delete what is not there changes nothing. It
-// reports whether anything has changed. A revision that is not above the last is made so.
+// Advance applies the changes of one commit. Deleting a missing key changes nothing. It reports whether anything has
+// changed. A revision that is not above the last is raised.
 func (c *Copy) Advance(revision int64, changes []Change) bool {
 	c.file.mu.Lock()
 	defer c.file.mu.Unlock()
@@ -142,9 +141,9 @@ func (c *Copy) Advance(revision int64, changes []Change) bool {
 	return true
 }
 
-// Replace makes the copy what a list of the store says. What differs is one batch for watchers, and
-// has its revision. An entry with the same value differs, too, if it was written again since the
-// copy's revision: who has read it before must not take it for the same.
+// Replace replaces the copy by a list of the store. Watchers get the differences as one batch, with the list's
+// revision. An entry with the same value differs, too, if it was written again since the copy's revision, because a
+// condition on the old revision must fail.
 func (c *Copy) Replace(entries []Entry, revision int64) {
 	c.file.mu.Lock()
 	defer c.file.mu.Unlock()
@@ -177,7 +176,7 @@ func (c *Copy) Replace(entries []Entry, revision int64) {
 	c.soil(changes)
 }
 
-// soil notes that the file lacks changes. mu is held.
+// soil records that the file lacks changes. mu is held.
 func (c *Copy) soil(changes []Change) {
 	if c.file.path == "" {
 		return
@@ -188,7 +187,7 @@ func (c *Copy) soil(changes []Change) {
 	c.Save()
 }
 
-// write keeps the file in step.
+// write keeps the file in step until Close.
 func (c *Copy) write() {
 	for {
 		select {
@@ -201,7 +200,7 @@ func (c *Copy) write() {
 	}
 }
 
-// flush writes what the file lacks. If that fails, it still lacks it.
+// flush writes what the file lacks. After an error it still lacks it.
 func (c *Copy) flush() {
 	c.file.mu.Lock()
 	dirty := c.dirty
@@ -229,7 +228,7 @@ func (c *Copy) flush() {
 	}
 }
 
-// putAll writes entries; one that has no revision is gone.
+// putAll writes entries, and deletes those without a revision.
 func putAll(tx *bolt.Tx, entries []Entry, revision int64, heard time.Time) error {
 	bucket, state := tx.Bucket(bucketEntries), tx.Bucket(bucketState)
 	for _, e := range entries {

@@ -8,20 +8,18 @@ import (
 	"sync"
 )
 
-// Memory is a store that keeps nothing beyond its own life; and what Bolt serves reads from.
-// The zero value is empty and ready.
+// Memory is a store without a file, and the in-memory part of Bolt. The zero value is empty and ready.
 type Memory struct {
 	mu       sync.RWMutex
 	closed   bool
 	revision int64
 	entries  map[string]Entry
-	// The last commits, oldest first, and how many changes they have together. All that was
-	// at since or later is here.
+	// The last commits, oldest first, and the number of their changes. Every commit at since or later is here.
 	history []Batch
 	kept    int
 	since   int64
-	changed chan struct{} // closed and replaced with every commit; nil: nobody waits
-	// keep makes a commit last before it is seen; nil: nothing does.
+	changed chan struct{} // closed and replaced with every commit; nil: no watcher waits
+	// keep makes a commit durable before it is visible; may be nil.
 	keep func(revision int64, changes []Change) error
 }
 
@@ -80,7 +78,7 @@ func (m *Memory) Commit(conditions []Condition, writes []Write) (int64, bool, er
 	return m.revision, true, nil
 }
 
-// apply makes changes at a revision that is to come. mu is held.
+// apply applies changes at a new revision. mu is held.
 func (m *Memory) apply(revision int64, changes []Change) {
 	if m.entries == nil {
 		m.entries = make(map[string]Entry)
@@ -109,7 +107,7 @@ func (m *Memory) remember(revision int64, changes []Change) {
 	m.wake()
 }
 
-// wake has watchers look again. mu is held.
+// wake wakes the watchers. mu is held.
 func (m *Memory) wake() {
 	if m.changed != nil {
 		close(m.changed)
@@ -134,8 +132,7 @@ func (m *Memory) Watch(prefix string, revision int64) Watcher {
 	return &watcher{m, prefix, revision}
 }
 
-// A watcher holds nothing but its place in the history: one that is slow costs nothing, and
-// finds one day that its place is gone.
+// A watcher holds only its position in the history. A slow watcher costs nothing, until its position is dropped.
 type watcher struct {
 	m      *Memory
 	prefix string
@@ -156,7 +153,7 @@ func (w *watcher) Next(ctx context.Context) (Batch, error) {
 	}
 }
 
-// look finds the next batch, or what to wait for.
+// look returns the next batch, or what to wait for.
 func (w *watcher) look() (Batch, <-chan struct{}, error) {
 	m := w.m
 	m.mu.Lock()

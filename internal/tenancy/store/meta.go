@@ -6,23 +6,22 @@ import (
 	"fmt"
 )
 
-// Schema is that of the values that this version writes, and the highest that it reads. A daemon that is
-// older than another one leaves out what it cannot read, and what it had of that stays; who adds what
-// must not be overlooked raises it. Fields that may be overlooked are added without: readers pass over
-// those that they do not know.
+// Schema is the schema of the values that this version writes, and the highest that it reads. An older daemon leaves
+// out entries that it cannot read, and keeps its last version of them. A change that readers must not ignore raises the
+// schema. Fields that readers may ignore are added without raising it.
 const Schema = 1
 
 // KeyMeta is the key of Meta.
 const KeyMeta = "meta"
 
-// Meta says which store it is. A store that has another ID than before is another store, or
-// lost everything, and must not be believed to be the same one with everything deleted.
+// Meta identifies a store. A store with another ID is another store, or lost its contents, and must not be taken for
+// the same store with everything deleted.
 type Meta struct {
 	Schema int    `json:"schema"`
 	ID     string `json:"id"`
 }
 
-// Identify reads who a store is; there is false for one that nobody has written to yet.
+// Identify reads the identity of a store; there is false for a store without commits.
 func Identify(s Store) (m Meta, there bool, err error) {
 	list, _, err := s.List(KeyMeta)
 	if err != nil || len(list) == 0 || list[0].Key != KeyMeta {
@@ -37,8 +36,7 @@ func Identify(s Store) (m Meta, there bool, err error) {
 	return m, true, nil
 }
 
-// Name is what whoever writes to a store first does besides: it says who the store is, on the
-// condition that nobody has.
+// Name is what the first commit to a store adds: the store's identity, on the condition that it has none.
 func Name() (Meta, Condition, Write) {
 	m := Meta{Schema: Schema, ID: rand.Text()}
 	value, _ := json.Marshal(m) // a number and a string: it cannot fail

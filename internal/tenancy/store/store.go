@@ -9,17 +9,15 @@ import (
 
 // A Store keeps entries. Any goroutine may use it.
 type Store interface {
-	// List is the entries whose keys begin with prefix, by key, and the revision at which
-	// they are so. Values are not to be changed.
+	// List returns the entries whose keys begin with prefix, by key, and the revision of the list. Values must not be
+	// changed.
 	List(prefix string) ([]Entry, int64, error)
-	// Watch tells of the changes below prefix from a revision on, that one included. From
-	// 0 on: those to come.
+	// Watch returns the changes below prefix from a revision on, inclusive. From 0 on: those to come.
 	Watch(prefix string, revision int64) Watcher
-	// Commit makes all writes at one new revision, if all conditions hold; ok is false if one
-	// does not. It returns the store's revision either way. When it returns without error,
-	// what it wrote survives the daemon and the machine.
+	// Commit makes all writes at one new revision, if all conditions hold; otherwise ok is false. It returns the
+	// store's revision either way. After a return without error the writes survive the daemon and the machine.
 	Commit(conditions []Condition, writes []Write) (revision int64, ok bool, err error)
-	// Close ends it. Watchers end with ErrClosed.
+	// Close closes the store. Watchers end with ErrClosed.
 	Close() error
 }
 
@@ -30,13 +28,13 @@ type Entry struct {
 	Revision int64
 }
 
-// A Condition holds if the key was last written at the revision; 0: if it is not there.
+// A Condition holds if the key was last written at the revision; 0: if it does not exist.
 type Condition struct {
 	Key      string
 	Revision int64
 }
 
-// A Write puts a value, or deletes the key. To delete what is not there changes nothing.
+// A Write puts a value, or deletes the key. Deleting a missing key changes nothing.
 type Write struct {
 	Key    string
 	Value  []byte
@@ -56,15 +54,14 @@ type Batch struct {
 	Changes  []Change
 }
 
-// A Watcher tells of changes. One goroutine uses it.
+// A Watcher delivers changes. One goroutine uses it.
 type Watcher interface {
 	// Next waits for the next batch that has changes below the prefix.
 	Next(ctx context.Context) (Batch, error)
 }
 
 var (
-	// ErrCompacted: the revision that is asked for, or that a slow watcher has come to, is no
-	// longer known. List again.
+	// ErrCompacted: the requested revision, or the position of a slow watcher, is no longer known. List again.
 	ErrCompacted = errors.New("the changes since that revision are no longer known")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("the store is closed")
@@ -73,15 +70,15 @@ var (
 const (
 	// History is how many changes are kept for watchers; the last commit is kept whole.
 	History = 1000
-	// MaxKey and MaxValue bound an entry: etcd takes requests of 1.5 MB.
+	// MaxKey and MaxValue bound an entry: etcd limits requests to 1.5 MB.
 	MaxKey   = 1 << 10
 	MaxValue = 1 << 20
 )
 
-// Reserved begins the keys that a store keeps for itself.
+// Reserved is the prefix of keys that a store uses itself.
 const Reserved = "~"
 
-// Check says what is wrong with a commit, whatever the store has.
+// Check returns what is wrong with a commit by itself.
 func Check(conditions []Condition, writes []Write) error {
 	seen := make(map[string]struct{}, len(writes))
 	for i := range writes {

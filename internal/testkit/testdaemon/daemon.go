@@ -49,7 +49,7 @@ func Run(t testing.TB) (socket string, stop func()) {
 		t.Fatal(err)
 	}
 	e.Start()
-	s, err = server.Listen(server.Config{Doors: []server.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test"})
+	s, err = server.Listen(server.Config{Listeners: []server.Listener{{Socket: socket, NIC: v}}, Engine: e, Version: "test"})
 	if err != nil {
 		e.Stop()
 		t.Fatal(err)

@@ -9,13 +9,13 @@ import (
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
 )
 
-// An API is asked for pods: Kubernetes' API server, or a kubelet's list of the pods on its host.
+// An API answers questions about pods: Kubernetes' API server, or a kubelet's list of the pods on its host.
 type API struct {
 	*kubeapi.Client
-	Node string // whose pods the API server is asked for; "": of any
+	Node string // the host of the pods; "": any
 }
 
-// metadata is what we read of a pod.
+// metadata is the part of a pod that the plugin reads.
 type metadata struct {
 	Metadata struct {
 		Name        string            `json:"name"`
@@ -34,7 +34,7 @@ func (m *metadata) pod() *Pod {
 	return &Pod{Namespace: m.Metadata.Namespace, Name: m.Metadata.Name, UID: m.Metadata.UID, version: kubeapi.Version(m.Metadata.Version), Labels: m.Metadata.Labels, Annotations: m.Metadata.Annotations}
 }
 
-// Pod asks the API server. A pod on another host is not the one that is meant: it has the name of one that was here.
+// Pod asks the API server. A pod on another host is not meant: it has the name of an earlier pod of this host.
 func (a *API) Pod(ctx context.Context, h kubelet.Holder) (*Pod, error) {
 	var m metadata
 	if err := a.Get(ctx, kubeapi.Path("/api/v1/namespaces", h.Namespace, "pods", h.Name), &m); err != nil {
@@ -52,7 +52,7 @@ func (a *API) Pod(ctx context.Context, h kubelet.Holder) (*Pod, error) {
 	return m.pod(), nil
 }
 
-// OnHost asks a kubelet, which knows the pods of its host, static ones of no API server included.
+// OnHost asks a kubelet, which also knows static pods without an API server.
 func (a *API) OnHost(ctx context.Context, h kubelet.Holder) (*Pod, error) {
 	var list struct {
 		Items []metadata `json:"items"`

@@ -11,10 +11,10 @@ const (
 	mostCalls  = 16
 )
 
-// calls are those that wait for a daemon.
+// calls are the calls that wait for a daemon.
 var calls atomic.Int32
 
-// Unanswered means that a daemon was asked, and has not answered in time. It may still do it, at any time until Ended is closed.
+// Unanswered means that a daemon has not answered in time. It may still do what it was asked, until Ended is closed.
 type Unanswered struct {
 	Limit time.Duration
 	Ended <-chan struct{}
@@ -24,8 +24,8 @@ func (u *Unanswered) Error() string {
 	return fmt.Sprintf("the daemon does not answer within %v", u.Limit)
 }
 
-// bounded calls a daemon that may be stuck: the kubelet waits for us, and the container for the kubelet. A call that is
-// given up goes on by itself, and ends when the daemon answers or ends; there are only so many of them. The error of such a call is an *Unanswered.
+// bounded calls a daemon that may hang, because the kubelet and the container wait. A call that is abandoned goes on by
+// itself until the daemon answers or ends. The number of such calls is bounded, and their error is an *Unanswered.
 func bounded[T any](limit time.Duration, call func() (T, error)) (T, error) {
 	type answer struct {
 		value T

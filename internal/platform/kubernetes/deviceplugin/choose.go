@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A Pod is what Kubernetes knows of one, as far as we ask.
+// A Pod is the part of a pod that the plugin uses.
 type Pod struct {
 	Namespace, Name, UID string
 	Labels, Annotations  map[string]string
@@ -28,13 +28,13 @@ const (
 	annotationAddress = annotations + "address"
 )
 
-// Labels of NICs that were made for a pod. No pod can set them.
+// Labels of NICs that are made for a pod. Pods cannot set them.
 const (
-	labelNode = annotations + "node" // whose plugin made it, and takes it away
+	labelNode = annotations + "node" // the host whose plugin made it and deletes it
 	labelPod  = annotations + "pod"  // the pod's UID
 )
 
-// Choose says which NIC a pod gets. made is nil if the NIC was declared.
+// Choose returns the NIC of a pod. made is nil if the NIC was declared.
 func Choose(w World, node string, p *Pod) (nic tenant.Key, made *tenant.NIC, err error) {
 	of, err := w.TenantOf(p.Namespace)
 	if err != nil {
@@ -62,14 +62,14 @@ func Choose(w World, node string, p *Pod) (nic tenant.Key, made *tenant.NIC, err
 	return made.Key(), made, nil
 }
 
-// A World is what is declared, as far as a choice needs it.
+// A World is the part of the declared objects that a choice needs.
 type World struct {
 	Tenants  []*tenant.Tenant
 	Networks []tenant.Key
 	NICs     []tenant.Key
 }
 
-// TenantOf is the tenant that has a namespace.
+// TenantOf is the tenant of a namespace.
 func (w World) TenantOf(namespace string) (string, error) {
 	var of []string
 	for _, t := range w.Tenants {
@@ -86,7 +86,7 @@ func (w World) TenantOf(namespace string) (string, error) {
 	return "", fmt.Errorf("namespace %s is of more than one tenant, %s: have the operator take it from the others", namespace, strings.Join(of, " and "))
 }
 
-// make is a NIC for the pod alone.
+// make is a new NIC for the pod alone.
 func (w World) make(of, node string, p *Pod) (*tenant.NIC, error) {
 	if p.UID == "" {
 		return nil, errors.New("the pod has no UID")
@@ -110,14 +110,14 @@ func (w World) make(of, node string, p *Pod) (*tenant.NIC, error) {
 	return n, nil
 }
 
-// NICLabels are those of a NIC that is made for the pod: the pod's, whose it is, and others of ours.
+// NICLabels are the labels of a NIC that is made for the pod: the pod's labels, and ours.
 func (p *Pod) NICLabels(ours map[string]string) (map[string]string, error) {
 	labels := maps.Clone(p.Labels)
 	if labels == nil {
 		labels = make(map[string]string)
 	}
 	for name := range labels {
-		// Nobody but us says which NICs are ours to take away.
+		// Only the plugin decides which NICs it may delete.
 		if strings.HasPrefix(name, annotations) {
 			return nil, fmt.Errorf("the label %s begins with %s, which is for annotations: rename it", name, annotations)
 		}
@@ -127,7 +127,7 @@ func (p *Pod) NICLabels(ours map[string]string) (map[string]string, error) {
 	return labels, nil
 }
 
-// Network is the one that is named, or the only one.
+// Network is the named network, or the only one.
 func (w World) Network(of, name string, said bool) (string, error) {
 	var all []string
 	for _, k := range w.Networks {
@@ -157,7 +157,7 @@ func list(names []string) string {
 	return "networks " + strings.Join(names, ", ")
 }
 
-// NameFor is what the NIC of a pod or a claim is called: like it, as far as a DNS label goes, and like no other.
+// NameFor is a unique name for the NIC of a pod or a claim. It begins like the pod's, as far as a DNS label allows.
 func NameFor(name, uid string) string {
 	name = strings.ReplaceAll(name, ".", "-")
 	name = strings.TrimRight(name[:min(len(name), 46)], "-")

@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Control is a daemon that is asked through its control socket.
+// Control is a daemon that is called through its control socket.
 type Control struct{ Socket string } // of programs
 
 // World reads what is declared.
@@ -37,12 +37,12 @@ func (c Control) World() (w World, err error) {
 	return w, nil
 }
 
-// A Warning is what the daemon says of a NIC that it has written down: something could not be done for it yet.
+// A Warning is the daemon's message about a NIC that is declared and does not work yet.
 type Warning string
 
 func (w Warning) Error() string { return string(w) }
 
-// Put declares a NIC, or declares it again. A Warning: it is declared, and does not work yet.
+// Put declares a NIC, or declares it again. A Warning means that it is declared and does not work yet.
 func (c Control) Put(n *tenant.NIC) error {
 	text, err := tenant.YAML(n)
 	if err != nil {
@@ -60,13 +60,13 @@ func (c Control) Put(n *tenant.NIC) error {
 	return nil
 }
 
-// Delete takes NICs away. Their pods are gone: whoever still has one open loses it.
+// Delete deletes NICs whose pods are gone. A program that still has one open loses it.
 func (c Control) Delete(nics []tenant.Key) error {
 	_, err := bounded(answerTime, func() (*control.Reply, error) { return control.Delete(c.Socket, nics, true, false) })
 	return err
 }
 
-// NICs are those that have a label.
+// NICs are the NICs with a label.
 func (c Control) NICs(label, value string) (nics []*tenant.NIC, err error) {
 	reply, err := bounded(answerTime, func() (*control.Reply, error) {
 		return control.Get(c.Socket, control.Selection{Kind: tenant.KindNIC, Labels: map[string]string{label: value}})

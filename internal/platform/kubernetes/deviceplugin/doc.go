@@ -4,14 +4,14 @@
 //	vrdma.io/nic: NAME                        ──▶ that NIC of the tenant
 //	vrdma.io/network: NAME, or the only one   ──▶ a NIC made for the pod, with its labels
 //
-// The tenant is decided by a list that only the operator writes, everything inside it by the pod. A NIC that
-// is made has the pod's labels, so that policies select it by them, and goes with the pod.
+// A list that only the operator writes decides the tenant. The pod decides everything inside the tenant. A NIC that is
+// made for a pod has the pod's labels, so that policies can select it, and is deleted with the pod.
 //
-// The kubelet allocates before it says for which pod. What it allocates is therefore a slot: a name in a
-// directory that the container engine is told to mount (a CDI file with one device for each slot). Before the
-// container starts the kubelet tells that it will, and only then the slot becomes a link to the
-// directory of the pod's NIC. All containers of a pod have one NIC, as they have one network.
+// The kubelet allocates before it names the pod. So it allocates a slot: a name in a directory that the container
+// engine mounts (a CDI file with one device for each slot). Before the container starts the kubelet calls the plugin
+// again, and only then the slot becomes a link to the directory of the pod's NIC. All containers of a pod share one
+// NIC, as they share one network.
 //
 //	PATH.pods/0 ─▶ PATH.nics/red/web      mounted into the container, as any NIC's directory
-//	PATH.pods/1                           not there: nobody has the slot
+//	PATH.pods/1                           does not exist: the slot is free
 package deviceplugin

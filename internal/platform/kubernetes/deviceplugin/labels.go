@@ -16,23 +16,23 @@ import (
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
 )
 
-// A Labeler follows the pods of a host, and keeps the labels of the NICs that were made for them what those of the
-// pods are. So a policy that selects by a label holds for a pod that gets the label later.
+// A Labeler follows the pods of a host, and copies their labels to the NICs that were made for them. So a policy that
+// selects by a label also applies to a pod that gets the label later.
 type Labeler struct {
 	Client *kubeapi.Client
-	Node   string // whose pods
-	Label  string // the label of NICs that are ours; its value is Node
+	Node   string // the host of the pods
+	Label  string // the label of the plugin's NICs; its value is Node
 	Daemon Daemon
-	Lock   sync.Locker // is held while NICs change
+	Lock   sync.Locker // held while NICs change
 	Log    *slog.Logger
-	Every  time.Duration // after how long it tries again what has failed; ten seconds if zero
+	Every  time.Duration // the pause before a retry; ten seconds if zero
 
 	mu   sync.Mutex
 	pods map[string]labeled // by UID
-	// late are NICs that were put, and nobody has answered: they may still be, with labels that are old by then.
+	// late are NICs whose Put was not answered: it may still happen, with labels that are old by then.
 	late []*Unanswered
 	once sync.Once
-	wake chan struct{} // something has changed
+	wake chan struct{} // a pod has changed
 }
 
 // A labeled is a pod's labels at a version.
@@ -41,7 +41,7 @@ type labeled struct {
 	version uint64
 }
 
-// Run follows until ctx ends.
+// Run follows the pods until ctx ends.
 func (l *Labeler) Run(ctx context.Context) {
 	wake := l.waker()
 	var both sync.WaitGroup
@@ -64,7 +64,7 @@ func (l *Labeler) Run(ctx context.Context) {
 		case <-again:
 		}
 		again = nil
-		waits := l.waits() // before we look: what ends while we do may be missed
+		waits := l.waits() // before the check: a call that ends during it may be missed
 		if err := l.apply(); err != nil {
 			l.Log.Warn("the labels of NICs are not those of their pods, will try again", "error", err)
 			waits = true
@@ -75,14 +75,14 @@ func (l *Labeler) Run(ctx context.Context) {
 	}
 }
 
-// Failed is told why a NIC could not be put.
+// Failed records why a NIC could not be declared.
 func (l *Labeler) Failed(err error) {
 	if l.note(err) {
-		l.changed() // to look again until it has ended
+		l.changed() // to check again until the call has ended
 	}
 }
 
-// note keeps what nobody has answered.
+// note keeps unanswered calls.
 func (l *Labeler) note(err error) bool {
 	var u *Unanswered
 	if !errors.As(err, &u) {
@@ -94,7 +94,7 @@ func (l *Labeler) note(err error) bool {
 	return true
 }
 
-// waits forgets what has ended, and reports whether something has not.
+// waits forgets calls that have ended, and reports whether others remain.
 func (l *Labeler) waits() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +109,7 @@ func (l *Labeler) waits() bool {
 	return len(l.late) > 0
 }
 
-// apply gives NICs the labels of their pods, where they are others. One that fails does not keep the others from theirs.
+// apply copies the labels of pods to NICs where they differ. A failure for one NIC does not affect the others.
 func (l *Labeler) apply() error {
 	l.Lock.Lock()
 	defer l.Lock.Unlock()
@@ -131,7 +131,7 @@ func (l *Labeler) apply() error {
 				want[name] = value
 			}
 		}
-		for name, value := range pod.labels { // no pod says what ours are
+		for name, value := range pod.labels { // pods cannot set ours
 			if !strings.HasPrefix(name, annotations) {
 				want[name] = value
 			}
@@ -141,12 +141,12 @@ func (l *Labeler) apply() error {
 		}
 		n.Metadata.Labels = want
 		err := l.Daemon.Put(n)
-		if w := Warning(""); errors.As(err, &w) { // it has the labels: the daemon itself tries again what it could not do
+		if w := Warning(""); errors.As(err, &w) { // it has the labels: the daemon itself retries the rest
 			l.Log.Warn("a pod's labels have changed, and its NIC does not work yet", "nic", n.Key().Path(), "why", err)
 			continue
 		}
 		if err != nil {
-			l.note(err) // Run tries again after a while
+			l.note(err) // Run retries after a while
 			errs = append(errs, fmt.Errorf("NIC %s: %w", n.Key().Path(), err))
 			continue
 		}
@@ -167,8 +167,8 @@ func (l *Labeler) changed() {
 	}
 }
 
-// Made is told a pod whose NIC has been made, as the API server has answered. The watch may be ahead of that answer, or
-// behind it.
+// Made records a pod whose NIC was made, as the API server answered. The watch may be ahead of that answer, or behind
+// it.
 func (l *Labeler) Made(p *Pod) {
 	l.mu.Lock()
 	l.learn(p)
@@ -176,7 +176,7 @@ func (l *Labeler) Made(p *Pod) {
 	l.changed()
 }
 
-// learn takes what is not older than what is known, and reports whether the labels are others. mu is held.
+// learn stores labels that are not older than the known ones, and reports whether they differ. mu is held.
 func (l *Labeler) learn(p *Pod) bool {
 	if l.pods == nil {
 		l.pods = make(map[string]labeled)
@@ -189,7 +189,7 @@ func (l *Labeler) learn(p *Pod) bool {
 	return !known || !maps.Equal(before.labels, p.Labels)
 }
 
-// Replace is told all pods of the host.
+// Replace implements kubeapi.Listener with all pods of the host.
 func (l *Labeler) Replace(objects []json.RawMessage) error {
 	pods := make([]*Pod, len(objects))
 	for i, o := range objects {
@@ -213,7 +213,7 @@ func (l *Labeler) Replace(objects []json.RawMessage) error {
 	return nil
 }
 
-// Put is told a pod. Most changes are of what it does, not of its labels.
+// Put implements kubeapi.Listener. Most changes of a pod do not change its labels.
 func (l *Labeler) Put(object json.RawMessage) error {
 	var m metadata
 	if err := json.Unmarshal(object, &m); err != nil {
@@ -228,7 +228,7 @@ func (l *Labeler) Put(object json.RawMessage) error {
 	return nil
 }
 
-// Delete is told a pod that has gone. Its NIC goes with its slot.
+// Delete implements kubeapi.Listener. The pod's NIC is deleted with its slot.
 func (l *Labeler) Delete(object json.RawMessage) error {
 	var m metadata
 	if err := json.Unmarshal(object, &m); err != nil {

@@ -4,57 +4,53 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
-	"vrdma.dev/vrdma/internal/platform/container"
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Resource is what a container asks the kubelet for, in its limits.
+// Resource is the resource that a container requests in its limits.
 const Resource = "vrdma.io/nic"
 
-// Kind is what the slots are called for the container engine.
+// Kind is the CDI kind of the slots.
 const Kind = "vrdma.io/pod"
 
-// A Node gives the pods of this host their NICs. It is the Devices of a kubelet's plugin.
+// A Node gives the pods of this host their NICs. It implements kubelet.Devices.
 type Node struct {
-	Name    string       // of the host, as Kubernetes calls it
+	Name    string       // Kubernetes' name of the host
 	Place   launch.Place // the daemon's
 	Slots   int
 	Daemon  Daemon
 	Holders func(context.Context) (map[string]kubelet.Holder, error) // by slot
 	Lookup  func(context.Context, kubelet.Holder) (*Pod, error)      // ErrUnknown: not yet
 	Log     *slog.Logger
-	Every   time.Duration // how often it looks what has gone; ten seconds if zero
-	// Since is when the kubelet has come, as far as one can see; nil: long ago.
+	Every   time.Duration // the period of sweeps; ten seconds if zero
+	// Since is when the kubelet started, as far as that is visible; nil: long ago.
 	Since func() time.Time
 	// Labels is told the pods that NICs are made for; may be nil.
 	Labels *Labeler
 
-	// mu is held while slots or NICs change, so that no NIC is taken for one that a pod has left
-	// before the pod has got it.
+	// mu is held while slots or NICs change, so that a sweep does not delete a NIC before its pod has got it.
 	mu sync.Mutex
-	// missing is in how many sweeps in a row a slot or, by its gate, a NIC was seen without a holder.
+	// missing counts the sweeps in a row that found a slot, or a NIC by its gate, without a holder.
 	missing map[string]int
 }
 
-// A kubelet that has just started may not know its pods yet, and says that nobody has anything.
+// A kubelet that has just started may not know its pods yet, and reports no holders.
 const (
-	sweeps = 3               // in a row without a holder, before something goes
-	fresh  = 5 * time.Minute // how long a kubelet is not believed that there is no holder at all
+	sweeps = 3               // in a row without a holder, before a slot or a NIC is released
+	fresh  = 5 * time.Minute // how long a new kubelet's report of no holders at all is ignored
 )
 
-// ErrUnknown means that nothing is known of a pod yet.
+// ErrUnknown means that the pod is not known yet.
 var ErrUnknown = errors.New("the pod is not known yet")
 
 // A Daemon declares NICs.
@@ -62,69 +58,31 @@ type Daemon interface {
 	World() (World, error)
 	Put(*tenant.NIC) error
 	Delete([]tenant.Key) error
-	// NICs are those that have a label.
+	// NICs are the NICs with a label.
 	NICs(label, value string) ([]*tenant.NIC, error)
 }
 
-// Labeler keeps the labels of the NICs that are made what those of the pods are.
+// Labeler copies the labels of pods to the NICs that are made for them.
 func (n *Node) Labeler(c *kubeapi.Client) *Labeler {
 	n.Labels = &Labeler{Client: c, Node: n.Name, Label: labelNode, Daemon: n.Daemon, Lock: &n.mu, Log: n.Log}
 	return n.Labels
 }
 
-// Dir is where the slots are.
+// Dir is the directory of the slots.
 func (n *Node) Dir() string { return n.Place.Socket + ".pods" }
 
 func (n *Node) link(slot string) string { return filepath.Join(n.Dir(), slot) }
 
-// Open makes the directory of slots, and writes into a directory of the Container Device Interface how they
-// are mounted. Both stay, for pods that are there when we are not.
+// Open makes the slots.
 func (n *Node) Open(cdi string) error {
-	if n.Slots < 1 || n.Slots > 4096 {
-		return fmt.Errorf("%d slots: a host has 1 to 4096", n.Slots)
-	}
-	if err := os.Mkdir(n.Dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	names := make([]string, n.Slots)
+	names := make([]string, max(n.Slots, 0))
 	for i := range names {
 		names[i] = strconv.Itoa(i)
 	}
-	return Describe(cdi, Kind, n.Dir(), names)
+	return OpenSlots(n.Dir(), cdi, Kind, names)
 }
 
-// Describe writes a file of the Container Device Interface for slots: names in a directory that lead to a NIC's
-// gate as long as somebody has them.
-func Describe(cdi, kind, dir string, names []string) error {
-	spec := &container.Spec{Version: container.CDIVersion, Kind: kind}
-	for _, name := range names {
-		// A NIC's directory is the one below its gate.
-		spec.Devices = append(spec.Devices, container.NewDevice(name, launch.Place{Socket: filepath.Join(dir, name, "nic", "vrdma.sock")}))
-	}
-	if err := os.MkdirAll(cdi, 0o755); err != nil {
-		return err
-	}
-	return Replace(filepath.Join(cdi, strings.ReplaceAll(kind, "/", "-")+".json"), spec.Text())
-}
-
-// Replace writes a file, whole or not at all.
-func Replace(path string, text []byte) error {
-	part := path + ".part"
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync() // or the new name may lead to an empty file after a power loss
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(part, path)
-}
-
-// Watch tells the slots, which work as long as the daemon does.
+// Watch implements kubelet.Devices. The slots are healthy while the daemon answers.
 func (n *Node) Watch(ctx context.Context, tell func([]kubelet.Device) error) error {
 	healthy, told := false, false
 	for {
@@ -155,9 +113,9 @@ func (n *Node) every() time.Duration {
 	return n.Every
 }
 
-// Allocate names the slots.
+// Allocate implements kubelet.Devices.
 func (n *Node) Allocate(_ context.Context, ids []string) (names []string, err error) {
-	// A container has one NIC: both would be mounted at the same place.
+	// A container has one NIC: two would be mounted at the same path.
 	if len(ids) != 1 {
 		return nil, fmt.Errorf("a container has one NIC: ask for %s: 1, not %d", Resource, len(ids))
 	}
@@ -175,10 +133,10 @@ func (n *Node) valid(id string) bool {
 	return err == nil && i >= 0 && i < n.Slots && strconv.Itoa(i) == id
 }
 
-// patience is how long a pod may be unknown. The kubelet gives us half a minute.
+// patience is how long a pod may be unknown. The kubelet waits 30 s for us.
 const patience = 20 * time.Second
 
-// Prepare finds out whose slots these are, and links them to the pod's NIC.
+// Prepare implements kubelet.Devices: it finds the pod of the slots, and links them to the pod's NIC.
 func (n *Node) Prepare(ctx context.Context, ids []string) error {
 	for _, id := range ids {
 		if !n.valid(id) {
@@ -205,25 +163,19 @@ func (n *Node) Prepare(ctx context.Context, ids []string) error {
 		return fmt.Errorf("no NIC for pod %v: %w", pod, err)
 	}
 	if made != nil {
-		if err := n.Daemon.Put(made); err != nil {
-			if n.Labels != nil {
-				n.Labels.Failed(err)
-			}
+		if err := Declare(n.Daemon, made, n.Labels); err != nil {
 			return fmt.Errorf("no NIC for pod %v: %w", pod, err)
 		}
 		if n.Labels != nil {
 			n.Labels.Made(pod)
 		}
 	}
-	at, err := n.Place.NIC(nic.Tenant, nic.Name)
+	gate, err := Gate(n.Place, nic)
 	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(at.Preload()); err != nil {
-		return fmt.Errorf("NIC %s for pod %v is not on this host: %w", nic.Path(), pod, err)
+		return fmt.Errorf("no NIC for pod %v: %w", pod, err)
 	}
 	for _, id := range ids {
-		if err := n.occupy(id, at.Gate()); err != nil {
+		if err := n.occupy(id, gate); err != nil {
 			return err
 		}
 	}
@@ -231,8 +183,7 @@ func (n *Node) Prepare(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// podOf waits until it is known whose slot it is, and what that pod's labels are: it gets the NIC that they
-// say, and no other meanwhile.
+// podOf waits until the pod of a slot and its labels are known. The pod gets no other NIC meanwhile.
 func (n *Node) podOf(ctx context.Context, id string) (*Pod, error) {
 	var err error
 	for {
@@ -261,41 +212,9 @@ func (n *Node) occupy(id, gate string) error {
 	return Occupy(n.link(id), gate)
 }
 
-// Occupy makes a slot lead to a gate, whatever it led to before.
-func Occupy(slot, gate string) error {
-	part := filepath.Join(filepath.Dir(slot), ".part")
-	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Symlink(gate, part); err != nil {
-		return err
-	}
-	return os.Rename(part, slot)
-}
-
-// Sweep empties slots, and takes away the NICs that were made for pods which are gone, until ctx ends.
+// Sweep releases slots, and deletes the NICs that were made for pods that are gone, until ctx ends.
 func (n *Node) Sweep(ctx context.Context) {
 	Repeat(ctx, n.every(), n.sweep, func(err error) { n.Log.Warn("cannot see which pods are gone, will try again", "error", err) })
-}
-
-// Repeat calls f every now and then until ctx ends. say hears of an error once, until it is another or has gone.
-func Repeat(ctx context.Context, every time.Duration, f func(context.Context) error, say func(error)) {
-	said := ""
-	for {
-		err := f(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil && err.Error() != said {
-			say(err)
-			said = err.Error()
-		} else if err == nil {
-			said = ""
-		}
-		if !kubelet.Pause(ctx, every) {
-			return
-		}
-	}
 }
 
 func (n *Node) sweep(ctx context.Context) error {
@@ -305,13 +224,13 @@ func (n *Node) sweep(ctx context.Context) error {
 	defer cancel()
 	holders, err := n.Holders(ctx)
 	if err != nil {
-		return err // nothing is torn down because somebody does not answer
+		return err // an outage releases nothing
 	}
 	entries, err := os.ReadDir(n.Dir())
 	if err != nil {
 		return err
 	}
-	links := make(map[string]string) // to gates, by slot
+	links := make(map[string]string) // gates by slot
 	for _, e := range entries {
 		if gate, err := os.Readlink(n.link(e.Name())); err == nil {
 			links[e.Name()] = gate
@@ -326,7 +245,7 @@ func (n *Node) sweep(ctx context.Context) error {
 		n.missing[what] = before[what] + 1
 		return n.missing[what] >= sweeps
 	}
-	held, used := make(map[string]bool), make(map[string]bool) // gates: of a holder, of a slot that is not free
+	held, used := make(map[string]bool), make(map[string]bool) // gates of holders, and of slots that are not free
 	for slot, gate := range links {
 		if _, ok := holders[slot]; ok {
 			held[gate], used[gate] = true, true

@@ -12,16 +12,16 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Driver is our name in Kubernetes.
+// Driver is the name of the driver in Kubernetes.
 const Driver = "vrdma.io"
 
-// Labels of NICs that were made for a claim. No pod can set them.
+// Labels of NICs that are made for a claim. Pods cannot set them.
 const (
-	labelNode  = "vrdma.io/claims-of" // whose plugin made it, and takes it away
+	labelNode  = "vrdma.io/claims-of" // the host whose driver made it and deletes it
 	labelClaim = "vrdma.io/claim"     // the claim's UID
 )
 
-// A resourceClaim is what we read of a ResourceClaim (resource.k8s.io/v1).
+// A resourceClaim is the part of a ResourceClaim (resource.k8s.io/v1) that the driver reads.
 type resourceClaim struct {
 	Metadata struct {
 		Name      string `json:"name"`
@@ -44,7 +44,7 @@ type resourceClaim struct {
 	} `json:"status"`
 }
 
-// A result is a device that the scheduler has chosen.
+// A result is a device that the scheduler has allocated.
 type result struct {
 	Request string `json:"request"` // with a / and the name of the alternative, if it had any
 	Driver  string `json:"driver"`
@@ -53,7 +53,7 @@ type result struct {
 	Admin   bool   `json:"adminAccess"`
 }
 
-// A config has parameters, of any driver.
+// A config has parameters of any driver.
 type config struct {
 	Source   string   `json:"source"`
 	Requests []string `json:"requests"` // none: all
@@ -66,7 +66,7 @@ type config struct {
 // errOther means that a claim is not, or no longer, of this host.
 var errOther = errors.New("the claim has no NIC of this host")
 
-// ours is the device of a claim that is of this host.
+// ours is the device of a claim on this host.
 func (c *resourceClaim) ours(node string) (r result, err error) {
 	if c.Status.Allocation == nil {
 		return r, fmt.Errorf("%w: it is not allocated", errOther)
@@ -81,7 +81,7 @@ func (c *resourceClaim) ours(node string) (r result, err error) {
 	case found == 0:
 		return r, errOther
 	case found > 1:
-		// Both would be mounted at the same place.
+		// Two would be mounted at the same path.
 		return r, fmt.Errorf("a pod has one NIC: ask for one device of %s, not %d", Driver, found)
 	case r.Pool != node:
 		return r, fmt.Errorf("%w: it is of pool %s", errOther, r.Pool)
@@ -91,7 +91,7 @@ func (c *resourceClaim) ours(node string) (r result, err error) {
 	return r, nil
 }
 
-// parameters are what the class and the claim say of a request.
+// parameters are those of the class and of the claim for a request.
 func (c *resourceClaim) parameters(request string) (Parameters, error) {
 	parent, _, _ := strings.Cut(request, "/")
 	var from [2]Parameters // class, claim
@@ -118,7 +118,7 @@ func (c *resourceClaim) parameters(request string) (Parameters, error) {
 	return join(from[0], from[1])
 }
 
-// pod is whose the claim is.
+// pod is the pod of the claim.
 func (c *resourceClaim) pod() (h kubelet.Holder, uid string, err error) {
 	var names []string
 	for _, r := range c.Status.ReservedFor {
@@ -137,14 +137,14 @@ func (c *resourceClaim) pod() (h kubelet.Holder, uid string, err error) {
 	return h, "", fmt.Errorf("the claim is of %d pods, %s: a NIC has one, so give each a claim of its own (a ResourceClaimTemplate does)", len(names), strings.Join(names, ", "))
 }
 
-// choose says which NIC a claim gets. made is nil if the NIC was declared.
+// choose returns the NIC of a claim. made is nil if the NIC was declared.
 func choose(w deviceplugin.World, node string, c *resourceClaim, p Parameters, pod *deviceplugin.Pod) (nic tenant.Key, made *tenant.NIC, err error) {
 	of, err := w.TenantOf(c.Metadata.Namespace)
 	if err != nil {
 		return nic, nil, err
 	}
 	if p.Tenant != "" && p.Tenant != of {
-		// Nothing is said of other tenants, not even whether there is one of that name.
+		// The error does not tell whether another tenant of that name exists.
 		return nic, nil, fmt.Errorf("namespace %s may not use tenant %q: it is tenant %s's", c.Metadata.Namespace, p.Tenant, of)
 	}
 	if p.NIC != "" {

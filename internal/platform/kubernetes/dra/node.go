@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,34 +19,34 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Kind is what the slots are called for the container engine.
+// Kind is the CDI kind of the slots.
 const Kind = "vrdma.io/claim"
 
-// A Node gives the claims of this host their NICs. It is the Claims of a kubelet's driver.
+// A Node gives the claims of this host their NICs. It implements kubelet.Claims.
 type Node struct {
-	Name   string       // of the host, as Kubernetes calls it
+	Name   string       // Kubernetes' name of the host
 	Place  launch.Place // the daemon's
 	Slots  int
 	Daemon deviceplugin.Daemon
 	Client *kubeapi.Client
 	Lookup func(context.Context, kubelet.Holder) (*deviceplugin.Pod, error) // deviceplugin.ErrUnknown: not yet
 	Log    *slog.Logger
-	Every  time.Duration // how often it looks what has gone; ten seconds if zero
-	// Patience is how long a pod may be unknown: twenty seconds if zero. The kubelet gives us 45.
+	Every  time.Duration // the period of sweeps; ten seconds if zero
+	// Patience is how long a pod may be unknown: twenty seconds if zero. The kubelet waits 45 s.
 	Patience time.Duration
 	// Labels is told the pods that NICs are made for; may be nil.
 	Labels *deviceplugin.Labeler
 
 	// mu is held while slots, records or NICs change.
 	mu sync.Mutex
-	// missing is how many times in a row a claim, by its UID, or a NIC, by its path, was not there.
+	// missing counts how many times in a row a claim, by its UID, or a NIC, by its path, was missing.
 	missing map[string]int
 }
 
-// misses is how many times in a row something is not there before it is taken for gone.
+// misses is how many times in a row a claim or a NIC is missing before it counts as gone.
 const misses = 3
 
-// Dir is where slots and records are.
+// Dir is the directory of slots and records.
 func (n *Node) Dir() string { return n.Place.Socket + ".claims" }
 
 func slotName(i int) string { return "nic-" + strconv.Itoa(i) }
@@ -58,41 +57,34 @@ func slotNumber(slot string) (int, bool) {
 	return i, is && err == nil && i >= 0 && slotName(i) == slot
 }
 
-// slotLike reports whether it may be a slot, perhaps of a time when there were more.
+// slotLike reports whether a name may be a slot, also of an earlier configuration with more slots.
 func slotLike(slot string) bool { _, is := slotNumber(slot); return is }
 
 func (n *Node) valid(slot string) bool { i, is := slotNumber(slot); return is && i < n.Slots }
 
 func (n *Node) link(slot string) string { return filepath.Join(n.Dir(), slot) }
 
-// SlotNames are those that the scheduler may give away.
+// SlotNames are the slots that the scheduler may allocate.
 func (n *Node) SlotNames() []string {
-	names := make([]string, n.Slots)
+	names := make([]string, max(n.Slots, 0))
 	for i := range names {
 		names[i] = slotName(i)
 	}
 	return names
 }
 
-// Open makes the directory of slots, and writes into a directory of the Container Device Interface how they are
-// mounted. Both stay, for pods that are there when we are not.
+// Open makes the slots.
 func (n *Node) Open(cdi string) error {
-	if n.Slots < 1 || n.Slots > 4096 {
-		return fmt.Errorf("%d slots: a host has 1 to 4096", n.Slots)
-	}
-	if err := os.Mkdir(n.Dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return deviceplugin.Describe(cdi, Kind, n.Dir(), n.SlotNames())
+	return deviceplugin.OpenSlots(n.Dir(), cdi, Kind, n.SlotNames())
 }
 
-// Labeler keeps the labels of the NICs that are made what those of the pods are.
+// Labeler copies the labels of pods to the NICs that are made for them.
 func (n *Node) Labeler() *deviceplugin.Labeler {
 	n.Labels = &deviceplugin.Labeler{Client: n.Client, Node: n.Name, Label: labelNode, Daemon: n.Daemon, Lock: &n.mu, Log: n.Log}
 	return n.Labels
 }
 
-// Prepare gives a claim its NIC.
+// Prepare implements kubelet.Claims: it gives a claim its NIC.
 func (n *Node) Prepare(ctx context.Context, c kubelet.Claim) ([]kubelet.Allocated, error) {
 	if !goodUID(c.UID) {
 		return nil, fmt.Errorf("claim %v: %q is no UID", c, c.UID)
@@ -138,8 +130,8 @@ func (n *Node) answer(r *record) []kubelet.Allocated {
 	return []kubelet.Allocated{{Request: r.Request, Pool: n.Name, Device: r.Slot, Names: []string{Kind + "=" + r.Slot}}}
 }
 
-// ready is the record of a claim that has all it needs already. Then nobody has to be asked: a kubelet that starts
-// again asks for every claim again, also when the API server or the daemon is away.
+// ready is the record of a claim that is prepared already; nil: it is not. A kubelet that restarts prepares every claim
+// again, also while the API server or the daemon is away.
 func (n *Node) ready(c kubelet.Claim) *record {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -147,20 +139,17 @@ func (n *Node) ready(c kubelet.Claim) *record {
 	if err != nil || r == nil || r.Gone || r.Claim != c {
 		return nil
 	}
-	at, err := n.Place.NIC(r.NIC.Tenant, r.NIC.Name)
+	gate, err := deviceplugin.Gate(n.Place, r.NIC)
 	if err != nil {
 		return nil
 	}
-	if to, err := os.Readlink(n.link(r.Slot)); err != nil || to != at.Gate() {
-		return nil
-	}
-	if _, err := os.Stat(at.Preload()); err != nil {
+	if to, err := os.Readlink(n.link(r.Slot)); err != nil || to != gate {
 		return nil
 	}
 	return r
 }
 
-// claim reads the claim. The UID decides: another may have its name by now.
+// claim reads the claim. The UID decides, because another claim may have the name by now.
 func (n *Node) claim(ctx context.Context, c kubelet.Claim) (*resourceClaim, error) {
 	var claim resourceClaim
 	if err := n.Client.Get(ctx, kubeapi.Path("/apis/resource.k8s.io/v1/namespaces", c.Namespace, "resourceclaims", c.Name), &claim); err != nil {
@@ -172,7 +161,7 @@ func (n *Node) claim(ctx context.Context, c kubelet.Claim) (*resourceClaim, erro
 	return &claim, nil
 }
 
-// podOf waits until it is known what the labels of the claim's pod are: its NIC has them from the beginning.
+// podOf waits until the labels of the claim's pod are known: its NIC has them from the start.
 func (n *Node) podOf(ctx context.Context, claim *resourceClaim) (*deviceplugin.Pod, error) {
 	holder, uid, err := claim.pod()
 	if err != nil {
@@ -181,7 +170,7 @@ func (n *Node) podOf(ctx context.Context, claim *resourceClaim) (*deviceplugin.P
 	for {
 		pod, err := n.Lookup(ctx, holder)
 		if err == nil && pod.UID != uid {
-			err = deviceplugin.ErrUnknown // the one that had the name before
+			err = deviceplugin.ErrUnknown // an earlier pod of that name
 		}
 		if err == nil {
 			return pod, nil
@@ -192,7 +181,7 @@ func (n *Node) podOf(ctx context.Context, claim *resourceClaim) (*deviceplugin.P
 	}
 }
 
-// give makes the NIC, and the slot lead to it. mu is held.
+// give makes the NIC and links the slot to it. mu is held.
 func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameters, pod *deviceplugin.Pod) (*record, error) {
 	w, err := n.Daemon.World()
 	if err != nil {
@@ -211,7 +200,7 @@ func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameter
 			continue
 		}
 		if other.Slot == r.Device {
-			// The scheduler gives a slot to one claim: the other is not allocated any more.
+			// The scheduler allocates a slot to one claim, so the other claim is not allocated any more.
 			n.Log.Info("a claim is gone, and nobody has said so", "claim", other.Claim.String())
 			if err := n.takeBack(other); err != nil {
 				return nil, err
@@ -225,7 +214,7 @@ func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameter
 		return nil, err
 	}
 	if err := n.enter(mine, made); err != nil {
-		mine.Gone = true // until the kubelet asks again, or the next sweep
+		mine.Gone = true // until the kubelet calls again, or the next sweep
 		return nil, errors.Join(err, n.keep(mine))
 	}
 	if made != nil && n.Labels != nil {
@@ -238,24 +227,18 @@ func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameter
 // enter declares the NIC, if it is made for the claim, and links the slot to it. mu is held.
 func (n *Node) enter(r *record, made *tenant.NIC) error {
 	if made != nil {
-		if err := n.Daemon.Put(made); err != nil {
-			if n.Labels != nil {
-				n.Labels.Failed(err)
-			}
+		if err := deviceplugin.Declare(n.Daemon, made, n.Labels); err != nil {
 			return err
 		}
 	}
-	at, err := n.Place.NIC(r.NIC.Tenant, r.NIC.Name)
+	gate, err := deviceplugin.Gate(n.Place, r.NIC)
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(at.Preload()); err != nil {
-		return fmt.Errorf("NIC %s is not on this host: %w", r.NIC.Path(), err)
-	}
-	return deviceplugin.Occupy(n.link(r.Slot), at.Gate())
+	return deviceplugin.Occupy(n.link(r.Slot), gate)
 }
 
-// Unprepare takes a claim's NIC back. The daemon may be away, and the claim deleted.
+// Unprepare implements kubelet.Claims. The daemon may be away, and the claim deleted.
 func (n *Node) Unprepare(_ context.Context, c kubelet.Claim) error {
 	if !goodUID(c.UID) {
 		return nil // nothing was ever prepared for it
@@ -276,7 +259,7 @@ func (n *Node) Unprepare(_ context.Context, c kubelet.Claim) error {
 	return nil
 }
 
-// takeBack empties the claim's slot, and notes that it is gone. mu is held.
+// takeBack removes the link of the claim's slot, and marks the record. mu is held.
 func (n *Node) takeBack(r *record) error {
 	if r.Gone {
 		return nil

@@ -13,12 +13,12 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Parameters are what a claim says of its NIC, and what its class says for all of its claims.
+// Parameters are the parameters of a claim, and of its class for all its claims.
 type Parameters struct {
 	APIVersion string         `json:"apiVersion"` // vrdma.io/v1
 	Kind       string         `json:"kind"`       // ClaimParameters
 	Tenant     string         `json:"tenant,omitempty"`
-	NIC        string         `json:"nic,omitempty"` // one that is declared; then there is nothing else to say
+	NIC        string         `json:"nic,omitempty"` // a declared NIC; excludes the other fields
 	Network    string         `json:"network,omitempty"`
 	Address    netip.Addr     `json:"address,omitzero"`
 	Addresses  []netip.Addr   `json:"addresses,omitempty"`
@@ -28,7 +28,7 @@ type Parameters struct {
 
 const kind = "ClaimParameters"
 
-// ParseParameters reads one text of parameters. A field that is not known is refused, because it would not be done.
+// ParseParameters reads one text of parameters. It refuses unknown fields.
 func ParseParameters(text []byte) (p Parameters, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -44,7 +44,7 @@ func ParseParameters(text []byte) (p Parameters, err error) {
 	return p, nil
 }
 
-// said are the names of the fields that say something.
+// said are the names of the fields that are set.
 func (p *Parameters) said() (names []string) {
 	for name, is := range map[string]bool{
 		"tenant": p.Tenant != "", "nic": p.NIC != "", "network": p.Network != "", "address": p.Address.IsValid() || len(p.Addresses) > 0,
@@ -58,7 +58,7 @@ func (p *Parameters) said() (names []string) {
 	return names
 }
 
-// check looks at what has to fit together.
+// check checks the fields against each other.
 func (p *Parameters) check() error {
 	if p.NIC == "" {
 		return nil
@@ -70,7 +70,7 @@ func (p *Parameters) check() error {
 	return nil
 }
 
-// join puts together what a class and a claim say. What a class says is the operator's: no claim says it otherwise.
+// join combines the parameters of a class and a claim. The class is the operator's: a claim cannot override it.
 func join(class, claim Parameters) (Parameters, error) {
 	mine := class.said()
 	for _, name := range claim.said() {

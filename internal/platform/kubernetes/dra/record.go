@@ -13,15 +13,15 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A record is what we keep of a claim, in a file. It is there before anything is made for the claim, and stays until
-// that is gone.
+// A record is a file about a claim. It is written before anything is made for the claim, and removed after that is
+// gone.
 type record struct {
 	Claim   kubelet.Claim `json:"claim"`
 	NIC     tenant.Key    `json:"nic"`
-	Made    bool          `json:"made"` // for the claim, and goes with it
+	Made    bool          `json:"made"` // made for the claim, and deleted with it
 	Slot    string        `json:"slot"`
 	Request string        `json:"request"`
-	Gone    bool          `json:"gone,omitempty"` // the claim is; the NIC may still be there
+	Gone    bool          `json:"gone,omitempty"` // the claim is gone; the NIC may still exist
 }
 
 const (
@@ -44,9 +44,10 @@ func goodUID(uid string) bool {
 
 func (n *Node) recordFile(uid string) string { return filepath.Join(n.Dir(), uid+recordEnd) }
 
-// load reads a claim's record; nil if there is none. One that is damaged is said, and put aside as if there were none: the claim of one
-// pod may not keep all others from their NICs. Its NIC, if it was made, is a stray, which the sweep takes away unless the kubelet asks for the claim
-// again. That is not for a file that cannot be read: the record may be good, and its pod there. mu is held.
+// load reads a claim's record; nil: there is none. A damaged record is logged and renamed, as if there were none,
+// because one pod's claim must not keep others from their NICs. Its NIC, if one was made, has no record, and the sweep
+// deletes it unless the kubelet prepares the claim again. A file that cannot be read is an error: the record may be
+// intact, and its pod running. mu is held.
 func (n *Node) load(uid string) (*record, error) {
 	text, err := os.ReadFile(n.recordFile(uid))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,7 +88,7 @@ func (n *Node) drop(r *record) error {
 	return err
 }
 
-// records are all of them that are not damaged. mu is held.
+// records are all undamaged records. mu is held.
 func (n *Node) records() (all []*record, err error) {
 	entries, err := os.ReadDir(n.Dir())
 	if err != nil {

@@ -15,30 +15,31 @@ import (
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
 )
 
-// A Publisher tells the scheduler which slots this host has, by ResourceSlices. The kubelet deletes them when we are
-// away for half a minute; others might. They are put right whenever they are not what they should be.
+// A Publisher publishes the slots of this host in ResourceSlices, for the scheduler. The kubelet deletes them after the
+// driver was away for 30 s, and other clients may. The Publisher corrects them whenever they differ.
 type Publisher struct {
 	Client *kubeapi.Client
 	Node   string
 	Slots  []string
-	// Works reports whether the daemon answers. A host whose daemon does not, for a while, has no slots.
+	// Works reports whether the daemon answers. After several failures the host publishes no slots.
 	Works func() bool
 	Log   *slog.Logger
-	Every time.Duration // how often it asks; five seconds if zero
+	Every time.Duration // the period of checks; five seconds if zero
 
 	mu   sync.Mutex
-	is   map[string]*slice // by name, what the API server has; nil: not known yet
+	is   map[string]*slice // the API server's slices by name; nil: not known yet
 	wake chan struct{}
 }
 
 const (
 	slicesPath = "/apis/resource.k8s.io/v1/resourceslices"
-	perSlice   = 128 // devices, by Kubernetes' own bound
-	// failures are how many times in a row the daemon does not answer before the slots go: a restart is shorter.
+	perSlice   = 128 // devices: Kubernetes' limit
+	// failures is how many times in a row the daemon does not answer before the slots are withdrawn. A restart is
+	// shorter.
 	failures = 6
 )
 
-// A slice is what we read and write of a ResourceSlice.
+// A slice is the part of a ResourceSlice that the driver reads and writes.
 type slice struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
@@ -52,7 +53,7 @@ type sliceMeta struct {
 	Owners  []owner `json:"ownerReferences,omitempty"`
 }
 
-// An owner: with the Node goes the slice.
+// An owner is the Node, with which the slice is deleted.
 type owner struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -78,7 +79,7 @@ type device struct {
 	Name string `json:"name"`
 }
 
-// Run publishes until ctx ends. What is published stays: pods that are scheduled meanwhile wait for us.
+// Run publishes until ctx ends. The slices stay: pods that are scheduled then wait for the driver.
 func (p *Publisher) Run(ctx context.Context) {
 	p.wake = make(chan struct{}, 1)
 	var both sync.WaitGroup
@@ -117,7 +118,7 @@ func (p *Publisher) Run(ctx context.Context) {
 			return
 		case <-p.wake:
 			timer.Stop()
-			// A change often comes with others, and somebody may undo what we do for ever.
+			// Changes often come together, and another client may undo ours again and again.
 			if !kubelet.Pause(ctx, min(every, time.Second)) {
 				return
 			}
@@ -126,7 +127,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	}
 }
 
-// want are the slices that there should be, of a generation.
+// want are the slices that should exist, of a generation.
 func (p *Publisher) want(works bool, generation int64, uid string) []*slice {
 	chunks := [][]string{nil}
 	if works {
@@ -146,7 +147,7 @@ func (p *Publisher) want(works bool, generation int64, uid string) []*slice {
 	return all
 }
 
-// same reports whether the API server has what is wanted, whatever the generation.
+// same reports whether the API server has the wanted slices, whatever the generation.
 func (p *Publisher) same(want []*slice, is map[string]*slice) bool {
 	if len(want) != len(is) {
 		return false
@@ -157,13 +158,13 @@ func (p *Publisher) same(want []*slice, is map[string]*slice) bool {
 			return false
 		}
 		if s.Spec.Pool.Generation != is[want[0].Metadata.Name].Spec.Pool.Generation {
-			return false // a part of an update
+			return false // an update is incomplete
 		}
 	}
 	return true
 }
 
-// publish puts right what is wrong.
+// publish corrects the slices.
 func (p *Publisher) publish(ctx context.Context, works bool) error {
 	p.mu.Lock()
 	is := make(map[string]*slice, len(p.is))
@@ -205,7 +206,7 @@ func (p *Publisher) publish(ctx context.Context, works bool) error {
 	return nil
 }
 
-// remove deletes a slice. As in write, what the watch tells waits for the answer.
+// remove deletes a slice. As in write, events of the watch wait for the answer.
 func (p *Publisher) remove(ctx context.Context, name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,8 +217,8 @@ func (p *Publisher) remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// write creates a slice, or replaces the one that is there. What the watch tells meanwhile waits for the answer: of a slice
-// that we make, and somebody deletes at once, the end is heard after the beginning.
+// write creates or replaces a slice. Events of the watch wait for the answer: when another client deletes a new slice
+// at once, its deletion must be seen after its creation.
 func (p *Publisher) write(ctx context.Context, w, is *slice) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -230,12 +231,12 @@ func (p *Publisher) write(ctx context.Context, w, is *slice) error {
 		err = p.Client.Update(ctx, kubeapi.Path(slicesPath, w.Metadata.Name), w, now)
 	}
 	if err == nil {
-		p.is[now.Metadata.Name] = now // the watch tells it, too, later
+		p.is[now.Metadata.Name] = now // the watch delivers it later, too
 	}
 	return err
 }
 
-// Replace is told all ResourceSlices of ours.
+// Replace implements kubeapi.Listener.
 func (p *Publisher) Replace(objects []json.RawMessage) error {
 	all := make(map[string]*slice)
 	for _, o := range objects {
@@ -252,10 +253,10 @@ func (p *Publisher) Replace(objects []json.RawMessage) error {
 	return nil
 }
 
-// Put is told one.
+// Put implements kubeapi.Listener.
 func (p *Publisher) Put(object json.RawMessage) error { return p.one(object, false) }
 
-// Delete is told one that has gone.
+// Delete implements kubeapi.Listener.
 func (p *Publisher) Delete(object json.RawMessage) error { return p.one(object, true) }
 
 func (p *Publisher) one(object json.RawMessage, gone bool) error {
@@ -266,7 +267,7 @@ func (p *Publisher) one(object json.RawMessage, gone bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if is := p.is[s.Metadata.Name]; is != nil && kubeapi.Version(s.Metadata.Version) < kubeapi.Version(is.Metadata.Version) {
-		return nil // we have written it since
+		return nil // it was written since
 	}
 	if gone {
 		delete(p.is, s.Metadata.Name)

@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Sweep takes away what nobody has taken back, until ctx ends: NICs whose claims went while the daemon was away,
-// claims that the API server does not know any more and the kubelet has forgotten, NICs that no record is of.
+// Sweep deletes what is left over, until ctx ends: NICs whose claims ended while the daemon was away, claims that
+// neither the API server nor the kubelet knows any more, and NICs without a record.
 func (n *Node) Sweep(ctx context.Context) {
 	every := n.Every
 	if every == 0 {
@@ -24,7 +24,7 @@ func (n *Node) Sweep(ctx context.Context) {
 func (n *Node) sweep(ctx context.Context) error {
 	lost, err := n.lost(ctx)
 	if err != nil {
-		return err // nothing is torn down because somebody does not answer
+		return err // an outage deletes nothing
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -72,7 +72,7 @@ func (n *Node) sweep(ctx context.Context) error {
 	return n.Daemon.Delete(strays)
 }
 
-// lost are the claims with a record that the API server does not know, or has given back.
+// lost are the claims with a record that the API server does not know, or has deallocated.
 func (n *Node) lost(ctx context.Context) (map[kubelet.Claim]bool, error) {
 	n.mu.Lock()
 	all, err := n.records()

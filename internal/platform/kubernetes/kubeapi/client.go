@@ -18,31 +18,31 @@ import (
 	"time"
 )
 
-// A Client asks one server: the API server of a cluster, or a kubelet's read-only port.
+// A Client talks to one server: the API server of a cluster, or a kubelet's read-only port.
 type Client struct {
-	URL   string // without a / at its end
-	Token string // a file, because it is replaced now and then; "": none
+	URL   string // without a final /
+	Token string // a file, because the token is replaced now and then; "": none
 	HTTP  *http.Client
-	// Answer is how long an answer may take that is not a watch; five seconds if zero.
+	// Answer bounds the time of an answer that is not a watch; five seconds if zero.
 	Answer time.Duration
-	// Watch is for how long we ask the server to let us watch; four minutes if zero. A watch that is not
-	// over half a minute later (or as long again, if that is shorter) is dead.
+	// Watch is the duration that the client requests for a watch; four minutes if zero. A watch that does not end half
+	// a minute later (or as long again, if that is shorter) is dead.
 	Watch time.Duration
 
 	pause time.Duration // before the second watch; shortest if zero
 }
 
-// What an answer can be, apart from the object. Other errors mean that the server does not answer, or not now.
+// Errors that are answers. Other errors mean that the server does not answer now.
 var (
 	ErrNotFound = errors.New("there is no such object")
 	ErrConflict = errors.New("somebody else has changed the object")
 	ErrGone     = errors.New("the version is too old")
 )
 
-// accounts is where a pod has what it needs to talk to the API server.
+// accounts is the directory of a pod's credentials for the API server.
 const accounts = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// InCluster is the API server of the cluster that we are a pod of.
+// InCluster is the API server of this pod's cluster.
 func InCluster() (*Client, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -51,7 +51,7 @@ func InCluster() (*Client, error) {
 	return With("https://"+net.JoinHostPort(host, port), filepath.Join(accounts, "token"), filepath.Join(accounts, "ca.crt"))
 }
 
-// With is a server that wants a token, and has a certificate of this authority. Both are files.
+// With is a server that requires a token and has a certificate of an authority. Both are files.
 func With(base, token, ca string) (*Client, error) {
 	c, err := At(base)
 	if err != nil {
@@ -70,7 +70,7 @@ func With(base, token, ca string) (*Client, error) {
 	return c, nil
 }
 
-// At is a server that wants no token, such as a kubelet's read-only port.
+// At is a server without a token, such as a kubelet's read-only port.
 func At(base string) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
@@ -81,10 +81,10 @@ func At(base string) (*Client, error) {
 
 const (
 	answerTime = 5 * time.Second
-	largest    = 64 << 20 // bytes of an answer: lists are of some hundred pods
+	largest    = 64 << 20 // bytes of an answer: lists have some hundred pods
 )
 
-// Path joins the parts of an object's path; none of them leads anywhere else.
+// Path joins the parts of an object's path and escapes them.
 func Path(prefix string, parts ...string) string {
 	for _, p := range parts {
 		prefix += "/" + url.PathEscape(p)
@@ -97,17 +97,17 @@ func (c *Client) Get(ctx context.Context, path string, into any) error {
 	return c.call(ctx, http.MethodGet, path, nil, into)
 }
 
-// Create makes an object, and reads what it has become. ErrConflict: there is one of that name.
+// Create creates an object, and reads the result. ErrConflict: one of that name exists.
 func (c *Client) Create(ctx context.Context, path string, object, into any) error {
 	return c.call(ctx, http.MethodPost, path, object, into)
 }
 
-// Update replaces an object, and reads what it has become. ErrConflict: it is not the version that was read.
+// Update replaces an object, and reads the result. ErrConflict: it is not the version that was read.
 func (c *Client) Update(ctx context.Context, path string, object, into any) error {
 	return c.call(ctx, http.MethodPut, path, object, into)
 }
 
-// Delete deletes an object. ErrNotFound: it has gone.
+// Delete deletes an object. ErrNotFound: it does not exist.
 func (c *Client) Delete(ctx context.Context, path string) error {
 	return c.call(ctx, http.MethodDelete, path, nil, nil)
 }
@@ -137,7 +137,7 @@ func (c *Client) call(ctx context.Context, method, path string, from, into any) 
 	return nil
 }
 
-// do sends a request. The answer is a good one.
+// do sends a request and returns a successful answer.
 func (c *Client) do(ctx context.Context, method, path string, from any) (*http.Response, error) {
 	var body io.Reader
 	if from != nil {
@@ -172,11 +172,11 @@ func (c *Client) do(ctx context.Context, method, path string, from any) (*http.R
 	defer answer.Body.Close()
 	var why status
 	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
-	json.Unmarshal(text, &why) // a proxy's answer is no status: then the code has to do
+	json.Unmarshal(text, &why) // a proxy's answer is no status: the code has to suffice
 	return nil, c.refused(answer.StatusCode, path, &why)
 }
 
-// A status is what the API server answers instead of an object.
+// A status is the API server's answer instead of an object.
 type status struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`

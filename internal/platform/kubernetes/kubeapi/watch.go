@@ -14,24 +14,24 @@ import (
 	"time"
 )
 
-// A Listener hears what is in a list. It is called by one goroutine, in order.
+// A Listener receives the contents of a list. One goroutine calls it, in order.
 type Listener interface {
-	// Replace is everything that is there.
+	// Replace is called with all objects.
 	Replace(objects []json.RawMessage) error
-	// Put is an object that is new, or has changed.
+	// Put is called with an object that is new or has changed.
 	Put(object json.RawMessage) error
-	// Delete is an object that has gone, as it was last.
+	// Delete is called with the last version of a deleted object.
 	Delete(object json.RawMessage) error
 }
 
-// Pauses before the next watch: twice as long each time, until one tells something.
+// Pauses before the next watch double each time, until a watch delivers something.
 const (
 	shortest = 100 * time.Millisecond
 	longest  = 10 * time.Second
 )
 
-// Follow tells a listener what is at a path, now and whenever it changes, until ctx ends. query selects. What goes
-// wrong is said once, and tried again.
+// Follow tells a listener the objects at a path, now and whenever they change, until ctx ends. query selects. It
+// reports an error once, and tries again.
 func (c *Client) Follow(ctx context.Context, path string, query url.Values, l Listener, say func(error)) {
 	first := c.pause
 	if first == 0 {
@@ -59,7 +59,7 @@ func (c *Client) Follow(ctx context.Context, path string, query url.Values, l Li
 			said = err.Error()
 			say(err)
 		}
-		// Up to half as long again: a server that comes back has many clients.
+		// The jitter spreads the many clients of a server that comes back.
 		timer := time.NewTimer(pause + rand.N(pause/2))
 		pause = min(2*pause, longest)
 		select {
@@ -89,8 +89,8 @@ func (c *Client) list(ctx context.Context, path string, query url.Values, l List
 	return all.Metadata.Version, nil
 }
 
-// Version reads a resourceVersion. Those of one kind of object are numbers that grow: what a watch tells may be older than
-// an answer that we have got. One that is no number counts as newer than any.
+// Version reads a resourceVersion. Versions of one kind of object are growing numbers, so that an event of a watch can
+// be older than a received answer. A version that is no number counts as newer than any.
 func Version(text string) uint64 {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -105,8 +105,8 @@ type event struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// watch follows changes from a version on. It returns the last one that was told ("": unknown, list again), whether
-// anything was heard, and nil if the server has ended the watch.
+// watch follows changes from a version on. It returns the last version that was delivered ("": unknown, list again),
+// whether anything was received, and nil if the server has ended the watch.
 func (c *Client) watch(ctx context.Context, path string, query url.Values, from string, l Listener) (version string, heard bool, err error) {
 	limit := c.Watch
 	if limit == 0 {
@@ -140,14 +140,14 @@ func (c *Client) watch(ctx context.Context, path string, query url.Values, from 
 		bounded.left = largest
 		now, err := tell(&e, l)
 		if err != nil {
-			// What was not understood, or not taken, is not passed over: everything anew.
+			// An event that was not understood or accepted cannot be skipped: list again.
 			return "", heard, fmt.Errorf("%s%s: %w", c.URL, path, err)
 		}
 		version, heard = now, true
 	}
 }
 
-// tell hands on one event, and returns its version.
+// tell delivers one event, and returns its version.
 func tell(e *event, l Listener) (version string, err error) {
 	if e.Type == "ERROR" {
 		var why status
@@ -182,7 +182,7 @@ func tell(e *event, l Listener) (version string, err error) {
 	return o.Metadata.Version, err
 }
 
-// bounded reads so many bytes at most, until left is set again: one event is not as large.
+// bounded reads a limited number of bytes, until left is set again. One event is smaller.
 type bounded struct {
 	r    io.Reader
 	left int

@@ -21,30 +21,30 @@ type Claim struct{ Namespace, Name, UID string }
 
 func (c Claim) String() string { return c.Namespace + "/" + c.Name }
 
-// An Allocated is a device of a claim that is ready for containers.
+// An Allocated is a prepared device of a claim.
 type Allocated struct {
 	Request, Pool, Device string
 	Names                 []string // of the Container Device Interface
 }
 
-// Claims are made ready for a pod, and taken back. Both may be asked twice, and after restarts.
+// Claims prepares claims for pods. Both methods are idempotent, also across restarts.
 type Claims interface {
 	Prepare(ctx context.Context, c Claim) ([]Allocated, error)
-	// Unprepare is also for a claim that was never prepared, or does not exist any more.
+	// Unprepare is also called for a claim that was never prepared, or does not exist any more.
 	Unprepare(ctx context.Context, c Claim) error
 }
 
 // A Driver is a plugin of dynamic resource allocation. The kubelet finds it by a socket in its directory of plugins,
-// which it looks through when it starts.
+// which it reads when it starts.
 type Driver struct {
 	Name   string // for example vrdma.io
 	Dir    string // the kubelet's
 	Claims Claims
 	Log    *slog.Logger
-	Every  time.Duration // how often it looks whether its sockets are there; a second if zero
+	Every  time.Duration // the period of checks of its sockets; a second if zero
 }
 
-// Run serves until ctx ends. The kubelet may come, go, and empty its directories.
+// Run serves until ctx ends. The kubelet may start, end, and empty its directories.
 func (d *Driver) Run(ctx context.Context) error {
 	every := d.Every
 	if every == 0 {
@@ -73,12 +73,12 @@ func (d *Driver) registry() string {
 	return filepath.Join(d.Dir, "plugins_registry", d.Name+"-reg.sock")
 }
 
-// Own is the driver's directory, which the kubelet leaves alone.
+// Own is the driver's directory, which the kubelet does not empty.
 func (d *Driver) Own() string { return filepath.Join(d.Dir, "plugins", d.Name) }
 
 func (d *Driver) service() string { return filepath.Join(d.Own(), "dra.sock") }
 
-// serve listens at both sockets, and returns when one of them has gone.
+// serve listens at both sockets, and returns when one of them is gone.
 func (d *Driver) serve(ctx context.Context, every time.Duration) error {
 	if _, err := os.Stat(filepath.Dir(d.registry())); err != nil {
 		return fmt.Errorf("no kubelet: %w", err)
@@ -89,7 +89,7 @@ func (d *Driver) serve(ctx context.Context, every time.Duration) error {
 	a := &claimAnswers{driver: d}
 	stop, err := d.offer(d.service(), func(s *grpc.Server) {
 		dra.RegisterDRAPluginServer(s, a)
-		// The messages of v1beta1 are the same but for a field of v1 that we do not use.
+		// The messages of v1beta1 are the same, except for a field of v1 that the driver does not use.
 		older := dra.DRAPlugin_ServiceDesc
 		older.ServiceName = strings.Replace(older.ServiceName, ".v1.", ".v1beta1.", 1)
 		s.RegisterService(&older, a)
@@ -98,7 +98,7 @@ func (d *Driver) serve(ctx context.Context, every time.Duration) error {
 		return err
 	}
 	defer stop()
-	// The kubelet calls as soon as this socket is there: the other one comes first.
+	// The kubelet calls as soon as this socket exists, so the other one is made first.
 	stop, err = d.offer(d.registry(), func(s *grpc.Server) { registration.RegisterRegistrationServer(s, a) })
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (d *Driver) offer(path string, register func(*grpc.Server)) (stop func(), e
 	}, nil
 }
 
-// claimAnswers are what the kubelet gets to hear.
+// claimAnswers answers the kubelet.
 type claimAnswers struct {
 	registration.UnimplementedRegistrationServer
 	dra.UnimplementedDRAPluginServer
@@ -167,7 +167,7 @@ func (a *claimAnswers) NotifyRegistrationStatus(_ context.Context, s *registrati
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
-// NodePrepareResources answers for each claim by itself: one that fails does not keep the others.
+// NodePrepareResources answers for each claim by itself: a failure does not affect the others.
 func (a *claimAnswers) NodePrepareResources(ctx context.Context, request *dra.NodePrepareResourcesRequest) (*dra.NodePrepareResourcesResponse, error) {
 	all := &dra.NodePrepareResourcesResponse{Claims: make(map[string]*dra.NodePrepareResourceResponse)}
 	for _, c := range request.Claims {
@@ -186,7 +186,7 @@ func (a *claimAnswers) NodePrepareResources(ctx context.Context, request *dra.No
 	return all, nil
 }
 
-// NodeUnprepareResources does too.
+// NodeUnprepareResources likewise answers for each claim.
 func (a *claimAnswers) NodeUnprepareResources(ctx context.Context, request *dra.NodeUnprepareResourcesRequest) (*dra.NodeUnprepareResourcesResponse, error) {
 	all := &dra.NodeUnprepareResourcesResponse{Claims: make(map[string]*dra.NodeUnprepareResourceResponse)}
 	for _, c := range request.Claims {
@@ -200,7 +200,7 @@ func (a *claimAnswers) NodeUnprepareResources(ctx context.Context, request *dra.
 	return all, nil
 }
 
-// listen makes a socket. What a killed plugin left is replaced; one that answers is not.
+// listen makes a socket. It replaces the socket of a dead plugin, and leaves one that answers.
 func listen(path, what string) (net.Listener, error) {
 	if conn, err := net.Dial("unix", path); err == nil {
 		conn.Close()
@@ -213,12 +213,12 @@ func listen(path, what string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Only leave removes it: after the kubelet has, the next one may have this name already.
+	// Only leave removes it: after the kubelet has removed it, the next plugin may use this path.
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	return listener, nil
 }
 
-// leave removes our socket, unless another has its name by now.
+// leave removes our socket, unless the path is another's by now.
 func leave(path string, own identity) {
 	if now, err := identify(path); err == nil && now == own {
 		os.Remove(path)

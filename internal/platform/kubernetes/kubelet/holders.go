@@ -9,13 +9,13 @@ import (
 	resources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// ResourcesSocket is where the kubelet says which pods have what, below its own directory.
+// ResourcesSocket is the socket, below the kubelet's directory, that reports which pods have which devices.
 const ResourcesSocket = "pod-resources/kubelet.sock"
 
-// A Holder is a pod that devices have been allocated to.
+// A Holder is a pod that has devices.
 type Holder struct{ Namespace, Name string }
 
-// Holders asks the kubelet at a socket which pods have the devices of a resource.
+// Holders returns the pods that have the devices of a resource.
 func Holders(ctx context.Context, socket, resource string) (map[string]Holder, error) {
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -16,24 +16,23 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// Dir is where the kubelet and its plugins have their sockets.
+// Dir is the directory of the sockets of the kubelet and its plugins.
 const Dir = api.DevicePluginPath
 
-// A Device is what a container can ask for one of.
+// A Device is one unit of a resource.
 type Device struct {
 	ID      string
 	Healthy bool
 }
 
-// Devices are those of a resource.
+// Devices are the devices of a resource.
 type Devices interface {
 	// Watch calls tell with all devices, now and when they change, until ctx ends.
 	Watch(ctx context.Context, tell func([]Device) error) error
-	// Allocate says by which names of the Container Device Interface a container gets the devices.
-	// It may be asked twice for the same ones.
+	// Allocate returns the CDI names of devices. It is idempotent.
 	Allocate(ctx context.Context, ids []string) ([]string, error)
-	// Prepare is called before a container starts that has them, also if it has started before. If it
-	// fails, the kubelet tries again later.
+	// Prepare is called before a container with these devices starts, or starts again. If it fails, the kubelet tries
+	// again later.
 	Prepare(ctx context.Context, ids []string) error
 }
 
@@ -44,12 +43,12 @@ type Plugin struct {
 	Devices  Devices
 	Log      *slog.Logger
 
-	// The kubelet's directory is looked at this often: a second if zero. Looking is enough. A watch
-	// (inotify) misses nothing either, but has to begin anew whenever the directory itself is replaced.
+	// The period of checks of the kubelet's directory: a second if zero. Polling suffices. An inotify watch would have
+	// to be made again whenever the directory itself is replaced.
 	Every time.Duration
 }
 
-// Run serves until ctx ends. It survives restarts of the kubelet, and waits for one that is not there.
+// Run serves until ctx ends. It survives restarts of the kubelet, and waits for a kubelet that does not run.
 func (p *Plugin) Run(ctx context.Context) error {
 	every := p.Every
 	if every == 0 {
@@ -74,7 +73,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 }
 
-// serve listens, registers, and returns when the kubelet has gone or has forgotten us.
+// serve listens, registers, and returns when the kubelet has ended or has forgotten the plugin.
 func (p *Plugin) serve(ctx context.Context, every time.Duration) error {
 	kubelet := filepath.Join(p.Dir, filepath.Base(api.KubeletSocket))
 	before, err := identify(kubelet)
@@ -119,7 +118,7 @@ func (p *Plugin) serve(ctx context.Context, every time.Duration) error {
 	return nil
 }
 
-// socket is ours: the kubelet finds it by its name in its own directory.
+// socket is our socket: the kubelet finds it by its name in its own directory.
 func (p *Plugin) socket() string { return filepath.Join(p.Dir, endpoint(p.Resource)) }
 
 func endpoint(resource string) string {
@@ -152,7 +151,7 @@ func (p *Plugin) register(ctx context.Context, kubelet string) error {
 	return nil
 }
 
-// An identity tells a file from another one that has its name later. An inode's number alone is used again.
+// An identity distinguishes a file from a later one of the same name. An inode number alone is used again.
 type identity struct {
 	inode uint64
 	made  syscall.Timespec
@@ -167,7 +166,7 @@ func identify(path string) (identity, error) {
 	return identity{stat.Ino, stat.Ctim}, nil
 }
 
-// Pause waits. False: ctx has ended.
+// Pause waits. It returns false if ctx has ended.
 func Pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -179,7 +178,7 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// answers are what the kubelet gets to hear.
+// answers answers the kubelet.
 type answers struct {
 	api.UnimplementedDevicePluginServer
 	plugin *Plugin
@@ -199,7 +198,7 @@ func (a *answers) PreStartContainer(ctx context.Context, request *api.PreStartCo
 	return &api.PreStartContainerResponse{}, nil
 }
 
-// ListAndWatch tells the devices, as long as the kubelet listens.
+// ListAndWatch sends the devices while the kubelet listens.
 func (a *answers) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[api.ListAndWatchResponse]) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()

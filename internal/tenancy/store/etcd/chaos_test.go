@@ -226,7 +226,7 @@ func TestAllocations(t *testing.T) {
 					return
 				}
 				if rnd.IntN(50) == 0 { // a daemon that is killed, and starts again
-					s.cancel()
+					s.etcd.cancel()
 					s.Close()
 					s = open(t, c, "s")
 				}
@@ -267,7 +267,7 @@ func allocate(s *Store, rnd *rand.Rand, who, n int) {
 	const room = 200
 	if list, _, _ := s.List("nic/"); len(list) > room/2 || len(list) > 0 && rnd.IntN(3) == 0 {
 		e := list[rnd.IntN(len(list))]
-		address := s.copy.Get("alloc/" + string(e.Value))
+		address := s.etcd.copy.Get("alloc/" + string(e.Value))
 		s.Commit([]store.Condition{{Key: e.Key, Revision: e.Revision}, {Key: address.Key, Revision: address.Revision}},
 			[]store.Write{del(e.Key), del("alloc/" + string(e.Value))})
 		return

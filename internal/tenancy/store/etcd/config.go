@@ -12,37 +12,37 @@ import (
 	"time"
 )
 
-// Scheme begins the name of a store that is in etcd.
+// Scheme is the prefix of the name of a store in etcd.
 const Scheme = "etcd://"
 
-// DefaultPrefix is below what everything is.
+// DefaultPrefix is the default prefix of all keys.
 const DefaultPrefix = "/vrdma/v1/"
 
-// Config says where etcd is and who we are to it. Secrets are in files: arguments and
-// environment can be seen by others.
+// Config has the addresses of etcd and the credentials. Secrets are in files, because other users can see arguments and
+// environment.
 type Config struct {
 	// Endpoints are HOST:PORT each, of the members.
 	Endpoints []string     `json:"-"`
 	Log       *slog.Logger `json:"-"`
 
-	// Copy is the file of what was last seen; "": there is none.
+	// Copy is the file for the last state; "": there is none.
 	Copy string `json:"copy,omitempty"`
 
-	// CA is a file with the certificates that sign etcd's; empty: the system's. Certificate and
-	// Key are files, ours. TLS is used if one of the three, or ServerName, is given.
+	// CA is a file with the certificates that sign etcd's; empty: the system's. Certificate and Key are files with our
+	// own. TLS is used if one of the three, or ServerName, is set.
 	CA          string `json:"ca,omitempty"`
 	Certificate string `json:"certificate,omitempty"`
 	Key         string `json:"key,omitempty"`
-	// ServerName is whom etcd's certificate has to name, if that is not the endpoint.
+	// ServerName is the name in etcd's certificate, if that is not the endpoint.
 	ServerName string `json:"serverName,omitempty"`
-	// User, and a file with the password, for etcd's authentication. With a certificate alone,
-	// its common name is the user.
+	// User, and a file with the password, for etcd's authentication. With a certificate alone, its common name is the
+	// user.
 	User         string `json:"user,omitempty"`
 	PasswordFile string `json:"passwordFile,omitempty"`
-	// Prefix is for several stores in one etcd; empty: DefaultPrefix.
+	// Prefix separates several stores in one etcd; empty: DefaultPrefix.
 	Prefix string `json:"prefix,omitempty"`
 
-	fresh time.Duration // instead of freshTime, if it is not 0
+	fresh time.Duration // replaces freshTime if it is not 0
 }
 
 // Endpoints reads etcd://a:2379,b:2379.
@@ -62,7 +62,7 @@ func Endpoints(name string) ([]string, error) {
 	return out, nil
 }
 
-// tls is nil for a connection without.
+// tls is the TLS configuration; nil: the connection is not encrypted.
 func (c *Config) tls() (*tls.Config, error) {
 	if c.CA == "" && c.Certificate == "" && c.Key == "" && c.ServerName == "" {
 		return nil, nil
@@ -124,7 +124,7 @@ func (c *Config) password() (string, error) {
 	return line, nil
 }
 
-// private refuses a secret that others can read.
+// private refuses a secret that other users can read.
 func private(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {

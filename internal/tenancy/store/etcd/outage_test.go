@@ -85,7 +85,7 @@ func TestAway(t *testing.T) {
 	stop := s.Alive("live/h", []byte("boot"), 2*time.Second)
 	defer stop()
 	other := open(t, c, "s", func(cfg *Config) { cfg.Endpoints = c.Direct() })
-	until(t, "others know that it lives", func() bool { return string(other.copy.Get("live/h").Value) == "boot" })
+	until(t, "others know that it lives", func() bool { return string(other.etcd.copy.Get("live/h").Value) == "boot" })
 
 	c.Members[0].Kill()
 	h := untilState(t, s, store.Away)
@@ -118,7 +118,7 @@ func TestAway(t *testing.T) {
 	c.Members[0].Start()
 	c.Ready()
 	untilState(t, s, store.InStep)
-	until(t, "who does not live any more is gone", func() bool { return s.copy.Get("live/h").Revision == 0 })
+	until(t, "who does not live any more is gone", func() bool { return s.etcd.copy.Get("live/h").Revision == 0 })
 	if got := texts(t, s); got != want {
 		t.Errorf("in step again it has %s, want %s", got, want)
 	}
@@ -133,9 +133,9 @@ func TestAway(t *testing.T) {
 		}
 	}
 	defer s.Alive("live/h", []byte("boot 2"), 2*time.Second)()
-	until(t, "it lives again", func() bool { return string(other.copy.Get("live/h").Value) == "boot 2" })
+	until(t, "it lives again", func() bool { return string(other.etcd.copy.Get("live/h").Value) == "boot 2" })
 	c.Ctl("del", etcdtest.Prefix+"s/live/h")
-	until(t, "it was deleted, and is put again", func() bool { return string(other.copy.Get("live/h").Value) == "boot 2" })
+	until(t, "it was deleted, and is put again", func() bool { return string(other.etcd.copy.Get("live/h").Value) == "boot 2" })
 }
 
 // An etcd that is away for longer than a lease: the entry is put again, on a new lease.
@@ -144,17 +144,17 @@ func TestAliveAgain(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	s := open(t, c, "s")
 	defer s.Alive("live/h", []byte("boot"), 3*time.Second)() // it is renewed every second
-	until(t, "it lives", func() bool { return s.copy.Get("live/h").Revision != 0 })
-	first := s.copy.Get("live/h").Revision
+	until(t, "it lives", func() bool { return s.etcd.copy.Get("live/h").Revision != 0 })
+	first := s.etcd.copy.Get("live/h").Revision
 	c.Members[0].Kill()
 	untilState(t, s, store.Away)
 	// A server that comes back sooner renews the lease, and nothing is put again.
 	time.Sleep(6 * time.Second)
 	c.Members[0].Start()
-	until(t, "it lives again, on a lease that is kept", func() bool { return s.copy.Get("live/h").Revision > first })
-	at := s.copy.Get("live/h")
+	until(t, "it lives again, on a lease that is kept", func() bool { return s.etcd.copy.Get("live/h").Revision > first })
+	at := s.etcd.copy.Get("live/h")
 	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if s.copy.Get("live/h").Revision < at.Revision {
+		if s.etcd.copy.Get("live/h").Revision < at.Revision {
 			t.Fatal("it went away again")
 		}
 	}
@@ -204,7 +204,7 @@ func TestStrange(t *testing.T) {
 		c.Ctl("put", etcdtest.Prefix+"s/a", "restored")
 	}
 	untilState(t, s, store.InStep)
-	if got := string(s.copy.Get("a").Value); got != "restored" {
+	if got := string(s.etcd.copy.Get("a").Value); got != "restored" {
 		t.Errorf("in step it has a=%s", got)
 	}
 	// While it runs somebody puts another identity.
@@ -252,7 +252,7 @@ func TestLostAnswers(t *testing.T) {
 		time.Sleep(rand.N(3 * time.Millisecond))
 		_, ok, err := s.Commit(nil, []store.Write{put("n", value)})
 		<-muted
-		r, e := truth.Get(t.Context(), s.key("n"))
+		r, e := truth.Get(t.Context(), s.etcd.key("n"))
 		if e != nil {
 			t.Fatal(e)
 		}

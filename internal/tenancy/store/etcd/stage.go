@@ -1,24 +1,19 @@
 package etcd
 
 import (
-	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
 const (
-	// mostOps is how many operations are in a transaction: etcd takes 128.
+	// mostOps bounds the operations of a transaction: etcd allows 128.
 	mostOps = 120
-	// mostBytes is how many bytes: etcd takes 1.5 MB, and an entry may have 1 MB.
+	// mostBytes bounds the bytes of a transaction: etcd allows 1.5 MB, and an entry may have 1 MB.
 	mostBytes = 1 << 20
 )
 
@@ -35,9 +30,9 @@ type pending struct {
 	at     int64                  // the revision at which it became visible
 	pieces [][]store.Write        // one is copied at a time
 	writes map[string]store.Write // of all pieces
-	// missing are the keys that it was not copied to yet.
+	// missing are the keys that have not been written yet.
 	missing map[string]struct{}
-	// broken is why it cannot be read: nothing of it is visible.
+	// broken is why the commit cannot be read; then nothing of it is visible.
 	broken error
 }
 
@@ -55,7 +50,7 @@ func appendWrites(b []byte, writes []store.Write) []byte {
 	return b
 }
 
-// readWrites decodes a piece. Anybody may have written it.
+// readWrites decodes a piece, which any client may have written.
 func readWrites(b []byte) (writes []store.Write, err error) {
 	cut := func(n uint64) []byte {
 		if n > uint64(len(b)) {
@@ -95,7 +90,7 @@ func readWrites(b []byte) (writes []store.Write, err error) {
 	return writes, store.Check(nil, writes)
 }
 
-// cutPieces makes pieces of writes.
+// cutPieces divides writes into pieces.
 func cutPieces(writes []store.Write) (pieces [][]store.Write) {
 	size := 0
 	for i, w := range writes {
@@ -109,64 +104,7 @@ func cutPieces(writes []store.Write) (pieces [][]store.Write) {
 	return pieces
 }
 
-// open reads a commit that is visible. The error is etcd's: what is wrong with the commit is in
-// broken.
-func (s *Store) open(ctx context.Context, kv *mvccpb.KeyValue, revision int64) (*pending, error) {
-	p := &pending{at: kv.ModRevision}
-	if err := json.Unmarshal(kv.Value, &p.record); err != nil || !validID(p.ID) {
-		p.broken = fmt.Errorf("the entry %s of the store is no commit: %.80q", keyCommit, kv.Value)
-	} else if p.Schema > store.Schema {
-		p.broken = fmt.Errorf("a large commit to the store has schema %d, this version reads %d: use a newer vrdma", p.Schema, store.Schema)
-	}
-	if p.broken != nil {
-		s.problem(p.broken)
-		return p, nil
-	}
-	prefix := s.key(prefixStage + p.ID + "/")
-	from := prefix
-	var found int
-	writes := make(map[string]store.Write)
-	for more := true; more && p.broken == nil; {
-		once, cancel := context.WithTimeout(ctx, askTime)
-		// One answer is not to be larger than some tens of megabytes.
-		r, err := s.client.Get(once, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(16), clientv3.WithRev(revision))
-		cancel()
-		if err != nil {
-			return nil, err
-		}
-		s.heard()
-		for _, piece := range r.Kvs {
-			list, err := readWrites(piece.Value)
-			if err != nil {
-				p.broken = fmt.Errorf("%.120q: %w", piece.Key, err)
-				break
-			}
-			for _, w := range list {
-				if _, twice := writes[w.Key]; twice || w.Key == store.KeyMeta && !w.Delete && s.same(w.Value) != nil || w.Key == store.KeyMeta && w.Delete {
-					p.broken = fmt.Errorf("%.120q: %.80q is not to be written", piece.Key, w.Key)
-				}
-				writes[w.Key] = w
-			}
-			found++
-			p.pieces = append(p.pieces, list)
-		}
-		if more = r.More && len(r.Kvs) > 0; more {
-			from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
-		}
-	}
-	if p.broken == nil && found != p.Pieces {
-		p.broken = fmt.Errorf("a large commit to the store has %d pieces, and %d are there", p.Pieces, found)
-	}
-	if p.broken != nil {
-		s.problem(p.broken)
-		p.pieces = nil
-		return p, nil
-	}
-	p.writes = writes
-	return p, nil
-}
-
-// validID: it becomes part of keys.
+// validID reports whether an id may be part of keys.
 func validID(id string) bool {
 	return len(id) >= 16 && len(id) <= 64 && strings.Trim(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
@@ -176,7 +114,7 @@ func (p *pending) has(key string) bool {
 	return has
 }
 
-// changes are what the commit does.
+// changes are the changes of the commit.
 func (p *pending) changes() (changes []store.Change) {
 	for _, w := range p.writes {
 		changes = append(changes, store.Change{Key: w.Key, Value: w.Value, Deleted: w.Delete})
@@ -184,7 +122,7 @@ func (p *pending) changes() (changes []store.Change) {
 	return changes
 }
 
-// copied reports whether an event is a piece's copy, which changes nothing.
+// copied reports whether an event is the copy of a piece, which changes nothing.
 func (p *pending) copied(e store.Entry, deleted bool) bool {
 	if p == nil {
 		return false
@@ -193,7 +131,7 @@ func (p *pending) copied(e store.Entry, deleted bool) bool {
 	return has && w.Delete == deleted && (deleted || string(w.Value) == string(e.Value))
 }
 
-// over are entries with the commit on top of them.
+// over are entries with the commit applied.
 func (p *pending) over(entries []store.Entry) []store.Entry {
 	out := slices.DeleteFunc(slices.Clone(entries), func(e store.Entry) bool { return p.has(e.Key) })
 	for _, w := range p.writes {
@@ -204,7 +142,7 @@ func (p *pending) over(entries []store.Entry) []store.Entry {
 	return out
 }
 
-// expect notes which keys the commit is not copied to yet: at is where etcd has a key.
+// expect records the keys that have not been written yet. at returns the revision of a key in etcd.
 func (p *pending) expect(at func(key string) int64) {
 	p.missing = make(map[string]struct{})
 	for key, w := range p.writes {

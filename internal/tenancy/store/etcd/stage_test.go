@@ -17,7 +17,7 @@ import (
 // keys are the store's own keys in etcd.
 func keys(t testing.TB, s *Store) (own []string) {
 	t.Helper()
-	r, err := s.client.Get(t.Context(), s.key(store.Reserved), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	r, err := s.etcd.client.Get(t.Context(), s.etcd.key(store.Reserved), clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func keys(t testing.TB, s *Store) (own []string) {
 		if strings.Contains(string(kv.Key), prefixTurn) {
 			continue
 		}
-		own = append(own, strings.TrimPrefix(string(kv.Key), s.cfg.Prefix))
+		own = append(own, strings.TrimPrefix(string(kv.Key), s.etcd.cfg.Prefix))
 	}
 	return own
 }
@@ -40,13 +40,13 @@ func largeWrites(n int, value string) (writes []store.Write) {
 // prepareLarge does the first step of a large commit, as a writer that dies after it.
 func prepareLarge(t testing.TB, s *Store, id string, writes []store.Write) (record, clientv3.LeaseID) {
 	t.Helper()
-	lease, err := s.client.Grant(t.Context(), writerTime)
+	lease, err := s.etcd.client.Grant(t.Context(), writerTime)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pieces := cutPieces(writes)
 	rec := record{Schema: store.Schema, ID: id, Pieces: len(pieces)}
-	if err := s.stage(rec, pieces, lease.ID); err != nil {
+	if err := s.commits.stage(rec, pieces, lease.ID); err != nil {
 		t.Fatal(err)
 	}
 	return rec, lease.ID
@@ -61,13 +61,13 @@ func TestKilledCommit(t *testing.T) {
 
 	// Before: it never was.
 	_, lease := prepareLarge(t, a, strings.Repeat("A", 26), largeWrites(500, "never"))
-	if err := b.tidy(); err != nil || len(keys(t, b)) == 0 {
+	if err := b.sweeper.sweep(); err != nil || len(keys(t, b)) == 0 {
 		t.Fatalf("pieces of a writer that lives are gone: %v, %v", keys(t, b), err)
 	}
-	if _, err := a.client.Revoke(t.Context(), lease); err != nil {
+	if _, err := a.etcd.client.Revoke(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.tidy(); err != nil || len(keys(t, b)) > 0 {
+	if err := b.sweeper.sweep(); err != nil || len(keys(t, b)) > 0 {
 		t.Fatalf("pieces of a dead writer stay: %v, %v", keys(t, b), err)
 	}
 	if got := texts(t, b); got != "k0001=old z=1" {
@@ -83,11 +83,11 @@ func TestKilledCommit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := a.client.Put(t.Context(), a.key(keyCommit), string(text))
+		r, err := a.etcd.client.Put(t.Context(), a.etcd.key(keyCommit), string(text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.client.Revoke(t.Context(), lease); err != nil {
+		if _, err := a.etcd.client.Revoke(t.Context(), lease); err != nil {
 			t.Fatal(err)
 		}
 		batch, err := w.Next(t.Context())
@@ -95,7 +95,7 @@ func TestKilledCommit(t *testing.T) {
 			t.Fatalf("who watches: %d changes at %d, %v; it was committed at %d", len(batch.Changes), batch.Revision, err, r.Header.Revision)
 		}
 		for _, piece := range cutPieces(largeWrites(500, value))[:folded] {
-			if _, err := a.client.Txn(t.Context()).Then(a.operations(piece)...).Commit(); err != nil {
+			if _, err := a.etcd.client.Txn(t.Context()).Then(a.etcd.operations(piece)...).Commit(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -104,7 +104,7 @@ func TestKilledCommit(t *testing.T) {
 			t.Fatalf("who comes later has %.80s…", got)
 		}
 		before, _, _ := b.List("k0001")
-		if err := b.tidy(); err != nil || len(keys(t, b)) == 0 {
+		if err := b.sweeper.sweep(); err != nil || len(keys(t, b)) == 0 {
 			t.Fatalf("the pieces of a visible commit are tidied away: %v", err)
 		}
 		// Somebody else commits, on a condition that names an entry of it.
@@ -138,9 +138,9 @@ func TestCommitRemoved(t *testing.T) {
 	commit(t, s, put("z", "1"))
 	rec, _ := prepareLarge(t, s, strings.Repeat("A", 26), append(largeWrites(300, "v"), del("z")))
 	text, _ := json.Marshal(rec)
-	c.Ctl("put", s.key(keyCommit), string(text))
-	until(t, "it is visible", func() bool { return s.copy.Get("k0001").Revision != 0 })
-	c.Ctl("del", s.key(keyCommit))
+	c.Ctl("put", s.etcd.key(keyCommit), string(text))
+	until(t, "it is visible", func() bool { return s.etcd.copy.Get("k0001").Revision != 0 })
+	c.Ctl("del", s.etcd.key(keyCommit))
 	until(t, "it is gone", func() bool { return texts(t, s) == "z=1" })
 }
 
@@ -162,7 +162,7 @@ func TestHostile(t *testing.T) {
 		{at("~stage/"), "x", at("~stage/x"), "x", at("~other"), "x", at("~"), "x", at(strings.Repeat("k", 2000)), "x", at("~writer/x"), "x"},
 	} {
 		for ; len(puts) > 0; puts = puts[2:] {
-			if _, err := s.client.Put(t.Context(), puts[0], puts[1]); err != nil {
+			if _, err := s.etcd.client.Put(t.Context(), puts[0], puts[1]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -176,11 +176,11 @@ func TestHostile(t *testing.T) {
 	if len(s.Health().Problems) < 6 {
 		t.Errorf("it reports %q", s.Health().Problems)
 	}
-	if err := s.tidy(); err != nil {
+	if err := s.sweeper.sweep(); err != nil {
 		t.Fatal(err)
 	}
 	// One of a newer version is left to that.
-	if _, err := s.client.Put(t.Context(), at("~commit"), `{"schema":9,"id":"`+id+`","pieces":1}`); err != nil {
+	if _, err := s.etcd.client.Put(t.Context(), at("~commit"), `{"schema":9,"id":"`+id+`","pieces":1}`); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.Commit(nil, []store.Write{put("a", "x")}); err == nil || !strings.Contains(err.Error(), "schema 9") {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// A door passes connections on to a member, until it is cut: then it takes them, and says
+// A proxy passes connections on to a member, until it is cut: then it takes them, and says
 // nothing.
-type door struct {
+type proxy struct {
 	address, to string
 	l           net.Listener
 	mu          sync.Mutex
@@ -19,13 +19,13 @@ type door struct {
 	spoken      chan struct{} // closed when it is not mute
 }
 
-func openDoor(t testing.TB, to string) *door {
+func openProxy(t testing.TB, to string) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{address: l.Addr().String(), to: to, l: l, open: make(map[net.Conn]bool), healed: make(chan struct{}), spoken: make(chan struct{})}
+	d := &proxy{address: l.Addr().String(), to: to, l: l, open: make(map[net.Conn]bool), healed: make(chan struct{}), spoken: make(chan struct{})}
 	close(d.healed)
 	close(d.spoken)
 	go func() {
@@ -41,7 +41,7 @@ func openDoor(t testing.TB, to string) *door {
 }
 
 // pass carries one connection.
-func (d *door) pass(c net.Conn) {
+func (d *proxy) pass(c net.Conn) {
 	defer d.drop(c)
 	d.keep(c)
 	<-d.whole()
@@ -77,7 +77,7 @@ func carry(to, from net.Conn, whole func() <-chan struct{}) {
 }
 
 // answers is whole for what members say.
-func (d *door) answers() <-chan struct{} {
+func (d *proxy) answers() <-chan struct{} {
 	d.mu.Lock()
 	mute := d.spoken
 	d.mu.Unlock()
@@ -86,7 +86,7 @@ func (d *door) answers() <-chan struct{} {
 }
 
 // mute holds what members say, and passes what they are told.
-func (d *door) mute(mute bool) {
+func (d *proxy) mute(mute bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if mute == d.isMute {
@@ -99,14 +99,14 @@ func (d *door) mute(mute bool) {
 	}
 }
 
-func (d *door) whole() <-chan struct{} {
+func (d *proxy) whole() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.healed
 }
 
 // cut: as with a cable, nobody is told. Those who wait long enough give up by themselves.
-func (d *door) cut(cut bool) {
+func (d *proxy) cut(cut bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if cut == d.isCut {
@@ -119,20 +119,20 @@ func (d *door) cut(cut bool) {
 	}
 }
 
-func (d *door) keep(c net.Conn) {
+func (d *proxy) keep(c net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open[c] = true
 }
 
-func (d *door) drop(c net.Conn) {
+func (d *proxy) drop(c net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.open, c)
 	c.Close()
 }
 
-func (d *door) close() {
+func (d *proxy) close() {
 	d.cut(false)
 	d.mute(false)
 	d.l.Close()

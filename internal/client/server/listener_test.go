@@ -16,48 +16,48 @@ import (
 	"vrdma.dev/vrdma/internal/device/registry"
 )
 
-// twoDoors is a server with a second NIC, behind a door of its own. Nothing drives it: it
+// twoListeners is a server with a second NIC, behind a listener of its own. Nothing drives it: it
 // can be reached, but not used.
-func twoDoors(t *testing.T) (s *Server, second *door) {
+func twoListeners(t *testing.T) (s *Server, second *listener) {
 	t.Helper()
 	blue := &registry.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
-	s = testServerWith(t, Config{Doors: []Door{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue}}})
-	return s, s.doors[1]
+	s = testServerWith(t, Config{Listeners: []Listener{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue}}})
+	return s, s.listeners.list[1]
 }
 
-// TestDoorNamesItsNIC: a client gets the NIC behind the door that it came in by. It may name
+// TestListenerNamesItsNIC: a client gets the NIC behind the listener that it connected to. It may name
 // that one, or none.
-func TestDoorNamesItsNIC(t *testing.T) {
-	s, second := twoDoors(t)
+func TestListenerNamesItsNIC(t *testing.T) {
+	s, second := twoListeners(t)
 	for _, c := range []struct {
-		door *door
+		at   *listener
 		name string
 		ok   bool
 	}{
-		{s.doors[0], "", true}, {s.doors[0], registry.Default, true}, {s.doors[0], "blue", false},
+		{s.listeners.list[0], "", true}, {s.listeners.list[0], registry.Default, true}, {s.listeners.list[0], "blue", false},
 		{second, "", true}, {second, "blue", true}, {second, registry.Default, false}, {second, "b\x1b[2Jue", false},
 	} {
 		for _, kind := range []protocol.Kind{protocol.KindProcess, protocol.KindControl, protocol.KindNetlink} {
-			conn, err := protocol.Dial(c.door.Socket, protocol.Hello{Kind: kind, VNIC: c.name})
+			conn, err := protocol.Dial(c.at.Socket, protocol.Hello{Kind: kind, VNIC: c.name})
 			if err == nil {
 				conn.Close()
 			}
 			if c.ok {
 				if err != nil {
-					t.Errorf("vNIC %q at the door of %q: %v", c.name, c.door.NIC.Name, err)
+					t.Errorf("vNIC %q at the listener of %q: %v", c.name, c.at.NIC.Name, err)
 				}
 				continue
 			}
-			if !errors.Is(err, syscall.ENODEV) || !strings.Contains(err.Error(), "no vNIC") || !strings.Contains(err.Error(), c.door.NIC.Name) || strings.Contains(err.Error(), "\x1b") {
-				t.Errorf("vNIC %q at the door of %q: %v, want ENODEV and the name of the one that is there", c.name, c.door.NIC.Name, err)
+			if !errors.Is(err, syscall.ENODEV) || !strings.Contains(err.Error(), "no vNIC") || !strings.Contains(err.Error(), c.at.NIC.Name) || strings.Contains(err.Error(), "\x1b") {
+				t.Errorf("vNIC %q at the listener of %q: %v, want ENODEV and the name of the one that is there", c.name, c.at.NIC.Name, err)
 			}
 		}
 	}
 }
 
-// TestTokenOfAnotherDoor: who introduced itself at one door has nothing at another.
-func TestTokenOfAnotherDoor(t *testing.T) {
-	s, second := twoDoors(t)
+// TestTokenOfAnotherListener: a process of one listener is unknown at another.
+func TestTokenOfAnotherListener(t *testing.T) {
+	s, second := twoListeners(t)
 	proc := dial(t, s, protocol.Hello{Kind: protocol.KindProcess})
 	for _, kind := range []protocol.Kind{protocol.KindUverbs, protocol.KindRDMACM} {
 		c, err := protocol.Dial(second.Socket, protocol.Hello{Kind: kind, Token: proc.Welcome.Token})
@@ -70,16 +70,16 @@ func TestTokenOfAnotherDoor(t *testing.T) {
 	}
 }
 
-// TestDoorsSeeTheirOwn: a tool at one door is not told of the programs at another, though
+// TestListenersSeeTheirOwn: a tool at one listener does not see the programs at another, though
 // they are of its own user.
-func TestDoorsSeeTheirOwn(t *testing.T) {
-	s, second := twoDoors(t)
+func TestListenersSeeTheirOwn(t *testing.T) {
+	s, second := twoListeners(t)
 	open(t, s)
 	for _, c := range []struct {
-		door *door
+		at   *listener
 		want int
-	}{{s.doors[0], 1}, {second, 0}} {
-		tool, err := protocol.Dial(c.door.Socket, protocol.Hello{Kind: protocol.KindControl})
+	}{{s.listeners.list[0], 1}, {second, 0}} {
+		tool, err := protocol.Dial(c.at.Socket, protocol.Hello{Kind: protocol.KindControl})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,8 +88,8 @@ func TestDoorsSeeTheirOwn(t *testing.T) {
 		if err := errors.Join(tool.SendJSON(protocol.ControlRequest{Op: protocol.ControlStatus}), tool.ReceiveJSON(&st)); err != nil {
 			t.Fatal(err)
 		}
-		if len(st.Sessions) != c.want || st.Socket != c.door.Socket {
-			t.Errorf("at the door of %q: %d sessions of %s, want %d", c.door.NIC.Name, len(st.Sessions), st.Socket, c.want)
+		if len(st.Sessions) != c.want || st.Socket != c.at.Socket {
+			t.Errorf("at the listener of %q: %d sessions of %s, want %d", c.at.NIC.Name, len(st.Sessions), st.Socket, c.want)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestDoorsSeeTheirOwn(t *testing.T) {
 func TestRecheckEndsLookers(t *testing.T) {
 	var shut atomic.Bool
 	blue := &registry.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
-	s := testServerWith(t, Config{Doors: []Door{{}, {
+	s := testServerWith(t, Config{Listeners: []Listener{{}, {
 		Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue,
 		Admit: func(*credentials.Caller, syscall.Conn) error {
 			if shut.Load() {
@@ -108,7 +108,7 @@ func TestRecheckEndsLookers(t *testing.T) {
 			return nil
 		},
 	}}})
-	second := s.doors[1]
+	second := s.listeners.list[1]
 	var open []*protocol.Session
 	for _, kind := range []protocol.Kind{protocol.KindProcess, protocol.KindControl, protocol.KindNetlink} {
 		conn, err := protocol.Dial(second.Socket, protocol.Hello{Kind: kind})
@@ -119,7 +119,7 @@ func TestRecheckEndsLookers(t *testing.T) {
 		open = append(open, conn)
 	}
 	second.mu.Lock()
-	for _, g := range second.guests {
+	for _, g := range second.users {
 		if g.who == nil {
 			t.Error("somebody who has to be admitted is not known")
 			continue

@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/registry"
 )
 
-// Conversations with tools. Package control serves requests about declared objects, package diag answers the others.
+// This file serves tools. Package control serves requests about declared objects, package diag all others.
 
 // Objects serves requests about declared objects: package control's Plane.
 type Objects interface {
@@ -23,16 +23,17 @@ type Objects interface {
 	Administers(c syscall.Conn, peer credentials.Peer, tenant string) bool
 }
 
-// ServeObjects says what serves requests about declared objects. It is called before Serve; without it such requests are refused.
+// ServeObjects sets the server of requests about declared objects. It is called before Serve; without it such requests
+// are refused.
 func (s *Server) ServeObjects(o Objects) { s.objects = o }
 
 // toolTime is how long a tool may take to send a request.
 const toolTime = 10 * time.Second
 
-// serveTool serves the requests of a tool until it hangs up.
+// serveTool serves the requests of a tool until it disconnects.
 func (s *Server) serveTool(c *protocol.Conn, v diag.View) error {
 	if err := v.Who.Account.Charge(toolBill); err != nil {
-		s.overdrawn(err)
+		s.admission.overdrawn(err)
 		return refusal(protocol.Errno(err, syscall.EBUSY), "%v", err)
 	}
 	defer v.Who.Account.Refund(toolBill)
@@ -60,7 +61,7 @@ func (s *Server) serveTool(c *protocol.Conn, v diag.View) error {
 	}
 }
 
-// serveObjects hands the connection of a tool to the server of declared objects.
+// serveObjects passes the connection of a tool to the server of declared objects.
 func (s *Server) serveObjects(c *protocol.Conn, v *diag.View) {
 	if s.objects == nil {
 		c.SendJSON(protocol.ControlReply{Error: "this daemon has no declared objects"})
@@ -71,7 +72,7 @@ func (s *Server) serveObjects(c *protocol.Conn, v *diag.View) {
 	}
 }
 
-// peerOf is the caller of a view and the socket where it is.
+// peerOf is the peer of a view.
 func peerOf(v *diag.View) credentials.Peer {
 	p := credentials.Peer{Who: v.Who, Operator: v.All, Resident: v.Resident}
 	if !v.All && !v.Tenants {
@@ -82,12 +83,12 @@ func peerOf(v *diag.View) credentials.Peer {
 	return p
 }
 
-// serveGuestCard tells a tool what a virtual machine is started with to have the NIC.
-func (s *Server) serveGuestCard(c *protocol.Conn, d *door) error {
-	if d.Guest == nil {
+// serveMachineCard tells a tool how to start a virtual machine with the NIC.
+func (d *listener) serveMachineCard(c *protocol.Conn) error {
+	if d.Machine == nil {
 		return refusal(syscall.EOPNOTSUPP, "NIC %s is in the host's own network: a virtual machine can have a declared NIC in a network with way vxlan", d.NIC.Name)
 	}
-	card, err := d.Guest()
+	card, err := d.Machine()
 	if err != nil {
 		card.Error = err.Error()
 	}
@@ -101,14 +102,14 @@ func (s *Server) serveGuestCard(c *protocol.Conn, d *door) error {
 // netlinkPatience is how long a program may leave an answer unread.
 const netlinkPatience = 10 * time.Second
 
-// serveNetlink is one socket of NETLINK_RDMA. It holds nothing and keeps nothing alive.
-func (s *Server) serveNetlink(c *protocol.Conn, who credentials.Caller, d *door) error {
+// serveNetlink serves one NETLINK_RDMA socket. It holds nothing, and does not keep an ephemeral daemon running.
+func (d *listener) serveNetlink(c *protocol.Conn, who credentials.Caller) error {
 	w := welcome()
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
 		return nil
 	}
 	who.Locate(c)
-	looker := s.desk.Looker(&who, d.NIC)
+	looker := d.srv.desk.Looker(&who, d.NIC)
 	for {
 		buf, n, err := receive(c)
 		if err != nil {
@@ -125,14 +126,13 @@ func (s *Server) serveNetlink(c *protocol.Conn, who credentials.Caller, d *door)
 	}
 }
 
-// guests are whom the server serves, for those who look. It implements diag.Clients.
-type guests struct{ s *Server }
+// clientList lists the server's clients for package diag. It implements diag.Clients.
+type clientList struct{ srv *Server }
 
-func (g guests) Sessions() []diag.Session {
-	g.s.mu.Lock()
-	defer g.s.mu.Unlock()
-	out := make([]diag.Session, 0, len(g.s.sessions))
-	for ses := range g.s.sessions {
+func (g clientList) Sessions() []diag.Session {
+	_, sessions := g.srv.clients.all()
+	out := make([]diag.Session, 0, len(sessions))
+	for _, ses := range sessions {
 		out = append(out, diag.Session{
 			ID: ses.id, Of: &ses.proc.Caller, NIC: ses.nic, Device: ses.dev, Opened: ses.opened, Commands: ses.commands.Load(),
 		})
@@ -140,25 +140,23 @@ func (g guests) Sessions() []diag.Session {
 	return out
 }
 
-// NICs implements diag.Clients. At the door of one of a tenant's NICs there is no other, nor at
-// a side door, which is a container's.
-func (g guests) NICs(v *diag.View) (out []protocol.NICDoor) {
-	g.s.mu.Lock()
-	doors := slices.Clone(g.s.doors)
-	g.s.mu.Unlock()
-	first := v.NIC == doors[0].NIC && !slices.ContainsFunc(doors, func(d *door) bool { return d.Side && d.Socket == v.Socket })
-	for _, d := range doors {
-		if d.Side || d.NIC == nil || !v.All && (d.NIC != v.NIC && !first || !v.Who.Owner && d.Admit != nil && d.Admit(v.Who, v.Conn) != nil) {
+// NICs implements diag.Clients. At the listener of a tenant's NIC only that NIC is listed, and so at a secondary
+// listener, which is a container's.
+func (g clientList) NICs(v *diag.View) (out []protocol.NICSocket) {
+	all := g.srv.listeners.all()
+	first := v.NIC == all[0].NIC && !slices.ContainsFunc(all, func(d *listener) bool { return d.Secondary && d.Socket == v.Socket })
+	for _, d := range all {
+		if d.Secondary || d.NIC == nil || !v.All && (d.NIC != v.NIC && !first || !v.Who.Owner && d.Admit != nil && d.Admit(v.Who, v.Conn) != nil) {
 			continue
 		}
-		n := protocol.NICDoor{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
+		n := protocol.NICSocket{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
 		for _, gid := range d.NIC.Device.Face().GIDs {
 			n.Addresses = append(n.Addresses, gid.GID.Addr().String())
 		}
 		if v.All {
-			for _, o := range doors { // a side door leads to it, too
+			for _, o := range all { // the secondary listener serves the same NIC
 				if o.NIC == d.NIC {
-					n.Programs += len(o.users())
+					n.Programs += len(o.programs())
 				}
 			}
 		}
@@ -167,20 +165,19 @@ func (g guests) NICs(v *diag.View) (out []protocol.NICDoor) {
 	return out
 }
 
-func (g guests) Recount()                             { g.s.recount() }
-func (g guests) Containers() map[*registry.NIC]string { return g.s.containers() }
-func (g guests) Listening()                           { g.s.listening() }
-func (g guests) Overdrawn(err error)                  { g.s.overdrawn(err) }
+func (g clientList) Recount()                             { g.srv.clients.recount() }
+func (g clientList) Containers() map[*registry.NIC]string { return g.srv.containers() }
+func (g clientList) Listening()                           { g.srv.tracing.updateAll() }
+func (g clientList) Overdrawn(err error)                  { g.srv.admission.overdrawn(err) }
 
-func (g guests) Administers(v *diag.View, tenant string) bool {
-	return g.s.objects != nil && v.Conn != nil && g.s.objects.Administers(v.Conn, peerOf(v), tenant)
+func (g clientList) Administers(v *diag.View, tenant string) bool {
+	return g.srv.objects != nil && v.Conn != nil && g.srv.objects.Administers(v.Conn, peerOf(v), tenant)
 }
 
-func (g guests) Programs() []diag.Program {
-	g.s.mu.Lock()
-	defer g.s.mu.Unlock()
-	out := make([]diag.Program, 0, len(g.s.processes))
-	for _, p := range g.s.processes {
+func (g clientList) Programs() []diag.Program {
+	processes, _ := g.srv.clients.all()
+	out := make([]diag.Program, 0, len(processes))
+	for _, p := range processes {
 		out = append(out, diag.Program{Of: &p.Caller, NIC: p.nic, CM: p.cm})
 	}
 	return out

@@ -29,7 +29,7 @@ func TestMemfdOutlivesProcess(t *testing.T) {
 	ledger := budget.New(roomy())
 	s := testServerWith(t, Config{Budget: ledger})
 	prog := exec.Command(os.Args[0])
-	prog.Env = append(os.Environ(), helperSocket+"="+s.doors[0].Socket)
+	prog.Env = append(os.Environ(), helperSocket+"="+s.listeners.list[0].Socket)
 	prog.Stderr = os.Stderr
 	out, err := prog.StdoutPipe()
 	if err != nil {
@@ -56,7 +56,7 @@ func TestMemfdOutlivesProcess(t *testing.T) {
 	if n := pagesIn(t, int(memfd.Fd())); n != 1<<20 {
 		t.Fatalf("%d bytes in the memfd, want %d", n, 1<<20)
 	}
-	s.recount()
+	s.clients.recount()
 	if n := ledger.Owner().Used()[budget.Memory]; n != 1<<20 {
 		t.Errorf("%d bytes are charged, want %d", n, 1<<20)
 	}

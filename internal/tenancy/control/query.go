@@ -22,7 +22,7 @@ func (t *conversation) sees(w *tenant.World, o tenant.Object) bool {
 	return t.peer.NIC != "" && k.Kind == tenant.KindNIC && k.Path() == t.peer.NIC
 }
 
-// selected are the objects that are asked for and that the caller may read.
+// selected are the requested objects that the caller may read.
 func (t *conversation) selected(snap *snapshot, s *Selection) []tenant.Object {
 	w := snap.world
 	if s.Kind != "" && s.Kind != tenant.KindTenant && s.Tenant != "" && s.Name != "" {
@@ -32,12 +32,12 @@ func (t *conversation) selected(snap *snapshot, s *Selection) []tenant.Object {
 		}
 		return []tenant.Object{o}
 	}
-	return slices.DeleteFunc(t.p.objects(snap, s.Kind), func(o tenant.Object) bool {
+	return slices.DeleteFunc(t.p.registration.objects(snap, s.Kind), func(o tenant.Object) bool {
 		return !s.Matches(o.Key(), o.Meta().Labels) || !t.sees(w, o)
 	})
 }
 
-// item is an object as it is told.
+// item is an object as replies have it.
 func (p *Plane) item(o tenant.Object) (Item, error) {
 	text, err := tenant.Marshal(o)
 	if err != nil {
@@ -46,7 +46,7 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 	it := Item{Key: o.Key(), Object: text}
 	switch o := o.(type) {
 	case *tenant.Host:
-		status := p.hostStatus(p.now.Load(), o)
+		status := p.registration.status(p.snapshots.now.Load(), o)
 		it.Status = &status
 	case *tenant.NIC:
 		it.Status = p.nicStatus(o)
@@ -54,21 +54,21 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 	return it, nil
 }
 
-// nicStatus is what became of a NIC, and where it is.
+// nicStatus is the status of a NIC, and its host.
 func (p *Plane) nicStatus(n *tenant.NIC) *Status {
-	status := p.slot(n.Key()).status
+	status := p.states.get(n.Key()).status
 	if status.State == "" {
 		return nil
 	}
-	if porter, knows := p.cfg.Rack.(Porter); knows && status.State == Ready {
-		status.Socket = porter.Socket(n.Key())
+	if info, knows := p.cfg.Provisioner.(NICInfo); knows && status.State == Ready {
+		status.Socket = info.Socket(n.Key())
 	}
-	s := p.now.Load()
-	if !p.shared() {
+	s := p.snapshots.now.Load()
+	if !p.health.shared() {
 		return &status // it is here
 	}
-	status.Host = s.where(n, p.cfg.Host, p.shared())
-	if at := s.places[n.Key()]; status.State == Ready && at.Open && at.Host != p.cfg.Host && n.Spec.Host == "" {
+	status.Host = s.where(n, p.cfg.Host, p.health.shared())
+	if at := s.placements[n.Key()]; status.State == Ready && at.Open && at.Host != p.cfg.Host && n.Spec.Host == "" {
 		status.State, status.Reason = Elsewhere, "it is on host "+status.Host
 	}
 	return &status
@@ -87,14 +87,14 @@ func (p *Plane) items(objects []tenant.Object) ([]Item, error) {
 }
 
 func (t *conversation) get(req *Request) error {
-	snap := t.p.now.Load()
+	snap := t.p.snapshots.now.Load()
 	objects := t.selected(snap, &req.Select)
 	items, err := t.p.items(objects)
 	if err != nil {
 		return err
 	}
 	reply := &Reply{Revision: snap.revision, Items: items}
-	if self := t.p.self(); t.sees(snap.world, self) {
+	if self := t.p.registration.self(); t.sees(snap.world, self) {
 		reply.Host = self.Metadata.Name
 	}
 	return t.send(reply, len(items))
@@ -107,10 +107,10 @@ func (t *conversation) describe(req *Request) error {
 	if len(req.Keys) != 1 {
 		return errors.New("one object is described at a time")
 	}
-	snap, key := t.p.now.Load(), req.Keys[0]
-	o := t.p.find(snap, key)
+	snap, key := t.p.snapshots.now.Load(), req.Keys[0]
+	o := t.p.registration.find(snap, key)
 	if o == nil || !t.sees(snap.world, o) {
-		// Whether it is there is not told to those who may not see it.
+		// A caller that may not see an object is not told whether it exists.
 		return fmt.Errorf("there is no %v that you may see", key)
 	}
 	it, err := t.p.item(o)
@@ -118,8 +118,8 @@ func (t *conversation) describe(req *Request) error {
 		return err
 	}
 	reply := &Reply{Revision: snap.revision, Items: []Item{it}}
-	if porter, knows := t.p.cfg.Rack.(Porter); knows && key.Kind == tenant.KindNIC {
-		reply.InUse = porter.Users(key)
+	if info, knows := t.p.cfg.Provisioner.(NICInfo); knows && key.Kind == tenant.KindNIC {
+		reply.InUse = info.Users(key)
 	}
 	reply.InUse = append(reply.InUse, t.belongings(snap.world, key)...)
 	recorded, _, _, _ := t.p.journal.feed.after(0, 1<<30)
@@ -132,10 +132,10 @@ func (t *conversation) describe(req *Request) error {
 	return t.send(reply, 1+len(reply.Events))
 }
 
-// describedUsers is how many objects a description names that use another one.
+// describedUsers is how many users of an object a description names.
 const describedUsers = 20
 
-// belongings names the objects that use another one, as far as they may be seen.
+// belongings names the users of an object that the caller may see.
 func (t *conversation) belongings(w *tenant.World, k tenant.Key) (list []string) {
 	n := 0
 	for _, by := range w.Belongings(k) {
@@ -152,11 +152,11 @@ func (t *conversation) belongings(w *tenant.World, k tenant.Key) (list []string)
 	return list
 }
 
-// pieceOf is how many updates or events a reply of a stream has at most.
+// pieceOf bounds the updates or events in one reply of a stream.
 const pieceOf = 256
 
-// watch tells of what is there, and then of every update. What a watcher has been told of is
-// remembered by key, so that the end of an object is told to those who knew of it.
+// watch sends all objects, and then every update. It remembers the keys that it has sent, so that it reports the
+// deletion of an object only to watchers that know it.
 func (t *conversation) watch(req *Request) error {
 	if err := t.send(&Reply{}, pieceOf); err != nil {
 		return err
@@ -185,11 +185,11 @@ func (t *conversation) watch(req *Request) error {
 	return err
 }
 
-// catchUp tells of everything that is there, and of the end of what is not there any more. It
-// returns the number of the first update that may not be told yet.
+// catchUp sends all objects, and the deletion of those that are gone. It returns the number of the first update that
+// may not have been sent.
 func (t *conversation) catchUp(req *Request, told map[tenant.Key]struct{}) (uint64, error) {
-	number := t.p.updates.next() // before the world: an update may be told twice, and none is missed
-	snap := t.p.now.Load()
+	number := t.p.updates.next() // before the world is read: an update may be sent twice, but none is missed
+	snap := t.p.snapshots.now.Load()
 	var items []Item
 	for _, o := range t.selected(snap, &req.Select) {
 		it, err := t.p.item(o)
@@ -220,7 +220,7 @@ func (t *conversation) catchUp(req *Request, told map[tenant.Key]struct{}) (uint
 	return number, t.tellItems(items, true)
 }
 
-// tell tells of updates.
+// tell sends updates.
 func (t *conversation) tell(req *Request, told map[tenant.Key]struct{}, updates []update) error {
 	w := t.p.World()
 	var items []Item
@@ -257,9 +257,9 @@ func (t *conversation) tellItems(items []Item, synced bool) error {
 	return nil
 }
 
-// events tells of what has happened, and with follow of what happens.
+// events sends the recorded events, and with follow those to come.
 func (t *conversation) events(req *Request) error {
-	number, end := t.firstEvent(req) // before the answer: what happens after it is told
+	number, end := t.firstEvent(req) // before the answer: what happens after it is sent
 	if err := t.send(&Reply{}, pieceOf); err != nil {
 		return err
 	}
@@ -295,8 +295,7 @@ func (t *conversation) await(ctx context.Context, wait <-chan struct{}) error {
 	}
 }
 
-// firstEvent is the number of the first event to tell, and the number after the last that is
-// there now.
+// firstEvent is the number of the first event to send, and the number after the last one that is recorded.
 func (t *conversation) firstEvent(req *Request) (number, end uint64) {
 	all, end, _, _ := t.p.journal.feed.after(0, 1<<30)
 	number = end - uint64(len(all))
@@ -315,9 +314,8 @@ func (t *conversation) firstEvent(req *Request) (number, end uint64) {
 	return number, end
 }
 
-// visible are the events that were asked for and that the caller may see: the operator all,
-// others those of objects that they may read. Of an object that is gone its tenant's
-// administrators may.
+// visible are the requested events that the caller may see: the operator all, others those of objects that they may
+// read. Events of a deleted object are visible to its tenant's administrators.
 func (t *conversation) visible(req *Request, recorded []events.Event) (out []events.Event) {
 	w := t.p.World()
 	for _, e := range recorded {
@@ -348,7 +346,7 @@ func (t *conversation) administers(w *tenant.World, name string) bool {
 	return o != nil && o.Spec.Administrators.Admits(t.who)
 }
 
-// suppose is the world after a change that is not made.
+// suppose is the world after a change, which is not made.
 func (p *Plane) suppose(who tenant.Caller, c tenant.Change) (*tenant.World, error) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -363,12 +361,12 @@ func (p *Plane) suppose(who tenant.Caller, c tenant.Change) (*tenant.World, erro
 	return next, nil
 }
 
-// export is everything that is declared, as a file that apply and import read.
+// export sends all declared objects as a file that apply and import read.
 func (t *conversation) export() error {
 	if !t.who.Operator {
 		return denied("only the operator may export a store, at the control socket")
 	}
-	snap := t.p.now.Load()
+	snap := t.p.snapshots.now.Load()
 	var b strings.Builder
 	fmt.Fprintf(&b, "# vrdma store export: schema %d, store %s, revision %d\n", store.Schema, snap.meta.ID, snap.revision)
 	objects := snap.world.Objects("")

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"vrdma.dev/vrdma/internal/ratelimit"
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
@@ -13,16 +14,16 @@ func TestChangePace(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op, red, blue := h.operator(), h.user(1001), h.user(1002)
 	mustApply(t, op, file(twoAdministrators))
-	h.plane.paces.mu.Lock()
-	h.plane.paces.users = map[int]*pace{1001: {2, time.Now().Add(time.Hour)}} // it is not filled meanwhile
-	h.plane.paces.mu.Unlock()
+	for range changeBurst - 2 {
+		h.plane.paces.Take(1001, time.Now().Add(time.Hour)) // the bucket does not fill during the test
+	}
 	mustApply(t, red, nicFile("red", "a"))
 	mustApply(t, red, nicFile("red", "a"))
-	before := h.plane.now.Load().revision
+	before := h.plane.snapshots.now.Load().revision
 	if _, err := Apply(red, nicFile("red", "b"), false); err == nil || !strings.Contains(err.Error(), "too many changes: 5 a second") {
 		t.Errorf("one too many: %v", err)
 	}
-	if h.plane.now.Load().revision != before {
+	if h.plane.snapshots.now.Load().revision != before {
 		t.Error("it was made")
 	}
 	mustApply(t, blue, nicFile("blue", "a"))
@@ -32,18 +33,18 @@ func TestChangePace(t *testing.T) {
 }
 
 func TestPaces(t *testing.T) {
-	var p paces
+	p := ratelimit.Buckets[int]{Rate: changeRate, Burst: changeBurst, Most: mostPaces}
 	now := time.Unix(1, 0)
 	made := 0
 	for range 1000 {
-		if p.admit(1, now) == nil {
+		if admitChange(&p, 1, now) == nil {
 			made++
 		}
 	}
 	for range 100 {
 		now = now.Add(100 * time.Millisecond)
 		for range 10 {
-			if p.admit(1, now) == nil {
+			if admitChange(&p, 1, now) == nil {
 				made++
 			}
 		}
@@ -52,9 +53,9 @@ func TestPaces(t *testing.T) {
 		t.Errorf("%d changes, want %d", made, want)
 	}
 	for uid := range 3 * mostPaces {
-		p.admit(uid, now)
+		admitChange(&p, uid, now)
 	}
-	if len(p.users) > mostPaces {
-		t.Errorf("%d users are remembered", len(p.users))
+	if p.Len() > mostPaces {
+		t.Errorf("%d users are remembered", p.Len())
 	}
 }

@@ -5,21 +5,40 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"vrdma.dev/vrdma/internal/events"
 	"vrdma.dev/vrdma/internal/net/overlay"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// chart is who is where, in the networks of which this host has members, and what was left out.
-func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []string) {
-	if p.Fenced() != "" {
+// An overlayMap tells the Provisioner which host has which address of a virtual network.
+type overlayMap struct {
+	cfg          *Config
+	journal      *Journal
+	snapshots    *snapshots
+	health       *storeHealth
+	registration *registration
+	states       *nicStates
+	again        wakeup
+	lost         atomic.Bool // the Provisioner could not apply the last map
+
+	mu         sync.Mutex        // guards the fields below
+	networks   []overlay.Network // of the last map that was applied
+	complained []string          // problems of the last map, which have been recorded
+}
+
+// networksOf returns the networks of which this host has members, with the host of every address, and what was left
+// out.
+func (m *overlayMap) networksOf(s *snapshot) (networks []overlay.Network, problems []string) {
+	if m.registration.reason() != "" {
 		return nil, nil
 	}
 	here := make(map[tenant.Key]bool)
-	for _, key := range p.racked() {
+	for _, key := range m.states.provisioned() {
 		n := s.world.NIC(key.Tenant, key.Name)
-		if n == nil || s.where(n, p.cfg.Host, p.shared()) != p.cfg.Host {
+		if n == nil || s.where(n, m.cfg.Host, m.health.shared()) != m.cfg.Host {
 			continue
 		}
 		here[n.NetworkKey()] = true
@@ -27,7 +46,7 @@ func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []strin
 	if len(here) == 0 {
 		return nil, nil
 	}
-	hosts, problems := p.underlay(s)
+	hosts, problems := m.underlay(s)
 	for key := range here {
 		o := s.world.Network(key.Tenant, key.Name)
 		if o == nil || o.Spec.VNI == 0 || o.Spec.Way != "" && o.Spec.Way != tenant.WayVXLAN {
@@ -35,9 +54,9 @@ func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []strin
 		}
 		network := overlay.Network{VNI: o.Spec.VNI, Name: key.Path(), Encrypted: o.Spec.Encryption}
 		for _, n := range s.world.NICs(key) {
-			host := hosts[s.where(n, p.cfg.Host, p.shared())]
+			host := hosts[s.where(n, m.cfg.Host, m.health.shared())]
 			if host == nil {
-				continue // nobody has opened it, or its host is not known
+				continue // it has not been opened anywhere, or its host is not known
 			}
 			for _, a := range n.Spec.Addresses {
 				network.Members = append(network.Members, overlay.Member{Addr: a, MAC: macOf(n), Host: host, NIC: n.Key().Path()})
@@ -49,7 +68,7 @@ func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []strin
 	return networks, problems
 }
 
-// macOf is the Ethernet address of a NIC, with all its addresses: as an interface it has one.
+// macOf is the Ethernet address of a NIC, which all its addresses share.
 func macOf(n *tenant.NIC) overlay.MAC {
 	if n.Spec.MAC != (tenant.MAC{}) {
 		return overlay.MAC(n.Spec.MAC)
@@ -57,9 +76,9 @@ func macOf(n *tenant.NIC) overlay.MAC {
 	return overlay.MACOf(n.Spec.Addresses[0])
 }
 
-// underlay is all hosts by name. Of hosts that say to have the same address one stays: this one, then
-// the first that runs vrdma.
-func (p *Plane) underlay(s *snapshot) (hosts map[string]*overlay.Host, problems []string) {
+// underlay is all hosts by name. Of several hosts with the same address one is used: this one, then the first that runs
+// vrdma.
+func (m *overlayMap) underlay(s *snapshot) (hosts map[string]*overlay.Host, problems []string) {
 	hosts = make(map[string]*overlay.Host)
 	taken := make(map[netip.Addr]string)
 	admit := func(o *tenant.Host) {
@@ -77,12 +96,12 @@ func (p *Plane) underlay(s *snapshot) (hosts map[string]*overlay.Host, problems 
 			taken[a] = name
 		}
 		hosts[name] = &overlay.Host{
-			Name: name, Addrs: o.Spec.Addresses, Port: uint16(o.Spec.Port), Self: name == p.cfg.Host, Linux: o.Linux(), Features: o.Spec.Features,
+			Name: name, Addrs: o.Spec.Addresses, Port: uint16(o.Spec.Port), Self: name == m.cfg.Host, Linux: o.Linux(), Features: o.Spec.Features,
 			Key: o.Spec.PublicKey, TunnelPort: uint16(o.Spec.TunnelPort),
 		}
 	}
-	admit(p.self())
-	for _, o := range p.registeredHosts(s) {
+	admit(m.registration.self())
+	for _, o := range m.registration.hosts(s) {
 		admit(o)
 	}
 	for _, o := range s.world.Objects(tenant.KindHost) {
@@ -91,46 +110,42 @@ func (p *Plane) underlay(s *snapshot) (hosts map[string]*overlay.Host, problems 
 	return hosts, problems
 }
 
-// chartAgain gives the rack a new map, if it is another one than before. What the rack could not do is
-// tried again (retry).
-func (p *Plane) chartAgain() (warnings []string) {
-	p.charting.Lock()
-	defer p.charting.Unlock()
-	networks, problems := p.chart(p.now.Load())
-	if !p.lost.Load() && slices.EqualFunc(networks, p.charted, sameNetwork) {
-		p.complain(problems)
+// update gives the Provisioner a new map, if the map has changed. retry calls it again after a failure.
+func (m *overlayMap) update() (warnings []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	networks, problems := m.networksOf(m.snapshots.now.Load())
+	if !m.lost.Load() && slices.EqualFunc(networks, m.networks, sameNetwork) {
+		m.complain(problems)
 		return nil
 	}
-	m, err := overlay.NewMap(networks)
+	next, err := overlay.NewMap(networks)
 	if err != nil {
-		p.complain(append(problems, "the hosts' map: "+err.Error()))
+		m.complain(append(problems, "the hosts' map: "+err.Error()))
 		return nil
 	}
-	if err := p.try(func() error { return p.cfg.Rack.Connect(m) }); err != nil {
+	if err := try(m.cfg.Log, func() error { return m.cfg.Provisioner.Connect(next) }); err != nil {
 		why := "the way to other hosts: " + err.Error()
-		p.complain(append(problems, why))
-		if !p.lost.Swap(true) {
-			select {
-			case p.again <- struct{}{}:
-			default:
-			}
+		m.complain(append(problems, why))
+		if !m.lost.Swap(true) {
+			m.again.wake()
 		}
 		return []string{why + "; it is tried again"}
 	}
-	p.lost.Store(false)
-	p.complain(problems)
-	p.charted = networks
+	m.lost.Store(false)
+	m.complain(problems)
+	m.networks = networks
 	return nil
 }
 
-// complain reports what was not said before. charting is held.
-func (p *Plane) complain(problems []string) {
+// complain records problems that are new. mu is held.
+func (m *overlayMap) complain(problems []string) {
 	for _, text := range problems {
-		if !slices.Contains(p.complained, text) {
-			p.journal.Record(events.Event{Verb: events.Failed, Reason: text})
+		if !slices.Contains(m.complained, text) {
+			m.journal.Record(events.Event{Verb: events.Failed, Reason: text})
 		}
 	}
-	p.complained = problems
+	m.complained = problems
 }
 
 func sameNetwork(a, b overlay.Network) bool {

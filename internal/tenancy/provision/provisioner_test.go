@@ -24,15 +24,15 @@ import (
 )
 
 // fakeDoors opens no sockets. A NIC in used is used.
-type fakeDoors struct {
-	open map[string]server.Door
+type fakeListeners struct {
+	open map[string]server.Listener
 	used map[string]bool
 	fail error
 	// stuck are NICs that somebody does not let go of.
 	stuck map[string]error
 }
 
-func (f *fakeDoors) OpenDoor(d server.Door) error {
+func (f *fakeListeners) OpenListener(d server.Listener) error {
 	if f.fail != nil {
 		return f.fail
 	}
@@ -41,7 +41,7 @@ func (f *fakeDoors) OpenDoor(d server.Door) error {
 	return os.WriteFile(d.Socket, nil, d.SocketMode)
 }
 
-func (f *fakeDoors) CloseDoors(_ context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error {
+func (f *fakeListeners) CloseListeners(_ context.Context, nics []*registry.NIC, force bool) map[*registry.NIC]error {
 	errs := make(map[*registry.NIC]error)
 	for _, n := range nics {
 		if f.used[n.Name] && !force {
@@ -62,16 +62,16 @@ func (f *fakeDoors) CloseDoors(_ context.Context, nics []*registry.NIC, force bo
 	return errs
 }
 
-func (f *fakeDoors) Users(n *registry.NIC) []server.Guest {
+func (f *fakeListeners) Users(n *registry.NIC) []server.User {
 	if f.used[n.Name] {
-		return []server.Guest{{Program: "prog", Pid: 17, UID: 1000, Since: time.Now()}}
+		return []server.User{{Program: "prog", Pid: 17, UID: 1000, Since: time.Now()}}
 	}
 	return nil
 }
 
-func (f *fakeDoors) Recheck(*registry.NIC) {}
+func (f *fakeListeners) Recheck(*registry.NIC) {}
 
-func testRack(t *testing.T) (*Rack, *fakeDoors) {
+func newTest(t *testing.T) (*Provisioner, *fakeListeners) {
 	t.Helper()
 	place, err := launch.At(filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -95,10 +95,10 @@ func testRack(t *testing.T) (*Rack, *fakeDoors) {
 		Engine: e, NICs: nics, Budget: budget.New(budget.ThisMachine().Limits()), Place: place, Mode: 0o600, DirMode: 0o700,
 		Seed: []byte("seed"), HostRoutes: routes.None{},
 	})
-	doors := &fakeDoors{open: make(map[string]server.Door), used: make(map[string]bool), stuck: make(map[string]error)}
-	r.Open(doors)
+	listeners := &fakeListeners{open: make(map[string]server.Listener), used: make(map[string]bool), stuck: make(map[string]error)}
+	r.Open(listeners)
 	t.Cleanup(func() { r.Close(); e.Stop() })
-	return r, doors
+	return r, listeners
 }
 
 // objects are a tenant, a network and a NIC there.
@@ -110,11 +110,11 @@ func objects(of, name, address string) (*tenant.Tenant, *tenant.Network, *tenant
 }
 
 // remove pulls one NIC out.
-func remove(r *Rack, c *tenant.NIC, force bool) error {
+func remove(r *Provisioner, c *tenant.NIC, force bool) error {
 	return r.Remove([]tenant.Key{c.Key()}, force)[c.Key()]
 }
 
-func put(t *testing.T, r *Rack, of, name, address string) *tenant.NIC {
+func put(t *testing.T, r *Provisioner, of, name, address string) *tenant.NIC {
 	t.Helper()
 	a, b, c := objects(of, name, address)
 	if err := r.Put(a, b, c); err != nil {
@@ -125,7 +125,7 @@ func put(t *testing.T, r *Rack, of, name, address string) *tenant.NIC {
 
 // TestNetworks: two networks have the same addresses, and each NIC reaches its own.
 func TestNetworks(t *testing.T) {
-	r, _ := testRack(t)
+	r, _ := newTest(t)
 	at := netip.MustParseAddr
 	for _, of := range []string{"red", "blue"} {
 		put(t, r, of, "a", "10.1.0.1")
@@ -160,7 +160,7 @@ func TestNetworks(t *testing.T) {
 
 // TestRemoveAndPut: nothing is left of a NIC that is gone, nor of one that could not be put in.
 func TestRemoveAndPut(t *testing.T) {
-	r, doors := testRack(t)
+	r, listeners := newTest(t)
 	c := put(t, r, "red", "a", "10.1.0.1")
 	dir := filepath.Join(r.cfg.Place.NICs(), "red", "a", "nic")
 	for path, mode := range map[string]os.FileMode{"": 0o700, "..": 0o700, "../..": 0o711, "../../..": 0o711} {
@@ -172,7 +172,7 @@ func TestRemoveAndPut(t *testing.T) {
 	if first, _ := os.Stat(r.cfg.Place.Library()); err != nil || !os.SameFile(lib, first) {
 		t.Errorf("the library is a file of its own: %v", err)
 	}
-	doors.used["red/a"] = true
+	listeners.used["red/a"] = true
 	err = remove(r, c, false)
 	var used *tenant.InUse
 	if !errors.As(err, &used) || used.NIC != c.Key() || len(used.By) != 1 || !strings.Contains(err.Error(), "prog (pid 17, uid 1000, for 0s)") {
@@ -190,17 +190,17 @@ func TestRemoveAndPut(t *testing.T) {
 		for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); _, err = os.Stat(r.cfg.Place.NICs()) {
 			time.Sleep(time.Millisecond) // the files go beside everything else
 		}
-		if !errors.Is(err, os.ErrNotExist) || len(r.cfg.NICs.All()) != 0 || len(r.tenants) != 0 || r.Socket(c.Key()) != "" {
-			t.Errorf("%s: directory %v, NICs %v, tenants %v", when, err, r.cfg.NICs.Names(), r.tenants)
+		if !errors.Is(err, os.ErrNotExist) || len(r.cfg.NICs.All()) != 0 || len(r.accounts.of) != 0 || r.Socket(c.Key()) != "" {
+			t.Errorf("%s: directory %v, NICs %v, tenants %v", when, err, r.cfg.NICs.Names(), r.accounts.of)
 		}
 	}
 	empty("removed")
-	doors.fail = errors.New("no socket")
-	if err := r.Put(objects("red", "a", "10.1.0.1")); !errors.Is(err, doors.fail) {
-		t.Errorf("a door that cannot be opened: %v", err)
+	listeners.fail = errors.New("no socket")
+	if err := r.Put(objects("red", "a", "10.1.0.1")); !errors.Is(err, listeners.fail) {
+		t.Errorf("a listener that cannot be opened: %v", err)
 	}
 	empty("not put in")
-	doors.fail = nil
+	listeners.fail = nil
 	put(t, r, "red", "a", "10.1.0.1")
 	_, n, c := objects("red", "b", "10.1.0.2")
 	n.Spec.Way = tenant.WayNamespace
@@ -211,7 +211,7 @@ func TestRemoveAndPut(t *testing.T) {
 
 // TestHostAddresses: a NIC in the host's network has an address at which other hosts reach the host.
 func TestHostAddresses(t *testing.T) {
-	r, _ := testRack(t)
+	r, _ := newTest(t)
 	r.cfg.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	for address, want := range map[string]string{"192.0.2.1": "", "192.0.2.2": "192.0.2.2 is no address at which this daemon serves other hosts"} {
 		of, n, c := objects("red", "a", address)
@@ -225,7 +225,7 @@ func TestHostAddresses(t *testing.T) {
 // TestRemoveMany: NICs go together, or stay together while one of them is in use. One that somebody
 // does not let go of can be neither used nor put in again until it has been let go of.
 func TestRemoveMany(t *testing.T) {
-	r, doors := testRack(t)
+	r, listeners := newTest(t)
 	var keys []tenant.Key
 	for _, name := range []string{"a", "b", "c"} {
 		address := map[string]string{"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3"}[name]
@@ -235,14 +235,14 @@ func TestRemoveMany(t *testing.T) {
 	if err := os.WriteFile(r.Socket(keys[0])+".lease", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	doors.used["red/b"] = true
+	listeners.used["red/b"] = true
 	errs := r.Remove(keys, false)
 	var used *tenant.InUse
-	if len(errs) != 1 || !errors.As(errs[keys[1]], &used) || len(doors.open) != 3 || len(r.Keys()) != 3 {
-		t.Errorf("one is in use: %v; %d doors are open, %d NICs in", errs, len(doors.open), len(r.Keys()))
+	if len(errs) != 1 || !errors.As(errs[keys[1]], &used) || len(listeners.open) != 3 || len(r.Keys()) != 3 {
+		t.Errorf("one is in use: %v; %d listeners are open, %d NICs in", errs, len(listeners.open), len(r.Keys()))
 	}
 	stuck := errors.New("stuck")
-	doors.stuck["red/c"] = stuck
+	listeners.stuck["red/c"] = stuck
 	if errs := r.Remove(keys, true); len(errs) != 1 || !errors.Is(errs[keys[2]], stuck) || len(r.Keys()) != 1 {
 		t.Errorf("one is stuck: %v, %v are in", errs, r.Keys())
 	}
@@ -252,17 +252,17 @@ func TestRemoveMany(t *testing.T) {
 	if err := r.Put(objects("red", "c", "10.1.0.3")); !errors.Is(err, stuck) {
 		t.Errorf("a NIC that somebody still has is put in again: %v", err)
 	}
-	delete(doors.stuck, "red/c")
+	delete(listeners.stuck, "red/c")
 	put(t, r, "red", "c", "10.1.0.3")
-	if len(doors.open) != 1 || len(r.Keys()) != 1 || r.slot(keys[2]).leaving {
-		t.Errorf("put in again: doors %v, %v are in", doors.open, r.Keys())
+	if len(listeners.open) != 1 || len(r.Keys()) != 1 || r.find(keys[2]).leaving {
+		t.Errorf("put in again: listeners %v, %v are in", listeners.open, r.Keys())
 	}
 }
 
 // TestDirectoriesStay: a container has a NIC's directory mounted, and finds the next daemon there.
 // What nobody declares any more goes.
 func TestDirectoriesStay(t *testing.T) {
-	r, _ := testRack(t)
+	r, _ := newTest(t)
 	put(t, r, "red", "a", "10.1.0.1")
 	put(t, r, "blue", "b", "10.1.0.1")
 	long := strings.Repeat("long", 15)
@@ -286,7 +286,7 @@ func TestDirectoriesStay(t *testing.T) {
 	if entries, err := os.ReadDir(dir("red", "a")); err != nil || len(entries) != 0 {
 		t.Errorf("there is something in it: %v, %v", entries, err)
 	}
-	delete(r.slots, tenant.Key{Kind: tenant.KindNIC, Tenant: "blue", Name: "b"})
+	delete(r.nics, tenant.Key{Kind: tenant.KindNIC, Tenant: "blue", Name: "b"})
 	r.Sweep()
 	for name, want := range map[string]bool{dir("red", "a"): true, dir("blue", "b"): false, filepath.Dir(dir("blue", "b")): false, dir("green", long): true} {
 		if _, err := os.Stat(name); (err == nil) != want {
@@ -333,9 +333,9 @@ func TestLimits(t *testing.T) {
 
 // The directory around a NIC's own lets those pass who may open it, and no others.
 func TestGate(t *testing.T) {
-	r, _ := testRack(t)
+	r, _ := newTest(t)
 	c := put(t, r, "red", "a", "10.1.0.1")
-	s := r.slot(c.Key())
+	s := r.find(c.Key())
 	for _, test := range []struct {
 		who  tenant.Who
 		mode os.FileMode
@@ -351,7 +351,7 @@ func TestGate(t *testing.T) {
 		{tenant.Who{}, 0o700, ""},
 	} {
 		s.open.set(test.who)
-		if err := r.setGate(s); err != nil {
+		if err := r.directories.setGate(s); err != nil {
 			t.Fatal(err)
 		}
 		info, err := os.Stat(s.place.Gate())
