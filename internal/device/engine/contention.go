@@ -70,20 +70,20 @@ func (c *contention) judge(contended bool, now ib.Time) bool {
 	return true
 }
 
-// giveWay lets others run. In the midst of a stream with another host the loop goes to
-// another processor if they keep this one too long. One-sided streams (traffic.oneSided) are
-// left to placement.go; elsewhere the kernel finds better places than the loop would.
-func (e *Engine) giveWay() {
-	e.rivals.yields++
-	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() || e.net.traffic.oneSided(e.now) {
+// giveWay yields. Within a stream with another host the loop moves to another CPU if others keep
+// this one too long. placement.go handles one-sided streams (traffic.oneSided). In all other
+// cases the kernel chooses better than the loop would.
+func (p *processor) giveWay() {
+	p.rivals.yields++
+	if p.opts.NoMove || !p.net.traffic.mode(p.clock.now).streams() || p.net.traffic.oneSided(p.clock.now) {
 		yield()
 		return
 	}
-	e.clock()
-	left := e.now
+	p.clock.read()
+	left := p.clock.now
 	yield()
-	e.clock()
-	if e.contention.back(left, e.now) {
+	p.clock.read()
+	if p.contention.back(left, p.clock.now) {
 		leave()
 	}
 }

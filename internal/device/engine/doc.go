@@ -17,7 +17,7 @@
 //	local        bursts between queue pairs of this daemon (local.go, inbox.go, starved.go)
 //	network      bursts to and from other hosts (network.go and what it names)
 //	management   queue pair 1 (management.go)
-//	cards        the NICs that are served, and where addresses lead (card.go)
+//	adapters        the NICs that are served, and where addresses lead (adapter.go)
 //	contention, placement  when to go to another processor (contention.go, placement.go)
 //
 // loop.go is the loop and one pass of it, turn.go what a queue pair does in its turn, task.go

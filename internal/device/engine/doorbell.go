@@ -35,7 +35,7 @@ type doorbells struct {
 	cpu     uint32  // the processor that the loop runs on, plus one; see waiters.go
 	sched   *scheduler
 	poller  *poller
-	pays    func(*card) // says whose page is read next
+	clock   *clock
 }
 
 // A bell is a session's page.
@@ -77,14 +77,6 @@ func (b *bell) silent() ib.Time {
 		return farIdleAfter
 	}
 	return idleAfter
-}
-
-func (d *doorbells) init(e *Engine) {
-	d.of, d.sched, d.poller = make(map[int32]*bell), &e.sched, &e.poller
-	d.pays = func(c *card) {
-		e.worksFor(c)
-		e.ledger.turn = false
-	}
 }
 
 // add begins with b, whose descriptor is watched.
@@ -201,7 +193,8 @@ func (d *doorbells) poll(now ib.Time) bool {
 				d.nears++
 			}
 			if d.sched.alone == nil {
-				d.pays(b.client.card) // who rings ten thousand queue pairs pays for that
+				d.clock.worksFor(b.client.adapter) // reading a page with many rings takes long
+				d.clock.turn = false
 			}
 			d.read(b)
 		} else if now-b.last > b.silent() && !b.prompt && b.rest() {

@@ -50,26 +50,27 @@ func (d *doorbells) rung(b *bell, now ib.Time) {
 	d.nears = 0
 }
 
-// mayNap reports whether nobody waits for the loop whom a nap would hold up: nobody's bell wakes it meanwhile.
-func (e *Engine) mayNap() bool {
-	near := e.bells.nears >= nearRings && e.now-e.bells.near < idleAfter
-	return !near && !e.sched.nics.Prompt(e.now)
+// mayNap reports whether a nap holds up no program of this host: doorbells do not end a nap.
+func (p *processor) mayNap() bool {
+	near := p.bells.nears >= nearRings && p.clock.now-p.bells.near < idleAfter
+	return !near && !p.sched.nics.Prompt(p.clock.now)
 }
 
-// lookOut lets others run while the loop waits for rings of far ones. quiet is for how long nothing has happened.
-func (e *Engine) lookOut(quiet ib.Time) {
-	if (e.now < e.bells.crowded || quiet > farSpin) && e.mayNap() {
+// awaitFar lets others run while the loop waits for rings of far sessions. quiet is for how long
+// nothing has happened.
+func (p *processor) awaitFar(quiet ib.Time) {
+	if (p.clock.now < p.bells.crowded || quiet > farSpin) && p.mayNap() {
 		doze(farNap)
 		return
 	}
-	e.clock()
-	left := e.now
-	e.rivals.yields++
+	p.clock.read()
+	left := p.clock.now
+	p.rivals.yields++
 	yield()
-	if e.clock(); e.now-left <= longAway {
-		e.bells.naps = 0
+	if p.clock.read(); p.clock.now-left <= longAway {
+		p.bells.naps = 0
 		return
 	}
-	e.bells.naps = min(max(2*e.bells.naps, farCrowded), farFull)
-	e.bells.crowded = e.now + e.bells.naps
+	p.bells.naps = min(max(2*p.bells.naps, farCrowded), farFull)
+	p.bells.crowded = p.clock.now + p.bells.naps
 }

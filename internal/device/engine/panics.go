@@ -56,7 +56,7 @@ func (e *Engine) fault(r any) bool {
 	if !ok {
 		return false
 	}
-	for n := range e.cards.of {
+	for n := range e.adapters.of {
 		victim := n.FaultOwner(at.Addr())
 		if victim == nil {
 			continue

@@ -112,18 +112,17 @@ func (p *placement) compare(rate uint64) advice {
 // nanoseconds are not, where a clock counts in steps of 40 or 100 of them.
 func (p *placement) next() uint32 { return p.interval + uint32(p.since/1000)%p.interval }
 
-// place goes to another processor if the loop may work better there. It does so only in the
-// midst of a one-sided stream: where programs work on both sides, all processors are taken
-// and rates say little.
-func (e *Engine) place() {
-	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() || !e.net.traffic.oneSided(e.now) {
+// place moves the loop to another CPU if it may work better there. It does so only within a
+// one-sided stream: where programs work on both sides, all CPUs are busy and rates say little.
+func (p *processor) place() {
+	now := p.clock.now
+	if p.opts.NoMove || !p.net.traffic.mode(now).streams() || !p.net.traffic.oneSided(now) {
 		return
 	}
-	p := &e.placement
-	switch p.judge(e.now, e.net.moved()) {
+	switch p.placement.judge(now, p.net.moved()) {
 	case try:
-		p.left = leave()
+		p.placement.left = leave()
 	case goBack:
-		goTo(p.left)
+		goTo(p.placement.left)
 	}
 }

@@ -1,6 +1,9 @@
 package engine
 
-import "vrdma.dev/vrdma/internal/ib"
+import (
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+)
 
 // While a NIC of class latency is active, what keeps the loop from the next look at its doorbell
 // has to be short. Turns of others are (schedule.Scheduler.Budget). Two things are not:
@@ -12,30 +15,41 @@ import "vrdma.dev/vrdma/internal/ib"
 //     that also where another processor has nothing to do, because nobody runs for long. So the
 //     loop goes there.
 
-// promptly has the loop do so, or not, in this pass. It is called where somebody has a cap or class.
-func (e *Engine) promptly() {
-	prompt := e.sched.nics.Prompt(e.now)
-	e.shared.KeepEvents(prompt)
-	if r := &e.rivals; prompt && !e.opts.NoMove && e.now-r.since >= contendedSample && r.look(e.now, switches()) {
+// An eventSender sends the events that package nic keeps while a NIC of class latency is active.
+type eventSender struct {
+	clock  *clock
+	bells  *doorbells
+	sched  *scheduler
+	proc   *processor
+	shared *nic.Loop
+}
+
+// prepare decides for this pass whether events are kept and whether the loop leaves its CPU. It
+// is called while a NIC has a cap or a class.
+func (s *eventSender) prepare() {
+	now := s.clock.now
+	prompt := s.sched.nics.Prompt(now)
+	s.shared.KeepEvents(prompt)
+	if r := &s.proc.rivals; prompt && !s.proc.opts.NoMove && now-r.since >= contendedSample && r.look(now, switches()) {
 		leave()
 	}
 }
 
-// sendEvents sends what events are kept, until a NIC of class latency rings: one at least.
-func (e *Engine) sendEvents() {
-	if !e.sched.nics.Limited() {
-		e.shared.KeepEvents(false) // the last that was of class latency is gone
+// send sends kept events until a NIC of class latency rings: at least one.
+func (s *eventSender) send() {
+	if !s.sched.nics.Limited() {
+		s.shared.KeepEvents(false) // the last NIC of class latency is gone
 	}
-	for e.shared.EventsKept() {
-		before := e.now
-		if c := clientOf(e.shared.SendEvent()); c != nil {
-			e.worksFor(c.card)
-			e.clock()
-			e.sched.bill(&c.flow, e.now-before)
+	for s.shared.EventsKept() {
+		before := s.clock.now
+		if c := clientOf(s.shared.SendEvent()); c != nil {
+			s.clock.worksFor(c.adapter)
+			s.clock.read()
+			s.sched.bill(&c.flow, s.clock.now-before)
 		} else {
-			e.clock()
+			s.clock.read()
 		}
-		if e.bells.promptRang(e.now) {
+		if s.bells.promptRang(s.clock.now) {
 			return
 		}
 	}

@@ -29,11 +29,12 @@ import (
 //
 // Nothing here allocates, except that the heaps of timers grow to the most they ever held.
 type scheduler struct {
-	nics   schedule.Scheduler
-	alone  *band        // the only NIC, if it has no caps: nobody decides between NICs then
-	clock  *ib.Time     // of the loop
-	ready  int          // how many sessions want a turn
-	alarms heap[*share] // the users that want none and have timers, by the first that is due
+	nics    schedule.Scheduler
+	alone   *band        // the only NIC, if it has no caps: nobody decides between NICs then
+	clock   *ib.Time     // of the loop
+	ready   int          // how many sessions want a turn
+	alarms  heap[*share] // the users that want none and have timers, by the first that is due
+	tenants map[string]*schedule.Tenant
 
 	waited waits
 }
@@ -41,7 +42,7 @@ type scheduler struct {
 // A band is what the scheduler knows of a NIC.
 type band struct {
 	nic         schedule.NIC
-	card        *card
+	adapter     *adapter
 	first, last *share // users that want a turn
 	shares      map[int]*share
 	settled     *nic.Waits // of its NIC, and counted in scheduler.waited; nil: none is
@@ -74,8 +75,8 @@ type flow struct {
 	due         bool    // queued because of its timers
 	gone        bool    // the session is closed
 
-	starved queue[*task] // see starved.go
-	hungry  bool
+	starved  queue[*task] // see starved.go
+	starving bool         // among starved.flows
 }
 
 const (
@@ -216,7 +217,7 @@ func (s *scheduler) next(now ib.Time) *task {
 		s.nics.Idle(&b.nic, now)
 	}
 	if t != nil {
-		b.card.nic.Waited(now - t.since)
+		b.adapter.nic.Waited(now - t.since)
 	}
 	return t
 }

@@ -65,8 +65,8 @@ func setSlice(ns uint64, slack uintptr) {
 	unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0)
 }
 
-// processor is the number of the one that the calling thread runs on.
-func processor() (cpu uint32) {
+// currentCPU is the number of the CPU that the calling thread runs on.
+func currentCPU() (cpu uint32) {
 	unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0)
 	return cpu
 }
