@@ -25,7 +25,7 @@ type clock struct {
 	time  func() ib.Time // tests replace it
 	sched *scheduler     // holds the shares that are charged
 
-	of    *adapter // whom the time since the last reading is charged to; nil: no NIC
+	of    *adapter // the NIC that the time is charged to; nil: none
 	turn  bool     // of has a turn; else the loop works for it beside its turns
 	since ib.Time  // when it began to work for of
 }

@@ -9,7 +9,7 @@ import (
 //
 // A program that polls an empty queue yields. That is enough if the loop is in the same scheduler
 // group. Between groups (containers, login sessions) the kernel gives each its share of a CPU,
-// whoever yields: on a CPU that a program and the loop share, half of the time would be spent on
+// regardless of yields: on a CPU that a program and the loop share, half of the time would be spent on
 // polling. The loop therefore tells active sessions its CPU. A program on the same CPU whose
 // yields return at once sleeps on a word of the doorbell page (nic/waiting.go). On other CPUs
 // programs do not sleep: an idle CPU takes long to wake.
