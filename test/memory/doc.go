@@ -12,5 +12,5 @@
 // Each case runs in a process of its own, against one daemon for each test. The long form
 // (VRDMA_TEST_ALL=1) makes more rounds.
 //
-// internal/swapcheck tries every interleaving of a model of the same protocol.
+// internal/testkit/swapcheck tries every interleaving of a model of the same protocol.
 package memory

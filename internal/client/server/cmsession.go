@@ -26,23 +26,39 @@ type cmSession struct {
 	line Line
 	id   uint64
 	ch   *rdmacm.Channel // touched on the loop only
-	// For a client that is told ahead what it will ask, likewise; page is nil for others, and
-	// as long as it has no mailbox.
+	// For a client that gets answers ahead of its questions, also on the loop only. page is nil for
+	// others, and as long as the client has no mailbox.
 	page  *protocol.Mail
 	seer  ucma.Seer
 	shelf protocol.ReplyBuilder // for an event on the shelf
 	out   []byte                // its storage
 
-	call   ucma.Call    // the request under way, or the last one
-	looped bool         // it is being run on the loop
-	aside  func() error // what the session's goroutine has to do of it; nil: nothing
+	call     ucma.Call   // the request under way, or the last one
+	loopChan loopChannel // for commands on the loop; here so that running one does not allocate
 }
 
-// maxChannels is how many channels a process may have: a program with synchronous
-// identifiers (rsockets) has one a connection.
+// A command of a channel runs on the loop or beside it, in the session's goroutine, like the commands
+// of a session (loopDevice, besideDevice). The ucma.Channel that it is given makes the difference.
+
+// A loopChannel is the channel of a command that runs on the loop.
+type loopChannel struct {
+	*cmSession
+	aside func(ucma.Channel) error // the part that the session's goroutine has to run; nil: none
+}
+
+// A besideChannel is the channel of a command that runs in the session's goroutine.
+type besideChannel struct{ *cmSession }
+
+var (
+	_ ucma.Channel = (*loopChannel)(nil)
+	_ ucma.Channel = besideChannel{}
+)
+
+// maxChannels is how many channels a process may have: a program with synchronous identifiers
+// (rsockets) has one for each connection.
 const maxChannels = 16384
 
-// serveRDMACM lives as long as the channel.
+// serveRDMACM serves an event channel until the client closes it.
 func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d *listener, h protocol.Hello) error {
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
@@ -52,6 +68,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d
 		return err
 	}
 	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: l, id: p.listener.ids.Add(1)}
+	ses.loopChan.cmSession = ses
 	var end uverbs.Handle
 	open := func() (signal rdmacm.Signal, err error) {
 		signal, end, err = ses.line.OpenSignal()
@@ -98,23 +115,22 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 	if ses.srv.desk.Trace.Wants(&ses.proc.Caller) {
 		return nil, func() ([]byte, []uverbs.Handle) { return ses.beside(req, reply) }
 	}
-	ses.looped, ses.aside = true, nil
+	ses.loopChan.aside = nil
 	c := &ses.call
-	c.Run(ses, req.Command, false)
+	c.Run(&ses.loopChan, req.Command, false)
 	if ses.page != nil && c.Told != nil {
 		ses.seer.Foresee(c.Told, reply)
 	}
-	ses.looped = false
-	if ses.aside != nil {
+	if aside := ses.loopChan.aside; aside != nil {
 		return nil, func() ([]byte, []uverbs.Handle) {
-			c.End(ses.aside())
+			c.End(aside(besideChannel{ses}))
 			return ses.answer(c, reply), nil
 		}
 	}
 	return ses.answer(c, reply), nil
 }
 
-// early implements handler: there are no sure commands here.
+// early implements handler: rdma_cm has no sure commands.
 func (ses *cmSession) early([]byte) int { return 0 }
 
 // foresee implements farseer.
@@ -134,7 +150,7 @@ func (ses *cmSession) foresee(page *protocol.Mail) {
 	}
 }
 
-// handOut is the reply that hands out an event which lies on the shelf.
+// handOut returns the reply that hands out an event on the shelf.
 func (ses *cmSession) handOut(e *abi.CMEventResp) []byte {
 	ses.shelf.Reset(ses.out)
 	ses.seer.HandOut(e, &ses.shelf)
@@ -142,8 +158,8 @@ func (ses *cmSession) handOut(e *abi.CMEventResp) []byte {
 	return ses.out
 }
 
-// revoke takes back what the client was told ahead, and has it ask for every event from now on:
-// somebody wants to see that. It runs on the loop.
+// revoke takes back the answers ahead, so that the client asks for every event from now on: a trace
+// shows commands. It runs on the loop.
 func (ses *cmSession) revoke() {
 	if ses.page != nil {
 		ses.page.RevokeAll()
@@ -159,10 +175,10 @@ func (ses *cmSession) beside(req *protocol.Request, reply *protocol.ReplyBuilder
 	return finish(reply, ses.command(req.Command, reply)), nil
 }
 
-// lasts implements handler: its commands are brief, and what is not is rare.
+// lasts implements handler: nearly all rdma_cm commands are brief.
 func (ses *cmSession) lasts(*protocol.Request) bool { return false }
 
-// answer is the reply to a command.
+// answer returns the reply to a command.
 func (ses *cmSession) answer(c *ucma.Call, reply *protocol.ReplyBuilder) []byte {
 	c.Answer(reply)
 	if c.Refused() {
@@ -176,12 +192,12 @@ func (ses *cmSession) nonsense(err error) {
 	ses.srv.log.Warn("a client sent nonsense, its event channel is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
 }
 
-// command runs one command.
+// command runs one command beside the loop.
 func (ses *cmSession) command(b []byte, reply *protocol.ReplyBuilder) syscall.Errno {
 	start := time.Now()
 	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
 	c := &ses.call
-	c.Run(ses, b, traced)
+	c.Run(besideChannel{ses}, b, traced)
 	c.Answer(reply)
 	if c.Refused() {
 		ses.srv.desk.Refused.Count(c.Name())
@@ -194,18 +210,22 @@ func (ses *cmSession) command(b []byte, reply *protocol.ReplyBuilder) syscall.Er
 	return c.Errno
 }
 
-// Do implements ucma.Channel: it runs f on the loop. It panics where f panicked, and so ends the session.
-func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
-	if ses.looped {
-		ses.srv.loop.Bill(ses.nic.Device)
-		err := f(ses.ch)
-		if err != nil {
-			exceeded(ses.nic, err)
-			ses.srv.admission.overdrawnBeside(err)
-		}
-		return err
+// Do implements ucma.Channel: it calls f.
+func (l *loopChannel) Do(f func(*rdmacm.Channel) error) error {
+	l.srv.loop.Bill(l.nic.Device)
+	err := f(l.ch)
+	if err != nil {
+		exceeded(l.nic, err)
+		l.srv.admission.overdrawnBeside(err)
 	}
-	err := error(syscall.EIO) // what a device that is gone answers
+	return err
+}
+
+// Do implements ucma.Channel: it runs f on the loop and waits for it. A panic of f panics here, and so
+// ends the session.
+func (b besideChannel) Do(f func(*rdmacm.Channel) error) error {
+	ses := b.cmSession
+	err := error(syscall.EIO) // the answer of a device that is gone
 	run := func() {
 		ses.srv.loop.Bill(ses.nic.Device)
 		err = f(ses.ch)
@@ -218,14 +238,14 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 	return err
 }
 
-// Aside implements ucma.Channel.
-func (ses *cmSession) Aside(f func() error) error {
-	if !ses.looped {
-		return f()
-	}
-	ses.aside = f
+// Aside implements ucma.Channel: it keeps f for the session's goroutine.
+func (l *loopChannel) Aside(f func(ucma.Channel) error) error {
+	l.aside = f
 	return nil
 }
+
+// Aside implements ucma.Channel: it calls f.
+func (b besideChannel) Aside(f func(ucma.Channel) error) error { return f(b) }
 
 // OnLoop implements ucma.Channel.
 func (ses *cmSession) OnLoop(f func()) { ses.srv.loop.Do(f) }

@@ -18,43 +18,45 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// A Line connects a session with its client: the handles that go with messages, and what the
-// two share. For a process it is a socket and descriptors (socketLine). For a program in a
-// virtual machine it is messages to an agent there, which knows handles by name, and memory of
-// the machine (package vm).
-// Requests do not come through it: the loop reads them from the socket (requests.go).
+// A Line connects a session with its client: it passes handles with messages, and makes the memory
+// and descriptors that the two share. For a process it is a socket and descriptors (socketLine). For a
+// program in a virtual machine it is messages to an agent there, which names handles, and memory of the
+// virtual machine (package vm). Requests do not pass through it: the loop reads them from the socket
+// (requests.go).
 type Line interface {
-	// Send sends a message with the handles that it names. They stay ours to close.
+	// Send sends a message with the handles that it names. The caller still closes them.
 	Send(reply []byte, handles []uverbs.Handle) error
-	// Welcome answers the greeting. The files, which the client is to have, are nil where what
-	// the two share is no file.
+	// Welcome answers the greeting and passes files to the client. A file is nil if the two share
+	// something else instead.
 	Welcome(w *protocol.Welcome, files ...*os.File) error
-	// NewSpace makes what a process's registered memory lies in.
+	// NewSpace makes the backing of a process's registered memory.
 	NewSpace(quota uint64) (*memory.Space, error)
-	// Extents names what lies under a buffer as package memory does. done is called when
-	// nobody uses that memory any more, or when there is an error later; it may be nil.
+	// Extents translates the extents of a buffer for package memory. The caller calls done when
+	// the memory is no longer in use, also after a later error; done may be nil.
 	Extents(in []protocol.Extent) (out []memory.Extent, done func(), err error)
-	// OpenQueues makes the memory for queues, and the doorbell. The account pays for what is beside nic.SessionBill.
+	// OpenQueues makes the memory for queues, and the doorbell. It charges what exceeds
+	// nic.SessionBill to the account.
 	OpenQueues(account *budget.Account) (*nic.Arena, Bell, error)
-	// OpenEvents makes a way for events, and OpenSignal one for the news that there are
-	// some; the client's ends are handles.
+	// OpenEvents makes a channel for events, and OpenSignal one that only signals that there are
+	// events. The handles are the client's ends.
 	OpenEvents() (nic.EventSink, uverbs.Handle, error)
 	OpenSignal() (rdmacm.Signal, uverbs.Handle, error)
-	// Vouched reports whether somebody else has answered for the client already: the door
-	// does not ask who it is.
+	// Vouched reports whether the client is authenticated already, so that the server does not
+	// check its credentials.
 	Vouched() bool
-	// Workload tells workloads apart, as far as that is known, and names the client's container.
+	// Workload returns the number of the client's workload, 0 if it is unknown, and the name of its
+	// container.
 	Workload(who *credentials.Caller) (number uint64, container string)
-	// Identify finds out where a process lives, and opens what there is of it.
+	// Identify finds the namespaces of a process, and opens its memory.
 	Identify(who *credentials.Caller) credentials.Identity
-	// Close ends it: there are no more requests. The session lives on until it has seen that.
+	// Close ends the line: no more requests arrive. The session ends after it has seen that.
 	Close() error
-	// Over says that nothing is left of the conversation: the daemon touches nothing any more that the
-	// two shared. A process sees that by the end of its socket.
+	// Over reports that the daemon no longer uses anything that the two shared. A process sees that
+	// by the end of its socket.
 	Over()
 }
 
-// A Bell is a doorbell that is closed at the end.
+// A Bell is a doorbell that the session closes.
 type Bell interface {
 	nic.Doorbell
 	io.Closer
@@ -68,7 +70,7 @@ func (l socketLine) Send(reply []byte, handles []uverbs.Handle) error {
 	return l.WriteMessage(reply, descriptors(handles)...)
 }
 
-// descriptors are the descriptors behind handles, which a socketLine has made.
+// descriptors returns the descriptors of handles that a socketLine has made.
 func descriptors(handles []uverbs.Handle) (fds []int) {
 	for _, h := range handles {
 		fds = append(fds, int(h.(*os.File).Fd()))

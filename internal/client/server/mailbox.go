@@ -6,26 +6,26 @@ import (
 	"vrdma.dev/vrdma/internal/client/uverbs"
 )
 
-// A mailbox is what a session has of a protocol.Mail: memory through which a client that is
-// awake makes its commands, as long as the loop is awake, too. It belongs to whoever has the
-// connection, like the rest of requests. It is open only while that is the loop: what is
-// handed over is answered through the connection, and so is what comes after, until the loop
-// has the connection again and has served a request on it.
+// A mailbox is a session's protocol.Mail: memory through which a client makes its commands while both
+// the client and the loop are awake. Like the rest of requests it belongs to the loop or to the
+// session's goroutine, and it is open only while the loop has it. Requests that are handed over are
+// answered through the connection. So are the next ones, until the loop has the connection again and
+// has served a request on it.
 type mailbox struct {
-	wanted  bool // the client can use one
-	ahead   bool // and answers ahead
+	wanted  bool // the client supports one, and has none yet
+	ahead   bool // the client supports answers ahead
 	account *budget.Account
-	page    *protocol.Mail // nil: it has none
-	asked   bool           // the request under way is from there
+	page    *protocol.Mail // nil: there is none
+	asked   bool           // the request under way came through it
 	open    bool
 	served  int
 }
 
-// mailAfter is how many commands a client makes before it is given a mailbox: many programs
-// open a device to look at it, or a channel for a single connection.
+// mailAfter is the number of commands after which a client gets a mailbox: many programs open a
+// device only to query it, or a channel for a single connection.
 const mailAfter = 24
 
-// bill is what a mailbox takes: its pages, and a mapping.
+// bill is what a mailbox costs: its pages, and a mapping.
 func (m *mailbox) bill() budget.Bill {
 	if m.ahead {
 		return budget.Bill{budget.State: protocol.AheadSize, budget.Mappings: 1}
@@ -33,21 +33,20 @@ func (m *mailbox) bill() budget.Bill {
 	return budget.Bill{budget.State: protocol.MailSize, budget.Mappings: 1}
 }
 
-// A farseer is a handler that tells its client ahead what it will ask. foresee has it use page
-// for that, which is lent until it is nil. It runs on the loop.
+// A farseer is a handler that gives its client answers ahead of the questions. foresee sets the page
+// for them, until it is called with nil. It runs on the loop.
 type farseer interface {
 	foresee(page *protocol.Mail)
 }
 
-// wantsMail is what a session begins with; account is whom a mailbox is charged to, and is
-// held as long as the session lives.
+// wantsMail returns the mailbox of a new session. It is charged to account, which the session holds.
 func wantsMail(h protocol.Hello, account *budget.Account) mailbox {
 	return mailbox{
 		wanted: h.Flags&protocol.HelloMail != 0, ahead: h.Kind == protocol.KindRDMACM && h.Flags&protocol.HelloAhead != 0, account: account,
 	}
 }
 
-// offer has the goroutine send a mailbox with the answer, if it is time for one; else it is nil.
+// offer returns the part that sends a mailbox with the answer, if it is time for one; else nil.
 func (r *requests) offer(answer []byte) rest {
 	m := &r.mail
 	if m.served++; !m.wanted || m.served < mailAfter {
@@ -56,7 +55,7 @@ func (r *requests) offer(answer []byte) rest {
 	m.wanted = false
 	return func() ([]byte, []uverbs.Handle) {
 		if m.account.Charge(m.bill()) != nil {
-			return answer, nil // it goes without
+			return answer, nil // without a mailbox
 		}
 		page, file, err := protocol.NewMail(m.ahead)
 		if err != nil {
@@ -72,8 +71,8 @@ func (r *requests) offer(answer []byte) rest {
 	}
 }
 
-// drop puts an answer into the mailbox, if that is where the request was; false: it has to be
-// sent.
+// drop puts an answer into the mailbox, if the request came through it. It returns false if the answer
+// has to be sent.
 func (r *requests) drop(answer []byte) bool {
 	if !r.mail.asked {
 		return false
@@ -82,7 +81,7 @@ func (r *requests) drop(answer []byte) bool {
 	return r.mail.page.Answer(answer)
 }
 
-// early runs the sure commands that lie in the mailbox. It runs on the loop.
+// early runs the sure commands in the mailbox. It runs on the loop.
 func (r *requests) early() {
 	page := r.mail.page
 	if page == nil || !page.Left() {
@@ -91,7 +90,7 @@ func (r *requests) early() {
 	b := r.srv.left[:]
 	b = b[:page.TakeLeft(b)]
 	for range r.of.early(b) {
-		r.due() // they count: what follows them is held up
+		r.due() // they count for the rate limit, and delay the next request
 	}
 }
 
@@ -106,7 +105,7 @@ func (r *requests) attend() {
 	}
 }
 
-// lend has the handler use page for answers ahead. It runs on the loop.
+// lend gives the handler a page for answers ahead. It runs on the loop.
 func (r *requests) lend(page *protocol.Mail) {
 	if f, ok := r.of.(farseer); ok {
 		f.foresee(page)
@@ -126,7 +125,7 @@ func (r *requests) shutMail() {
 	}
 }
 
-// closeMail frees the mailbox, into which nobody looks any more.
+// closeMail frees the mailbox, which the loop does not read any more.
 func (r *requests) closeMail() {
 	if m := &r.mail; m.page != nil {
 		m.page.Close()
@@ -135,13 +134,14 @@ func (r *requests) closeMail() {
 	}
 }
 
-// A postbox is requests as the loop sees its mailbox: engine.Box.
+// A postbox is the mailbox of requests for the loop: it implements engine.Mailbox.
 type postbox struct{ *requests }
 
-// Asked implements engine.Box.
+// Asked implements engine.Mailbox.
 func (p postbox) Asked() bool { return p.mail.page.Asked() }
 
-// Shut implements engine.Box. Commands that were left are as good a reason to be served as a request.
+// Shut implements engine.Mailbox. It also reports sure commands in the mailbox, which have to be
+// served like a request.
 func (p postbox) Shut() bool {
 	p.mail.open = false
 	asked := p.mail.page.Shut()

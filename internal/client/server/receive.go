@@ -6,12 +6,11 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// buffers hold messages while they are handled. A connection that is idle, as
-// nearly all are, holds none.
+// buffers hold messages while they are handled. An idle connection, as nearly all are, holds none.
 var buffers = sync.Pool{New: func() any { b := make([]byte, protocol.MaxMessage); return &b }}
 
-// receive waits for a message and reads it into a buffer of the pool. Descriptors
-// that come with it are closed unseen: the daemon makes every file that it uses.
+// receive waits for a message and reads it into a buffer of the pool. It closes descriptors that come
+// with the message: the daemon uses only files that it has made.
 func receive(c *protocol.Conn) (*[]byte, int, error) {
 	if err := c.Wait(); err != nil {
 		return nil, 0, err

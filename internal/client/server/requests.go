@@ -12,17 +12,16 @@ import (
 	"vrdma.dev/vrdma/internal/client/uverbs"
 )
 
-// Requests are what comes on the connection of a session. The loop reads them, runs most of
-// them and answers (engine/lines.go). What could hold the loop up is left to the session's
-// goroutine, which sleeps otherwise; the loop leaves the connection alone meanwhile, so the
-// commands of one session never overlap.
+// requests serves the connection of a session. The loop reads requests, runs most of them and
+// answers (engine/lines.go). Slow parts run in the session's goroutine, which sleeps otherwise. The
+// loop does not read the connection meanwhile, so the commands of one session never overlap.
 //
 //	loop:       read ─▶ run ─▶ answer ─▶ read …
 //	                └─ takes long, or the client does not read answers ─▶ hand over
-//	goroutine:                                 rest of it ─▶ answer ─▶ what comes soon ─▶ give back
+//	goroutine:                           rest of it ─▶ answer ─▶ requests that follow soon ─▶ give back
 //
-// A client that can use one, and has made some commands, is given a mailbox (mailbox.go). What
-// comes there is run in the same way.
+// A client that supports it gets a mailbox after some commands (mailbox.go). Requests there run in
+// the same way.
 type requests struct {
 	srv  *Server
 	conn *protocol.Conn
@@ -30,13 +29,13 @@ type requests struct {
 	fd   int
 	of   handler
 
-	commands *budget.Pace  // how many there may be a second; nil: no limit
-	gone     chan struct{} // closed when the NIC goes
+	commands *budget.Pace  // limits requests per second; nil: no limit
+	gone     chan struct{} // closed when the NIC is removed
 
 	mail mailbox
 
-	handed chan errand // holds one at most
-	// What follows belongs to whoever has the connection: the goroutine while busy is set.
+	handed chan errand // holds at most one
+	// What follows belongs to the goroutine while busy is set, else to the loop.
 	busy  atomic.Bool
 	req   protocol.Request
 	reply protocol.ReplyBuilder
@@ -45,33 +44,33 @@ type requests struct {
 
 // A handler runs the requests of a session.
 type handler interface {
-	// onLoop runs a request on the loop. Where something of it must not be done there,
-	// rest does that: it is called in the session's goroutine.
+	// onLoop runs a request on the loop. If a part of it must not run there it returns that
+	// part as rest, for the session's goroutine.
 	onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) (answer []byte, rest rest)
 	// beside runs a request in the session's goroutine.
 	beside(req *protocol.Request, reply *protocol.ReplyBuilder) (answer []byte, handles []uverbs.Handle)
-	// early runs commands that the client does not wait for, on the loop, before what follows, and
-	// returns how many there were.
+	// early runs commands on the loop that the client does not wait for, before the next request.
+	// It returns their number.
 	early(commands []byte) int
-	// lasts reports whether a request is of a kind that takes long.
+	// lasts reports whether requests of this kind take long.
 	lasts(req *protocol.Request) bool
-	// nonsense says that a client sent something that is no request.
+	// nonsense reports that a client sent a malformed request.
 	nonsense(err error)
 }
 
-// A rest is what is left to do of a request; it returns the answer.
+// A rest is the part of a request that runs beside the loop; it returns the answer.
 type rest func() (answer []byte, handles []uverbs.Handle)
 
-// An errand is what the loop hands over to a session's goroutine.
+// An errand is work that the loop hands over to a session's goroutine.
 type errand struct {
 	rest rest
-	buf  *[]byte // that the request lies in
-	err  error   // there is nothing more to do: why
+	buf  *[]byte // the request
+	err  error   // why the connection ends; nil: it does not
 }
 
-// serveRequests serves what comes on c until it ends. It panics where a command panicked. The
-// client does not see the end yet: who waits for it wants to know that the daemon has let go
-// of everything, so it comes after the session's (Server.serve).
+// serveRequests serves c until it ends. A panic of a command panics here. It does not close the
+// connection: a client that waits for the end expects that the daemon has freed everything by then,
+// so Server.serve closes it after the session.
 func (s *Server) serveRequests(c *protocol.Conn, l Line, h handler, d *listener, m mailbox) {
 	fd, err := c.Detach()
 	if err != nil {
@@ -107,8 +106,8 @@ func (s *Server) serveRequests(c *protocol.Conn, l Line, h handler, d *listener,
 	}
 }
 
-// answer answers the request in buf with what run returns. It reports whether the connection
-// still stands.
+// answer sends what run returns for the request in buf. It reports whether the connection is still
+// usable.
 func (r *requests) answer(buf *[]byte, run rest) bool {
 	answer, handles := run()
 	err := r.line.Send(answer, handles)
@@ -120,7 +119,7 @@ func (r *requests) answer(buf *[]byte, run rest) bool {
 	return err == nil
 }
 
-// due is how long a request has to wait for its turn.
+// due is how long a request has to wait because of the rate limit.
 func (r *requests) due() time.Duration {
 	if r.commands == nil {
 		return 0
@@ -128,7 +127,7 @@ func (r *requests) due() time.Duration {
 	return r.commands.Wait(time.Now())
 }
 
-// pause holds a request up that came too soon after others of its tenant's.
+// pause delays a request that exceeds the rate limit of its tenant.
 func (r *requests) pause(wait time.Duration) {
 	if wait <= 0 {
 		return
@@ -143,16 +142,15 @@ func (r *requests) pause(wait time.Duration) {
 }
 
 const (
-	// keepFor is how long a goroutine keeps the connection after a request that took long.
-	// Such requests come in rows, when a program registers its buffers, and each hand-over
-	// is a wake-up.
+	// keepFor is how long a goroutine keeps the connection after a slow request. Such requests
+	// come in rows, when a program registers its buffers, and each hand-over costs a wake-up.
 	keepFor = 2 * time.Millisecond
-	// mostKeep is how many may wait at a time: each has a thread of its own meanwhile.
+	// mostKeep is how many goroutines may wait at a time: each blocks a thread.
 	mostKeep = 4
 )
 
-// keep serves what comes soon after a request that took long. It reports whether the
-// connection still stands.
+// keep serves requests that follow soon after a slow one. It reports whether the connection is still
+// usable.
 func (r *requests) keep() bool {
 	for until := time.Now().Add(keepFor); r.await(until); {
 		buf := buffers.Get().(*[]byte)
@@ -245,15 +243,15 @@ func (r *requests) run(buf *[]byte, n int) {
 	r.hand(errand{rest: rest, buf: buf})
 }
 
-// refuse ends the connection, on which nothing more comes, or what is no request.
+// refuse ends the connection after its end or a malformed request.
 func (r *requests) refuse(err error) {
 	r.hand(errand{err: io.EOF})
 	if errors.Is(err, protocol.ErrMalformed) {
-		go r.of.nonsense(err) // it writes to the log, which may take its time
+		go r.of.nonsense(err) // it writes to the log, which may block
 	}
 }
 
-// trim lets go of what a large request took.
+// trim frees the storage of a large request.
 func (r *requests) trim() {
 	if cap(r.req.Extents) > 1024 {
 		r.req.Extents = nil
@@ -262,22 +260,22 @@ func (r *requests) trim() {
 
 // Fail implements engine.Line.
 func (r *requests) Fail(err error) {
-	r.srv.spare = nil // somebody may hold on to it
+	r.srv.spare = nil // the panicked request may still refer to it
 	r.hand(errand{err: err})
 }
 
-// hand hands over to the goroutine.
+// hand gives the connection and an errand to the goroutine.
 func (r *requests) hand(e errand) {
 	r.busy.Store(true)
 	r.shutMail()
 	r.srv.loop.Pause(r.fd)
 	select {
 	case r.handed <- e:
-	default: // it panicked after it had handed over: the goroutine has the connection
+	default: // a request panicked after the hand-over: the goroutine has the connection
 	}
 }
 
-// scratch is the buffer that the loop reads requests into.
+// scratch returns the buffer into which the loop reads requests.
 func (s *Server) scratch() *[]byte {
 	if s.spare == nil {
 		s.spare = buffers.Get().(*[]byte)

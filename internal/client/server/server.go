@@ -62,7 +62,7 @@ type loopLine = interface {
 	Fail(err error)
 }
 
-// A loopBox is engine.Box, likewise.
+// A loopBox is engine.Mailbox, likewise.
 type loopBox = interface {
 	loopLine
 	Asked() bool

@@ -18,8 +18,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A session is one open of the device. Its commands never overlap; requests.go says who runs
-// them.
+// A session is one open of the device. Its commands never overlap; see requests.go for the goroutine
+// that runs them.
 type session struct {
 	srv    *Server
 	nic    *registry.NIC
@@ -33,20 +33,38 @@ type session struct {
 	account  *budget.Account // the process's
 	dev      *nic.Session    // touched on the loop only
 
-	verbs    *uverbs.Context
+	verbs    uverbs.Context
+	loopDev  loopDevice        // for commands on the loop; here so that running one does not allocate
 	extents  []protocol.Extent // of the request under way
 	refused  string            // why the last registration was refused, for the trace
-	mapped   string            // how the memory of the last registration is reached, likewise
-	told     bool              // the log has it
+	mapped   string            // how the memory of the last registration is reached, for the trace
+	told     bool              // the log has reported memory that the daemon cannot reach
 	traced   bool              // guarded by tracing.mu: queues are armed by command
 	commands atomic.Uint64
-
-	looped    bool // the request under way is being run on the loop
-	unsettled bool // its answer has to wait for what still writes to the client's memory
-	short     bool // it has to be run again, when something has been reclaimed
 }
 
-// serveUverbs lives as long as the device is open.
+// A command of a session runs on the loop or beside it, in the session's goroutine. The uverbs.Device
+// that it is given makes the difference:
+//
+//	loopDevice     on the loop: Do calls, nothing waits. What cannot be done there it records
+//	besideDevice   in the session's goroutine: Do goes to the loop, Settle and Map may wait
+
+// A loopDevice is the device of a command that runs on the loop.
+type loopDevice struct {
+	*session
+	unsettled bool // the answer has to wait: a thread still writes to the client's memory
+	short     bool // the arena is full until pages are reclaimed: the command has to run again
+}
+
+// A besideDevice is the device of a command that runs in the session's goroutine.
+type besideDevice struct{ *session }
+
+var (
+	_ uverbs.Device = (*loopDevice)(nil)
+	_ uverbs.Device = besideDevice{}
+)
+
+// serveUverbs serves a device until the client closes it.
 func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d *listener, h protocol.Hello) error {
 	p, err := s.clients.process(h.Token, who, d)
 	if err != nil {
@@ -91,10 +109,11 @@ func (a *admission) refused(n *registry.NIC, who *credentials.Caller, why error)
 	a.events.Record(events.Event{Verb: events.Refused, Object: n.Key(), Reason: "open: " + why.Error(), By: events.By(who)})
 }
 
-// openSession makes what a session needs. Whatever it returns, nothing leaks.
+// openSession makes a session with its arena, doorbell and NIC objects. After an error it leaves
+// nothing behind.
 func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
 	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: p.listener.ids.Add(1), opened: time.Now()}
-	ses.verbs = uverbs.NewContext(ses)
+	ses.loopDev.session = ses
 	if err := p.Account.Charge(nic.SessionBill); err != nil {
 		s.admission.overdrawn(err)
 		return nil, refusal(protocol.Errno(err, syscall.ENOMEM), "%v", err)
@@ -104,7 +123,7 @@ func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
 		if err != nil {
 			ses.end()
 			if ses.arena == nil && l.Vouched() {
-				return // a machine can lie of its memory again and again: the line has the log say so
+				return // a virtual machine can cause this error again and again: its line logs it
 			}
 			s.log.Error("cannot open the device for a program", "pid", p.Pid, "program", p.Program, "error", err)
 		}
@@ -133,11 +152,11 @@ func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
 	return ses, nil
 }
 
-// closeAtOnce is how many objects of a session are destroyed before others have the loop.
+// closeAtOnce is how many objects of a session the loop destroys before it serves others.
 const closeAtOnce = 32
 
-// end frees everything. The arena goes only when the loop has been elsewhere since
-// the session's objects went: until then it may hold their memory.
+// end frees everything. The last Do before the arena is closed makes sure that the loop has finished
+// the pass in which it may still use the memory of destroyed objects.
 func (ses *session) end() {
 	s := ses.srv
 	if ses.dev != nil {
@@ -163,24 +182,29 @@ func (ses *session) end() {
 	ses.proc.listener.tree.Poke()
 }
 
-// mostRings is how many rings a command makes at most.
+// mostRings is the largest number of rings that a command makes.
 const mostRings = 2
 
-// Do implements uverbs.Device: it runs f on the loop with the session's device. It
-// panics where f panicked, and so ends the session.
-func (ses *session) Do(f func(*nic.Session) error) error {
-	err := error(syscall.EIO) // what a device that is gone answers
-	if ses.looped {
-		if ses.dev.Served() {
-			ses.srv.loop.Bill(ses.nic.Device)
-			err = f(ses.dev)
-		}
-		if ses.short = err != nil && ses.arena.Short(); err != nil && !ses.short {
-			exceeded(ses.nic, err)
-			ses.srv.admission.overdrawnBeside(err)
-		}
-		return err
+// Do implements uverbs.Device: it calls f.
+func (d *loopDevice) Do(f func(*nic.Session) error) error {
+	ses := d.session
+	err := error(syscall.EIO) // the answer of a device that is gone
+	if ses.dev.Served() {
+		ses.srv.loop.Bill(ses.nic.Device)
+		err = f(ses.dev)
 	}
+	if d.short = err != nil && ses.arena.Short(); err != nil && !d.short {
+		exceeded(ses.nic, err)
+		ses.srv.admission.overdrawnBeside(err)
+	}
+	return err
+}
+
+// Do implements uverbs.Device: it runs f on the loop and waits for it. A panic of f panics here, and
+// so ends the session.
+func (d besideDevice) Do(f func(*nic.Session) error) error {
+	ses := d.session
+	err := error(syscall.EIO) // the answer of a device that is gone
 	run := func() {
 		if ses.dev.Served() { // else it faulted, and is closed
 			ses.srv.loop.Bill(ses.nic.Device)
@@ -188,7 +212,7 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 		}
 	}
 	p := ses.srv.loop.Do(run)
-	// Each time there may be room for one ring more, and a queue pair has two.
+	// Each time there may be space for one more ring, and a queue pair has two.
 	for range mostRings {
 		if p != nil || err == nil || !ses.arena.Short() {
 			break
@@ -204,7 +228,7 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 	return err
 }
 
-// exceeded counts, on the loop, that a tenant's quota refused something.
+// exceeded counts a request that a tenant's quota refused. It runs on the loop.
 func exceeded(n *registry.NIC, err error) {
 	var e *budget.Error
 	if errors.As(err, &e) && e.Tenant != "" {
@@ -212,7 +236,7 @@ func exceeded(n *registry.NIC, err error) {
 	}
 }
 
-// exceededBeside is exceeded for the session's goroutine.
+// exceededBeside calls exceeded from the session's goroutine.
 func (ses *session) exceededBeside(err error) {
 	var e *budget.Error
 	if errors.As(err, &e) {
@@ -225,38 +249,43 @@ func (ses *session) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	if req.Op != protocol.OpCommand || !uverbs.Brief(req.Command) || ses.srv.desk.Trace.Wants(&ses.proc.Caller) {
 		return nil, func() ([]byte, []uverbs.Handle) { return ses.beside(req, reply) }
 	}
-	ses.looped, ses.unsettled, ses.short = true, false, false
-	answer, _ := ses.command(req, reply)
-	ses.looped = false
-	if ses.short {
+	d := ses.freshLoopDevice()
+	answer, _ := ses.command(d, req, reply)
+	if d.short {
 		return nil, func() ([]byte, []uverbs.Handle) {
 			reply.Reset(answer[:0])
 			return ses.beside(req, reply)
 		}
 	}
-	if !ses.unsettled && !ses.arena.Due() {
+	unsettled := d.unsettled
+	if !unsettled && !ses.arena.Due() {
 		return answer, nil
 	}
 	return nil, func() ([]byte, []uverbs.Handle) {
-		if ses.unsettled {
-			ses.Settle()
+		if unsettled {
+			besideDevice{ses}.Settle()
 		}
 		ses.reclaim()
 		return answer, nil
 	}
 }
 
-// early implements handler: it runs the sure commands in b, and nothing else that a client leaves there.
+// freshLoopDevice returns the device for a command on the loop, without results of an earlier one.
+func (ses *session) freshLoopDevice() *loopDevice {
+	ses.loopDev.unsettled, ses.loopDev.short = false, false
+	return &ses.loopDev
+}
+
+// early implements handler: it runs the sure commands in b, and ignores all others.
 func (ses *session) early(b []byte) (n int) {
-	ses.looped, ses.unsettled, ses.short = true, false, false
+	d := ses.freshLoopDevice()
 	for command, rest, ok := uverbs.MaybeSure(b); ok; command, rest, ok = uverbs.MaybeSure(rest) {
 		ses.commands.Add(1)
 		n++
 		if nic.Sure(command) {
-			ses.verbs.Run(command, false)
+			ses.verbs.Run(d, command, false)
 		}
 	}
-	ses.looped = false
 	return n
 }
 
@@ -272,7 +301,7 @@ func (ses *session) lasts(req *protocol.Request) bool {
 	return req.Op == protocol.OpCommand && !uverbs.Brief(req.Command)
 }
 
-// reclaim gives the pages of rings that are gone back to the system.
+// reclaim returns the pages of destroyed rings to the system.
 func (ses *session) reclaim() {
 	if ses.arena.Due() {
 		ses.arena.Reclaim()
@@ -284,11 +313,11 @@ func (ses *session) nonsense(err error) {
 	ses.srv.log.Warn("a client sent nonsense, its device is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
 }
 
-// handle runs one request and returns the reply and the handles that go with it.
+// handle runs one request beside the loop and returns the reply and the handles that go with it.
 func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, []uverbs.Handle) {
 	switch req.Op {
 	case protocol.OpCommand:
-		return ses.command(req, reply)
+		return ses.command(besideDevice{ses}, req, reply)
 	case protocol.OpSync:
 		ses.proc.listener.tree.Sync()
 		return finish(reply, 0), nil
@@ -300,7 +329,8 @@ func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	return finish(reply, syscall.EINVAL), nil
 }
 
-func (ses *session) command(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, []uverbs.Handle) {
+// command runs a command with d: on the loop or beside it.
+func (ses *session) command(d uverbs.Device, req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, []uverbs.Handle) {
 	ses.commands.Add(1)
 	ses.refused, ses.mapped = "", ""
 	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
@@ -309,7 +339,7 @@ func (ses *session) command(req *protocol.Request, reply *protocol.ReplyBuilder)
 		start = time.Now()
 	}
 	ses.extents = req.Extents
-	c := ses.verbs.Run(req.Command, traced)
+	c := ses.verbs.Run(d, req.Command, traced)
 	ses.extents = nil
 	if c.Refused() {
 		ses.srv.desk.Refused.Count(c.Name())
@@ -321,8 +351,8 @@ func (ses *session) command(req *protocol.Request, reply *protocol.ReplyBuilder)
 	return finish(reply, c.Errno), c.Handles()
 }
 
-// finish ends a reply. One that does not fit is a mistake of ours, not the
-// client's: it panics, and the session ends.
+// finish ends a reply. It panics if the reply does not fit, which is a bug of the daemon and ends the
+// session.
 func finish(r *protocol.ReplyBuilder, errno syscall.Errno) []byte {
 	msg, err := r.Finish(int32(errno))
 	if err != nil {
@@ -340,17 +370,14 @@ func (ses *session) Wake(q *nic.QP) { ses.srv.loop.Wake(q) }
 // OpenEvents implements uverbs.Device.
 func (ses *session) OpenEvents() (nic.EventSink, uverbs.Handle, error) { return ses.line.OpenEvents() }
 
-// Settle implements uverbs.Device.
-func (ses *session) Settle() {
-	if ses.looped {
-		ses.unsettled = ses.proc.space.Writing()
-		return
-	}
-	ses.proc.space.Quiesce(time.Duration(ses.nic.Device.Patience()))
-}
+// Settle implements uverbs.Device: the answer waits instead.
+func (d *loopDevice) Settle() { d.unsettled = d.proc.space.Writing() }
 
-// room says whether the process may register so much more. Only REG_MR counts refusals: the
-// client sends it all the same.
+// Settle implements uverbs.Device.
+func (d besideDevice) Settle() { d.proc.space.Quiesce(time.Duration(d.nic.Device.Patience())) }
+
+// room returns an error if the process may not register length bytes more. Only REG_MR counts
+// refusals: the client sends it in any case.
 func (ses *session) room(length uint64) error {
 	err := ses.proc.space.Room(length)
 	var over *budget.Error

@@ -17,10 +17,11 @@ type Channel interface {
 	// Do runs f where the connection manager's objects may be touched, and waits for it.
 	// It answers EIO if the channel is gone.
 	Do(f func(*rdmacm.Channel) error) error
-	// Aside runs f, which may take long, outside of Do, at the end of a command. A channel
-	// whose commands must not wait keeps f for later: Aside returns nil at once, and
-	// whoever runs f calls End with what it has returned.
-	Aside(f func() error) error
+	// Aside runs f, which may take long, outside of Do, at the end of a command. f uses the
+	// channel that it is given. A channel that runs commands on the loop keeps f for later:
+	// Aside returns nil at once. A goroutine beside the loop then runs f with a channel of its
+	// own, and calls End with the result.
+	Aside(f func(Channel) error) error
 	// OnLoop runs f where Do would, for what ends after its command has.
 	OnLoop(f func())
 	// CMA is the connection manager, and NodeGUID the device's.

@@ -68,7 +68,10 @@ func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) er
 	if err != nil || local {
 		return err
 	}
-	return c.ch.Aside(func() error { return c.route(id, from, to, patience) })
+	return c.ch.Aside(func(ch Channel) error {
+		c.ch = ch
+		return c.route(id, from, to, patience)
+	})
 }
 
 // route asks the kernel for the way from one address to another host's, and ends the

@@ -42,20 +42,17 @@ type Device interface {
 type Handle interface{ Close() error }
 
 // A Context is what one open of the device keeps between commands: struct ib_ucontext.
-// Its commands run one after the other.
+// Its commands run one after the other. The zero Context is ready.
 type Context struct {
-	dev  Device
 	open bool // GET_CONTEXT has succeeded
 	call Call // the command under way, or the last one
 }
 
-// NewContext makes the context of an opened device.
-func NewContext(d Device) *Context { return &Context{dev: d} }
-
-// Run runs one command and returns it with its outcome, which is good until the next one is
-// run. The caller closes the handles when the answer has been sent.
-func (x *Context) Run(command []byte, traced bool) *Call {
-	x.call = Call{ctx: x, dev: x.dev, raw: command, traced: traced}
+// Run runs one command with d, which decides where the command runs: on the loop or beside it. The
+// returned call has the outcome and is valid until the next Run. The caller closes the handles when
+// the answer has been sent.
+func (x *Context) Run(d Device, command []byte, traced bool) *Call {
+	x.call = Call{ctx: x, dev: d, raw: command, traced: traced}
 	c := &x.call
 	c.Errno = protocol.Errno(c.run(), syscall.EIO)
 	if c.Errno == syscall.ENOENT && c.cmd != nil && !c.cmd.destroys {

@@ -97,7 +97,7 @@ type client struct {
 	arena pages
 	space *memory.Space
 	mem   slab // lies at base for the client, page by page backwards
-	ctx   *uverbs.Context
+	ctx   uverbs.Context
 	sinks []*events
 }
 
@@ -132,7 +132,6 @@ func newClient(t *testing.T, e *engine.Engine, n *nic.NIC) *client {
 		a.Close()
 		c.space.Close()
 	})
-	c.ctx = uverbs.NewContext(c)
 	return c
 }
 
@@ -179,7 +178,7 @@ func run[Req, Resp abi.Struct](c *client, cmd uint32, req *Req, resp *Resp, driv
 		out += abi.Size[Resp]()
 	}
 	hdr := abi.CmdHeader{Command: cmd, InWords: uint16((len(body) + 8) / 4), OutWords: uint16(out / 4)}
-	call := c.ctx.Run(append(abi.Encode(nil, &hdr), body...), false)
+	call := c.ctx.Run(c, append(abi.Encode(nil, &hdr), body...), false)
 	if call.Errno != 0 {
 		c.t.Fatalf("%s: %v", call.Name(), call.Errno)
 	}

@@ -7,32 +7,32 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// An acknowledgement for another host waits for the end of the pass: a later one makes it
-// superfluous, and behind a request it leaves in the same call.
+// An ACK for another host waits for the end of the pass: a later ACK of the same queue pair
+// replaces it, and behind a request it leaves in the same system call.
 //
 // Where two programs talk in turns, it waits a little longer, for the answer:
 //
-//	arrives   request ─┐                           a call to the kernel and the network
-//	program            └─▶ completion … posts ─┐   stack is most of what a message costs,
-//	leaves                                     └─▶ request, ACK   and it is one, not two
+//	arrives   request ─┐                           a system call and the network stack are
+//	program            └─▶ completion … posts ─┐   most of the cost of a message: one call
+//	leaves                                     └─▶ request, ACK   instead of two
 //
-// Whether a queue pair's program answers soon is learnt from what it did last. For one that
-// sleeps on events it does not wait. ib_send_lat -e has one channel for the completions of its
-// sends and its receives, and hangs if the answer arrives before the ACK does.
+// The loop learns from the last messages whether a queue pair's program answers soon. It does not
+// wait for a program that sleeps on events. ib_send_lat -e has one channel for the completions of
+// its sends and its receives, and hangs if the answer arrives before the ACK.
 
 const (
-	// acksOwed is how many queue pairs may owe one before all are sent.
-	acksOwed = 64
-	// ackWait is how long one may wait for an answer.
+	// maxAcks is how many ACKs may wait before all are sent.
+	maxAcks = 64
+	// ackWait is how long an ACK may wait for an answer.
 	ackWait = ib.Time(20_000)
 )
 
-// acks are those that wait.
+// acks are the ACKs for other hosts that wait, at most one for each queue pair.
 type acks struct {
 	n     int
-	now   bool    // one of them is not to wait beyond this pass
-	since ib.Time // when the first was due
-	list  [acksOwed]struct {
+	now   bool    // one of them does not wait beyond this pass
+	since ib.Time // when the first was queued
+	list  [maxAcks]struct {
 		from     *task
 		under    *attached
 		network  ib.NetworkID
@@ -41,20 +41,20 @@ type acks struct {
 	}
 }
 
-// owe keeps b, which from sends, and forgets the one it kept for from before, unless that
-// acknowledges more: the answer to a duplicate may. NAKs do not wait.
-func (e *Engine) owe(from *task, r *route, b *transport.Burst) {
-	if e.sched.nics.Gated() && e.withhold(from, r, b) {
+// queueAck keeps b, an ACK that from sends. It replaces an earlier ACK of from, unless that one
+// acknowledges more: the answer to a duplicate may acknowledge less. NAKs do not wait.
+func (n *network) queueAck(from *task, r *route, b *transport.Burst) {
+	if n.sched.nics.Gated() && n.sched.withhold(from, r, b) {
 		return
 	}
-	a := &e.net.acks
+	a, now := &n.acks, n.clock.now
 	i := from.ack
 	if i == 0 {
-		if a.n == acksOwed {
-			e.pay()
+		if a.n == maxAcks {
+			a.flush(now)
 		}
 		if a.n == 0 {
-			a.since, a.now = e.now, false
+			a.since, a.now = now, false
 		}
 		a.n++
 		i = a.n
@@ -62,36 +62,34 @@ func (e *Engine) owe(from *task, r *route, b *transport.Burst) {
 	} else if forward := (b.PSN - a.list[i-1].b.PSN) & ib.PSNMask; forward > ib.PSNMask/2 {
 		return
 	}
-	from.ackAt = e.now
-	// A WRITE tells nobody, see talkBytes in traffic.go.
+	from.ackAt = now
+	// A WRITE completes no receive: its program is not told, see talkBytes in traffic.go.
 	recvs := from.q.Transport().Counters().RDMARecvs
-	a.now = a.now || e.opts.NoAckWait || !from.answers || recvs == from.recvs || from.q.Rang()
+	a.now = a.now || n.opts.NoAckWait || !from.answers || recvs == from.recvs || from.q.Rang()
 	from.recvs = recvs
 	w := &a.list[i-1]
 	w.from, w.under, w.network, w.src, w.dst, w.b = from, r.under, r.network, r.from, r.to, *b
 }
 
-// answered notes that from sends a request after it was sent one.
-func (e *Engine) answered(from *task) {
-	from.answers = e.now-from.ackAt < ackWait
-	from.ackAt = 0
+// answered notes that t sends a request after it has received one.
+func (t *task) answered(now ib.Time) {
+	t.answers = now-t.ackAt < ackWait
+	t.ackAt = 0
 }
 
-// acksDue reports whether those that wait have waited long enough. What leaves anyway takes
-// them along.
-func (e *Engine) acksDue() bool {
-	a := &e.net.acks
-	return a.n > 0 && (a.now || e.net.pending() || e.now-a.since >= ackWait)
+// acksDue reports whether to send the ACKs that wait. They also leave with other packets.
+func (n *network) acksDue() bool {
+	a := &n.acks
+	return a.n > 0 && (a.now || n.pending() || n.clock.now-a.since >= ackWait)
 }
 
-// pay sends all that wait.
-func (e *Engine) pay() {
-	a := &e.net.acks
+// flush sends all ACKs that wait.
+func (a *acks) flush(now ib.Time) {
 	for i := range a.n {
 		w := &a.list[i]
 		t := w.from
 		t.ack = 0
-		if t.ackAt != 0 && e.now-t.ackAt >= ackWait {
+		if t.ackAt != 0 && now-t.ackAt >= ackWait {
 			t.answers = false
 		}
 		w.from = nil

@@ -22,8 +22,9 @@ func TestNewestAckCounts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e, q := &Engine{}, &task{q: &nic.QP{}}
-			e.owe(q, &q.route, &transport.Burst{Kind: transport.KindAck, PSN: c.first})
-			e.owe(q, &q.route, &transport.Burst{Kind: transport.KindAck, PSN: c.second})
+			e.connect()
+			e.net.queueAck(q, &q.route, &transport.Burst{Kind: transport.KindAck, PSN: c.first})
+			e.net.queueAck(q, &q.route, &transport.Burst{Kind: transport.KindAck, PSN: c.second})
 			if got := e.net.acks.list[0].b.PSN; e.net.acks.n != 1 || got != c.want {
 				t.Errorf("%d wait, the first for %#x; want one, for %#x", e.net.acks.n, got, c.want)
 			}

@@ -17,12 +17,12 @@ func BenchmarkByHand(b *testing.B) {
 			x, y := pair(b)
 			e := x.c.e
 			halt(e)
-			now := e.now
-			e.time = func() ib.Time { now++; return now }
+			now := e.clock.now
+			e.clock.time = func() ib.Time { now++; return now }
 			for b.Loop() {
 				x.post(wr{op: opWrite, flags: signal, n: c.n, remote: y.c.base, rkey: y.mr.RKey})
 				for done := false; !done; _, done = x.try() {
-					e.clock()
+					e.clock.read()
 					e.step()
 				}
 			}

@@ -7,42 +7,45 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Shares and caps. Package schedule decides; this is where the loop tells it what NICs send and
-// are sent, and holds back who may not.
+// Shares and caps. Package schedule decides. Here the scheduler reports to it what NICs send and
+// receive, and holds back traffic over a cap.
 //
-//	what                        whose cap           who waits
-//	request, READ response      out, of the sender  its NIC: no turn until it is under its cap
-//	the same, on this host      in, of who gets it  the queue pair that sends, in card.held
-//	the same, from elsewhere    in, of who gets it  the ACK, in card.late: the sender's window is
-//	                                                full, and it waits. Who sends on is marked, so
-//	                                                that its window shrinks (a CNP), and loses it
-//	                                                in the end
-//	READ of another host's      in, of who asks     the queue pair that asks, in card.held: what
-//	                                                is not asked for does not come
-//	ACK, NAK, CNP               none: they carry no data, and who waits for one has paid already
+//	traffic                     cap of              what waits
+//	request, READ response      the sender, out     its NIC: no turn until it is under its cap
+//	the same, on this host      the receiver, in    the queue pair that sends, in adapter.held
+//	the same, from other hosts  the receiver, in    the ACK, in adapter.late: the sender's window
+//	                                                fills, and it waits. A sender that continues
+//	                                                gets CNPs, so that its window shrinks, and
+//	                                                then losses
+//	READ from another host      the requester, in   the queue pair that reads, in adapter.held:
+//	                                                no request, no data
+//	ACK, NAK, CNP               none: they carry no data, and their receiver is charged already
 //
-// RNR NAKs would be wrong: they count as retries, and hold up a queue pair for a time that the
-// program has chosen for something else.
+// RNR NAKs would be wrong here: they count as retries, and hold up a queue pair for a time that
+// the program has chosen for something else.
 //
-// So READ data is paid for by both: by the responder's NIC, which sends it, and by the asker's.
-// All of it costs nothing as long as nobody has a cap.
+// READ data is charged twice: to the responder's NIC, which sends it, and to the requester's.
+// None of this costs anything while no NIC has a cap.
 
-// heldAtOnce is how many queue pairs go on at once when a NIC is under its cap again.
+// heldAtOnce is how many queue pairs continue at once when a NIC is under its cap again.
 const heldAtOnce = 8
 
-// SetTenant changes the share and the caps of a tenant, which has none before. It runs on the
+// SetTenant changes the share and the caps of a tenant; a new tenant has none. It runs on the
 // loop.
 func (e *Engine) SetTenant(name string, p schedule.TenantParams) {
-	e.sched.nics.SetTenant(e.tenant(name), p, e.now)
+	e.sched.nics.SetTenant(e.sched.tenant(name), p, e.clock.now)
 	e.sched.decide()
-	e.letGo()
+	e.sched.releaseHeld()
 }
 
-// ForgetTenant says that a tenant is gone. It has no NICs any more. It runs on the loop.
-func (e *Engine) ForgetTenant(name string) {
-	delete(e.tenants, name)
-	e.sched.nics.Reweigh(func(yield func(*schedule.Tenant) bool) {
-		for _, t := range e.tenants {
+// ForgetTenant removes a tenant that has no NICs any more. It runs on the loop.
+func (e *Engine) ForgetTenant(name string) { e.sched.forgetTenant(name) }
+
+// forgetTenant removes a tenant.
+func (s *scheduler) forgetTenant(name string) {
+	delete(s.tenants, name)
+	s.nics.Reweigh(func(yield func(*schedule.Tenant) bool) {
+		for _, t := range s.tenants {
 			if !yield(t) {
 				return
 			}
@@ -50,86 +53,88 @@ func (e *Engine) ForgetTenant(name string) {
 	})
 }
 
-// SetShare makes n, a NIC that was added, one of a tenant, and changes its share and caps. It
-// runs on the loop.
+// SetShare moves n, a NIC that was added, to a tenant, and changes its share and caps. It runs on
+// the loop.
 func (e *Engine) SetShare(n *nic.NIC, tenant string, p schedule.NICParams) {
-	c := e.cards.of[n]
-	if c == nil {
+	a := e.adapters.of[n]
+	if a == nil {
 		return
 	}
-	class := e.sched.waited.of(&c.band)
-	e.sched.nics.Move(&c.band.nic, e.tenant(tenant), e.now)
-	e.sched.nics.SetNIC(&c.band.nic, p, e.now)
-	if e.sched.waited.of(&c.band) != class {
-		c.settle(class)
+	s := &e.sched
+	class := s.waited.of(&a.band)
+	s.nics.Move(&a.band.nic, s.tenant(tenant), e.clock.now)
+	s.nics.SetNIC(&a.band.nic, p, e.clock.now)
+	if s.waited.of(&a.band) != class {
+		a.settle(class)
 	}
-	e.sched.decide()
+	s.decide()
 	for _, b := range e.bells.of {
-		if b.client.card == c {
-			e.bells.setPrompt(b, c.band.nic.Latency())
+		if b.client.adapter == a {
+			e.bells.setPrompt(b, a.band.nic.Latency())
 		}
 	}
-	e.letGo()
+	s.releaseHeld()
 }
 
-// capped passes on that a NIC has met a cap.
+// capped reports to a NIC that it has reached a cap.
 func capped(n *schedule.NIC, limit schedule.Cap) {
-	if f := n.Of.(*band).card.nic.Capped; f != nil {
+	if f := n.Of.(*band).adapter.nic.Capped; f != nil {
 		f(limit.String())
 	}
 }
 
-// tenant is the tenant of that name.
-func (e *Engine) tenant(name string) *schedule.Tenant {
-	t := e.tenants[name]
+// tenant returns the tenant of that name, and makes it if there is none.
+func (s *scheduler) tenant(name string) *schedule.Tenant {
+	t := s.tenants[name]
 	if t == nil {
-		if e.tenants == nil {
-			e.tenants = make(map[string]*schedule.Tenant)
+		if s.tenants == nil {
+			s.tenants = make(map[string]*schedule.Tenant)
 		}
 		t = schedule.NewTenant(name)
-		e.tenants[name] = t
+		s.tenants[name] = t
 	}
 	return t
 }
 
-// defaultTenant is whose NICs are that nobody has said more about.
+// defaultTenant has the NICs that SetShare was not called for.
 const defaultTenant = "default"
 
-// rank gives a new card its place in the order of turns.
-func (e *Engine) rank(c *card) {
-	c.band.card = c
-	c.band.nic.Of = &c.band
-	e.sched.nics.Join(&c.band.nic, e.tenant(defaultTenant), e.now)
-	e.sched.decide()
+// addNIC makes a NIC take part in turns.
+func (s *scheduler) addNIC(a *adapter) {
+	a.band.adapter = a
+	a.band.nic.Of = &a.band
+	s.nics.Join(&a.band.nic, s.tenant(defaultTenant), *s.clock)
+	s.decide()
 }
 
-// unrank takes it away.
-func (e *Engine) unrank(c *card) {
-	c.settle(e.sched.waited.of(&c.band))
-	e.sched.nics.Leave(&c.band.nic, e.now)
-	e.sched.decide()
-	if e.ledger.of == c {
-		e.ledger.of = nil
-	}
+// removeNIC undoes addNIC.
+func (s *scheduler) removeNIC(a *adapter) {
+	a.settle(s.waited.of(&a.band))
+	s.nics.Leave(&a.band.nic, *s.clock)
+	s.decide()
 }
 
-// Usage tells what n had of the loop. It runs on the loop.
+// Usage returns what n has used of the loop. It runs on the loop.
 func (e *Engine) Usage(n *nic.NIC) schedule.Use {
-	c := e.cards.of[n]
-	if c == nil {
+	a := e.adapters.of[n]
+	if a == nil {
 		return schedule.Use{}
 	}
-	return *e.sched.nics.Used(&c.band.nic)
+	return *e.sched.nics.Used(&a.band.nic)
 }
 
-// Throttled is for how long n wanted turns and was over a cap (out), and for how long others wanted
-// to send to it and it was (in). It runs on the loop.
+// Throttled returns how long n wanted turns while over a cap (out), and how long others wanted to
+// send to n while n was over one (in). It runs on the loop.
 func (e *Engine) Throttled(n *nic.NIC) (out, in ib.Time) {
 	u := e.Usage(n)
 	return u.Throttled, u.Held
 }
 
-// load is what a burst counts: its bytes, and whether it ends a message.
+// mustWait reports whether requests for a NIC have to wait, because its tenant has used more than
+// its share; a is nil if the NIC was removed.
+func (s *scheduler) mustWait(a *adapter) bool { return a != nil && s.nics.Owes(&a.band.nic) }
+
+// load returns what a burst counts against caps: its bytes, and 1 if it ends a message.
 func load(b *transport.Burst) (bytes, messages int) {
 	if b.Data != nil && b.Kind != transport.KindReadReq {
 		bytes = b.Data.Len()
@@ -140,83 +145,83 @@ func load(b *transport.Burst) (bytes, messages int) {
 	return bytes, messages
 }
 
-// sent charges a burst that t sends.
-func (e *Engine) sent(t *task, b *transport.Burst) {
+// chargeOut counts a burst that t sends.
+func (s *scheduler) chargeOut(t *task, b *transport.Burst) {
 	if b.Kind <= transport.KindReadResp {
 		bytes, messages := load(b)
-		e.sched.nics.Out(&t.card.band.nic, bytes, messages)
+		s.nics.Out(&t.adapter.band.nic, bytes, messages)
 	}
 }
 
-// cameIn charges a burst that t is sent.
-func (e *Engine) cameIn(t *task, b *transport.Burst) {
+// chargeIn counts a burst that t receives.
+func (s *scheduler) chargeIn(t *task, b *transport.Burst) {
 	if b.Kind <= transport.KindReadResp {
 		bytes, messages := load(b)
-		e.sched.nics.In(&t.card.band.nic, bytes, messages)
+		s.nics.In(&t.adapter.band.nic, bytes, messages)
 	}
 }
 
-// admit is how many bytes, of budget, t may send in view of what comes in where it sends to; if
-// that is nothing it is held, and admit reports false.
-func (e *Engine) admit(t *task, budget int) (int, bool) {
-	s := &e.sched.nics
+// admit returns how many bytes, at most budget, t may send under the receiver's cap on incoming
+// traffic. If it may send nothing, admit holds t and returns false.
+func (s *scheduler) admit(t *task, budget int, sc *transport.Scratch) (int, bool) {
 	m := t.q.Transport()
 	if m.State() >= ib.StateSQE {
 		return budget, true
 	}
-	to := t.route.card
+	to := t.route.adapter
 	if to == nil {
-		sc := e.shared.Scratch()
-		sc.HoldReads, sc.ReadHeld = m.Path().Remote && !s.Admit(&t.card.band.nic, e.now), false
+		sc.HoldReads, sc.ReadHeld = m.Path().Remote && !s.nics.Admit(&t.adapter.band.nic, *s.clock), false
 		return budget, true
 	}
-	if !s.Admit(&to.band.nic, e.now) || to.held.n > 0 && !t.let {
-		e.hold(t, to)
+	if !s.nics.Admit(&to.band.nic, *s.clock) || to.held.n > 0 && !t.let {
+		s.hold(t, to)
 		return 0, false
 	}
 	t.let = false
-	return s.BudgetIn(&to.band.nic, budget, e.now), true
+	return s.nics.BudgetIn(&to.band.nic, budget, *s.clock), true
 }
 
-// hold has t wait until NIC c is under its cap on what comes in.
-func (e *Engine) hold(t *task, c *card) {
+// hold makes t wait until NIC a is under its cap on incoming traffic.
+func (s *scheduler) hold(t *task, a *adapter) {
 	if !t.held {
 		t.held = true
-		*c.held.push() = t
+		*a.held.push() = t
 	}
-	e.sched.nics.Shut(&c.band.nic, e.now)
+	s.nics.Shut(&a.band.nic, *s.clock)
 }
 
-// letGo lets those go on who wait for NICs that are under their caps again, a few at a time.
-func (e *Engine) letGo() {
-	for n := e.sched.nics.Opened(); n != nil; n = e.sched.nics.Opened() {
-		c := n.Of.(*band).card
-		for range min(c.held.n, heldAtOnce) {
-			p := c.held.pop()
+// releaseHeld lets queue pairs continue that wait for NICs which are under their caps again, a few
+// at a time.
+func (s *scheduler) releaseHeld() {
+	for n := s.nics.Opened(); n != nil; n = s.nics.Opened() {
+		a := n.Of.(*band).adapter
+		for range min(a.held.n, heldAtOnce) {
+			p := a.held.pop()
 			t := *p
 			*p = nil
 			if t.held, t.let = false, true; !t.q.Gone() {
-				e.schedule(t)
+				s.enqueue(t)
 			}
 		}
-		e.acknowledge(c)
-		if c.held.n > 0 || c.late.n > 0 {
-			e.sched.nics.Shut(n, e.now)
+		a.sendLate()
+		if a.held.n > 0 || a.late.n > 0 {
+			s.nics.Shut(n, *s.clock)
 		}
 	}
 }
 
-// late is an acknowledgement that waits.
+// late is an ACK that waits.
 type late struct {
 	waits bool
 	route route
 	b     transport.Burst
 }
 
-// withhold keeps b, an ACK for another host, if the NIC of from is over its cap on what comes in.
-func (e *Engine) withhold(from *task, r *route, b *transport.Burst) bool {
-	c := from.card
-	if c.late.n == 0 && e.sched.nics.Admit(&c.band.nic, e.now) {
+// withhold keeps b, an ACK for another host, if the NIC of from is over its cap on incoming
+// traffic. It reports whether it did.
+func (s *scheduler) withhold(from *task, r *route, b *transport.Burst) bool {
+	a := from.adapter
+	if a.late.n == 0 && s.nics.Admit(&a.band.nic, *s.clock) {
 		return false
 	}
 	l := from.late
@@ -226,19 +231,19 @@ func (e *Engine) withhold(from *task, r *route, b *transport.Burst) bool {
 	}
 	if !l.waits {
 		l.waits = true
-		*c.late.push() = from
+		*a.late.push() = from
 	} else if forward := (b.PSN - l.b.PSN) & ib.PSNMask; forward > ib.PSNMask/2 {
 		return true
 	}
 	l.route, l.b = *r, *b
-	e.sched.nics.Shut(&c.band.nic, e.now)
+	s.nics.Shut(&a.band.nic, *s.clock)
 	return true
 }
 
-// acknowledge sends what waited for c.
-func (e *Engine) acknowledge(c *card) {
-	for n := min(c.late.n, acksOwed); n > 0; n-- {
-		p := c.late.pop()
+// sendLate sends ACKs that withhold kept.
+func (a *adapter) sendLate() {
+	for n := min(a.late.n, maxAcks); n > 0; n-- {
+		p := a.late.pop()
 		t := *p
 		*p = nil
 		l := t.late
@@ -248,5 +253,5 @@ func (e *Engine) acknowledge(c *card) {
 	}
 }
 
-// throttled reports whether t wants to send and a cap keeps it from that.
-func (t *task) throttled() bool { return t.held || t.queued && t.card.band.nic.Parked() }
+// throttled reports whether t wants to send and a cap prevents it.
+func (t *task) throttled() bool { return t.held || t.queued && t.adapter.band.nic.Parked() }

@@ -92,11 +92,11 @@ func (b *bench) stream(from, to, depth int, w wr) *stream {
 func (b *bench) begin() {
 	halt(b.e)
 	moved := b.cost()
-	b.e.time = func() ib.Time {
+	b.e.clock.time = func() ib.Time {
 		m := b.cost()
 		d := m - moved
 		moved = m
-		return b.e.now + 50 + d
+		return b.e.clock.now + 50 + d
 	}
 }
 
@@ -114,19 +114,19 @@ func (b *bench) cost() (c ib.Time) {
 // run makes passes until d is over.
 func (b *bench) run(d time.Duration) {
 	e := b.e
-	for end := e.now + ib.Time(d); e.now < end; {
+	for end := e.clock.now + ib.Time(d); e.clock.now < end; {
 		for _, s := range b.streams {
 			s.post()
 			if bell := &clientOf(s.q.c.s).bell; !bell.active && bell.page.any.Load() != 0 {
-				e.bells.activate(bell, e.now) // as its eventfd would
+				e.bells.activate(bell, e.clock.now) // as its eventfd would
 			}
 		}
-		e.clock()
+		e.clock.read()
 		if b.requests != nil {
 			b.requests()
 		}
 		if !e.step() {
-			e.now += 1_000
+			e.clock.now += 1_000
 			b.idle += 1_000
 		}
 	}

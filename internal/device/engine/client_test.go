@@ -340,7 +340,7 @@ func newWith(n *nic.NIC, o Options) (*Engine, error) {
 
 // only is the NIC of an engine that serves one.
 func (e *Engine) only() *nic.NIC {
-	for n := range e.cards.of {
+	for n := range e.adapters.of {
 		return n
 	}
 	return nil

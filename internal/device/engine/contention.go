@@ -4,39 +4,42 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// The kernel spreads those who want a processor evenly, but takes a program that polls for
-// one that works. Where it polls and two loops work, and there are two processors,
+// contention decides whether the loop moves to another CPU because it gets its own back late.
+//
+// The kernel spreads runnable threads evenly, but cannot tell a program that polls from one that
+// works. With a polling program, two working loops (of two daemons) and two CPUs it does this:
 //
 //	┌── CPU 0 ──┐ ┌─────── CPU 1 ────────┐
-//	│ program   │ │ loop here, loop there │     that is even, and a quarter slower
-//	└───────────┘ └───────────────────────┘     than either loop beside the program
+//	│ program   │ │ loop here, loop there │     even, but a quarter slower than one loop
+//	└───────────┘ └───────────────────────┘     beside the program
 //
-// because a program that finds nothing gives the processor back at once and a loop does not.
-// So a loop that yields and gets its processor back late, again and again, goes to another
-// one. If that is no better it waits longer each time: the machine is full.
+// It is slower because a polling program yields its CPU at once and a working loop does not. A loop
+// that yields and gets its CPU back late, again and again, therefore moves to another one. If that
+// does not help it waits longer each time: the machine is fully loaded.
 type contention struct {
-	since ib.Time // when the time looked at began
-	away  ib.Time // how much of it others had the processor for long
-	bad   uint32  // how many such times in a row were contended
-	need  uint32  // so many of them make the loop move
-	moves uint32  // that did not help
+	since ib.Time // when the sample began
+	away  ib.Time // how much of it others had the CPU for long
+	bad   uint32  // number of contended samples in a row
+	need  uint32  // number of them that makes the loop move
+	moves uint32  // moves that did not help
 }
 
 const (
-	// longAway is how long a yield takes after which somebody else has work to do. One
-	// that only looks whether it has takes a few microseconds.
+	// longAway is the duration of a yield after which another thread has worked. A thread that only
+	// polls once takes a few microseconds.
 	longAway = ib.Time(50_000)
-	// contendedSample is the time looked at. It is contended if others had a quarter of it.
+	// contendedSample is the length of a sample. It is contended if others had a quarter of it.
 	contendedSample = ib.Time(1_000_000)
-	// Between two moves are between contendedLeast and contendedLeast + contendedMask contended times,
-	// twice as many after each that did not help, up to contendedDoublings times.
+	// Between two moves there are contendedLeast to contendedLeast + contendedMask contended
+	// samples. The number doubles after each move that did not help, contendedDoublings times at
+	// most.
 	contendedLeast     = 2
 	contendedMask      = 3
 	contendedDoublings = 8
 )
 
-// back notes that the processor was given away at left and had again at now. It reports
-// whether to go to another one.
+// back notes that the loop yielded its CPU at left and got it back at now. It reports whether to move
+// to another CPU.
 func (c *contention) back(left, now ib.Time) bool {
 	if d := now - left; d > longAway {
 		c.away += d
@@ -50,17 +53,15 @@ func (c *contention) back(left, now ib.Time) bool {
 	return c.judge(contended, now)
 }
 
-// judge says, given whether the time that has just ended was contended, whether to go to another
-// processor.
+// judge reports whether to move to another CPU, after a sample that was contended or not.
 func (c *contention) judge(contended bool, now ib.Time) bool {
 	if !contended {
 		c.bad, c.need, c.moves = 0, 0, 0
 		return false
 	}
 	if c.need == 0 {
-		// Two loops that are in each other's way must not move together. The
-		// microseconds are as good as random; the nanoseconds are not, where a
-		// clock counts in steps of 40 or 100 of them.
+		// Two contending loops must not move at the same time. The microseconds are random enough.
+		// The nanoseconds are not: some clocks count in steps of 40 or 100.
 		c.need = (contendedLeast + uint32(now/1000)&contendedMask) << c.moves
 	}
 	if c.bad++; c.bad < c.need {
@@ -70,20 +71,20 @@ func (c *contention) judge(contended bool, now ib.Time) bool {
 	return true
 }
 
-// giveWay lets others run. In the midst of a stream with another host the loop goes to
-// another processor if they keep this one too long. One-sided streams (traffic.oneSided) are
-// left to placement.go; elsewhere the kernel finds better places than the loop would.
-func (e *Engine) giveWay() {
-	e.rivals.yields++
-	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() || e.net.traffic.oneSided(e.now) {
+// giveWay yields. Within a stream with another host the loop moves to another CPU if others keep
+// this one too long. placement.go handles one-sided streams (traffic.oneSided). In all other
+// cases the kernel chooses better than the loop would.
+func (p *processor) giveWay() {
+	p.rivals.yields++
+	if p.opts.NoMove || !p.net.traffic.mode(p.clock.now).streams() || p.net.traffic.oneSided(p.clock.now) {
 		yield()
 		return
 	}
-	e.clock()
-	left := e.now
+	p.clock.read()
+	left := p.clock.now
 	yield()
-	e.clock()
-	if e.contention.back(left, e.now) {
+	p.clock.read()
+	if p.contention.back(left, p.clock.now) {
 		leave()
 	}
 }

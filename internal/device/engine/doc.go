@@ -1,46 +1,52 @@
-// Package engine drives NICs: one loop that turns doorbells into work, work into
-// bursts, bursts into copies and completions, and deadlines into retries.
+// Package engine drives NICs: one loop that turns doorbells into work, work into bursts, bursts into
+// copies and completions, and deadlines into retries.
 //
 //	doorbells ──────┐                        ┌─► peer of this daemon (one copy)
 //	commands ───────┼─► scheduler ─► QP.Run ─┤
 //	timers ─────────┤      ▲                 ├─► acknowledgements ─► requester
 //	network ────────┘      │                 └─► network ─► other hosts
-//	                       └───────── whoever has more to do
+//	                       └───────── queue pairs with more to do
 //
-// An Engine is one loop and the parts that it is made of, each a type of its own:
+// An Engine is one loop and its parts. Each part is a type with the methods that work on it, and
+// holds references to the parts that it uses (Engine.connect):
 //
-//	lines        connections of clients: requests are read and run here (lines.go)
-//	commands     what other goroutines want done, and who may touch what (commands.go, standin.go)
-//	doorbells    who has posted something (doorbell.go); clients that sleep while they poll are
-//	             told where the loop runs, and woken (waiters.go)
-//	scheduler    who has the next turn, and when timers are due (scheduler.go, timers.go)
+//	clock        time, and which NIC it is charged to (account.go)
+//	adapters     the NICs that are served, their addresses, routes (adapter.go)
+//	doorbells    sessions that have posted something (doorbell.go)
+//	lineSet      client connections and mailboxes: requests run here (lines.go, mailboxes.go)
+//	commands     functions of other goroutines, and which goroutine holds the loop's state
+//	             (commands.go, standin.go)
+//	scheduler    which queue pair has the next turn, timers, shares and caps (scheduler.go,
+//	             timers.go, caps.go)
+//	task         a queue pair: its turn, its bursts, its inbox (task.go, turn.go, local.go, inbox.go)
 //	local        bursts between queue pairs of this daemon (local.go, inbox.go, starved.go)
-//	network      bursts to and from other hosts (network.go and what it names)
+//	network      bursts to and from other hosts, groups, namespaces (network.go and the files that
+//	             it names, underlay.go, namespaces.go)
+//	frames       Ethernet frames of virtual machines to other hosts (frames.go)
 //	management   queue pair 1 (management.go)
-//	cards        the NICs that are served, and where addresses lead (card.go)
-//	contention, placement  when to go to another processor (contention.go, placement.go)
+//	processor    when the loop yields, naps, or moves to another CPU (processor.go)
+//	waiters      programs that sleep while they poll (waiters.go)
+//	eventSender  completion events while NICs of class latency are active (prompt.go)
+//	chores       periodic work (loop.go)
 //
-// loop.go is the loop and one pass of it, turn.go what a queue pair does in its turn, task.go
-// the loop's records of sessions and queue pairs, panics.go what a panic means.
+// loop.go is the loop and one pass of it, turn.go a queue pair's turn, panics.go what a panic means.
 //
-// The loop owns every object of the NICs that it serves; nothing there is locked. It reads
-// the requests of clients itself; other goroutines hand it functions with Do. It runs on a thread of its own. Nothing is kept in
-// variables of the package, and objects are reached through their owner (nic.Owner): several
-// loops can stand beside each other, and what one would have to ask of another goes through
-// one function each (see nic/owner.go).
+// The loop owns every object of the NICs that it serves; nothing there is locked. It reads the
+// requests of clients itself; other goroutines give it functions with Do. It runs on a thread of its
+// own. The package has no variables that change, and objects are reached through their owner
+// (nic.Owner). Several loops can therefore run beside each other, and requests from one to another
+// would pass through one function each (see nic/owner.go).
 //
-// Fairness: turns go round users, their sessions, and a session's queue pairs, and move
-// a bounded number of bytes (scheduler.go). One pass of the loop is bounded in everything
-// it does: turns, by number and time; doorbells, timers, commands, packets, visits of what
-// rings no bell. What is left waits for the next pass. So a session with very many queue
-// pairs delays itself.
+// Fairness: turns go round users, their sessions, and a session's queue pairs, and move a bounded
+// number of bytes (scheduler.go). One pass of the loop is bounded in everything it does: turns, by
+// number and time; doorbells, timers, commands, packets, visits of what rings no doorbell. The rest
+// waits for the next pass. A session with very many queue pairs therefore delays itself.
 //
-// Cost: only sessions that rang lately are polled; the others are armed and wake the loop
-// through an eventfd, so a thousand idle queue pairs cost nothing, and neither do a thousand
-// idle NICs. When nothing at all is active the loop looks around for a moment, because a
-// reply usually follows, at first alone and then yielding, and then sleeps until a doorbell,
-// a packet, a command or the next deadline.
+// Cost: the loop polls only sessions that rang lately. The others are armed and wake the loop through
+// an eventfd. A thousand idle queue pairs cost nothing, and neither do a thousand idle NICs. When no
+// session is active, the loop polls for a moment, because a reply usually follows: at first without
+// yielding, then yielding. Then it sleeps until a doorbell, a packet, a command or the next deadline.
 //
-// The engine must never block on a client. Memory that could block it is fetched by others;
-// what arrives meanwhile waits in an inbox (inbox.go).
+// The engine must never block on a client. Threads beside the loop fetch memory that could block it;
+// bursts that arrive meanwhile wait in an inbox (inbox.go).
 package engine

@@ -8,70 +8,70 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Doorbells tell the loop who has posted something. Each session has a page of them
-// (shim/protocol.h describes it): the client sets the bit of a queue pair, the bit of its
-// word in the summary and the word "any"; if we are armed it writes to the eventfd besides.
+// doorbells are the doorbell pages of all sessions (shim/protocol.h describes the page). A client
+// sets the bit of a queue pair, the bit of its word in the summary, and the word "any". If the page is
+// armed, the client also writes to the eventfd.
 //
-//	           rings, and the poller tells                poll reads the pages of active
-//	resting ◀────────────────────────────▶ active ──▶ ones, and those that rang are given
-//	 (armed)    silent for idleAfter                      turns by the scheduler
+//	           rings, and the poller reports it          poll reads the pages of active
+//	resting ◀────────────────────────────▶ active ──▶ sessions, and the scheduler gives
+//	 (armed)    silent for idleAfter                      turns to queue pairs that rang
 //
-// The client may set anything at any time. Reading a page therefore looks at a bounded
-// number of words and takes a bounded number of rings; what is left waits for the next time,
-// so a client that rings everything all the time delays itself.
+// A client may write anything to its page at any time. Reading a page therefore looks at a bounded
+// number of words and takes a bounded number of rings. The rest waits for the next time, so a client
+// that rings everything all the time delays itself.
 type doorbells struct {
-	of      map[int32]*bell // by the descriptor that wakes us, or a number below 0
-	mute    int32           // the last such number
+	of      map[int32]*bell // by descriptor; sessions without one have a negative number
+	mute    int32           // the last negative number
 	active  []*bell
-	prompts int     // how many do not rest while the loop is awake
-	fars    int     // how many far ones there are
-	short   bool    // the loop's thread has the slice for them
-	awaited ib.Time // until when a ring of a far one is worth staying awake for
-	crowded ib.Time // until when the loop naps while it waits for that
-	naps    ib.Time // for how long it was to, the last time; 0: it got its processor back in time
-	near    ib.Time // when one that is not far rang last, and
-	nears   int     // how often such ones have since a far one rang
-	look    int     // among active: where the next poll begins
-	cpu     uint32  // the processor that the loop runs on, plus one; see waiters.go
+	prompts int     // number of sessions that do not rest while the loop is awake
+	fars    int     // number of far sessions, see far.go
+	short   bool    // the loop's thread has the time slice for far sessions
+	awaited ib.Time // until when the loop stays awake for a ring of a far session
+	crowded ib.Time // until when the loop naps while it waits for that ring
+	naps    ib.Time // how long it napped the last time; 0: it got its CPU back in time
+	near    ib.Time // when a session that is not far rang last
+	nears   int     // rings of such sessions since a far session rang
+	look    int     // index in active where the next poll begins
+	cpu     uint32  // the loop's CPU, plus one; see waiters.go
 	sched   *scheduler
 	poller  *poller
-	pays    func(*card) // says whose page is read next
+	clock   *clock
 }
 
-// A bell is a session's page.
+// A bell is the doorbell page of a session.
 type bell struct {
 	client *client
 	fd     int   // -1: there is none
 	key    int32 // in doorbells.of
 	page   page
 	active bool
-	prompt bool    // while the loop is awake it does not rest: its NIC is of class latency
-	far    bool    // to wake us takes it long: it is in a virtual machine
+	prompt bool    // it does not rest while the loop is awake: its NIC is of class latency
+	far    bool    // its client is in a virtual machine, and takes long to wake the loop
 	rang   ib.Time // when it rang last, if it is far
-	looked ib.Time // when the page was looked at last
+	looked ib.Time // when the loop last looked at the page
 	cursor int     // handle where the next reading starts
-	last   ib.Time
+	last   ib.Time // when it rang or was activated last
 }
 
 const (
 	summaryWords = protocol.DoorbellBits / 64 / 64
-	// wordsAtOnce and ringsAtOnce bound what one reading takes off a page: words of the
-	// bitmap, and queue pairs.
+	// wordsAtOnce and ringsAtOnce bound one reading of a page: words of the bitmap, and queue
+	// pairs.
 	wordsAtOnce = 16
 	ringsAtOnce = 16
-	// pollBells is how many sessions one pass looks at, and readsPerPass of how many that
-	// rang it reads the page.
+	// pollBells is how many pages one pass looks at, and readsPerPass how many of those that rang
+	// it reads.
 	pollBells    = 64
 	readsPerPass = 8
-	// idleAfter is how long a silent session is polled before it has to wake us.
+	// idleAfter is how long the loop polls a silent session before it arms the page.
 	idleAfter = ib.Time(200_000)
-	// farIdleAfter is that for one in a virtual machine. To wake us from there takes a system call and an exit
-	// of the guest, QEMU's thread and a socket, some hundred microseconds; a page that is looked at takes none
-	// of it.
+	// farIdleAfter is the same for a client in a virtual machine. A wake-up from there takes a
+	// system call and an exit of the guest, QEMU's thread and a socket, some hundred microseconds.
+	// A polled page takes none of that.
 	farIdleAfter = ib.Time(2_000_000)
 )
 
-// silent is for how long a bell is silent before it rests.
+// silent is how long a bell is silent before it rests.
 func (b *bell) silent() ib.Time {
 	if b.far {
 		return farIdleAfter
@@ -79,15 +79,7 @@ func (b *bell) silent() ib.Time {
 	return idleAfter
 }
 
-func (d *doorbells) init(e *Engine) {
-	d.of, d.sched, d.poller = make(map[int32]*bell), &e.sched, &e.poller
-	d.pays = func(c *card) {
-		e.worksFor(c)
-		e.ledger.turn = false
-	}
-}
-
-// add begins with b, whose descriptor is watched.
+// add adds b, whose descriptor the poller watches.
 func (d *doorbells) add(b *bell, now ib.Time) {
 	if b.key = int32(b.fd); b.fd < 0 {
 		d.mute--
@@ -100,7 +92,7 @@ func (d *doorbells) add(b *bell, now ib.Time) {
 	}
 }
 
-// remove ends it.
+// remove undoes add.
 func (d *doorbells) remove(b *bell) {
 	if b.fd >= 0 {
 		d.poller.unwatch(b.fd)
@@ -114,7 +106,7 @@ func (d *doorbells) remove(b *bell) {
 	}
 }
 
-// activate has poll look at b.
+// activate makes poll look at b.
 func (d *doorbells) activate(b *bell, now ib.Time) {
 	if !b.active {
 		b.active = true
@@ -126,10 +118,10 @@ func (d *doorbells) activate(b *bell, now ib.Time) {
 	b.last = now
 }
 
-// mostPrompt is how many sessions may be looked at all the time.
+// mostPrompt bounds the sessions that never rest while the loop is awake.
 const mostPrompt = 32
 
-// setPrompt says whether b does not rest while the loop is awake.
+// setPrompt sets whether b does not rest while the loop is awake.
 func (d *doorbells) setPrompt(b *bell, prompt bool) {
 	if b.prompt {
 		d.prompts--
@@ -139,7 +131,7 @@ func (d *doorbells) setPrompt(b *bell, prompt bool) {
 	}
 }
 
-// activatePrompt activates those that do not rest while the loop is awake.
+// activatePrompt activates the sessions that do not rest while the loop is awake.
 func (d *doorbells) activatePrompt(now ib.Time) {
 	if d.prompts == 0 {
 		return
@@ -151,7 +143,7 @@ func (d *doorbells) activatePrompt(now ib.Time) {
 	}
 }
 
-// promptRang reports whether one that does not rest has rung.
+// promptRang reports whether a session that does not rest has rung.
 func (d *doorbells) promptRang(now ib.Time) bool {
 	if d.prompts == 0 {
 		return false
@@ -168,7 +160,7 @@ func (d *doorbells) promptRang(now ib.Time) bool {
 	return false
 }
 
-// activateRung activates those that rang while they rested.
+// activateRung activates the sessions that rang while they rested.
 func (d *doorbells) activateRung(now ib.Time) {
 	for _, b := range d.of {
 		if !b.active && b.page.any.Load() != 0 {
@@ -177,8 +169,8 @@ func (d *doorbells) activateRung(now ib.Time) {
 	}
 }
 
-// poll reads the pages of active sessions that rang and schedules the queue pairs. It looks
-// at pollBells of them at most and reads readsPerPass; the next pass goes on from there.
+// poll reads the pages of active sessions that rang and schedules their queue pairs. It looks at no
+// more than pollBells pages and reads no more than readsPerPass. The next pass continues there.
 func (d *doorbells) poll(now ib.Time) bool {
 	reads := 0
 	for range min(len(d.active), pollBells) {
@@ -201,7 +193,8 @@ func (d *doorbells) poll(now ib.Time) bool {
 				d.nears++
 			}
 			if d.sched.alone == nil {
-				d.pays(b.client.card) // who rings ten thousand queue pairs pays for that
+				d.clock.worksFor(b.client.adapter) // reading a page with many rings takes long
+				d.clock.turn = false
 			}
 			d.read(b)
 		} else if now-b.last > b.silent() && !b.prompt && b.rest() {
@@ -217,7 +210,7 @@ func (d *doorbells) poll(now ib.Time) bool {
 	return reads > 0
 }
 
-// restAll arms all, before the loop sleeps; false if one rang meanwhile.
+// restAll arms all pages before the loop sleeps. It returns false if a session rang meanwhile.
 func (d *doorbells) restAll() bool {
 	for len(d.active) > 0 {
 		last := len(d.active) - 1
@@ -230,7 +223,7 @@ func (d *doorbells) restAll() bool {
 	return true
 }
 
-// rest arms b, so that its next ring wakes the loop; false if it rang meanwhile.
+// rest arms b, so that its next ring wakes the loop. It returns false if b rang meanwhile.
 func (b *bell) rest() bool {
 	b.page.armed.Store(1)
 	if b.page.any.Load() != 0 {
@@ -241,7 +234,7 @@ func (b *bell) rest() bool {
 	return true
 }
 
-// read takes bits off the page: those from the cursor on, then those before it.
+// read takes bits from the page: those from the cursor on, then those before it.
 func (d *doorbells) read(b *bell) {
 	b.page.any.Store(0)
 	words, rings := wordsAtOnce, ringsAtOnce
@@ -252,8 +245,8 @@ func (d *doorbells) read(b *bell) {
 		if sum == 0 {
 			continue
 		}
-		// The summary word that the cursor stands in comes first and, for what is
-		// before the cursor, last again.
+		// The summary word of the cursor comes first and, for the bits before the cursor, last
+		// again.
 		mine := ^uint64(0)
 		if i == 0 {
 			mine <<= begin % 64
@@ -268,7 +261,7 @@ func (d *doorbells) read(b *bell) {
 		}
 		for ; sum != 0; sum &= sum - 1 {
 			if words == 0 || rings == 0 {
-				// Put back what we did not come to.
+				// Put back the bits that were not handled.
 				b.page.summary[at].Or(sum)
 				b.page.any.Store(1)
 				return
@@ -278,13 +271,12 @@ func (d *doorbells) read(b *bell) {
 		}
 	}
 	if rings > 0 {
-		b.cursor = 0 // all were seen
+		b.cursor = 0 // all bits were handled
 	}
 }
 
-// readWord schedules queue pairs whose bit is set in word w, most of them at most, and
-// returns how many more it might have. If the cursor stands in w, those before it wait until
-// it has come round.
+// readWord schedules at most most queue pairs whose bit is set in word w, and returns how many more
+// it could have scheduled. If the cursor is in w, the bits before the cursor wait for the next round.
 func (d *doorbells) readWord(b *bell, w, most int) int {
 	set := b.page.bitmap[w].Swap(0)
 	later := uint64(0)
@@ -304,7 +296,7 @@ func (d *doorbells) readWord(b *bell, w, most int) int {
 		if t := row[bit]; t != nil {
 			if !t.queued {
 				d.sched.enqueue(t)
-				t.since = b.looked // it rang since then
+				t.since = b.looked // it may have rung right after that look
 			}
 		}
 	}

@@ -7,9 +7,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A page is a doorbell page through atomic words only: the client is another
-// process. The pointers stay valid while the session's arena is mapped, which ends
-// after Detach.
+// A page is a doorbell page. All access is atomic, because the client is another process. The
+// pointers are valid while the session's arena is mapped, which ends after Detach.
 type page struct {
 	armed   *atomic.Uint32
 	any     *atomic.Uint32

@@ -5,84 +5,81 @@ import (
 	"log/slog"
 	"runtime"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
-	"vrdma.dev/vrdma/internal/device/schedule"
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// Options tune an engine; the zero value is good, except that there must be a Resolver.
+// Options configure an engine. Resolver is required; the zero value of the rest is good.
 type Options struct {
-	// Resolver knows where addresses are.
+	// Resolver finds the NIC or host that has an address.
 	Resolver nic.Resolver
-	// Spin is how long the loop looks around, yielding, before it sleeps.
+	// Spin is how long an idle loop polls, yielding its processor, before it sleeps.
 	Spin time.Duration
-	// Port leads to other hosts; nil: there are none. Wake are its descriptors, of
-	// which one is readable when something has arrived.
+	// Port leads to other hosts; nil: there are none. Wake are its descriptors: one of them is
+	// readable when packets have arrived.
 	Port *roce.Port
 	Wake []int
-	// Window is how many bytes a queue pair may have on its way to another host;
-	// 0: a default.
+	// Window is how many bytes a queue pair may have in flight to another host; 0: a default.
 	Window uint32
-	// InFlight is how many all queue pairs together may have; 0: no limit.
+	// InFlight is how many bytes all queue pairs together may have in flight; 0: no limit.
 	InFlight uint32
-	// Recognise has other vrdma hosts recognised, which are told this Version.
+	// Recognise makes the engine recognise other vrdma hosts, and tell them this Version.
 	Recognise bool
 	Version   string
-	// NoMove has the loop stay on a processor where it does not work well, see
-	// contention.go and placement.go.
+	// NoMove keeps the loop from moving to another processor, see contention.go and
+	// placement.go.
 	NoMove bool
-	// NoFiller has no packets filled up so that they leave together, and tells other
-	// hosts not to.
+	// NoFiller keeps the engine from padding packets so that they leave in one batch, and tells
+	// other hosts not to.
 	NoFiller bool
-	// NoAckWait has acknowledgements leave at the end of the pass, without waiting for
-	// an answer that they could leave with, see acks.go.
+	// NoAckWait sends ACKs at the end of each pass. They do not wait for a request that they
+	// could leave with, see acks.go.
 	NoAckWait bool
-	// Log takes what an operator should know.
+	// Log receives messages for the operator.
 	Log *slog.Logger
-	// Evict is called, on a goroutine of its own, for a session whose memory
-	// faulted: whoever opened the session has to close it.
+	// Evict is called, on a new goroutine, for a session whose memory faulted. The owner of
+	// the session has to close it.
 	Evict func(*nic.Session)
 }
 
-// Engine is one loop and what belongs to it. Nothing of it is shared with another engine, so
-// a daemon can have several.
+// Engine is one loop and its parts, see the package comment. Engines share nothing, so a daemon
+// can have several. Its own methods are the public interface and the loop itself; each part has
+// the methods that work on it.
 type Engine struct {
 	opts Options
 
-	// What other goroutines use.
+	// Other goroutines use these, too.
 	cmds   commands
 	frames frames
 	poller poller
-	shared *nic.Loop // what package nic keeps for the loop
+	shared *nic.Loop // the loop's data in package nic
 
-	// What follows belongs to the loop, or to who stands in for it.
-	now        ib.Time
-	time       func() ib.Time // tests have a time of their own
-	cards      cards
-	bells      doorbells
-	lines      lineSet
-	sched      scheduler
-	local      local
-	net        network
-	mgmt       management
-	contention contention
-	rivals     rivals
-	placement  placement
-	chores     chores
-	tenants    map[string]*schedule.Tenant
-	ledger     ledger
-	long       bool // this pass comes before a command
+	// Only the loop, or a stand-in, touches what follows.
+	clock    clock
+	adapters adapters
+	bells    doorbells
+	lines    lineSet
+	sched    scheduler
+	local    local
+	net      network
+	mgmt     management
+	proc     processor
+	events   eventSender
+	waiters  waiters
+	chores   chores
+	long     bool // this pass precedes a command
 }
 
 const defaultSpin = 50 * time.Microsecond
 
-// New makes an engine, which serves the NICs that are added to it; Start starts it.
+// New makes an engine. Add adds NICs, Start starts the loop.
 func New(o Options) (*Engine, error) {
 	if o.Spin == 0 {
 		o.Spin = defaultSpin
@@ -90,11 +87,8 @@ func New(o Options) (*Engine, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{opts: o, now: 1}
-	e.cards = cards{of: make(map[*nic.NIC]*card), at: make(map[place]*card)}
-	e.cmds.done = make(chan struct{})
-	base := time.Now()
-	e.time = func() ib.Time { return ib.Time(time.Since(base)) + 1 }
+	e := &Engine{opts: o}
+	e.connect()
 	if err := e.poller.open(); err != nil {
 		return nil, err
 	}
@@ -102,16 +96,32 @@ func New(o Options) (*Engine, error) {
 		e.poller.close()
 		return nil, err
 	}
-	e.sched.clock = &e.now
-	e.sched.nics.Capped = capped
-	e.bells.init(e)
-	if err := e.openNetwork(); err != nil {
+	if err := e.net.open(); err != nil {
 		e.lines.close()
 		e.poller.close()
 		return nil, err
 	}
-	e.shared = nic.NewLoop(e.rouse)
 	return e, nil
+}
+
+// connect makes the parts, and gives each the other parts that it uses.
+func (e *Engine) connect() {
+	e.shared = nic.NewLoop(e.cmds.foreignArrived)
+	e.cmds.done, e.cmds.poller = make(chan struct{}), &e.poller
+	base := time.Now()
+	e.clock = clock{now: 1, time: func() ib.Time { return ib.Time(time.Since(base)) + 1 }, sched: &e.sched}
+	e.adapters = adapters{of: make(map[*nic.NIC]*adapter), at: make(map[netAddr]*adapter), resolver: e.opts.Resolver, under: &e.net.underlays}
+	e.sched.clock = &e.clock.now
+	e.sched.nics.Capped = capped
+	e.bells = doorbells{of: make(map[int32]*bell), clock: &e.clock, sched: &e.sched, poller: &e.poller}
+	e.net.opts, e.net.clock, e.net.adapters, e.net.sched = &e.opts, &e.clock, &e.adapters, &e.sched
+	e.net.local, e.net.mgmt, e.net.poller = &e.local, &e.mgmt, &e.poller
+	e.mgmt.clock, e.mgmt.adapters, e.mgmt.net = &e.clock, &e.adapters, &e.net
+	e.proc = processor{opts: &e.opts, clock: &e.clock, bells: &e.bells, sched: &e.sched, net: &e.net, shared: e.shared}
+	e.events = eventSender{clock: &e.clock, bells: &e.bells, sched: &e.sched, proc: &e.proc, shared: e.shared}
+	e.waiters = waiters{clock: &e.clock, sched: &e.sched, shared: e.shared}
+	e.chores.shared = e.shared
+	e.local.shared, e.local.log = e.shared, e.opts.Log
 }
 
 // Start runs the loop.
@@ -127,31 +137,31 @@ func (e *Engine) Start() {
 	}()
 }
 
-// Stop ends the loop and waits for it. Sessions are closed before.
+// Stop ends the loop and waits for it. All sessions are closed before.
 func (e *Engine) Stop() {
 	e.cmds.stopping.Store(true)
 	e.Do(func() {}) // ErrStopped if it was stopped before
 	<-e.cmds.done
 }
 
-// Now is the loop's clock. It runs on the loop.
-func (e *Engine) Now() ib.Time { return e.now }
+// Now is the loop's time. It runs on the loop.
+func (e *Engine) Now() ib.Time { return e.clock.now }
 
-// Wake has the loop look at a queue pair, as its doorbell would. It runs on the loop.
+// Wake gives a queue pair a turn, as its doorbell would. It runs on the loop.
 func (e *Engine) Wake(q *nic.QP) { taskOf(q).Wake() }
 
-// Aside are the threads for what may be held up by a client's memory. Any goroutine may use
+// Aside returns the threads for work that a client's memory may hold up. Any goroutine may use
 // them.
 func (e *Engine) Aside() *memory.Pool { return e.shared.Aside() }
 
-// Attach begins to serve a session, of a NIC that was added, and its doorbells. Without a
-// doorbell its client calls Ring. It runs on the loop.
+// Attach makes the loop serve a session of a NIC that was added. A client without a doorbell
+// descriptor calls Ring instead. It runs on the loop.
 func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
-	card := e.cards.of[s.NIC()]
-	if card == nil {
+	adapter := e.adapters.of[s.NIC()]
+	if adapter == nil {
 		return fmt.Errorf("engine: the NIC %s was not added", s.NIC().Name)
 	}
-	c := &client{e: e, session: s, card: card}
+	c := &client{e: e, session: s, adapter: adapter}
 	c.bell = bell{client: c, fd: -1, page: newPage(s.Arena.Doorbell())}
 	if doorbell != nil {
 		c.bell.fd, c.bell.far = int(doorbell.Fd()), !s.Wakes()
@@ -160,24 +170,23 @@ func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 		}
 	}
 	s.SetOwner(c)
-	e.sched.join(&c.flow, &card.band, s.User)
-	e.bells.setPrompt(&c.bell, card.band.nic.Latency())
-	e.bells.add(&c.bell, e.now)
+	e.sched.join(&c.flow, &adapter.band, s.User)
+	e.bells.setPrompt(&c.bell, adapter.band.nic.Latency())
+	e.bells.add(&c.bell, e.clock.now)
 	return nil
 }
 
-// Ring wakes the loop for a session that has no doorbell: its client calls it where another
-// would write to its descriptor. Any goroutine may call it.
+// Ring wakes the loop for a session without a doorbell descriptor. Any goroutine may call it.
 func (e *Engine) Ring(s *nic.Session) {
 	e.Do(func() {
 		if c := clientOf(s); c != nil {
-			e.bells.activate(&c.bell, e.now)
+			e.bells.activate(&c.bell, e.clock.now)
 		}
 	})
 }
 
-// Detach stops serving a session. It runs on the loop, before the session's arena
-// is unmapped and its doorbell closed.
+// Detach undoes Attach. It runs on the loop, before the session's arena is unmapped and its
+// doorbell closed.
 func (e *Engine) Detach(s *nic.Session) {
 	c := clientOf(s)
 	if c == nil {
@@ -189,7 +198,7 @@ func (e *Engine) Detach(s *nic.Session) {
 	e.bells.remove(&c.bell)
 }
 
-// A poller tells which descriptors are readable, and wakes the loop.
+// A poller reports which descriptors are readable, and wakes the loop.
 type poller struct {
 	epfd   int
 	wake   int // eventfd
@@ -216,14 +225,14 @@ func (p *poller) close() {
 	unix.Close(p.wake)
 }
 
-// watch adds an eventfd. Edge-triggered, each write to it is one event and nobody
-// has to read it: a client, which shares the doorbell's file, could clear O_NONBLOCK
-// and empty it first, and our read would never return.
+// watch adds an eventfd. It is edge-triggered: each write is one event, and the loop never reads
+// the descriptor. A client shares the doorbell's file. It could clear O_NONBLOCK and empty the
+// eventfd first, and our read would never return.
 func (p *poller) watch(fd int) error {
 	return unix.EpollCtl(p.epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)})
 }
 
-// watchSocket adds a socket. Level-triggered: what one look leaves behind wakes us again.
+// watchSocket adds a socket. It is level-triggered: unread packets wake the loop again.
 func (p *poller) watchSocket(fd int) error {
 	return unix.EpollCtl(p.epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 }
@@ -234,4 +243,32 @@ func (p *poller) unwatch(fd int) { unix.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, fd,
 func (p *poller) kick() {
 	one := [8]byte{0: 1}
 	unix.Write(p.wake, one[:])
+}
+
+// nap is how long the loop may sleep without telling the Go scheduler.
+const nap = 200_000
+
+// wait blocks until a watched descriptor is readable, or for timeout nanoseconds unless that is
+// negative, and returns how many are in events. It returns early if commands or frames are
+// pending. It touches nothing else that a stand-in uses.
+func (p *poller) wait(timeout int64, commands, frames *atomic.Bool) int {
+	// Most waits between two messages are short. Telling the Go scheduler about them costs more
+	// than they last, so the first nap is hidden from it. A garbage collection that needs this
+	// thread waits at most that long.
+	if timeout < 0 || timeout > nap {
+		if n, err := epollNap(p.epfd, p.events[:], nap); n > 0 || err != nil {
+			return n
+		}
+		if commands.Load() || frames.Load() {
+			return 0
+		}
+		if timeout > 0 {
+			timeout -= nap
+		}
+	}
+	n, err := epollWait(p.epfd, p.events[:], timeout)
+	if err != nil {
+		return 0
+	}
+	return n
 }

@@ -14,20 +14,20 @@ import (
 // Each look at the clock takes a microsecond.
 func halt(e *Engine) {
 	e.Stop()
-	e.time = func() ib.Time { return e.now + 1_000 }
+	e.clock.time = func() ib.Time { return e.clock.now + 1_000 }
 	for _, b := range e.bells.of {
 		b.client.flow.credit, b.client.flow.of.credit = 0, 0
-		e.bells.activate(b, e.now)
+		e.bells.activate(b, e.clock.now)
 	}
 }
 
 // passes makes n passes, d apart.
 func passes(e *Engine, n int, d ib.Time) {
 	for range n {
-		e.now += d
+		e.clock.now += d
 		for _, b := range e.bells.of {
 			if b.page.any.Load() != 0 {
-				e.bells.activate(b, e.now) // as its eventfd would
+				e.bells.activate(b, e.clock.now) // as its eventfd would
 			}
 		}
 		e.step()
@@ -170,17 +170,17 @@ func TestLongTurnsCost(t *testing.T) {
 	halt(e)
 	var turns [2]int
 	for _, q := range append(long, short...) {
-		e.schedule(taskOf(e.only().QP(q.info.Num)))
+		taskOf(e.only().QP(q.info.Num)).schedule()
 	}
 	for range 700 {
-		q := e.sched.next(e.now)
+		q := e.sched.next(e.clock.now)
 		i, cost := 0, ib.Time(6*quantum)
 		if q.q.Session() == short[0].c.s {
 			i, cost = 1, quantum
 		}
 		turns[i]++
 		e.sched.charge(q, cost, false)
-		e.schedule(q)
+		q.schedule()
 	}
 	if turns[0] != 100 || turns[1] != 600 {
 		t.Errorf("turns of six quanta: %d, of one: %d, want 100 and 600", turns[0], turns[1])
@@ -228,7 +228,7 @@ func TestTimersPerPass(t *testing.T) {
 		t.Fatal("nothing was sent")
 	}
 	timers := &s.flow().timers
-	e.now += ib.Time(time.Second)
+	e.clock.now += ib.Time(time.Second)
 	for i := 0; c.sent() == sent; i++ {
 		before := len(*timers)
 		e.step()
@@ -250,16 +250,16 @@ func TestCommandsPerPass(t *testing.T) {
 		*e.cmds.queue.push() = func() { ran++ }
 	}
 	e.cmds.pending.Store(true)
-	e.time = func() ib.Time { return e.now }
-	if e.takeCommands(e.cmds.inOnePass()); ran != commandsPerPass {
+	e.clock.time = func() ib.Time { return e.clock.now }
+	if e.cmds.run(e.cmds.inOnePass(), &e.clock); ran != commandsPerPass {
 		t.Errorf("%d commands ran in one pass, want %d", ran, commandsPerPass)
 	}
-	e.time = func() ib.Time { return e.now + commandTime/2 }
-	if e.takeCommands(e.cmds.inOnePass()); ran != commandsPerPass+2 {
+	e.clock.time = func() ib.Time { return e.clock.now + commandTime/2 }
+	if e.cmds.run(e.cmds.inOnePass(), &e.clock); ran != commandsPerPass+2 {
 		t.Errorf("%d commands ran in the time for two", ran-commandsPerPass)
 	}
 	for e.cmds.pending.Load() {
-		e.takeCommands(e.cmds.inOnePass())
+		e.cmds.run(e.cmds.inOnePass(), &e.clock)
 	}
 	if ran != 100 {
 		t.Errorf("%d commands ran, want 100", ran)
@@ -288,7 +288,7 @@ func TestErroredPerPass(t *testing.T) {
 	sick(few...)
 	halt(e)
 	// A round that is under way ends first: it began before the other session had anything.
-	e.now += tickEvery
+	e.clock.now += tickEvery
 	for before := e.chores.tick; e.chores.tick == before; {
 		e.step()
 	}
@@ -304,7 +304,7 @@ func TestErroredPerPass(t *testing.T) {
 	}
 	done, early := 0, false
 	for tick := range 10 {
-		e.now += tickEvery
+		e.clock.now += tickEvery
 		for i := 0; ; i++ {
 			before := e.chores.tick
 			e.step()
@@ -373,7 +373,7 @@ func TestRingsPerPass(t *testing.T) {
 		if pass == 3 {
 			one.post(wr{op: opWrite, flags: signal, n: 8, remote: one.c.base, rkey: one.mr.RKey})
 		}
-		e.bells.poll(e.now)
+		e.bells.poll(e.clock.now)
 		if noticed := taskOf(e.only().QP(one.info.Num)).queued; noticed != (pass == 3) {
 			t.Errorf("pass %d: the other session's ring noticed: %v", pass, noticed)
 		}
@@ -386,7 +386,7 @@ func TestRingsPerPass(t *testing.T) {
 			t.Fatalf("%d queue pairs rang in one pass, want %d at most", k, ringsAtOnce)
 		}
 		for e.sched.waiting() {
-			e.sched.next(e.now)
+			e.sched.next(e.clock.now)
 		}
 		if pass > 2*n/ringsAtOnce {
 			t.Fatalf("after %d passes only %d of %d queue pairs were noticed", pass, len(rang), n)
@@ -507,12 +507,12 @@ func TestKeptBursts(t *testing.T) {
 	halt(e)
 	k := a.task()
 	for range inboxBursts {
-		e.park(k, &transport.Burst{}, nil)
+		k.park(&transport.Burst{}, nil)
 	}
 	if k.q.Keep(all - (inboxBursts+1)*each + 1) {
 		t.Error("bursts without data are kept for nothing")
 	}
-	e.unpark(k)
+	k.unpark()
 	if !k.q.Keep(all - each) {
 		t.Error("bursts count that are kept no more")
 	}

@@ -18,6 +18,7 @@ import (
 // A program in a virtual machine is waited for if it rang twice within farPace, and for as long once more.
 func TestFarRings(t *testing.T) {
 	e := &Engine{}
+	e.connect()
 	e.opts.Spin = defaultSpin
 	b := &bell{far: true}
 	at := ib.Time(10 * farPace)
@@ -34,13 +35,13 @@ func TestFarRings(t *testing.T) {
 	} {
 		at += c.after
 		e.bells.rung(b, at)
-		e.now = at + 1
-		if got := e.patience() == farPace; got != c.waits {
+		e.clock.now = at + 1
+		if got := e.proc.patience() == farPace; got != c.waits {
 			t.Errorf("%s: the loop waits: %v, want %v", c.what, got, c.waits)
 		}
 	}
-	e.now = at + farPace
-	if e.patience() != ib.Time(defaultSpin) {
+	e.clock.now = at + farPace
+	if e.proc.patience() != ib.Time(defaultSpin) {
 		t.Error("it is waited for without end")
 	}
 }
@@ -92,7 +93,7 @@ func TestFarSlice(t *testing.T) {
 	}
 	c := newClient(t, e)
 	b := &bell{client: clientOf(c.s), fd: -1, far: true, page: newPage(make([]byte, protocol.DoorbellSize))}
-	asleep(func() { e.bells.add(b, e.now) })
+	asleep(func() { e.bells.add(b, e.clock.now) })
 	wait(short)
 	asleep(func() { e.bells.remove(b) })
 	wait(usual)
@@ -108,10 +109,10 @@ func TestNapsInNobodysWay(t *testing.T) {
 	d := &e.bells
 	far := &bell{far: true}
 	ring := func(near int) {
-		d.rung(far, e.now)
+		d.rung(far, e.clock.now)
 		for range near {
 			lat.q.c.page.any.Store(1)
-			d.poll(e.now)
+			d.poll(e.clock.now)
 		}
 	}
 	clientOf(lat.q.c.s).bell.far = false
@@ -121,20 +122,20 @@ func TestNapsInNobodysWay(t *testing.T) {
 		naps  bool
 	}{{0, 0, true}, {1, 0, true}, {2, 0, false}, {20, 0, false}, {20, idleAfter, true}} {
 		ring(c.near)
-		e.now += c.later
-		if got := e.mayNap(); got != c.naps {
+		e.clock.now += c.later
+		if got := e.proc.mayNap(); got != c.naps {
 			t.Errorf("%d rings of others, and %d ns later: the loop may nap: %v, want %v", c.near, c.later, got, c.naps)
 		}
 	}
 	e.SetShare(b.nics[0], "t", schedule.NICParams{Class: schedule.Latency, Rate: schedule.Rate{Out: 1 << 30}})
 	b.run(1_000_000)
 	ring(0)
-	if e.mayNap() {
+	if e.proc.mayNap() {
 		t.Error("the loop may nap while class latency is active")
 	}
-	before := e.rivals.yields
-	d.crowded = e.now + ib.Time(time.Hour)
-	if e.lookOut(0); e.rivals.yields != before+1 {
+	before := e.proc.rivals.yields
+	d.crowded = e.clock.now + ib.Time(time.Hour)
+	if e.proc.awaitFar(0); e.proc.rivals.yields != before+1 {
 		t.Error("the loop napped, or its yields are not counted")
 	}
 }

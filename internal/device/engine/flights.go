@@ -1,24 +1,24 @@
 package engine
 
-// What all queue pairs together have on their way to other hosts must fit into a receiver's
-// socket buffer, or fast senders make it overflow. Each keeps to a window of its own; where
-// many are busy at once, each has an equal share of what all may have.
+// flights counts the bytes in flight to other hosts. Those of all queue pairs together must fit
+// into a receiver's socket buffer, or fast senders make it overflow. Each queue pair keeps to a
+// window of its own. Where many are busy at once, each has an equal share of the total.
 type flights struct {
-	busy  uint64 // queue pairs that have something in flight
+	busy  uint64 // queue pairs that have bytes in flight
 	bytes uint64 // of all of them
 }
 
-// count takes note of what t has in flight now.
-func (e *Engine) count(t *task) {
+// countFlight updates the bytes that t has in flight.
+func (t *task) countFlight() {
 	now := uint64(0)
 	if m := t.q.Transport(); m.Path().Remote && !t.q.Gone() {
 		now = m.InFlight()
 	}
-	e.net.flights.set(t, now)
+	t.e.net.flights.set(t, now)
 }
 
-// set makes what t has in flight now. Nothing else changes these numbers or t's own: they
-// are always the sum over all queue pairs, and one that is destroyed goes through here, too.
+// set sets the bytes that t has in flight. Only set changes f and t.flight, also when a queue
+// pair is destroyed, so f is always the sum over all queue pairs.
 func (f *flights) set(t *task, now uint64) {
 	before := t.flight
 	if before == now {
@@ -33,14 +33,14 @@ func (f *flights) set(t *task, now uint64) {
 	t.flight = now
 }
 
-// share is how many bytes t may have in flight; 0: as many as it likes. Who has none may
-// always send a packet, for which 1 stands.
-func (e *Engine) share(t *task) uint32 {
-	most := uint64(e.opts.InFlight)
-	if most == 0 || t.route.card != nil {
+// share is how many bytes t may have in flight; 0: no limit. A queue pair without any may always
+// send a packet: its share is at least 1.
+func (t *task) share() uint32 {
+	most := uint64(t.e.opts.InFlight)
+	if most == 0 || t.route.adapter != nil {
 		return 0
 	}
-	f, mine := &e.net.flights, t.flight
+	f, mine := &t.e.net.flights, t.flight
 	busy := f.busy
 	if mine == 0 {
 		busy++

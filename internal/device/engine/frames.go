@@ -5,13 +5,14 @@ import (
 	"sync/atomic"
 
 	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// Frames of virtual machines and containers to other hosts. The workers of the switch put them
-// into a bounded queue; the loop, which owns the overlay's sockets, takes them out once a pass, so
-// that frames are batched, encrypted, captured and counted like packets.
+// frames are the Ethernet frames of virtual machines and containers to other hosts. The workers of
+// the switch put them into a bounded queue. The loop, which owns the overlay's sockets, takes them
+// out once a pass, so that frames are batched, encrypted, captured and counted like packets.
 //
-//	switch worker ── SendFrame ──▶ queue ── loop: takeFrames ──▶ roce.Overlay.SendFrame ──▶ Flush
+//	switch worker ── SendFrame ──▶ queue ── loop: send ──▶ roce.Overlay.SendFrame ──▶ Flush
 type frames struct {
 	waiting atomic.Bool // the queue is not empty
 	lost    atomic.Uint64
@@ -37,8 +38,8 @@ type queuedFrame struct {
 const framesMost = 1 << 20
 
 // SendFrame sends an Ethernet frame of a virtual network to another host that has members of it.
-// It does not keep the frame and does not block: a frame that finds the queue full is lost, as on a
-// wire, and counted. Any goroutine may call it.
+// It does not keep the frame and does not block. If the queue is full it drops and counts the frame,
+// as a wire would. Any goroutine may call it.
 func (e *Engine) SendFrame(vni uint32, to *overlay.Host, frame []byte) {
 	f := &e.frames
 	f.mu.Lock()
@@ -51,22 +52,21 @@ func (e *Engine) SendFrame(vni uint32, to *overlay.Host, frame []byte) {
 	f.queue.data = append(f.queue.data, frame...)
 	first := !f.waiting.Swap(true)
 	f.mu.Unlock()
-	if first && e.cmds.sleeping.Load() {
-		e.poller.kick()
+	if first {
+		e.cmds.wake()
 	}
 }
 
-// takeFrames queues what waits at the overlay.
-func (e *Engine) takeFrames() {
-	f := &e.frames
+// send gives the waiting frames to the overlay; nil: there is none, and they are lost.
+func (f *frames) send(o *roce.Overlay) {
 	f.mu.Lock()
 	f.queue, f.taken = f.taken, f.queue
 	f.waiting.Store(false)
 	f.mu.Unlock()
 	data := f.taken.data
 	for _, q := range f.taken.list {
-		if e.net.overlay != nil {
-			e.net.overlay.SendFrame(q.vni, q.to, data[:q.length])
+		if o != nil {
+			o.SendFrame(q.vni, q.to, data[:q.length])
 		} else {
 			f.lost.Add(1)
 		}
@@ -74,5 +74,4 @@ func (e *Engine) takeFrames() {
 	}
 	clear(f.taken.list)
 	f.taken.list, f.taken.data = f.taken.list[:0], f.taken.data[:0]
-	e.net.traffic.wake(e.now)
 }

@@ -112,8 +112,8 @@ func TestFramesAllocate(t *testing.T) {
 			for range 16 {
 				e.SendFrame(5, host, frame)
 			}
-			e.takeFrames()
-			e.net.flush(e.now)
+			e.frames.send(e.net.overlay)
+			e.net.flush(e.clock.now)
 		}
 		pass()
 		pass()

@@ -238,7 +238,7 @@ func (v *victim) play(script []byte) error {
 		if _, err := from.Send([]roce.Message{{Data: p.Bytes(), Source: id, Remote: dst}}); err != nil {
 			return err
 		}
-		v.e.clock()
+		v.e.clock.read()
 		v.e.net.traffic.polled = true
 		for range 4 {
 			v.e.step()

@@ -13,123 +13,123 @@ import (
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// Multicast. A group is a NIC's own, as an address is: the Resolver says which group of the
-// underlay it is there. NICs that it says the same of are members of one group: a datagram
-// goes to the members on this host, in memory, and to the network; what comes from there goes
-// to the members. A group that leads nowhere has the members of one NIC.
+// groups are the multicast groups that NICs of this daemon have joined. A group belongs to a NIC,
+// like an address. The Resolver maps it to a group of the underlay, and NICs whose groups map to
+// the same one are members of one group. A datagram goes to the members on this host, in memory,
+// and to the network. A datagram from the network goes to the members. A group without a group of
+// the underlay has the members of one NIC.
 type groups struct {
-	of       map[place]*group       // by the network's number and what the group is called there
-	fds      map[int32]bool         // those that are joined on the network: whether each is in ready
-	at       map[int32]ib.NetworkID // the sites of those that are joined at one
-	ready    queue[int32]
-	sent     uint64 // datagrams that went to other hosts
-	received uint64 // and that came from there
+	of       map[netAddr]*group     // by the address in the underlay
+	fds      map[int32]bool         // descriptors of groups joined on the network: whether it is in ready
+	at       map[int32]ib.NetworkID // the network of such a descriptor
+	ready    queue[int32]           // readable descriptors
+	sent     uint64                 // datagrams to other hosts
+	received uint64                 // datagrams from other hosts
 }
 
-// A group is one of the underlay that NICs of this daemon are members of.
+// A group is one of the underlay.
 type group struct {
 	fd   int32 // -1: it is not joined on the network
 	nics []member
 }
 
-// A member is a NIC, and what it calls the group.
+// A member is a NIC, and the NIC's own name of the group.
 type member struct {
-	card *card
-	gid  ib.GID
+	adapter *adapter
+	gid     ib.GID
 }
 
 func (g *groups) init() {
-	g.of, g.fds, g.at = make(map[place]*group), make(map[int32]bool), make(map[int32]ib.NetworkID)
+	g.of, g.fds, g.at = make(map[netAddr]*group), make(map[int32]bool), make(map[int32]ib.NetworkID)
 }
 
-// memberCost is what a member costs at least of its sender's turn, in bytes.
+// memberCost is the least cost of a member, in bytes, of the sender's turn.
 const memberCost = 256
 
-// multicast delivers b to the members on this host and, if there are others, to them.
-func (e *Engine) multicast(from *task, b *transport.Burst) {
-	if e.net.tap != nil {
-		e.net.tap.Burst(b)
+// multicast sends b to the members on this host and on others.
+func (t *task) multicast(b *transport.Burst) {
+	n, sc := &t.e.net, t.e.shared.Scratch()
+	if n.tap != nil {
+		n.tap.Burst(b)
 	}
-	r := &from.route
-	if r.stale(from, b) {
-		from.find(&b.SGID, &b.DGID)
+	r := &t.route
+	if r.stale(t, b) {
+		t.find(&b.SGID, &b.DGID)
 	}
-	n := 0
-	if g := e.net.groups.of[r.place()]; g != nil {
-		n = e.deliverGroup(g, b)
+	members := 0
+	if g := n.groups.of[r.addr()]; g != nil {
+		members = g.deliver(b)
 	} else {
-		n = e.deliverMembers(member{from.card, b.DGID}, b)
+		members = member{t.adapter, b.DGID}.deliver(b)
 	}
-	e.shared.Scratch().Extra += n * max(int(b.Length), memberCost)
+	sc.Extra += members * max(int(b.Length), memberCost)
 	if r.under == nil {
 		return
 	}
 	copies := r.under.SendGroup(r.network, r.from, r.to, b)
-	e.net.groups.sent += uint64(copies)
-	// The sender's turn pays for one anyway.
-	e.shared.Scratch().Extra += max(copies-1, 0) * max(int(b.Length), memberCost)
+	n.groups.sent += uint64(copies)
+	// The sender's turn is charged for one copy already.
+	sc.Extra += max(copies-1, 0) * max(int(b.Length), memberCost)
 }
 
-// deliverGroup gives b to the members of all NICs and returns how many they are.
-func (e *Engine) deliverGroup(g *group, b *transport.Burst) (n int) {
+// deliver gives b to the members of all NICs and returns how many there are.
+func (g *group) deliver(b *transport.Burst) (n int) {
 	for _, m := range g.nics {
-		n += e.deliverMembers(m, b)
+		n += m.deliver(b)
 	}
 	return n
 }
 
-// deliverMembers gives b to the members of one NIC and returns how many they are.
-func (e *Engine) deliverMembers(m member, b *transport.Burst) int {
-	members := m.card.nic.Multicast(m.gid)
+// deliver gives b to the members of one NIC and returns how many there are.
+func (m member) deliver(b *transport.Burst) int {
+	members := m.adapter.nic.Multicast(m.gid)
 	for _, q := range members {
-		e.deliver(taskOf(q), b)
+		taskOf(q).deliver(b)
 	}
 	return len(members)
 }
 
 // join makes a NIC, of which the first queue pair has joined, a member of a group.
-func (e *Engine) join(c *card, gid ib.GID) error {
-	w := e.opts.Resolver.Resolve(c.nic, gid)
+func (n *network) join(a *adapter, gid ib.GID) error {
+	w := n.opts.Resolver.Resolve(a.nic, gid)
 	if !w.To.IsValid() {
 		return nil
 	}
-	to := place{w.Network, ib.GIDOf(w.To)}
-	gs := &e.net.groups
-	g := gs.of[to]
+	to := netAddr{w.Network, ib.GIDOf(w.To)}
+	g := n.groups.of[to]
 	if g == nil {
 		g = &group{fd: -1}
 		var err error
-		if g.fd, err = e.joinNetwork(w.Network, w.To); err != nil {
+		if g.fd, err = n.joinNetwork(w.Network, w.To); err != nil {
 			return err
 		}
-		gs.of[to] = g
+		n.groups.of[to] = g
 	}
-	// A new slice: a burst may be on its way through the old one.
-	g.nics = append(slices.Clone(g.nics), member{c, gid})
-	c.groups[gid] = to
+	// A new slice: a delivery may be iterating over the old one.
+	g.nics = append(slices.Clone(g.nics), member{a, gid})
+	a.groups[gid] = to
 	return nil
 }
 
-// joinNetwork joins a group on the network, and returns its descriptor; -1: nothing comes
-// from there.
-func (e *Engine) joinNetwork(n ib.NetworkID, to netip.Addr) (int32, error) {
-	a := e.net.of(n)
-	if a == nil {
+// joinNetwork joins a group on the network and returns its descriptor; -1: there is none.
+func (n *network) joinNetwork(id ib.NetworkID, to netip.Addr) (int32, error) {
+	u := n.of(id)
+	if u == nil {
 		return -1, nil
 	}
-	fd, err := a.join(to)
+	fd, err := u.join(to)
 	if err != nil {
 		return -1, err
 	}
 	if fd < 0 {
 		return -1, nil
 	}
-	if err := e.poller.watchSocket(fd); err != nil {
-		a.leave(to)
+	if err := n.poller.watchSocket(fd); err != nil {
+		u.leave(to)
 		return -1, err
 	}
-	e.net.groups.fds[int32(fd)] = false
-	e.net.groups.at[int32(fd)] = n
+	n.groups.fds[int32(fd)] = false
+	n.groups.at[int32(fd)] = id
 	return int32(fd), nil
 }
 
@@ -142,16 +142,16 @@ func joinErrno(err error) error {
 	return syscall.ENOMEM
 }
 
-// leave ends the membership of a NIC, of which the last queue pair has left.
-func (e *Engine) leave(c *card, gid ib.GID) {
-	gs := &e.net.groups
-	to, ok := c.groups[gid]
+// leave removes a NIC, of which the last queue pair has left, from a group.
+func (n *network) leave(a *adapter, gid ib.GID) {
+	gs := &n.groups
+	to, ok := a.groups[gid]
 	if !ok {
 		return
 	}
-	delete(c.groups, gid)
+	delete(a.groups, gid)
 	g := gs.of[to]
-	g.nics = slices.DeleteFunc(slices.Clone(g.nics), func(m member) bool { return m == member{c, gid} })
+	g.nics = slices.DeleteFunc(slices.Clone(g.nics), func(m member) bool { return m == member{a, gid} })
 	if len(g.nics) > 0 {
 		return
 	}
@@ -159,13 +159,13 @@ func (e *Engine) leave(c *card, gid ib.GID) {
 	if g.fd >= 0 {
 		delete(gs.fds, g.fd)
 		delete(gs.at, g.fd)
-		if a := e.net.of(to.network); a != nil {
-			a.leave(to.gid.Addr()) // the poller forgets what is closed
+		if u := n.of(to.network); u != nil {
+			u.leave(to.gid.Addr()) // epoll forgets closed descriptors
 		}
 	}
 }
 
-// readable notes what the poller says of a group's descriptor, or of none.
+// readable queues a group's descriptor that the poller reports. It ignores other descriptors.
 func (g *groups) readable(fd int32) {
 	if queued, ok := g.fds[fd]; ok && !queued {
 		g.fds[fd] = true
@@ -173,22 +173,22 @@ func (g *groups) readable(fd int32) {
 	}
 }
 
-// groupsPerPass is of how many groups one pass takes a batch.
+// groupsPerPass is the number of groups of which one pass reads a batch.
 const groupsPerPass = 4
 
-// pollGroups takes what has come for groups that are readable, a batch for each, in turns.
-func (e *Engine) pollGroups() {
-	g := &e.net.groups
+// pollGroups reads a batch of datagrams of each readable group, round robin.
+func (n *network) pollGroups() {
+	g := &n.groups
 	for range min(g.ready.n, groupsPerPass) {
 		fd := *g.ready.pop()
 		if _, ok := g.fds[fd]; !ok {
 			continue // left meanwhile
 		}
-		a := e.net.of(g.at[fd])
-		if a == nil {
+		u := n.of(g.at[fd])
+		if u == nil {
 			continue // its underlay is closed
 		}
-		if a.pollGroup(int(fd)) {
+		if u.pollGroup(int(fd)) {
 			*g.ready.push() = fd
 		} else {
 			g.fds[fd] = false
@@ -196,31 +196,31 @@ func (e *Engine) pollGroups() {
 	}
 }
 
-// receiveGroup takes a burst for a multicast group from another host. Only datagrams for every
-// member count. No member answers a mark of congestion: all would at once.
-func (e *Engine) receiveGroup(n ib.NetworkID, b *transport.Burst) {
-	if b.Type != ib.UD || b.Dst != ib.EveryQP || e.cards.at[place{n, b.SGID}] != nil {
+// receiveGroup takes a burst for a multicast group from another host. It drops all but datagrams
+// for every member. Members do not answer a congestion mark: all would at once.
+func (n *network) receiveGroup(id ib.NetworkID, b *transport.Burst) {
+	if b.Type != ib.UD || b.Dst != ib.EveryQP || n.adapters.at[netAddr{id, b.SGID}] != nil {
 		return
 	}
-	e.net.groups.received++
-	if g := e.net.groups.of[place{n, b.DGID}]; g != nil {
-		e.deliverGroup(g, b)
+	n.groups.received++
+	if g := n.groups.of[netAddr{id, b.DGID}]; g != nil {
+		g.deliver(b)
 	}
-	e.deliverReplies()
+	n.local.deliverReplies()
 }
 
-// rejoin has NICs join again whose network has become one between hosts, or is none any more,
-// since they joined: a group is another one there.
-func (e *Engine) rejoin() {
-	for _, c := range e.cards.of {
-		for gid := range c.nic.Groups() {
-			now := place{}
-			if w := e.opts.Resolver.Resolve(c.nic, gid); w.To.IsValid() {
-				now = place{w.Network, ib.GIDOf(w.To)}
+// rejoin makes NICs join their groups again where the group's address in the underlay has
+// changed: their network has become one between hosts, or has ceased to be one.
+func (n *network) rejoin() {
+	for _, a := range n.adapters.of {
+		for gid := range a.nic.Groups() {
+			now := netAddr{}
+			if w := n.opts.Resolver.Resolve(a.nic, gid); w.To.IsValid() {
+				now = netAddr{w.Network, ib.GIDOf(w.To)}
 			}
-			if was := c.groups[gid]; was != now {
-				e.leave(c, gid)
-				e.join(c, gid) // fails only in the host's own network, which does not change
+			if was := a.groups[gid]; was != now {
+				n.leave(a, gid)
+				n.join(a, gid) // fails only in the host's own network, which does not change
 			}
 		}
 	}

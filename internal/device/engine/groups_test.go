@@ -54,10 +54,10 @@ func TestGroupCostsItsMembers(t *testing.T) {
 		if turns > 2*datagrams {
 			t.Fatalf("%d of %d copies arrived", before, datagrams*members)
 		}
-		if e.bells.poll(e.now); !e.sched.waiting() {
+		if e.bells.poll(e.clock.now); !e.sched.waiting() {
 			t.Fatalf("nobody wants a turn with %d of %d copies to go", before, datagrams*members)
 		}
-		e.turn(e.sched.next(e.now), turnBytes)
+		e.sched.next(e.clock.now).turn(turnBytes)
 		got := uint64(0)
 		e.only().EachQP(func(q *nic.QP) { got += q.Transport().Counters().RcvdPackets })
 		if copies, most := got-before, uint64(turnBytes/memberCost+members); copies > most {

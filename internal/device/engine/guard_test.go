@@ -496,7 +496,7 @@ func TestHandMadePeer(t *testing.T) {
 					span.Add(data)
 					b.Data = &span
 				}
-				e.Receive(ib.HostNetwork, &b, false)
+				e.net.Receive(ib.HostNetwork, &b, false)
 			}
 		})
 	}

@@ -2,22 +2,22 @@ package engine
 
 import "vrdma.dev/vrdma/internal/device/nic"
 
-// A Guarded is a NIC and the rules that it is to have.
+// A Guarded is a NIC and its new rules.
 type Guarded struct {
 	NIC   *nic.NIC
 	Guard nic.Guard // nil: none
 }
 
 const (
-	// guardsAtOnce is how many NICs one command gives other rules,
+	// guardsAtOnce is how many NICs get new rules in one command.
 	guardsAtOnce = 64
-	// and judgedAtOnce how many queue pairs and connections one judges again: half a
-	// millisecond if all of them have to end. Others have their turns in between.
+	// judgedAtOnce is how many queue pairs and connections one command checks again. That takes
+	// half a millisecond if all of them have to end. Others have their turns in between.
 	judgedAtOnce = 64
 )
 
-// SetGuards gives NICs other rules and judges again what they have: it returns when what is not
-// allowed any more has ended. Any goroutine but the loop may call it, one at a time.
+// SetGuards gives NICs new rules and checks their queue pairs and connections again. It returns when
+// those that are no longer allowed have ended. Any goroutine but the loop may call it, one at a time.
 func (e *Engine) SetGuards(list []Guarded) error {
 	for rest := list; len(rest) > 0; {
 		n := min(len(rest), guardsAtOnce)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"sync/atomic"
 	"time"
 
 	"vrdma.dev/vrdma/internal/device/memory"
@@ -9,43 +10,42 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A queue pair whose memory is not at hand (foreign memory is fetched beside the loop, see
-// nic/foreign.go) does not take what arrives for it. It is parked: the burst waits in its
-// inbox, and all that come after it wait behind it, until it has been offered again and
-// taken.
+// An inbox holds the bursts for a queue pair that cannot take them yet, because its memory is
+// foreign and a thread beside the loop has to reach it (nic/foreign.go). The queue pair is parked:
+// the burst waits in the inbox, and all later ones behind it, until the memory has arrived.
 //
-//	burst ──▶ Receive ── not taken ──▶ inbox ── memory has come ──▶ Receive …
+//	burst ──▶ Receive ── not taken ──▶ inbox ── memory has arrived ──▶ Receive …
 //	                                     ▲
 //	later bursts ────────────────────────┘
 //
-// An inbox is small. What does not fit is lost, as on a wire. A queue pair of this host that
-// sends to a parked one goes on until aheadBytes or aheadBursts wait there, so that the next
-// data is at hand when the first has been placed. Then it waits until half of that is taken.
+// An inbox is small. Bursts that do not fit are lost, as on a wire. A queue pair of this host that
+// sends to a parked one continues until aheadBytes or aheadBursts wait there, so that the next
+// data is ready when the first has been placed. Then it waits until half of that is taken.
 type inbox struct {
 	kept    queue[kept]
 	bytes   int
-	lost    bool // the last burst did not fit
-	senders []*task
+	lost    bool    // the last burst did not fit
+	senders []*task // queue pairs of this host that wait until there is space
 	span    memory.Span
 }
 
-// kept is a burst and its data, which lies in a Buffer that it is a user of.
+// kept is a burst with its data, and the Buffer that the data lies in.
 type kept struct {
 	b    transport.Burst
 	data []byte
-	in   *memory.Buffer // nil: there is no data
+	in   *memory.Buffer // it holds a reference to it; nil: there is no data
 }
 
 const (
-	// inboxBursts and inboxBytes bound an inbox: two of the longest bursts, or what a
-	// socket's buffer would hold of short ones.
+	// inboxBursts and inboxBytes bound an inbox: two of the longest bursts, or as many short
+	// ones as a socket's buffer would hold.
 	inboxBursts = 256
 	inboxBytes  = 1 << 20
-	// aheadBursts and aheadBytes are what senders of this host fill of it: the burst that they
-	// send then still fits.
+	// aheadBursts and aheadBytes are what senders of this host may fill of it: the burst that
+	// they are sending then still fits.
 	aheadBursts = 32
 	aheadBytes  = 512 << 10
-	// spareInboxes is how many are kept for the next queue pair.
+	// spareInboxes is how many unused ones are kept.
 	spareInboxes = 16
 )
 
@@ -55,26 +55,26 @@ type inboxes struct {
 	spare []*inbox
 }
 
-// park keeps b, which t has not taken, and what comes after it. copied is where the data of b
-// was copied to already; nil: nowhere.
-func (e *Engine) park(t *task, b *transport.Burst, copied *memory.Buffer) {
-	in := e.inboxOf(t)
+// park keeps b, which t has not taken, and makes later bursts wait behind it. copied is the
+// Buffer that the data of b was copied to already; nil: it was not.
+func (t *task) park(b *transport.Burst, copied *memory.Buffer) {
+	e := t.e
+	in := e.local.inboxes.open(t)
 	size := 0
 	if b.Data != nil {
 		size = b.Data.Len()
 	}
-	in.lost = in.kept.n >= inboxBursts || in.bytes+size > inboxBytes || !e.keep(t, in, b, size, copied)
+	in.lost = in.kept.n >= inboxBursts || in.bytes+size > inboxBytes || !in.keep(t, b, size, copied)
 	if in.lost {
-		t.card.nic.Drop(nic.DropBuffer, b.Packets)
+		t.adapter.nic.Drop(nic.DropBuffer, b.Packets)
 	}
 	if in.full() || t.q.Crowded() {
 		e.shared.Scratch().Held = true
 	}
 }
 
-// inboxOf is the inbox of t, which is parked from now on.
-func (e *Engine) inboxOf(t *task) *inbox {
-	l := &e.local.inboxes
+// open returns the inbox of t, which is parked from now on.
+func (l *inboxes) open(t *task) *inbox {
 	if in := l.of[t]; in != nil {
 		return in
 	}
@@ -93,9 +93,9 @@ func (e *Engine) inboxOf(t *task) *inbox {
 	return in
 }
 
-// keep puts b, with so many bytes of data, into the inbox of t; false if the user of t has too
-// much there.
-func (e *Engine) keep(t *task, in *inbox, b *transport.Burst, size int, copied *memory.Buffer) bool {
+// keep puts b, with size bytes of data, into the inbox of t. It returns false if the user of t
+// has too much in inboxes.
+func (in *inbox) keep(t *task, b *transport.Burst, size int, copied *memory.Buffer) bool {
 	var data []byte
 	buf := copied
 	switch {
@@ -104,10 +104,10 @@ func (e *Engine) keep(t *task, in *inbox, b *transport.Burst, size int, copied *
 		buf.Hold()
 		data = buf.Bytes()[:size]
 	default:
-		buf, data = e.buffered(b.Data) // it may fault, in a peer's memory
+		buf, data = buffered(t.e.shared, b.Data) // it may fault, in a peer's memory
 	}
 	k := kept{b: *b, data: data, in: buf}
-	k.b.Data, k.b.CE = nil, false // it has been told of congestion
+	k.b.Data, k.b.CE = nil, false // the mark was reported already
 	if !t.q.Keep(k.size()) {
 		if buf != nil {
 			buf.Drop()
@@ -127,15 +127,16 @@ func (k *kept) size() int {
 	return len(k.in.Bytes())
 }
 
-// buffered brings data to a Buffer, unless it lies in one, and becomes a user of it.
-func (e *Engine) buffered(data *memory.Span) (in *memory.Buffer, mem []byte) {
+// buffered returns data in a Buffer, with a reference to it. It copies data that does not lie in
+// one already.
+func buffered(shared *nic.Loop, data *memory.Span) (in *memory.Buffer, mem []byte) {
 	n := data.Len()
-	// A small part of a large Buffer is copied: the rest can be used again sooner.
+	// A small part of a large Buffer is copied, so that the rest can be reused sooner.
 	if in = data.Buffer(); in != nil && len(data.Pieces()) == 1 && 2*n >= len(in.Bytes()) {
 		in.Hold()
 		return in, data.Pieces()[0].Mem
 	}
-	in = e.shared.Buffers().Get(n)
+	in = shared.Buffers().Get(n)
 	mem = in.Bytes()[:n]
 	rest := mem
 	for _, p := range data.Pieces() {
@@ -147,12 +148,12 @@ func (e *Engine) buffered(data *memory.Span) (in *memory.Buffer, mem []byte) {
 // full reports whether senders of this host have to wait.
 func (in *inbox) full() bool { return in.kept.n >= aheadBursts || in.bytes >= aheadBytes || in.lost }
 
-// half reports whether they may go on.
+// half reports whether they may continue.
 func (in *inbox) half() bool { return in.kept.n <= aheadBursts/2 && in.bytes <= aheadBytes/2 }
 
-// offer gives a parked queue pair what waits for it, as far as it takes it.
-func (e *Engine) offer(t *task) {
-	in := e.local.inboxes.of[t]
+// offer gives a parked queue pair the bursts in its inbox, as many as it takes.
+func (t *task) offer() {
+	in := t.e.local.inboxes.of[t]
 	for in.kept.n > 0 && !t.q.Gone() {
 		k := in.kept.first()
 		in.span.Reset()
@@ -160,17 +161,17 @@ func (e *Engine) offer(t *task) {
 		k.b.Data = &in.span
 		if !t.receive(&k.b) {
 			if in.half() {
-				e.resume(in)
+				in.resume()
 			}
 			return
 		}
-		e.received(t, &k.b)
+		t.received(&k.b)
 		in.drop(t)
 	}
-	e.unpark(t)
+	t.unpark()
 }
 
-// drop forgets the first burst in the inbox of t.
+// drop removes the first burst from the inbox of t.
 func (in *inbox) drop(t *task) {
 	k := in.kept.pop()
 	in.bytes -= len(k.data)
@@ -182,9 +183,9 @@ func (in *inbox) drop(t *task) {
 	k.b.Data, k.data, k.in = nil, nil, nil
 }
 
-// unpark ends it: what is still there is lost, and senders go on.
-func (e *Engine) unpark(t *task) {
-	l := &e.local.inboxes
+// unpark undoes park: bursts that are still in the inbox are lost, and senders continue.
+func (t *task) unpark() {
+	l := &t.e.local.inboxes
 	in := l.of[t]
 	if in == nil {
 		return
@@ -196,45 +197,44 @@ func (e *Engine) unpark(t *task) {
 	}
 	in.lost = false
 	in.span.Reset()
-	e.resume(in)
+	in.resume()
 	if len(l.spare) < spareInboxes {
 		l.spare = append(l.spare, in)
 	}
 }
 
-// resume lets the senders that wait for the inbox go on.
-func (e *Engine) resume(in *inbox) {
+// resume schedules the senders that wait for the inbox.
+func (in *inbox) resume() {
 	for i, s := range in.senders {
 		in.senders[i] = nil
 		if s.waits = false; !s.q.Gone() {
-			e.schedule(s)
+			s.schedule()
 		}
 	}
 	in.senders = in.senders[:0]
 }
 
-// awaits schedules t, which sends to a parked queue pair, when that one's inbox has space again.
-func (e *Engine) awaits(t, peer *task) {
+// await schedules t when the inbox of peer, which is parked, has space again.
+func (t *task) await(peer *task) {
 	if !t.waits {
 		t.waits = true
-		in := e.local.inboxes.of[peer]
+		in := t.e.local.inboxes.of[peer]
 		in.senders = append(in.senders, t)
 	}
 }
 
-// fullPeer is the queue pair of this host that t is connected to, if it is parked and its inbox
-// is full.
-func (e *Engine) fullPeer(t *task) *task {
-	if p := t.peer; p != nil && p.parked && (e.local.inboxes.of[p].full() || p.q.Crowded()) {
+// fullPeer returns the queue pair of this host that t is connected to, if it is parked and its
+// inbox is full.
+func (t *task) fullPeer() *task {
+	if p := t.peer; p != nil && p.parked && (t.e.local.inboxes.of[p].full() || p.q.Crowded()) {
 		return p
 	}
 	return nil
 }
 
-// excused reports whether t has no right to an answer yet: foreign memory, its own or that
-// of its peer on this host, takes its time, which has a limit of its own. As long as t fetches
-// what it sends it may have sent nothing that asks for an answer, and of what it sends again
-// nothing at all: a retry must not be spent on that.
+// excused reports whether t cannot expect an answer yet: foreign memory, its own or that of its
+// peer on this host, takes its time, which has a limit of its own. While t fetches what it sends,
+// it may have sent nothing that asks for an answer. A retry must not be spent on that.
 func (t *task) excused() bool {
 	if t.parked || t.q.Fetching() {
 		return true
@@ -243,52 +243,54 @@ func (t *task) excused() bool {
 	return p != nil && (p.parked || p.q.Delayed() || p.throttled())
 }
 
-// asks bounds how many queue pairs are asked again, or given up, in one pass.
-const asks = 64
+// foreignPerPass bounds how many queue pairs one pass retries, or fails.
+const foreignPerPass = 64
 
-// askAgain has those asked again whose foreign memory has come.
-func (e *Engine) askAgain() {
-	e.cmds.arrived.Store(false)
-	e.shared.CollectForeign()
-	for range asks {
-		q := e.shared.NextAsk()
+// retryForeign schedules queue pairs whose foreign memory has arrived. arrived is set again if
+// there are more.
+func (l *local) retryForeign(arrived *atomic.Bool) {
+	arrived.Store(false)
+	l.shared.CollectForeign()
+	for range foreignPerPass {
+		q := l.shared.NextAsk()
 		if q == nil {
 			return
 		}
-		e.schedule(taskOf(q)) // its turn begins with its inbox
+		taskOf(q).schedule() // its turn begins with its inbox
 	}
-	e.cmds.arrived.Store(true)
+	arrived.Store(true)
 }
 
-// giveUp fails queue pairs whose foreign memory has taken too long, a few in a pass.
-func (e *Engine) giveUp() {
-	for range asks { // the others in the next pass: they stay due
-		q := e.shared.ExpireForeign(e.now)
+// expireForeign fails queue pairs whose foreign memory has taken too long, a few in a pass. The
+// others stay due.
+func (l *local) expireForeign(now ib.Time) {
+	for range foreignPerPass {
+		q := l.shared.ExpireForeign(now)
 		if q == nil {
 			return
 		}
-		e.sayStuck(q)
-		e.schedule(taskOf(q)) // its turn begins with its inbox
+		l.reportStuck(q, now)
+		taskOf(q).schedule() // its turn begins with its inbox
 	}
 }
 
-// stuckSay is how often the log tells of memory that did not come.
-const stuckSay = ib.Time(1_000_000_000)
+// stuckEvery is the shortest time between two log messages about memory that does not arrive.
+const stuckEvery = ib.Time(1_000_000_000)
 
-// stuck is what the log has been told.
+// stuck limits those log messages.
 type stuck struct {
-	said ib.Time
-	more int // queue pairs since then
+	said ib.Time // when the last one was written; 0: never
+	more int     // queue pairs that failed since then
 }
 
-// sayStuck tells the log why q fails.
-func (e *Engine) sayStuck(q *nic.QP) {
-	if e.local.stuck.said != 0 && e.now-e.local.stuck.said < stuckSay {
-		e.local.stuck.more++
+// reportStuck logs why q fails.
+func (l *local) reportStuck(q *nic.QP, now ib.Time) {
+	if l.stuck.said != 0 && now-l.stuck.said < stuckEvery {
+		l.stuck.more++
 		return
 	}
 	s := q.Session()
-	e.opts.Log.Warn("a queue pair fails: memory that its program has registered does not come; the program, or a file system, has to provide it",
-		"pid", s.Pid, "program", s.Program, "qp", q.Num(), "waited", time.Duration(s.NIC().Patience()), "others", e.local.stuck.more)
-	e.local.stuck = stuck{said: e.now}
+	l.log.Warn("a queue pair fails: memory that its program has registered does not come; the program, or a file system, has to provide it",
+		"pid", s.Pid, "program", s.Program, "qp", q.Num(), "waited", time.Duration(s.NIC().Patience()), "others", l.stuck.more)
+	l.stuck = stuck{said: now}
 }

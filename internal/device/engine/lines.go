@@ -9,38 +9,36 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A lineSet holds the lines: connections of clients that the loop reads itself. A request is
-// read, run and answered without a goroutine between, so it costs no wake-up but the loop's
-// own, and none while the loop is awake. What takes long is not for the loop: the line is
-// paused then, and another goroutine goes on with the request.
+// A lineSet holds the lines: client connections that the loop reads itself. The loop reads, runs
+// and answers a request without another goroutine, so a request costs at most the wake-up of the
+// loop. Slow work does not belong on the loop: the line is paused, and another goroutine finishes
+// the request.
 //
 //	          readable           Serve
 //	watched ────────────▶ ready ───────▶ watched, or, if Serve paused it,
 //	   ▲                                 paused
 //	   └───────────── Resume ──────────────┘
 //
-// They have an epoll of their own, which the loop's poller watches. It is asked first which
-// lines are ready, and only then who has rung (wakeRung), so what a program posted before its
-// request happens before it. The kernel's list of ready lines goes round, and a line has one
-// request served before it is at the end of that list again.
+// Lines have an epoll descriptor of their own, which the loop's poller watches. The loop asks it
+// which lines are ready before it looks for doorbells (wakeRung). Work that a program posted
+// before a request is therefore done before it. The kernel's list of ready lines is a round
+// robin: after one request a line is at the end of that list.
 //
-// A line may have a box besides: shared memory in which a client that is awake leaves its
-// requests, and needs no system call for that (boxes.go).
+// A line may have a mailbox besides, see mailboxes.go.
 //
-// Requests are charged to their NIC as turns are. While others want turns, the requests of a tenant
-// that has had more than its share wait: it cannot have with commands what it would not have with
-// messages.
+// Requests are charged to their NIC like turns. While others want turns, requests of a tenant
+// wait that has used more than its share: commands give it no more of the loop than messages.
 type lineSet struct {
 	epfd   int
 	of     map[int32]line
 	events [commandsPerPass]unix.EpollEvent
 	ready  [2 * commandsPerPass]readyLine
-	at, n  int     // ready[at:n] are not served yet
-	told   bool    // the poller says that some are
-	looked ib.Time // when the kernel was asked last
-	last   ib.Time // when one was served last
+	at, n  int     // ready[at:n] are still to be served
+	told   bool    // the poller reported epfd as readable
+	looked ib.Time // when epfd was asked last
+	last   ib.Time // when a request was served last
 
-	boxes boxes
+	boxes mailboxes
 
 	serving Line
 	serve   func() // calls Serve of serving
@@ -52,27 +50,27 @@ type line struct {
 	nic *nic.NIC
 }
 
-// A readyLine is one that has a request: in its box, or on its connection.
+// A readyLine is a line with a request: in its mailbox, or on its connection.
 type readyLine struct {
-	fd    int32 // -1: it is gone
+	fd    int32 // -1: the line is gone
 	line  Line
-	boxed bool
-	shut  bool // its box is: it is not found again
+	boxed bool // the request is in the mailbox
+	shut  bool // the mailbox is shut: the next look does not find the request again
 }
 
-// A Line is a client's connection. Its methods are called on the loop.
+// A Line is a client's connection. The loop calls its methods.
 type Line = interface {
-	// Serve reads a request, runs it and answers it. There may be none. It must not wait.
+	// Serve reads a request, if there is one, runs it and answers it. It must not wait.
 	Serve()
-	// Fail says that Serve has panicked; see panics.go.
+	// Fail reports that Serve has panicked; see panics.go.
 	Fail(err error)
 }
 
 const (
-	// linesHot is how long the loop asks in every pass for the next command after one: a
-	// program that makes one usually makes another.
+	// linesHot is how long after a request the loop looks for the next one in every pass: a
+	// program that makes one command usually makes another.
 	linesHot = ib.Time(100_000)
-	// linesEvery is how often at most.
+	// linesEvery is the shortest time between two such looks.
 	linesEvery = ib.Time(1_000)
 )
 
@@ -91,19 +89,19 @@ func (l *lineSet) open(p *poller) (err error) {
 
 func (l *lineSet) close() { unix.Close(l.epfd) }
 
-// Watch has the loop serve the connection fd, of a client of NIC n. It runs on the loop.
+// Watch makes the loop serve the connection fd of a client of NIC n. It runs on the loop.
 func (e *Engine) Watch(fd int, n *nic.NIC, l Line) error {
 	e.lines.forget(fd)
 	if err := e.Resume(fd); err != nil {
 		return err
 	}
 	e.lines.of[int32(fd)] = line{l, n}
-	e.lines.last = e.now
+	e.lines.last = e.clock.now
 	return nil
 }
 
-// Unwatch undoes Watch, also of a line that is paused. It runs on the loop, before the
-// descriptor is closed.
+// Unwatch undoes Watch, also for a paused line. It runs on the loop, before the descriptor is
+// closed.
 func (e *Engine) Unwatch(fd int) {
 	e.Pause(fd)
 	e.Leave(fd)
@@ -111,7 +109,7 @@ func (e *Engine) Unwatch(fd int) {
 	delete(e.lines.of, int32(fd))
 }
 
-// forget takes fd out of those that wait to be served: under this number, another may come.
+// forget drops a ready line: another connection may get the same descriptor number.
 func (l *lineSet) forget(fd int) {
 	for i := l.at; i < l.n; i++ {
 		if l.ready[i].fd == int32(fd) {
@@ -120,7 +118,7 @@ func (l *lineSet) forget(fd int) {
 	}
 }
 
-// Pause has the loop leave a line alone until Resume. Any goroutine may call them.
+// Pause stops the loop from reading a line until Resume. Any goroutine may call either.
 func (e *Engine) Pause(fd int) { unix.EpollCtl(e.lines.epfd, unix.EPOLL_CTL_DEL, fd, nil) }
 
 // Resume undoes Pause.
@@ -132,20 +130,19 @@ func (e *Engine) Resume(fd int) error {
 	return nil
 }
 
-// linesReady reports whether there are requests.
-func (e *Engine) linesReady() bool {
-	l := &e.lines
+// poll reports whether there are requests.
+func (l *lineSet) poll(now ib.Time) bool {
 	if l.at < l.n {
 		return true
 	}
 	l.at, l.n = 0, 0
 	if len(l.boxes.open) > 0 {
-		e.lookIntoBoxes()
+		l.pollMailboxes(now)
 	}
-	if !l.told && (e.now-l.last > linesHot || e.now-l.looked < linesEvery) {
+	if !l.told && (now-l.last > linesHot || now-l.looked < linesEvery) {
 		return l.n > 0
 	}
-	l.told, l.looked = false, e.now
+	l.told, l.looked = false, now
 	n, err := epollNap(l.epfd, l.events[:], 0)
 	if err != nil {
 		n = 0
@@ -159,37 +156,28 @@ func (e *Engine) linesReady() bool {
 	return l.n > 0
 }
 
-// owes reports whether requests for n have to wait.
-func (e *Engine) owes(n *nic.NIC) bool {
-	if e.sched.alone != nil {
-		return false
-	}
-	c := e.cards.of[n]
-	return c != nil && e.sched.nics.Owes(&c.band.nic)
-}
-
-// serveLines serves the lines that are ready, a request each, until commandTime is over.
-// The rest come first in the next pass.
+// serveLines serves one request of each ready line, for at most commandTime. The next pass begins
+// with the rest.
 func (e *Engine) serveLines() {
 	l := &e.lines
-	for begin := e.now; l.at < l.n; {
+	for begin := e.clock.now; l.at < l.n; {
 		r := l.ready[l.at]
 		l.ready[l.at] = readyLine{}
 		if l.at++; r.fd < 0 {
 			continue
 		}
-		if !r.shut && e.owes(l.of[r.fd].nic) {
-			continue // who has to wait is ready in the next look, too
+		if !r.shut && e.sched.alone == nil && e.sched.mustWait(e.adapters.of[l.of[r.fd].nic]) {
+			continue // the next look finds the request again
 		}
 		l.serving = r.line
 		if err := e.command(l.serve); err != nil {
 			l.serving.Fail(err)
 		}
 		l.serving = nil
-		if e.clock(); !r.boxed {
-			l.last = e.now
+		if e.clock.read(); !r.boxed {
+			l.last = e.clock.now
 		}
-		if e.now-begin >= commandTime {
+		if e.clock.now-begin >= commandTime {
 			return
 		}
 	}

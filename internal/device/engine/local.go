@@ -1,28 +1,33 @@
 package engine
 
 import (
+	"log/slog"
+
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// The local link: the destination is a queue pair of this daemon, and a burst is handed over
-// whole. The responder does the only copy.
+// local is the local link: the destination of a burst is a queue pair of this daemon, which
+// receives it as a whole. The responder makes the only copy.
 //
 //	requester ── Send ──▶ deliver ──▶ responder       at once, within the sender's turn
 //	    ▲                                     │
 //	    └── deliver ◀── deliverReplies ◀── replies        when the sender's call has ended
 //
-// deliver is the one function that brings a burst to a queue pair of this daemon. The queue
-// pair belongs to the same loop today, so it is a call. Of another loop's it would be a queue
-// of that loop, and the burst's data would have to stay valid until it was taken.
+// task.deliver is the one function that brings a burst to a queue pair of this daemon. With one
+// loop it is a call. For a queue pair of another loop it would be a queue of that loop, and the
+// burst's data would have to stay valid until that loop takes it.
 type local struct {
 	replies queue[reply]
 	reply   reply // the one being delivered
 	starved starved
 	inboxes inboxes
 	stuck   stuck
+
+	shared *nic.Loop
+	log    *slog.Logger
 }
 
 // A reply is an acknowledgement on its way to a requester.
@@ -35,17 +40,18 @@ type reply struct {
 func (l *local) waiting() bool { return l.replies.n > 0 || l.starved.n > 0 }
 
 // Send implements transport.Sender. Requests and READ responses reach a peer of this daemon
-// before it returns; acknowledgements wait until the sender's call has ended, because the
-// requester they are for may be the one that is running.
+// before it returns. Acknowledgements wait until the sender's call has ended, because their
+// requester may be the one that is running.
 func (t *task) Send(b *transport.Burst) {
 	if b.Type == ib.UD && !t.q.MayTell(&b.DGID) {
 		return
 	}
-	if t.e.sched.nics.Limited() {
-		t.e.sent(t, b)
+	e := t.e
+	if e.sched.nics.Limited() {
+		e.sched.chargeOut(t, b)
 	}
 	if b.Type == ib.UD && b.DGID.IsMulticast() {
-		t.e.multicast(t, b)
+		t.multicast(b)
 		return
 	}
 	r := &t.route
@@ -53,9 +59,8 @@ func (t *task) Send(b *transport.Burst) {
 		t.peer = nil
 		t.find(&b.SGID, &b.DGID)
 	}
-	e := t.e
-	if r.card == nil {
-		e.leaveHost(t, b)
+	if r.adapter == nil {
+		t.leaveHost(b)
 		return
 	}
 	if e.net.tap != nil {
@@ -64,13 +69,13 @@ func (t *task) Send(b *transport.Burst) {
 	to := t.peer
 	if to == nil || to.q.Num() != b.Dst || to.q.Gone() || b.Type == ib.UD {
 		if to = t.findPeer(b); to == nil {
-			t.card.nic.Drop(nic.DropNoQP, b.Packets)
-			return // lost, as on a wire: the sender's timer will tell it
+			t.adapter.nic.Drop(nic.DropNoQP, b.Packets)
+			return // lost, as on a wire: the sender's timer detects it
 		}
 	}
 	switch b.Kind {
 	case transport.KindAck, transport.KindAtomicResp:
-		// A later ACK says what an earlier one said.
+		// A later ACK includes an earlier one.
 		if l := e.local.replies.last(); l != nil && l.to == to && supersedes(b, &l.b) {
 			l.b = *b
 			return
@@ -79,51 +84,52 @@ func (t *task) Send(b *transport.Burst) {
 		l.to, l.b = to, *b
 		return
 	}
-	e.deliver(to, b)
+	to.deliver(b)
 }
 
-// leaveHost sends b to another host, if it is for one.
-func (e *Engine) leaveHost(t *task, b *transport.Burst) {
+// leaveHost sends b to another host, or drops it if there is no way.
+func (t *task) leaveHost(b *transport.Burst) {
+	n := &t.e.net
 	if t.route.under != nil {
-		e.depart(t, &t.route, b)
+		n.depart(t, &t.route, b)
 		return
 	}
-	t.card.nic.Drop(nic.DropNoNIC, b.Packets)
-	if e.net.tap != nil {
-		e.net.tap.Burst(b) // it leads nowhere, which somebody may want to see
+	t.adapter.nic.Drop(nic.DropNoNIC, b.Packets)
+	if n.tap != nil {
+		n.tap.Burst(b) // a capture shows packets without a destination, too
 	}
 }
 
-// supersedes reports whether ACK b makes the earlier ACK a superfluous. NAKs stay.
+// supersedes reports whether ACK b makes the earlier ACK a unnecessary. NAKs stay.
 func supersedes(b, a *transport.Burst) bool {
 	return b.Kind == transport.KindAck && a.Kind == transport.KindAck && b.Syndrome>>5 == 0 && a.Syndrome>>5 == 0 &&
 		b.Src == a.Src && b.SGID == a.SGID
 }
 
-// findPeer finds the queue pair that a burst is for, at the NIC of this daemon that the route
-// leads to; nil: nobody is there.
+// findPeer returns the destination of a burst, at the NIC of this daemon that the route leads to;
+// nil: there is no such queue pair.
 func (t *task) findPeer(b *transport.Burst) *task {
-	p := t.route.card.taskAt(b.Dst)
+	p := t.route.adapter.taskAt(b.Dst)
 	if b.Type != ib.UD {
 		t.peer = p
 	}
 	return p
 }
 
-// deliver hands b to a queue pair of this daemon and sees to what follows from it.
-func (e *Engine) deliver(to *task, b *transport.Burst) {
-	if e.sched.nics.Limited() {
-		e.cameIn(to, b)
+// deliver gives b to t, or keeps it in the inbox of t.
+func (t *task) deliver(b *transport.Burst) {
+	if s := &t.e.sched; s.nics.Limited() {
+		s.chargeIn(t, b)
 	}
 	var copied *memory.Buffer
-	if !to.parked {
-		if to.receive(b) {
-			e.received(to, b)
+	if !t.parked {
+		if t.receive(b) {
+			t.received(b)
 			return
 		}
-		copied = to.q.Copied(b.Data)
+		copied = t.q.Copied(b.Data)
 	}
-	e.park(to, b, copied)
+	t.park(b, copied)
 }
 
 // receive gives b to the state machine; see transport.QP.Receive.
@@ -132,34 +138,33 @@ func (t *task) receive(b *transport.Burst) (taken bool) {
 		return true
 	}
 	t.q.Offer()
-	if !t.q.Transport().Receive(t.e.now, b, t.q.Env()) {
+	if !t.q.Transport().Receive(t.e.clock.now, b, t.q.Env()) {
 		return false
 	}
 	t.q.Taken()
 	return true
 }
 
-// received sees to what follows from a burst that t has taken.
-func (e *Engine) received(t *task, b *transport.Burst) {
+// received updates the loop's records after t has taken b.
+func (t *task) received(b *transport.Burst) {
 	m := t.q.Transport()
-	e.changed(t)
+	t.changed()
 	if m.RunPending() || m.RespondPending() {
-		e.schedule(t)
+		t.schedule()
 	}
 	if b.Kind == transport.KindAck && m.WaitsForReceiver() {
-		e.starve(t)
+		t.e.local.starved.add(t)
 	}
 }
 
 // deliverReplies brings acknowledgements to their requesters.
-func (e *Engine) deliverReplies() {
-	l := &e.local
+func (l *local) deliverReplies() {
 	for l.replies.n > 0 {
 		p := l.replies.pop()
 		l.reply = *p
 		p.to = nil
 		if to := l.reply.to; !to.q.Gone() {
-			e.deliver(to, &l.reply.b)
+			to.deliver(&l.reply.b)
 		}
 	}
 }

@@ -1,48 +1,49 @@
 package engine
 
 import (
+	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/ib"
 )
 
 const (
-	// turnBytes is how many bytes a queue pair may move before others get a chance. While
-	// others ring it may be less, see scheduler.allowance.
+	// turnBytes is how many bytes a queue pair may move in a turn. While other sessions ring it
+	// may be less, see scheduler.allowance.
 	turnBytes = 256 << 10
-	// turnsPerPass is how many turns are taken between two looks at doorbells.
+	// turnsPerPass is how many turns there are between two looks at doorbells.
 	turnsPerPass = 8
-	// passTime is how long turns are taken then while other sessions ring or wait. It
-	// is longPassTime where the network is polled, too, because a look costs more, and
-	// before commands, because what was posted before them comes first.
+	// passTime bounds the turns of a pass while other sessions ring or wait. It is longPassTime
+	// where the loop polls the network, too, because each look costs more. It is also
+	// longPassTime before commands, because work posted before them comes first.
 	passTime     = ib.Time(1_500)
 	longPassTime = ib.Time(10_000)
-	// linger is how long the loop looks around before it lets others run: a
-	// program that posts in a row needs no more than that between two doorbells. If
-	// other hosts have spoken lately it is netLinger. While programs here and there talk
-	// in turns it is none (see lingers): no answer comes that soon, and the program
-	// that a packet was for should run.
+	// linger is how long an idle loop polls before it yields: a program that posts requests in a
+	// row needs no more between two doorbells. It is netLinger after traffic with other hosts.
+	// There is none while programs here and on another host talk in turns (see
+	// processor.lingers): no answer comes that soon, and the program that received the packet
+	// should run.
 	linger    = ib.Time(400)
 	netLinger = ib.Time(1_000)
-	// foreignSoon is for how long after a job for foreign memory was begun the loop yields at
-	// once: most jobs are done by then.
+	// foreignSoon is for how long after the start of a job for foreign memory the loop yields
+	// at once: most jobs are done by then.
 	foreignSoon = ib.Time(100_000)
-	// wakesEvery is after how many passes a busy loop asks who else woke up, and
-	// wakesAfter is after how long.
+	// wakesEvery and wakesAfter are the number of passes and the time after which a busy loop
+	// asks the kernel which descriptors are readable.
 	wakesEvery = 64
 	wakesAfter = ib.Time(30_000)
-	// tickEvery is how often errored queue pairs and full event channels are
-	// visited: receives posted to a queue pair in error complete within 10 ms.
+	// tickEvery is how often the loop visits queue pairs in error and full event channels:
+	// receives posted to a queue pair in error complete within 10 ms.
 	tickEvery = ib.Time(4_000_000)
 	// visitsPerPass is how many of them one pass visits.
 	visitsPerPass = 16
 )
 
-// chores are what the loop does from time to time.
+// chores is periodic work of the loop, and when it is due.
 type chores struct {
-	woken   ib.Time // when who woke was asked last
-	tick    ib.Time // next visit of errored queue pairs and full channels
+	woken   ib.Time // when the loop last asked which descriptors are readable
+	tick    ib.Time // next visit of queue pairs in error and full event channels
 	ticking bool
-	until   ib.Time // when a loop that sleeps wakes by itself; 0 is never
-	owed    ib.Time // since when waiters are to be woken, see waiters.go; 0: none are
+	until   ib.Time // when a sleeping loop wakes by itself; 0 is never
+	shared  *nic.Loop
 }
 
 // loop runs until Stop.
@@ -50,19 +51,19 @@ func (e *Engine) loop() {
 	idle := ib.Time(0) // since when nothing happened
 	pass := uint32(0)
 	for !e.cmds.stopping.Load() || e.cmds.pending.Load() {
-		e.clock()
+		e.clock.read()
 		if e.bells.short != (e.bells.fars > 0) {
 			e.bells.slice()
 		}
-		if pass++; pass%wakesEvery == 0 || e.now-e.chores.woken > wakesAfter {
+		if pass++; pass%wakesEvery == 0 || e.clock.now-e.chores.woken > wakesAfter {
 			e.pollWakes()
 		}
 		work := false
-		if e.linesReady() || e.cmds.pending.Load() {
+		if e.lines.poll(e.clock.now) || e.cmds.pending.Load() {
 			n := e.cmds.inOnePass()
 			e.wakeRung()
 			e.longPass()
-			e.takeCommands(n)
+			e.cmds.run(n, &e.clock)
 			e.serveLines()
 			work = true
 		}
@@ -70,24 +71,24 @@ func (e *Engine) loop() {
 			idle = 0
 			e.wakeWaiters(false)
 			if e.net.traffic.spoke && e.net.traffic.word && !e.sched.waiting() {
-				if e.ledger.of != nil {
-					e.clock() // nobody pays for what others do meanwhile
+				if e.clock.of != nil {
+					e.clock.read() // the time that others run is charged to no NIC
 				}
-				e.giveWay()
+				e.proc.giveWay()
 			}
 			continue
 		}
 		e.wakeWaiters(true)
 		if idle == 0 {
-			idle = e.now
+			idle = e.clock.now
 		}
-		if quiet := e.now - idle; quiet < e.patience() {
+		if quiet := e.clock.now - idle; quiet < e.proc.patience() {
 			switch {
-			case quiet <= e.lingers():
-			case e.now < e.bells.awaited && !e.net.traffic.mode(e.now).streams(): // giveWay knows what to do about those
-				e.lookOut(quiet)
+			case quiet <= e.proc.lingers():
+			case e.clock.now < e.bells.awaited && !e.net.traffic.mode(e.clock.now).streams(): // giveWay handles streams
+				e.proc.awaitFar(quiet)
 			default:
-				e.giveWay()
+				e.proc.giveWay()
 			}
 			continue
 		}
@@ -96,90 +97,62 @@ func (e *Engine) loop() {
 	}
 }
 
-// patience is how long the loop looks around before it sleeps. In the midst of a stream with
-// another host it takes its time: a processor that is left alone for a moment is given the
-// next thread that waits for one, which may be the other half of the stream, and back again
-// in this one's way. Programs in virtual machines that ring again and again are waited for, too: see
-// farPace.
-func (e *Engine) patience() ib.Time {
-	p := ib.Time(e.opts.Spin)
-	if e.now < e.bells.awaited {
-		p = max(p, farPace)
-	}
-	if e.net.traffic.mode(e.now).streams() {
-		p = max(p, quietAfter)
-	}
-	return p
-}
-
-// lingers is how long the loop looks around before it yields; -1: it yields at once.
-func (e *Engine) lingers() ib.Time {
-	switch m := e.net.traffic.mode(e.now); {
-	case m == silent && e.now-e.shared.ForeignBegun() < foreignSoon:
-		return -1 // the thread may wait for this processor
-	case m == silent:
-		return linger
-	case m.talks():
-		return -1
-	}
-	return netLinger
-}
-
-// step is one pass: doorbells, timers, turns.
+// step is one pass: doorbells, packets, timers, turns.
 func (e *Engine) step() bool {
-	work := e.bells.poll(e.now)
+	work := e.bells.poll(e.clock.now)
 	if e.cmds.arrived.Load() {
-		e.askAgain()
+		e.local.retryForeign(&e.cmds.arrived)
 		work = true
 	}
-	if due := e.shared.ForeignDue(); due != 0 && due <= e.now {
-		e.giveUp()
+	if due := e.shared.ForeignDue(); due != 0 && due <= e.clock.now {
+		e.local.expireForeign(e.clock.now)
 		work = true
 	}
 	if e.net.any() {
-		work = e.pollPort() || work
+		work = e.net.pollPort() || work
 	}
 	if e.net.groups.ready.n > 0 {
-		e.pollGroups()
+		e.net.pollGroups()
 		work = true
 	}
-	if due := e.sched.due(); due != 0 && due <= e.now {
-		e.sched.wakeDue(e.now)
-		e.letGo()
+	if due := e.sched.due(); due != 0 && due <= e.clock.now {
+		e.sched.wakeDue(e.clock.now)
+		e.sched.releaseHeld()
 	}
 	if e.sched.waiting() {
 		e.turns()
 		work = true
 	}
 	if e.shared.EventsKept() {
-		e.sendEvents()
+		e.events.send()
 		work = true
 	}
 	if e.local.starved.n > 0 {
-		e.feed()
+		e.local.starved.retry()
 	}
-	if e.chores.ticking && e.now >= e.chores.tick && e.visitTroubled() {
+	if e.chores.ticking && e.clock.now >= e.chores.tick && e.chores.visitTroubled(e.clock.now) {
 		work = true
 	}
-	// What has come last may have made events that are kept: they are not slept upon.
-	if e.manage() || e.sched.waiting() || e.shared.EventsKept() {
+	// The last packets may have caused events that are kept: the loop must not sleep on them.
+	if e.mgmt.run() || e.sched.waiting() || e.shared.EventsKept() {
 		work = true
 	}
 	if e.frames.waiting.Load() {
-		e.takeFrames()
+		e.frames.send(e.net.overlay)
+		e.net.traffic.wake(e.clock.now)
 		work = true
 	}
 	if e.net.any() {
-		if e.flushPort() {
+		if e.net.flushPort() {
 			work = true
 		}
-		e.net.traffic.pass(e.net.moved(), e.now)
-		e.place()
+		e.net.traffic.pass(e.net.moved(), e.clock.now)
+		e.proc.place()
 	}
 	return work
 }
 
-// longPass is a pass before a command.
+// longPass is the pass before a command.
 func (e *Engine) longPass() {
 	e.long = true
 	e.contain(e.step)

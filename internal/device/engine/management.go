@@ -8,18 +8,17 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// Management takes the datagrams of a NIC's queue pair 1, which the daemon itself sends and
-// receives. No program can have that queue pair, or send from it. Its methods run on the
-// loop.
+// Management handles the datagrams of a NIC's queue pair 1, which the daemon itself sends and
+// receives. No program can have that queue pair, or send from it. Its methods run on the loop.
 type Management interface {
 	// ReceiveMAD takes a datagram of wire.MADSize bytes, valid during the call.
 	ReceiveMAD(from, to ib.GID, mad []byte)
-	// Ends reports whether such a datagram ends a connection that is known here.
+	// Ends reports whether such a datagram ends a connection of this NIC.
 	Ends(from ib.GID, mad []byte) bool
-	// Deadline is when Expire has to be called; 0 is never. Where it becomes sooner, MADs.Due
-	// is called.
+	// Deadline is when Expire has to be called; 0 is never. When it becomes sooner, the
+	// Management calls MADs.Due.
 	Deadline() ib.Time
-	// Expire does what is due.
+	// Expire handles what is due.
 	Expire()
 }
 
@@ -27,31 +26,35 @@ type Management interface {
 //
 //	Management ── MADs.Send ──▶ route ─┬─ a NIC of this daemon ──▶ local ──▶ its Management
 //	                                   └─ another host ──▶ port
-//	port ──▶ receiveMAD ─┬─ package peers, if it is a hello
-//	                     └─ the Management of the NIC that has the address
+//	port ──▶ receive ─┬─ package peers, if it is a hello
+//	                  └─ the Management of the NIC that has the address
 //
-// There may be many NICs, most of which have no deadline: those that have one are in a heap.
+// There may be many NICs, most of them without a deadline. A heap holds those that have one.
 type management struct {
-	local  queue[datagram] // on their way from us to us
-	timers heap[*card]
+	local  queue[datagram] // from one NIC of this daemon to another
+	timers heap[*adapter]
 	burst  transport.Burst
 	span   memory.Span
-	in     [wire.MADSize]byte
+	in     [wire.MADSize]byte // the datagram being received
+
+	clock    *clock
+	adapters *adapters
+	net      *network
 }
 
 type datagram struct {
-	card     *card // that it is for
+	adapter  *adapter // the destination
 	from, to ib.GID
 	mad      [wire.MADSize]byte
 }
 
-// forget drops what is for a NIC that is gone.
-func (m *management) forget(c *card) {
-	if c.due.at != 0 {
-		m.timers.remove(&c.due)
+// forget drops the deadline and the datagrams of a removed NIC.
+func (m *management) forget(a *adapter) {
+	if a.due.at != 0 {
+		m.timers.remove(&a.due)
 	}
 	for range m.local.n {
-		if d := *m.local.pop(); d.card != c {
+		if d := *m.local.pop(); d.adapter != a {
 			*m.local.push() = d
 		}
 	}
@@ -59,74 +62,76 @@ func (m *management) forget(c *card) {
 
 // MADs sends the management datagrams of a NIC. It is used on the loop.
 type MADs struct {
-	e *Engine
+	m *management
 	n *nic.NIC
 }
 
-// MADs is for the Management of n.
-func (e *Engine) MADs(n *nic.NIC) MADs { return MADs{e, n} }
+// MADs returns the sender for the Management of n.
+func (e *Engine) MADs(n *nic.NIC) MADs { return MADs{&e.mgmt, n} }
 
-// Now is the loop's clock.
-func (m MADs) Now() ib.Time { return m.e.now }
+// Now is the loop's time.
+func (s MADs) Now() ib.Time { return s.m.clock.now }
 
-// Due says that the Management's Deadline may be as soon as this.
-func (m MADs) Due(at ib.Time) {
-	if c := m.e.cards.of[m.n]; c != nil {
-		m.e.mgmt.await(c, at)
+// Due announces that the Management's Deadline may be as soon as at.
+func (s MADs) Due(at ib.Time) {
+	if a := s.m.adapters.of[s.n]; a != nil {
+		s.m.await(a, at)
 	}
 }
 
-// await has the deadline of c's Management looked at when at has come, or before if that was asked for.
-func (m *management) await(c *card, at ib.Time) {
-	if at != 0 && (c.due.at == 0 || at < c.due.due) {
-		m.timers.file(&c.due, c, at)
+// await makes the loop look at the deadline of a's Management at this time, or before if that was
+// requested already.
+func (m *management) await(a *adapter, at ib.Time) {
+	if at != 0 && (a.due.at == 0 || at < a.due.due) {
+		m.timers.file(&a.due, a, at)
 	}
 }
 
-// SendMAD sends a management datagram, to a NIC of this daemon or to another host. One to
-// this daemon is delivered later, never from within the call.
-func (m MADs) SendMAD(from, to ib.GID, mad []byte) {
-	e := m.e
-	c := e.cards.of[m.n]
-	if c == nil {
+// SendMAD sends a management datagram to a NIC of this daemon or to another host. A NIC of this
+// daemon receives it later, never within the call.
+func (s MADs) SendMAD(from, to ib.GID, mad []byte) {
+	m := s.m
+	a := m.adapters.of[s.n]
+	if a == nil {
 		return
 	}
-	r := e.find(c, &from, &to)
+	r := m.adapters.find(a, &from, &to)
 	switch {
-	case r.card != nil:
-		if e.net.tap != nil {
-			e.net.tap.Burst(e.mgmt.datagram(from, to, mad))
+	case r.adapter != nil:
+		if m.net.tap != nil {
+			m.net.tap.Burst(m.datagram(from, to, mad))
 		}
-		e.mgmt.post(r.card, from, to, mad)
+		m.post(r.adapter, from, to, mad)
 	case r.under != nil:
-		r.under.Send(r.network, r.from, r.to, e.mgmt.datagram(from, to, mad))
+		r.under.Send(r.network, r.from, r.to, m.datagram(from, to, mad))
 	case r.network.IsNamespace():
-		e.farewell(c, from, to, mad)
-	} // else it leads nowhere: lost, as on a wire
+		m.postAcross(a, from, to, mad)
+	} // else there is no way: it is lost, as on a wire
 }
 
 // post queues a datagram for a NIC of this daemon.
-func (m *management) post(c *card, from, to ib.GID, mad []byte) {
+func (m *management) post(a *adapter, from, to ib.GID, mad []byte) {
 	d := m.local.push()
-	d.card, d.from, d.to = c, from, to
+	d.adapter, d.from, d.to = a, from, to
 	copy(d.mad[:], mad)
 }
 
-// farewell delivers a datagram of c whose network namespace is gone. When a container is killed, its
-// network may end before the daemon learns that its programs have ended, and a peer that waits for a
-// message would never learn that the connection has ended. farewell tells a peer that is a NIC of this
-// daemon, in whatever namespace. An address means something else in each, so the peer must also know
-// this very connection. A peer on another host is out of reach until the NIC has a way again.
-func (e *Engine) farewell(c *card, from, to ib.GID, mad []byte) {
-	for number := range e.net.namespaces {
-		if o := e.cards.at[place{number, to}]; o != nil && o != c && o.manage != nil && o.manage.Ends(from, mad) {
-			e.mgmt.post(o, from, to, mad)
+// postAcross delivers a datagram of a whose network namespace is gone. When a container is killed,
+// its network may end before the daemon learns that its programs have ended. A peer that waits for
+// a message would then never learn that the connection has ended. postAcross tells a peer that is
+// a NIC of this daemon, in whatever namespace. The same address may belong to other NICs in other
+// namespaces, so the peer must also have this very connection. A peer on another host is
+// unreachable until the NIC has a way again.
+func (m *management) postAcross(a *adapter, from, to ib.GID, mad []byte) {
+	for number := range m.net.namespaces {
+		if o := m.adapters.at[netAddr{number, to}]; o != nil && o != a && o.manage != nil && o.manage.Ends(from, mad) {
+			m.post(o, from, to, mad)
 			return
 		}
 	}
 }
 
-// datagram is mad as the port sends it.
+// datagram returns mad as a burst.
 func (m *management) datagram(from, to ib.GID, mad []byte) *transport.Burst {
 	m.span.Reset()
 	m.span.Add(mad)
@@ -137,50 +142,48 @@ func (m *management) datagram(from, to ib.GID, mad []byte) *transport.Burst {
 	return &m.burst
 }
 
-// madsPerPass bounds what one pass delivers, and for how many NICs it sees to what is due.
+// madsPerPass bounds the datagrams that one pass delivers, and the deadlines that it handles.
 const madsPerPass = 8
 
-// manage delivers local datagrams and sees to what is due.
-func (e *Engine) manage() bool {
-	m := &e.mgmt
-	work := false
-	if due := e.net.peersDue(); due != 0 && due <= e.now {
-		e.net.expirePeers(e.now)
+// run delivers local datagrams and handles deadlines. It reports whether there were any.
+func (m *management) run() bool {
+	now, work := m.clock.now, false
+	if due := m.net.peersDue(); due != 0 && due <= now {
+		m.net.expirePeers(now)
 		work = true
 	}
 	for i := 0; i < madsPerPass && m.local.n > 0; i++ {
 		d := *m.local.pop()
-		if d.card.manage != nil {
-			e.worksFor(d.card)
-			d.card.manage.ReceiveMAD(d.from, d.to, d.mad[:])
+		if d.adapter.manage != nil {
+			m.clock.worksFor(d.adapter)
+			d.adapter.manage.ReceiveMAD(d.from, d.to, d.mad[:])
 		}
 		work = true
 	}
 	for range madsPerPass {
-		if due := m.timers.due(); due == 0 || due > e.now {
+		if due := m.timers.due(); due == 0 || due > m.clock.now {
 			break
 		}
-		c := m.timers.pop()
-		if d := c.manage.Deadline(); d != 0 && d <= e.now {
-			e.worksFor(c)
-			c.manage.Expire()
+		a := m.timers.pop()
+		if d := a.manage.Deadline(); d != 0 && d <= m.clock.now {
+			m.clock.worksFor(a)
+			a.manage.Expire()
 		}
-		m.await(c, c.manage.Deadline())
+		m.await(a, a.manage.Deadline())
 		work = true
 	}
 	return work
 }
 
-// receiveMAD takes a datagram for queue pair 1 from another host. Only a queue pair 1 may send
-// one: any other sender is a program that pretends to be a connection manager.
-func (e *Engine) receiveMAD(id ib.NetworkID, b *transport.Burst) {
-	c := e.cards.arrived(id, &b.DGID)
+// receive takes a datagram for queue pair 1 from another host. Only a queue pair 1 may send one:
+// any other sender is a program that pretends to be a connection manager.
+func (m *management) receive(id ib.NetworkID, b *transport.Burst) {
+	a := m.adapters.arrived(id, &b.DGID)
 	if b.Type != ib.UD || b.Kind != transport.KindSend || b.Src != wire.GSIQP || b.QKey != wire.GSIQKey ||
-		b.Data == nil || b.Data.Len() != wire.MADSize || c == nil || e.cards.at[place{id, b.SGID}] != nil {
-		e.stray(id, &b.DGID, b.Packets)
+		b.Data == nil || b.Data.Len() != wire.MADSize || a == nil || m.adapters.at[netAddr{id, b.SGID}] != nil {
+		m.net.stray(id, &b.DGID, b.Packets)
 		return
 	}
-	m := &e.mgmt
 	n := 0
 	for _, p := range b.Data.Pieces() {
 		n += copy(m.in[n:], p.Mem)
@@ -188,11 +191,11 @@ func (e *Engine) receiveMAD(id ib.NetworkID, b *transport.Burst) {
 	if n != wire.MADSize {
 		return
 	}
-	if a := e.net.of(id); a != nil && a.hello(id, c, b) {
+	if u := m.net.of(id); u != nil && u.hello(id, a, b) {
 		return
 	}
-	if c.manage != nil {
-		e.worksFor(c)
-		c.manage.ReceiveMAD(b.SGID, b.DGID, m.in[:])
+	if a.manage != nil {
+		m.clock.worksFor(a)
+		a.manage.ReceiveMAD(b.SGID, b.DGID, m.in[:])
 	}
 }

@@ -71,7 +71,7 @@ func TestSites(t *testing.T) {
 			t.Error("a site of a number that is taken")
 		}
 		for i, m := range nics {
-			if c := e.cards.at[place{r[m], shared}]; c == nil || c.nic != m {
+			if c := e.adapters.at[netAddr{r[m], shared}]; c == nil || c.nic != m {
 				t.Errorf("the address that both have leads to %v at site %d", c, i)
 			}
 		}

@@ -10,51 +10,57 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// The network is the way to other hosts: bursts whose route leads to one leave through a
-// roce.Port, and what arrives there is handed to the queue pair that it names, of the NIC
-// that has the address it was sent to.
+// network is the way to other hosts. Bursts whose route leads to one leave through an underlay. A
+// burst that arrives goes to the queue pair that it names, of the NIC that has its destination
+// address.
 //
-//	Send ──▶ depart ─┬─ acknowledgements wait a little (acks.go) ─┬─▶ port ──▶ Flush
-//	                 └─ the rest ─────────────────────────────────┘
-//	deliver ◀── Receive ◀── NIC of the address (card.go) ◀── port ◀── Poll
+//	Send ──▶ depart ─┬─ ACKs wait a little (acks.go) ─┬─▶ underlay ──▶ Flush
+//	                 └─ the rest ─────────────────────┘
+//	deliver ◀── Receive ◀── NIC of the address (adapter.go) ◀── underlay ◀── Poll
 //
-// Beside that: how the traffic looks, which decides how the loop waits (traffic.go), how much
-// may be under way (flights.go), who of the other hosts is a vrdma host (recognition.go),
-// multicast groups (groups.go), packets that are too long (toolong.go).
+// It also has: the pattern of the traffic, which decides how the loop waits (traffic.go), limits on
+// bytes in flight (flights.go), recognition of other vrdma hosts (recognition.go), multicast groups
+// (groups.go), packets over the path MTU (toolong.go).
 //
-// All NICs share the port and everything here: other hosts and the kernel's sockets know only
-// one sender.
+// All NICs share it: for other hosts and for the kernel's sockets there is one sender.
 type network struct {
 	underlays
 	tap     *roce.Tap
 	traffic traffic
-	heard   int // batches taken since a timer of a remote queue pair came due
+	drained int // batches taken since a timer of a remote queue pair expired
 	acks    acks
 	flights flights
 	groups  groups
-	met     acquaintances
+	virtual virtualPeers
 	tooLong map[netip.Addr]*tooLong
 	strays  uint64 // packets from other hosts for no queue pair of ours
-	nowhere uint64 // those among them that were for no NIC of ours
+	nowhere uint64 // those among them for no NIC of ours
+
+	opts     *Options
+	clock    *clock
+	adapters *adapters
+	sched    *scheduler
+	local    *local
+	mgmt     *management
+	poller   *poller
 }
 
-// openNetwork makes the port of the options the loop's.
-func (e *Engine) openNetwork() error {
-	n := &e.net
+// open attaches the port of the options.
+func (n *network) open() error {
 	n.fds = make(map[int32]*attached)
 	n.groups.init()
-	p := e.opts.Port
+	p := n.opts.Port
 	if p == nil {
 		return nil
 	}
-	host := &portUnderlay{Port: p, e: e}
+	host := &portUnderlay{Port: p, net: n}
 	var err error
-	if n.host, err = e.attach(host, e.opts.Wake); err != nil {
+	if n.host, err = n.attach(host, n.opts.Wake); err != nil {
 		return err
 	}
-	p.OnTooLong(e.noteTooLong)
-	if e.opts.Recognise {
-		host.peers = e.newPeers(ib.HostNetwork, p)
+	p.OnTooLong(n.noteTooLong)
+	if n.opts.Recognise {
+		host.peers = n.newPeers(ib.HostNetwork, p)
 	}
 	return nil
 }
@@ -70,167 +76,168 @@ func (e *Engine) SetTap(t *roce.Tap) {
 	}
 }
 
-// LinkCounters are those of the way to other hosts. It runs on the loop.
+// LinkCounters returns the counters of the way to other hosts. It runs on the loop.
 func (e *Engine) LinkCounters() roce.Counters {
-	c := e.net.counters()
+	n := &e.net
+	c := n.counters()
 	c.SendFull += e.frames.lost.Load()
-	c.Strays, c.Nowhere = e.net.strays, e.net.nowhere
-	c.SentMulticast, c.RcvdMulticast = e.net.groups.sent, e.net.groups.received
+	c.Strays, c.Nowhere = n.strays, n.nowhere
+	c.SentMulticast, c.RcvdMulticast = n.groups.sent, n.groups.received
 	return c
 }
 
-// depart sends b to another host. What cannot be sent is lost, as on a wire.
-func (e *Engine) depart(from *task, r *route, b *transport.Burst) {
+// depart sends b to another host. Packets that cannot be sent are lost, as on a wire.
+func (n *network) depart(from *task, r *route, b *transport.Burst) {
 	switch b.Kind {
 	case transport.KindCNP:
 		r.under.SendCNP(r.network, r.from, r.to, b.Src, b.Dst)
 		return
 	case transport.KindAck:
 		if b.Syndrome>>5 == 0 {
-			e.owe(from, r, b)
+			n.queueAck(from, r, b)
 			return
 		}
 	}
 	if b.Kind != transport.KindWrite {
-		e.net.traffic.tells = e.now
+		n.traffic.tells = n.clock.now
 	}
 	if b.Kind >= transport.KindReadResp {
 		if from.ack != 0 {
-			e.pay() // responses leave in order
+			n.acks.flush(n.clock.now) // responses leave in order
 		}
 	} else if from.ackAt != 0 {
-		e.answered(from)
+		from.answered(n.clock.now)
 	}
 	r.under.Send(r.network, r.from, r.to, b)
 }
 
-// pollPort takes what has arrived from other hosts and sends what waits for them.
-func (e *Engine) pollPort() bool {
-	e.net.traffic.dry, e.net.traffic.flood = false, false
-	if !e.net.traffic.polled {
+// pollPort takes what has arrived from other hosts.
+func (n *network) pollPort() bool {
+	n.traffic.dry, n.traffic.flood = false, false
+	if !n.traffic.polled {
 		return false
 	}
-	found := e.poll(false)
-	e.net.traffic.looked(found, e.now)
+	found := n.poll(false)
+	n.traffic.looked(found, n.clock.now)
 	return found
 }
 
 const (
-	// hearPerPass is how many batches are taken in a pass before a timer expires,
-	hearPerPass = 8
-	// and hearMost how many in all: a flood must not stop the clock.
-	hearMost = 1 << 8
+	// drainPerPass is how many batches a pass takes before a timer expires,
+	drainPerPass = 8
+	// and drainMost how many in all: a flood must not stop the clock.
+	drainMost = 1 << 8
 )
 
-// hear takes everything that has arrived, before anybody is held to have been silent: where
-// the loop had to wait for a processor, the answers are there but have not been read. It
-// reports whether that is done; if not, the next pass goes on.
-func (e *Engine) hear() bool {
-	if !e.net.any() || e.net.traffic.isDry(e.now) || e.net.traffic.flood {
-		return !e.net.traffic.flood
+// drain takes everything that has arrived before a timer of a remote queue pair expires: where the
+// loop had to wait for a CPU, the answers have arrived but have not been read. It reports whether
+// it is done; if not, the next pass continues.
+func (n *network) drain() bool {
+	now := n.clock.now
+	if !n.any() || n.traffic.isDry(now) || n.traffic.flood {
+		return !n.traffic.flood
 	}
-	for range hearPerPass {
-		if !e.poll(true) {
-			e.net.traffic.ranDry(e.now)
-			e.net.heard = 0
+	for range drainPerPass {
+		if !n.poll(true) {
+			n.traffic.ranDry(n.clock.now)
+			n.drained = 0
 			return true
 		}
-		e.net.traffic.wake(e.now)
-		e.net.heard++
+		n.traffic.wake(n.clock.now)
+		n.drained++
 	}
-	if e.net.heard < hearMost {
-		e.net.traffic.flood = true
+	if n.drained < drainMost {
+		n.traffic.flood = true
 		return false
 	}
-	e.net.traffic.ranDry(e.now) // that will do for this pass
-	e.net.heard = 0
+	n.traffic.ranDry(n.clock.now) // enough for this pass
+	n.drained = 0
 	return true
 }
 
-// flushPort sends what waits for other hosts, and reports whether some has to wait
-// longer.
-func (e *Engine) flushPort() bool {
-	if e.acksDue() {
-		e.pay()
+// flushPort sends packets that wait for other hosts, and reports whether some have to wait longer.
+func (n *network) flushPort() bool {
+	if n.acksDue() {
+		n.acks.flush(n.clock.now)
 	}
-	if !e.net.pending() {
+	if !n.pending() {
 		return false
 	}
-	e.net.flush(e.now)
-	e.net.traffic.wake(e.now)
-	return e.net.pending()
+	n.flush(n.clock.now)
+	n.traffic.wake(n.clock.now)
+	return n.pending()
 }
 
-var _ roce.Receiver = (*Engine)(nil)
+var _ roce.Receiver = (*network)(nil)
 
-// Receive implements roce.Receiver. A packet for no queue pair is dropped in silence.
-func (e *Engine) Receive(n ib.NetworkID, b *transport.Burst, ce bool) {
+// Receive implements roce.Receiver. A packet for no queue pair is dropped silently.
+func (n *network) Receive(id ib.NetworkID, b *transport.Burst, ce bool) {
 	if b.DGID.IsMulticast() {
-		e.receiveGroup(n, b)
+		n.receiveGroup(id, b)
 		return
 	}
 	if b.Dst == wire.GSIQP {
-		e.receiveMAD(n, b)
+		n.mgmt.receive(id, b)
 		return
 	}
 	var t *task
-	if c := e.cards.arrived(n, &b.DGID); c != nil {
-		t = c.taskAt(b.Dst)
+	if a := n.adapters.arrived(id, &b.DGID); a != nil {
+		t = a.taskAt(b.Dst)
 	}
 	if t == nil {
-		e.stray(n, &b.DGID, b.Packets)
+		n.stray(id, &b.DGID, b.Packets)
 		return
 	}
-	if e.sched.nics.Gated() && b.Kind < transport.KindReadResp {
-		mark, drop := e.sched.nics.Arrive(&t.card.band.nic, e.now)
+	if n.sched.nics.Gated() && b.Kind < transport.KindReadResp {
+		mark, drop := n.sched.nics.Arrive(&t.adapter.band.nic, n.clock.now)
 		if drop {
-			t.card.nic.Drop(nic.DropCap, b.Packets)
+			t.adapter.nic.Drop(nic.DropCap, b.Packets)
 			return
 		}
 		ce = ce || mark
 	}
-	e.worksFor(t.card)
+	n.clock.worksFor(t.adapter)
 	b.CE = ce
 	if b.Type != ib.UD {
-		// The wire does not say who sent it: the address, which the transport
-		// checks, has to do.
+		// RoCEv2 packets do not name the sending queue pair. The transport checks the address
+		// instead.
 		b.Src = t.q.Peer()
 	}
 	recvs := &t.q.Transport().Counters().RDMARecvs
 	before := *recvs
-	e.deliver(t, b)
+	t.deliver(b)
 	if b.Kind != transport.KindAck {
-		e.net.traffic.told = *recvs != before || b.Kind >= transport.KindReadResp
+		n.traffic.told = *recvs != before || b.Kind >= transport.KindReadResp
 		if b.Kind != transport.KindWrite {
-			e.net.traffic.tells = e.now
+			n.traffic.tells = n.clock.now
 		}
 	}
-	e.deliverReplies()
+	n.local.deliverReplies()
 }
 
 // stray counts packets from other hosts for no queue pair of ours.
-func (e *Engine) stray(n ib.NetworkID, to *ib.GID, packets uint32) {
-	e.net.strays += uint64(packets)
-	if c := e.cards.arrived(n, to); c != nil {
-		c.nic.Drop(nic.DropNoQP, packets)
+func (n *network) stray(id ib.NetworkID, to *ib.GID, packets uint32) {
+	n.strays += uint64(packets)
+	if a := n.adapters.arrived(id, to); a != nil {
+		a.nic.Drop(nic.DropNoQP, packets)
 	} else {
-		e.net.nowhere += uint64(packets)
+		n.nowhere += uint64(packets)
 	}
 }
 
-// Congested implements roce.Receiver: a peer has seen congestion on what qp sent it.
-func (e *Engine) Congested(n ib.NetworkID, qp uint32, from, to ib.GID) {
+// Congested implements roce.Receiver: a peer reports congestion on packets that qp sent.
+func (n *network) Congested(id ib.NetworkID, qp uint32, from, to ib.GID) {
 	if to.IsMulticast() {
-		return // nobody tells a group of congestion
+		return // a CNP for a group is not valid
 	}
 	var t *task
-	if c := e.cards.arrived(n, &to); c != nil {
-		t = c.taskAt(qp)
+	if a := n.adapters.arrived(id, &to); a != nil {
+		t = a.taskAt(qp)
 	}
 	if t == nil {
-		e.stray(n, &to, 1)
+		n.stray(id, &to, 1)
 		return
 	}
-	t.q.Transport().Congested(e.now, from)
-	e.changed(t)
+	t.q.Transport().Congested(n.clock.now, from)
+	t.changed()
 }

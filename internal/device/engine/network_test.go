@@ -179,9 +179,9 @@ func byHandOn(t *testing.T, net *roce.FakeNet, n int, o Options) (as, bs []*test
 	for _, c := range clients {
 		e := c.e
 		e.Stop()
-		e.net.traffic.wake(e.now)
+		e.net.traffic.wake(e.clock.now)
 		for _, bell := range e.bells.of {
-			e.bells.activate(bell, e.now)
+			e.bells.activate(bell, e.clock.now)
 		}
 	}
 	return as, bs
@@ -191,7 +191,7 @@ func byHandOn(t *testing.T, net *roce.FakeNet, n int, o Options) (as, bs []*test
 func (q *testQP) pass(d time.Duration) (calls, packets uint64) {
 	e := q.c.e
 	before := e.LinkCounters()
-	e.now += ib.Time(d)
+	e.clock.now += ib.Time(d)
 	e.step()
 	after := e.LinkCounters()
 	return after.SentCalls - before.SentCalls, after.SentPackets - before.SentPackets
@@ -315,16 +315,16 @@ func TestFloodBeforeTimeout(t *testing.T) {
 		}
 	}
 	pour()
-	e.now += ib.Time(2 * time.Second)
+	e.clock.now += ib.Time(2 * time.Second)
 	sent := as[0].c.sent()
 	for passes := 0; as[0].c.sent() == sent; passes++ {
-		if passes > 2*hearMost/hearPerPass {
+		if passes > 2*drainMost/drainPerPass {
 			t.Fatal("a flood stops the clock")
 		}
 		before := e.LinkCounters().RcvdCalls
 		e.step()
-		if heard := e.LinkCounters().RcvdCalls - before; heard > (1+hearPerPass)*batch {
-			t.Fatalf("one pass heard %d messages, want %d at most", heard, (1+hearPerPass)*batch)
+		if heard := e.LinkCounters().RcvdCalls - before; heard > (1+drainPerPass)*batch {
+			t.Fatalf("one pass heard %d messages, want %d at most", heard, (1+drainPerPass)*batch)
 		}
 		pour()
 	}
@@ -338,7 +338,7 @@ func TestHeardAfterWait(t *testing.T) {
 	e := a.c.e
 	a.post(wr{op: opWrite, n: 8, remote: b.c.base, rkey: b.mr.RKey})
 	a.pass(time.Microsecond)
-	e.pollPort()
+	e.net.pollPort()
 	if !e.net.traffic.dry {
 		t.Fatal("there is an answer already")
 	}
@@ -346,11 +346,11 @@ func TestHeardAfterWait(t *testing.T) {
 		b.pass(time.Millisecond)
 	}
 	before := e.LinkCounters().RcvdPackets
-	if e.hear(); e.LinkCounters().RcvdPackets != before {
+	if e.net.drain(); e.LinkCounters().RcvdPackets != before {
 		t.Error("it has looked twice in a moment")
 	}
-	e.now += ib.Time(time.Second)
-	if heard := e.hear(); !heard || e.LinkCounters().RcvdPackets == before {
+	e.clock.now += ib.Time(time.Second)
+	if heard := e.net.drain(); !heard || e.LinkCounters().RcvdPackets == before {
 		t.Error("it has not looked again a second later")
 	}
 }

@@ -6,25 +6,24 @@ import (
 	"runtime/debug"
 )
 
-// What a panic means, wherever the loop's work is done:
+// What a panic means, on the loop and in a stand-in:
 //
-//   - A fault in memory that a client shares with us ends that client's session, and nobody
-//     else's, whether a pass or a command touched it. The runtime turns the signal into a
-//     panic (debug.SetPanicOnFault); the address says whose memory it is (nic.FaultOwner).
-//     The other side of a copy goes on.
-//   - Any other panic is a mistake of ours. In a command it ends the session that the command
-//     is of: Do returns it as an error, and a line is told by Fail. A command changes its own session's objects, and one
-//     program must not be able to end the daemon for all with a command that we get wrong.
-//   - In a pass it ends the daemon: a pass is everybody's work, and nobody knows what is left
-//     half done. A fault in memory that is no client's is one of these: we use what is no
-//     longer ours.
+//   - A fault in memory that a client shares with the daemon ends the session of that client and no
+//     other, whether a pass or a command touched the memory. The runtime turns the signal into a
+//     panic (debug.SetPanicOnFault), and nic.FaultOwner finds the session by the address. The other
+//     side of a copy continues.
+//   - Any other panic is a bug of the daemon. In a command it ends the session of the command: Do
+//     returns it as an error, or Line.Fail reports it. A command changes only objects of its own
+//     session, and a bug in one must not let a program end the daemon.
+//   - In a pass a bug ends the daemon: a pass works for all sessions, and may leave any of them in an
+//     inconsistent state. A fault in memory of no client is such a bug.
 //
-// contain and command are the only places that recover, and fatal, which ends the program.
+// Only contain, command and mailboxes.contain recover, and fatal, which ends the program.
 
-// ErrStopped is what Do returns when the loop has ended. It is an os.ErrClosed.
+// ErrStopped is the error of Do when the loop has ended. It is an os.ErrClosed.
 var ErrStopped = fmt.Errorf("engine: the loop has ended: %w", os.ErrClosed)
 
-// contain makes a pass, which is f, and contains a fault of a client.
+// contain runs f, a pass, and contains faults in clients' memory.
 func (e *Engine) contain(f func() bool) (work bool) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -37,7 +36,7 @@ func (e *Engine) contain(f func() bool) (work bool) {
 	return f()
 }
 
-// command runs f: what another goroutine wants done, or a request on a line.
+// command runs f: a command of another goroutine, or a request on a line.
 func (e *Engine) command(f func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -49,14 +48,14 @@ func (e *Engine) command(f func()) (err error) {
 	return nil
 }
 
-// fault ends the session whose memory could not be read or written; false if r is no fault,
-// or one in nobody's memory.
+// fault ends the session whose memory faulted. It returns false if r is no fault, or one in memory of
+// no session.
 func (e *Engine) fault(r any) bool {
 	at, ok := r.(interface{ Addr() uintptr })
 	if !ok {
 		return false
 	}
-	for n := range e.cards.of {
+	for n := range e.adapters.of {
 		victim := n.FaultOwner(at.Addr())
 		if victim == nil {
 			continue
@@ -73,8 +72,8 @@ func (e *Engine) fault(r any) bool {
 	return false
 }
 
-// fatal makes a panic of a pass the end of the program where the loop's work is done in its
-// place: whoever called may be used to surviving its own.
+// fatal ends the program after a panic in a stand-in's pass. The goroutine that stands in may recover
+// from its own panics, and must not recover from this one.
 func fatal() {
 	if p := recover(); p != nil {
 		text := fmt.Sprintf("in the loop's place: %v\n%s", p, debug.Stack())

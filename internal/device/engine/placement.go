@@ -4,58 +4,57 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// On which processor a loop streams best depends on who else is there, and on how long a
-// cache line takes from one processor to the other (near or far):
+// placement finds the CPU on which a loop streams best. That depends on the other threads there, and
+// on the time that a cache line takes from one CPU to the other (near or far):
 //
-//	┌── CPU 0 ──┐ ┌──── CPU 1 ─────┐    fast where the processors are near, half as
-//	│ loop here │ │ loop there,    │    fast where they are far
+//	┌── CPU 0 ──┐ ┌──── CPU 1 ─────┐    fast where the CPUs are near, half as fast
+//	│ loop here │ │ loop there,    │    where they are far
 //	│           │ │ program        │
 //	└───────────┘ └────────────────┘
-//	┌── CPU 0 ──┐ ┌──── CPU 1 ─────┐    the same wherever they are: nothing has to be
-//	│ program   │ │ loop here,     │    fetched, but the loops work in turns
+//	┌── CPU 0 ──┐ ┌──── CPU 1 ─────┐    independent of the distance: no cache line
+//	│ program   │ │ loop here,     │    moves, but the loops work in turns
 //	│           │ │ loop there     │
 //	└───────────┘ └────────────────┘
 //
-// The kernel knows neither, and takes a program that polls for one that works. A virtual
-// machine's processors are near in one second and far in the next. So a loop that streams
-// measures how much it moves in a time, the sample. Now and then, and when that falls, it tries
-// another processor, stays if it moves more there, and else goes back. Every try that did not
-// help makes the time until the next four times as long.
+// The kernel knows neither, and cannot tell a program that polls from one that works. The CPUs of a
+// virtual machine are near in one second and far in the next. A loop that streams therefore measures
+// its rate in samples. Now and then, and when the rate falls, it tries another CPU. It stays if the
+// rate is higher there, and goes back otherwise. Each try that did not help makes the time until the
+// next four times as long.
 type placement struct {
 	since    ib.Time // when the sample began
-	moved    uint64  // bytes that had been moved by then
-	fresh    bool    // the loop has just moved: the sample begins when that has settled
-	tries    bool    // the sample is of a processor that is being tried
-	rate     uint64  // bytes a millisecond on the processor that it stays on
-	fell     uint32  // samples in a row that were much less than rate
+	moved    uint64  // bytes moved by then
+	fresh    bool    // the loop has just changed its CPU: the sample begins after placementSettle
+	tries    bool    // the sample is of a CPU that is being tried
+	rate     uint64  // bytes per millisecond on the CPU that it stays on
+	fell     uint32  // samples in a row with a much lower rate
 	wait     uint32  // samples until the next try
 	interval uint32  // least number of samples between two tries
-	left     int     // the processor that the loop came from
+	left     int     // the CPU that the loop came from
 }
 
 const (
-	// placementSample is how long a sample is. A stream of which nothing was seen for
-	// twice as long is a new one.
+	// placementSample is the length of a sample. After a pause of twice that a stream is new.
 	placementSample = ib.Time(3_000_000)
-	// placementSettle is how long a move disturbs what is measured: caches are cold, and
-	// the kernel makes room.
+	// placementSettle is how long a move disturbs the measurement: caches are cold, and the kernel
+	// moves other threads.
 	placementSettle = ib.Time(500_000)
-	// placementShortest is the least interval between two tries, in samples. After each
-	// try that did not help it is four times as long, up to placementLongest: about a second.
+	// placementShortest is the shortest interval between two tries, in samples. It is four times as
+	// long after each try that did not help, up to placementLongest: about a second.
 	placementShortest = 5
 	placementLongest  = placementShortest << 6
 )
 
-// advice is what a loop should do about its place.
+// advice is what a loop should do about its CPU.
 type advice uint8
 
 const (
 	stay   advice = iota
-	try           // go to another processor
-	goBack        // go back to the one before
+	try           // move to another CPU
+	goBack        // move back to the former one
 )
 
-// judge says what to do, given how many bytes have been moved in all until now.
+// judge returns what to do; moved is the number of bytes moved in all until now.
 func (p *placement) judge(now ib.Time, moved uint64) advice {
 	passed := now - p.since
 	switch {
@@ -93,7 +92,7 @@ func (p *placement) judge(now ib.Time, moved uint64) advice {
 	return try
 }
 
-// compare ends a try; rate is that of the processor that was tried.
+// compare ends a try; rate is that of the CPU that was tried.
 func (p *placement) compare(rate uint64) advice {
 	p.tries = false
 	if rate > p.rate+p.rate/8 {
@@ -107,23 +106,22 @@ func (p *placement) compare(rate uint64) advice {
 	return goBack
 }
 
-// next is how many samples to wait: the interval, or up to twice as many, at random, because
-// two loops must not try together for ever. The microseconds are as good as random; the
-// nanoseconds are not, where a clock counts in steps of 40 or 100 of them.
+// next is how many samples to wait: the interval, or up to twice as many, at random, because two
+// loops must not always try together. The microseconds are random enough. The nanoseconds are not:
+// some clocks count in steps of 40 or 100.
 func (p *placement) next() uint32 { return p.interval + uint32(p.since/1000)%p.interval }
 
-// place goes to another processor if the loop may work better there. It does so only in the
-// midst of a one-sided stream: where programs work on both sides, all processors are taken
-// and rates say little.
-func (e *Engine) place() {
-	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() || !e.net.traffic.oneSided(e.now) {
+// place moves the loop to another CPU if it may work better there. It does so only within a
+// one-sided stream: where programs work on both sides, all CPUs are busy and rates say little.
+func (p *processor) place() {
+	now := p.clock.now
+	if p.opts.NoMove || !p.net.traffic.mode(now).streams() || !p.net.traffic.oneSided(now) {
 		return
 	}
-	p := &e.placement
-	switch p.judge(e.now, e.net.moved()) {
+	switch p.placement.judge(now, p.net.moved()) {
 	case try:
-		p.left = leave()
+		p.placement.left = leave()
 	case goBack:
-		goTo(p.left)
+		goTo(p.placement.left)
 	}
 }

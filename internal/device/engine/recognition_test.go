@@ -40,13 +40,13 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 	e := a.c.e
 	meet := func(want uint32) {
 		t.Helper()
-		e.net.traffic.wake(e.now)
+		e.net.traffic.wake(e.clock.now)
 		for range 100 {
 			a.pass(10 * time.Microsecond)
 			b.pass(10 * time.Microsecond)
 			if e.net.hostPeers().Features(b.c.gid) == want {
 				for _, bell := range e.bells.of {
-					e.bells.activate(bell, e.now)
+					e.bells.activate(bell, e.clock.now)
 				}
 				return
 			}
@@ -58,14 +58,14 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 	if got := a.writeBytes(b); got != filled {
 		t.Errorf("a WRITE to a host that understands filler: %d bytes, want %d", got, filled)
 	}
-	e.now += 6e9
-	e.net.traffic.wake(e.now)
+	e.clock.now += 6e9
+	e.net.traffic.wake(e.clock.now)
 	if p := a.task().Connect(&a.c.gid, &b.c.gid); p.Own {
 		t.Errorf("a new connection takes a host for ours that has not been heard of for 6 s: %+v", p)
 	}
 	a.pass(10 * time.Microsecond) // the question leaves
 	for _, bell := range e.bells.of {
-		e.bells.activate(bell, e.now)
+		e.bells.activate(bell, e.clock.now)
 	}
 	if got := a.writeBytes(b); got != plain {
 		t.Errorf("a WRITE to a host that has not been heard of for 6 s: %d bytes, want %d", got, plain)
@@ -75,8 +75,8 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 	}
 	// An older one takes its place.
 	host := b.c.e.net.host.underlay.(*portUnderlay)
-	host.peers = peers.New(peers.Config{Features: features &^ (wire.FeatureFiller | wire.FeatureLongFiller), Random: random64, Env: recognition{b.c.e, ib.HostNetwork, host.Port}})
-	e.now += 6e9
+	host.peers = peers.New(peers.Config{Features: features &^ (wire.FeatureFiller | wire.FeatureLongFiller), Random: random64, Env: recognition{&b.c.e.net, ib.HostNetwork, host.Port}})
+	e.clock.now += 6e9
 	a.task().Connect(&a.c.gid, &b.c.gid)
 	meet(features &^ (wire.FeatureFiller | wire.FeatureLongFiller))
 	if got := a.writeBytes(b); got != plain {
@@ -112,11 +112,11 @@ func TestStreaming(t *testing.T) {
 			if c.stream {
 				want = quietAfter
 			}
-			e.now += ib.Time(c.after)
-			if streams := e.net.traffic.mode(e.now).streams(); streams != c.stream || e.patience() != want {
-				t.Errorf("%s: streaming %v, patient for %d ns; want %v and %d", c.name, streams, e.patience(), c.stream, want)
+			e.clock.now += ib.Time(c.after)
+			if streams := e.net.traffic.mode(e.clock.now).streams(); streams != c.stream || e.proc.patience() != want {
+				t.Errorf("%s: streaming %v, patient for %d ns; want %v and %d", c.name, streams, e.proc.patience(), c.stream, want)
 			}
-			e.net.traffic.wake(e.now)
+			e.net.traffic.wake(e.clock.now)
 		}
 	}
 }
@@ -127,10 +127,10 @@ func TestForeignWindow(t *testing.T) {
 		{0, 0, 0}, {64 << 10, 64 << 10, 64 << 10}, {1 << 20, 1 << 20, foreignWindow},
 	} {
 		e := &Engine{opts: Options{Window: c.window}}
-		if got := e.window(true); got != c.own {
+		if got := e.opts.window(true); got != c.own {
 			t.Errorf("window %d: to a vrdma host %d, want %d", c.window, got, c.own)
 		}
-		if got := e.window(false); got != c.other {
+		if got := e.opts.window(false); got != c.other {
 			t.Errorf("window %d: to another host %d, want %d", c.window, got, c.other)
 		}
 	}

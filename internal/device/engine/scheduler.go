@@ -6,9 +6,9 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A scheduler decides which queue pair has the next turn. The loop tells it who wants one
-// (enqueue), by when (arm) and what a turn cost (charge), and asks for the next; it knows
-// nothing of the order.
+// A scheduler decides which queue pair has the next turn. The loop requests turns (enqueue), sets
+// deadlines (arm), reports the cost of a turn (charge) and asks for the next queue pair. It does not
+// know the order.
 //
 //	                  ┌─ share of user 1000 ─┬─ flow of session A ── QP ── QP ── …   timers: QP …
 //	                  │                      └─ flow of session B ── QP
@@ -16,52 +16,52 @@ import (
 //	│           (ring)└─ share of user 1001 ─── flow of session C ── QP ── QP
 //	└─ band of NIC ── …
 //
-// Which NIC is next is decided by package schedule: there are tenants, shares and caps. Within
-// a NIC turns go round the users, within a user round their sessions, and within a session
-// round its queue pairs. So a user with a thousand sessions, or a thousand queue pairs, has as
-// many turns as one with a single queue pair, and between two turns of a user every other
-// one has at most one. Whose turn took longer than quantum, a user or a session, sits out
-// until the others have had as much.
+// Package schedule decides which NIC is next, by tenants, shares and caps (caps.go). Within a NIC
+// turns go round the users, within a user round the sessions, and within a session round the queue
+// pairs. A user with a thousand sessions, or a thousand queue pairs, therefore has as many turns as a
+// user with one queue pair. Between two turns of a user every other user has at most one. A user or
+// session whose turn took longer than quantum is skipped until the others have had as much.
 //
-// The timers of a session are its own, too: when one is due the session wants a turn, and
-// what is due is looked at in that turn, a few at a time. The same holds for the sessions of
-// a user. So expired timers cost others no more than anything else the user does.
+// Timers belong to sessions, too. When one is due its session wants a turn, and that turn handles a few
+// due timers. The same holds for the sessions of a user. So expired timers cost others no more than any
+// other work of the user.
 //
-// Nothing here allocates, except that the heaps of timers grow to the most they ever held.
+// Nothing here allocates, except that heaps of timers grow to the largest size that they ever had.
 type scheduler struct {
-	nics   schedule.Scheduler
-	alone  *band        // the only NIC, if it has no caps: nobody decides between NICs then
-	clock  *ib.Time     // of the loop
-	ready  int          // how many sessions want a turn
-	alarms heap[*share] // the users that want none and have timers, by the first that is due
+	nics    schedule.Scheduler
+	alone   *band        // the only NIC, if it has no caps: package schedule is not asked then
+	clock   *ib.Time     // the loop's time
+	ready   int          // number of sessions that want a turn
+	alarms  heap[*share] // the users that want none and have timers, by their first deadline
+	tenants map[string]*schedule.Tenant
 
 	waited waits
 }
 
-// A band is what the scheduler knows of a NIC.
+// A band is the scheduler's record of a NIC.
 type band struct {
 	nic         schedule.NIC
-	card        *card
+	adapter     *adapter
 	first, last *share // users that want a turn
 	shares      map[int]*share
-	settled     *nic.Waits // of its NIC, and counted in scheduler.waited; nil: none is
+	settled     *nic.Waits // the part of its NIC's waits that scheduler.waited includes; nil: none
 }
 
-// A share is what the scheduler knows of a user of a NIC.
+// A share is the scheduler's record of a user of a NIC.
 type share struct {
 	of          *band
 	uid         int
 	next        *share
 	first, last *flow       // sessions that want a turn
-	alarms      heap[*flow] // the others that have timers, by the first that is due
-	alarm       timer       // among scheduler.alarms
-	credit      ib.Time     // negative: they had more than their share
-	flows       int         // sessions there are
-	queued      bool        // among the ready
+	alarms      heap[*flow] // sessions that want none and have timers, by their first deadline
+	alarm       timer       // in scheduler.alarms
+	credit      ib.Time     // negative: the user had more than its share
+	flows       int         // number of sessions
+	queued      bool        // it is in the queue of its band
 	due         bool        // queued because of its timers
 }
 
-// A flow is what the scheduler knows of a session.
+// A flow is the scheduler's record of a session.
 type flow struct {
 	of          *share
 	next        *flow
@@ -74,28 +74,27 @@ type flow struct {
 	due         bool    // queued because of its timers
 	gone        bool    // the session is closed
 
-	starved queue[*task] // see starved.go
-	hungry  bool
+	starved  queue[*task] // see starved.go
+	starving bool         // among starved.flows
 }
 
 const (
-	// quantum is how long a turn may take that does not cost the next one.
+	// quantum is the duration of a turn that costs no later turn.
 	quantum = ib.Time(500)
-	// mostDebt bounds how long a session sits out, whatever its turn took: the loop may
-	// have been without a processor meanwhile, for which the session cannot be blamed.
+	// mostDebt bounds how long a session is skipped, however long its turn took: the kernel may have
+	// preempted the loop, which is not the session's fault.
 	mostDebt = 40 * quantum
-	// slowTurn is how long a turn may take that used all of its allowance before the
-	// next is allowed half of it, slowest times at most. Memory that is in a processor's
-	// cache is copied ten times as fast as memory that is not.
+	// slowTurn is the duration of a turn with all of its allowance after which the next one gets half
+	// of it, slowest times at most. Memory in a CPU's cache is copied ten times as fast as other
+	// memory.
 	slowTurn = ib.Time(8_000)
 	slowest  = 3
-	// dueAtOnce is how many timers of a session, or sessions of a user, are looked at in
-	// one turn of it.
+	// dueAtOnce is how many due timers of a session, or sessions of a user, one turn handles.
 	dueAtOnce = 2
-	// alarmsPerPass is how many users are woken by their timers in one pass.
+	// alarmsPerPass is how many users become ready by their timers in one pass.
 	alarmsPerPass = 16
-	// mostLooks is how many users, or sessions of one, are passed over at once because
-	// they had more than their share.
+	// mostLooks is how many users, or sessions of one, are skipped at once because they had more
+	// than their share.
 	mostLooks = 128
 )
 
@@ -112,7 +111,7 @@ func (s *scheduler) join(f *flow, b *band, uid int) {
 	f.of = u
 }
 
-// waiting reports whether somebody wants a turn, and may have one.
+// waiting reports whether a queue pair wants a turn, and may have one.
 func (s *scheduler) waiting() bool {
 	if b := s.alone; b != nil {
 		return b.first != nil
@@ -120,8 +119,7 @@ func (s *scheduler) waiting() bool {
 	return s.nics.Waiting()
 }
 
-// decide finds out, after NICs or their caps have changed, whether there is one only and no
-// decision between them.
+// decide sets alone after NICs or their caps have changed.
 func (s *scheduler) decide() {
 	n := s.nics.Alone()
 	if was := s.alone; was != nil {
@@ -135,7 +133,7 @@ func (s *scheduler) decide() {
 	}
 }
 
-// enqueue says that t wants a turn. It is queued once.
+// enqueue requests a turn for t. It is queued once.
 func (s *scheduler) enqueue(t *task) {
 	f := &t.c.flow
 	if t.queued || f.gone {
@@ -200,8 +198,8 @@ func (b *band) unqueueShare() *share {
 	return u
 }
 
-// next takes the queue pair whose turn it is. It returns nil where a session was looked at
-// whose timers turned out not to be due; somebody may be waiting still.
+// next takes the queue pair whose turn it is. It returns nil after a session whose timers were not due
+// after all; others may still be waiting.
 func (s *scheduler) next(now ib.Time) *task {
 	b := s.alone
 	if b == nil {
@@ -216,7 +214,7 @@ func (s *scheduler) next(now ib.Time) *task {
 		s.nics.Idle(&b.nic, now)
 	}
 	if t != nil {
-		b.card.nic.Waited(now - t.since)
+		b.adapter.nic.Waited(now - t.since)
 	}
 	return t
 }
@@ -235,7 +233,7 @@ func (s *scheduler) nextIn(b *band, now ib.Time) *task {
 				s.queueShare(u)
 				continue
 			}
-			u.credit = 0 // what nobody else wanted is free
+			u.credit = 0 // time that no other user wanted is free
 		}
 		t := s.nextOf(u, now)
 		if u.first != nil || u.due {
@@ -277,12 +275,12 @@ func (s *scheduler) nextOf(u *share, now ib.Time) *task {
 	return nil
 }
 
-// allowance is how many bytes t may move in a turn while other sessions ring, too: as many
-// as took its session slowTurn at most lately.
+// allowance is how many bytes t may move in a turn while other sessions ring, too: as many as its
+// session lately moved in slowTurn.
 func (s *scheduler) allowance(t *task) int { return turnBytes >> t.c.flow.slow }
 
-// charge says what the turn of t has taken, and whether it used all of its allowance. What its
-// NIC had is in the ledger.
+// charge reports the cost of a turn of t, and whether it used all of its allowance. The clock charges
+// the NIC.
 func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
 	f := &t.c.flow
 	f.credit = max(min(f.credit+quantum-cost, 0), -mostDebt)
@@ -294,20 +292,20 @@ func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
 	}
 }
 
-// bill says what was done for f outside of its turns.
+// bill charges f for work outside of its turns.
 func (s *scheduler) bill(f *flow, cost ib.Time) {
 	f.credit = max(f.credit-cost, -mostDebt)
 	f.of.credit = max(f.of.credit-cost, -mostDebt)
 }
 
-// armDeadline has t given a turn when the deadline of its state machine comes.
+// armDeadline gives t a turn at the deadline of its state machine.
 func (s *scheduler) armDeadline(t *task) {
 	if d := t.q.Transport().Deadline(); d != 0 && (t.timer.at == 0 || d < t.timer.due) {
 		s.arm(t, d)
 	}
 }
 
-// arm has t given a turn at d, or before if it asked for that.
+// arm gives t a turn at d, or before if that was requested already.
 func (s *scheduler) arm(t *task, d ib.Time) {
 	f := &t.c.flow
 	if f.gone || t.timer.at != 0 && t.timer.due <= d {
@@ -319,7 +317,7 @@ func (s *scheduler) arm(t *task, d ib.Time) {
 	}
 }
 
-// setAlarm has f woken at d.
+// setAlarm makes f ready at d.
 func (s *scheduler) setAlarm(f *flow, d ib.Time) {
 	u := f.of
 	u.alarms.file(&f.alarm, f, d)
@@ -328,7 +326,7 @@ func (s *scheduler) setAlarm(f *flow, d ib.Time) {
 	}
 }
 
-// wakeDue makes the users ready whose timers are due, and lets NICs go on that were over a cap.
+// wakeDue makes users with due timers ready, and NICs that are under their caps again.
 func (s *scheduler) wakeDue(now ib.Time) {
 	s.nics.Wake(now)
 	for range alarmsPerPass {
@@ -341,7 +339,7 @@ func (s *scheduler) wakeDue(now ib.Time) {
 	}
 }
 
-// wakeFlows makes the first sessions of u ready whose timers are due.
+// wakeFlows makes the first sessions of u with due timers ready.
 func (s *scheduler) wakeFlows(u *share, now ib.Time) {
 	if !u.due {
 		return
@@ -360,7 +358,7 @@ func (s *scheduler) wakeFlows(u *share, now ib.Time) {
 	}
 }
 
-// takeDue queues the first queue pairs of f whose time has come.
+// takeDue queues the first queue pairs of f whose deadlines are due.
 func (s *scheduler) takeDue(f *flow, now ib.Time) {
 	if !f.due {
 		return
@@ -382,23 +380,22 @@ func (s *scheduler) takeDue(f *flow, now ib.Time) {
 	}
 }
 
-// due is when the first timer wants attention; zero is never.
+// due is the first deadline; zero is never.
 func (s *scheduler) due() ib.Time {
 	if s.alone != nil {
-		return s.alarms.due() // it has no caps to wait for
+		return s.alarms.due() // a NIC without caps never waits for one
 	}
 	return sooner(s.alarms.due(), s.nics.Due())
 }
 
-// forget drops the timer of t, whose queue pair is destroyed. Its place in a queue it keeps
-// until its turn comes.
+// forget drops the timer of t, whose queue pair is destroyed. It stays in its queue until its turn.
 func (s *scheduler) forget(t *task) {
 	if f := &t.c.flow; t.timer.at != 0 && !f.gone {
 		f.timers.remove(&t.timer)
 	}
 }
 
-// leave drops f, whose session is closed. If it is queued it is skipped when its turn comes.
+// leave drops f, whose session is closed. If it is queued, its turn is skipped.
 func (s *scheduler) leave(f *flow) {
 	u := f.of
 	if f.alarm.at != 0 {

@@ -12,19 +12,19 @@ import (
 // wants a turn, which it has had to wait for; its NIC has it, and pays for it; nobody has a cap.
 // What the loop does without them as well, queueing t and reading the clock, is in it, too.
 func (e *Engine) seam(t *task) (moved bool) {
-	e.schedule(t)
-	e.clock()
-	if due := e.sched.due(); due != 0 && due <= e.now || e.sched.nics.Limited() || !e.sched.waiting() {
+	t.schedule()
+	e.clock.read()
+	if due := e.sched.due(); due != 0 && due <= e.clock.now || e.sched.nics.Limited() || !e.sched.waiting() {
 		return false
 	}
-	if e.sched.next(e.now) != t {
+	if e.sched.next(e.clock.now) != t {
 		return false
 	}
-	e.worksFor(t.card)
-	e.ledger.turn = true
+	e.clock.worksFor(t.adapter)
+	e.clock.turn = true
 	// Of a burst that is sent, and of one that arrives: of its acknowledgement as well.
 	for range 2 {
-		if e.sched.nics.Gated() || e.sched.nics.Limited() || t.card.nic.Guard() != nil {
+		if e.sched.nics.Gated() || e.sched.nics.Limited() || t.adapter.nic.Guard() != nil {
 			return false
 		}
 	}
@@ -33,12 +33,12 @@ func (e *Engine) seam(t *task) (moved bool) {
 
 // withoutSeam is what is left of it in a daemon that knows users and sessions only.
 func (e *Engine) withoutSeam(t *task) (moved bool) {
-	e.schedule(t)
-	e.now = e.time()
-	if due := e.sched.alarms.due(); due != 0 && due <= e.now {
+	t.schedule()
+	e.clock.now = e.clock.time()
+	if due := e.sched.alarms.due(); due != 0 && due <= e.clock.now {
 		return false
 	}
-	return e.sched.nextIn(e.sched.alone, e.now) == t
+	return e.sched.nextIn(e.sched.alone, e.clock.now) == t
 }
 
 // BenchmarkSeam is what a message costs because there could be tenants, where none are declared:
@@ -63,7 +63,7 @@ func BenchmarkSeam(b *testing.B) {
 // TestSeamDoesNotAllocate is in the words of BenchmarkSeam.
 func TestSeamDoesNotAllocate(t *testing.T) {
 	e, task := alone(t)
-	before := task.card.nic.Counters().LoopTime
+	before := task.adapter.nic.Counters().LoopTime
 	if n := testing.AllocsPerRun(1000, func() {
 		if !e.seam(task) {
 			t.Fatal("somebody is in the way")
@@ -71,7 +71,7 @@ func TestSeamDoesNotAllocate(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("a message allocates %v times", n)
 	}
-	if after := task.card.nic.Counters().LoopTime; after == before {
+	if after := task.adapter.nic.Counters().LoopTime; after == before {
 		t.Error("nothing was counted")
 	}
 }
@@ -81,13 +81,13 @@ func alone(t testing.TB) (*Engine, *task) {
 	q, _ := pair(t)
 	e := q.c.e
 	halt(e)
-	now := e.now
-	e.time = func() ib.Time { now++; return now }
+	now := e.clock.now
+	e.clock.time = func() ib.Time { now++; return now }
 	for e.sched.waiting() {
-		e.sched.next(e.now)
+		e.sched.next(e.clock.now)
 	}
 	of := q.task()
-	if e.sched.alone != &of.card.band {
+	if e.sched.alone != &of.adapter.band {
 		t.Fatal("the NIC is not alone")
 	}
 	return e, of

@@ -4,22 +4,22 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// sleep arms every active session and waits for a doorbell, a command or the next
+// sleep arms every active doorbell page and waits for a doorbell, a packet, a command or the next
 // deadline.
 func (e *Engine) sleep() {
 	if e.net.acks.n > 0 {
-		e.pay()
-		e.flushPort()
+		e.net.acks.flush(e.clock.now)
+		e.net.flushPort()
 		return
 	}
-	if !e.shutBoxes() || !e.bells.restAll() {
+	if !e.lines.shutMailboxes() || !e.bells.restAll() {
 		return
 	}
 	if e.net.tap != nil {
 		e.net.tap.Flush()
 	}
 	if e.shared.Troubled() {
-		e.startTick()
+		e.chores.startTick(e.clock.now)
 	}
 	e.cmds.sleeping.Store(true)
 	if e.cmds.pending.Load() || e.cmds.stopping.Load() || e.cmds.arrived.Load() || e.frames.waiting.Load() {
@@ -28,29 +28,29 @@ func (e *Engine) sleep() {
 	}
 	n := e.away(e.nextDeadline())
 	e.cmds.sleeping.Store(false)
-	e.clock()
-	e.chores.woken = e.now
-	e.bells.tellProcessor(processor())
+	e.clock.read()
+	e.chores.woken = e.clock.now
+	e.bells.tellProcessor(currentCPU())
 	e.collect(n)
-	e.bells.activatePrompt(e.now)
+	e.bells.activatePrompt(e.clock.now)
 }
 
-// collect sees to the first n of poller.events.
+// collect handles the first n of poller.events.
 func (e *Engine) collect(n int) {
 	for _, ev := range e.poller.events[:n] {
 		if b := e.bells.of[ev.Fd]; b != nil {
-			e.bells.activate(b, e.now)
+			e.bells.activate(b, e.clock.now)
 		} else if ev.Fd == int32(e.lines.epfd) {
 			e.lines.told = true
-		} else if e.net.woken(ev.Fd, e.now) {
-			e.net.traffic.wake(e.now)
+		} else if e.net.woken(ev.Fd, e.clock.now) {
+			e.net.traffic.wake(e.clock.now)
 		} else {
 			e.net.groups.readable(ev.Fd)
 		}
 	}
 }
 
-// nextDeadline is when the loop has to look again by itself; zero is never.
+// nextDeadline is when a sleeping loop has to wake by itself; zero is never.
 func (e *Engine) nextDeadline() ib.Time {
 	d := e.sched.due()
 	if e.chores.ticking {
@@ -59,7 +59,7 @@ func (e *Engine) nextDeadline() ib.Time {
 	return sooner(sooner(d, e.shared.ForeignDue()), sooner(e.mgmt.timers.due(), e.net.peersDue()))
 }
 
-// sooner is the first of two times, of which zero is never.
+// sooner is the earlier of two times; zero is never.
 func sooner(a, b ib.Time) ib.Time {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -67,39 +67,11 @@ func sooner(a, b ib.Time) ib.Time {
 	return a
 }
 
-// wait blocks until a watched descriptor is readable, or for timeout nanoseconds unless
-// that is negative, and returns how many are in poller.events. It touches nothing else
-// that a stand-in does.
-func (e *Engine) wait(timeout int64) int {
-	// Most waits between two messages are short. Telling the Go scheduler about
-	// them costs more than they last, so the first nap is taken behind its back;
-	// a garbage collection that wants this thread waits at most that long.
-	if timeout < 0 || timeout > nap {
-		if n, err := epollNap(e.poller.epfd, e.poller.events[:], nap); n > 0 || err != nil {
-			return n
-		}
-		if e.cmds.pending.Load() || e.frames.waiting.Load() {
-			return 0
-		}
-		if timeout > 0 {
-			timeout -= nap
-		}
-	}
-	n, err := epollWait(e.poller.epfd, e.poller.events[:], timeout)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-// nap is how long the loop may sleep without telling the Go scheduler.
-const nap = 200_000
-
-// pollWakes collects, without waiting, the sessions that woke while others kept the
-// loop busy.
+// pollWakes collects, without waiting, the descriptors that became readable while the loop was
+// busy.
 func (e *Engine) pollWakes() {
-	e.bells.tellProcessor(processor())
-	e.chores.woken = e.now
+	e.bells.tellProcessor(currentCPU())
+	e.chores.woken = e.clock.now
 	if n, err := epollNap(e.poller.epfd, e.poller.events[:], 0); err == nil {
 		e.collect(n)
 	}

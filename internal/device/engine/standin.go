@@ -7,10 +7,9 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// While the loop sleeps, a goroutine with a command may do the loop's work in its
-// place: what would cost two wake-ups, one of the loop and one of the goroutine that
-// waits for it, then costs none. Whoever holds what belongs to the loop is told by one
-// word:
+// While the loop sleeps, a goroutine with a command may run it in place of the loop. Otherwise
+// the command costs two wake-ups, of the loop and of the goroutine that waits for it. One word
+// says which of them holds the loop's state:
 //
 //	held by the loop ── sleep ──▶ free ── stand in ─▶ held by a stand-in
 //	       ▲                       │ ▲                    │
@@ -22,16 +21,17 @@ const (
 )
 
 const (
-	// standInPasses is how many passes a stand-in makes for what its command caused.
+	// standInPasses bounds the passes that a stand-in makes after its command.
 	standInPasses = 8
-	// standInBells is with how many sessions at most a stand-in looks at each.
+	// standInBells is the number of sessions up to which there are stand-ins: a stand-in looks
+	// at every doorbell page.
 	standInBells = 64
-	// patientSpins is how often a loop that wakes looks whether a stand-in has left
-	// before it lets Go's scheduler decide who runs.
+	// patientSpins is how often a waking loop checks whether the stand-in has left before it
+	// calls Go's scheduler.
 	patientSpins = 200
 )
 
-// standIn runs f in the place of a loop that sleeps; ran is false if it does not sleep.
+// standIn runs f in place of a sleeping loop. If the loop does not sleep, ran is false.
 func (e *Engine) standIn(f func()) (ran bool, err error) {
 	if !e.cmds.held.CompareAndSwap(free, heldByStandIn) {
 		return false, nil
@@ -43,10 +43,10 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer e.handBack()
 	defer fatal()
-	e.clock()
-	// What was posted before the command happens before it. The loop may have been
-	// told of it already and wait for us to leave.
-	e.bells.activateRung(e.now)
+	e.clock.read()
+	// Work posted before the command is done before it. The doorbell may have woken the loop
+	// already, which then waits for the stand-in to leave.
+	e.bells.activateRung(e.clock.now)
 	e.longPass()
 	err = e.command(f)
 	for range standInPasses {
@@ -58,10 +58,10 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 	return true, err
 }
 
-// handBack gives the loop back what belongs to it, and wakes it if there is work.
+// handBack releases the loop's state, and wakes the loop if there is work.
 func (e *Engine) handBack() {
-	if e.ledger.of != nil {
-		e.clock()
+	if e.clock.of != nil {
+		e.clock.read()
 	}
 	due := e.nextDeadline()
 	work := len(e.bells.active) > 0 || len(e.lines.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.shared.EventsKept() || e.mgmt.local.n > 0 || e.net.waiting() ||
@@ -72,17 +72,17 @@ func (e *Engine) handBack() {
 	}
 }
 
-// away lets stand-ins in, waits until a watched descriptor is readable or d has come, and
-// takes everything back. It returns how many descriptors are in poller.events.
+// away admits stand-ins until a watched descriptor is readable or the time is d. Then it takes
+// the loop's state back. It returns how many descriptors are in poller.events.
 func (e *Engine) away(d ib.Time) int {
 	timeout := int64(-1)
 	if d != 0 {
-		e.clock()
-		timeout = max(int64(d-e.now), 0)
+		e.clock.read()
+		timeout = max(int64(d-e.clock.now), 0)
 	}
 	e.chores.until = d
 	e.cmds.held.Store(free)
-	n := e.wait(timeout)
+	n := e.poller.wait(timeout, &e.cmds.pending, &e.frames.waiting)
 	for i := 0; !e.cmds.held.CompareAndSwap(free, heldByLoop); i++ {
 		if i < patientSpins {
 			yield()

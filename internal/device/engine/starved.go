@@ -1,55 +1,55 @@
 package engine
 
-// A queue pair is starved when its peer, on this host, had no receive posted. Posting
-// one rings no bell, and the timer in the RNR NAK is a guess; so while the loop is
-// awake it looks at the peer's queue itself. Looks go round the sessions, like turns.
+// starved are the queue pairs whose peer, on this host, had no receive posted. Posting a receive
+// rings no doorbell, and the timer in the RNR NAK is a guess. While the loop is awake it therefore
+// looks at the peer's receive queue itself. Looks go round the sessions, like turns.
 type starved struct {
-	flows queue[*flow] // those that have starved queue pairs
-	n     int          // queue pairs, of all
+	flows queue[*flow] // sessions with starved queue pairs
+	n     int          // queue pairs of all sessions
 }
 
-// starvedLooks bounds how many are looked at in one pass. A look is a miss in the cache.
+// starvedLooks bounds the looks in one pass. Each is a cache miss.
 const starvedLooks = 2
 
-// starve notes that t waits for its peer's receives.
-func (e *Engine) starve(t *task) {
+// add records that t waits for its peer to post a receive.
+func (s *starved) add(t *task) {
 	f := &t.c.flow
 	if f.gone || t.starved {
 		return
 	}
 	t.starved = true
 	*f.starved.push() = t
-	s := &e.local.starved
 	s.n++
-	s.hunger(f)
+	s.queue(f)
 }
 
-func (s *starved) hunger(f *flow) {
-	if !f.hungry {
-		f.hungry = true
+// queue puts f at the end of flows.
+func (s *starved) queue(f *flow) {
+	if !f.starving {
+		f.starving = true
 		*s.flows.push() = f
 	}
 }
 
-// feed lets those go on whose peer has posted.
-func (e *Engine) feed() {
-	s := &e.local.starved
+// retry schedules queue pairs whose peer has posted a receive.
+func (s *starved) retry() {
 	for range min(s.n, starvedLooks) {
 		f := *s.flows.pop()
 		t := *f.starved.pop()
 		s.n--
 		t.starved = false
-		if f.hungry = false; f.starved.n > 0 {
-			s.hunger(f)
+		if f.starving = false; f.starved.n > 0 {
+			s.queue(f)
 		}
-		if e.waitsStill(t) { // which looks at a client's memory, and may not return
-			e.starve(t)
+		if t.starvesStill() { // it reads a client's memory, and may fault
+			s.add(t)
 		}
 	}
 }
 
-// waitsStill lets t go on if its peer has posted, and reports whether it has to wait longer.
-func (e *Engine) waitsStill(t *task) bool {
+// starvesStill schedules t if its peer has posted a receive, and reports whether t has to wait
+// longer.
+func (t *task) starvesStill() bool {
 	m := t.q.Transport()
 	peer := t.peer
 	switch {
@@ -57,7 +57,7 @@ func (e *Engine) waitsStill(t *task) bool {
 		return false
 	case peer.q.HasReceive():
 		m.ReceiverReady()
-		e.schedule(t)
+		t.schedule()
 		return false
 	}
 	return true

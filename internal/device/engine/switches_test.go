@@ -20,9 +20,9 @@ func TestNoFiller(t *testing.T) {
 				t.Fatal("the hosts do not recognise each other")
 			}
 			for _, e := range []*Engine{ea, eb} {
-				e.net.traffic.wake(e.now)
+				e.net.traffic.wake(e.clock.now)
 				for _, bell := range e.bells.of {
-					e.bells.activate(bell, e.now)
+					e.bells.activate(bell, e.clock.now)
 				}
 			}
 			a.pass(10 * time.Microsecond)
@@ -75,19 +75,19 @@ func TestNoMove(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		as, _ := byHand(t, 1, Options{NoMove: off})
 		e := as[0].c.e
-		e.net.traffic.wake(e.now)
-		e.net.traffic.much, e.net.traffic.tells = e.now, e.now
+		e.net.traffic.wake(e.clock.now)
+		e.net.traffic.much, e.net.traffic.tells = e.clock.now, e.clock.now
 		asked := false // giveWay looks at the clock only to judge whether to move
-		e.time = func() ib.Time {
+		e.clock.time = func() ib.Time {
 			asked = true
-			return e.now
+			return e.clock.now
 		}
-		if e.giveWay(); asked == off {
+		if e.proc.giveWay(); asked == off {
 			t.Errorf("switched off %v: asked whether to move: %v", off, asked)
 		}
 		e.net.traffic.tells = 0
-		if e.place(); (e.placement.since == 0) != off {
-			t.Errorf("switched off %v: looked for a better place at %d", off, e.placement.since)
+		if e.proc.place(); (e.proc.placement.since == 0) != off {
+			t.Errorf("switched off %v: looked for a better place at %d", off, e.proc.placement.since)
 		}
 	}
 }

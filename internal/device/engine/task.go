@@ -6,54 +6,58 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// The loop's records. Package nic knows the objects; what the loop has to know about them is
-// here, one record for each, which the object points to:
+// The loop's records. Package nic has the objects; the loop keeps one record for each, which the
+// object points to:
 //
-//	nic.NIC      card     its managers, and where it is on the network
+//	nic.NIC      adapter  its connection manager, its addresses on the network
 //	nic.Session  client   its doorbells, its share of the loop
-//	nic.QP       task     whether it wants a turn, by when, and where its peer is
+//	nic.QP       task     whether it wants a turn, its deadline, and the route to its peer
 //
-// A record belongs to one loop, as its object does. To move an object to another loop is to
-// take this record away and to have the other loop make one.
+// A record belongs to one loop, like its object. To move an object to another loop, remove this
+// record and let the other loop make one.
 
-// A task is a queue pair as the loop sees it. It implements nic.Owner; Send is in local.go.
+// A task is the loop's record of a queue pair. Its methods are what the loop does for one queue
+// pair: give it a turn (turn.go), send its bursts (local.go, network.go), deliver bursts to it
+// (local.go, inbox.go). It implements nic.Owner.
+//
+// A task holds the engine because a turn uses nearly every part of it.
 type task struct {
-	e    *Engine
-	q    *nic.QP
-	c    *client
-	card *card
+	e       *Engine
+	q       *nic.QP
+	c       *client
+	adapter *adapter
 
-	// For the scheduler: see there.
+	// For the scheduler, see scheduler.go.
 	queued bool
-	next   *task   // behind it among those of its client that want a turn
-	since  ib.Time // when it began to want one
+	next   *task   // the next in the queue of its client
+	since  ib.Time // when it began to want a turn
 	timer  timer
-	held   bool // it waits until a NIC is under its cap, see caps.go,
-	let    bool // and has done so
+	held   bool // it waits until a NIC is under its cap, see caps.go
+	let    bool // it has waited, and may go first
 
-	// For those on this host that wait for one another: see starved.go and inbox.go.
-	starved bool // it waits for its peer's receives
+	// For queue pairs of this host that wait for each other, see starved.go and inbox.go.
+	starved bool // it waits for its peer to post receives
 	parked  bool // bursts for it wait in an inbox
-	waits   bool // for a peer that is parked
+	waits   bool // it waits for a parked peer
 
-	// For the network: see flights.go and acks.go.
-	flight  uint64  // bytes of it on their way to another host
-	ack     int     // 1 + index among the acknowledgements that are owed
-	ackAt   ib.Time // when the last one was due
+	// For the network, see flights.go and acks.go.
+	flight  uint64  // its bytes in flight to another host
+	ack     int     // 1 + index in acks.list; 0: no ACK of it waits
+	ackAt   ib.Time // when its last ACK was due
 	recvs   uint64  // receives completed by then
-	answers bool    // requests to it are soon followed by its own
-	late    *late   // an acknowledgement that waits, see caps.go; nil: none ever did
+	answers bool    // its program answers a request soon with one of its own
+	late    *late   // an ACK that a cap holds back, see caps.go; nil: none ever was
 
 	route route
-	peer  *task // the queue pair of this host that it is connected to, once it has been found
+	peer  *task // the queue pair of this host that it is connected to, once found
 }
 
 // taskOf is the record of q.
 func taskOf(q *nic.QP) *task { return q.Owner().(*task) }
 
-// taskAt is the record of the queue pair with this number, of a NIC; nil: there is none.
-func (c *card) taskAt(num uint32) *task {
-	if q := c.nic.QP(num); q != nil {
+// taskAt is the record of the queue pair with this number; nil: there is none.
+func (a *adapter) taskAt(num uint32) *task {
+	if q := a.nic.QP(num); q != nil {
 		return taskOf(q)
 	}
 	return nil
@@ -63,7 +67,7 @@ func (c *card) taskAt(num uint32) *task {
 func (t *task) Connect(sgid, dgid *ib.GID) transport.Path {
 	t.peer = nil
 	t.find(sgid, dgid)
-	return t.e.path(t, &t.route, true)
+	return t.path(&t.route, true)
 }
 
 // Disconnect implements nic.Owner.
@@ -71,22 +75,22 @@ func (t *task) Disconnect() { t.peer, t.route = nil, route{} }
 
 // Wake implements nic.Owner.
 func (t *task) Wake() {
-	t.e.schedule(t)
-	t.e.changed(t)
+	t.schedule()
+	t.changed()
 }
 
 // Forget implements nic.Owner.
 func (t *task) Forget() {
 	t.e.net.flights.set(t, 0)
-	t.e.unpark(t)
+	t.unpark()
 	t.e.sched.forget(t)
 	t.c.tasks.remove(t.q.Handle())
-	t.Disconnect() // whoever still points here must not keep the peer alive
+	t.Disconnect() // a record that still points here must not keep the peer alive
 }
 
 // Join implements nic.Owner.
 func (t *task) Join(gid ib.GID) error {
-	err := t.e.join(t.card, gid)
+	err := t.e.net.join(t.adapter, gid)
 	if err != nil {
 		t.e.opts.Log.Warn("a queue pair cannot be attached to a multicast group", "group", gid.Addr(), "why", err)
 		return joinErrno(err)
@@ -95,16 +99,16 @@ func (t *task) Join(gid ib.GID) error {
 }
 
 // Leave implements nic.Owner.
-func (t *task) Leave(gid ib.GID) { t.e.leave(t.card, gid) }
+func (t *task) Leave(gid ib.GID) { t.e.net.leave(t.adapter, gid) }
 
 // Now implements nic.Owner.
-func (t *task) Now() ib.Time { return t.e.now }
+func (t *task) Now() ib.Time { return t.e.clock.now }
 
-// A client is a session as the loop sees it. It implements nic.SessionOwner.
+// A client is the loop's record of a session. It implements nic.SessionOwner.
 type client struct {
 	e       *Engine
 	session *nic.Session
-	card    *card
+	adapter *adapter
 	bell    bell
 	flow    flow
 	tasks   tasks
@@ -112,7 +116,7 @@ type client struct {
 
 // Adopt implements nic.SessionOwner.
 func (c *client) Adopt(q *nic.QP) nic.Owner {
-	t := &task{e: c.e, q: q, c: c, card: c.card}
+	t := &task{e: c.e, q: q, c: c, adapter: c.adapter}
 	c.tasks.add(q.Handle(), t)
 	return t
 }
@@ -121,24 +125,24 @@ func (c *client) Adopt(q *nic.QP) nic.Owner {
 func (c *client) Loop() *nic.Loop { return c.e.shared }
 
 // Now implements nic.SessionOwner.
-func (c *client) Now() ib.Time { return c.e.now }
+func (c *client) Now() ib.Time { return c.e.clock.now }
 
-// clientOf is the record of s; nil: the loop does not serve it (any more).
+// clientOf is the record of s; nil: the loop does not serve it.
 func clientOf(s *nic.Session) *client {
 	c, _ := s.Owner().(*client)
 	return c
 }
 
-// tasks are a client's tasks by the handle of the queue pair. A handle is also the number of a
-// bit in the doorbell page's bitmap: a row holds the tasks of one word there.
+// tasks are a client's tasks by the handle of the queue pair. The handle is also the number of a
+// bit in the doorbell page's bitmap. A row holds the tasks of one word of that bitmap.
 type tasks []*row
 
 type row [64]*task
 
-// noTasks is the row of a word that no queue pair has a bit in.
+// noTasks is the row of a word without queue pairs.
 var noTasks row
 
-// row is the row for a word of the bitmap; it is not to be changed.
+// row returns the row for a word of the bitmap. The caller does not change it.
 func (l tasks) row(word int) *row {
 	if word < len(l) && l[word] != nil {
 		return l[word]
@@ -161,7 +165,7 @@ func (l tasks) remove(handle uint32) {
 	r := &l[handle/64]
 	(*r)[handle%64] = nil
 	if **r == noTasks {
-		*r = nil // handles are used again late, so it would be empty for long
+		*r = nil // handles are reused late: the row would stay empty for long
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// epollWait is epoll_pwait2, which takes nanoseconds: retry timers are shorter than
-// a millisecond. timeout < 0 waits for ever.
+// epollWait is epoll_pwait2, which takes nanoseconds: retry timers are shorter than a millisecond. A
+// negative timeout waits for ever.
 func epollWait(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
 	var t unix.Timespec
 	var ts *unix.Timespec
@@ -31,7 +31,7 @@ func epollWait(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
 	return 0, e
 }
 
-// epollNap is epollWait for at most a moment, without the Go scheduler's knowledge.
+// epollNap is epollWait for a short time. It does not tell the Go scheduler.
 func epollNap(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
 	t := unix.NsecToTimespec(timeout)
 	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epfd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
@@ -45,18 +45,19 @@ func epollNap(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
 	return 0, nil // interrupted: nothing came
 }
 
-// yield lets another thread run. On a machine with fewer cores than polling threads,
-// whoever polls without yielding holds up the one it is waiting for.
+// yield lets another thread run. On a machine with fewer CPUs than polling threads, a thread that
+// polls without yielding delays the thread that it waits for.
 func yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// doze sleeps for so many nanoseconds, without the Go scheduler's knowledge.
+// doze sleeps for ns nanoseconds. It does not tell the Go scheduler.
 func doze(ns int64) {
 	t := unix.NsecToTimespec(ns)
 	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }
 
-// setSlice says how long the calling thread wants to have a processor at a time, and how late it may be woken, in nanoseconds; 0: as others.
-// A kernel that knows no slices (before Linux 6.12) ignores it, and one that forbids it leaves the thread as it is.
+// setSlice sets the time slice and the timer slack of the calling thread, in nanoseconds; 0: the
+// default. Kernels before Linux 6.12 ignore the slice. If the kernel forbids it, the thread stays as it
+// is.
 func setSlice(ns uint64, slack uintptr) {
 	if a, err := unix.SchedGetAttr(0, 0); err == nil {
 		a.Runtime = ns
@@ -65,14 +66,13 @@ func setSlice(ns uint64, slack uintptr) {
 	unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0)
 }
 
-// processor is the number of the one that the calling thread runs on.
-func processor() (cpu uint32) {
+// currentCPU is the number of the CPU that the calling thread runs on.
+func currentCPU() (cpu uint32) {
 	unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0)
 	return cpu
 }
 
-// switches is how often the calling thread has lost its processor: to others that the kernel ran
-// instead, or because it yielded.
+// switches is how often the calling thread has lost its CPU: the kernel preempted it, or it yielded.
 func switches() int64 {
 	var r unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_THREAD, &r) != nil {
@@ -81,8 +81,8 @@ func switches() int64 {
 	return r.Nivcsw
 }
 
-// leave takes the calling thread to another processor, if it may use more than one, and leaves
-// it free to be taken elsewhere. It returns the one that it was on, or -1 if it stays.
+// leave moves the calling thread to another CPU, if it may use more than one. The kernel may move it
+// again later. It returns the former CPU, or -1 if the thread stays.
 func leave() int {
 	var cpu uint32
 	if _, _, e := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); e != 0 {
@@ -101,8 +101,7 @@ func leave() int {
 	return int(cpu)
 }
 
-// goTo takes the calling thread to a processor, if it may use that, and leaves it free to be
-// taken elsewhere.
+// goTo moves the calling thread to a CPU, if it may use that. The kernel may move it again later.
 func goTo(cpu int) {
 	var all, one unix.CPUSet
 	if cpu < 0 || unix.SchedGetaffinity(0, &all) != nil || !all.IsSet(cpu) || all.Count() < 2 {
@@ -114,14 +113,14 @@ func goTo(cpu int) {
 	}
 }
 
-// release lets the calling thread use these processors. If it might use any that its control
-// group has, and these are all, it is not held to them: more may be added.
+// release allows the calling thread to use these CPUs. If they are all CPUs of its control group, the
+// thread gets no mask of its own, so that it can use CPUs that are added later.
 func release(all *unix.CPUSet) {
 	var every, got unix.CPUSet
 	every.Fill()
 	if unix.SchedSetaffinity(0, &every) == nil && unix.SchedGetaffinity(0, &got) == nil && got == *all {
 		return
 	}
-	// Should it fail, a processor too many or too few: the thread runs.
+	// After an error the thread has a CPU too many or too few, but runs.
 	_ = unix.SchedSetaffinity(0, all)
 }

@@ -4,13 +4,12 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A heap orders queue pairs, or the sessions that own them, by when to look at them. Each
-// stays with the earliest time it asked for: a deadline that moved later (every
-// acknowledgement moves it) costs nothing until the old one comes due, and is then filed
-// again.
+// A heap orders queue pairs, or the sessions that own them, by their deadlines. Each stays at the
+// earliest time that it asked for. A deadline that moves later, as with every acknowledgement, costs
+// nothing until the old one is due. It is filed again then.
 type heap[P any] []entry[P]
 
-// A timer is the place of something in a heap.
+// A timer is the position of an element in a heap.
 type timer struct {
 	due ib.Time
 	at  int // 1 + index in the heap; 0: in none
@@ -21,7 +20,7 @@ type entry[P any] struct {
 	of P
 }
 
-// file has p, whose place is t, looked at when due.
+// file inserts or moves p, whose timer is t.
 func (h *heap[P]) file(t *timer, p P, due ib.Time) {
 	later := t.at != 0 && due > t.due
 	t.due = due
@@ -36,7 +35,7 @@ func (h *heap[P]) file(t *timer, p P, due ib.Time) {
 	}
 }
 
-// due is when the first wants attention; zero is never.
+// due is the first deadline; zero is never.
 func (h heap[P]) due() ib.Time {
 	if len(h) == 0 {
 		return 0
@@ -44,14 +43,14 @@ func (h heap[P]) due() ib.Time {
 	return h[0].t.due
 }
 
-// pop takes the first.
+// pop takes the first element.
 func (h *heap[P]) pop() P {
 	p := (*h)[0].of
 	h.remove((*h)[0].t)
 	return p
 }
 
-// remove takes the one whose place is t.
+// remove takes the element whose timer is t.
 func (h *heap[P]) remove(t *timer) {
 	i, last := t.at-1, len(*h)-1
 	h.swap(i, last)

@@ -7,14 +7,14 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Packets that are too long for the way. The port's MTU is that of the interface when the
-// daemon was started. If the interface's is lowered later, or a router on the way takes less,
-// nothing but short messages gets through, and programs see status 12 (retry exceeded).
+// Packets over the path MTU. The port's MTU is that of the interface at the start of the daemon.
+// If the interface's MTU is lowered later, or a router on the path has a smaller one, only short
+// messages arrive, and programs see status 12 (retry exceeded).
 
 const (
-	// tooLongMost is how many peers are remembered; programs choose whom they send to.
+	// tooLongMost bounds the peers that are remembered: programs choose the peers.
 	tooLongMost = 256
-	// tooLongAgain is when the log says it again.
+	// tooLongAgain is the time between two log messages about a peer.
 	tooLongAgain = ib.Time(600e9)
 )
 
@@ -24,9 +24,9 @@ type tooLong struct {
 	told ib.Time
 }
 
-// noteTooLong remembers that a packet was refused and tells the operator, now and then.
-func (e *Engine) noteTooLong(from, to netip.Addr, size int) {
-	n := &e.net
+// noteTooLong remembers that a packet was refused, and logs it now and then.
+func (n *network) noteTooLong(from, to netip.Addr, size int) {
+	now := n.clock.now
 	t := n.tooLong[to]
 	if t == nil {
 		if len(n.tooLong) >= tooLongMost {
@@ -35,32 +35,31 @@ func (e *Engine) noteTooLong(from, to netip.Addr, size int) {
 		if n.tooLong == nil {
 			n.tooLong = make(map[netip.Addr]*tooLong)
 		}
-		t = &tooLong{size: size, told: e.now - tooLongAgain}
+		t = &tooLong{size: size, told: now - tooLongAgain}
 		n.tooLong[to] = t
 	}
 	t.size = min(t.size, size)
-	if e.now-t.told < tooLongAgain {
+	if now-t.told < tooLongAgain {
 		return
 	}
-	t.told = e.now
-	dev, mtu := e.netDev(from)
-	// To ask for the interface takes a while: not on the loop.
-	go reportTooLong(e.opts, dev, to, size, mtu)
+	t.told = now
+	dev, mtu := n.netDev(from)
+	// Looking up the interface takes too long for the loop.
+	go reportTooLong(*n.opts, dev, to, size, mtu)
 }
 
-// netDev is the interface of one of our addresses, and the MTU of the NIC that has it.
-func (e *Engine) netDev(a netip.Addr) (string, int) {
-	gid := ib.GIDOf(a)
-	c := e.cards.at[place{ib.HostNetwork, gid}]
-	if c == nil {
-		c = e.atNamespace(a)
+// netDev returns the interface of one of our addresses, and the MTU of the NIC that has it.
+func (n *network) netDev(addr netip.Addr) (string, int) {
+	a := n.adapters.at[netAddr{ib.HostNetwork, ib.GIDOf(addr)}]
+	if a == nil {
+		a = n.atNamespace(addr)
 	}
-	if c == nil {
+	if a == nil {
 		return "", 0
 	}
-	mtu := 128 << c.nic.MTU
-	for _, g := range c.nic.GIDs {
-		if e.opts.Resolver.Resolve(c.nic, g.GID).To == a {
+	mtu := 128 << a.nic.MTU
+	for _, g := range a.nic.GIDs {
+		if n.opts.Resolver.Resolve(a.nic, g.GID).To == addr {
 			return g.NetDev, mtu
 		}
 	}
@@ -79,8 +78,8 @@ func reportTooLong(o Options, dev string, to netip.Addr, size, mtu int) {
 	o.Log.Warn("packets are too long for the way to a peer, and long messages to it fail with status 12", append(args, "do", do)...)
 }
 
-// shortestTooLong is how many bytes, with the headers from IP's on, the shortest packet had
-// that was too long for the way to a peer; 0: none was.
+// shortestTooLong is the size, with the IP header, of the shortest packet to a peer that was
+// refused as too long; 0: none was.
 func (n *network) shortestTooLong(to netip.Addr) int {
 	if t := n.tooLong[to]; t != nil {
 		return t.size

@@ -38,10 +38,10 @@ func TestTooLong(t *testing.T) {
 	e.Do(func() {
 		for range 3 {
 			for i := range many {
-				e.noteTooLong(testGID.Addr(), peer(i), 1600)
+				e.net.noteTooLong(testGID.Addr(), peer(i), 1600)
 			}
 		}
-		e.noteTooLong(testGID.Addr(), peer(0), 1500)
+		e.net.noteTooLong(testGID.Addr(), peer(0), 1500)
 	})
 	for start := time.Now(); log.count("too long") < tooLongMost && time.Since(start) < time.Minute; {
 		time.Sleep(time.Millisecond)

@@ -4,9 +4,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// How the loop spends its time between two packets depends on what the traffic with other
-// hosts looks like, which is learnt from what every pass moves. A word is a pass that moved
-// talkBytes at most.
+// A mode is the pattern of the traffic with other hosts. It decides what the loop does between two
+// packets, and follows from what each pass moves. A word is a pass that moved at most talkBytes.
 //
 //	         woken, or something sent            a word that a program waits for
 //	silent ────────────────────────────▶ polled ◀───────────────────────────────▶ pingPong
@@ -24,50 +23,49 @@ import (
 type mode uint8
 
 const (
-	silent   mode = iota // nothing for a while: the sockets have to wake the loop
-	polled               // something lately
-	pingPong             // what was moved last was a word, and completed something for a program
-	bulk                 // much lately
-	mixed                // bulk, but what was moved last was such a word
+	silent   mode = iota // no traffic for a while: the sockets have to wake the loop
+	polled               // some traffic lately
+	pingPong             // the last traffic was a word, and completed something for a program
+	bulk                 // much traffic lately
+	mixed                // bulk, but the last traffic was such a word
 )
 
-// talks reports whether programs talk in turns, and should run when they are told something.
+// talks reports whether programs talk in turns, so that the receiver of a message should run.
 func (m mode) talks() bool { return m == pingPong || m == mixed }
 
-// streams reports whether much is moved.
+// streams reports whether there is much traffic.
 func (m mode) streams() bool { return m == bulk || m == mixed }
 
 const (
-	// quietAfter is how long a silent network is polled before its sockets have to wake
-	// the loop.
+	// quietAfter is how long the loop polls a silent network before its sockets have to wake the
+	// loop.
 	quietAfter = ib.Time(200_000)
 
-	// talkBytes is how much a pass may move for it to be a word and no stream. Whoever a
-	// word is for should have the processor at once, because an answer is likely: if it
-	// polls a completion queue, and so gives the processor back. A program that looks at
-	// its memory for what a WRITE brings does not, and to yield to it is to wait until
-	// its time is up.
+	// talkBytes is how much a pass may move for it to be a word and no stream. The receiver of a
+	// word should have the CPU at once, because an answer is likely. That holds for a program that
+	// polls a completion queue, and so yields the CPU. A program that polls its memory for the data
+	// of a WRITE does not yield: the loop would wait until its time slice ends.
 	talkBytes = 4 << 10
 )
 
-// traffic is what mode is made of.
+// traffic is what the mode follows from.
 type traffic struct {
-	polled bool    // the sockets are read in every pass
-	last   ib.Time // when something came or was sent
+	polled bool    // every pass reads the sockets
+	last   ib.Time // when packets arrived or were sent
 	much   ib.Time // when a pass moved more than a word; 0: never
-	told   bool    // what was heard last completed something for a program
-	word   bool    // what was moved last was a word, and told
-	moved  uint64  // bytes, when the last pass ended
-	tells  ib.Time // when something other than WRITEs and ACKs came or was sent; 0: never
+	told   bool    // the last packet that arrived completed something for a program
+	word   bool    // the last traffic was a word, and told
+	moved  uint64  // bytes in all when the last pass ended
+	tells  ib.Time // when something other than WRITEs and ACKs arrived or was sent; 0: never
 
 	spoke bool // the last pass moved something
 	dry   bool // the last look in this pass found nothing
 	dryAt ib.Time
-	flood bool // as much as one pass may hear was heard, and there is more
+	flood bool // this pass has taken as much as it may, and there is more
 }
 
-// dryFor is how long a look that found nothing counts. The loop may lose its processor in the midst of
-// a pass, and what comes meanwhile has not been looked for.
+// dryFor is how long a look that found nothing counts. The kernel may preempt the loop within a pass,
+// and packets arrive meanwhile.
 const dryFor = ib.Time(1_000_000)
 
 // ranDry notes that a look has found nothing.
@@ -76,7 +74,7 @@ func (t *traffic) ranDry(now ib.Time) { t.dry, t.dryAt = true, now }
 // isDry reports whether there is no need to look again in this pass.
 func (t *traffic) isDry(now ib.Time) bool { return t.dry && now-t.dryAt < dryFor }
 
-// mode is what the traffic looks like at now.
+// mode is the mode at now.
 func (t *traffic) mode(now ib.Time) mode {
 	streams := t.much != 0 && now-t.much <= quietAfter
 	switch {
@@ -92,19 +90,18 @@ func (t *traffic) mode(now ib.Time) mode {
 	return polled
 }
 
-// toldFor is how long a stream is not one-sided after something other than a WRITE or an ACK.
-// So a stream of WRITEs with a message for the program now and then, as rsockets has it, is
-// not one-sided.
+// toldFor is how long a stream is not one-sided after something other than a WRITE or an ACK. A stream
+// of WRITEs with an occasional message for the program, as in rsockets, is therefore not one-sided.
 const toldFor = ib.Time(20_000_000)
 
-// oneSided reports whether a stream has been of WRITEs and their ACKs only. The program that
-// these are for is told nothing, and needs no processor.
+// oneSided reports whether a stream consists of WRITEs and their ACKs only. The receiving program gets
+// no completions, and needs no CPU.
 func (t *traffic) oneSided(now ib.Time) bool { return t.tells == 0 || now-t.tells > toldFor }
 
-// wake has the sockets read: something came, or was sent and an answer is likely.
+// wake makes passes read the sockets: packets arrived, or were sent and an answer is likely.
 func (t *traffic) wake(now ib.Time) { t.polled, t.last = true, now }
 
-// looked notes whether something had come when the sockets were read.
+// looked notes whether reading the sockets found packets.
 func (t *traffic) looked(found bool, now ib.Time) {
 	if t.dry, t.dryAt = !found, now; found {
 		t.last = now
@@ -113,7 +110,7 @@ func (t *traffic) looked(found bool, now ib.Time) {
 	}
 }
 
-// pass ends a pass, after which moved bytes have been moved in all.
+// pass ends a pass; moved is the number of bytes moved in all.
 func (t *traffic) pass(moved uint64, now ib.Time) {
 	if t.spoke = moved != t.moved; !t.spoke {
 		return

@@ -2,25 +2,25 @@ package engine
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// A turn is what a queue pair does when the scheduler has chosen it: it takes what waits in
-// its inbox, acts on its deadline, sends, answers.
+// A turn is what a queue pair does when the scheduler has chosen it: it takes bursts from its
+// inbox, acts on its deadline, sends requests and sends responses.
 
-// schedule has t given a turn.
-func (e *Engine) schedule(t *task) { e.sched.enqueue(t) }
+// schedule requests a turn for t.
+func (t *task) schedule() { t.e.sched.enqueue(t) }
 
-// turns lets those work who want to: turnsPerPass turns, or fewer if they take long while others
-// may be waiting.
+// turns gives queue pairs their turns: turnsPerPass of them, or fewer if they take long while
+// others may be waiting.
 func (e *Engine) turns() {
-	begin, most := e.now, passTime
+	begin, most := e.clock.now, passTime
 	if e.net.traffic.polled || e.long {
 		most = longPassTime
 	}
 	if e.sched.nics.Limited() {
-		e.promptly()
+		e.events.prepare()
 	}
 	for i := 0; i < turnsPerPass && e.sched.waiting(); i++ {
 		shared := len(e.bells.active) > 1 || e.sched.ready > 1
-		t := e.sched.next(e.now)
+		t := e.sched.next(e.clock.now)
 		if t == nil {
 			continue
 		}
@@ -30,149 +30,148 @@ func (e *Engine) turns() {
 		}
 		limited := e.sched.nics.Limited()
 		if limited {
-			budget = e.sched.nics.Budget(&t.card.band.nic, budget, e.now)
+			budget = e.sched.nics.Budget(&t.adapter.band.nic, budget, e.clock.now)
 		}
 		if !shared {
-			if e.turn(t, budget) && !e.net.traffic.polled {
-				return // it took long: somebody may have rung
+			if t.turn(budget) && !e.net.traffic.polled {
+				return // it took long: another session may have rung
 			}
 			continue
 		}
-		all := e.turn(t, budget)
+		all := t.turn(budget)
 		if !e.sched.waiting() {
 			return
 		}
-		before := e.now
-		e.clock()
-		e.sched.charge(t, e.now-before, all)
-		if e.now-begin >= most || limited && e.sched.nics.Prompt(e.now) {
+		before := e.clock.now
+		e.clock.read()
+		e.sched.charge(t, e.clock.now-before, all)
+		if e.clock.now-begin >= most || limited && e.sched.nics.Prompt(e.clock.now) {
 			return
 		}
 	}
 }
 
-// turn lets t work and move about budget bytes, and reports whether it would have moved more.
-func (e *Engine) turn(t *task, budget int) (more bool) {
-	e.worksFor(t.card)
-	e.ledger.turn = true
+// turn lets t move about budget bytes, and reports whether it would have moved more.
+func (t *task) turn(budget int) (more bool) {
+	e := t.e
+	e.clock.worksFor(t.adapter)
+	e.clock.turn = true
 	q := t.q
 	if q.Gone() {
 		return false
 	}
 	m := q.Transport()
 	if t.parked {
-		e.offer(t)
-		e.deliverReplies()
+		t.offer()
+		e.local.deliverReplies()
 	}
 	if m.Path().Remote && t.route.under != nil && !t.route.under.Ready() {
-		e.schedule(t) // what it sends would be lost
+		t.schedule() // packets sent now would be lost
 		return false
 	}
-	if d := m.Deadline(); d != 0 && d <= e.now && !e.expire(t) {
-		e.schedule(t)
+	if d := m.Deadline(); d != 0 && d <= e.clock.now && !t.expire() {
+		t.schedule()
 		return false
 	}
-	if peer := e.fullPeer(t); peer != nil && m.State() < ib.StateSQE {
-		e.awaits(t, peer)
+	if peer := t.fullPeer(); peer != nil && m.State() < ib.StateSQE {
+		t.await(peer)
 		return false
 	}
 	sc, env := e.shared.Scratch(), q.Env()
-	sc.Share, sc.Held, sc.HoldReads = e.share(t), false, false
+	sc.Share, sc.Held, sc.HoldReads = t.share(), false, false
 	if e.sched.nics.Gated() {
 		var ok bool
-		if budget, ok = e.admit(t, budget); !ok {
+		if budget, ok = e.sched.admit(t, budget, sc); !ok {
 			return false
 		}
 	}
 	switch m.State() {
 	case ib.StateError, ib.StateSQE:
-		m.Flush(e.now, env)
+		m.Flush(e.clock.now, env)
 		more = m.RunPending()
 	default:
-		more = m.Run(e.now, budget, env)
+		more = m.Run(e.clock.now, budget, env)
 	}
-	e.deliverReplies()
+	e.local.deliverReplies()
 	if m.RespondPending() && !q.Gone() {
-		more = m.Respond(e.now, budget, env) || more
-		e.deliverReplies()
+		more = m.Respond(e.clock.now, budget, env) || more
+		e.local.deliverReplies()
 	}
-	e.changed(t)
+	t.changed()
 	if sc.HoldReads && sc.ReadHeld {
-		e.hold(t, t.card)
+		e.sched.hold(t, t.adapter)
 	}
 	if sc.Held && !q.Gone() {
-		// A burst of it was not taken.
-		if peer := e.fullPeer(t); peer != nil {
-			e.awaits(t, peer)
+		// Its peer did not take one of its bursts.
+		if peer := t.fullPeer(); peer != nil {
+			t.await(peer)
 		} else {
 			more = true
 		}
 	}
 	if more {
-		e.schedule(t)
+		t.schedule()
 	}
 	return more
 }
 
-// expire acts on t's deadline, which has passed, or reports that it is too early: what has
-// arrived for t may not have been read.
-func (e *Engine) expire(t *task) bool {
-	m := t.q.Transport()
+// expire acts on the deadline of t, which has passed. It returns false if it is too early for
+// that: packets that have arrived for t may not have been read.
+func (t *task) expire() bool {
+	e, m := t.e, t.q.Transport()
 	if m.Path().Remote {
-		heard := e.hear()
-		e.worksFor(t.card)
-		if e.ledger.turn = true; !heard {
+		drained := e.net.drain()
+		e.clock.worksFor(t.adapter)
+		if e.clock.turn = true; !drained {
 			return false
 		}
-		if d := m.Deadline(); d == 0 || d > e.now {
+		if d := m.Deadline(); d == 0 || d > e.clock.now {
 			return true
 		}
 	}
 	if t.excused() {
-		m.Excuse(e.now)
+		m.Excuse(e.clock.now)
 	}
-	m.Expire(e.now, t.q.Env())
-	e.deliverReplies()
-	e.changed(t)
+	m.Expire(e.clock.now, t.q.Env())
+	e.local.deliverReplies()
+	t.changed()
 	return true
 }
 
-// changed notes what a change in t's queue pair means for the loop. It follows whatever the
-// state machine has done.
-func (e *Engine) changed(t *task) {
+// changed updates the loop's records after the state machine of t has done something.
+func (t *task) changed() {
 	if t.q.Gone() {
 		return
 	}
-	e.count(t)
+	t.countFlight()
 	if m := t.q.Transport(); m.State() == ib.StateError {
 		t.q.NoteError()
-		e.startTick()
+		t.e.chores.startTick(t.e.clock.now)
 		if m.RunPending() || t.parked {
-			e.schedule(t) // more to flush than is flushed at once, or an inbox that is taken now
+			t.schedule() // there is more to flush, or an inbox to take bursts from
 		}
 		return
 	}
-	e.sched.armDeadline(t)
+	t.e.sched.armDeadline(t)
 }
 
-// startTick has visitTroubled called soon.
-func (e *Engine) startTick() {
-	if !e.chores.ticking {
-		e.chores.ticking = true
-		e.chores.tick = e.now + tickEvery
+// startTick schedules the next visit of what rings no doorbell.
+func (c *chores) startTick(now ib.Time) {
+	if !c.ticking {
+		c.ticking = true
+		c.tick = now + tickEvery
 	}
 }
 
-// visitTroubled looks after what rings no bell: receives posted to queue pairs in
-// the error state, and event channels that were full. It reports whether it goes on in the
-// next pass.
-func (e *Engine) visitTroubled() bool {
-	if e.shared.VisitTroubled(visitsPerPass) {
+// visitTroubled handles what rings no doorbell: receives posted to queue pairs in the error
+// state, and event channels that were full. It reports whether the next pass has to continue.
+func (c *chores) visitTroubled(now ib.Time) bool {
+	if c.shared.VisitTroubled(visitsPerPass) {
 		return true
 	}
-	e.chores.ticking = false
-	if e.shared.Troubled() {
-		e.startTick()
+	c.ticking = false
+	if c.shared.Troubled() {
+		c.startTick(now)
 	}
 	return false
 }

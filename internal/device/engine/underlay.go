@@ -12,8 +12,8 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// An underlay is a roce.Underlay and what the engine knows of the hosts that it leads to. There
-// are two kinds:
+// An underlay is a roce.Underlay and what the engine knows about the hosts behind it. There are two
+// kinds:
 //
 //	portUnderlay      a roce.Port: the hosts' own network, or that of a network namespace
 //	overlayUnderlay   the roce.Overlay: all virtual networks
@@ -21,31 +21,30 @@ import (
 // A route finds its underlay once, when it is resolved.
 type underlay interface {
 	roce.Underlay
-	// features are those of the host that a route leads to, as far as they are known. fresh
-	// says that a queue pair is about to connect: the host is asked if need be.
+	// features returns the known features of the host that a route leads to. fresh says that a
+	// queue pair is about to connect: the underlay asks the host if it has to.
 	features(r *route, fresh bool) uint32
-	// maxBurst is how many bytes of a message one call to the kernel carries, in packets of
-	// this MTU.
+	// maxBurst is how many bytes of a message one system call carries, in packets of this MTU.
 	maxBurst(mtu uint32, v4 bool) uint32
 	// hello takes the datagram of queue pair 1 in management.in, and reports whether it was
 	// one by which hosts recognise each other.
-	hello(n ib.NetworkID, c *card, b *transport.Burst) bool
-	// join makes this host a member of a multicast group and returns the descriptor that
-	// packets for it arrive at; -1: they arrive with all others, or not at all.
+	hello(id ib.NetworkID, a *adapter, b *transport.Burst) bool
+	// join makes this host a member of a multicast group and returns the descriptor on which its
+	// packets arrive; -1: they arrive with all others, or not at all.
 	join(group netip.Addr) (int, error)
 	leave(group netip.Addr)
-	// pollGroup takes what has arrived at such a descriptor.
+	// pollGroup reads a batch from such a descriptor, and reports whether there was one.
 	pollGroup(fd int) bool
 }
 
 // attached is an underlay that the loop serves.
 type attached struct {
 	underlay
-	wake []int   // descriptors, of which one is readable when something has arrived
+	wake []int   // descriptors, of which one is readable when packets have arrived
 	at   ib.Time // when it was used last
 }
 
-// underlays are all that the loop serves. One that is silent is not read in every pass: its
+// underlays are all that the loop serves. The loop does not read a silent one in every pass: its
 // descriptors wake the loop.
 type underlays struct {
 	list       []*attached
@@ -119,51 +118,51 @@ func (u *underlays) woken(fd int32, now ib.Time) bool {
 	return true
 }
 
-// poll takes what has arrived at the underlays that have been used lately, or at all.
-func (e *Engine) poll(all bool) (found bool) {
-	list := e.net.list
+// poll takes packets that have arrived at the underlays that were used lately, or at all.
+func (n *network) poll(all bool) (found bool) {
+	list := n.list
 	if len(list) == 1 {
-		return list[0].Poll(e)
+		return list[0].Poll(n)
 	}
 	for _, a := range list {
-		if (all || e.now-a.at <= quietAfter) && a.Poll(e) {
-			a.at, found = e.now, true
+		if (all || n.clock.now-a.at <= quietAfter) && a.Poll(n) {
+			a.at, found = n.clock.now, true
 		}
 	}
 	return found
 }
 
 // attach makes the loop serve an underlay. After an error it is not served.
-func (e *Engine) attach(u underlay, wake []int) (*attached, error) {
-	a := &attached{underlay: u, wake: wake, at: e.now}
+func (n *network) attach(u underlay, wake []int) (*attached, error) {
+	a := &attached{underlay: u, wake: wake, at: n.clock.now}
 	for i, fd := range wake {
-		if err := e.watch(a, fd); err != nil {
+		if err := n.watch(a, fd); err != nil {
 			for _, fd := range wake[:i] {
-				delete(e.net.fds, int32(fd))
+				delete(n.fds, int32(fd))
 			}
 			return nil, err
 		}
 	}
-	u.SetTap(e.net.tap)
-	e.net.list = append(e.net.list, a)
+	u.SetTap(n.tap)
+	n.list = append(n.list, a)
 	return a, nil
 }
 
-// watch makes the loop wake when a descriptor of an underlay is readable. The poller forgets
-// the descriptor when it is closed.
-func (e *Engine) watch(a *attached, fd int) error {
-	if err := e.poller.watchSocket(fd); err != nil {
+// watch makes the loop wake when a descriptor of an underlay is readable. epoll forgets closed
+// descriptors.
+func (n *network) watch(a *attached, fd int) error {
+	if err := n.poller.watchSocket(fd); err != nil {
 		return fmt.Errorf("engine: epoll: %w", err)
 	}
-	e.net.fds[int32(fd)] = a
+	n.fds[int32(fd)] = a
 	return nil
 }
 
-// A portUnderlay is a port and the hosts that are known at the addresses that it leads to.
+// A portUnderlay is a port and the known hosts behind it.
 type portUnderlay struct {
 	*roce.Port
-	e     *Engine
-	peers *peers.Table // nil: every other host is foreign
+	net   *network
+	peers *peers.Table // nil: no host is recognised
 }
 
 // features implements underlay.
@@ -171,9 +170,9 @@ func (p *portUnderlay) features(r *route, fresh bool) uint32 {
 	if p.peers == nil || !reachable(r) {
 		return 0
 	}
-	f := meet(p.peers, fresh, p.e.now, r)
-	// Filler is for an address, not for a queue pair: while it is not certain which host is
-	// there, nobody sends it. Judged tells.
+	f := meet(p.peers, fresh, p.net.clock.now, r)
+	// Filler depends on the address, not on the queue pair: without knowledge of the host there
+	// is none. Judged sets it later.
 	p.setFeatures(r.to, f)
 	return f
 }
@@ -183,7 +182,7 @@ func (p *portUnderlay) setFeatures(to netip.Addr, f uint32) {
 	p.SetLongFiller(to, f&wire.FeatureLongFiller != 0)
 }
 
-// remoteBurst is what fits one message of the kernel's: 64 datagrams and 65507 bytes,
+// remoteBurst is what fits into one sendmsg with UDP segmentation: 64 datagrams and 65507 bytes,
 // headers included.
 const remoteBurst = 62 << 10
 
@@ -191,8 +190,8 @@ const remoteBurst = 62 << 10
 func (p *portUnderlay) maxBurst(uint32, bool) uint32 { return remoteBurst }
 
 // hello implements underlay.
-func (p *portUnderlay) hello(_ ib.NetworkID, _ *card, b *transport.Burst) bool {
-	return p.peers != nil && p.peers.Receive(p.e.now, b.SGID, b.DGID, p.e.mgmt.in[:], p.LongID())
+func (p *portUnderlay) hello(_ ib.NetworkID, _ *adapter, b *transport.Burst) bool {
+	return p.peers != nil && p.peers.Receive(p.net.clock.now, b.SGID, b.DGID, p.net.mgmt.in[:], p.LongID())
 }
 
 // join implements underlay.
@@ -202,29 +201,27 @@ func (p *portUnderlay) join(group netip.Addr) (int, error) { return p.Join(group
 func (p *portUnderlay) leave(group netip.Addr) { p.Leave(group) }
 
 // pollGroup implements underlay.
-func (p *portUnderlay) pollGroup(fd int) bool { return p.PollGroup(fd, p.e) }
+func (p *portUnderlay) pollGroup(fd int) bool { return p.PollGroup(fd, p.net) }
 
-// An overlayUnderlay is the overlay. Most of its hosts are on the map, which says what they
-// understand.
+// An overlayUnderlay is the overlay. The map has the features of most of its hosts.
 type overlayUnderlay struct {
 	*roce.Overlay
-	e *Engine
+	net *network
 }
 
 // features implements underlay.
 func (o *overlayUnderlay) features(r *route, fresh bool) uint32 {
-	e := o.e
-	others := e.acquainted(r.network, r.to)
+	others := o.net.peersOf(r.network, r.to)
 	if others == nil || !reachable(r) {
 		return o.Features(r.network.VNI(), r.to)
 	}
-	f := meet(others, fresh, e.now, r)
-	e.net.met.note(others)
+	f := meet(others, fresh, o.net.clock.now, r)
+	o.net.virtual.note(others)
 	o.SetFeatures(r.network.VNI(), r.to, f)
 	return f
 }
 
-// maxBurst implements underlay: every packet has a head before it.
+// maxBurst implements underlay: every packet has a VXLAN header.
 func (o *overlayUnderlay) maxBurst(mtu uint32, v4 bool) uint32 {
 	head := uint32(overlay.Head6)
 	if v4 {
@@ -235,8 +232,8 @@ func (o *overlayUnderlay) maxBurst(mtu uint32, v4 bool) uint32 {
 }
 
 // hello implements underlay.
-func (o *overlayUnderlay) hello(n ib.NetworkID, c *card, b *transport.Burst) bool {
-	return wire.MAD(o.e.mgmt.in[:]).Class() == wire.ClassHello && o.e.greeted(c, n, b)
+func (o *overlayUnderlay) hello(id ib.NetworkID, a *adapter, b *transport.Burst) bool {
+	return wire.MAD(o.net.mgmt.in[:]).Class() == wire.ClassHello && o.net.greeted(a, id, b)
 }
 
 // join implements underlay: the other hosts of a virtual network send to every host of it.
@@ -248,67 +245,54 @@ func (o *overlayUnderlay) leave(netip.Addr) {}
 // pollGroup implements underlay.
 func (o *overlayUnderlay) pollGroup(int) bool { return false }
 
-// AddOverlay makes the engine serve virtual networks that are between hosts; wake are the
-// overlay's descriptors, of which one is readable when something has arrived. window and flight
-// are Options' Window and InFlight, where there is no port that has them already. It runs on the
-// loop, once.
+// AddOverlay makes the engine serve virtual networks between hosts. wake are the overlay's
+// descriptors: one of them is readable when packets have arrived. window and flight are Options'
+// Window and InFlight, unless a port has set them. It runs on the loop, once.
 func (e *Engine) AddOverlay(o *roce.Overlay, wake []int, window, flight uint32) error {
-	a, err := e.attach(&overlayUnderlay{o, e}, wake)
+	n := &e.net
+	a, err := n.attach(&overlayUnderlay{o, n}, wake)
 	if err != nil {
 		return err
 	}
-	if e.net.host == nil {
+	if n.host == nil {
 		e.opts.Window, e.opts.InFlight = window, flight
 	}
-	o.OnTooLong(e.noteTooLong)
-	o.OnQuestion(func(vni uint32, a netip.Addr) bool {
-		return e.cards.at[place{ib.VirtualNetwork(vni), ib.GIDOf(a)}] != nil
+	o.OnTooLong(n.noteTooLong)
+	o.OnQuestion(func(vni uint32, addr netip.Addr) bool {
+		return e.adapters.at[netAddr{ib.VirtualNetwork(vni), ib.GIDOf(addr)}] != nil
 	})
-	e.net.over, e.net.overlay = a, o
-	e.rerouteAll()
+	n.over, n.overlay = a, o
+	e.adapters.rerouteAll() // there was no way before
 	return nil
 }
 
-// AddTunnel gives the overlay the tunnel that encrypted networks need. It runs on the loop, before
-// the map that needs it.
+// AddTunnel gives the overlay the tunnel for encrypted networks. It runs on the loop, before the
+// map that needs it.
 func (e *Engine) AddTunnel(t roce.Tunnel) error {
-	if err := e.watch(e.net.over, t.FD()); err != nil {
+	if err := e.net.watch(e.net.over, t.FD()); err != nil {
 		return err
 	}
 	e.net.overlay.SetTunnel(t)
 	return nil
 }
 
-// SetMap says which member of a virtual network is on which host, after the Resolver knows. It runs
-// on the loop.
+// SetMap sets which member of a virtual network is on which host. The Resolver knows already. It
+// runs on the loop.
 func (e *Engine) SetMap(m *overlay.Map) {
-	if o := e.net.overlay; o != nil {
+	n := &e.net
+	if o := n.overlay; o != nil {
 		old := o.Members()
 		o.SetMap(m)
-		e.net.met.keep(old, m)
+		n.virtual.keep(old, m)
 	}
-	e.readdress()
-	e.rejoin()
-	e.eachRemote(func(t *task) {
+	e.adapters.readdressAll()
+	n.rejoin()
+	e.adapters.eachRemote(func(t *task) {
 		if t.route.network != ib.HostNetwork {
-			t.q.Transport().SetPath(e.path(t, &t.route, false))
+			t.q.Transport().SetPath(t.path(&t.route, false))
 		}
 	})
 }
 
-// rerouteAll resolves every route again before it is used next: there is an underlay that was
-// not there before.
-func (e *Engine) rerouteAll() {
-	for n := range e.cards.of {
-		n.Reroute()
-	}
-}
-
-// Features are those that this host has, for others to know.
-func (e *Engine) Features() uint32 {
-	f := uint32(features)
-	if e.opts.NoFiller {
-		f &^= wire.FeatureFiller | wire.FeatureLongFiller
-	}
-	return f
-}
+// Features are those that this host announces to others.
+func (e *Engine) Features() uint32 { return e.opts.features() }

@@ -1,58 +1,77 @@
 package engine
 
-import "vrdma.dev/vrdma/internal/ib"
+import (
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+)
 
-// A program that polls an empty queue yields, and that is enough if the loop is of the same
-// scheduler group. Between groups (containers, sessions) the kernel gives each its share of a
-// processor, no matter who yields: on a processor that a program and the loop have together,
-// half of the time would go to polling. So active sessions are told which processor the loop
-// runs on. A program that finds itself on the same one, and whose yields return at once,
-// sleeps on a word of the doorbell page, and is woken when there is a completion: a waiter
-// (nic/waiting.go). Elsewhere nobody sleeps: a processor that is left alone takes long to wake.
+// waiters are programs that sleep instead of polling, and are woken when there is a completion.
+//
+// A program that polls an empty queue yields. That is enough if the loop is in the same scheduler
+// group. Between groups (containers, login sessions) the kernel gives each its share of a CPU,
+// regardless of yields: on a CPU that a program and the loop share, half of the time would be spent on
+// polling. The loop therefore tells active sessions its CPU. A program on the same CPU whose
+// yields return at once sleeps on a word of the doorbell page (nic/waiting.go). On other CPUs
+// programs do not sleep: an idle CPU takes long to wake.
 //
 //	┌────────── CPU 0 ──────────┐ ┌────── CPU 1 ──────┐
 //	│ loop ── wakes ──▶ program │ │ program           │
 //	│                   sleeps  │ │ polls and yields  │
 //	└───────────────────────────┘ └───────────────────┘
+type waiters struct {
+	since ib.Time // since when there is one to wake; 0: there is none
 
-// wakeAfter is how long a waiter may have to wait while the loop goes on working: in a stream
-// each wake-up takes the processor away from the loop. When the loop runs out of work it wakes
-// at once.
-const wakeAfter = ib.Time(50_000)
-
-// wakeWaiters wakes the waiters for whom there is a completion: now, or else only if there has
-// been one for wakeAfter.
-func (e *Engine) wakeWaiters(now bool) {
-	if !e.shared.Waiters() {
-		return
-	}
-	if e.chores.owed == 0 {
-		e.chores.owed = e.now
-	}
-	if now || e.now-e.chores.owed >= wakeAfter {
-		e.chores.owed = 0
-		e.clock()
-		for e.shared.Waiters() {
-			e.contain(e.wakeOne)
-		}
-	}
+	clock  *clock
+	sched  *scheduler
+	shared *nic.Loop
 }
 
-// wakeOne wakes a program at its own expense: who has many that sleep must not have others
-// wait for them to be woken.
-func (e *Engine) wakeOne() bool {
-	c, before := clientOf(e.shared.WakeWaiter()), e.now
-	if c == nil { // it is about to be closed
-		e.clock()
-		return true
+// wakeAfter is how long a waiter waits while the loop continues to work: within a stream each
+// wake-up takes the CPU away from the loop. A loop without work wakes waiters at once.
+const wakeAfter = ib.Time(50_000)
+
+// due reports whether to wake waiters: now, or else if one has been waiting for wakeAfter.
+func (w *waiters) due(now bool) bool {
+	if !w.shared.Waiters() {
+		return false
 	}
-	e.worksFor(c.card)
-	e.clock()
-	e.sched.bill(&c.flow, e.now-before)
+	if w.since == 0 {
+		w.since = w.clock.now
+	}
+	if !now && w.clock.now-w.since < wakeAfter {
+		return false
+	}
+	w.since = 0
 	return true
 }
 
-// tellProcessor tells active sessions that the loop runs on this processor.
+// wakeWaiters wakes the waiters that have a completion: now, or else only if one has been waiting
+// for wakeAfter.
+func (e *Engine) wakeWaiters(now bool) {
+	if !e.waiters.due(now) {
+		return
+	}
+	e.clock.read()
+	for e.shared.Waiters() {
+		e.contain(e.waiters.wakeOne)
+	}
+}
+
+// wakeOne wakes a program and charges its session: a session with many waiters must not delay
+// others at their expense.
+func (w *waiters) wakeOne() bool {
+	c, before := clientOf(w.shared.WakeWaiter()), w.clock.now
+	if c == nil { // its session is closing
+		w.clock.read()
+		return true
+	}
+	w.clock.worksFor(c.adapter)
+	w.clock.read()
+	w.sched.bill(&c.flow, w.clock.now-before)
+	return true
+}
+
+// tellProcessor tells active sessions that the loop runs on this CPU.
 func (d *doorbells) tellProcessor(cpu uint32) {
 	if cpu+1 == d.cpu {
 		return
@@ -63,8 +82,8 @@ func (d *doorbells) tellProcessor(cpu uint32) {
 	}
 }
 
-// tellProcessor tells the client which processor the loop runs on, plus one, if the client can
-// be woken.
+// tellProcessor writes the number of the loop's CPU, plus one, to the doorbell page of a client
+// that can be woken.
 func (b *bell) tellProcessor(cpu uint32) {
 	if b.client.session.Wakes() {
 		b.page.cpu.Store(cpu)

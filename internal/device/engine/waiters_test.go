@@ -55,20 +55,20 @@ func TestSleepersDoNotWaitForTheWholeStream(t *testing.T) {
 	shared(b.c.mapping, protocol.DoorbellWaiting).Store(protocol.WaitAnnounced)
 	a.post(wr{op: opSend, flags: signal, n: 64})
 	for done := false; !done; _, done = b.try() {
-		e.clock()
-		e.bells.activateRung(e.now)
+		e.clock.read()
+		e.bells.activateRung(e.clock.now)
 		e.step()
 	}
 	if !e.shared.Waiters() {
 		t.Fatal("nobody is to be woken")
 	}
-	begin := e.now
+	begin := e.clock.now
 	e.wakeWaiters(false)
-	e.now = begin + wakeAfter - 1
+	e.clock.now = begin + wakeAfter - 1
 	if e.wakeWaiters(false); !e.shared.Waiters() {
 		t.Error("woken at once, though the loop goes on")
 	}
-	e.now = begin + wakeAfter
+	e.clock.now = begin + wakeAfter
 	if e.wakeWaiters(false); e.shared.Waiters() {
 		t.Error("not woken after a while")
 	}
@@ -90,8 +90,8 @@ func TestFaultOfASleeper(t *testing.T) {
 	a.post(wr{op: opSend, flags: signal, n: 64})
 	for _, q := range []*testQP{b, a} {
 		for done := false; !done; _, done = q.try() {
-			e.clock()
-			e.bells.activateRung(e.now)
+			e.clock.read()
+			e.bells.activateRung(e.clock.now)
 			e.step()
 		}
 	}

@@ -135,13 +135,13 @@ func TestBoxesAreShut(t *testing.T) {
 func TestMostBoxes(t *testing.T) {
 	e := newEngine(t)
 	var all []*letterbox
-	for range mostBoxes + 1 {
+	for range mostMailboxes + 1 {
 		all = append(all, newLetterbox(t, e, func() byte { return 1 }))
 	}
 	e.Do(func() {
-		e.shutBoxes()
+		e.lines.shutMailboxes()
 		for i, b := range all {
-			if ok := e.Look(b.fd, b); ok != (i < mostBoxes) {
+			if ok := e.Look(b.fd, b); ok != (i < mostMailboxes) {
 				t.Errorf("box %d: Look says %v", i, ok)
 			}
 		}
@@ -149,7 +149,7 @@ func TestMostBoxes(t *testing.T) {
 			t.Error("one that is open already is refused")
 		}
 		e.Unwatch(all[1].fd)
-		if last := all[mostBoxes]; !e.Look(last.fd, last) {
+		if last := all[mostMailboxes]; !e.Look(last.fd, last) {
 			t.Error("a line that is gone keeps its box open")
 		}
 	})
@@ -198,7 +198,7 @@ func (b rudeBox) Serve()      { b.served.Add(1) }
 // else has his, be that in a box or on a line.
 func TestRudeBoxes(t *testing.T) {
 	e := newEngine(t)
-	const many = mostBoxes - 1
+	const many = mostMailboxes - 1
 	var rude atomic.Int64
 	var all []rudeBox
 	for range many {

@@ -170,7 +170,7 @@ func TestArrivals(t *testing.T) {
 		deadline := time.Now().Add(time.Minute)
 		for done := false; !done; {
 			for _, e := range []*Engine{ea, eb} { // nobody wakes them for a fake network
-				e.Do(func() { e.net.traffic.wake(e.now) })
+				e.Do(func() { e.net.traffic.wake(e.clock.now) })
 			}
 			var w wc
 			if w, done = there[i].try(); done && w.status != 0 {
@@ -218,7 +218,7 @@ func TestManagementOfMany(t *testing.T) {
 			e.MADs(nics[i]).SendMAD(nics[i].GIDs[0].GID, nics[1].GIDs[0].GID, make([]byte, 256))
 		}
 		for i, p := range posts {
-			p.due = e.now + ib.Time(time.Millisecond)
+			p.due = e.clock.now + ib.Time(time.Millisecond)
 			e.MADs(nics[i]).Due(p.due)
 		}
 	})
