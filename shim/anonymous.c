@@ -29,8 +29,8 @@
  *
  * A process that confines itself (seccomp) keeps its areas until it ends, and makes no new ones.
  *
- * The lock is taken before memory_lock and after no lock. It is not held while fork runs: an area
- * counts from one store on, which a child sees or does not.
+ * The lock is taken before memory_lock, and not held while fork runs: an area counts from one store
+ * on, which a child sees or does not.
  */
 #include "anonymous.h"
 
@@ -116,7 +116,7 @@ static int try_calls(void)
 	    sys(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 10) < 0 || sys(SYS_prlimit64, 0, RLIMIT_FSIZE, NULL, &limit))
 		return 1;
 	long at = sys(SYS_mmap, NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
-	if (failed(at) || sys(SYS_madvise, at, PAGE, MADV_NOHUGEPAGE) == -EPERM)
+	if (failed(at) || sys(SYS_madvise, at, PAGE, MADV_NOHUGEPAGE) == -EPERM || sys(SYS_mprotect, at, PAGE, PROT_NONE))
 		return 2;
 	fd = maps_file("maps");
 	if (fd < 0 || sys(SYS_read, fd, text, sizeof text) <= 0 || sys(SYS_lseek, fd, 0, SEEK_SET) != 0)
@@ -237,15 +237,20 @@ static unsigned alone(void)
 	return set;
 }
 
-/* The generation has a mark of its own from now on. */
+/*
+ * The generation has a mark of its own from now on. Nobody can access it: were it swapped out, and swapped
+ * in for one of two processes, it would count as mapped once.
+ */
 static void make_mark(unsigned i)
 {
-	marks[i * PAGE]++;
+	if (sys(SYS_mprotect, marks + i * PAGE, PAGE, PROT_READ | PROT_WRITE) == 0)
+		marks[i * PAGE]++;
+	sys(SYS_mprotect, marks + i * PAGE, PAGE, PROT_NONE);
 }
 
 static bool make_marks(void)
 {
-	long r = sys(SYS_mmap, NULL, GENERATIONS * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	long r = sys(SYS_mmap, NULL, GENERATIONS * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (failed(r))
 		return false;
 	sys(SYS_madvise, r, GENERATIONS * PAGE, MADV_NOHUGEPAGE); /* each must be a page that is counted by itself */

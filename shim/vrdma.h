@@ -29,8 +29,8 @@
  * arming, command.c). It must never crash, print in the good case, slow
  * an ordinary read or write, or keep a lock while the application's code runs.
  *
- * Locks, in the order they may be taken: file->lock, process lock (messages.c),
- * memory lock (memory.c), advice's lock (advice.c), pool lock (door.c). All signals
+ * Locks, in the order they may be taken: file->lock, process lock (messages.c), the lock of
+ * areas (anonymous.c), memory lock (memory.c), advice's lock (advice.c), pool lock (door.c). All signals
  * are blocked while one is held, so no handler can meet a lock its own thread holds.
  */
 #ifndef VRDMA_H

@@ -719,7 +719,7 @@ static void case_kvm(void)
 
 /* ---- small pieces of a stream, on a busy machine ---- */
 
-#define PIECES_HALTS 200
+#define PIECES_HALTS 100
 
 static void *sends_pieces(void *arg)
 {
