@@ -312,7 +312,7 @@ func TestFullDevice(t *testing.T) {
 			list = append(list, cq)
 			continue
 		}
-		if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "open the device once more") {
+		if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "open the device again") {
 			t.Fatalf("after %d queues: %v", len(list), err)
 		}
 		break

@@ -59,17 +59,17 @@ func New(l Limits) *Ledger {
 	return b
 }
 
-// Owner is the account of the daemon's owner, who may also use the reserve.
+// Owner returns the account of the daemon's owner, who may also use the reserve.
 func (l *Ledger) Owner() *Account { return &l.owner }
 
-// User is the account of another user, held for the caller: Drop ends that.
+// User returns the account of another user, held for the caller: Drop ends that.
 func (l *Ledger) User(uid int) *Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.userOf(user{nil, uid}, &l.others, fmt.Sprintf("user %d", uid))
 }
 
-// userOf is the account of a user below parent, held. The ledger's mu is held.
+// userOf returns the account of a user below parent, held. The ledger's mu is held.
 func (l *Ledger) userOf(u user, parent *Account, name string) *Account {
 	a := l.users[u]
 	if a == nil {
@@ -83,7 +83,7 @@ func (l *Ledger) userOf(u user, parent *Account, name string) *Account {
 	return a
 }
 
-// Tenant is the account of a tenant, held for the caller: Drop ends that. What is 0 in quota
+// Tenant returns the account of a tenant, held for the caller: Drop ends that. What is 0 in quota
 // the tenant itself has no limit of; a tenant that is there already has this quota from now on,
 // also where it holds more.
 func (l *Ledger) Tenant(name string, quota Bill) *Account {
@@ -103,7 +103,7 @@ func (l *Ledger) Tenant(name string, quota Bill) *Account {
 	return a
 }
 
-// User is the account of a user of a tenant, whose account a is. It is held, as Ledger.User's.
+// User returns the account of a user of a tenant, whose account a is. It is held, as Ledger.User's.
 func (a *Account) User(uid int) *Account {
 	if a == nil {
 		return nil
@@ -113,7 +113,7 @@ func (a *Account) User(uid int) *Account {
 	return a.ledger.userOf(user{a, uid}, a, fmt.Sprintf("user %d of %s", uid, a.name))
 }
 
-// Users is how many accounts of users there are.
+// Users returns how many accounts of users there are.
 func (l *Ledger) Users() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +204,7 @@ func (a *Account) Refund(b Bill) {
 	a.forget()
 }
 
-// Used is what the account holds.
+// Used returns what the account holds.
 func (a *Account) Used() Bill {
 	if a == nil {
 		return Bill{}
@@ -221,7 +221,7 @@ type Line struct {
 	Used, Limit uint64
 }
 
-// Lines are what a holds, of every kind that it holds something of.
+// Lines returns what a holds, of every kind that it holds something of.
 func (a *Account) Lines() []Line {
 	if a == nil {
 		return nil
@@ -240,7 +240,7 @@ func (a *Account) lines(out []Line) []Line {
 	return out
 }
 
-// Lines are what all accounts hold: first the daemon, then all but the owner, then each
+// Lines returns what all accounts hold: first the daemon, then all but the owner, then each
 // tenant, by name, then each user, by number.
 func (l *Ledger) Lines() []Line {
 	if l == nil {

@@ -83,5 +83,5 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s may have %d %s and has %d: %s", e.Whose, e.Limit, e.Kind, e.Used, kindText[e.Kind].do)
 }
 
-// Unwrap is the errno.
+// Unwrap returns the errno.
 func (e *Error) Unwrap() error { return kindText[e.Kind].errno }

@@ -51,7 +51,7 @@ func ThisMachine() Machine {
 	return m
 }
 
-// groupMemory is the lowest memory.max on the way from our control group to the root.
+// groupMemory returns the lowest memory.max on the way from our control group to the root.
 func groupMemory(root string) uint64 {
 	lowest := uint64(math.MaxInt64)
 	text, err := os.ReadFile("/proc/self/cgroup")

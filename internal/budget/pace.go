@@ -52,7 +52,7 @@ func (p *Pace) Try(now time.Time) bool {
 	return true
 }
 
-// Error is what somebody is told who was refused something of a kind.
+// Error returns what somebody is told who was refused something of a kind.
 func (p *Pace) Error(k Kind) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -86,7 +86,7 @@ func (c *dialogue) play(t *testing.T, n int, copies []ib.Time) (w *world, kinds 
 	return w, kinds
 }
 
-// seen is what the programs of a world saw.
+// seen returns what the programs of a world saw.
 func (c *dialogue) seen(w *world) string {
 	text := ""
 	for _, gid := range [][16]byte{{10: 0xff, 11: 0xff, 12: 10, 15: 1}, {10: 0xff, 11: 0xff, 12: 10, 15: 2}} {

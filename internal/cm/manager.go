@@ -55,7 +55,7 @@ func New(c Config) *Manager {
 	}
 }
 
-// Len is how many connections are known, those in TimeWait included.
+// Len returns how many connections are known, those in TimeWait included.
 func (m *Manager) Len() int { return len(m.conns) }
 
 // Each calls f for every connection.
@@ -80,14 +80,14 @@ const (
 	maxSpan = 25
 )
 
-// span is the time that a code stands for: 4.096 µs × 2^code.
+// span returns the time that a code stands for: 4.096 µs × 2^code.
 func span(code uint8) ib.Time { return ib.Time(4096) << min(code, maxSpan) }
 
 // firstPause is how long the first repetition waits: answers take microseconds, or as
 // long as a program thinks, and then an MRA comes.
 const firstPause = ib.Time(500e6)
 
-// pause is how long to wait for an answer before the message is repeated: each time
+// pause returns how long to wait for an answer before the message is repeated: each time
 // longer, up to what the two sides have promised each other.
 func (c *Conn) pause() ib.Time { return min(c.interval, firstPause<<min(c.tries, 16)) }
 
@@ -168,7 +168,7 @@ func (m *Manager) await(c *Conn, message wire.MAD, deadline ib.Time) {
 	}
 }
 
-// Deadline is when Expire has to be called; 0 is never.
+// Deadline returns when Expire has to be called; 0 is never.
 func (m *Manager) Deadline() ib.Time {
 	if len(m.timers) == 0 {
 		return 0

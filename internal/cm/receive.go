@@ -35,7 +35,7 @@ func (m *Manager) Receive(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	}
 }
 
-// find is the connection that a message names by our number for it. remote, unless
+// find returns the connection that a message names by our number for it. remote, unless
 // it is 0, must be the peer's number; the message must come from the peer's address.
 func (m *Manager) find(local, remote uint32, from ib.GID) *Conn {
 	c := m.conns[local]

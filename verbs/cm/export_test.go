@@ -35,7 +35,7 @@ func (m *Manager) DialHalf(ctx context.Context, addr string, c Config) (h *Half,
 	return h, err
 }
 
-// Confirm is the rest of Dial.
+// Confirm returns the rest of Dial.
 func (h *Half) Confirm() (err error) {
 	defer h.c.undo(&err)
 	if err = h.c.confirm(); err != nil {

@@ -14,7 +14,7 @@ func SetQuickly(t testing.TB, d time.Duration) {
 	quickly = d
 }
 
-// Buffers are the sizes of a connection's buffers now.
+// Buffers returns the sizes of a connection's buffers now.
 func Buffers(conn net.Conn) (in, out int) {
 	c := conn.(*Conn)
 	c.mu.Lock()

@@ -27,7 +27,7 @@ import (
 	"vrdma.dev/vrdma/verbs/stream"
 )
 
-// identity is a certificate for 127.0.0.1 and those who trust it.
+// identity returns a certificate for 127.0.0.1 and those who trust it.
 func identity(t testing.TB) (server, client *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -54,7 +54,7 @@ func identity(t testing.TB) (server, client *tls.Config) {
 		&tls.Config{Certificates: own, RootCAs: pool, ServerName: "127.0.0.1"}
 }
 
-// place is a listener and somebody to dial it.
+// place returns a listener and somebody to dial it.
 func place(t testing.TB) (net.Listener, *stream.Provider) {
 	t.Helper()
 	socket := testdaemon.Spawn(t)

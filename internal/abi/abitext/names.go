@@ -71,7 +71,7 @@ func flagText(names []flagName, v uint64) string {
 	return strings.Join(parts, "|")
 }
 
-// Name is what names calls v, or the number.
+// Name returns what names calls v, or the number.
 func Name(names map[uint64]string, v uint64) string {
 	if n, ok := names[v]; ok {
 		return n

@@ -47,7 +47,7 @@ func (c *Caller) Locate(conn syscall.Conn) {
 	}
 }
 
-// Share is the number by which turns of the loop and threads are shared out among users: the
+// Share returns the number by which turns of the loop and threads are shared out among users: the
 // uid, but the daemon's owner has one that no container's root has.
 func (c *Caller) Share() int {
 	if c.Owner {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CookieAt is the cookie of the network namespace that a path leads to: what NamespaceCookie will say of
+// CookieAt returns the cookie of the network namespace that a path leads to: what NamespaceCookie will say of
 // a client in there. To enter the namespace takes root.
 func CookieAt(path string) (cookie uint64, err error) {
 	if _, err := NamespaceAt(path); err != nil {

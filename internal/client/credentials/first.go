@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OwnCookie is the cookie of our own network namespace.
+// OwnCookie returns the cookie of our own network namespace.
 func OwnCookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -21,7 +21,7 @@ func OwnCookie() (uint64, error) {
 	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 }
 
-// First is the path to the network namespace of the process behind conn by way of one that stays as long as its container: the first
+// First returns the path to the network namespace of the process behind conn by way of one that stays as long as its container: the first
 // process of its process namespace, or failing that its oldest ancestor in the namespace.
 func First(conn syscall.Conn) (path string, err error) {
 	raw, err := conn.SyscallConn()
@@ -71,7 +71,7 @@ func firstOf(pid int) (string, error) {
 	return at(pid), nil
 }
 
-// firstIn is the first process of the process namespace that a process is in; 0: it is our own, or the kernel does not say.
+// firstIn returns the first process of the process namespace that a process is in; 0: it is our own, or the kernel does not say.
 func firstIn(pid int) int {
 	own, err := os.Stat("/proc/self/ns/pid")
 	if err != nil {
@@ -92,7 +92,7 @@ func firstIn(pid int) int {
 	return int(n)
 }
 
-// parentOf is the parent of a process, by /proc; 0: it is not known.
+// parentOf returns the parent of a process, by /proc; 0: it is not known.
 func parentOf(pid int) int {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -2,7 +2,7 @@ package credentials
 
 import "syscall"
 
-// Groups are the supplementary groups that the process behind a connection had when it
+// Groups returns the supplementary groups that the process behind a connection had when it
 // connected; none if the kernel does not say.
 func Groups(c syscall.Conn) []int {
 	list := peerGroups(c)

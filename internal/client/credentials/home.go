@@ -67,7 +67,7 @@ func HomeOf(pid int) (Home, error) {
 	return partialHome(proc)
 }
 
-// partialHome is what everybody may know.
+// partialHome returns what everybody may know.
 func partialHome(proc string) (Home, error) {
 	h := Home{partial: true}
 	users, err1 := os.ReadFile(proc + "uid_map")
@@ -113,7 +113,7 @@ func parseNumbers(status []byte) (out []int, err error) {
 	return out, nil
 }
 
-// homeOfPeer is the home of the process that connected. Its number cannot have come to
+// homeOfPeer returns the home of the process that connected. Its number cannot have come to
 // mean another process while we looked, if the process is still there afterwards.
 func homeOfPeer(u *net.UnixConn, pid int) (Home, error) {
 	var h Home
@@ -168,7 +168,7 @@ func (h *Home) Differs(o *Home) string {
 	return ""
 }
 
-// Sees is the number that a process at home in h has for the one at home in o; 0: it does
+// Sees returns the number that a process at home in h has for the one at home in o; 0: it does
 // not see it. A process sees what is in its own process namespace, and who is in the
 // daemon's sees everything that the daemon does. Of another user's processes an
 // unprivileged daemon learns only how deep they are: those that are as deep as it is are in

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// MachineName is what who started the QEMU behind conn calls its virtual machine (-name); "": nothing, or
+// MachineName returns what who started the QEMU behind conn calls its virtual machine (-name); "": nothing, or
 // nobody can tell. It is for people to read: QEMU's user chose it.
 func MachineName(conn syscall.Conn, pid int) (name string) {
 	err := whileThere(conn, pid, func() error {

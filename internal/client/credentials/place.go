@@ -24,7 +24,7 @@ func (c *Caller) InGroup(conn syscall.Conn, gids []int) bool {
 	return slices.ContainsFunc(Groups(conn), func(g int) bool { return slices.Contains(gids, g) })
 }
 
-// ControlGroup is the path of the process's control group, as the daemon sees it.
+// ControlGroup returns the path of the process's control group, as the daemon sees it.
 func (c *Caller) ControlGroup(conn syscall.Conn) (path string, err error) {
 	err = whileThere(conn, c.Pid, func() error {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.Pid))
@@ -58,7 +58,7 @@ func Within(path, prefix string) bool {
 	return prefix == "/" || path == prefix || strings.HasPrefix(path, prefix+"/")
 }
 
-// NamespaceCookie is the kernel's number of the network namespace in which the peer of conn made its
+// NamespaceCookie returns the kernel's number of the network namespace in which the peer of conn made its
 // socket (SO_NETNS_COOKIE, Linux 5.14). No other namespace has it, until the next boot.
 func NamespaceCookie(conn syscall.Conn) (cookie uint64, err error) {
 	raw, err := conn.SyscallConn()
@@ -71,7 +71,7 @@ func NamespaceCookie(conn syscall.Conn) (cookie uint64, err error) {
 	return cookie, errors.Join(cerr, err)
 }
 
-// Container is a name for the container that the process is in, if its control group tells.
+// Container returns a name for the container that the process is in, if its control group tells.
 func (c *Caller) Container(conn syscall.Conn) string {
 	path, err := c.ControlGroup(conn)
 	if err != nil {
@@ -93,7 +93,7 @@ func containerOf(path string) string {
 	return m[1] + m[2]
 }
 
-// NetworkNamespace is the network namespace of the process, as NamespaceAt names it.
+// NetworkNamespace returns the network namespace of the process, as NamespaceAt names it.
 func (c *Caller) NetworkNamespace(conn syscall.Conn) (name string, err error) {
 	err = whileThere(conn, c.Pid, func() (err error) {
 		name, err = NamespaceAt(fmt.Sprintf("/proc/%d/ns/net", c.Pid))

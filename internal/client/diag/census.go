@@ -147,7 +147,7 @@ func (c *Census) copy(to *copied, v *registry.NIC, at time.Time) {
 	to.now = n.Holdings()
 }
 
-// Device is what all NICs together, those that are gone included, had counted when they were read
+// Device returns what all NICs together, those that are gone included, had counted when they were read
 // last.
 func (c *Census) Device() (nic.Counters, []sysfs.Counter) {
 	c.mu.Lock()
@@ -155,14 +155,14 @@ func (c *Census) Device() (nic.Counters, []sysfs.Counter) {
 	return c.sum, sysfs.Counters(c.sum, c.link)
 }
 
-// Overlay is what was counted of virtual networks between hosts, when it was read last.
+// Overlay returns what was counted of virtual networks between hosts, when it was read last.
 func (c *Census) Overlay() roce.OverlayCounters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.link.Overlay
 }
 
-// nobodys is what was dropped before it was known for whom it was.
+// nobodys returns what was dropped before it was known for whom it was.
 func nobodys(l *roce.Counters) (u meter.Usage) {
 	o := &l.Overlay
 	u[meter.Drops(nic.DropSpoof)] = l.FromSelf + o.Spoofed + o.NotMember + o.Strangers + o.Unsealed

@@ -25,7 +25,7 @@ type Looker struct {
 	nic  *registry.NIC
 }
 
-// Looker is how who sees n.
+// Looker returns how who sees n.
 func (d *Desk) Looker(who *credentials.Caller, n *registry.NIC) *Looker { return &Looker{d, *who, n} }
 
 var _ netlink.Source = (*Looker)(nil)
@@ -98,7 +98,7 @@ func (l *Looker) programs() []Program {
 	return out
 }
 
-// pid is a process's number as the looker counts; 0: it does not see the process.
+// pid returns a process's number as the looker counts; 0: it does not see the process.
 func (l *Looker) pid(of *credentials.Caller) uint32 { return uint32(l.who.Home.Sees(&of.Home)) }
 
 // look runs f on the loop when it is the looker's turn.

@@ -19,7 +19,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// visible are the sessions in a view, oldest first.
+// visible returns the sessions in a view, oldest first.
 func (d *Desk) visible(v *View) []Session {
 	sessions := slices.DeleteFunc(d.cfg.Clients.Sessions(), func(s Session) bool { return !v.session(&s) })
 	slices.SortFunc(sessions, func(a, b Session) int { return cmp.Or(a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID)) })

@@ -22,7 +22,7 @@ const throttleShare = 9
 // programs read.
 type looks struct{ tree, owner, users throttle }
 
-// of is the throttle of a tool.
+// of returns the throttle of a tool.
 func (l *looks) of(privileged bool) *throttle {
 	if privileged {
 		return &l.owner

@@ -101,7 +101,7 @@ func Outcome(r *protocol.TraceRecord, errno syscall.Errno, refused bool, args, r
 	}
 }
 
-// errnoName is the name that people know: ENOTSUP has the same number on Linux.
+// errnoName returns the name that people know: ENOTSUP has the same number on Linux.
 func errnoName(e syscall.Errno) string {
 	if e == syscall.EOPNOTSUPP {
 		return "EOPNOTSUPP"

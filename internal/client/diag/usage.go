@@ -31,7 +31,7 @@ func (d *Desk) sees(v *View, k meter.Key) bool {
 // fresh is how old what a tool is shown may be.
 const fresh = 50 * time.Millisecond
 
-// nics are the NICs in a view, with what they have used; those that are gone are left out.
+// nics returns the NICs in a view, with what they have used; those that are gone are left out.
 func (d *Desk) nics(v *View) (out []protocol.NICStatus) {
 	for _, n := range d.used(v) {
 		if n.Live && n.Tenant != meter.System {
@@ -41,7 +41,7 @@ func (d *Desk) nics(v *View) (out []protocol.NICStatus) {
 	return out
 }
 
-// used is all that the meter knows, as far as it is in the view.
+// used returns all that the meter knows, as far as it is in the view.
 func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 	if d.cfg.Clerk == nil {
 		return nil
@@ -168,7 +168,7 @@ func (d *Desk) sendCharged(c *protocol.Conn, v *View, rows int, make func() any)
 	return c.SendJSON(make())
 }
 
-// ProcessTime is how much processor time this process has used.
+// ProcessTime returns how much processor time this process has used.
 func ProcessTime() time.Duration {
 	var r unix.Rusage
 	unix.Getrusage(unix.RUSAGE_SELF, &r) // cannot fail

@@ -64,7 +64,7 @@ func (s *Socket) Withdraw() (event [16]byte, n int) {
 	return event, n
 }
 
-// HangupFd is a descriptor of which poll reports a hang-up when the client has closed its end.
+// HangupFd returns a descriptor of which poll reports a hang-up when the client has closed its end.
 // The duplicate keeps the socket, so the shim shuts it down when its last descriptor goes.
 func (s *Socket) HangupFd() int { return s.fd }
 

@@ -108,7 +108,7 @@ func writeSRQ(m *message, r *Resource) {
 	m.close(table)
 }
 
-// sockaddr is a struct __kernel_sockaddr_storage.
+// sockaddr returns a struct __kernel_sockaddr_storage.
 func sockaddr(a netip.AddrPort) []byte {
 	const size, inet, inet6 = 128, 2, 10
 	b := make([]byte, size)

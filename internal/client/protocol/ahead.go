@@ -7,7 +7,7 @@ package protocol
 // Ahead reports whether there are revisions behind the mailbox.
 func (m *Mail) Ahead() bool { return len(m.mem) >= AheadSize }
 
-// Revision is the revision of an identifier.
+// Revision returns the revision of an identifier.
 func (m *Mail) Revision(id uint32) uint64 { return m.long(revisionAt(id)).Load() }
 
 // Revoke takes back what was said about an identifier.

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// Errno is what a reply says of err: nothing for nil, the errno in it if there is one,
+// Errno returns what a reply says of err: nothing for nil, the errno in it if there is one,
 // otherwise what the caller suggests.
 func Errno(err error, otherwise syscall.Errno) syscall.Errno {
 	if err == nil {

@@ -164,7 +164,7 @@ func (m *Mail) Await(looks int, buf []byte) (int, bool) {
 // End makes room for the next request.
 func (m *Mail) End() { m.word(MailState).And(MailOpen) }
 
-// word is the word at off, which the other side changes at any time; long is that of 8 bytes.
+// word returns the word at off, which the other side changes at any time; long is that of 8 bytes.
 func (m *Mail) word(off int) *atomic.Uint32 { return Shared32(m.mem, off) }
 func (m *Mail) long(off int) *atomic.Uint64 { return Shared64(m.mem, off) }
 

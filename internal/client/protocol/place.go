@@ -33,17 +33,17 @@ import (
 // Whoever is on the machine can connect; what is answered is decided by what the kernel says
 // of the caller, and a process that does not live where the daemon lives is refused.
 
-// controlBases are where control directories are, best first: what only root or the user
+// controlBases returns where control directories are, best first: what only root or the user
 // can write to comes before what everybody can.
 func controlBases(uid int) []string {
 	return []string{"/run", fmt.Sprintf("/run/user/%d", uid), "/tmp", "/var/tmp"}
 }
 
-// ControlPlaces are the paths that the control socket of a daemon of user uid may have,
+// ControlPlaces returns the paths that the control socket of a daemon of user uid may have,
 // best first. The path of the program socket is absolute and has no symbolic links.
 func ControlPlaces(socket string, uid int) []string { return places("control", socket, uid) }
 
-// TenantPlaces are the same of the tenants' socket.
+// TenantPlaces returns the same of the tenants' socket.
 func TenantPlaces(socket string, uid int) []string { return places("tenants", socket, uid) }
 
 func places(which, socket string, uid int) []string {

@@ -3,7 +3,7 @@ package protocol
 // The shelf behind a mailbox, from which a client takes events by itself; protocol.h says how. The
 // client can write anything there: the daemon believes it only what can be (rdmacm.Channel).
 
-// Taken is the number of the event that is taken next.
+// Taken returns the number of the event that is taken next.
 func (m *Mail) Taken() uint64 { return m.long(ShelfTaken).Load() >> 1 }
 
 // Lay puts event number n on the shelf, as the reply b, where it is not seen before SetReady;
@@ -32,7 +32,7 @@ func (m *Mail) Thaw(n uint64) { m.long(ShelfTaken).Store(n << 1) }
 
 func slotAt(n uint64) int { return ShelfSlot + ShelfStride*int(n%ShelfSlots) }
 
-// Pick is the client's side: it takes an event and copies its reply into buf, which has room for
+// Pick returns the client's side: it takes an event and copies its reply into buf, which has room for
 // any; false: it has to ask.
 func (m *Mail) Pick(buf []byte) (int, bool) {
 	for {

@@ -117,7 +117,7 @@ func queryRoute(c *Call, req *abi.CMQuery, resp *abi.CMQueryRouteResp) error {
 	return nil
 }
 
-// routeOf is the answer to QUERY_ROUTE; guid is the device's.
+// routeOf returns the answer to QUERY_ROUTE; guid is the device's.
 func routeOf(q *rdmacm.Query, guid uint64) (resp abi.CMQueryRouteResp) {
 	resp = abi.CMQueryRouteResp{SrcAddr: abi.ToSockaddr(q.Src), DstAddr: abi.ToSockaddr(q.Dst), IBDevIndex: noIndex}
 	if !q.Device {

@@ -86,7 +86,7 @@ func joinMcast(c *Call, req *abi.CMJoinMcast, resp *abi.CMCreateIDResp) error {
 	return c.join(req.ID, req.UID, addr.Addr(), resp)
 }
 
-// query is one of three questions, each with an answer of its own form.
+// query returns one of three questions, each with an answer of its own form.
 func query(c *Call) error {
 	var req abi.CMQuery
 	abi.Decode(c.in, &req)

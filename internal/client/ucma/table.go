@@ -60,7 +60,7 @@ const (
 	eventMin = 324
 )
 
-// answer is a row for a command with a response.
+// answer returns a row for a command with a response.
 func answer[Req, Resp abi.Struct](name string, at func(*Req) uint64, run func(*Call, *Req, *Resp) error) command {
 	return command{name: name, response: abi.Size[Resp](), run: func(c *Call) error {
 		var req Req
@@ -81,7 +81,7 @@ func answer[Req, Resp abi.Struct](name string, at func(*Req) uint64, run func(*C
 	}}
 }
 
-// accept is a row for a command without one.
+// accept returns a row for a command without one.
 func accept[Req abi.Struct](name string, run func(*Call, *Req) error) command {
 	return command{name: name, run: func(c *Call) error {
 		var req Req

@@ -232,7 +232,7 @@ func request[T abi.Struct](c *Call, v *T) error {
 	return nil
 }
 
-// needDriverOut is the check that rxe makes before it does anything: room for the
+// needDriverOut returns the check that rxe makes before it does anything: room for the
 // driver's part of the answer.
 func needDriverOut[T abi.Struct](c *Call) error {
 	if c.driverOut < abi.Size[T]() {

@@ -180,7 +180,7 @@ func destroyQP(c *Call, req *abi.DestroyQP, resp *abi.DestroyQPResp) error {
 	return err
 }
 
-// postSend is the provider's doorbell: a command without work requests. The shim
+// postSend returns the provider's doorbell: a command without work requests. The shim
 // rings the doorbell page instead where it knows that the queue pair may send; here
 // the answer is rxe_post_send's.
 func postSend(c *Call, req *abi.PostSend, _ *abi.PostSendResp) error {

@@ -88,7 +88,7 @@ var (
 // exCreateQPMin is offsetofend(struct ib_uverbs_ex_create_qp, comp_mask).
 const exCreateQPMin = 52
 
-// answer is a row for a command with a response.
+// answer returns a row for a command with a response.
 func answer[Req, Resp abi.Struct](name string, run func(*Call, *Req, *Resp) error) *command {
 	return &command{
 		name: name, request: abi.Size[Req](), response: abi.Size[Resp](), answers: true,
@@ -113,7 +113,7 @@ func answer[Req, Resp abi.Struct](name string, run func(*Call, *Req, *Resp) erro
 	}
 }
 
-// accept is a row for a command without a response.
+// accept returns a row for a command without a response.
 func accept[Req abi.Struct](name string, run func(*Call, *Req) error) *command {
 	return &command{
 		name: name, request: abi.Size[Req](),
@@ -130,7 +130,7 @@ func accept[Req abi.Struct](name string, run func(*Call, *Req) error) *command {
 	}
 }
 
-// refused is a row for a command that we know and do not support.
+// refused returns a row for a command that we know and do not support.
 func refused(name string, errno syscall.Errno) *command {
 	return &command{name: name, errno: errno}
 }

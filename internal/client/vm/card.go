@@ -36,7 +36,7 @@ func (k *card) memory() (Memory, error) {
 	return nil, errNoCard
 }
 
-// mappingBill is what a mapping of so many bytes takes: budget.Mappings are of a gibibyte each.
+// mappingBill returns what a mapping of so many bytes takes: budget.Mappings are of a gibibyte each.
 func mappingBill(size uint64) budget.Bill { return budget.Bill{budget.Mappings: 1 + size>>30} }
 
 // serveCard serves the card to QEMU until it goes.

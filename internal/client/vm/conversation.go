@@ -327,7 +327,7 @@ func (c *conversation) openQueues(account *budget.Account) (*nic.Arena, server.B
 	return arena, bell, nil
 }
 
-// openBell is the descriptor that wakes the loop: the socket of the bell port, once more, so that
+// openBell returns the descriptor that wakes the loop: the socket of the bell port, once more, so that
 // nobody is between QEMU and the loop; or an eventfd that is written to for each Bell.
 func (c *conversation) openBell(port bool) (*os.File, error) {
 	if port {

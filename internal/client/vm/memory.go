@@ -113,7 +113,7 @@ func (r *ram) Contains(addr uintptr) bool {
 	return slices.ContainsFunc(*r.list.Load(), func(m Memory) bool { return m.Contains(addr) })
 }
 
-// run is the memory of a run, all of it; nil if some is none.
+// run returns the memory of a run, all of it; nil if some is none.
 func (r *ram) run(at vmproto.Run) []byte {
 	for _, m := range slices.Backward(*r.list.Load()) {
 		if b := m.Slice(at.Addr, at.Size); uint64(len(b)) == at.Size {

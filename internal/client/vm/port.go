@@ -201,7 +201,7 @@ func drain(u *net.UnixConn) {
 	}
 }
 
-// bell is the socket of the bell port, once more.
+// bell returns the socket of the bell port, once more.
 func (p *Port) bell() (*os.File, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,7 +244,7 @@ func (p *Port) Revoke() {
 	}
 }
 
-// Machine is the name of the machine that has the port; empty: none has.
+// Machine returns the name of the machine that has the port; empty: none has.
 func (p *Port) Machine() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -60,19 +60,19 @@ func (a *CMA) ReceiveMAD(from, to ib.GID, mad []byte) {
 // Ends reports whether a MAD ends a connection that is known here.
 func (a *CMA) Ends(from ib.GID, mad []byte) bool { return a.manager.Ends(from, wire.MAD(mad)) }
 
-// Deadline is when Expire has to be called; 0 is never.
+// Deadline returns when Expire has to be called; 0 is never.
 func (a *CMA) Deadline() ib.Time { return a.manager.Deadline() }
 
 // Expire does what is due.
 func (a *CMA) Expire() { a.manager.Expire(a.now()) }
 
-// Connections is how many connections are known, closed ones that linger included.
+// Connections returns how many connections are known, closed ones that linger included.
 func (a *CMA) Connections() int { return a.manager.Len() }
 
 // Send implements cm.Env.
 func (a *CMA) Send(from, to ib.GID, mad wire.MAD) { a.link.SendMAD(from, to, mad) }
 
-// gidIndex is where in the GID table an address stands; -1: nowhere.
+// gidIndex returns where in the GID table an address stands; -1: nowhere.
 func (a *CMA) gidIndex(gid ib.GID) int {
 	for i := range a.nic.GIDs {
 		if a.nic.GIDs[i].GID == gid {

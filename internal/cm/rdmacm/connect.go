@@ -29,7 +29,7 @@ func (id *ID) path() cm.Path {
 	}
 }
 
-// errnoOf is the errno for an error of the connection manager.
+// errnoOf returns the errno for an error of the connection manager.
 func errnoOf(err error) error {
 	switch {
 	case err == nil:
@@ -57,7 +57,7 @@ func (id *ID) header(private []byte) []byte {
 	return append(b, private...)
 }
 
-// plain16 is an address as the header has it: IPv4 behind zeros, not mapped.
+// plain16 returns an address as the header has it: IPv4 behind zeros, not mapped.
 func plain16(a netip.Addr) (b [16]byte) {
 	if a.Is4() {
 		v := a.As4()
@@ -173,7 +173,7 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 	return errnoOf(err)
 }
 
-// key is the queue key of the ID's datagrams.
+// key returns the queue key of the ID's datagrams.
 func (id *ID) key() uint32 {
 	if id.qkey != 0 {
 		return id.qkey

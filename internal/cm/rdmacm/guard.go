@@ -56,7 +56,7 @@ func (id *ID) asker() ib.Asker {
 	return ib.Us
 }
 
-// service is what the ID's connection is for.
+// service returns what the ID's connection is for.
 func (id *ID) service() uint64 {
 	if id.passive {
 		return serviceID(portKey{id.ps, id.src.Port()})
@@ -91,7 +91,7 @@ func (a *CMA) Contact(num uint32, t ib.Service, peer ib.GID, peerNum uint32) (ib
 	return ib.Contact{Type: t, By: by, ID: c.Service}, true
 }
 
-// datagrams is a service that the datagrams of queue pair num (0: any) with a peer are of. Of
+// datagrams returns a service that the datagrams of queue pair num (0: any) with a peer are of. Of
 // several it is one that is allowed.
 func (a *CMA) datagrams(num uint32, peer ib.GID) (c ib.Contact, found bool) {
 	g := a.nic.Guard()

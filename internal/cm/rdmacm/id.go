@@ -229,7 +229,7 @@ func (e *event) fill(conn *abi.CMConnParam, ud *abi.CMUDParam) {
 	}
 }
 
-// failure is the status of an event: a negative errno.
+// failure returns the status of an event: a negative errno.
 func failure(e syscall.Errno) int32 { return -int32(e) }
 
 // SetOption is SET_OPTION of level ID.

@@ -34,7 +34,7 @@ func (id *ID) bindPort() error {
 	return id.usePort(portKey{id.space(), id.src.Port()})
 }
 
-// space is the port space: programs that name no queue pair type in it share one.
+// space returns the port space: programs that name no queue pair type in it share one.
 func (id *ID) space() uint16 { return id.ps }
 
 // bindAny finds a port that nobody has.
@@ -122,10 +122,10 @@ func (a *CMA) listener(k portKey, to netip.Addr) *ID {
 	return found
 }
 
-// serviceID is what stands in a REQ for a port (IBA annex A11).
+// serviceID returns what stands in a REQ for a port (IBA annex A11).
 func serviceID(k portKey) uint64 { return uint64(k.ps)<<16 | uint64(k.port) }
 
-// keyOf is the port that a service identifier stands for.
+// keyOf returns the port that a service identifier stands for.
 func keyOf(service uint64) (portKey, bool) {
 	k := portKey{uint16(service >> 16), uint16(service)}
 	switch k.ps {

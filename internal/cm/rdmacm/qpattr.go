@@ -16,7 +16,7 @@ const minRNRTimer = 12
 // with either of the FLUSH capabilities. The vrdma device has both.
 const flushAccess = abi.AccessFlushGlobal | abi.AccessFlushPersistent
 
-// address is an address vector to gid. The address that the ID is at may have gone from the NIC meanwhile: another's row would be
+// address returns an address vector to gid. The address that the ID is at may have gone from the NIC meanwhile: another's row would be
 // a lie, and the peer would hear from a stranger.
 func (id *ID) address(gid ib.GID) (abi.AHAttr, error) {
 	row := id.cma.gidIndex(id.sgid)
@@ -29,7 +29,7 @@ func (id *ID) address(gid ib.GID) (abi.AHAttr, error) {
 	}, nil
 }
 
-// QPAttr are the attributes that the ID's queue pair needs to enter a state, as
+// QPAttr returns the attributes that the ID's queue pair needs to enter a state, as
 // ib_cm_init_qp_attr and its kin compute them.
 func (id *ID) QPAttr(state uint32) (abi.QPAttr, error) {
 	a := abi.QPAttr{QPState: state, PortNum: 1}
@@ -59,7 +59,7 @@ func (id *ID) QPAttr(state uint32) (abi.QPAttr, error) {
 	return a, syscall.EINVAL
 }
 
-// initial is what there is before a connection, and for datagrams, whatever the state.
+// initial returns what there is before a connection, and for datagrams, whatever the state.
 func (id *ID) initial(a abi.QPAttr) (abi.QPAttr, error) {
 	a.QPAttrMask = abi.QPMaskState | abi.QPMaskPKeyIndex | abi.QPMaskPort
 	if id.ud() {

@@ -97,7 +97,7 @@ func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 	return child, 0
 }
 
-// private is what the program is to see of private data.
+// private returns what the program is to see of private data.
 func (id *ID) private(b []byte) []byte {
 	if id.ps == abi.PSIB {
 		return b

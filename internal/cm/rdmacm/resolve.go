@@ -38,7 +38,7 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 	return nil
 }
 
-// localAddress is the address of the device that addr stands for: itself, or for a
+// localAddress returns the address of the device that addr stands for: itself, or for a
 // loopback address that the device does not have its first address of that family.
 func (a *CMA) localAddress(addr netip.Addr) (netip.Addr, error) {
 	if a.gidIndex(addr.As16()) >= 0 {
@@ -54,7 +54,7 @@ func (a *CMA) localAddress(addr netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, syscall.ENODEV
 }
 
-// BeginResolve is the first half of RESOLVE_IP: it binds an unbound ID and returns the
+// BeginResolve returns the first half of RESOLVE_IP: it binds an unbound ID and returns the
 // addresses between which a route is needed. from may be unspecified.
 func (id *ID) BeginResolve(src, dst netip.AddrPort) (from, to netip.Addr, err error) {
 	if id.state == Idle {
@@ -100,7 +100,7 @@ func (id *ID) AbortResolve() {
 	}
 }
 
-// Local is the address of the device that to stands for, if to is on this machine.
+// Local returns the address of the device that to stands for, if to is on this machine.
 func (a *CMA) Local(to netip.Addr) (netip.Addr, bool) {
 	if to.IsUnspecified() && len(a.nic.GIDs) > 0 {
 		to = netip.AddrFrom16(a.nic.GIDs[0].GID).Unmap()
@@ -267,7 +267,7 @@ const packetLife = 18
 // maxTimeout is the largest code of a local ACK timeout.
 const maxTimeout = 31
 
-// Service is the service identifier that stands for an address's port.
+// Service returns the service identifier that stands for an address's port.
 func (q *Query) Service(a netip.AddrPort) uint64 {
 	if !a.IsValid() {
 		return 0

@@ -24,7 +24,7 @@ func TestFalseName(t *testing.T) {
 	}
 }
 
-// requestFrom is the REQ of a stranger at 10.0.0.9, with a number of its own for the connection.
+// requestFrom returns the REQ of a stranger at 10.0.0.9, with a number of its own for the connection.
 func requestFrom(number uint32, k portKey) wire.MAD {
 	m := make(wire.MAD, wire.MADSize)
 	m.InitCM(wire.CMREQ, 1)

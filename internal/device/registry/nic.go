@@ -70,7 +70,7 @@ func (n *NIC) domain() string {
 	return n.Network
 }
 
-// Limits are how much of each kind there may be.
+// Limits returns how much of each kind there may be.
 func (n *NIC) Limits() nic.Limits { return n.Device.Limits }
 
 // Counters are those of its queue pairs, and what it counted before on other hosts. It is called on the loop.
@@ -96,7 +96,7 @@ func (n *NIC) PlaceTree(root string, mode fs.FileMode, read func() []sysfs.Count
 // Whose splits a declared NIC's name, TENANT/NAME. The default NIC was not declared.
 func (n *NIC) Whose() (tenant, name string, declared bool) { return strings.Cut(n.Name, "/") }
 
-// Key is the key of a declared NIC; zero for the default NIC.
+// Key returns the key of a declared NIC; zero for the default NIC.
 func (n *NIC) Key() (k tenant.Key) {
 	if of, name, declared := n.Whose(); declared {
 		k = tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}

@@ -113,7 +113,7 @@ func (t *Table) OnRemove(f func(*NIC)) {
 	t.removed = f
 }
 
-// All are the NICs, oldest first.
+// All returns the NICs, oldest first.
 func (t *Table) All() []*NIC { return slices.Clone(t.now.Load().list) }
 
 // Named finds a NIC; nil if there is none of this name.
@@ -197,5 +197,5 @@ func (t *Table) SetMap(m *overlay.Map) {
 	}
 }
 
-// Map is the one that was given last; nil: none was.
+// Map returns the one that was given last; nil: none was.
 func (t *Table) Map() *overlay.Map { return t.now.Load().hosts }

@@ -87,7 +87,7 @@ func (b *bucket) fill(now ib.Time) {
 	}
 }
 
-// room is how much it holds: half of a burst as long as something is owed, but all of it if that is
+// room returns how much it holds: half of a burst as long as something is owed, but all of it if that is
 // much. Then the loop is late again and again, and half a burst each time would be less than the rate.
 func (b *bucket) room() float64 {
 	if b.owed > 0 && b.owed < muchOwed*b.burst {
@@ -96,7 +96,7 @@ func (b *bucket) room() float64 {
 	return b.burst
 }
 
-// pay is what comes in, in d nanoseconds, of what is owed.
+// pay returns what comes in, in d nanoseconds, of what is owed.
 func (b *bucket) pay(d float64) float64 {
 	if b.owed < b.least/16 {
 		b.owed = 0
@@ -154,7 +154,7 @@ func (b *bucket) take(n int) {
 	}
 }
 
-// ready is when who is parked for it goes on.
+// ready returns when who is parked for it goes on.
 func (b *bucket) ready() ib.Time {
 	if b.perNS == 0 || b.level >= b.least {
 		return b.at
@@ -162,7 +162,7 @@ func (b *bucket) ready() ib.Time {
 	return b.at + ib.Time((b.least-b.level)/b.perNS) + 1
 }
 
-// within is the smaller of most and what the bucket holds, each unit of which is worth size.
+// within returns the smaller of most and what the bucket holds, each unit of which is worth size.
 func (b *bucket) within(most, size int, now ib.Time) int {
 	if b.perNS == 0 {
 		return most

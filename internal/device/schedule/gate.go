@@ -16,7 +16,7 @@ func (s *Scheduler) Admit(n *NIC, now ib.Time) bool {
 	return !n.limited || n.in.open(now) && n.tenant.in.open(now)
 }
 
-// BudgetIn is how many bytes, of most, may be sent to n in a turn.
+// BudgetIn returns how many bytes, of most, may be sent to n in a turn.
 func (s *Scheduler) BudgetIn(n *NIC, most int, now ib.Time) int {
 	if !n.limited {
 		return most

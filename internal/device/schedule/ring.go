@@ -119,7 +119,7 @@ func (r *ring) refresh(m *member) {
 	m.deficit = min(m.deficit+ib.Time(n)*q, q)
 }
 
-// head is the member whose turn it is; nil: nobody wants one. It stays where it is until it is
+// head returns the member whose turn it is; nil: nobody wants one. It stays where it is until it is
 // charged.
 func (r *ring) head() *member {
 	for {

@@ -342,7 +342,7 @@ func (s *Scheduler) displace(n *NIC, now ib.Time) {
 	}
 }
 
-// Next is the NIC whose turn it is; nil: nobody may have one now. It stays the next until it is
+// Next returns the NIC whose turn it is; nil: nobody may have one now. It stays the next until it is
 // charged, or idle.
 func (s *Scheduler) Next(now ib.Time) *NIC {
 	if n := s.sole; n != nil {
@@ -371,7 +371,7 @@ func (s *Scheduler) Next(now ib.Time) *NIC {
 	}
 }
 
-// head is the NIC whose turn it would be if it was over no cap; nil: nobody wants one.
+// head returns the NIC whose turn it would be if it was over no cap; nil: nobody wants one.
 func (s *Scheduler) head(now ib.Time) *NIC {
 	for {
 		var n *NIC
@@ -459,11 +459,11 @@ func (s *Scheduler) Bill(n *NIC, cost ib.Time) {
 // has had more than its share and others want turns.
 func (s *Scheduler) Owes(n *NIC) bool { return s.sole == nil && s.tenants.owes(&n.tenant.place) }
 
-// Alone is the NIC if there is one only, without caps: it may have every turn, and nobody need
+// Alone returns the NIC if there is one only, without caps: it may have every turn, and nobody need
 // ask. Else it is nil.
 func (s *Scheduler) Alone() *NIC { return s.sole }
 
-// Used is how long n had to wait.
+// Used returns how long n had to wait.
 func (s *Scheduler) Used(n *NIC) *Use { return &n.used }
 
 // Limited reports whether somebody has caps, a guarantee or a class: if not, Budget, Out, In and
@@ -483,7 +483,7 @@ func (n *NIC) Parked() bool { return n.parked || n.wants && n.tenant != nil && n
 // class latency was active lately.
 func (s *Scheduler) Prompt(now ib.Time) bool { return s.prompt != 0 && now-s.prompt < lately }
 
-// Budget is how many bytes, of most, n may move in a turn.
+// Budget returns how many bytes, of most, n may move in a turn.
 func (s *Scheduler) Budget(n *NIC, most int, now ib.Time) int {
 	if !n.time.limited() && s.Prompt(now) {
 		most = min(most, shortTurn)
@@ -545,5 +545,5 @@ func (s *Scheduler) Wake(now ib.Time) {
 	}
 }
 
-// Due is when Wake is to be called; 0: never.
+// Due returns when Wake is to be called; 0: never.
 func (s *Scheduler) Due() ib.Time { return s.wheel.due() }

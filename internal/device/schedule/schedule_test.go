@@ -12,7 +12,7 @@ import (
 
 const second = ib.Time(1_000_000_000)
 
-// off is how far got is from want, as a part of want.
+// off returns how far got is from want, as a part of want.
 func off(got, want float64) float64 { return math.Abs(got-want) / want }
 
 // TestShares: tenants of weights 1, 2 and 4 have these shares of time, whatever the number of

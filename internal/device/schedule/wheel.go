@@ -81,7 +81,7 @@ func (w *wheel) remove(h *hook) {
 	w.n--
 }
 
-// first is the first slot from the hand on that is not empty, as a tick.
+// first returns the first slot from the hand on that is not empty, as a tick.
 func (w *wheel) first() int64 {
 	begin := uint(w.tick) & (wheelSlots - 1)
 	for i := range uint(wheelSlots/64 + 1) {
@@ -100,7 +100,7 @@ func (w *wheel) first() int64 {
 	return w.tick
 }
 
-// due is when to look at it; 0: never.
+// due returns when to look at it; 0: never.
 func (w *wheel) due() ib.Time {
 	if w.n == 0 {
 		return 0

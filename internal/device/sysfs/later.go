@@ -27,7 +27,7 @@ import (
 // Unfinished is a file in the root of a tree that is only sketched (VRDMA_UNFINISHED).
 const Unfinished = "unfinished"
 
-// Later is the tree of a NIC that nobody uses yet. Nothing is written.
+// Later returns the tree of a NIC that nobody uses yet. Nothing is written.
 func Later(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter) *Tree {
 	t := newTree(root, n, dirMode, read)
 	t.rests = true

@@ -134,7 +134,7 @@ func (t *Tree) finish(w *writer) error {
 	return fmt.Errorf("writing the device tree: %w", w.err)
 }
 
-// port is where the port is.
+// port returns where the port is.
 func (t *Tree) port() string { return filepath.Join("class/infiniband", t.nic.Name, "ports/1") }
 
 // follow opens the counters, and brings them up to date from now on. life is held.

@@ -28,7 +28,7 @@ func newScript(t *testing.T, typ ib.Service, opts ...option) *script {
 	return s
 }
 
-// burst is one that a would send.
+// burst returns one that a would send.
 func (s *script) burst(k Kind, psn, packets uint32, size int) Burst {
 	b := Burst{
 		Type: ib.RC, Kind: k, First: true, Last: true, AckReq: true, Src: s.a.Num, Dst: s.b.Num, SGID: s.a.GID, DGID: s.b.GID,

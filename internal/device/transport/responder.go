@@ -122,7 +122,7 @@ const (
 	faultLater          // the memory is not available yet; not an error
 )
 
-// receiveReliable is the RC responder: it processes a request, and then the stashed requests after it.
+// receiveReliable returns the RC responder: it processes a request, and then the stashed requests after it.
 func (rs *responder) receiveReliable(c *respCall, b *Burst) (taken bool) {
 	taken = rs.takeRequest(c, b)
 	if taken && rs.Episode != 0 {

@@ -72,7 +72,7 @@ func newSizedWorld(t *testing.T, typ ib.Service, size uint64, opts ...option) *w
 	return w
 }
 
-// req is a request of n bytes from the start of a's memory to offset off of b's.
+// req returns a request of n bytes from the start of a's memory to offset off of b's.
 func (w *world) req(op WROp, n, off uint32) SendWQE {
 	r := SendWQE{Op: op, RKey: w.bKey, RemoteAddr: simnet.Base + uint64(off), MWLength: 1, RemoteQPN: w.b.Num}
 	r.WRID = 1

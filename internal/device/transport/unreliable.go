@@ -5,7 +5,7 @@ import "vrdma.dev/vrdma/internal/ib"
 // This file is the UC responder, and UD. Nothing is acknowledged or sent again, and messages that do not fit
 // are dropped without an answer (IBA 9.8, 9.9.4).
 
-// receiveUnreliable is the UC responder. A gap in the sequence loses the message in which it lies; the next
+// receiveUnreliable returns the UC responder. A gap in the sequence loses the message in which it lies; the next
 // message starts again.
 func (rs *responder) receiveUnreliable(c *respCall, b *Burst) (taken bool) {
 	if !rs.listening(c) || b.Kind.base() == 0 || b.Kind == KindSendInv {

@@ -48,7 +48,7 @@ const (
 	leastHalf = 256
 )
 
-// Castagnoli is the CRC of data.
+// Castagnoli returns the CRC of data.
 func Castagnoli(data []byte) uint32 {
 	if wide && len(data) >= least {
 		n := len(data) &^ 255
@@ -57,7 +57,7 @@ func Castagnoli(data []byte) uint32 {
 	return crc32.Checksum(data, plain)
 }
 
-// Ethernet is the CRC sum taken on over data: 0 begins one.
+// Ethernet returns the CRC sum taken on over data: 0 begins one.
 func Ethernet(sum uint32, data []byte) uint32 {
 	n := 0
 	switch {

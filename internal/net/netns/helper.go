@@ -132,7 +132,7 @@ func parse(what string) (kinds []Kind, err error) {
 	return kinds, nil
 }
 
-// Serve is the helper: it makes sockets, or an interface, where it is and hands them to who started it.
+// Serve returns the helper: it makes sockets, or an interface, where it is and hands them to who started it.
 func Serve(what string) error {
 	var fds []int
 	var err error

@@ -77,7 +77,7 @@ func (m *Maker) Reserve(udp4, udp6 int) error {
 	return nil
 }
 
-// Socket is one more.
+// Socket returns one more.
 func (m *Maker) Socket(family int) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -28,7 +28,7 @@ var (
 	Netlink = Kind{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}
 )
 
-// Of is the namespace in which the peer of an accepted connection made its socket.
+// Of returns the namespace in which the peer of an accepted connection made its socket.
 func Of(conn syscall.Conn) (*Space, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -53,7 +53,7 @@ func Of(conn syscall.Conn) (*Space, error) {
 	return s, nil
 }
 
-// At is the namespace that a path leads to, which takes root.
+// At returns the namespace that a path leads to, which takes root.
 func At(path string) (*Space, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -75,10 +75,10 @@ func At(path string) (*Space, error) {
 	return s, nil
 }
 
-// Cookie is the kernel's number of the namespace.
+// Cookie returns the kernel's number of the namespace.
 func (s *Space) Cookie() uint64 { return s.cookie }
 
-// Name is the namespace's as credentials.NamespaceAt has it.
+// Name returns the namespace's as credentials.NamespaceAt has it.
 func (s *Space) Name() (string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(s.file.Fd()), &st); err != nil {

@@ -18,7 +18,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
-// away is a connection whose other end was made in a network namespace of its own, in which 10.9.0.1 is an address.
+// away returns a connection whose other end was made in a network namespace of its own, in which 10.9.0.1 is an address.
 func away(t *testing.T) *net.UnixConn {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")

@@ -72,7 +72,7 @@ func ForgetTap(file *os.File) error {
 	return errors.Join(cerr, err)
 }
 
-// TapName is what the interface of a file is called by now.
+// TapName returns what the interface of a file is called by now.
 func TapName(file *os.File) (name string, err error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -93,7 +93,7 @@ func Interfaces(path string) (list []net.Interface, err error) {
 	return list, errors.Join(herr, err)
 }
 
-// tapName is what the interface of a file is called.
+// tapName returns what the interface of a file is called.
 func tapName(fd int) (string, error) {
 	req, err := unix.NewIfreq("")
 	if err != nil {
@@ -132,7 +132,7 @@ func makeTap(t Tap) (fd int, err error) {
 	return fd, nil
 }
 
-// freeName is the name that the interface has already, which its MAC tells, or the first that nobody has.
+// freeName returns the name that the interface has already, which its MAC tells, or the first that nobody has.
 func (t *Tap) freeName() (free string, err error) {
 	all, err := net.Interfaces() // of this thread's namespace
 	if err != nil {
@@ -289,7 +289,7 @@ func parseTap(spec string) (t Tap, err error) {
 	return t, err
 }
 
-// serveTap is the helper that makes one.
+// serveTap returns the helper that makes one.
 func serveTap(spec string) ([]int, error) {
 	t, err := parseTap(spec)
 	if err != nil {

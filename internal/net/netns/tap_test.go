@@ -121,7 +121,7 @@ func testTap(t *testing.T, off bool) {
 	}
 }
 
-// ipv6Off is where a namespace says that IPv6 is off.
+// ipv6Off returns where a namespace says that IPv6 is off.
 func ipv6Off(of string) string { return "/proc/sys/net/ipv6/conf/" + of + "/disable_ipv6" }
 
 // hasIPv6 reports whether a new interface of a namespace can have IPv6 addresses.

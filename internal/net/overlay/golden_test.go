@@ -15,7 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// datagrams are the payloads of the outer UDP datagrams of a capture.
+// datagrams returns the payloads of the outer UDP datagrams of a capture.
 func datagrams(t testing.TB, file string) (out [][]byte) {
 	t.Helper()
 	data, err := os.ReadFile(file)

@@ -55,7 +55,7 @@ type Head struct {
 	Label uint32
 }
 
-// Size is how many bytes it has.
+// Size returns how many bytes it has.
 func (h *Head) Size() int {
 	if h.Dst.Addr().Is4() {
 		return Head4
@@ -187,7 +187,7 @@ func (h Head) parseUDP(b []byte, src, dst netip.Addr) (Head, []byte, Kind) {
 	return h, u.Payload(), RoCE
 }
 
-// Inside is the IP packet in a datagram of VXLAN; false: there is none.
+// Inside returns the IP packet in a datagram of VXLAN; false: there is none.
 func Inside(b []byte) ([]byte, bool) {
 	if len(b) <= ipStart {
 		return nil, false
@@ -199,7 +199,7 @@ func Inside(b []byte) ([]byte, bool) {
 // IsGroup reports whether it is the address of a group, or of everybody.
 func (m MAC) IsGroup() bool { return m[0]&1 != 0 }
 
-// GroupMAC is the Ethernet address of a multicast group.
+// GroupMAC returns the Ethernet address of a multicast group.
 func GroupMAC(a netip.Addr) MAC {
 	b := a.As16()
 	if a.Is4() {
@@ -219,7 +219,7 @@ type Template struct {
 // Set makes t write h.
 func (t *Template) Set(h Head) { t.head, t.size, t.length = h, h.Size(), -1 }
 
-// Size is how many bytes it writes.
+// Size returns how many bytes it writes.
 func (t *Template) Size() int { return t.size }
 
 // Put writes the head of a packet of n bytes.

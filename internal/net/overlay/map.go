@@ -18,7 +18,7 @@ const MaxVNI = 1<<24 - 1
 // A MAC is an Ethernet address.
 type MAC [6]byte
 
-// MACOf is the Ethernet address of a NIC of ours, by its first address: every vrdma host knows it
+// MACOf returns the Ethernet address of a NIC of ours, by its first address: every vrdma host knows it
 // without asking. It is locally administered.
 func MACOf(a netip.Addr) MAC {
 	m := MAC{0x02, 0x56}
@@ -141,7 +141,7 @@ func (m *Map) admit(w *network, e *Member) error {
 	return nil
 }
 
-// Find is the member that has an address in a network; nil: none has. A nil map has nobody.
+// Find returns the member that has an address in a network; nil: none has. A nil map has nobody.
 func (m *Map) Find(vni uint32, a netip.Addr) *Member {
 	if m == nil {
 		return nil
@@ -152,7 +152,7 @@ func (m *Map) Find(vni uint32, a netip.Addr) *Member {
 	return nil
 }
 
-// VNI is the number of the network of a name; 0: it is not known.
+// VNI returns the number of the network of a name; 0: it is not known.
 func (m *Map) VNI(name string) uint32 {
 	if m == nil || m.byName[name] == nil {
 		return 0
@@ -168,7 +168,7 @@ func (m *Map) Network(vni uint32) *Network {
 	return &m.networks[vni].Network
 }
 
-// Hosts are the other hosts that have members of a network, by name.
+// Hosts returns the other hosts that have members of a network, by name.
 func (m *Map) Hosts(vni uint32) []*Host {
 	if m == nil || m.networks[vni] == nil {
 		return nil
@@ -179,7 +179,7 @@ func (m *Map) Hosts(vni uint32) []*Host {
 // IsMember reports whether a host has members of a network.
 func (m *Map) IsMember(vni uint32, h *Host) bool { return slices.Contains(m.Hosts(vni), h) }
 
-// Networks are all of them, in no order.
+// Networks returns all of them, in no order.
 func (m *Map) Networks() (out []*Network) {
 	if m == nil {
 		return nil
@@ -203,7 +203,7 @@ func (m *Map) Elsewhere() bool {
 	return false
 }
 
-// HostAt is the host that has an address in the underlay; nil: none that this host shares a network
+// HostAt returns the host that has an address in the underlay; nil: none that this host shares a network
 // with.
 func (m *Map) HostAt(underlay netip.Addr) *Host {
 	if m == nil {

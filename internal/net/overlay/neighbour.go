@@ -158,7 +158,7 @@ func putAdvertisement(b []byte, vni uint32, to, mac MAC, target, dst netip.Addr,
 	return ipStart + wire.IPv6Size + length
 }
 
-// icmpSum is the checksum of p's ICMP message as it stands: zero, if the one in it is right.
+// icmpSum returns the checksum of p's ICMP message as it stands: zero, if the one in it is right.
 func icmpSum(p wire.IPv6) uint16 {
 	m := p.Payload()
 	sum := uint32(len(m)) + icmp6

@@ -11,7 +11,7 @@ import (
 // DefaultTunnelPort is the UDP port that WireGuard usually has.
 const DefaultTunnelPort = 51820
 
-// TunnelAddr is the address that the host with a public key has inside the tunnel. It follows from
+// TunnelAddr returns the address that the host with a public key has inside the tunnel. It follows from
 // the key, so nobody has to hand it out, and nobody else can have it: fd56:: and 112 bits of the
 // key's SHA-256.
 func TunnelAddr(key [32]byte) netip.Addr {
@@ -37,7 +37,7 @@ func (m *Map) admitKey(h *Host) error {
 	return nil
 }
 
-// HostBehind is the host that has an address inside the tunnel; nil: none that this host shares an
+// HostBehind returns the host that has an address inside the tunnel; nil: none that this host shares an
 // encrypted network with.
 func (m *Map) HostBehind(tunnel netip.Addr) *Host {
 	if m == nil {
@@ -46,7 +46,7 @@ func (m *Map) HostBehind(tunnel netip.Addr) *Host {
 	return m.behind[tunnel]
 }
 
-// Encrypted are the other hosts that this one shares an encrypted network with, and that have a key,
+// Encrypted returns the other hosts that this one shares an encrypted network with, and that have a key,
 // by name.
 func (m *Map) Encrypted() []*Host {
 	if m == nil {

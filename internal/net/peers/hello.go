@@ -67,7 +67,7 @@ func (t *Table) answer(now Time, from, to GID, q wire.Hello) {
 	t.conf.Env.SendMAD(to, from, h)
 }
 
-// expected is the host that an answer is from, nil if it was not asked, or not this.
+// expected returns the host that an answer is from, nil if it was not asked, or not this.
 func (t *Table) expected(now Time, from GID, h wire.Hello) *peer {
 	p := t.peers[from]
 	if p != nil && p.spent != 0 && p.spent == h.Nonce() {

@@ -75,7 +75,7 @@ func (n *node) InUse(f func(local, remote GID)) {
 	}
 }
 
-// meet is a connection from n to o.
+// meet returns a connection from n to o.
 func (n *node) meet(o *node) uint32 {
 	if !slices.Contains(n.used, o.gid) {
 		n.used = append(n.used, o.gid)
@@ -443,7 +443,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// stranger is the i-th of many addresses where nobody is.
+// stranger returns the i-th of many addresses where nobody is.
 func stranger(i int) GID {
 	return GID{10: 0xff, 11: 0xff, 12: 20, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}
 }

@@ -20,7 +20,7 @@ const (
 	Foreign             // anything else
 )
 
-// String is the kind in a word.
+// String returns the kind in a word.
 func (k Kind) String() string { return [...]string{"asking", "vrdma", "foreign"}[k] }
 
 // Env is the world as a Table sees it.
@@ -141,7 +141,7 @@ func New(c Config) *Table {
 	return t
 }
 
-// Counters are what has been counted so far.
+// Counters returns what has been counted so far.
 func (t *Table) Counters() Counters { return t.count }
 
 // Meet says that a queue pair at local is going to talk with remote, and returns the
@@ -201,7 +201,7 @@ func (t *Table) Features(gid GID) uint32 {
 	return 0
 }
 
-// known are the features that both sides have.
+// known returns the features that both sides have.
 func (p *peer) known(ours uint32) uint32 {
 	if p.kind != Own || p.doubted {
 		return 0
@@ -232,7 +232,7 @@ func (t *Table) Doubt(now Time, gid GID) {
 	t.conf.Env.Judged(gid)
 }
 
-// Deadline is when Expire has to be called; 0 is never.
+// Deadline returns when Expire has to be called; 0 is never.
 func (t *Table) Deadline() Time { return t.due }
 
 // Expire asks whoever is to be asked, and gives up on those who were silent.

@@ -285,7 +285,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// runs is how many packets each of a burst's runs has.
+// runs returns how many packets each of a burst's runs has.
 func runs(t *testing.T, cut *Cutter, b *transport.Burst) (packets []int) {
 	t.Helper()
 	if err := cut.Start(b, addr4a, addr4b); err != nil {

@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// calledFor is how many messages of the network's a needed for what fill sends, and what of it came to b.
+// calledFor returns how many messages of the network's a needed for what fill sends, and what of it came to b.
 func calledFor(t *testing.T, a, b *Port, fill func(send func(*transport.Burst))) (uint64, *sink) {
 	t.Helper()
 	before := a.Counters().SentCalls

@@ -88,7 +88,7 @@ func TestMiddles(t *testing.T) {
 	}
 }
 
-// someBurst is a message of up to so many bytes, the i-th of several whose numbers go round.
+// someBurst returns a message of up to so many bytes, the i-th of several whose numbers go round.
 func someBurst(r *rand.Rand, i, most int) *transport.Burst {
 	var span memory.Span
 	b := simpleBurst(&span, []transport.Kind{transport.KindWrite, transport.KindWriteImm, transport.KindSend}[r.IntN(3)], 1+r.IntN(most))
@@ -136,7 +136,7 @@ func newTaker(tap *Tap) taker {
 	return taker{p, in}
 }
 
-// take is what the port makes of messages, and what it has counted so far.
+// take returns what the port makes of messages, and what it has counted so far.
 func (k taker) take(msgs []Message) (got notes, count Counters) {
 	k.in.msgs = msgs
 	for k.port.Poll(&got) {

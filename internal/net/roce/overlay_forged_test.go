@@ -19,7 +19,7 @@ type forgery struct {
 	head  overlay.Head
 }
 
-// enters is the rule, said once more: which of the forgeries may come in at b.
+// enters returns the rule, said once more: which of the forgeries may come in at b.
 func (f *forgery) enters() bool {
 	h := &f.head
 	from, to := h.Src.Addr(), h.Dst.Addr()

@@ -18,7 +18,7 @@ func (w *wall) Receive(vni uint32, from *overlay.Host, frame []byte) {
 	w.got = append(w.got, fmt.Sprintf("%d %s %x", vni, from.Name, frame))
 }
 
-// etherFrame is a frame with a TCP segment between the members at inA and inB.
+// etherFrame returns a frame with a TCP segment between the members at inA and inB.
 func etherFrame(size int, fill byte) []byte {
 	to, from := overlay.MACOf(inB), overlay.MACOf(inA)
 	f := append(append(append([]byte{}, to[:]...), from[:]...), 0x08, 0x00)

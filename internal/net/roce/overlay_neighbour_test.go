@@ -39,7 +39,7 @@ func (l *linuxMember) got() (out [][]byte) {
 	}
 }
 
-// arp is a datagram with a question.
+// arp returns a datagram with a question.
 func arp(vni uint32, from netip.Addr, mac overlay.MAC, to overlay.MAC, target netip.Addr) []byte {
 	b := make([]byte, overlay.NeighbourRoom)
 	n := overlay.PutAnswer(b, vni, &overlay.Question{Target: from, Sender: target, MAC: to}, mac)
@@ -131,7 +131,7 @@ func TestOverlayNews(t *testing.T) {
 	}
 }
 
-// overlayStream is a burst of packets of 1024 bytes and the message that it arrives as.
+// overlayStream returns a burst of packets of 1024 bytes and the message that it arrives as.
 func overlayStream(t testing.TB) (w *overlayWorld, b *transport.Burst, m Message) {
 	w = newOverlayWorld(t, 0)
 	var span memory.Span

@@ -32,7 +32,7 @@ func member(a netip.Addr, h *overlay.Host) overlay.Member {
 	return overlay.Member{Addr: a, MAC: overlay.MACOf(a), Host: h, NIC: h.Name}
 }
 
-// mapOf is the world as one of its hosts sees it.
+// mapOf returns the world as one of its hosts sees it.
 func (w *overlayWorld) mapOf(t testing.TB, self *overlay.Host) *overlay.Map {
 	t.Helper()
 	w.hostA.Self, w.hostB.Self = self == w.hostA, self == w.hostB
@@ -102,7 +102,7 @@ func (i *insider) Receive(n ib.NetworkID, b *transport.Burst, _ bool) {
 
 func (i *insider) Congested(ib.NetworkID, uint32, ib.GID, ib.GID) { i.cnps++ }
 
-// writeBurst is a WRITE of n bytes.
+// writeBurst returns a WRITE of n bytes.
 func writeBurst(span *memory.Span, n, mtu int) *transport.Burst {
 	data := make([]byte, n)
 	for i := range data {

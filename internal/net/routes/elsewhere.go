@@ -63,7 +63,7 @@ func (e *Elsewhere) ask(kind uint16, body []byte) (*syscall.NetlinkMessage, erro
 	return askAt(e.netlink, kind, body)
 }
 
-// From is the function From, there.
+// From returns the function From, there.
 func (e *Elsewhere) From(from, to netip.Addr) (netip.Addr, error) {
 	m, err := e.ask(unix.RTM_GETROUTE, routeRequest(from, to))
 	if err != nil {
@@ -89,7 +89,7 @@ func (e *Elsewhere) From(from, to netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, syscall.ENETUNREACH
 }
 
-// Reach is the function Reach, there.
+// Reach returns the function Reach, there.
 func (e *Elsewhere) Reach(from, to netip.Addr, timeout time.Duration) error {
 	return reach(e.ask, func() { e.provoke(to) }, from, to, timeout)
 }

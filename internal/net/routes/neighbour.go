@@ -107,7 +107,7 @@ func routeRequest(from, to netip.Addr) []byte {
 	return body
 }
 
-// neighbour is the state of a neighbour: NUD_…, ENOENT if there is no entry.
+// neighbour returns the state of a neighbour: NUD_…, ENOENT if there is no entry.
 func neighbour(ask asker, h hop) (uint16, error) {
 	body := make([]byte, unix.SizeofNdMsg)
 	body[0] = family(h.addr)

@@ -90,7 +90,7 @@ func askAt(fd int, kind uint16, body []byte) (m *syscall.NetlinkMessage, err err
 	return m, nil
 }
 
-// errorIn is what a message of that kind says.
+// errorIn returns what a message of that kind says.
 func errorIn(m *syscall.NetlinkMessage) error {
 	if len(m.Data) >= 4 {
 		if e := int32(binary.NativeEndian.Uint32(m.Data)); e < 0 {

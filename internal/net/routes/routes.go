@@ -9,10 +9,10 @@ import (
 // Kernel is the host's own network.
 type Kernel struct{}
 
-// From is the function From.
+// From returns the function From.
 func (Kernel) From(from, to netip.Addr) (netip.Addr, error) { return From(from, to) }
 
-// Reach is the function Reach.
+// Reach returns the function Reach.
 func (Kernel) Reach(from, to netip.Addr, timeout time.Duration) error {
 	return Reach(from, to, timeout)
 }

@@ -20,7 +20,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// cpu is the processor time that this process has used.
+// cpu returns the processor time that this process has used.
 func cpu() time.Duration {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)

@@ -97,7 +97,7 @@ func (t inside) fill(s *slot, bufs [][]byte, sizes []int, offset int) (n int, do
 	return n, true
 }
 
-// datagrams is how many there are in s from an offset on.
+// datagrams returns how many there are in s from an offset on.
 func datagrams(s *slot, from int) uint64 {
 	return uint64((len(s.data) - from + s.segment - 1) / s.segment)
 }

@@ -21,7 +21,7 @@ func NewKey() (Key, error) {
 	return Key{k}, err
 }
 
-// Public is the half that others know the host by.
+// Public returns the half that others know the host by.
 func (k Key) Public() [32]byte { return [32]byte(k.private.PublicKey().Bytes()) }
 
 // ParsePublic reads a public key as `wg pubkey` prints it.
@@ -36,7 +36,7 @@ func ParsePublic(s string) ([32]byte, error) {
 	return [32]byte(b), nil
 }
 
-// FormatPublic is the opposite of ParsePublic.
+// FormatPublic returns the opposite of ParsePublic.
 func FormatPublic(key [32]byte) string { return base64.StdEncoding.EncodeToString(key[:]) }
 
 // LoadKey reads the key in a file, as `wg genkey` prints it, or makes one if there is no file. The file

@@ -40,7 +40,7 @@ const (
 // WireGuard's, and its padding.
 const Head = headers + sealed + padding - 1
 
-// Room is the longest datagram that passes through a tunnel over an interface with this MTU, if the
+// Room returns the longest datagram that passes through a tunnel over an interface with this MTU, if the
 // tunnel itself runs over IPv6 or IPv4.
 func Room(mtu int, outer6 bool) int {
 	outer := 20 + 8

@@ -157,7 +157,7 @@ func (t *Tunnel) follow(m *overlay.Map) error {
 	return err
 }
 
-// reach is where a host takes WireGuard.
+// reach returns where a host takes WireGuard.
 func (t *Tunnel) reach(h *overlay.Host) netip.AddrPort {
 	port := h.TunnelPort
 	if port == 0 {

@@ -64,7 +64,7 @@ func (r *ring) commit(s *slot) {
 	r.tail.Add(1)
 }
 
-// next is the reader's next message; nil: there is none.
+// next returns the reader's next message; nil: there is none.
 func (r *ring) next() *slot {
 	head := r.head.Load()
 	if head == r.tail.Load() {

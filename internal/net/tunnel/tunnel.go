@@ -172,7 +172,7 @@ func (t *Tunnel) SetKey(k Key) error {
 	return t.follow(t.wanted.Load())
 }
 
-// Port is the UDP port at which WireGuard is taken.
+// Port returns the UDP port at which WireGuard is taken.
 func (t *Tunnel) Port() uint16 { return t.port }
 
 // Addr is this host's address inside the tunnel.
@@ -240,7 +240,7 @@ func (t *Tunnel) push(m *roce.Message) error {
 	return nil
 }
 
-// inner is where a host takes VXLAN inside the tunnel.
+// inner returns where a host takes VXLAN inside the tunnel.
 func (t *Tunnel) inner(h *overlay.Host) (netip.AddrPort, bool) {
 	if a, found := t.addrs[h]; found {
 		return a, a.IsValid()
@@ -291,7 +291,7 @@ func (t *Tunnel) Receive(msgs []roce.Message) (int, error) {
 	return n, nil
 }
 
-// Counters are what has been counted so far.
+// Counters returns what has been counted so far.
 func (t *Tunnel) Counters() Counters {
 	c := &t.count
 	return Counters{

@@ -240,7 +240,7 @@ func newReceiving(c *udpConn) *receiving {
 	return r
 }
 
-// receive is a receiver.
+// receive returns a receiver.
 func (r *receiving) receive(bufs [][]byte, sizes []int, from []netip.AddrPort) (int, error) {
 	if r.at == r.n {
 		r.at, r.off = 0, 0
@@ -271,7 +271,7 @@ func (r *receiving) receive(bufs [][]byte, sizes []int, from []netip.AddrPort) (
 	return n, nil
 }
 
-// segmentOf is the length of the datagrams that the kernel has merged; 0: it is one.
+// segmentOf returns the length of the datagrams that the kernel has merged; 0: it is one.
 func segmentOf(m *ipv6.Message) int {
 	for c := m.OOB[:m.NN]; len(c) >= unix.SizeofCmsghdr; {
 		size := int(binary.NativeEndian.Uint64(c))

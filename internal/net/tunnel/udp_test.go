@@ -15,7 +15,7 @@ import (
 
 // The tests in this file use the kernel's sockets, over the loopback interface.
 
-// realHost is a host on the loopback interface.
+// realHost returns a host on the loopback interface.
 func realHost(t testing.TB, addr string, port uint16) *testHost {
 	t.Helper()
 	k, err := NewKey()
@@ -33,7 +33,7 @@ func realHost(t testing.TB, addr string, port uint16) *testHost {
 	return h
 }
 
-// freePort is a UDP port that nobody has at the moment.
+// freePort returns a UDP port that nobody has at the moment.
 func freePort(t testing.TB, addr string) uint16 {
 	t.Helper()
 	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))

@@ -79,7 +79,7 @@ func (n *wireNet) deliver(ds ...datagram) {
 	}
 }
 
-// captured is what has been carried so far, of one of WireGuard's types; 0 means any.
+// captured returns what has been carried so far, of one of WireGuard's types; 0 means any.
 func (n *wireNet) captured(kind uint32) (c []datagram) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -164,12 +164,12 @@ func (h *testHost) close() {
 	}
 }
 
-// entry is the host as the map has it.
+// entry returns the host as the map has it.
 func (h *testHost) entry(self bool) *overlay.Host {
 	return &overlay.Host{Name: h.name, Addrs: []netip.Addr{h.addr}, Key: h.key.Public(), Self: self}
 }
 
-// mapOf is the map that self has of an encrypted network of these hosts.
+// mapOf returns the map that self has of an encrypted network of these hosts.
 func mapOf(t testing.TB, self string, hosts ...*overlay.Host) *overlay.Map {
 	t.Helper()
 	n := overlay.Network{VNI: 5, Name: "red/train", Encrypted: true}
@@ -218,7 +218,7 @@ func (h *testHost) follow(entries ...*overlay.Host) {
 	retained.peers = append(retained.peers, h.tun.peers.Load())
 }
 
-// to is a message to another host.
+// to returns a message to another host.
 func (h *testHost) to(o *testHost, data []byte, segment int) roce.Message {
 	return roce.Message{Data: data, Segment: segment, Host: h.tun.members.HostBehind(overlay.TunnelAddr(o.key.Public()))}
 }
@@ -244,7 +244,7 @@ type heard struct {
 	text string
 }
 
-// hear is what has arrived.
+// hear returns what has arrived.
 func (h *testHost) hear() (all []heard) {
 	h.t.Helper()
 	for {
@@ -313,7 +313,7 @@ func wantHeard(t testing.TB, got []heard, from *testHost, want []string) {
 	}
 }
 
-// chatter is a log for those who look into WireGuard.
+// chatter returns a log for those who look into WireGuard.
 func chatter(h *testHost) *slog.Logger {
 	if os.Getenv("VRDMA_TEST_CHATTER") == "" {
 		return nil

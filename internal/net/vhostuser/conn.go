@@ -99,7 +99,7 @@ func Serve(socket *net.UnixConn, d *Device, ready func(*Conn)) error {
 // Close has Serve return.
 func (c *Conn) Close() { c.socket.Close() }
 
-// Rings are the device's, started or not.
+// Rings returns the device's, started or not.
 func (c *Conn) Rings() []*Ring { return c.rings }
 
 // Features are those that the driver took.
@@ -109,7 +109,7 @@ func (c *Conn) Features() uint64 {
 	return c.features
 }
 
-// Memory is the guest's RAM as it is now, which whoever asks releases; nil: there is none.
+// Memory returns the guest's RAM as it is now, which whoever asks releases; nil: there is none.
 func (c *Conn) Memory() *Memory {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -112,7 +112,7 @@ func (r *Region) same(b []byte, fd int) bool {
 		fd >= 0 && unix.Fstat(fd, &st) == nil && st.Dev == r.file && st.Ino == r.inode
 }
 
-// Bytes is the region's memory. It is shared with the guest, which changes it at any time. It is valid
+// Bytes returns the region's memory. It is shared with the guest, which changes it at any time. It is valid
 // while the region is held.
 func (r *Region) Bytes() []byte { return r.bytes }
 
@@ -183,10 +183,10 @@ func (m *Memory) Has(o *Memory) bool {
 	return true
 }
 
-// Regions are all of them.
+// Regions returns all of them.
 func (m *Memory) Regions() []*Region { return m.regions }
 
-// Region is the one that has a guest-physical address; nil: the address is not in RAM.
+// Region returns the one that has a guest-physical address; nil: the address is not in RAM.
 func (m *Memory) Region(guest uint64) *Region {
 	for _, r := range m.regions {
 		if guest-r.Guest < uint64(len(r.bytes)) {

@@ -38,7 +38,7 @@ func (c *Conn) atMost(n int) bool {
 	return true
 }
 
-// notHeldUp is an error if more are running than those of the rings, which the last eventfds hold up.
+// notHeldUp returns an error if more are running than those of the rings, which the last eventfds hold up.
 func (c *Conn) notHeldUp() error {
 	if !c.atMost(1 + len(c.rings) + 2*mostHeld) {
 		return errors.New("the front end has its eventfds block")

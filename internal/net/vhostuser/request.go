@@ -71,7 +71,7 @@ func (c *Conn) reset(*message) ([]byte, error) {
 	return nil, nil
 }
 
-// setMemTable is a new memory: all of it.
+// setMemTable returns a new memory: all of it.
 func (c *Conn) setMemTable(m *message) ([]byte, error) {
 	n := int(le.Uint32(m.body))
 	if n > maxRegions || len(m.body) < 8+n*regionSize || len(m.fds) != n {
@@ -129,7 +129,7 @@ func (c *Conn) setMemory(m *Memory) {
 	}
 }
 
-// regionsHeld are the regions of now, held once more.
+// regionsHeld returns the regions of now, held once more.
 func (c *Conn) regionsHeld() (regions []*Region) {
 	if m := c.Memory(); m != nil {
 		for _, r := range m.regions {
@@ -182,7 +182,7 @@ func (c *Conn) remMemReg(m *message) ([]byte, error) {
 	return nil, c.adopt(regions, fmt.Errorf("no region of %#x bytes at %#x", size, guest))
 }
 
-// ring is the one that a message names first, by 32 bits.
+// ring returns the one that a message names first, by 32 bits.
 func (c *Conn) ring(m *message) (*Ring, error) {
 	i := le.Uint32(m.body)
 	if uint64(i) >= uint64(len(c.rings)) {
@@ -255,7 +255,7 @@ func (c *Conn) getVringBase(m *message) ([]byte, error) {
 	return le.AppendUint32(le.AppendUint32(nil, uint32(r.Index)), uint32(r.last)), nil
 }
 
-// fileRing is the ring that a message with a descriptor names; bit 8 says that there is none.
+// fileRing returns the ring that a message with a descriptor names; bit 8 says that there is none.
 func (c *Conn) fileRing(m *message) (r *Ring, fd int, err error) {
 	v := m.u64()
 	if v&^0x1ff != 0 || int(v&0xff) >= len(c.rings) {

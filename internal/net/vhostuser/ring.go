@@ -66,7 +66,7 @@ type Chain struct {
 	In   [][]byte // to be written
 }
 
-// Size is how many bytes the buffers have.
+// Size returns how many bytes the buffers have.
 func Size(buffers [][]byte) (n int) {
 	for _, b := range buffers {
 		n += len(b)
@@ -87,7 +87,7 @@ func (r *Ring) Begin() bool {
 // End gives back what Begin took.
 func (r *Ring) End() { r.mu.Unlock() }
 
-// Waiting is how many chains are available that have not been taken.
+// Waiting returns how many chains are available that have not been taken.
 func (r *Ring) Waiting() int { return int(load16(r.avail, 2) - r.last) }
 
 // Next takes a chain. False: there is none. The buffers lie in the guest's memory.

@@ -9,7 +9,7 @@ import (
 // bits and more, and the words of rings have 16, so a word is part of an aligned pair. setRing has
 // checked that what a ring consists of is aligned and that every pair lies in it.
 
-// pair is the aligned 32 bits at b, which has four bytes at least.
+// pair returns the aligned 32 bits at b, which has four bytes at least.
 func pair(b []byte) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer((*[4]byte)(b)))
 }
@@ -17,7 +17,7 @@ func pair(b []byte) *atomic.Uint32 {
 // aligned reports whether b begins at a multiple of 4.
 func aligned(b []byte) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%4 == 0 }
 
-// address is where b begins.
+// address returns where b begins.
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // load16 reads the word at b[at:], which is the first of its pair or the second.

@@ -83,7 +83,7 @@ func (b *bucket) fill(now time.Time) {
 	b.at = now
 }
 
-// wait is how long to wait until something may be taken; 0: not at all.
+// wait returns how long to wait until something may be taken; 0: not at all.
 func (b *bucket) wait(now time.Time) time.Duration {
 	if !b.limited.Load() {
 		return 0

@@ -112,7 +112,7 @@ func (p *Port) dhcp(b []byte, f *frame) int {
 	return p.putDHCP(b, &l, kind, mine, bits)
 }
 
-// ipv4 is the port's first IPv4 address and the length of its subnet's prefix.
+// ipv4 returns the port's first IPv4 address and the length of its subnet's prefix.
 func (p *Port) ipv4() (netip.Addr, int, bool) {
 	for _, a := range p.Addrs {
 		if !a.Is4() {

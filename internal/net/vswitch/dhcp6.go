@@ -55,7 +55,7 @@ func (f *frame) isDHCP6() bool {
 	return f.ether == etherIPv6 && f.proto == protoUDP && f.sport == dhcp6Client && f.dport == dhcp6Server
 }
 
-// subnets6 are the network's of IPv6, four at most.
+// subnets6 returns the network's of IPv6, four at most.
 func (p *Port) subnets6() (out []netip.Prefix) {
 	for _, s := range p.Subnets {
 		if s.Addr().Is6() && len(out) < 4 {
@@ -193,7 +193,7 @@ func (p *Port) dhcp6(b []byte, f *frame) int {
 	return len(m)
 }
 
-// addresses6 are the port's, as an association has them: its name, when to ask again (never), and each.
+// addresses6 returns the port's, as an association has them: its name, when to ask again (never), and each.
 func (p *Port) addresses6(name []byte) []byte {
 	v := be.AppendUint32(be.AppendUint32(append([]byte(nil), name...), lease), lease)
 	n := 0

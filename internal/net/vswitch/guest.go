@@ -35,7 +35,7 @@ type inlet struct {
 // ErrTaken is what attaching returns when somebody else is attached.
 var ErrTaken = errors.New("a guest or a container is attached already: it has to go first")
 
-// Serve is the network card of a guest, whose QEMU is at a socket, until that has gone. Of d what it hears is the
+// Serve returns the network card of a guest, whose QEMU is at a socket, until that has gone. Of d what it hears is the
 // caller's, and the rest is filled in; ready is as in vhostuser.Serve.
 func (p *Port) Serve(socket *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	g := &guest{port: p}

@@ -4,7 +4,7 @@ import "vrdma.dev/vrdma/internal/net/wire"
 
 // What a sender has left out, done for receivers that do not know how: checksums, and cutting large segments.
 
-// sum is the ones' complement sum of b, begun with s, not folded.
+// sum returns the ones' complement sum of b, begun with s, not folded.
 func sum(b []byte, s uint64) uint64 {
 	for ; len(b) >= 4; b = b[4:] {
 		s += uint64(be.Uint32(b))
@@ -28,7 +28,7 @@ func fold(s uint64) uint16 {
 	return uint16(s)
 }
 
-// pseudo is the sum of the header that TCP and UDP have their checksums cover beside themselves. b begins with IP.
+// pseudo returns the sum of the header that TCP and UDP have their checksums cover beside themselves. b begins with IP.
 func pseudo(b []byte, proto uint8, length int) uint64 {
 	s := uint64(proto) + uint64(length)
 	if b[0]>>4 == 4 {
@@ -52,7 +52,7 @@ func complete(b []byte, l4 int, proto uint8, length int) {
 	be.PutUint16(b[at:], c)
 }
 
-// ipEnd is where the IP packet in a frame ends; there may be padding.
+// ipEnd returns where the IP packet in a frame ends; there may be padding.
 func ipEnd(b []byte) int {
 	if b[etherSize]>>4 == 4 {
 		return etherSize + int(be.Uint16(b[etherSize+2:]))

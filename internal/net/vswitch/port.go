@@ -85,7 +85,7 @@ func (p *Port) SetRate(sent, received, burst uint64) {
 	p.limits[in].set(received, burst)
 }
 
-// pause is how long who is behind the port has to wait before it sends; 0: not at all.
+// pause returns how long who is behind the port has to wait before it sends; 0: not at all.
 func (p *Port) pause(now time.Time) time.Duration {
 	return max(p.limits[out].wait(now), p.shared.limits[out].wait(now))
 }
@@ -224,7 +224,7 @@ var anyIPv4 = netip.IPv4Unspecified()
 
 func (p *Port) has(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
 
-// linkLocal is the address that a machine gives itself by its MAC (RFC 4291, appendix A).
+// linkLocal returns the address that a machine gives itself by its MAC (RFC 4291, appendix A).
 func linkLocal(m overlay.MAC) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 }

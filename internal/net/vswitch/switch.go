@@ -65,17 +65,17 @@ type network struct {
 	live  []*Port // those that somebody is attached to; copied before it is changed
 }
 
-// vni is the network's number, as the map has it now; 0: no other host has members of it.
+// vni returns the network's number, as the map has it now; 0: no other host has members of it.
 func (n *network) vni() uint32 { return n.sw.members.Load().VNI(n.name) }
 
-// at is the port that has an address; nil: none has.
+// at returns the port that has an address; nil: none has.
 func (n *network) at(a netip.Addr) *Port {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.ports[a]
 }
 
-// elsewhere is the member on another host that has an address; nil: none has.
+// elsewhere returns the member on another host that has an address; nil: none has.
 func (n *network) elsewhere(a netip.Addr) *overlay.Member {
 	members := n.sw.members.Load()
 	if e := members.Find(members.VNI(n.name), a); e != nil && !e.Host.Self {
@@ -84,7 +84,7 @@ func (n *network) elsewhere(a netip.Addr) *overlay.Member {
 	return nil
 }
 
-// attached are the ports with somebody behind them. The list is not to be changed.
+// attached returns the ports with somebody behind them. The list is not to be changed.
 func (n *network) attached() []*Port {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -22,7 +22,7 @@ type tap struct {
 	parts [][]byte
 }
 
-// ServeTap is the other end of a tap's cable, until the file is closed, which is no error, or Detach closes it.
+// ServeTap returns the other end of a tap's cable, until the file is closed, which is no error, or Detach closes it.
 func (p *Port) ServeTap(file *os.File) error {
 	raw, err := file.SyscallConn()
 	if err != nil {

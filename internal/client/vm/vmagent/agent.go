@@ -376,7 +376,7 @@ func (a *Agent) event(f vmproto.Frame) {
 	}
 }
 
-// handle is the one with a name, which is made if there is none.
+// handle returns the one with a name, which is made if there is none.
 func (a *Agent) handle(id uint32) (*handle, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

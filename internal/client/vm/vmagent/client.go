@@ -288,7 +288,7 @@ func (c *client) answer(b []byte) {
 	}
 }
 
-// welcome is what goes with the answer to a greeting. mu is held.
+// welcome returns what goes with the answer to a greeting. mu is held.
 func (c *client) welcome(b []byte) (fds []int) {
 	w, err := protocol.ParseWelcome(b)
 	if err != nil || w.Error != 0 {
@@ -402,7 +402,7 @@ func (c *client) introduce(t protocol.Token) {
 	c.a.tokens[t] = c
 }
 
-// spaceOf is the memfd of the process that a device is of, held until release; -1: it is gone.
+// spaceOf returns the memfd of the process that a device is of, held until release; -1: it is gone.
 func (c *client) spaceOf() (fd int, release func()) {
 	c.a.mu.Lock()
 	p := c.a.tokens[c.token]

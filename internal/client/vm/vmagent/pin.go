@@ -41,7 +41,7 @@ func newPinner(share int) (*pinner, error) {
 	return &pinner{pagemap: f, share: share, total: machineMemory}, nil
 }
 
-// machineMemory is how much memory the machine has now, in bytes.
+// machineMemory returns how much memory the machine has now, in bytes.
 func machineMemory() (uint64, error) {
 	var s unix.Sysinfo_t
 	if err := unix.Sysinfo(&s); err != nil {

@@ -21,7 +21,7 @@ const (
 	BellPort = "vrdma.bell" // programs write to it
 )
 
-// findPort is the device of the virtio-serial port with a name.
+// findPort returns the device of the virtio-serial port with a name.
 func findPort(name string) (string, error) {
 	files, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {

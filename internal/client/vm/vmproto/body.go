@@ -83,7 +83,7 @@ func (r *Reader) FindWelcome() (a Answer, err error) {
 // A Person is who has opened a conversation, as the agent's kernel says.
 type Person struct{ Pid, UID, GID uint32 }
 
-// OpenBody is the body of an Open.
+// OpenBody returns the body of an Open.
 func OpenBody(p Person) []byte {
 	return le.AppendUint32(le.AppendUint32(le.AppendUint32(nil, p.Pid), p.UID), p.GID)
 }
@@ -111,7 +111,7 @@ const (
 	HugePage = 2 << 20
 )
 
-// RunsBody is the body of an Arena, Grown or Pin: a number, and runs. The number of a Pin is its
+// RunsBody returns the body of an Arena, Grown or Pin: a number, and runs. The number of a Pin is its
 // name; of an Arena, whether its bell is rung by frames (BellFrames); a Grown of 1 says that there
 // are no more pages.
 func RunsBody(number uint32, runs []Run) []byte {
@@ -154,7 +154,7 @@ const returningSize = 24
 // MaxReturned is how many fit into one frame. A Returned with none is the last.
 const MaxReturned = MaxBody / returningSize
 
-// ReturnedBody is the body of a Returned.
+// ReturnedBody returns the body of a Returned.
 func ReturnedBody(list []Returning) []byte {
 	b := make([]byte, 0, returningSize*len(list))
 	for _, r := range list {
@@ -179,7 +179,7 @@ func ParseReturned(b []byte) (list []Returning, err error) {
 	return list, nil
 }
 
-// FileBody is the body of a File: a path below the device tree, and what is in it.
+// FileBody returns the body of a File: a path below the device tree, and what is in it.
 func FileBody(path string, content []byte) []byte {
 	b := le.AppendUint32(nil, uint32(len(path)))
 	return append(append(b, path...), content...)
@@ -194,7 +194,7 @@ func ParseFile(b []byte) (path string, content []byte, err error) {
 	return string(b[4 : 4+n]), b[4+n:], nil
 }
 
-// Number is the body of a Grow: how many bytes.
+// Number returns the body of a Grow: how many bytes.
 func Number(n uint64) []byte { return le.AppendUint64(nil, n) }
 
 // ParseNumber reads it.
