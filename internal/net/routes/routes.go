@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Kernel is the host's own network.
+// Kernel is the network of the daemon's own namespace.
 type Kernel struct{}
 
 // From returns the function From.
@@ -20,8 +20,8 @@ func (Kernel) Reach(from, to netip.Addr, timeout time.Duration) error {
 // None is a network without other hosts.
 type None struct{}
 
-// From knows no way.
+// From returns ENETUNREACH.
 func (None) From(_, _ netip.Addr) (netip.Addr, error) { return netip.Addr{}, syscall.ENETUNREACH }
 
-// Reach reaches nobody.
+// Reach returns ENETUNREACH.
 func (None) Reach(_, _ netip.Addr, _ time.Duration) error { return syscall.ENETUNREACH }
