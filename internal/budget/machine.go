@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Machine is what there is to divide.
+// A Machine has the resources to divide.
 type Machine struct {
 	Files    uint64 // RLIMIT_NOFILE of the daemon
 	Mappings uint64 // vm.max_map_count
@@ -19,23 +19,21 @@ type Machine struct {
 }
 
 const (
-	// ownFiles are what the daemon itself needs: sockets, epoll, counters' files.
+	// ownFiles are the descriptors that the daemon itself needs: sockets, epoll, counter files.
 	ownFiles = 256
-	// ownMappings are what the Go runtime and the libraries need. The runtime dies
-	// if it gets none.
+	// ownMappings are the mappings of the Go runtime and libraries. The runtime crashes without them.
 	ownMappings = 8192
-	// A mapping is a gibibyte, and 2^47 bytes are all that a process has.
+	// A mapping is a gibibyte, and the address space of a process is 2^47 bytes.
 	mostMappings = 1 << 16
-	// Tools: `vrdma run` is one for a moment, and many may be started at once.
+	// Limits of Tools: `vrdma run` is one for a moment, and many may start at once.
 	toolsOfAll, toolsOfOthers, toolsOfUser = 4096, 1024, 256
 )
 
-// FewestFiles is what a daemon needs to serve a few programs: half of it is its own
-// (the counters' files, mostly), and a program with a device takes eight.
+// FewestFiles is the minimum for a daemon to serve a few programs: half of it is for itself (mostly counter files), and a program with a
+// device takes eight.
 const FewestFiles = 128
 
-// ThisMachine asks the kernel. What it does not say is not limited. Go has raised the
-// soft limit of open files to the hard one before main.
+// ThisMachine asks the kernel. An unknown limit counts as none. Go has raised the soft limit of open files to the hard limit before main.
 func ThisMachine() Machine {
 	m := Machine{Files: math.MaxInt64, Mappings: math.MaxInt64, Memory: math.MaxInt64}
 	var r unix.Rlimit
@@ -51,7 +49,7 @@ func ThisMachine() Machine {
 	return m
 }
 
-// groupMemory returns the lowest memory.max on the way from our control group to the root.
+// groupMemory returns the lowest memory.max from the daemon's control group up to the root.
 func groupMemory(root string) uint64 {
 	lowest := uint64(math.MaxInt64)
 	text, err := os.ReadFile("/proc/self/cgroup")
@@ -59,7 +57,7 @@ func groupMemory(root string) uint64 {
 		return lowest
 	}
 	for line := range strings.Lines(string(text)) {
-		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::") // version 2
+		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::") // cgroup version 2
 		if !ok {
 			continue
 		}
@@ -73,8 +71,7 @@ func groupMemory(root string) uint64 {
 	return lowest
 }
 
-// readNumber reads a file with one number; "max" and whatever cannot be read mean no
-// limit.
+// readNumber reads a file with one number; "max" and a read error mean no limit.
 func readNumber(path string) uint64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -87,10 +84,9 @@ func readNumber(path string) uint64 {
 	return n
 }
 
-// Limits divides the machine. A user gets half of what all users but the owner may have
-// together, so that no single one starves another; the owner keeps a quarter or more.
-// Registered memory of the owner is not limited here: its pages are the programs' own,
-// and every process has a limit of its own (Limits.Memory of the NIC).
+// Limits divides the machine. A user gets half of what all users except the owner may have together, so that no user starves another. The owner
+// keeps at least a quarter. The owner's registered memory is not limited here: its pages belong to the programs, and every process has its own
+// limit (Limits.Memory of the NIC).
 func (m Machine) Limits() Limits {
 	all := Bill{
 		Files:    less(m.Files, ownFiles),
@@ -118,7 +114,7 @@ func (m Machine) Limits() Limits {
 	return Limits{All: all, Others: others, User: user}
 }
 
-// less is n without what the daemon needs itself, but never less than half of n.
+// less returns n minus what the daemon needs itself, but at least half of n.
 func less(n, own uint64) uint64 {
 	return max(n/2, n-min(n, own))
 }

@@ -165,7 +165,7 @@ func (e *Engine) owes(n *nic.NIC) bool {
 		return false
 	}
 	c := e.cards.of[n]
-	return c != nil && e.sched.nics.Owes(&c.band.nic)
+	return c != nil && e.sched.nics.OverShare(&c.band.nic)
 }
 
 // serveLines serves the lines that are ready, a request each, until commandTime is over.

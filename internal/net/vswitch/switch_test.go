@@ -488,7 +488,7 @@ func TestTenantRate(t *testing.T) {
 	if a.shared.limits[out].set(1, 1); a.pause(time.Now()) != 0 {
 		t.Error("nothing was sent, and it waits")
 	}
-	b.pay(100, time.Now())
+	b.charge(100, time.Now())
 	if a.pause(time.Now()) == 0 {
 		t.Error("another of the tenant's NICs has sent, and it does not wait")
 	}
