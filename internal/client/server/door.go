@@ -115,7 +115,7 @@ func (s *Server) openDoor(d Door) (*door, error) {
 
 // writeTree writes the device tree of the door's NIC beside its socket, or says where it will
 // be.
-func (d *door) writeTree(desk *diag.Desk) error {
+func (d *door) writeTree(desk *diag.Service) error {
 	if d.NIC == nil {
 		return nil
 	}

@@ -116,7 +116,7 @@ type Server struct {
 
 	control *controlSocket // nil: none could be made
 	tenants tenantsSocket
-	desk    *diag.Desk
+	desk    *diag.Service
 	objects Objects       // nil: there are none
 	quit    chan struct{} // closed by Close
 	turning chan struct{} // holds one for each connection that is being turned away
