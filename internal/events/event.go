@@ -69,7 +69,7 @@ func Limit(e *budget.Error) Event {
 	return event
 }
 
-// By returns the process who as an Actor.
+// By returns the process as an Actor.
 func By(who *credentials.Caller) Actor {
 	return Actor{UID: who.UID, Pid: who.Pid, Program: who.Program}
 }

@@ -20,12 +20,14 @@ import (
 // netlink.Source.
 type Looker struct {
 	service *Service
-	who  credentials.Caller
-	nic  *registry.NIC
+	who     credentials.Caller
+	nic     *registry.NIC
 }
 
 // Looker returns the view of n for the program who.
-func (d *Service) Looker(who *credentials.Caller, n *registry.NIC) *Looker { return &Looker{d, *who, n} }
+func (d *Service) Looker(who *credentials.Caller, n *registry.NIC) *Looker {
+	return &Looker{d, *who, n}
+}
 
 var _ netlink.Source = (*Looker)(nil)
 

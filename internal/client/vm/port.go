@@ -40,7 +40,7 @@ type Config struct {
 type Host interface {
 	// Vouch identifies the process that has connected, or says why it may not use the NIC.
 	Vouch(u *net.UnixConn) (credentials.Caller, error)
-	// Charge charges a machine's memory to the account of who.
+	// Charge charges a machine's memory to the account of the process who.
 	Charge(who credentials.Caller, b budget.Bill) (refund func(), err error)
 	// Receive serves one connection of the machine, see server.Server.
 	Receive(c *protocol.Conn, l server.Line, who credentials.Caller) error

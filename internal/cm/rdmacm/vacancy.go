@@ -38,13 +38,13 @@ func (a *CMA) vacate(k portKey, of *Client) {
 	a.vacant[k] = vacancy{of, now}
 }
 
-// renewing reports whether somebody may be about to listen at a port again.
+// renewing reports whether a program may be about to listen at a port again.
 func (a *CMA) renewing(k portKey) bool {
 	v, ok := a.vacant[k]
 	return ok && a.now()-v.at < renewal
 }
 
-// leave forgets the ports that a program listened at: it is gone for good.
+// leave removes the ports of a program that has ended.
 func (a *CMA) leave(c *Client) {
 	for k, v := range a.vacant {
 		if v.of == c {

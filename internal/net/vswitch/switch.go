@@ -106,7 +106,7 @@ func (n *network) setLive(p *Port, on bool) {
 	n.live = live
 }
 
-// Plug makes a port of a NIC. Nobody is attached to it yet.
+// Plug adds a port for a NIC. No device is attached to it yet.
 func (s *Switch) Plug(c PortConfig) (*Port, error) {
 	if len(c.Addrs) == 0 || c.MTU < 576 {
 		return nil, fmt.Errorf("NIC %s cannot be plugged in with %d addresses and an MTU of %d", c.NIC, len(c.Addrs), c.MTU)
@@ -141,7 +141,7 @@ func (s *Switch) Plug(c PortConfig) (*Port, error) {
 	return p, nil
 }
 
-// tenantOf is whose NIC it is.
+// tenantOf returns the tenant of a NIC.
 func tenantOf(nic string) string {
 	tenant, _, _ := strings.Cut(nic, "/")
 	return tenant
@@ -158,7 +158,7 @@ func (s *Switch) SetRate(tenant string, sent, received, burst uint64) {
 	}
 }
 
-// Unplug takes a port out. Whoever is attached to it is cut off.
+// Unplug removes a port and disconnects the attached device.
 func (p *Port) Unplug() {
 	p.Detach()
 	n, s := p.net, p.net.sw

@@ -6,16 +6,16 @@
 // A stream of frames carries many conversations. Each corresponds to one connection to the daemon's socket on a host, with the messages of package protocol, unchanged.
 //
 //	agent to daemon                          daemon to agent
-//	Hello     a new agent: forget the last   Welcome   all of the last one is gone
-//	Open      a conversation; who it is      Message   a reply, or an answer to the greeting
+//	Hello     a new agent: discard the old   Welcome   all state of the old agent is gone
+//	Open      a conversation and its owner   Message   a reply, or an answer to the greeting
 //	Arena     pages for queues, Grown more   Handle    the next message comes with this handle
 //	Pin       pages of the next message      Event     for a handle; Raise, Lower likewise
-//	Message   a greeting, or a request       Recall    take unread events back: Returned
-//	Bell      somebody rang                  Unpin     the daemon has let go of a pin
-//	Close     the program has hung up        Drop      … of a handle
-//	Returned  events that nobody has read    Grow      more pages for queues
-//	                                         File      a file of the device tree
-//	                                         Close     the conversation is over, all of it
+//	Message   a greeting, or a request       Recall    withdraw unread events: Returned
+//	Bell      a program rang its doorbell    Unpin     the daemon has released a pin
+//	Close     the program has hung up        Drop      the daemon has released a handle
+//	Returned  unread events                  Grow      more pages for queues
+//	                                         File      a file of the sysfs tree
+//	                                         Close     the conversation has ended completely
 //
 // Memory is named by runs: a guest-physical address and a length. The agent guarantees that a program names only its own pages, and the daemon checks that a run lies in the
 // machine's memory.
