@@ -237,7 +237,8 @@ func (a *Account) lines(out []Line) []Line {
 	return out
 }
 
-// Lines returns the usage of all accounts: first the daemon, then all users except the owner, then each tenant by name, then each user by number.
+// Lines returns the usage of all accounts: first the daemon, then all users except the owner, then each tenant by name, then each
+// user by number.
 func (l *Ledger) Lines() []Line {
 	if l == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package budget limits what the users of a daemon can make it allocate, so that one user cannot exhaust what all need: descriptors, mappings,
-// memory.
+// Package budget limits what the users of a daemon can make it allocate, so that one user cannot exhaust what all need:
+// descriptors, mappings, memory.
 //
 //	                  the daemon        limit: what the machine gives it
 //	                 /          \
@@ -9,9 +9,9 @@
 //	                                     /    \
 //	                             user 1000 1001 ...  of that tenant; limit: one user's part
 //
-// An Account is a node of this tree. A charge (a Bill) counts in the account and in all accounts above it. It fails, without counting anything,
-// if one of them would exceed its limit; the error names that account. An account knows only its parent. A user of a tenant's NIC has an account
-// below the tenant's, even if it is the daemon's owner.
+// An Account is a node of this tree. A charge (a Bill) counts in the account and in all accounts above it. It fails, without
+// counting anything, if one of them would exceed its limit; the error names that account. An account knows only its parent. A
+// user of a tenant's NIC has an account below the tenant's, even if it is the daemon's owner.
 //
 // A Pace limits a rate per second.
 //

@@ -22,8 +22,8 @@ const (
 	// Holes are registered bytes whose pages do not exist yet: the daemon's first access creates them, and the kernel charges them to the
 	// daemon.
 	Holes
-	// Tools are connections of status, trace and similar tools, including `vrdma run`. A trace counts as many: it has a long queue, and every
-	// command adds to it.
+	// Tools are connections of status, trace and similar tools, including `vrdma run`. A trace counts as many: it has a long
+	// queue, and every command adds to it.
 	Tools
 	// Devices, QueuePairs, CompletionQueues and Connections are numbers of objects. Only tenants have limits for them; 0 means none.
 	Devices

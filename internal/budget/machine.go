@@ -84,9 +84,9 @@ func readNumber(path string) uint64 {
 	return n
 }
 
-// Limits divides the machine. A user gets half of what all users except the owner may have together, so that no user starves another. The owner
-// keeps at least a quarter. The owner's registered memory is not limited here: its pages belong to the programs, and every process has its own
-// limit (Limits.Memory of the NIC).
+// Limits divides the machine. A user gets half of what all users except the owner may have together, so that no user starves
+// another. The owner keeps at least a quarter. The owner's registered memory is not limited here: its pages belong to the
+// programs, and every process has its own limit (Limits.Memory of the NIC).
 func (m Machine) Limits() Limits {
 	all := Bill{
 		Files:    less(m.Files, ownFiles),

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// A Pace limits a rate per second with a token bucket that holds one second's worth, so that a program may catch up after a pause. A nil Pace,
-// or one with rate 0, has no limit. Time is an argument that does not run backwards by much.
+// A Pace limits a rate per second with a token bucket that holds one second's worth, so that a program may catch up after a
+// pause. A nil Pace, or one with rate 0, has no limit. Time is an argument that does not run backwards by much.
 //
-// The bucket is stored as one time: full is when it would be full again. Taking a token delays it by 1/rate, and there is no token while it is
-// more than a second away.
+// The bucket is stored as one time: full is when it would be full again. Taking a token delays it by 1/rate, and there is no
+// token while it is more than a second away.
 type Pace struct {
 	Tenant string // the tenant that it limits
 

@@ -36,8 +36,8 @@ func Of(u *net.UnixConn) (Caller, error) {
 	return c, nil
 }
 
-// Locate finds what Home.Sees needs for the process behind conn, and its network namespace. For a process that has ended it finds nothing, and no process
-// sees it.
+// Locate finds what Home.Sees needs for the process behind conn, and its network namespace. For a process that has ended it finds
+// nothing, and no process sees it.
 func (c *Caller) Locate(conn syscall.Conn) {
 	if c.HomeErr != nil {
 		return
@@ -47,8 +47,8 @@ func (c *Caller) Locate(conn syscall.Conn) {
 	}
 }
 
-// Share returns the number by which loop time and threads are divided among users: the uid, except that the daemon's owner has a number that no
-// container's root has.
+// Share returns the number by which loop time and threads are divided among users: the uid, except that the daemon's owner has a
+// number that no container's root has.
 func (c *Caller) Share() int {
 	if c.Owner {
 		return -1
@@ -56,8 +56,8 @@ func (c *Caller) Share() int {
 	return c.UID
 }
 
-// SameUser reports whether c and o are programs of the same user: the same number in the same namespaces. It returns false if the namespaces of one are
-// unknown.
+// SameUser reports whether c and o are programs of the same user: the same number in the same namespaces. It returns false if the
+// namespaces of one are unknown.
 func (c *Caller) SameUser(o *Caller) bool {
 	return c.UID == o.UID && c.HomeErr == nil && o.HomeErr == nil && c.Home.Differs(&o.Home) == ""
 }

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CookieAt returns the cookie of the network namespace at a path, which equals NamespaceCookie for a client in there. Entering the namespace needs root.
+// CookieAt returns the cookie of the network namespace at a path, which equals NamespaceCookie for a client in there. Entering
+// the namespace needs root.
 func CookieAt(path string) (cookie uint64, err error) {
 	if _, err := NamespaceAt(path); err != nil {
 		return 0, err

@@ -21,8 +21,8 @@ func OwnCookie() (uint64, error) {
 	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 }
 
-// First returns a path to the network namespace of the process behind conn, through a process that lives as long as its container: the first process of its
-// pid namespace, or else its oldest ancestor in the network namespace.
+// First returns a path to the network namespace of the process behind conn, through a process that lives as long as its
+// container: the first process of its pid namespace, or else its oldest ancestor in the network namespace.
 func First(conn syscall.Conn) (path string, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -16,21 +16,23 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A Home is the environment of a process: its namespaces and its root directory. A user number means little without it, because root in a container has the
-// same number as root of the machine. The same holds for process numbers, because each pid namespace has its own.
+// A Home is the environment of a process: its namespaces and its root directory. A user number means little without it, because
+// root in a container has the same number as root of the machine. The same holds for process numbers, because each pid namespace
+// has its own.
 //
-// The root directory stands for the mount namespace. `ip netns exec` and `unshare -m` create a mount namespace with the same root and a few mounts; daemons and
-// tools run in those without any gain in privileges. A container has another root directory and cannot reach the machine's. A container that was given the
-// machine's root directory, pid and user namespaces was given the machine.
+// The root directory stands for the mount namespace. `ip netns exec` and `unshare -m` create a mount namespace with the same root
+// and a few mounts; daemons and tools run in those without any gain in privileges. A container has another root directory and
+// cannot reach the machine's. A container that was given the machine's root directory, pid and user namespaces was given the
+// machine.
 type Home struct {
 	User, Pid, Net string // targets of the links in /proc/PID/ns
 	dev, ino       uint64 // of the root directory
-	// numbers are the process IDs in the daemon's pid namespace and in each one below it, down to its own. Only Locate sets them and Net, because that is
-	// slow.
+	// numbers are the process IDs in the daemon's pid namespace and in each one below it, down to its own. Only Locate sets them
+	// and Net, because that is slow.
 	numbers []int
 
-	// The kernel shows the links and the root only to processes that could trace the process. For root's processes, the daemon of an ordinary user sees only the
-	// process IDs and the range of user numbers.
+	// The kernel shows the links and the root only to processes that could trace the process. For root's processes, the daemon of
+	// an ordinary user sees only the process IDs and the range of user numbers.
 	partial bool
 	users   string
 }
@@ -106,7 +108,8 @@ func parseNumbers(status []byte) (out []int, err error) {
 	return out, nil
 }
 
-// homeOfPeer returns the Home of the connected process. The process ID cannot have been reused meanwhile if the process still exists afterwards.
+// homeOfPeer returns the Home of the connected process. The process ID cannot have been reused meanwhile if the process still
+// exists afterwards.
 func homeOfPeer(u *net.UnixConn, pid int) (Home, error) {
 	var h Home
 	err := whileThere(u, pid, func() (err error) { h, err = HomeOf(pid); return err })
@@ -137,7 +140,8 @@ func whileThere(c syscall.Conn, pid int, look func() error) error {
 	return err
 }
 
-// Differs returns in what the two homes differ; "" if they are equal. The network namespace does not count, because it does not identify a user.
+// Differs returns in what the two homes differ; "" if they are equal. The network namespace does not count, because it does not
+// identify a user.
 func (h *Home) Differs(o *Home) string {
 	switch {
 	case h.partial != o.partial:
@@ -158,9 +162,9 @@ func (h *Home) Differs(o *Home) string {
 	return ""
 }
 
-// Sees returns the process ID that a process with home h sees for one with home o; 0 if it does not see it. A process sees its own pid namespace, and a process
-// in the daemon's pid namespace sees everything that the daemon sees. For other users' processes, an unprivileged daemon knows only the nesting depth: processes
-// at its own depth are in its namespace.
+// Sees returns the process ID that a process with home h sees for one with home o; 0 if it does not see it. A process sees its
+// own pid namespace, and a process in the daemon's pid namespace sees everything that the daemon sees. For other users'
+// processes, an unprivileged daemon knows only the nesting depth: processes at its own depth are in its namespace.
 func (h *Home) Sees(o *Home) int {
 	switch {
 	case len(o.numbers) == 0: // nothing is known about it

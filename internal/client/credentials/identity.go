@@ -16,23 +16,24 @@ import (
 	"vrdma.dev/vrdma/internal/device/memory"
 )
 
-// An Identity identifies a process by descriptors that stay with what they were opened for. A process ID would survive exec and be reused after the process has
-// ended.
+// An Identity identifies a process by descriptors that stay with what they were opened for. A process ID would survive exec and
+// be reused after the process has ended.
 //
-// SO_PEERCRED identifies the process that called connect(). Since then it may have executed a setuid program, and a daemon of root can open more than the
-// caller may. So the daemon checks what it opened:
+// SO_PEERCRED identifies the process that called connect(). Since then it may have executed a setuid program, and a daemon of
+// root can open more than the caller may. So the daemon checks what it opened:
 //
 //	connect()            open                check
 //	  user ── exec su ──▶ root's memory ──▶ Uid: 0        refused
 //	  user ─────────────▶ user's memory ──▶ Uid: user     the descriptor stays with this
 //	                                        exec su …      address space, now a dead one
 //
-// A process that was privileged at the open and passes the check later has executed another program, so that its old memory is gone. Or it has dropped its
-// privileges, and then the kernel keeps it undumpable, which the check sees. (Unless root has set fs.suid_dumpable to 1, which lets every user debug setuid
-// programs.)
+// A process that was privileged at the open and passes the check later has executed another program, so that its old memory is
+// gone. Or it has dropped its privileges, and then the kernel keeps it undumpable, which the check sees. (Unless root has set
+// fs.suid_dumpable to 1, which lets every user debug setuid programs.)
 //
-// A client in its own user namespace passes if the kernel admits the daemon. User IDs are compared as the daemon sees them, so a setuid program in a container is
-// refused too. A client in a pid namespace that the daemon cannot see has no process ID here, and so no foreign memory.
+// A client in its own user namespace passes if the kernel admits the daemon. User IDs are compared as the daemon sees them, so a
+// setuid program in a container is refused too. A client in a pid namespace that the daemon cannot see has no process ID here,
+// and so no foreign memory.
 type Identity struct {
 	Pidfd  int      // -1: none
 	Memory *os.File // memory of the address space; nil: not accessible, and
@@ -57,8 +58,8 @@ func Identify(c syscall.Conn, who *Caller) (id Identity) {
 	return id
 }
 
-// openPidfd returns a descriptor that reports the end of the process: of the connected process, or on an older kernel of the process with its ID, if it still has
-// the same user.
+// openPidfd returns a descriptor that reports the end of the process: of the connected process, or on an older kernel of the
+// process with its ID, if it still has the same user.
 func openPidfd(c syscall.Conn, who *Caller) int {
 	if fd, err := peerPidfd(c); err == nil {
 		return fd

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// MachineName returns the name of the virtual machine of the QEMU behind conn (-name); "" if it has none or it is unknown. It is only for display: QEMU's user
-// chose it.
+// MachineName returns the name of the virtual machine of the QEMU behind conn (-name); "" if it has none or it is unknown. It is
+// only for display: QEMU's user chose it.
 func MachineName(conn syscall.Conn, pid int) (name string) {
 	err := whileThere(conn, pid, func() error {
 		f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/cmdline")

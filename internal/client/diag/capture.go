@@ -27,7 +27,8 @@ func (w captureWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// serveCapture records every packet until the tool disconnects. There is only one capture at a time: a second one would slow the loop for the same content.
+// serveCapture records every packet until the tool disconnects. There is only one capture at a time: a second one would slow the
+// loop for the same content.
 func (d *Service) serveCapture(c *protocol.Conn, outer bool) {
 	if !d.capturing.CompareAndSwap(false, true) {
 		c.SendJSON(protocol.ControlReply{Error: "another capture is running: end it first"})

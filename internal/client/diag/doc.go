@@ -7,8 +7,9 @@
 //	rdma ── Looker ──────────          the same objects in netlink format
 //	sysfs tree ── Service.Counters
 //
-// Each query has a View: it contains only objects of the caller's user, unless the caller is the owner. Everything is read on the loop. Queries get a limited
-// share of the loop's time (throttle.go), so that they do not slow down programs.
+// Each query has a View: it contains only objects of the caller's user, unless the caller is the owner. Everything is read on the
+// loop. Queries get a limited share of the loop's time (throttle.go), so that they do not slow down programs.
 //
-// The package has no clients and no sockets: package server passes the connections to it, and describes the served programs through Clients.
+// The package has no clients and no sockets: package server passes the connections to it, and describes the served programs
+// through Clients.
 package diag

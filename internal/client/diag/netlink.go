@@ -16,8 +16,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A Looker is a program that queries a device over netlink. It sees the objects of its own user's programs in its namespaces, as a tool does. It implements
-// netlink.Source.
+// A Looker is a program that queries a device over netlink. It sees the objects of its own user's programs in its namespaces, as
+// a tool does. It implements netlink.Source.
 type Looker struct {
 	service *Service
 	who     credentials.Caller

@@ -85,8 +85,8 @@ type Config struct {
 	// Control is the path of the control socket; "": none.
 	Control string
 	Store   Store // nil: none
-	// Stop is called once, when the owner asks the daemon to end; nil: it does not end. It is a function like a context.CancelFunc, because it has no
-	// other use.
+	// Stop is called once, when the owner asks the daemon to end; nil: it does not end. It is a function like a
+	// context.CancelFunc, because it has no other use.
 	Stop func()
 }
 

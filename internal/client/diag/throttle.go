@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A throttle limits the loop time of queries. Reading counters and status takes time on the engine's loop in proportion to the number of queue pairs, and any
-// user may query as often as it likes. So after a query the next one waits long enough that all together take a tenth of the loop. There is one throttle for
-// each kind of caller.
+// A throttle limits the loop time of queries. Reading counters and status takes time on the engine's loop in proportion to the
+// number of queue pairs, and any user may query as often as it likes. So after a query the next one waits long enough that all
+// together take a tenth of the loop. There is one throttle for each kind of caller.
 type throttle struct {
 	mu   sync.Mutex
 	next time.Time // guarded by mu: earliest start of the next query
@@ -15,7 +15,8 @@ type throttle struct {
 
 const throttleShare = 9
 
-// looks are the throttles by kind of caller. Each kind waits only for itself: users' queries delay neither the daemon's owner nor the sysfs tree.
+// looks are the throttles by kind of caller. Each kind waits only for itself: users' queries delay neither the daemon's owner nor
+// the sysfs tree.
 type looks struct{ tree, owner, users throttle }
 
 // of returns the throttle of a tool.

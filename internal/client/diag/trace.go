@@ -14,8 +14,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A Hub distributes trace records to subscribed tools. Without a subscriber, a command costs one atomic load. The loop calls Wants, which must not wait for a
-// holder of mu.
+// A Hub distributes trace records to subscribed tools. Without a subscriber, a command costs one atomic load. The loop calls
+// Wants, which must not wait for a holder of mu.
 type Hub struct {
 	subs atomic.Pointer[[]*Subscriber] // lists are immutable
 	mu   sync.Mutex                    // held while subs is replaced, and by Publish

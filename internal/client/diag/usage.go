@@ -13,8 +13,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
-// This file reports the usage of NICs, for `vrdma top`, `vrdma usage` and the status. At a NIC's socket a caller sees only that NIC, and not even the existence of
-// others. At the tenants' socket it sees the tenants that it administers.
+// This file reports the usage of NICs, for `vrdma top`, `vrdma usage` and the status. At a NIC's socket a caller sees only that
+// NIC, and not even the existence of others. At the tenants' socket it sees the tenants that it administers.
 
 // sees reports whether a view includes a key.
 func (d *Service) sees(v *View, k meter.Key) bool {

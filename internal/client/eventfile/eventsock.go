@@ -1,7 +1,8 @@
-// Package eventfile sends events to a process through a real file descriptor, one event per message. So poll, epoll and O_NONBLOCK work on it without
-// interception.
+// Package eventfile sends events to a process through a real file descriptor, one event per message. So poll, epoll and
+// O_NONBLOCK work on it without interception.
 //
-// It is a socket pair. The daemon also keeps a duplicate of the client's end, to withdraw unread events. A client cannot block the daemon with its end.
+// It is a socket pair. The daemon also keeps a duplicate of the client's end, to withdraw unread events. A client cannot block
+// the daemon with its end.
 package eventfile
 
 import (
@@ -60,8 +61,8 @@ func (s *Socket) Withdraw() (event [16]byte, n int) {
 	return event, n
 }
 
-// HangupFd returns a descriptor that reports a hang-up when the client has closed its end. The duplicate keeps the socket open, so the interposer shuts
-// it down when it closes its last descriptor.
+// HangupFd returns a descriptor that reports a hang-up when the client has closed its end. The duplicate keeps the socket open,
+// so the interposer shuts it down when it closes its last descriptor.
 func (s *Socket) HangupFd() int { return s.fd }
 
 // Raise makes the client's end readable, for a client whose events are stored elsewhere.

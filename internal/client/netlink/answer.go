@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Answer answers one datagram of a program. It passes every datagram of the answer to send, and returns send's first error. The bytes are valid only during
-// the call.
+// Answer answers one datagram of a program. It passes every datagram of the answer to send, and returns send's first error. The
+// bytes are valid only during the call.
 func Answer(datagram []byte, src Source, send func([]byte) error) error {
 	a := answer{src: src, send: send}
 	for a.err == nil {

@@ -1,7 +1,7 @@
 package protocol
 
-// This file has answers in advance (see protocol.h): the daemon's side of the words after a mailbox, and the side of a Go client. A client that
-// writes there gets old answers or none, and harms only itself.
+// This file has answers in advance (see protocol.h): the daemon's side of the words after a mailbox, and the side of a Go client.
+// A client that writes there gets old answers or none, and harms only itself.
 
 // Ahead reports whether the mailbox has revisions after it.
 func (m *Mail) Ahead() bool { return len(m.mem) >= AheadSize }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// control opens a CONTROL conversation and sends req: at the daemon's control socket if this user may use it, otherwise at its program socket,
-// which answers about the user's own programs.
+// control opens a CONTROL conversation and sends req: at the daemon's control socket if this user may use it, otherwise at its
+// program socket, which answers about the user's own programs.
 func control(socket string, req ControlRequest) (*Session, error) {
 	s, err := dialControl(socket, req.Op)
 	if err != nil {
@@ -41,8 +41,9 @@ func dialControl(socket, op string) (*Session, error) {
 	return s, err
 }
 
-// DialObjects opens a conversation about declared objects with the daemon at socket. It tries the control socket, which the operator may use, then
-// the tenants' socket, then the program socket. At each one the daemon identifies the caller by its kernel credentials.
+// DialObjects opens a conversation about declared objects with the daemon at socket. It tries the control socket, which the
+// operator may use, then the tenants' socket, then the program socket. At each one the daemon identifies the caller by its kernel
+// credentials.
 func DialObjects(socket string) (*Session, error) {
 	hello := Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])}
 	var why error
@@ -86,7 +87,8 @@ func QueryStatus(socket string) (*Status, error) {
 	return st, nil
 }
 
-// QueryTenants queries the tenants' socket of the daemon at socket for the NICs of tenants that this user administers; nil if there is no answer.
+// QueryTenants queries the tenants' socket of the daemon at socket for the NICs of tenants that this user administers; nil if
+// there is no answer.
 func QueryTenants(socket string) *Status {
 	st := new(Status)
 	if !askTenants(socket, ControlRequest{Op: ControlStatus}, st) || st.Error != "" {
@@ -183,8 +185,8 @@ type Capture struct {
 	left []byte
 }
 
-// OpenCapture makes the daemon record every packet from now on. Packets of virtual networks are recorded as their members see them, or with their
-// outer headers if outer is true.
+// OpenCapture makes the daemon record every packet from now on. Packets of virtual networks are recorded as their members see
+// them, or with their outer headers if outer is true.
 func OpenCapture(socket string, outer bool) (*Capture, error) {
 	s, err := control(socket, ControlRequest{Op: ControlCapture, Outer: outer})
 	if err != nil {
@@ -215,8 +217,8 @@ func (c *Capture) Read(b []byte) (int, error) {
 // Close ends the capture; a Read that waits then fails.
 func (c *Capture) Close() error { return c.s.Close() }
 
-// QueryTop returns the counters of every NIC. A caller that is not the daemon's owner gets those of the tenants that it administers or, if there are
-// none, of the socket's NIC.
+// QueryTop returns the counters of every NIC. A caller that is not the daemon's owner gets those of the tenants that it
+// administers or, if there are none, of the socket's NIC.
 func QueryTop(socket string) (*Top, error) {
 	req := ControlRequest{Op: ControlTop}
 	if t := new(Top); askTenants(socket, req, t) && t.Error == "" && len(t.NICs) > 0 {

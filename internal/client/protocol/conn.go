@@ -108,8 +108,8 @@ type Session struct {
 // backlogTime is how long Connect waits while the daemon's backlog is full.
 const backlogTime = 10 * time.Second
 
-// Connect connects to a daemon's socket. If the backlog is full, it waits, as a blocking connect does; Go's sockets are non-blocking and get
-// EAGAIN.
+// Connect connects to a daemon's socket. If the backlog is full, it waits, as a blocking connect does; Go's sockets are
+// non-blocking and get EAGAIN.
 func Connect(socket string) (*net.UnixConn, error) {
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})

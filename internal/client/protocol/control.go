@@ -151,8 +151,8 @@ type SessionStatus struct {
 	QPs     []QPStatus     `json:"qps"`
 }
 
-// MemoryUsage counts registered bytes by access: in the daemon's own pages, in shared memory that the daemon maps too, or by copying, with the
-// reasons.
+// MemoryUsage counts registered bytes by access: in the daemon's own pages, in shared memory that the daemon maps too, or by
+// copying, with the reasons.
 type MemoryUsage struct {
 	Own     uint64   `json:"own_bytes"`
 	Shared  uint64   `json:"shared_bytes"`
@@ -315,8 +315,8 @@ func (c *Conn) ReceiveJSON(v any) error {
 	return c.receiveJSON(v, make([]byte, MaxMessage), maxDocument)
 }
 
-// ReceiveJSONUpTo receives one document of at most most bytes into v. Before it holds more, it calls grow with the new number of bytes, and returns
-// grow's error.
+// ReceiveJSONUpTo receives one document of at most most bytes into v. Before it holds more, it calls grow with the new number of
+// bytes, and returns grow's error.
 func (c *Conn) ReceiveJSONUpTo(v any, most int, grow func(bytes int) error) error {
 	return c.receive(v, make([]byte, pieceSize+1), most, grow)
 }

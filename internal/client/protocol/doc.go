@@ -18,10 +18,10 @@
 //	   ├──────────────────────────────────────────────────▶
 //	   ◀─ JSON documents: Status, or TraceRecords … ───────┤
 //
-// One unix SOCK_SEQPACKET connection carries one conversation, one message per packet, in host byte order. There are two sockets, one for
-// programs and one for control (place.go). Only CONTROL, which the interposer never opens, is JSON; a document longer than a packet is sent in
-// pieces (see SendJSON).
+// One unix SOCK_SEQPACKET connection carries one conversation, one message per packet, in host byte order. There are two sockets,
+// one for programs and one for control (place.go). Only CONTROL, which the interposer never opens, is JSON; a document longer
+// than a packet is sent in pieces (see SendJSON).
 //
-// The package only encodes, decodes and moves messages. It must not contain rules about RDMA. A decoder never trusts a length: every count is
-// checked against the received bytes.
+// The package only encodes, decodes and moves messages. It must not contain rules about RDMA. A decoder never trusts a length:
+// every count is checked against the received bytes.
 package protocol

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Mail is a mailbox: a page that a client shares with the daemon for requests and their answers while both are awake. protocol.h explains its use, and
-// why no request is lost between the mailbox and the socket. The daemon's side:
+// A Mail is a mailbox: a page that a client shares with the daemon for requests and their answers while both are awake.
+// protocol.h explains its use, and why no request is lost between the mailbox and the socket. The daemon's side:
 //
 //	shut ── Open ──▶ open ── the client asks ──▶ Asked ── Take ──▶ being answered
 //	  ▲               │ ▲                                              │
@@ -20,8 +20,8 @@ import (
 // The client can write anything there at any time. The daemon reads each word once, and copies a request before it uses it.
 type Mail struct{ mem []byte }
 
-// NewMail returns a closed mailbox and the file that the client maps; with ahead, revisions follow it. The caller closes both. The file is sealed, because
-// truncating it would cause SIGBUS in the daemon.
+// NewMail returns a closed mailbox and the file that the client maps; with ahead, revisions follow it. The caller closes both.
+// The file is sealed, because truncating it would cause SIGBUS in the daemon.
 func NewMail(ahead bool) (*Mail, *os.File, error) {
 	size := int64(MailSize)
 	if ahead {
@@ -137,8 +137,8 @@ func (m *Mail) Ask(req []byte) bool {
 	return m.word(MailState).CompareAndSwap(MailOpen, MailOpen|MailAsked)
 }
 
-// Await polls for the answer up to looks times, and copies it into buf. If it returns false, the answer comes through the socket. The caller calls End
-// afterwards.
+// Await polls for the answer up to looks times, and copies it into buf. If it returns false, the answer comes through the socket.
+// The caller calls End afterwards.
 func (m *Mail) Await(looks int, buf []byte) (int, bool) {
 	state := m.word(MailState).Load()
 	for ; looks > 0 && state&(MailAnswered|MailSent) == 0; looks-- {

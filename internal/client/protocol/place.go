@@ -12,29 +12,32 @@ import (
 
 // This file finds the control socket and the tenants' socket.
 //
-// The directory of the program socket is mounted into containers, so root in a container can reach everything in it. Operations that only the daemon's
-// user may use (see all programs and packets, stop the daemon) have another socket:
+// The directory of the program socket is mounted into containers, so root in a container can reach everything in it. Operations
+// that only the daemon's user may use (see all programs and packets, stop the daemon) have another socket:
 //
 //	BASE/vrdma-control-UID/HASH.sock    mode 0700, then 0600
 //
-// UID is the daemon's user, who owns the program socket. HASH is the first 16 hexadecimal digits of the SHA-256 of the program socket's path without
-// symbolic links. So the path is short, and two daemons of a user never share one. BASE is the first of /run, /run/user/UID, /tmp and /var/tmp that the
-// daemon can use. A BASE in the directory of the program socket is skipped, because it would be mounted into containers too. Tools try all of them.
+// UID is the daemon's user, who owns the program socket. HASH is the first 16 hexadecimal digits of the SHA-256 of the program
+// socket's path without symbolic links. So the path is short, and two daemons of a user never share one. BASE is the first of
+// /run, /run/user/UID, /tmp and /var/tmp that the daemon can use. A BASE in the directory of the program socket is skipped,
+// because it would be mounted into containers too. Tools try all of them.
 
-// The tenants' socket is for tenants' administrators, who cannot enter the control directory. It exists only while a tenant has administrators:
+// The tenants' socket is for tenants' administrators, who cannot enter the control directory. It exists only while a tenant has
+// administrators:
 //
 //	BASE/vrdma-tenants-UID/HASH.sock    mode 0755, then 0666
 //
-// Every process on the machine can connect. The answers depend on the caller's kernel credentials, and a process outside of the daemon's namespaces is
-// refused.
+// Every process on the machine can connect. The answers depend on the caller's kernel credentials, and a process outside of the
+// daemon's namespaces is refused.
 
-// controlBases returns the directories for control directories, best first: those that only root or the user can write to come before public ones.
+// controlBases returns the directories for control directories, best first: those that only root or the user can write to come
+// before public ones.
 func controlBases(uid int) []string {
 	return []string{"/run", fmt.Sprintf("/run/user/%d", uid), "/tmp", "/var/tmp"}
 }
 
-// ControlPlaces returns the possible paths of the control socket of a daemon of user uid, best first. The path of the program socket is absolute and has
-// no symbolic links.
+// ControlPlaces returns the possible paths of the control socket of a daemon of user uid, best first. The path of the program
+// socket is absolute and has no symbolic links.
 func ControlPlaces(socket string, uid int) []string { return places("control", socket, uid) }
 
 // TenantPlaces returns the possible paths of the tenants' socket.
@@ -53,8 +56,8 @@ func places(which, socket string, uid int) []string {
 	return out
 }
 
-// findControl returns the control socket of the daemon at socket, or "" if this user cannot reach one. It checks that the socket belongs to the user of
-// the program socket: in /tmp any user can create a directory of that name.
+// findControl returns the control socket of the daemon at socket, or "" if this user cannot reach one. It checks that the socket
+// belongs to the user of the program socket: in /tmp any user can create a directory of that name.
 func findControl(socket string) string {
 	path, err := filepath.Abs(socket)
 	if err == nil {
@@ -79,8 +82,8 @@ func findControl(socket string) string {
 	return ""
 }
 
-// findTenants returns the tenants' socket of the daemon at socket, or "". If the program socket is not visible, its owner is unknown: then it accepts a
-// socket of root or of this user.
+// findTenants returns the tenants' socket of the daemon at socket, or "". If the program socket is not visible, its owner is
+// unknown: then it accepts a socket of root or of this user.
 func findTenants(socket string) string {
 	path, err := filepath.Abs(socket)
 	if err != nil {

@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A detached connection does not use Go's poller, which would wake a thread for every message. The code that detached it waits for messages in its own
-// way, and reads and writes without blocking.
+// A detached connection does not use Go's poller, which would wake a thread for every message. The code that detached it waits
+// for messages in its own way, and reads and writes without blocking.
 //
 //	Conn ── Detach ──▶ detached ── Close: hung up, the descriptor stays ──▶ Release: closed
 //
-// Any goroutine may call Close at any time. It hangs up, but keeps the descriptor open until Release, so that its number cannot be reused during a read.
+// Any goroutine may call Close at any time. It hangs up, but keeps the descriptor open until Release, so that its number cannot
+// be reused during a read.
 
 // Detach detaches c and returns its descriptor. The caller calls Release when the descriptor is not in use any more.
 func (c *Conn) Detach() (int, error) {
@@ -49,7 +50,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Release closes the descriptor of a detached connection. It may be slow, because it also closes unread messages and the descriptors in them.
+// Release closes the descriptor of a detached connection. It may be slow, because it also closes unread messages and the
+// descriptors in them.
 func (c *Conn) Release() {
 	c.mu.Lock()
 	fd := c.raw
@@ -75,9 +77,9 @@ func (c *Conn) Await(most time.Duration) bool {
 // TryRead receives one message of a detached connection into buf: EAGAIN if there is none,
 // io.EOF at the end, ErrMalformed, wrapped, if it is too long or has descriptors.
 //
-// TryRead must not receive descriptors: the process that created a descriptor can delay its closing, for instance with a FUSE file or a lingering socket.
-// So the kernel refuses to send any (Linux 6.16). On an older kernel, and while older messages may be queued, TryRead peeks first and leaves such a
-// message to Release.
+// TryRead must not receive descriptors: the process that created a descriptor can delay its closing, for instance with a FUSE
+// file or a lingering socket. So the kernel refuses to send any (Linux 6.16). On an older kernel, and while older messages may be
+// queued, TryRead peeks first and leaves such a message to Release.
 func (c *Conn) TryRead(buf []byte) (int, error) {
 	if !c.bare {
 		with, errno := c.box.peek(c.raw)

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These calls never block, so they bypass Go's scheduler. The kernel accesses only the memory that the header points to, during the call; the header is on
-// the heap and keeps it alive.
+// These calls never block, so they bypass Go's scheduler. The kernel accesses only the memory that the header points to, during
+// the call; the header is on the heap and keeps it alive.
 
 // A mailbox is the working storage of a receiving call.
 type mailbox struct {

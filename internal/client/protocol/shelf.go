@@ -1,7 +1,7 @@
 package protocol
 
-// This file has the shelf after a mailbox, from which a client takes events without a command; protocol.h explains it. The client can write anything there:
-// the daemon accepts only plausible values (rdmacm.Channel).
+// This file has the shelf after a mailbox, from which a client takes events without a command; protocol.h explains it. The client
+// can write anything there: the daemon accepts only plausible values (rdmacm.Channel).
 
 // Taken returns the number of the next event to take.
 func (m *Mail) Taken() uint64 { return m.long(ShelfTaken).Load() >> 1 }
@@ -31,8 +31,8 @@ func (m *Mail) Thaw(n uint64) { m.long(ShelfTaken).Store(n << 1) }
 
 func slotAt(n uint64) int { return ShelfSlot + ShelfStride*int(n%ShelfSlots) }
 
-// Pick is the client's side: it takes an event and copies its reply into buf, which is large enough for any. It returns false if the client must send a
-// command.
+// Pick is the client's side: it takes an event and copies its reply into buf, which is large enough for any. It returns false if
+// the client must send a command.
 func (m *Mail) Pick(buf []byte) (int, bool) {
 	for {
 		t := m.long(ShelfTaken).Load()

@@ -6,8 +6,9 @@ import (
 	"vrdma.dev/vrdma/internal/cm/rdmacm"
 )
 
-// foreseen lists the commands that librdmacm sends after an event, by command and key; the key of INIT_QP_ATTR is the queue pair state. Their answers
-// are sent with the event (shim/protocol.h). Commands that follow another command of the program are not listed, because that command revokes them.
+// foreseen lists the commands that librdmacm sends after an event, by command and key; the key of INIT_QP_ATTR is the queue pair
+// state. Their answers are sent with the event (shim/protocol.h). Commands that follow another command of the program are not
+// listed, because that command revokes them.
 var foreseen = map[uint32][]question{
 	abi.CMEventAddrResolved:    {route},
 	abi.CMEventRouteResolved:   {route, toInit},

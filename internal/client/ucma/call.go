@@ -15,8 +15,8 @@ import (
 type Channel interface {
 	// Do runs f on the loop with the connection manager's objects, and waits for it. It returns EIO if the channel is gone.
 	Do(f func(*rdmacm.Channel) error) error
-	// Aside runs f, which may be slow, outside of Do, at the end of a command. A channel whose commands must not wait runs f later: Aside returns
-	// nil at once, and the goroutine that runs f passes its result to End.
+	// Aside runs f, which may be slow, outside of Do, at the end of a command. A channel whose commands must not wait runs f
+	// later: Aside returns nil at once, and the goroutine that runs f passes its result to End.
 	Aside(f func() error) error
 	// OnLoop runs f on the loop, for operations that end after their command.
 	OnLoop(f func())

@@ -14,8 +14,8 @@ type command struct {
 	run      func(*Call) error
 }
 
-// commands are the commands by number. Those without a handler return ENOSYS. InfiniBand addresses are not supported: librdmacm tries to bind one,
-// and then uses the older commands like BIND_IP.
+// commands are the commands by number. Those without a handler return ENOSYS. InfiniBand addresses are not supported: librdmacm
+// tries to bind one, and then uses the older commands like BIND_IP.
 var commands = [abi.NumCMCmd]command{
 	abi.CMCmdCreateID: answer("CM_CREATE_ID", func(r *abi.CMCreateID) uint64 { return r.Response }, createID),
 	abi.CMCmdDestroyID: answer("CM_DESTROY_ID", func(r *abi.CMDestroyID) uint64 { return r.Response },

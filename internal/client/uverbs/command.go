@@ -93,8 +93,8 @@ func Brief(b []byte) bool {
 	return err == nil && !cmd.long
 }
 
-// TakesEvents reports whether a command withdraws unread events of an object: it destroys a completion queue, a queue pair or a shared receive
-// queue.
+// TakesEvents reports whether a command withdraws unread events of an object: it destroys a completion queue, a queue pair or a
+// shared receive queue.
 func TakesEvents(b []byte) bool {
 	var hdr abi.CmdHeader
 	if !abi.Decode(b, &hdr) {
@@ -121,8 +121,8 @@ func MaybeSure(b []byte) (first, rest []byte, ok bool) {
 	return b[:n:n], b[n:], true
 }
 
-// parse decodes one write() and checks it like ib_uverbs_write and verify_hdr. It sets c.cmd as soon as the command is known, so that a refusal
-// can be traced.
+// parse decodes one write() and checks it like ib_uverbs_write and verify_hdr. It sets c.cmd as soon as the command is known, so
+// that a refusal can be traced.
 func (c *Call) parse(b []byte) error {
 	var hdr abi.CmdHeader
 	if !abi.Decode(b, &hdr) {
@@ -214,8 +214,8 @@ func zero(b []byte) bool {
 	return true
 }
 
-// request decodes the request into v, like uverbs_request. Missing fields at the end of an extended request are zero. Additional bytes must be zero:
-// otherwise a newer program uses a feature that this daemon does not know.
+// request decodes the request into v, like uverbs_request. Missing fields at the end of an extended request are zero. Additional
+// bytes must be zero: otherwise a newer program uses a feature that this daemon does not know.
 func request[T abi.Struct](c *Call, v *T) error {
 	abi.Decode(c.in, v)
 	if n := abi.Size[T](); len(c.in) > n && !c.cmd.flexible && !zero(c.in[n:]) {

@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// A Device is an open device as its commands see it. The server of the client implements it: package server for a process, others for clients that
-// share no descriptors with the daemon.
+// A Device is an open device as its commands see it. The server of the client implements it: package server for a process, others
+// for clients that share no descriptors with the daemon.
 type Device interface {
 	// NIC returns the virtual NIC that was opened.
 	NIC() *nic.NIC
@@ -19,19 +19,19 @@ type Device interface {
 	Do(f func(*nic.Session) error) error
 	// Wake makes the loop process a queue pair, as its doorbell does. It is called inside Do.
 	Wake(q *nic.QP)
-	// OpenEvents creates a channel for events to the client. The NIC gets the sink, and the client gets the handle with the answer and reads the
-	// events from it. It is called inside Do.
+	// OpenEvents creates a channel for events to the client. The NIC gets the sink, and the client gets the handle with the
+	// answer and reads the events from it. It is called inside Do.
 	OpenEvents() (nic.EventSink, Handle, error)
-	// Settle waits until no earlier operation writes to the client's memory any more. A Device whose commands must not wait delays the answer
-	// instead. Settle is called outside of Do, at the end of a command.
+	// Settle waits until no earlier operation writes to the client's memory any more. A Device whose commands must not wait
+	// delays the answer instead. Settle is called outside of Do, at the end of a command.
 	Settle()
 	// Map returns a region of the client's memory. The client has sent the location in its backing with the command. Map may be slow and is
 	// called outside of Do.
 	Map(start, length uint64) (*memory.Region, error)
 }
 
-// A Handle is a client's reference to an object: for a process a descriptor, an *os.File; for other clients a number in messages. The daemon closes
-// its copy after it has sent the handle.
+// A Handle is a client's reference to an object: for a process a descriptor, an *os.File; for other clients a number in messages.
+// The daemon closes its copy after it has sent the handle.
 type Handle interface{ Close() error }
 
 // A Context is the state of one open of the device between commands: struct ib_ucontext. Its commands run one after the other.

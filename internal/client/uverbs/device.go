@@ -10,7 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/device/transport"
 )
 
-// Attributes of the device: rxe's values where a program could depend on them (drivers/infiniband/sw/rxe/rxe_param.h), otherwise the NIC's limits.
+// Attributes of the device: rxe's values where a program could depend on them (drivers/infiniband/sw/rxe/rxe_param.h), otherwise
+// the NIC's limits.
 const (
 	// DeviceCaps are the capability flags.
 	DeviceCaps = abi.DeviceBadPKeyCntr | abi.DeviceBadQKeyCntr | abi.DeviceAutoPathMig |

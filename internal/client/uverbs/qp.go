@@ -178,8 +178,8 @@ func destroyQP(c *Call, req *abi.DestroyQP, resp *abi.DestroyQPResp) error {
 	return err
 }
 
-// postSend is the provider's doorbell: a command without work requests. The interposer rings the doorbell page instead if it knows that the queue
-// pair may send. The errnos are those of rxe_post_send.
+// postSend is the provider's doorbell: a command without work requests. The interposer rings the doorbell page instead if it
+// knows that the queue pair may send. The errnos are those of rxe_post_send.
 func postSend(c *Call, req *abi.PostSend, _ *abi.PostSendResp) error {
 	if req.WRCount != 0 || req.SGECount != 0 {
 		return syscall.EOPNOTSUPP

@@ -7,8 +7,8 @@ import (
 	"vrdma.dev/vrdma/internal/abi/abitext"
 )
 
-// The kernel's commands, by number. The kernel has no handler for numbers without a row. Sizes are those of the structs; a row has a smaller size
-// where the kernel accepts a shorter extended struct.
+// The kernel's commands, by number. The kernel has no handler for numbers without a row. Sizes are those of the structs; a row
+// has a smaller size where the kernel accepts a shorter extended struct.
 var (
 	legacyCommands = [abi.NumCmd]*command{
 		abi.CmdGetContext:        answer("GET_CONTEXT", getContext).withDriver().lasting(),
@@ -41,7 +41,8 @@ var (
 		abi.CmdDestroySRQ:        answer("DESTROY_SRQ", destroySRQ).destroying(),
 		abi.CmdCreateXSRQ:        answer("CREATE_XSRQ", createXSRQ).withDriver(),
 
-		// Posting and polling by system call: the rxe provider uses the rings instead, and the kernel's rxe does not support these commands.
+		// Posting and polling by system call: the rxe provider uses the rings instead, and the kernel's rxe does not support
+		// these commands.
 		abi.CmdPollCQ:      refused("POLL_CQ", syscall.EOPNOTSUPP),
 		abi.CmdPeekCQ:      refused("PEEK_CQ", syscall.EOPNOTSUPP),
 		abi.CmdPostRecv:    refused("POST_RECV", syscall.EOPNOTSUPP),

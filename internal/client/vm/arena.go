@@ -27,8 +27,8 @@ const (
 	hugePage = vmproto.HugePage
 )
 
-// arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the machine they are a file in its memory; here they are mapped a second
-// time, contiguously.
+// arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the machine they are a file in its memory;
+// here they are mapped a second time, contiguously.
 type arenaPages struct {
 	ram   *ram
 	mem   []byte // arenaSize bytes, with memory up to ready

@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// A card is the network card of the machine. Besides traffic of the switch, it tells the daemon which memory the machine has, and when the machine is reset, because
-// QEMU reports both to a vhost-user back end.
+// A card is the network card of the machine. Besides traffic of the switch, it tells the daemon which memory the machine has, and
+// when the machine is reset, because QEMU reports both to a vhost-user back end.
 type card struct {
 	mu   sync.Mutex
 	conn *vhostuser.Conn // nil: QEMU is not connected

@@ -21,14 +21,14 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// A conversation is the daemon's side of one connection between a program and its agent. The session serves one end of a socket pair (near), as for a process; the
-// other end (far) belongs to this package. It has three goroutines: the machine's reads frames from the link, feed passes requests to the session one by one, and relay
-// sends its replies to the agent. It is a server.Line.
+// A conversation is the daemon's side of one connection between a program and its agent. The session serves one end of a socket
+// pair (near), as for a process; the other end (far) belongs to this package. It has three goroutines: the machine's reads frames
+// from the link, feed passes requests to the session one by one, and relay sends its replies to the agent. It is a server.Line.
 //
 //	leave: no more requests ─▶ the session sees the end of near ─▶ … ─▶ Over ─▶ Close to the agent
 //
-// The end of near does not mean that the session has ended. The loop writes to the machine's pages until then, and the agent unpins them after Close. So Close is sent
-// after Over.
+// The end of near does not mean that the session has ended. The loop writes to the machine's pages until then, and the agent
+// unpins them after Close. So Close is sent after Over.
 type conversation struct {
 	*protocol.Conn // near
 	m              *machine
@@ -325,8 +325,8 @@ func (c *conversation) openQueues(account *budget.Account) (*nic.Arena, server.B
 	return arena, bell, nil
 }
 
-// openBell returns the descriptor that wakes the loop: a duplicate of the bell port's socket, so that nothing is between QEMU and the loop, or an eventfd that is
-// written for each Bell frame.
+// openBell returns the descriptor that wakes the loop: a duplicate of the bell port's socket, so that nothing is between QEMU and
+// the loop, or an eventfd that is written for each Bell frame.
 func (c *conversation) openBell(port bool) (*os.File, error) {
 	if port {
 		return c.m.port.bell()

@@ -10,7 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A link is the connection to the agent. The loop sends events through it, so send never blocks: a goroutine writes what the socket does not accept at once.
+// A link is the connection to the agent. The loop sends events through it, so send never blocks: a goroutine writes what the
+// socket does not accept at once.
 type link struct {
 	conn *net.UnixConn
 

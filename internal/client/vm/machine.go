@@ -161,10 +161,12 @@ func (m *machine) late(f vmproto.Frame) error {
 	return nil
 }
 
-// mostPending limits the runs that no session has taken yet, of all programs together: 8 GiB in single pages. Runs that a session has taken are charged to its user.
+// mostPending limits the runs that no session has taken yet, of all programs together: 8 GiB in single pages. Runs that a session
+// has taken are charged to its user.
 const mostPending = 1 << 21
 
-// mostWaiting limits the bytes that wait for sessions, of all programs together. An agent usually sends a message of a program only after the previous one was answered.
+// mostWaiting limits the bytes that wait for sessions, of all programs together. An agent usually sends a message of a program
+// only after the previous one was answered.
 const mostWaiting = 16 << 20
 
 // keep counts waiting bytes; it returns false and ends the conversation if there are too many.

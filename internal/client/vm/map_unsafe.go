@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapAgain maps the pages of from, a shared mapping, also at to: mremap with an old size of 0 keeps the old mapping. to is an unused mapping of this process. Both are
-// page-aligned and equally long.
+// mapAgain maps the pages of from, a shared mapping, also at to: mremap with an old size of 0 keeps the old mapping. to is an
+// unused mapping of this process. Both are page-aligned and equally long.
 func mapAgain(to, from []byte) error {
 	_, err := unix.MremapPtr(unsafe.Pointer(unsafe.SliceData(from)), 0, unsafe.Pointer(unsafe.SliceData(to)), uintptr(len(to)), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED)
 	return err

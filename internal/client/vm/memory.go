@@ -21,7 +21,8 @@ type Memory interface {
 	Release()
 }
 
-// ram is a machine's memory while it is in use. The newest table is searched first. Older tables stay, because programs may use their memory.
+// ram is a machine's memory while it is in use. The newest table is searched first. Older tables stay, because programs may use
+// their memory.
 type ram struct {
 	holds atomic.Int32
 	mu    sync.Mutex

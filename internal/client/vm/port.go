@@ -169,8 +169,9 @@ func (p *Port) serveBell(u *net.UnixConn, _ credentials.Caller) {
 	p.mu.Unlock()
 }
 
-// drain reads what programs wrote, except for one byte, until the connection ends. The loop uses edge-triggered epoll, which checks again that a socket is readable
-// before it reports an event. If the socket were empty by then, the loop would miss a ring. So the socket is never emptied again.
+// drain reads what programs wrote, except for one byte, until the connection ends. The loop uses edge-triggered epoll, which
+// checks again that a socket is readable before it reports an event. If the socket were empty by then, the loop would miss a
+// ring. So the socket is never emptied again.
 func drain(u *net.UnixConn) {
 	raw, err := u.SyscallConn()
 	if err != nil {
@@ -226,8 +227,8 @@ func (p *Port) set(m *machine) bool {
 	return !p.closed
 }
 
-// Revoke ends everything that the machine has opened, and returns when the daemon does not access its memory any more: the machine has been reset, or has other memory.
-// Its agent must greet again.
+// Revoke ends everything that the machine has opened, and returns when the daemon does not access its memory any more: the
+// machine has been reset, or has other memory. Its agent must greet again.
 func (p *Port) Revoke() {
 	p.mu.Lock()
 	m, line := p.machine, p.line
@@ -266,7 +267,8 @@ func (p *Port) Close() {
 	p.work.Wait()
 }
 
-// seldom limits a log message that a machine can cause without end to once per minute. It belongs to the port, because an agent can create new machines at will.
+// seldom limits a log message that a machine can cause without end to once per minute. It belongs to the port, because an agent
+// can create new machines at will.
 type seldom struct{ last atomic.Int64 }
 
 // now reports whether the message may be logged again.

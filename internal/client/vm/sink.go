@@ -24,7 +24,8 @@ type event struct {
 	n int
 }
 
-// mostHeld is the maximum number of events that wait here for the end of a command, besides withdrawn ones. More wait in their queue, charged to their user.
+// mostHeld is the maximum number of events that wait here for the end of a command, besides withdrawn ones. More wait in their
+// queue, charged to their user.
 const mostHeld = 4096
 
 // Post implements nic.EventSink.

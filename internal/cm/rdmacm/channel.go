@@ -8,9 +8,9 @@ import (
 	"vrdma.dev/vrdma/internal/abi"
 )
 
-// A Signal tells a client that its channel has events, which it reads with commands. For a process it is a socket pair (package eventfile)
-// that holds one byte meanwhile, so that poll, epoll and O_NONBLOCK work on the client's descriptor. For a virtual machine it is a message to
-// its agent. It never blocks.
+// A Signal tells a client that its channel has events, which it reads with commands. For a process it is a socket pair (package
+// eventfile) that holds one byte meanwhile, so that poll, epoll and O_NONBLOCK work on the client's descriptor. For a virtual
+// machine it is a message to its agent. It never blocks.
 type Signal interface {
 	// Raise signals that there are events; it returns false if that failed. Lower revokes the signal.
 	Raise() bool

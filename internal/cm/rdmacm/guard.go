@@ -91,7 +91,8 @@ func (a *CMA) Contact(num uint32, t ib.Service, peer ib.GID, peerNum uint32) (ib
 	return ib.Contact{Type: t, By: by, ID: c.Service}, true
 }
 
-// datagrams returns the service of the datagrams between queue pair num (0: any) and a peer. If there are several, it returns an allowed one.
+// datagrams returns the service of the datagrams between queue pair num (0: any) and a peer. If there are several, it returns an
+// allowed one.
 func (a *CMA) datagrams(num uint32, peer ib.GID) (c ib.Contact, found bool) {
 	g := a.nic.Guard()
 	for id := range a.talking[peer] {

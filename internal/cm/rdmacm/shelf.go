@@ -2,8 +2,8 @@ package rdmacm
 
 import "vrdma.dev/vrdma/internal/abi"
 
-// A Shelf is shared memory from which a client takes events without a command while several wait (shim/protocol.h). Events are numbered. The
-// shelf contains the events from Taken up to the last argument of SetReady.
+// A Shelf is shared memory from which a client takes events without a command while several wait (shim/protocol.h). Events are
+// numbered. The shelf contains the events from Taken up to the last argument of SetReady.
 type Shelf interface {
 	Taken() uint64
 	Lay(n uint64, reply []byte) bool
@@ -30,8 +30,8 @@ type shelf struct {
 	laid uint64 // number of the first event that is not on the shelf
 }
 
-// Stock makes the channel put events on s, which has so many slots; nil stops that. encode returns the reply with an event, which is used at
-// once. Stock runs on the loop.
+// Stock makes the channel put events on s, which has so many slots; nil stops that. encode returns the reply with an event, which
+// is used at once. Stock runs on the loop.
 func (ch *Channel) Stock(s Shelf, slots int, encode func(*abi.CMEventResp) []byte) {
 	if ch.shelf.Shelf != nil {
 		ch.clear()

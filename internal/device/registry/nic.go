@@ -20,7 +20,8 @@ const (
 	HostNetwork = "host"
 )
 
-// A NIC is one virtual NIC. Its fields are set before it is added to a Table and do not change. Device and Manager are used only on the loop.
+// A NIC is one virtual NIC. Its fields are set before it is added to a Table and do not change. Device and Manager are used only
+// on the loop.
 type NIC struct {
 	Name    string
 	Owner   int    // uid of its owner
@@ -50,8 +51,8 @@ type Frames struct {
 	Time            uint64 // the daemon's time, in nanoseconds
 }
 
-// Routes finds routes in the network of a NIC. Package routes asks the kernel, for the host's network. The locations in a virtual network are
-// in the map.
+// Routes finds routes in the network of a NIC. Package routes asks the kernel, for the host's network. The locations in a virtual
+// network are in the map.
 type Routes interface {
 	// From returns the source address for a host; from may be unspecified.
 	From(from, to netip.Addr) (netip.Addr, error)
@@ -59,8 +60,8 @@ type Routes interface {
 	Reach(from, to netip.Addr, timeout time.Duration) error
 }
 
-// domain returns the name space of the NIC's addresses: its network. A NIC with a Namespace has its own, because other namespaces may use the
-// same addresses. No network has a name that begins like this.
+// domain returns the name space of the NIC's addresses: its network. A NIC with a Namespace has its own, because other namespaces
+// may use the same addresses. No network has a name that begins like this.
 func (n *NIC) domain() string {
 	if n.Namespace != ib.HostNetwork {
 		return "@" + n.Name

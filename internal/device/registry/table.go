@@ -158,8 +158,8 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 		way.To, way.Network = to.Addr(), n.Namespace
 		return way
 	}
-	// In the host's network a GID is the IP address of a host or a group. In other networks it is an inner address, and leads to another host
-	// if the map says so.
+	// In the host's network a GID is the IP address of a host or a group. In other networks it is an inner address, and leads to
+	// another host if the map says so.
 	if n.Network == HostNetwork {
 		way.To = to.Addr()
 		return way
@@ -179,7 +179,8 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	return way
 }
 
-// SetMap sets the map of networks between hosts. It is called on the loop, and the NICs of those networks resolve their cached routes again.
+// SetMap sets the map of networks between hosts. It is called on the loop, and the NICs of those networks resolve their cached
+// routes again.
 func (t *Table) SetMap(m *overlay.Map) {
 	t.mu.Lock()
 	c := *t.now.Load()

@@ -9,12 +9,13 @@ import "vrdma.dev/vrdma/internal/ib"
 // So a NIC over its cap gets one turn of useful size, and then none. Without this rule it would get several tiny turns from the tokens that
 // arrive during its own turn and those of others.
 //
-// If the loop had no processor when a waiting NIC should have continued, the tokens of that time may exceed the burst. They are not lost but
-// deferred: they are added over the next 100 ms on top of the rate. The NIC could not use them earlier, and other NICs should not see them all
-// at once. While tokens are deferred, the bucket holds half a burst, so that both together rarely exceed a burst; see room.
+// If the loop had no processor when a waiting NIC should have continued, the tokens of that time may exceed the burst. They are
+// not lost but deferred: they are added over the next 100 ms on top of the rate. The NIC could not use them earlier, and other
+// NICs should not see them all at once. While tokens are deferred, the bucket holds half a burst, so that both together rarely
+// exceed a burst; see room.
 //
-// A bucket is refilled when it is read. Levels are floating point: at ten messages per millisecond a microsecond adds a hundredth of a token,
-// which must not be lost.
+// A bucket is refilled when it is read. Levels are floating point: at ten messages per millisecond a microsecond adds a hundredth
+// of a token, which must not be lost.
 type bucket struct {
 	perNS    float64 // 0: no limit
 	burst    float64
@@ -26,8 +27,8 @@ type bucket struct {
 }
 
 const (
-	// refill is the time's worth of tokens that a parked NIC finds in the bucket. A shorter turn is not worth the wake-up: waking for 32 KiB
-	// costs more than copying them, at the expense of others.
+	// refill is the time's worth of tokens that a parked NIC finds in the bucket. A shorter turn is not worth the wake-up: waking
+	// for 32 KiB costs more than copying them, at the expense of others.
 	refill = ib.Time(250_000)
 	// mostLeast limits that: a turn of so many bytes is long enough.
 	mostLeast = 128 << 10

@@ -50,7 +50,8 @@ func (s *Scheduler) reopen(n *NIC, now ib.Time) {
 	s.opened.push(&n.queue)
 }
 
-// Opened returns a NIC whose gate has opened; nil if there is none. If the caller does not release all waiting senders, it calls Shut again.
+// Opened returns a NIC whose gate has opened; nil if there is none. If the caller does not release all waiting senders, it calls
+// Shut again.
 func (s *Scheduler) Opened() *NIC {
 	m := s.opened.first
 	if m == nil {

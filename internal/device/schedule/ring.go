@@ -170,8 +170,8 @@ func (m *member) bill(cost ib.Time) {
 	m.beside += cost
 }
 
-// overShare reports whether m is over its share while others want turns, so that work for it outside of its turns must wait. It is if m is a
-// quantum over its share, or if m used a quantum outside of its turns and wants a turn.
+// overShare reports whether m is over its share while others want turns, so that work for it outside of its turns must wait. It
+// is if m is a quantum over its share, or if m used a quantum outside of its turns and wants a turn.
 func (r *ring) overShare(m *member) bool {
 	if m.in == nil && r.members == 0 || m.in != nil && r.members == 1 {
 		return false

@@ -6,8 +6,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A wheel is a timing wheel of the NICs and tenants that are over a cap, until their buckets hold enough. Each slot is a list of those whose
-// time lies in it. Longer waits than the wheel's span are put into the last slot, and inserted again from there.
+// A wheel is a timing wheel of the NICs and tenants that are over a cap, until their buckets hold enough. Each slot is a list of
+// those whose time lies in it. Longer waits than the wheel's span are put into the last slot, and inserted again from there.
 type wheel struct {
 	n     int
 	tick  int64 // all slots before it are empty

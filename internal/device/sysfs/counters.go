@@ -17,9 +17,9 @@ const (
 	PortCounters = "counters"
 )
 
-// Counters returns the content of all counter files. port_*_data count in units of four bytes, as the specification requires. A counter that rxe
-// does not have gets the name that another kernel driver uses, which dashboards know: mlx5, efa (retrans_pkts) or bnxt_re (rx_roce_*_pkts).
-// Three are specific to vrdma: they show how losses between vrdma hosts were repaired.
+// Counters returns the content of all counter files. port_*_data count in units of four bytes, as the specification requires. A
+// counter that rxe does not have gets the name that another kernel driver uses, which dashboards know: mlx5, efa (retrans_pkts)
+// or bnxt_re (rx_roce_*_pkts). Three are specific to vrdma: they show how losses between vrdma hosts were repaired.
 func Counters(c nic.Counters, l roce.Counters) []Counter {
 	return []Counter{
 		{HWCounters, "sent_pkts", c.SentPackets},

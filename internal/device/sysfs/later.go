@@ -17,8 +17,9 @@ import (
 // A sketched tree has the files that libibverbs and librdmacm read before they open the device: the verbs class, and the device without its
 // port. The file Unfinished tells libvrdma.so to connect to the daemon before a program reads a port. A connection uses the NIC.
 //
-// Files with equal content are one file, but only within a tree: a client that can write to a file must not change another NIC's. In a written
-// tree all counters are 0 and one file. The first Use makes them separate files, which are open and updated while the NIC is in use.
+// Files with equal content are one file, but only within a tree: a client that can write to a file must not change another NIC's.
+// In a written tree all counters are 0 and one file. The first Use makes them separate files, which are open and updated while
+// the NIC is in use.
 
 // Unfinished is a file in the root of a sketched tree (VRDMA_UNFINISHED).
 const Unfinished = "unfinished"

@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// Renew updates the addresses of the NIC in the tree. Programs may read it meanwhile: each changed file is replaced atomically, and the others
-// stay.
+// Renew updates the addresses of the NIC in the tree. Programs may read it meanwhile: each changed file is replaced atomically,
+// and the others stay.
 func (t *Tree) Renew() error {
 	t.life.Lock()
 	defer t.life.Unlock()
@@ -85,7 +85,8 @@ func (t *Tree) remove(name string) error {
 	return nil
 }
 
-// replace writes an attribute, newline included, unless it is unchanged. Other attributes may share the old file, see Later: it stays unchanged.
+// replace writes an attribute, newline included, unless it is unchanged. Other attributes may share the old file, see Later: it
+// stays unchanged.
 func (t *Tree) replace(name, text string) error {
 	path, fresh := filepath.Join(t.root, name), filepath.Join(t.root, "fresh")
 	if old, err := os.ReadFile(path); err == nil && string(old) == text+"\n" {

@@ -256,9 +256,10 @@ func (w *writer) device(n *nic.NIC) {
 	w.link("../../../"+parentDevice, d+"device")
 }
 
-// The parent device is virtual, and visibly so: it is below devices/virtual, and its subsystem is not pci. Programs expect the link `device` to
-// lead to a PCI device, and pyverbs lists its interfaces. NCCL merges the ports and virtual functions of a PCI device: it replaces the last, the
-// third and the fourth character from the end of the path by 0 and reads the subsystem there. It finds this device, because these are 0.
+// The parent device is virtual, and visibly so: it is below devices/virtual, and its subsystem is not pci. Programs expect the
+// link `device` to lead to a PCI device, and pyverbs lists its interfaces. NCCL merges the ports and virtual functions of a PCI
+// device: it replaces the last, the third and the fourth character from the end of the path by 0 and reads the subsystem there.
+// It finds this device, because these are 0.
 const (
 	parentClass  = "vrdma"
 	parentDevice = "devices/virtual/" + parentClass + "/vrdma.0000"
@@ -279,8 +280,8 @@ func (w *writer) port(n *nic.NIC) {
 	for i := range nic.PKeys {
 		w.file(fmt.Sprintf("%spkeys/%d", p, i), "0xffff")
 	}
-	// The kernel also shows empty rows. Reading the type of one returns EINVAL there, which libibverbs expects; a plain file cannot do that, so
-	// it has a type.
+	// The kernel also shows empty rows. Reading the type of one returns EINVAL there, which libibverbs expects; a plain file
+	// cannot do that, so it has a type.
 	f := n.Face()
 	for row := range f.TableLen() {
 		g, full := f.Entry(row)

@@ -10,7 +10,8 @@ import (
 
 // These tests send what a peer may send but no vrdma requester does: it must neither hang the loop nor cause endless answers.
 
-// TestStashedReadOfTooMuch sends a READ longer than any message ahead of its turn, and then a packet that makes the responder scan the stash.
+// TestStashedReadOfTooMuch sends a READ longer than any message ahead of its turn, and then a packet that makes the responder
+// scan the stash.
 func TestStashedReadOfTooMuch(t *testing.T) {
 	s := newScript(t, ib.RC)
 	s.remote(ownPath)
@@ -25,7 +26,8 @@ func TestStashedReadOfTooMuch(t *testing.T) {
 	}
 }
 
-// TestStashedOverlap sends a READ ahead of its turn whose response would overlap earlier packets, and expects few checks of unused sequence numbers.
+// TestStashedOverlap sends a READ ahead of its turn whose response would overlap earlier packets, and expects few checks of
+// unused sequence numbers.
 func TestStashedOverlap(t *testing.T) {
 	s := newScript(t, ib.RC)
 	s.remote(ownPath)
@@ -48,8 +50,8 @@ func TestStashedOverlap(t *testing.T) {
 	}
 }
 
-// TestRefusalNamesWhatIsExpected sends a burst that begins with packets already received. The NAK must name the first packet that has not been received:
-// the requester may know that the others arrived, and ignores a NAK for them.
+// TestRefusalNamesWhatIsExpected sends a burst that begins with packets already received. The NAK must name the first packet that
+// has not been received: the requester may know that the others arrived, and ignores a NAK for them.
 func TestRefusalNamesWhatIsExpected(t *testing.T) {
 	s := newScript(t, ib.RC)
 	head := s.burst(KindWriteImm, 0, 2, 2048)
@@ -60,7 +62,8 @@ func TestRefusalNamesWhatIsExpected(t *testing.T) {
 	s.want(s.give(s.burst(KindWriteImm, 0, 3, 3000)), "ack 2 syn 0x1f msn 1; ")
 }
 
-// TestRepairBeforeRead reports a gap that reaches into a READ when the requester has just gone back: the READ counts once, and a fence after it opens.
+// TestRepairBeforeRead reports a gap that reaches into a READ when the requester has just gone back: the READ counts once, and a
+// fence after it opens.
 func TestRepairBeforeRead(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire).remote(ownPath)
 	quiet := true

@@ -128,8 +128,8 @@ func times(v reflect.Value, f func(name string, t *ib.Time)) {
 // durations are the fields that are durations, not points in time.
 var durations = []string{"SRTT", "Var", "NakTrip"}
 
-// TestThawRebases freezes a queue pair on one clock and thaws it on another. Every point in time keeps its distance from now, never stays never, and
-// durations do not change.
+// TestThawRebases freezes a queue pair on one clock and thaws it on another. Every point in time keeps its distance from now,
+// never stays never, and durations do not change.
 func TestThawRebases(t *testing.T) {
 	for _, clock := range []struct{ frozen, thawed ib.Time }{{5e12, 7}, {7, 5e12}, {3e9, 3e9}, {1000, 100}} {
 		for _, d := range []ib.Time{-100, -1, 0, 1, 4_000_000} {

@@ -14,8 +14,8 @@ import (
 // eventSize is the number of input bytes per event.
 const eventSize = 24
 
-// FuzzReceive sends valid and invalid bursts of all kinds to a queue pair with outstanding work. Nothing may panic, and nothing may be written outside of the
-// region with remote rights and the posted receives.
+// FuzzReceive sends valid and invalid bursts of all kinds to a queue pair with outstanding work. Nothing may panic, and nothing
+// may be written outside of the region with remote rights and the posted receives.
 func FuzzReceive(f *testing.F) {
 	for seed := range byte(32) {
 		var b []byte

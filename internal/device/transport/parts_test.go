@@ -21,7 +21,8 @@ var whole = map[string][]string{
 // part is the same list for all types other than QP and its halves.
 var part = []string{"QP", "requester", "responder", "Env", "requesterEnv", "responderEnv", "reqCall", "respCall"}
 
-// TestParts checks that the halves of a queue pair do not know each other, that their parts do not know the halves, and that neither knows the QP.
+// TestParts checks that the halves of a queue pair do not know each other, that their parts do not know the halves, and that
+// neither knows the QP.
 func TestParts(t *testing.T) {
 	entries, err := os.ReadDir(".")
 	if err != nil {

@@ -34,7 +34,8 @@ func (w *world) loseOnce(cond func(*Burst) bool) {
 	}
 }
 
-// TestProbe loses the last packet, or its answer, when nothing follows. The requester must detect it long before the timeout of 67 ms, without using a retry.
+// TestProbe loses the last packet, or its answer, when nothing follows. The requester must detect it long before the timeout of
+// 67 ms, without using a retry.
 func TestProbe(t *testing.T) {
 	for name, p := range map[string]Path{"own": ownPath, "other": otherPath} {
 		for what, c := range map[string]struct {
@@ -88,8 +89,8 @@ func TestProbesEnd(t *testing.T) {
 	}
 }
 
-// TestBusyPeer checks a peer that is silent for a second because its processors are busy. perftest's timeout of 67 ms would have used up all retries after half
-// of that.
+// TestBusyPeer checks a peer that is silent for a second because its processors are busy. perftest's timeout of 67 ms would have
+// used up all retries after half of that.
 func TestBusyPeer(t *testing.T) {
 	for name, p := range map[string]Path{"own": ownPath, "other": otherPath} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +104,8 @@ func TestBusyPeer(t *testing.T) {
 	}
 }
 
-// TestTimeoutsEnd checks how long it takes to give up a dead peer. A timeout is between one and four times its nominal value; a long one is not extended.
+// TestTimeoutsEnd checks how long it takes to give up a dead peer. A timeout is between one and four times its nominal value; a
+// long one is not extended.
 func TestTimeoutsEnd(t *testing.T) {
 	for _, c := range []struct {
 		code, retries uint8
@@ -171,7 +173,8 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestPieces checks a long READ on a remote path: it is requested in pieces, in order, within the depth and the window, and in the same pieces again.
+// TestPieces checks a long READ on a remote path: it is requested in pieces, in order, within the depth and the window, and in
+// the same pieces again.
 func TestPieces(t *testing.T) {
 	for _, depth := range []uint8{1, 2, 16} {
 		for _, lossy := range []bool{false, true} {
@@ -381,8 +384,8 @@ func TestLossAfterRNR(t *testing.T) {
 	}
 }
 
-// TestAcksOfMany checks ACK requests: for a vrdma host every message if few are in flight, and a quarter of them if there are many and packets are large; for
-// other hosts always.
+// TestAcksOfMany checks ACK requests: for a vrdma host every message if few are in flight, and a quarter of them if there are
+// many and packets are large; for other hosts always.
 func TestAcksOfMany(t *testing.T) {
 	const messages, size = 64, 16 << 10
 	for _, c := range []struct {

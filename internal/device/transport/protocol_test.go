@@ -120,7 +120,8 @@ func TestResponder(t *testing.T) {
 	f.PSN = 9
 	s.want(s.give(f), "atomic 9 orig 0 msn 7; ")
 
-	// A duplicate of an old SEND acknowledges everything before the next READ or atomic, whose response the requester may not have received.
+	// A duplicate of an old SEND acknowledges everything before the next READ or atomic, whose response the requester may not
+	// have received.
 	s.want(s.give(s.burst(KindSend, 0, 1, 8)), "ack 4 syn 0x1f msn 7; ")
 	if got := s.b.QP.Counters().Duplicates; got != 8 {
 		t.Errorf("%d duplicates, want 8", got)
@@ -351,8 +352,8 @@ func TestSegmentation(t *testing.T) {
 	}
 }
 
-// TestReplay checks that a READ that is repeated before it could be answered is answered once, and more and more slowly for a peer that is not a vrdma host. So a
-// replay attack cannot flood its victim.
+// TestReplay checks that a READ that is repeated before it could be answered is answered once, and more and more slowly for a
+// peer that is not a vrdma host. So a replay attack cannot flood its victim.
 func TestReplay(t *testing.T) {
 	s := newScript(t, ib.RC)
 	s.remote(Path{Remote: true})

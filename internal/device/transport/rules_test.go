@@ -468,8 +468,8 @@ func TestRNRDelays(t *testing.T) {
 	}
 }
 
-// TestRNRForgivesLosses loses the message between any two RNR NAKs, more often than consecutive losses are allowed. An RNR NAK shows that the message arrived, so
-// these losses are not consecutive.
+// TestRNRForgivesLosses loses the message between any two RNR NAKs, more often than consecutive losses are allowed. An RNR NAK
+// shows that the message arrived, so these losses are not consecutive.
 func TestRNRForgivesLosses(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire, aAttr(func(a *Attr) { a.RetryCount, a.RNRRetry = 1, 7 }))
 	sends := 0

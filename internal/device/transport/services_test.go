@@ -379,7 +379,8 @@ func TestReadyTooEarly(t *testing.T) {
 	w.wantSent(Success)
 }
 
-// TestModifyWhileDrained sets attributes in SQD, as a program does after waiting for it: the event does not come again, and pending responses are still sent.
+// TestModifyWhileDrained sets attributes in SQD, as a program does after waiting for it: the event does not come again, and
+// pending responses are still sent.
 func TestModifyWhileDrained(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire)
 	w.post(w.req(WRRead, 5000, 0))

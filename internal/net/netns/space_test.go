@@ -260,7 +260,8 @@ func TestMakerAhead(t *testing.T) {
 	}
 }
 
-// TestMakerDry checks that a caller waits for the helper if the stock is empty, that the batch grows, and that the other family does not wait.
+// TestMakerDry checks that a caller waits for the helper if the stock is empty, that the batch grows, and that the other family
+// does not wait.
 func TestMakerDry(t *testing.T) {
 	before := leak.Descriptors(t)
 	asked, may := make(chan int, 10), make(chan struct{}, 10)

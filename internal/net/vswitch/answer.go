@@ -67,7 +67,7 @@ const vxlanSize = overlay.VXLANSize
 func (p *Port) whoHas(w *worker, queue int) bool {
 	q, ok := overlay.ParseNeighbour(w.frame.head)
 	if !ok || !q.Asks {
-		return true // an announcement: locations are declared
+		return true // an announcement: the switch does not learn addresses
 	}
 	mac, ok := p.macOf(q.Target)
 	if !ok {

@@ -46,7 +46,8 @@ type Agent struct {
 	lastPin uint32
 	tokens  map[protocol.Token]*client // programs, by the daemon's token
 
-	// gids are the GIDs, by the file that names their interface, and named the content of these files. Only the goroutine that reads from the daemon uses them.
+	// gids are the GIDs, by the file that names their interface, and named the content of these files. Only the goroutine that
+	// reads from the daemon uses them.
 	gids  map[string]netip.Addr
 	named map[string]string
 }

@@ -224,7 +224,8 @@ func (c *client) sendRuns(k vmproto.Kind, number uint32, runs []vmproto.Run) err
 	return nil
 }
 
-// describe pins the memory that a request registers, and sends its location. If that fails, it sends nothing, and the daemon refuses the request.
+// describe pins the memory that a request registers, and sends its location. If that fails, it sends nothing, and the daemon
+// refuses the request.
 func (c *client) describe(b []byte) error {
 	if c.kind != protocol.KindUverbs {
 		return nil

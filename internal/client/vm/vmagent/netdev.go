@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// The sysfs tree names the network interface of each GID, and libibverbs rejects a GID table with an interface that does not exist. The daemon's interface names do not
-// exist in this machine. So the agent names the interface that has the GID's address here, mostly the NIC's own card. Without one it writes no file, which libibverbs
-// treats as "no interface".
+// The sysfs tree names the network interface of each GID, and libibverbs rejects a GID table with an interface that does not
+// exist. The daemon's interface names do not exist in this machine. So the agent names the interface that has the GID's address
+// here, mostly the NIC's own card. Without one it writes no file, which libibverbs treats as "no interface".
 
 // gidFile reports whether a file of the tree is a GID, and returns the file for the name of its interface.
 func gidFile(name string) (netdev string, ok bool) {

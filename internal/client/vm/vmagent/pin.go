@@ -14,8 +14,8 @@ import (
 
 const pageSize = 4096
 
-// A pinned is a set of pages that do not move until it is closed. They are registered buffers of a separate io_uring. (mlock keeps pages in memory, but the kernel may
-// still move them.)
+// A pinned is a set of pages that do not move until it is closed. They are registered buffers of a separate io_uring. (mlock
+// keeps pages in memory, but the kernel may still move them.)
 type pinned struct {
 	ring  int
 	bytes uint64
@@ -53,7 +53,8 @@ func machineMemory() (uint64, error) {
 // errFull means that the agent may not pin more memory.
 var errFull = errors.New("too much memory is registered in this machine")
 
-// pin pins the pages of [offset, offset+length) of a memfd, and returns their runs. few asks for few runs, for queues: the daemon maps each run separately.
+// pin pins the pages of [offset, offset+length) of a memfd, and returns their runs. few asks for few runs, for queues: the daemon
+// maps each run separately.
 func (p *pinner) pin(memfd int, offset, length uint64, few bool) (*pinned, []vmproto.Run, error) {
 	begin, end := offset&^(pageSize-1), (offset+length+pageSize-1)&^(pageSize-1)
 	size := end - begin

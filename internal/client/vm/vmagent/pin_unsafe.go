@@ -10,8 +10,8 @@ import (
 // address returns the address of mapped memory, which does not move.
 func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
-// mapHuge maps pages of a memfd as huge pages where the kernel can: in a machine that has run for a while, single pages are rarely adjacent. The kernel needs the pages to be
-// populated before. Kernels before 6.1 do not support it.
+// mapHuge maps pages of a memfd as huge pages where the kernel can: in a machine that has run for a while, single pages are
+// rarely adjacent. The kernel needs the pages to be populated before. Kernels before 6.1 do not support it.
 func mapHuge(memfd int, offset int64, size int) ([]byte, func(), error) {
 	room, err := unix.Mmap(-1, 0, size+hugePage, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
@@ -31,7 +31,8 @@ func mapHuge(memfd int, offset int64, size int) ([]byte, func(), error) {
 // mostBuffer is the maximum size of an io_uring buffer.
 const mostBuffer = 1 << 30
 
-// pinMemory registers mem with a new io_uring, which pins its pages while it is open. The kernel copies the parameters and the list of buffers during the call.
+// pinMemory registers mem with a new io_uring, which pins its pages while it is open. The kernel copies the parameters and the
+// list of buffers during the call.
 func pinMemory(mem []byte) (ring int, err error) {
 	const registerBuffers = 0
 	var params [120]byte // struct io_uring_params

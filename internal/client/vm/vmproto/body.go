@@ -105,12 +105,13 @@ const (
 	MaxRuns = (MaxBody - 64) / runSize
 	// MostRuns limits the mappings for the queues of one machine: each run is one, and the whole daemon may have 65530.
 	MostRuns = 8192
-	// HugePage is the usual size of huge pages in a machine's kernel. Queues of at least this size use them where possible: each is one run.
+	// HugePage is the usual size of huge pages in a machine's kernel. Queues of at least this size use them where possible: each
+	// is one run.
 	HugePage = 2 << 20
 )
 
-// RunsBody returns the body of an Arena, Grown or Pin: a number and runs. The number of a Pin is its identifier; of an Arena it says whether its doorbell is rung with frames
-// (BellFrames); a Grown of 1 means that there are no more pages.
+// RunsBody returns the body of an Arena, Grown or Pin: a number and runs. The number of a Pin is its identifier; of an Arena it
+// says whether its doorbell is rung with frames (BellFrames); a Grown of 1 means that there are no more pages.
 func RunsBody(number uint32, runs []Run) []byte {
 	b := make([]byte, 0, 8+runSize*len(runs))
 	b = le.AppendUint64(b, uint64(number))
