@@ -12,8 +12,8 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// TestNothingIsLeft makes everything there is, over and over: what is closed leaves no goroutine, no
-// descriptor and no mapping behind, also if only the device is closed.
+// TestNothingIsLeft creates all objects repeatedly and checks that closing them, or only the device, leaves no goroutine, descriptor
+// or mapping.
 func TestNothingIsLeft(t *testing.T) {
 	socket := testdaemon.Spawn(t)
 	round := func(all bool) {
@@ -49,8 +49,7 @@ func TestNothingIsLeft(t *testing.T) {
 	testdaemon.Settles(t, before)
 }
 
-// TestMemoryIsGivenBack: what was written to registered memory is the system's again after Close, though
-// the file that it is in lives on.
+// TestMemoryIsGivenBack checks that Close frees the pages of registered memory, although their file lives on.
 func TestMemoryIsGivenBack(t *testing.T) {
 	dev := openDevice(t, testdaemon.Spawn(t))
 	pd := must[*verbs.PD](t)(dev.AllocPD())
@@ -83,7 +82,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestNoAllocations: posting and polling allocate nothing, whatever is posted.
+// TestNoAllocations checks that posting and polling never allocate.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

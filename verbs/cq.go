@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
-// A CQ is a completion queue. Any goroutine may poll it; one at a time waits.
+// A CQ is a completion queue. Any number of goroutines may poll it; only one may wait for it at a time.
 type CQ struct {
 	d      *Device
 	handle uint32
@@ -19,14 +19,14 @@ type CQ struct {
 	size   int
 	wake   chan struct{}
 
-	// look is the ring, too, for a look without the lock: nil if the ring is a mapping of its own,
-	// which Close unmaps.
+	// look is the same ring as the field ring, for reading the indices without the lock. It is nil if
+	// Close unmaps the ring.
 	look   atomic.Pointer[ring]
-	polls  atomic.Uint32 // in a row that found nothing
-	misses atomic.Uint32 // looks of Wait in a row that found nothing
+	polls  atomic.Uint32 // consecutive polls that found no completion
+	misses atomic.Uint32 // consecutive waits of Wait whose busy polling found no completion
 
 	mu   sync.Mutex
-	ring *ring // guarded by mu; nil: closed
+	ring *ring // guarded by mu; nil after Close
 
 	waiter struct {
 		sync.Mutex
@@ -34,15 +34,15 @@ type CQ struct {
 	}
 }
 
-// yieldEvery is after how many polls in vain the processor is offered to others: on few processors
-// the device needs it.
+// yieldEvery is the number of consecutive empty polls after which the thread yields the processor. On a
+// machine with few processors the daemon needs that processor.
 const yieldEvery = 16
 
-// CreateCQ makes a completion queue for at least so many completions.
+// CreateCQ creates a completion queue with a capacity of at least entries completions.
 func (d *Device) CreateCQ(entries int) (*CQ, error) {
 	const op = "create a completion queue"
 	if entries <= 0 || entries > math.MaxInt32 {
-		return nil, fault(op, fmt.Errorf("%d entries", entries))
+		return nil, fault(op, fmt.Errorf("%d entries: ask for at least 1", entries))
 	}
 	channel, err := d.completionChannel()
 	if err != nil {
@@ -67,10 +67,10 @@ func (d *Device) CreateCQ(entries int) (*CQ, error) {
 	return c, nil
 }
 
-// Size is how many completions fit.
+// Size returns the queue's capacity in completions.
 func (c *CQ) Size() int { return c.size }
 
-// use makes a ring the queue's.
+// use installs r as the queue's ring.
 func (c *CQ) use(r *ring) {
 	c.ring = r
 	if r != nil && r.own {
@@ -79,11 +79,11 @@ func (c *CQ) use(r *ring) {
 	c.look.Store(r)
 }
 
-// Poll takes the completions that are there, as many as fit into wc, and returns how many. It does
-// not wait and does not allocate. The error is that of the device or queue, not of a completion.
+// Poll takes up to len(wc) completions from the queue and returns their number. It neither waits nor
+// allocates. The error concerns the device or the queue; the result of a work request is in WC.Status.
 func (c *CQ) Poll(wc []WC) (int, error) {
 	if r := c.look.Load(); r != nil && r.empty() {
-		return 0, c.vain(len(wc))
+		return 0, c.emptyPoll(len(wc))
 	}
 	c.mu.Lock()
 	if c.ring == nil {
@@ -99,7 +99,7 @@ func (c *CQ) Poll(wc []WC) (int, error) {
 	}
 	c.mu.Unlock()
 	if n == 0 {
-		return 0, c.vain(len(wc))
+		return 0, c.emptyPoll(len(wc))
 	}
 	if c.polls.Load() != 0 {
 		c.polls.Store(0)
@@ -107,11 +107,11 @@ func (c *CQ) Poll(wc []WC) (int, error) {
 	return n, nil
 }
 
-// Completions takes the completions that are there, one after the other: those that come meanwhile,
-// too. What an iteration has is valid until the next. It does not wait.
+// Completions iterates over the completions in the queue until the queue is empty. It does not wait. The
+// WC of an iteration is valid until the next iteration.
 func (c *CQ) Completions() iter.Seq2[*WC, error] {
 	return func(yield func(*WC, error) bool) {
-		var wc [1]WC // one at a time: who stops early has missed none
+		var wc [1]WC // one at a time: a caller that stops early loses no completion
 		for {
 			n, err := c.Poll(wc[:])
 			if n == 0 && err == nil || !yield(&wc[0], err) || err != nil {
@@ -121,14 +121,14 @@ func (c *CQ) Completions() iter.Seq2[*WC, error] {
 	}
 }
 
-// vain is a poll that found nothing. Now and then others get the processor.
-func (c *CQ) vain(wanted int) error {
+// emptyPoll handles a poll that found no completion: every yieldEvery-th one yields the processor.
+func (c *CQ) emptyPoll(wanted int) error {
 	if c.d.gone.Load() {
 		return fault("poll", c.d.err())
 	}
 	n := c.polls.Add(1)
 	if n%yieldEvery == 0 && wanted > 0 && c.waiter.TryLock() {
-		c.d.door.GiveWay(&c.waiter.Waiter, n == yieldEvery)
+		c.d.backend.Yield(&c.waiter.Waiter, n == yieldEvery)
 		c.waiter.Unlock()
 	}
 	return nil
@@ -136,7 +136,7 @@ func (c *CQ) vain(wanted int) error {
 
 var errPollClosed = &Error{Op: "poll", Err: ErrClosed}
 
-// waiting reports whether there is something to poll.
+// waiting reports whether the queue has a completion to poll.
 func (c *CQ) waiting() (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,11 +146,11 @@ func (c *CQ) waiting() (bool, error) {
 	return c.ring.waiting() > 0, nil
 }
 
-// Resize changes how many completions fit. Those that are there stay.
+// Resize changes the queue's capacity. Completions in the queue are kept.
 func (c *CQ) Resize(entries int) error {
 	const op = "resize a completion queue"
 	if entries <= 0 || entries > math.MaxInt32 {
-		return fault(op, fmt.Errorf("%d entries", entries))
+		return fault(op, fmt.Errorf("%d entries: ask for at least 1", entries))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +174,7 @@ func (c *CQ) Resize(entries int) error {
 	return nil
 }
 
-// Close frees the queue. The queue pairs that complete to it are closed by then.
+// Close destroys the queue. Close the queue pairs that use it first.
 func (c *CQ) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,24 +193,24 @@ func (c *CQ) Close() error {
 	return nil
 }
 
-// A WC is a completion. If Status is not Success, only ID, Status, QPN and VendorErr mean something.
+// A WC is a completion. If Status is not Success, only ID, Status, QPN and VendorErr are valid.
 type WC struct {
-	ID        uint64 // of the work request
+	ID        uint64 // the ID of the work request
 	Status    Status
 	Op        WCOp
-	Bytes     uint32 // received
-	QPN       uint32 // whose queue pair it is of
-	SrcQP     uint32 // UD: who sent it
-	Imm       uint32 // if Flags has WithImm: as the sender gave it; WithInvalidate: the key
+	Bytes     uint32 // bytes received
+	QPN       uint32 // number of the local queue pair
+	SrcQP     uint32 // UD: number of the sender's queue pair
+	Imm       uint32 // the immediate value if Flags has WithImm; the invalidated key if it has WithInvalidate
 	Flags     WCFlags
 	VendorErr uint32
-	PKeyIndex uint16 // UD, and so are the next three; RoCE has none of them, and they are 0
+	PKeyIndex uint16 // UD; this field and the next three are 0 on RoCE
 	SLID      uint16
 	SL        uint8
 	PathBits  uint8
 }
 
-// A WCOp is what has completed: enum ibv_wc_opcode.
+// A WCOp is the operation that a completion is for: enum ibv_wc_opcode.
 type WCOp uint32
 
 const (
@@ -224,10 +224,10 @@ const (
 	WCFlush           WCOp = abi.WCOpFlush
 	WCAtomicWrite     WCOp = abi.WCOpAtomicWrite
 	WCRecv            WCOp = abi.WCOpRecv
-	WCRecvImm         WCOp = abi.WCOpRecvWriteImm // a write with immediate took the receive
+	WCRecvImm         WCOp = abi.WCOpRecvWriteImm // an RDMA write with immediate consumed the receive
 )
 
-// WCFlags say more about a receive.
+// WCFlags describe a completed receive.
 type WCFlags uint32
 
 const (
@@ -236,10 +236,10 @@ const (
 	WithInvalidate WCFlags = abi.WCFlagInv
 )
 
-// Err is nil if the work succeeded, else its status.
+// Err returns nil if the work request succeeded, and its Status otherwise.
 func (w *WC) Err() error { return w.Status.Err() }
 
-// take copies a completion out of its slot.
+// take decodes a completion from its ring entry b.
 func (w *WC) take(b []byte) {
 	_ = b[abi.WCSize-1]
 	w.ID = order.Uint64(b[abi.WCWRID:])

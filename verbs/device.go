@@ -18,52 +18,52 @@ import (
 	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
-// Options say which device to open. The zero value is what `vrdma run` set up, else the daemon of
-// this user, else the kernel's rxe.
+// Options select the device to open. The zero value selects the device that `vrdma run` set up, else this
+// user's daemon, else the kernel's rxe.
 type Options struct {
-	// Socket is that of a vrdma daemon, or of one of its NICs. Empty: VRDMA_SOCKET, else where the
-	// daemon of this user is.
+	// Socket is the path of a daemon's socket or of the socket of one of its NICs. If it is empty, Open uses
+	// VRDMA_SOCKET, then the default paths of this user's daemon.
 	Socket string
-	// Kernel is the name of an rxe device of the kernel, to be opened instead; "any" is the first.
+	// Kernel is the name of a kernel rxe device to open instead of a daemon's device; "any" selects the first.
 	Kernel string
 }
 
-// A Device is an open device. Any goroutine may use it.
+// A Device is an open RDMA device. Any goroutine may use it.
 type Device struct {
-	door    ipc.Door
+	backend ipc.Backend
 	name    string
 	scratch ipc.Mapped
 
 	mu     sync.Mutex // held during a command
 	closed bool       // guarded by mu
 	buf    []byte     // guarded by mu
-	nextID uint64     // guarded by mu: of objects, in events
+	nextID uint64     // guarded by mu: the number of the next object, for events
 
-	objects sync.Map // uint64 → *CQ, *QP or *SRQ: whose events may come
+	objects sync.Map // uint64 → *CQ, *QP or *SRQ: the objects that events can name
 
 	async   *os.File
 	events  chan Event
-	lost    atomic.Uint64 // events that nobody took
+	lost    atomic.Uint64 // events dropped because no goroutine received them
 	gone    atomic.Bool
-	ended   chan struct{} // closed when gone or closed
+	ended   chan struct{} // closed by Close, or when the daemon ends
 	endOnce sync.Once
 
-	channel   *os.File // of completion events; nil: there is none yet
+	channel   *os.File // completion channel; nil until the first use
 	channelID int32
-	reader    chan struct{} // holds one once there is a channel: who has taken it reads the channel
-	reading   sync.Once     // of a goroutine that does nothing else
-	event     [8]byte       // the reader's: one abi.CompEvent
+	reader    chan struct{} // a token, present once channel exists: the goroutine that holds it reads the channel
+	reading   sync.Once     // starts readChannel
+	event     [8]byte       // the reader's buffer for one abi.CompEvent
 }
 
 func init() {
-	ipc.Of = func(device any) ipc.Door { return device.(*Device).door }
+	ipc.Of = func(device any) ipc.Backend { return device.(*Device).backend }
 	ipc.Apply = func(qp any, a *abi.QPAttr) error { return qp.(*QP).apply(a) }
 }
 
 // Open opens a device with the default options.
 func Open(ctx context.Context) (*Device, error) { return Options{}.Open(ctx) }
 
-// Open opens the device that the options say.
+// Open opens the device that the options select.
 func (o Options) Open(ctx context.Context) (*Device, error) {
 	const op = "open the device"
 	scratch, err := ipc.MapAnonymous(ipc.ScratchSize)
@@ -76,19 +76,19 @@ func (o Options) Open(ctx context.Context) (*Device, error) {
 		return nil, fault(op, err)
 	}
 	if err := d.begin(); err != nil {
-		d.door.Close()
-		d.door.Unmap()
+		d.backend.Close()
+		d.backend.Unmap()
 		d.scratch.Unmap()
 		return nil, fault(op, err)
 	}
-	// What is mapped goes when nobody can look at it any more. The door does not know the device.
-	runtime.AddCleanup(d, func(m mappings) { m.door.Unmap(); m.scratch.Unmap() }, mappings{d.door, d.scratch})
+	// Unmap the memory only when no goroutine can reach it any more. The backend has no reference to the device.
+	runtime.AddCleanup(d, func(m mappings) { m.backend.Unmap(); m.scratch.Unmap() }, mappings{d.backend, d.scratch})
 	return d, nil
 }
 
-// mappings are those of a device.
+// mappings are the memory mappings of a device.
 type mappings struct {
-	door    ipc.Door
+	backend ipc.Backend
 	scratch ipc.Mapped
 }
 
@@ -109,7 +109,7 @@ func (d *Device) open(ctx context.Context, o Options) error {
 	}
 	way, err := ipc.OpenDaemon(ctx, socket, d.scratch)
 	if err == nil {
-		d.door, d.name = way, deviceName(way.Tree())
+		d.backend, d.name = way, deviceName(way.Tree())
 		return nil
 	}
 	if o.Socket != "" || os.Getenv("VRDMA_SOCKET") != "" {
@@ -122,15 +122,15 @@ func (d *Device) open(ctx context.Context, o Options) error {
 	return kernel
 }
 
-// unanswered says what to do about a socket that was named and leads nowhere.
+// unanswered returns the advice for a configured socket at which no daemon answers.
 func unanswered(socket string, err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return "no daemon serves " + socket + ": start one with `vrdma daemon --socket " + socket + "`, or correct Options.Socket or VRDMA_SOCKET"
 	case errors.Is(err, syscall.EACCES):
-		return "this user may not open " + socket + ": it belongs to another, or is not mounted for you"
+		return "this user may not open " + socket + ": it belongs to another user, or is not mounted for this container"
 	}
-	return "is a vrdma daemon of this version at " + socket + "? `vrdma status --socket " + socket + "` asks it"
+	return "check with `vrdma status --socket " + socket + "` that a vrdma daemon of this version serves the socket"
 }
 
 func (d *Device) openKernel(name string) error {
@@ -142,18 +142,18 @@ func (d *Device) openKernel(name string) error {
 	if err != nil {
 		return err
 	}
-	d.door, d.name = way, device
+	d.backend, d.name = way, device
 	return nil
 }
 
-// mounted is where a container has its NIC, system is where root's daemon is.
+// mounted is the socket of a container's NIC; system is the socket of root's daemon.
 const (
 	mounted = "/run/vrdma/vrdma.sock"
 	system  = "/var/lib/vrdma/vrdma.sock"
 )
 
-// defaultSocket is where programs look for the daemon; the shim looks in the same places, but a
-// container's it knows by its own path.
+// defaultSocket returns the socket at which programs look for the daemon. The interposer uses the same
+// paths, except that it derives a container's socket from its own path.
 func defaultSocket() string {
 	if s := os.Getenv("VRDMA_SOCKET"); s != "" {
 		return s
@@ -172,7 +172,7 @@ func defaultSocket() string {
 	return own
 }
 
-// deviceName is the name of the device that a tree describes.
+// deviceName returns the name of the device that a sysfs tree describes.
 func deviceName(tree string) string {
 	if name := ipc.ReadLine(filepath.Join(tree, "class/infiniband_verbs/uverbs0/ibdev")); name != "" {
 		return name
@@ -180,7 +180,7 @@ func deviceName(tree string) string {
 	return "rxe0"
 }
 
-// begin makes the first command, which brings the descriptor of asynchronous events.
+// begin runs the first command, GET_CONTEXT, which returns the descriptor for asynchronous events.
 func (d *Device) begin() error {
 	var r abi.GetContextResp
 	fds, err := exec(d, abi.CmdGetContext, &abi.GetContext{Response: d.response()}, nil, decode(&r))
@@ -194,10 +194,10 @@ func (d *Device) begin() error {
 	return nil
 }
 
-// eventFile is the descriptor that a command made: the daemon's came along, the kernel's is in the
-// response.
+// eventFile returns the event descriptor that a command created. The daemon passes it as a file
+// descriptor message; the kernel writes its number into the response.
 func (d *Device) eventFile(fds []ipc.Descriptor, number uint32) (*os.File, error) {
-	if _, ok := d.door.(*ipc.Kernel); ok {
+	if _, ok := d.backend.(*ipc.Kernel); ok {
 		if err := unix.SetNonblock(int(number), true); err != nil {
 			return nil, err
 		}
@@ -209,25 +209,25 @@ func (d *Device) eventFile(fds []ipc.Descriptor, number uint32) (*os.File, error
 	return fds[0].File, nil
 }
 
-// Name is what the device is called.
+// Name returns the name of the device, such as "rxe0".
 func (d *Device) Name() string { return d.name }
 
-// response is where commands want their answers.
+// response returns the address at which commands store their responses.
 func (d *Device) response() uint64 { return uint64(d.scratch.At) }
 
-// An answer takes a response, which is valid during the call.
+// An answer describes a command's response. The response is valid during the call of take.
 type answer struct {
 	size   int
 	take   func([]byte)
-	driver []byte // what the driver wants behind the command
+	driver []byte // driver-specific data that follows the command
 }
 
-// decode is an answer that is stored in v.
+// decode returns an answer that is decoded into v.
 func decode[T abi.Struct](v *T) answer {
 	return answer{size: abi.Size[T](), take: func(b []byte) { abi.Decode(b, v) }}
 }
 
-// decode2 is one with what the driver adds to it.
+// decode2 returns an answer that is decoded into v, followed by driver-specific data decoded into w.
 func decode2[T, D abi.Struct](v *T, w *D) answer {
 	n := abi.Size[T]()
 	return answer{size: n + abi.Size[D](), take: func(b []byte) {
@@ -238,7 +238,7 @@ func decode2[T, D abi.Struct](v *T, w *D) answer {
 	}}
 }
 
-// exec has the device do a command.
+// exec runs a command on the device.
 func exec[Q abi.Struct](d *Device, cmd uint32, req *Q, ext []protocol.Extent, a answer) ([]ipc.Descriptor, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -253,7 +253,7 @@ func exec[Q abi.Struct](d *Device, cmd uint32, req *Q, ext []protocol.Extent, a 
 	head := abi.CmdHeader{Command: cmd, InWords: uint16(len(d.buf) / 4), OutWords: uint16((a.size + 3) / 4)}
 	copy(d.buf, abi.Encode(nil, &head))
 	clear(d.scratch.Mem[:a.size])
-	fds, err := d.door.Command(d.buf, ext)
+	fds, err := d.backend.Command(d.buf, ext)
 	if err != nil {
 		if errors.Is(err, ErrGone) {
 			d.end()
@@ -266,7 +266,7 @@ func exec[Q abi.Struct](d *Device, cmd uint32, req *Q, ext []protocol.Extent, a 
 	return fds, nil
 }
 
-// track gives an object a number by which events name it.
+// track registers an object and returns the number by which events name it.
 func (d *Device) track(o any) uint64 {
 	d.mu.Lock()
 	d.nextID++
@@ -276,14 +276,13 @@ func (d *Device) track(o any) uint64 {
 	return id
 }
 
-// end says that the device is gone, to all who wait.
+// end marks the device as gone and wakes all waiting goroutines.
 func (d *Device) end() {
 	d.gone.Store(true)
 	d.endOnce.Do(func() { close(d.ended) })
 }
 
-// Close closes the device and everything that was made with it. Memory that PD.Alloc handed out stays
-// mapped until its own Close.
+// Close closes the device and every object of it. Memory from PD.Alloc stays mapped until MR.Close.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	if d.closed {
@@ -291,21 +290,21 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
-	err := d.door.Close()
+	err := d.backend.Close()
 	channel := d.channel
 	d.mu.Unlock()
 	d.end()
 	d.async.Close() // ends readAsync
 	if channel != nil {
-		channel.Close() // ends who reads it
+		channel.Close() // ends a pending read of the channel
 	}
 	return fault("close the device", err)
 }
 
-// Done is closed when the device is closed, or gone with its daemon.
+// Done returns a channel that is closed when the device is closed or its daemon ends.
 func (d *Device) Done() <-chan struct{} { return d.ended }
 
-// err is why nothing can be done any more; nil: something can.
+// err returns the reason why the device cannot be used any more, or nil.
 func (d *Device) err() error {
 	if !d.gone.Load() {
 		return nil

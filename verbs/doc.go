@@ -1,12 +1,13 @@
-// Package verbs is RDMA for Go programs, without cgo and without a C library: a static binary in an
-// empty container gets an RDMA device. The device is vrdma's daemon, or the Linux kernel's rxe, whose
-// queues look the same.
+// Package verbs gives Go programs RDMA without cgo and without a C library. A static binary in an empty
+// container can use it. The device is the vrdma daemon, or the Linux kernel's rxe: both have the same
+// queue layout.
 //
 //	program ── PostSend, PostRecv ──▶ rings in shared memory ──▶ daemon
 //	        ◀── Poll, Wait ────────── completion rings ◀────────
 //
-// What is made is closed again, children before parents. A Device has protection domains; those have
-// memory and queue pairs; a completion queue tells what has been done:
+// The program closes every object that it creates, children before parents. A Device has protection
+// domains. A protection domain has memory regions and queue pairs. A completion queue reports finished
+// work requests:
 //
 //	dev, err := verbs.Open(ctx)
 //	pd, err := dev.AllocPD()
@@ -14,15 +15,15 @@
 //	qp, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq})
 //	mr, err := pd.Alloc(1<<20, verbs.RemoteAll)
 //
-// Memory comes from PD.Alloc. It lies outside of Go's heap, so nothing of Go's is ever remapped or
-// pinned, and it is sliced and reused freely.
+// PD.Alloc allocates registered memory outside of Go's heap. The garbage collector never moves or frees
+// it, and the program can slice and reuse it freely.
 //
-// Posting and polling make no system call while the device is awake, and never allocate. CQ.Wait
-// sleeps through the runtime's network poller: a goroutine waits, no thread does.
+// Posting and polling never allocate, and make no system call while the daemon is awake. CQ.Wait sleeps
+// in the runtime's network poller: it blocks a goroutine, not a thread.
 //
-// Errors are of type *Error and wrap a syscall.Errno or a Status. Package verbs/cm connects as
-// librdmacm does; package verbs/stream has net.Conn.
+// Errors have type *Error and wrap a syscall.Errno or a Status. Package verbs/cm connects queue pairs as
+// librdmacm does; package verbs/stream implements net.Conn.
 //
-// Nothing here may be imported but the standard library, golang.org/x/sys and the packages that only
-// describe layouts (abi, protocol).
+// The package imports only the standard library, golang.org/x/sys and the packages that describe memory
+// layouts (abi, protocol).
 package verbs

@@ -9,12 +9,12 @@ import (
 	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
-// An Error says what could not be done, why, and what to do about it. Unwrap gives the reason:
-// a syscall.Errno for what the device refused, a Status for work that failed.
+// An Error says what operation failed, why, and what to do next. Unwrap returns the reason: a
+// syscall.Errno if the device refused the operation, a Status if a work request failed.
 type Error struct {
-	Op     string // what was tried, as in "create a queue pair"
+	Op     string // the operation, such as "create a queue pair"
 	Err    error
-	Advice string // what to do next; empty: nothing that we know of
+	Advice string // what to do next; may be empty
 }
 
 func (e *Error) Error() string {
@@ -24,19 +24,19 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("verbs: %s: %v: %s", e.Op, e.Err, e.Advice)
 }
 
-// Unwrap is the reason.
+// Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
 var (
-	// ErrClosed: what was used has been closed.
+	// ErrClosed means that the object has been closed.
 	ErrClosed = errors.New("closed")
-	// ErrGone: the device is not there any more; the daemon has ended.
+	// ErrGone means that the daemon has ended, and the device with it.
 	ErrGone = ipc.ErrGone
-	// ErrFull: the queue has no room for another request.
+	// ErrFull means that the queue has no free entry for another request.
 	ErrFull = errors.New("the queue is full")
 )
 
-// advice is what to do about an errno, where that is always the same.
+// advice maps an errno to what to do next, where that does not depend on the operation.
 var advice = map[syscall.Errno]string{
 	syscall.ENOMEM: "the limit of registered memory or of queues is reached: free some, or raise the limit (ulimit -l, or the NIC's limits)",
 	syscall.EAGAIN: "a quota of the tenant is reached: `vrdma events` says which",
@@ -45,7 +45,7 @@ var advice = map[syscall.Errno]string{
 	syscall.EBUSY:  "something still uses it: close that first",
 }
 
-// fault makes an Error of what came back from the device; nil stays nil.
+// fault wraps an error of the device in an Error; nil stays nil.
 func fault(op string, err error) error {
 	if err == nil {
 		return nil
@@ -62,11 +62,11 @@ func fault(op string, err error) error {
 	return e
 }
 
-// full is what to do when there is no memory for a queue.
-const full = "there is no room for its queue: ask for fewer entries, close some, open the device once more, or raise the user's limit; " +
+// full is the advice for a queue that does not fit into the device's queue memory.
+const full = "the device has no memory left for the queue: ask for fewer entries, close some, open the device again, or raise the user's limit; " +
 	"in a virtual machine the log of its agent says why"
 
-// queueFault is fault for what makes a queue.
+// queueFault is fault for operations that create a queue.
 func queueFault(op string, err error) error {
 	err = fault(op, err)
 	var e *Error
@@ -76,7 +76,7 @@ func queueFault(op string, err error) error {
 	return err
 }
 
-// A Status is how a work request ended: enum ibv_wc_status. All but Success are errors.
+// A Status is the result of a work request: enum ibv_wc_status. Every value except Success is an error.
 type Status uint32
 
 const (
@@ -129,7 +129,7 @@ var statusText = [...]string{
 	GeneralError:           "general error",
 }
 
-// Error is the status in words.
+// Error returns the status in words.
 func (s Status) Error() string {
 	if int(s) < len(statusText) {
 		return statusText[s]
@@ -137,7 +137,7 @@ func (s Status) Error() string {
 	return fmt.Sprintf("status %d", uint32(s))
 }
 
-// Err is nil if the work succeeded, else the status.
+// Err returns nil for Success, and the status otherwise.
 func (s Status) Err() error {
 	if s == Success {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/abi"
 )
 
-// An EventType is what an asynchronous event tells: enum ibv_event_type.
+// An EventType is the type of an asynchronous event: enum ibv_event_type.
 type EventType uint32
 
 const (
@@ -40,7 +40,7 @@ func (t EventType) String() string {
 	return fmt.Sprintf("event %d", uint32(t))
 }
 
-// An Event tells of something that no completion tells. At most one of the three is set.
+// An Event is an asynchronous event of the device. At most one of CQ, QP and SRQ is set.
 type Event struct {
 	Type EventType
 	CQ   *CQ
@@ -48,8 +48,8 @@ type Event struct {
 	SRQ  *SRQ
 }
 
-// Events are the asynchronous events of a device, until the context ends or the device is gone. Of
-// those that nobody takes only some are kept.
+// Events iterates over the device's asynchronous events until ctx ends or the device is gone. The device
+// buffers a limited number of events and drops the rest.
 func (d *Device) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
@@ -77,7 +77,7 @@ func (d *Device) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// readAsync takes the device's events as they come. It ends with the device.
+// readAsync reads the device's asynchronous events until the device is closed.
 func (d *Device) readAsync() {
 	b := make([]byte, abi.Size[abi.AsyncEvent]())
 	for {

@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// Two queue pairs of one program, and a write from the memory of one to that of the other.
+// This example writes from the memory of one queue pair to that of another, in one program.
 func Example() {
 	ctx := context.Background()
 	dev, err := verbs.Open(ctx)
@@ -41,7 +41,7 @@ func Example() {
 			log.Fatal(err)
 		}
 	}
-	for i := range qp { // each is told the other's address, which travels as text where they are apart
+	for i := range qp { // each gets the other's address; programs apart exchange it as text
 		if err := qp[i].Connect(at[1-i]); err != nil {
 			log.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func Example() {
 	// Output: success - written by RDMA
 }
 
-// Errors say what was tried, why it failed and what to do; what they wrap can be asked for.
+// An error contains the operation, the reason and the advice; errors.Is finds the reason.
 func ExampleError() {
 	_, err := verbs.Options{Socket: "/run/nowhere/vrdma.sock"}.Open(context.Background())
 	fmt.Println(errors.Is(err, syscall.ENOENT))
@@ -73,7 +73,7 @@ func ExampleError() {
 	// open the device
 }
 
-// A word of memory that peers change is read with sync/atomic: a counter, or a flag that is polled.
+// Programs read memory that peers change with sync/atomic: a counter, or a flag that is polled.
 func ExampleMR_Uint64() {
 	ctx := context.Background()
 	dev, err := verbs.Open(ctx)

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// patience is how long a test waits for what has to happen.
+// patience is the time limit of a test for an expected event.
 const patience = time.Minute
 
 func testContext(t testing.TB) context.Context {
@@ -57,7 +57,7 @@ func newEnd(t testing.TB, socket string, c verbs.QPConfig) *end {
 	return e
 }
 
-// pair is two connected ends.
+// pair returns two connected ends.
 func pair(t testing.TB, c verbs.QPConfig) (a, b *end) {
 	t.Helper()
 	return pairAt(t, testdaemon.Start(t), c)
@@ -81,7 +81,7 @@ func connect(t testing.TB, a, b *verbs.QP) {
 	}
 }
 
-// next waits for one completion, which succeeded.
+// next waits for one successful completion.
 func (e *end) next() verbs.WC {
 	e.t.Helper()
 	wc := e.any()

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// modulePath is the path of this module.
+// modulePath returns the path of this module.
 func modulePath(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../go.mod")

@@ -15,7 +15,7 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// TestAtomicWrite writes eight bytes at once.
+// TestAtomicWrite writes eight bytes atomically.
 func TestAtomicWrite(t *testing.T) {
 	a, b := pair(t, verbs.QPConfig{})
 	wr := verbs.SendWR{Op: verbs.AtomicWrite, Swap: 0x1122334455667788, RemoteAddr: b.mr.Addr(8), RKey: b.mr.RKey()}
@@ -32,7 +32,7 @@ func TestAtomicWrite(t *testing.T) {
 	}
 }
 
-// TestFlush asks that what was written is seen, of some bytes and of all.
+// TestFlush flushes a range and a whole region.
 func TestFlush(t *testing.T) {
 	socket := testdaemon.Start(t)
 	a, b := newEnd(t, socket, verbs.QPConfig{}), newEnd(t, socket, verbs.QPConfig{})
@@ -67,7 +67,7 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// TestInvalidate takes a window back: by the peer's message, and by the owner.
+// TestInvalidate invalidates a window: by the peer's message, and by the owner.
 func TestInvalidate(t *testing.T) {
 	for _, how := range []string{"the peer", "the owner"} {
 		t.Run(how, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestInvalidate(t *testing.T) {
 	}
 }
 
-// TestFence has a write wait for the read before it, whose bytes it sends on.
+// TestFence makes a write wait for an earlier read, whose data it sends.
 func TestFence(t *testing.T) {
 	a, b := pair(t, verbs.QPConfig{})
 	for i := range 100 {
@@ -117,7 +117,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestSolicited: who waits for solicited completions is woken by no others.
+// TestSolicited checks that only solicited completions wake a goroutine that waits for them.
 func TestSolicited(t *testing.T) {
 	a, b := pair(t, verbs.QPConfig{})
 	b.recv(1, 0, 8)
@@ -144,7 +144,7 @@ func TestSolicited(t *testing.T) {
 	}
 }
 
-// TestCompletions ranges over what is there.
+// TestCompletions iterates over the completions.
 func TestCompletions(t *testing.T) {
 	a, b := pair(t, verbs.QPConfig{})
 	want := []uint64{1, 2, 3, 4, 5}
@@ -167,7 +167,7 @@ func TestCompletions(t *testing.T) {
 	}
 }
 
-// TestFilesAreRegistered registers mappings of a file and of a memfd, which are reached by copying.
+// TestFilesAreRegistered registers mappings of a file and of a memfd, which the daemon copies.
 func TestFilesAreRegistered(t *testing.T) {
 	a, b := pair(t, verbs.QPConfig{})
 	file, err := os.Create(t.TempDir() + "/file")
@@ -212,7 +212,7 @@ func TestFilesAreRegistered(t *testing.T) {
 	}
 }
 
-// TestHeapIsRegistered registers what Go allocated: it is reached by copying and stays Go's.
+// TestHeapIsRegistered registers memory of Go's heap, which the daemon copies.
 func TestHeapIsRegistered(t *testing.T) {
 	a, b := pair(t, verbs.QPConfig{})
 	heap := make([]byte, 100)
@@ -228,7 +228,7 @@ func TestHeapIsRegistered(t *testing.T) {
 	}
 }
 
-// TestEventOfQueuePair: a peer that may not do what it tries is told of at the one it tried it on.
+// TestEventOfQueuePair checks that an operation without rights raises an event at its target.
 func TestEventOfQueuePair(t *testing.T) {
 	a, b := pair(t, verbs.QPConfig{})
 	a.post(verbs.SendWR{Op: verbs.Write, SGL: []verbs.SGE{a.mr.Slice(0, 8)}, RemoteAddr: b.mr.Addr(0), RKey: b.mr.RKey() ^ 0x100})
@@ -253,7 +253,7 @@ func TestEventOfQueuePair(t *testing.T) {
 	}
 }
 
-// TestWords: a word of memory has to be in it, and aligned.
+// TestWords checks that a word must be aligned and lie in the memory.
 func TestWords(t *testing.T) {
 	a := newEnd(t, testdaemon.Start(t), verbs.QPConfig{})
 	for name, f := range map[string]func(){

@@ -8,34 +8,34 @@ import (
 	"vrdma.dev/vrdma/internal/abi"
 )
 
-// A SendWR is a request for the send queue. Which fields count depends on Op. Posting copies it: it
-// can be reused at once, and so can Inline; the memory that SGL names only when the request has
-// completed.
+// A SendWR is a work request for the send queue. Op decides which fields matter. PostSend copies the
+// request and Data, so both can be reused at once. The memory that SGL names must stay unchanged until
+// the request has completed.
 type SendWR struct {
-	ID    uint64 // comes back in the completion
+	ID    uint64 // returned in the completion
 	Op    Op
 	Flags Flags
-	SGL   []SGE  // where the data is, or for reads and atomics goes
-	Data  []byte // instead of SGL: sent inline, up to QPConfig.MaxInline bytes
-	Imm   uint32 // of the operations with immediate; SendInvalidate, LocalInvalidate: the key
+	SGL   []SGE  // source of the data; destination for reads and atomics
+	Data  []byte // used instead of SGL: inline data, up to QPConfig.MaxInline bytes
+	Imm   uint32 // immediate value; for SendInvalidate and LocalInvalidate the key
 
-	RemoteAddr uint64 // write, read, atomics: the peer's memory
+	RemoteAddr uint64 // write, read, atomics: address in the peer's memory
 	RKey       uint32
 
-	Compare uint64 // CompareSwap; FetchAdd: what is added
-	Swap    uint64 // CompareSwap; AtomicWrite: the value
+	Compare uint64 // CompareSwap: the expected value; FetchAdd: the value to add
+	Swap    uint64 // CompareSwap: the new value; AtomicWrite: the value
 
 	AH        *AH // UD
 	RemoteQPN uint32
 	QKey      uint32
 
-	Window *MW // BindWindow: binds it to MR, from RemoteAddr on, with Window.RKey()
+	Window *MW // BindWindow: the window to bind to MR at RemoteAddr, with the key Window.RKey()
 	MR     *MR
-	Length uint64 // BindWindow, Flush: bytes from RemoteAddr on; Flush of 0: all of the peer's memory of that key
-	Access Access // BindWindow: what peers may do; Flush: FlushGlobal, FlushPersistent or both
+	Length uint64 // BindWindow, Flush: length in bytes; a Flush of 0 flushes the whole region of the key
+	Access Access // BindWindow: rights of peers; Flush: FlushGlobal, FlushPersistent or both
 }
 
-// A RecvWR is a request for a receive queue.
+// A RecvWR is a work request for a receive queue.
 type RecvWR struct {
 	ID  uint64
 	SGL []SGE
@@ -49,24 +49,24 @@ var (
 	errRecvSRQ    = &Error{Op: "post a receive", Err: syscall.EINVAL, Advice: "the queue pair has a shared receive queue: post there"}
 )
 
-// PostSend posts a request. It does not wait and does not allocate.
+// PostSend posts a work request. It neither waits nor allocates.
 func (q *QP) PostSend(wr *SendWR) error {
 	q.send.Lock()
 	defer q.send.Unlock()
 	if err := q.enqueue(wr); err != nil {
 		return err
 	}
-	return q.rung(q.d.door.RingBell(q.handle, q.bell))
+	return q.bellResult(q.d.backend.RingBell(q.handle, q.bell))
 }
 
-// PostSends posts requests, in order, and tells the device once. It returns how many were posted.
+// PostSends posts work requests in order and rings the doorbell once. It returns the number posted.
 func (q *QP) PostSends(wrs []SendWR) (int, error) {
 	q.send.Lock()
 	defer q.send.Unlock()
 	for i := range wrs {
 		if err := q.enqueue(&wrs[i]); err != nil {
 			if i > 0 {
-				if e := q.rung(q.d.door.RingBell(q.handle, q.bell)); e != nil {
+				if e := q.bellResult(q.d.backend.RingBell(q.handle, q.bell)); e != nil {
 					err = e
 				}
 			}
@@ -76,11 +76,11 @@ func (q *QP) PostSends(wrs []SendWR) (int, error) {
 	if len(wrs) == 0 {
 		return 0, nil
 	}
-	return len(wrs), q.rung(q.d.door.RingBell(q.handle, q.bell))
+	return len(wrs), q.bellResult(q.d.backend.RingBell(q.handle, q.bell))
 }
 
-// rung is what becomes of ringing. A queue pair that cannot send is asked for why by the command.
-func (q *QP) rung(err error) error {
+// bellResult returns the result of ringing the doorbell. If the queue pair cannot send, a command asks why.
+func (q *QP) bellResult(err error) error {
 	if err == nil {
 		if q.d.gone.Load() {
 			return fault("post a send", q.d.err())
@@ -94,7 +94,7 @@ func (q *QP) rung(err error) error {
 	return fault("post a send", err)
 }
 
-// enqueue writes a request into the ring.
+// enqueue writes a work request into the ring.
 func (q *QP) enqueue(wr *SendWR) error {
 	r := q.send.ring
 	if r == nil {
@@ -138,7 +138,7 @@ func (q *QP) enqueue(wr *SendWR) error {
 	return nil
 }
 
-// putSGL writes a list, for which there is room, and returns how many bytes it names.
+// putSGL writes a scatter/gather list into b, which is large enough, and returns the list's length in bytes.
 func putSGL(b []byte, list []SGE) (length uint32) {
 	for i := range list {
 		s, at := &list[i], b[i*abi.SGESize:][:abi.SGESize]
@@ -150,7 +150,7 @@ func putSGL(b []byte, list []SGE) (length uint32) {
 	return length
 }
 
-// operation writes what depends on the operation.
+// operation writes the fields that depend on the opcode.
 func (q *QP) operation(wr *SendWR, b []byte) {
 	switch wr.Op {
 	case WriteImm, SendImm:
@@ -167,7 +167,7 @@ func (q *QP) operation(wr *SendWR, b []byte) {
 		put32(b, abi.SendFlushRKey, wr.RKey)
 		b[abi.SendFlushType] = uint8(wr.Access / FlushGlobal & 3)
 		if wr.Length == 0 {
-			b[abi.SendFlushLevel] = 1 // all of the memory
+			b[abi.SendFlushLevel] = 1 // the whole memory region
 		}
 	case CompareSwap, FetchAdd:
 		put64(b, abi.SendRemoteAddr, wr.RemoteAddr)
@@ -191,35 +191,35 @@ func (q *QP) operation(wr *SendWR, b []byte) {
 	}
 }
 
-// fits says why a request cannot be posted, before anything is written.
+// fits returns an error if a work request cannot be posted. It writes nothing.
 func (q *QP) fits(wr *SendWR, slot []byte) error {
 	switch {
 	case len(wr.Data) > 0 && len(wr.SGL) > 0:
-		return misuse("both inline data and a list")
+		return misuse("both Data and SGL are set: use one")
 	case len(wr.Data) > q.caps.MaxInline || len(wr.Data) > len(slot)-abi.SendInline:
-		return misuse("%d bytes inline: the queue pair takes %d", len(wr.Data), q.caps.MaxInline)
+		return misuse("%d bytes of inline data: the queue pair allows %d", len(wr.Data), q.caps.MaxInline)
 	case len(wr.SGL) > q.caps.MaxSendSGE || len(wr.SGL)*abi.SGESize > len(slot)-abi.SendSGE:
-		return misuse("a list of %d entries: the queue pair takes %d", len(wr.SGL), q.caps.MaxSendSGE)
+		return misuse("a list of %d entries: the queue pair allows %d", len(wr.SGL), q.caps.MaxSendSGE)
 	case q.typ == UD && wr.AH == nil && (wr.Op == Send || wr.Op == SendImm):
-		return misuse("no address handle")
+		return misuse("no address handle: set AH")
 	case wr.Op == BindWindow && (wr.Window == nil || wr.MR == nil):
-		return misuse("no window or no memory to bind it to")
+		return misuse("no memory window or no memory region: set Window and MR")
 	case wr.Op == Flush && (wr.Access == 0 || wr.Access&^(FlushGlobal|FlushPersistent) != 0):
-		return misuse("Access %#x for a flush: it is FlushGlobal, FlushPersistent or both", wr.Access)
+		return misuse("Access %#x for a flush: use FlushGlobal, FlushPersistent or both", wr.Access)
 	case wr.Op == Flush && wr.Length > math.MaxUint32:
-		return misuse("a flush of %d bytes", wr.Length)
+		return misuse("a flush of %d bytes: the limit is 2^32-1", wr.Length)
 	case (wr.Op == AtomicWrite || wr.Op == Flush) && len(wr.Data)+len(wr.SGL) > 0:
-		return misuse("data for %v, which takes none", wr.Op)
+		return misuse("%v takes no data: clear Data and SGL", wr.Op)
 	}
 	return nil
 }
 
-// misuse is an error of the caller's.
+// misuse returns an error for a work request that is invalid.
 func misuse(format string, args ...any) error {
 	return &Error{Op: "post a send", Err: fmt.Errorf(format+": %w", append(args, syscall.EINVAL)...)}
 }
 
-// PostRecv posts a receive. It does not wait and does not allocate.
+// PostRecv posts a receive. It neither waits nor allocates.
 func (q *QP) PostRecv(wr *RecvWR) error {
 	q.recv.Lock()
 	defer q.recv.Unlock()
@@ -240,7 +240,7 @@ func (r *ring) receive(wr *RecvWR, most int) error {
 	}
 	b := r.slot(r.pos)
 	if len(wr.SGL) > most || len(wr.SGL)*abi.SGESize > len(b)-abi.RecvSGE {
-		return &Error{Op: "post a receive", Err: fmt.Errorf("a list of %d entries, it takes %d: %w", len(wr.SGL), most, syscall.EINVAL)}
+		return &Error{Op: "post a receive", Err: fmt.Errorf("the list has %d entries, the queue allows %d: %w", len(wr.SGL), most, syscall.EINVAL)}
 	}
 	clear(b[:abi.RecvWQESize])
 	put64(b, abi.RecvWRID, wr.ID)

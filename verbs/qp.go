@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/abi"
 )
 
-// swap32 turns what is in network byte order into a number, and back.
+// swap32 converts between network byte order and host byte order.
 func swap32(v uint32) uint32 {
 	if order.Uint16([]byte{1, 0}) == 1 {
 		return bits.ReverseBytes32(v)
@@ -19,19 +19,19 @@ func swap32(v uint32) uint32 {
 	return v
 }
 
-// QPConfig is what a queue pair is made with. Zeroes mean what most want.
+// QPConfig describes a queue pair to create. Zero values select defaults.
 type QPConfig struct {
 	Type   Type // 0: RC
 	SendCQ *CQ
-	RecvCQ *CQ  // nil: SendCQ
-	SRQ    *SRQ // nil: it has a receive queue of its own
+	RecvCQ *CQ  // nil selects SendCQ
+	SRQ    *SRQ // nil gives the queue pair its own receive queue
 
-	MaxSend    int // requests in the send queue; 0: 128
-	MaxRecv    int // in the receive queue; 0: 128
-	MaxSendSGE int // 0: 1
-	MaxRecvSGE int // 0: 1
-	MaxInline  int // bytes; 0: none
-	// SignalAll has every send tell of its completion, signaled or not.
+	MaxSend    int // capacity of the send queue; 0 selects 128
+	MaxRecv    int // capacity of the receive queue; 0 selects 128
+	MaxSendSGE int // entries of a send's SGL; 0 selects 1
+	MaxRecvSGE int // entries of a receive's SGL; 0 selects 1
+	MaxInline  int // bytes of inline data; 0 allows none
+	// SignalAll makes every send generate a completion, with or without the flag Signaled.
 	SignalAll bool
 }
 
@@ -43,7 +43,7 @@ type QP struct {
 	id     uint64
 	typ    Type
 	caps   QPConfig
-	bell   []byte // the command that rings, where that is a command
+	bell   []byte // the POST_SEND command, for a backend that rings by command
 
 	send struct {
 		sync.Mutex
@@ -57,11 +57,11 @@ type QP struct {
 	psn uint32
 }
 
-// CreateQP makes a queue pair.
+// CreateQP creates a queue pair.
 func (p *PD) CreateQP(c QPConfig) (*QP, error) {
 	const op = "create a queue pair"
 	if c.SendCQ == nil {
-		return nil, fault(op, errors.New("it has no completion queue: set SendCQ"))
+		return nil, fault(op, errors.New("no completion queue: set QPConfig.SendCQ"))
 	}
 	if c.RecvCQ == nil {
 		c.RecvCQ = c.SendCQ
@@ -119,26 +119,26 @@ func (q *QP) create(p *PD, c *QPConfig) error {
 	return nil
 }
 
-// sendWRSize is sizeof(struct ibv_send_wr): the kernel wants to be told, also where none follows.
+// sendWRSize is sizeof(struct ibv_send_wr). The kernel requires it even in a command without requests.
 const sendWRSize = 128
 
-// QPN is the queue pair's number.
+// QPN returns the queue pair number.
 func (q *QP) QPN() uint32 { return q.qpn }
 
-// Type is its service.
+// Type returns the transport service.
 func (q *QP) Type() Type { return q.typ }
 
-// Config is what it was made with, as the device granted it.
+// Config returns the configuration that the device granted.
 func (q *QP) Config() QPConfig { return q.caps }
 
-// An Address is what a peer has to know to connect to a queue pair. It travels as text.
+// An Address is what a peer needs to connect to a queue pair. It can be exchanged as text.
 type Address struct {
 	GID GID
 	QPN uint32
 	PSN uint32
 }
 
-// Address is this queue pair's, at the port's first address.
+// Address returns the address of this queue pair at the port's first GID.
 func (q *QP) Address() (Address, error) {
 	e, err := q.d.entry(GID{})
 	if err != nil {
@@ -157,36 +157,36 @@ func (a *Address) UnmarshalText(b []byte) error {
 	var g []byte
 	var n Address
 	if k, err := fmt.Sscanf(string(b), "%32x:%06x:%06x", &g, &n.QPN, &n.PSN); err != nil || k != 3 || len(g) != len(n.GID) {
-		return fault("read an address", fmt.Errorf("%.80q is not one", b))
+		return fault("read an address", fmt.Errorf("%.80q is not an address as QP.Address prints it", b))
 	}
 	copy(n.GID[:], g)
 	*a = n
 	return nil
 }
 
-// Attr are the attributes that state changes take. Which of them count depends on the change.
+// Attr are the attributes of a state change. The target state decides which of them matter.
 type Attr struct {
-	Access    Access // INIT: what peers may do
+	Access    Access // INIT: rights of the peer
 	QKey      uint32 // UD
 	Remote    Address
-	Local     GID // RTR: the address to send from; zero: the port's first
-	MTU       MTU // RTR; 0: the port's
+	Local     GID // RTR: the source address; zero selects the port's first
+	MTU       MTU // RTR: 0 selects the port's
 	SendPSN   uint32
-	MaxReads  uint8 // RTS: reads and atomics that we have under way
-	PeerReads uint8 // RTR: those of the peer
-	Timeout   uint8 // RTS: 4.096 µs × 2^Timeout; 0: for ever
-	Retry     uint8 // RTS: how often
-	RNRRetry  uint8 // RTS: 7: for ever
-	RNRTimer  uint8 // RTR: how long the peer waits for a receive
-	HopLimit  uint8 // RTR; 0: 64
+	MaxReads  uint8 // RTS: outstanding reads and atomics of this side
+	PeerReads uint8 // RTR: outstanding reads and atomics of the peer
+	Timeout   uint8 // RTS: ACK timeout, 4.096 µs × 2^Timeout; 0 waits forever
+	Retry     uint8 // RTS: retries after a timeout
+	RNRRetry  uint8 // RTS: retries after an RNR NAK; 7 retries forever
+	RNRTimer  uint8 // RTR: minimum delay that the peer waits after an RNR NAK, as an IB code
+	HopLimit  uint8 // RTR: 0 selects 64
 	Traffic   uint8 // RTR: traffic class
 }
 
-// defaults are what Connect uses.
+// defaults are the attributes that Connect uses.
 var defaults = Attr{Access: RemoteWrite | RemoteRead | RemoteAtomic, MaxReads: 16, PeerReads: 16, Timeout: 14, Retry: 7, RNRRetry: 7, RNRTimer: 12}
 
-// Modify moves the queue pair to the next state with these attributes: Init, RTR, RTS, or Reset and Err
-// at any time. For those who want the steps one by one; Connect does all.
+// Modify moves the queue pair to the next state: Init, RTR, RTS; Reset and Err are allowed at any time.
+// Connect does all steps at once.
 func (q *QP) Modify(to State, a Attr) error {
 	op := fmt.Sprintf("move a queue pair to %v", to)
 	m := abi.ModifyQP{QPHandle: q.handle, QPState: uint8(to), AttrMask: abi.QPMaskState}
@@ -203,12 +203,12 @@ func (q *QP) Modify(to State, a Attr) error {
 		_, err = exec(q.d, abi.CmdModifyQP, &m, nil, answer{})
 	}
 	if err == nil && to == Reset {
-		q.forget()
+		q.resetRings()
 	}
 	return fault(op, err)
 }
 
-// apply makes a change that rdma_cm has worked out.
+// apply makes the state change whose attributes rdma_cm computed.
 func (q *QP) apply(a *abi.QPAttr) error {
 	m := abi.ModifyQP{
 		QPHandle: q.handle, AttrMask: a.QPAttrMask, QPState: uint8(a.QPState), CurQPState: uint8(a.CurQPState), PathMTU: uint8(a.PathMTU),
@@ -258,7 +258,7 @@ func (q *QP) ready(m *abi.ModifyQP, a *Attr) error {
 		mtu = p.MTU
 	}
 	if m.PathMTU = mtu.number(); m.PathMTU == 0 {
-		return fmt.Errorf("an MTU of %d: it is 256, 512, 1024, 2048 or 4096", a.MTU)
+		return fmt.Errorf("invalid MTU %d: use 256, 512, 1024, 2048 or 4096", a.MTU)
 	}
 	m.DestQPNum, m.RQPSN = a.Remote.QPN, a.Remote.PSN
 	m.Dest = abi.QPDest{DGID: a.Remote.GID, SGIDIndex: uint8(e.Index), HopLimit: a.HopLimit, TrafficClass: a.Traffic, IsGlobal: 1, PortNum: portNumber}
@@ -281,14 +281,14 @@ func (q *QP) sending(m *abi.ModifyQP, a *Attr) {
 	}
 }
 
-// Connect connects an RC or UC queue pair to its peer, who does the same with our Address.
+// Connect connects an RC or UC queue pair to its peer. The peer does the same with this side's Address.
 func (q *QP) Connect(remote Address) error {
 	a := defaults
 	a.Remote, a.SendPSN = remote, q.psn
 	return q.bring(a)
 }
 
-// Start makes a UD queue pair ready. Who sends to it has to know the key.
+// Start makes a UD queue pair ready. Senders to it need the key.
 func (q *QP) Start(qkey uint32) error {
 	a := defaults
 	a.QKey, a.SendPSN = qkey, q.psn
@@ -304,8 +304,8 @@ func (q *QP) bring(a Attr) error {
 	return nil
 }
 
-// forget starts the rings again, as the device does.
-func (q *QP) forget() {
+// resetRings resets the rings, as the device does in a change to Reset.
+func (q *QP) resetRings() {
 	q.send.Lock()
 	q.send.ring.pos, q.send.ssn = q.send.ring.producer(), 0
 	q.send.Unlock()
@@ -316,7 +316,7 @@ func (q *QP) forget() {
 	q.recv.Unlock()
 }
 
-// State asks the device for the queue pair's state.
+// State queries the queue pair's state.
 func (q *QP) State() (State, error) {
 	var r abi.QueryQPResp
 	req := abi.QueryQP{Response: q.d.response(), QPHandle: q.handle, AttrMask: abi.QPMaskState}
@@ -326,19 +326,19 @@ func (q *QP) State() (State, error) {
 	return State(r.QPState), nil
 }
 
-// JoinGroup has a UD queue pair receive what is sent to a multicast group.
+// JoinGroup makes a UD queue pair receive the datagrams sent to a multicast group.
 func (q *QP) JoinGroup(g GID) error {
 	_, err := exec(q.d, abi.CmdAttachMcast, &abi.AttachMcast{GID: g, QPHandle: q.handle}, nil, answer{})
 	return fault("join a multicast group", err)
 }
 
-// LeaveGroup ends that.
+// LeaveGroup leaves a multicast group.
 func (q *QP) LeaveGroup(g GID) error {
 	_, err := exec(q.d, abi.CmdDetachMcast, &abi.AttachMcast{GID: g, QPHandle: q.handle}, nil, answer{})
 	return closed("leave a multicast group", err)
 }
 
-// Close frees the queue pair. Requests that have not completed never will.
+// Close destroys the queue pair. Outstanding requests never complete.
 func (q *QP) Close() error {
 	q.send.Lock()
 	defer q.send.Unlock()
@@ -359,7 +359,7 @@ func (q *QP) Close() error {
 	return nil
 }
 
-// An AH is where datagrams of UD queue pairs go.
+// An AH is an address handle: the destination of UD datagrams.
 type AH struct {
 	d      *Device
 	handle uint32
@@ -367,8 +367,8 @@ type AH struct {
 	av     [abi.AVSize]byte
 }
 
-// CreateAH makes an address handle for a peer or a multicast group. What is sent comes from one of the
-// port's addresses; zero: from the first.
+// CreateAH creates an address handle for a peer or a multicast group. from is the source address, one of
+// the port's GIDs; zero selects the first.
 func (p *PD) CreateAH(to, from GID) (*AH, error) {
 	const op = "create an address handle"
 	e, err := p.d.entry(from)
@@ -393,7 +393,7 @@ func (p *PD) CreateAH(to, from GID) (*AH, error) {
 	return h, nil
 }
 
-// Close frees it. Datagrams that are under way are not affected.
+// Close destroys the address handle. Datagrams already posted are not affected.
 func (h *AH) Close() error {
 	_, err := exec(h.d, abi.CmdDestroyAH, &abi.DestroyAH{AHHandle: h.handle}, nil, answer{})
 	return closed("free an address handle", err)

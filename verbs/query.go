@@ -11,20 +11,20 @@ import (
 	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
-// Attributes are what a device can do.
+// Attributes are the capabilities and limits of a device.
 type Attributes struct {
 	NodeGUID         uint64
 	MaxMRSize        uint64
 	MaxQPs           int
-	MaxQPRequests    int // in one queue
+	MaxQPRequests    int // capacity of one queue
 	MaxSGE           int
 	MaxCQs           int
 	MaxCQEntries     int
 	MaxMRs           int
 	MaxPDs           int
-	MaxReads         int // reads and atomics under way on one queue pair
+	MaxReads         int // outstanding reads and atomics of one queue pair
 	MaxMWs           int
-	MaxGroups        int // multicast
+	MaxGroups        int // multicast groups
 	MaxAHs           int
 	MaxSRQs          int
 	MaxSRQRequests   int
@@ -34,7 +34,7 @@ type Attributes struct {
 	CompletionVector int
 }
 
-// Query asks the device what it can do.
+// Query returns the capabilities and limits of the device.
 func (d *Device) Query() (Attributes, error) {
 	var r abi.QueryDeviceResp
 	if _, err := exec(d, abi.CmdQueryDevice, &abi.QueryDevice{Response: d.response()}, nil, decode(&r)); err != nil {
@@ -48,19 +48,19 @@ func (d *Device) Query() (Attributes, error) {
 	}, nil
 }
 
-// Port is the state of the device's port. It has one.
+// Port is the state of the device's only port.
 type Port struct {
 	Active     bool
-	MTU        MTU // that is used
+	MTU        MTU // the active MTU
 	MaxMTU     MTU
 	MaxMessage uint32
-	GIDs       int // length of the table
+	GIDs       int // length of the GID table
 }
 
-// portNumber is that of the only port.
+// portNumber is the number of the only port.
 const portNumber = 1
 
-// Port asks for the state of the port.
+// Port returns the state of the port.
 func (d *Device) Port() (Port, error) {
 	var r abi.QueryPortResp
 	if _, err := exec(d, abi.CmdQueryPort, &abi.QueryPort{Response: d.response(), PortNum: portNumber}, nil, decode(&r)); err != nil {
@@ -71,16 +71,16 @@ func (d *Device) Port() (Port, error) {
 	}, nil
 }
 
-// An Entry is one of the port's addresses. Of two entries with the same GID only the one of RoCEv2
-// is listed.
+// An Entry is one of the port's addresses. If the GID table has a GID for RoCEv1 and RoCEv2, only the
+// RoCEv2 entry is listed.
 type Entry struct {
 	Index int
 	GID   GID
 }
 
-// GIDs are the port's addresses.
+// GIDs returns the port's addresses. Addresses that other hosts can reach come first, IPv4 before IPv6.
 func (d *Device) GIDs() ([]Entry, error) {
-	dir := filepath.Join(d.door.Tree(), "class/infiniband", d.name, "ports", strconv.Itoa(portNumber))
+	dir := filepath.Join(d.backend.Tree(), "class/infiniband", d.name, "ports", strconv.Itoa(portNumber))
 	list, err := os.ReadDir(filepath.Join(dir, "gids"))
 	if err != nil {
 		return nil, fault("read the port's addresses", err)
@@ -101,7 +101,7 @@ func (d *Device) GIDs() ([]Entry, error) {
 		out = append(out, Entry{i, GIDOf(a)})
 	}
 	if len(out) == 0 {
-		return nil, fault("read the port's addresses", fmt.Errorf("%s has none", d.name))
+		return nil, fault("read the port's addresses", fmt.Errorf("%s has no GID: check that the NIC has an address", d.name))
 	}
 	sortEntries(out)
 	return out, nil
@@ -131,7 +131,7 @@ func sortEntries(list []Entry) {
 	}
 }
 
-// entry is the one of a GID; an invalid GID stands for the best there is.
+// entry returns the entry of a GID. An invalid GID selects the first entry.
 func (d *Device) entry(g GID) (Entry, error) {
 	list, err := d.GIDs()
 	if err != nil {
@@ -145,5 +145,5 @@ func (d *Device) entry(g GID) (Entry, error) {
 			return e, nil
 		}
 	}
-	return Entry{}, fault("find an address", fmt.Errorf("%v is none of %s's addresses %v", g, d.name, list))
+	return Entry{}, fault("find an address", fmt.Errorf("%v is not an address of %s: it has %v", g, d.name, list))
 }

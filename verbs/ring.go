@@ -9,20 +9,20 @@ import (
 	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
-// A ring is a queue that is shared with the device: struct rxe_queue_buf. One side fills it and
-// moves the producer's index, the other empties it and moves the consumer's.
+// A ring is a queue in memory that is shared with the device: struct rxe_queue_buf. The producer writes
+// elements and advances the producer index; the consumer reads them and advances the consumer index.
 type ring struct {
 	mem  ipc.Mapped
 	data []byte
-	own  bool // mem is a mapping of its own, to be unmapped
+	own  bool // mem is a separate mapping; close unmaps it
 	mask uint32
 	log2 uint32
-	pos  uint32 // our own index
+	pos  uint32 // this side's index
 }
 
-// newRing finds a ring where the device says that it is.
+// newRing maps the ring at the location that the device returned.
 func (d *Device) newRing(at *abi.MMInfo) (*ring, error) {
-	m, own, err := d.door.Ring(at)
+	m, own, err := d.backend.Ring(at)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (r *ring) close() {
 	}
 }
 
-// slot is the element at a position.
+// slot returns the element at a position.
 func (r *ring) slot(pos uint32) []byte {
 	off := uint64(pos&r.mask) << r.log2
 	return r.data[off : off+1<<r.log2 : off+1<<r.log2]
@@ -57,22 +57,22 @@ func (r *ring) consumer() uint32 {
 	return protocol.Shared32(r.mem.Mem, abi.QueueConsumerIndex).Load() & r.mask
 }
 
-// full reports whether we, who fill it, have to wait.
+// full reports whether the producer (this side) must wait.
 func (r *ring) full() bool { return (r.pos+1)&r.mask == r.consumer() }
 
-// push hands the element at pos over.
+// push publishes the element at pos.
 func (r *ring) push() {
 	r.pos = (r.pos + 1) & r.mask
 	protocol.Shared32(r.mem.Mem, abi.QueueProducerIndex).Store(r.pos)
 }
 
-// waiting is how many elements are there for us, who empty it.
+// waiting returns the number of elements for the consumer (this side).
 func (r *ring) waiting() uint32 { return (r.producer() - r.pos) & r.mask }
 
-// empty reports whether nothing is there for us, from the indices alone: ours is in the ring, too.
+// empty reports whether the consumer has no element. It reads only the indices in shared memory.
 func (r *ring) empty() bool { return r.producer() == r.consumer() }
 
-// pop gives n elements back.
+// pop releases n elements.
 func (r *ring) pop(n uint32) {
 	r.pos = (r.pos + n) & r.mask
 	protocol.Shared32(r.mem.Mem, abi.QueueConsumerIndex).Store(r.pos)

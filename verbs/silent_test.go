@@ -12,8 +12,8 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// TestSilentBeside waits for a daemon that does not answer: who opens a device of another one does not wait,
-// and who wants the same goes when its own context ends.
+// TestSilentBeside checks a daemon that does not answer: opening a device of another daemon does not wait, and opening this one ends
+// with its context.
 func TestSilentBeside(t *testing.T) {
 	silent := filepath.Join(t.TempDir(), "silent")
 	l, err := net.Listen("unixpacket", silent)
@@ -27,7 +27,7 @@ func TestSilentBeside(t *testing.T) {
 		_, err := verbs.Options{Socket: silent}.Open(ctx)
 		first <- err
 	}()
-	c, err := l.Accept() // it waits for our welcome now
+	c, err := l.Accept() // the client waits for our Welcome now
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,14 +16,15 @@ type SRQ struct {
 	size   int
 
 	mu   sync.Mutex
-	ring *ring // nil: closed
+	ring *ring // nil after Close
 }
 
-// CreateSRQ makes a shared receive queue for so many receives of so many entries each; 0 entries: 1.
+// CreateSRQ creates a shared receive queue for receives requests of up to entries SGL entries each; 0
+// selects 1 entry.
 func (p *PD) CreateSRQ(receives, entries int) (*SRQ, error) {
 	const op = "create a shared receive queue"
 	if receives <= 0 || entries < 0 {
-		return nil, fault(op, errors.New("no receives"))
+		return nil, fault(op, errors.New("the number of receives must be positive"))
 	}
 	s := &SRQ{d: p.d}
 	s.id = p.d.track(s)
@@ -44,10 +45,10 @@ func (p *PD) CreateSRQ(receives, entries int) (*SRQ, error) {
 	return s, nil
 }
 
-// Size is how many receives fit.
+// Size returns the queue's capacity in receives.
 func (s *SRQ) Size() int { return s.size }
 
-// PostRecv posts a receive for whichever queue pair needs it first.
+// PostRecv posts a receive. The first queue pair that needs a receive takes it.
 func (s *SRQ) PostRecv(wr *RecvWR) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,14 +58,14 @@ func (s *SRQ) PostRecv(wr *RecvWR) error {
 	return s.ring.receive(wr, s.sge)
 }
 
-// SetLimit asks for an event, EventSRQLimit, when fewer than n receives are left. It is told once.
+// SetLimit requests one EventSRQLimit event when fewer than n receives are left.
 func (s *SRQ) SetLimit(n int) error {
 	req := abi.ModifySRQ{SRQHandle: s.handle, AttrMask: abi.SRQMaskLimit, SRQLimit: uint32(n)}
 	_, err := exec(s.d, abi.CmdModifySRQ, &req, nil, answer{driver: make([]byte, abi.Size[abi.RxeModifySRQCmd]())})
 	return fault("set the limit of a shared receive queue", err)
 }
 
-// Close frees it. The queue pairs that use it are closed by then.
+// Close destroys the queue. Close the queue pairs that use it first.
 func (s *SRQ) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

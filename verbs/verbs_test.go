@@ -54,7 +54,7 @@ func TestNoDaemon(t *testing.T) {
 	check(err)
 }
 
-// TestSilentDaemon: who listens at the socket need not be a daemon.
+// TestSilentDaemon checks a socket whose listener is not a daemon.
 func TestSilentDaemon(t *testing.T) {
 	socket := t.TempDir() + "/s"
 	l, err := net.Listen("unixpacket", socket)
@@ -244,7 +244,7 @@ func TestMemoryWindow(t *testing.T) {
 	}
 }
 
-// TestForeignMemory registers a mapping of the program's own.
+// TestForeignMemory registers a mapping of the program.
 func TestForeignMemory(t *testing.T) {
 	a, b := pair(t, verbs.QPConfig{})
 	mem, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -300,7 +300,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestFullDevice fills what a device has for queues. The pages of queues that nobody uses cost nothing.
+// TestFullDevice fills a device's memory for queues. Unused pages of queues cost nothing.
 func TestFullDevice(t *testing.T) {
 	socket := testdaemon.Start(t)
 	dev := openDevice(t, socket)
@@ -312,7 +312,7 @@ func TestFullDevice(t *testing.T) {
 			list = append(list, cq)
 			continue
 		}
-		if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "open the device once more") {
+		if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "open the device again") {
 			t.Fatalf("after %d queues: %v", len(list), err)
 		}
 		break
@@ -324,7 +324,7 @@ func TestFullDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	must[*verbs.CQ](t)(dev.CreateCQ(entries))
-	// Another device has room of its own.
+	// Another device has its own memory for queues.
 	must[*verbs.CQ](t)(openDevice(t, socket).CreateCQ(entries))
 }
 
@@ -397,7 +397,7 @@ func TestDaemonEnds(t *testing.T) {
 	}
 }
 
-// TestArenasAreUnmapped: what a device has mapped goes when the device is collected.
+// TestArenasAreUnmapped checks that a device's mappings are removed when the device is collected.
 func TestArenasAreUnmapped(t *testing.T) {
 	socket := testdaemon.Spawn(t)
 	for range 20 {

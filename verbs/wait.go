@@ -11,18 +11,18 @@ import (
 	"vrdma.dev/vrdma/internal/abi"
 )
 
-// All completion queues of a device share one descriptor for their events, the completion channel.
-// Whoever waits reads it, one at a time, and hands what is for others to them:
+// All completion queues of a device share one descriptor for completion events, the completion channel.
+// One waiting goroutine at a time reads it and passes events for other queues to their goroutines:
 //
-//	Wait ── arm, poll once more ──▶ is somebody reading the channel?
-//	                                  no:  read it, until the event is mine
-//	                                  yes: sleep until my event is handed to me, or until it is
-//	                                       my turn to read
+//	Wait ── arm, poll once more ──▶ is another goroutine reading the channel?
+//	                                  no:  read it until my event comes
+//	                                  yes: sleep until the reader passes my event to me, or
+//	                                       until it is my turn to read
 //
-// So a program with one goroutine that waits has no other that wakes it. CQ.Wake is for those who wait
-// for several things at a time: with its first use a goroutine begins to read for all.
+// So a program with one waiting goroutine needs no second goroutine to wake it. CQ.Wake serves programs
+// that select on several channels: its first use starts a goroutine that reads the channel for all queues.
 
-// completionChannel is the device's, made at first use.
+// completionChannel returns the device's completion channel and creates it at the first use.
 func (d *Device) completionChannel() (int32, error) {
 	d.mu.Lock()
 	have, id := d.channel != nil, d.channelID
@@ -45,7 +45,7 @@ func (d *Device) completionChannel() (int32, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.channel != nil || d.closed { // somebody else was faster
+	if d.channel != nil || d.closed { // another goroutine was faster
 		f.Close()
 		return d.channelID, nil
 	}
@@ -54,7 +54,7 @@ func (d *Device) completionChannel() (int32, error) {
 	return id, nil
 }
 
-// readChannel reads the completion channel for all, for those who use Wake. It ends with the device.
+// readChannel reads the completion channel for all queues, for users of Wake, until the device is closed.
 func (d *Device) readChannel() {
 	select {
 	case <-d.reader:
@@ -69,9 +69,9 @@ func (d *Device) readChannel() {
 	}
 }
 
-// readEvent takes one event from the channel and hands it to the queue that it is of; mine: that is
-// the reader's own, who needs no handing. The caller has d.reader. A deadline is an interruption, see
-// interrupt.
+// readEvent reads one event from the channel and passes it to its queue. It returns mine if the event is
+// for own, the reader's queue. The caller holds the token d.reader. A read deadline is an interruption,
+// see interrupt.
 func (d *Device) readEvent(own *CQ) (mine bool, err error) {
 	n, err := d.channel.Read(d.event[:])
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -100,7 +100,7 @@ func (d *Device) readEvent(own *CQ) (mine bool, err error) {
 	return false, nil
 }
 
-// interrupt has whoever reads the channel look whether to go on.
+// interrupt makes the goroutine that reads the channel check whether to continue.
 func (d *Device) interrupt() {
 	d.mu.Lock()
 	f := d.channel
@@ -119,14 +119,14 @@ func (c *CQ) notify() {
 	}
 }
 
-// Wait waits until there is something to poll. It looks for some microseconds, if that has been worth
-// it lately; then the goroutine sleeps, and no thread does.
+// Wait waits until the queue has a completion to poll. It polls for some microseconds if recent waits ended
+// that way; then the goroutine sleeps, without blocking a thread.
 func (c *CQ) Wait(ctx context.Context) error { return c.wait(ctx, false) }
 
 // WaitSolicited is Wait for completions that the sender marked Solicited, and for errors.
 func (c *CQ) WaitSolicited(ctx context.Context) error { return c.wait(ctx, true) }
 
-// Sleep is Wait without looking first, for those who expect nothing soon.
+// Sleep is Wait without the polling phase, for callers that expect a long wait.
 func (c *CQ) Sleep(ctx context.Context) error {
 	if any, err := c.waiting(); err != nil || any {
 		return err
@@ -135,19 +135,19 @@ func (c *CQ) Sleep(ctx context.Context) error {
 }
 
 func (c *CQ) wait(ctx context.Context, solicited bool) error {
-	if any, err := c.glance(); err != nil || any {
+	if any, err := c.pollBriefly(); err != nil || any {
 		return err
 	}
 	return c.armed(ctx, solicited)
 }
 
-// armed arms the queue and sleeps until there is something to poll.
+// armed arms the queue and sleeps until there is a completion to poll.
 func (c *CQ) armed(ctx context.Context, solicited bool) error {
 	for {
 		if err := c.arm(solicited); err != nil {
 			return fault("wait for a completion", err)
 		}
-		// What came before the arming rings no bell.
+		// A completion before the arming gives no event.
 		if any, err := c.waiting(); err != nil || any {
 			return err
 		}
@@ -160,22 +160,22 @@ func (c *CQ) armed(ctx context.Context, solicited bool) error {
 	}
 }
 
-// Wait looks for a while before it arms the queue and sleeps. To sleep and be woken through the
-// runtime's poller takes 15 to 40 us, some of it of the processor; most answers come sooner. A queue
-// whose looks have been in vain lately is looked at only now and then.
+// Wait polls for a while before it arms the queue and sleeps. Sleeping and waking through the runtime's
+// poller takes 15 to 40 µs; most completions come sooner. After several waits in which polling found
+// nothing, Wait polls only in every pollAgain-th wait.
 const (
-	glanceTime = 20 * time.Microsecond
-	fewMisses  = 4  // so many looks in vain in a row, and Wait sleeps at once
-	lookAgain  = 64 // but for every so many waits
+	pollTime  = 20 * time.Microsecond
+	maxMisses = 4  // after this many unsuccessful polling phases in a row, Wait sleeps at once
+	pollAgain = 64 // but polls again in every pollAgain-th wait
 )
 
-// glance looks for a moment whether there is something to poll, if that has been worth it lately.
-func (c *CQ) glance() (bool, error) {
-	if misses := c.misses.Load(); misses >= fewMisses && misses%lookAgain != 0 {
+// pollBriefly polls for pollTime, unless recent polling phases found nothing.
+func (c *CQ) pollBriefly() (bool, error) {
+	if misses := c.misses.Load(); misses >= maxMisses && misses%pollAgain != 0 {
 		c.misses.Add(1)
 		return c.waiting()
 	}
-	any, err := c.Spin(glanceTime)
+	any, err := c.Spin(pollTime)
 	if any {
 		c.misses.Store(0)
 	} else {
@@ -184,7 +184,7 @@ func (c *CQ) glance() (bool, error) {
 	return any, err
 }
 
-// sleep waits for the queue's event, or for something that has to be looked at.
+// sleep waits for the queue's event, or until the caller must check its state again.
 func (c *CQ) sleep(ctx context.Context) error {
 	d := c.d
 	select {
@@ -202,18 +202,18 @@ func (c *CQ) sleep(ctx context.Context) error {
 	}
 	defer func() { d.reader <- struct{}{} }()
 	if done := ctx.Done(); done != nil {
-		// The deadline of the channel is how a reader is interrupted.
+		// The channel's read deadline interrupts the reader.
 		stop := context.AfterFunc(ctx, d.interrupt)
 		defer stop()
 	}
 	for {
 		select {
-		case <-c.wake: // handed over before it was our turn
+		case <-c.wake: // another reader passed our event before our turn
 			return nil
 		default:
 		}
-		// Now, and not before it was our turn: an interruption that was for us may have gone to
-		// the reader before us.
+		// Check the context only now: an interruption that was meant for us may have reached the
+		// previous reader.
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -231,16 +231,16 @@ func (c *CQ) sleep(ctx context.Context) error {
 	}
 }
 
-// spinning counts the goroutines of this program that are in Spin. Each has a processor of the runtime's
-// to itself, which others may need to bring what is waited for: more than half of them never spin.
+// spinning counts the goroutines of this program in Spin. Each occupies a P of the Go runtime that other
+// goroutines may need to make progress, so at most half of the Ps spin.
 var (
 	spinning atomic.Int32
 	spinners = int32(max(1, runtime.GOMAXPROCS(0)/2))
 )
 
-// Spin looks for a while whether there is something to poll, and gives way to others meanwhile. It is
-// for those who expect an answer within microseconds: to sleep and be woken takes longer. It returns at
-// once if too many of this program's goroutines do the same.
+// Spin polls for up to most and yields to other goroutines in between. Use it when a completion is
+// expected within microseconds, because sleeping and waking takes longer. It returns at once if too many
+// goroutines of this program spin.
 func (c *CQ) Spin(most time.Duration) (bool, error) {
 	defer spinning.Add(-1)
 	if spinning.Add(1) > spinners {
@@ -250,7 +250,7 @@ func (c *CQ) Spin(most time.Duration) (bool, error) {
 	for {
 		for range yieldEvery {
 			if r := c.look.Load(); r != nil && r.empty() {
-				if err := c.vain(1); err != nil {
+				if err := c.emptyPoll(1); err != nil {
 					return false, err
 				}
 				continue
@@ -259,7 +259,7 @@ func (c *CQ) Spin(most time.Duration) (bool, error) {
 			if any || err != nil {
 				return any, err
 			}
-			if err := c.vain(1); err != nil {
+			if err := c.emptyPoll(1); err != nil {
 				return false, err
 			}
 		}
@@ -269,7 +269,7 @@ func (c *CQ) Spin(most time.Duration) (bool, error) {
 	}
 }
 
-// Next polls, and waits while there is nothing.
+// Next polls, and waits while the queue is empty.
 func (c *CQ) Next(ctx context.Context, wc []WC) (int, error) {
 	for {
 		if n, err := c.Poll(wc); n > 0 || err != nil {
@@ -281,19 +281,19 @@ func (c *CQ) Next(ctx context.Context, wc []WC) (int, error) {
 	}
 }
 
-// Arm asks for a value in Wake with the next completion, or the next one that the sender marked
-// Solicited. What came before rings no bell: poll once more before waiting. For those who wait for
-// several things at a time; Wait does it all.
+// Arm requests a value in Wake with the next completion, or with the next one that the sender marked
+// Solicited. Completions before Arm give no value: poll once more before waiting. Arm and Wake are for
+// programs that select on several channels; Wait needs neither.
 func (c *CQ) Arm(solicited bool) error { return fault("wait for a completion", c.arm(solicited)) }
 
-// Wake has a value after Arm, when there may be something to poll.
+// Wake returns a channel that receives a value after Arm, when there may be a completion to poll.
 func (c *CQ) Wake() <-chan struct{} {
 	c.d.reading.Do(func() { go c.d.readChannel() })
 	return c.wake
 }
 
 func (c *CQ) arm(solicited bool) error {
-	if c.d.door.Arm(c.handle, solicited) {
+	if c.d.backend.Arm(c.handle, solicited) {
 		return nil
 	}
 	req := abi.ReqNotifyCQ{CQHandle: c.handle}

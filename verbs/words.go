@@ -10,18 +10,18 @@ import (
 // A GID is the address of a port: an IPv6 address, or an IPv4 address mapped into one.
 type GID [16]byte
 
-// GIDOf is the GID of an IP address.
+// GIDOf returns the GID of an IP address.
 func GIDOf(a netip.Addr) GID { return a.As16() }
 
-// Addr is the IP address.
+// Addr returns the IP address of a GID.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 func (g GID) String() string { return g.Addr().String() }
 
-// An MTU is the most bytes of a message that one packet carries: 256 to 4096.
+// An MTU is the maximum payload of one packet in bytes: 256, 512, 1024, 2048 or 4096.
 type MTU int
 
-// mtuOf is the MTU of enum ib_mtu.
+// mtuOf converts a value of enum ib_mtu.
 func mtuOf(n uint8) MTU {
 	if n < 1 || n > 5 {
 		return 0
@@ -29,7 +29,7 @@ func mtuOf(n uint8) MTU {
 	return MTU(128 << n)
 }
 
-// number is the MTU as enum ib_mtu; 0: it is none.
+// number returns the MTU as a value of enum ib_mtu, or 0 if it has none.
 func (m MTU) number() uint8 {
 	for n := uint8(1); n <= 5; n++ {
 		if m == MTU(128<<n) {
@@ -39,7 +39,7 @@ func (m MTU) number() uint8 {
 	return 0
 }
 
-// A Type is the service of a queue pair.
+// A Type is the transport service of a queue pair.
 type Type uint8
 
 const (
@@ -60,7 +60,7 @@ func (t Type) String() string {
 	return fmt.Sprintf("type %d", uint8(t))
 }
 
-// A State is that of a queue pair.
+// A State is the state of a queue pair.
 type State uint8
 
 const (
@@ -81,7 +81,7 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// Access is what may be done with memory, or through a queue pair.
+// Access is a set of rights to memory, or to a queue pair.
 type Access uint32
 
 const (
@@ -92,14 +92,14 @@ const (
 	BindWindows  Access = abi.AccessMWBind
 	ZeroBased    Access = abi.AccessZeroBased
 
-	FlushGlobal     Access = abi.AccessFlushGlobal     // peers may ask that what they wrote is seen by all
-	FlushPersistent Access = abi.AccessFlushPersistent // and that it outlives a loss of power
+	FlushGlobal     Access = abi.AccessFlushGlobal     // peers may flush their writes to global visibility
+	FlushPersistent Access = abi.AccessFlushPersistent // peers may flush their writes to persistent memory
 
-	// RemoteAll lets peers do everything. Local writes are part of it, as remote ones need them.
+	// RemoteAll gives peers all remote rights, and LocalWrite, which remote writes need.
 	RemoteAll = LocalWrite | RemoteWrite | RemoteRead | RemoteAtomic
 )
 
-// An Op is what a work request asks for: enum ibv_wr_opcode.
+// An Op is the opcode of a work request: enum ibv_wr_opcode.
 type Op uint32
 
 const (
@@ -130,8 +130,8 @@ func (o Op) String() string {
 type Flags uint32
 
 const (
-	Fence     Flags = abi.WRFlagFence     // wait until the reads and atomics before it have ended
-	Signaled  Flags = abi.WRFlagSignaled  // tell of its completion
-	Solicited Flags = abi.WRFlagSolicited // the receiver's event, if it waits for solicited ones
+	Fence     Flags = abi.WRFlagFence     // start only after all earlier reads and atomics have completed
+	Signaled  Flags = abi.WRFlagSignaled  // generate a completion
+	Solicited Flags = abi.WRFlagSolicited // the receive wakes a receiver that waits for solicited completions
 	inline    Flags = abi.WRFlagInline
 )

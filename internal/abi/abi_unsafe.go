@@ -2,10 +2,9 @@ package abi
 
 import "unsafe"
 
-// Struct is every type that Decode and Encode accept. It is closed on purpose:
-// each member holds only fixed-size integers, arrays of them and other members
-// (a test checks that there is no pointer and no implicit padding), so any bytes
-// are a valid value and every byte of a value is defined.
+// Struct is the set of types that Decode and Encode accept. It is closed on purpose: each member has only fixed-size integers,
+// arrays of them and other members. (A test checks that there is no pointer and no implicit padding.) So any bytes are a valid
+// value, and every byte of a value is defined.
 type Struct interface {
 	CmdHeader | ExCmdHeader | AsyncEvent | CompEvent |
 		GetContext | GetContextResp | QueryDevice | QueryDeviceResp |
@@ -31,14 +30,13 @@ type Struct interface {
 		CMWriteCMEvent | CMBind | CMResolveAddr | CMQueryAddrResp | CMQueryPathResp | CMJoinMcast
 }
 
-// Size is sizeof(T).
+// Size returns sizeof(T).
 func Size[T Struct]() int {
 	var v T
 	return int(unsafe.Sizeof(v))
 }
 
-// Decode copies the beginning of b into v and reports whether b was long enough
-// for all of it; what b lacks is zero. v never aliases b.
+// Decode copies the beginning of b into v and reports whether b was long enough; missing bytes are zero. v never aliases b.
 func Decode[T Struct](b []byte, v *T) bool {
 	var zero T
 	*v = zero
@@ -50,8 +48,8 @@ func Encode[T Struct](b []byte, v *T) []byte {
 	return append(b, bytes(v)...)
 }
 
-// bytes views v. T has no pointers and no padding, so every byte may be read and
-// every byte may be written; the view does not outlive the caller's v.
+// bytes returns a view of v. T has no pointers and no padding, so every byte may be read and written. The view does not outlive
+// the caller's v.
 func bytes[T Struct](v *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }

@@ -1,5 +1,5 @@
-// Package abi is the kernel's InfiniBand ABI as data: the numbers and struct
-// layouts that libibverbs and the stock rxe provider exchange with the kernel.
+// Package abi defines the kernel's InfiniBand ABI as data: the numbers and struct layouts that libibverbs and the stock rxe
+// provider exchange with the kernel.
 //
 //	application ── write(fd, cmd) ──▶ CmdHeader [ExCmdHeader] request [driver data]
 //	            ◀── stores ───────── response [driver data]
@@ -10,7 +10,6 @@
 // across the kernel, rdma-core and this repository; a test compiles the headers
 // and compares every size and offset with the tags.
 //
-// Called by: uverbs and ucma (commands and responses), nic (rings), ib (numbers). The
-// package holds layout only: no policy, no checks beyond length, no state. Decode and
-// Encode copy; nothing here ever aliases memory that a client can still write to.
+// Packages uverbs and ucma (commands and responses), nic (rings) and ib (numbers) use it. The package has only layouts: no policy,
+// no checks beyond length, no state. Decode and Encode copy; nothing here aliases memory that a client can still write to.
 package abi

@@ -12,45 +12,45 @@ import (
 // A Bill is an amount of each kind.
 type Bill [kinds]uint64
 
-// Limits are how much of each kind there may be.
+// Limits are the limits of each kind.
 type Limits struct {
-	All    Bill // the daemon, its owner included
-	Others Bill // everybody but the owner: All - Others is the owner's reserve
-	User   Bill // one user who is not the owner
+	All    Bill // the whole daemon, including its owner
+	Others Bill // all users except the owner: All - Others is the owner's reserve
+	User   Bill // one user other than the owner
 }
 
-// A Ledger holds the accounts of one daemon.
+// A Ledger has the accounts of one daemon.
 type Ledger struct {
 	limits Limits
 
-	mu     sync.Mutex // guards the rest, and every account's fields
+	mu     sync.Mutex // guards the other fields, and the fields of every account
 	all    Account
 	others Account
 	owner  Account
-	users  map[user]*Account // those that are held or owe something
-	// tenants are those that are held, or have users.
+	users  map[user]*Account // accounts that are held or not empty
+	// tenants are the accounts that are held or have users.
 	tenants map[string]*Account
 }
 
-// A user is a number, of the daemon's or of a tenant's.
+// A user is a user number, of the daemon or of a tenant.
 type user struct {
-	tenant *Account // nil: of none
+	tenant *Account // nil: no tenant
 	uid    int
 }
 
-// An Account is what one user, or a group of them, holds.
+// An Account counts the resources of one user, or of a group of users.
 type Account struct {
 	ledger *Ledger
 	parent *Account
 	name   string
-	user   user   // of a user's account
-	tenant string // of a tenant's
+	user   user   // in a user's account
+	tenant string // in a tenant's account
 	limit  *Bill
 	used   Bill
-	held   int // by Hold, without Drop
+	held   int // number of Holds without Drop
 }
 
-// New makes a ledger.
+// New returns a ledger.
 func New(l Limits) *Ledger {
 	b := &Ledger{limits: l, users: make(map[user]*Account), tenants: make(map[string]*Account)}
 	b.all = Account{ledger: b, name: "the daemon", limit: &b.limits.All}
@@ -59,17 +59,17 @@ func New(l Limits) *Ledger {
 	return b
 }
 
-// Owner is the account of the daemon's owner, who may also use the reserve.
+// Owner returns the account of the daemon's owner, which may also use the reserve.
 func (l *Ledger) Owner() *Account { return &l.owner }
 
-// User is the account of another user, held for the caller: Drop ends that.
+// User returns the account of another user and holds it for the caller, until Drop.
 func (l *Ledger) User(uid int) *Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.userOf(user{nil, uid}, &l.others, fmt.Sprintf("user %d", uid))
 }
 
-// userOf is the account of a user below parent, held. The ledger's mu is held.
+// userOf returns the account of a user below parent, held. The caller holds the ledger's mu.
 func (l *Ledger) userOf(u user, parent *Account, name string) *Account {
 	a := l.users[u]
 	if a == nil {
@@ -83,9 +83,8 @@ func (l *Ledger) userOf(u user, parent *Account, name string) *Account {
 	return a
 }
 
-// Tenant is the account of a tenant, held for the caller: Drop ends that. What is 0 in quota
-// the tenant itself has no limit of; a tenant that is there already has this quota from now on,
-// also where it holds more.
+// Tenant returns the account of a tenant and holds it for the caller, until Drop. A 0 in quota means no limit of the tenant itself. For an
+// existing tenant it sets the quota, even if the tenant holds more.
 func (l *Ledger) Tenant(name string, quota Bill) *Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +102,7 @@ func (l *Ledger) Tenant(name string, quota Bill) *Account {
 	return a
 }
 
-// User is the account of a user of a tenant, whose account a is. It is held, as Ledger.User's.
+// User returns the account of a user of the tenant with account a, held like that of Ledger.User.
 func (a *Account) User(uid int) *Account {
 	if a == nil {
 		return nil
@@ -113,14 +112,14 @@ func (a *Account) User(uid int) *Account {
 	return a.ledger.userOf(user{a, uid}, a, fmt.Sprintf("user %d of %s", uid, a.name))
 }
 
-// Users is how many accounts of users there are.
+// Users returns the number of users' accounts.
 func (l *Ledger) Users() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.users)
 }
 
-// Hold keeps the account for one more user of the pointer.
+// Hold holds the account once more.
 func (a *Account) Hold() *Account {
 	if a != nil {
 		a.ledger.mu.Lock()
@@ -130,8 +129,7 @@ func (a *Account) Hold() *Account {
 	return a
 }
 
-// Drop undoes User or Hold. An account that nobody holds and that owes nothing is
-// forgotten.
+// Drop reverts User or Hold. An empty account that is not held is removed.
 func (a *Account) Drop() {
 	if a == nil {
 		return
@@ -142,7 +140,7 @@ func (a *Account) Drop() {
 	a.forget()
 }
 
-// forget drops an account that means nothing any more. The ledger's mu is held.
+// forget removes an account that is empty and not held. The caller holds the ledger's mu.
 func (a *Account) forget() {
 	if a.held > 0 || a.used != (Bill{}) {
 		return
@@ -159,7 +157,7 @@ func (a *Account) forget() {
 	}
 }
 
-// Charge counts b, or nothing and returns an *Error.
+// Charge counts b, or counts nothing and returns an *Error.
 func (a *Account) Charge(b Bill) error {
 	if a == nil {
 		return nil
@@ -168,8 +166,7 @@ func (a *Account) Charge(b Bill) error {
 	defer a.ledger.mu.Unlock()
 	for at := a; at != nil; at = at.parent {
 		for k, n := range b {
-			// The sum cannot overflow: used is at most the limit, and n is
-			// checked against what is left.
+			// The sum cannot overflow: used is at most the limit, and n is compared with the rest.
 			if n != 0 && !free(k, at.limit[k]) && (at.used[k] >= at.limit[k] || n > at.limit[k]-at.used[k]) {
 				return &Error{Kind: Kind(k), Whose: at.name, Tenant: at.tenant, Limit: at.limit[k], Used: at.used[k], Asked: n}
 			}
@@ -183,10 +180,10 @@ func (a *Account) Charge(b Bill) error {
 	return nil
 }
 
-// free reports whether there is no limit of a kind: of what is only counted, 0 is none.
+// free reports whether a kind has no limit: for kinds that are only counted, 0 means none.
 func free(k int, limit uint64) bool { return limit == 0 && k >= counted }
 
-// Refund gives back what Charge counted.
+// Refund reverts a Charge.
 func (a *Account) Refund(b Bill) {
 	if a == nil {
 		return
@@ -204,7 +201,7 @@ func (a *Account) Refund(b Bill) {
 	a.forget()
 }
 
-// Used is what the account holds.
+// Used returns the resources of the account.
 func (a *Account) Used() Bill {
 	if a == nil {
 		return Bill{}
@@ -214,14 +211,14 @@ func (a *Account) Used() Bill {
 	return a.used
 }
 
-// A Line is what one account holds of one kind.
+// A Line is one account's usage of one kind.
 type Line struct {
 	Whose       string
 	Kind        Kind
 	Used, Limit uint64
 }
 
-// Lines are what a holds, of every kind that it holds something of.
+// Lines returns the account's usage of every kind that is not 0.
 func (a *Account) Lines() []Line {
 	if a == nil {
 		return nil
@@ -240,8 +237,8 @@ func (a *Account) lines(out []Line) []Line {
 	return out
 }
 
-// Lines are what all accounts hold: first the daemon, then all but the owner, then each
-// tenant, by name, then each user, by number.
+// Lines returns the usage of all accounts: first the daemon, then all users except the owner, then each tenant by name, then each
+// user by number.
 func (l *Ledger) Lines() []Line {
 	if l == nil {
 		return nil
@@ -261,7 +258,7 @@ func (l *Ledger) Lines() []Line {
 	return out
 }
 
-// Name says whose account it is.
+// Name returns the name of the account.
 func (a *Account) Name() string {
 	if a == nil {
 		return "nobody"

@@ -1,5 +1,5 @@
-// Package budget bounds what the users of a daemon may make it hold, so that one of
-// them cannot use up what all of them need: descriptors, mappings, memory.
+// Package budget limits what the users of a daemon can make it allocate, so that one user cannot exhaust what all need:
+// descriptors, mappings, memory.
 //
 //	                  the daemon        limit: what the machine gives it
 //	                 /          \
@@ -9,16 +9,13 @@
 //	                                     /    \
 //	                             user 1000 1001 ...  of that tenant; limit: one user's part
 //
-// An Account is a node of this tree. A charge (a Bill) counts in the account and in
-// every account above it, and fails, with nothing counted, if one of them would pass
-// its limit; the error says which. An account knows only its parent. Who uses the NIC of a
-// tenant has an account below that tenant's, the daemon's owner too.
+// An Account is a node of this tree. A charge (a Bill) counts in the account and in all accounts above it. It fails, without
+// counting anything, if one of them would exceed its limit; the error names that account. An account knows only its parent. A
+// user of a tenant's NIC has an account below the tenant's, even if it is the daemon's owner.
 //
-// What is limited by the second is a Pace.
+// A Pace limits a rate per second.
 //
-// Everything is O(1) and safe for concurrent use. A nil Account is unlimited: tests and
-// tools that have no users need none.
+// All operations are O(1) and safe for concurrent use. A nil Account is unlimited, for tests and tools without users.
 //
-// The package counts and never looks at what is counted: whoever charges makes sure
-// that the same is refunded, once.
+// The package only counts. The caller must refund each charge exactly once.
 package budget

@@ -5,43 +5,41 @@ import (
 	"syscall"
 )
 
-// A Kind is something that there is only so much of.
+// A Kind is a limited resource.
 type Kind uint8
 
 const (
 	// Files are descriptors of the daemon: RLIMIT_NOFILE.
 	Files Kind = iota
-	// Mappings of the daemon's address space, of a gibibyte each: vm.max_map_count.
+	// Mappings are mappings of the daemon's address space, of a gibibyte each: vm.max_map_count.
 	Mappings
-	// State is the daemon's own memory, in bytes: what objects and conversations take.
+	// State is the daemon's own memory for objects and connections, in bytes.
 	State
 	// Rings are bytes of queues in shared memory.
 	Rings
 	// Memory is registered memory, in bytes.
 	Memory
-	// Holes are registered bytes whose pages the program has not made: the first
-	// touch of the daemon makes them, and the kernel charges them to the daemon.
+	// Holes are registered bytes whose pages do not exist yet: the daemon's first access creates them, and the kernel charges them to the
+	// daemon.
 	Holes
-	// Tools are conversations of status, trace and the like, which `vrdma run` has too.
-	// A trace counts for many: it has a long queue, and is fed by every command.
+	// Tools are connections of status, trace and similar tools, including `vrdma run`. A trace counts as many: it has a long
+	// queue, and every command adds to it.
 	Tools
-	// Devices, QueuePairs, CompletionQueues and Connections are how many there are. Only
-	// tenants have limits of them, 0 is none.
+	// Devices, QueuePairs, CompletionQueues and Connections are numbers of objects. Only tenants have limits for them; 0 means none.
 	Devices
 	QueuePairs
 	CompletionQueues
 	Connections
-	// Requests are those for connections, a second. Nobody holds any: see Pace.
+	// Requests are connection requests per second. They are not held: see Pace.
 	Requests
 
 	kinds
 
-	// counted is the first kind of which a limit of 0 is none.
+	// counted is the first kind for which a limit of 0 means none.
 	counted = int(Devices)
 )
 
-// kindText says what a kind is called, what a program is told when there is no more,
-// and what to do then.
+// kindText has the name of each kind, the errno for a program at the limit, and what to do then.
 var kindText = [kinds]struct {
 	name  string
 	errno syscall.Errno
@@ -55,7 +53,7 @@ var kindText = [kinds]struct {
 	Holes:    {"bytes of registered memory never touched", syscall.ENOMEM, "write to memory before registering it"},
 	Tools:    {"shares of tools (a trace takes 16)", syscall.EBUSY, "end some of them"},
 
-	// As the kernel's rdma control group says it.
+	// The errnos of the kernel's rdma control group.
 	Devices:          {"open devices", syscall.EAGAIN, "close some, or have the tenant's quota raised"},
 	QueuePairs:       {"queue pairs", syscall.EAGAIN, "destroy some, or have the tenant's quota raised"},
 	CompletionQueues: {"completion queues", syscall.EAGAIN, "destroy some, or have the tenant's quota raised"},
@@ -70,18 +68,18 @@ func (k Kind) String() string {
 	return kindText[k].name
 }
 
-// An Error says which limit was met. Its errno is what a program gets.
+// An Error is a limit that was reached. The program gets its errno.
 type Error struct {
 	Kind               Kind
 	Whose              string
-	Tenant             string // whose quota it is; "": it is no tenant's
+	Tenant             string // the tenant of the quota; "": none
 	Limit, Used, Asked uint64
 }
 
-// Error fits into a Welcome (191 bytes).
+// Error returns a text that fits into a Welcome (191 bytes).
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s may have %d %s and has %d: %s", e.Whose, e.Limit, e.Kind, e.Used, kindText[e.Kind].do)
 }
 
-// Unwrap is the errno.
+// Unwrap returns the errno.
 func (e *Error) Unwrap() error { return kindText[e.Kind].errno }

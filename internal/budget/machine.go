@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Machine is what there is to divide.
+// A Machine has the resources to divide.
 type Machine struct {
 	Files    uint64 // RLIMIT_NOFILE of the daemon
 	Mappings uint64 // vm.max_map_count
@@ -17,23 +17,21 @@ type Machine struct {
 }
 
 const (
-	// ownFiles are what the daemon itself needs: sockets, epoll, counters' files.
+	// ownFiles are the descriptors that the daemon itself needs: sockets, epoll, counter files.
 	ownFiles = 256
-	// ownMappings are what the Go runtime and the libraries need. The runtime dies
-	// if it gets none.
+	// ownMappings are the mappings of the Go runtime and libraries. The runtime crashes without them.
 	ownMappings = 8192
-	// A mapping is a gibibyte, and 2^47 bytes are all that a process has.
+	// A mapping is a gibibyte, and the address space of a process is 2^47 bytes.
 	mostMappings = 1 << 16
-	// Tools: `vrdma run` is one for a moment, and many may be started at once.
+	// Limits of Tools: `vrdma run` is one for a moment, and many may start at once.
 	toolsOfAll, toolsOfOthers, toolsOfUser = 4096, 1024, 256
 )
 
-// FewestFiles is what a daemon needs to serve a few programs: half of it is its own
-// (the counters' files, mostly), and a program with a device takes eight.
+// FewestFiles is the minimum for a daemon to serve a few programs: half of it is for itself (mostly counter files), and a program with a
+// device takes eight.
 const FewestFiles = 128
 
-// ThisMachine asks the kernel. What it does not say is not limited. Go has raised the
-// soft limit of open files to the hard one before main.
+// ThisMachine asks the kernel. An unknown limit counts as none. Go has raised the soft limit of open files to the hard limit before main.
 func ThisMachine() Machine {
 	m := Machine{Files: math.MaxInt64, Mappings: math.MaxInt64, Memory: math.MaxInt64}
 	var r unix.Rlimit
@@ -49,8 +47,7 @@ func ThisMachine() Machine {
 	return m
 }
 
-// readNumber reads a file with one number; "max" and whatever cannot be read mean no
-// limit.
+// readNumber reads a file with one number; "max" and a read error mean no limit.
 func readNumber(path string) uint64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -63,10 +60,9 @@ func readNumber(path string) uint64 {
 	return n
 }
 
-// Limits divides the machine. A user gets half of what all users but the owner may have
-// together, so that no single one starves another; the owner keeps a quarter or more.
-// Registered memory of the owner is not limited here: its pages are the programs' own,
-// and every process has a limit of its own (Limits.Memory of the NIC).
+// Limits divides the machine. A user gets half of what all users except the owner may have together, so that no user starves
+// another. The owner keeps at least a quarter. The owner's registered memory is not limited here: its pages belong to the
+// programs, and every process has its own limit (Limits.Memory of the NIC).
 func (m Machine) Limits() Limits {
 	all := Bill{
 		Files:    less(m.Files, ownFiles),
@@ -94,7 +90,7 @@ func (m Machine) Limits() Limits {
 	return Limits{All: all, Others: others, User: user}
 }
 
-// less is n without what the daemon needs itself, but never less than half of n.
+// less returns n minus what the daemon needs itself, but at least half of n.
 func less(n, own uint64) uint64 {
 	return max(n/2, n-min(n, own))
 }

@@ -5,17 +5,16 @@ import (
 	"time"
 )
 
-// A Pace is how many of something there may be a second: a bucket that holds one second's
-// worth, so that a program may do at once what it has not done for a while. A nil Pace, or one
-// of rate 0, lets everything pass. Time is an argument, and does not run backwards by much.
+// A Pace limits a rate per second with a token bucket that holds one second's worth, so that a program may catch up after a
+// pause. A nil Pace, or one with rate 0, has no limit. Time is an argument that does not run backwards by much.
 //
-// The bucket is kept as one moment: full is when it would be full again. A token more puts it
-// off by 1/rate, and there is none while it is more than a second away.
+// The bucket is stored as one time: full is when it would be full again. Taking a token delays it by 1/rate, and there is no
+// token while it is more than a second away.
 type Pace struct {
-	Tenant string // whose it is
+	Tenant string // the tenant that it limits
 
 	mu   sync.Mutex
-	rate int       // guarded by mu; a second
+	rate int       // guarded by mu; per second
 	full time.Time // guarded by mu
 }
 
@@ -26,8 +25,7 @@ func (p *Pace) Set(rate int) {
 	p.rate = max(rate, 0)
 }
 
-// Wait takes a token and says how long whoever took it has to wait: those who wait are served
-// one after the other.
+// Wait takes a token and returns how long the caller must wait for it: waiting callers are served one after the other.
 func (p *Pace) Wait(now time.Time) time.Duration {
 	if p == nil {
 		return 0
@@ -52,14 +50,14 @@ func (p *Pace) Try(now time.Time) bool {
 	return true
 }
 
-// Error is what somebody is told who was refused something of a kind.
+// Error returns the error for a refused request of a kind.
 func (p *Pace) Error(k Kind) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return &Error{Kind: k, Whose: "tenant " + p.Tenant, Tenant: p.Tenant, Limit: uint64(p.rate), Used: uint64(p.rate), Asked: 1}
 }
 
-// take takes a token, and says when it is there. mu is held.
+// take takes a token, and returns the time until it is available. The caller holds mu.
 func (p *Pace) take(now time.Time) time.Duration {
 	if p.rate == 0 {
 		return 0

@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// What a REJ says it rejects.
+// Message types that a REJ can reject.
 const (
 	rejectsREQ   = 0
 	rejectsREP   = 1
@@ -32,8 +32,7 @@ func (m *Manager) reject(c *Conn, reason uint16, private []byte) {
 		rej.SetMessage(rejectsOther)
 	}
 	if reason == RejectTimeout {
-		// The peer's name for the connection may be unknown to us: it is found by
-		// ours and by our device.
+		// The peer's communication ID may be unknown: the peer finds the connection by our ID and our device.
 		rej.SetInfoLength(8)
 		binary.BigEndian.PutUint64(rej.Info(), m.GUID)
 	}
@@ -41,7 +40,7 @@ func (m *Manager) reject(c *Conn, reason uint16, private []byte) {
 	m.Env.Send(c.Path.SGID, c.Path.DGID, mad)
 }
 
-// Reject refuses a connection: one that the peer wants, or one that it has accepted.
+// Reject rejects a connection that the peer requested, or that it has accepted.
 func (m *Manager) Reject(now ib.Time, c *Conn, reason uint16, private []byte) error {
 	if len(private) > len(wire.REJ(make([]byte, wire.CMSize)).Private()) {
 		return ErrPrivate
@@ -73,8 +72,7 @@ func (m *Manager) receiveREJ(from ib.GID, mad wire.MAD) {
 	switch c.State {
 	case ReqSent, ReqRcvd, RepRcvd, RepSent:
 	case Established, DreqSent:
-		// The peer gave up before it heard that we are ready, or knows no such
-		// connection any more.
+		// The peer gave up before our RTU arrived, or does not know the connection any more.
 		if rej.LocalCommID() != c.RemoteID {
 			return
 		}
@@ -90,7 +88,7 @@ func (m *Manager) receiveREJ(from ib.GID, mad wire.MAD) {
 	m.notify(c, &Event{Kind: Rejected, Reason: rej.Reason(), Private: rej.Private()})
 }
 
-// Disconnect ends a connection: a DREQ, or the DREP that the peer waits for.
+// Disconnect ends a connection: it sends a DREQ, or the DREP that the peer waits for.
 func (m *Manager) Disconnect(now ib.Time, c *Conn) error {
 	switch c.State {
 	case Established, RepSent:
@@ -124,8 +122,7 @@ func (m *Manager) sendDREP(c *Conn) {
 	m.Env.Send(c.Path.SGID, c.Path.DGID, mad)
 }
 
-// receiveDREQ: the peer disconnects. One that we do not know is told that it is over:
-// it may be repeating itself.
+// receiveDREQ handles a peer that disconnects. It also answers for an unknown connection: the peer may be repeating its DREQ.
 func (m *Manager) receiveDREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	dreq := wire.DREQ(mad.Data())
 	c := m.find(dreq.RemoteCommID(), dreq.LocalCommID(), from)
@@ -140,8 +137,7 @@ func (m *Manager) receiveDREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	}
 	switch c.State {
 	case Established, RepSent, RepRcvd:
-		// The owner answers when it has seen the event; an orphan has nobody who
-		// could.
+		// The owner answers after it has seen the event; a connection without an owner is answered at once.
 		m.enter(c, DreqRcvd)
 		m.await(c, nil, 0)
 		if c.Owner == nil {
@@ -150,7 +146,7 @@ func (m *Manager) receiveDREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 		}
 		m.notify(c, &Event{Kind: Disconnected})
 	case DreqSent:
-		// Both at once: each takes the other's word.
+		// Both sides disconnect at once: each accepts the other's DREQ.
 		m.sendDREP(c)
 		m.linger(now, c)
 		m.notify(c, &Event{Kind: Disconnected})
@@ -159,7 +155,7 @@ func (m *Manager) receiveDREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	}
 }
 
-// Ends reports whether a message from a peer, however it comes, ends a connection that is known here: all that names it has to fit.
+// Ends reports whether a message ends a known connection. All fields that identify the connection must match.
 func (m *Manager) Ends(from ib.GID, mad wire.MAD) bool {
 	if !mad.IsCM() || wire.CMMessage(mad.Attribute()) != wire.CMDREQ {
 		return false
@@ -179,7 +175,7 @@ func (m *Manager) receiveDREP(now ib.Time, from ib.GID, mad wire.MAD) {
 	m.notify(c, &Event{Kind: Disconnected})
 }
 
-// Destroy ends a connection in whatever state it is. Its owner hears no more of it.
+// Destroy ends a connection in any state. Its owner gets no further events.
 func (m *Manager) Destroy(now ib.Time, c *Conn) {
 	c.Owner = nil
 	switch c.State {
@@ -210,7 +206,7 @@ const (
 	aprUnsupported   = 2
 )
 
-// receiveLAP: the peer proposes an alternate path. There is none here: APR says so.
+// receiveLAP refuses an alternate path with an APR: alternate paths are not supported.
 func (m *Manager) receiveLAP(from, to ib.GID, mad wire.MAD) {
 	lap := wire.LAP(mad.Data())
 	status := uint8(aprUnsupported)

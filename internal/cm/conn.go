@@ -5,20 +5,20 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// State is where a connection stands; doc.go has the picture.
+// State is the state of a connection; doc.go has the diagram.
 type State uint8
 
 // States.
 const (
-	Closed  State = iota // over; the Conn is no longer known
+	Closed  State = iota // ended; the manager does not know the Conn any more
 	ReqSent              // active: waits for REP
-	RepRcvd              // active: the owner has to say Ready
-	ReqRcvd              // passive: the owner has to Accept or Reject
+	RepRcvd              // active: the owner must call Ready
+	ReqRcvd              // passive: the owner must call Accept or Reject
 	RepSent              // passive: waits for RTU
 	Established
-	DreqSent // we disconnect, and wait for DREP
-	DreqRcvd // the peer disconnects, and waits for our DREP
-	TimeWait // over, remembered until no message of it can be under way
+	DreqSent // this side disconnects and waits for DREP
+	DreqRcvd // the peer disconnects and waits for our DREP
+	TimeWait // ended, kept until no message of it can be in flight
 	SidrReqSent
 	SidrReqRcvd
 )
@@ -30,18 +30,18 @@ var stateNames = [...]string{
 
 func (s State) String() string { return stateNames[s] }
 
-// Path is the way between two hosts.
+// Path is the path between two hosts.
 type Path struct {
 	SGID, DGID   ib.GID
 	MTU          uint8 // code: 5 is 4096
-	AckTimeout   uint8 // code: 4.096 µs << it
+	AckTimeout   uint8 // code: 4.096 µs << AckTimeout
 	Rate         uint8
 	TrafficClass uint8
 	HopLimit     uint8
 	FlowLabel    uint32
 }
 
-// Params are what one side of a connection says about its queue pair.
+// Params are the parameters of one side's queue pair.
 type Params struct {
 	QPN, PSN           uint32
 	ResponderResources uint8
@@ -54,34 +54,33 @@ type Params struct {
 	Private            []byte
 }
 
-// ECE is what one side offers of a vendor's enhanced connection establishment (Linux's
-// struct ib_ece): passed on, never looked at.
+// ECE is one side's offer for a vendor's enhanced connection establishment (Linux's struct ib_ece). It is passed on unchanged.
 type ECE struct {
 	Vendor   uint32 // 24 bits
 	Modifier uint32
 }
 
-// Event is what happened to a connection.
+// Event is an event of a connection.
 type Event struct {
 	Kind    EventKind
-	Reason  uint16 // Rejected: of the REJ; SidrReplied: the status
-	Params  Params // Replied: what the peer said, as it concerns us
+	Reason  uint16 // Rejected: the REJ reason; SidrReplied: the status
+	Params  Params // Replied: the peer's parameters, from this side's point of view
 	QKey    uint32 // SidrReplied
 	Private []byte // Replied, Rejected, SidrReplied; valid during the call
 }
 
-// EventKind tells events apart.
+// EventKind is the kind of an event.
 type EventKind uint8
 
 // Kinds of event.
 const (
-	Replied      EventKind = iota + 1 // REP came: Ready or Reject
-	Connected                         // RTU came
-	Rejected                          // REJ came
-	Unreachable                       // nobody answered
-	Disconnected                      // by the peer, or the peer has agreed
-	Vanished                          // we disconnect, and the peer does not answer
-	Exited                            // TimeWait is over
+	Replied      EventKind = iota + 1 // REP arrived: call Ready or Reject
+	Connected                         // RTU arrived
+	Rejected                          // REJ arrived
+	Unreachable                       // no answer
+	Disconnected                      // the peer disconnected, or confirmed our disconnect
+	Vanished                          // no answer to our disconnect
+	Exited                            // TimeWait has ended
 	SidrReplied
 )
 
@@ -93,7 +92,7 @@ const (
 	RejectTransport      = 9
 	RejectStale          = 10
 	RejectConsumer       = 28
-	// Ignore is not on the wire: the request is dropped, and the peer will repeat it.
+	// Ignore is not sent: the request is dropped, and the peer will repeat it.
 	Ignore = 0xffff
 )
 
@@ -102,13 +101,12 @@ const (
 	SidrSuccess     = 0
 	SidrUnsupported = 1
 	SidrRejected    = 2
-	SidrIgnore      = 0xff // not on the wire: the question is dropped, and will be repeated
+	SidrIgnore      = 0xff // not sent: the request is dropped, and the peer will repeat it
 )
 
-// A Conn is one connection, or one question about a service. The owner reads its
-// fields and changes none but Owner.
+// A Conn is one connection, or one SIDR request. The owner reads its fields and changes only Owner.
 type Conn struct {
-	Owner any // the user's; nil: nobody is told anything more
+	Owner any // set by the user; nil: no further events
 
 	State    State
 	LocalID  uint32
@@ -117,7 +115,7 @@ type Conn struct {
 	Path     Path
 	Active   bool
 
-	Transport uint8 // the transport service, as a REQ names it: wire.ServiceRC …
+	Transport uint8 // transport service as in a REQ: wire.ServiceRC …
 
 	LocalQPN, RemoteQPN uint32
 	SQPSN, RQPSN        uint32
@@ -127,19 +125,19 @@ type Conn struct {
 	RNRRetryCount       uint8
 
 	tid     uint64
-	retries uint8 // how often a message is repeated
-	patient bool  // the peer has asked us to wait
+	retries uint8 // maximum repetitions of a message
+	patient bool  // the peer has sent an MRA
 
 	message  wire.MAD // repeated until it is answered
-	left     uint8    // how often yet
-	tries    uint8    // how often it was
+	left     uint8    // remaining repetitions
+	tries    uint8    // repetitions so far
 	interval ib.Time
 	deadline ib.Time // 0: none
-	slot     int     // in the heap of deadlines, 1 + index
+	slot     int     // 1 + index in the heap of deadlines
 }
 
-// remote names a connection as the peer does. The peer is known by its address, not by the
-// device that it names in its messages: anybody can name any.
+// remote is the peer's identification of a connection. A peer is identified by its address, not by the device in its messages, which can
+// be forged.
 type remote struct {
 	at ib.GID
 	id uint32

@@ -7,13 +7,13 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// ErrState is returned for a call that the connection's state does not allow.
+// ErrState means that the connection's state does not allow the call.
 var ErrState = errors.New("the connection is in no state for that")
 
-// ErrPrivate is returned for private data that does not fit.
+// ErrPrivate means that the private data is too long.
 var ErrPrivate = errors.New("too much private data")
 
-// Connect sends a REQ, for a connection of UC if uc says so, else of RC.
+// Connect sends a REQ, for UC if uc is true, otherwise for RC.
 func (m *Manager) Connect(now ib.Time, owner any, service uint64, path Path, p *Params, uc bool) (*Conn, error) {
 	mad := make(wire.MAD, wire.MADSize)
 	req := wire.REQ(mad.Data())
@@ -70,14 +70,14 @@ func setPath(w wire.REQPath, p *Path) {
 	w.SetAckTimeout(p.AckTimeout)
 }
 
-// begin sends a message that is repeated until it is answered.
+// begin sends a message and repeats it until it is answered.
 func (m *Manager) begin(now ib.Time, c *Conn, mad wire.MAD) {
 	c.left, c.tries, c.patient = c.retries, 0, false
 	m.Env.Send(c.Path.SGID, c.Path.DGID, mad)
 	m.await(c, mad, now+c.pause())
 }
 
-// receiveREQ: somebody wants a connection.
+// receiveREQ handles a connection request.
 func (m *Manager) receiveREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	req := wire.REQ(mad.Data())
 	key := remote{from, req.LocalCommID()}
@@ -94,17 +94,17 @@ func (m *Manager) receiveREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	c.Transport = req.TransportService()
 	c.RemoteID, c.RemoteQPN = key.id, req.LocalQPN()
 	c.SQPSN = req.StartingPSN()
-	// What the peer will hold for us is what we may have outstanding.
+	// The peer's responder resources are our limit of outstanding requests, and vice versa.
 	c.InitiatorDepth, c.ResponderResources = req.ResponderResources(), req.InitiatorDepth()
 	c.RetryCount, c.RNRRetryCount = req.RetryCount(), req.RNRRetryCount()
 	c.retries = req.MaxCMRetries()
 	c.interval = max(minInterval, 2*span(max(c.Path.AckTimeout, 1)-1)+span(req.LocalResponseTimeout()))
 
 	if old := m.byQP[peerQP{from, c.RemoteQPN}]; old != nil {
-		// The peer has begun anew with a queue pair that we think is connected.
+		// The peer starts a new connection with a queue pair that is still connected here.
 		m.reject(c, RejectStale, nil)
 		m.forget(c)
-		m.Disconnect(now, old) // in vain if it is not established
+		m.Disconnect(now, old) // has no effect unless it is established
 		return
 	}
 	p := Params{
@@ -123,7 +123,7 @@ func (m *Manager) receiveREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	m.linkQP(c)
 }
 
-// repeatedREQ: the peer has not heard our answer, or there is none yet.
+// repeatedREQ handles a REQ whose answer was lost, or does not exist yet.
 func (m *Manager) repeatedREQ(c *Conn) {
 	switch c.State {
 	case ReqRcvd:
@@ -135,7 +135,7 @@ func (m *Manager) repeatedREQ(c *Conn) {
 	}
 }
 
-// newMRA asks for patience with our answer to a REQ (0) or REP (1).
+// newMRA returns an MRA for a REQ (0) or REP (1): the answer takes longer.
 func (c *Conn) newMRA(message uint8) wire.MAD {
 	mad := make(wire.MAD, wire.MADSize)
 	mad.InitCM(wire.CMMRA, c.tid)
@@ -179,7 +179,7 @@ func (m *Manager) Accept(now ib.Time, c *Conn, p *Params) error {
 	return nil
 }
 
-// receiveREP: the peer accepts.
+// receiveREP handles the peer's acceptance.
 func (m *Manager) receiveREP(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	rep := wire.REP(mad.Data())
 	c := m.find(rep.RemoteCommID(), 0, from)
@@ -214,7 +214,7 @@ func (m *Manager) receiveREP(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	}})
 }
 
-// refuseREP answers a REP for a connection that we have given up.
+// refuseREP rejects a REP for a connection that this side has given up.
 func (m *Manager) refuseREP(from, to ib.GID, mad wire.MAD) {
 	rep := wire.REP(mad.Data())
 	c := &Conn{
@@ -224,7 +224,7 @@ func (m *Manager) refuseREP(from, to ib.GID, mad wire.MAD) {
 	m.reject(c, RejectInvalidCommID, nil)
 }
 
-// Ready says that our queue pair is ready: RTU.
+// Ready sends the RTU: our queue pair is ready.
 func (m *Manager) Ready(c *Conn) error {
 	if c.State != RepRcvd {
 		return ErrState
@@ -243,8 +243,7 @@ func (m *Manager) sendRTU(c *Conn) {
 	m.Env.Send(c.Path.SGID, c.Path.DGID, mad)
 }
 
-// Communicating says that the peer has sent data: it must have been ready, whatever
-// became of its RTU.
+// Communicating records that the peer has sent data: it is ready even if its RTU was lost.
 func (m *Manager) Communicating(c *Conn) error {
 	switch c.State {
 	case Established:
@@ -269,8 +268,8 @@ func (m *Manager) establish(c *Conn) {
 	m.notify(c, &Event{Kind: Connected})
 }
 
-// receiveMRA: the peer needs more time. It gets it, once, as more repetitions rather
-// than as silence: its answer may be lost too.
+// receiveMRA grants the peer more time, once. It adds repetitions instead of waiting silently, because the peer's answer may also be
+// lost.
 func (m *Manager) receiveMRA(now ib.Time, from ib.GID, mad wire.MAD) {
 	mra := wire.MRA(mad.Data())
 	c := m.find(mra.RemoteCommID(), 0, from)

@@ -10,15 +10,13 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// A dialogue is one way in which two programs can talk. What they see of it must not
-// depend on what becomes of the messages.
+// A dialogue is a conversation of two programs. Its result must not depend on lost, doubled or delayed messages.
 type dialogue struct {
 	name  string
 	setup func(a, b *node)
 	talk  func(w *world, a, b *node)
-	// refusal: a refusal is not repeated when it is lost, but what it refuses is. So a
-	// program may be asked more than once, and hear of the refusal by another reason: that
-	// its peer knows nothing of the connection.
+	// refusal: a lost REJ is not repeated, but the rejected message is. So a program may get a request more than once, and may
+	// see another reject reason: that its peer does not know the connection.
 	refusal bool
 }
 
@@ -32,14 +30,14 @@ func establish(w *world, a, b *node) {
 	w.run(w.now + 200*second)
 }
 
-// hangUp disconnects, if the program is still there.
+// hangUp disconnects, if the program still exists.
 func (n *node) hangUp() {
 	if n.conn != nil && n.w.nodes[n.gid] == n {
 		n.m.Disconnect(n.w.now, n.conn)
 	}
 }
 
-// dialogues together contain every message there is.
+// dialogues together contain every message type.
 var dialogues = []dialogue{
 	{"life", nil, func(w *world, a, b *node) {
 		establish(w, a, b)
@@ -67,8 +65,7 @@ var dialogues = []dialogue{
 	{"question, refused by the program", func(_, b *node) { b.rejects = true }, ask, true},
 }
 
-// play plays a conversation to its end. Message n meets what copies says: when each of its
-// copies arrives.
+// play runs a conversation to its end. copies returns the arrival times of the copies of message n.
 func (c *dialogue) play(t *testing.T, n int, copies []ib.Time) (w *world, kinds []wire.CMMessage) {
 	w, a, b := newWorld(t)
 	if c.setup != nil {
@@ -86,7 +83,7 @@ func (c *dialogue) play(t *testing.T, n int, copies []ib.Time) (w *world, kinds 
 	return w, kinds
 }
 
-// seen is what the programs of a world saw.
+// seen returns what the programs of a world saw.
 func (c *dialogue) seen(w *world) string {
 	text := ""
 	for _, gid := range [][16]byte{{10: 0xff, 11: 0xff, 12: 10, 15: 1}, {10: 0xff, 11: 0xff, 12: 10, 15: 2}} {
@@ -148,9 +145,8 @@ func TestEveryMessage(t *testing.T) {
 	}
 }
 
-// TestVanishingEverywhere takes one side away after each message of each conversation, so
-// in every state. The other side gives up by itself where it waits for the peer; what waits
-// for its own program ends with that. Nothing is left.
+// TestVanishingEverywhere removes one side after each message of each conversation, so in every state. The other side gives up if it
+// waits for the peer; a state that waits for the program ends with the program. Nothing is left.
 func TestVanishingEverywhere(t *testing.T) {
 	states := map[State]bool{}
 	for _, c := range dialogues {

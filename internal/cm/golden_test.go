@@ -10,10 +10,10 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
-// Conversations of Linux's connection manager, played with us on either side: what we
-// say has to be what Linux said, byte for byte.
+// These tests replay conversations of Linux's connection manager with this package on either side: its messages must equal Linux's,
+// byte for byte.
 
-// a line is one captured message.
+// A line is one captured message.
 type line struct {
 	from, to ib.GID
 	mad      wire.MAD
@@ -52,8 +52,7 @@ func (p *player) Request(c *Conn, _ *Params) uint16 {
 	return p.reason
 }
 
-// same compares what we said last with what Linux said. Who begins a transaction
-// chooses its number.
+// same compares our last message with Linux's. The side that starts a transaction chooses its ID.
 func (p *player) same(want wire.MAD, chosen bool) {
 	p.t.Helper()
 	if len(p.sent) == 0 {
@@ -72,7 +71,7 @@ func (p *player) same(want wire.MAD, chosen bool) {
 
 func zeros() uint32 { return 0 }
 
-// privateOf is private data without what follows the last byte that is not zero.
+// privateOf returns private data without trailing zeros.
 func privateOf(b []byte) []byte { return bytes.TrimRight(b, "\x00") }
 
 func TestGoldenPassive(t *testing.T) {
@@ -105,7 +104,7 @@ func TestGoldenPassive(t *testing.T) {
 	}
 }
 
-// goodbye plays the end of a conversation, whoever begins it.
+// goodbye replays the end of a conversation, whichever side starts it.
 func goodbye(t *testing.T, m *Manager, p *player, lines []line, we ib.GID) {
 	t.Helper()
 	if len(lines) < 2 || lines[0].kind() != wire.CMDREQ {

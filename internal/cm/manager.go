@@ -7,46 +7,42 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// Env is what the manager needs around it. None of its methods may call back into
-// the manager, except that Request and Question may call Reject.
+// Env is the manager's environment. Its methods must not call back into the manager, except that Request and Question may call Reject.
 type Env interface {
-	// Send sends a MAD from one of our addresses to queue pair 1 at another. It may be
-	// lost. The host keeps no reference to mad.
+	// Send sends a MAD from one of our addresses to queue pair 1 at another. It may be lost. Env keeps no reference to mad.
 	Send(from, to ib.GID, mad wire.MAD)
-	// Request: somebody wants a connection. The host sets c.Owner and returns 0, or
-	// returns the reason of the REJ. p is what the peer said, as it concerns us.
+	// Request handles a connection request. It sets c.Owner and returns 0, or returns the reason for a REJ. p are the peer's
+	// parameters, from this side's point of view.
 	Request(c *Conn, p *Params) (reason uint16)
-	// Question: somebody asks which queue pair offers a service. Like Request; what
-	// it returns is a status.
+	// Question handles a SIDR request, like Request; it returns a status.
 	Question(c *Conn, private []byte) (status uint8)
-	// Notify: something happened to a connection with an owner.
+	// Notify handles an event of a connection with an owner.
 	Notify(c *Conn, e *Event)
 }
 
-// Config is what a Manager is born with.
+// Config is the configuration of a Manager.
 type Config struct {
-	GUID   uint64 // of our device
+	GUID   uint64 // GUID of our device
 	Random func() uint32
 	Env    Env
-	// Changed is called when a connection has another state, and so are other fields of it
-	// that its owner sees; nil: nobody cares.
+	// Changed is called when the state of a connection, and other fields that its owner sees, have changed; may be nil.
 	Changed func(*Conn)
-	// Due is called when Deadline is another, and not never; nil: who cares asks Deadline.
+	// Due is called when Deadline changes to a time other than never; if it is nil, the caller polls Deadline.
 	Due func(ib.Time)
 }
 
-// Manager knows every connection of one device.
+// Manager has all connections of one device.
 type Manager struct {
 	Config
 	conns     map[uint32]*Conn // by LocalID
-	byRemote  map[remote]*Conn // passive ones, by the peer's name for them
+	byRemote  map[remote]*Conn // passive connections, by the peer's identification
 	byQP      map[peerQP]*Conn // by the peer's queue pair
 	questions map[question]*Conn
 	timers    deadlines
 	next      uint32
 }
 
-// New makes a manager that knows nobody.
+// New returns a manager without connections.
 func New(c Config) *Manager {
 	return &Manager{
 		Config: c, next: c.Random(),
@@ -55,7 +51,7 @@ func New(c Config) *Manager {
 	}
 }
 
-// Len is how many connections are known, those in TimeWait included.
+// Len returns the number of connections, including those in TimeWait.
 func (m *Manager) Len() int { return len(m.conns) }
 
 // Each calls f for every connection.
@@ -66,32 +62,31 @@ func (m *Manager) Each(f func(*Conn)) {
 }
 
 const (
-	// responseTimeout is the code of the time in which either side has to answer,
-	// and maxRetries how often a message is repeated: rdma_cm's values.
+	// responseTimeout is the code of the time limit for answers of either side, and maxRetries the maximum number of repetitions, both
+	// as in rdma_cm.
 	responseTimeout = 20
 	maxRetries      = 15
-	// mraTimeout is the code of the time for which we ask patience.
+	// mraTimeout is the code of the time that our MRAs request.
 	mraTimeout = 24
-	// orphanRetries is how often a DREQ is repeated whose owner is gone.
+	// orphanRetries is the maximum number of repetitions of a DREQ without an owner.
 	orphanRetries = 3
-	// minInterval bounds the haste that a peer can ask of us.
+	// minInterval is the shortest interval between repetitions that a peer can request.
 	minInterval = ib.Time(100e6)
-	// maxSpan bounds every code that a peer names: 2^25 × 4.096 µs is 137 s.
+	// maxSpan limits every time code of a peer: 2^25 × 4.096 µs is 137 s.
 	maxSpan = 25
 )
 
-// span is the time that a code stands for: 4.096 µs × 2^code.
+// span returns the time of a code: 4.096 µs × 2^code.
 func span(code uint8) ib.Time { return ib.Time(4096) << min(code, maxSpan) }
 
-// firstPause is how long the first repetition waits: answers take microseconds, or as
-// long as a program thinks, and then an MRA comes.
+// firstPause is the time before the first repetition: answers take microseconds, or an MRA arrives while the program decides.
 const firstPause = ib.Time(500e6)
 
-// pause is how long to wait for an answer before the message is repeated: each time
-// longer, up to what the two sides have promised each other.
+// pause returns the time to wait for an answer before the message is repeated. It grows with each repetition, up to the negotiated
+// interval.
 func (c *Conn) pause() ib.Time { return min(c.interval, firstPause<<min(c.tries, 16)) }
 
-// newConn makes a connection with a fresh name.
+// newConn creates a connection with a new communication ID.
 func (m *Manager) newConn() *Conn {
 	for {
 		m.next++
@@ -105,7 +100,7 @@ func (m *Manager) newConn() *Conn {
 	return c
 }
 
-// enter has a connection in another state.
+// enter changes the state of a connection.
 func (m *Manager) enter(c *Conn, s State) {
 	c.State = s
 	if m.Changed != nil {
@@ -113,7 +108,7 @@ func (m *Manager) enter(c *Conn, s State) {
 	}
 }
 
-// forget ends a connection.
+// forget removes a connection.
 func (m *Manager) forget(c *Conn) {
 	m.await(c, nil, 0)
 	m.enter(c, Closed)
@@ -133,7 +128,7 @@ func (m *Manager) linkQP(c *Conn) {
 	}
 }
 
-// WithQP finds the connection with a peer's queue pair, unless it is over; nil: there is none.
+// WithQP returns the connection with a peer's queue pair, or nil if there is none or it has ended.
 func (m *Manager) WithQP(peer ib.GID, qpn uint32) *Conn { return m.byQP[peerQP{peer, qpn}] }
 
 func (m *Manager) unlinkQP(c *Conn) {
@@ -142,17 +137,17 @@ func (m *Manager) unlinkQP(c *Conn) {
 	}
 }
 
-// linger keeps a connection that is over until nothing of it can be under way.
+// linger keeps an ended connection until no message of it can be in flight.
 func (m *Manager) linger(now ib.Time, c *Conn) {
 	m.enter(c, TimeWait)
-	m.unlinkQP(c) // the peer may use its queue pair again
+	m.unlinkQP(c) // the peer may reuse its queue pair
 	m.await(c, nil, now+span(max(c.Path.AckTimeout, 12)))
 }
 
 // ---- deadlines ----
 
-// await files c: message, if there is one, is repeated from deadline on until
-// somebody files c anew. A deadline of 0 is never.
+// await sets the deadline of c, replacing any earlier one. message, if not nil, is repeated from the deadline on. A deadline of 0 is
+// never.
 func (m *Manager) await(c *Conn, message wire.MAD, deadline ib.Time) {
 	c.message, c.deadline = message, deadline
 	switch {
@@ -168,7 +163,7 @@ func (m *Manager) await(c *Conn, message wire.MAD, deadline ib.Time) {
 	}
 }
 
-// Deadline is when Expire has to be called; 0 is never.
+// Deadline returns the time at which the caller must call Expire; 0 means never.
 func (m *Manager) Deadline() ib.Time {
 	if len(m.timers) == 0 {
 		return 0
@@ -176,11 +171,10 @@ func (m *Manager) Deadline() ib.Time {
 	return m.timers[0].deadline
 }
 
-// expireAtOnce bounds what one Expire does: the loop that calls it serves others besides.
+// expireAtOnce limits the work of one Expire, because the loop also serves others.
 const expireAtOnce = 8
 
-// Expire does what is due. If that is much it does the first of it; then Deadline has passed
-// still, and Expire has to be called again.
+// Expire handles due deadlines, at most expireAtOnce. If there are more, Deadline stays in the past, and Expire must be called again.
 func (m *Manager) Expire(now ib.Time) {
 	for i := 0; i < expireAtOnce && len(m.timers) > 0 && m.timers[0].deadline <= now; i++ {
 		m.expire(now, m.timers[0])
@@ -197,7 +191,7 @@ func (m *Manager) expire(now ib.Time, c *Conn) {
 	}
 	switch c.State {
 	case ReqSent:
-		// The REQ may have arrived and the answers been lost: tell the peer.
+		// The REQ may have arrived and the answers been lost: send a REJ to the peer.
 		m.reject(c, RejectTimeout, nil)
 		m.end(c, Unreachable)
 	case RepSent:
@@ -215,7 +209,7 @@ func (m *Manager) expire(now ib.Time, c *Conn) {
 	}
 }
 
-// end forgets c, and tells its owner.
+// end removes c and notifies its owner.
 func (m *Manager) end(c *Conn, k EventKind) {
 	m.forget(c)
 	m.notify(c, &Event{Kind: k})

@@ -20,14 +20,14 @@ func TestLife(t *testing.T) {
 	if w.sent != 3 {
 		t.Errorf("%d messages, want REQ, REP, RTU: %v", w.sent, w.trace)
 	}
-	// The PSN in a message is the one from which its receiver sends.
+	// The PSN in a message is the first one that its receiver sends.
 	if ca.SQPSN != 0x222222 || ca.RQPSN != 0x111111 || cb.SQPSN != 0x111111 || cb.RQPSN != 0x222222 {
 		t.Errorf("PSNs: a sends from %#x and expects %#x, b %#x and %#x", ca.SQPSN, ca.RQPSN, cb.SQPSN, cb.RQPSN)
 	}
 	if ca.RemoteQPN != 0x22 || cb.RemoteQPN != 0x11 {
 		t.Errorf("queue pairs: a -> %#x, b -> %#x", ca.RemoteQPN, cb.RemoteQPN)
 	}
-	// What the peer holds is what one may have outstanding.
+	// The peer's responder resources are the limit of outstanding requests.
 	if ca.InitiatorDepth != 3 || ca.ResponderResources != 2 || cb.InitiatorDepth != 2 || cb.ResponderResources != 3 {
 		t.Errorf("a: depth %d, resources %d; b: depth %d, resources %d", ca.InitiatorDepth, ca.ResponderResources, cb.InitiatorDepth, cb.ResponderResources)
 	}
@@ -91,7 +91,7 @@ func TestUnreachable(t *testing.T) {
 	w.empty()
 }
 
-// A peer that vanishes in any state leaves nothing behind.
+// TestVanishing checks that a peer that vanishes in any state leaves nothing behind.
 func TestVanishing(t *testing.T) {
 	for _, at := range []ib.Time{500e3, 4 * ms, 7 * ms, 9 * ms, 13 * ms, 30 * ms} {
 		for _, who := range []string{"a", "b"} {
@@ -176,7 +176,7 @@ func TestBothDisconnect(t *testing.T) {
 	w.empty()
 }
 
-// TestDestroy ends a connection at every moment, from either side: nobody hangs.
+// TestDestroy ends a connection at every moment, from either side, and checks that no side hangs.
 func TestDestroy(t *testing.T) {
 	for at := ib.Time(0); at < 30*ms; at += 500e3 {
 		for _, who := range []string{"a", "b", "both"} {
@@ -334,7 +334,7 @@ func TestPrivateTooLong(t *testing.T) {
 	}
 }
 
-// FuzzReceive: whatever comes, nothing breaks and nothing stays for ever.
+// FuzzReceive checks that no input causes a panic or state that stays forever.
 func FuzzReceive(f *testing.F) {
 	for m := wire.CMREQ; m <= wire.CMAPR; m++ {
 		mad := make(wire.MAD, wire.MADSize)
@@ -348,7 +348,7 @@ func FuzzReceive(f *testing.F) {
 		mad := make(wire.MAD, wire.MADSize)
 		copy(mad, b)
 		if len(b) > 32 && a.conn != nil {
-			// Half the time it names a connection that there is.
+			// Half of the inputs name an existing connection.
 			if b[0]&1 == 0 {
 				wire.DREP(mad.Data()).SetRemoteCommID(a.conn.LocalID)
 			}
@@ -363,8 +363,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// TestExpireAtOnce: one call does a bounded part of what is due, and the rest are not
-// forgotten.
+// TestExpireAtOnce checks that one call handles a limited number of deadlines, and that later calls handle the rest.
 func TestExpireAtOnce(t *testing.T) {
 	w, a, b := newWorld(t)
 	b.deaf = true

@@ -5,8 +5,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// Receive takes a MAD that came from one address to one of ours. What is no message
-// of the connection manager is ignored. The manager keeps no reference to mad.
+// Receive processes a MAD from one address to one of ours. It ignores MADs of other classes and keeps no reference to mad.
 func (m *Manager) Receive(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	if !mad.IsCM() {
 		return
@@ -35,8 +34,8 @@ func (m *Manager) Receive(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	}
 }
 
-// find is the connection that a message names by our number for it. remote, unless
-// it is 0, must be the peer's number; the message must come from the peer's address.
+// find returns the connection with our communication ID local. Unless remote is 0, it must be the peer's ID. The message must come from
+// the peer's address.
 func (m *Manager) find(local, remote uint32, from ib.GID) *Conn {
 	c := m.conns[local]
 	if c == nil || c.Path.DGID != from || remote != 0 && c.RemoteID != remote {

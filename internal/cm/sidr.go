@@ -5,10 +5,10 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// answerKept is how long an answer is repeated for a peer that asks again.
+// answerKept is how long a SIDR reply is kept for repeated requests.
 const answerKept = ib.Time(15e9)
 
-// Ask asks which queue pair offers a service.
+// Ask sends a SIDR request for the queue pair of a service.
 func (m *Manager) Ask(now ib.Time, owner any, service uint64, path Path, private []byte) (*Conn, error) {
 	mad := make(wire.MAD, wire.MADSize)
 	req := wire.SIDRREQ(mad.Data())
@@ -50,7 +50,7 @@ func (m *Manager) receiveSIDRREQ(from, to ib.GID, mad wire.MAD) {
 	m.questions[key] = c
 }
 
-// Answer answers a question. The answer is kept for a while, in case it is lost.
+// Answer answers a SIDR request. The reply is kept for a while, in case it is lost.
 func (m *Manager) Answer(now ib.Time, c *Conn, status uint8, qpn, qkey uint32, private []byte) error {
 	if c.State != SidrReqRcvd {
 		return ErrState

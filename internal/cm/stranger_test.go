@@ -6,8 +6,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// pretend has c send b the REQ that a would, with a's device, queue pair and number, from
-// c's own address.
+// pretend makes c send b the REQ that a would send, with a's device, queue pair and ID, from c's own address.
 func pretend(c, a, b *node, id uint32) {
 	mad := make(wire.MAD, wire.MADSize)
 	mad.InitCM(wire.CMREQ, 1)
@@ -19,9 +18,8 @@ func pretend(c, a, b *node, id uint32) {
 	c.Send(c.gid, b.gid, mad)
 }
 
-// TestStrangerClaimsQueuePair: whoever names another host's device and queue pair in a REQ
-// does not end that host's connection. What a REQ says of its sender is only said; the
-// address is where the answer goes.
+// TestStrangerClaimsQueuePair checks that a REQ that names another host's device and queue pair does not end that host's connection. Only
+// the source address identifies a host.
 func TestStrangerClaimsQueuePair(t *testing.T) {
 	w, a, b := newWorld(t)
 	a.connect(b)
@@ -35,7 +33,7 @@ func TestStrangerClaimsQueuePair(t *testing.T) {
 	}
 }
 
-// TestStrangerClaimsNumber: nor does one keep that host from connecting.
+// TestStrangerClaimsNumber checks that such a REQ does not keep that host from connecting.
 func TestStrangerClaimsNumber(t *testing.T) {
 	w, a, b := newWorld(t)
 	b.passive = true
@@ -47,7 +45,7 @@ func TestStrangerClaimsNumber(t *testing.T) {
 	a.expect("replied")
 }
 
-// TestEnds: only a DREQ that names the connection by both numbers, the queue pair and the peer's address ends it.
+// TestEnds checks that a DREQ ends a connection only if both IDs, the queue pair and the peer's address match.
 func TestEnds(t *testing.T) {
 	w, a, b := newWorld(t)
 	a.connect(b)

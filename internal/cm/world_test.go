@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// A world is two hosts and the network between them, in virtual time.
+// A world has two hosts and the network between them, in virtual time.
 type world struct {
 	t     *testing.T
 	now   ib.Time
@@ -17,8 +17,7 @@ type world struct {
 	wire  []packet
 	todo  []deed
 	sent  int
-	// fault says what becomes of the n-th message: when each of its copies arrives.
-	// None: it is lost.
+	// fault returns the arrival times of the n-th message's copies; none means that it is lost.
 	fault func(n int, m wire.MAD) []ib.Time
 	trace []string
 }
@@ -34,22 +33,21 @@ type deed struct {
 	do func()
 }
 
-// A node is a host. Its owner does what a program would: accept what it is asked,
-// say ready when it is answered, agree to a disconnect; each after a moment.
+// A node is a host. Its owner acts like a program: it accepts requests, confirms replies and agrees to a disconnect, each after a moment.
 type node struct {
 	w       *world
 	name    string
 	gid     ib.GID
 	m       *Manager
-	due     ib.Time // the first that Due was called for since Expire
+	due     ib.Time // first argument of Due since Expire
 	think   ib.Time
 	log     []string
 	conn    *Conn
 	deaf    bool
-	refuse  uint16 // reason of REJ for requests that come
+	refuse  uint16 // reject reason for requests
 	passive bool   // does not answer by itself
-	rejects bool   // answers with a refusal
-	private string // what came last
+	rejects bool   // answers with a REJ
+	private string // last private data received
 }
 
 const (
@@ -73,7 +71,7 @@ func (w *world) add(name string, last byte) *node {
 	return n
 }
 
-// file notes a deadline, as a loop does.
+// file records a deadline, as a loop does.
 func (n *node) file(at ib.Time) {
 	if at != 0 && (n.due == 0 || at < n.due) {
 		n.due = at
@@ -82,7 +80,7 @@ func (n *node) file(at ib.Time) {
 
 func (w *world) after(d ib.Time, do func()) { w.todo = append(w.todo, deed{w.now + d, do}) }
 
-// step lets the next thing happen; false if nothing ever will.
+// step executes the next event; it returns false if there is none.
 func (w *world) step() bool {
 	best := ib.Time(0)
 	sooner := func(t ib.Time) bool {
@@ -134,7 +132,7 @@ func (w *world) step() bool {
 	return true
 }
 
-// run goes on until nothing more happens, or the time has come.
+// run continues until there are no more events, or until the given time.
 func (w *world) run(until ib.Time) {
 	w.t.Helper()
 	for i := range 100000 {
@@ -241,7 +239,7 @@ func (n *node) Notify(c *Conn, e *Event) {
 	}
 }
 
-// connect has n ask to for a connection.
+// connect makes n request a connection from to.
 func (n *node) connect(to *node) *Conn {
 	n.w.t.Helper()
 	c, err := n.m.Connect(n.w.now, n, service, Path{SGID: n.gid, DGID: to.gid, MTU: 3, AckTimeout: 19},

@@ -14,19 +14,19 @@ type Verb string
 const (
 	Applied      Verb = "applied"
 	Deleted      Verb = "deleted"
-	Refused      Verb = "refused" // a change, a connection, an operation
+	Refused      Verb = "refused" // the daemon refused a change, a connection or an operation
 	Revoked      Verb = "revoked"
 	Capped       Verb = "capped" // delayed by a cap
 	Quota        Verb = "quota"
 	Connected    Verb = "connected"
 	Disconnected Verb = "disconnected"
-	Opened       Verb = "opened" // a NIC, by a program
+	Opened       Verb = "opened" // a program opened a NIC
 	Closed       Verb = "closed"
 	Failed       Verb = "failed" // the daemon or the store could not do it
 	Ready        Verb = "ready"
-	Bound        Verb = "bound" // to a workload, by an engine
+	Bound        Verb = "bound" // a container engine bound a NIC to a workload
 	Unbound      Verb = "unbound"
-	Warned       Verb = "warned" // something keeps a container's programs from the NIC
+	Warned       Verb = "warned" // a container's programs cannot use the NIC fully
 )
 
 // An Event is something that happened to an object or to a connection of a NIC.
@@ -60,7 +60,7 @@ type discard struct{}
 
 func (discard) Record(Event) {}
 
-// Limit is the event for a limit that an account has reached.
+// Limit returns the event for a limit that an account has reached.
 func Limit(e *budget.Error) Event {
 	event := Event{Verb: Quota, Reason: e.Error()}
 	if e.Tenant != "" {
@@ -69,15 +69,15 @@ func Limit(e *budget.Error) Event {
 	return event
 }
 
-// By is the process who, as an Actor.
+// By returns the process as an Actor.
 func By(who *credentials.Caller) Actor {
 	return Actor{UID: who.UID, Pid: who.Pid, Program: who.Program}
 }
 
-// OnlyRDMA is the reason of a warning about a container that has a NIC for RDMA but no interface with the NIC's address.
+// OnlyRDMA is the reason of a warning about a container that has no interface with the address of its NIC.
 const OnlyRDMA = "it has no interface with the NIC's address: only RDMA has the address"
 
-// NoInterface is the event for a container that has no interface with the address of its NIC.
+// NoInterface returns the event for a container that has no interface with the address of its NIC.
 func NoInterface(nic tenant.Key, why error) Event {
 	return Event{Verb: Warned, Object: nic, Reason: OnlyRDMA + ": " + why.Error()}
 }

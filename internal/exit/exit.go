@@ -1,5 +1,5 @@
-// Package exit defines errors that decide the exit status of the command line: 1 if the command failed, 2 if it was called
-// wrongly, 3 if the machine lacks something. Packages that check flags or the machine return them; package main prints them.
+// Package exit defines errors that decide the exit status of the command line: 1 if the command failed, 2 if its arguments
+// are wrong, 3 if the machine lacks something. Packages that check flags or the machine return them; package main prints them.
 package exit
 
 import "fmt"
@@ -26,12 +26,12 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Usage is an error in the command line or in a configuration file.
+// Usage returns an error for a wrong command line or configuration file.
 func Usage(format string, args ...any) error {
 	return &Error{StatusUsage, fmt.Errorf(format, args...)}
 }
 
-// Lacks is an error of the machine: something that the command needs is missing.
+// Lacks returns an error for a machine that lacks something that the command needs.
 func Lacks(format string, args ...any) error {
 	return &Error{StatusLacks, fmt.Errorf(format, args...)}
 }

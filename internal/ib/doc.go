@@ -1,8 +1,6 @@
-// Package ib is the vocabulary of InfiniBand that every room uses: addresses (GID),
-// packet sequence numbers, queue pair numbers, transport services, states, access rights
-// and attribute masks, and the time on a loop's clock.
+// Package ib defines the InfiniBand types that all packages share: addresses (GID), packet sequence numbers,
+// queue pair numbers, transport services, states, access rights and attribute masks, and the loop's time.
 //
-// Numbers that the kernel's ABI has are taken from package abi, where they are checked
-// against the C headers, and given a type here. The package holds words and their
-// arithmetic, no state and no behaviour.
+// Numbers of the kernel's ABI come from package abi, where tests compare them with the C headers; here they
+// get a type. The package has types and arithmetic, but no state.
 package ib

@@ -2,8 +2,8 @@ package ib
 
 import "fmt"
 
-// A NetworkID names the network that IP addresses between hosts belong to. The same address
-// in two networks is two places.
+// A NetworkID identifies the network that an IP address belongs to. Two networks can use the same address
+// for different ports.
 //
 //	0              the hosts' own network
 //	1 … 2^24-1     a virtual network; the number is its VNI
@@ -15,10 +15,10 @@ const HostNetwork NetworkID = 0
 
 const firstNamespace NetworkID = 1 << 24 // a VNI has 24 bits
 
-// VirtualNetwork is the network with a VNI.
+// VirtualNetwork returns the ID of the network with a VNI.
 func VirtualNetwork(vni uint32) NetworkID { return NetworkID(vni) }
 
-// NamespaceNetwork is the i-th network namespace, from 0 on.
+// NamespaceNetwork returns the ID of the i-th network namespace, counted from 0.
 func NamespaceNetwork(i uint32) NetworkID { return firstNamespace + NetworkID(i) }
 
 // IsVirtual reports whether n is a virtual network.
@@ -27,10 +27,10 @@ func (n NetworkID) IsVirtual() bool { return n != HostNetwork && n < firstNamesp
 // IsNamespace reports whether n is a network namespace.
 func (n NetworkID) IsNamespace() bool { return n >= firstNamespace }
 
-// VNI is the number of a virtual network on the wire.
+// VNI returns the VNI of a virtual network.
 func (n NetworkID) VNI() uint32 { return uint32(n) }
 
-// String names the network for logs.
+// String returns the name of the network for logs.
 func (n NetworkID) String() string {
 	switch {
 	case n == HostNetwork:

@@ -11,7 +11,7 @@ const (
 	UD                    // unreliable datagram
 )
 
-// String is the name that everybody knows.
+// String returns the usual abbreviation.
 func (s Service) String() string {
 	switch s {
 	case RC:
@@ -24,8 +24,8 @@ func (s Service) String() string {
 	return "none"
 }
 
-// ServiceOf is the transport service of an ABI's queue pair type; false for a type that
-// programs cannot have here.
+// ServiceOf returns the transport service of an ABI queue pair type. It returns false for a type that
+// programs cannot create here.
 func ServiceOf(qpType uint8) (Service, bool) {
 	switch qpType {
 	case abi.QPTypeRC:
@@ -38,7 +38,7 @@ func ServiceOf(qpType uint8) (Service, bool) {
 	return 0, false
 }
 
-// QPType is the ABI's queue pair type of a transport service.
+// QPType returns the ABI queue pair type of a transport service.
 func (s Service) QPType() uint8 {
 	switch s {
 	case RC:
@@ -62,7 +62,7 @@ const (
 	StateError State = abi.QPStateErr
 )
 
-// Access is a set of rights over memory, or over a queue pair.
+// Access is a set of rights to memory, or to a queue pair.
 type Access uint32
 
 const (
@@ -76,7 +76,7 @@ const (
 	AccessFlushPersist Access = abi.AccessFlushPersistent
 )
 
-// AttrMask says which attributes of a queue pair a change sets.
+// AttrMask is the set of attributes that a change of a queue pair sets.
 type AttrMask uint32
 
 const (

@@ -1,5 +1,4 @@
 package ib
 
-// Time is nanoseconds on a loop's monotonic clock. Where a deadline is meant, zero is
-// never.
+// Time is a time of the loop's monotonic clock, in nanoseconds. As a deadline, zero means never.
 type Time int64

@@ -130,8 +130,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestFlush flushes a peer's memory over a connection: its queue pair has the right without
-// being asked for it.
+// TestFlush flushes a peer's memory over a connection: its queue pair has the right by default.
 func TestFlush(t *testing.T) {
 	socket := testdaemon.Start(t)
 	a, b := newSide(t, socket), newSide(t, socket)
@@ -240,7 +239,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestMany has many connections of one manager at a time.
+// TestMany opens many connections of one manager.
 func TestMany(t *testing.T) {
 	socket := testdaemon.Start(t)
 	a, b := newSide(t, socket), newSide(t, socket)
@@ -288,8 +287,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft makes and ends connections, in good order and not: neither goroutines nor descriptors
-// are left, nor mappings.
+// TestNothingIsLeft opens and closes connections, orderly and not, and checks that no goroutine, descriptor or mapping is left.
 func TestNothingIsLeft(t *testing.T) {
 	socket := testdaemon.Spawn(t)
 	a, b := newSide(t, socket), newSide(t, socket)
@@ -304,7 +302,7 @@ func TestNothingIsLeft(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		l := must[*cm.Listener](t)(b.m.Listen("127.0.0.1:0", nil))
-		_, _ = a.m.Dial(short, l.Addr().String(), a.config("")) // nobody answers
+		_, _ = a.m.Dial(short, l.Addr().String(), a.config("")) // not accepted in time
 		l.Close()
 		m := must[*cm.Manager](t)(cm.New(a.dev))
 		if err := m.Close(); err != nil {

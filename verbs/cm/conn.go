@@ -12,17 +12,17 @@ import (
 	"vrdma.dev/vrdma/verbs/internal/ipc"
 )
 
-// Config is how a connection is to be.
+// Config describes a connection to make.
 type Config struct {
 	PD *verbs.PD
 	QP verbs.QPConfig
-	// Private is told to the peer with the request or the answer: at most 56 bytes of a request,
-	// 196 of an answer, less where rdma_cm needs some itself.
+	// Private is sent to the peer with the request or the reply: at most 56 bytes in a request and 196
+	// in a reply, minus the bytes that rdma_cm needs itself.
 	Private []byte
-	// Reads is how many reads and atomics may be under way each way; 0: 16.
+	// Reads is the number of outstanding reads and atomics in each direction; 0 selects 16.
 	Reads int
-	// Prepare, if set, is called when the queue pair takes receives but has no peer yet: what is
-	// posted there is in time for the first message.
+	// Prepare, if set, is called when the queue pair accepts receives but has no peer yet. Receives that
+	// it posts are ready for the first message.
 	Prepare func(*verbs.QP) error
 }
 
@@ -33,12 +33,12 @@ func (c *Config) check() error {
 	case len(c.Private) > abi.CMMaxPrivateData-1:
 		return fmt.Errorf("%d bytes of private data: at most %d fit", len(c.Private), abi.CMMaxPrivateData-1)
 	case c.Reads < 0 || c.Reads > 255:
-		return fmt.Errorf("%d reads at a time", c.Reads)
+		return fmt.Errorf("invalid number of outstanding reads %d", c.Reads)
 	}
 	return nil
 }
 
-// param is what a request or an answer says.
+// param returns the parameters of a request or a reply.
 func (c *Config) param(qp *verbs.QP) (p abi.CMConnParam) {
 	reads := uint8(16)
 	if c.Reads > 0 {
@@ -63,30 +63,30 @@ type Conn struct {
 	local   netip.AddrPort
 	remote  netip.AddrPort
 	once    sync.Once
-	// Of a UD connection: where datagrams go.
+	// The destination of datagrams, for a UD connection.
 	ah   *verbs.AH
 	qpn  uint32
 	qkey uint32
 }
 
-// QP is the queue pair, ready to send.
+// QP returns the queue pair, which is ready to send.
 func (c *Conn) QP() *verbs.QP { return c.qp }
 
-// Private is what the peer said when the connection was made.
+// Private returns the peer's private data.
 func (c *Conn) Private() []byte { return c.private }
 
-// LocalAddr and RemoteAddr are between which addresses it is.
+// LocalAddr and RemoteAddr return the addresses of the two sides.
 func (c *Conn) LocalAddr() netip.AddrPort  { return c.local }
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 
-// Done is closed when the connection has ended: the peer has disconnected, or the device is gone. What
-// is posted then completes as Flushed.
+// Done returns a channel that is closed when the connection ends: the peer disconnected, or the device is
+// gone. Work requests posted after that complete as Flushed.
 func (c *Conn) Done() <-chan struct{} { return c.i.gone }
 
-// Datagram fills in where a UD connection's datagrams go.
+// Datagram fills in the destination of a UD connection.
 func (c *Conn) Datagram(wr *verbs.SendWR) { wr.AH, wr.RemoteQPN, wr.QKey = c.ah, c.qpn, c.qkey }
 
-// Close ends the connection and frees its queue pair. Requests that are under way are flushed.
+// Close disconnects and destroys the queue pair. Outstanding requests are flushed.
 func (c *Conn) Close() (err error) {
 	c.once.Do(func() {
 		if c.qp.Type() != verbs.UD {
@@ -101,7 +101,7 @@ func (c *Conn) Close() (err error) {
 	return fault("close a connection", err)
 }
 
-// Dial connects to who listens at an address: "192.0.2.1:7471", or a name and a port.
+// Dial connects to a listener at an address: "192.0.2.1:7471", or a host name and a port.
 func (m *Manager) Dial(ctx context.Context, addr string, c Config) (*Conn, error) {
 	op := "connect to " + addr
 	if err := c.check(); err != nil {
@@ -115,7 +115,7 @@ func (m *Manager) Dial(ctx context.Context, addr string, c Config) (*Conn, error
 	return conn, fault(op, err)
 }
 
-// space is the port space of a service.
+// space returns the port space of a transport service.
 func space(t verbs.Type) (uint16, verbs.Type) {
 	if t == verbs.UD {
 		return abi.PSUDP, verbs.UD
@@ -163,7 +163,7 @@ func (m *Manager) dial(ctx context.Context, to netip.AddrPort, c Config) (conn *
 	return conn, nil
 }
 
-// confirm makes the queue pair ready and tells the peer, who has answered.
+// confirm makes the queue pair ready after the peer's reply and sends the confirmation to the peer.
 func (c *Conn) confirm() error {
 	if err := c.ready(connecting...); err != nil {
 		return err
@@ -171,8 +171,7 @@ func (c *Conn) confirm() error {
 	return stale(tell(c.i.m, abi.CMCmdAccept, &abi.CMAccept{UID: c.i.uid, ID: c.i.id}))
 }
 
-// undo gives back what a connection has that was not made after all. It is deferred: what is returned
-// with an error is nil.
+// undo releases the resources of a connection that failed, if *err is set. Callers defer it.
 func (c *Conn) undo(err *error) {
 	if *err == nil {
 		return
@@ -183,7 +182,7 @@ func (c *Conn) undo(err *error) {
 	}
 }
 
-// resolve finds the way to an address.
+// resolve resolves an address and the route to it.
 func (i *identifier) resolve(ctx context.Context, to netip.AddrPort) error {
 	req := abi.CMResolveIP{DstAddr: abi.ToSockaddr(to), ID: i.id, TimeoutMS: patience(ctx)}
 	if err := tell(i.m, abi.CMCmdResolveIP, &req); err != nil {
@@ -199,7 +198,7 @@ func (i *identifier) resolve(ctx context.Context, to netip.AddrPort) error {
 	return err
 }
 
-// addresses are between which addresses the identifier is; what is not known is not valid.
+// addresses returns the two addresses of the identifier. An unknown address is invalid (netip's zero value).
 func (i *identifier) addresses() (local, remote netip.AddrPort) {
 	var r abi.CMQueryRouteResp
 	if exec(i.m, abi.CMCmdQueryRoute, &abi.CMQuery{Response: i.m.response(), ID: i.id}, &r) != nil {
@@ -210,7 +209,7 @@ func (i *identifier) addresses() (local, remote netip.AddrPort) {
 	return local, remote
 }
 
-// prepare makes the queue pair and has it take receives.
+// prepare creates the queue pair and makes it accept receives.
 func (c *Conn) prepare(cfg *Config) (err error) {
 	if c.qp, err = cfg.PD.CreateQP(cfg.QP); err != nil {
 		return err
@@ -227,11 +226,11 @@ func (c *Conn) prepare(cfg *Config) (err error) {
 	return err
 }
 
-// connecting are the states on the way to a connection. The first again, because only now rdma_cm knows
-// what the peer may do.
+// connecting lists the states on the way to a connection. Init comes again because only now rdma_cm knows
+// the rights of the peer.
 var connecting = []verbs.State{verbs.Init, verbs.RTR, verbs.RTS}
 
-// ready moves the queue pair to these states, as rdma_cm says.
+// ready moves the queue pair through the states, with the attributes that rdma_cm computes.
 func (c *Conn) ready(states ...verbs.State) error {
 	for _, s := range states {
 		if s != verbs.Init && c.qp.Type() == verbs.UD {
@@ -254,7 +253,7 @@ func (c *Conn) ready(states ...verbs.State) error {
 	return nil
 }
 
-// established waits for the answer to a UD request: it says where datagrams go.
+// established waits for the reply to a UD request, which contains the destination of datagrams.
 func (c *Conn) established(ctx context.Context, cfg *Config) error {
 	e, err := c.i.expect(ctx, abi.CMEventEstablished)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package cm connects queue pairs as librdmacm does: addresses are IP addresses and ports, and the
-// other side may be a C program, on this host or another.
+// Package cm connects queue pairs as librdmacm does. Addresses are IP addresses and ports. The peer may be
+// a C program, on this host or on another.
 //
 //	m, err := cm.New(dev)
 //	l, err := m.Listen("127.0.0.1:7471", nil)
@@ -9,6 +9,6 @@
 //	c, err := m.Dial(ctx, "127.0.0.1:7471", cm.Config{PD: pd, QP: …})
 //	c.QP()                                        // ready to send
 //
-// A Manager is one channel of events for all of its connections: ten thousand of them cost one
-// descriptor or two, and one goroutine.
+// A Manager has one event channel for all of its connections. Ten thousand connections need one or two
+// descriptors and one goroutine.
 package cm

@@ -6,10 +6,10 @@ import (
 	"vrdma.dev/vrdma/internal/abi"
 )
 
-// A Half is a connection that the peer has answered, and that is not confirmed.
+// A Half is a connection that the peer has accepted and that is not confirmed.
 type Half struct{ c *Conn }
 
-// DialHalf is Dial until the answer of the peer has come.
+// DialHalf is Dial up to the peer's reply.
 func (m *Manager) DialHalf(ctx context.Context, addr string, c Config) (h *Half, err error) {
 	to, err := parse(ctx, addr)
 	if err != nil {
@@ -35,7 +35,7 @@ func (m *Manager) DialHalf(ctx context.Context, addr string, c Config) (h *Half,
 	return h, err
 }
 
-// Confirm is the rest of Dial.
+// Confirm returns the rest of Dial.
 func (h *Half) Confirm() (err error) {
 	defer h.c.undo(&err)
 	if err = h.c.confirm(); err != nil {
@@ -44,7 +44,7 @@ func (h *Half) Confirm() (err error) {
 	return h.c.Close()
 }
 
-// Told reports whether an event has come for it that nobody has taken.
+// Told reports whether an unread event has arrived for the connection.
 func (h *Half) Told() bool {
 	select {
 	case <-h.c.i.gone:
@@ -54,7 +54,7 @@ func (h *Half) Told() bool {
 	}
 }
 
-// Stale reports whether the peer has given the request up. There is no event of that.
+// Stale reports whether the peer has abandoned the request. There is no event for that.
 func (r *Request) Stale() bool {
 	var a abi.QPAttr
 	req := abi.CMInitQPAttr{Response: r.i.m.response(), ID: r.i.id, QPState: abi.QPStateInit}

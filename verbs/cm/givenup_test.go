@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/verbs/cm"
 )
 
-// await waits until something is so.
+// await waits until so returns true.
 func await(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !so(); time.Sleep(time.Millisecond) {
@@ -21,8 +21,8 @@ func await(t testing.TB, what string, so func() bool) {
 	}
 }
 
-// TestGivenUp has a peer that gives a connection up before we have done our part, as one does that has
-// waited too long for us. rdma_cm says EINVAL then, and the program is told what happened.
+// TestGivenUp checks a peer that abandons a connection before this side has answered, for instance after waiting too long. rdma_cm
+// returns EINVAL then, and the program gets the reason.
 func TestGivenUp(t *testing.T) {
 	socket := testdaemon.Start(t)
 	a, b := newSide(t, socket), newSide(t, socket)

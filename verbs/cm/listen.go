@@ -11,13 +11,13 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// ListenConfig is how to listen; nil stands for the zero value.
+// ListenConfig are the options of Listen; nil stands for the zero value.
 type ListenConfig struct {
-	Type    verbs.Type // 0: RC
-	Backlog int        // requests that the device keeps; 0: 128
+	Type    verbs.Type // 0 selects RC
+	Backlog int        // pending requests that the device keeps; 0 selects 128
 }
 
-// A Listener takes requests for connections. Any goroutine may use it.
+// A Listener receives connection requests. Any goroutine may use it.
 type Listener struct {
 	i     *identifier
 	addr  netip.AddrPort
@@ -25,7 +25,7 @@ type Listener struct {
 	close sync.Once
 }
 
-// Listen listens at an address: "192.0.2.1:7471", ":7471", or port 0 for a free one.
+// Listen listens at an address: "192.0.2.1:7471", ":7471", or port 0 for a free port.
 func (m *Manager) Listen(addr string, c *ListenConfig) (*Listener, error) {
 	op := "listen at " + addr
 	if c == nil {
@@ -56,10 +56,10 @@ func (m *Manager) Listen(addr string, c *ListenConfig) (*Listener, error) {
 	return l, nil
 }
 
-// Addr is where it listens.
+// Addr returns the address of the listener.
 func (l *Listener) Addr() netip.AddrPort { return l.addr }
 
-// Close ends the listening. Requests that wait are rejected.
+// Close stops listening. Pending requests are rejected.
 func (l *Listener) Close() (err error) {
 	l.close.Do(func() {
 		err = l.i.destroy()
@@ -76,7 +76,7 @@ func (l *Listener) Close() (err error) {
 	return fault("stop listening", err)
 }
 
-// Accept waits for a request.
+// Accept waits for a connection request.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	e, err := l.i.expect(ctx, abi.CMEventConnectRequest)
 	if err != nil {
@@ -99,7 +99,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	return r, nil
 }
 
-// A Request is that of a peer for a connection. It is accepted or rejected.
+// A Request is a peer's connection request. The program accepts or rejects it.
 type Request struct {
 	i       *identifier
 	typ     verbs.Type
@@ -108,14 +108,14 @@ type Request struct {
 	remote  netip.AddrPort
 }
 
-// Private is what the peer said with its request.
+// Private returns the private data of the request.
 func (r *Request) Private() []byte { return r.private }
 
-// LocalAddr and RemoteAddr are between which addresses the connection would be.
+// LocalAddr and RemoteAddr return the addresses of the two sides.
 func (r *Request) LocalAddr() netip.AddrPort  { return r.local }
 func (r *Request) RemoteAddr() netip.AddrPort { return r.remote }
 
-// Reject refuses the connection; the peer is told why, if it wants to know.
+// Reject refuses the connection and sends private data to the peer.
 func (r *Request) Reject(private []byte) error {
 	const op = "reject a connection"
 	req := abi.CMReject{ID: r.i.id, PrivateDataLen: uint8(min(len(private), 148)), Reason: consumerReject}
@@ -124,7 +124,7 @@ func (r *Request) Reject(private []byte) error {
 	return fault(op, errors.Join(err, r.i.destroy()))
 }
 
-// Accept makes the connection. It returns when the peer is ready, too.
+// Accept accepts the request. It returns when the peer has confirmed the connection.
 func (r *Request) Accept(ctx context.Context, c Config) (*Conn, error) {
 	const op = "accept a connection"
 	conn, err := r.accept(ctx, c)
@@ -156,7 +156,7 @@ func (r *Request) accept(ctx context.Context, c Config) (conn *Conn, err error) 
 	return conn, nil
 }
 
-// aborted is the error of answering a request, as accept(2) has it if the peer has given it up.
+// aborted maps the error for a request that the peer has abandoned to ECONNABORTED, as accept(2) does.
 func aborted(err error) error {
 	if errors.Is(err, errStale) {
 		return syscall.ECONNABORTED

@@ -27,13 +27,13 @@ type Manager struct {
 	lastID uint64     // guarded by mu
 
 	idMu sync.Mutex
-	ids  map[uint32]*identifier // by the device's number
-	uids map[uint64]*identifier // by ours
+	ids  map[uint32]*identifier // by the device's identifier
+	uids map[uint64]*identifier // by our own number
 
-	ended chan struct{} // closed when no events come any more
+	ended chan struct{} // closed when the event channel ends
 }
 
-// New makes a manager for the connections of a device.
+// New creates a manager for the connections of a device.
 func New(dev *verbs.Device) (*Manager, error) {
 	ch, err := ipc.Of(dev).OpenChannel()
 	if err != nil {
@@ -45,7 +45,7 @@ func New(dev *verbs.Device) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends all connections and listeners.
+// Close closes all connections and listeners.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	if m.closed {
@@ -59,7 +59,7 @@ func (m *Manager) Close() error {
 	return fault("close the connection manager", err)
 }
 
-// fault is an error of this package.
+// fault wraps an error in a *verbs.Error.
 func fault(op string, err error) error {
 	if err == nil {
 		return nil
@@ -87,7 +87,7 @@ func advice(err error) string {
 	return ""
 }
 
-// exec has a command done; the response, if there is one, is decoded into resp.
+// exec runs a command and decodes the response, if there is one, into resp.
 func exec[Q, R abi.Struct](m *Manager, cmd uint32, req *Q, resp *R) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,27 +110,27 @@ func exec[Q, R abi.Struct](m *Manager, cmd uint32, req *Q, resp *R) error {
 	return nil
 }
 
-// tell is exec of a command without response.
+// tell runs a command that has no response.
 func tell[Q abi.Struct](m *Manager, cmd uint32, req *Q) error {
 	return exec(m, cmd, req, (*abi.CMDestroyIDResp)(nil))
 }
 
 func (m *Manager) response() uint64 { return uint64(m.ch.Scratch().At) }
 
-// An identifier is one of rdma_cm: of a connection, a request or a listener.
+// An identifier is an rdma_cm id: a connection, a request or a listener.
 type identifier struct {
 	m      *Manager
 	id     uint32
 	uid    uint64
-	events chan abi.CMEventResp // of the few that are waited for, in order
+	events chan abi.CMEventResp // events that a goroutine waits for, in order
 	gone   chan struct{}        // closed when the connection has ended
 	why    error                // set before gone is closed
 	once   sync.Once
 	left   sync.Once
-	ending func() // guarded by Manager.idMu; called at the end of the connection; nil: nobody wants to know
+	ending func() // guarded by Manager.idMu; called at the end of the connection; may be nil
 }
 
-// backlog is how many requests may wait for Accept.
+// backlog is the maximum number of requests that wait for Accept.
 const backlog = 1024
 
 func (m *Manager) newUID() uint64 {
@@ -140,7 +140,7 @@ func (m *Manager) newUID() uint64 {
 	return m.lastID
 }
 
-// create makes an identifier of a port space.
+// create creates an identifier in a port space.
 func (m *Manager) create(ps uint16, typ verbs.Type, room int) (*identifier, error) {
 	i := &identifier{m: m, uid: m.newUID(), events: make(chan abi.CMEventResp, room), gone: make(chan struct{})}
 	var r abi.CMCreateIDResp
@@ -158,7 +158,7 @@ func (m *Manager) adopt(i *identifier) {
 	m.ids[i.id], m.uids[i.uid] = i, i
 }
 
-// end says that the connection is over, and why.
+// end marks the connection as ended and stores the reason.
 func (i *identifier) end(why error) {
 	i.once.Do(func() {
 		i.why = why
@@ -166,7 +166,7 @@ func (i *identifier) end(why error) {
 	})
 }
 
-// destroy gives it back.
+// destroy destroys the identifier.
 func (i *identifier) destroy() (err error) {
 	i.left.Do(func() {
 		i.m.idMu.Lock()
@@ -183,7 +183,7 @@ func (i *identifier) destroy() (err error) {
 	return err
 }
 
-// read takes events as they come, and hands them to whom they are for.
+// read reads events and passes each to its identifier.
 func (m *Manager) read() {
 	defer func() {
 		m.idMu.Lock()
@@ -213,7 +213,7 @@ func (m *Manager) dispatch(e *abi.CMEventResp) {
 	m.idMu.Lock()
 	i := m.ids[e.ID]
 	if e.Event == abi.CMEventConnectRequest {
-		i = m.uids[e.UID] // the listener: the number is the new one's
+		i = m.uids[e.UID] // a request: e.ID is the new identifier, e.UID names the listener
 	}
 	var ending func()
 	if i != nil {
@@ -231,7 +231,7 @@ func (m *Manager) dispatch(e *abi.CMEventResp) {
 	default:
 		select {
 		case i.events <- *e:
-		default: // nobody takes them: a listener with too long a queue
+		default: // the listener's queue is full
 			if e.Event == abi.CMEventConnectRequest {
 				m.drop(e.ID)
 			}
@@ -239,7 +239,7 @@ func (m *Manager) dispatch(e *abi.CMEventResp) {
 	}
 }
 
-// drop ends a request that nobody will answer.
+// drop destroys the identifier of a request that no goroutine will answer.
 func (m *Manager) drop(id uint32) {
 	var r abi.CMDestroyIDResp
 	_ = exec(m, abi.CMCmdDestroyID, &abi.CMDestroyID{Response: m.response(), ID: id}, &r)
@@ -262,7 +262,7 @@ func (i *identifier) next(ctx context.Context) (abi.CMEventResp, error) {
 	}
 }
 
-// expect waits for one event; any other is why it failed.
+// expect waits for one event of type want. Any other event is returned as an error.
 func (i *identifier) expect(ctx context.Context, want uint32) (abi.CMEventResp, error) {
 	e, err := i.next(ctx)
 	if err == nil && e.Event != want {
@@ -271,11 +271,11 @@ func (i *identifier) expect(ctx context.Context, want uint32) (abi.CMEventResp, 
 	return e, err
 }
 
-// errStale is what rdma_cm says of a connection that is not what it was: the peer has given it up
-// meanwhile, as one does that has waited too long for us.
+// errStale is the error for a connection that the peer has abandoned, for instance after waiting too long
+// for our answer.
 var errStale = fmt.Errorf("the connection is gone: %w", syscall.EINVAL)
 
-// stale is the error of a command that is right unless the connection is gone.
+// stale maps EINVAL to errStale, for a command that is valid unless the connection is gone.
 func stale(err error) error {
 	if errors.Is(err, syscall.EINVAL) {
 		return errStale
@@ -283,8 +283,8 @@ func stale(err error) error {
 	return err
 }
 
-// over is err, or why a connection is gone that the peer had answered. The event that says so is there, or
-// will be in a moment.
+// over returns err, or, if err is errStale, the reason why the connection ended. The event with the reason
+// is present already or follows immediately.
 func (i *identifier) over(err error) error {
 	if !errors.Is(err, errStale) {
 		return err
@@ -302,7 +302,7 @@ func (i *identifier) over(err error) error {
 
 // A RejectedError says that the peer refused the connection.
 type RejectedError struct {
-	Reason      int // as InfiniBand numbers them; 28: the program there said no; 8: nobody listens
+	Reason      int // IBA reject reason; 28: the peer's program rejected; 8: no listener
 	PrivateData []byte
 }
 
@@ -313,12 +313,12 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("the connection was rejected, reason %d", e.Reason)
 }
 
-// Unwrap is ECONNREFUSED.
+// Unwrap returns ECONNREFUSED.
 func (e *RejectedError) Unwrap() error { return syscall.ECONNREFUSED }
 
 const consumerReject = 28
 
-// failure is what an event that was not hoped for says.
+// failure converts an unexpected event into an error.
 func failure(e *abi.CMEventResp) error {
 	switch e.Event {
 	case abi.CMEventRejected:
@@ -334,10 +334,10 @@ func failure(e *abi.CMEventResp) error {
 	return fmt.Errorf("event %d, status %d", e.Event, int32(e.Status))
 }
 
-// resolveTime is how long an address may take where the context says nothing.
+// resolveTime limits the resolution of an address if the context has no deadline.
 const resolveTime = 5 * time.Second
 
-// patience is how long the device may try, in milliseconds.
+// patience returns the time limit for the device, in milliseconds.
 func patience(ctx context.Context) uint32 {
 	if t, ok := ctx.Deadline(); ok {
 		return uint32(min(max(time.Until(t), time.Millisecond), time.Minute).Milliseconds())
@@ -345,7 +345,7 @@ func patience(ctx context.Context) uint32 {
 	return uint32(resolveTime.Milliseconds())
 }
 
-// parse reads an address; a name is looked up.
+// parse parses an address and resolves a host name.
 func parse(ctx context.Context, s string) (netip.AddrPort, error) {
 	if a, err := netip.ParseAddrPort(s); err == nil {
 		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), nil

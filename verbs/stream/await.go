@@ -6,8 +6,8 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// await waits until ready, of which c.mu is held, or for the deadline. Of those who wait one takes the
-// completions, for all.
+// await waits until ready returns true, or until the deadline. The caller holds c.mu. One waiting goroutine
+// processes the completions for all.
 func (c *Conn) await(d *deadline, ready func() bool) error {
 	for {
 		limit := d.wait()
@@ -33,16 +33,15 @@ func (c *Conn) await(d *deadline, ready func() bool) error {
 	}
 }
 
-// spin looks for a while whether something happens, before a goroutine sleeps. c.mu is held before and
-// after, not meanwhile: the other half of the connection goes on. One that has looked in vain lately looks
-// only now and then.
+// spin polls for a while before the goroutine sleeps. It releases c.mu meanwhile, so that the other
+// direction can progress. After several unsuccessful polling phases it polls only in every pollAgain-th wait.
 func (c *Conn) spin(ready func() bool) (worthwhile bool) {
-	if c.misses++; c.misses > fewMisses && c.misses%lookAgain != 0 {
+	if c.misses++; c.misses > maxMisses && c.misses%pollAgain != 0 {
 		return false
 	}
-	for range looks {
+	for range spinRounds {
 		c.mu.Unlock()
-		any, err := c.cq.Spin(look)
+		any, err := c.cq.Spin(spinTime)
 		c.mu.Lock()
 		if any {
 			c.progress()
@@ -58,7 +57,7 @@ func (c *Conn) spin(ready func() bool) (worthwhile bool) {
 	return false
 }
 
-// sleep waits for something to happen.
+// sleep waits for a change.
 func (c *Conn) sleep(limit chan struct{}, ready func() bool) error {
 	changed := c.changed
 	if changed == nil {
@@ -88,7 +87,7 @@ func (c *Conn) sleep(limit chan struct{}, ready func() bool) error {
 		c.fail(err)
 		return err
 	}
-	c.progress() // what came before the arming rings no bell
+	c.progress() // completions before the arming give no event
 	if ready() || c.err != nil {
 		return nil
 	}
@@ -112,7 +111,7 @@ func (c *Conn) sleep(limit chan struct{}, ready func() bool) error {
 	return nil
 }
 
-// broadcast wakes those who wait for something to happen. c.mu is held.
+// broadcast wakes all goroutines that wait for a change. The caller holds c.mu.
 func (c *Conn) broadcast() {
 	if c.changed != nil {
 		close(c.changed)
@@ -120,7 +119,7 @@ func (c *Conn) broadcast() {
 	}
 }
 
-// progress takes the completions that are there. c.mu is held.
+// progress processes the completions in the queue. The caller holds c.mu.
 func (c *Conn) progress() {
 	for {
 		n, err := c.cq.Poll(c.wc[:])
@@ -132,7 +131,7 @@ func (c *Conn) progress() {
 			if w := &c.wc[i]; w.ID == receive {
 				c.arrived(w)
 			} else {
-				c.left(w)
+				c.delivered(w)
 			}
 		}
 		if n < len(c.wc) {
@@ -141,7 +140,7 @@ func (c *Conn) progress() {
 	}
 }
 
-// arrived takes a message of the peer.
+// arrived processes a message of the peer.
 func (c *Conn) arrived(w *verbs.WC) {
 	if w.Err() != nil {
 		c.broken(w)
@@ -151,7 +150,7 @@ func (c *Conn) arrived(w *verbs.WC) {
 	switch w.Imm >> opShift {
 	case opData:
 		if c.count == len(c.messages) || c.unread+int(arg) > len(c.in.mem)+len(c.growth.in.mem) {
-			c.fail(errHello) // more than it was promised
+			c.fail(errHello) // the peer sent more messages than allowed
 			return
 		}
 		if arg > 0 {
@@ -163,7 +162,7 @@ func (c *Conn) arrived(w *verbs.WC) {
 		}
 	case opSGL:
 		c.promised = uint16(arg)
-		c.findRoom()
+		c.readOffers()
 	case opControl:
 		switch {
 		case arg == controlDisconnect, arg == controlShutdown && c.noWrite:
@@ -177,8 +176,8 @@ func (c *Conn) arrived(w *verbs.WC) {
 	}
 }
 
-// broken notes that the queue pair has ended. The first request that failed says why; those behind it
-// are flushed, as they are when the peer has gone in good order.
+// broken records that the queue pair is in the error state. The first failed request has the reason. The
+// requests after it are flushed, as they are after an orderly disconnect of the peer.
 func (c *Conn) broken(w *verbs.WC) {
 	if w.Status != verbs.Flushed && !c.gone {
 		c.fail(w.Status)
@@ -186,8 +185,8 @@ func (c *Conn) broken(w *verbs.WC) {
 	c.ended, c.gone = true, true
 }
 
-// left notes that a message of ours has been delivered.
-func (c *Conn) left(w *verbs.WC) {
+// delivered records that a message of this side has been delivered.
+func (c *Conn) delivered(w *verbs.WC) {
 	c.flying--
 	if w.Err() != nil {
 		c.broken(w)
@@ -198,6 +197,6 @@ func (c *Conn) left(w *verbs.WC) {
 		c.returned(int(uint32(w.ID) & opMask))
 	} else {
 		c.control++
-		c.tell()
+		c.offerSpace()
 	}
 }

@@ -6,48 +6,48 @@ import (
 	"vrdma.dev/vrdma/verbs"
 )
 
-// A buffer is a part of registered memory that is used in a circle.
+// A buffer is a part of a memory region, used as a ring buffer.
 type buffer struct {
 	mem []byte
 	mr  *verbs.MR
-	at  int // where in mr it begins
+	at  int // offset in mr
 }
 
 func part(mr *verbs.MR, at, n int) buffer { return buffer{mr.Bytes()[at : at+n], mr, at} }
 
-// area is a piece of it for the peer, slice one for ourselves.
+// area returns a part of the buffer as the peer addresses it; slice as this side does.
 func (b *buffer) area(off, n int) area { return area{b.mr.Addr(b.at + off), b.mr.RKey(), uint32(n)} }
 
 func (b *buffer) slice(off, n int) verbs.SGE { return b.mr.Slice(b.at+off, n) }
 
-// A connection begins with small buffers, and most need no others. One that is always full, because the
-// peer streams, is exchanged for a large one, once. The receiver decides: the areas that it tells the
-// peer of are in the new buffer from then on, and what the peer still writes into the old one is read
-// first. The peer sees that the areas are larger than its send buffer and exchanges that, too.
+// A growth replaces the small buffers of a connection by large ones, once, if the peer sends a stream that
+// keeps the receive buffer full. The receiver decides: from then on it offers areas of the new buffer, and
+// reads what the peer still writes into the old one first. The peer sees areas larger than its send buffer
+// and replaces that buffer, too.
 //
 //	old  ██████ read ██████│▓▓▓ the peer may still write this half ▓▓▓│
-//	new                    │ first half: told of at once │ second half: told of when the old one is read │
+//	new                    │ first half: offered at once │ second half: offered when the old one is read │
 type growth struct {
-	mr     *verbs.MR // of the new buffers; nil: they have not grown
-	failed bool      // there was no memory: it stays as it is
-	in     buffer    // the new one, while the old one is not read yet
-	left   int       // bytes of the old one that are to be read
-	outOld int       // bytes of the old send buffer that are under way
-	quick  int       // halves in a row that were full within quickly
-	last   time.Time // when the one before was
+	mr     *verbs.MR // the memory of the new buffers; nil before the replacement
+	failed bool      // the allocation failed: keep the small buffers
+	in     buffer    // the new receive buffer, until the old one is read
+	left   int       // unread bytes of the old receive buffer
+	outOld int       // bytes of the old send buffer in flight
+	quick  int       // consecutive halves that filled up within the time quickly
+	last   time.Time // when the previous half was full
 }
 
 const (
-	// firstBuffer and largeBuffer are the sizes where the caller has not chosen one. The first is
-	// rsockets' own. Two programs on one host that write 64 KiB at a time are more than twice as fast
-	// with 1 MiB: with less each half of the buffer is waited for.
+	// firstBuffer and largeBuffer are the default sizes. firstBuffer is the default of rsockets. With
+	// largeBuffer two programs on one host that write 64 KiB at a time are more than twice as fast,
+	// because the writer waits less often for a free half.
 	firstBuffer = 128 << 10
 	largeBuffer = 1 << 20
-	// A stream is where so many halves in a row were full within quickly each.
+	// manyHalves is the number of consecutive quickly filled halves that identify a stream.
 	manyHalves = 8
 )
 
-// quickly makes a stream of 13 MB/s and more.
+// quickly is the time limit for one half: a stream has at least 13 MB/s.
 var quickly = 5 * time.Millisecond
 
 func (g *growth) close() error {
@@ -57,7 +57,7 @@ func (g *growth) close() error {
 	return g.mr.Close()
 }
 
-// memory is that of the new buffers; false: there is none.
+// memory allocates the new buffers; it returns false if that fails.
 func (c *Conn) memory() bool {
 	g := &c.growth
 	if g.mr == nil && !g.failed {
@@ -68,8 +68,8 @@ func (c *Conn) memory() bool {
 	return g.mr != nil
 }
 
-// grown exchanges the receive buffer if it is time for that, and returns the area that the peer is told
-// of then; one of length 0: it is not. Half of the old buffer is free.
+// grown replaces the receive buffer if the peer streams, and returns the area to offer to the peer. The area
+// has length 0 if the buffer stays. Half of the old buffer is free.
 func (c *Conn) grown() area {
 	g := &c.growth
 	if !c.p.cfg.grows || len(c.in.mem) >= largeBuffer {
@@ -90,12 +90,12 @@ func (c *Conn) grown() area {
 	}
 	half := len(next.mem) / 2
 	c.inFree, c.inNext = half, half
-	c.misses = 0 // waits are others from now on
+	c.misses = 0 // the waiting pattern changes
 	return next.area(0, half)
 }
 
-// outgrown reports whether k bytes that were read are of a buffer that is exchanged; after the last of
-// them the new one is read.
+// outgrown reports whether k bytes just read belong to the old buffer. After the last of them it switches
+// to the new one.
 func (c *Conn) outgrown(k int) bool {
 	g := &c.growth
 	if g.left == 0 {
@@ -107,7 +107,7 @@ func (c *Conn) outgrown(k int) bool {
 	return true
 }
 
-// growOut exchanges the send buffer if the peer takes much more at a time than fits into it.
+// growOut replaces the send buffer if the peer offers areas that are larger than it.
 func (c *Conn) growOut(area int) {
 	if !c.p.cfg.grows || len(c.out.mem) >= largeBuffer || area <= len(c.out.mem) || !c.memory() {
 		return
@@ -117,8 +117,8 @@ func (c *Conn) growOut(area int) {
 	c.misses = 0
 }
 
-// returned notes that n bytes of the send buffer are free: requests complete in order, so those of the
-// old one are first.
+// returned records n free bytes of the send buffer. Requests complete in order, so bytes of the old buffer
+// come first.
 func (c *Conn) returned(n int) {
 	old := min(n, c.growth.outOld)
 	c.growth.outOld -= old

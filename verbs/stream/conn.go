@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// handshake is how long a peer has to finish a connection.
+	// handshake is the time limit for a peer to finish a connection.
 	handshake = 10 * time.Second
-	// linger is how long Close waits until what was written has left.
+	// linger is the longest time that Close waits for written data to be delivered.
 	linger = 5 * time.Second
-	// inlineMost is how many bytes are sent out of the request itself.
+	// inlineMost is the largest message that is sent as inline data.
 	inlineMost = 64
-	// controls is how many messages without data we may have under way.
+	// controls is the maximum number of control messages (without data) in flight.
 	controls = 4
-	// spare is how many receives there are beyond those that the peer was promised.
+	// spare is the number of receives beyond those that the peer may use.
 	spare = 16
-	// A goroutine looks so often, each time for so long, whether something happens before it
-	// sleeps: to be woken takes longer than what most wait for. After so many looks in vain in a
-	// row it sleeps at once, but for every so many waits.
-	looks     = 50
-	look      = 2 * time.Microsecond
-	fewMisses = 4
-	lookAgain = 8
+	// A goroutine polls `spinRounds` times, for `spinTime` each, before it sleeps: waking up takes longer than most
+	// waits. After maxMisses unsuccessful phases in a row it sleeps at once, but polls again in every
+	// pollAgain-th wait.
+	spinRounds = 50
+	spinTime   = 2 * time.Microsecond
+	maxMisses  = 4
+	pollAgain  = 8
 )
 
 // A Conn is a connection. It implements net.Conn, with CloseRead and CloseWrite.
@@ -39,43 +39,43 @@ type Conn struct {
 	cm   *cm.Conn
 	cq   *verbs.CQ
 	mr   *verbs.MR
-	in   buffer // receive buffer, which the peer writes
+	in   buffer // receive buffer, written by the peer
 	out  buffer // send buffer
-	swap bool   // the peer has the other byte order
+	swap bool   // the peer has the opposite byte order
 	peer hello
 
 	readBy, writeBy deadline
 	closing         chan struct{} // closed by Close
 	closed          sync.Once
-	leader          chan struct{} // holds one: whoever has taken it waits for completions
+	leader          chan struct{} // a token: the goroutine that holds it waits for completions
 
-	reading, writing sync.Mutex // one reader and one writer at a time
+	reading, writing sync.Mutex // allow one reader and one writer at a time
 
 	mu      sync.Mutex
-	changed chan struct{} // closed when something has happened; nil: nobody waits
-	err     error         // why nothing works any more
-	ended   bool          // the peer sends nothing more
-	gone    bool          // the peer takes nothing more either
+	changed chan struct{} // closed at a change; nil if no goroutine waits
+	err     error         // set when the connection has failed
+	ended   bool          // the peer has shut down its sending side
+	gone    bool          // the peer has disconnected
 	noWrite bool          // CloseWrite was called
 
-	// What we may send: messages until sent is promised, bytes into where.
+	// Flow control for sending: messages up to number promised, bytes into the areas where.
 	sent, promised uint16
-	where          []area // where we may write to, next first
-	entry          int    // of the table, that the peer writes next
-	outAt, outFree int    // next byte of out, and how many are free
-	requests       int    // free in the send queue
-	control        int    // messages without data that we may send
-	flying         int    // requests that have not completed
+	where          []area // areas of the peer's buffer, in order of use
+	entry          int    // index of the table entry that the peer writes next
+	outAt, outFree int    // next byte of out, and number of free bytes
+	requests       int    // free entries of the send queue
+	control        int    // control messages that may be sent
+	flying         int    // outstanding requests
 
-	// What has come: lengths of messages in in, from inAt on.
+	// Received data: lengths of the messages in the buffer in, from inAt on.
 	messages       []uint32
 	head, count    int
-	unread         int // bytes of them
+	unread         int // their bytes
 	inAt           int
-	inFree, inNext int // bytes that the program has read and the peer has not been told of, and where the next half begins
+	inFree, inNext int // bytes read but not yet offered to the peer again, and the start of the next half
 	taken, toldOf  uint16
 	theirEntry     uint32
-	misses         uint // waits in a row that looking did not end
+	misses         uint // consecutive waits in which polling was unsuccessful
 	growth         growth
 	wc             [32]verbs.WC
 	write          verbs.SendWR
@@ -84,10 +84,11 @@ type Conn struct {
 
 var _ net.Conn = (*Conn)(nil)
 
-// tableRoom is the beginning of the memory: the table that the peer writes, and what we write into its.
+// tableRoom is the size of the first part of the memory: the table that the peer writes, and the entries to
+// write into the peer's table.
 const tableRoom = 4096
 
-// newConn makes what a connection needs before it has a peer.
+// newConn allocates what a connection needs before it has a peer.
 func (p *Provider) newConn() (*Conn, error) {
 	c := &Conn{
 		p: p, readBy: newDeadline(), writeBy: newDeadline(), closing: make(chan struct{}), leader: make(chan struct{}, 1),
@@ -110,7 +111,7 @@ func (p *Provider) newConn() (*Conn, error) {
 	return c, nil
 }
 
-// config is how its queue pair is connected.
+// config returns the configuration of the connection's queue pair.
 func (c *Conn) config() cm.Config {
 	h := hello{
 		credits: uint16(c.p.cfg.Messages), table: area{c.mr.Addr(0), c.mr.RKey(), sgls},
@@ -135,16 +136,16 @@ func (c *Conn) config() cm.Config {
 	}
 }
 
-// IDs of requests: those of sends have the operation and its argument, as the immediate value has.
+// receive marks the ID of a receive. The ID of a send is its immediate value: operation and argument.
 const receive = 1 << 63
 
-// greeted takes what the peer says of itself.
-func (c *Conn) greeted(b []byte) error { return c.peer.parse(b) }
+// parseHello parses the peer's hello.
+func (c *Conn) parseHello(b []byte) error { return c.peer.parse(b) }
 
-// begin makes the connection usable.
+// begin makes the connection ready to use.
 func (c *Conn) begin(conn *cm.Conn) error {
 	if c.peer.table.length == 0 {
-		if err := c.greeted(conn.Private()); err != nil {
+		if err := c.parseHello(conn.Private()); err != nil {
 			return err
 		}
 	}
@@ -159,7 +160,7 @@ func (c *Conn) begin(conn *cm.Conn) error {
 	return nil
 }
 
-// free gives back what newConn made.
+// free releases the resources of newConn.
 func (c *Conn) free() {
 	c.mr.Close()
 	c.cq.Close()
@@ -190,7 +191,7 @@ func (c *Conn) setDeadline(d *deadline, t time.Time) error {
 	return nil
 }
 
-// fault is an error as package net has them.
+// fault converts an error to a *net.OpError.
 func (c *Conn) fault(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -214,11 +215,11 @@ func (c *Conn) Read(b []byte) (int, error) {
 	if n == 0 {
 		return 0, io.EOF
 	}
-	c.tell()
+	c.offerSpace()
 	return n, nil
 }
 
-// take copies what has come.
+// take copies received data to b.
 func (c *Conn) take(b []byte) (n int) {
 	for n < len(b) && c.count > 0 {
 		m := &c.messages[c.head]
@@ -236,8 +237,8 @@ func (c *Conn) take(b []byte) (n int) {
 	return n
 }
 
-// tell tells the peer of room, when there is enough of it to be worth a message.
-func (c *Conn) tell() {
+// offerSpace offers free buffer space to the peer, if it is worth a message.
+func (c *Conn) offerSpace() {
 	half := len(c.in.mem) / 2
 	room := c.growth.left == 0 && c.inFree >= half
 	if c.gone || c.err != nil || c.control == 0 || !room && int16(c.taken-c.toldOf) < 0 {
@@ -264,7 +265,7 @@ func (c *Conn) tell() {
 	c.theirEntry = (c.theirEntry + 1) % c.peer.table.length
 }
 
-// sendControl sends a message without data, and perhaps writes an entry of the peer's table.
+// sendControl sends a message without data; it can also write an entry of the peer's table.
 func (c *Conn) sendControl(imm uint32, entry []byte, at uint64) {
 	c.control--
 	c.flying++
@@ -298,12 +299,12 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// mayWrite reports whether a message can be sent, or never will.
+// mayWrite reports whether send can proceed, or never will.
 func (c *Conn) mayWrite() bool {
 	return c.noWrite || c.gone || c.requests > 0 && c.outFree > 0 && c.sent != c.promised && len(c.where) > 0
 }
 
-// send sends one message of at most what fits.
+// send sends one message with as much of b as fits.
 func (c *Conn) send(b []byte) (int, error) {
 	to := &c.where[0]
 	n := min(len(b), c.outFree, int(to.length))
@@ -332,17 +333,17 @@ func (c *Conn) send(b []byte) (int, error) {
 	to.addr, to.length = to.addr+uint64(n), to.length-uint32(n)
 	if to.length == 0 {
 		c.where = append(c.where[:0], c.where[1:]...)
-		c.findRoom()
+		c.readOffers()
 	}
 	return n, nil
 }
 
-// findRoom looks where the peer lets us write next.
-func (c *Conn) findRoom() {
+// readOffers reads from the table the areas that the peer offers.
+func (c *Conn) readOffers() {
 	for len(c.where) < sgls {
 		at := c.mr.Bytes()[c.entry*sglSize : (c.entry+1)*sglSize]
-		// The peer may be writing the entry just now. Half of one is left alone: its message is still to come, and
-		// then we look again. We have left zeros there.
+		// The peer may be writing this entry. Skip an incomplete entry: the message that announces it follows,
+		// and then we read the entry again. We reset each entry to zero after reading.
 		a := getArea(at)
 		if a.addr == 0 || a.length == 0 || a != getArea(at) {
 			return
@@ -354,7 +355,7 @@ func (c *Conn) findRoom() {
 	}
 }
 
-// fail ends everything.
+// fail marks the connection as failed.
 func (c *Conn) fail(err error) {
 	if c.err == nil {
 		c.err = err
@@ -362,7 +363,7 @@ func (c *Conn) fail(err error) {
 	c.ended, c.gone = true, true
 }
 
-// CloseWrite tells the peer that nothing more comes. Reading goes on.
+// CloseWrite shuts down the sending side. Reading continues.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -381,7 +382,7 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// CloseRead ends reading. To the peer nothing changes.
+// CloseRead shuts down the reading side. The peer does not notice.
 func (c *Conn) CloseRead() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -390,7 +391,7 @@ func (c *Conn) CloseRead() error {
 	return nil
 }
 
-// finish sends a last message.
+// finish sends the last control message.
 func (c *Conn) finish(what uint32) {
 	limit := newDeadline()
 	limit.set(time.Now().Add(linger))
@@ -401,7 +402,7 @@ func (c *Conn) finish(what uint32) {
 	c.broadcast()
 }
 
-// Close implements net.Conn. What was written before has left when it returns.
+// Close implements net.Conn. It waits until all written data has been delivered, at most for linger.
 func (c *Conn) Close() error {
 	c.p.forget(c)
 	if err := c.end(true); err != nil {
@@ -410,7 +411,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// end ends the connection and frees what it has; orderly: the peer is told, and what was written leaves.
+// end closes the connection and frees its resources. If orderly is true, it delivers written data and sends
+// a disconnect to the peer first.
 func (c *Conn) end(orderly bool) error {
 	err := net.ErrClosed
 	c.closed.Do(func() {
@@ -432,5 +434,5 @@ func (c *Conn) end(orderly bool) error {
 	return err
 }
 
-// errTimeout is what a deadline gives.
+// errTimeout is the error of an expired deadline.
 var errTimeout = os.ErrDeadlineExceeded

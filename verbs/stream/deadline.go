@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// A deadline is a moment that can be moved while others wait for it.
+// A deadline is a point in time that can be changed while goroutines wait for it.
 type deadline struct {
 	mu    sync.Mutex
 	timer *time.Timer
-	done  chan struct{} // closed when it is past
+	done  chan struct{} // closed when the deadline expires
 }
 
 func newDeadline() deadline { return deadline{done: make(chan struct{})} }
 
-// set moves the deadline; zero: there is none.
+// set changes the deadline; zero means none.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -38,7 +38,7 @@ func (d *deadline) set(t time.Time) {
 	}
 }
 
-// expire ends those who wait, unless the deadline has been moved meanwhile.
+// expire wakes the waiting goroutines, unless the deadline has been changed meanwhile.
 func (d *deadline) expire(done chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,7 +47,7 @@ func (d *deadline) expire(done chan struct{}) {
 	}
 }
 
-// wait is closed when the deadline is past.
+// wait returns a channel that is closed when the deadline expires.
 func (d *deadline) wait() chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()

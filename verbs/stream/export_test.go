@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// SetQuickly has halves count for a stream that are full within d, until the test ends. It comes before everything
-// that uses connections.
+// SetQuickly sets the time within which a half must fill up to count as a stream, until the test ends. It is called before any
+// connection is used.
 func SetQuickly(t testing.TB, d time.Duration) {
 	was := quickly
 	t.Cleanup(func() { quickly = was })
 	quickly = d
 }
 
-// Buffers are the sizes of a connection's buffers now.
+// Buffers returns the current sizes of a connection's buffers.
 func Buffers(conn net.Conn) (in, out int) {
 	c := conn.(*Conn)
 	c.mu.Lock()

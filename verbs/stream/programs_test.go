@@ -27,7 +27,7 @@ import (
 	"vrdma.dev/vrdma/verbs/stream"
 )
 
-// identity is a certificate for 127.0.0.1 and those who trust it.
+// identity returns a certificate for 127.0.0.1 and the configurations of a server and a client that trust it.
 func identity(t testing.TB) (server, client *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -54,7 +54,7 @@ func identity(t testing.TB) (server, client *tls.Config) {
 		&tls.Config{Certificates: own, RootCAs: pool, ServerName: "127.0.0.1"}
 }
 
-// place is a listener and somebody to dial it.
+// place returns a listener and a provider to dial it.
 func place(t testing.TB) (net.Listener, *stream.Provider) {
 	t.Helper()
 	socket := testdaemon.Spawn(t)
@@ -66,7 +66,7 @@ func place(t testing.TB) (net.Listener, *stream.Provider) {
 	return l, provider(t, socket, stream.Config{})
 }
 
-// TestTLS has both sides show who they are, and sends both ways at once.
+// TestTLS authenticates both sides, and sends in both directions at once.
 func TestTLS(t *testing.T) {
 	l, p := place(t)
 	server, client := identity(t)
@@ -106,7 +106,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestHTTP2 has many requests at a time on one connection with TLS.
+// TestHTTP2 sends many concurrent requests on one TLS connection.
 func TestHTTP2(t *testing.T) {
 	l, p := place(t)
 	server, client := identity(t)
@@ -139,7 +139,7 @@ func TestHTTP2(t *testing.T) {
 	<-served
 }
 
-// TestGRPC has gRPC's own health service, with its listener and dialer over RDMA, plain and with TLS.
+// TestGRPC runs gRPC's health service over RDMA, plain and with TLS.
 func TestGRPC(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		l, p := place(t)
@@ -166,7 +166,7 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// converse makes many calls at a time, and follows a stream of answers.
+// converse makes many concurrent calls, and follows a stream of answers.
 func converse(t *testing.T, c grpc_health_v1.HealthClient, state *health.Server) {
 	t.Helper()
 	const serving, not = grpc_health_v1.HealthCheckResponse_SERVING, grpc_health_v1.HealthCheckResponse_NOT_SERVING

@@ -11,15 +11,15 @@ import (
 	"vrdma.dev/vrdma/verbs/cm"
 )
 
-// Config is how much a connection holds.
+// Config sets the buffer sizes of a connection.
 type Config struct {
-	// Buffer is the size of each of its two buffers; 0: 128 KiB, as rsockets has, and 1 MiB from when
-	// on the peer streams.
+	// Buffer is the size of each of the two buffers. 0 selects 128 KiB, as rsockets does, and 1 MiB once the
+	// peer streams.
 	Buffer int
-	// Messages is how many may be under way in each direction; 0: 384, as rsockets has.
+	// Messages is the maximum number of messages in flight in each direction; 0 selects 384, as rsockets does.
 	Messages int
 
-	grows bool // the caller has not chosen Buffer
+	grows bool // Buffer was not set
 }
 
 func (c *Config) fill() {
@@ -41,7 +41,7 @@ type Provider struct {
 	cfg Config
 
 	mu    sync.Mutex
-	conns map[*Conn]struct{} // guarded by mu: those that are open; nil: closed
+	conns map[*Conn]struct{} // guarded by mu: open connections; nil after Close
 }
 
 // Open opens a device for connections.
@@ -62,8 +62,8 @@ func Open(ctx context.Context, o verbs.Options, c Config) (*Provider, error) {
 	return p, nil
 }
 
-// Close ends all of its connections and listeners, and frees what they have. Conns that are open break off:
-// what was written last may not arrive.
+// Close closes the device, its connections and listeners. Open connections break: the data written last
+// may not arrive.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	conns := p.conns
@@ -76,7 +76,7 @@ func (p *Provider) Close() error {
 	return err
 }
 
-// keep notes an open connection; false: there will be none any more.
+// keep registers an open connection; it returns false after Close.
 func (p *Provider) keep(c *Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +93,7 @@ func (p *Provider) forget(c *Conn) {
 	delete(p.conns, c)
 }
 
-// network is what addresses are of.
+// network is the network name of addresses.
 const network = "rdma"
 
 // Addr is an address of a connection.
@@ -102,7 +102,7 @@ type Addr struct{ netip.AddrPort }
 // Network implements net.Addr.
 func (Addr) Network() string { return network }
 
-// Dial connects to a listener: "192.0.2.1:8080", or a name and a port.
+// Dial connects to a listener: "192.0.2.1:8080", or a host name and a port.
 func (p *Provider) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	c, err := p.newConn()
 	if err == nil {
@@ -118,12 +118,12 @@ func (p *Provider) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 }
 
-// DialContext is Dial for those who name a network, as http.Transport does.
+// DialContext is Dial with the signature that http.Transport expects; it ignores the network.
 func (p *Provider) DialContext(ctx context.Context, _, addr string) (net.Conn, error) {
 	return p.Dial(ctx, addr)
 }
 
-// Listen listens at an address: "192.0.2.1:8080", ":8080", or port 0 for a free one.
+// Listen listens at an address: "192.0.2.1:8080", ":8080", or port 0 for a free port.
 func (p *Provider) Listen(addr string) (net.Listener, error) {
 	l, err := p.m.Listen(addr, nil)
 	if err != nil {
@@ -135,8 +135,7 @@ func (p *Provider) Listen(addr string) (net.Listener, error) {
 	return s, nil
 }
 
-// A listener answers requests as they come, several at a time: one peer that does not finish holds up
-// nobody else.
+// A listener answers requests concurrently: a peer that does not finish its handshake delays no other peer.
 type listener struct {
 	p      *Provider
 	l      *cm.Listener
@@ -151,7 +150,7 @@ func (l *listener) serve() {
 	for {
 		r, err := l.l.Accept(l.ctx)
 		if err != nil {
-			l.cancel() // whoever waits is told
+			l.cancel() // wakes waiting goroutines
 			return
 		}
 		slots <- struct{}{}
@@ -162,14 +161,14 @@ func (l *listener) serve() {
 	}
 }
 
-// answer accepts a request and hands the connection to who accepts.
+// answer accepts a request and passes the connection to Accept.
 func (l *listener) answer(r *cm.Request) {
 	c, err := l.p.newConn()
 	if err != nil {
 		r.Reject(nil)
 		return
 	}
-	if err := c.greeted(r.Private()); err != nil {
+	if err := c.parseHello(r.Private()); err != nil {
 		c.free()
 		r.Reject(nil)
 		return

@@ -34,7 +34,7 @@ func provider(t testing.TB, socket string, c stream.Config) *stream.Provider {
 	return p
 }
 
-// pipe is two ends of a connection.
+// pipe returns the two ends of a connection.
 func pipe(a, b *stream.Provider) (client, server net.Conn, err error) {
 	l, err := b.Listen("127.0.0.1:0")
 	if err != nil {
@@ -75,7 +75,7 @@ func TestConn(t *testing.T) {
 	})
 }
 
-// TestBytes sends pieces of any size both ways at once, through small buffers and through such that grow.
+// TestBytes sends pieces of any size in both directions at once, through small buffers and growing ones.
 func TestBytes(t *testing.T) {
 	for _, x := range []struct {
 		name  string
@@ -122,8 +122,8 @@ func bothWays(t *testing.T, cfg stream.Config, total int) {
 	wg.Wait()
 }
 
-// TestGrowth: the buffers of a stream become larger, those of a conversation do not. A busy machine makes a slow
-// stream; here it counts whatever it takes.
+// TestGrowth checks that the buffers of a stream grow, and those of a conversation do not. It accepts any rate, because a busy machine
+// makes a slow stream.
 func TestGrowth(t *testing.T) {
 	stream.SetQuickly(t, time.Hour)
 	client, server := connected(t, stream.Config{})
@@ -166,7 +166,7 @@ func TestGrowth(t *testing.T) {
 	<-done
 }
 
-// TestSlowStream: the buffers of a stream whose halves are not full quickly stay as they are.
+// TestSlowStream checks that the buffers of a slow stream do not grow.
 func TestSlowStream(t *testing.T) {
 	stream.SetQuickly(t, -1)
 	client, server := connected(t, stream.Config{})
@@ -263,7 +263,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft makes and ends connections, whichever side ends first.
+// TestNothingIsLeft opens and closes connections, whichever side closes first.
 func TestNothingIsLeft(t *testing.T) {
 	socket := testdaemon.Spawn(t)
 	a, b := provider(t, socket, stream.Config{}), provider(t, socket, stream.Config{})
@@ -295,7 +295,7 @@ func TestNothingIsLeft(t *testing.T) {
 	testdaemon.Settles(t, before)
 }
 
-// TestNoAllocations: neither reading nor writing allocates while nobody has to sleep.
+// TestNoAllocations checks that neither reading nor writing allocates while no goroutine sleeps.
 func TestNoAllocations(t *testing.T) {
 	client, server := connected(t, stream.Config{})
 	b := make([]byte, 4096)
@@ -315,11 +315,10 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// TestProviderClose closes providers whose connections are open, idle and in use: they break off, and
-// nothing of them is left.
+// TestProviderClose closes providers with open connections, idle and in use: the connections break, and no resources are left.
 func TestProviderClose(t *testing.T) {
 	socket := testdaemon.Spawn(t)
-	// Without a cleanup of the test's, which would hold it: what is mapped goes with the last who has it.
+	// Not closed by a test cleanup, which would keep a reference and so the mappings.
 	open := func() *stream.Provider {
 		p, err := stream.Open(t.Context(), verbs.Options{Socket: socket}, stream.Config{})
 		if err != nil {

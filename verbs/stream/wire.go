@@ -7,20 +7,20 @@ import (
 	"math/bits"
 )
 
-// What travels: rsockets' protocol, version 1, as librdmacm's rsocket.c has it.
+// This file has the messages of the rsockets protocol, version 1, as in librdmacm's rsocket.c.
 
-// Operations, in the upper three bits of an immediate value; the rest is their argument.
+// Operations are the upper three bits of an immediate value; the other bits are the argument.
 const (
-	opData    = 0 // bytes that were written
-	opSGL     = 4 // how many messages we may have sent in all, modulo 2^16
+	opData    = 0 // data; the argument is the number of bytes
+	opSGL     = 4 // credit: total number of messages allowed so far, modulo 2^16
 	opControl = 7
 
 	opShift = 29
 	opMask  = 1<<opShift - 1
 
-	controlDisconnect = 0 // nothing more comes, and nothing is taken
+	controlDisconnect = 0 // the sender neither sends nor receives any more
 	controlKeepalive  = 1
-	controlShutdown   = 2 // nothing more comes
+	controlShutdown   = 2 // the sender sends no more data
 )
 
 func message(op, arg uint32) uint32 { return op<<opShift | arg&opMask }
@@ -28,27 +28,27 @@ func message(op, arg uint32) uint32 { return op<<opShift | arg&opMask }
 const (
 	helloSize    = 40
 	helloVersion = 1
-	// flagNet: the sender's sgl entries are in network byte order.
+	// flagNet means that the sender's table entries are in network byte order.
 	flagNet = 1
 
-	// sgls is how many entries the table has that the peer writes: where we may write to.
+	// sgls is the number of entries of the table in which the peer offers areas.
 	sgls    = 2
 	sglSize = 16
 )
 
-// An area is a piece of the peer's memory: struct rs_sge.
+// An area is a part of the peer's memory: struct rs_sge.
 type area struct {
 	addr   uint64
 	key    uint32
 	length uint32
 }
 
-// hello is struct rs_conn_data: what both sides say when they connect.
+// hello is struct rs_conn_data, the private data of both sides in the handshake.
 type hello struct {
 	flags   uint8
-	credits uint16 // messages that the other side may send
-	table   area   // where we want to be told where to write; length: its entries
-	data    area   // where the other side may write first
+	credits uint16 // number of messages that the peer may send
+	table   area   // the table in which the peer writes areas; length is the number of entries
+	data    area   // the first area into which the peer may write
 }
 
 func (h *hello) append(b []byte) []byte {
@@ -83,7 +83,7 @@ func (h *hello) parse(b []byte) error {
 	return nil
 }
 
-// swapped is an entry of the other byte order.
+// swapped returns an entry in the opposite byte order.
 func (a area) swapped() area { return area{rev64(a.addr), rev32(a.key), rev32(a.length)} }
 
 func (a area) put(b []byte) {
@@ -99,5 +99,5 @@ func getArea(b []byte) area {
 func rev32(v uint32) uint32 { return bits.ReverseBytes32(v) }
 func rev64(v uint64) uint64 { return bits.ReverseBytes64(v) }
 
-// bigEndian reports whether this machine is.
+// bigEndian reports whether the byte order of this machine is big endian.
 func bigEndian() bool { return binary.NativeEndian.Uint16([]byte{0, 1}) == 1 }

@@ -1,7 +1,6 @@
-// Package abitext spells the kernel's ABI for people: flags, states and types by the
-// names that everybody knows, addresses and GUIDs as sysfs prints them, and whole
-// commands as a trace shows them.
+// Package abitext formats the kernel's ABI for people: flags, states and types by their usual names, addresses and GUIDs as in
+// sysfs, and whole commands as a trace shows them.
 //
-// It is slow (it reflects) and runs only where somebody reads the result. It decides
-// nothing; what a number means to the device is said in package nic.
+// It is slow, because it uses reflection, and runs only when its output is displayed. It contains no rules of the device; package
+// nic has those.
 package abitext

@@ -9,11 +9,10 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// How a trace prints a struct of the ABI: name=value in the kernel's spelling,
-// numbers as their names where they have some. It is slow and runs only while
-// somebody listens.
+// A trace prints a struct of the ABI as name=value in the kernel's spelling, with names for numbers that have one. This is slow
+// and runs only while a tool traces.
 
-// printers say how fields with these names look; others are decimal.
+// printers format fields with these names; others are decimal.
 var printers = map[string]func(uint64) string{
 	"access_flags":        func(v uint64) string { return flagText(accessNames, v) },
 	"qp_access_flags":     func(v uint64) string { return flagText(accessNames, v) },
@@ -40,7 +39,7 @@ var printers = map[string]func(uint64) string{
 	},
 }
 
-// boring fields are plumbing: where to answer, and room for the future.
+// boring fields are not shown: response addresses and reserved fields.
 var boring = map[string]bool{
 	"response": true, "user_handle": true, "reserved": true, "response_length": true, "comp_mask": true,
 	"async_fd": true, "fd": true,
@@ -72,11 +71,10 @@ func Arguments(v any) string {
 	return fields(reflect.ValueOf(v).Elem(), nil, true)
 }
 
-// Results prints a response; what is zero says nothing, unless it is a handle.
+// Results prints a response; zero fields are omitted, unless they are handles.
 func Results(v any) string { return fields(reflect.ValueOf(v).Elem(), nil, false) }
 
-// fields prints the fields of a struct; only those in the set if there is one, and
-// those that are zero if zeros is set.
+// fields prints the fields of a struct: only those in the set if there is one, and zero fields only if zeros is set.
 func fields(v reflect.Value, only map[string]bool, zeros bool) string {
 	var parts []string
 	t := v.Type()
@@ -130,7 +128,7 @@ func value(name string, f reflect.Value) string {
 	return fmt.Sprint(n)
 }
 
-// qpFields are the fields that each bit of attr_mask makes count.
+// qpFields are the fields that each bit of attr_mask selects.
 var qpFields = map[uint32][]string{
 	abi.QPMaskState: {"qp_state"}, abi.QPMaskCurState: {"cur_qp_state"},
 	abi.QPMaskEnSQDAsyncNotify: {"en_sqd_async_notify"}, abi.QPMaskAccessFlags: {"qp_access_flags"},
@@ -144,7 +142,7 @@ var qpFields = map[uint32][]string{
 	abi.QPMaskDestQPN: {"dest_qp_num"},
 }
 
-// modification prints a MODIFY_QP: the mask and what it makes count.
+// modification prints a MODIFY_QP: the mask and the fields that it selects.
 func modification(r *abi.ModifyQP) string {
 	only := map[string]bool{}
 	for bit, names := range qpFields {

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Names as people know them, without their IBV_ prefixes.
+// The usual names, without their IBV_ prefixes.
 
 type flagName struct {
 	bit  uint64
@@ -53,7 +53,7 @@ var QPStates = map[uint64]string{
 
 var srqTypeNames = map[uint64]string{abi.SRQTypeBasic: "BASIC", abi.SRQTypeXRC: "XRC", abi.SRQTypeTM: "TM"}
 
-// flagText spells a mask out: LOCAL_WRITE|REMOTE_READ|0x1000.
+// flagText prints a mask by names: LOCAL_WRITE|REMOTE_READ|0x1000.
 func flagText(names []flagName, v uint64) string {
 	if v == 0 {
 		return "0"
@@ -71,7 +71,7 @@ func flagText(names []flagName, v uint64) string {
 	return strings.Join(parts, "|")
 }
 
-// Name is what names calls v, or the number.
+// Name returns the name of v, or the number.
 func Name(names map[uint64]string, v uint64) string {
 	if n, ok := names[v]; ok {
 		return n
@@ -79,7 +79,7 @@ func Name(names map[uint64]string, v uint64) string {
 	return fmt.Sprint(v)
 }
 
-// GID prints a GID as an address: an IPv4 one where it is one.
+// GID prints a GID as an address, as IPv4 if it is mapped.
 func GID(g ib.GID) string { return netip.AddrFrom16(g).Unmap().String() }
 
 // SysfsGID prints a GID as sysfs does.

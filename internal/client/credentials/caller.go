@@ -10,22 +10,22 @@ import (
 	"vrdma.dev/vrdma/internal/budget"
 )
 
-// A Caller is who is at the other end.
+// A Caller is the peer of a connection.
 type Caller struct {
 	Pid, UID, GID int
-	// Program and Label are what it says of itself.
+	// Program and Label are the peer's own description.
 	Program, Label string
-	// Machine is the name of the virtual machine that it is in; empty: it is a process of this host.
+	// Machine is the name of the peer's virtual machine; empty: it is a process of this host.
 	Machine string
-	// NIC is the name of the NIC of the listener that it connected to.
+	// NIC is the name of the NIC whose socket the peer connected to.
 	NIC     string
 	Home    Home
-	HomeErr error           // why Home is not known
-	Account *budget.Account // who pays
-	Owner   bool            // the daemon's owner does
+	HomeErr error           // why Home is unknown
+	Account *budget.Account // the account to charge
+	Owner   bool            // the peer is the daemon's owner
 }
 
-// Of tells who has connected, as far as the kernel knows.
+// Of returns the peer of a connection, as far as the kernel knows it.
 func Of(u *net.UnixConn) (Caller, error) {
 	cred, err := Credentials(u)
 	if err != nil {
@@ -36,8 +36,8 @@ func Of(u *net.UnixConn) (Caller, error) {
 	return c, nil
 }
 
-// Locate finds out what Home.Sees needs to know of the process behind conn, and which network
-// it is in. Of a process that has ended it finds nothing, and nobody sees it.
+// Locate finds what Home.Sees needs for the process behind conn, and its network namespace. For a process that has ended it finds
+// nothing, and no process sees it.
 func (c *Caller) Locate(conn syscall.Conn) {
 	if c.HomeErr != nil {
 		return
@@ -47,8 +47,8 @@ func (c *Caller) Locate(conn syscall.Conn) {
 	}
 }
 
-// Share is the number by which turns of the loop and threads are shared out among users: the
-// uid, but the daemon's owner has one that no container's root has.
+// Share returns the number by which loop time and threads are divided among users: the uid, except that the daemon's owner has a
+// number that no container's root has.
 func (c *Caller) Share() int {
 	if c.Owner {
 		return -1
@@ -56,13 +56,13 @@ func (c *Caller) Share() int {
 	return c.UID
 }
 
-// SameUser reports whether c is a program of o's own user: of the same number, and living
-// in the same place. If we do not know where one of them lives, it is not.
+// SameUser reports whether c and o are programs of the same user: the same number in the same namespaces. It returns false if the
+// namespaces of one are unknown.
 func (c *Caller) SameUser(o *Caller) bool {
 	return c.UID == o.UID && c.HomeErr == nil && o.HomeErr == nil && c.Home.Differs(&o.Home) == ""
 }
 
-// Credentials are those of the process that connected.
+// Credentials returns the credentials of the connected process.
 func Credentials(u *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := u.SyscallConn()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CookieAt is the cookie of the network namespace that a path leads to: what NamespaceCookie will say of
-// a client in there. To enter the namespace takes root.
+// CookieAt returns the cookie of the network namespace at a path, which equals NamespaceCookie for a client in there. Entering
+// the namespace needs root.
 func CookieAt(path string) (cookie uint64, err error) {
 	if _, err := NamespaceAt(path); err != nil {
 		return 0, err
@@ -17,14 +17,14 @@ func CookieAt(path string) (cookie uint64, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread, which is elsewhere, ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread, now in another namespace, ends with the goroutine
 		cookie, err = cookieOf(path)
 	}()
 	<-done
 	return cookie, err
 }
 
-// cookieOf moves this thread into a namespace.
+// cookieOf moves this thread into a namespace and returns its cookie.
 func cookieOf(path string) (uint64, error) {
 	ns, err := os.Open(path)
 	if err != nil {

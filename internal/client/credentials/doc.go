@@ -1,7 +1,7 @@
-// Package credentials is who is at the other end of a connection: user and process, where the
-// process lives (Home), which account pays for it, and how its memory is reached and its
-// end is noticed (Identity). All of it is what the kernel says of a process of this machine.
+// Package credentials identifies the peer of a connection: user and process, its namespaces (Home), the account to charge, and
+// how to reach its memory and to notice its end (Identity). Everything comes from the kernel and concerns processes of this
+// machine.
 //
-// A client that is not one, of a virtual machine for instance, will have a Caller too: its
-// agent says which user it is, and when it is gone.
+// A client that is not a process of this machine, for instance in a virtual machine, has a Caller too: its agent reports the
+// user, and the client's end.
 package credentials

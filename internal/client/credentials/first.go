@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OwnCookie is the cookie of our own network namespace.
+// OwnCookie returns the cookie of the daemon's network namespace.
 func OwnCookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -21,8 +21,8 @@ func OwnCookie() (uint64, error) {
 	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 }
 
-// First is the path to the network namespace of the process behind conn by way of one that stays as long as its container: the first
-// process of its process namespace, or failing that its oldest ancestor in the namespace.
+// First returns a path to the network namespace of the process behind conn, through a process that lives as long as its
+// container: the first process of its pid namespace, or else its oldest ancestor in the network namespace.
 func First(conn syscall.Conn) (path string, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -44,7 +44,7 @@ func First(conn syscall.Conn) (path string, err error) {
 	return path, err
 }
 
-// nsGetPid is NS_GET_PID_FROM_PIDNS (Linux 6.11): which number of ours a process of another process namespace has.
+// nsGetPid is NS_GET_PID_FROM_PIDNS (Linux 6.11): it translates a process ID of another pid namespace.
 const nsGetPid = 0x8004b706
 
 func firstOf(pid int) (string, error) {
@@ -60,7 +60,7 @@ func firstOf(pid int) (string, error) {
 	if first := firstIn(pid); first > 0 && same(first) {
 		return at(first), nil
 	}
-	const deep = 64 // who is deeper than that has an ancestor that will do
+	const deep = 64 // enough levels to find a suitable ancestor
 	for range deep {
 		parent := parentOf(pid)
 		if parent <= 0 || !same(parent) {
@@ -71,7 +71,7 @@ func firstOf(pid int) (string, error) {
 	return at(pid), nil
 }
 
-// firstIn is the first process of the process namespace that a process is in; 0: it is our own, or the kernel does not say.
+// firstIn returns the first process of the pid namespace of a process; 0 if it is the daemon's, or unknown.
 func firstIn(pid int) int {
 	own, err := os.Stat("/proc/self/ns/pid")
 	if err != nil {
@@ -92,7 +92,7 @@ func firstIn(pid int) int {
 	return int(n)
 }
 
-// parentOf is the parent of a process, by /proc; 0: it is not known.
+// parentOf returns the parent of a process from /proc; 0 if unknown.
 func parentOf(pid int) int {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

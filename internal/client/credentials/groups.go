@@ -2,8 +2,7 @@ package credentials
 
 import "syscall"
 
-// Groups are the supplementary groups that the process behind a connection had when it
-// connected; none if the kernel does not say.
+// Groups returns the supplementary groups of the process behind a connection at the time of connect; none if the kernel does not know.
 func Groups(c syscall.Conn) []int {
 	list := peerGroups(c)
 	out := make([]int, len(list))

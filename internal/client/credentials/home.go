@@ -16,34 +16,31 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A Home is where a process lives: its namespaces and its root directory. A user number
-// means little without it, because root of a container has the same number as root of the
-// machine; and neither does a process number, because each process namespace has its own.
+// A Home is the environment of a process: its namespaces and its root directory. A user number means little without it, because
+// root in a container has the same number as root of the machine. The same holds for process numbers, because each pid namespace
+// has its own.
 //
-// The root directory stands for the mount namespace. `ip netns exec` and `unshare -m`
-// make a mount namespace that has the same root and a mount or two of its own; people run
-// daemons and tools in those, and nothing is gained by it. A container has another root
-// directory, and to get at ours it would have to leave its own. One that was given the
-// machine's root directory, and its process and user namespaces, was given the machine.
+// The root directory stands for the mount namespace. `ip netns exec` and `unshare -m` create a mount namespace with the same root
+// and a few mounts; daemons and tools run in those without any gain in privileges. A container has another root directory and
+// cannot reach the machine's. A container that was given the machine's root directory, pid and user namespaces was given the
+// machine.
 type Home struct {
-	User, Pid, Net string // what the links in /proc/PID/ns say
+	User, Pid, Net string // targets of the links in /proc/PID/ns
 	dev, ino       uint64 // of the root directory
-	// numbers are the process's: in the daemon's process namespace, and in each one
-	// below it down to its own. Only Locate finds them, and Net: it takes long.
+	// numbers are the process IDs in the daemon's pid namespace and in each one below it, down to its own. Only Locate sets them
+	// and Net, because that is slow.
 	numbers []int
 
-	// The kernel shows the links and the root only to those who could trace the
-	// process. A daemon of an ordinary user is not told of root; of that it learns
-	// only its numbers, and which user numbers its namespace has.
+	// The kernel shows the links and the root only to processes that could trace the process. For root's processes, the daemon of
+	// an ordinary user sees only the process IDs and the range of user numbers.
 	partial bool
 	users   string
 }
 
-// errGone is the error for a process that is no longer there.
+// errGone is the error for a process that has ended.
 var errGone = errors.New("the process that asked is gone")
 
-// HomeOf looks a process up by its number. It is for the caller to make sure that the
-// number still means the same process afterwards.
+// HomeOf returns the Home of a process ID. The caller must check afterwards that the ID still means the same process.
 func HomeOf(pid int) (Home, error) {
 	if pid <= 0 {
 		return Home{}, errors.New("the process is in a pid namespace that this daemon does not see")
@@ -53,21 +50,19 @@ func HomeOf(pid int) (Home, error) {
 	var errs [3]error
 	h.User, errs[0] = os.Readlink(proc + "ns/user")
 	h.Pid, errs[1] = os.Readlink(proc + "ns/pid")
-	// DONT_SYNC: a process may live in a file system that it serves itself, which would
-	// not have to answer.
+	// DONT_SYNC: a process may have its root in a file system that it serves itself and that need not answer.
 	var st unix.Statx_t
 	if errs[2] = unix.Statx(unix.AT_FDCWD, proc+"root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); errs[2] == nil {
 		h.dev, h.ino = unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino
 	}
-	// If only the root is hidden it lies in a file system that does not let us in, a
-	// container's own for instance: that is no reason to look at less.
+	// If only the root is hidden, it lies in a file system that does not admit the daemon, such as a container's: the links still count.
 	if !errors.Is(errors.Join(errs[:2]...), os.ErrPermission) {
 		return h, errors.Join(errs[:]...)
 	}
 	return partialHome(proc)
 }
 
-// partialHome is what everybody may know.
+// partialHome returns what every process may read.
 func partialHome(proc string) (Home, error) {
 	h := Home{partial: true}
 	users, err1 := os.ReadFile(proc + "uid_map")
@@ -77,17 +72,17 @@ func partialHome(proc string) (Home, error) {
 	return h, errors.Join(err1, err2)
 }
 
-// locate finds the process's numbers, and its network.
+// locate sets the process IDs and the network namespace.
 func (h *Home) locate(pid int) (err error) {
 	proc := fmt.Sprintf("/proc/%d/", pid)
-	h.Net, _ = os.Readlink(proc + "ns/net") // or we may not know
+	h.Net, _ = os.Readlink(proc + "ns/net") // may be hidden
 	if !h.partial {
 		h.numbers, err = numbersOf(proc)
 	}
 	return err
 }
 
-// numbersOf reads a process's numbers.
+// numbersOf reads the process IDs of a process.
 func numbersOf(proc string) ([]int, error) {
 	status, err := os.ReadFile(proc + "status")
 	if err != nil {
@@ -113,8 +108,8 @@ func parseNumbers(status []byte) (out []int, err error) {
 	return out, nil
 }
 
-// homeOfPeer is the home of the process that connected. Its number cannot have come to
-// mean another process while we looked, if the process is still there afterwards.
+// homeOfPeer returns the Home of the connected process. The process ID cannot have been reused meanwhile if the process still
+// exists afterwards.
 func homeOfPeer(u *net.UnixConn, pid int) (Home, error) {
 	var h Home
 	err := whileThere(u, pid, func() (err error) { h, err = HomeOf(pid); return err })
@@ -124,12 +119,11 @@ func homeOfPeer(u *net.UnixConn, pid int) (Home, error) {
 	return h, err
 }
 
-// whileThere runs look, and fails if the process that connected has ended by then.
+// whileThere runs look, and fails if the connected process has ended by then.
 func whileThere(c syscall.Conn, pid int, look func() error) error {
 	fd, err := peerPidfd(c)
 	if err != nil && pid > 0 {
-		// Before Linux 6.5. If the process ended before this, the number may be
-		// somebody else's: there the kernel cannot tell.
+		// Before Linux 6.5. If the process ended before this, the ID may belong to another process: the kernel cannot tell.
 		fd, err = unix.PidfdOpen(pid, 0)
 	}
 	if err != nil {
@@ -146,12 +140,12 @@ func whileThere(c syscall.Conn, pid int, look func() error) error {
 	return err
 }
 
-// Differs says in what the two homes differ; "" if they are one. The network does not
-// count: it says nothing about who somebody is.
+// Differs returns in what the two homes differ; "" if they are equal. The network namespace does not count, because it does not
+// identify a user.
 func (h *Home) Differs(o *Home) string {
 	switch {
 	case h.partial != o.partial:
-		return "home" // one of them is not known well enough
+		return "home" // one of them is only partially known
 	case h.partial && len(h.numbers) != len(o.numbers):
 		return "pid namespace"
 	case h.partial && h.users != o.users:
@@ -168,14 +162,12 @@ func (h *Home) Differs(o *Home) string {
 	return ""
 }
 
-// Sees is the number that a process at home in h has for the one at home in o; 0: it does
-// not see it. A process sees what is in its own process namespace, and who is in the
-// daemon's sees everything that the daemon does. Of another user's processes an
-// unprivileged daemon learns only how deep they are: those that are as deep as it is are in
-// its own.
+// Sees returns the process ID that a process with home h sees for one with home o; 0 if it does not see it. A process sees its
+// own pid namespace, and a process in the daemon's pid namespace sees everything that the daemon sees. For other users'
+// processes, an unprivileged daemon knows only the nesting depth: processes at its own depth are in its namespace.
 func (h *Home) Sees(o *Home) int {
 	switch {
-	case len(o.numbers) == 0: // we know nothing of it
+	case len(o.numbers) == 0: // nothing is known about it
 		return 0
 	case h.partial || o.partial:
 		if len(h.numbers) == 1 && len(o.numbers) == 1 {
@@ -190,13 +182,13 @@ func (h *Home) Sees(o *Home) int {
 	return 0
 }
 
-// A Household is the daemon's own home, as others can be compared with it.
+// A Household is the daemon's own Home, for comparisons.
 type Household struct {
 	Whole, Partial Home
-	Err            error // why it is not known
+	Err            error // why it is unknown
 }
 
-// Own is where the daemon lives.
+// Own returns the daemon's own Home.
 var Own = sync.OnceValue(func() Household {
 	var o Household
 	var err error
@@ -207,7 +199,7 @@ var Own = sync.OnceValue(func() Household {
 	return o
 })
 
-// Stranger says in what h differs from the daemon's own home; "" if it does not.
+// Stranger returns in what h differs from the daemon's own Home; "" if it does not.
 func (o *Household) Stranger(h *Home) string {
 	if h.partial {
 		return o.Partial.Differs(h)

@@ -16,40 +16,37 @@ import (
 	"vrdma.dev/vrdma/internal/device/memory"
 )
 
-// An Identity is what we hold of a process that introduced itself: not its number, which
-// survives exec and is given to others after its end, but descriptors that stay with what
-// they were opened for.
+// An Identity identifies a process by descriptors that stay with what they were opened for. A process ID would survive exec and
+// be reused after the process has ended.
 //
-// SO_PEERCRED tells who called connect(). Since then the process may have exec'd a setuid
-// program, and we, who may be root, can open more than the caller may. So what was opened
-// is checked afterwards, by hand:
+// SO_PEERCRED identifies the process that called connect(). Since then it may have executed a setuid program, and a daemon of
+// root can open more than the caller may. So the daemon checks what it opened:
 //
 //	connect()            open                check
 //	  user ── exec su ──▶ root's memory ──▶ Uid: 0        refused
 //	  user ─────────────▶ user's memory ──▶ Uid: user     the descriptor stays with this
 //	                                        exec su …      address space, now a dead one
 //
-// What was privileged when it was opened and passes later has exec'd again, and its memory
-// is gone; or it gave its privileges up itself, and then the kernel leaves it undumpable,
-// which shows. (Unless root has set fs.suid_dumpable to 1, which lets everybody debug
-// setuid programs.)
+// A process that was privileged at the open and passes the check later has executed another program, so that its old memory is
+// gone. Or it has dropped its privileges, and then the kernel keeps it undumpable, which the check sees. (Unless root has set
+// fs.suid_dumpable to 1, which lets every user debug setuid programs.)
 //
-// A client in a user namespace of its own passes where the kernel lets us in: uids are
-// compared as we see them, so that a setuid program inside a container is refused too. One
-// in a pid namespace that we cannot see into has no number here, and so no foreign memory.
+// A client in its own user namespace passes if the kernel admits the daemon. User IDs are compared as the daemon sees them, so a
+// setuid program in a container is refused too. A client in a pid namespace that the daemon cannot see has no process ID here,
+// and so no foreign memory.
 type Identity struct {
-	Pidfd  int      // -1: there is none
-	Memory *os.File // of the address space; nil: it is not ours to touch, and
-	Why    error    // this is why
-	// Mappings are those of the address space; nil: they cannot be read.
+	Pidfd  int      // -1: none
+	Memory *os.File // memory of the address space; nil: not accessible, and
+	Why    error    // the reason
+	// Mappings are the mappings of the address space; nil: not readable.
 	Mappings *memory.Mappings
 }
 
-// Identify opens what there is of the process behind c.
+// Identify opens the descriptors of the process behind c.
 func Identify(c syscall.Conn, who *Caller) (id Identity) {
 	id.Pidfd = openPidfd(c, who)
 	id.Memory, id.Mappings, id.Why = openMemory(who)
-	// The number may have become another process's while we opened things by it.
+	// The process ID may have been reused in the meantime.
 	if id.Memory != nil && id.Pidfd >= 0 && exited(id.Pidfd) {
 		id.Memory.Close()
 		if id.Mappings != nil {
@@ -61,9 +58,8 @@ func Identify(c syscall.Conn, who *Caller) (id Identity) {
 	return id
 }
 
-// openPidfd opens a descriptor that tells when the process ends: of the process that
-// connected, or where the kernel is older, of the one that has its number, if it is still
-// of the same user.
+// openPidfd returns a descriptor that reports the end of the process: of the connected process, or on an older kernel of the
+// process with its ID, if it still has the same user.
 func openPidfd(c syscall.Conn, who *Caller) int {
 	if fd, err := peerPidfd(c); err == nil {
 		return fd
@@ -85,8 +81,7 @@ func openPidfd(c syscall.Conn, who *Caller) int {
 // exited reports whether the process behind a pidfd has ended.
 func exited(pidfd int) bool { return protocol.Ready(pidfd) }
 
-// openMemory opens the process's memory, and its mappings, and checks that they are the
-// caller's own.
+// openMemory opens the process's memory and mappings, and checks that they belong to the caller.
 func openMemory(who *Caller) (*os.File, *memory.Mappings, error) {
 	if who.Pid <= 0 {
 		return nil, nil, errors.New("it is in a pid namespace that the daemon cannot see into")
@@ -99,7 +94,7 @@ func openMemory(who *Caller) (*os.File, *memory.Mappings, error) {
 		return nil, nil, fmt.Errorf("the kernel does not let the daemon (uid %d) into memory of uid %d: %w", os.Geteuid(), who.UID, err)
 	}
 	f := os.NewFile(uintptr(fd), "foreign memory")
-	maps, _ := memory.OpenMappings(who.Pid, who.UID) // nil: shared memory is foreign
+	maps, _ := memory.OpenMappings(who.Pid, who.UID) // without mappings, shared memory is treated as foreign
 	if err := checkOwner(who); err != nil {
 		f.Close()
 		if maps != nil {
@@ -110,17 +105,15 @@ func openMemory(who *Caller) (*os.File, *memory.Mappings, error) {
 	return f, maps, nil
 }
 
-// checkOwner makes sure that the process is, through and through, of the user who
-// connected.
+// checkOwner checks that all IDs and files of the process belong to the connected user.
 func checkOwner(who *Caller) error {
 	if err := checkIDs(who); err != nil {
 		return err
 	}
 	if who.UID == 0 {
-		return nil // root owns it either way
+		return nil // root owns the files in any case
 	}
-	// The files of a process that is not dumpable belong to root. (The directory /proc/PID
-	// itself does not: task_dump_owner leaves it out.)
+	// The files of an undumpable process belong to root, except for the directory /proc/PID itself (task_dump_owner).
 	path := fmt.Sprintf("/proc/%d/mem", who.Pid)
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -132,7 +125,7 @@ func checkOwner(who *Caller) error {
 	return nil
 }
 
-// checkIDs makes sure that the process has the ids of the caller and no others.
+// checkIDs checks that the process has only the caller's IDs.
 func checkIDs(who *Caller) error {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", who.Pid))
 	if err != nil {
@@ -142,8 +135,7 @@ func checkIDs(who *Caller) error {
 	return checkStatus(f, who.UID, who.GID)
 }
 
-// checkStatus reads /proc/PID/status: real, effective, saved and file system ids have all
-// to be those of the caller.
+// checkStatus parses /proc/PID/status: real, effective, saved and file system IDs must all be the caller's.
 func checkStatus(r io.Reader, uid, gid int) error {
 	want := map[string]int{"Uid:": uid, "Gid:": gid}
 	lines := bufio.NewScanner(r)

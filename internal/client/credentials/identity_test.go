@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nobody are the credentials of a user without rights, where the test may choose.
+// nobody returns the credentials of a user without rights, where the test may choose.
 func nobody() (uid, gid int, cred *syscall.Credential) {
 	if os.Getuid() != 0 {
 		return os.Getuid(), os.Getgid(), nil
@@ -48,7 +48,7 @@ func startChild(t *testing.T, argv ...string) *child {
 	return &child{Caller: Caller{Pid: cmd.Process.Pid, UID: uid, GID: gid}, in: in, out: bufio.NewScanner(out)}
 }
 
-// mapped is an address that the process has mapped.
+// mapped returns an address that the process has mapped.
 func (c *child) mapped(t *testing.T) int64 {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", c.Pid))
@@ -150,7 +150,7 @@ func TestForeignMemoryRefused(t *testing.T) {
 	})
 }
 
-// publicDir is a directory that everybody can reach.
+// publicDir returns a directory that everybody can reach.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "vrdma-test-")

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// MachineName is what who started the QEMU behind conn calls its virtual machine (-name); "": nothing, or
-// nobody can tell. It is for people to read: QEMU's user chose it.
+// MachineName returns the name of the virtual machine of the QEMU behind conn (-name); "" if it has none or it is unknown. It is
+// only for display: QEMU's user chose it.
 func MachineName(conn syscall.Conn, pid int) (name string) {
 	err := whileThere(conn, pid, func() error {
 		f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/cmdline")
@@ -18,7 +18,7 @@ func MachineName(conn syscall.Conn, pid int) (name string) {
 			return err
 		}
 		defer f.Close()
-		line, err := io.ReadAll(io.LimitReader(f, longestLine)) // the process says how long it is
+		line, err := io.ReadAll(io.LimitReader(f, longestLine)) // the process controls the length
 		name = machineName(line)
 		return err
 	})
@@ -29,11 +29,11 @@ func MachineName(conn syscall.Conn, pid int) (name string) {
 }
 
 const (
-	longestName = 64        // that is shown of a name
-	longestLine = 128 << 10 // that is read of a command line
+	longestName = 64        // characters of a name that are shown
+	longestLine = 128 << 10 // bytes of a command line that are read
 )
 
-// machineName finds the name in a command line of QEMU: -name NAME,… or -name guest=NAME,…; a comma in the name is two.
+// machineName finds the name in a QEMU command line: -name NAME,… or -name guest=NAME,…; a doubled comma is a comma of the name.
 func machineName(line []byte) string {
 	value := ""
 	args := bytes.Split(line, []byte{0})
@@ -42,7 +42,7 @@ func machineName(line []byte) string {
 			value = string(args[i+1])
 		}
 	}
-	const comma = "\x00" // no argument has one
+	const comma = "\x00" // occurs in no argument
 	for i, part := range strings.Split(strings.ReplaceAll(value, ",,", comma), ",") {
 		key, v, found := strings.Cut(part, "=")
 		if !found && i == 0 {

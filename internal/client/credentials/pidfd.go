@@ -9,18 +9,17 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// soPeerPidfd is SO_PEERPIDFD (Linux 6.5): the pidfd of the process that connected,
-// right even if its number means another process by now or nothing in our pid
-// namespace.
+// soPeerPidfd is SO_PEERPIDFD (Linux 6.5): the pidfd of the connected process. It is valid even if the process ID has been reused
+// or is not visible in the daemon's pid namespace.
 const soPeerPidfd = 77
 
-// Watch calls ended when the process behind the pidfd, which it owns, is gone. Where there
-// is none, the end of the connection has to do. The returned function ends the watch.
+// Watch calls ended when the process of the pidfd, which it owns, has ended. Without a pidfd, the caller relies on the end of the
+// connection. The returned function ends the watch.
 func Watch(fd int, ended func()) (stop func()) {
 	if fd < 0 {
 		return func() {}
 	}
-	unix.SetNonblock(fd, true) // a pollable file: no thread waits for it
+	unix.SetNonblock(fd, true) // pollable: the wait blocks no thread
 	f := os.NewFile(uintptr(fd), "pidfd")
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a NIC's owner may say of who opens it. All of it is asked of the kernel, and for the
-// process that connected.
+// This file has the properties by which a NIC's owner can restrict its users. All of them come from the kernel, for the connected
+// process.
 
 // InGroup reports whether the process behind conn had one of these groups when it connected.
 func (c *Caller) InGroup(conn syscall.Conn, gids []int) bool {
@@ -24,7 +24,7 @@ func (c *Caller) InGroup(conn syscall.Conn, gids []int) bool {
 	return slices.ContainsFunc(Groups(conn), func(g int) bool { return slices.Contains(gids, g) })
 }
 
-// ControlGroup is the path of the process's control group, as the daemon sees it.
+// ControlGroup returns the path of the process's control group, as the daemon sees it.
 func (c *Caller) ControlGroup(conn syscall.Conn) (path string, err error) {
 	err = whileThere(conn, c.Pid, func() error {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.Pid))
@@ -37,8 +37,8 @@ func (c *Caller) ControlGroup(conn syscall.Conn) (path string, err error) {
 	return path, err
 }
 
-// controlGroup reads /proc/PID/cgroup: the longest path of all hierarchies. With the unified one
-// alone that is its path. Where there are old ones too, those that nobody uses say "/".
+// controlGroup parses /proc/PID/cgroup and returns the longest path of all hierarchies. With only the unified hierarchy, that is its
+// path. Unused version 1 hierarchies have the path "/".
 func controlGroup(text []byte) (path string) {
 	for line := range bytes.Lines(text) {
 		f := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)
@@ -58,8 +58,8 @@ func Within(path, prefix string) bool {
 	return prefix == "/" || path == prefix || strings.HasPrefix(path, prefix+"/")
 }
 
-// NamespaceCookie is the kernel's number of the network namespace in which the peer of conn made its
-// socket (SO_NETNS_COOKIE, Linux 5.14). No other namespace has it, until the next boot.
+// NamespaceCookie returns the cookie of the network namespace in which the peer of conn created its socket (SO_NETNS_COOKIE, Linux
+// 5.14). It is unique until the next boot.
 func NamespaceCookie(conn syscall.Conn) (cookie uint64, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -71,7 +71,7 @@ func NamespaceCookie(conn syscall.Conn) (cookie uint64, err error) {
 	return cookie, errors.Join(cerr, err)
 }
 
-// Container is a name for the container that the process is in, if its control group tells.
+// Container returns a name for the container that the process is in, if its control group tells.
 func (c *Caller) Container(conn syscall.Conn) string {
 	path, err := c.ControlGroup(conn)
 	if err != nil {
@@ -93,7 +93,7 @@ func containerOf(path string) string {
 	return m[1] + m[2]
 }
 
-// NetworkNamespace is the network namespace of the process, as NamespaceAt names it.
+// NetworkNamespace returns the network namespace of the process, as NamespaceAt names it.
 func (c *Caller) NetworkNamespace(conn syscall.Conn) (name string, err error) {
 	err = whileThere(conn, c.Pid, func() (err error) {
 		name, err = NamespaceAt(fmt.Sprintf("/proc/%d/ns/net", c.Pid))
@@ -102,8 +102,8 @@ func (c *Caller) NetworkNamespace(conn syscall.Conn) (name string, err error) {
 	return name, err
 }
 
-// NamespaceAt names the namespace that a path leads to: /run/netns/NAME, /proc/PID/ns/net. Two
-// that have one name are one, as long as both are there.
+// NamespaceAt returns a name for the namespace at a path: /run/netns/NAME, /proc/PID/ns/net. Equal names mean the same namespace, as
+// long as both exist.
 func NamespaceAt(path string) (string, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {

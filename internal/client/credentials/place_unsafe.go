@@ -10,7 +10,7 @@ import (
 // mostGroups is NGROUPS_MAX: no process has more.
 const mostGroups = 1 << 16
 
-// peerGroups are the supplementary groups that the process behind conn had when it connected
+// peerGroups returns the supplementary groups that the process behind conn had when it connected
 // (SO_PEERGROUPS, Linux 4.13); none if the kernel does not say.
 //
 // The kernel writes at most as many bytes as size says, which is the length of the slice, and

@@ -5,11 +5,10 @@ import (
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// capturePiece is how much of a capture file goes into one message.
+// capturePiece is the number of bytes of a capture file in one message.
 const capturePiece = 32 << 10
 
-// captureWriter sends the bytes of a capture file to a tool, once it has been told that
-// the capture runs.
+// captureWriter sends the bytes of a capture file to a tool, after the reply that the capture runs.
 type captureWriter struct {
 	conn  *protocol.Conn
 	ready chan struct{}
@@ -28,9 +27,9 @@ func (w captureWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// serveCapture records every packet until the tool hangs up. There is one capture at
-// a time: a second would slow the loop for the sake of a copy of the same file.
-func (d *Desk) serveCapture(c *protocol.Conn, outer bool) {
+// serveCapture records every packet until the tool disconnects. There is only one capture at a time: a second one would slow the
+// loop for the same content.
+func (d *Service) serveCapture(c *protocol.Conn, outer bool) {
 	if !d.capturing.CompareAndSwap(false, true) {
 		c.SendJSON(protocol.ControlReply{Error: "another capture is running: end it first"})
 		return
@@ -44,12 +43,12 @@ func (d *Desk) serveCapture(c *protocol.Conn, outer bool) {
 		return
 	}
 	tap.SetOuter(outer)
-	// The tool hears of it when it is true: no packet from then on is missed.
+	// Reply when the tap is set: no later packet is missed.
 	d.cfg.Loop.Do(func() { d.cfg.Loop.SetTap(tap) })
 	err = c.SendJSON(protocol.ControlReply{})
 	close(w.ready)
 	if err == nil {
-		c.Wait() // the tool has nothing more to say: this is its end
+		c.Wait() // the tool sends nothing more: this is its disconnect
 	}
 	d.cfg.Loop.Do(func() { d.cfg.Loop.SetTap(nil) })
 	c.Close()

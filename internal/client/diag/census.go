@@ -13,44 +13,42 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
-// A Census reads what all NICs of a daemon count, for the meter. NICs that leave the table are
-// read once more.
+// A Census reads the counters of all NICs of a daemon for the meter. A removed NIC is read once more.
 type Census struct {
 	loop MeteredLoop
 	nics *registry.Table
 	look throttle
 
-	reading sync.Mutex // held while it reads; before mu
+	reading sync.Mutex // held while reading; locked before mu
 	copies  []copied   // guarded by reading
 
 	mu sync.Mutex
 	// Guarded by mu:
-	gone    []*registry.NIC // those that have left since the last reading
-	retired nic.Counters    // of those that were read after they had left
-	sum     nic.Counters    // of all, when they were read last
-	link    roce.Counters   // then
+	gone    []*registry.NIC // NICs removed since the last reading
+	retired nic.Counters    // counters of NICs read after their removal
+	sum     nic.Counters    // sum of all at the last reading
+	link    roce.Counters   // at the last reading
 }
 
-// A copied is what a NIC had counted, and when.
+// A copied is a copy of a NIC's counters, with its time.
 type copied struct {
 	of      *registry.NIC
-	idle    bool // it was, and had this mark
+	idle    bool // the NIC was idle at this mark
 	mark    nic.Mark
 	counted nic.Counters
 	now     nic.Holdings
-	out, in ib.Time // throttled
+	out, in ib.Time // time throttled
 	at      time.Time
 }
 
-// A MeteredLoop also knows for how long caps have held up a NIC.
+// A MeteredLoop also knows how long caps have delayed a NIC.
 type MeteredLoop interface {
 	Loop
-	// Throttled is how long a NIC could not send, and others could not send to it. It is called
-	// on the loop.
+	// Throttled returns how long a NIC could not send, and how long others could not send to it. It is called on the loop.
 	Throttled(n *nic.NIC) (out, in ib.Time)
 }
 
-// NewCensus makes one that is told who leaves.
+// NewCensus returns a Census that is informed of removed NICs.
 func NewCensus(l MeteredLoop, nics *registry.Table) *Census {
 	c := &Census{loop: l, nics: nics}
 	nics.OnRemove(func(n *registry.NIC) {
@@ -61,16 +59,14 @@ func NewCensus(l MeteredLoop, nics *registry.Table) *Census {
 	return c
 }
 
-// piece is how many queue pairs are read at once; a NIC counts as a few. More would hold up the
-// loop: a queue pair takes about 50 ns.
+// piece is the number of queue pairs read at once; a NIC counts as a few. More would delay the loop: a queue pair takes about 50 ns.
 const (
 	piece   = 512
 	perNIC  = 8
-	atNoNIC = "" // the network and NIC of what is nobody's
+	atNoNIC = "" // network and NIC of traffic without a NIC
 )
 
-// Read implements meter.Reader. It goes over the NICs in pieces, between which the loop serves
-// others.
+// Read implements meter.Reader. It reads the NICs in pieces, and the loop serves others in between.
 func (c *Census) Read() []meter.Reading {
 	c.mu.Lock()
 	gone := c.gone
@@ -78,7 +74,7 @@ func (c *Census) Read() []meter.Reading {
 	c.mu.Unlock()
 	all := append(c.nics.All(), gone...)
 	live := len(all) - len(gone)
-	// On the loop it is only copied, into memory that has been touched before.
+	// The loop only copies, into memory that has been touched before.
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	if len(c.copies) < len(all) {
@@ -123,7 +119,7 @@ func (c *Census) Read() []meter.Reading {
 	return append(out, meter.Reading{ID: c, Key: meter.Key{Tenant: meter.System, Network: atNoNIC, NIC: atNoNIC}, Counted: nobodys(&l), At: at})
 }
 
-// addFrames adds what has passed the NIC's port in the switch.
+// addFrames adds the traffic of the NIC's port in the switch.
 func addFrames(u *meter.Usage, f registry.Frames) {
 	u[meter.FramesOut], u[meter.FrameBytesOut] = f.Sent, f.SentBytes
 	u[meter.FramesIn], u[meter.FrameBytesIn] = f.Rcvd, f.RcvdBytes
@@ -133,7 +129,7 @@ func addFrames(u *meter.Usage, f registry.Frames) {
 	}
 }
 
-// copy reads what a NIC has counted, unless nobody has used it since it was read into to.
+// copy reads the counters of a NIC, unless it has been idle since it was read into to.
 func (c *Census) copy(to *copied, v *registry.NIC, at time.Time) {
 	n := v.Device
 	mark, idle := n.Mark()
@@ -147,22 +143,21 @@ func (c *Census) copy(to *copied, v *registry.NIC, at time.Time) {
 	to.now = n.Holdings()
 }
 
-// Device is what all NICs together, those that are gone included, had counted when they were read
-// last.
+// Device returns the sum of all NICs' counters, including removed ones, at the last reading.
 func (c *Census) Device() (nic.Counters, []sysfs.Counter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.sum, sysfs.Counters(c.sum, c.link)
 }
 
-// Overlay is what was counted of virtual networks between hosts, when it was read last.
+// Overlay returns the counters of virtual networks between hosts at the last reading.
 func (c *Census) Overlay() roce.OverlayCounters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.link.Overlay
 }
 
-// nobodys is what was dropped before it was known for whom it was.
+// nobodys returns the packets that were dropped before their NIC was known.
 func nobodys(l *roce.Counters) (u meter.Usage) {
 	o := &l.Overlay
 	u[meter.Drops(nic.DropSpoof)] = l.FromSelf + o.Spoofed + o.NotMember + o.Strangers + o.Unsealed
@@ -173,8 +168,7 @@ func nobodys(l *roce.Counters) (u meter.Usage) {
 	return u
 }
 
-// KeyOf is whose a NIC is: its name is TENANT/NAME, its network TENANT/NETWORK; the default ones
-// have no slash.
+// KeyOf returns the key of a NIC: its name is TENANT/NAME, its network TENANT/NETWORK; the default ones have no slash.
 func KeyOf(n *registry.NIC) meter.Key {
 	k := meter.Key{Tenant: n.Name, Network: n.Network, NIC: n.Name}
 	if t, name, declared := n.Whose(); declared {

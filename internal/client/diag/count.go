@@ -1,13 +1,12 @@
 package diag
 
-// Connections by label: what `vrdma run --sockets` asks when its program has ended.
+// This file counts connections by label, for `vrdma run --sockets` after its program has ended.
 
-// maxCounted bounds the labels that are remembered until somebody asks.
+// maxCounted limits the number of labels that are kept.
 const maxCounted = 1024
 
-// Remember keeps the number of connections that a program has had, for whoever gave it its
-// label.
-func (d *Desk) Remember(label string, n uint64) {
+// Remember stores the number of connections of an ended program under its label.
+func (d *Service) Remember(label string, n uint64) {
 	if label == "" || n == 0 {
 		return
 	}
@@ -21,9 +20,8 @@ func (d *Desk) Remember(label string, n uint64) {
 	}
 }
 
-// count sums up the programs with a label, those that are gone included, which are
-// forgotten. A label is a secret between the daemon and who made it up.
-func (d *Desk) count(label string, v *View) uint64 {
+// count returns the sum of the programs with a label and forgets the ended ones. A label is a secret between the daemon and its creator.
+func (d *Service) count(label string, v *View) uint64 {
 	if label == "" {
 		return 0
 	}

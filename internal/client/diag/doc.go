@@ -1,17 +1,15 @@
-// Package diag answers those who look at a daemon: tools (status, trace, capture,
-// counts) and programs that ask over netlink what there is.
+// Package diag answers queries about a daemon: from tools (status, trace, capture, counts), and from programs over netlink.
 //
-//	tool ── Desk.Serve ──┬── status    what there is, of whom
+//	tool ── Service.Serve ──┬── status    objects and their owners
 //	                     ├── trace     the Hub: commands as they are answered
 //	                     ├── capture   every packet, to one tool at a time
 //	                     └── count     connections of a label
-//	rdma ── Looker ──────────          the same objects in netlink's words
-//	device tree ── Desk.Counters
+//	rdma ── Looker ──────────          the same objects in netlink format
+//	sysfs tree ── Service.Counters
 //
-// Who looks has a View: what is not of its own user is not in it, unless the view is the
-// owner's. Everything is read on the loop, and looking is bounded to a share of it
-// (throttle.go), so that nobody who looks slows those who work.
+// Each query has a View: it contains only objects of the caller's user, unless the caller is the owner. Everything is read on the
+// loop. Queries get a limited share of the loop's time (throttle.go), so that they do not slow down programs.
 //
-// The package holds no client and no socket: the server hands it the connections, and
-// tells it, through Clients, who is being served.
+// The package has no clients and no sockets: package server passes the connections to it, and describes the served programs
+// through Clients.
 package diag

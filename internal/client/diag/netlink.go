@@ -16,22 +16,22 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A Looker is a program that looks at a device over netlink. It sees the objects of its own
-// user's programs, those that live where it does: the same as a tool. It implements
-// netlink.Source.
+// A Looker is a program that queries a device over netlink. It sees the objects of its own user's programs in its namespaces, as
+// a tool does. It implements netlink.Source.
 type Looker struct {
-	desk *Desk
-	who  credentials.Caller
-	nic  *registry.NIC
+	service *Service
+	who     credentials.Caller
+	nic     *registry.NIC
 }
 
-// Looker is how who sees n.
-func (d *Desk) Looker(who *credentials.Caller, n *registry.NIC) *Looker { return &Looker{d, *who, n} }
+// Looker returns the view of n for the program who.
+func (d *Service) Looker(who *credentials.Caller, n *registry.NIC) *Looker {
+	return &Looker{d, *who, n}
+}
 
 var _ netlink.Source = (*Looker)(nil)
 
-// The device is a channel adapter (RDMA_NODE_IB_CA), for which libibverbs shall take the rxe
-// provider (RDMA_DRIVER_RXE).
+// The device is a channel adapter (RDMA_NODE_IB_CA) with rxe's driver ID (RDMA_DRIVER_RXE), so that libibverbs uses the rxe provider.
 const (
 	nodeCA    = 1
 	driverRXE = 14
@@ -49,7 +49,7 @@ func (l *Looker) Device() netlink.Device {
 // Port implements netlink.Source.
 func (l *Looker) Port() netlink.Port {
 	p := netlink.Port{CapFlags: abi.PortCapCM, State: abi.PortActive, PhysState: abi.PhysStateLinkUp}
-	// An interface has its name and number in one network namespace only.
+	// The name and number of an interface are valid only in its network namespace.
 	if gids := l.nic.Device.Face().GIDs; len(gids) > 0 && l.who.Home.Net != "" && l.who.Home.Net == credentials.Own().Whole.Net {
 		if i, err := net.InterfaceByName(gids[0].NetDev); err == nil {
 			p.NetDev, p.NetDevIndex = i.Name, uint32(i.Index)
@@ -71,7 +71,7 @@ func (l *Looker) Chardev(name string) (netlink.Chardev, bool) {
 
 // Counters implements netlink.Source.
 func (l *Looker) Counters() (out []netlink.Counter) {
-	for _, c := range l.desk.counters(l.nic, &l.desk.looks.users) {
+	for _, c := range l.service.counters(l.nic, &l.service.looks.users) {
 		if c.Dir == sysfs.HWCounters {
 			out = append(out, netlink.Counter{Name: c.Name, Value: c.Value})
 		}
@@ -79,30 +79,30 @@ func (l *Looker) Counters() (out []netlink.Counter) {
 	return out
 }
 
-// sees reports whether a program of NIC n is one that the looker sees.
+// sees reports whether the looker sees a program of NIC n.
 func (l *Looker) sees(of *credentials.Caller, n *registry.NIC) bool {
 	return n == l.nic && of.SameUser(&l.who) && l.pid(of) != 0
 }
 
-// sessions are those that the looker sees, oldest first.
+// sessions returns the sessions that the looker sees, oldest first.
 func (l *Looker) sessions() []Session {
-	out := slices.DeleteFunc(l.desk.cfg.Clients.Sessions(), func(s Session) bool { return !l.sees(s.Of, s.NIC) })
+	out := slices.DeleteFunc(l.service.cfg.Clients.Sessions(), func(s Session) bool { return !l.sees(s.Of, s.NIC) })
 	slices.SortFunc(out, func(a, b Session) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
-// programs are those with rdma_cm that the looker sees.
+// programs returns the programs with rdma_cm that the looker sees.
 func (l *Looker) programs() []Program {
-	out := slices.DeleteFunc(l.desk.cfg.Clients.Programs(), func(p Program) bool { return p.CM == nil || !l.sees(p.Of, p.NIC) })
+	out := slices.DeleteFunc(l.service.cfg.Clients.Programs(), func(p Program) bool { return p.CM == nil || !l.sees(p.Of, p.NIC) })
 	slices.SortFunc(out, func(a, b Program) int { return cmp.Compare(a.Of.Pid, b.Of.Pid) })
 	return out
 }
 
-// pid is a process's number as the looker counts; 0: it does not see the process.
+// pid returns a process ID in the looker's pid namespace; 0: the looker does not see the process.
 func (l *Looker) pid(of *credentials.Caller) uint32 { return uint32(l.who.Home.Sees(&of.Home)) }
 
-// look runs f on the loop when it is the looker's turn.
-func (l *Looker) look(f func()) { l.desk.looks.users.look(l.desk.cfg.Loop, f) }
+// look runs f on the loop, subject to the throttle.
+func (l *Looker) look(f func()) { l.service.looks.users.look(l.service.cfg.Loop, f) }
 
 // Counts implements netlink.Source.
 func (l *Looker) Counts() (n netlink.Counts) {
@@ -123,8 +123,7 @@ func (l *Looker) Counts() (n netlink.Counts) {
 	return n
 }
 
-// Resources implements netlink.Source. It gives the objects of one program at a time, so that neither the loop nor our
-// memory holds more than one's.
+// Resources implements netlink.Source. It returns the objects of one program at a time, to limit the time on the loop and the memory.
 func (l *Looker) Resources(k netlink.Kind, yield func([]netlink.Resource) bool) {
 	if k == netlink.CMID {
 		for _, p := range l.programs() {
@@ -177,7 +176,7 @@ func (l *Looker) objects(ses *Session, k netlink.Kind) (out []netlink.Resource) 
 	return nil
 }
 
-// gather lists objects on the loop and describes them elsewhere.
+// gather lists objects on the loop and describes them outside of it.
 func gather[T any](l *Looker, list func() []T, describe func(T) netlink.Resource) []netlink.Resource {
 	var found []T
 	l.look(func() { found = list() })
@@ -188,7 +187,7 @@ func gather[T any](l *Looker, list func() []T, describe func(T) netlink.Resource
 	return out
 }
 
-// cmStates are those of enum rdma_cm_state.
+// cmStates maps states to enum rdma_cm_state.
 var cmStates = map[rdmacm.State]uint8{
 	rdmacm.Idle: 0, rdmacm.Resolving: 1, rdmacm.Resolved: 2, rdmacm.Routed: 4, rdmacm.Connecting: 5,
 	rdmacm.Disconnected: 6, rdmacm.Bound: 7, rdmacm.Listening: 8, rdmacm.Destroyed: 10,

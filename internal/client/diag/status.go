@@ -19,15 +19,15 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// visible are the sessions in a view, oldest first.
-func (d *Desk) visible(v *View) []Session {
+// visible returns the sessions in a view, oldest first.
+func (d *Service) visible(v *View) []Session {
 	sessions := slices.DeleteFunc(d.cfg.Clients.Sessions(), func(s Session) bool { return !v.session(&s) })
 	slices.SortFunc(sessions, func(a, b Session) int { return cmp.Or(a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID)) })
 	return sessions
 }
 
-// status describes the daemon and these sessions to a tool.
-func (d *Desk) status(v *View, sessions []Session) protocol.Status {
+// status describes the daemon and these sessions for a tool.
+func (d *Service) status(v *View, sessions []Session) protocol.Status {
 	st := protocol.Status{
 		Version: d.cfg.Version, Protocol: protocol.Version, Pid: os.Getpid(), Socket: v.Socket, Started: d.started,
 		Sessions: []protocol.SessionStatus{},
@@ -36,7 +36,7 @@ func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 	if v.NIC != nil {
 		d.device(&st, v)
 	}
-	// What the whole host does, and what all programs asked for, is nothing for a tenant.
+	// Tenants must not see the traffic of the whole host and the commands of all programs.
 	if v.All || v.NIC != nil && v.NIC.Network == registry.HostNetwork {
 		st.Refused = d.Refused.snapshot()
 		d.peers(&st, v.All)
@@ -65,9 +65,9 @@ func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 }
 
 // device describes the NIC of a view.
-func (d *Desk) device(st *protocol.Status, v *View) {
+func (d *Service) device(st *protocol.Status, v *View) {
 	n := v.NIC.Device
-	f := n.Face() // once: a container may have it change meanwhile
+	f := n.Face() // read once: a container may change it meanwhile
 	st.NIC, st.Network = v.NIC.Name, v.NIC.Network
 	st.Device = protocol.DeviceStatus{
 		Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << f.MTU,
@@ -82,16 +82,15 @@ func (d *Desk) device(st *protocol.Status, v *View) {
 	}
 }
 
-// featureNames are what vrdma hosts may use between them.
+// featureNames are the names of extensions between vrdma hosts.
 var featureNames = []struct {
 	bit  uint32
 	name string
 }{{wire.FeatureRepair, "selective-repeat"}, {wire.FeaturePacedReads, "paced-reads"}, {wire.FeatureShortIDs, "short-ids"}, {wire.FeatureFiller, "filler"},
 	{wire.FeatureLongFiller, "long-filler"}}
 
-// peers describes other hosts, to those who may see all, and counts what hosts told each
-// other.
-func (d *Desk) peers(st *protocol.Status, all bool) {
+// peers describes other hosts, for callers that may see all, and adds the counters of hello messages.
+func (d *Service) peers(st *protocol.Status, all bool) {
 	var list []peers.Status
 	var c peers.Counters
 	var o roce.OverlayCounters
@@ -132,7 +131,7 @@ func (d *Desk) peers(st *protocol.Status, all bool) {
 }
 
 // connections describes the connections of the programs in a view.
-func (d *Desk) connections(v *View) []protocol.ConnectionStatus {
+func (d *Service) connections(v *View) []protocol.ConnectionStatus {
 	out := []protocol.ConnectionStatus{}
 	programs := slices.DeleteFunc(d.cfg.Clients.Programs(), func(p Program) bool { return p.CM == nil || !v.program(&p) })
 	type identifier struct {
@@ -165,9 +164,8 @@ func (d *Desk) connections(v *View) []protocol.ConnectionStatus {
 	return out
 }
 
-// session describes one session. Each has the loop for itself, so that a status of many does
-// not stall it.
-func (d *Desk) session(ses *Session, t *throttle) protocol.SessionStatus {
+// session describes one session. Each is a separate call on the loop, so that a long status does not stall it.
+func (d *Service) session(ses *Session, t *throttle) protocol.SessionStatus {
 	var in nic.SessionStatus
 	t.look(d.cfg.Loop, func() { in = ses.Device.Status() })
 	out := protocol.SessionStatus{
@@ -198,7 +196,7 @@ func (d *Desk) session(ses *Session, t *throttle) protocol.SessionStatus {
 	return out
 }
 
-// usage says how memory is reached, as tools are told.
+// usage converts memory usage for tools.
 func usage(u memory.Usage) protocol.MemoryUsage {
 	return protocol.UsageOf(u.Own, u.Shared, u.Foreign, u.Why)
 }

@@ -5,24 +5,21 @@ import (
 	"time"
 )
 
-// A throttle keeps those who look at the device from slowing those who use it.
-// Reading counters and status takes time on the engine's loop in proportion to the
-// number of queue pairs, and anybody may ask as often as they like: after a look
-// the next has to wait so long that all of them together take a tenth of the loop.
-// There is one for each kind of who looks.
+// A throttle limits the loop time of queries. Reading counters and status takes time on the engine's loop in proportion to the
+// number of queue pairs, and any user may query as often as it likes. So after a query the next one waits long enough that all
+// together take a tenth of the loop. There is one throttle for each kind of caller.
 type throttle struct {
 	mu   sync.Mutex
-	next time.Time // guarded by mu: when the next look may begin
+	next time.Time // guarded by mu: earliest start of the next query
 }
 
 const throttleShare = 9
 
-// looks are the throttles of those who look. Each waits behind its own kind only: users who
-// ask for status all the time hold up neither the daemon's owner nor the device tree, which
-// programs read.
+// looks are the throttles by kind of caller. Each kind waits only for itself: users' queries delay neither the daemon's owner nor
+// the sysfs tree.
 type looks struct{ tree, owner, users throttle }
 
-// of is the throttle of a tool.
+// of returns the throttle of a tool.
 func (l *looks) of(privileged bool) *throttle {
 	if privileged {
 		return &l.owner
@@ -30,7 +27,7 @@ func (l *looks) of(privileged bool) *throttle {
 	return &l.users
 }
 
-// look runs f on the loop, when it is time.
+// look runs f on the loop, after waiting for its time.
 func (t *throttle) look(l Loop, f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

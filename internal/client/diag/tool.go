@@ -11,18 +11,18 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// readTime is how long a tool may take to read an answer that has an end.
+// readTime is the time limit for a tool to read a finite answer.
 const readTime = 30 * time.Second
 
-// A subscription's queue is made at once, and fills while nobody reads.
+// traceBill is the charge of a subscription, whose queue is allocated at once.
 var traceBill = budget.Bill{budget.Tools: 15, budget.State: traceQueue * 512}
 
-// statusState is the heap that describing one queue pair takes, as a record and as JSON.
+// statusState is the heap for the description of one queue pair, as a record and as JSON.
 const statusState = 2 << 10
 
 // Answer answers one request of a tool and reports whether the connection can carry another. At a program socket tools see the
 // programs of their own user; at the control socket they see all programs and may stop the daemon.
-func (d *Desk) Answer(c *protocol.Conn, v *View, req *protocol.ControlRequest) (more bool) {
+func (d *Service) Answer(c *protocol.Conn, v *View, req *protocol.ControlRequest) (more bool) {
 	switch req.Op {
 	case protocol.ControlTop, protocol.ControlUsage, protocol.ControlStatus:
 	default:
@@ -74,9 +74,8 @@ func (d *Desk) Answer(c *protocol.Conn, v *View, req *protocol.ControlRequest) (
 	return true
 }
 
-// sendStatus answers with a status. It can be long, and a tool that does not read it must
-// not hold it for ever: it is charged while it is there.
-func (d *Desk) sendStatus(c *protocol.Conn, v *View) error {
+// sendStatus answers with a status. It can be long, and a tool may not read it, so it is charged while it is in memory.
+func (d *Service) sendStatus(c *protocol.Conn, v *View) error {
 	sessions := d.visible(v)
 	bill := budget.Bill{budget.State: 64 << 10}
 	d.looks.of(v.All).look(d.cfg.Loop, func() {
@@ -95,8 +94,8 @@ func (d *Desk) sendStatus(c *protocol.Conn, v *View) error {
 	return c.SendJSON(st)
 }
 
-// denied says why a tool at the program socket may not do something, and where it may.
-func (d *Desk) denied(who *credentials.Caller, what string) string {
+// denied returns why a tool at the program socket may not do something, and where it may.
+func (d *Service) denied(who *credentials.Caller, what string) string {
 	switch {
 	case who.UID != d.cfg.Owner && who.UID != 0:
 		return "only the daemon's own user may " + what
@@ -106,8 +105,8 @@ func (d *Desk) denied(who *credentials.Caller, what string) string {
 	return fmt.Sprintf("only the daemon's own user may %s, at the control socket %s, from where the daemon runs and not from a container", what, d.cfg.Control)
 }
 
-// serveTrace sends records until the tool hangs up.
-func (d *Desk) serveTrace(c *protocol.Conn, sub *Subscriber) {
+// serveTrace sends records until the tool disconnects.
+func (d *Service) serveTrace(c *protocol.Conn, sub *Subscriber) {
 	d.cfg.Clients.Listening()
 	defer func() {
 		d.Trace.Unsubscribe(sub)
@@ -119,7 +118,7 @@ func (d *Desk) serveTrace(c *protocol.Conn, sub *Subscriber) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		c.Wait() // the tool has nothing more to say: this is its end
+		c.Wait() // the tool sends nothing more: this is its disconnect
 	}()
 	for {
 		select {

@@ -14,29 +14,27 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A Hub hands trace records to the tools that asked for them. While nobody does, a
-// command pays one atomic load. Wants is asked on the loop, which must not wait for whoever
-// holds mu.
+// A Hub distributes trace records to subscribed tools. Without a subscriber, a command costs one atomic load. The loop calls
+// Wants, which must not wait for a holder of mu.
 type Hub struct {
-	subs atomic.Pointer[[]*Subscriber] // a list is never changed
+	subs atomic.Pointer[[]*Subscriber] // lists are immutable
 	mu   sync.Mutex                    // held while subs is replaced, and by Publish
 }
 
-// A Subscriber is one tool. A tool that reads too slowly loses records and is told
-// how many; it never slows a program down.
+// A Subscriber is one tool. A slow tool loses records and gets their number; it never slows down a program.
 type Subscriber struct {
-	// Records are what it is sent.
+	// Records are the tool's records.
 	Records chan protocol.TraceRecord
 
 	label string
 	who   *credentials.Caller
-	all   bool   // may see everybody's programs
+	all   bool   // may see all programs
 	lost  uint64 // guarded by the hub's mu
 }
 
 const traceQueue = 4096
 
-// Subscribe adds a tool that wants the programs with a label; "": all that it may see.
+// Subscribe adds a tool for the programs with a label; "" selects all that it may see.
 func (h *Hub) Subscribe(label string, who *credentials.Caller, all bool) *Subscriber {
 	s := &Subscriber{label: label, who: who, all: all, Records: make(chan protocol.TraceRecord, traceQueue)}
 	h.mu.Lock()
@@ -46,7 +44,7 @@ func (h *Hub) Subscribe(label string, who *credentials.Caller, all bool) *Subscr
 	return s
 }
 
-// Unsubscribe undoes Subscribe.
+// Unsubscribe reverts Subscribe.
 func (h *Hub) Unsubscribe(s *Subscriber) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,7 +63,7 @@ func (s *Subscriber) wants(p *credentials.Caller) bool {
 	return (s.all || s.who.NIC == p.NIC && s.who.SameUser(p)) && (s.label == "" || s.label == p.Label)
 }
 
-// Wants reports whether anybody listens to p.
+// Wants reports whether a tool traces p.
 func (h *Hub) Wants(p *credentials.Caller) bool {
 	for _, s := range h.list() {
 		if s.wants(p) {
@@ -75,7 +73,7 @@ func (h *Hub) Wants(p *credentials.Caller) bool {
 	return false
 }
 
-// Publish hands a record of p to whoever wants it.
+// Publish passes a record of p to the tools that trace it.
 func (h *Hub) Publish(p *credentials.Caller, r protocol.TraceRecord) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,7 +99,7 @@ func Outcome(r *protocol.TraceRecord, errno syscall.Errno, refused bool, args, r
 	}
 }
 
-// errnoName is the name that people know: ENOTSUP has the same number on Linux.
+// errnoName returns the common name: ENOTSUP has the same number as EOPNOTSUPP on Linux.
 func errnoName(e syscall.Errno) string {
 	if e == syscall.EOPNOTSUPP {
 		return "EOPNOTSUPP"
@@ -109,13 +107,13 @@ func errnoName(e syscall.Errno) string {
 	return unix.ErrnoName(e)
 }
 
-// Refusals counts what programs asked for and we do not support.
+// Refusals counts unsupported commands of programs.
 type Refusals struct {
 	mu     sync.Mutex
 	counts map[string]uint64 // guarded by mu
 }
 
-// maxRefusals bounds the names, some of which a client can make up.
+// maxRefusals limits the number of names, because clients can invent some.
 const maxRefusals = 256
 
 // Count counts one.

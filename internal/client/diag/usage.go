@@ -13,12 +13,11 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
-// What NICs have used: for `vrdma top`, `vrdma usage` and the status. At a NIC's listener one sees that
-// NIC and nothing of others, not even that there are any; at the tenants' socket, what is of
-// tenants that one administers.
+// This file reports the usage of NICs, for `vrdma top`, `vrdma usage` and the status. At a NIC's socket a caller sees only that
+// NIC, and not even the existence of others. At the tenants' socket it sees the tenants that it administers.
 
-// sees reports whether a view has what is under a key.
-func (d *Desk) sees(v *View, k meter.Key) bool {
+// sees reports whether a view includes a key.
+func (d *Service) sees(v *View, k meter.Key) bool {
 	switch {
 	case v.All:
 		return true
@@ -28,11 +27,11 @@ func (d *Desk) sees(v *View, k meter.Key) bool {
 	return v.NIC != nil && KeyOf(v.NIC) == k
 }
 
-// fresh is how old what a tool is shown may be.
+// fresh is the maximum age of the numbers that a tool gets.
 const fresh = 50 * time.Millisecond
 
-// nics are the NICs in a view, with what they have used; those that are gone are left out.
-func (d *Desk) nics(v *View) (out []protocol.NICStatus) {
+// nics returns the existing NICs in a view, with their usage.
+func (d *Service) nics(v *View) (out []protocol.NICStatus) {
 	for _, n := range d.used(v) {
 		if n.Live && n.Tenant != meter.System {
 			out = append(out, n)
@@ -41,8 +40,8 @@ func (d *Desk) nics(v *View) (out []protocol.NICStatus) {
 	return out
 }
 
-// used is all that the meter knows, as far as it is in the view.
-func (d *Desk) used(v *View) (out []protocol.NICStatus) {
+// used returns the meter's totals in the view.
+func (d *Service) used(v *View) (out []protocol.NICStatus) {
 	if d.cfg.Collector == nil {
 		return nil
 	}
@@ -75,7 +74,7 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 	return out
 }
 
-// whoseRoCE is as in protocol.NICStatus.
+// whoseRoCE returns the value of protocol.NICStatus.RoCE.
 func whoseRoCE(f registry.Frames) string {
 	switch {
 	case !f.Attached:
@@ -86,7 +85,7 @@ func whoseRoCE(f registry.Frames) string {
 	return "card"
 }
 
-// named is usage by the names of its columns, without zeros.
+// named returns usage by column name, without zeros.
 func named(u *meter.Usage) map[string]uint64 {
 	m := make(map[string]uint64)
 	for i, v := range u {
@@ -97,7 +96,7 @@ func named(u *meter.Usage) map[string]uint64 {
 	return m
 }
 
-// delays are those that there have been.
+// delays returns the counts that are not zero.
 func delays(d *nic.Delays) (out []protocol.DelayStatus) {
 	for i, n := range d {
 		if n != 0 {
@@ -107,11 +106,11 @@ func delays(d *nic.Delays) (out []protocol.DelayStatus) {
 	return out
 }
 
-// usageState is the heap that one row takes, as a record and as JSON.
+// usageState is the heap for one row, as a record and as JSON.
 const usageState = 4 << 10
 
-// sendTop answers with what every NIC has counted.
-func (d *Desk) sendTop(c *protocol.Conn, v *View) error {
+// sendTop answers with the counters of every NIC.
+func (d *Service) sendTop(c *protocol.Conn, v *View) error {
 	rows := 1
 	if (v.All || v.Tenants) && d.cfg.NICs != nil {
 		rows += len(d.cfg.NICs.All())
@@ -121,7 +120,7 @@ func (d *Desk) sendTop(c *protocol.Conn, v *View) error {
 		if t.NICs == nil {
 			t.NICs = []protocol.NICStatus{}
 		}
-		// What the daemon does for all tenants is nothing for one of them.
+		// A tenant must not see the daemon's total work.
 		if v.All || v.NIC != nil && v.NIC.Name == registry.Default {
 			t.Pid, t.CPU = os.Getpid(), ProcessTime().Seconds()
 		}
@@ -130,7 +129,7 @@ func (d *Desk) sendTop(c *protocol.Conn, v *View) error {
 }
 
 // sendUsage answers with records.
-func (d *Desk) sendUsage(c *protocol.Conn, v *View, req *protocol.ControlRequest) error {
+func (d *Service) sendUsage(c *protocol.Conn, v *View, req *protocol.ControlRequest) error {
 	var records []meter.Record
 	if d.cfg.Collector != nil {
 		d.cfg.Collector.Refresh(fresh)
@@ -154,9 +153,8 @@ func (d *Desk) sendUsage(c *protocol.Conn, v *View, req *protocol.ControlRequest
 	})
 }
 
-// sendCharged sends an answer of about so many rows. It is charged while it is there, as a status
-// is.
-func (d *Desk) sendCharged(c *protocol.Conn, v *View, rows int, make func() any) error {
+// sendCharged sends an answer of about rows rows. It is charged while it is in memory, like a status.
+func (d *Service) sendCharged(c *protocol.Conn, v *View, rows int, make func() any) error {
 	bill := budget.Bill{budget.State: 16<<10 + uint64(rows)*usageState}
 	if err := v.Who.Account.Charge(bill); err != nil {
 		d.cfg.Clients.Overdrawn(err)
@@ -168,7 +166,7 @@ func (d *Desk) sendCharged(c *protocol.Conn, v *View, rows int, make func() any)
 	return c.SendJSON(make())
 }
 
-// ProcessTime is how much processor time this process has used.
+// ProcessTime returns the processor time of this process.
 func ProcessTime() time.Duration {
 	var r unix.Rusage
 	unix.Getrusage(unix.RUSAGE_SELF, &r) // cannot fail

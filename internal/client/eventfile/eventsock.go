@@ -1,8 +1,8 @@
-// Package eventfile carries events to a process through a real file descriptor, one event a
-// message, so that poll, epoll and O_NONBLOCK work on it unhooked.
+// Package eventfile sends events to a process through a real file descriptor, one event per message. So poll, epoll and
+// O_NONBLOCK work on it without interception.
 //
-// It is a socket pair. The daemon keeps a duplicate of the client's end as well, to take back
-// what nobody has read. Nothing that the client does with its end can make the daemon wait.
+// It is a socket pair. The daemon also keeps a duplicate of the client's end, to withdraw unread events. A client cannot block
+// the daemon with its end.
 package eventfile
 
 import (
@@ -12,14 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Socket is the daemon's side. It is a nic.EventSink, and an rdmacm.Signal. It belongs to
-// one goroutine.
+// A Socket is the daemon's end. It implements nic.EventSink and rdmacm.Signal. It belongs to one goroutine.
 type Socket struct {
-	fd   int // our end, non-blocking
-	peer int // duplicate of the client's
+	fd   int // the daemon's end, non-blocking
+	peer int // duplicate of the client's end
 }
 
-// New makes a socket and returns the client's end besides.
+// New returns a socket and the client's end.
 func New() (*Socket, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -30,8 +29,7 @@ func New() (*Socket, *os.File, error) {
 		err = unix.SetNonblock(fds[0], true)
 	}
 	if err == nil {
-		// What the client sent would wait here until Close, and descriptors with it:
-		// to close those may take as long as the client likes.
+		// Refuse data from the client: it would stay queued until Close, with descriptors whose closing a client can delay.
 		err = unix.Shutdown(fds[0], unix.SHUT_RD)
 	}
 	if err != nil {
@@ -42,20 +40,19 @@ func New() (*Socket, *os.File, error) {
 	return &Socket{fd: fds[0], peer: peer}, os.NewFile(uintptr(fds[1]), "events"), nil
 }
 
-// Close closes our side.
+// Close closes the daemon's descriptors.
 func (s *Socket) Close() {
 	unix.Close(s.fd)
 	unix.Close(s.peer)
 }
 
-// Post sends the first n bytes of an event; false if there is no room for it now. Where the
-// client is gone it is lost.
+// Post sends the first n bytes of an event; it returns false if the socket is full. The event is lost if the client is gone.
 func (s *Socket) Post(event [16]byte, n int) bool {
 	_, err := unix.Write(s.fd, event[:n])
 	return err != unix.EAGAIN
 }
 
-// Withdraw takes back the first event that the client has not read; n is 0 if there is none.
+// Withdraw takes back the first unread event; n is 0 if there is none.
 func (s *Socket) Withdraw() (event [16]byte, n int) {
 	n, _, err := unix.Recvfrom(s.peer, event[:], unix.MSG_DONTWAIT)
 	if err != nil || n < 0 {
@@ -64,16 +61,15 @@ func (s *Socket) Withdraw() (event [16]byte, n int) {
 	return event, n
 }
 
-// HangupFd is a descriptor of which poll reports a hang-up when the client has closed its end.
-// The duplicate keeps the socket, so the shim shuts it down when its last descriptor goes.
+// HangupFd returns a descriptor that reports a hang-up when the client has closed its end. The duplicate keeps the socket open,
+// so the interposer shuts it down when it closes its last descriptor.
 func (s *Socket) HangupFd() int { return s.fd }
 
-// Raise makes the client's end readable, and Lower makes it unreadable again. They are for
-// a client whose events lie elsewhere.
+// Raise makes the client's end readable, for a client whose events are stored elsewhere.
 func (s *Socket) Raise() bool {
 	_, err := unix.Write(s.fd, []byte{1})
 	return err == nil
 }
 
-// Lower undoes Raise.
+// Lower makes the client's end unreadable again.
 func (s *Socket) Lower() { s.Withdraw() }

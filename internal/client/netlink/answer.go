@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Answer answers one datagram of a program. Every datagram of the answer is handed to send,
-// whose first error ends it and is returned; the bytes are valid during the call only.
+// Answer answers one datagram of a program. It passes every datagram of the answer to send, and returns send's first error. The
+// bytes are valid only during the call.
 func Answer(datagram []byte, src Source, send func([]byte) error) error {
 	a := answer{src: src, send: send}
 	for a.err == nil {
@@ -20,18 +20,18 @@ func Answer(datagram []byte, src Source, send func([]byte) error) error {
 	return a.err
 }
 
-// An answer is being written.
+// An answer is an answer under construction.
 type answer struct {
 	src  Source
 	send func([]byte) error
-	err  error // of send
+	err  error // error of send
 	out  message
 }
 
-// errAnswered says that a dump has ended, with its own last message.
+// errAnswered means that a dump has already sent its last message.
 var errAnswered = errors.New("answered")
 
-// A refusal is an errno with words for the user.
+// A refusal is an errno with a text for the user.
 type refusal struct {
 	errno syscall.Errno
 	text  string
@@ -41,7 +41,7 @@ func (r *refusal) Error() string { return r.text }
 
 // A command is a row of the table.
 type command struct {
-	one func(*answer, *request) error // answers for one object; nil: it cannot
+	one func(*answer, *request) error // answers for one object; nil: not supported
 	all func(*answer, *request) error // dumps
 }
 
@@ -65,12 +65,12 @@ var commands = map[uint16]command{
 	cmdNewDev: fixed, cmdDelDev: fixed, cmdFRMRPoolsSet: fixed,
 }
 
-// fixed refuses to change anything.
+// fixed refuses to change the device.
 var fixed = command{one: func(*answer, *request) error {
 	return &refusal{syscall.EOPNOTSUPP, "this device is a vrdma daemon's: it cannot be changed over netlink"}
 }}
 
-// message answers one message, and acknowledges it if that was asked for or it failed.
+// message answers one message, and acknowledges it if that was requested or it failed.
 func (a *answer) message(r *request, body []byte) {
 	var err error
 	if r.flags&flagRequest != 0 && r.kind >= typeMin {
@@ -100,7 +100,7 @@ func (a *answer) run(r *request, body []byte) error {
 	return f(a, r)
 }
 
-// acknowledge says how a request ended. With words it says why, which `rdma` prints.
+// acknowledge sends the result of a request, with the text of a refusal, which `rdma` prints.
 func (a *answer) acknowledge(r *request, err error) {
 	var errno syscall.Errno
 	var why *refusal
@@ -127,7 +127,7 @@ func (a *answer) acknowledge(r *request, err error) {
 // begin starts a message of an answer.
 func (a *answer) begin(r *request, cmd, flags uint16) { a.out.begin(r, clientNLDev<<10+cmd, flags) }
 
-// flush sends the message. It reports whether to go on.
+// flush sends the message. It returns false after an error.
 func (a *answer) flush() bool {
 	if a.err == nil {
 		a.err = a.send(a.out.end())
@@ -143,7 +143,7 @@ func (a *answer) done(r *request) error {
 	return errAnswered
 }
 
-// ours checks that the request names our device.
+// ours checks that the request names this device.
 func (a *answer) ours(r *request) error {
 	if index, ok := r.u32(attrDevIndex); !ok || index != a.src.Device().Index {
 		return syscall.EINVAL
@@ -151,7 +151,7 @@ func (a *answer) ours(r *request) error {
 	return nil
 }
 
-// oursAndPort checks that it names our port as well.
+// oursAndPort also checks that the request names its port.
 func (a *answer) oursAndPort(r *request) error {
 	if port, ok := r.u32(attrPortIndex); !ok || port != 1 {
 		return syscall.EINVAL
@@ -159,7 +159,7 @@ func (a *answer) oursAndPort(r *request) error {
 	return a.ours(r)
 }
 
-// handle says which device a message is about.
+// handle adds the attributes that identify the device.
 func (a *answer) handle() {
 	d := a.src.Device()
 	a.out.u32(attrDevIndex, d.Index)
@@ -197,7 +197,7 @@ func (a *answer) port(r *request) error {
 	if err := a.oursAndPort(r); err != nil {
 		return err
 	}
-	a.describePort(r, cmdGet, 0) // by this name the kernel answers too
+	a.describePort(r, cmdGet, 0) // the kernel's answer has this command, too
 	return nil
 }
 
@@ -224,8 +224,7 @@ func (a *answer) describePort(r *request, cmd, flags uint16) {
 	a.flush()
 }
 
-// system: every network namespace sees the device, and libibverbs has to keep registered
-// memory from forked children as it did without us.
+// system reports that every network namespace sees the device, and that libibverbs must protect registered memory from fork as usual.
 func (a *answer) system(r *request) error {
 	const shared = 1
 	a.begin(r, cmdSysGet, 0)

@@ -102,7 +102,7 @@ func answers(t testing.TB, w *world, datagram []byte) (out []reply) {
 	return out
 }
 
-// nested are the attributes in attributes of a type.
+// nested returns the attributes in attributes of a type.
 func nested(t testing.TB, b []byte) (out []reply) {
 	t.Helper()
 	for len(b) >= attrHeader {

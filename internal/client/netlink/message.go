@@ -7,8 +7,7 @@ import (
 
 var order = binary.NativeEndian
 
-// maxDatagram is the longest answer. libmnl reads into one page, and the kernel's dumps
-// stay below that for its sake.
+// maxDatagram is the maximum length of an answer. libmnl reads into one page, and the kernel's dumps stay below that.
 const maxDatagram = 3584
 
 // A request is one message of a program.
@@ -22,7 +21,7 @@ type request struct {
 func (r *request) client() uint16  { return r.kind >> 10 & 0x3f }
 func (r *request) command() uint16 { return r.kind & 0x3ff }
 
-// next takes a message off a datagram. It reports false where nothing more can be read.
+// next splits a message off a datagram. It returns false if there is no complete message.
 func next(b []byte) (r request, body, rest []byte, ok bool) {
 	if len(b) < headerSize {
 		return r, nil, nil, false
@@ -38,8 +37,7 @@ func next(b []byte) (r request, body, rest []byte, ok bool) {
 	return r, b[headerSize:n], b[min(align(int(n)), len(b)):], true
 }
 
-// parse reads attributes. The last of a type counts, as in the kernel; a tail that is too
-// short for one is ignored there as well.
+// parse decodes attributes. As in the kernel, the last of a type counts, and a tail that is too short is ignored.
 func (r *request) parse(b []byte) error {
 	r.attrs = map[uint16][]byte{}
 	for len(b) >= attrHeader {
@@ -53,7 +51,7 @@ func (r *request) parse(b []byte) error {
 	return nil
 }
 
-// u32 finds a number among the attributes.
+// u32 returns an attribute that is a number.
 func (r *request) u32(attr uint16) (uint32, bool) {
 	b := r.attrs[attr]
 	if len(b) < 4 {
@@ -62,7 +60,7 @@ func (r *request) u32(attr uint16) (uint32, bool) {
 	return order.Uint32(b), true
 }
 
-// text finds a string.
+// text returns an attribute that is a string.
 func (r *request) text(attr uint16) (string, bool) {
 	b, ok := r.attrs[attr]
 	for i, c := range b {
@@ -75,19 +73,19 @@ func (r *request) text(attr uint16) (string, bool) {
 
 func align(n int) int { return (n + 3) &^ 3 }
 
-// A message is one of an answer, as it is written.
+// A message is a message of an answer under construction.
 type message struct{ b []byte }
 
-// begin starts a message in answer to r.
+// begin starts a message that answers r.
 func (m *message) begin(r *request, kind, flags uint16) {
-	m.b = order.AppendUint32(m.b[:0], 0) // the length, when it is known
+	m.b = order.AppendUint32(m.b[:0], 0) // the length, set by end
 	m.b = order.AppendUint16(m.b, kind)
 	m.b = order.AppendUint16(m.b, flags)
 	m.b = order.AppendUint32(m.b, r.seq)
 	m.b = order.AppendUint32(m.b, r.pid)
 }
 
-// end fills the length in.
+// end sets the length.
 func (m *message) end() []byte {
 	order.PutUint32(m.b, uint32(len(m.b)))
 	return m.b
@@ -132,7 +130,7 @@ func (m *message) bytes(kind uint16, b []byte) {
 	m.pad()
 }
 
-// nest starts an attribute that holds others, close ends it.
+// nest starts a nested attribute, close ends it.
 func (m *message) nest(kind uint16) (mark int) {
 	mark = len(m.b)
 	m.attr(kind, 0)

@@ -5,8 +5,7 @@ import (
 	"syscall"
 )
 
-// A shape says how a kind of object is shown: by which command, in which table, and
-// under which attribute it is found.
+// A shape describes how a kind of object is shown: its command, its table, and the attribute that identifies it.
 type shape struct {
 	name         string // in the summary
 	command      uint16
@@ -91,8 +90,7 @@ func writeMR(m *message, r *Resource) {
 
 func writeCtx(m *message, r *Resource) { m.u32(attrCtxN, r.ID) }
 
-// maxSharing is how many queue pairs of a shared receive queue are shown: `rdma` has room
-// for fewer.
+// maxSharing is the maximum number of queue pairs shown for a shared receive queue: `rdma` has space for fewer.
 const maxSharing = 64
 
 func writeSRQ(m *message, r *Resource) {
@@ -108,7 +106,7 @@ func writeSRQ(m *message, r *Resource) {
 	m.close(table)
 }
 
-// sockaddr is a struct __kernel_sockaddr_storage.
+// sockaddr returns a struct __kernel_sockaddr_storage.
 func sockaddr(a netip.AddrPort) []byte {
 	const size, inet, inet6 = 128, 2, 10
 	b := make([]byte, size)
@@ -124,13 +122,13 @@ func sockaddr(a netip.AddrPort) []byte {
 	return b
 }
 
-// writeTo writes an object and whose it is.
+// writeTo writes an object and its owner.
 func (s *shape) writeTo(m *message, r *Resource) {
 	s.write(m, r)
 	m.u32(attrPid, r.Pid)
 }
 
-// object answers for the one object that the request names.
+// object answers for the object that the request names.
 func (a *answer) object(r *request, k Kind) error {
 	s := &shapes[k]
 	id, ok := r.u32(s.id)
@@ -154,7 +152,7 @@ func (a *answer) object(r *request, k Kind) error {
 	return err
 }
 
-// objects dumps a kind: tables of as many as a datagram holds.
+// objects dumps a kind, in tables as large as fit into a datagram.
 func (a *answer) objects(r *request, k Kind) error {
 	if err := a.ours(r); err != nil {
 		return err
@@ -166,7 +164,7 @@ func (a *answer) objects(r *request, k Kind) error {
 	}
 	hasPort := k == QP || k == CMID
 	var one message
-	table := 0 // where it begins in the message that is being written; 0: there is none
+	table := 0 // offset of the table in the current message; 0: none
 	end := func() bool {
 		if table == 0 {
 			return true
@@ -227,7 +225,7 @@ func (a *answer) describeSummary(r *request, flags uint16) {
 	a.flush()
 }
 
-// counters shows the port's counters, or how queue pairs are counted: not each for itself.
+// counters shows the port's counters, or the counting mode of queue pairs: none.
 func (a *answer) counters(r *request) error {
 	if what, ok := r.u32(attrStatRes); ok {
 		return a.counterMode(r, what)
@@ -272,7 +270,7 @@ func (a *answer) counterMode(r *request, what uint32) error {
 	return nil
 }
 
-// boundCounters dumps counters that queue pairs or regions have of their own: none.
+// boundCounters dumps the counters bound to queue pairs or regions: none.
 func (a *answer) boundCounters(r *request) error {
 	if _, ok := r.u32(attrStatRes); !ok {
 		return syscall.EINVAL
@@ -283,7 +281,7 @@ func (a *answer) boundCounters(r *request) error {
 	return a.done(r)
 }
 
-// counterStatus names the port's counters, none of which can be switched off.
+// counterStatus lists the port's counters, which cannot be disabled.
 func (a *answer) counterStatus(r *request) error {
 	if err := a.oursAndPort(r); err != nil {
 		return err

@@ -2,19 +2,18 @@ package netlink
 
 import "net/netip"
 
-// Source is what there is to tell, to the one program that asks.
+// Source is the data that one requesting program may see.
 type Source interface {
 	Device() Device
-	// Port is the device's only one.
+	// Port returns the device's only port.
 	Port() Port
-	// Chardev finds a node by the name of its interface ("uverbs", "rdma_cm").
+	// Chardev returns the device node of an interface ("uverbs", "rdma_cm").
 	Chardev(name string) (Chardev, bool)
-	// Counters are those of the port.
+	// Counters returns the counters of the port.
 	Counters() []Counter
-	// Counts is how many objects of each kind the asker may see.
+	// Counts returns how many objects of each kind the program may see.
 	Counts() Counts
-	// Resources calls yield with the objects of a kind that the asker may see, some at
-	// a time, until it returns false.
+	// Resources calls yield with the objects of a kind that the program may see, in batches, until yield returns false.
 	Resources(k Kind, yield func([]Resource) bool)
 }
 
@@ -35,7 +34,7 @@ type Device struct {
 type Port struct {
 	CapFlags         uint64
 	State, PhysState uint8
-	NetDev           string // empty: none that the asker can see
+	NetDev           string // empty: none that the program can see
 	NetDevIndex      uint32
 }
 
@@ -44,10 +43,10 @@ type Chardev struct {
 	Name         string
 	ABI          uint64
 	Major, Minor uint32
-	OfDevice     bool // it belongs to a device, by whose index it has to be asked for
+	OfDevice     bool // it belongs to a device, whose index the request must name
 }
 
-// A Counter of the port.
+// A Counter is a counter of the port.
 type Counter struct {
 	Name  string
 	Value uint64
@@ -71,22 +70,22 @@ const (
 // Counts is a number for each kind.
 type Counts [kinds]uint64
 
-// A Resource is an object. Which fields count depends on its kind.
+// A Resource is an object. Its kind decides which fields matter.
 type Resource struct {
-	ID      uint32 // what it is found by: of a queue pair its number
-	Pid     uint32 // of its program, as the asker counts
-	Context uint32 // the open device that it belongs to
+	ID      uint32 // identifier: for a queue pair its number
+	Pid     uint32 // process ID of its program, in the requesting program's pid namespace
+	Context uint32 // the open device to which it belongs
 	PD      uint32
 	Users   uint64
 	CQE     uint32
 	Length  uint64
 
 	Port              uint32 // 0: none yet
-	QPN, RemoteQPN    uint32 // of an identifier; 0: it has none
+	QPN, RemoteQPN    uint32 // in an identifier; 0: none
 	RecvPSN, SendPSN  uint32
 	Type, State, Path uint8
-	Connected         bool // a queue pair with a peer: RC, UC
+	Connected         bool // a queue pair with a peer (RC, UC)
 	PortSpace         uint32
 	Src, Dst          netip.AddrPort
-	QPs               []uint32 // that use a shared receive queue
+	QPs               []uint32 // queue pairs that use a shared receive queue
 }

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// control opens a CONTROL conversation and sends req: at the daemon's control socket
-// where we may use it, otherwise at its program socket, where a user is told about their
-// own programs.
+// control opens a CONTROL conversation and sends req: at the daemon's control socket if this user may use it, otherwise at its
+// program socket, which answers about the user's own programs.
 func control(socket string, req ControlRequest) (*Session, error) {
 	s, err := dialControl(socket, req.Op)
 	if err != nil {
@@ -34,7 +33,7 @@ func dialControl(socket, op string) (*Session, error) {
 		errors.As(err, &refused)
 	}
 	s, err := Dial(socket, hello)
-	// The control socket's reason says more than the answer that a stranger gets.
+	// The refusal of the control socket explains more than the answer of the program socket.
 	if err == nil && refused != nil && (op == ControlStop || op == ControlCapture) {
 		s.Close()
 		return nil, refused
@@ -42,9 +41,9 @@ func dialControl(socket, op string) (*Session, error) {
 	return s, err
 }
 
-// DialObjects opens a conversation about declared objects with the daemon at socket. It tries
-// the control socket, which the operator may use, then the tenants' socket, then the program
-// socket; at each the daemon says who we are to it by what the kernel says of us.
+// DialObjects opens a conversation about declared objects with the daemon at socket. It tries the control socket, which the
+// operator may use, then the tenants' socket, then the program socket. At each one the daemon identifies the caller by its kernel
+// credentials.
 func DialObjects(socket string) (*Session, error) {
 	hello := Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])}
 	var why error
@@ -63,7 +62,7 @@ func DialObjects(socket string) (*Session, error) {
 			s.Close()
 			return nil, err
 		}
-		// What the first daemon said is the reason; that nobody answers is only the last.
+		// Report a daemon's refusal rather than a missing socket.
 		if refused := (*Refusal)(nil); why == nil || errors.As(err, &refused) {
 			why = err
 		}
@@ -88,8 +87,8 @@ func QueryStatus(socket string) (*Status, error) {
 	return st, nil
 }
 
-// QueryTenants asks at the tenants' socket of the daemon at socket for the NICs of tenants that we
-// administer; nil: it does not answer us.
+// QueryTenants queries the tenants' socket of the daemon at socket for the NICs of tenants that this user administers; nil if
+// there is no answer.
 func QueryTenants(socket string) *Status {
 	st := new(Status)
 	if !askTenants(socket, ControlRequest{Op: ControlStatus}, st) || st.Error != "" {
@@ -98,7 +97,7 @@ func QueryTenants(socket string) *Status {
 	return st
 }
 
-// QueryNICs asks the daemon at socket which NICs there are that we may open.
+// QueryNICs returns the NICs of the daemon at socket that this user may open.
 func QueryNICs(socket string) ([]NICSocket, error) {
 	s, err := control(socket, ControlRequest{Op: ControlNICs})
 	if err != nil {
@@ -115,8 +114,7 @@ func QueryNICs(socket string) ([]NICSocket, error) {
 	return list.NICs, nil
 }
 
-// CountConnections asks how many connections over RDMA the programs with a label have
-// had.
+// CountConnections returns the number of RDMA connections of the programs with a label.
 func CountConnections(socket, label string) (uint64, error) {
 	s, err := control(socket, ControlRequest{Op: ControlCount, Label: label})
 	if err != nil {
@@ -133,8 +131,7 @@ func CountConnections(socket, label string) (uint64, error) {
 	return n.RDMA, nil
 }
 
-// StopDaemon asks the daemon at socket to end itself and returns once it has
-// agreed; it is gone when its socket is.
+// StopDaemon asks the daemon at socket to end and returns once it has agreed. The daemon has ended when its socket is gone.
 func StopDaemon(socket string) error {
 	s, err := control(socket, ControlRequest{Op: ControlStop})
 	if err != nil {
@@ -155,11 +152,10 @@ func (s *Session) acknowledged() error {
 	return nil
 }
 
-// A Tracer receives the records of programs as they make commands.
+// A Tracer receives trace records of programs' commands.
 type Tracer struct{ s *Session }
 
-// Trace subscribes to the programs with this label; an empty label means all.
-// When it returns, no record of a program started afterwards is missed.
+// Trace subscribes to the programs with this label; an empty label means all. No record of a program started after Trace returns is missed.
 func Trace(socket, label string) (*Tracer, error) {
 	s, err := control(socket, ControlRequest{Op: ControlTrace, Label: label})
 	if err != nil {
@@ -189,8 +185,8 @@ type Capture struct {
 	left []byte
 }
 
-// OpenCapture has the daemon record every packet from now on; those of virtual networks as their
-// members see them, or with what is around them between hosts.
+// OpenCapture makes the daemon record every packet from now on. Packets of virtual networks are recorded as their members see
+// them, or with their outer headers if outer is true.
 func OpenCapture(socket string, outer bool) (*Capture, error) {
 	s, err := control(socket, ControlRequest{Op: ControlCapture, Outer: outer})
 	if err != nil {
@@ -221,8 +217,8 @@ func (c *Capture) Read(b []byte) (int, error) {
 // Close ends the capture; a Read that waits then fails.
 func (c *Capture) Close() error { return c.s.Close() }
 
-// QueryTop asks what every NIC has counted. Whoever is not the daemon's owner is told of the tenants
-// that they administer or, if that is none, of the NIC behind the socket.
+// QueryTop returns the counters of every NIC. A caller that is not the daemon's owner gets those of the tenants that it
+// administers or, if there are none, of the socket's NIC.
 func QueryTop(socket string) (*Top, error) {
 	req := ControlRequest{Op: ControlTop}
 	if t := new(Top); askTenants(socket, req, t) && t.Error == "" && len(t.NICs) > 0 {
@@ -233,7 +229,7 @@ func QueryTop(socket string) (*Top, error) {
 	return t, err
 }
 
-// QueryUsage asks for the records of a tenant, or of all, since then.
+// QueryUsage returns the records of a tenant, or of all tenants, since a time.
 func QueryUsage(socket string, since time.Time, tenant string) (*UsageReport, error) {
 	req := ControlRequest{Op: ControlUsage, Since: since, Tenant: tenant}
 	own := new(UsageReport)
@@ -244,13 +240,12 @@ func QueryUsage(socket string, since time.Time, tenant string) (*UsageReport, er
 	u := new(UsageReport)
 	err := ask(socket, req, u, &u.Error)
 	if answered && errors.Is(err, fs.ErrPermission) {
-		return own, nil // there is nothing to bill yet
+		return own, nil // there are no records yet
 	}
 	return u, err
 }
 
-// askTenants asks at the tenants' socket, unless there is a control socket for us, and reports
-// whether there was an answer.
+// askTenants queries the tenants' socket, unless this user can use a control socket, and reports whether there was an answer.
 func askTenants(socket string, req ControlRequest, answer any) bool {
 	path := findTenants(socket)
 	if path == "" || findControl(socket) != "" {
@@ -264,7 +259,7 @@ func askTenants(socket string, req ControlRequest, answer any) bool {
 	return s.SendJSON(req) == nil && s.ReceiveJSON(answer) == nil
 }
 
-// ask asks for one document; failure is where the daemon says why there is none.
+// ask requests one document; failure points to the document's error field.
 func ask(socket string, req ControlRequest, answer any, failure *string) error {
 	s, err := control(socket, req)
 	if err != nil {

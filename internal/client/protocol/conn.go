@@ -12,25 +12,23 @@ import (
 	"time"
 )
 
-// Conn moves messages and descriptors over one connection. Reading and writing may
-// go on at the same time; each of them belongs to one goroutine.
+// Conn sends and receives messages and descriptors over one connection. One goroutine may read while another writes.
 type Conn struct {
 	*net.UnixConn
-	oob [64]byte // room for MaxFDs descriptors
+	oob [64]byte // space for MaxFDs descriptors
 	box mailbox
 
 	mu       sync.Mutex // guards Detach, Close and Release against each other
 	detached bool       // see raw.go
-	raw      int        // its descriptor then; -1: released
+	raw      int        // its descriptor when detached; -1: released
 	refuses  bool       // the kernel refuses to send descriptors to it
-	bare     bool       // and no message from before is left, so none has any
+	bare     bool       // no older message is left, so none has descriptors
 }
 
 // NewConn wraps an accepted or dialled connection.
 func NewConn(u *net.UnixConn) *Conn { return &Conn{UnixConn: u, raw: -1} }
 
-// ReadMessage receives one message into buf. The caller owns the descriptors that
-// came with it; io.EOF means that the peer is gone.
+// ReadMessage receives one message into buf. The caller owns its descriptors; io.EOF means that the peer has closed the connection.
 func (c *Conn) ReadMessage(buf []byte) (n int, fds []int, err error) {
 	n, oobn, flags, _, err := c.ReadMsgUnix(buf, c.oob[:])
 	if err != nil {
@@ -50,8 +48,7 @@ func (c *Conn) ReadMessage(buf []byte) (n int, fds []int, err error) {
 	return n, fds, nil
 }
 
-// descriptors takes the descriptors out of control messages. Whatever cannot be
-// understood carries none.
+// descriptors extracts the descriptors from control messages. It ignores messages that it cannot parse.
 func descriptors(oob []byte) (fds []int) {
 	msgs, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -65,15 +62,14 @@ func descriptors(oob []byte) (fds []int) {
 	return fds
 }
 
-// CloseFDs closes descriptors that nobody wants.
+// CloseFDs closes descriptors.
 func CloseFDs(fds []int) {
 	for _, fd := range fds {
 		syscall.Close(fd)
 	}
 }
 
-// WriteMessage sends one message with descriptors beside it. The caller keeps the
-// descriptors.
+// WriteMessage sends one message with descriptors. The caller keeps its own descriptors.
 func (c *Conn) WriteMessage(b []byte, fds ...int) error {
 	if len(b) > MaxMessage || len(fds) > MaxFDs {
 		return ErrTooLong
@@ -106,15 +102,14 @@ func (r *Refusal) Unwrap() error { return r.Errno }
 type Session struct {
 	*Conn
 	Welcome Welcome
-	Files   []*os.File // what the daemon sent: see protocol.h
+	Files   []*os.File // descriptors from the daemon: see protocol.h
 }
 
-// backlogTime is how long Connect waits for a daemon that has not come to accept.
+// backlogTime is how long Connect waits while the daemon's backlog is full.
 const backlogTime = 10 * time.Second
 
-// Connect connects to a daemon's socket. Where others fill the backlog faster than the
-// daemon accepts, it waits, as a blocking connect does; Go's sockets do not block and get
-// EAGAIN.
+// Connect connects to a daemon's socket. If the backlog is full, it waits, as a blocking connect does; Go's sockets are
+// non-blocking and get EAGAIN.
 func Connect(socket string) (*net.UnixConn, error) {
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
@@ -130,7 +125,7 @@ func Dial(socket string, h Hello) (*Session, error) {
 	return DialContext(context.Background(), socket, h)
 }
 
-// DialContext is Dial that ends with a context: who listens there may never answer.
+// DialContext is Dial with a context: the process at the socket may never answer.
 func DialContext(ctx context.Context, socket string, h Hello) (*Session, error) {
 	u, err := Connect(socket)
 	if err != nil {

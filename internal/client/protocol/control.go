@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// ControlRequest is what a tool asks on a CONTROL connection. At the program socket a
-// user is told about their own programs (status, trace, connections); everybody's, capture
-// and stop are for the daemon's user and root at the control socket (place.go).
+// ControlRequest is a tool's request on a CONTROL connection. At the program socket a user can query only its own programs (status, trace,
+// connections). Queries about all programs, capture and stop are for the daemon's user and root at the control socket (place.go).
 //
 //	{"op":"status"}               answered by one Status
 //	{"op":"trace","label":"L"}    answered by TraceRecords until the tool hangs up
@@ -25,10 +24,10 @@ import (
 type ControlRequest struct {
 	Op    string `json:"op"`
 	Label string `json:"label,omitempty"` // trace: only programs with this label; empty: all
-	// For usage: records that end after this time, of this tenant; zero and empty: all.
+	// For usage: records that end after this time, of this tenant; zero and empty select all.
 	Since  time.Time `json:"since,omitzero"`
 	Tenant string    `json:"tenant,omitempty"`
-	// For capture: what hosts send each other of virtual networks, whole.
+	// For capture: record packets of virtual networks with their outer headers.
 	Outer bool `json:"outer,omitempty"`
 }
 
@@ -45,73 +44,70 @@ const (
 	ControlObjects = "objects"
 )
 
-// ControlReply acknowledges a request, or says what was wrong with it. The stream
-// of a trace begins with one.
+// ControlReply acknowledges a request or contains its error. The stream of a trace begins with one.
 type ControlReply struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Status is what `vrdma status` shows.
+// Status is the content of `vrdma status`.
 type Status struct {
 	Error    string `json:"error,omitempty"`
 	Version  string `json:"version"`
 	Protocol int    `json:"protocol"`
 	Pid      int    `json:"pid"`
 	Socket   string `json:"socket"`
-	// Control is the control socket, for those who may use it.
+	// Control is the path of the control socket, if the caller may use it.
 	Control string    `json:"control,omitempty"`
 	Started time.Time `json:"started"`
-	// NIC is the virtual NIC that is described, as the daemon calls it, and Network its network;
-	// empty: the daemon has no default NIC.
+	// NIC is the name of the described virtual NIC, and Network its network; empty: the daemon has no default NIC.
 	NIC      string          `json:"nic"`
 	Network  string          `json:"network"`
 	Device   DeviceStatus    `json:"device"`
 	Sessions []SessionStatus `json:"sessions"`
-	// Connections are the identifiers of rdma_cm.
+	// Connections are the rdma_cm identifiers.
 	Connections []ConnectionStatus `json:"connections"`
-	// Peers are the other hosts that programs talk with, for those who may see all.
+	// Peers are the other hosts that programs talk with, for callers that may see all.
 	Peers    []PeerStatus      `json:"peers,omitempty"`
 	Counters map[string]uint64 `json:"counters"`
-	// NICs are all NICs that who asks may see, if there are others than the default one.
+	// NICs are all NICs that the caller may see, if there are others than the default one.
 	NICs []NICStatus `json:"nics,omitempty"`
-	// Budgets are what users hold of the daemon, and how much they may.
+	// Budgets are the resources that users hold, and their limits.
 	Budgets []BudgetStatus `json:"budgets,omitempty"`
-	// Store is how it stands with a store that other hosts share, for those who may see all;
-	// nil: the store is this daemon's own.
+	// Store is the state of a store that several hosts share, for callers that may see all; nil: the store is the daemon's own.
 	Store *StoreStatus `json:"store,omitempty"`
-	// Refused counts commands that were answered "not supported", by name.
+	// Refused counts commands that were not supported, by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
 }
 
-// StoreStatus is how it stands with a store that other hosts share.
+// StoreStatus is the state of a store that several hosts share.
 type StoreStatus struct {
 	Name  string `json:"name"`
 	State string `json:"state"` // in step, away, strange
-	// Heard is when it last answered.
+	// Heard is the time of its last answer.
 	Heard time.Time `json:"heard"`
-	Why   string    `json:"why,omitempty"` // it is not in step
-	// Problems are entries that were left out.
+	Why   string    `json:"why,omitempty"` // why it is not in step
+	// Problems are entries that were ignored.
 	Problems []string `json:"problems,omitempty"`
-	// Generation is the store's revision of the last change of what is declared that holds on this host.
+	// Generation is the store revision of the last declared change that is in effect on this host.
 	Generation int64 `json:"generation,omitempty"`
 }
 
-// NICDoor is a NIC that can be opened, and where.
+// NICSocket is a NIC that the caller may open, and its socket.
 type NICSocket struct {
 	Name      string   `json:"name"`
 	Network   string   `json:"network"`
 	Addresses []string `json:"addresses"`
 	Socket    string   `json:"socket"`
-	Programs  int      `json:"programs"` // that use it
+	Programs  int      `json:"programs"` // number of programs that use it
 }
 
-// NICList are the NICs that a caller may open.
+// NICList is the list of NICs that a caller may open.
 type NICList struct {
 	Error string      `json:"error,omitempty"`
 	NICs  []NICSocket `json:"nics"`
 }
 
-// BudgetStatus is what one user, or a group of them, holds of one kind.
+// BudgetStatus is the usage of one kind of resource by a user or a group of users.
 type BudgetStatus struct {
 	Whose string `json:"whose"`
 	Kind  string `json:"kind"`
@@ -149,14 +145,14 @@ type SessionStatus struct {
 	Commands uint64      `json:"commands"`
 	Objects  ObjectCount `json:"objects"`
 	MRBytes  uint64      `json:"mr_bytes"`
-	// Memory is of all regions, Regions are the first thousand.
+	// Memory covers all regions; Regions are the first thousand.
 	Memory  MemoryUsage    `json:"memory"`
 	Regions []RegionStatus `json:"regions,omitempty"`
 	QPs     []QPStatus     `json:"qps"`
 }
 
-// MemoryUsage says how bytes of registered memory are reached: in the daemon's own pages, in
-// memory that the program shares with others and the daemon maps too, or by copying, and why.
+// MemoryUsage counts registered bytes by access: in the daemon's own pages, in shared memory that the daemon maps too, or by
+// copying, with the reasons.
 type MemoryUsage struct {
 	Own     uint64   `json:"own_bytes"`
 	Shared  uint64   `json:"shared_bytes"`
@@ -164,7 +160,7 @@ type MemoryUsage struct {
 	Why     []string `json:"why_foreign,omitempty"`
 }
 
-// UsageOf makes a MemoryUsage. why has a bit for each Why.
+// UsageOf returns a MemoryUsage. why has a bit for each Why.
 func UsageOf(own, shared, foreign uint64, why uint32) MemoryUsage {
 	u := MemoryUsage{Own: own, Shared: shared, Foreign: foreign}
 	for w := range Why(32) {
@@ -175,7 +171,7 @@ func UsageOf(own, shared, foreign uint64, why uint32) MemoryUsage {
 	return u
 }
 
-// String says it in a line.
+// String returns the usage in one line.
 func (u MemoryUsage) String() string {
 	var parts []string
 	for _, p := range []struct {
@@ -199,7 +195,7 @@ type RegionStatus struct {
 	MemoryUsage
 }
 
-// ObjectCount is how many objects of each kind a session has.
+// ObjectCount is the number of a session's objects of each kind.
 type ObjectCount struct {
 	PDs      int `json:"pds"`
 	MRs      int `json:"mrs"`
@@ -221,15 +217,13 @@ type QPStatus struct {
 	Outstanding uint32 `json:"outstanding"`
 }
 
-// ConnectionCount is how many connections over RDMA the programs with a label have had.
-// Asking forgets what has ended.
+// ConnectionCount is the number of RDMA connections of the programs with a label. The query resets the number for ended programs.
 type ConnectionCount struct {
 	Error string `json:"error,omitempty"`
 	RDMA  uint64 `json:"rdma"`
 }
 
-// ConnectionStatus is one identifier of the connection manager: a listener, or a
-// connection in some state.
+// ConnectionStatus is one rdma_cm identifier: a listener, or a connection in some state.
 type ConnectionStatus struct {
 	NIC       string `json:"nic"`
 	Pid       int    `json:"pid"`
@@ -246,17 +240,16 @@ type ConnectionStatus struct {
 // PeerStatus is another host.
 type PeerStatus struct {
 	Address string `json:"address"`
-	Network string `json:"network,omitempty"` // virtual network that it is a member of; none: the hosts' own
-	Kind    string `json:"kind"`              // vrdma, foreign, or asking: not known yet
+	Network string `json:"network,omitempty"` // its virtual network; empty: the hosts' own
+	Kind    string `json:"kind"`              // vrdma, foreign, or asking (not known yet)
 	Version string `json:"version,omitempty"`
-	// Features are what a vrdma host and we use between us.
+	// Features are the extensions in use with a vrdma host.
 	Features []string `json:"features,omitempty"`
-	// Problem is what an operator should know about the way there.
+	// Problem describes a problem of the path that an operator should know.
 	Problem string `json:"problem,omitempty"`
 }
 
-// TraceRecord is one command that a program made, or the opening or closing of the
-// device (Command "open" and "close").
+// TraceRecord is one command of a program, or the opening or closing of the device (Command "open" and "close").
 type TraceRecord struct {
 	Time     time.Time     `json:"time"`
 	Duration time.Duration `json:"duration_ns"`
@@ -266,10 +259,10 @@ type TraceRecord struct {
 	Label    string        `json:"label,omitempty"`
 	Command  string        `json:"command"`
 	Args     string        `json:"args,omitempty"`
-	Result   string        `json:"result,omitempty"` // what was handed back, if it succeeded
+	Result   string        `json:"result,omitempty"` // the returned values, on success
 	Errno    int           `json:"errno,omitempty"`
 	Error    string        `json:"error,omitempty"`   // the errno's name
-	Refused  bool          `json:"refused,omitempty"` // we do not support it
+	Refused  bool          `json:"refused,omitempty"` // the command is not supported
 	Lost     uint64        `json:"lost,omitempty"`    // records dropped before this one: the reader was too slow
 }
 
@@ -282,13 +275,12 @@ const (
 const (
 	pieceMore = '+'
 	pieceLast = '.'
-	// maxDocument bounds what a peer can make us hold.
+	// maxDocument limits the memory for a peer's document.
 	maxDocument = 64 << 20
 	pieceSize   = 32 << 10
 )
 
-// SendJSON sends v as one document: packets that begin with '+' while more follow
-// and '.' on the last.
+// SendJSON sends v as one document: each packet begins with '+' if more follow, and with '.' if it is the last.
 func (c *Conn) SendJSON(v any) error {
 	doc, err := json.Marshal(v)
 	if err != nil {
@@ -310,11 +302,10 @@ func (c *Conn) SendJSON(v any) error {
 	}
 }
 
-// maxRequest bounds a ControlRequest, all of its pieces together: the daemon holds it
-// for whoever cares to send one.
+// maxRequest limits the size of a ControlRequest, all pieces together, because any client can send one.
 const maxRequest = 4 << 10
 
-// ReceiveRequest receives what a tool asks.
+// ReceiveRequest receives a tool's request.
 func (c *Conn) ReceiveRequest(req *ControlRequest) error {
 	return c.receiveJSON(req, make([]byte, maxRequest+1), maxRequest)
 }
@@ -324,8 +315,8 @@ func (c *Conn) ReceiveJSON(v any) error {
 	return c.receiveJSON(v, make([]byte, MaxMessage), maxDocument)
 }
 
-// ReceiveJSONUpTo receives one document of at most most bytes into v. It calls grow before it
-// holds more, with the bytes that it holds then; an error from there is returned.
+// ReceiveJSONUpTo receives one document of at most most bytes into v. Before it holds more, it calls grow with the new number of
+// bytes, and returns grow's error.
 func (c *Conn) ReceiveJSONUpTo(v any, most int, grow func(bytes int) error) error {
 	return c.receive(v, make([]byte, pieceSize+1), most, grow)
 }

@@ -1,7 +1,5 @@
-// Package protocol is the protocol between the daemon and whoever talks to it: the
-// shim inside an application, package verbs, and the vrdma command. It is the Go
-// twin of shim/protocol.h; a test compiles that header and compares every constant
-// and size with this package.
+// Package protocol is the protocol between the daemon and its clients: the interposer inside an application, package verbs, and the vrdma
+// command. It corresponds to shim/protocol.h; a test compiles that header and compares every constant and size with this package.
 //
 //	client                                            daemon (server)
 //	   │  Hello{kind, token, vnic, label, program}        │
@@ -20,12 +18,10 @@
 //	   ├──────────────────────────────────────────────────▶
 //	   ◀─ JSON documents: Status, or TraceRecords … ───────┤
 //
-// One unix SOCK_SEQPACKET connection carries one conversation, one message a
-// packet, in host byte order. There are two sockets, one for programs and one for control
-// (place.go). Only CONTROL, which the shim never opens, is JSON; a
-// document longer than a packet is sent in pieces (see SendJSON).
+// One unix SOCK_SEQPACKET connection carries one conversation, one message per packet, in host byte order. There are two sockets,
+// one for programs and one for control (place.go). Only CONTROL, which the interposer never opens, is JSON; a document longer
+// than a packet is sent in pieces (see SendJSON).
 //
-// The package only encodes, decodes and moves messages. It must never decide
-// anything about RDMA, and a decoder never trusts a length it has read: every
-// count is checked against the bytes that really came.
+// The package only encodes, decodes and moves messages. It must not contain rules about RDMA. A decoder never trusts a length:
+// every count is checked against the received bytes.
 package protocol

@@ -5,8 +5,7 @@ import (
 	"syscall"
 )
 
-// Errno is what a reply says of err: nothing for nil, the errno in it if there is one,
-// otherwise what the caller suggests.
+// Errno returns the errno for a reply: 0 for nil, the errno in err if there is one, and otherwise the caller's default.
 func Errno(err error, otherwise syscall.Errno) syscall.Errno {
 	if err == nil {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// A GuestCard is what a virtual machine has to be started with to have a NIC.
+// A GuestCard is the configuration of a virtual machine that gets a NIC.
 type GuestCard struct {
 	NIC       string   `json:"nic"`
 	Network   string   `json:"network"`
@@ -17,8 +17,7 @@ type GuestCard struct {
 	Error     string   `json:"error,omitempty"`
 }
 
-// QueryGuest asks at the listener of a NIC for its end of a virtual machine, which is open from then on, also
-// after the daemon has started again.
+// QueryGuest asks at the socket of a NIC for its virtual machine sockets. They stay open from then on, also after a restart of the daemon.
 func QueryGuest(socket string) (*GuestCard, error) {
 	s, err := Dial(socket, Hello{Kind: KindGuest, Program: filepath.Base(os.Args[0])})
 	if err != nil {

@@ -9,22 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Mail is a mailbox: a page that a client shares with the daemon, for its requests and their
-// answers while both are awake. protocol.h says how it is used, and why no request is lost
-// between the mailbox and the socket. The daemon's side of it:
+// A Mail is a mailbox: a page that a client shares with the daemon for requests and their answers while both are awake.
+// protocol.h explains its use, and why no request is lost between the mailbox and the socket. The daemon's side:
 //
 //	shut ── Open ──▶ open ── the client asks ──▶ Asked ── Take ──▶ being answered
 //	  ▲               │ ▲                                              │
 //	  └──── Shut ─────┘ └─────────────────── Answer ───────────────────┤
 //	  └────────────────────── Refer: it comes through the socket ──────┘
 //
-// The client can write anything there at any time. Each word is read once, and a request is
-// copied before anybody looks at it.
+// The client can write anything there at any time. The daemon reads each word once, and copies a request before it uses it.
 type Mail struct{ mem []byte }
 
-// NewMail makes a mailbox, shut, and the file that the client maps; with ahead, it has revisions
-// behind it. The caller closes both. The file is sealed: a client that truncates it would give
-// us SIGBUS.
+// NewMail returns a closed mailbox and the file that the client maps; with ahead, revisions follow it. The caller closes both.
+// The file is sealed, because truncating it would cause SIGBUS in the daemon.
 func NewMail(ahead bool) (*Mail, *os.File, error) {
 	size := int64(MailSize)
 	if ahead {
@@ -66,21 +63,21 @@ func OpenMail(f *os.File) (*Mail, error) {
 	return &Mail{mem}, nil
 }
 
-// Close unmaps it.
+// Close unmaps the mailbox.
 func (m *Mail) Close() { unix.Munmap(m.mem) }
 
-// Open tells the client that the daemon looks here.
+// Open tells the client that the daemon polls the mailbox.
 func (m *Mail) Open() { m.word(MailState).Or(MailOpen) }
 
-// Shut ends that. It reports whether there is a request that came before.
+// Shut ends that. It reports whether the mailbox has an earlier request.
 func (m *Mail) Shut() bool { return waits(m.word(MailState).And(^uint32(MailOpen))) }
 
-// Asked reports whether there is a request.
+// Asked reports whether the mailbox has a request.
 func (m *Mail) Asked() bool { return waits(m.word(MailState).Load()) }
 
 func waits(state uint32) bool { return state&(MailAsked|MailAnswered|MailSent) == MailAsked }
 
-// Take copies the request into buf, which has room for any.
+// Take copies the request into buf, which is large enough for any.
 func (m *Mail) Take(buf []byte) (int, error) {
 	n := m.word(MailAskedLen).Load()
 	if n > MailReply-MailRequest {
@@ -89,8 +86,7 @@ func (m *Mail) Take(buf []byte) (int, error) {
 	return copy(buf, m.mem[MailRequest:MailRequest+n]), nil
 }
 
-// Answer answers the request. If it returns false the client waits at the socket, where the
-// answer has to be sent.
+// Answer stores the answer to the request. If it returns false, the client waits at the socket, and the answer must be sent there.
 func (m *Mail) Answer(b []byte) bool {
 	if len(b) > MailSize-MailReply {
 		m.word(MailState).Or(MailSent)
@@ -101,21 +97,20 @@ func (m *Mail) Answer(b []byte) bool {
 	return m.word(MailState).Or(MailAnswered)&MailAsleep == 0
 }
 
-// Refer shuts the mailbox and tells the client that an answer will come through the socket.
+// Refer closes the mailbox and tells the client that the answer will come through the socket.
 func (m *Mail) Refer() {
 	m.word(MailState).Or(MailSent)
 	m.word(MailState).And(^uint32(MailOpen))
 }
 
-// Left reports whether sure commands lie here.
+// Left reports whether the mailbox has sure commands (protocol.h).
 func (m *Mail) Left() bool { return m.word(MailLeftLen).Load() != 0 }
 
-// TakeLeft copies the sure commands that lie here into buf, which has room for MaxLeft bytes, and
-// returns how many bytes they are. They do not lie here any more.
+// TakeLeft moves the sure commands from the mailbox into buf, which has MaxLeft bytes, and returns their size.
 func (m *Mail) TakeLeft(buf []byte) int {
-	for range 4 { // a client that leaves more meanwhile does so once
+	for range 4 { // a client adds commands at most once meanwhile
 		n := m.word(MailLeftLen).Load()
-		if n > MaxLeft { // it wrote that itself
+		if n > MaxLeft { // the client wrote an invalid length
 			m.word(MailLeftLen).Store(0)
 			return 0
 		}
@@ -127,13 +122,12 @@ func (m *Mail) TakeLeft(buf []byte) int {
 	return 0
 }
 
-// MaxLeft is how many bytes of sure commands a mailbox holds.
+// MaxLeft is the size of a mailbox's area for sure commands.
 const MaxLeft = MailReply - MailLeft
 
-// What follows is the client's side, as a client in Go has it. The shim's is in
-// shim/messages.c.
+// The rest of this file is the side of a Go client. The interposer's is in shim/messages.c.
 
-// Ask leaves a request; false: it has to be sent.
+// Ask stores a request; it returns false if the request must be sent through the socket.
 func (m *Mail) Ask(req []byte) bool {
 	if len(req) > MailLeft-MailRequest || m.word(MailState).Load() != MailOpen {
 		return false
@@ -143,8 +137,8 @@ func (m *Mail) Ask(req []byte) bool {
 	return m.word(MailState).CompareAndSwap(MailOpen, MailOpen|MailAsked)
 }
 
-// Await looks for the answer, so many times, and copies it into buf. If it returns false, the
-// answer comes through the socket. End has to follow.
+// Await polls for the answer up to looks times, and copies it into buf. If it returns false, the answer comes through the socket.
+// The caller calls End afterwards.
 func (m *Mail) Await(looks int, buf []byte) (int, bool) {
 	state := m.word(MailState).Load()
 	for ; looks > 0 && state&(MailAnswered|MailSent) == 0; looks-- {
@@ -161,14 +155,14 @@ func (m *Mail) Await(looks int, buf []byte) (int, bool) {
 	return copy(buf, m.mem[MailReply:MailReply+n]), true
 }
 
-// End makes room for the next request.
+// End frees the mailbox for the next request.
 func (m *Mail) End() { m.word(MailState).And(MailOpen) }
 
-// word is the word at off, which the other side changes at any time; long is that of 8 bytes.
+// word returns the word at off, which the other side can change at any time; long returns one of 8 bytes.
 func (m *Mail) word(off int) *atomic.Uint32 { return Shared32(m.mem, off) }
 func (m *Mail) long(off int) *atomic.Uint64 { return Shared64(m.mem, off) }
 
-// Leave leaves a sure command; false: it has to be asked.
+// Leave stores a sure command; it returns false if the command must be sent as a request.
 func (m *Mail) Leave(command []byte) bool {
 	if m.word(MailState).Load() != MailOpen {
 		return false

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// mailPair is a mailbox as the daemon and as the client has it.
+// mailPair returns a mailbox as the daemon and as the client has it.
 func mailPair(t testing.TB) (daemon, client *Mail) {
 	t.Helper()
 	daemon, f, err := NewMail(false)

@@ -105,7 +105,7 @@ func (s *mailState) got(reply int8, where string) {
 	}
 }
 
-// clientSteps are the states that the client's next step can lead to.
+// clientSteps returns the states that the client's next step can lead to.
 func (s mailState) clientSteps(m mailMistake) (next []mailState) {
 	add := func(n mailState) { next = append(next, n) }
 	switch s.client {
@@ -183,7 +183,7 @@ func (s *mailState) serves(request int8) {
 	}
 }
 
-// daemonSteps are the states that the daemon's next step can lead to.
+// daemonSteps returns the states that the daemon's next step can lead to.
 func (s mailState) daemonSteps(m mailMistake) (next []mailState) {
 	add := func(n mailState) { next = append(next, n) }
 	waits := waits(s.word)

@@ -10,40 +10,37 @@ import (
 	"syscall"
 )
 
-// Where the control socket is.
+// This file finds the control socket and the tenants' socket.
 //
-// The directory of the program socket is mounted into containers, so whoever is root in
-// one of them can reach everything in it. What only the daemon's user may do (see
-// everybody's programs and packets, stop the daemon) is asked at another socket:
+// The directory of the program socket is mounted into containers, so root in a container can reach everything in it. Operations
+// that only the daemon's user may use (see all programs and packets, stop the daemon) have another socket:
 //
 //	BASE/vrdma-control-UID/HASH.sock    mode 0700, then 0600
 //
-// UID is the daemon's user, whom the program socket belongs to. HASH are the first 16
-// hexadecimal digits of the SHA-256 of the program socket's path without symbolic links,
-// so the path is short and two daemons of a user never share one. BASE is the first of
-// /run, /run/user/UID, /tmp and /var/tmp that the daemon could use; one that lies in the
-// directory of the program socket, or is it, is left out, because it would be mounted
-// too. A tool looks in all of them.
+// UID is the daemon's user, who owns the program socket. HASH is the first 16 hexadecimal digits of the SHA-256 of the program
+// socket's path without symbolic links. So the path is short, and two daemons of a user never share one. BASE is the first of
+// /run, /run/user/UID, /tmp and /var/tmp that the daemon can use. A BASE in the directory of the program socket is skipped,
+// because it would be mounted into containers too. Tools try all of them.
 
-// The tenants' socket is where a tenant's administrators ask, whom the control directory does
-// not let in. It is there only while a tenant has administrators:
+// The tenants' socket is for tenants' administrators, who cannot enter the control directory. It exists only while a tenant has
+// administrators:
 //
 //	BASE/vrdma-tenants-UID/HASH.sock    mode 0755, then 0666
 //
-// Whoever is on the machine can connect; what is answered is decided by what the kernel says
-// of the caller, and a process that does not live where the daemon lives is refused.
+// Every process on the machine can connect. The answers depend on the caller's kernel credentials, and a process outside of the
+// daemon's namespaces is refused.
 
-// controlBases are where control directories are, best first: what only root or the user
-// can write to comes before what everybody can.
+// controlBases returns the directories for control directories, best first: those that only root or the user can write to come
+// before public ones.
 func controlBases(uid int) []string {
 	return []string{"/run", fmt.Sprintf("/run/user/%d", uid), "/tmp", "/var/tmp"}
 }
 
-// ControlPlaces are the paths that the control socket of a daemon of user uid may have,
-// best first. The path of the program socket is absolute and has no symbolic links.
+// ControlPlaces returns the possible paths of the control socket of a daemon of user uid, best first. The path of the program
+// socket is absolute and has no symbolic links.
 func ControlPlaces(socket string, uid int) []string { return places("control", socket, uid) }
 
-// TenantPlaces are the same of the tenants' socket.
+// TenantPlaces returns the possible paths of the tenants' socket.
 func TenantPlaces(socket string, uid int) []string { return places("tenants", socket, uid) }
 
 func places(which, socket string, uid int) []string {
@@ -59,9 +56,8 @@ func places(which, socket string, uid int) []string {
 	return out
 }
 
-// findControl finds the control socket of the daemon at socket; "" if there is none that
-// we can reach. What it finds belongs to the user of the program socket: in /tmp anybody
-// can make a directory of that name.
+// findControl returns the control socket of the daemon at socket, or "" if this user cannot reach one. It checks that the socket
+// belongs to the user of the program socket: in /tmp any user can create a directory of that name.
 func findControl(socket string) string {
 	path, err := filepath.Abs(socket)
 	if err == nil {
@@ -86,8 +82,8 @@ func findControl(socket string) string {
 	return ""
 }
 
-// findTenants finds the tenants' socket of the daemon at socket; "" if there is none. Who
-// cannot see the program socket cannot tell whose it is: then it is root's, or our own.
+// findTenants returns the tenants' socket of the daemon at socket, or "". If the program socket is not visible, its owner is
+// unknown: then it accepts a socket of root or of this user.
 func findTenants(socket string) string {
 	path, err := filepath.Abs(socket)
 	if err != nil {

@@ -14,13 +14,13 @@ const (
 	MaxFDs     = 4          // VRDMA_MAX_FDS
 )
 
-// OldestVersion is the oldest protocol that the daemon still serves. What came since:
+// OldestVersion is the oldest protocol that the daemon still supports. Changes since then:
 //
 //	3  completion queues are armed in the arena (an older client uses the command);
 //	   threads that poll may sleep on a word of the doorbell page (an older client never does)
 const OldestVersion = 2
 
-// Kind is what a connection is for: enum vrdma_kind.
+// Kind is the kind of a connection: enum vrdma_kind.
 type Kind uint32
 
 const (
@@ -29,10 +29,10 @@ const (
 	KindRDMACM  Kind = 3 // VRDMA_KIND_RDMACM
 	KindControl Kind = 4 // VRDMA_KIND_CONTROL
 	KindNetlink Kind = 5 // VRDMA_KIND_NETLINK
-	KindGuest   Kind = 6 // for tools: a virtual machine is to have the NIC
+	KindGuest   Kind = 6 // for tools: open the sockets for a virtual machine
 )
 
-// Op is what a request asks for: enum vrdma_op.
+// Op is the kind of a request: enum vrdma_op.
 type Op uint32
 
 const (
@@ -52,10 +52,10 @@ const (
 	ProtWrite = 2 // VRDMA_PROT_WRITE
 )
 
-// A Why says why an extent is foreign: enum vrdma_why, bits 8 to 15 of Extent.Prot.
+// A Why is the reason why an extent is foreign: enum vrdma_why, bits 8 to 15 of Extent.Prot.
 type Why uint8
 
-// WhyShift is where the reason lies in Extent.Prot.
+// WhyShift is the position of the reason in Extent.Prot.
 const WhyShift = 8 // VRDMA_WHY_SHIFT
 
 // The reasons.
@@ -72,7 +72,7 @@ const (
 	WhyMemory   Why = 9 // VRDMA_WHY_MEMORY
 )
 
-// DescriptorShift is where the number of a descriptor, plus one, lies in Prot of a shared extent.
+// DescriptorShift is the position of a descriptor number, plus one, in Prot of a shared extent.
 const DescriptorShift = 8 // VRDMA_DESCRIPTOR_SHIFT
 
 // Bits of Welcome.ID of a PROCESS connection.
@@ -81,7 +81,7 @@ const (
 	MapsDescriptors = 2 // VRDMA_MAPS_DESCRIPTORS
 )
 
-// String says why.
+// String returns the reason in words.
 func (w Why) String() string {
 	if int(w) < len(whyText) {
 		return whyText[w]
@@ -109,13 +109,13 @@ const (
 	FDMail  = 3 // VRDMA_FD_MAIL
 )
 
-// Flags of a Hello: the client can use a mailbox; and answers ahead.
+// Flags of a Hello: the client supports a mailbox; and answers in advance.
 const (
 	HelloMail  = 1 // VRDMA_HELLO_MAIL
 	HelloAhead = 2 // VRDMA_HELLO_AHEAD
 )
 
-// A mailbox; protocol.h says how it is used.
+// Layout of a mailbox; protocol.h explains it.
 const (
 	MailState    = 0    // VRDMA_MAIL_STATE
 	MailAskedLen = 4    // VRDMA_MAIL_ASKED_LEN
@@ -135,7 +135,7 @@ const (
 	MailAhead = 1 // VRDMA_MAIL_AHEAD
 )
 
-// Answers ahead, and the revisions behind a mailbox; protocol.h says how they are used.
+// Answers in advance, and the revisions after a mailbox; protocol.h explains them.
 const (
 	AheadCommand   = 24    // VRDMA_AHEAD_COMMAND
 	AheadEvents    = 4096  // VRDMA_AHEAD_EVENTS
@@ -152,7 +152,7 @@ const (
 	ShelfReply  = 8     // VRDMA_SHELF_REPLY
 )
 
-// The doorbell page at the beginning of an arena; protocol.h says how it is rung.
+// The doorbell page at the beginning of an arena; protocol.h explains it.
 const (
 	DoorbellBits    = 65536 // VRDMA_DB_BITS
 	DoorbellArmed   = 0     // VRDMA_DB_ARMED
@@ -168,8 +168,7 @@ const (
 	WaitAsleep    = 2 // VRDMA_DB_ASLEEP
 )
 
-// The arm words of completion queues, behind the doorbell page; protocol.h says how they are
-// used.
+// The arm words of completion queues, after the doorbell page; protocol.h explains them.
 const (
 	ArmCQs       = 16384     // VRDMA_ARM_CQS
 	ArmStride    = 64        // VRDMA_ARM_STRIDE
@@ -186,7 +185,7 @@ const (
 	SharedSize   = 1069056   // VRDMA_SHARED_SIZE: where rings start
 )
 
-// Sure commands: those that are certain to be accepted, and are not waited for. See protocol.h.
+// Sure commands are certain to succeed, so the client does not wait for them. See protocol.h.
 const (
 	SureLength   = 448   // VRDMA_SURE_LENGTH
 	SureHandleAt = 452   // VRDMA_SURE_HANDLE_AT
@@ -209,13 +208,12 @@ const (
 	AheadHeader = 24  // sizeof(struct vrdma_ahead)
 )
 
-// Token names a process to the daemon.
+// Token identifies a process to the daemon.
 type Token [16]byte
 
 var order = binary.NativeEndian
 
-// ErrMalformed is returned, wrapped, for a message that is not what its own fields
-// say.
+// ErrMalformed is returned, wrapped, for a message that contradicts its own fields.
 var ErrMalformed = errors.New("malformed message")
 
 func malformed(format string, args ...any) error {
@@ -234,7 +232,7 @@ type Hello struct {
 	Program  string // at most 63 bytes
 }
 
-// Append appends h in wire form; strings that are too long are cut.
+// Append appends the encoded h; strings that are too long are cut.
 func (h *Hello) Append(b []byte) []byte {
 	b = order.AppendUint32(b, h.Magic)
 	b = order.AppendUint32(b, h.Protocol)
@@ -246,8 +244,7 @@ func (h *Hello) Append(b []byte) []byte {
 	return appendText(b, h.Program, 64)
 }
 
-// ParseHello reads a hello. One that is longer comes from a newer protocol and is
-// read as far as we know it: its version then says the rest.
+// ParseHello decodes a hello. A longer one comes from a newer protocol; only the known part is decoded, and its version tells the rest.
 func ParseHello(b []byte) (Hello, error) {
 	if len(b) < HelloSize {
 		return Hello{}, malformed("a hello has %d bytes, got %d", HelloSize, len(b))
@@ -279,11 +276,11 @@ type Welcome struct {
 	RdevMajor uint32
 	RdevMinor uint32
 	DaemonPid int32
-	ID        uint32 // RDMACM: the channel's name in MIGRATE_ID; PROCESS: MapsShared, MapsDescriptors
+	ID        uint32 // RDMACM: the channel's number in MIGRATE_ID; PROCESS: MapsShared, MapsDescriptors
 	Text      string // at most 191 bytes
 }
 
-// Append appends w in wire form.
+// Append appends the encoded w.
 func (w *Welcome) Append(b []byte) []byte {
 	b = order.AppendUint32(b, w.Magic)
 	b = order.AppendUint32(b, w.Protocol)

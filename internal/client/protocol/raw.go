@@ -8,18 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A detached connection is out of the hands of Go's poller, which would wake a thread for
-// every message: whoever detached it waits for messages in its own way, and reads and
-// writes without waiting.
+// A detached connection does not use Go's poller, which would wake a thread for every message. The code that detached it waits
+// for messages in its own way, and reads and writes without blocking.
 //
 //	Conn ── Detach ──▶ detached ── Close: hung up, the descriptor stays ──▶ Release: closed
 //
-// Close may come at any time from any goroutine. It hangs up, and leaves the descriptor to
-// whoever detached the connection, so that its number cannot become somebody else's in the
-// midst of a read.
+// Any goroutine may call Close at any time. It hangs up, but keeps the descriptor open until Release, so that its number cannot
+// be reused during a read.
 
-// Detach detaches c and returns its descriptor. The caller calls Release in the end, when
-// nobody uses the descriptor any more.
+// Detach detaches c and returns its descriptor. The caller calls Release when the descriptor is not in use any more.
 func (c *Conn) Detach() (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,8 +50,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Release closes the descriptor of a detached connection. It may take long: with the
-// connection go messages that were not read, and descriptors in them.
+// Release closes the descriptor of a detached connection. It may be slow, because it also closes unread messages and the
+// descriptors in them.
 func (c *Conn) Release() {
 	c.mu.Lock()
 	fd := c.raw
@@ -65,8 +62,7 @@ func (c *Conn) Release() {
 	}
 }
 
-// Await waits until there is something to read, for so long at most, and reports whether there
-// is. It takes a thread for that.
+// Await waits until there is a message to read, at most for the given time, and reports whether there is. It blocks a thread.
 func (c *Conn) Await(most time.Duration) bool {
 	for end := time.Now().Add(most); most > 0; most = time.Until(end) {
 		t := unix.NsecToTimespec(int64(most))
@@ -81,10 +77,9 @@ func (c *Conn) Await(most time.Duration) bool {
 // TryRead receives one message of a detached connection into buf: EAGAIN if there is none,
 // io.EOF at the end, ErrMalformed, wrapped, if it is too long or has descriptors.
 //
-// Descriptors must not be received here. To close one takes as long as who made it likes: it
-// may be of a file system that a program provides, or a socket that lingers. So the kernel
-// refuses to send any (Linux 6.16); where it cannot, and as long as there may be messages
-// from before, TryRead looks first, and leaves such a message to Release.
+// TryRead must not receive descriptors: the process that created a descriptor can delay its closing, for instance with a FUSE
+// file or a lingering socket. So the kernel refuses to send any (Linux 6.16). On an older kernel, and while older messages may be
+// queued, TryRead peeks first and leaves such a message to Release.
 func (c *Conn) TryRead(buf []byte) (int, error) {
 	if !c.bare {
 		with, errno := c.box.peek(c.raw)
@@ -112,8 +107,7 @@ func (c *Conn) TryRead(buf []byte) (int, error) {
 	return n, nil
 }
 
-// TryWrite sends one message of a detached connection: EAGAIN if the peer has so many to
-// read that there is no room.
+// TryWrite sends one message of a detached connection: EAGAIN if the peer's queue is full.
 func (c *Conn) TryWrite(b []byte) error {
 	if errno := send(c.raw, b); errno != 0 {
 		return errno
@@ -121,8 +115,7 @@ func (c *Conn) TryWrite(b []byte) error {
 	return nil
 }
 
-// writeDetached is WriteMessage. A peer that does not read keeps a goroutine waiting, not a
-// thread.
+// writeDetached is WriteMessage for a detached connection. A peer that does not read blocks a goroutine, not a thread.
 func (c *Conn) writeDetached(b, oob []byte) error {
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		_, err := unix.SendmsgN(c.raw, b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)

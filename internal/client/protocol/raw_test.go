@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
-// detached is a pair of which one end is detached; before is called with the other first.
+// detached returns a pair of which one end is detached; before is called with the other first.
 func detached(t *testing.T, before func(client *Conn)) (client, c *Conn) {
 	t.Helper()
 	client, c = pair(t)

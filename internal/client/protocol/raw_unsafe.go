@@ -7,11 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These calls never wait, so Go's scheduler is not told of them. The kernel reads and
-// writes only what the header points to, during the call; the header is on the heap, and
-// keeps it alive.
+// These calls never block, so they bypass Go's scheduler. The kernel accesses only the memory that the header points to, during
+// the call; the header is on the heap and keeps it alive.
 
-// A mailbox is what a receiving call needs.
+// A mailbox is the working storage of a receiving call.
 type mailbox struct {
 	hdr unix.Msghdr
 	iov unix.Iovec
@@ -29,7 +28,7 @@ func (m *mailbox) receive(fd int, buf []byte) (n, flags int, errno syscall.Errno
 	return n, int(m.hdr.Flags), errno
 }
 
-// peek reports whether the next message has descriptors, and leaves it where it is.
+// peek reports whether the next message has descriptors, without receiving it.
 func (m *mailbox) peek(fd int) (descriptors bool, errno syscall.Errno) {
 	_, errno = m.call(fd, unix.MSG_DONTWAIT|unix.MSG_PEEK)
 	return m.hdr.Flags&unix.MSG_CTRUNC != 0, errno

@@ -2,27 +2,27 @@ package protocol
 
 import "errors"
 
-// Store is struct vrdma_store and its bytes: what to write where in the client.
+// Store is struct vrdma_store and its bytes: data to write into the client's memory.
 type Store struct {
 	Address uint64
 	Data    []byte
 }
 
-// FD is struct vrdma_fd: where in the client to write a descriptor's number.
+// FD is struct vrdma_fd: the address at which the client stores a descriptor's number.
 type FD struct {
 	Address uint64
 	Kind    uint32
 	ID      uint32
 }
 
-// Ahead is struct vrdma_ahead and its bytes: the answer to a command that may follow.
+// Ahead is struct vrdma_ahead and its bytes: the answer to an expected command.
 type Ahead struct {
 	Command, ID, Key uint32
-	Revision         uint64 // of the identifier; the answer is good as long as it has that
+	Revision         uint64 // revision of the identifier for which the answer is valid
 	Data             []byte
 }
 
-// Reply is a parsed reply. Stores and Ahead alias the message that it was parsed from.
+// Reply is a decoded reply. Stores and Ahead alias its message.
 type Reply struct {
 	Error  int32
 	Stores []Store
@@ -30,7 +30,7 @@ type Reply struct {
 	Ahead  []Ahead
 }
 
-// Parse reads a reply from a message and keeps the storage of r's slices.
+// Parse decodes a reply and reuses the storage of r's slices.
 func (r *Reply) Parse(b []byte) error {
 	r.Stores, r.FDs, r.Ahead = r.Stores[:0], r.FDs[:0], r.Ahead[:0]
 	if len(b) < ReplySize {
@@ -80,7 +80,7 @@ func (r *Reply) Parse(b []byte) error {
 
 func padded(n uint64) uint64 { return (n + 7) &^ 7 }
 
-// ErrTooLong is returned for a message that would not fit into a packet.
+// ErrTooLong means that a message does not fit into a packet.
 var ErrTooLong = errors.New("message longer than a packet")
 
 // ReplyBuilder assembles a reply in place. The zero value is ready after Reset.
@@ -88,12 +88,12 @@ type ReplyBuilder struct {
 	buf    []byte
 	stores uint32
 	fds    []FD
-	ahead  []byte // answers ahead, and how many
+	ahead  []byte // answers in advance, and their number
 	aheads uint32
 	err    error
 }
 
-// Reset begins a reply in buf's storage.
+// Reset starts a reply in buf's storage.
 func (r *ReplyBuilder) Reset(buf []byte) {
 	r.buf = append(buf[:0], make([]byte, ReplySize)...)
 	r.stores, r.fds, r.ahead, r.aheads, r.err = 0, r.fds[:0], r.ahead[:0], 0, nil
@@ -115,7 +115,7 @@ func (r *ReplyBuilder) Store(address uint64, data []byte) {
 	r.stores++
 }
 
-// FD announces a descriptor, sent beside the message in the order of the calls.
+// FD announces a descriptor; descriptors are sent with the message in the order of the calls.
 func (r *ReplyBuilder) FD(f FD) {
 	if len(r.fds) == MaxFDs {
 		r.err = ErrTooLong
@@ -124,7 +124,7 @@ func (r *ReplyBuilder) FD(f FD) {
 	r.fds = append(r.fds, f)
 }
 
-// Ahead answers a command that has not come yet. a.Data is copied.
+// Ahead adds the answer to an expected command. a.Data is copied.
 func (r *ReplyBuilder) Ahead(a Ahead) {
 	if len(r.buf)+MaxFDs*FDSize+len(r.ahead)+AheadHeader+len(a.Data)+8 > MaxMessage {
 		r.err = ErrTooLong
@@ -160,7 +160,7 @@ func (r *ReplyBuilder) Finish(errno int32) ([]byte, error) {
 	return r.buf, nil
 }
 
-// WithFD adds a descriptor to a finished reply that has none, and no answers ahead.
+// WithFD adds a descriptor to a finished reply without descriptors and without answers in advance.
 func WithFD(reply []byte, f FD) []byte {
 	order.PutUint32(reply[8:], 1)
 	reply = order.AppendUint64(reply, f.Address)

@@ -1,20 +1,19 @@
 package protocol
 
-// Extent is struct vrdma_extent: what lies under part of a buffer.
+// Extent is struct vrdma_extent: the kind of memory in a part of a buffer.
 type Extent struct {
 	Start, Length uint64
 	Kind, Prot    uint32
 }
 
-// Request is a parsed request. Command aliases the message that it was parsed
-// from; Extents is the slice handed to Parse, refilled.
+// Request is a decoded request. Command aliases its message; Extents reuses the slice passed to Parse.
 type Request struct {
 	Op      Op
 	Extents []Extent
 	Command []byte
 }
 
-// Parse reads a request from a message and keeps r.Extents' storage.
+// Parse decodes a request and reuses the storage of r.Extents.
 func (r *Request) Parse(b []byte) error {
 	r.Extents, r.Command = r.Extents[:0], nil
 	if len(b) < RequestSize {
@@ -39,7 +38,7 @@ func (r *Request) Parse(b []byte) error {
 	return nil
 }
 
-// Append appends r in wire form.
+// Append appends the encoded r.
 func (r *Request) Append(b []byte) []byte {
 	b = order.AppendUint32(b, uint32(r.Op))
 	b = order.AppendUint32(b, uint32(len(r.Command)))

@@ -1,13 +1,12 @@
 package protocol
 
-// The shelf behind a mailbox, from which a client takes events by itself; protocol.h says how. The
-// client can write anything there: the daemon believes it only what can be (rdmacm.Channel).
+// This file has the shelf after a mailbox, from which a client takes events without a command; protocol.h explains it. The client
+// can write anything there: the daemon accepts only plausible values (rdmacm.Channel).
 
-// Taken is the number of the event that is taken next.
+// Taken returns the number of the next event to take.
 func (m *Mail) Taken() uint64 { return m.long(ShelfTaken).Load() >> 1 }
 
-// Lay puts event number n on the shelf, as the reply b, where it is not seen before SetReady;
-// false: it does not fit.
+// Lay puts event number n on the shelf as the reply b. The client sees it after SetReady. Lay returns false if the reply does not fit.
 func (m *Mail) Lay(n uint64, b []byte) bool {
 	if len(b) > ShelfStride-ShelfReply {
 		return false
@@ -18,22 +17,22 @@ func (m *Mail) Lay(n uint64, b []byte) bool {
 	return true
 }
 
-// SetReady says that the events below n are there.
+// SetReady makes the events below n visible.
 func (m *Mail) SetReady(n uint64) { m.long(ShelfReady).Store(n) }
 
-// Claim takes event n, so that the client cannot; false: it has taken some.
+// Claim takes event n, so that the client cannot; it returns false if the client has taken some.
 func (m *Mail) Claim(n uint64) bool { return m.long(ShelfTaken).CompareAndSwap(n<<1, (n+1)<<1) }
 
-// Freeze has the client take nothing until Thaw, and returns what Taken will be until then.
+// Freeze keeps the client from taking events until Thaw, and returns Taken.
 func (m *Mail) Freeze() uint64 { return m.long(ShelfTaken).Or(ShelfFrozen) >> 1 }
 
-// Thaw undoes Freeze; n is the number of the next event.
+// Thaw reverts Freeze; n is the number of the next event.
 func (m *Mail) Thaw(n uint64) { m.long(ShelfTaken).Store(n << 1) }
 
 func slotAt(n uint64) int { return ShelfSlot + ShelfStride*int(n%ShelfSlots) }
 
-// Pick is the client's side: it takes an event and copies its reply into buf, which has room for
-// any; false: it has to ask.
+// Pick is the client's side: it takes an event and copies its reply into buf, which is large enough for any. It returns false if
+// the client must send a command.
 func (m *Mail) Pick(buf []byte) (int, bool) {
 	for {
 		t := m.long(ShelfTaken).Load()

@@ -4,7 +4,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Wait waits until there is something to read, the end included.
+// Wait waits until there is a message to read, or the end of the connection.
 func (c *Conn) Wait() error {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -5,15 +5,14 @@ import (
 	"unsafe"
 )
 
-// Shared32 is the 32-bit word at off of memory that is shared with another process. The other side changes
-// it at any time, so it is only reached atomically. off is a constant of a layout, a multiple of 4, and mem
-// starts on a page.
+// Shared32 returns the 32-bit word at off of memory that is shared with another process. The other side can change it at any
+// time, so it is accessed only atomically. off is a constant of a layout and a multiple of 4, and mem starts on a page.
 func Shared32(mem []byte, off int) *atomic.Uint32 {
 	_ = mem[off+3]
 	return (*atomic.Uint32)(unsafe.Pointer(&mem[off]))
 }
 
-// Shared64 is the same for 64 bits.
+// Shared64 is Shared32 for 64 bits.
 func Shared64(mem []byte, off int) *atomic.Uint64 {
 	_ = mem[off+7]
 	return (*atomic.Uint64)(unsafe.Pointer(&mem[off]))

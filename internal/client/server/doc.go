@@ -5,7 +5,7 @@
 //	   │ PROCESS     │ UVERBS, RDMACM        │ CONTROL (at a listener: about the caller's own programs)
 //	   ▼             ▼                       │         NETLINK: rdma, libibverbs
 //	process ──owns── session, cmSession      ▼            ▼
-//	(token, memory)  (arena, doorbell)      diag.Desk, diag.Looker
+//	(token, memory)  (arena, doorbell)      diag.Service, diag.Looker
 //	                   │
 //	            uverbs, ucma: the kernel's commands
 //	                   ▼

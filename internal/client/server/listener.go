@@ -111,7 +111,7 @@ func (s *Server) openListener(d Listener) (*listener, error) {
 }
 
 // writeTree writes the device tree of the listener's NIC beside its socket, or sets where it will be.
-func (d *listener) writeTree(desk *diag.Desk) error {
+func (d *listener) writeTree(desk *diag.Service) error {
 	if d.NIC == nil {
 		return nil
 	}

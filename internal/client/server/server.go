@@ -116,7 +116,7 @@ type Server struct {
 
 	control *controlSocket // nil: none could be made
 	tenants tenantsSocket
-	desk    *diag.Desk
+	desk    *diag.Service
 	objects Objects       // nil: there are none
 	quit    chan struct{} // closed by Close
 	failed  chan error    // holds one: why a listener of Config.Listeners does not accept any more

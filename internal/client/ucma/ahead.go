@@ -6,9 +6,9 @@ import (
 	"vrdma.dev/vrdma/internal/cm/rdmacm"
 )
 
-// foreseen is what librdmacm asks after an event, by command and key, which is the state of the
-// queue pair for INIT_QP_ATTR. It is answered with the event (shim/protocol.h). What follows
-// another command of the program's is not there: that command revokes it.
+// foreseen lists the commands that librdmacm sends after an event, by command and key; the key of INIT_QP_ATTR is the queue pair
+// state. Their answers are sent with the event (shim/protocol.h). Commands that follow another command of the program are not
+// listed, because that command revokes them.
 var foreseen = map[uint32][]question{
 	abi.CMEventAddrResolved:    {route},
 	abi.CMEventRouteResolved:   {route, toInit},
@@ -25,14 +25,14 @@ var (
 
 type question struct{ command, key uint32 }
 
-// A Seer says ahead what follows from an event.
+// A Seer adds answers in advance to events.
 type Seer struct {
 	Channel  *rdmacm.Channel
-	NodeGUID uint64                 // the device's
-	Revision func(id uint32) uint64 // of an identifier, see protocol.Mail
+	NodeGUID uint64                 // GUID of the device
+	Revision func(id uint32) uint64 // revision of an identifier, see protocol.Mail
 }
 
-// Foresee adds to a reply that hands e out the answers to what follows. It runs on the loop.
+// Foresee adds the answers to the expected commands to a reply with event e. It runs on the loop.
 func (s *Seer) Foresee(e *abi.CMEventResp, r *protocol.ReplyBuilder) {
 	follow := foreseen[e.Event]
 	if len(follow) == 0 {
@@ -43,7 +43,7 @@ func (s *Seer) Foresee(e *abi.CMEventResp, r *protocol.ReplyBuilder) {
 		return
 	}
 	a := protocol.Ahead{ID: e.ID, Revision: s.Revision(e.ID)}
-	var room [512]byte // for either answer
+	var room [512]byte // large enough for either answer
 	for _, q := range follow {
 		a.Command, a.Key = q.command, q.key
 		if q == route {
@@ -59,8 +59,7 @@ func (s *Seer) Foresee(e *abi.CMEventResp, r *protocol.ReplyBuilder) {
 	}
 }
 
-// HandOut makes the reply that hands e out to a client that takes it by itself. Where the event
-// is stored the client knows.
+// HandOut builds the reply with event e for a client that takes events without a command. The client knows where to store the event.
 func (s *Seer) HandOut(e *abi.CMEventResp, r *protocol.ReplyBuilder) {
 	var room [512]byte
 	r.Store(0, abi.Encode(room[:0], e))

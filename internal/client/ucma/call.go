@@ -11,53 +11,50 @@ import (
 	"vrdma.dev/vrdma/internal/cm/rdmacm"
 )
 
-// A Channel is one open of the rdma_cm device, an event channel, as its commands see it.
-// Whoever serves the client provides it.
+// A Channel is one open of the rdma_cm device, an event channel, as its commands see it. The server of the client implements it.
 type Channel interface {
-	// Do runs f where the connection manager's objects may be touched, and waits for it.
-	// It answers EIO if the channel is gone.
+	// Do runs f on the loop with the connection manager's objects, and waits for it. It returns EIO if the channel is gone.
 	Do(f func(*rdmacm.Channel) error) error
 	// Aside runs f, which may take long, outside of Do, at the end of a command. f uses the
 	// channel that it is given. A channel that runs commands on the loop keeps f for later:
 	// Aside returns nil at once. A goroutine beside the loop then runs f with a channel of its
 	// own, and calls End with the result.
 	Aside(f func(Channel) error) error
-	// OnLoop runs f where Do would, for what ends after its command has.
+	// OnLoop runs f on the loop, for operations that end after their command.
 	OnLoop(f func())
-	// CMA is the connection manager, and NodeGUID the device's.
+	// CMA returns the connection manager, and NodeGUID the GUID of the device.
 	CMA() *rdmacm.CMA
 	NodeGUID() uint64
-	// Route finds the address from which another host is reached; from may be
-	// unspecified. Reach waits until the next station on the way to it is known.
+	// Route returns the source address for another host; from may be unspecified. Reach waits until the next hop is resolved.
 	Route(from, to netip.Addr) (netip.Addr, error)
 	Reach(from, to netip.Addr, timeout time.Duration) error
 }
 
-// A Call is one command on its way.
+// A Call is one command in progress.
 type Call struct {
 	ch  Channel
 	cmd *command
-	raw []byte // the command as it came
+	raw []byte // the command as received
 
 	in  []byte // the request
-	out int    // room for the response
-	// behind is what the shim sent behind the command: the memory that it names.
+	out int    // size of the response buffer
+	// behind is the memory that the command points to, which the interposer appended.
 	behind []byte
 
-	at   uint64 // where the response goes
+	at   uint64 // address of the response
 	resp []byte
 
-	// Told is the event that was handed out; nil: none was.
+	// Told is the event that the command returned; nil: none.
 	Told *abi.CMEventResp
 
-	// Errno is the outcome.
+	// Errno is the result.
 	Errno syscall.Errno
-	// Args and Result are what a trace says about it; empty unless it is traced.
+	// Args and Result are the texts for a trace; empty unless the call is traced.
 	Args, Result string
 	traced       bool
 }
 
-// Run runs one command of ch, as c, which then has its outcome.
+// Run runs one command of ch. c has the result afterwards.
 func (c *Call) Run(ch Channel, command []byte, traced bool) {
 	*c = Call{ch: ch, raw: command, traced: traced}
 	err := c.parse(command)
@@ -67,20 +64,20 @@ func (c *Call) Run(ch Channel, command []byte, traced bool) {
 	c.End(err)
 }
 
-// End sets the outcome of the command; see Channel.Aside.
+// End sets the result of the command; see Channel.Aside.
 func (c *Call) End(err error) { c.Errno = protocol.Errno(err, syscall.EIO) }
 
-// Answer puts the reply together.
+// Answer builds the reply.
 func (c *Call) Answer(r *protocol.ReplyBuilder) {
 	if c.Errno == 0 && c.resp != nil {
 		r.Store(c.at, c.resp[:min(len(c.resp), c.out)])
 	}
 }
 
-// Refused reports whether the command is one that we do not have.
+// Refused reports whether the command is not supported.
 func (c *Call) Refused() bool { return c.Errno == syscall.ENOSYS }
 
-// Name names the command, one that we do not know included.
+// Name returns the name of the command, even of an unknown one.
 func (c *Call) Name() string {
 	if c.cmd != nil && c.cmd.name != "" {
 		return c.cmd.name
@@ -90,7 +87,7 @@ func (c *Call) Name() string {
 	return fmt.Sprintf("CM_%d", hdr.Cmd)
 }
 
-// parse takes one write() apart and checks it as ucma_write does.
+// parse decodes one write() and checks it like ucma_write.
 func (c *Call) parse(b []byte) error {
 	var hdr abi.CMCmdHeader
 	if !abi.Decode(b, &hdr) || hdr.Cmd >= abi.NumCMCmd {
@@ -119,7 +116,7 @@ func (c *Call) withID(name uint32, f func(*rdmacm.ID) error) error {
 	})
 }
 
-// lookAt is withID for f that changes nothing.
+// lookAt is withID for an f that changes nothing.
 func (c *Call) lookAt(name uint32, f func(*rdmacm.ID) error) error {
 	return c.ch.Do(func(ch *rdmacm.Channel) error {
 		id, err := ch.ID(name)

@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/cm/rdmacm"
 )
 
-// Handlers of the rdma_cm commands: what ucma.c does around the calls of cma.c.
+// This file has the handlers of the rdma_cm commands, which correspond to ucma.c.
 
 func createID(c *Call, req *abi.CMCreateID, resp *abi.CMCreateIDResp) error {
 	return c.ch.Do(func(ch *rdmacm.Channel) error {
@@ -49,7 +49,7 @@ func resolveIP(c *Call, req *abi.CMResolveIP) error {
 	return c.resolve(req.ID, src, dst, req.TimeoutMS)
 }
 
-// resolve looks for the way to dst; src may be none.
+// resolve finds the route to dst; src may be invalid.
 func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) error {
 	var from, to netip.Addr
 	var id *rdmacm.ID
@@ -59,7 +59,7 @@ func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) er
 		if from, to, err = id.BeginResolve(src, dst); err != nil {
 			return err
 		}
-		// A group needs no way to it, no more than this host does.
+		// Neither a group nor this host needs a route.
 		if from, local = c.ch.CMA().Near(from, to); local {
 			id.EndResolve(from, 0)
 		}
@@ -74,15 +74,13 @@ func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) er
 	})
 }
 
-// route asks the kernel for the way from one address to another host's, and ends the
-// resolving.
+// route asks the kernel for the route to another host, and ends the resolution.
 func (c *Call) route(id *rdmacm.ID, from, to netip.Addr, patience uint32) error {
 	ch := c.ch
 	timeout := min(time.Duration(patience)*time.Millisecond, maxResolve)
 	via, err := ch.Route(from, to)
 	if err != nil && !from.IsUnspecified() {
-		// To the kernel, what has no route but an interface is on that interface's link:
-		// it calls, and nobody answers.
+		// Without a route the kernel assumes that the address is on the link: its ARP request gets no answer, so the resolution times out.
 		time.AfterFunc(timeout, func() { ch.OnLoop(func() { id.EndResolve(from, syscall.ETIMEDOUT) }) })
 		return nil
 	}
@@ -90,8 +88,7 @@ func (c *Call) route(id *rdmacm.ID, from, to netip.Addr, patience uint32) error 
 		c.withID(id.Name, func(id *rdmacm.ID) error { id.AbortResolve(); return nil })
 		return err
 	}
-	// The event comes when the next station on the way is known, as from the kernel:
-	// at once, usually. The command does not wait for it.
+	// As in the kernel, the event comes when the next hop is resolved, usually at once. The command does not wait for it.
 	end := func(err error) { ch.OnLoop(func() { id.EndResolve(via, protocol.Errno(err, syscall.EHOSTUNREACH)) }) }
 	if ch.Reach(via, to, 0) == nil {
 		end(nil)
@@ -101,14 +98,14 @@ func (c *Call) route(id *rdmacm.ID, from, to netip.Addr, patience uint32) error 
 	return nil
 }
 
-// maxResolve bounds the patience of a program.
+// maxResolve limits the timeout that a program can set.
 const maxResolve = time.Minute
 
 func resolveRoute(c *Call, req *abi.CMResolveRoute) error {
 	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.ResolveRoute() })
 }
 
-// noIndex says that devices are matched by their GUID.
+// noIndex means that devices are matched by GUID.
 const noIndex = ^uint32(0)
 
 func queryRoute(c *Call, req *abi.CMQuery, resp *abi.CMQueryRouteResp) error {
@@ -120,7 +117,7 @@ func queryRoute(c *Call, req *abi.CMQuery, resp *abi.CMQueryRouteResp) error {
 	return nil
 }
 
-// routeOf is the answer to QUERY_ROUTE; guid is the device's.
+// routeOf returns the answer to QUERY_ROUTE; guid is the device's.
 func routeOf(q *rdmacm.Query, guid uint64) (resp abi.CMQueryRouteResp) {
 	resp = abi.CMQueryRouteResp{SrcAddr: abi.ToSockaddr(q.Src), DstAddr: abi.ToSockaddr(q.Dst), IBDevIndex: noIndex}
 	if !q.Device {
@@ -141,7 +138,7 @@ func routeOf(q *rdmacm.Query, guid uint64) (resp abi.CMQueryRouteResp) {
 	return resp
 }
 
-// maxVendor is the largest number of a vendor.
+// maxVendor is the largest vendor ID.
 const maxVendor = 1<<24 - 1
 
 func connect(c *Call, req *abi.CMConnect) error {
@@ -225,7 +222,7 @@ func joinIPMcast(c *Call, req *abi.CMJoinIPMcast, resp *abi.CMCreateIDResp) erro
 	return c.join(req.ID, req.UID, addr.Addr(), resp)
 }
 
-// join makes an identifier a member of a group; uid is the program's name for it.
+// join joins a group; uid is the program's number for the membership.
 func (c *Call) join(id uint32, uid uint64, group netip.Addr, resp *abi.CMCreateIDResp) error {
 	return c.withID(id, func(id *rdmacm.ID) error {
 		g, err := id.Join(uid, group)
@@ -254,7 +251,7 @@ func migrateID(c *Call, req *abi.CMMigrateID, resp *abi.CMMigrateResp) error {
 	})
 }
 
-// eventNames are the events without their RDMA_CM_EVENT_ prefix.
+// eventNames are the event names without the prefix RDMA_CM_EVENT_.
 var eventNames = map[uint64]string{
 	abi.CMEventAddrResolved: "ADDR_RESOLVED", abi.CMEventAddrError: "ADDR_ERROR",
 	abi.CMEventRouteResolved: "ROUTE_RESOLVED", abi.CMEventRouteError: "ROUTE_ERROR",

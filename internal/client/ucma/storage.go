@@ -13,10 +13,9 @@ import (
 	"vrdma.dev/vrdma/internal/cm/rdmacm"
 )
 
-// The younger commands of rdma_cm, whose addresses have room for any family and say how
-// long they are. They mean what the older ones mean.
+// This file has the newer rdma_cm commands, whose addresses have a length and fit any family. They mean the same as the older ones.
 
-// fromStorage reads an address of a size; what fits no family that we know is none.
+// fromStorage decodes an address of a size; it fails for an unknown family.
 func fromStorage(s *abi.CMStorage, size uint16) (netip.AddrPort, error) {
 	want := uint16(unix.SizeofSockaddrInet4)
 	switch binary.NativeEndian.Uint16(s[:]) {
@@ -35,7 +34,7 @@ func fromStorage(s *abi.CMStorage, size uint16) (netip.AddrPort, error) {
 	return a, nil
 }
 
-// toStorage writes one and returns its size; none has size 0.
+// toStorage encodes an address and returns its size, 0 for an invalid address.
 func toStorage(a netip.AddrPort) (s abi.CMStorage, size uint16) {
 	b := abi.ToSockaddr(a)
 	copy(s[:], b[:])
@@ -71,8 +70,7 @@ func resolveAddr(c *Call, req *abi.CMResolveAddr) error {
 	return c.resolve(req.ID, src, dst, req.TimeoutMS)
 }
 
-// A program joins to hear a group, or only to send to it. To us that is the same: it is
-// the program that attaches a queue pair, or does not.
+// A program joins a group to receive, or only to send. The daemon treats both alike: the program decides whether it attaches a queue pair.
 const (
 	joinFull = iota
 	joinSendOnly
@@ -86,7 +84,7 @@ func joinMcast(c *Call, req *abi.CMJoinMcast, resp *abi.CMCreateIDResp) error {
 	return c.join(req.ID, req.UID, addr.Addr(), resp)
 }
 
-// query is one of three questions, each with an answer of its own form.
+// query handles three queries, whose answers have different formats.
 func query(c *Call) error {
 	var req abi.CMQuery
 	abi.Decode(c.in, &req)
@@ -118,7 +116,7 @@ func (c *Call) describe(q *rdmacm.Query) (r abi.CMQueryAddrResp) {
 	return r
 }
 
-// addrMin is what the response had before it grew an index.
+// addrMin is the size of the response in older kernels, without the index.
 const addrMin = 272
 
 func (c *Call) answerAddr(q *rdmacm.Query, src, dst netip.AddrPort) error {
@@ -132,7 +130,7 @@ func (c *Call) answerAddr(q *rdmacm.Query, src, dst netip.AddrPort) error {
 	return nil
 }
 
-// answerGID tells the addresses of the device's port, as struct sockaddr_ib.
+// answerGID returns the addresses of the device's port as struct sockaddr_ib.
 func (c *Call) answerGID(q *rdmacm.Query) error {
 	if c.out < addrMin {
 		return syscall.ENOSPC
@@ -155,7 +153,7 @@ func (c *Call) answerGID(q *rdmacm.Query) error {
 	return nil
 }
 
-// answerPath tells the path, as a subnet administrator would.
+// answerPath returns the path in the format of a subnet administrator.
 func (c *Call) answerPath(q *rdmacm.Query) error {
 	const header = 8
 	if c.out < header {

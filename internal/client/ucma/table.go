@@ -10,13 +10,12 @@ import (
 // A command is a row of the table of rdma_cm commands.
 type command struct {
 	name     string
-	response int // the smallest room for a response that the kernel takes
+	response int // smallest response buffer that the kernel accepts
 	run      func(*Call) error
 }
 
-// commands are the commands by number. Those without a handler are answered with
-// ENOSYS. There are no addresses of InfiniBand here: librdmacm tries to bind one, and then
-// uses the older commands, of the BIND_IP family.
+// commands are the commands by number. Those without a handler return ENOSYS. InfiniBand addresses are not supported: librdmacm
+// tries to bind one, and then uses the older commands like BIND_IP.
 var commands = [abi.NumCMCmd]command{
 	abi.CMCmdCreateID: answer("CM_CREATE_ID", func(r *abi.CMCreateID) uint64 { return r.Response }, createID),
 	abi.CMCmdDestroyID: answer("CM_DESTROY_ID", func(r *abi.CMDestroyID) uint64 { return r.Response },
@@ -49,18 +48,18 @@ var commands = [abi.NumCMCmd]command{
 	abi.CMCmdWriteCMEvent: accept("CM_WRITE_CM_EVENT", writeEvent),
 	abi.CMCmdMigrateID:    answer("CM_MIGRATE_ID", func(r *abi.CMMigrateID) uint64 { return r.Response }, migrateID),
 
-	abi.CMCmdGetOption:        {name: "CM_GET_OPTION"}, // no kernel has it
+	abi.CMCmdGetOption:        {name: "CM_GET_OPTION"}, // not implemented by any kernel
 	abi.CMCmdResolveIBService: {name: "CM_RESOLVE_IB_SERVICE"},
 }
 
 const (
 	// queryRouteMin is offsetof(struct rdma_ucm_query_route_resp, ibdev_index).
 	queryRouteMin = 200
-	// eventMin is what the response had before it grew an ECE.
+	// eventMin is the size of the response in older kernels, without the ECE.
 	eventMin = 324
 )
 
-// answer is a row for a command with a response.
+// answer returns a row for a command with a response.
 func answer[Req, Resp abi.Struct](name string, at func(*Req) uint64, run func(*Call, *Req, *Resp) error) command {
 	return command{name: name, response: abi.Size[Resp](), run: func(c *Call) error {
 		var req Req
@@ -81,7 +80,7 @@ func answer[Req, Resp abi.Struct](name string, at func(*Req) uint64, run func(*C
 	}}
 }
 
-// accept is a row for a command without one.
+// accept returns a row for a command without a response.
 func accept[Req abi.Struct](name string, run func(*Call, *Req) error) command {
 	return command{name: name, run: func(c *Call) error {
 		var req Req
@@ -93,11 +92,11 @@ func accept[Req abi.Struct](name string, run func(*Call, *Req) error) command {
 	}}
 }
 
-// atLeast makes a row for a response that may be cut.
+// atLeast sets the smallest response buffer, for a response that may be cut.
 func (c command) atLeast(n int) command {
 	c.response = n
 	return c
 }
 
-// afnosupport is what the kernel says to an address that it does not know.
+// afnosupport is the kernel's error for an unknown address family.
 const afnosupport = syscall.EAFNOSUPPORT

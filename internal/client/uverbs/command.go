@@ -8,8 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// A command is a row of the table: what the kernel would check before it calls the
-// handler, and the handler.
+// A command is a row of the table: the checks that the kernel makes before it calls the handler, and the handler.
 type command struct {
 	name string
 	// Smallest request and response, without headers and driver data. A legacy
@@ -17,31 +16,29 @@ type command struct {
 	request, response int
 	extended          bool
 	answers           bool // has a response
-	driver            bool // legacy: what follows the request is the driver's
+	driver            bool // legacy: driver data follows the request
 	destroys          bool // an unknown handle is ENOENT, elsewhere it is EINVAL
-	flexible          bool // the request is followed by an array
-	long              bool // takes long outside Device.Do, or passes handles: see Brief
-	left              bool // may be sure to succeed: see MaybeSure
+	flexible          bool // an array follows the request
+	long              bool // is slow outside of Device.Do, or passes handles: see Brief
+	left              bool // may be certain to succeed: see MaybeSure
 
-	// run handles the call; nil means that we know the command and refuse it
-	// with errno.
+	// run executes the call; nil means that the command is known and refused with errno.
 	run   func(*Call) error
 	errno syscall.Errno
 }
 
-// A Call is one command on its way: the request taken apart, and the answer as it
-// is put together.
+// A Call is one command in progress: the decoded request and the answer under construction.
 type Call struct {
 	ctx *Context
 	dev Device
 	cmd *command
-	raw []byte // the command as it came
+	raw []byte // the command as received
 
 	// The request. in and driverIn alias the message.
 	in       []byte
 	driverIn []byte
 	response uint64 // address
-	// Room for the response and, right behind it, for the driver's part of it.
+	// out and driverOut are the sizes of the response buffer and of the driver's part after it.
 	out, driverOut int
 
 	// The answer.
@@ -49,20 +46,20 @@ type Call struct {
 	stores           []protocol.Store
 	passed           []passed
 
-	// Errno is the outcome.
+	// Errno is the result.
 	Errno syscall.Errno
-	// Args and Result are what a trace says about it; empty unless it is traced.
+	// Args and Result are the texts for a trace; empty unless the call is traced.
 	Args, Result string
 	traced       bool
 }
 
-// passed is a handle that goes to the client.
+// passed is a handle to pass to the client.
 type passed struct {
 	handle Handle
 	at     protocol.FD
 }
 
-// lookup finds the row for a command word, as uapi_get_method does.
+// lookup returns the row for a command word, like uapi_get_method.
 func lookup(word uint32) (*command, error) {
 	number := word & abi.CommandMask
 	if word&^uint32(abi.FlagExtended|abi.CommandMask) != 0 {
@@ -86,8 +83,7 @@ func lookup(word uint32) (*command, error) {
 	return nil, syscall.EOPNOTSUPP
 }
 
-// Brief reports whether the whole of a command may be run where Device.Do runs its parts: it
-// does nothing outside Do that takes long, and passes no handles.
+// Brief reports whether the loop may run a whole command: it does nothing slow outside of Do, and passes no handles.
 func Brief(b []byte) bool {
 	var hdr abi.CmdHeader
 	if !abi.Decode(b, &hdr) {
@@ -97,8 +93,8 @@ func Brief(b []byte) bool {
 	return err == nil && !cmd.long
 }
 
-// TakesEvents reports whether a command takes back what the client has not read of an object's
-// events: it destroys a completion queue, a queue pair or a shared receive queue.
+// TakesEvents reports whether a command withdraws unread events of an object: it destroys a completion queue, a queue pair or a
+// shared receive queue.
 func TakesEvents(b []byte) bool {
 	var hdr abi.CmdHeader
 	if !abi.Decode(b, &hdr) {
@@ -111,8 +107,7 @@ func TakesEvents(b []byte) bool {
 	return false
 }
 
-// MaybeSure cuts the first command off b, and reports whether there is one that a client may leave
-// without waiting for an answer.
+// MaybeSure splits the first command off b, and reports whether there is one for whose answer a client need not wait.
 func MaybeSure(b []byte) (first, rest []byte, ok bool) {
 	var hdr abi.CmdHeader
 	if !abi.Decode(b, &hdr) {
@@ -126,8 +121,8 @@ func MaybeSure(b []byte) (first, rest []byte, ok bool) {
 	return b[:n:n], b[n:], true
 }
 
-// parse takes one write() apart and checks it as ib_uverbs_write and verify_hdr do.
-// It fills c.cmd as soon as the command is known, for the trace of a refusal.
+// parse decodes one write() and checks it like ib_uverbs_write and verify_hdr. It sets c.cmd as soon as the command is known, so
+// that a refusal can be traced.
 func (c *Call) parse(b []byte) error {
 	var hdr abi.CmdHeader
 	if !abi.Decode(b, &hdr) {
@@ -150,8 +145,7 @@ func (c *Call) parse(b []byte) error {
 	return err
 }
 
-// splitLegacy checks a legacy command, which counts in 4-byte words, its header
-// included.
+// splitLegacy checks a legacy command, whose sizes are in 4-byte words and include the header.
 func (c *Call) splitLegacy(hdr *abi.CmdHeader, body []byte, total int) error {
 	cmd := c.cmd
 	if int(hdr.InWords)*4 != total {
@@ -180,8 +174,7 @@ func (c *Call) splitLegacy(hdr *abi.CmdHeader, body []byte, total int) error {
 	return nil
 }
 
-// splitExtended checks an extended command, which counts in 8-byte words after both
-// headers.
+// splitExtended checks an extended command, whose sizes are in 8-byte words without the headers.
 func (c *Call) splitExtended(hdr *abi.CmdHeader, body []byte) error {
 	cmd := c.cmd
 	var ex abi.ExCmdHeader
@@ -221,9 +214,8 @@ func zero(b []byte) bool {
 	return true
 }
 
-// request decodes the request into v, as uverbs_request does: what an extended
-// request lacks at its end is zero; what one has beyond our knowledge must be, or a
-// newer program wants something that we would miss.
+// request decodes the request into v, like uverbs_request. Missing fields at the end of an extended request are zero. Additional
+// bytes must be zero: otherwise a newer program uses a feature that this daemon does not know.
 func request[T abi.Struct](c *Call, v *T) error {
 	abi.Decode(c.in, v)
 	if n := abi.Size[T](); len(c.in) > n && !c.cmd.flexible && !zero(c.in[n:]) {
@@ -232,8 +224,7 @@ func request[T abi.Struct](c *Call, v *T) error {
 	return nil
 }
 
-// needDriverOut is the check that rxe makes before it does anything: room for the
-// driver's part of the answer.
+// needDriverOut checks, like rxe, that the driver's part of the answer fits.
 func needDriverOut[T abi.Struct](c *Call) error {
 	if c.driverOut < abi.Size[T]() {
 		return syscall.EINVAL
@@ -244,12 +235,12 @@ func needDriverOut[T abi.Struct](c *Call) error {
 // driverAnswer sets the driver's part of the answer.
 func driverAnswer[T abi.Struct](c *Call, v *T) { c.driverResp = abi.Encode(nil, v) }
 
-// pass sends a handle; the client's number for it lands at offset off of the response.
+// pass passes a handle; the client stores its own number for it at offset off of the response.
 func (c *Call) pass(h Handle, off uint64, kind, id uint32) {
 	c.passed = append(c.passed, passed{h, protocol.FD{Address: c.response + off, Kind: kind, ID: id}})
 }
 
-// openEvents is for the NIC to open a sink; the client's handle goes to h.
+// openEvents returns the function with which the NIC opens a sink; it stores the client's handle in h.
 func (c *Call) openEvents(h *Handle) func() (nic.EventSink, error) {
 	return func() (nic.EventSink, error) {
 		sink, handle, err := c.dev.OpenEvents()
@@ -258,12 +249,10 @@ func (c *Call) openEvents(h *Handle) func() (nic.EventSink, error) {
 	}
 }
 
-// maxFill bounds the zeros that we write behind a response. The kernel clears all
-// of the buffer that a program announces; a reply has to fit a message.
+// maxFill limits the zeros after a response. The kernel clears the whole buffer of the program, but a reply must fit into a message.
 const maxFill = 4096
 
-// Answer puts the reply together. Responses are cut to the room that the program
-// gave, and shorter ones are followed by zeros, as uverbs_response does.
+// Answer builds the reply. Responses are cut to the program's buffer, and zeros follow shorter ones, like uverbs_response.
 func (c *Call) Answer(r *protocol.ReplyBuilder) {
 	if c.Errno != 0 {
 		return

@@ -10,42 +10,34 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// A Device is an opened device as its commands see it. Whoever serves the client
-// provides it: the server for a process, others for clients that share no
-// descriptors with us.
+// A Device is an open device as its commands see it. The server of the client implements it: package server for a process, others
+// for clients that share no descriptors with the daemon.
 type Device interface {
-	// NIC is the virtual NIC that was opened.
+	// NIC returns the virtual NIC that was opened.
 	NIC() *nic.NIC
-	// Do runs f with the session's objects where they may be touched, and waits for it.
-	// It answers EIO if the device is gone.
+	// Do runs f on the loop with the session's objects, and waits for it. It returns EIO if the device is gone.
 	Do(f func(*nic.Session) error) error
-	// Wake has the loop look at a queue pair, as its doorbell would. It is called
-	// inside Do.
+	// Wake makes the loop process a queue pair, as its doorbell does. It is called inside Do.
 	Wake(q *nic.QP)
-	// OpenEvents makes a way for events to the client: the sink is the NIC's, and the
-	// handle, from which the client reads them, goes to it with the answer. It is called
-	// inside Do.
+	// OpenEvents creates a channel for events to the client. The NIC gets the sink, and the client gets the handle with the
+	// answer and reads the events from it. It is called inside Do.
 	OpenEvents() (nic.EventSink, Handle, error)
-	// Settle waits until nothing that was begun before it still writes to the client's
-	// memory. A Device whose commands must not wait holds the answer back instead. Settle
-	// is called outside Do, at the end of a command.
+	// Settle waits until no earlier operation writes to the client's memory any more. A Device whose commands must not wait
+	// delays the answer instead. Settle is called outside of Do, at the end of a command.
 	Settle()
-	// Map makes a region of the client's memory. Where in its backing that memory lies,
-	// the client has told the device along with the command. It may take long and is
-	// called outside Do.
+	// Map returns a region of the client's memory. The client has sent the location in its backing with the command. Map may be slow and is
+	// called outside of Do.
 	Map(start, length uint64) (*memory.Region, error)
 }
 
-// A Handle is what a client is given to reach something by: for a process a descriptor, an
-// *os.File; for a client that shares none, whatever its messages call one. Ours is closed
-// when the client has it.
+// A Handle is a client's reference to an object: for a process a descriptor, an *os.File; for other clients a number in messages.
+// The daemon closes its copy after it has sent the handle.
 type Handle interface{ Close() error }
 
-// A Context is what one open of the device keeps between commands: struct ib_ucontext.
-// Its commands run one after the other. The zero Context is ready.
+// A Context is the state of one open of the device between commands: struct ib_ucontext. Its commands run one after the other. The zero Context is ready.
 type Context struct {
 	open bool // GET_CONTEXT has succeeded
-	call Call // the command under way, or the last one
+	call Call // the current or last command
 }
 
 // Run runs one command with d, which decides where the command runs: on the loop or beside it. The
@@ -72,10 +64,10 @@ func (c *Call) run() error {
 	return c.cmd.run(c)
 }
 
-// Refused reports whether the command is one that this device does not have.
+// Refused reports whether the device does not support the command.
 func (c *Call) Refused() bool { return c.Errno == syscall.EOPNOTSUPP || c.Errno == syscall.ENOSYS }
 
-// Handles go to the client with the answer, in the order in which that names them.
+// Handles returns the handles for the client, in the order of the answer.
 func (c *Call) Handles() (handles []Handle) {
 	for _, p := range c.passed {
 		handles = append(handles, p.handle)
@@ -83,7 +75,7 @@ func (c *Call) Handles() (handles []Handle) {
 	return handles
 }
 
-// Name names the command, one that we do not know included.
+// Name returns the name of the command, even of an unknown one.
 func (c *Call) Name() string {
 	if c.cmd != nil {
 		return c.cmd.name

@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/device/transport"
 )
 
-// What the device says about itself: rxe's values where a program could depend on
-// them (drivers/infiniband/sw/rxe/rxe_param.h), the NIC's own limits elsewhere.
+// Attributes of the device: rxe's values where a program could depend on them (drivers/infiniband/sw/rxe/rxe_param.h), otherwise
+// the NIC's limits.
 const (
 	// DeviceCaps are the capability flags.
 	DeviceCaps = abi.DeviceBadPKeyCntr | abi.DeviceBadQKeyCntr | abi.DeviceAutoPathMig |
@@ -59,7 +59,7 @@ func exQueryDevice(c *Call, req *abi.ExQueryDevice, resp *abi.ExQueryDeviceResp)
 	return nil
 }
 
-// describe is ib_device_attr as QUERY_DEVICE shows it.
+// describe returns ib_device_attr as QUERY_DEVICE shows it.
 func describe(n *nic.NIC) abi.QueryDeviceResp {
 	l := &n.Limits
 	guid := bits.ReverseBytes64(n.NodeGUID) // __be64

@@ -163,7 +163,7 @@ func (c *client) Map(start, length uint64) (*memory.Region, error) {
 	return c.space.Map(start, length, extents)
 }
 
-// offset is where an address of the client lies in its backing.
+// offset returns where an address of the client lies in its backing.
 func offset(at uint64) uint64 {
 	at -= base
 	return memSize - page - at/page*page + at%page

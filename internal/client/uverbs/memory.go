@@ -18,8 +18,7 @@ func deallocPD(c *Call, req *abi.DeallocPD) error {
 	return c.dev.Do(func(s *nic.Session) error { return s.DeallocPD(req.PDHandle) })
 }
 
-// regMR maps the memory here, because that takes long, and makes the region on the
-// loop.
+// regMR maps the memory first, because that is slow, and creates the region on the loop.
 func regMR(c *Call, req *abi.RegMR, resp *abi.RegMRResp) error {
 	params := nic.MRParams{
 		PD: req.PDHandle, Start: req.Start, Length: req.Length, HcaVA: req.HCAVA, Access: req.AccessFlags,
@@ -31,7 +30,7 @@ func regMR(c *Call, req *abi.RegMR, resp *abi.RegMRResp) error {
 	if err != nil {
 		return err
 	}
-	owned := false // by the NIC
+	owned := false // whether the NIC owns the region
 	defer func() {
 		if !owned {
 			region.Release()

@@ -21,14 +21,14 @@ func exCreateQP(c *Call, req *abi.ExCreateQP, resp *abi.ExCreateQPResp) error {
 	if req.CompMask&^abi.CreateQPMaskIndTable != 0 || req.Reserved != 0 {
 		return syscall.EINVAL
 	}
-	if req.CompMask != 0 { // an indirection table: there are none
+	if req.CompMask != 0 { // indirection tables are not supported
 		return syscall.EINVAL
 	}
 	resp.ResponseLength = uint32(min(c.out, abi.Size[abi.ExCreateQPResp]()))
 	return newQP(c, req, &resp.Base)
 }
 
-// newQP checks in the order of create_qp and rxe_create_qp.
+// newQP makes its checks in the order of create_qp and rxe_create_qp.
 func newQP(c *Call, req *abi.ExCreateQP, resp *abi.CreateQPResp) error {
 	switch req.QPType {
 	case abi.QPTypeRC, abi.QPTypeUC, abi.QPTypeUD:
@@ -107,7 +107,7 @@ func modifyQP(c *Call, req *abi.ModifyQP) error {
 	return changeQP(c, req)
 }
 
-// exModifyQP differs by the rate limit, which rxe does not have.
+// exModifyQP differs from modifyQP in the rate limit, which rxe does not support.
 func exModifyQP(c *Call, req *abi.ExModifyQP, resp *abi.ExModifyQPResp) error {
 	if req.Base.AttrMask&^abi.QPMaskStandard != 0 {
 		return syscall.EOPNOTSUPP
@@ -116,8 +116,7 @@ func exModifyQP(c *Call, req *abi.ExModifyQP, resp *abi.ExModifyQPResp) error {
 	return changeQP(c, &req.Base)
 }
 
-// changeQP makes the checks of modify_qp in uverbs_cmd.c; the state table is the
-// NIC's.
+// changeQP makes the checks of modify_qp in uverbs_cmd.c; the NIC checks the state table.
 func changeQP(c *Call, req *abi.ModifyQP) error {
 	mask := req.AttrMask
 	has := func(bits uint32) bool { return mask&bits == bits }
@@ -130,8 +129,7 @@ func changeQP(c *Call, req *abi.ModifyQP) error {
 		return syscall.EINVAL
 	}
 	if has(abi.QPMaskAV) && !(has(abi.QPMaskState) && req.QPState == abi.QPStateRTR) && !has(abi.QPMaskPort) {
-		// A new path is a new port, says the kernel, which has no other way to
-		// follow it.
+		// The kernel treats a new path as a new port.
 		mask |= abi.QPMaskPort
 		req.PortNum = req.Dest.PortNum
 	}
@@ -180,9 +178,8 @@ func destroyQP(c *Call, req *abi.DestroyQP, resp *abi.DestroyQPResp) error {
 	return err
 }
 
-// postSend is the provider's doorbell: a command without work requests. The shim
-// rings the doorbell page instead where it knows that the queue pair may send; here
-// the answer is rxe_post_send's.
+// postSend is the provider's doorbell: a command without work requests. The interposer rings the doorbell page instead if it
+// knows that the queue pair may send. The errnos are those of rxe_post_send.
 func postSend(c *Call, req *abi.PostSend, _ *abi.PostSendResp) error {
 	if req.WRCount != 0 || req.SGECount != 0 {
 		return syscall.EOPNOTSUPP

@@ -40,8 +40,7 @@ func newSRQ(c *Call, p nic.SRQParams, resp *abi.CreateSRQResp) error {
 	return nil
 }
 
-// modifySRQ has no response. Where the new ring is goes to an address that the
-// provider put into its part of the request.
+// modifySRQ has no response. The location of the new ring is stored at an address in the provider's part of the request.
 func modifySRQ(c *Call, req *abi.ModifySRQ) error {
 	var drv abi.RxeModifySRQCmd
 	if !abi.Decode(c.driverIn, &drv) {

@@ -7,9 +7,8 @@ import (
 	"vrdma.dev/vrdma/internal/abi/abitext"
 )
 
-// The commands that the kernel has, by number. A number without a row is one that
-// the kernel has no handler for either. Sizes are those of the structs; where the
-// kernel accepts a shorter extended struct the row says so.
+// The kernel's commands, by number. The kernel has no handler for numbers without a row. Sizes are those of the structs; a row
+// has a smaller size where the kernel accepts a shorter extended struct.
 var (
 	legacyCommands = [abi.NumCmd]*command{
 		abi.CmdGetContext:        answer("GET_CONTEXT", getContext).withDriver().lasting(),
@@ -42,19 +41,19 @@ var (
 		abi.CmdDestroySRQ:        answer("DESTROY_SRQ", destroySRQ).destroying(),
 		abi.CmdCreateXSRQ:        answer("CREATE_XSRQ", createXSRQ).withDriver(),
 
-		// Posting and polling by system call: the rxe provider does both in the
-		// rings, and the kernel's rxe does not offer them to programs.
+		// Posting and polling by system call: the rxe provider uses the rings instead, and the kernel's rxe does not support
+		// these commands.
 		abi.CmdPollCQ:      refused("POLL_CQ", syscall.EOPNOTSUPP),
 		abi.CmdPeekCQ:      refused("PEEK_CQ", syscall.EOPNOTSUPP),
 		abi.CmdPostRecv:    refused("POST_RECV", syscall.EOPNOTSUPP),
 		abi.CmdPostSRQRecv: refused("POST_SRQ_RECV", syscall.EOPNOTSUPP),
 
-		// XRC is not in rxe.
+		// rxe does not support XRC.
 		abi.CmdOpenXRCD:  refused("OPEN_XRCD", syscall.EOPNOTSUPP),
 		abi.CmdCloseXRCD: refused("CLOSE_XRCD", syscall.EOPNOTSUPP),
 		abi.CmdOpenQP:    refused("OPEN_QP", syscall.EOPNOTSUPP),
 
-		// Numbers that were given out and never implemented, by any kernel.
+		// Numbers that no kernel has implemented.
 		abi.CmdModifyAH: refused("MODIFY_AH", syscall.EOPNOTSUPP),
 		abi.CmdQueryAH:  refused("QUERY_AH", syscall.EOPNOTSUPP),
 		abi.CmdRegSMR:   refused("REG_SMR", syscall.EOPNOTSUPP),
@@ -72,8 +71,7 @@ var (
 		abi.ExCmdModifyQP: answer("EX_MODIFY_QP", exModifyQP).
 			extend(abi.Size[abi.ModifyQP](), abi.Size[abi.ExModifyQPResp]()),
 
-		// Steering, work queues and RSS belong to raw Ethernet, moderation to
-		// interrupts; rxe has neither.
+		// Flow steering, work queues and RSS are for raw Ethernet, moderation for interrupts; rxe has neither.
 		abi.ExCmdCreateFlow:       refused("EX_CREATE_FLOW", syscall.EOPNOTSUPP),
 		abi.ExCmdDestroyFlow:      refused("EX_DESTROY_FLOW", syscall.EOPNOTSUPP),
 		abi.ExCmdCreateWQ:         refused("EX_CREATE_WQ", syscall.EOPNOTSUPP),
@@ -88,7 +86,7 @@ var (
 // exCreateQPMin is offsetofend(struct ib_uverbs_ex_create_qp, comp_mask).
 const exCreateQPMin = 52
 
-// answer is a row for a command with a response.
+// answer returns a row for a command with a response.
 func answer[Req, Resp abi.Struct](name string, run func(*Call, *Req, *Resp) error) *command {
 	return &command{
 		name: name, request: abi.Size[Req](), response: abi.Size[Resp](), answers: true,
@@ -113,7 +111,7 @@ func answer[Req, Resp abi.Struct](name string, run func(*Call, *Req, *Resp) erro
 	}
 }
 
-// accept is a row for a command without a response.
+// accept returns a row for a command without a response.
 func accept[Req abi.Struct](name string, run func(*Call, *Req) error) *command {
 	return &command{
 		name: name, request: abi.Size[Req](),
@@ -130,7 +128,7 @@ func accept[Req abi.Struct](name string, run func(*Call, *Req) error) *command {
 	}
 }
 
-// refused is a row for a command that we know and do not support.
+// refused returns a row for a known command that is not supported.
 func refused(name string, errno syscall.Errno) *command {
 	return &command{name: name, errno: errno}
 }
@@ -141,8 +139,7 @@ func (c *command) lasting() *command    { c.long = true; return c }
 func (c *command) maybeSure() *command  { c.left = true; return c }
 func (c *command) destroying() *command { c.destroys = true; return c }
 
-// extend makes an extended command's row: request and response are the shortest
-// that the kernel takes.
+// extend turns c into the row of an extended command with the smallest request and response that the kernel accepts.
 func (c *command) extend(request, response int) *command {
 	c.extended, c.request, c.response = true, request, response
 	return c

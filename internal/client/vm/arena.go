@@ -18,33 +18,33 @@ import (
 
 const (
 	pageSize = 4096
-	// arenaSize is how far the queues of one session can grow.
+	// arenaSize is the maximum size of the queues of one session.
 	arenaSize = 1 << 30
-	// growBy is how much more is asked for at a time, at least.
+	// growBy is the minimum size of an extension.
 	growBy   = 1 << 20
 	mostRuns = vmproto.MostRuns
-	// Who wants much gets whole huge pages.
+	// Large extensions get whole huge pages.
 	hugePage = vmproto.HugePage
 )
 
-// arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the machine
-// they are a file, somewhere in its memory; here they are mapped once more, side by side.
+// arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the machine they are a file in its memory;
+// here they are mapped a second time, contiguously.
 type arenaPages struct {
 	ram   *ram
-	mem   []byte // arenaSize, of which there is memory up to ready
+	mem   []byte // arenaSize bytes, with memory up to ready
 	ready atomic.Uint64
 	ask   func(size uint64) ([]vmproto.Run, error)
-	lost  func()        // told of pages that are not there any more; nil: nobody is
-	runs  *atomic.Int64 // of the machine
-	// account pays for the mappings, of which the daemon has only so many for all machines; nil: nobody does.
+	lost  func()        // called for pages that do not exist any more; may be nil
+	runs  *atomic.Int64 // mappings of the machine
+	// account is charged for the mappings, whose number is limited for the daemon; may be nil.
 	account *budget.Account
-	// refused is told once why there are no more pages; nil: nobody is.
+	// refused is called once with the reason why there are no more pages; may be nil.
 	refused func(size uint64, why error)
 
 	mu   sync.Mutex
 	mine int  // guarded by mu: runs of these pages
 	told bool // guarded by mu
-	full bool // guarded by mu: the agent has given pages that are not here. What follows them would be in the wrong place
+	full bool // guarded by mu: pages of the agent could not be mapped, so later ones would be at wrong offsets
 }
 
 func newArenaPages(r *ram, first []vmproto.Run, runs *atomic.Int64, account *budget.Account, ask func(uint64) ([]vmproto.Run, error)) (*arenaPages, error) {
@@ -63,8 +63,7 @@ func newArenaPages(r *ram, first []vmproto.Run, runs *atomic.Int64, account *bud
 	return a, nil
 }
 
-// touch runs f, which touches the pages. QEMU may have made the file shorter that they are of, or has no
-// huge page for one: EFAULT then.
+// touch runs f, which accesses the pages. It returns EFAULT if QEMU has truncated their file, or has no huge page for one.
 func (a *arenaPages) touch(f func()) error {
 	at := vhostuser.Contain(f)
 	switch {
@@ -76,7 +75,7 @@ func (a *arenaPages) touch(f func()) error {
 	return fmt.Errorf("the machine's memory has become shorter, or there are no more huge pages: %w", syscall.EFAULT)
 }
 
-// add maps runs at the end, all of them or none.
+// add maps runs at the end: all of them or none.
 func (a *arenaPages) add(runs []vmproto.Run) (err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,7 +99,7 @@ func (a *arenaPages) add(runs []vmproto.Run) (err error) {
 		}
 		at += r.Size
 	}
-	// A session begins with zeros. What the agent says is a new file need not be one.
+	// A session starts with zeros, and the agent's file may contain old data.
 	if err := a.touch(func() { clear(a.mem[begin:at]) }); err != nil {
 		return err
 	}
@@ -108,7 +107,7 @@ func (a *arenaPages) add(runs []vmproto.Run) (err error) {
 	return nil
 }
 
-// charge counts mappings. mu is held.
+// charge counts mappings. The caller holds mu.
 func (a *arenaPages) charge(n int) error {
 	if a.runs.Add(int64(n)) > mostRuns {
 		a.runs.Add(-int64(n))
@@ -122,7 +121,7 @@ func (a *arenaPages) charge(n int) error {
 	return nil
 }
 
-// refund undoes charge. mu is held.
+// refund reverts charge. The caller holds mu.
 func (a *arenaPages) refund(n int) {
 	a.runs.Add(-int64(n))
 	a.account.Refund(budget.Bill{budget.Mappings: uint64(n)})
@@ -151,7 +150,7 @@ func (a *arenaPages) Grow(size uint64) error {
 	case full:
 		return errors.New("pages for queues of this session were refused before: its program has to open the device again")
 	case a.runs.Load() >= mostRuns:
-		// The agent would pin pages that cannot be used, and the session would be full for ever.
+		// The agent would pin useless pages, and the session would stay full.
 		err := fmt.Errorf("the machine's memory is in too many pieces for queues: they have all %d", mostRuns)
 		a.refuse(size, err)
 		return err
@@ -170,7 +169,7 @@ func (a *arenaPages) Grow(size uint64) error {
 	return err
 }
 
-// refuse tells why a queue was refused: the program hears ENOMEM only. A program may ask without end.
+// refuse reports why a queue was refused, once: the program gets only ENOMEM, and may try without end.
 func (a *arenaPages) refuse(size uint64, why error) {
 	a.mu.Lock()
 	told := a.told

@@ -11,19 +11,18 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// A card is the network card of the machine, which carries what the switch has for it, or nothing. It is there
-// also because QEMU tells the back end of one
-// which memory the machine has, and when the machine is reset.
+// A card is the network card of the machine. Besides traffic of the switch, it tells the daemon which memory the machine has, and
+// when the machine is reset, because QEMU reports both to a vhost-user back end.
 type card struct {
 	mu   sync.Mutex
-	conn *vhostuser.Conn // nil: QEMU is not there
+	conn *vhostuser.Conn // nil: QEMU is not connected
 	held atomic.Int32    // see vhostuser.Device
 }
 
-// errNoCard is why there is no memory.
+// errNoCard means that the machine's memory is unknown.
 var errNoCard = errors.New("QEMU has not connected the NIC's network card (-netdev vhost-user), or its driver is not loaded in the machine")
 
-// memory is that of the machine as it is now.
+// memory returns the current memory of the machine.
 func (k *card) memory() (Memory, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -36,10 +35,10 @@ func (k *card) memory() (Memory, error) {
 	return nil, errNoCard
 }
 
-// mappingBill is what a mapping of so many bytes takes: budget.Mappings are of a gibibyte each.
+// mappingBill returns the charge for a mapping of size bytes: budget.Mappings are of a gibibyte each.
 func mappingBill(size uint64) budget.Bill { return budget.Bill{budget.Mappings: 1 + size>>30} }
 
-// serveCard serves the card to QEMU until it goes.
+// serveCard serves the card to QEMU until it disconnects.
 func (p *Port) serveCard(u *net.UnixConn, who credentials.Caller) {
 	if !p.keep(&p.net, u) {
 		return
@@ -66,8 +65,7 @@ func (p *Port) serveCard(u *net.UnixConn, who credentials.Caller) {
 	}
 }
 
-// remember takes note of the memory that the machine has now. Programs keep what they have pinned,
-// which stays where it is.
+// remember updates the memory of the machine. Pages that programs have pinned stay valid.
 func (p *Port) remember(c *vhostuser.Conn) {
 	p.mu.Lock()
 	m := p.machine

@@ -21,50 +21,49 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// A conversation is what one connection of a program to its agent is here. The session serves it at
-// one end of a socket pair (near), as it would serve a process; we are at the other end (far).
-// Three goroutines: the machine's takes frames from the link, feed hands requests to the session one
-// by one, relay brings its replies to the agent. It is a server.Line.
+// A conversation is the daemon's side of one connection between a program and its agent. The session serves one end of a socket
+// pair (near), as for a process; the other end (far) belongs to this package. It has three goroutines: the machine's reads frames
+// from the link, feed passes requests to the session one by one, and relay sends its replies to the agent. It is a server.Line.
 //
 //	leave: no more requests ─▶ the session sees the end of near ─▶ … ─▶ Over ─▶ Close to the agent
 //
-// Near may end long before the session does, so its end is not the news: while there is a session the
-// loop writes to the machine's pages, and with Close the agent lets go of them.
+// The end of near does not mean that the session has ended. The loop writes to the machine's pages until then, and the agent
+// unpins them after Close. So Close is sent after Over.
 type conversation struct {
 	*protocol.Conn // near
 	m              *machine
 	id             uint32
 	far            *protocol.Conn
 	in             chan request
-	leaving        chan struct{} // closed when nobody is to wait for the agent any more
+	leaving        chan struct{} // closed when no goroutine should wait for the agent any more
 	leaveOnce      sync.Once
-	over           chan struct{} // closed when nothing is left of the session
+	over           chan struct{} // closed when the session has ended completely
 
 	mu        sync.Mutex
-	ended     bool // relay has: nobody takes requests and pins any more
-	process   bool // the greeting was that of a process
+	ended     bool // relay has ended: requests and pins are not taken any more
+	process   bool // the greeting was of kind PROCESS
 	arena     []vmproto.Run
 	bellPort  bool           // its program rings at the bell port
-	bells     []*os.File     // that frames ring
-	coming    *pin           // of the request that comes next
-	pin       *pin           // of the request under way; nil: taken, or there is none
-	sinks     map[*sink]bool // that events go to
+	bells     []*os.File     // doorbells that frames ring
+	coming    *pin           // pin of the next request
+	pin       *pin           // pin of the current request; nil: taken, or none
+	sinks     map[*sink]bool // destinations of events
 	recalling bool
-	recalled  bool // recall waits
+	recalled  bool // recall is waiting
 	returned  chan []vmproto.Returning
 	returning []vmproto.Returning
-	asked     bool // for more pages
+	asked     bool // more pages have been requested
 	grown     chan []vmproto.Run
 	growing   []vmproto.Run
 }
 
-// A request is a message for the session, and what it has pinned.
+// A request is a message for the session, with its pin.
 type request struct {
 	message []byte
 	pin     *pin
 }
 
-// mostRequests is how many may wait. A program makes one at a time, netlink some.
+// mostRequests is the maximum number of waiting requests. A program sends one at a time, netlink several.
 const mostRequests = 64
 
 func newConversation(m *machine, id uint32) (*conversation, error) {
@@ -88,7 +87,7 @@ func newConversation(m *machine, id uint32) (*conversation, error) {
 	}, nil
 }
 
-// conn makes a connection of a descriptor, which it owns.
+// conn converts a descriptor to a connection that owns it.
 func conn(fd int) (*protocol.Conn, error) {
 	f := os.NewFile(uintptr(fd), "conversation")
 	defer f.Close()
@@ -99,7 +98,7 @@ func conn(fd int) (*protocol.Conn, error) {
 	return protocol.NewConn(c.(*net.UnixConn)), nil
 }
 
-// leave has the session see its end, in both directions: some only write. It may be called again.
+// leave closes the session's connection in both directions, because some sessions only write. It may be called again.
 func (c *conversation) leave() {
 	c.leaveOnce.Do(func() {
 		close(c.leaving)
@@ -110,7 +109,7 @@ func (c *conversation) leave() {
 // Over implements server.Line.
 func (c *conversation) Over() { close(c.over) }
 
-// take takes a request of the program's.
+// take queues a request of the program.
 func (c *conversation) take(message []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,13 +122,13 @@ func (c *conversation) take(message []byte) {
 	select {
 	case c.in <- r:
 	default:
-		c.leave() // it does not wait for answers
+		c.leave() // the program does not wait for answers
 		c.unkeep(len(message))
 		c.m.unpin(r.pin)
 	}
 }
 
-// feed hands requests to the session.
+// feed passes requests to the session.
 func (c *conversation) feed() {
 	first := true
 	for {
@@ -162,7 +161,7 @@ func (c *conversation) feed() {
 	}
 }
 
-// greets looks at a greeting. Programs here have no mailbox: that is a file.
+// greets inspects a greeting. Programs in a machine have no mailbox, because that is a file.
 func (c *conversation) greets(b []byte) {
 	const kind, flags = 8, 12 // offsets in struct vrdma_hello
 	if len(b) < protocol.HelloSize {
@@ -174,14 +173,13 @@ func (c *conversation) greets(b []byte) {
 	c.mu.Unlock()
 }
 
-// takesEvents reports whether a request is a command that takes events back.
+// takesEvents reports whether a request is a command that withdraws events.
 func (c *conversation) takesEvents(b []byte) bool {
 	var r protocol.Request
 	return r.Parse(b) == nil && r.Op == protocol.OpCommand && uverbs.TakesEvents(r.Command)
 }
 
-// relay brings the session's messages to the agent, and tells it in the end that nothing is left of
-// the session.
+// relay sends the session's messages to the agent, and Close when the session has ended completely.
 func (c *conversation) relay() {
 	buf := make([]byte, protocol.MaxMessage)
 	for {
@@ -189,7 +187,7 @@ func (c *conversation) relay() {
 		if err != nil {
 			break
 		}
-		protocol.CloseFDs(fds) // there are none
+		protocol.CloseFDs(fds) // none is expected
 		c.reply(buf[:n])
 	}
 	c.leave()
@@ -203,7 +201,7 @@ func (c *conversation) relay() {
 	c.arena, c.growing, c.returning = nil, nil, nil
 	c.asked, c.recalled = false, false
 	c.mu.Unlock()
-	for { // nothing is added any more
+	for { // the queue does not grow any more
 		select {
 		case r := <-c.in:
 			c.unkeep(len(r.message))
@@ -223,7 +221,7 @@ func (c *conversation) reply(b []byte, handles ...uverbs.Handle) {
 	process := c.process
 	c.mu.Unlock()
 	if process {
-		c.m.sendTree() // before a program looks there
+		c.m.sendTree() // before the program reads it
 	}
 	c.release()
 	for _, h := range handles {
@@ -234,7 +232,7 @@ func (c *conversation) reply(b []byte, handles ...uverbs.Handle) {
 	c.m.link.sendLater(vmproto.Message, c.id, b)
 }
 
-// leavePin gives a pin back that nobody took. mu is held.
+// leavePin releases a pin that the session did not take. The caller holds mu.
 func (c *conversation) leavePin() {
 	c.m.unpin(c.pin)
 	c.pin = nil
@@ -246,7 +244,7 @@ func (c *conversation) Send(reply []byte, handles []uverbs.Handle) error {
 	return nil
 }
 
-// Welcome implements server.Line. The agent knows what goes with it.
+// Welcome implements server.Line. The agent creates the descriptors that belong to it.
 func (c *conversation) Welcome(w *protocol.Welcome, _ ...*os.File) error {
 	c.reply(w.Append(nil))
 	return nil
@@ -327,8 +325,8 @@ func (c *conversation) openQueues(account *budget.Account) (*nic.Arena, server.B
 	return arena, bell, nil
 }
 
-// openBell is the descriptor that wakes the loop: the socket of the bell port, once more, so that
-// nobody is between QEMU and the loop; or an eventfd that is written to for each Bell.
+// openBell returns the descriptor that wakes the loop: a duplicate of the bell port's socket, so that nothing is between QEMU and
+// the loop, or an eventfd that is written for each Bell frame.
 func (c *conversation) openBell(port bool) (*os.File, error) {
 	if port {
 		return c.m.port.bell()
@@ -349,7 +347,7 @@ func (c *conversation) openBell(port bool) (*os.File, error) {
 	return f, nil
 }
 
-// ring wakes the loop for a program that rings by frames.
+// ring wakes the loop for a program that rings with frames.
 func (c *conversation) ring() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -362,7 +360,7 @@ func (c *conversation) ring() {
 func (c *conversation) grow(size uint64) ([]vmproto.Run, error) {
 	c.mu.Lock()
 	select {
-	case <-c.grown: // for somebody who waits no more
+	case <-c.grown: // an answer for an earlier caller that gave up
 	default:
 	}
 	c.asked = !c.ended
@@ -406,10 +404,10 @@ func (c *conversation) forget(s *sink) {
 	delete(c.sinks, s)
 }
 
-// Vouched implements server.Line: QEMU was asked when it connected.
+// Vouched implements server.Line: QEMU was checked when it connected.
 func (c *conversation) Vouched() bool { return true }
 
-// Workload implements server.Line: a machine is one.
+// Workload implements server.Line: a machine is one workload.
 func (c *conversation) Workload(*credentials.Caller) (uint64, string) { return c.m.workload, "" }
 
 // Identify implements server.Line.

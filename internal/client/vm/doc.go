@@ -1,5 +1,4 @@
-// Package vm serves verbs to programs in virtual machines: the daemon's half of what package
-// vmagent is in the machine.
+// Package vm serves verbs to programs in virtual machines. It is the daemon's side; package vmagent is the side in the machine.
 //
 //	machine                                       host
 //	program ─ shim ─ agent ══ virtio-serial ══ QEMU ── unix socket ── Port ─ machine ─ conversation
@@ -9,19 +8,18 @@
 //	guest RAM ◀──────────────── the same pages, mapped by the daemon ── Memory, arena, memory.Space
 //	   bell port ═══════════════ QEMU ── unix socket ── the loop's poller
 //
-// A Port is the two sockets of one NIC: QEMU connects to both. A machine is what one agent has
-// opened there; a new agent, or a new connection, ends it, and is answered when nothing of it is
-// left. Commands and events go through the agent. Work requests, completions and data do not:
-// queues and registered memory are pages of the machine, which the agent has pinned, and a program
-// rings by writing to a port of its own, which the loop watches.
+// A Port has the sockets of one NIC, to which QEMU connects. A machine is the state of one agent's connection. A new agent or a
+// new connection ends it, and is answered when all of its state is gone. Commands and events go through the agent. Work requests,
+// completions and data do not: queues and registered memory are pages of the machine, which the agent has pinned. A program rings
+// a doorbell by writing to a port of its own, which the loop watches.
 //
-// Nothing that the machine says is trusted. An address is looked up in the table of its memory, so
-// a machine that lies reaches its own memory only; which of its programs may reach what is for its
-// agent to say. What a machine makes the daemon hold is on the account of whoever runs QEMU.
+// The daemon does not trust the machine. It looks up every address in the table of the machine's memory, so a malicious machine
+// reaches only its own memory. The agent decides which program may reach which pages. The resources of a machine are charged to
+// the user that runs QEMU.
 //
-// Events. A process's unread events are taken back from its socket when their object goes
-// (nic.EventSink). Here they are in the machine. So before a command that destroys something the
-// agent is asked for them, and what is sent meanwhile waits (recall.go).
+// Events: when an object of a process is destroyed, the daemon withdraws its unread events from the process's socket
+// (nic.EventSink). Here they are in the machine. So before a command that destroys an object, the daemon asks the agent for them,
+// and delays new events meanwhile (recall.go).
 //
 // Locks: machine.mu, then conversation.mu, then sink.mu, then link.mu.
 package vm

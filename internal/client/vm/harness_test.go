@@ -89,7 +89,7 @@ func (r testRAM) awaitReleased(t testing.TB, n int32) {
 	}
 }
 
-// testPort is a daemon with a port for a machine that has this memory.
+// testPort returns a daemon with a port for a machine that has this memory.
 func testPort(t testing.TB, ram Memory) *Port {
 	t.Helper()
 	p, _ := testDaemon(t, ram)

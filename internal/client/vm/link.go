@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A link is the way to the agent. The loop sends events through it, so send never waits: what the
-// socket does not take now is written by a goroutine.
+// A link is the connection to the agent. The loop sends events through it, so send never blocks: a goroutine writes what the
+// socket does not accept at once.
 type link struct {
 	conn *net.UnixConn
 
@@ -19,14 +19,14 @@ type link struct {
 	room   sync.Cond // the queue has become short, or the link has ended
 	queue  []byte
 	spare  []byte
-	busy   bool // the goroutine writes
+	busy   bool // the goroutine is writing
 	closed bool
 }
 
 const (
-	// longQueue is how much may wait before those who can wait do.
+	// longQueue is the queue length above which callers that can wait do so.
 	longQueue = 1 << 20
-	// mostQueue is how much may wait at all. A machine that reads no more is cut off.
+	// mostQueue is the maximum queue length. A machine that does not read is disconnected.
 	mostQueue = 32 << 20
 )
 
@@ -36,14 +36,14 @@ func newLink(u *net.UnixConn) *link {
 	return l
 }
 
-// send sends a frame, and never waits. If the link has ended it is lost.
+// send sends a frame without blocking. The frame is lost if the link has ended.
 func (l *link) send(k vmproto.Kind, id uint32, body ...[]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.put(k, id, body...)
 }
 
-// sendLater is send for those who can wait: for a link that is behind.
+// sendLater is send for callers that can wait for a slow link.
 func (l *link) sendLater(k vmproto.Kind, id uint32, body ...[]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,14 +53,14 @@ func (l *link) sendLater(k vmproto.Kind, id uint32, body ...[]byte) {
 	l.put(k, id, body...)
 }
 
-// behind reports whether much waits.
+// behind reports whether the queue is long.
 func (l *link) behind() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.queue) > longQueue
 }
 
-// put appends a frame to the queue, or writes it. mu is held.
+// put writes a frame or appends it to the queue. The caller holds mu.
 func (l *link) put(k vmproto.Kind, id uint32, body ...[]byte) {
 	if !l.closed {
 		before := len(l.queue)
@@ -69,7 +69,7 @@ func (l *link) put(k vmproto.Kind, id uint32, body ...[]byte) {
 	}
 }
 
-// putRaw is put for a frame that is made already.
+// putRaw is put for an encoded frame.
 func (l *link) putRaw(b []byte) {
 	if !l.closed {
 		before := len(l.queue)
@@ -78,7 +78,7 @@ func (l *link) putRaw(b []byte) {
 	}
 }
 
-// advance writes the queue, of which there were so many bytes before.
+// advance starts to write the queue, which had before bytes before.
 func (l *link) advance(before int) {
 	if before == 0 && !l.busy {
 		if n := l.try(l.queue); n == len(l.queue) {
@@ -98,7 +98,7 @@ func (l *link) advance(before int) {
 	}
 }
 
-// try writes what the socket takes now. mu is held.
+// try writes as much as the socket accepts now. The caller holds mu.
 func (l *link) try(b []byte) (n int) {
 	raw, err := l.conn.SyscallConn()
 	if err != nil {
@@ -113,7 +113,7 @@ func (l *link) try(b []byte) (n int) {
 	return max(n, 0)
 }
 
-// write writes the queue, until it is empty.
+// write writes the queue until it is empty.
 func (l *link) write() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,33 +12,31 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A machine is what one agent has opened. It ends with its connection, or when a new agent greets.
+// A machine is the state of one agent's connection. It ends with the connection, or when a new agent greets.
 type machine struct {
 	port     *Port
 	link     *link
 	name     string
-	who      credentials.Caller // of QEMU
+	who      credentials.Caller // the process of QEMU
 	workload uint64
 	ram      *ram
 	handles  atomic.Uint32
 	runs     atomic.Int64 // mappings for queues
 	pending  atomic.Int64 // runs of pins that no session has taken yet
-	waiting  atomic.Int64 // bytes of what else no session has taken yet: messages, runs for queues, events
+	waiting  atomic.Int64 // bytes of other data that no session has taken yet: messages, runs for queues, events
 	tree     tree
-	told     bool // the log has its coming, and is to have its going
+	told     bool // its start was logged, so its end is logged, too
 
 	mu     sync.Mutex
 	conns  map[uint32]*conversation
 	ending bool
-	empty  chan struct{} // closed when it is ending and there are none
+	empty  chan struct{} // closed when it is ending and has no conversations
 }
 
-// mostConversations is how many a machine may have. A program with rdma_cm has one for each of its
-// event channels.
+// mostConversations is the maximum number of conversations of a machine. A program with rdma_cm has one for each event channel.
 const mostConversations = 65536
 
-// workloads numbers machines. The numbers are none of the kernel's for network namespaces, which are
-// counted from 1.
+// workloads numbers machines. The numbers differ from the kernel's network namespace cookies, which count from 1.
 var workloads atomic.Uint64
 
 func newMachine(p *Port, l *link, name string, who credentials.Caller, r *ram) *machine {
@@ -48,7 +46,7 @@ func newMachine(p *Port, l *link, name string, who credentials.Caller, r *ram) *
 	}
 }
 
-// serve serves agents on a connection, one after the other, until it ends.
+// serveLink serves agents on a connection, one after the other, until it ends.
 func (p *Port) serveLink(u *net.UnixConn, who credentials.Caller) error {
 	l := newLink(u)
 	defer l.close()
@@ -91,7 +89,7 @@ func (p *Port) serveAgent(l *link, r *vmproto.Reader, g vmproto.Greeting, who cr
 		return g, net.ErrClosed
 	}
 	defer p.set(nil)
-	defer m.end() // before the memory goes
+	defer m.end() // before the memory is released
 	l.sendWelcome(a)
 	m.sendTree()
 	for {
@@ -115,7 +113,7 @@ func (l *link) sendWelcome(a vmproto.Answer) {
 	l.putRaw(vmproto.AppendWelcome(nil, a))
 }
 
-// take does what a frame says. An error ends the machine.
+// take handles a frame. An error ends the machine.
 func (m *machine) take(f vmproto.Frame) error {
 	if f.Kind == vmproto.Open {
 		return m.open(f)
@@ -151,7 +149,7 @@ func (m *machine) take(f vmproto.Frame) error {
 	return nil
 }
 
-// late is for a frame of a conversation that has just ended here.
+// late handles a frame of a conversation that has just ended here.
 func (m *machine) late(f vmproto.Frame) error {
 	if f.Kind == vmproto.Pin {
 		number, _, err := vmproto.ParseRuns(f.Body)
@@ -163,15 +161,15 @@ func (m *machine) late(f vmproto.Frame) error {
 	return nil
 }
 
-// mostPending bounds the runs that no session has taken yet, of all programs together: those of 8 GiB
-// in single pages. What a session has taken is on its user's account.
+// mostPending limits the runs that no session has taken yet, of all programs together: 8 GiB in single pages. Runs that a session
+// has taken are charged to its user.
 const mostPending = 1 << 21
 
-// mostWaiting bounds the bytes that wait for sessions, of all programs together. An agent sends a message when the
-// last one of that program was answered, mostly.
+// mostWaiting limits the bytes that wait for sessions, of all programs together. An agent usually sends a message of a program
+// only after the previous one was answered.
 const mostWaiting = 16 << 20
 
-// keep counts bytes that wait; false: there are too many, and the conversation ends.
+// keep counts waiting bytes; it returns false and ends the conversation if there are too many.
 func (c *conversation) keep(bytes int) bool {
 	if c.m.waiting.Add(int64(bytes)) <= mostWaiting {
 		return true
@@ -181,16 +179,16 @@ func (c *conversation) keep(bytes int) bool {
 	return false
 }
 
-// unkeep undoes keep.
+// unkeep reverts keep.
 func (c *conversation) unkeep(bytes int) { c.m.waiting.Add(-int64(bytes)) }
 
-// What waits takes so many bytes.
+// Sizes of waiting data.
 const (
 	runBytes    = 16
 	returnBytes = 32
 )
 
-// unpin says that nobody needs a pin, which no session has taken; nil: there is none.
+// unpin releases a pin that no session has taken; p may be nil.
 func (m *machine) unpin(p *pin) {
 	if p != nil {
 		m.pending.Add(-int64(len(p.runs)))
@@ -198,7 +196,7 @@ func (m *machine) unpin(p *pin) {
 	}
 }
 
-// pages takes what the agent says of pages.
+// pages handles the agent's frames about pages.
 func (c *conversation) pages(k vmproto.Kind, number uint32, runs []vmproto.Run) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,7 +214,7 @@ func (c *conversation) pages(k vmproto.Kind, number uint32, runs []vmproto.Run) 
 		switch {
 		case !c.asked:
 		case len(runs) > 0:
-			// One more than there may be: they are refused, and the other programs go on.
+			// One more than the limit: they are refused, and the other programs continue.
 			runs = runs[:min(len(runs), mostRuns+1-len(c.growing))]
 			if c.keep(runBytes * len(runs)) {
 				c.growing = append(c.growing, runs...)
@@ -224,7 +222,7 @@ func (c *conversation) pages(k vmproto.Kind, number uint32, runs []vmproto.Run) 
 		default:
 			c.asked = false
 			c.unkeep(runBytes * len(c.growing))
-			c.grown <- c.growing // which is empty
+			c.grown <- c.growing // never blocks: the channel is empty
 			c.growing = nil
 		}
 	case vmproto.Pin:
@@ -247,7 +245,7 @@ func (c *conversation) pages(k vmproto.Kind, number uint32, runs []vmproto.Run) 
 	return nil
 }
 
-// open begins a conversation.
+// open starts a conversation.
 func (m *machine) open(f vmproto.Frame) error {
 	who, err := vmproto.ParseOpen(f.Body)
 	if err != nil {
@@ -282,10 +280,10 @@ func (m *machine) open(f vmproto.Frame) error {
 	return nil
 }
 
-// errInMachine is why nobody knows where such a program lives.
+// errInMachine is why the Home of such a program is unknown.
 var errInMachine = errors.New("it is in a virtual machine")
 
-// close ends a conversation, of which nothing is left.
+// close removes a conversation that has ended completely.
 func (m *machine) close(c *conversation) {
 	c.mu.Lock()
 	for _, b := range c.bells {
@@ -305,7 +303,7 @@ func (m *machine) close(c *conversation) {
 	}
 }
 
-// remember adds memory that the machine has now. Without programs nobody needs what it had before.
+// remember adds the machine's new memory. Without programs, the old memory is released.
 func (m *machine) remember(now Memory) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -318,7 +316,7 @@ func (m *machine) remember(now Memory) bool {
 	return true
 }
 
-// end ends all conversations, and returns when nothing is left of them.
+// end ends all conversations, and waits until they are gone.
 func (m *machine) end() {
 	m.mu.Lock()
 	if !m.ending {
@@ -337,7 +335,7 @@ func (m *machine) end() {
 	}
 }
 
-// printable keeps a machine's text from writing to terminals.
+// printable replaces control characters in a machine's text.
 func printable(s string) string {
 	b := []byte(s)
 	for i, c := range b {

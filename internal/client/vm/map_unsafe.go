@@ -6,15 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapAgain maps the pages of from, which are a shared mapping, at to as well: mremap with an old
-// size of 0 leaves the old mapping as it is. to is a mapping of ours that nobody uses yet, both are
-// page-aligned, and as long as each other.
+// mapAgain maps the pages of from, a shared mapping, also at to: mremap with an old size of 0 keeps the old mapping. to is an
+// unused mapping of this process. Both are page-aligned and equally long.
 func mapAgain(to, from []byte) error {
 	_, err := unix.MremapPtr(unsafe.Pointer(unsafe.SliceData(from)), 0, unsafe.Pointer(unsafe.SliceData(to)), uintptr(len(to)), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED)
 	return err
 }
 
-// mapNothing takes pages away that mapAgain mapped at to, and leaves room.
+// mapNothing removes pages that mapAgain mapped at to, and keeps the address range reserved.
 func mapNothing(to []byte) error {
 	if len(to) == 0 {
 		return nil

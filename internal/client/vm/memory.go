@@ -12,22 +12,21 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// Memory is a machine's RAM, by guest-physical address, mapped in the daemon. It stays as it is
-// until Release.
+// Memory is a machine's RAM by guest-physical address, mapped in the daemon. It does not change until Release.
 type Memory interface {
-	// Slice is memory at an address: n bytes, or fewer if it ends before; nil if there is none.
+	// Slice returns memory at an address: n bytes, or fewer if the region ends before; nil if there is none.
 	Slice(addr, n uint64) []byte
 	// Contains reports whether an address of the daemon lies in it.
 	Contains(addr uintptr) bool
 	Release()
 }
 
-// ram is a machine's memory, for as long as somebody holds it. A table that comes later is looked
-// at first, and the earlier ones stay, because somebody may use what they have.
+// ram is a machine's memory while it is in use. The newest table is searched first. Older tables stay, because programs may use
+// their memory.
 type ram struct {
 	holds atomic.Int32
 	mu    sync.Mutex
-	list  atomic.Pointer[[]Memory] // changed with mu held; the last one is looked at first
+	list  atomic.Pointer[[]Memory] // changed with mu held; the last one is searched first
 }
 
 func newRAM(m Memory) *ram {
@@ -37,11 +36,10 @@ func newRAM(m Memory) *ram {
 	return r
 }
 
-// mostTables is how many tables are kept. Each differs from the others by memory that was plugged in or out while
-// programs ran.
+// mostTables is the maximum number of tables. They differ in memory that was plugged or unplugged while programs ran.
 const mostTables = 64
 
-// add adds a table, which becomes r's. False: there are too many, and all who use r have to begin anew.
+// add adds a table and takes it over. It returns false if there are too many: then all users of r must start again.
 func (r *ram) add(m Memory) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,15 +68,14 @@ func (r *ram) add(m Memory) bool {
 	return true
 }
 
-// replaces reports whether a table has all that an earlier one has: memory was plugged in. What is used of the
-// earlier one stays mapped.
+// replaces reports whether a table contains an earlier one, because memory was plugged in. Used parts of the earlier one stay mapped.
 func replaces(now, old Memory) bool {
 	n, ok1 := now.(*vhostuser.Memory)
 	o, ok2 := old.(*vhostuser.Memory)
 	return ok1 && ok2 && n.Has(o)
 }
 
-// settle lets go of all tables but the last: nobody uses what they have. Memory that was unplugged is free then.
+// settle releases all tables except the last, when they are not in use. Unplugged memory is free then.
 func (r *ram) settle() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,7 +110,7 @@ func (r *ram) Contains(addr uintptr) bool {
 	return slices.ContainsFunc(*r.list.Load(), func(m Memory) bool { return m.Contains(addr) })
 }
 
-// run is the memory of a run, all of it; nil if some is none.
+// run returns the memory of a run; nil if a part of it does not exist.
 func (r *ram) run(at vmproto.Run) []byte {
 	for _, m := range slices.Backward(*r.list.Load()) {
 		if b := m.Slice(at.Addr, at.Size); uint64(len(b)) == at.Size {
@@ -123,7 +120,7 @@ func (r *ram) run(at vmproto.Run) []byte {
 	return nil
 }
 
-// A backing is what the registered memory of a program lies in: memory.Direct.
+// A backing is the memory of a program's registered regions: memory.Direct.
 type backing struct{ *ram }
 
 // top is above all guest-physical addresses.
@@ -132,13 +129,13 @@ const top = 1 << 52
 // Size implements memory.Backing.
 func (backing) Size() uint64 { return top }
 
-// Map implements memory.Backing. A Direct one is not asked.
+// Map implements memory.Backing. It is not called for a Direct backing.
 func (backing) Map(uint64, int) ([]byte, error) { return nil, errors.ErrUnsupported }
 
 // Unmap implements memory.Backing.
 func (backing) Unmap([]byte) {}
 
-// Used implements memory.Backing: the pages are the machine's.
+// Used implements memory.Backing: the pages belong to the machine.
 func (backing) Used() (uint64, error) { return 0, nil }
 
 // Hole implements memory.Backing.
@@ -153,14 +150,13 @@ func (b backing) Close() error {
 // Slice implements memory.Direct.
 func (b backing) Slice(offset, n uint64) []byte { return b.run(vmproto.Run{Addr: offset, Size: n}) }
 
-// A pin is pages that the agent keeps in place.
+// A pin is a set of pages that the agent keeps pinned.
 type pin struct {
 	id   uint32
 	runs []vmproto.Run
 }
 
-// cut cuts the runs of a pin to an extent, which is at [start, start+length) of a program, and
-// appends what it finds. It returns the runs that are left.
+// cut splits the runs of a pin at the extent [start, start+length) of a program, and appends the extents. It returns the remaining runs.
 func cut(out []memory.Extent, start, length uint64, prot uint8, runs []vmproto.Run) ([]memory.Extent, []vmproto.Run, error) {
 	for length > 0 {
 		if len(runs) == 0 {
@@ -171,7 +167,7 @@ func cut(out []memory.Extent, start, length uint64, prot uint8, runs []vmproto.R
 		out = append(out, memory.Extent{Start: start, Length: n, Kind: memory.Own, Prot: prot, Offset: r.Addr})
 		start, length = start+n, length-n
 		if n < r.Size {
-			return nil, nil, syscall.EFAULT // runs end where extents do
+			return nil, nil, syscall.EFAULT // runs and extents must end together
 		}
 		runs = runs[1:]
 	}

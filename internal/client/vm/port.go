@@ -22,25 +22,25 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// Config is what a Port needs.
+// Config has the settings of a Port.
 type Config struct {
-	// NIC is its name. It need not be there yet.
+	// NIC is the name of the NIC, which need not exist yet.
 	NIC string
-	// Dir is where the sockets are.
+	// Dir is the directory of the sockets.
 	Dir string
-	// SocketMode is theirs.
+	// SocketMode is the mode of the sockets.
 	SocketMode fs.FileMode
-	// Tree is where the NIC's device tree is.
+	// Tree is the directory of the NIC's sysfs tree.
 	Tree string
 	Host Host
 	Log  *slog.Logger
 }
 
-// A Host is the daemon as the virtual machine of one NIC needs it.
+// A Host is the interface of a NIC's virtual machine to the daemon.
 type Host interface {
 	// Vouch identifies the process that has connected, or says why it may not use the NIC.
 	Vouch(u *net.UnixConn) (credentials.Caller, error)
-	// Charge charges a machine's memory to the account of who.
+	// Charge charges a machine's memory to the account of the process who.
 	Charge(who credentials.Caller, b budget.Bill) (refund func(), err error)
 	// Receive serves one connection of the machine, see server.Server.
 	Receive(c *protocol.Conn, l server.Line, who credentials.Caller) error
@@ -55,21 +55,20 @@ const (
 	CardSocket = "net"
 )
 
-// A Port is where one virtual machine comes in: the sockets that QEMU connects the two virtio-serial
-// ports and the network card of a NIC to. One machine has it at a time.
+// A Port has the sockets to which QEMU connects the two virtio-serial ports and the network card of a NIC. One machine uses it at a time.
 type Port struct {
 	cfg       Config
 	listeners []*net.UnixListener
 	card      card
-	memory    func() (Memory, error) // the machine's as it is now: the card's
+	memory    func() (Memory, error) // returns the machine's current memory from the card
 	work      sync.WaitGroup
-	// What machines can have the log say.
+	// Rate limits of log messages that machines can cause.
 	agents, noAgent, noProgram, noDevice, noQueue, cut seldom
 
 	mu      sync.Mutex
 	closed  bool
 	machine *machine
-	line    *net.UnixConn // of the machine that is served
+	line    *net.UnixConn // connection of the current machine
 	net     *net.UnixConn // likewise
 	bells   *net.UnixConn // nil: not connected
 }
@@ -109,15 +108,14 @@ func Listen(cfg Config) (*Port, error) {
 	return p, nil
 }
 
-// accept serves one connection after the other: whoever comes next waits until the last is gone, all
-// of it.
+// accept serves one connection after the other: the next one waits until the previous one has ended completely.
 func (p *Port) accept(l *net.UnixListener, serve func(*net.UnixConn, credentials.Caller)) {
 	for {
 		u, err := l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // no descriptor is left
+		if err != nil { // out of descriptors
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -132,7 +130,7 @@ func (p *Port) accept(l *net.UnixListener, serve func(*net.UnixConn, credentials
 	}
 }
 
-// keep makes a connection one that Close closes; false: it is closed already.
+// keep registers a connection for Close; it returns false after Close.
 func (p *Port) keep(at **net.UnixConn, u *net.UnixConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +141,7 @@ func (p *Port) keep(at **net.UnixConn, u *net.UnixConn) bool {
 	return true
 }
 
-// serveLine serves the port for commands and events.
+// serveLine serves the virtio-serial port for commands and events.
 func (p *Port) serveLine(u *net.UnixConn, who credentials.Caller) {
 	if !p.keep(&p.line, u) {
 		return
@@ -154,11 +152,10 @@ func (p *Port) serveLine(u *net.UnixConn, who credentials.Caller) {
 	}
 }
 
-// drainEvery is how often what programs wrote to the bell port is taken away. Nobody waits for it:
-// the loop is woken by its coming.
+// drainEvery is the interval at which written bytes are read from the bell port. Their arrival already wakes the loop.
 const drainEvery = 10 * time.Millisecond
 
-// serveBell serves the port that programs ring at.
+// serveBell serves the port at which programs ring.
 func (p *Port) serveBell(u *net.UnixConn, _ credentials.Caller) {
 	if !p.keep(&p.bells, u) {
 		return
@@ -167,14 +164,14 @@ func (p *Port) serveBell(u *net.UnixConn, _ credentials.Caller) {
 	p.mu.Lock()
 	p.bells = nil
 	if p.line != nil {
-		p.line.Close() // sessions would never be woken again
+		p.line.Close() // without the bell port, sessions could not be woken
 	}
 	p.mu.Unlock()
 }
 
-// drain takes away what programs wrote, until the connection ends: all but one byte. The loop is told of what
-// comes by the edge, but epoll looks once more before it tells, and a socket that is empty by then is not
-// readable: the loop would sleep on a ring. So it never is empty again.
+// drain reads what programs wrote, except for one byte, until the connection ends. The loop uses edge-triggered epoll, which
+// checks again that a socket is readable before it reports an event. If the socket were empty by then, the loop would miss a
+// ring. So the socket is never emptied again.
 func drain(u *net.UnixConn) {
 	raw, err := u.SyscallConn()
 	if err != nil {
@@ -186,7 +183,7 @@ func drain(u *net.UnixConn) {
 		err := raw.Read(func(fd uintptr) bool {
 			n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
 			if err == nil && n > 1 {
-				unix.Read(int(fd), buf[:min(n-1, len(buf))]) // it is there
+				unix.Read(int(fd), buf[:min(n-1, len(buf))]) // never blocks: n bytes are there
 				return true
 			}
 			hangup := []unix.PollFd{{Fd: int32(fd)}}
@@ -201,7 +198,7 @@ func drain(u *net.UnixConn) {
 	}
 }
 
-// bell is the socket of the bell port, once more.
+// bell returns a duplicate of the bell port's socket.
 func (p *Port) bell() (*os.File, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,7 +219,7 @@ func (p *Port) bell() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "bell"), nil
 }
 
-// set says which machine is served; false: none is any more.
+// set sets the current machine; it returns false after Close.
 func (p *Port) set(m *machine) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -230,8 +227,8 @@ func (p *Port) set(m *machine) bool {
 	return !p.closed
 }
 
-// Revoke ends what the machine has opened, and returns when the daemon touches its memory no more:
-// the machine has been reset, or has other memory. Its agent has to greet again.
+// Revoke ends everything that the machine has opened, and returns when the daemon does not access its memory any more: the
+// machine has been reset, or has other memory. Its agent must greet again.
 func (p *Port) Revoke() {
 	p.mu.Lock()
 	m, line := p.machine, p.line
@@ -244,7 +241,7 @@ func (p *Port) Revoke() {
 	}
 }
 
-// Machine is the name of the machine that has the port; empty: none has.
+// Machine returns the name of the current machine; empty: none.
 func (p *Port) Machine() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,11 +267,11 @@ func (p *Port) Close() {
 	p.work.Wait()
 }
 
-// seldom is for lines of the log that a machine can cause without end: once a minute is enough. It is the port's,
-// since a machine is as new as its agent says.
+// seldom limits a log message that a machine can cause without end to once per minute. It belongs to the port, because an agent
+// can create new machines at will.
 type seldom struct{ last atomic.Int64 }
 
-// now reports whether it is time again.
+// now reports whether the message may be logged again.
 func (s *seldom) now() bool { return s.at(time.Now()) }
 
 func (s *seldom) at(t time.Time) bool {

@@ -4,19 +4,18 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// What a program has not read of its events is in the machine. A command that destroys an object
-// takes the object's events back (nic/events.go), and tells the program how many it has read: it
-// waits until it has acknowledged as many. So before such a command
+// Unread events of a program are in the machine. A command that destroys an object withdraws the object's events (nic/events.go),
+// and returns how many the program has read, because it waits until it has acknowledged as many. So before such a command:
 //
 //	hold every sink that has sent something ─▶ Recall ─▶ the agent empties the handles
 //	   Returned ─▶ the events are put back ─▶ the command runs, and takes its own ─▶ the rest is sent
 //
-// A program that reads an event before the agent takes it has read it, as with a kernel.
+// An event that the program reads before the agent withdraws it counts as read, as with a kernel.
 
-// mostReturned is how many events an agent may return: more than a program can have.
+// mostReturned is the maximum number of events that an agent may return: more than a program can have.
 const mostReturned = 1 << 17
 
-// recall takes back what the program has not read. The sinks are held until release.
+// recall withdraws unread events. The sinks are held until release.
 func (c *conversation) recall() {
 	c.mu.Lock()
 	any := false
@@ -25,7 +24,7 @@ func (c *conversation) recall() {
 	}
 	c.recalling = any
 	select {
-	case <-c.returned: // for somebody who waits no more
+	case <-c.returned: // an answer for an earlier caller that gave up
 	default:
 	}
 	c.recalled = any && !c.ended
@@ -41,7 +40,7 @@ func (c *conversation) recall() {
 	}
 }
 
-// takeReturned takes what the agent says that nobody has read. What nobody asked for is left out.
+// takeReturned stores the unread events that the agent returns. Events that were not requested are ignored.
 func (c *conversation) takeReturned(list []vmproto.Returning) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,7 +49,7 @@ func (c *conversation) takeReturned(list []vmproto.Returning) {
 	case len(list) == 0:
 		c.recalled = false
 		c.unkeep(returnBytes * len(c.returning))
-		c.returned <- c.returning // which is empty
+		c.returned <- c.returning // never blocks: the channel is empty
 		c.returning = nil
 	case len(c.returning)+len(list) > mostReturned:
 		c.leave()
@@ -59,7 +58,7 @@ func (c *conversation) takeReturned(list []vmproto.Returning) {
 	}
 }
 
-// give puts events back.
+// give returns events to their sinks.
 func (c *conversation) give(list []vmproto.Returning) {
 	events := make(map[uint32][]event)
 	for _, r := range list {
@@ -74,7 +73,7 @@ func (c *conversation) give(list []vmproto.Returning) {
 	}
 }
 
-// release ends the hold, when the command has been answered.
+// release ends the hold after the command has been answered.
 func (c *conversation) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

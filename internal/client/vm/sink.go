@@ -6,16 +6,16 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A sink brings events to a program, through the agent: nic.EventSink, and rdmacm.Signal.
+// A sink sends events to a program through the agent: nic.EventSink and rdmacm.Signal.
 type sink struct {
 	c  *conversation
 	id uint32
 
 	mu     sync.Mutex
-	sent   bool    // something was: the program may not have read it
+	sent   bool    // the program may have unread events
 	held   bool    // events wait until a command has ended (recall.go)
-	back   []event // taken back from the program, and held
-	given  int     // how many of them were taken back
+	back   []event // withdrawn from the program, and held
+	given  int     // number of withdrawn events
 	closed bool
 }
 
@@ -24,8 +24,8 @@ type event struct {
 	n int
 }
 
-// mostHeld is how many events wait here for the end of a command, besides those that were taken back.
-// More wait in their queue, at their user's cost.
+// mostHeld is the maximum number of events that wait here for the end of a command, besides withdrawn ones. More wait in their
+// queue, charged to their user.
 const mostHeld = 4096
 
 // Post implements nic.EventSink.
@@ -36,7 +36,7 @@ func (s *sink) Post(e [16]byte, n int) bool {
 		return true
 	}
 	if s.held {
-		// What was taken back is withdrawn and posted again: for that there is always room.
+		// A withdrawn event is posted again: there is always space for it.
 		if len(s.back) >= mostHeld+s.given {
 			return false
 		}
@@ -84,7 +84,7 @@ func (s *sink) Close() {
 	s.c.m.link.send(vmproto.Drop, s.id)
 }
 
-// hold has events wait, if some were sent: the program may have unread ones.
+// hold makes events wait, if some were sent: the program may have unread ones.
 func (s *sink) hold() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,8 +92,7 @@ func (s *sink) hold() bool {
 	return s.held
 }
 
-// give puts an event back that the program has not read. Those that are given come before those
-// that were held.
+// give returns unread events to the sink. They come before events that were held.
 func (s *sink) give(list []event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +102,7 @@ func (s *sink) give(list []event) {
 	}
 }
 
-// release sends what is left.
+// release sends the remaining events.
 func (s *sink) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +116,8 @@ func (s *sink) release() {
 	s.back, s.given = nil, 0
 }
 
-// A handle is what a program is given to read events from. The agent makes it.
+// A handle is a program's reference to a sink. The agent creates it in the machine.
 type handle struct{ s *sink }
 
-// Close implements uverbs.Handle. The sink is its session's to close.
+// Close implements uverbs.Handle. The session closes the sink.
 func (handle) Close() error { return nil }

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A tree sends the device tree of a NIC to an agent: all of it at first, then what has changed.
+// A tree sends the sysfs tree of a NIC to an agent: all of it at first, then the changes.
 type tree struct {
 	dir string
 
@@ -17,7 +17,7 @@ type tree struct {
 	sent map[string]string // guarded by mu
 }
 
-// send sends what is new. A file that goes while it is read is left out.
+// send sends the changes. It skips a file that disappears meanwhile.
 func (t *tree) send(l *link) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -32,7 +32,7 @@ func (t *tree) send(l *link) {
 		if err != nil {
 			return nil
 		}
-		content, err := os.ReadFile(path) // a link's target, too
+		content, err := os.ReadFile(path) // follows links
 		if old, ok := t.sent[name]; err != nil || ok && old == string(content) || len(content) > vmproto.MaxBody/2 {
 			return nil
 		}
@@ -42,5 +42,5 @@ func (t *tree) send(l *link) {
 	})
 }
 
-// sendTree sends what has changed of the device tree.
+// sendTree sends the changes of the sysfs tree.
 func (m *machine) sendTree() { m.tree.send(m.link) }

@@ -17,7 +17,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/memory"
 )
 
-// arena is what an agent says of the pages for queues.
+// arena returns what an agent says of the pages for queues.
 func arena(runs []vmproto.Run) vmproto.Frame {
 	return vmproto.Frame{Kind: vmproto.Arena, Body: vmproto.RunsBody(vmproto.BellFrames, runs)}
 }
@@ -344,7 +344,7 @@ func TestRecall(t *testing.T) {
 	next(vmproto.Event, 4)
 }
 
-// pipe is a connection with both its ends.
+// pipe returns a connection with both its ends.
 func pipe(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: t.TempDir() + "/s", Net: "unix"})

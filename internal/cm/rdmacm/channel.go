@@ -8,13 +8,11 @@ import (
 	"vrdma.dev/vrdma/internal/abi"
 )
 
-// A Signal tells a client that its channel has events; it asks for them by command. For a
-// process it is a socket pair (package eventfile) that holds one byte meanwhile, so that
-// poll, epoll and O_NONBLOCK work on the client's descriptor unhooked; a virtual machine's
-// will be a message to an agent there. It never waits.
+// A Signal tells a client that its channel has events, which it reads with commands. For a process it is a socket pair (package
+// eventfile) that holds one byte meanwhile, so that poll, epoll and O_NONBLOCK work on the client's descriptor. For a virtual
+// machine it is a message to its agent. It never blocks.
 type Signal interface {
-	// Raise says that there are events; false if it could not be said. Lower takes that
-	// back.
+	// Raise signals that there are events; it returns false if that failed. Lower revokes the signal.
 	Raise() bool
 	Lower()
 	Close()
@@ -22,26 +20,26 @@ type Signal interface {
 
 // A Channel is one open of the rdma_cm device: a queue of events.
 type Channel struct {
-	Name   uint32 // what MIGRATE_ID calls it
+	Name   uint32 // its number in MIGRATE_ID
 	client *Client
 	ids    map[*ID]struct{}
 	events []*event
 	signal Signal
 	raised bool
 	closed bool
-	ahead  Ahead // nil: nobody
+	ahead  Ahead // nil: none
 	shelf  shelf
 }
 
-// An event waits to be read.
+// An event is an unread event.
 type event struct {
-	id    *ID    // whose events_reported it counts for
+	id    *ID    // the ID whose events_reported counts it
 	child *ID    // CONNECT_REQUEST: the new identifier
 	group *Group // MULTICAST_*
 	resp  abi.CMEventResp
 }
 
-// NewChannel makes a channel. open opens its signal, if there may be one more.
+// NewChannel creates a channel. open opens its signal, if the limits allow another one.
 func (c *Client) NewChannel(open func() (Signal, error)) (*Channel, error) {
 	ch := &Channel{client: c, ids: make(map[*ID]struct{})}
 	var err error
@@ -55,8 +53,7 @@ func (c *Client) NewChannel(open func() (Signal, error)) (*Channel, error) {
 	return ch, nil
 }
 
-// Close destroys the channel and every identifier on it, which closes their
-// connections.
+// Close destroys the channel with all its identifiers, which closes their connections.
 func (ch *Channel) Close() {
 	if ch.closed {
 		return
@@ -77,7 +74,7 @@ func (ch *Channel) post(e *event) {
 	ch.announce()
 }
 
-// announce raises the signal while there are events, and only then.
+// announce raises the signal if there are events, and lowers it otherwise.
 func (ch *Channel) announce() {
 	if ch.ahead != nil {
 		ch.ahead.SetEvents(len(ch.events))
@@ -92,13 +89,13 @@ func (ch *Channel) announce() {
 	}
 }
 
-// GetEvent takes the first event; EAGAIN if there is none.
+// GetEvent takes the first event; it returns EAGAIN if there is none.
 func (ch *Channel) GetEvent() (*abi.CMEventResp, error) {
 	if !ch.claim() {
 		return nil, syscall.EAGAIN
 	}
 	e := ch.pop()
-	ch.lay() // so that one who has many to read asks for the first of each shelf only
+	ch.lay() // so that a client with many events needs a command only for the first of each batch
 	ch.announce()
 	return &e.resp, nil
 }
@@ -119,7 +116,7 @@ func (ch *Channel) pop() *event {
 	return e
 }
 
-// withdraw takes back the events for which mine is true.
+// withdraw removes the events for which mine returns true.
 func (ch *Channel) withdraw(mine func(*event) bool) (taken []*event) {
 	ch.settle()
 	if !slices.ContainsFunc(ch.events, mine) {

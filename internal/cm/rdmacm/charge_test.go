@@ -10,8 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/budget"
 )
 
-// TestCharges: identifiers and channels are charged to the client's user, and come back
-// with the client, however it ends.
+// TestCharges checks that identifiers and channels are charged to the client's user, and refunded when the client ends in any way.
 func TestCharges(t *testing.T) {
 	limit := budget.Bill{budget.State: 100 << 10, budget.Files: 4}
 	more := limit
@@ -60,8 +59,7 @@ func TestCharges(t *testing.T) {
 	}
 }
 
-// TestRequestPace: requests for connections over the rate are refused at once, and an identifier
-// that was refused can ask again.
+// TestRequestPace checks that connection requests over the rate are refused at once, and that a refused identifier can try again.
 func TestRequestPace(t *testing.T) {
 	f := newFabric(t)
 	pace := &budget.Pace{Tenant: "red"}
@@ -89,7 +87,7 @@ func TestRequestPace(t *testing.T) {
 	}
 }
 
-// TestConnectionQuota: a connection counts from its request to the end of its identifier.
+// TestConnectionQuota checks that a connection counts from its request until its identifier is destroyed.
 func TestConnectionQuota(t *testing.T) {
 	all := budget.Bill{}
 	for k := range all {

@@ -10,14 +10,14 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// Link carries management datagrams; the engine provides it.
+// Link sends management datagrams; the engine implements it.
 type Link interface {
-	// SendMAD sends mad from queue pair 1 at one of our addresses to queue pair 1 at
-	// another. It keeps no reference to mad and delivers nothing before it returns.
+	// SendMAD sends mad from queue pair 1 at one of our addresses to queue pair 1 at another. It keeps no reference to mad and delivers
+	// nothing before it returns.
 	SendMAD(from, to ib.GID, mad []byte)
-	// Due says that Deadline may be as soon as this.
+	// Due reports that Deadline may be as early as at.
 	Due(at ib.Time)
-	// Now is the loop's clock.
+	// Now returns the loop's time.
 	Now() ib.Time
 }
 
@@ -28,20 +28,19 @@ type CMA struct {
 	manager *cm.Manager
 	ports   map[portKey]*port
 	clients map[*Client]struct{}
-	vacant  map[portKey]vacancy // ports whose listener has just gone
-	// nextPort is where the search for a free port begins.
+	vacant  map[portKey]vacancy // ports whose listener was just closed
+	// nextPort is the start of the search for a free port.
 	nextPort uint16
-	// Notice hears of connections, on the loop; nil: nobody does. It is set before the device
-	// is used.
+	// Notice is called for connections, on the loop; may be nil. It is set before the device is used.
 	Notice func(Notice)
 
-	// For the rules, see guard.go.
-	talking map[ib.GID]map[*ID]struct{} // whose datagrams a peer has agreed to
-	judged  uint32                      // nic.Generation when connections were judged last
-	old     []*ID                       // that have to be judged again
+	// For policy, see guard.go.
+	talking map[ib.GID]map[*ID]struct{} // UD IDs whose peer has accepted, by peer
+	judged  uint32                      // nic.Generation at the last policy check
+	old     []*ID                       // IDs to check again
 }
 
-// New makes the device.
+// New returns the device.
 func New(n *nic.NIC, l Link) *CMA {
 	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy), talking: make(map[ib.GID]map[*ID]struct{}), judged: n.Generation()}
 	n.SetConnections(a)
@@ -52,27 +51,27 @@ func New(n *nic.NIC, l Link) *CMA {
 
 func (a *CMA) now() ib.Time { return a.link.Now() }
 
-// ReceiveMAD takes a MAD that came for queue pair 1.
+// ReceiveMAD processes a MAD for queue pair 1.
 func (a *CMA) ReceiveMAD(from, to ib.GID, mad []byte) {
 	a.manager.Receive(a.now(), from, to, wire.MAD(mad))
 }
 
-// Ends reports whether a MAD ends a connection that is known here.
+// Ends reports whether a MAD ends a known connection.
 func (a *CMA) Ends(from ib.GID, mad []byte) bool { return a.manager.Ends(from, wire.MAD(mad)) }
 
-// Deadline is when Expire has to be called; 0 is never.
+// Deadline returns when Expire has to be called; 0 is never.
 func (a *CMA) Deadline() ib.Time { return a.manager.Deadline() }
 
-// Expire does what is due.
+// Expire handles due deadlines.
 func (a *CMA) Expire() { a.manager.Expire(a.now()) }
 
-// Connections is how many connections are known, closed ones that linger included.
+// Connections returns the number of connections, including closed ones in TimeWait.
 func (a *CMA) Connections() int { return a.manager.Len() }
 
 // Send implements cm.Env.
 func (a *CMA) Send(from, to ib.GID, mad wire.MAD) { a.link.SendMAD(from, to, mad) }
 
-// gidIndex is where in the GID table an address stands; -1: nowhere.
+// gidIndex returns the index of an address in the GID table; -1 if it is not there.
 func (a *CMA) gidIndex(gid ib.GID) int {
 	for i := range a.nic.GIDs {
 		if a.nic.GIDs[i].GID == gid {
@@ -82,12 +81,12 @@ func (a *CMA) gidIndex(gid ib.GID) int {
 	return -1
 }
 
-// A Client is a process: the name space of its identifiers.
+// A Client is a process, with a name space for its identifiers.
 type Client struct {
 	Pid     int
-	UID     int // whose it is
+	UID     int // user of the process
 	Program string
-	// Established counts the stream connections that there have been.
+	// Established counts the stream connections so far.
 	Established uint64
 
 	cma      *CMA
@@ -97,38 +96,35 @@ type Client struct {
 	channels table[*Channel]
 }
 
-// NewClient makes a client.
+// NewClient creates a client.
 func (a *CMA) NewClient(pid int, program string) *Client {
 	c := &Client{Pid: pid, Program: program, cma: a}
 	a.clients[c] = struct{}{}
 	return c
 }
 
-// What a client's objects take of the daemon, for its user's account: bytes of its heap
-// (an identifier with its connection and an event or two), and for a channel the socket
-// pair of which the daemon keeps both ends.
+// Charges of a client's objects to its user's account: bytes of the daemon's heap (an identifier with its connection and one or two
+// events), and for a channel the socket pair of which the daemon keeps both ends.
 var (
 	idBill      = budget.Bill{budget.State: 4 << 10}
 	groupBill   = budget.Bill{budget.State: 1 << 10}
 	channelBill = budget.Bill{budget.State: 2 << 10, budget.Files: 2}
-	// A connection counts from its request or acceptance to the end of the identifier.
+	// A connection counts from its request or acceptance until the identifier is destroyed.
 	connectionBill = budget.Bill{budget.Connections: 1}
 )
 
-// SetAccount says who is charged for what the client has. It is called before the client
-// has anything; without it nobody is.
+// SetAccount sets the account to charge. It is called before the client has any objects; without it nothing is charged.
 func (c *Client) SetAccount(a *budget.Account) {
 	c.ids.account, c.ids.price = a, idBill
 	c.groups.account, c.groups.price = a, groupBill
 	c.channels.account, c.channels.price = a, channelBill
 }
 
-// SetPace says how many connections the client may ask for a second, with others whose pace it
-// is, too. Who asks for more is refused at once (EAGAIN): whoever waits for a connection has a
-// time-out of its own, and one that was held up here would look like a peer that does not answer.
+// SetPace limits the client's connection requests per second; several clients may share a pace. A request above the limit is refused at
+// once (EAGAIN): programs have their own connection timeouts, and a delay here would look like a peer that does not answer.
 func (c *Client) SetPace(p *budget.Pace) { c.requests = p }
 
-// Close ends everything that the client has.
+// Close destroys all objects of the client.
 func (c *Client) Close() {
 	for _, ch := range c.channels.items {
 		ch.Close()
@@ -137,16 +133,15 @@ func (c *Client) Close() {
 	c.cma.leave(c)
 }
 
-// maxNames is how many identifiers of a kind there are: librdmacm's index map ends
-// there.
+// maxNames is the maximum number of identifiers of a kind, which is the size of librdmacm's index map.
 const maxNames = 1 << 16
 
-// A table names objects of one kind by small numbers, which are used again late.
+// A table numbers objects of one kind with small numbers, which are reused late.
 type table[T any] struct {
 	items   map[uint32]T
 	next    uint32
 	account *budget.Account
-	price   budget.Bill // of one object
+	price   budget.Bill // charge for one object
 }
 
 func (t *table[T]) add(v T) (uint32, error) {

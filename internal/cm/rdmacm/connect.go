@@ -14,7 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// defaultQKey is RDMA_UDP_QKEY: the key of datagrams unless a program says otherwise.
+// defaultQKey is RDMA_UDP_QKEY: the default Q_Key of datagrams.
 const defaultQKey = 0x01234567
 
 const (
@@ -29,7 +29,7 @@ func (id *ID) path() cm.Path {
 	}
 }
 
-// errnoOf is the errno for an error of the connection manager.
+// errnoOf maps an error of the connection manager to an errno.
 func errnoOf(err error) error {
 	switch {
 	case err == nil:
@@ -40,7 +40,7 @@ func errnoOf(err error) error {
 	return err
 }
 
-// header is private data with the addresses in front that say who is calling.
+// header returns private data preceded by the header with the addresses of both sides.
 func (id *ID) header(private []byte) []byte {
 	if id.ps == abi.PSIB {
 		return private
@@ -57,7 +57,7 @@ func (id *ID) header(private []byte) []byte {
 	return append(b, private...)
 }
 
-// plain16 is an address as the header has it: IPv4 behind zeros, not mapped.
+// plain16 returns an address as in the header: IPv4 after zeros, not mapped.
 func plain16(a netip.Addr) (b [16]byte) {
 	if a.Is4() {
 		v := a.As4()
@@ -67,7 +67,7 @@ func plain16(a netip.Addr) (b [16]byte) {
 	return a.As16()
 }
 
-// callers reads the header: who calls, and whom.
+// callers parses the header: the source and the destination address.
 func callers(private []byte) (from netip.AddrPort, to netip.Addr, rest []byte, ok bool) {
 	h := wire.IPAddressing(private)
 	if !h.IsValid() {
@@ -95,7 +95,7 @@ func params(p *abi.CMConnParam, psn uint32, ece cm.ECE, private []byte) *cm.Para
 
 func private(p *abi.CMConnParam) []byte { return p.PrivateData[:p.PrivateDataLen] }
 
-// Connect asks the peer for a connection.
+// Connect requests a connection from the peer.
 func (id *ID) Connect(p *abi.CMConnParam, ece cm.ECE) (err error) {
 	if id.state != Routed {
 		return syscall.EINVAL
@@ -126,8 +126,7 @@ func (id *ID) Connect(p *abi.CMConnParam, ece cm.ECE) (err error) {
 	return nil
 }
 
-// Accept answers a request, or, without parameters, says that a connection which the
-// peer has accepted is ready.
+// Accept answers a request. Without parameters it confirms a connection that the peer has accepted.
 func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 	if id.state != Connecting || id.conn == nil {
 		return syscall.EINVAL
@@ -152,7 +151,7 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 		return err
 	}
 	old := id.uid
-	id.uid, id.qpn, id.srq = uid, p.QPNum, p.SRQ != 0 // before anything can happen
+	id.uid, id.qpn, id.srq = uid, p.QPNum, p.SRQ != 0 // before any event can occur
 	var err error
 	if id.ud() {
 		if p.QKey != 0 {
@@ -165,15 +164,14 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 		err = m.Accept(now, id.conn, params(p, id.seq, ece, private(p)))
 	}
 	if err != nil {
-		// As in the kernel, an acceptance that fails is a refusal, even of what was
-		// accepted before.
+		// As in the kernel, a failed accept rejects the request, even one accepted before.
 		id.uid = old
 		m.Reject(now, id.conn, cm.RejectConsumer, nil)
 	}
 	return errnoOf(err)
 }
 
-// key is the queue key of the ID's datagrams.
+// key returns the queue key of the ID's datagrams.
 func (id *ID) key() uint32 {
 	if id.qkey != 0 {
 		return id.qkey
@@ -181,7 +179,7 @@ func (id *ID) key() uint32 {
 	return defaultQKey
 }
 
-// Reject refuses a request.
+// Reject rejects a request.
 func (id *ID) Reject(reason uint8, data []byte) error {
 	if id.conn == nil {
 		return syscall.EINVAL
@@ -192,12 +190,12 @@ func (id *ID) Reject(reason uint8, data []byte) error {
 	return errnoOf(id.cma.manager.Reject(id.cma.now(), id.conn, uint16(reason), data))
 }
 
-// Disconnect ends the connection, or agrees to its end.
+// Disconnect ends the connection, or confirms its end.
 func (id *ID) Disconnect() error {
 	if id.conn == nil {
 		return syscall.EINVAL
 	}
-	// A connection that is over already is as good as disconnected.
+	// Disconnecting an ended connection succeeds.
 	id.cma.manager.Disconnect(id.cma.now(), id.conn)
 	return nil
 }
@@ -205,7 +203,7 @@ func (id *ID) Disconnect() error {
 // eventCommEst is IB_EVENT_COMM_EST.
 const eventCommEst = 4
 
-// Communicated tells the connection manager that data has come.
+// Communicated tells the connection manager that data has arrived.
 func (id *ID) Communicated(event uint32) error {
 	if id.conn == nil || event != eventCommEst {
 		return syscall.EINVAL

@@ -40,8 +40,8 @@ func TestConnection(t *testing.T) {
 	server.none()
 }
 
-// TestRights compares what a connection's peer may do with the list of Linux's
-// cm_init_qp_init_attr. Operations that need a responder resource need one here, too.
+// TestRights compares the rights of a connection's peer with those of Linux's cm_init_qp_init_attr. Operations that need a responder
+// resource need one here, too.
 func TestRights(t *testing.T) {
 	f := newFabric(t)
 	_, _, at, _ := connected(f)
@@ -105,7 +105,7 @@ func TestStartingPSN(t *testing.T) {
 	}
 }
 
-// A program's own events reach its other threads, in their turn.
+// TestWrittenEvents checks that a program's own events reach its other threads in order.
 func TestWrittenEvents(t *testing.T) {
 	f := newFabric(t)
 	p := f.program()
@@ -161,8 +161,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// TestRenewedListener: who calls while a program that lives renews its listener is heard when
-// it has; who calls in vain is refused soon.
+// TestRenewedListener checks that a request is answered after a living program renews its listener, and otherwise rejected soon.
 func TestRenewedListener(t *testing.T) {
 	for _, ps := range []uint16{abi.PSTCP, abi.PSUDP} {
 		f := newFabric(t)
@@ -189,7 +188,7 @@ func TestRenewedListener(t *testing.T) {
 			t.Errorf("port space %#x: call %d is refused, want 2, in vain for a while", ps, e.UID)
 		}
 		call(3)
-		client.next(refusal) // at once: it has been gone for long
+		client.next(refusal) // at once: the listener was closed long ago
 		server.listener(102, ps, "0.0.0.0:7000", 0)
 		server.c.Close()
 		if e := client.next(refusal); e.UID != 1 {
@@ -200,8 +199,7 @@ func TestRenewedListener(t *testing.T) {
 	}
 }
 
-// TestVacancies: what is remembered of listeners that went is bounded, and goes with its
-// program.
+// TestVacancies checks that the records of closed listeners are limited, and removed with their program.
 func TestVacancies(t *testing.T) {
 	f := newFabric(t)
 	p := f.program()

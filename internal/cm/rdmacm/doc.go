@@ -1,6 +1,5 @@
-// Package rdmacm is the rdma_cm device behind its ABI: the identifiers, port spaces
-// and events through which programs use the connection manager (the kernel's
-// drivers/infiniband/core/cma.c and ucma.c).
+// Package rdmacm implements the rdma_cm device: the identifiers, port spaces and events through which programs use the connection
+// manager (the kernel's drivers/infiniband/core/cma.c and ucma.c).
 //
 //	process ── Client ──┬─ Channel ── events ──▶ descriptor, readable while there are any
 //	                    └─ ID ──┬─ port (of a port space)
@@ -13,10 +12,9 @@
 //	  └─ resolve address ─▶ Resolved ─ resolve route ─▶ Routed ─ connect ─▶ Connecting
 //	                                                         Connecting ─▶ Disconnected
 //
-// IDs and channels belong to a client and are named by numbers of its own; a client
-// can reach nobody else's. Everything here runs on the engine's loop and is not
-// locked. Queue pairs are the program's business: the device only tells it the
-// attributes to set (qpattr.go), as the kernel does.
+// IDs and channels belong to a client, which names them by its own numbers; it cannot reach those of other clients. Everything here runs
+// on the engine's loop without locks. The program manages its queue pairs: the device only returns the attributes to set (qpattr.go), as
+// the kernel does.
 //
-// Called by: server (commands), engine (MADs and deadlines, through CMA).
+// Package server (commands) and the engine (MADs and deadlines, through CMA) call it.
 package rdmacm

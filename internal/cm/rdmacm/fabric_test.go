@@ -23,7 +23,7 @@ type fabric struct {
 	now ib.Time
 	q   []mad
 	off bool // loses everything
-	// hosts are where messages go to; nil: to itself.
+	// hosts are the destinations of messages; nil: the host itself.
 	hosts map[ib.GID]*fabric
 }
 
@@ -59,7 +59,7 @@ func newFabric(t *testing.T) *fabric {
 
 func gid(s string) ib.GID { return netip.MustParseAddr(s).As16() }
 
-// settle delivers what is under way.
+// settle delivers messages in flight.
 func (f *fabric) settle() {
 	if f.hosts != nil {
 		f.settleAll()
@@ -75,7 +75,7 @@ func (f *fabric) settle() {
 	}
 }
 
-// settleAll delivers what is under way between hosts.
+// settleAll delivers messages in flight between hosts.
 func (f *fabric) settleAll() {
 	for again := true; again; {
 		again = false
@@ -89,7 +89,7 @@ func (f *fabric) settleAll() {
 	}
 }
 
-// wait lets time pass.
+// wait advances the time.
 func (f *fabric) wait(d ib.Time) {
 	end := f.now + d
 	for i := 0; ; i++ {
@@ -130,7 +130,7 @@ func (p *prog) channel() (*Channel, int) {
 	return ch, int(end.Fd())
 }
 
-// socket opens a signal that is a socket; end becomes the client's.
+// socket opens a signal that is a socket; end is the client's end.
 func socket(end **os.File) func() (Signal, error) {
 	return func() (Signal, error) {
 		s, client, err := eventfile.New()
@@ -148,7 +148,7 @@ func (p *prog) id(uid uint64, ps uint16) *ID {
 	return id
 }
 
-// next takes an event, which must be the one that is wanted.
+// next takes an event, which must be the expected one.
 func (p *prog) next(kind uint32) *abi.CMEventResp {
 	p.f.t.Helper()
 	p.f.settle()

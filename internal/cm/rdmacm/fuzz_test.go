@@ -7,9 +7,8 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// FuzzRequest feeds a host with listeners in every port space a message from elsewhere,
-// twice: requests with any header in front of their private data, and everything else.
-// Nothing breaks, what is asked can be accepted, and nothing is left.
+// FuzzRequest sends a message from another host, twice, to a host with listeners in every port space: requests with any header before
+// their private data, and any other message. Nothing may panic, requests can be accepted, and no state is left.
 func FuzzRequest(f *testing.F) {
 	for m := wire.CMREQ; m <= wire.CMAPR; m++ {
 		for _, ps := range []uint16{abi.PSTCP, abi.PSUDP, abi.PSIB} {

@@ -7,11 +7,11 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// The NIC's rules (nic.Guard) are asked before a request leaves and before one is shown to a
-// listener, and again about every connection when they change.
+// The NIC's policy (nic.Guard) is checked before a request is sent, before one is passed to a listener, and again for every connection when
+// the policy changes.
 var _ nic.Connections = (*CMA)(nil)
 
-// allowed judges a connection for a service; what is what is refused if it is not.
+// allowed checks a connection for a service; what is the kind of refusal to count if it is not allowed.
 func (a *CMA) allowed(what nic.Refusal, peer ib.GID, qpType uint8, by ib.Asker, service uint64, c *Client) bool {
 	contact := contactOf(qpType, by, service)
 	if a.may(peer, contact) {
@@ -21,7 +21,7 @@ func (a *CMA) allowed(what nic.Refusal, peer ib.GID, qpType uint8, by ib.Asker, 
 	return false
 }
 
-// may reports whether the rules allow a contact.
+// may reports whether the policy allows a contact.
 func (a *CMA) may(peer ib.GID, contact ib.Contact) bool {
 	g := a.nic.Guard()
 	if g == nil {
@@ -31,7 +31,7 @@ func (a *CMA) may(peer ib.GID, contact ib.Contact) bool {
 	return ops != 0
 }
 
-// refuse counts and tells that a contact is refused.
+// refuse counts and reports a refused contact.
 func (a *CMA) refuse(what nic.Refusal, peer ib.GID, contact ib.Contact, c *Client) {
 	d := nic.Denial{Peer: peer, Contact: contact}
 	if c != nil {
@@ -43,12 +43,12 @@ func (a *CMA) refuse(what nic.Refusal, peer ib.GID, contact ib.Contact, c *Clien
 func contactOf(qpType uint8, by ib.Asker, service uint64) ib.Contact {
 	t, ok := ib.ServiceOf(qpType)
 	if !ok {
-		t = ib.RC // a type that there is not is refused elsewhere
+		t = ib.RC // unknown types are refused elsewhere
 	}
 	return ib.Contact{Type: t, By: by, ID: service}
 }
 
-// asker is who asked for the ID's connection.
+// asker returns the side that requested the ID's connection.
 func (id *ID) asker() ib.Asker {
 	if id.passive {
 		return ib.Them
@@ -56,7 +56,7 @@ func (id *ID) asker() ib.Asker {
 	return ib.Us
 }
 
-// service is what the ID's connection is for.
+// service returns the service of the ID's connection.
 func (id *ID) service() uint64 {
 	if id.passive {
 		return serviceID(portKey{id.ps, id.src.Port()})
@@ -64,7 +64,7 @@ func (id *ID) service() uint64 {
 	return serviceID(portKey{id.ps, id.dst.Port()})
 }
 
-// refuse has the program see what it sees if nobody listens there.
+// refuse shows the program the same result as a port without a listener.
 func (id *ID) refuse() {
 	id.state = Connecting
 	if id.ud() {
@@ -74,8 +74,8 @@ func (id *ID) refuse() {
 	id.tell(abi.CMEventRejected, cm.RejectInvalidService, &abi.CMConnParam{}, nil)
 }
 
-// Contact implements nic.Connections. Queue pairs are known by their peers: an acceptor's gets
-// its peer before we are told its number.
+// Contact implements nic.Connections. It identifies queue pairs by their peers: an accepting queue pair gets its peer before this package
+// knows its number.
 func (a *CMA) Contact(num uint32, t ib.Service, peer ib.GID, peerNum uint32) (ib.Contact, bool) {
 	if t == ib.UD {
 		return a.datagrams(num, peer)
@@ -91,8 +91,8 @@ func (a *CMA) Contact(num uint32, t ib.Service, peer ib.GID, peerNum uint32) (ib
 	return ib.Contact{Type: t, By: by, ID: c.Service}, true
 }
 
-// datagrams is a service that the datagrams of queue pair num (0: any) with a peer are of. Of
-// several it is one that is allowed.
+// datagrams returns the service of the datagrams between queue pair num (0: any) and a peer. If there are several, it returns an
+// allowed one.
 func (a *CMA) datagrams(num uint32, peer ib.GID) (c ib.Contact, found bool) {
 	g := a.nic.Guard()
 	for id := range a.talking[peer] {
@@ -110,7 +110,7 @@ func (a *CMA) datagrams(num uint32, peer ib.GID) (c ib.Contact, found bool) {
 	return c, found
 }
 
-// talks notes that the ID's datagrams may go to its peer and come from it.
+// talks records that the ID may exchange datagrams with its peer.
 func (a *CMA) talks(id *ID) {
 	if a.talking[id.dgid] == nil {
 		a.talking[id.dgid] = make(map[*ID]struct{})
@@ -118,7 +118,7 @@ func (a *CMA) talks(id *ID) {
 	a.talking[id.dgid][id] = struct{}{}
 }
 
-// hushed ends that.
+// hushed removes that record.
 func (a *CMA) hushed(id *ID) {
 	delete(a.talking[id.dgid], id)
 	if len(a.talking[id.dgid]) == 0 {
@@ -161,8 +161,7 @@ func (a *CMA) Rejudge(most int) (more bool) {
 	return len(a.old) > 0
 }
 
-// revoke ends a connection that is not allowed any more, whatever has become of it so far. The
-// program hears of it at once, and does not wait for the peer.
+// revoke ends a connection that is not allowed any more, in any state. The program gets the event at once, without waiting for the peer.
 func (id *ID) revoke() {
 	m, now := id.cma.manager, id.cma.now()
 	id.Changed()
@@ -175,7 +174,7 @@ func (id *ID) revoke() {
 	case cm.ReqRcvd:
 		m.Reject(now, id.conn, cm.RejectInvalidService, nil)
 		if id.pending {
-			id.destroy() // and with it the listener's event
+			id.destroy() // and the listener's event with it
 		}
 	case cm.RepRcvd:
 		m.Reject(now, id.conn, cm.RejectInvalidService, nil)

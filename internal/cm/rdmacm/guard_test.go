@@ -26,7 +26,7 @@ func nothing(ib.GID, ib.Contact) bool        { return false }
 func everything(ib.GID, ib.Contact) bool     { return true }
 func tcpPort(p uint64) uint64                { return uint64(abi.PSTCP)<<16 | p }
 
-// pair is two hosts, 10.0.0.1 with a listener's program and 10.0.0.2.
+// pair returns two hosts, 10.0.0.1 with a listening program and 10.0.0.2.
 func pair(t *testing.T) (server, client *fabric) {
 	t.Helper()
 	server, client = newFabric(t), newFabric(t)
@@ -36,7 +36,7 @@ func pair(t *testing.T) (server, client *fabric) {
 	return server, client
 }
 
-// judge gives a host rules and has everything judged.
+// judge sets the rules of a host and checks all connections again.
 func (f *fabric) judge(g gate) {
 	f.cma.nic.SetGuard(g)
 	for f.cma.nic.Rejudge(1) {
@@ -45,7 +45,7 @@ func (f *fabric) judge(g gate) {
 
 func (f *fabric) refused(what nic.Refusal) uint64 { return f.cma.nic.Refusals()[what] }
 
-// ask has a program ask for a connection.
+// ask makes a program request a connection.
 func (p *prog) ask(uid uint64, ps uint16, to string) *ID {
 	p.f.t.Helper()
 	id := p.id(uid, ps)
@@ -59,7 +59,7 @@ func (p *prog) ask(uid uint64, ps uint16, to string) *ID {
 	return id
 }
 
-// TestRefusedHere: rdma_connect is refused at once, and nothing leaves the host.
+// TestRefusedHere checks that rdma_connect is refused at once, and that nothing is sent.
 func TestRefusedHere(t *testing.T) {
 	server, client := pair(t)
 	var asked ib.Contact
@@ -88,8 +88,8 @@ func TestRefusedHere(t *testing.T) {
 	}
 }
 
-// TestRefusedThere: a host that knows no rules is refused by the one that does, as if nobody
-// listened, and the listener hears nothing.
+// TestRefusedThere checks that a host without rules is refused by a host with rules, as if there were no listener, and that the listener
+// gets no event.
 func TestRefusedThere(t *testing.T) {
 	server, client := pair(t)
 	server.judge(func(peer ib.GID, c ib.Contact) bool {
@@ -113,8 +113,8 @@ func TestRefusedThere(t *testing.T) {
 	}
 }
 
-// TestContact: the queue pairs of a connection are known by their peers, before it is accepted
-// and after; others were connected by hand.
+// TestContact checks that the queue pairs of a connection are found by their peers, before and after it is accepted; other queue pairs
+// count as connected manually.
 func TestContact(t *testing.T) {
 	server, client := pair(t)
 	s, c := server.program(), client.program()
@@ -173,7 +173,7 @@ func established(t *testing.T) (server, client *fabric, s, c *prog) {
 	return server, client, s, c
 }
 
-// TestRevokedConnection: both sides hear DISCONNECTED at once, whichever side knows the rules.
+// TestRevokedConnection checks that both sides get DISCONNECTED at once, whichever side has the rules.
 func TestRevokedConnection(t *testing.T) {
 	for _, who := range []string{"server", "client", "both"} {
 		server, client, s, c := established(t)
@@ -195,7 +195,7 @@ func TestRevokedConnection(t *testing.T) {
 	}
 }
 
-// TestRevokedRequest: a request on its way is refused at both ends.
+// TestRevokedRequest checks that a pending request is refused at both ends.
 func TestRevokedRequest(t *testing.T) {
 	t.Run("sent", func(t *testing.T) {
 		server, client := pair(t)
@@ -247,7 +247,7 @@ func TestRevokedRequest(t *testing.T) {
 	})
 }
 
-// TestRefusedGroup: a group that may not be joined is MULTICAST_ERROR, and can be left.
+// TestRefusedGroup checks that a forbidden group gives MULTICAST_ERROR, and can be left.
 func TestRefusedGroup(t *testing.T) {
 	f := newFabric(t)
 	f.judge(nothing)

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// State is where an ID stands; doc.go has the picture.
+// State is the state of an ID; doc.go has the diagram.
 type State uint8
 
 // States.
@@ -20,7 +20,7 @@ const (
 	Resolved
 	Routed
 	Listening
-	Connecting // and connected: the cm.Conn knows more
+	Connecting // or connected: the state of the cm.Conn tells
 	Disconnected
 	Destroyed
 )
@@ -32,39 +32,39 @@ type ID struct {
 	cma    *CMA
 	client *Client
 	ch     *Channel
-	uid    uint64 // what the program calls it; 0: it does not know it yet
+	uid    uint64 // the program's number; 0: the program does not know the ID yet
 	ps     uint16
 	qpType uint8
 	state  State
 
 	src, dst netip.AddrPort
-	port     *port // nil: none of its own
-	device   bool  // the addresses belong to our device
+	port     *port // nil: none
+	device   bool  // the addresses belong to this device
 	sgid     ib.GID
 	dgid     ib.GID
 
 	reuse, afOnly, afOnlySet bool
 	tos                      uint8
 	ackTimeout               uint8 // code; 0: not set
-	life                     uint8 // code of a packet's life on the path
+	life                     uint8 // code of the packet lifetime on the path
 
 	conn     *cm.Conn
-	counted  bool   // as a connection, see connectionBill
-	up       bool   // its connection was made, and has not ended
-	seq      uint32 // first PSN of what the peer sends us
+	counted  bool   // charged as a connection, see connectionBill
+	up       bool   // the connection is established
+	seq      uint32 // first PSN of the peer
 	qpn      uint32
 	qkey     uint32
 	srq      bool
-	backlog  int  // most requests that may wait
-	waiting  int  // requests that do
-	pending  bool // its CONNECT_REQUEST is not read yet
-	passive  bool // the peer asked for it
+	backlog  int  // maximum number of waiting requests
+	waiting  int  // number of waiting requests
+	pending  bool // its CONNECT_REQUEST is unread
+	passive  bool // the peer requested the connection
 	reported uint32
 	groups   []*Group
-	parent   *ID // between admit and announce
+	parent   *ID // the listener, between admit and announce
 }
 
-// Create makes an ID.
+// Create creates an ID.
 func (ch *Channel) Create(uid uint64, ps uint16, qpType uint8) (*ID, error) {
 	switch ps {
 	case abi.PSTCP:
@@ -92,8 +92,7 @@ func (ch *Channel) newID(uid uint64, ps uint16, qpType uint8) (*ID, error) {
 	return id, nil
 }
 
-// ID finds an identifier by name: ENOENT if there is none, EINVAL if it is on
-// another channel, as ucma_get_ctx says.
+// ID returns the identifier with a number: ENOENT if there is none, EINVAL if it is on another channel, like ucma_get_ctx.
 func (ch *Channel) ID(name uint32) (*ID, error) {
 	id := ch.client.ids.items[name]
 	switch {
@@ -105,7 +104,7 @@ func (ch *Channel) ID(name uint32) (*ID, error) {
 	return id, nil
 }
 
-// count has the ID counted as a connection.
+// count charges the ID as a connection.
 func (id *ID) count() error {
 	if id.counted {
 		return nil
@@ -120,7 +119,7 @@ func (id *ID) count() error {
 // ud reports whether the ID is for datagrams.
 func (id *ID) ud() bool { return id.qpType == abi.QPTypeUD }
 
-// Destroy ends an ID and returns how many of its events the program has read.
+// Destroy destroys an ID and returns how many of its events the program has read.
 func (id *ID) Destroy() uint32 {
 	id.ch.settle()
 	if id.state == Listening {
@@ -155,13 +154,12 @@ func (id *ID) destroy() {
 	id.groups = nil
 	for _, e := range id.ch.withdraw(func(e *event) bool { return e.id == id || e.child == id }) {
 		if e.child != nil && e.child != id {
-			e.child.destroy() // nobody will ever accept it
+			e.child.destroy() // it can never be accepted
 		}
 	}
 }
 
-// Migrate moves an ID and what was not read of its events to another channel of the
-// same client.
+// Migrate moves an ID and its unread events to another channel of the same client.
 func (ch *Channel) Migrate(from uint32, name uint32) (uint32, error) {
 	old := ch.client.channels.items[from]
 	if old == nil {
@@ -185,8 +183,7 @@ func (ch *Channel) Migrate(from uint32, name uint32) (uint32, error) {
 	return id.reported, nil
 }
 
-// tell posts an event about the ID. A program that does not know the ID yet hears
-// nothing: its accept will fail.
+// tell posts an event about the ID. It posts nothing if the program does not know the ID yet: the program's accept will fail.
 func (id *ID) tell(kind uint32, status int32, conn *abi.CMConnParam, ud *abi.CMUDParam) {
 	id.tellWith(cm.ECE{}, kind, status, conn, ud)
 }
@@ -202,10 +199,10 @@ func (id *ID) tellWith(ece cm.ECE, kind uint32, status int32, conn *abi.CMConnPa
 	id.ch.post(e)
 }
 
-// maxWritten is how many events a program may write to a channel and not read.
+// maxWritten is the maximum number of unread events that a program may write to a channel.
 const maxWritten = 4096
 
-// Write posts an event of the program's own, for another of its threads.
+// Write posts an event from one thread of the program for another.
 func (id *ID) Write(kind, status uint32, arg [8]byte) error {
 	if kind != abi.CMEventUser && kind != abi.CMEventInternal {
 		return syscall.EINVAL
@@ -229,7 +226,7 @@ func (e *event) fill(conn *abi.CMConnParam, ud *abi.CMUDParam) {
 	}
 }
 
-// failure is the status of an event: a negative errno.
+// failure returns the status of an event: a negative errno.
 func failure(e syscall.Errno) int32 { return -int32(e) }
 
 // SetOption is SET_OPTION of level ID.
@@ -247,7 +244,7 @@ func (id *ID) SetOption(name uint32, value []byte) error {
 		}
 		id.tos = value[0]
 	case abi.CMOptionIDReuseAddr:
-		// It can be given up only by those who have no address yet.
+		// Only an ID without an address can clear the option.
 		v, ok := number()
 		if !ok || id.state != Idle && (v == 0 || id.state == Listening) {
 			return syscall.EINVAL
@@ -263,7 +260,7 @@ func (id *ID) SetOption(name uint32, value []byte) error {
 		if len(value) != 1 || id.qpType != abi.QPTypeRC {
 			return syscall.EINVAL
 		}
-		id.ackTimeout = value[0] & maxTimeout // the field in a REQ has five bits
+		id.ackTimeout = value[0] & maxTimeout // the REQ field has five bits
 	default:
 		return syscall.ENOSYS
 	}

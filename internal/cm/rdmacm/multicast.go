@@ -18,18 +18,18 @@ type Group struct {
 	reported uint32
 }
 
-// anyQP is the queue pair number that datagrams to a group go to.
+// anyQP is the destination queue pair number of multicast datagrams.
 const anyQP = 0xffffff
 
-// Join joins a group. Over RoCEv2 nobody has to be asked: the group's GID is the IP
-// address itself. The program attaches its queue pair when it reads the event.
+// Join joins a group. RoCEv2 needs no negotiation: the group's GID is the IP address. The program attaches its queue pair when it reads the
+// event.
 func (id *ID) Join(uid uint64, addr netip.Addr) (*Group, error) {
 	switch id.state {
 	case Bound, Resolved, Routed, Connecting:
 	default:
 		return nil, syscall.EINVAL
 	}
-	// Whether addr is a group, nobody asks: the kernel does not.
+	// Like the kernel, this does not check that addr is a multicast address.
 	if !id.ud() || !id.device {
 		return nil, syscall.EINVAL
 	}

@@ -2,25 +2,24 @@ package rdmacm
 
 import "net/netip"
 
-// A Notice is about a connection that was made, or has ended.
+// A Notice reports that a connection was established or has ended.
 type Notice struct {
-	Pid           int // of the program
-	UID           int // whose it is
+	Pid           int // process ID of the program
+	UID           int // user of the program
 	Program       string
 	Local, Remote netip.AddrPort
-	Passive       bool // the peer asked for it
+	Passive       bool // the peer requested the connection
 	Ended         bool
 }
 
-// established: the connection of an ID is there.
+// established records that the connection of an ID is established.
 func (id *ID) established() {
 	id.client.Established++
 	id.up = true
 	id.notice(false)
 }
 
-// ended: it is not there any more. The peer has said so, or the program gives the ID up, at its end
-// if not before.
+// ended records that the connection has ended: the peer said so, or the program disconnects or destroys the ID.
 func (id *ID) ended() {
 	if id.up {
 		id.up = false
@@ -28,7 +27,7 @@ func (id *ID) ended() {
 	}
 }
 
-// notice tells who wants to hear of it.
+// notice calls CMA.Notice.
 func (id *ID) notice(ended bool) {
 	if f := id.cma.Notice; f != nil {
 		f(Notice{

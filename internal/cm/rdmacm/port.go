@@ -7,26 +7,25 @@ import (
 	"vrdma.dev/vrdma/internal/abi"
 )
 
-// The ports that programs are given who ask for none in particular: the kernel's
-// default ip_local_port_range.
+// The range of ephemeral ports: the kernel's default ip_local_port_range.
 const (
 	firstEphemeral = 32768
 	lastEphemeral  = 60999
 )
 
-// portKey names a port of a port space.
+// portKey identifies a port of a port space.
 type portKey struct {
 	ps   uint16
 	port uint16
 }
 
-// A port is one that is bound, by one ID or by several with different addresses.
+// A port is a bound port, of one ID or of several IDs with different addresses.
 type port struct {
 	key    portKey
 	owners []*ID
 }
 
-// bindPort gives the ID a port of its address, any if the address names none.
+// bindPort binds the ID to the port of its address, or to a free one if the address has none.
 func (id *ID) bindPort() error {
 	if id.src.Port() == 0 {
 		return id.bindAny()
@@ -34,10 +33,10 @@ func (id *ID) bindPort() error {
 	return id.usePort(portKey{id.space(), id.src.Port()})
 }
 
-// space is the port space: programs that name no queue pair type in it share one.
+// space returns the port space; IDs with different queue pair types share it.
 func (id *ID) space() uint16 { return id.ps }
 
-// bindAny finds a port that nobody has.
+// bindAny finds a free port.
 func (id *ID) bindAny() error {
 	a := id.cma
 	for range lastEphemeral - firstEphemeral + 1 {
@@ -66,8 +65,7 @@ func (id *ID) usePort(k portKey) error {
 	return nil
 }
 
-// conflict reports why id may not have the port beside those who have it, as
-// cma_check_port does.
+// conflict returns an error if id may not share the port with its owners, as cma_check_port does.
 func (p *port) conflict(id *ID, reuse bool) error {
 	for _, o := range p.owners {
 		switch {
@@ -82,7 +80,7 @@ func (p *port) conflict(id *ID, reuse bool) error {
 	return nil
 }
 
-// release gives the port back.
+// release releases the port.
 func (id *ID) release() {
 	p := id.port
 	if p == nil {
@@ -100,7 +98,7 @@ func (id *ID) release() {
 	}
 }
 
-// listener finds who listens at an address: an exact match before a wildcard.
+// listener returns the listener at an address: an exact match before a wildcard.
 func (a *CMA) listener(k portKey, to netip.Addr) *ID {
 	p := a.ports[k]
 	if p == nil {
@@ -122,10 +120,10 @@ func (a *CMA) listener(k portKey, to netip.Addr) *ID {
 	return found
 }
 
-// serviceID is what stands in a REQ for a port (IBA annex A11).
+// serviceID returns the service ID of a port (IBA annex A11).
 func serviceID(k portKey) uint64 { return uint64(k.ps)<<16 | uint64(k.port) }
 
-// keyOf is the port that a service identifier stands for.
+// keyOf returns the port of a service ID.
 func keyOf(service uint64) (portKey, bool) {
 	k := portKey{uint16(service >> 16), uint16(service)}
 	switch k.ps {

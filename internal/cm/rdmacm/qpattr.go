@@ -8,16 +8,15 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// minRNRTimer is how long a peer waits that found no receive posted: code 12 is 0.64
-// ms. The kernel says 0, which is 655 ms; nobody misses that.
+// minRNRTimer is how long a peer waits after an RNR NAK: code 12 is 0.64 ms. The kernel uses 0, which means 655 ms.
 const minRNRTimer = 12
 
 // flushAccess are the rights that cm_init_qp_init_attr adds, since Linux 6.2, for a device
 // with either of the FLUSH capabilities. The vrdma device has both.
 const flushAccess = abi.AccessFlushGlobal | abi.AccessFlushPersistent
 
-// address is an address vector to gid. The address that the ID is at may have gone from the NIC meanwhile: another's row would be
-// a lie, and the peer would hear from a stranger.
+// address returns an address vector to gid. The ID's own address may have been removed from the NIC meanwhile: then it returns an error,
+// because another source address would be wrong.
 func (id *ID) address(gid ib.GID) (abi.AHAttr, error) {
 	row := id.cma.gidIndex(id.sgid)
 	if row < 0 {
@@ -29,8 +28,7 @@ func (id *ID) address(gid ib.GID) (abi.AHAttr, error) {
 	}, nil
 }
 
-// QPAttr are the attributes that the ID's queue pair needs to enter a state, as
-// ib_cm_init_qp_attr and its kin compute them.
+// QPAttr returns the attributes that the ID's queue pair needs to enter a state, like ib_cm_init_qp_attr.
 func (id *ID) QPAttr(state uint32) (abi.QPAttr, error) {
 	a := abi.QPAttr{QPState: state, PortNum: 1}
 	if !id.device {
@@ -59,7 +57,7 @@ func (id *ID) QPAttr(state uint32) (abi.QPAttr, error) {
 	return a, syscall.EINVAL
 }
 
-// initial is what there is before a connection, and for datagrams, whatever the state.
+// initial returns the attributes before a connection, and for datagrams in every state.
 func (id *ID) initial(a abi.QPAttr) (abi.QPAttr, error) {
 	a.QPAttrMask = abi.QPMaskState | abi.QPMaskPKeyIndex | abi.QPMaskPort
 	if id.ud() {
@@ -71,7 +69,7 @@ func (id *ID) initial(a abi.QPAttr) (abi.QPAttr, error) {
 	return a, nil
 }
 
-// answered reports whether the peer's half is known.
+// known reports whether the peer's parameters are known.
 func known(c *cm.Conn) bool {
 	switch c.State {
 	case cm.ReqRcvd, cm.RepRcvd, cm.RepSent, cm.Established:

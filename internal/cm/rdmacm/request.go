@@ -11,9 +11,9 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// What the connection manager tells us.
+// This file handles the connection manager's callbacks.
 
-// Request implements cm.Env: it finds the listener and makes it a new ID.
+// Request implements cm.Env: it finds the listener and creates an ID for the request.
 func (a *CMA) Request(c *cm.Conn, p *cm.Params) uint16 {
 	child, reason := a.admit(c, p.Private, qpTypes[c.Transport])
 	if child == nil {
@@ -45,10 +45,10 @@ func (a *CMA) Question(c *cm.Conn, private []byte) uint8 {
 	return 0
 }
 
-// qpTypes says which type of queue pair a transport service needs; 0: we have none.
+// qpTypes maps a transport service to a queue pair type; 0: not supported.
 var qpTypes = [4]uint8{wire.ServiceRC: abi.QPTypeRC, wire.ServiceUC: abi.QPTypeUC}
 
-// admit makes an ID for a connection, of queue pairs of type qpType, that somebody wants.
+// admit creates an ID for a requested connection between queue pairs of type qpType.
 func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 	k, ok := keyOf(c.Service)
 	if !ok {
@@ -64,9 +64,9 @@ func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 		if !ok {
 			return nil, cm.RejectConsumer
 		}
-		// Of the caller's name the port is believed: the address is where it called from.
+		// Trust only the port in the header: the source address is known from the packet.
 		from = netip.AddrPortFrom(from.Addr(), caller.Port())
-		// Who calls a listener by a name that is not ours has been misled.
+		// A destination in the header that is not our address is ignored.
 		if named != to && a.gidIndex(named.As16()) >= 0 {
 			to = named
 		}
@@ -78,7 +78,7 @@ func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 	case l == nil:
 		return nil, cm.RejectInvalidService
 	case l.qpType != 0 && l.qpType != qpType:
-		return nil, cm.RejectConsumer // Linux says no more than this
+		return nil, cm.RejectConsumer // as Linux does
 	case qpType == 0:
 		return nil, cm.RejectTransport
 	}
@@ -97,7 +97,7 @@ func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 	return child, 0
 }
 
-// private is what the program is to see of private data.
+// private returns the part of the private data that the program sees.
 func (id *ID) private(b []byte) []byte {
 	if id.ps == abi.PSIB {
 		return b
@@ -141,7 +141,7 @@ func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 		id.tellWith(p.ECE, abi.CMEventConnectResponse, 0, &abi.CMConnParam{
 			QPNum: p.QPN, PrivateData: fill(e.Private), PrivateDataLen: uint8(len(e.Private)), SRQ: flag(p.SRQ),
 			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: flag(p.FlowControl),
-			RNRRetryCount: p.RNRRetryCount, // a REP has no other
+			RNRRetryCount: p.RNRRetryCount, // a REP has no other retry count
 		}, nil)
 	case cm.Connected:
 		id.established()
@@ -172,7 +172,7 @@ func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 	}
 }
 
-// answered: the peer has told which queue pair to send datagrams to.
+// answered handles the peer's SIDR reply, which names the destination of datagrams.
 func (id *ID) answered(e *cm.Event) {
 	if e.Reason != cm.SidrSuccess {
 		id.tell(abi.CMEventUnreachable, int32(e.Reason), nil, &abi.CMUDParam{

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Bind gives the ID a local address: an address of the device, or a wildcard.
+// Bind binds the ID to a local address: an address of the device, or a wildcard.
 func (id *ID) Bind(addr netip.AddrPort) error {
 	if id.state != Idle {
 		return syscall.EINVAL
@@ -21,7 +21,7 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 			return err
 		}
 		if id.ps == abi.PSIPoIB {
-			return syscall.EINVAL // there is no InfiniBand here
+			return syscall.EINVAL // InfiniBand addresses are not supported
 		}
 		id.sgid, id.device = local.As16(), true
 		addr = netip.AddrPortFrom(local, addr.Port())
@@ -38,8 +38,8 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 	return nil
 }
 
-// localAddress is the address of the device that addr stands for: itself, or for a
-// loopback address that the device does not have its first address of that family.
+// localAddress returns the device's address for addr: addr itself, or for a loopback address that the device does not have, its first
+// address of that family.
 func (a *CMA) localAddress(addr netip.Addr) (netip.Addr, error) {
 	if a.gidIndex(addr.As16()) >= 0 {
 		return addr, nil
@@ -54,8 +54,8 @@ func (a *CMA) localAddress(addr netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, syscall.ENODEV
 }
 
-// BeginResolve is the first half of RESOLVE_IP: it binds an unbound ID and returns the
-// addresses between which a route is needed. from may be unspecified.
+// BeginResolve is the first half of RESOLVE_IP: it binds an unbound ID and returns the addresses to find a route for. from may be
+// unspecified.
 func (id *ID) BeginResolve(src, dst netip.AddrPort) (from, to netip.Addr, err error) {
 	if id.state == Idle {
 		if !src.IsValid() {
@@ -93,14 +93,14 @@ func loopback(like netip.Addr) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// AbortResolve undoes BeginResolve: there is no route.
+// AbortResolve reverts BeginResolve: there is no route.
 func (id *ID) AbortResolve() {
 	if id.state == Resolving {
 		id.state, id.dst = Bound, netip.AddrPort{}
 	}
 }
 
-// Local is the address of the device that to stands for, if to is on this machine.
+// Local returns the device's address for to, if to is on this machine.
 func (a *CMA) Local(to netip.Addr) (netip.Addr, bool) {
 	if to.IsUnspecified() && len(a.nic.GIDs) > 0 {
 		to = netip.AddrFrom16(a.nic.GIDs[0].GID).Unmap()
@@ -109,8 +109,8 @@ func (a *CMA) Local(to netip.Addr) (netip.Addr, bool) {
 	return l, err == nil
 }
 
-// Near reports whether to needs no route, being on this machine or a group, and which of
-// the device's addresses leads there; from, unless it is unspecified.
+// Near reports whether to needs no route, because it is on this machine or a group. It returns the device's source address: from, unless
+// that is unspecified.
 func (a *CMA) Near(from, to netip.Addr) (netip.Addr, bool) {
 	local, here := a.Local(to)
 	switch {
@@ -126,11 +126,10 @@ func (a *CMA) Near(from, to netip.Addr) (netip.Addr, bool) {
 			return g, true
 		}
 	}
-	return from, true // of another family: EndResolve will say that there is no device
+	return from, true // another address family: EndResolve returns the error
 }
 
-// EndResolve is the second half: the route to the destination begins at src. An
-// errno other than 0 says that there is none.
+// EndResolve is the second half: src is the source address of the route. An errno other than 0 means that there is none.
 func (id *ID) EndResolve(src netip.Addr, errno syscall.Errno) {
 	if id.state != Resolving {
 		return
@@ -161,12 +160,12 @@ func (id *ID) EndResolve(src netip.Addr, errno syscall.Errno) {
 	id.dst = netip.AddrPortFrom(dst, id.dst.Port())
 	id.sgid, id.dgid = src.As16(), dst.As16()
 	if anywhere {
-		id.src = netip.AddrPortFrom(loopback(dst), id.src.Port()) // so the kernel calls it
+		id.src = netip.AddrPortFrom(loopback(dst), id.src.Port()) // as the kernel does
 	}
 	id.tell(abi.CMEventAddrResolved, 0, nil, nil)
 }
 
-// ResolveRoute finds the path: over Ethernet it follows from the addresses.
+// ResolveRoute sets the path, which over Ethernet follows from the addresses.
 func (id *ID) ResolveRoute() error {
 	if id.state != Resolved {
 		return syscall.EINVAL
@@ -175,7 +174,7 @@ func (id *ID) ResolveRoute() error {
 	return nil
 }
 
-// route gives the ID its path.
+// route sets the ID's path.
 func (id *ID) route() {
 	id.state, id.life = Routed, packetLife
 	if id.ackTimeout != 0 {
@@ -184,8 +183,8 @@ func (id *ID) route() {
 	id.tell(abi.CMEventRouteResolved, 0, nil, nil)
 }
 
-// SetPath takes a path that the program has found by itself, an array of struct
-// ib_path_rec_data, in the place of ResolveRoute. Here every path is as good as ours.
+// SetPath sets a path that the program resolved itself, an array of struct ib_path_rec_data, in place of ResolveRoute. All paths are
+// equivalent here.
 func (id *ID) SetPath(b []byte) error {
 	const size, primary = 72, 1 | 1<<1 | 1<<3 | 1<<5 // GMP, primary, both directions
 	if len(b)%size != 0 {
@@ -203,7 +202,7 @@ func (id *ID) SetPath(b []byte) error {
 	return nil
 }
 
-// Listen waits for requests.
+// Listen starts to accept requests.
 func (id *ID) Listen(backlog int) error {
 	if id.state == Idle {
 		if err := id.Bind(netip.AddrPortFrom(netip.IPv4Unspecified(), 0)); err != nil {
@@ -229,12 +228,12 @@ func (id *ID) Listen(backlog int) error {
 // maxBacklog is the kernel's net.rdma_ucm.max_backlog.
 const maxBacklog = 1024
 
-// Routable reports whether paths are known.
+// routed reports whether the path is known.
 func (id *ID) routed() bool {
 	return id.state == Routed || id.state == Connecting || id.state == Disconnected
 }
 
-// Query is what QUERY_ROUTE tells.
+// Query is the result of QUERY_ROUTE.
 type Query struct {
 	PortSpace  uint16
 	Src, Dst   netip.AddrPort
@@ -243,10 +242,10 @@ type Query struct {
 	SGID, DGID ib.GID
 	MTU        uint8
 	TOS        uint8
-	Life       uint8 // code of a packet's life
+	Life       uint8 // code of the packet lifetime
 }
 
-// Query describes the ID.
+// Query returns the ID's addresses and route.
 func (id *ID) Query() Query {
 	return Query{
 		PortSpace: id.ps, Src: id.src, Dst: id.dst, Device: id.device, Routed: id.routed(), SGID: id.sgid, DGID: id.dgid,
@@ -261,13 +260,13 @@ func (id *ID) mtu() uint8 {
 	return id.cma.nic.MTU
 }
 
-// packetLife is the code of a packet's life: CMA_IBOE_PACKET_LIFETIME.
+// packetLife is the code of the packet lifetime: CMA_IBOE_PACKET_LIFETIME.
 const packetLife = 18
 
 // maxTimeout is the largest code of a local ACK timeout.
 const maxTimeout = 31
 
-// Service is the service identifier that stands for an address's port.
+// Service returns the service ID of an address's port.
 func (q *Query) Service(a netip.AddrPort) uint64 {
 	if !a.IsValid() {
 		return 0

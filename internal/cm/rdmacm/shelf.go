@@ -2,9 +2,8 @@ package rdmacm
 
 import "vrdma.dev/vrdma/internal/abi"
 
-// A Shelf is memory from which a client takes events by itself while several wait
-// (shim/protocol.h). Events are numbered; on the shelf are those from Taken to what SetReady was
-// last told.
+// A Shelf is shared memory from which a client takes events without a command while several wait (shim/protocol.h). Events are
+// numbered. The shelf contains the events from Taken up to the last argument of SetReady.
 type Shelf interface {
 	Taken() uint64
 	Lay(n uint64, reply []byte) bool
@@ -14,27 +13,25 @@ type Shelf interface {
 	Thaw(n uint64)
 }
 
-// A shelf is what a channel knows of its Shelf. Whoever looks at the channel's events, or at what
-// taking one changes, calls settle first.
+// A shelf is a channel's state of its Shelf. Code that reads the channel's events, or anything that taking an event changes, calls settle
+// first.
 //
 //	events:   first                                  last
 //	          ├── on the shelf ──┤── not yet there ──┤
 //	numbers:  next               laid
 //
-// The last is never there, so the client cannot take all: it has to ask for the last, and the
-// signal is lowered then.
+// The last event is never on the shelf. So the client must request it with a command, which lowers the signal.
 type shelf struct {
 	Shelf  // nil: none
 	slots  uint64
-	encode func(*abi.CMEventResp) []byte // the reply with which an event is handed out
+	encode func(*abi.CMEventResp) []byte // encodes the reply with an event
 
 	next uint64 // number of the first event
-	laid uint64 // of the first that is not on the shelf
+	laid uint64 // number of the first event that is not on the shelf
 }
 
-// Stock has the channel put events on s, which has so many slots; nil: it does not any more.
-// encode makes the reply that hands an event out; what it returns is used at once. It runs on
-// the loop.
+// Stock makes the channel put events on s, which has so many slots; nil stops that. encode returns the reply with an event, which
+// is used at once. Stock runs on the loop.
 func (ch *Channel) Stock(s Shelf, slots int, encode func(*abi.CMEventResp) []byte) {
 	if ch.shelf.Shelf != nil {
 		ch.clear()
@@ -46,17 +43,17 @@ func (ch *Channel) Stock(s Shelf, slots int, encode func(*abi.CMEventResp) []byt
 	}
 }
 
-// settle sees to what the client has taken by itself.
+// settle processes the events that the client has taken.
 func (ch *Channel) settle() {
 	if s := &ch.shelf; s.Shelf != nil {
 		ch.took(s.Taken())
 	}
 }
 
-// took: the client's next event is n.
+// took records that the client's next event is n.
 func (ch *Channel) took(n uint64) {
 	s := &ch.shelf
-	if n < s.next || n > s.laid { // it wrote there itself
+	if n < s.next || n > s.laid { // the client wrote an invalid number
 		s.Freeze()
 		s.Shelf = nil
 		return
@@ -85,10 +82,10 @@ func (ch *Channel) lay() {
 	}
 }
 
-// claim has nobody else take the first event; false: there is none.
+// claim keeps the client from taking the first event itself; it returns false if there is no event.
 func (ch *Channel) claim() bool {
 	s := &ch.shelf
-	for range s.slots + 1 { // each time it fails the client has taken one
+	for range s.slots + 1 { // each failure means that the client has taken one
 		if ch.settle(); s.Shelf == nil || len(ch.events) == 0 {
 			break
 		}
@@ -100,22 +97,21 @@ func (ch *Channel) claim() bool {
 			return true
 		}
 	}
-	if s.Shelf != nil && len(ch.events) > 0 { // it writes there itself
+	if s.Shelf != nil && len(ch.events) > 0 { // the client wrote there itself
 		s.Freeze()
 		s.Shelf = nil
 	}
 	return len(ch.events) > 0
 }
 
-// clear takes everything back that the client has not taken.
+// clear removes the events that the client has not taken.
 func (ch *Channel) clear() {
 	if s := &ch.shelf; s.Shelf != nil {
 		ch.took(s.Freeze())
 	}
 }
 
-// refill undoes clear. The client may have copied what was there: the numbers go on with one
-// that never was.
+// refill reverts clear. The client may have copied old entries, so the numbers continue after a gap.
 func (ch *Channel) refill() {
 	s := &ch.shelf
 	if s.Shelf == nil {

@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/cm"
 )
 
-// Status describes one ID to people.
+// Status describes one ID for display.
 type Status struct {
 	Pid       int
 	Program   string
@@ -18,12 +18,12 @@ type Status struct {
 	RemoteQPN uint32
 	Groups    int
 
-	// The same in numbers, as the kernel's tools want it.
+	// The same as numbers, for the kernel's tools.
 	Serial uint32
 	Space  uint16
 	QPType uint8
 	Stage  State
-	Device bool // it is bound to our device
+	Device bool // bound to this device
 }
 
 var spaceNames = map[uint16]string{abi.PSTCP: "TCP", abi.PSUDP: "UDP", abi.PSIB: "IB", abi.PSIPoIB: "IPOIB"}
@@ -33,7 +33,7 @@ var idStates = map[State]string{
 	Disconnected: "DISCONNECTED",
 }
 
-// Status describes every ID of the client.
+// Status returns the status of every ID of the client.
 func (c *Client) Status() []Status {
 	var out []Status
 	for _, id := range c.ids.items {

@@ -8,8 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// TestFalseName has a peer claim another's address in its request. Programs that ask who is
-// calling are told where the request came from.
+// TestFalseName sends a request that claims another host's address. Programs see the real source address.
 func TestFalseName(t *testing.T) {
 	f := newFabric(t)
 	server := f.program()
@@ -24,7 +23,7 @@ func TestFalseName(t *testing.T) {
 	}
 }
 
-// requestFrom is the REQ of a stranger at 10.0.0.9, with a number of its own for the connection.
+// requestFrom returns the REQ of a stranger at 10.0.0.9, with its own communication ID.
 func requestFrom(number uint32, k portKey) wire.MAD {
 	m := make(wire.MAD, wire.MADSize)
 	m.InitCM(wire.CMREQ, 1)
@@ -40,8 +39,8 @@ func requestFrom(number uint32, k portKey) wire.MAD {
 	return m
 }
 
-// TestTransportService: a request for a service that the listener does not have is
-// rejected, and the connection has the service that was asked for.
+// TestTransportService checks that a request for a transport service that the listener does not have is rejected, and that the connection
+// has the requested service.
 func TestTransportService(t *testing.T) {
 	none := uint8(0) // a listener that takes any
 	for _, c := range []struct {

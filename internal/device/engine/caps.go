@@ -132,7 +132,7 @@ func (e *Engine) Throttled(n *nic.NIC) (out, in ib.Time) {
 
 // mustWait reports whether requests for a NIC have to wait, because its tenant has used more than
 // its share; a is nil if the NIC was removed.
-func (s *scheduler) mustWait(a *adapter) bool { return a != nil && s.nics.Owes(&a.band.nic) }
+func (s *scheduler) mustWait(a *adapter) bool { return a != nil && s.nics.OverShare(&a.band.nic) }
 
 // load returns what a burst counts against caps: its bytes, and 1 if it ends a message.
 func load(b *transport.Burst) (bytes, messages int) {

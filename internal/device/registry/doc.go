@@ -1,14 +1,12 @@
-// Package registry is the virtual NICs of a daemon. A NIC joins what makes up one of them:
+// Package registry has the virtual NICs of a daemon. A NIC combines the parts of one virtual NIC:
 //
 //	           ┌── Device   nic.NIC: queue pairs, keys, GIDs, groups, limits
 //	Table ── NIC ── Manager  rdmacm.CMA: identifiers, port spaces, service ids
 //	           ├── Tree     what programs read below /sys/class
 //	           └── Routes   how its host reaches others
 //
-// Handles, queue pair numbers, keys, GIDs, service ids and groups belong to a NIC: equal
-// ones of two NICs have nothing to do with each other. NICs are also in a network, and
-// only those of one network reach each other, by GID.
+// Handles, queue pair numbers, keys, GIDs, service IDs and groups belong to a NIC: two NICs can use equal ones independently. A NIC belongs
+// to a network, and only NICs of one network reach each other, by GID.
 //
-// Table.Resolve is the one place where a GID becomes a way: to a NIC of this daemon, or to
-// another host. It must not be decided anywhere else what a GID means.
+// Table.Resolve is the only place that decides where a GID leads: to a NIC of this daemon, or to another host.
 package registry

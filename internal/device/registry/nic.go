@@ -14,55 +14,54 @@ import (
 )
 
 const (
-	// Default is the name of a daemon's first NIC, which who names none gets.
+	// Default is the name of a daemon's first NIC, for clients that name none.
 	Default = "default"
-	// HostNetwork is the network of the host itself: its NICs have the host's addresses,
-	// and reach other hosts.
+	// HostNetwork is the host's own network: its NICs have the host's addresses and reach other hosts.
 	HostNetwork = "host"
 )
 
-// A NIC is one virtual NIC. What it is made of is set before it is put into a Table, and
-// does not change. Device and Manager are touched on the loop only.
+// A NIC is one virtual NIC. Its fields are set before it is added to a Table and do not change. Device and Manager are used only
+// on the loop.
 type NIC struct {
 	Name    string
-	Owner   int    // uid of whom it belongs to
-	Network string // NICs of other networks do not exist for it
+	Owner   int    // uid of its owner
+	Network string // the NIC reaches only NICs of its network
 	Device  *nic.NIC
-	// Manager is the rdma_cm device; nil: there is none.
+	// Manager is the rdma_cm device; may be nil.
 	Manager *rdmacm.CMA
 	Routes  Routes
-	// Namespace is not 0 if the NIC reaches others through a network namespace, that of the programs
-	// that have it open. No other NIC has the same.
+	// Namespace is not 0 if the NIC reaches others through the network namespace of the programs that have it open. No other NIC has the
+	// same.
 	Namespace ib.NetworkID
-	// Before is what it had counted on other hosts when it came here; nil: nothing. It is touched on the loop only.
+	// Before are its counters from other hosts before it moved here; nil: none. It is used only on the loop.
 	Before *nic.Counters
-	// Tree is the device tree; nil: none has been written.
+	// Tree is the sysfs tree; nil: not written.
 	Tree *sysfs.Tree
-	// Frames reads what has passed the NIC's port in the switch. Any goroutine may call it; nil: it has none.
+	// Frames returns the traffic of the NIC's port in the switch. Any goroutine may call it; nil: the NIC has no port.
 	Frames func() Frames
 }
 
-// Frames are Ethernet frames of a virtual machine or a container, as that sees them. They are no packets of the device.
+// Frames count Ethernet frames from the point of view of a virtual machine or a container. They are not packets of the device.
 type Frames struct {
-	Attached        bool // somebody has the port as a network card now
-	RoCE            bool // UDP port 4791 of the NIC's addresses is the daemon's, and not of who has the card
+	Attached        bool // a virtual machine or container is attached now
+	RoCE            bool // UDP port 4791 of the NIC's addresses belongs to the daemon, not to the attached device
 	Sent, SentBytes uint64
 	Rcvd, RcvdBytes uint64
 	Drops           [nic.NumReasons]uint64
-	Time            uint64 // of the daemon, in nanoseconds
+	Time            uint64 // the daemon's time, in nanoseconds
 }
 
-// Routes is how the network that a NIC is in reaches other hosts. Package routes asks the
-// kernel, for the host's network; who is where in a virtual one is in the map.
+// Routes finds routes in the network of a NIC. Package routes asks the kernel, for the host's network. The locations in a virtual
+// network are in the map.
 type Routes interface {
-	// From finds the address from which a host is reached; from may be unspecified.
+	// From returns the source address for a host; from may be unspecified.
 	From(from, to netip.Addr) (netip.Addr, error)
-	// Reach waits until the next station on the way to it is known.
+	// Reach waits until the next hop is resolved.
 	Reach(from, to netip.Addr, timeout time.Duration) error
 }
 
-// domain is in what the NIC's addresses are its own: its network. Of a NIC with a Namespace:
-// others may have the same there. No network has a name that begins like this.
+// domain returns the name space of the NIC's addresses: its network. A NIC with a Namespace has its own, because other namespaces
+// may use the same addresses. No network has a name that begins like this.
 func (n *NIC) domain() string {
 	if n.Namespace != ib.HostNetwork {
 		return "@" + n.Name
@@ -70,10 +69,10 @@ func (n *NIC) domain() string {
 	return n.Network
 }
 
-// Limits are how much of each kind there may be.
+// Limits returns the limits of the NIC's objects.
 func (n *NIC) Limits() nic.Limits { return n.Device.Limits }
 
-// Counters are those of its queue pairs, and what it counted before on other hosts. It is called on the loop.
+// Counters returns the counters of its queue pairs, including those from other hosts. It is called on the loop.
 func (n *NIC) Counters() nic.Counters {
 	c := n.Device.Counters()
 	if n.Before != nil {
@@ -88,7 +87,7 @@ func (n *NIC) WriteTree(root string, mode fs.FileMode, read func() []sysfs.Count
 	return err
 }
 
-// PlaceTree is WriteTree for a NIC that nobody uses yet: see sysfs.Later.
+// PlaceTree is WriteTree for a NIC that is not in use yet: see sysfs.Later.
 func (n *NIC) PlaceTree(root string, mode fs.FileMode, read func() []sysfs.Counter) {
 	n.Tree = sysfs.Later(root, n.Device, mode, read)
 }
@@ -96,7 +95,7 @@ func (n *NIC) PlaceTree(root string, mode fs.FileMode, read func() []sysfs.Count
 // Whose splits a declared NIC's name, TENANT/NAME. The default NIC was not declared.
 func (n *NIC) Whose() (tenant, name string, declared bool) { return strings.Cut(n.Name, "/") }
 
-// Key is the key of a declared NIC; zero for the default NIC.
+// Key returns the key of a declared NIC; zero for the default NIC.
 func (n *NIC) Key() (k tenant.Key) {
 	if of, name, declared := n.Whose(); declared {
 		k = tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}

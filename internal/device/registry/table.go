@@ -12,25 +12,24 @@ import (
 	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
-// A Table is the NICs of a daemon. Any goroutine may use it; it does not lock who reads,
-// because the loop does so for every message.
+// A Table has the NICs of a daemon. Any goroutine may use it. Readers take no lock, because the loop reads it for every message.
 type Table struct {
-	mu  sync.Mutex // held by who changes it
+	mu  sync.Mutex // held during changes
 	now atomic.Pointer[contents]
 
-	removed func(*NIC) // guarded by mu; nil: nobody wants to know
+	removed func(*NIC) // guarded by mu; may be nil
 }
 
-// contents is a table at one moment. It is not changed but replaced.
+// contents is an immutable version of the table.
 type contents struct {
-	list      []*NIC // in the order in which they came
+	list      []*NIC // in the order of Add
 	byName    map[string]*NIC
 	byDevice  map[*nic.NIC]*NIC
 	byAddress map[address]*NIC
-	hosts     *overlay.Map // nil: no network is between hosts
+	hosts     *overlay.Map // nil: no network spans hosts
 }
 
-// An address is a GID in its network, or in the network namespace that is one NIC's own.
+// An address is a GID in a network, or in the network namespace of one NIC.
 type address struct {
 	network string
 	gid     ib.GID
@@ -38,7 +37,7 @@ type address struct {
 
 var _ nic.Resolver = (*Table)(nil)
 
-// NewTable makes a table without NICs.
+// NewTable returns an empty table.
 func NewTable() *Table {
 	t := &Table{}
 	t.now.Store(index(nil, nil))
@@ -59,7 +58,7 @@ func index(list []*NIC, hosts *overlay.Map) *contents {
 	return c
 }
 
-// Add puts n into the table. Its name is new, and so are its addresses in its network.
+// Add adds n. Its name must be new, and so must its addresses in its network.
 func (t *Table) Add(n *NIC) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +88,7 @@ func (t *Table) SetFace(n *NIC, f nic.Face) {
 	}
 }
 
-// Remove takes NICs out. Nobody has them open any more.
+// Remove removes NICs that no client has open.
 func (t *Table) Remove(nics ...*NIC) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,29 +105,28 @@ func (t *Table) Remove(nics ...*NIC) {
 	}
 }
 
-// OnRemove has f told of NICs that are taken out: what they counted is still to be read, once.
+// OnRemove sets a function that is called for removed NICs, so that their counters can be read a last time.
 func (t *Table) OnRemove(f func(*NIC)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.removed = f
 }
 
-// All are the NICs, oldest first.
+// All returns the NICs, oldest first.
 func (t *Table) All() []*NIC { return slices.Clone(t.now.Load().list) }
 
-// Named finds a NIC; nil if there is none of this name.
+// Named returns the NIC with a name, or nil.
 func (t *Table) Named(name string) *NIC { return t.now.Load().byName[name] }
 
-// Names are those of all NICs, in order.
+// Names returns the names of all NICs, sorted.
 func (t *Table) Names() []string { return slices.Sorted(maps.Keys(t.now.Load().byName)) }
 
-// At finds the NIC that has an address in a network; nil if none has.
+// At returns the NIC that has an address in a network, or nil.
 func (t *Table) At(network string, gid ib.GID) *NIC {
 	return t.now.Load().byAddress[address{network, gid}]
 }
 
-// Reroute has every NIC ask again for ways that it remembers. It is called on the loop after
-// the table has changed.
+// Reroute makes every NIC resolve its cached routes again. It is called on the loop after the table has changed.
 func (t *Table) Reroute() {
 	for _, n := range t.now.Load().list {
 		n.Device.Reroute()
@@ -144,7 +142,7 @@ func (t *Table) RerouteIn(network string) {
 	}
 }
 
-// Resolve implements nic.Resolver: how from reaches a GID, which may be that of a group.
+// Resolve implements nic.Resolver: it returns how from reaches a GID, which may be a group.
 func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	c := t.now.Load()
 	n := c.byDevice[from]
@@ -155,13 +153,13 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	if o := c.byAddress[address{n.domain(), to}]; o != nil {
 		way.NIC = o.Device
 	}
-	// In a namespace of its own the kernel there knows the way, to everybody but the NIC itself.
+	// In a NIC's own namespace the kernel there has the routes, except to the NIC itself.
 	if n.Namespace != ib.HostNetwork {
 		way.To, way.Network = to.Addr(), n.Namespace
 		return way
 	}
-	// In the host's network a GID is an IP address, of a host or a group. In others it is one
-	// inside, and leads to another host if the map says so.
+	// In the host's network a GID is the IP address of a host or a group. In other networks it is an inner address, and leads to
+	// another host if the map says so.
 	if n.Network == HostNetwork {
 		way.To = to.Addr()
 		return way
@@ -173,7 +171,7 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	a := to.Addr()
 	switch m := c.hosts.Find(vni, a); {
 	case m != nil && !m.Host.Self:
-		// A NIC that may be anywhere has a listener on every host: the map says where it is.
+		// A NIC without a fixed host has a socket on every host: the map says where it is.
 		way = nic.Way{Network: ib.VirtualNetwork(vni), To: a}
 	case way.NIC != nil, a.IsMulticast():
 		way.Network, way.To = ib.VirtualNetwork(vni), a
@@ -181,8 +179,8 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	return way
 }
 
-// SetMap says which networks are between hosts, and where their members are. It is called on the
-// loop, and the NICs of those networks ask again for ways that they remember.
+// SetMap sets the map of networks between hosts. It is called on the loop, and the NICs of those networks resolve their cached
+// routes again.
 func (t *Table) SetMap(m *overlay.Map) {
 	t.mu.Lock()
 	c := *t.now.Load()
@@ -197,5 +195,5 @@ func (t *Table) SetMap(m *overlay.Map) {
 	}
 }
 
-// Map is the one that was given last; nil: none was.
+// Map returns the last map; nil if there was none.
 func (t *Table) Map() *overlay.Map { return t.now.Load().hosts }

@@ -2,50 +2,46 @@ package schedule
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// A bucket is a token bucket: it fills at a rate up to a burst, and whoever moves something takes
-// from it. It may be overdrawn by what a turn moves beyond what it held.
+// A bucket is a token bucket: it fills at a rate up to a burst, and traffic takes tokens from it. A turn may overdraw it.
 //
-//	level ≤ least/8: it is dry, and nobody may take until it holds least
+//	level ≤ least/8: it is empty, and no turn is allowed until it holds least
 //
-// So who is over a cap has a turn that is worth it, and then none. If it went on with whatever came
-// in during that turn, and during the turns of others, it would have three small turns more.
+// So a NIC over its cap gets one turn of useful size, and then none. Without this rule it would get several tiny turns from the tokens that
+// arrive during its own turn and those of others.
 //
-// If the loop was without a processor when who waits should have gone on, what came in meanwhile
-// may be more than the bucket holds. It is not lost, but owed, and comes in over the next 100 ms
-// beside the rate: who waits cannot help it and would never make up for it, and others should not
-// see it all at once. As long as something is owed the bucket holds half, so that both together are
-// seldom more than a burst; see room.
+// If the loop had no processor when a waiting NIC should have continued, the tokens of that time may exceed the burst. They are
+// not lost but deferred: they are added over the next 100 ms on top of the rate. The NIC could not use them earlier, and other
+// NICs should not see them all at once. While tokens are deferred, the bucket holds half a burst, so that both together rarely
+// exceed a burst; see room.
 //
-// It is filled when it is looked at. The numbers are floating point: at ten messages a millisecond
-// a microsecond fills a hundredth of a token, which must not be lost.
+// A bucket is refilled when it is read. Levels are floating point: at ten messages per millisecond a microsecond adds a hundredth
+// of a token, which must not be lost.
 type bucket struct {
-	perNS float64 // 0: no limit
-	burst float64
-	least float64 // what there should be before who was parked goes on
-	level float64
-	owed  float64
-	at    ib.Time
-	dry   bool
+	perNS    float64 // 0: no limit
+	burst    float64
+	least    float64 // level at which a parked NIC continues
+	level    float64
+	deferred float64
+	at       ib.Time
+	dry      bool
 }
 
 const (
-	// refill is how much of the rate somebody who was parked finds in the bucket: a turn that
-	// is shorter is not worth being woken for. To be woken for 32 KiB costs more than to copy
-	// them, and others pay for that.
+	// refill is the time's worth of tokens that a parked NIC finds in the bucket. A shorter turn is not worth the wake-up: waking
+	// for 32 KiB costs more than copying them, at the expense of others.
 	refill = ib.Time(250_000)
-	// mostLeast bounds that: a turn of so many bytes is long enough.
+	// mostLeast limits that: a turn of so many bytes is long enough.
 	mostLeast = 128 << 10
-	// mostLate bounds what is owed for one time in which the loop was late, and mostOwed all
-	// that is.
-	mostLate = ib.Time(20_000_000)
-	mostOwed = ib.Time(40_000_000)
-	// muchOwed is how many bursts are much.
-	muchOwed = 3
-	// payTime is how long it takes until most of what is owed has come in.
-	payTime = ib.Time(100_000_000)
+	// mostLate limits the tokens deferred for one delay of the loop, and mostDeferred the total.
+	mostLate     = ib.Time(20_000_000)
+	mostDeferred = ib.Time(40_000_000)
+	// manyBursts is the number of bursts above which the bucket holds a full burst again.
+	manyBursts = 3
+	// releaseTime is the time in which most of the deferred tokens are added.
+	releaseTime = ib.Time(100_000_000)
 )
 
-// set changes the rate, in units a second, and the burst. A new bucket is full.
+// set changes the rate, in units per second, and the burst. A new bucket is full.
 func (b *bucket) set(rate, burst uint64, now ib.Time) {
 	fresh := b.perNS == 0
 	b.fill(now)
@@ -54,7 +50,7 @@ func (b *bucket) set(rate, burst uint64, now ib.Time) {
 	if b.at = now; fresh {
 		b.level = b.burst
 	}
-	b.level, b.owed, b.dry = min(b.level, b.burst), 0, false
+	b.level, b.deferred, b.dry = min(b.level, b.burst), 0, false
 }
 
 // setBytes changes the rate of a bucket of bytes.
@@ -72,67 +68,67 @@ func (b *bucket) setMessages(rate uint64, now ib.Time) {
 
 func (b *bucket) limited() bool { return b.perNS != 0 }
 
-// fill brings the level up to now.
+// fill updates the level to now.
 func (b *bucket) fill(now ib.Time) {
 	if now <= b.at {
 		return
 	}
 	d := float64(now - b.at)
 	gain := b.perNS * d
-	if b.at = now; b.owed > 0 {
-		gain += b.pay(d)
+	if b.at = now; b.deferred > 0 {
+		gain += b.release(d)
 	}
 	if most := b.room(); b.level < most {
 		b.level = min(b.level+gain, most)
 	}
 }
 
-// room is how much it holds: half of a burst as long as something is owed, but all of it if that is
-// much. Then the loop is late again and again, and half a burst each time would be less than the rate.
+// room returns the capacity: half a burst while tokens are deferred, but a whole burst if these are many. Then the loop is late again and
+// again, and half a burst each time would be less than the rate.
 func (b *bucket) room() float64 {
-	if b.owed > 0 && b.owed < muchOwed*b.burst {
+	if b.deferred > 0 && b.deferred < manyBursts*b.burst {
 		return b.burst / 2
 	}
 	return b.burst
 }
 
-// pay is what comes in, in d nanoseconds, of what is owed.
-func (b *bucket) pay(d float64) float64 {
-	if b.owed < b.least/16 {
-		b.owed = 0
+// release returns how many deferred tokens are added in d nanoseconds.
+func (b *bucket) release(d float64) float64 {
+	if b.deferred < b.least/16 {
+		b.deferred = 0
 		return 0
 	}
-	paid := b.owed * min(d/float64(payTime), 1)
-	b.owed -= paid
-	return paid
+	released := b.deferred * min(d/float64(releaseTime), 1)
+	b.deferred -= released
+	return released
 }
 
-// catchUp brings the level up to now for who waits: what does not fit is owed.
+// catchUp updates the level to now for a waiting NIC: tokens above the capacity are deferred.
 func (b *bucket) catchUp(now ib.Time) {
 	if b.perNS == 0 || now <= b.at {
 		return
 	}
-	if b.level > b.burst/2 { // another bucket is what it waits for
+	if b.level > b.burst/2 { // the NIC waits for another bucket
 		b.fill(now)
 		return
 	}
 	d := float64(min(now-b.at, mostLate))
 	have := b.level + b.perNS*d
-	if b.at = now; b.owed > 0 {
-		have += b.pay(d)
+	if b.at = now; b.deferred > 0 {
+		have += b.release(d)
 	}
 	if have <= b.room() {
 		b.level = have
 		return
 	}
 	b.level = b.burst / 2
-	if b.owed > 0 {
+	if b.deferred > 0 {
 		b.level = b.room()
 	}
-	b.owed = min(b.owed+have-b.level, b.perNS*float64(mostOwed))
+	b.deferred = min(b.deferred+have-b.level, b.perNS*float64(mostDeferred))
 }
 
-// open reports whether somebody may take from it now.
+// open reports whether tokens may be taken now.
 func (b *bucket) open(now ib.Time) bool {
 	if b.perNS == 0 {
 		return true
@@ -154,7 +150,7 @@ func (b *bucket) take(n int) {
 	}
 }
 
-// ready is when who is parked for it goes on.
+// ready returns the time at which a NIC parked for this bucket continues.
 func (b *bucket) ready() ib.Time {
 	if b.perNS == 0 || b.level >= b.least {
 		return b.at
@@ -162,7 +158,7 @@ func (b *bucket) ready() ib.Time {
 	return b.at + ib.Time((b.least-b.level)/b.perNS) + 1
 }
 
-// within is the smaller of most and what the bucket holds, each unit of which is worth size.
+// within returns the smaller of most and the bucket's content, each token of which is worth size.
 func (b *bucket) within(most, size int, now ib.Time) int {
 	if b.perNS == 0 {
 		return most
@@ -174,7 +170,7 @@ func (b *bucket) within(most, size int, now ib.Time) int {
 	return most
 }
 
-// caps are the buckets of a NIC or a tenant, one direction of it.
+// caps are the buckets of a NIC or a tenant for one direction.
 type caps struct {
 	bytes, messages bucket
 }
@@ -205,8 +201,7 @@ func (c *caps) fill(now ib.Time) {
 
 func (c *caps) ready() ib.Time { return max(c.bytes.ready(), c.messages.ready()) }
 
-// MessageCost is what a message costs at least of a turn's budget of bytes, as in package
-// transport: so a budget bounds messages, too.
+// MessageCost is the minimum cost of a message in a turn's budget of bytes, as in package transport. So a budget also limits messages.
 const MessageCost = 256
 
 func (c *caps) within(most int, now ib.Time) int {

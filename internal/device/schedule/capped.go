@@ -2,14 +2,14 @@ package schedule
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// A Cap is one of those that a NIC can meet.
+// A Cap identifies a cap that a NIC has reached.
 type Cap struct {
-	Tenant   bool // its tenant's, else its own
-	In       bool // on what comes in, else on what leaves
-	Messages bool // of messages, else of bytes
+	Tenant   bool // the tenant's cap, otherwise the NIC's
+	In       bool // incoming traffic, otherwise outgoing
+	Messages bool // messages, otherwise bytes
 }
 
-// String is "the NIC's cap on bytes out".
+// String returns a text like "the NIC's cap on bytes out".
 func (c Cap) String() string {
 	text := "the NIC's cap on "
 	if c.Tenant {
@@ -26,11 +26,10 @@ func (c Cap) String() string {
 	return text + "out"
 }
 
-// tellAgain is how long a NIC that has met a cap is quiet about it.
+// tellAgain is the minimum interval between two reports about a NIC.
 const tellAgain = ib.Time(1_000_000_000)
 
-// met tells who wants to hear of it that n has to wait for a cap. It is called when a NIC is
-// parked or its gate is closed, never in a turn.
+// met reports that n must wait for a cap. It is called when a NIC is parked or its gate is closed, never in a turn.
 func (s *Scheduler) met(n *NIC, in bool, now ib.Time) {
 	if s.Capped == nil || n.told != 0 && now-n.told < tellAgain {
 		return
@@ -49,7 +48,7 @@ func (s *Scheduler) met(n *NIC, in bool, now ib.Time) {
 	case !all.messages.open(now):
 		c.Tenant, c.Messages = true, true
 	default:
-		return // it waits behind others
+		return // n waits behind other NICs, not for a cap
 	}
 	n.told = now
 	s.Capped(n, c)

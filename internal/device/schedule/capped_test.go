@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// TestCapped: who meets a cap is told which, once a second; who has none, or has room, is not.
+// TestCapped checks that reaching a cap is reported once per second, with the right cap, and that nothing else is reported.
 func TestCapped(t *testing.T) {
 	for _, c := range []struct {
 		tenant, nic, to Rate

@@ -2,21 +2,21 @@ package schedule
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// What comes in has no turn of its NIC's that could be put off: it is in a turn of the sender.
-// So a NIC has a gate. It is closed while the NIC, or its tenant, is over a cap on what comes in.
+// Incoming traffic is part of the sender's turn, so the receiving NIC has no turn that could be delayed. Instead a NIC has a gate, which is
+// closed while the NIC or its tenant is over a cap on incoming traffic.
 //
-//	sender on this host    asks Admit before it sends. If the gate is closed the caller keeps the
-//	                       sender, says so (Shut), and lets it go on when Opened names the NIC
-//	sender elsewhere       has to wait for its acknowledgements: the caller keeps them until Opened
-//	                       names the NIC, as it does with a sender. Who does not wait for them
-//	                       is told to slow down, and what comes is lost in the end (Arrive)
+//	sender on this host    calls Admit before it sends. If the gate is closed, the caller keeps the
+//	                       sender, calls Shut, and continues when Opened returns the NIC
+//	sender elsewhere       waits for its acknowledgements: the caller keeps them until Opened returns
+//	                       the NIC. A sender that does not wait for them gets a congestion mark, and
+//	                       its packets are dropped in the end (Arrive)
 
-// Admit reports whether something may be sent to n.
+// Admit reports whether traffic may be sent to n.
 func (s *Scheduler) Admit(n *NIC, now ib.Time) bool {
 	return !n.limited || n.in.open(now) && n.tenant.in.open(now)
 }
 
-// BudgetIn is how many bytes, of most, may be sent to n in a turn.
+// BudgetIn returns how many bytes, at most most, may be sent to n in a turn.
 func (s *Scheduler) BudgetIn(n *NIC, most int, now ib.Time) int {
 	if !n.limited {
 		return most
@@ -24,7 +24,7 @@ func (s *Scheduler) BudgetIn(n *NIC, most int, now ib.Time) int {
 	return max(n.tenant.in.within(n.in.within(most, now), now), 1)
 }
 
-// Shut says that somebody waits to send to n, whose gate is closed.
+// Shut records that a sender waits for n, whose gate is closed.
 func (s *Scheduler) Shut(n *NIC, now ib.Time) {
 	if n.queue.in != nil {
 		return
@@ -37,7 +37,7 @@ func (s *Scheduler) Shut(n *NIC, now ib.Time) {
 	s.wheel.wait(&n.gate, max(n.in.ready(), n.tenant.in.ready(), now), now)
 }
 
-// reopen has Opened name n, if somebody waits for that.
+// reopen makes Opened return n, if a sender waits for it.
 func (s *Scheduler) reopen(n *NIC, now ib.Time) {
 	if !n.gated || n.queue.in != nil {
 		return
@@ -50,8 +50,8 @@ func (s *Scheduler) reopen(n *NIC, now ib.Time) {
 	s.opened.push(&n.queue)
 }
 
-// Opened takes a NIC that may be sent to again; nil: there is none more. If more senders wait than
-// the caller lets go on, it calls Shut again.
+// Opened returns a NIC whose gate has opened; nil if there is none. If the caller does not release all waiting senders, it calls
+// Shut again.
 func (s *Scheduler) Opened() *NIC {
 	m := s.opened.first
 	if m == nil {
@@ -61,15 +61,13 @@ func (s *Scheduler) Opened() *NIC {
 	return m.nic
 }
 
-// What another host sends is marked when a NIC is over its cap by so many bursts, and dropped
-// when by so many.
+// Packets from other hosts are marked or dropped when a NIC is over its cap by so many bursts.
 const (
 	markAt = 1
 	dropAt = 4
 )
 
-// Arrive says what is to become of something that another host has sent to n: whether it is to
-// be marked, so that its sender slows down, or dropped.
+// Arrive decides about a packet from another host to n: mark means to mark it, so that its sender slows down; drop means to drop it.
 func (s *Scheduler) Arrive(n *NIC, now ib.Time) (mark, drop bool) {
 	if !n.limited {
 		return false, false

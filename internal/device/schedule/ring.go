@@ -2,19 +2,19 @@ package schedule
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// A member is a place in a ring: that of a tenant, or of a NIC.
+// A member is the entry of a tenant or a NIC in a ring.
 type member struct {
 	next, prev *member
 	in         *list   // nil: in none
-	nic        *NIC    // or else
-	tenant     *Tenant // what it is the place of
+	nic        *NIC    // the NIC, or
+	tenant     *Tenant // the tenant that it is the entry of
 	weight     int64
-	deficit    ib.Time // what it may use in this round; negative: it used too much
-	beside     ib.Time // of what it used, since its last turn and not in a turn
-	round      uint64  // of the ring, when deficit was brought up to date
+	deficit    ib.Time // time left in this round; negative: it used too much
+	beside     ib.Time // time used outside of turns since its last turn
+	round      uint64  // the ring's round at the last update of deficit
 }
 
-// A list is doubly linked: members leave from anywhere.
+// A list is doubly linked, because members leave from anywhere.
 type list struct{ first, last *member }
 
 func (l *list) push(m *member) {
@@ -41,7 +41,7 @@ func (m *member) unlink() {
 	m.next, m.prev, m.in = nil, nil, nil
 }
 
-// A ring has members take turns so that each has its share of time.
+// A ring gives its members turns so that each gets its share of time.
 //
 //	idle ──▶ fresh ─┐            ┌──────────┐
 //	  │             ├─▶ a turn ──┤ some left ├──▶ now, at the end
@@ -49,41 +49,39 @@ func (m *member) unlink() {
 //	  │                            none left ───▶ later: becomes now when all
 //	  └─ none left ──────────────────────────▶    are there, and a round begins
 //
-// Every member may use quantum × weight in a round. Who wants a turn after a pause, and has
-// some of that left, is fresh and comes before the others. It gains nothing but the order:
-// there is no more in a round than its quantum, however often it pauses.
+// Every member may use quantum × weight in a round. A member that returns from a pause with some of that left is fresh and goes before the
+// others. It gains only the order: it never gets more than its quantum in a round, however often it pauses.
 type ring struct {
 	fresh   list
 	lists   [2]list // now is lists[round%2], later the other one
 	round   uint64
-	members int     // in the lists
-	unit    ib.Time // quantum of a member of weight 1
+	members int     // number of members in the lists
+	unit    ib.Time // quantum for weight 1
 }
 
 const (
-	// quantum is what a member of weight 1 may use in a round. It is about a turn of 256 KiB,
-	// so that nobody is passed over more than once or twice.
+	// quantum is the time of a member of weight 1 in a round. It is about a turn of 256 KiB, so that no member is skipped more than once
+	// or twice.
 	quantum = ib.Time(20_000)
-	// leastQuantum is that of a ring where weights are large, and longRound what the heaviest
-	// member should have at most: it bounds how long a round takes.
+	// leastQuantum is the smallest quantum, for rings with large weights, and longRound the target for the heaviest member: it limits the
+	// length of a round.
 	leastQuantum = ib.Time(2_000)
 	longRound    = ib.Time(320_000)
-	// MostTurn is what a turn is charged at most. One that took longer was interrupted: the
-	// loop had no processor, for which nobody can be blamed.
+	// MostTurn is the maximum charge for a turn. A longer turn was interrupted: the loop had no processor, which is not the member's fault.
 	MostTurn = ib.Time(400_000)
-	// mostDebt bounds how long a member is passed over.
+	// mostDebt limits how long a member is skipped.
 	mostDebt = 4 * MostTurn
 )
 
 func (r *ring) now() *list   { return &r.lists[r.round&1] }
 func (r *ring) later() *list { return &r.lists[r.round&1^1] }
 
-// weigh makes the quantum fit the heaviest member.
+// weigh adapts the quantum to the heaviest member.
 func (r *ring) weigh(heaviest int64) {
 	r.unit = max(leastQuantum, min(quantum, longRound/ib.Time(max(heaviest, 1))))
 }
 
-// enter says that m wants turns.
+// enter adds m, which wants turns.
 func (r *ring) enter(m *member) {
 	if m.in != nil {
 		return
@@ -96,7 +94,7 @@ func (r *ring) enter(m *member) {
 	}
 }
 
-// leave says that m wants none.
+// leave removes m.
 func (r *ring) leave(m *member) {
 	if m.in != nil {
 		m.unlink()
@@ -104,7 +102,7 @@ func (r *ring) leave(m *member) {
 	}
 }
 
-// refresh gives m what the rounds since it was looked at are worth, one quantum at most.
+// refresh credits m for the rounds since its last update, at most one quantum.
 func (r *ring) refresh(m *member) {
 	n := r.round - m.round
 	if n == 0 {
@@ -119,8 +117,7 @@ func (r *ring) refresh(m *member) {
 	m.deficit = min(m.deficit+ib.Time(n)*q, q)
 }
 
-// head is the member whose turn it is; nil: nobody wants one. It stays where it is until it is
-// charged.
+// head returns the member whose turn it is; nil if no member wants one. The member stays there until it is charged.
 func (r *ring) head() *member {
 	for {
 		m := r.fresh.first
@@ -142,16 +139,15 @@ func (r *ring) head() *member {
 	}
 }
 
-// begin begins a round with those who had their quantum: later, which becomes now, while now,
-// which is empty, becomes later.
+// begin starts a round with the members that have used their quantum: the list later becomes now, and now, which is empty, becomes later.
 func (r *ring) begin() {
 	if r.members == 1 {
-		r.later().first.deficit = 0 // what nobody else wanted is free
+		r.later().first.deficit = 0 // a single member has no deficit
 	}
 	r.round++
 }
 
-// charge takes the cost of a turn from m, and has the next one's turn come.
+// charge charges m for a turn, and moves on to the next member.
 func (r *ring) charge(m *member, cost ib.Time) {
 	m.bill(cost)
 	m.beside = 0
@@ -167,17 +163,16 @@ func (r *ring) charge(m *member, cost ib.Time) {
 	}
 }
 
-// bill takes something from m that was done outside of its turns.
+// bill charges m for work outside of its turns.
 func (m *member) bill(cost ib.Time) {
 	cost = min(cost, MostTurn)
 	m.deficit = max(m.deficit-cost, -mostDebt)
 	m.beside += cost
 }
 
-// owes reports whether m has had so much, while others want turns, that what is done for it beside
-// its turns has to wait: a round's quantum too much; or that quantum beside its turns, and it wants
-// a turn.
-func (r *ring) owes(m *member) bool {
+// overShare reports whether m is over its share while others want turns, so that work for it outside of its turns must wait. It
+// is if m is a quantum over its share, or if m used a quantum outside of its turns and wants a turn.
+func (r *ring) overShare(m *member) bool {
 	if m.in == nil && r.members == 0 || m.in != nil && r.members == 1 {
 		return false
 	}

@@ -2,91 +2,90 @@ package schedule
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// A Scheduler decides which NIC has the next turn.
+// A Scheduler decides which NIC gets the next turn.
 type Scheduler struct {
-	// Capped hears of NICs that have met a cap, each once a second at most; nil: nobody does.
+	// Capped is called for NICs that have reached a cap, at most once per second for each; may be nil.
 	Capped func(*NIC, Cap)
 
-	sole    *NIC    // the only NIC there is, if it has no caps: then the rings are not used
-	limited int     // NICs that have caps, a guarantee or a class, or whose tenant has caps
-	gates   int     // NICs, and tenants, with a cap on what comes in
-	prompt  ib.Time // when a NIC of class latency had a turn last; 0: never
-	latency ring    // of NICs
-	green   ring    // of NICs
+	sole    *NIC    // the only NIC, if it has no caps: then the rings are not used
+	limited int     // NICs with caps, a guarantee or a class, or whose tenant has caps
+	gates   int     // NICs and tenants with a cap on incoming traffic
+	prompt  ib.Time // time of the last turn of a NIC of class latency; 0: never
+	latency ring    // NICs of class latency
+	green   ring    // NICs below their guarantee
 	tenants ring
 	wheel   wheel
-	opened  list // gates, see Opened
+	opened  list // NICs whose gate has opened, see Opened
 
 	all      map[*NIC]bool
-	heaviest int64 // tenant
+	heaviest int64 // largest weight of a tenant
 }
 
-// A Tenant is a tenant's place in the order. The caller keeps it as long as NICs of it are there.
+// A Tenant is the scheduler's record of a tenant. The caller keeps it as long as the tenant has NICs.
 type Tenant struct {
 	Name    string
 	params  TenantParams
 	place   member
-	ring    ring // NICs of it that want turns
+	ring    ring // its NICs that want turns
 	out, in caps
 	hook    hook
 	nics    map[*NIC]bool
-	waits   int // NICs of it that are in a ring
+	waits   int // number of its NICs in a ring
 	parked  bool
 	since   ib.Time // when it was parked
 }
 
-// A NIC is a NIC's place in the order.
+// A NIC is the scheduler's record of a NIC.
 type NIC struct {
-	Of any // the caller's
+	Of any // for the caller
 
 	tenant  *Tenant
 	params  NICParams
-	place   member // in its tenant's ring
-	first   member // in one of those of latency and green, before
+	place   member // entry in its tenant's ring
+	first   member // entry in the ring latency or green
 	before  *ring
 	out, in caps
-	promise bucket // what is left of its guarantee, in bytes
-	time    bucket // of loop time, for class latency
-	hook    hook   // parked, or waits for its guarantee
+	promise bucket // the rest of its guarantee, in bytes
+	time    bucket // loop time of class latency
+	hook    hook   // in the wheel: parked, or waiting for its guarantee
 	gate    hook
-	queue   member // among the gates that opened
+	queue   member // entry in opened
 
 	wants          bool
 	gone           bool
 	parked         bool
 	limited        bool
-	gated          bool    // its gate was closed to somebody
+	gated          bool    // a sender waits for its gate
 	parkedByTenant bool    // parked because of its tenant's caps
-	gatedByTenant  bool    // its gate was closed because of those
+	gatedByTenant  bool    // its gate was closed because of its tenant's caps
 	since          ib.Time // when it was parked
 	shut           ib.Time // when its gate was closed
-	told           ib.Time // when Capped heard of it last; 0: never
+	told           ib.Time // time of the last call of Capped; 0: never
 	used           Use
 }
 
-// Use is how long a NIC had to wait.
+// Use is the time that a NIC had to wait.
 type Use struct {
-	Throttled ib.Time // it wanted turns and was over a cap
-	Held      ib.Time // others wanted to send to it, and it was over a cap
+	Throttled ib.Time // it wanted turns while over a cap
+	Held      ib.Time // others wanted to send to it while it was over a cap
 }
 
 const (
-	// latencyTime is the part of the loop's time that a NIC of class latency may have before
-	// others, and latencyBurst how much of it at once.
+	// latencyTime is the part of the loop's time that a NIC of class latency may use before others, and latencyBurst the maximum at once.
 	latencyTime  = 500_000_000 // ns in a second
 	latencyBurst = 1_000_000
-	// lately is for how long after a turn of class latency others have short turns.
+	// lately is the time after a turn of class latency in which others get short turns.
 	lately = ib.Time(1_000_000)
-	// shortTurn is how many bytes those are.
+	// shortTurn is the size of a short turn in bytes.
 	shortTurn = 16 << 10
-	// wakesAtOnce bounds how many come out of the wheel in one call.
+	// wakesAtOnce limits the number of wake-ups in one call.
 	wakesAtOnce = 64
-	// A guarantee may be saved up for so many milliseconds, and so many bytes at least.
+	// A guarantee accumulates for so many milliseconds, but at least so many bytes.
 	promiseMS    = 4
 	leastPromise = 256 << 10
 )
 
-// NewTenant makes a tenant without caps.
+// NewTenant returns a tenant without caps.
 func NewTenant(name string) *Tenant {
 	t := &Tenant{Name: name, nics: make(map[*NIC]bool)}
 	t.place.tenant, t.place.weight, t.place.deficit = t, 1, quantum
@@ -95,7 +94,7 @@ func NewTenant(name string) *Tenant {
 	return t
 }
 
-// Join has n, a new NIC, be one of tenant t.
+// Join adds the new NIC n to tenant t.
 func (s *Scheduler) Join(n *NIC, t *Tenant, now ib.Time) {
 	n.tenant = t
 	t.nics[n] = true
@@ -114,7 +113,7 @@ func (s *Scheduler) Join(n *NIC, t *Tenant, now ib.Time) {
 	s.chooseSole(now)
 }
 
-// Leave drops n.
+// Leave removes n.
 func (s *Scheduler) Leave(n *NIC, now ib.Time) {
 	n.wants, n.gone = false, true
 	s.displace(n, now)
@@ -133,7 +132,7 @@ func (s *Scheduler) Leave(n *NIC, now ib.Time) {
 	s.chooseSole(now)
 }
 
-// Move makes n one of another tenant.
+// Move moves n to another tenant.
 func (s *Scheduler) Move(n *NIC, t *Tenant, now ib.Time) {
 	if n.tenant == t || n.gone {
 		return
@@ -150,7 +149,7 @@ func (s *Scheduler) Move(n *NIC, t *Tenant, now ib.Time) {
 	s.place(n, now)
 }
 
-// SetNIC changes the parameters of n, at once.
+// SetNIC changes the parameters of n at once.
 func (s *Scheduler) SetNIC(n *NIC, p NICParams, now ib.Time) {
 	if p == n.params {
 		return
@@ -175,7 +174,7 @@ func (s *Scheduler) SetNIC(n *NIC, p NICParams, now ib.Time) {
 	s.place(n, now)
 }
 
-// SetTenant changes the parameters of t, at once.
+// SetTenant changes the parameters of t at once.
 func (s *Scheduler) SetTenant(t *Tenant, p TenantParams, now ib.Time) {
 	if p == t.params {
 		return
@@ -203,7 +202,7 @@ func (s *Scheduler) SetTenant(t *Tenant, p TenantParams, now ib.Time) {
 	}
 }
 
-// Reweigh makes the rounds of tenants fit those that are there: a heavy one may have gone.
+// Reweigh adapts the rounds to the current tenants: a heavy one may have left.
 func (s *Scheduler) Reweigh(all func(yield func(*Tenant) bool)) {
 	s.heaviest = 1
 	for t := range all {
@@ -228,7 +227,7 @@ func (s *Scheduler) countGate(before, after bool) {
 	}
 }
 
-// judge notes whether n has to be looked at more closely.
+// judge updates whether n has any limits.
 func (s *Scheduler) judge(n *NIC) {
 	t := n.tenant
 	now := n.out.limited() || n.in.limited() || t.out.limited() || t.in.limited() || n.promise.limited() || n.time.limited()
@@ -240,7 +239,7 @@ func (s *Scheduler) judge(n *NIC) {
 	n.limited = now
 }
 
-// chooseSole finds out whether there is one NIC only, without caps.
+// chooseSole checks whether there is only one NIC, without caps.
 func (s *Scheduler) chooseSole(now ib.Time) {
 	var sole *NIC
 	if len(s.all) == 1 && s.limited == 0 {
@@ -259,7 +258,7 @@ func (s *Scheduler) chooseSole(now ib.Time) {
 	}
 }
 
-// Waiting reports whether somebody may have a turn.
+// Waiting reports whether a NIC may have a turn.
 func (s *Scheduler) Waiting() bool {
 	if s.sole != nil {
 		return s.sole.wants
@@ -267,34 +266,34 @@ func (s *Scheduler) Waiting() bool {
 	return s.tenants.members|s.latency.members|s.green.members != 0
 }
 
-// Ready says that n wants turns.
+// Ready records that n wants turns.
 func (s *Scheduler) Ready(n *NIC, now ib.Time) {
 	if n.wants || n.gone {
 		return
 	}
 	if n.limited {
-		n.out.fill(now) // until now it did not wait
+		n.out.fill(now) // it was not waiting until now
 	}
 	if n.wants = true; s.sole == nil {
 		s.place(n, now)
 	}
 }
 
-// Idle says that n wants none.
+// Idle records that n wants no turns.
 func (s *Scheduler) Idle(n *NIC, now ib.Time) {
 	if n.wants = false; s.sole == nil {
 		s.displace(n, now)
 	}
 }
 
-// place puts n where its next turn comes from.
+// place puts n into the ring for its next turn.
 func (s *Scheduler) place(n *NIC, now ib.Time) {
 	if !n.wants || n.parked || n.place.in != nil || n.first.in != nil || s.sole == n {
 		return
 	}
 	t := n.tenant
 	if t.waits++; t.waits == 1 && n.limited {
-		t.out.fill(now) // until now nobody waited for it
+		t.out.fill(now) // no NIC was waiting for it until now
 	}
 	switch {
 	case !n.limited:
@@ -318,7 +317,7 @@ func (s *Scheduler) place(n *NIC, now ib.Time) {
 	}
 }
 
-// displace takes n from where its next turn would have come from.
+// displace removes n from its ring.
 func (s *Scheduler) displace(n *NIC, now ib.Time) {
 	if n.parked {
 		n.parked = false
@@ -342,8 +341,7 @@ func (s *Scheduler) displace(n *NIC, now ib.Time) {
 	}
 }
 
-// Next is the NIC whose turn it is; nil: nobody may have one now. It stays the next until it is
-// charged, or idle.
+// Next returns the NIC whose turn it is; nil if none may have one now. It stays the next until it is charged or idle.
 func (s *Scheduler) Next(now ib.Time) *NIC {
 	if n := s.sole; n != nil {
 		if n.wants {
@@ -371,7 +369,7 @@ func (s *Scheduler) Next(now ib.Time) *NIC {
 	}
 }
 
-// head is the NIC whose turn it would be if it was over no cap; nil: nobody wants one.
+// head returns the NIC whose turn it would be without caps; nil if none wants one.
 func (s *Scheduler) head(now ib.Time) *NIC {
 	for {
 		var n *NIC
@@ -396,12 +394,12 @@ func (s *Scheduler) head(now ib.Time) *NIC {
 		} else {
 			return nil
 		}
-		s.displace(n, now) // it has used up what it has before others
+		s.displace(n, now) // its precedence is used up
 		s.place(n, now)
 	}
 }
 
-// park has n wait until it is under its caps.
+// park makes n wait until it is below its caps.
 func (s *Scheduler) park(n *NIC, now ib.Time) {
 	s.met(n, false, now)
 	s.displace(n, now)
@@ -411,7 +409,7 @@ func (s *Scheduler) park(n *NIC, now ib.Time) {
 	s.wheel.wait(&n.hook, max(n.out.ready(), n.tenant.out.ready()), now)
 }
 
-// parkTenant has t wait until it is under its caps.
+// parkTenant makes t wait until it is below its caps.
 func (s *Scheduler) parkTenant(t *Tenant, now ib.Time) {
 	s.met(t.ring.head().nic, false, now)
 	s.tenants.leave(&t.place)
@@ -419,7 +417,7 @@ func (s *Scheduler) parkTenant(t *Tenant, now ib.Time) {
 	s.wheel.wait(&t.hook, t.out.ready(), now)
 }
 
-// unparkTenant ends that. Each of its NICs that wanted a turn was throttled.
+// unparkTenant ends that wait. Each of its NICs that wanted a turn was throttled.
 func (s *Scheduler) unparkTenant(t *Tenant, now ib.Time) {
 	if !t.parked {
 		return
@@ -433,7 +431,7 @@ func (s *Scheduler) unparkTenant(t *Tenant, now ib.Time) {
 	}
 }
 
-// Charge says that a turn of n took cost of the loop's time.
+// Charge charges n for a turn that took cost of the loop's time.
 func (s *Scheduler) Charge(n *NIC, cost ib.Time) {
 	if s.sole != nil {
 		return
@@ -449,28 +447,27 @@ func (s *Scheduler) Charge(n *NIC, cost ib.Time) {
 	s.tenants.charge(&t.place, cost)
 }
 
-// Bill says that something done for n outside of its turns took cost of the loop's time.
+// Bill charges n for work outside of its turns.
 func (s *Scheduler) Bill(n *NIC, cost ib.Time) {
 	n.place.bill(cost)
 	n.tenant.place.bill(cost)
 }
 
-// Owes reports whether what is to be done for n outside of its turns has to wait, because its tenant
-// has had more than its share and others want turns.
-func (s *Scheduler) Owes(n *NIC) bool { return s.sole == nil && s.tenants.owes(&n.tenant.place) }
+// OverShare reports whether work for n outside of its turns must wait, because its tenant is over its share and others want turns.
+func (s *Scheduler) OverShare(n *NIC) bool {
+	return s.sole == nil && s.tenants.overShare(&n.tenant.place)
+}
 
-// Alone is the NIC if there is one only, without caps: it may have every turn, and nobody need
-// ask. Else it is nil.
+// Alone returns the NIC if there is only one, without caps: it may have every turn. Otherwise it returns nil.
 func (s *Scheduler) Alone() *NIC { return s.sole }
 
-// Used is how long n had to wait.
+// Used returns how long n had to wait.
 func (s *Scheduler) Used(n *NIC) *Use { return &n.used }
 
-// Limited reports whether somebody has caps, a guarantee or a class: if not, Budget, Out, In and
-// Admit need not be called.
+// Limited reports whether any NIC has caps, a guarantee or a class. If not, Budget, Out, In and Admit need not be called.
 func (s *Scheduler) Limited() bool { return s.limited != 0 }
 
-// Gated reports whether somebody has a cap on what comes in.
+// Gated reports whether any NIC has a cap on incoming traffic.
 func (s *Scheduler) Gated() bool { return s.gates != 0 }
 
 // Latency reports whether n is of class latency.
@@ -479,11 +476,10 @@ func (n *NIC) Latency() bool { return n.time.limited() }
 // Parked reports whether n wants a turn and is over a cap.
 func (n *NIC) Parked() bool { return n.parked || n.wants && n.tenant != nil && n.tenant.parked }
 
-// Prompt reports whether turns are to be short, and few between two looks at doorbells: a NIC of
-// class latency was active lately.
+// Prompt reports whether turns should be short, with few between two checks of the doorbells: a NIC of class latency was active recently.
 func (s *Scheduler) Prompt(now ib.Time) bool { return s.prompt != 0 && now-s.prompt < lately }
 
-// Budget is how many bytes, of most, n may move in a turn.
+// Budget returns how many bytes, at most most, n may move in a turn.
 func (s *Scheduler) Budget(n *NIC, most int, now ib.Time) int {
 	if !n.time.limited() && s.Prompt(now) {
 		most = min(most, shortTurn)
@@ -495,7 +491,7 @@ func (s *Scheduler) Budget(n *NIC, most int, now ib.Time) int {
 	return max(most, 1)
 }
 
-// Out says that n has sent so much.
+// Out records traffic that n has sent.
 func (s *Scheduler) Out(n *NIC, bytes, messages int) {
 	if !n.limited {
 		return
@@ -505,7 +501,7 @@ func (s *Scheduler) Out(n *NIC, bytes, messages int) {
 	n.promise.take(max(bytes, messages*MessageCost))
 }
 
-// In says that n has been sent so much.
+// In records traffic that n has received.
 func (s *Scheduler) In(n *NIC, bytes, messages int) {
 	if !n.limited {
 		return
@@ -514,7 +510,7 @@ func (s *Scheduler) In(n *NIC, bytes, messages int) {
 	n.tenant.in.take(bytes, messages)
 }
 
-// Wake lets those go on whose time has come.
+// Wake continues the NICs and tenants whose time has come.
 func (s *Scheduler) Wake(now ib.Time) {
 	for range wakesAtOnce {
 		h := s.wheel.pop(now)
@@ -545,5 +541,5 @@ func (s *Scheduler) Wake(now ib.Time) {
 	}
 }
 
-// Due is when Wake is to be called; 0: never.
+// Due returns the time of the next Wake; 0 means never.
 func (s *Scheduler) Due() ib.Time { return s.wheel.due() }

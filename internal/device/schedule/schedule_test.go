@@ -12,11 +12,11 @@ import (
 
 const second = ib.Time(1_000_000_000)
 
-// off is how far got is from want, as a part of want.
+// off returns the relative difference of got from want.
 func off(got, want float64) float64 { return math.Abs(got-want) / want }
 
-// TestShares: tenants of weights 1, 2 and 4 have these shares of time, whatever the number of
-// their queue pairs and the size of their messages.
+// TestShares checks that tenants of weights 1, 2 and 4 get these shares of time, whatever the number of their queue pairs and the size of
+// their messages.
 func TestShares(t *testing.T) {
 	weights := []int{1, 2, 4}
 	qps, sizes := []int{1, 8, 64}, []int{64, 4 << 10, 1 << 20}
@@ -41,7 +41,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestHeavyShares: the largest weights that can be declared are told apart. A round takes 24 ms.
+// TestHeavyShares checks the largest weights that can be declared. A round takes 24 ms.
 func TestHeavyShares(t *testing.T) {
 	w := newWorld(t)
 	heavy, light := w.tenant(TenantParams{Weight: 10_000}), w.tenant(TenantParams{Weight: 2_000})
@@ -62,8 +62,7 @@ func jain(x []float64) float64 {
 	return sum * sum / (float64(len(x)) * squares)
 }
 
-// TestJain: 16 tenants with messages of different sizes, and different numbers of NICs and queue
-// pairs, have equal shares.
+// TestJain checks that 16 tenants with different message sizes, and different numbers of NICs and queue pairs, get equal shares.
 func TestJain(t *testing.T) {
 	w := newWorld(t)
 	loads := make([][]*load, 16)
@@ -92,7 +91,7 @@ func TestJain(t *testing.T) {
 	}
 }
 
-// A window notes the most that passed in any 10 ms.
+// A window records the maximum traffic in any 10 ms.
 type window struct {
 	at    []ib.Time
 	n     []int
@@ -109,15 +108,14 @@ func (w *window) add(now ib.Time, n int) {
 	w.most = max(w.most, w.sum)
 }
 
-// TestCapBytes: what leaves, and what comes in, keeps to its rate, and is never more than a burst
-// above it. Others use what is left.
+// TestCapBytes checks that traffic in both directions keeps to its rate, at most a burst above it, and that others use the rest.
 func TestCapBytes(t *testing.T) {
 	for _, gbit := range []float64{0.1, 1, 10} {
 		for _, size := range []int{64, 4 << 10, 1 << 20} {
 			for _, how := range []string{"nic", "tenant", "in", "tenant in"} {
 				rate := uint64(gbit * 1e9 / 8)
 				if float64(size) < 4096 && gbit > 1 {
-					continue // so many messages take more than the loop has
+					continue // so many messages take more time than the loop has
 				}
 				t.Run(fmt.Sprintf("%s/%gG/%d", how, gbit, size), func(t *testing.T) {
 					w := newWorld(t)
@@ -141,7 +139,7 @@ func TestCapBytes(t *testing.T) {
 							win.add(now, n)
 						}
 					}
-					w.run(second / 20) // what was saved up is used up
+					w.run(second / 20) // use up the saved burst
 					bytes, turns, used := l.bytes, l.turns, l.time+other.time
 					w.run(second / 5)
 					burst := max(rate/1000, leastBurst)
@@ -167,7 +165,7 @@ func TestCapBytes(t *testing.T) {
 	}
 }
 
-// TestCapMessages: the same in messages.
+// TestCapMessages is TestCapBytes for messages.
 func TestCapMessages(t *testing.T) {
 	for _, rate := range []uint64{10_000, 100_000, 500_000} {
 		for _, in := range []bool{false, true} {
@@ -200,9 +198,8 @@ func TestCapMessages(t *testing.T) {
 	}
 }
 
-// TestCapOfLateLoop: a loop that has no processor now and then makes up for what it could not send
-// meanwhile, and not all at once: in 10 ms, that is a burst above the rate if it is seldom late, and
-// no more than half of the rate if it is late all the time.
+// TestCapOfLateLoop checks that a loop that sometimes has no processor makes up for lost time, but not all at once. In 10 ms it may exceed
+// the rate by a burst if it is rarely late, and by half of the rate if it is always late.
 func TestCapOfLateLoop(t *testing.T) {
 	for _, c := range []struct {
 		rate Rate
@@ -210,7 +207,7 @@ func TestCapOfLateLoop(t *testing.T) {
 	}{{Rate{Out: 125_000_000}, 64 << 10}, {Rate{Out: 1_250_000_000}, 64 << 10}, {Rate{MessagesOut: 10_000}, 64}, {Rate{MessagesOut: 500_000}, 64}} {
 		for _, late := range []struct {
 			runs, sleeps ib.Time
-			above        float64 // of what the rate gives in 10 ms
+			above        float64 // excess relative to the rate in 10 ms
 		}{{196_000_000, 4_000_000, 0.1}, {58_000_000, 2_000_000, 0.1}, {15_000_000, 5_000_000, 0.5}} {
 			testLate(t, c.rate, c.size, late.runs, late.sleeps, late.above)
 		}
@@ -254,8 +251,7 @@ func testLate(t *testing.T, rates Rate, size int, runs, sleeps ib.Time, above fl
 	}
 }
 
-// TestCapOfRestlessLoop: a loop that wakes late again and again, by microseconds and by milliseconds,
-// loses nothing.
+// TestCapOfRestlessLoop checks that a loop that often wakes late, by microseconds and by milliseconds, loses no rate.
 func TestCapOfRestlessLoop(t *testing.T) {
 	for _, c := range []struct {
 		rate Rate
@@ -287,7 +283,7 @@ func TestCapOfRestlessLoop(t *testing.T) {
 	}
 }
 
-// TestBurst: after a pause a burst passes at once.
+// TestBurst checks that after a pause a burst passes at once.
 func TestBurst(t *testing.T) {
 	const burst = 4 << 20
 	w := newWorld(t)
@@ -298,7 +294,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestCapsChangeLive: caps that are set, changed and taken away hold from then on.
+// TestCapsChangeLive checks that caps that are set, changed and removed take effect at once.
 func TestCapsChangeLive(t *testing.T) {
 	w := newWorld(t)
 	tenant := w.tenant(TenantParams{})
@@ -325,8 +321,8 @@ func TestCapsChangeLive(t *testing.T) {
 	}
 }
 
-// TestGuarantee: a NIC has what it is guaranteed beside 15 others, and not more than that if it
-// is more than its share. What it does not use others have.
+// TestGuarantee checks that a NIC gets its guarantee beside 15 others, but no more than that if it exceeds its share, and that others use
+// the rest.
 func TestGuarantee(t *testing.T) {
 	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
 		alone := newWorld(t)
@@ -353,8 +349,7 @@ func TestGuarantee(t *testing.T) {
 	}
 }
 
-// TestGuaranteeOfTinyMessages: a guarantee in bytes does not buy the whole loop for messages of
-// one byte.
+// TestGuaranteeOfTinyMessages checks that a guarantee in bytes does not give the whole loop to messages of one byte.
 func TestGuaranteeOfTinyMessages(t *testing.T) {
 	w := newWorld(t)
 	w.nic(w.tenant(TenantParams{}), NICParams{Guarantee: 100_000_000}, 64, 1)
@@ -365,7 +360,7 @@ func TestGuaranteeOfTinyMessages(t *testing.T) {
 	}
 }
 
-// TestWorkConservation: who is alone has everything, whatever shares others have.
+// TestWorkConservation checks that a single active NIC gets everything, whatever shares others have.
 func TestWorkConservation(t *testing.T) {
 	w := newWorld(t)
 	one := w.nic(w.tenant(TenantParams{Weight: 1}), NICParams{}, 1, 4096)
@@ -376,7 +371,7 @@ func TestWorkConservation(t *testing.T) {
 	if w.idle > 0 || off(float64(one.time), float64(second/100)) > 0.01 {
 		t.Errorf("has %v of %v, idle %v", one.time, second/100, w.idle)
 	}
-	// Nothing that it had alone is held against it.
+	// Time used alone is not charged later.
 	two := w.nic(w.tenant(TenantParams{Weight: 1}), NICParams{}, 1, 4096)
 	before := one.time
 	w.run(second / 100)
@@ -385,8 +380,7 @@ func TestWorkConservation(t *testing.T) {
 	}
 }
 
-// TestSparse: a tenant that uses less than its share waits for one turn of another, however many
-// others there are.
+// TestSparse checks that a tenant that uses less than its share waits for at most one turn of another, however many others there are.
 func TestSparse(t *testing.T) {
 	w := newWorld(t)
 	l := w.slow(w.nic(w.tenant(TenantParams{}), NICParams{}, 1, 64), 50_000)
@@ -400,8 +394,7 @@ func TestSparse(t *testing.T) {
 	}
 }
 
-// TestLatencyClass: a NIC of the class waits for a short turn, keeps to its cap, and does not take
-// more than half of the loop.
+// TestLatencyClass checks that a NIC of the class waits for at most a short turn, keeps to its cap, and takes at most half of the loop.
 func TestLatencyClass(t *testing.T) {
 	class := NICParams{Class: Latency, Rate: Rate{Out: 1e9 / 8}}
 	w := newWorld(t)
@@ -436,8 +429,7 @@ func TestLatencyClass(t *testing.T) {
 	}
 }
 
-// TestReadCharging: the responder's NIC pays for what it answers, the asker's for what comes in:
-// either cap holds, and the lower one counts.
+// TestReadCharging checks that the responder's NIC is charged for its responses and the requester's for incoming data: both caps hold.
 func TestReadCharging(t *testing.T) {
 	for _, c := range []struct{ out, in, want uint64 }{{1e8, 0, 1e8}, {0, 1e8, 1e8}, {3e8, 1e8, 1e8}, {1e8, 3e8, 1e8}} {
 		w := newWorld(t)
@@ -450,8 +442,8 @@ func TestReadCharging(t *testing.T) {
 	}
 }
 
-// TestMisbehaving: a tenant with very many NICs and queue pairs and one-byte messages, one that
-// comes and goes all the time, and one that is over its cap leave others their share.
+// TestMisbehaving checks that other tenants keep their share beside a tenant with very many NICs, queue pairs and one-byte messages, one
+// that becomes active and idle all the time, and one over its cap.
 func TestMisbehaving(t *testing.T) {
 	w := newWorld(t)
 	many := w.tenant(TenantParams{})
@@ -473,7 +465,7 @@ func TestMisbehaving(t *testing.T) {
 	}
 }
 
-// TestThrottledTime: the time over a cap is counted.
+// TestThrottledTime checks that the time over a cap is counted.
 func TestThrottledTime(t *testing.T) {
 	w := newWorld(t)
 	l := w.nic(w.tenant(TenantParams{}), NICParams{Rate: Rate{Out: 1e8}}, 1, 64<<10)
@@ -488,7 +480,7 @@ func TestThrottledTime(t *testing.T) {
 	}
 }
 
-// TestLeave: a NIC that goes leaves nothing behind, from wherever it is.
+// TestLeave checks that a NIC can be removed in any state.
 func TestLeave(t *testing.T) {
 	for _, p := range []NICParams{{}, {Rate: Rate{Out: 1e6, In: 1e6}}, {Guarantee: 1e9}, {Guarantee: 1000}, {Class: Latency, Rate: Rate{Out: 1e6}}} {
 		w := newWorld(t)
@@ -510,7 +502,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestDoesNotAllocate: nothing on the way of a turn allocates.
+// TestDoesNotAllocate checks that no call of a turn allocates.
 func TestDoesNotAllocate(t *testing.T) {
 	w := newWorld(t)
 	for i := range 16 {
@@ -521,7 +513,7 @@ func TestDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDecision is what a turn costs here: Next, Budget, Out and Charge.
+// BenchmarkDecision measures the scheduler's cost of a turn: Next, Budget, Out and Charge.
 func BenchmarkDecision(b *testing.B) {
 	for _, capped := range []bool{false, true} {
 		for _, tenants := range []int{1, 2, 16, 1000, 16384} {
@@ -550,8 +542,7 @@ func BenchmarkDecision(b *testing.B) {
 	}
 }
 
-// BenchmarkWake is what it costs that a NIC becomes ready, has a turn and is idle: the cost of the
-// seam for a message that comes alone.
+// BenchmarkWake measures a NIC that becomes ready, has a turn and is idle: the scheduler's cost of a single message.
 func BenchmarkWake(b *testing.B) {
 	for _, nics := range []int{1, 2, 1000} {
 		b.Run(fmt.Sprintf("nics=%d", nics), func(b *testing.B) {

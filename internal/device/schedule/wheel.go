@@ -6,12 +6,11 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A wheel holds those that wait for a time: over a cap, until their buckets hold enough again.
-// Each slot is a list of those whose time comes within it; who waits for longer than the wheel
-// goes round waits in its last slot, and is put into it again.
+// A wheel is a timing wheel of the NICs and tenants that are over a cap, until their buckets hold enough. Each slot is a list of
+// those whose time lies in it. Longer waits than the wheel's span are put into the last slot, and inserted again from there.
 type wheel struct {
 	n     int
-	tick  int64 // slots before it are empty
+	tick  int64 // all slots before it are empty
 	slots *[wheelSlots]*hook
 	used  [wheelSlots / 64]uint64 // a bit for each slot that is not empty
 }
@@ -21,7 +20,7 @@ const (
 	slotBits   = 14 // a slot is 16 µs
 )
 
-// A hook is a place in the wheel.
+// A hook is an entry in the wheel.
 type hook struct {
 	next, prev *hook
 	at         ib.Time
@@ -31,17 +30,17 @@ type hook struct {
 	tenant     *Tenant
 }
 
-// waits says what is done when the time of a hook has come.
+// waits is the action when a hook's time has come.
 type waits uint8
 
 const (
 	nicParked    waits = iota // a NIC may have turns again
-	tenantParked              // a tenant may
+	tenantParked              // a tenant may have turns again
 	guaranteed                // a NIC has a part of its guarantee again
-	gate                      // a NIC may be sent to again
+	gate                      // traffic may be sent to a NIC again
 )
 
-// wait has h come out when at has come, or before if it is waiting for that.
+// wait inserts h for the time at, or earlier if it is already waiting for an earlier time.
 func (w *wheel) wait(h *hook, at, now ib.Time) {
 	if h.slot != 0 {
 		if h.at <= at {
@@ -53,7 +52,7 @@ func (w *wheel) wait(h *hook, at, now ib.Time) {
 	h.at = at
 	tick := int64(at) >> slotBits
 	if w.n == 1 {
-		w.tick = int64(now) >> slotBits // it was empty, and its hand stood still
+		w.tick = int64(now) >> slotBits // the wheel was empty and its tick is old
 	}
 	tick = max(min(tick, w.tick+wheelSlots-1), w.tick)
 	i := int(tick & (wheelSlots - 1))
@@ -81,7 +80,7 @@ func (w *wheel) remove(h *hook) {
 	w.n--
 }
 
-// first is the first slot from the hand on that is not empty, as a tick.
+// first returns the tick of the first slot that is not empty.
 func (w *wheel) first() int64 {
 	begin := uint(w.tick) & (wheelSlots - 1)
 	for i := range uint(wheelSlots/64 + 1) {
@@ -100,7 +99,7 @@ func (w *wheel) first() int64 {
 	return w.tick
 }
 
-// due is when to look at it; 0: never.
+// due returns the time of the next pop; 0 means never.
 func (w *wheel) due() ib.Time {
 	if w.n == 0 {
 		return 0
@@ -108,7 +107,7 @@ func (w *wheel) due() ib.Time {
 	return ib.Time((w.first() + 1) << slotBits)
 }
 
-// pop takes one whose slot is over; nil: there is none.
+// pop removes a hook whose slot has passed; nil if there is none.
 func (w *wheel) pop(now ib.Time) *hook {
 	over := int64(now) >> slotBits
 	for w.n > 0 {
@@ -121,7 +120,7 @@ func (w *wheel) pop(now ib.Time) *hook {
 		if int64(h.at)>>slotBits < over {
 			return h
 		}
-		w.wait(h, h.at, now) // it waits for longer than the wheel goes round
+		w.wait(h, h.at, now) // its time is beyond the wheel's span: insert it again
 	}
 	return nil
 }

@@ -6,34 +6,34 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A world is a loop in virtual time: NICs with queue pairs that send messages, and what turns
-// cost. It stands in for package engine, and moves bytes as package transport does.
+// A world is a loop in virtual time: NICs with queue pairs that send messages, and the cost of turns. It replaces package engine, and moves
+// bytes as package transport does.
 type world struct {
 	t       testing.TB
 	s       Scheduler
 	now     ib.Time
 	tenants []*Tenant
 	nics    []*load
-	idle    ib.Time // that nobody used
+	idle    ib.Time // unused time
 	each    func(*load, ib.Time, int)
 	late    func() ib.Time // by how much the loop wakes late; nil: never
 }
 
-// A load is a NIC and what its queue pairs send.
+// A load is a NIC and the traffic of its queue pairs.
 type load struct {
 	n      *NIC
-	qps    []int // bytes that are left of the message of each
-	at     int   // whose turn is next
+	qps    []int // remaining bytes of each queue pair's message
+	at     int   // index of the next queue pair
 	size   int
 	pause  ib.Time // between two messages; 0: there is always one
-	to     *load   // nil: somewhere without a cap
+	to     *load   // nil: a destination without a cap
 	bytes  int
 	msgs   int
 	turns  int
 	time   ib.Time
-	slow   int       // how often its turns are halved, as package engine does
-	posted ib.Time   // when the message that waits was
-	posts  ib.Time   // when the next is
+	slow   int       // how often its turns are halved, as in package engine
+	posted ib.Time   // when the waiting message was posted
+	posts  ib.Time   // when the next message is posted
 	delays []ib.Time // from posting to first service
 }
 
@@ -70,10 +70,10 @@ func (w *world) nic(t *Tenant, p NICParams, qps, size int) *load {
 	return l
 }
 
-// cappeds are the ways in which capped can be asked for a rate.
+// cappeds are the ways to request a rate from capped.
 var cappeds = []string{"a NIC", "a tenant", "two NICs of a tenant", "a guaranteed NIC of a tenant", "to a NIC", "to a tenant"}
 
-// cappedsFor are those that a rate is tried with: all with low rates, which take little time.
+// cappedsFor returns the ways to test a rate: all of them for low rates, which take little time.
 func cappedsFor(r Rate) []string {
 	if r.Out > 200_000_000 || r.MessagesOut > 10_000 {
 		return cappeds[:1]
@@ -81,8 +81,7 @@ func cappedsFor(r Rate) []string {
 	return cappeds
 }
 
-// capped adds one or two NICs that send as much as a cap lets them, and returns what counts how
-// much that is: bytes or messages.
+// capped adds one or two NICs that send as much as a cap allows, and returns a function that counts their traffic in bytes or messages.
 func (w *world) capped(whose string, r Rate, size int) (sent func() int) {
 	free := func() *Tenant { return w.tenant(TenantParams{}) }
 	in := Rate{In: r.Out, MessagesIn: r.MessagesOut}
@@ -116,14 +115,14 @@ func (w *world) capped(whose string, r Rate, size int) (sent func() int) {
 	}
 }
 
-// slow has l post a message, and the next one some time after it was sent.
+// slow makes l post a message, and the next one some time after it was sent.
 func (w *world) slow(l *load, pause ib.Time) *load {
 	l.pause = pause
 	l.posted = w.now
 	return l
 }
 
-// run runs for d.
+// run runs the loop for d.
 func (w *world) run(d ib.Time) {
 	for end := w.now + d; w.now < end; {
 		next := end

@@ -5,24 +5,21 @@ import (
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// A Counter is a file of the port: hw_counters has rxe's own names and a few more, counters
-// those of every InfiniBand port.
+// A Counter is a counter file of the port. hw_counters has rxe's names and some others; counters has those of every InfiniBand port.
 type Counter struct {
 	Dir, Name string
 	Value     uint64
 }
 
-// The directories of counters.
+// Directories of counters.
 const (
 	HWCounters   = "hw_counters"
 	PortCounters = "counters"
 )
 
-// Counters says which file shows what. port_*_data count in units of four
-// bytes, as the specification and everybody who reads them have it. What rxe does not
-// count has the name that another driver of the kernel's gives it, which dashboards know:
-// mlx5's, efa's (retrans_pkts) or bnxt_re's (rx_roce_*_pkts). Three are ours alone: they tell
-// how losses between vrdma hosts were repaired.
+// Counters returns the content of all counter files. port_*_data count in units of four bytes, as the specification requires. A
+// counter that rxe does not have gets the name that another kernel driver uses, which dashboards know: mlx5, efa (retrans_pkts)
+// or bnxt_re (rx_roce_*_pkts). Three are specific to vrdma: they show how losses between vrdma hosts were repaired.
 func Counters(c nic.Counters, l roce.Counters) []Counter {
 	return []Counter{
 		{HWCounters, "sent_pkts", c.SentPackets},

@@ -1,7 +1,6 @@
-// Package sysfs writes what programs read below /sys/class: the device, its port,
-// its GID table and its counters, with the kernel's file names and formats.
+// Package sysfs writes the files that programs read below /sys/class: the device, its port, its GID table and its counters, with the
+// kernel's names and formats.
 //
-// The tree is written once; only the counters change, each rewritten in place, because a
-// new modification time of the device's directory means a new device to libibverbs. A
-// tree belongs to one NIC and shows nothing of any other.
+// The tree is written once. Only the counters change, each rewritten in place, because libibverbs takes a new modification time
+// of the device's directory for a new device. A tree belongs to one NIC and shows nothing of others.
 package sysfs

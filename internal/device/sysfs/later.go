@@ -8,54 +8,51 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// A daemon may have a thousand NICs, of which most are idle. A tree of New has a file of its own
-// for every attribute, and the counters' files are open: 50 descriptors, and a page of tmpfs for
-// each of 140 files. To make a thousand of them takes seconds of a processor, to remove them again
-// as long. A tree of Later costs a part of that:
+// A daemon may have a thousand NICs, most of them idle. A tree of New has a separate file for every attribute, and open counter files: 50
+// descriptors, and a page of tmpfs for each of 140 files. Creating or removing a thousand trees takes seconds. A tree of Later costs a
+// fraction of that:
 //
 //	placed ── Sketch ──▶ sketched ── Write ──▶ written ── Use ──▶ followed ── the last Done ──▶ written
 //
-// Sketched, the tree has what libibverbs and librdmacm read before they open the device: the class
-// of verbs, and the device without its port. The file Unfinished says so to libvrdma.so, which
-// then connects to the daemon before a program looks at a port. Whoever connects uses the NIC.
+// A sketched tree has the files that libibverbs and librdmacm read before they open the device: the verbs class, and the device without its
+// port. The file Unfinished tells libvrdma.so to connect to the daemon before a program reads a port. A connection uses the NIC.
 //
-// Files with the same text are one file (of this tree: those of two NICs are never one, because
-// who may write to one of them may write to its text). Written, all counters are 0 and one file.
-// The first Use makes them files of their own, which are open and followed while somebody uses
-// the NIC.
+// Files with equal content are one file, but only within a tree: a client that can write to a file must not change another NIC's.
+// In a written tree all counters are 0 and one file. The first Use makes them separate files, which are open and updated while
+// the NIC is in use.
 
-// Unfinished is a file in the root of a tree that is only sketched (VRDMA_UNFINISHED).
+// Unfinished is a file in the root of a sketched tree (VRDMA_UNFINISHED).
 const Unfinished = "unfinished"
 
-// Later is the tree of a NIC that nobody uses yet. Nothing is written.
+// Later returns the tree of a NIC that is not in use yet. It writes nothing.
 func Later(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter) *Tree {
 	t := newTree(root, n, dirMode, read)
 	t.rests = true
 	return t
 }
 
-// Sketch has as much of the tree there as a program reads before it connects to the daemon.
+// Sketch writes the part of the tree that a program reads before it connects to the daemon.
 func (t *Tree) Sketch() error {
 	t.life.Lock()
 	defer t.life.Unlock()
 	return t.sketch()
 }
 
-// Write has the tree there, so that who does not ask first can read it. It may be called again.
+// Write writes the tree for programs that do not connect first. It may be called again.
 func (t *Tree) Write() error {
 	t.life.Lock()
 	defer t.life.Unlock()
 	return t.write()
 }
 
-// Rewrite has the tree say what the NIC shows now. Nobody has the device open.
+// Rewrite updates the tree to the NIC's current state. No program has the device open.
 func (t *Tree) Rewrite() error {
 	t.life.Lock()
 	defer t.life.Unlock()
 	t.unfollow()
 	t.written, t.sketched = false, false
 	if t.users == 0 {
-		return t.sketch() // whoever uses it has it written
+		return t.sketch() // the next user writes the rest
 	}
 	err := t.write()
 	if err == nil {
@@ -64,7 +61,7 @@ func (t *Tree) Rewrite() error {
 	return err
 }
 
-// Use follows the counters until Done.
+// Use updates the counters until Done.
 func (t *Tree) Use() error {
 	t.life.Lock()
 	defer t.life.Unlock()
@@ -81,7 +78,7 @@ func (t *Tree) Use() error {
 	return err
 }
 
-// Done undoes Use.
+// Done reverts Use.
 func (t *Tree) Done() {
 	t.life.Lock()
 	defer t.life.Unlock()
@@ -91,7 +88,7 @@ func (t *Tree) Done() {
 	}
 }
 
-// Allow changes the mode of the directories, and of the files with them.
+// Allow changes the mode of the directories, and of the files accordingly.
 func (t *Tree) Allow(dirMode fs.FileMode) error {
 	t.life.Lock()
 	defer t.life.Unlock()

@@ -145,7 +145,7 @@ func TestUnfinished(t *testing.T) {
 	}
 }
 
-// texts are the files below root.
+// texts returns the files below root.
 func texts(t *testing.T, root string) (out map[string]string) {
 	t.Helper()
 	filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

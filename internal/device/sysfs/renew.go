@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// Renew has the tree say which addresses the NIC has now. Programs may read it meanwhile: each file is replaced as a whole, and
-// only those that change are.
+// Renew updates the addresses of the NIC in the tree. Programs may read it meanwhile: each changed file is replaced atomically,
+// and the others stay.
 func (t *Tree) Renew() error {
 	t.life.Lock()
 	defer t.life.Unlock()
@@ -40,7 +40,7 @@ func (t *Tree) Renew() error {
 	return nil
 }
 
-// renewInterfaces says which interfaces the device is at.
+// renewInterfaces updates the network interfaces of the device.
 func (t *Tree) renewInterfaces(gids []nic.GIDEntry) error {
 	d := filepath.Join("class/infiniband", t.nic.Name)
 	at := filepath.Join(t.root, parentDevice, "net")
@@ -69,7 +69,7 @@ func (t *Tree) renewInterfaces(gids []nic.GIDEntry) error {
 	return nil
 }
 
-// renewParent says which interface the first address is at, if it is at one.
+// renewParent updates the interface of the first address, if it has one.
 func (t *Tree) renewParent(name string, gids []nic.GIDEntry) error {
 	if len(gids) > 0 && gids[0].NetDev != "" {
 		return t.replace(name, gids[0].NetDev)
@@ -77,7 +77,7 @@ func (t *Tree) renewParent(name string, gids []nic.GIDEntry) error {
 	return t.remove(name)
 }
 
-// remove removes one attribute, if it is there.
+// remove removes an attribute, if it exists.
 func (t *Tree) remove(name string) error {
 	if err := os.Remove(filepath.Join(t.root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -85,7 +85,8 @@ func (t *Tree) remove(name string) error {
 	return nil
 }
 
-// replace writes one attribute, newline included, unless it is there. The file may be that of others too, see Later: theirs stays.
+// replace writes an attribute, newline included, unless it is unchanged. Other attributes may share the old file, see Later: it
+// stays unchanged.
 func (t *Tree) replace(name, text string) error {
 	path, fresh := filepath.Join(t.root, name), filepath.Join(t.root, "fresh")
 	if old, err := os.ReadFile(path); err == nil && string(old) == text+"\n" {

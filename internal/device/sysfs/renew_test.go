@@ -9,7 +9,8 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// Addresses change while somebody uses the tree: it says what a new one would say, and nobody finds a file missing that was there and stays.
+// Addresses change while somebody uses the tree: it says what a new one would say, and nobody finds a file missing that was there
+// and stays.
 func TestRenew(t *testing.T) {
 	dir := t.TempDir()
 	n := testNIC()

@@ -18,15 +18,13 @@ import (
 )
 
 const (
-	// umadABI is what the kernel's module says.
+	// umadABI is the version of the kernel's umad module.
 	umadABI = 5
 
-	// Counters are read this often while they change, and ever more rarely while
-	// they do not: reading them visits the engine's loop.
+	// Counters are read at counterPeriod while they change, and up to counterRest otherwise: reading them runs on the engine's loop.
 	counterPeriod = 100 * time.Millisecond
 	counterRest   = time.Second
-	// counterWidth is room for the largest counter and a newline: files are
-	// cut to what they hold.
+	// counterWidth is the length of the largest counter and a newline; files are truncated to their content.
 	counterWidth = 21
 )
 
@@ -38,14 +36,14 @@ type Tree struct {
 	read func() []Counter
 	wake chan struct{}
 
-	// life is held while the tree is written, begins or ends to follow the counters, or goes.
+	// life is held while the tree is written or removed, and while updating of the counters starts or stops.
 	life     sync.Mutex
-	rests    bool          // while nobody uses it; see Later
+	rests    bool          // counters are updated only while in use; see Later
 	sketched bool          // guarded by life; see Sketch
 	written  bool          // guarded by life
 	gone     bool          // guarded by life
 	users    int           // guarded by life
-	done     chan struct{} // guarded by life; nil: nothing follows the counters
+	done     chan struct{} // guarded by life; nil: the counters are not updated
 	ended    chan struct{}
 
 	mu    sync.Mutex
@@ -53,7 +51,7 @@ type Tree struct {
 	last  map[string]uint64   // guarded by mu
 }
 
-// New writes the tree of n below root, and follows the counters, which read reads.
+// New writes the tree of n below root, and updates the counters, which read returns.
 func New(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter) (*Tree, error) {
 	t := newTree(root, n, dirMode, read)
 	t.life.Lock()
@@ -74,7 +72,7 @@ func newTree(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter
 	}
 }
 
-// write writes all but the counters. life is held.
+// write writes everything except the counters. The caller holds life.
 func (t *Tree) write() error {
 	if t.written || t.gone {
 		return nil
@@ -92,13 +90,12 @@ func (t *Tree) write() error {
 	if err := t.finish(w); err != nil {
 		return err
 	}
-	os.Remove(filepath.Join(t.root, Unfinished)) // if it stays somebody asks in vain
+	os.Remove(filepath.Join(t.root, Unfinished)) // a leftover only causes a needless connection
 	t.written = true
 	return nil
 }
 
-// sketch writes the part of the tree that a program reads before it asks the daemon for something.
-// life is held.
+// sketch writes the part of the tree that a program reads before it connects to the daemon. The caller holds life.
 func (t *Tree) sketch() error {
 	if t.sketched || t.gone {
 		return nil
@@ -124,7 +121,7 @@ func (t *Tree) writer() *writer {
 	return w
 }
 
-// finish says whether everything was written; if not, nothing is.
+// finish returns whether everything was written; otherwise it removes the tree.
 func (t *Tree) finish(w *writer) error {
 	if w.err == nil {
 		return nil
@@ -134,10 +131,10 @@ func (t *Tree) finish(w *writer) error {
 	return fmt.Errorf("writing the device tree: %w", w.err)
 }
 
-// port is where the port is.
+// port returns the directory of the port.
 func (t *Tree) port() string { return filepath.Join("class/infiniband", t.nic.Name, "ports/1") }
 
-// follow opens the counters, and brings them up to date from now on. life is held.
+// follow opens the counter files and starts to update them. The caller holds life.
 func (t *Tree) follow() error {
 	if t.done != nil || t.gone {
 		return nil
@@ -151,7 +148,7 @@ func (t *Tree) follow() error {
 	return nil
 }
 
-// unfollow undoes follow. life is held.
+// unfollow reverts follow. The caller holds life.
 func (t *Tree) unfollow() {
 	if t.done == nil {
 		return
@@ -162,21 +159,21 @@ func (t *Tree) unfollow() {
 	t.closeFiles()
 }
 
-// fileMode lets whoever may enter the directory read.
+// fileMode gives read permission to everyone who may enter the directory.
 func fileMode(dir fs.FileMode) fs.FileMode {
 	return 0o600 | dir&0o111<<2
 }
 
-// A writer makes files and remembers the first error.
+// A writer creates files and keeps the first error.
 type writer struct {
 	root              string
 	dirMode, fileMode fs.FileMode
-	made              map[string]bool   // directories that have been made
-	same              map[string]string // files by what is in them, to be linked; nil: each is its own
+	made              map[string]bool   // directories already created
+	same              map[string]string // files by content, to be linked; nil: no links
 	err               error
 }
 
-// dir makes a directory, whatever the umask.
+// dir creates a directory, ignoring the umask.
 func (w *writer) dir(name string) {
 	if w.err != nil || w.made[name] {
 		return
@@ -198,7 +195,7 @@ func (w *writer) dir(name string) {
 	w.made[name] = true
 }
 
-// file writes one attribute, newline included.
+// file writes an attribute and a newline.
 func (w *writer) file(name string, format string, args ...any) {
 	w.dir(filepath.Dir(name))
 	if w.err != nil {
@@ -221,7 +218,7 @@ func (w *writer) link(target, name string) {
 	}
 }
 
-// verbsClass is what libibverbs and librdmacm scan.
+// verbsClass writes the files that libibverbs and librdmacm scan.
 func (w *writer) verbsClass(device string) {
 	w.file("class/infiniband_verbs/abi_version", "%d", abi.VerbsABIVersion)
 	const uverbs = "class/infiniband_verbs/uverbs0/"
@@ -259,10 +256,10 @@ func (w *writer) device(n *nic.NIC) {
 	w.link("../../../"+parentDevice, d+"device")
 }
 
-// The parent device is virtual, and says so: it is below devices/virtual, and its subsystem is not pci. Programs
-// resolve the link device in the belief that it leads to a PCI device, and pyverbs lists its interfaces.
-// NCCL merges the ports and virtual functions of a PCI device: it sets the last, the third and the fourth
-// character from the end of the path to 0, then looks for the subsystem there. It finds this one, because these are 0.
+// The parent device is virtual, and visibly so: it is below devices/virtual, and its subsystem is not pci. Programs expect the
+// link `device` to lead to a PCI device, and pyverbs lists its interfaces. NCCL merges the ports and virtual functions of a PCI
+// device: it replaces the last, the third and the fourth character from the end of the path by 0 and reads the subsystem there.
+// It finds this device, because these are 0.
 const (
 	parentClass  = "vrdma"
 	parentDevice = "devices/virtual/" + parentClass + "/vrdma.0000"
@@ -283,21 +280,21 @@ func (w *writer) port(n *nic.NIC) {
 	for i := range nic.PKeys {
 		w.file(fmt.Sprintf("%spkeys/%d", p, i), "0xffff")
 	}
-	// The kernel shows the empty rows too. Reading the type of one gives EINVAL
-	// there, which libibverbs knows; a plain file cannot do that, so it has one.
+	// The kernel also shows empty rows. Reading the type of one returns EINVAL there, which libibverbs expects; a plain file
+	// cannot do that, so it has a type.
 	f := n.Face()
 	for row := range f.TableLen() {
 		g, full := f.Entry(row)
 		w.file(fmt.Sprintf("%sgids/%d", p, row), "%s", abitext.SysfsGID(g.GID))
 		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, row), nic.GIDType)
-		if full && g.NetDev != "" { // libibverbs refuses a table of GIDs with an interface that is not there
+		if full && g.NetDev != "" { // libibverbs rejects a GID table with a missing interface
 			w.file(fmt.Sprintf("%sgid_attrs/ndevs/%d", p, row), "%s", g.NetDev)
 		}
 	}
 	w.file(p+HWCounters+"/lifespan", "10")
 }
 
-// rateText prints width and speed as the kernel's rate_show.
+// rateText formats width and speed like the kernel's rate_show.
 func rateText(width, speed int) string {
 	lanes := map[int]int{abi.Width1X: 1, abi.Width4X: 4}[width]
 	switch speed {
@@ -308,7 +305,7 @@ func rateText(width, speed int) string {
 	}
 }
 
-// openCounters makes the counter files, all zero or as they were left, and keeps them open.
+// openCounters creates the counter files, zero or with their last values, and keeps them open.
 func (t *Tree) openCounters(port string, w *writer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -318,7 +315,7 @@ func (t *Tree) openCounters(port string, w *writer) error {
 		if w.err != nil {
 			return w.err
 		}
-		// Not the file that is there: it may be one for all counters, see Later.
+		// Do not write to the existing file: it may be shared by all counters, see Later.
 		path, fresh := filepath.Join(t.root, port, key), filepath.Join(t.root, "fresh")
 		f, err := os.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_TRUNC, w.fileMode)
 		if err != nil {
@@ -332,8 +329,7 @@ func (t *Tree) openCounters(port string, w *writer) error {
 	return nil
 }
 
-// put rewrites a counter. A reader that comes in between sees the old number or the
-// new one: counters only grow, so one write replaces all of it.
+// put rewrites a counter. A concurrent reader sees the old or the new number: counters only grow, so one write replaces all digits.
 func put(f *os.File, v uint64) error {
 	b := make([]byte, 0, counterWidth)
 	b = append(strconv.AppendUint(b, v, 10), '\n')
@@ -341,8 +337,7 @@ func put(f *os.File, v uint64) error {
 	return err
 }
 
-// Sync brings the counter files up to date before it returns, and reports whether
-// any changed.
+// Sync updates the counter files before it returns, and reports whether any changed.
 func (t *Tree) Sync() (changed bool) {
 	counters := t.read()
 	t.mu.Lock()
@@ -358,7 +353,7 @@ func (t *Tree) Sync() (changed bool) {
 	return changed
 }
 
-// Poke asks for fresh counters soon.
+// Poke requests an update of the counters soon.
 func (t *Tree) Poke() {
 	select {
 	case t.wake <- struct{}{}:
@@ -366,7 +361,7 @@ func (t *Tree) Poke() {
 	}
 }
 
-// refresh follows the counters.
+// refresh updates the counters periodically.
 func (t *Tree) refresh(done, ended chan struct{}) {
 	defer close(ended)
 	period := counterPeriod
@@ -386,18 +381,18 @@ func (t *Tree) refresh(done, ended chan struct{}) {
 	}
 }
 
-// Remove deletes the tree; once it is gone, again does nothing.
+// Remove deletes the tree. It may be called again.
 func (t *Tree) Remove() error {
 	t.Leave()
 	err := os.RemoveAll(t.root)
-	// The directory around it may hold the shared object, which is not ours.
+	// The parent directory may contain the shared object, which stays.
 	if rerr := os.Remove(filepath.Dir(t.root)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) && !errors.Is(rerr, syscall.ENOTEMPTY) {
 		err = errors.Join(err, rerr)
 	}
 	return err
 }
 
-// Leave has nothing written any more, and leaves the files to whoever owns the directory.
+// Leave stops all writing, and leaves the files to the owner of the directory.
 func (t *Tree) Leave() {
 	t.life.Lock()
 	defer t.life.Unlock()

@@ -8,11 +8,10 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
-// What a peer may send that no requester of ours does: nothing here may hang the loop or
-// answer without end.
+// These tests send what a peer may send but no vrdma requester does: it must neither hang the loop nor cause endless answers.
 
-// TestStashedReadOfTooMuch has a READ longer than any message arrive ahead of its turn, and
-// then what makes the responder look through what it keeps.
+// TestStashedReadOfTooMuch sends a READ longer than any message ahead of its turn, and then a packet that makes the responder
+// scan the stash.
 func TestStashedReadOfTooMuch(t *testing.T) {
 	s := newScript(t, ib.RC)
 	s.remote(ownPath)
@@ -27,8 +26,8 @@ func TestStashedReadOfTooMuch(t *testing.T) {
 	}
 }
 
-// TestStashedOverlap has a READ arrive ahead of its turn whose response would reach beyond
-// what came before it, and expects few looks at sequence numbers that nobody has used.
+// TestStashedOverlap sends a READ ahead of its turn whose response would overlap earlier packets, and expects few checks of
+// unused sequence numbers.
 func TestStashedOverlap(t *testing.T) {
 	s := newScript(t, ib.RC)
 	s.remote(ownPath)
@@ -51,9 +50,8 @@ func TestStashedOverlap(t *testing.T) {
 	}
 }
 
-// TestRefusalNamesWhatIsExpected has a burst begin with packets that have arrived already.
-// What it is refused with must name the first that has not: the requester may have heard
-// that the others arrived, and takes no NAK for them.
+// TestRefusalNamesWhatIsExpected sends a burst that begins with packets already received. The NAK must name the first packet that
+// has not been received: the requester may know that the others arrived, and ignores a NAK for them.
 func TestRefusalNamesWhatIsExpected(t *testing.T) {
 	s := newScript(t, ib.RC)
 	head := s.burst(KindWriteImm, 0, 2, 2048)
@@ -64,8 +62,8 @@ func TestRefusalNamesWhatIsExpected(t *testing.T) {
 	s.want(s.give(s.burst(KindWriteImm, 0, 3, 3000)), "ack 2 syn 0x1f msn 1; ")
 }
 
-// TestRepairBeforeRead reports a gap that reaches into a READ when the requester has just
-// gone back: the READ counts once, and a fence behind it opens.
+// TestRepairBeforeRead reports a gap that reaches into a READ when the requester has just gone back: the READ counts once, and a
+// fence after it opens.
 func TestRepairBeforeRead(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire).remote(ownPath)
 	quiet := true
@@ -76,7 +74,7 @@ func TestRepairBeforeRead(t *testing.T) {
 	for range 3 {
 		w.Step(w.Now)
 	}
-	// The peer misses the first WRITE and the READ. To ask for them twice is its right.
+	// The peer misses the first WRITE and the READ, and may request them twice.
 	nak := Burst{
 		Type: ib.RC, Kind: KindAck, First: true, Last: true, Src: w.b.Num, Dst: w.a.Num, SGID: w.b.GID, DGID: w.a.GID, PKey: 0xffff,
 		PSN: 0, MSN: 4, Packets: 1, Syndrome: NakSequence,

@@ -2,7 +2,7 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// Attr is what MODIFY_QP sets, by value.
+// Attr are the attributes that MODIFY_QP sets.
 type Attr struct {
 	State           ib.State
 	MTU             uint32 // bytes
@@ -20,20 +20,20 @@ type Attr struct {
 	RNRRetry        uint8
 	SGID, DGID      ib.GID
 	SQDAsyncNotify  bool
-	Denied          ib.Operations // see QP.Deny: MODIFY_QP does not set it
+	Denied          ib.Operations // set by QP.Deny, not by MODIFY_QP
 }
 
-// Config is what a queue pair is born with.
+// Config is the part of a queue pair's configuration that never changes.
 type Config struct {
 	Type     ib.Service
 	Num      uint32
-	MaxBurst uint32 // bytes of payload in one burst; 0 means 64 KiB
-	Window   uint32 // packets in flight; 0 means 8192
-	MTU      uint32 // the port's MTU: limit of a UD message, and path MTU until MODIFY_QP sets one; 0 means 4096
-	SRQ      bool   // receives come from a shared queue: they are not flushed, and LastWQE is raised
+	MaxBurst uint32 // maximum payload of one burst in bytes; 0 means 64 KiB
+	Window   uint32 // maximum packets in flight; 0 means 8192
+	MTU      uint32 // the port's MTU: maximum UD message, and path MTU until MODIFY_QP sets one; 0 means 4096
+	SRQ      bool   // receives come from a shared queue: the queue pair does not flush them, and raises LastWQE
 }
 
-// Modify applies the values that mask names, then the change of state.
+// Modify sets the attributes in mask and then changes the state.
 func (q *QP) Modify(a *Attr, mask ib.AttrMask, now ib.Time, h *Env) {
 	c := &q.common
 	if mask&ib.MaskState != 0 && a.State == ib.StateReset {
@@ -51,7 +51,7 @@ func (q *QP) Modify(a *Attr, mask ib.AttrMask, now ib.Time, h *Env) {
 	}
 }
 
-// apply takes over the values that mask names.
+// apply sets the attributes in mask.
 func (q *QP) apply(a *Attr, mask ib.AttrMask) {
 	c := &q.common
 	set8 := func(m ib.AttrMask, dst *uint8, v uint8) {
@@ -90,7 +90,7 @@ func (q *QP) apply(a *Attr, mask ib.AttrMask) {
 	if mask&ib.MaskMaxDestRDAtomic != 0 {
 		if n := min(a.MaxDestRDAtomic, MaxResources); n != c.Attr.MaxDestRDAtomic {
 			c.Attr.MaxDestRDAtomic = n
-			q.resp.Res = resources{} // what was there is forgotten
+			q.resp.Res = resources{} // the stored responses are invalid now
 		}
 	}
 	if mask&ib.MaskRQPSN != 0 {
@@ -109,7 +109,7 @@ func (q *QP) apply(a *Attr, mask ib.AttrMask) {
 	}
 }
 
-// enter makes the transition to s.
+// enter changes the state to s.
 func (q *QP) enter(s ib.State, now ib.Time, h *Env) {
 	c, r := &q.common, &q.req
 	switch s {
@@ -119,7 +119,7 @@ func (q *QP) enter(s ib.State, now ib.Time, h *Env) {
 		r.Drained, r.Kick = r.Drained && c.State == ib.StateSQD, true
 		c.State = ib.StateSQD
 		if r.Pos == r.Started {
-			r.Loaded = false // looked at, but not begun: not any more
+			r.Loaded = false // the request at Pos was fetched but not started
 		}
 		rc := q.reqCall(now, h)
 		r.checkDrained(&rc)

@@ -5,7 +5,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Kind says what a burst's packets are.
+// Kind is the type of a burst's packets.
 type Kind uint8
 
 const (
@@ -22,50 +22,50 @@ const (
 	// responses
 	KindReadResp
 	KindAtomicResp
-	KindAck // ACK, NAK and RNR NAK: Syndrome tells
+	KindAck // ACK, NAK and RNR NAK, distinguished by Syndrome
 	// neither
-	KindCNP // congestion notification: tells Dst that its packets were marked
+	KindCNP // congestion notification packet: tells Dst that its packets had an ECN mark
 )
 
-// Burst is what passes between transport and link: one queue pair's run of
-// consecutive packets of one message. A link that has to put it on a wire cuts it
-// at the path MTU; the local link hands it over whole. A link that receives packets
-// may hand them over one by one, or together what is consecutive and of one message.
+// Burst is the unit that passes between transport and link: a run of consecutive packets of one
+// message of one queue pair. A link to another host splits it at the path MTU; the local link
+// passes it on whole. A link that receives packets may pass them on one by one, or combine
+// consecutive packets of one message.
 //
-// An atomic write carries its eight bytes in Swap, not in Data; a flush its type and
-// selectivity in Imm. The response to both is an empty KindReadResp, as on the wire.
+// The eight bytes of an atomic write are in Swap, not in Data. The type and selectivity of a flush
+// are in Imm. The response to both is an empty KindReadResp, as on the wire.
 type Burst struct {
 	Type       ib.Service
 	Kind       Kind
-	First      bool // starts with the message's first packet
+	First      bool // begins with the message's first packet
 	Last       bool // ends with the message's last packet
 	AckReq     bool // on the last packet of the burst
 	Solicited  bool
 	Migrated   bool
-	CE         bool   // the mark Congestion Experienced, in bursts that arrived
+	CE         bool   // Congestion Experienced (ECN), only in received bursts
 	Src, Dst   uint32 // queue pair numbers
 	SGID, DGID ib.GID
 	PKey       uint16
 	MTU        uint32
-	PSN        uint32 // of the first packet
-	Packets    uint32 // a READ request is one, though it takes the PSNs of its response
+	PSN        uint32 // PSN of the first packet
+	Packets    uint32 // a READ request is one packet, though it takes the PSNs of its response
 	// RETH / AtomicETH, valid in First bursts of writes, reads, atomics, flushes
 	VA            uint64
 	RKey          uint32
-	Length        uint32 // of the whole message
-	Compare, Swap uint64 // Swap is the operand of fetch-and-add too
+	Length        uint32 // length of the whole message
+	Compare, Swap uint64 // Swap is also the operand of fetch-and-add
 	Imm           uint32 // valid in Last bursts of *Imm and *Inv
 	QKey          uint32 // UD
 	// AETH / AtomicAckETH, valid in responses
 	Syndrome uint8
 	MSN      uint32
 	Orig     uint64
-	// Offset of the burst's first byte in the message is the sender's business
-	// and never trusted by the receiver: it counts for itself.
-	Data *memory.Span // payload; nil or empty when there is none
+	// A burst does not contain its offset in the message: the receiver computes it and trusts no
+	// offset of the sender.
+	Data *memory.Span // payload; may be nil
 }
 
-// size is the number of payload bytes.
+// size returns the number of payload bytes.
 func (b *Burst) size() uint32 {
 	if b.Data == nil {
 		return 0
@@ -73,7 +73,7 @@ func (b *Burst) size() uint32 {
 	return uint32(b.Data.Len())
 }
 
-// psns is how many sequence numbers a request takes.
+// psns returns the number of PSNs that a request takes.
 func (b *Burst) psns(mtu uint32) uint32 {
 	if b.Kind == KindReadReq {
 		return packetsOf(b.Length, mtu)
@@ -81,7 +81,7 @@ func (b *Burst) psns(mtu uint32) uint32 {
 	return b.Packets
 }
 
-// wellFormed checks that n bytes are what b's packets carry at this MTU.
+// wellFormed reports whether n payload bytes match b's packet count at this MTU.
 func (b *Burst) wellFormed(n, mtu uint32) bool {
 	if uint64(b.Packets)*uint64(mtu) > MaxMessage+uint64(mtu) {
 		return false
@@ -96,7 +96,7 @@ func (b *Burst) wellFormed(n, mtu uint32) bool {
 	return n <= full && n > full-mtu
 }
 
-// base reduces a kind of SEND or WRITE to KindSend or KindWrite, others to zero.
+// base maps every kind of SEND to KindSend, every kind of WRITE to KindWrite, and other kinds to zero.
 func (k Kind) base() Kind {
 	switch k {
 	case KindSend, KindSendImm, KindSendInv:

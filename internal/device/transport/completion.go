@@ -2,10 +2,10 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// This file is how the requester completes work requests, in order, one by one: with success,
-// with the error of the first that failed, or flushed.
+// This file completes the requester's work requests, one by one and in order: with success, with the
+// error of the first that failed, or flushed.
 
-// finish retires the request in w, which is the one at Tail, and reports it.
+// finish completes the request w, which is the one at Tail.
 func (r *requester) finish(c *reqCall, w *SendWQE, st Status) {
 	if r.RDOut > 0 && w.Op.isRD() && int32(r.Pos-r.Tail) > 0 {
 		r.RDOut--
@@ -18,8 +18,8 @@ func (r *requester) finish(c *reqCall, w *SendWQE, st Status) {
 	c.h.CompleteSend(w, st, bytes)
 }
 
-// packetsAt brings the request at pos into w, as far as completing it needs, and counts
-// its packets. What was noted when it was begun is used, if that is still there.
+// packetsAt loads into w what completing the request at pos needs, and returns its number of packets.
+// It uses the notes in sentRequests if they still exist, and fetches the request again otherwise.
 func (r *requester) packetsAt(c *reqCall, pos uint32, w *SendWQE) (packets uint32, ok bool) {
 	if int32(r.Started-pos) > 0 {
 		if packets, ok = r.Sent.find(pos, w); ok {
@@ -38,14 +38,14 @@ func (r *requester) packetsAt(c *reqCall, pos uint32, w *SendWQE) (packets uint3
 	return packetsOf(w.Length, c.Attr.MTU), true
 }
 
-// completeUnreliable ends the UC or UD request that has just been sent whole.
+// completeUnreliable completes the UC or UD request whose last packet has just been sent.
 func (r *requester) completeUnreliable(c *reqCall) {
 	r.Una, r.TailPSN = r.PSN, r.PSN
 	r.finish(c, &r.W, Success)
 	r.tailMoved(c)
 }
 
-// completeLocal ends the local operations that nothing before them holds up.
+// completeLocal completes local operations at the head of the queue.
 func (r *requester) completeLocal(c *reqCall) {
 	w := &c.sc.Done
 	for r.Tail != r.Started && (r.FailStatus == Success || r.Tail != r.FailPos) {
@@ -57,9 +57,8 @@ func (r *requester) completeLocal(c *reqCall) {
 	r.tailMoved(c)
 }
 
-// tailMoved looks at what a moved Tail has made possible: the failure of a request that
-// could not be sent, or the end of draining; and if the place to send from has been
-// overtaken, it catches up.
+// tailMoved handles the consequences of a new Tail: a request that could not be sent fails now, or the
+// queue is drained. If Tail has overtaken Pos, it moves Pos forward.
 func (r *requester) tailMoved(c *reqCall) {
 	if !r.Repair.Active && (int32(r.Tail-r.Pos) > 0 || ib.PSNDist(r.Una, r.PSN) > ib.PSNDist(r.Una, r.Max)) {
 		r.rewind()
@@ -71,7 +70,7 @@ func (r *requester) tailMoved(c *reqCall) {
 	r.checkDrained(c)
 }
 
-// checkDrained notes that a queue pair in SQD has nothing in flight any more.
+// checkDrained detects that a queue pair in SQD has nothing in flight any more.
 func (r *requester) checkDrained(c *reqCall) {
 	if c.State != ib.StateSQD || r.Drained || r.Tail != r.Started {
 		return
@@ -82,8 +81,7 @@ func (r *requester) checkDrained(c *reqCall) {
 	}
 }
 
-// failHere notes that the request at Pos cannot be sent. The requests before it go on
-// to their own end first.
+// failHere records that the request at Pos cannot be sent. The requests before it complete first.
 func (r *requester) failHere(c *reqCall, st Status) {
 	r.FailPos, r.FailStatus = r.Pos, st
 	r.Repair.Active, r.Repair.Gaps.Num = false, 0
@@ -94,7 +92,7 @@ func (r *requester) failHere(c *reqCall, st Status) {
 	r.tailMoved(c)
 }
 
-// failTail ends the request at Tail in error, and with it the send queue.
+// failTail completes the request at Tail with an error and stops the send queue.
 func (r *requester) failTail(c *reqCall, st Status) {
 	w := &c.sc.Done
 	if _, ok := r.packetsAt(c, r.Tail, w); ok {
@@ -110,7 +108,7 @@ func (r *requester) failTail(c *reqCall, st Status) {
 	r.flush(c)
 }
 
-// stop forgets everything in flight.
+// stop discards the state of everything in flight.
 func (r *requester) stop() {
 	r.Pos, r.Started = r.Tail, r.Tail
 	r.TailPSN, r.Una, r.Max = r.PSN, r.PSN, r.PSN
@@ -123,11 +121,11 @@ func (r *requester) stop() {
 	r.CC.stop(r.Una)
 }
 
-// flushBatch bounds one round of flushing, so that an application that posts much, or
-// without end, cannot hold the engine up. RunPending tells that there is more.
+// flushBatch limits one round of flushing, so that an application that posts without end cannot block
+// the engine. RunPending reports that there is more.
 const flushBatch = 1 << 6
 
-// flush completes with WRFlushErr what has been posted.
+// flush completes posted work requests with WRFlushErr.
 func (r *requester) flush(c *reqCall) (more bool) {
 	w := &c.sc.Done
 	for range flushBatch {

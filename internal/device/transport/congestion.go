@@ -2,59 +2,58 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// congestion decides how much a requester keeps in flight on a remote path. (Other words
-// for it are congestion control, or the reaction point.) The window grows while nothing
-// speaks against it and shrinks when packets are lost or marked:
+// congestion is the congestion control of a requester on a remote path (the reaction point). It limits
+// the data in flight. The window grows with acknowledgements and shrinks when packets are lost or have
+// an ECN mark:
 //
 //	          ECN mark: × 3/4        loss: × 1/2      timeout: × 1/2, down to 4 packets
 //	           not below 1 packet    not below 64 KiB
-//	Cwnd ──────────────┬──────────────────┬──────────────────┬───────▶ one cut a round trip
-//	     ▲ acknowledged: doubles up to Thresh, then one MTU a round trip, up to Path.Window
+//	Cwnd ──────────────┬──────────────────┬──────────────────┬───────▶ at most one cut per round trip
+//	     ▲ acknowledged: doubles up to Thresh, then one MTU per round trip, up to Path.Window
 //
-// Loss of single packets is no sign of congestion where a user-space wire or a radio loses
-// them at random; but going back costs as many packets as are in flight, so a path that
-// loses is better served by a small window anyway.
+// Loss of single packets does not always mean congestion: a radio link or a user-space network loses
+// packets at random. But go-back-N retransmits as many packets as are in flight, so a small window is
+// better on a lossy path anyway.
 //
-// It also measures the round trip time. It knows the requester's sequence numbers only as
-// far as they are passed to it.
+// It also measures the round trip time. It knows the requester's sequence numbers only from arguments.
 type congestion struct {
-	Window uint32 // packets in flight at most; on a local path what Config says
-	Cwnd   uint32 // bytes that may be in flight
-	Thresh uint32 // below it Cwnd doubles every round trip
+	Window uint32 // maximum packets in flight; on a local path Config.Window
+	Cwnd   uint32 // maximum bytes in flight
+	Thresh uint32 // below this value Cwnd doubles every round trip
 	Acked  uint32 // bytes acknowledged since Cwnd last grew
-	Seen   uint32 // the PSN acknowledged when last looked
-	CutPSN uint32 // Cwnd is not cut again before this is acknowledged
+	Seen   uint32 // oldest unacknowledged PSN at the last call of learn
+	CutPSN uint32 // Cwnd is not cut again before this PSN is acknowledged
 	Cut    bool
-	Full   bool   // the window, and nothing else, kept the requester from sending
-	Share  uint32 // what the host can spare of what all queue pairs may have in flight; 0: no matter
+	Full   bool   // only the window prevented the requester from sending
+	Share  uint32 // the host's limit of bytes in flight for this queue pair; 0: none
 
-	SamplePSN uint32 // acknowledging this ends the measurement that began at SampleAt
+	SamplePSN uint32 // the acknowledgement of this PSN ends the measurement that began at SampleAt
 	SampleAt  ib.Time
-	ProbeSent ib.Time // when a probe was sent meanwhile; 0: none was
-	Unsure    bool    // something before it is missing, so its acknowledgement will be late
-	SRTT      ib.Time // smoothed round trip time; 0: not known
-	Var       ib.Time // how far round trip times are from that, smoothed
+	ProbeSent ib.Time // time of a probe during the measurement; 0: none
+	Unsure    bool    // an earlier packet is missing, so the acknowledgement will be late
+	SRTT      ib.Time // smoothed round trip time; 0: unknown
+	Var       ib.Time // smoothed deviation of the round trip time
 
-	Spread bool // bursts keep a distance, and
-	Held   bool // one waits for SendAt
+	Spread bool // bursts are spread over the round trip
+	Held   bool // a burst waits for SendAt
 	SendAt ib.Time
 }
 
 const (
-	// Loss of single packets shrinks the window no further than this: so many bytes,
-	// but between so many packets.
+	// lossFloorBytes is the window below which loss of single packets does not cut: this many bytes,
+	// but at least lossFloorMin and at most lossFloorMax packets.
 	lossFloorBytes = 64 << 10
 	lossFloorMin   = 16
 	lossFloorMax   = 64
-	// repairFloor is the same where nothing has to be sent again but what was lost.
+	// repairFloor is the same limit for peers that get only the lost packets again.
 	repairFloor = 256 << 10
-	// timeoutFloor is how far a timeout does, in packets.
+	// timeoutFloor is the window, in packets, below which a timeout does not cut.
 	timeoutFloor = 4
-	// slowestTrip is the longest round trip time that is believed.
+	// slowestTrip is the largest accepted sample of the round trip time.
 	slowestTrip = ib.Time(8_000_000)
 )
 
-// start makes cc new, for a path; una is the oldest PSN that is not acknowledged.
+// start resets cc for a new path; una is the oldest unacknowledged PSN.
 func (cc *congestion) start(p *Path, una uint32) {
 	*cc = congestion{Seen: una}
 	if p.Remote {
@@ -62,12 +61,12 @@ func (cc *congestion) start(p *Path, una uint32) {
 	}
 }
 
-// stop forgets what is in flight; una is the oldest PSN that is not acknowledged now.
+// stop discards the state of packets in flight; una is the oldest unacknowledged PSN.
 func (cc *congestion) stop(una uint32) {
 	cc.SampleAt, cc.Cut, cc.Held, cc.Seen = 0, false, false, una
 }
 
-// fit makes Window what Cwnd and Share say.
+// fit computes Window from Cwnd and Share.
 func (cc *congestion) fit(c *common) {
 	if !c.Path.Remote {
 		cc.Window = c.Conf.Window
@@ -77,15 +76,15 @@ func (cc *congestion) fit(c *common) {
 	cc.Window = min(cc.allowed(c.Attr.MTU)/c.Attr.MTU, c.Conf.Window, stashSlots)
 }
 
-// widen takes note that the path's window was before and is now. A threshold at the old window
-// means that nothing was lost or marked yet; then it follows.
+// widen handles a change of the path's window from before to now. If Thresh equals the old window, no
+// packet was lost or marked yet, and Thresh follows.
 func (cc *congestion) widen(before, now uint32) {
 	if cc.Thresh == before {
 		cc.Thresh = now
 	}
 }
 
-// allowed is how many bytes may be in flight.
+// allowed returns the number of bytes that may be in flight.
 func (cc *congestion) allowed(mtu uint32) uint32 {
 	if cc.Share == 0 {
 		return cc.Cwnd
@@ -93,7 +92,7 @@ func (cc *congestion) allowed(mtu uint32) uint32 {
 	return max(min(cc.Cwnd, cc.Share), mtu)
 }
 
-// takeShare takes note of what the host can spare for the queue pair.
+// takeShare sets the host's limit for the queue pair.
 func (cc *congestion) takeShare(c *common, share uint32) {
 	if c.Path.Remote && share != cc.Share {
 		cc.Share = share
@@ -101,7 +100,7 @@ func (cc *congestion) takeShare(c *common, share uint32) {
 	}
 }
 
-// learn looks at what progress up to una says of the path.
+// learn updates the window after progress up to una.
 func (cc *congestion) learn(c *common, now ib.Time, una uint32) {
 	n := ib.PSNDist(cc.Seen, una)
 	cc.Seen = una
@@ -112,7 +111,7 @@ func (cc *congestion) learn(c *common, now ib.Time, una uint32) {
 	if cc.Cut && ib.PSNDist(cc.CutPSN, una) < ib.PSNHalf {
 		cc.Cut = false
 	}
-	// A window that was not used says nothing about a larger one.
+	// A window that was not fully used gives no information about a larger one.
 	if !cc.Full || cc.Cut {
 		return
 	}
@@ -130,25 +129,24 @@ func (cc *congestion) learn(c *common, now ib.Time, una uint32) {
 	cc.fit(c)
 }
 
-// measure begins to measure a round trip with the packet before end, if none is being
-// measured.
+// measure starts a measurement of the round trip with the packet before end, unless one is active.
 func (cc *congestion) measure(now ib.Time, end uint32) {
 	if cc.SampleAt == 0 {
 		cc.SamplePSN, cc.SampleAt, cc.ProbeSent, cc.Unsure = end, now, 0, false
 	}
 }
 
-// arrived ends a measurement if the packets before psn include the one measured with.
+// arrived ends the measurement if the packet measured lies before psn.
 func (cc *congestion) arrived(now ib.Time, psn uint32) {
 	if cc.SampleAt == 0 || ib.PSNDist(cc.SamplePSN, psn) >= ib.PSNHalf {
 		return
 	}
 	rtt := now - cc.SampleAt
 	if cc.ProbeSent != 0 {
-		// Nobody knows whether the probe or the packet itself was answered. To take
-		// it for the packet makes the next probe later than need be if it was lost;
-		// the other way round, a path that is slower than thought would be probed
-		// for ever. So the time counts, but not without limit.
+		// It is unknown whether the peer answered the probe or the packet itself. Assuming the packet
+		// makes the next probe later than necessary if the packet was lost. Assuming the probe would
+		// underestimate a slow path, which would then be probed forever. So the longer time counts, up
+		// to a limit.
 		if cc.SRTT == 0 {
 			rtt = now - cc.ProbeSent
 		} else {
@@ -159,7 +157,7 @@ func (cc *congestion) arrived(now ib.Time, psn uint32) {
 	cc.SampleAt = 0
 }
 
-// sample takes a round trip time into the average.
+// sample adds a round trip time to the average.
 func (cc *congestion) sample(rtt ib.Time) {
 	rtt = min(max(rtt, 1), slowestTrip)
 	if cc.SRTT == 0 {
@@ -171,7 +169,7 @@ func (cc *congestion) sample(rtt ib.Time) {
 	cc.Var += (max(off, -off) - cc.Var) / 4
 }
 
-// hold reports whether a burst has to wait, for the sake of distance.
+// hold reports whether a burst must wait because bursts are spread.
 func (cc *congestion) hold(now ib.Time) bool {
 	if !cc.Spread || now >= cc.SendAt {
 		return false
@@ -180,23 +178,23 @@ func (cc *congestion) hold(now ib.Time) bool {
 	return true
 }
 
-// spend counts a burst of so many bytes, which keeps the next one away for as long as
-// the window takes for so many, and a little less: what is late may catch up.
+// spend accounts for a burst of so many bytes: the next burst waits for the time that the window takes
+// for these bytes, minus a little, so that a late sender can catch up.
 func (cc *congestion) spend(now ib.Time, bytes uint32) {
 	if cc.Spread {
 		cc.SendAt = max(cc.SendAt, now-cc.SRTT/2) + cc.SRTT*ib.Time(bytes)*4/(5*ib.Time(cc.Cwnd))
 	}
 }
 
-// cut makes the window smaller, once a round trip, but not smaller than floor packets. One
-// that is smaller already may grow to that fast. The round trip ends when everything before
-// sent, the newest PSN, is acknowledged.
+// cut reduces the window to num/den, at most once per round trip, but not below floor packets. A window
+// below floor may grow fast up to floor. The round trip ends when everything before sent, the newest
+// PSN, is acknowledged.
 func (cc *congestion) cut(c *common, sent, num, den, floor uint32) {
 	least := floor * c.Attr.MTU
 	if cc.Cut || !c.Path.Remote {
 		return
 	}
-	flight := cc.allowed(c.Attr.MTU) // a share that is smaller than Cwnd is what was in flight
+	flight := cc.allowed(c.Attr.MTU) // if Share is smaller than Cwnd, Share was in flight
 	if flight <= least {
 		cc.Thresh = max(cc.Thresh, least)
 		return
@@ -207,26 +205,26 @@ func (cc *congestion) cut(c *common, sent, num, den, floor uint32) {
 	cc.fit(c)
 }
 
-// marked: a packet met a queue that is long already. From then on bursts are spread over the
-// round trip, because a window sent at once makes a queue whatever its size.
+// marked handles an ECN mark: a packet met a long queue. From then on bursts are spread over the round
+// trip, because a window that is sent at once creates a queue whatever its size.
 func (cc *congestion) marked(c *common, sent uint32) {
 	cc.cut(c, sent, 3, 4, 1)
 	cc.Spread = true
 }
 
-// lost: a packet was lost.
+// lost handles the loss of a packet.
 func (cc *congestion) lost(c *common, sent uint32) { cc.cut(c, sent, 1, 2, lossFloor(c.Attr.MTU)) }
 
-// lossFloor is the window, in packets, that single losses leave.
+// lossFloor returns the window, in packets, below which single losses do not cut.
 func lossFloor(mtu uint32) uint32 {
 	return min(max(lossFloorBytes/mtu, lossFloorMin), lossFloorMax)
 }
 
-// lossRun is how many packets lost in a row look like a buffer that was full.
+// lossRun is the number of consecutive lost packets that indicates a buffer overflow.
 const lossRun = 4
 
-// missing: n packets in a row were lost, and are all that has to be sent again. What is
-// behind them has arrived, so their acknowledgement says nothing about the round trip time.
+// missing handles the loss of n consecutive packets, when only these are sent again. Later packets have
+// arrived, so the acknowledgement of the lost ones gives no sample of the round trip time.
 func (cc *congestion) missing(c *common, sent, n uint32) {
 	cc.Unsure = cc.SRTT != 0
 	if n >= lossRun {
@@ -236,7 +234,7 @@ func (cc *congestion) missing(c *common, sent, n uint32) {
 	}
 }
 
-// silent: nothing came for a long time.
+// silent handles a timeout.
 func (cc *congestion) silent(c *common, sent uint32) {
 	cc.Cut = false
 	half := cc.Cwnd / 2

@@ -2,8 +2,8 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// Counters is what a queue pair counted since it was created; RESET keeps it. The
-// fields that rxe has too carry its hw_counters name in their comment.
+// Counters are the counters of a queue pair since its creation; RESET keeps them. Fields that rxe has
+// too have the name of its hw_counter in their comment.
 type Counters struct {
 	SentPackets     uint64 // sent_pkts
 	SentBytes       uint64
@@ -17,37 +17,37 @@ type Counters struct {
 	AckDeferred     uint64 // ack_deferred
 	RetryExceeded   uint64 // retry_exceeded_err
 	RNRExceeded     uint64 // retry_rnr_exceeded_err
-	Retries         uint64 // completer_retry_err: times the requester went back
+	Retries         uint64 // completer_retry_err: number of times the requester went back
 	SendErrors      uint64 // send_err
 	RDMASends       uint64 // rdma_sends
 	RDMARecvs       uint64 // rdma_recvs
 
 	Timeouts      uint64 // local ACK timeouts
 	Retransmitted uint64 // packets sent again
-	Probes        uint64 // packets sent again early to find out what arrived
-	Repairs       uint64 // gaps that the responder named and nothing else was sent for
-	Stashed       uint64 // requests kept because an earlier one was missing
-	ImplicitNaks  uint64 // responses that showed an earlier one was lost
-	AccessErrors  uint64 // requests refused for key, bounds or rights
-	Denied        uint64 // requests refused, ours and the peer's, for operations that were taken away
+	Probes        uint64 // packets sent again early to learn what has arrived
+	Repairs       uint64 // gaps reported by the responder for which only the missing packets were sent
+	Stashed       uint64 // requests stored because an earlier one was missing
+	ImplicitNaks  uint64 // responses that showed that an earlier one was lost
+	AccessErrors  uint64 // requests refused because of key, bounds or rights
+	Denied        uint64 // requests of either side refused by QP.Deny
 	BadPKey       uint64 // dropped: P_Key violation
 	BadQKey       uint64 // dropped: Q_Key violation
-	Dropped       uint64 // dropped in silence: wrong peer, wrong state, no receive, stale
-	// Of these:
+	Dropped       uint64 // dropped without an answer: wrong peer, wrong state, no receive, stale
+	// WrongPeer and NoReceive are parts of Dropped.
 	WrongPeer uint64 // not from the peer that the queue pair is connected to
-	NoReceive uint64 // datagrams and unreliable messages for which no receive, or too short a one, was posted
+	NoReceive uint64 // datagrams and unreliable messages without a receive, or with a receive too short
 
-	// Messages by operation: those that left whole, each once however often it was sent again, and
-	// those that arrived and were carried out.
+	// Messages by operation. SentMessages counts each message once, when its last packet is sent the first
+	// time. RcvdMessages counts messages that were executed.
 	SentMessages, RcvdMessages [NumOps]uint64
 }
 
-// Snapshot is what a query or a status page wants to know.
+// Snapshot is a copy of a queue pair's state, for queries and status pages.
 type Snapshot struct {
 	Type        ib.Service
 	Num         uint32
 	State       ib.State
-	Attr        Attr // SQPSN and RQPSN are the next to send and to expect
+	Attr        Attr // SQPSN is the next PSN to send, RQPSN the next expected
 	SQDraining  bool
 	SendTail    uint32 // position of the oldest uncompleted work request
 	SendPos     uint32 // position of the one being sent
@@ -57,15 +57,15 @@ type Snapshot struct {
 	RetriesLeft uint8
 	RNRLeft     uint8
 	MSN         uint32
-	Responses   uint32 // READ and atomic responses still owed
+	Responses   uint32 // pending READ and atomic responses
 	Path        Path
-	Window      uint32  // packets that may be in flight
-	RTT         ib.Time // smoothed; 0: not known
-	Rate        uint32  // of what is not acknowledged, bytes in a millisecond; 0: no limit
+	Window      uint32  // maximum packets in flight
+	RTT         ib.Time // smoothed; 0: unknown
+	Rate        uint32  // the pacer's limit, in bytes per millisecond; 0: none
 	Counters    Counters
 }
 
-// Snapshot describes q as it is now.
+// Snapshot returns the current state of q.
 func (q *QP) Snapshot() Snapshot {
 	c, r, rs := &q.common, &q.req, &q.resp
 	a := c.Attr

@@ -2,17 +2,16 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// Rules may take operations away from a connection, and end it. Which and when is not decided
-// here: the queue pair is told.
+// This file enforces policy decisions on a queue pair: it refuses operations, or ends the connection.
+// The caller makes the decisions.
 
-// Deny takes operations away from the connection, in both directions; others come back. A
-// request for one of them is refused as one with a wrong key is: REM_ACCESS_ERR for who asks. RESET
-// ends it.
+// Deny sets the operations that the connection may not use, in both directions. A request for one of them
+// is refused like a request with a wrong key: the requester gets REM_ACCESS_ERR. RESET clears the set.
 func (q *QP) Deny(ops ib.Operations) { q.common.Attr.Denied = ops }
 
-// Revoke ends the connection: the queue pair fails. Its peer may not know that yet, and would
-// repeat its next request in vain for long: that one is answered, once, with the NAK of a remote
-// operational error.
+// Revoke ends the connection: the queue pair enters the state Error. The peer may not know that yet and
+// would retry its next request for a long time. So the queue pair answers that request, once, with the
+// NAK for a remote operational error.
 func (q *QP) Revoke(now ib.Time, h *Env) {
 	c := &q.common
 	switch c.State {
@@ -25,13 +24,13 @@ func (q *QP) Revoke(now ib.Time, h *Env) {
 	q.endCall(now, h)
 }
 
-// dismiss answers the first request after Revoke.
+// dismiss answers the first request after Revoke with a NAK.
 func (rs *responder) dismiss(c *respCall, b *Burst) {
 	if c.State != ib.StateError {
 		return
 	}
 	rs.Revoked = false
-	// All before rs.PSN was carried out, and what is repeated may have been.
+	// Everything before rs.PSN was executed, and a repeated request may have been.
 	psn := rs.PSN
 	if ib.PSNDist(psn, b.PSN) >= ib.PSNHalf {
 		psn = b.PSN
@@ -39,7 +38,7 @@ func (rs *responder) dismiss(c *respCall, b *Burst) {
 	rs.answer(c, KindAck, psn, NakOperation, 0, rs.MSN)
 }
 
-// operation is what a request does to the responder.
+// operation returns the operation that a request needs.
 func (k Kind) operation() ib.Operations {
 	switch k {
 	case KindSend, KindSendImm, KindSendInv:
@@ -54,8 +53,7 @@ func (k Kind) operation() ib.Operations {
 	return 0
 }
 
-// denies reports whether a request is for an operation that was taken away. Most connections
-// have all of them.
+// denies reports whether Deny forbids a request.
 func (c *common) denies(k Kind) bool {
 	if c.Attr.Denied&k.operation() == 0 {
 		return false

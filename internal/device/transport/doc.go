@@ -1,8 +1,7 @@
-// Package transport holds the state machines of the InfiniBand transport services
-// that vrdma offers: reliable connection (RC), unreliable connection (UC) and
-// unreliable datagram (UD), requester and responder, as chapter 9 of the InfiniBand
-// specification (IBA volume 1) has them, and as the Linux kernel's rxe does where the
-// specification leaves a choice.
+// Package transport implements the InfiniBand transport services that vrdma offers as state
+// machines: reliable connection (RC), unreliable connection (UC) and unreliable datagram (UD),
+// requester and responder. It follows chapter 9 of the InfiniBand specification (IBA volume 1),
+// and the Linux kernel's rxe where the specification leaves a choice.
 //
 //	work requests            packets of the peer's requests
 //	FetchSend │                  │ Receive
@@ -14,58 +13,61 @@
 //	     requests responses  Send: ACK, NAK, READ and atomic responses
 //	       (to the peer's responder; from it)
 //
-// Everything passes in bursts: runs of consecutive packets of one message, cut from it
-// at the path MTU in PSN arithmetic only. A link that needs packets cuts a burst up, a
-// link that has packets hands over bursts of one. Both give the same result.
+// All data passes in bursts. A burst is a run of consecutive packets of one message; how many
+// packets it has follows from the path MTU by PSN arithmetic. The wire layer splits a burst into
+// packets, and turns received packets into bursts. The result does not depend on the burst size.
 //
 // # Parts
 //
-// A QP is the thin whole: state, attributes, path, counters and the public calls, which it
-// passes on to its halves. The halves do not know each other, nor the QP: what they share is
-// in common, and what else they need comes with the call (reqCall, respCall).
+// A QP is a thin wrapper: state, attributes, path, counters and the public calls, which it passes
+// on to its two halves. The halves know neither each other nor the QP. They share the fields of
+// common, and get everything else with the call (reqCall, respCall).
 //
-//	QP ─┬─ requester ─┬─ sentRequests   what is in flight
+//	QP ─┬─ requester ─┬─ sentRequests   requests in flight
 //	    │             ├─ recovery       timers, retries, probes
-//	    │             ├─ repair         packets that our own hosts miss
-//	    │             ├─ reassembly     READ data that came out of order
+//	    │             ├─ repair         selective retransmission to vrdma hosts
+//	    │             ├─ reassembly     READ data that arrived out of order
 //	    │             └─ congestion     the window and the round trip time
 //	    ├─ responder ─┬─ message        the SEND or WRITE in progress
-//	    │             ├─ resources      READs and atomics, to answer and to answer again
+//	    │             ├─ resources      READs and atomics, for responses and repeated responses
 //	    │             ├─ answers        ACK and NAK that wait for READ responses
-//	    │             └─ naks           what was asked for; the stash has what came early
-//	    ├─ notifier                     CNPs for packets that arrive marked
+//	    │             └─ naks           retransmissions requested; the stash has early packets
+//	    ├─ notifier                     CNPs for packets that arrive with an ECN mark
 //	    └─ common                       configuration, attributes, path, state, pacer, counters
 //
-// # Around it
+// # Environment
 //
-// The NIC (internal/device/nic) owns the queue pairs, and the loop (internal/device/engine) calls them. What
-// a queue pair needs from the world it asks of its Env, which consists of a few interfaces:
-// send queue and its memory, receive queue, memory that the peer names and events are the
-// NIC's, Sender is the loop's. The code is pure: no socket, clock, goroutine or lock. A QP is
-// plain data without a pointer, so its whole state can be copied, written to a file and brought
-// back between any two calls, on a loop with another clock too (Freeze, Thaw). Working storage,
-// and packets that arrived too early, belong to the loop (Scratch) and may be lost.
+// The NIC (internal/device/nic) owns the queue pairs, and the loop (internal/device/engine) calls
+// them. A queue pair reaches the rest of the system only through its Env, which consists of a few
+// interfaces. The NIC implements the send queue and its memory, the receive queue, the memory that
+// the peer addresses, and events. The loop implements Sender.
 //
-// What a caller has to do:
+// The code is pure: it has no socket, clock, goroutine or lock. A QP is plain data without
+// pointers. So its whole state can be copied, written to a file and restored between any two
+// calls, also on a loop with another clock (Freeze, Thaw). Working storage and packets that
+// arrived early belong to the loop (Scratch); losing them is harmless.
 //
-//   - After a doorbell, and whenever RunPending says so after Receive, Expire or
-//     Modify, call Run until it reports no more.
-//   - When RespondPending says so, call Respond until it reports no more.
+// The caller must do the following:
+//
+//   - After a doorbell, and when RunPending is true after Receive, Expire or Modify, call Run
+//     until it returns false.
+//   - When RespondPending is true, call Respond until it returns false.
 //   - When Deadline has passed, call Expire.
-//   - Offer a burst again that Receive has not taken, before any other. When the NIC has
-//     answered Later, call Run and Respond again when it can say more.
-//   - In the states Error and SQE, call Flush now and then for what was posted since.
-//   - When the peer is on another host, say so with SetPath. Set CE in bursts whose packets
-//     bear that mark, send a burst of KindCNP as a CNP, and call Congested when one comes.
+//   - When Receive did not take a burst, offer that burst again before any other. When the NIC
+//     answered Later, call Run and Respond again once the NIC has a result.
+//   - In the states Error and SQE, call Flush regularly for work requests posted since.
+//   - When the peer is on another host, call SetPath. Set CE in bursts whose packets have the ECN
+//     mark, send a burst of KindCNP as a CNP, and call Congested when a CNP arrives.
 //
-// On a remote path the requester keeps to a window that follows loss and marks
-// (congestion.go), asks for READs in pieces that fit it (flow.go), finds lost tails out
-// before the timeout (recovery.go) and, if the peer is one of our own hosts, sends again
-// only what was lost (stash.go, repair.go, reassembly.go). What nobody acknowledges is paced
-// (pace.go). A peer that is not one of ours sees nothing that rxe would not do or answer.
+// On a remote path the requester limits data in flight to a window that shrinks with loss and ECN
+// marks (congestion.go), splits READs into pieces that fit the window (flow.go), and detects a lost
+// tail before the timeout (recovery.go). If the peer is a vrdma host, it retransmits only lost
+// packets (stash.go, repair.go, reassembly.go). A pacer limits unacknowledged traffic (pace.go).
+// A peer that is not a vrdma host sees only behaviour that rxe has too.
 //
-// What this package must never do: trust a length, key or offset of a burst before it
-// was checked, look at a work request in shared memory (FetchSend and TakeRecv copy it),
-// write to memory before the whole range of a request was validated, or answer with more
-// packets than it was asked for.
+// The package must never:
+//   - trust a length, key or offset of a burst before checking it,
+//   - read a work request in shared memory (FetchSend and TakeRecv copy it),
+//   - write to memory before the whole range of a request is validated,
+//   - answer with more packets than the peer requested.
 package transport

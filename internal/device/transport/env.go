@@ -5,9 +5,9 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Later is what a NIC answers, and no completion shows: the memory cannot be reached at
-// once. Nothing has happened, or what has is remembered by the NIC, which has the queue
-// pair ask again, with the same arguments, when it can say more.
+// Later means that the NIC cannot reach the memory at once. No completion ever has this status. The NIC
+// has changed nothing, or remembers what it did. It makes the queue pair repeat the call with the same
+// arguments when it has a result.
 const Later Status = 0xff
 
 // Event is an asynchronous event that the transport raises for a queue pair.
@@ -22,34 +22,32 @@ const (
 	EventLastWQE                    // IBV_EVENT_QP_LAST_WQE_REACHED
 )
 
-// Scratch is working storage that a QP needs during a call and never after it: it
-// keeps the data path free of allocation and the QP free of pointers. One Scratch
-// serves every queue pair of one engine loop, because calls nest in one way only:
-// Run or Respond (Out*) > Sender.Send > the peer's Receive (In*).
+// Scratch is working storage that a QP needs only during a call. It keeps the data path free of
+// allocations and the QP free of pointers. One Scratch serves all queue pairs of a loop, because calls
+// nest in one way only: Run or Respond (Out*) > Sender.Send > the peer's Receive (In*).
 type Scratch struct {
 	Out, In         Burst
 	OutData, InData memory.Span
 	Done            SendWQE // the work request being completed
 	Result          RecvResult
 	Buf             [40]byte
-	stash           *stash // made when it is first needed
-	// Held is set by the loop when a burst that was sent could not be delivered at once:
-	// Run and Respond stop until they are called again.
+	stash           *stash // allocated at first use
+	// Held is set by the loop when it could not deliver a burst at once: Run and Respond stop until the
+	// next call.
 	Held bool
-	// HoldReads is set by the loop when no READ may be asked for: its NIC has more coming in
-	// than it may have. ReadHeld is set when one was held back for that.
+	// HoldReads is set by the loop when the queue pair must not request READ data, because its NIC is
+	// over its limit for incoming data. The requester sets ReadHeld when it held back a READ.
 	HoldReads, ReadHeld bool
-	// Share is how many bytes the queue pair that runs may have on its way to another
-	// host, in view of what others have; 0: as many as its path allows. The loop sets it.
+	// Share is the limit of bytes in flight to other hosts for the running queue pair, given the traffic of
+	// the others; 0 means that only the path limits it. The loop sets it.
 	Share uint32
-	// Extra is what Send cost of Run's budget beyond the burst itself: a datagram to a
-	// group is copied for every member. The loop adds to it.
+	// Extra is the cost of Send beyond the burst itself, charged to Run's budget: a multicast datagram is
+	// copied for every member. The loop adds to it.
 	Extra int
 }
 
-// NIC is what a queue pair asks of its device: the sum of what its halves need. Every call
-// returns at once, and none calls back into a queue pair. The QP passes itself to none of
-// them: a NIC here is bound to one queue pair.
+// NIC is the interface of a queue pair to its device. Every call returns at once, and none calls back
+// into a queue pair. A value is bound to one queue pair.
 type NIC interface {
 	SendQueue
 	SendMemory
@@ -58,14 +56,13 @@ type NIC interface {
 	Events
 }
 
-// Env is the world around one queue pair, put together of what different owners provide: the
-// NIC, the way to other queue pairs, and the loop's working storage.
+// Env is the environment of one queue pair: the NIC, the sender of bursts, and the loop's working storage.
 //
 //	requester ──▶ SendQueue   SendMemory     ┐
 //	                                         ├──▶ Events   Sender
 //	responder ──▶ RecvQueue   RemoteMemory   ┘
 //
-// It is made once for a queue pair and holds the interface of each half. To convert a NIC to
+// It is created once per queue pair and holds one interface value for each half. Converting a NIC to
 // these in every call would cost more, on the data path, than the calls through them.
 type Env struct {
 	requester requesterEnv
@@ -74,94 +71,89 @@ type Env struct {
 	scratch   *Scratch
 }
 
-// NewEnv makes the Env of one queue pair: n is its NIC, link carries its bursts away, sc is the
-// working storage of the loop that owns it.
+// NewEnv returns the Env of one queue pair: n is its NIC, link sends its bursts, and sc is the working
+// storage of the loop that owns it.
 func NewEnv(n NIC, link Sender, sc *Scratch) Env { return Env{n, n, link, sc} }
 
-// requesterEnv is what the requester needs of the NIC.
+// requesterEnv is the part of the NIC that the requester uses.
 type requesterEnv interface {
 	SendQueue
 	SendMemory
 	Events
 }
 
-// responderEnv is what the responder needs of the NIC.
+// responderEnv is the part of the NIC that the responder uses.
 type responderEnv interface {
 	RecvQueue
 	RemoteMemory
 	Events
 }
 
-// SendQueue is the application's send queue and the completion queue behind it.
+// SendQueue is the application's send queue and its completion queue.
 type SendQueue interface {
 	// FetchSend copies the work request at position pos (free running) into w
 	// and reports whether one is posted there.
 	FetchSend(pos uint32, w *SendWQE) bool
-	// CompleteSend ends the work request w. It gives the application the slots up to
-	// w.Pos back and then writes a completion, if the request was signalled or st is an
-	// error: an application that sees it finds the slot free. bytes is byte_len. Of w
-	// only Pos, WRID, Op, Flags and Length are valid.
+	// CompleteSend completes the work request w. It first releases the queue entries up to w.Pos, and then
+	// writes a completion if the request was signaled or st is an error. So an application that sees the
+	// completion finds the entry free. bytes is byte_len. Only Pos, WRID, Op, Flags and Length of w are valid.
 	CompleteSend(w *SendWQE, st Status, bytes uint32)
-	// ResolveAH gives the addresses of an address handle (UD), source and destination.
+	// ResolveAH returns the source and destination address of an address handle (UD).
 	ResolveAH(ah uint32) (sgid, dgid ib.GID, ok bool)
 }
 
-// SendMemory is the memory that send work requests name, and its keys. Gather and
-// ScatterSend may answer Later.
+// SendMemory is the memory that send work requests address. Gather and ScatterSend may return Later.
 type SendMemory interface {
-	// Gather fills s with n bytes of w's data from byte off on, after checking
-	// the local keys and rights. It may fill in fewer, a multiple of 4 KiB, if the
-	// others are not at hand.
+	// Gather fills s with n bytes of w's data from offset off on, after checking the local keys and
+	// rights. It may return fewer bytes, a multiple of 4 KiB, if the rest is not available yet.
 	Gather(w *SendWQE, off, n uint32, s *memory.Span) Status
-	// ScatterSend copies a response's data into w's list (READ, atomics).
+	// ScatterSend copies the data of a response (READ, atomics) into w's scatter list.
 	ScatterSend(w *SendWQE, off uint32, s *memory.Span) Status
 	// LocalOp performs LOCAL_INV and BIND_MW.
 	LocalOp(w *SendWQE) Status
 }
 
-// RecvQueue is the application's receive queue, its own or a shared one, and the completion
-// queue behind it. ScatterRecv may answer Later.
+// RecvQueue is the application's receive queue, its own or a shared one, and its completion queue.
+// ScatterRecv may return Later.
 type RecvQueue interface {
 	// TakeRecv consumes the next receive of the RQ or SRQ.
 	TakeRecv(w *RecvWQE) bool
-	// ScatterRecv copies a request's data into the memory that the receive w names.
+	// ScatterRecv copies the data of a request into the memory that the receive w addresses.
 	ScatterRecv(w *RecvWQE, off uint32, s *memory.Span) Status
-	// GRH says what the 40 bytes before a UD message hold, for b.
+	// GRH writes the 40 bytes that precede a UD message in the receive buffer.
 	GRH(b *Burst, out *[40]byte)
-	// CompleteRecv writes w's completion.
+	// CompleteRecv writes the completion of w.
 	CompleteRecv(w *RecvWQE, r *RecvResult)
 }
 
-// RemoteMemory is the memory that the peer's requests name. WriteRemote, ReadRemote and
-// Atomic may answer Later.
+// RemoteMemory is the memory that the peer's requests address. WriteRemote, ReadRemote and Atomic may
+// return Later.
 type RemoteMemory interface {
 	// CheckRemote checks key, bounds and rights of a remote access.
 	CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) Status
-	// CheckKey checks key and rights of a remote access to all that the key names.
+	// CheckKey checks key and rights of a remote access to the whole region or window.
 	CheckKey(rkey uint32, a ib.Access) Status
-	// WriteRemote checks and copies s to va.
+	// WriteRemote checks the access and copies s to va.
 	WriteRemote(rkey uint32, va uint64, s *memory.Span) Status
-	// ReadRemote checks and fills s with n bytes at va.
+	// ReadRemote checks the access and fills s with n bytes at va.
 	ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) Status
-	// Atomic checks and performs one 8-byte operation (KindCmpSwap,
-	// KindFetchAdd, KindAtomicWrite with the value in swap) and returns the
-	// former value.
+	// Atomic checks the access, executes one 8-byte operation (KindCmpSwap, KindFetchAdd, or
+	// KindAtomicWrite with the value in swap) and returns the former value.
 	Atomic(k Kind, rkey uint32, va uint64, compare, swap uint64) (uint64, Status)
-	// InvalidateRemote ends the window (or region) behind rkey for SEND_WITH_INV.
+	// InvalidateRemote invalidates the window or region of rkey, for SEND_WITH_INV.
 	InvalidateRemote(rkey uint32) Status
 }
 
-// Sender is the way to other queue pairs, on this host or another.
+// Sender sends bursts to other queue pairs, on this host or another.
 type Sender interface {
-	// Send hands b to the link. The link is done with b and its data when Send
-	// returns. Requests and READ responses may be delivered inside Send. ACKs,
-	// CNPs and atomic responses must not: the link queues them, in order, and
-	// delivers them when Run, Respond or Receive of the sender has returned and
-	// before Respond of the same queue pair is called again.
+	// Send passes b to the link, which does not use b or its data after Send returns. Send may deliver
+	// requests and READ responses before it returns. It must queue ACKs, CNPs and atomic responses, and
+	// deliver them in order after the sender's Run, Respond or Receive has returned, and before the next
+	// Respond of the same queue pair.
 	Send(b *Burst)
 }
 
-// Events is where asynchronous events go.
+// Events receives asynchronous events.
 type Events interface {
 	// Event raises an asynchronous event.
 	Event(e Event)

@@ -2,11 +2,11 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// This file is the requester's flow control: how much it may send now. Congestion says how
-// many packets may be in flight; here that becomes the size of bursts, of the pieces in
-// which READs are asked for, and the question which burst asks for an ACK.
+// This file is the requester's flow control: how much it may send now. congestion limits the packets in
+// flight. From that limit follow the size of bursts, the size of READ pieces, and which bursts request
+// an ACK.
 
-// fitPath works out what the requester keeps to, after path or MTU changed.
+// fitPath computes the requester's limits after the path or the MTU changed.
 func (r *requester) fitPath(c *common) {
 	r.CC.fit(c)
 	if r.Una == r.Max {
@@ -14,7 +14,7 @@ func (r *requester) fitPath(c *common) {
 	}
 }
 
-// fits reports whether the next packet keeps to the window.
+// fits reports whether the window allows the next packet.
 func (r *requester) fits(c *reqCall) bool {
 	out := ib.PSNDist(r.Una, r.PSN)
 	if c.Path.Remote {
@@ -31,8 +31,7 @@ func (r *requester) fits(c *reqCall) bool {
 	return true
 }
 
-// fitsPath reports whether the next burst may be sent to another host when out packets are
-// in flight.
+// fitsPath reports whether the next burst may be sent to another host when out packets are in flight.
 func (r *requester) fitsPath(c *reqCall, out uint32) bool {
 	if r.Loss.Probing {
 		return out == 0
@@ -57,16 +56,16 @@ func (r *requester) fitsPath(c *reqCall, out uint32) bool {
 	case r.W.Op.isRD():
 		return out < r.CC.Window
 	case r.Unasked > 0:
-		return true // at least one packet more, that asks
+		return true // at least one more packet, which requests an ACK
 	}
 	out = r.flying(c.common, out)
-	// Small bursts are dear: better to wait for room than to fill what little there is.
+	// Small bursts are inefficient: wait for a larger part of the window instead.
 	return out < r.CC.Window && r.CC.Window-out >= min(left, r.portion(c.common))
 }
 
-// flying is how many of the out packets behind Una are on their way, as far as that is
-// known: one of our own hosts that asks for something has what is behind it, so what is
-// missing does not hold up the rest. The host keeps only so much that is out of order.
+// flying returns how many of the out packets after Una are probably still in the network. A vrdma host
+// that requests missing packets has received the packets after them, so these do not count. The host
+// stores only a limited number of packets out of order.
 func (r *requester) flying(c *common, out uint32) uint32 {
 	n := ib.PSNDist(r.Una, r.Repair.Arrived)
 	if !c.Path.Own || n > out || out >= min(4*r.CC.Window, stashSlots/2) {
@@ -75,11 +74,10 @@ func (r *requester) flying(c *common, out uint32) uint32 {
 	return out - n
 }
 
-// most is how many bytes the next burst of the request in W may have. Behind the first
-// packet of a WRITE, which is longer than the others, a link that cuts bursts into runs of
-// packets of one length has to begin a new run, and the second packet ends the first run:
-// both come on top, so that what follows fills a run. (A link that makes all of them as long
-// needs no such care, and it does no harm there.)
+// most returns the maximum size of the next burst of the request in W, in bytes. The first packet of a
+// WRITE is longer than the others (RETH). A link that sends runs of packets of equal length starts a
+// new run after it, and the second packet ends the first run. So these two come on top, and the rest of
+// the burst fills a run. The extra size is harmless on other links.
 func (r *requester) most(c *common) uint32 {
 	if c.Path.Remote && r.Off == 0 && (r.W.Op == WRWrite || r.W.Op == WRWriteImm) {
 		return c.Burst + 2*c.Attr.MTU
@@ -87,8 +85,8 @@ func (r *requester) most(c *common) uint32 {
 	return c.Burst
 }
 
-// portion is how many packets a burst is to have when the window is what limits it: few
-// enough that acknowledgements of the first arrive while the last are being sent.
+// portion returns the target size of a burst, in packets, when the window is the limit. It is small enough
+// that ACKs of the first bursts arrive while the last ones are being sent.
 func (r *requester) portion(c *common) uint32 {
 	w := r.CC.Window
 	n := max(w/4, min(w/2, 8))
@@ -98,7 +96,7 @@ func (r *requester) portion(c *common) uint32 {
 	return max(min(n, r.most(c)/c.Attr.MTU), 1)
 }
 
-// room is how many packets may be sent when fits has agreed.
+// room returns the number of packets that may be sent after fits has returned true.
 func (r *requester) room(c *common) uint32 {
 	if !c.Path.Remote {
 		return r.CC.Window - ib.PSNDist(r.Una, r.PSN)
@@ -113,12 +111,12 @@ func (r *requester) room(c *common) uint32 {
 	return min(r.CC.Window-out, r.portion(c))
 }
 
-// ackEvery is the longest run of packets that does not ask for an ACK, as in rxe. Between
-// vrdma hosts only the window bounds it: see asks.
+// ackEvery is the maximum number of consecutive packets without an ACK request, as in rxe. Between vrdma
+// hosts only the window limits it: see asks.
 const ackEvery = 64
 
-// asks reports whether b, which is about to leave, should ask for an ACK: if nothing could
-// follow it before an ACK comes, it has to.
+// asks reports whether b, which is about to be sent, should request an ACK. It must if nothing can follow
+// before an ACK arrives.
 func (r *requester) asks(c *reqCall, b *Burst) bool {
 	if b.Last && !r.goesOn(c, b) || r.Unasked >= ackEvery && !c.Path.Own || r.Unasked*2 >= r.CC.Window {
 		return true
@@ -136,49 +134,48 @@ func (r *requester) asks(c *reqCall, b *Burst) bool {
 	return full && !(c.Path.Own && r.awaited(b))
 }
 
-// awaited reports whether ACKs have been asked for of most of what is in flight, b included.
-// When they come there will be room for more, which asks in its turn. On a congested path it
-// reports false: every ACK is of use there.
+// awaited reports whether ACKs are requested for most of the packets in flight, including b. Their arrival
+// allows more packets, which request ACKs in turn. On a congested path it returns false, because every
+// ACK is useful there.
 func (r *requester) awaited(b *Burst) bool {
 	return !r.CC.Spread && r.Unasked*4 < ib.PSNDist(r.Una, r.PSN)+b.Packets
 }
 
-// goesOn reports whether b, the end of a message, need not ask for an ACK because others will
-// come: to send and to receive an ACK costs as much as some 10 KiB of data. The program must
-// not notice. So enough has to be in flight whose ACKs were asked for, and keep the program
-// posting; and the next message has to be posted, of a kind that is sent whatever happens to
-// this one. Should it not be sent after all, a probe will ask.
+// goesOn reports whether b, the end of a message, need not request an ACK because later packets will. To
+// send and receive an ACK costs as much as about 10 KiB of data. The program must not notice a delay. So
+// enough packets with requested ACKs must be in flight to keep the program posting. And the next message
+// must be posted already, of a kind that is always sent. If it is not sent after all, a probe requests
+// the ACK.
 func (r *requester) goesOn(c *reqCall, b *Burst) bool {
 	if !c.Path.Own || c.Attr.MTU < goesOnMTU || r.W.Length < goesOnLeast || c.State != ib.StateRTS || r.PSN != r.Max || r.Loss.Probing || r.Repair.Active || !r.awaited(b) {
 		return false
 	}
-	next := &c.sc.Done // nothing is being completed now
+	next := &c.sc.Done // not in use: no request is being completed
 	return c.h.FetchSend(r.Pos+1, next) && !next.Op.isRD() && !next.Op.isLocal() && next.Flags&FlagFence == 0 &&
 		r.judge(c.common, next) == Success
 }
 
 const (
-	// goesOnLeast is the shortest message whose ACK may wait. Shorter ones arrive many at
-	// once, and are acknowledged so.
+	// goesOnLeast is the shortest message whose ACK may wait. Shorter messages arrive many at a time and
+	// share one ACK.
 	goesOnLeast = 1 << 10
-	// goesOnMTU is the smallest MTU with which one may wait. With packets of 1 KiB a stream of
-	// 64 KiB messages was a fifth slower for it, with packets of 4 KiB a little faster.
+	// goesOnMTU is the smallest MTU at which an ACK may wait. With 1 KiB packets, delayed ACKs make a
+	// stream of 64 KiB messages slower; with 4 KiB packets a little faster.
 	goesOnMTU = 4096
 )
 
-// A READ of a remote path is asked for in pieces, so that the window bounds what the
-// responder, which hears nothing until it has answered, may have on its way to us. To the
-// responder each piece is a READ of its own. Their length follows the window, but changes
-// only when nothing is outstanding: what is asked for again must be what was asked for
-// before, or the responder would see more requests than it has resources for.
+// On a remote path the requester splits a READ into pieces, so that the window limits the response data in
+// flight. To the responder each piece is a separate READ. The piece length follows the window, but changes
+// only when no READ is outstanding. A repeated piece must equal the original one, or the responder would
+// see more requests than it has resources for.
 const (
 	wholeRead     = ib.PSNHalf + 1 // packets: never reached
 	shortestPiece = 4 << 10
 	longestPiece  = 256 << 10
 )
 
-// chunk is how many packets a piece should have: so many that what may be outstanding
-// fills the window, a quarter of it if so many may be. A piece that is nearly right stays.
+// chunk returns the piece length in packets. With enough outstanding READs allowed, a piece is a quarter of the
+// window, otherwise a half or all of it. A length that is nearly right does not change.
 func (r *requester) chunk(c *common) uint32 {
 	if !c.Path.Remote {
 		return wholeRead
@@ -200,7 +197,7 @@ func (r *requester) chunk(c *common) uint32 {
 	return size / c.Attr.MTU
 }
 
-// piece is how many packets of the READ in W, of which so many are left, to ask for next.
+// piece returns how many packets to request next from the READ in W, of which left are missing.
 func (r *requester) piece(c *common, left uint32) uint32 {
 	return min(left, r.Chunk-r.Off/c.Attr.MTU%r.Chunk)
 }

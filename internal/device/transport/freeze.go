@@ -13,23 +13,22 @@ import (
 //
 //	"vrdma-qp" │ version, 1 byte │ the parts of the state, little endian, in the order of parts
 //
-// Every field that the parts gain, lose or move needs a new version.
+// Adding, removing or moving a field of the parts requires a new version.
 const (
 	frozenMagic   = "vrdma-qp"
 	frozenVersion = 6
 )
 
-// frozenNever stands for a moment that is zero: never, or not yet.
+// frozenNever encodes a time that is zero: never, or not yet.
 const frozenNever = ib.Time(math.MinInt64)
 
-// parts are the pieces of a queue pair, all of fixed size and with exported fields
-// only, which is what encoding/binary wants.
+// parts returns the parts of a queue pair's state. They have a fixed size and only exported fields, as
+// encoding/binary requires.
 func (q *QP) parts() []any {
 	return []any{&q.common, &q.req, &q.resp, &q.cnp}
 }
 
-// moments are all the times in the state of a queue pair that are read off a clock, as
-// opposed to those that say how long something takes.
+// moments returns all points in time in the state of a queue pair, but no durations.
 func (q *QP) moments() []*ib.Time {
 	r, p := &q.req, &q.common.Pace
 	return []*ib.Time{
@@ -42,13 +41,13 @@ func (q *QP) moments() []*ib.Time {
 	}
 }
 
-// Freeze writes the whole state of q to bytes. It may be called between any two calls
-// of q's other methods; the queue pair must then not be used any more. Moments are
-// written as their distance from now, since whoever thaws has another clock.
+// Freeze encodes the whole state of q. It may be called between any two calls of q's other methods;
+// afterwards the queue pair must not be used. Points in time are encoded relative to now, because Thaw
+// uses another clock.
 func (q *QP) Freeze(now ib.Time) []byte {
 	b := append([]byte(frozenMagic), frozenVersion)
 	c := *q
-	c.resp.Episode = 0 // the stash stays behind
+	c.resp.Episode = 0 // the stash is not part of the state
 	for _, t := range c.moments() {
 		if *t == 0 {
 			*t = frozenNever
@@ -65,9 +64,8 @@ func (q *QP) Freeze(now ib.Time) []byte {
 	return b
 }
 
-// Thaw brings a frozen queue pair back, on a loop whose clock shows now. The time that
-// has passed since it was frozen does not count: what was due in a millisecond then is due
-// in a millisecond now.
+// Thaw restores a frozen queue pair on a loop whose clock shows now. The time since Freeze does not count:
+// a deadline that was a millisecond away then is a millisecond away now.
 func Thaw(b []byte, now ib.Time) (QP, error) {
 	var q QP
 	rest, ok := bytes.CutPrefix(b, []byte(frozenMagic))
@@ -94,7 +92,7 @@ func Thaw(b []byte, now ib.Time) (QP, error) {
 	return q, q.check()
 }
 
-// thawed is the moment that was d away from the time of freezing.
+// thawed returns the point in time that was d after the time of freezing.
 func thawed(d, now ib.Time) ib.Time {
 	if d == frozenNever {
 		return 0
@@ -102,10 +100,10 @@ func thawed(d, now ib.Time) ib.Time {
 	if t := now + d; t != 0 {
 		return t
 	}
-	return -1 // zero would be never
+	return -1 // zero would mean never
 }
 
-// check refuses a state that would make the code reach outside its arrays.
+// check rejects a state that would cause accesses outside of arrays.
 func (q *QP) check() error {
 	c, r, rs := &q.common, &q.req, &q.resp
 	n := c.Attr.MaxDestRDAtomic
@@ -134,7 +132,7 @@ func (q *QP) check() error {
 	return nil
 }
 
-// psns has every bit that some sequence number has.
+// psns returns the bitwise OR of all sequence numbers.
 func (q *QP) psns() uint32 {
 	r, rs := &q.req, &q.resp
 	all := r.TailPSN | r.Una | r.PSN | r.Max | r.Repair.Arrived | r.Repair.Resume.PSN | r.Reads.SeenEnd |

@@ -12,8 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// scramble sets every field below v to something random, and fails on kinds that are
-// not plain data.
+// scramble sets every field below v to a random value, and fails for kinds that are not plain data.
 func scramble(t *testing.T, v reflect.Value, rng *rand.Rand) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -35,7 +34,7 @@ func scramble(t *testing.T, v reflect.Value, rng *rand.Rand) {
 	}
 }
 
-// TestFreezeKeepsEverything sets every field and finds it again.
+// TestFreezeKeepsEverything sets every field and checks that it survives Freeze and Thaw.
 func TestFreezeKeepsEverything(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 5 {
@@ -47,7 +46,7 @@ func TestFreezeKeepsEverything(t *testing.T) {
 			t.Fatalf("%d parts of %d fields are frozen", n, want)
 		}
 		b := q.Freeze(5)
-		// What makes the state valid again.
+		// Make the state valid again.
 		c, r, rs := &q.common, &q.req, &q.resp
 		c.Conf.Type, c.State, c.Failed = ib.RC, ib.StateRTS, false
 		c.Conf.Window, c.Attr.MTU, c.Attr.MaxDestRDAtomic = 8, 1024, 4
@@ -72,7 +71,7 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q.resp.Episode = 0 // which is another loop's
+		q.resp.Episode = 0 // the stash is not frozen
 		if got != q {
 			t.Errorf("thawed differs from frozen")
 		}
@@ -126,11 +125,11 @@ func times(v reflect.Value, f func(name string, t *ib.Time)) {
 	}
 }
 
-// durations are the times that say how long something takes.
+// durations are the fields that are durations, not points in time.
 var durations = []string{"SRTT", "Var", "NakTrip"}
 
-// TestThawRebases freezes a queue pair on one clock and thaws it on another. Every moment in
-// the state keeps its distance from now, never stays never, and durations stay as they are.
+// TestThawRebases freezes a queue pair on one clock and thaws it on another. Every point in time keeps its distance from now,
+// never stays never, and durations do not change.
 func TestThawRebases(t *testing.T) {
 	for _, clock := range []struct{ frozen, thawed ib.Time }{{5e12, 7}, {7, 5e12}, {3e9, 3e9}, {1000, 100}} {
 		for _, d := range []ib.Time{-100, -1, 0, 1, 4_000_000} {
@@ -180,7 +179,7 @@ func TestThawRebases(t *testing.T) {
 	}
 }
 
-// TestSize keeps a queue pair small: there may be many thousands.
+// TestSize limits the size of a queue pair: there may be many thousands.
 func TestSize(t *testing.T) {
 	if n := reflect.TypeOf(QP{}).Size(); n > 8<<10 {
 		t.Errorf("a queue pair takes %d bytes, want at most 8 KiB", n)

@@ -11,12 +11,11 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
-// The fuzzer's input is a list of events of this many bytes each.
+// eventSize is the number of input bytes per event.
 const eventSize = 24
 
-// FuzzReceive throws bursts of all kinds, right and wrong, at a queue pair that has
-// work of its own outstanding. Nothing may panic, and nothing may be written but what
-// the region with remote rights and the posted receives cover.
+// FuzzReceive sends valid and invalid bursts of all kinds to a queue pair with outstanding work. Nothing may panic, and nothing
+// may be written outside of the region with remote rights and the posted receives.
 func FuzzReceive(f *testing.F) {
 	for seed := range byte(32) {
 		var b []byte
@@ -60,7 +59,7 @@ func FuzzReceive(f *testing.F) {
 		if !bytes.Equal(before, mem[128<<10:]) {
 			t.Errorf("memory outside all regions was written")
 		}
-		// What was stashed stays behind, so the two need not be the same in all.
+		// The stash is not frozen, so the two states may differ.
 		was := w.b.QP.Freeze(w.Now)
 		if got, err := Thaw(was, 1<<40); err != nil || !bytes.Equal(got.Freeze(1<<40), was) {
 			t.Errorf("freeze and thaw: %v", err)
@@ -71,7 +70,7 @@ func FuzzReceive(f *testing.F) {
 // kinds is the number of kinds.
 const kinds = byte(KindCNP)
 
-// play makes one burst of an event and lets the queue pair work.
+// play makes one burst from an event and lets the queue pair work.
 func play(w *world, e []byte, typ ib.Service, key uint32) {
 	now := w.Now + ib.Time(e[23])*1_000_000
 	sn := w.b.QP.Snapshot()
@@ -82,7 +81,7 @@ func play(w *world, e []byte, typ ib.Service, key uint32) {
 		Length: uint32(binary.LittleEndian.Uint16(e[10:])), Imm: uint32(e[12]), Syndrome: e[13],
 		Compare: uint64(e[14]), Swap: uint64(e[15]), CE: e[3]&0x80 != 0,
 	}
-	// Sequence numbers near what is expected are the interesting ones.
+	// Use sequence numbers near the expected one.
 	base := sn.Attr.RQPSN
 	if b.Kind >= KindReadResp {
 		base = sn.OldestPSN

@@ -2,8 +2,8 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// An Op is what a message counts as: the right that it needs. So a flush and an atomic write
-// are writes.
+// An Op is the category in which a message is counted: the right that it needs. So a flush and an atomic
+// write count as writes.
 type Op uint8
 
 const (
@@ -19,8 +19,8 @@ var opNames = [NumOps]string{"send", "write", "read", "atomic", "ud"}
 
 func (o Op) String() string { return opNames[o] }
 
-// opOf is what a request counts as, by the kind of the burst that carries it; kinds that carry
-// none count as nothing that is ever counted.
+// opOf maps the kind of a request's burst to its category. Other kinds map to a category that is never
+// counted.
 var opOf = [...]Op{
 	KindSend: OpSend, KindSendImm: OpSend, KindSendInv: OpSend,
 	KindWrite: OpWrite, KindWriteImm: OpWrite, KindAtomicWrite: OpWrite, KindFlush: OpWrite,

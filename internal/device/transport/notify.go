@@ -2,16 +2,16 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// notifier answers packets that arrive with the mark Congestion Experienced: it tells their
-// sender with a congestion notification packet (CNP), but not with one for each.
+// notifier answers packets with the Congestion Experienced mark with congestion notification packets (CNP)
+// to their sender, at a limited rate.
 type notifier struct {
-	NotifiedAt ib.Time // when the peer was last told of congestion
+	NotifiedAt ib.Time // when the last CNP was sent
 }
 
-// notifyEvery is how often a peer is told of congestion at most.
+// notifyEvery is the minimum time between two CNPs.
 const notifyEvery = ib.Time(50_000)
 
-// due reports whether the peer is to be told now, and notes that it is.
+// due reports whether to send a CNP now, and records that it is sent.
 func (n *notifier) due(now ib.Time) bool {
 	if n.NotifiedAt != 0 && now-n.NotifiedAt < notifyEvery {
 		return false
@@ -20,8 +20,8 @@ func (n *notifier) due(now ib.Time) bool {
 	return true
 }
 
-// notify acts on b, which has the mark. The data of a READ was asked for: asking for less
-// helps at once.
+// notify handles the burst b, which has the mark. For marked READ data the requester also reduces its own
+// window. A vrdma host then gets no CNP: requesting less data helps at once.
 func (q *QP) notify(now ib.Time, b *Burst, h *Env) {
 	c := &q.common
 	if !c.Path.Remote {
@@ -45,7 +45,7 @@ func (q *QP) notify(now ib.Time, b *Burst, h *Env) {
 	h.link.Send(n)
 }
 
-// Congested says that the host at from has seen congestion on packets of q: a CNP came.
+// Congested handles a CNP from the host at from: packets of q met congestion.
 func (q *QP) Congested(now ib.Time, from ib.GID) {
 	c := &q.common
 	if !c.Path.Remote || c.Conf.Type != ib.UD && from != c.Attr.DGID {

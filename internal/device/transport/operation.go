@@ -2,13 +2,13 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// operation is what the NIC and the requester have to know of a work request's operation.
+// operation describes the operation of a work request to the NIC and the requester.
 type operation struct {
-	services uint8 // set of 1 << Type: the services that have it
-	kind     Kind  // the burst that carries it; zero for local operations
-	inline   bool  // its data may stand in the work request itself
-	rd       bool  // occupies a responder resource, completed by a response of its own
-	local    bool  // never leaves the NIC
+	services uint8 // bit set of 1 << Type: the services that support it
+	kind     Kind  // kind of its bursts; zero for local operations
+	inline   bool  // allows inline data
+	rd       bool  // uses a responder resource; its own response completes it
+	local    bool  // sends nothing
 }
 
 const (
@@ -17,8 +17,8 @@ const (
 	onAll       = 1<<ib.RC | 1<<ib.UC | 1<<ib.UD
 )
 
-// operations is the one table of them, as rxe has it (IBA 10.8.2 names more: UC has no
-// opcode for SEND with invalidate, and rxe invalidates for RC alone).
+// operations is the table of all operations, as in rxe. IBA 10.8.2 has more: UC has no opcode for SEND with
+// invalidate, and rxe supports invalidate only on RC.
 var operations = [...]operation{
 	WRWrite:       {services: onConnected, kind: KindWrite, inline: true},
 	WRWriteImm:    {services: onConnected, kind: KindWriteImm, inline: true},
@@ -34,7 +34,7 @@ var operations = [...]operation{
 	WRLocalInv:    {services: onRC, local: true},
 }
 
-// row is the operation's row of the table, or one that no service has.
+// row returns the operation's row of the table, or a row without services.
 func (o WROp) row() *operation {
 	if int(o) >= len(operations) {
 		return &unknown
@@ -44,18 +44,17 @@ func (o WROp) row() *operation {
 
 var unknown operation
 
-// Valid reports whether a queue pair of type t has the operation.
+// Valid reports whether queue pairs of type t support the operation.
 func (o WROp) Valid(t ib.Service) bool { return o.row().services&(1<<t) != 0 }
 
-// Inline reports whether the operation's data may stand in the work request.
+// Inline reports whether the operation allows inline data.
 func (o WROp) Inline() bool { return o.row().inline }
 
-// isLocal tells requests that never leave the NIC.
+// isLocal reports whether the operation sends nothing.
 func (o WROp) isLocal() bool { return o.row().local }
 
-// isRD tells requests that occupy a responder resource and are completed by a
-// response of their own.
+// isRD reports whether the operation uses a responder resource. Its own response completes it.
 func (o WROp) isRD() bool { return o.row().rd }
 
-// sendKind is the kind of burst that carries an operation.
+// sendKind returns the kind of the operation's bursts.
 func sendKind(o WROp) Kind { return o.row().kind }

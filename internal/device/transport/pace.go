@@ -2,43 +2,42 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// pacer spaces bursts that nobody acknowledges: UC, UD, and READ responses to a peer that
-// asks for more at once than its buffers may hold. The rate grows with time and shrinks
-// when the receiver tells of congestion:
+// pacer limits the rate of unacknowledged bursts: UC, UD, and READ responses to a peer that may request more
+// than its buffers hold. The rate grows with time and shrinks when the receiver reports congestion:
 //
 //	      CNP: × 3/4, not below 10 Mb/s
-//	Rate ───────────────┬──────────────▶ one cut in 50 microseconds
-//	      ▲ while it sends: one step more every 300 microseconds; beyond 80 Gb/s no limit
+//	Rate ───────────────┬──────────────▶ at most one cut per 50 microseconds
+//	      ▲ while sending: one step every 300 microseconds; above 80 Gb/s no limit
 type pacer struct {
-	Rate    uint32  // bytes in a millisecond; 0: no limit
-	Waiting bool    // something waits for At
-	At      ib.Time // no burst before then
+	Rate    uint32  // bytes per millisecond; 0: no limit
+	Waiting bool    // a burst waits for At
+	At      ib.Time // earliest time of the next burst
 	GrownAt ib.Time
-	SlowAt  ib.Time // when the rate was last lowered
+	SlowAt  ib.Time // when the rate was last reduced
 }
 
 const (
 	firstRate  = 1_000_000  // 8 Gb/s
-	slowedRate = 2_500_000  // what "no limit" counts as when it proves too much
+	slowedRate = 2_500_000  // the rate that a cut starts from if there was no limit
 	leastRate  = 1_250      // 10 Mb/s
-	mostRate   = 10_000_000 // beyond, there is no limit
+	mostRate   = 10_000_000 // above this rate there is no limit
 	rateStep   = 25_000
 	growEvery  = ib.Time(300_000)
-	// paceCredit is for how much of the past a sender that came late may catch up.
+	// paceCredit is how much time a late sender may catch up.
 	paceCredit = ib.Time(100_000)
-	// packetCost is what a packet takes on the wire beside its payload.
+	// packetCost is the overhead of a packet on the wire, in bytes.
 	packetCost = 80
 )
 
-// start sets the rate of a new path: no more than a receiver that has to wake up first
-// can hold. The responses of RC follow requests, so they start without a limit.
+// start sets the rate of a new path, low enough for a receiver that must wake up first. RC responses follow
+// requests, so they start without a limit.
 func (p *pacer) start(t ib.Service) {
 	if t != ib.RC {
 		p.Rate = firstRate
 	}
 }
 
-// hold reports whether a burst has to wait.
+// hold reports whether a burst must wait.
 func (p *pacer) hold(now ib.Time) bool {
 	if p.Rate == 0 || now >= p.At {
 		return false
@@ -47,7 +46,7 @@ func (p *pacer) hold(now ib.Time) bool {
 	return true
 }
 
-// spend counts what has been sent.
+// spend accounts for a sent burst.
 func (p *pacer) spend(now ib.Time, b *Burst) {
 	if p.Rate == 0 {
 		return
@@ -63,7 +62,7 @@ func (p *pacer) spend(now ib.Time, b *Burst) {
 	}
 }
 
-// slow lowers the rate.
+// slow reduces the rate.
 func (p *pacer) slow(now ib.Time) {
 	if p.SlowAt != 0 && now-p.SlowAt < notifyEvery {
 		return

@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// whole are the types that a part of the queue pair has no business with: a method of the
-// type on the left takes and reaches none of those on the right.
+// whole lists, for each type, the types that its methods must neither take nor use.
 var whole = map[string][]string{
 	"requester": {"QP", "responder", "Env", "responderEnv", "respCall"},
 	"responder": {"QP", "requester", "Env", "requesterEnv", "reqCall"},
@@ -19,11 +18,11 @@ var whole = map[string][]string{
 	"respCall":  {"QP", "requester", "responder", "Env"},
 }
 
-// part is what whole says of all types that are neither QP nor one of its halves.
+// part is the same list for all types other than QP and its halves.
 var part = []string{"QP", "requester", "responder", "Env", "requesterEnv", "responderEnv", "reqCall", "respCall"}
 
-// TestParts: the halves of a queue pair know nothing of each other, their parts nothing of
-// the halves, and neither of them the QP. What they need they are told in the call.
+// TestParts checks that the halves of a queue pair do not know each other, that their parts do not know the halves, and that
+// neither knows the QP.
 func TestParts(t *testing.T) {
 	entries, err := os.ReadDir(".")
 	if err != nil {
@@ -74,7 +73,7 @@ func TestParts(t *testing.T) {
 	if methods["requester"] == 0 || methods["responder"] == 0 {
 		t.Errorf("methods by type: %v; the halves have none", methods)
 	}
-	// The whole stays thin: it is the public calls and what connects the halves.
+	// The QP stays thin: it has only the public calls and connects the halves.
 	if n := methods["QP"]; n > 45 {
 		t.Errorf("QP has %d methods: what belongs to one half should be a method of that half", n)
 	}

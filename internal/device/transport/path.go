@@ -1,32 +1,30 @@
 package transport
 
-// Path is what the engine knows of the way to a queue pair's peer. The zero Path leads
-// to a queue pair of the same host: nothing is lost there, and whoever sends has seen
-// the peer receive.
+// Path is what the engine knows about the path to a queue pair's peer. The zero Path leads to a queue pair
+// on the same host, where nothing is lost and delivery happens within Send.
 type Path struct {
-	// Remote: packets travel to another host. They may be lost, marked or late, and
-	// wait in a buffer of the receiver's.
+	// Remote means that the peer is on another host. Packets may be lost, marked or late, and wait in a
+	// buffer of the receiver.
 	Remote bool
-	// Own: the peer is a vrdma host. What rxe or a NIC would do is then known rather
-	// than assumed.
+	// Own means that the peer is a vrdma host, whose behaviour is known. For rxe or a hardware NIC it is
+	// assumed.
 	Own bool
-	// MaxBurst is the most bytes of payload in one burst; 0 means Config.MaxBurst.
+	// MaxBurst is the maximum payload of one burst; 0 means Config.MaxBurst.
 	MaxBurst uint32
-	// Window is the most bytes that are sent or asked for and not yet acknowledged or
-	// answered; 0 means 512 KiB. A congested path is given less. It does not count
-	// where nothing is acknowledged (UC, UD), nor on a local path.
+	// Window is the maximum number of bytes that are sent or requested but not acknowledged or answered; 0
+	// means 512 KiB. Congestion reduces it. It does not apply to UC and UD, nor to a local path.
 	Window uint32
 }
 
 const (
 	defaultPathWindow = 512 << 10
-	// firstWindow is what a path is given before anything is known of it.
+	// firstWindow is the initial window of a path.
 	firstWindow = 128 << 10
 )
 
-// SetPath says how the peer is reached. It may be called at any time, and what is in flight
-// stays so; only Remote must not change while requests are outstanding. When it changes,
-// everything that was learnt of the path is forgotten.
+// SetPath sets the path to the peer. It may be called at any time and does not affect packets in flight.
+// But Remote must not change while requests are outstanding; when it changes, the congestion state is
+// reset.
 func (q *QP) SetPath(p Path) {
 	if p.Window == 0 {
 		p.Window = defaultPathWindow
@@ -48,10 +46,10 @@ func (q *QP) SetPath(p Path) {
 	q.fitPath()
 }
 
-// Path is how the peer is reached.
+// Path returns the path to the peer.
 func (q *QP) Path() Path { return q.common.Path }
 
-// fitPath works out what the halves keep to, after path or MTU changed.
+// fitPath computes the limits of both halves after the path or the MTU changed.
 func (q *QP) fitPath() {
 	c := &q.common
 	c.Burst = c.Conf.MaxBurst

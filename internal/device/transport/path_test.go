@@ -15,14 +15,14 @@ var (
 	otherPath = Path{Remote: true}
 )
 
-// remote makes w's queue pairs see each other on other hosts.
+// remote puts w's queue pairs on different hosts.
 func (w *world) remote(p Path) *world {
 	w.a.QP.SetPath(p)
 	w.b.QP.SetPath(p)
 	return w
 }
 
-// loseOnce loses the first packet that a condition holds for.
+// loseOnce loses the first packet for which cond is true.
 func (w *world) loseOnce(cond func(*Burst) bool) {
 	lost := false
 	w.Lose = func(b *Burst) bool {
@@ -34,8 +34,8 @@ func (w *world) loseOnce(cond func(*Burst) bool) {
 	}
 }
 
-// TestProbe loses the last packet, or its answer, when nothing follows that would show
-// it. It must be found out long before the timeout of 67 ms, and cost no retry.
+// TestProbe loses the last packet, or its answer, when nothing follows. The requester must detect it long before the timeout of
+// 67 ms, without using a retry.
 func TestProbe(t *testing.T) {
 	for name, p := range map[string]Path{"own": ownPath, "other": otherPath} {
 		for what, c := range map[string]struct {
@@ -68,8 +68,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestProbesEnd checks that probes do not delay the end of a connection to a peer that is
-// gone, and that there are few of them.
+// TestProbesEnd checks that probes are few, and do not delay the end of a connection to a dead peer.
 func TestProbesEnd(t *testing.T) {
 	for name, p := range map[string]Path{"own": ownPath, "other": otherPath} {
 		t.Run(name, func(t *testing.T) {
@@ -90,8 +89,8 @@ func TestProbesEnd(t *testing.T) {
 	}
 }
 
-// TestBusyPeer: a host whose processors are busy says nothing for a second, and is there. The
-// timeout is perftest's, 67 ms, and all of its retries would have been spent after half of that.
+// TestBusyPeer checks a peer that is silent for a second because its processors are busy. perftest's timeout of 67 ms would have
+// used up all retries after half of that.
 func TestBusyPeer(t *testing.T) {
 	for name, p := range map[string]Path{"own": ownPath, "other": otherPath} {
 		t.Run(name, func(t *testing.T) {
@@ -105,8 +104,8 @@ func TestBusyPeer(t *testing.T) {
 	}
 }
 
-// TestTimeoutsEnd: how long it takes to give up a peer that is gone. A timeout is at least as long
-// as its code says and never more than four times that. One that is long is not made longer.
+// TestTimeoutsEnd checks how long it takes to give up a dead peer. A timeout is between one and four times its nominal value; a
+// long one is not extended.
 func TestTimeoutsEnd(t *testing.T) {
 	for _, c := range []struct {
 		code, retries uint8
@@ -132,8 +131,7 @@ func TestTimeoutsEnd(t *testing.T) {
 	}
 }
 
-// TestRepair loses several packets of a long message. Our own hosts send those again and
-// nothing else; to others we go back.
+// TestRepair loses several packets of a long message. vrdma hosts resend only those; for other hosts the requester goes back.
 func TestRepair(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -175,8 +173,8 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestPieces follows a long READ on a remote path: it is asked for in pieces, in order, no
-// more at once than the depth and the window allow, and in the same pieces again.
+// TestPieces checks a long READ on a remote path: it is requested in pieces, in order, within the depth and the window, and in
+// the same pieces again.
 func TestPieces(t *testing.T) {
 	for _, depth := range []uint8{1, 2, 16} {
 		for _, lossy := range []bool{false, true} {
@@ -218,15 +216,14 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// marked is s's burst with the mark Congestion Experienced.
+// marked returns a burst of s with the Congestion Experienced mark.
 func (s *script) marked(k Kind, psn uint32) Burst {
 	b := s.burst(k, psn, 1, 8)
 	b.CE = true
 	return b
 }
 
-// TestNotify checks when marked packets are answered with a CNP: of remote paths, and not
-// too often.
+// TestNotify checks when marked packets are answered with a CNP: on remote paths, at a limited rate.
 func TestNotify(t *testing.T) {
 	for _, typ := range []ib.Service{ib.RC, ib.UC, ib.UD} {
 		s := newScript(t, typ)
@@ -258,8 +255,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestCongested checks that a CNP of the peer, and of nobody else, makes the window
-// smaller, and that the window comes back.
+// TestCongested checks that only a CNP of the peer reduces the window, and that the window recovers.
 func TestCongested(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire).remote(Path{Remote: true, Own: true, Window: 64 << 10})
 	before := w.a.QP.Snapshot().Window
@@ -284,7 +280,7 @@ func TestCongested(t *testing.T) {
 	if got := w.a.QP.Snapshot().Window; got != before {
 		t.Errorf("window %d long after, want %d", got, before)
 	}
-	// Within a host there is nothing to react to.
+	// Within a host there is no congestion control.
 	w = newWorld(t, ib.RC)
 	w.a.QP.Congested(w.Now, w.b.GID)
 	if n := w.a.QP.Counters().Dropped; n != 1 {
@@ -292,7 +288,7 @@ func TestCongested(t *testing.T) {
 	}
 }
 
-// TestPaced checks that what nobody acknowledges keeps to a rate, which CNPs lower.
+// TestPaced checks that unacknowledged traffic keeps to a rate, which CNPs reduce.
 func TestPaced(t *testing.T) {
 	for _, typ := range []ib.Service{ib.UC, ib.UD} {
 		w := newWorld(t, typ, onWire).remote(otherPath)
@@ -328,8 +324,7 @@ func TestPaced(t *testing.T) {
 	}
 }
 
-// TestPacedResponses checks that a peer that keeps asking for the same READ is answered
-// more slowly, but always.
+// TestPacedResponses checks that a peer that repeats a READ request is answered more slowly, but always.
 func TestPacedResponses(t *testing.T) {
 	s := newScript(t, ib.RC)
 	s.remote(otherPath)
@@ -364,8 +359,7 @@ func TestPacedResponses(t *testing.T) {
 	}
 }
 
-// TestLossAfterRNR loses the first packet that is sent again after an RNR NAK. The others
-// show that, and nobody has to wait for the timeout of 67 ms.
+// TestLossAfterRNR loses the first packet after an RNR NAK. Later packets show the loss, so the timeout of 67 ms is not needed.
 func TestLossAfterRNR(t *testing.T) {
 	for name, p := range map[string]Path{"own": ownPath, "other": otherPath} {
 		t.Run(name, func(t *testing.T) {
@@ -390,16 +384,16 @@ func TestLossAfterRNR(t *testing.T) {
 	}
 }
 
-// TestAcksOfMany: a vrdma host is asked for an ACK of every message if few are in flight, and
-// of a quarter of them if there are many and packets are large. Others are always asked.
+// TestAcksOfMany checks ACK requests: for a vrdma host every message if few are in flight, and a quarter of them if there are
+// many and packets are large; for other hosts always.
 func TestAcksOfMany(t *testing.T) {
 	const messages, size = 64, 16 << 10
 	for _, c := range []struct {
 		name        string
 		path        Path
 		mtu         uint32
-		depth       int // how many the program keeps posted
-		least, most int // messages that ask
+		depth       int // number of messages that the program keeps posted
+		least, most int // messages with an ACK request
 	}{
 		{"own, one by one", ownPath, 4096, 1, messages, messages},
 		{"own, two by two", ownPath, 4096, 2, messages, messages},
@@ -438,8 +432,7 @@ func TestAcksOfMany(t *testing.T) {
 	}
 }
 
-// TestWiden: a path that turns out to allow more gets it in a few round trips, and never more
-// packets than the peer can keep out of order.
+// TestWiden checks that a larger window of the path takes effect in a few round trips, and that the limit of out-of-order packets holds.
 func TestWiden(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire).remote(Path{Remote: true, Window: 64 << 10})
 	grow := func() {

@@ -28,7 +28,7 @@ func newScript(t *testing.T, typ ib.Service, opts ...option) *script {
 	return s
 }
 
-// burst is one that a would send.
+// burst returns a burst that a would send.
 func (s *script) burst(k Kind, psn, packets uint32, size int) Burst {
 	b := Burst{
 		Type: ib.RC, Kind: k, First: true, Last: true, AckReq: true, Src: s.a.Num, Dst: s.b.Num, SGID: s.a.GID, DGID: s.b.GID,
@@ -42,7 +42,7 @@ func (s *script) burst(k Kind, psn, packets uint32, size int) Burst {
 	return b
 }
 
-// give delivers a burst to b, lets b respond, and returns the answers in short.
+// give delivers a burst to b, lets b respond, and returns the answers as text.
 func (s *script) give(b Burst) string {
 	s.answers = nil
 	s.b.QP.Receive(s.Now, &b, s.b.Env())
@@ -73,7 +73,7 @@ func (s *script) want(got, want string) {
 	}
 }
 
-// TestResponder follows the RC responder through a conversation, answer by answer.
+// TestResponder checks the RC responder's answers in a conversation.
 func TestResponder(t *testing.T) {
 	s := newScript(t, ib.RC)
 	for i := range 4 {
@@ -83,10 +83,10 @@ func TestResponder(t *testing.T) {
 	s.want(s.give(s.burst(KindSend, 0, 1, 8)), "ack 0 syn 0x1f msn 1; ") // duplicate
 	s.want(s.give(s.burst(KindWrite, 1, 3, 3000)), "ack 3 syn 0x1f msn 2; ")
 
-	// A gap: one NAK, then silence, until what was missing arrives.
+	// A gap: one NAK, then no answer until the missing packet arrives.
 	s.want(s.give(s.burst(KindSend, 5, 1, 8)), "ack 4 syn 0x60 msn 2; ")
 	s.want(s.give(s.burst(KindSend, 6, 1, 8)), "")
-	// It went back, and the packet was lost again.
+	// The requester went back, and the packet was lost again.
 	s.want(s.give(s.burst(KindSend, 5, 1, 8)), "")
 	s.Now += 1_000_000
 	s.want(s.give(s.burst(KindSend, 5, 1, 8)), "ack 4 syn 0x60 msn 2; ")
@@ -94,7 +94,7 @@ func TestResponder(t *testing.T) {
 	s.want(s.give(s.burst(KindSend, 4, 1, 8)), "ack 4 syn 0x1f msn 3; ")
 	s.want(s.give(s.burst(KindSend, 6, 1, 8)), "ack 5 syn 0x60 msn 3; ")
 
-	// READs: of nothing, of several packets, again, and again from the middle.
+	// READs: empty, of several packets, repeated, and repeated from the middle.
 	r := s.burst(KindReadReq, 5, 1, 0)
 	s.want(s.give(r), "read 5+1 true true msn 4; ")
 	r = s.burst(KindReadReq, 6, 1, 0)
@@ -103,14 +103,14 @@ func TestResponder(t *testing.T) {
 	s.want(s.give(r), "read 6+3 true true msn 5; ")
 	r.PSN, r.VA, r.Length = 8, r.VA+2048, 2500-2048
 	s.want(s.give(r), "read 8+1 true true msn 5; ")
-	// A duplicate that is not one is ignored.
+	// A different request with an old PSN is ignored.
 	r.Length++
 	s.want(s.give(r), "")
 	r.Length--
 	r.RKey++
 	s.want(s.give(r), "")
 
-	// Atomics are not performed twice.
+	// Atomics are not executed twice.
 	f := s.burst(KindFetchAdd, 9, 1, 0)
 	f.VA, f.Length, f.Swap = simnet.Base+0x10000, 8, 5
 	s.want(s.give(f), "atomic 9 orig 0 msn 6; ")
@@ -120,8 +120,8 @@ func TestResponder(t *testing.T) {
 	f.PSN = 9
 	s.want(s.give(f), "atomic 9 orig 0 msn 7; ")
 
-	// A duplicate of an old SEND acknowledges what came before the next READ or atomic,
-	// of which the requester may not have heard.
+	// A duplicate of an old SEND acknowledges everything before the next READ or atomic, whose response the requester may not
+	// have received.
 	s.want(s.give(s.burst(KindSend, 0, 1, 8)), "ack 4 syn 0x1f msn 7; ")
 	if got := s.b.QP.Counters().Duplicates; got != 8 {
 		t.Errorf("%d duplicates, want 8", got)
@@ -129,8 +129,7 @@ func TestResponder(t *testing.T) {
 	s.wantRcvd(Success, Success)
 }
 
-// TestResponseOrder checks that acknowledgements wait for the READ responses before
-// them, and atomics too.
+// TestResponseOrder checks that acknowledgements and atomic responses wait for earlier READ responses.
 func TestResponseOrder(t *testing.T) {
 	s := newScript(t, ib.RC)
 	r := s.burst(KindReadReq, 0, 1, 0)
@@ -151,8 +150,7 @@ func TestResponseOrder(t *testing.T) {
 	s.wantStates(ib.StateRTS, ib.StateError)
 }
 
-// TestResourceReuse checks that a late duplicate of a READ gives way to a new one that
-// needs its resource.
+// TestResourceReuse checks that a new READ takes the resource of a late duplicate.
 func TestResourceReuse(t *testing.T) {
 	s := newScript(t, ib.RC, bAttr(func(a *Attr) { a.MaxDestRDAtomic = 2 }))
 	read := func(psn uint32) Burst {
@@ -165,7 +163,7 @@ func TestResourceReuse(t *testing.T) {
 	old := read(0)
 	s.b.QP.Receive(s.Now, &old, s.b.Env())
 	s.want(s.give(read(2)), "read 2+1 true true msn 3; ")
-	// Three at once are more than it was told to send.
+	// Three at once are more than negotiated.
 	for _, psn := range []uint32{3, 4} {
 		b := read(psn)
 		s.b.QP.Receive(s.Now, &b, s.b.Env())
@@ -227,7 +225,7 @@ func TestInvalidSequences(t *testing.T) {
 	}
 }
 
-// TestStrangers checks that what does not come from the peer changes nothing.
+// TestStrangers checks that packets from other hosts or queue pairs change nothing.
 func TestStrangers(t *testing.T) {
 	cases := map[string]func(*Burst){
 		"other queue pair":   func(b *Burst) { b.Src++ },
@@ -270,7 +268,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestEstablished checks the event that comes with the first packet in RTR.
+// TestEstablished checks the event for the first packet in RTR.
 func TestEstablished(t *testing.T) {
 	s := newScript(t, ib.RC)
 	n := simnet.New(simnet.Config{Local: true})
@@ -289,8 +287,7 @@ func TestEstablished(t *testing.T) {
 	}
 }
 
-// TestOverlap checks a burst that repeats packets of the message in progress and goes
-// on with new ones.
+// TestOverlap checks a burst that repeats packets of the message in progress and continues with new ones.
 func TestOverlap(t *testing.T) {
 	s := newScript(t, ib.RC)
 	s.recv(1, 8192, 0x4000)
@@ -314,7 +311,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// TestSegmentation checks how messages are cut, over the wrap of the PSN.
+// TestSegmentation checks how messages are split, across the wrap of the PSN.
 func TestSegmentation(t *testing.T) {
 	for _, mtu := range []uint32{256, 512, 1024, 2048, 4096} {
 		for _, n := range []uint32{0, 1, mtu - 1, mtu, mtu + 1, 5 * mtu, 5*mtu + 3} {
@@ -355,9 +352,8 @@ func TestSegmentation(t *testing.T) {
 	}
 }
 
-// TestReplay: a READ that is asked for again and again, before there was time to answer, is
-// answered once; and to a peer that is no vrdma host ever more slowly. So whoever repeats
-// what it has overheard gets its victim no more than it can take.
+// TestReplay checks that a READ that is repeated before it could be answered is answered once, and more and more slowly for a
+// peer that is not a vrdma host. So a replay attack cannot flood its victim.
 func TestReplay(t *testing.T) {
 	s := newScript(t, ib.RC)
 	s.remote(Path{Remote: true})

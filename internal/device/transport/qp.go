@@ -2,9 +2,8 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// A QP is one queue pair: the state of its requester and of its responder. It holds
-// no pointer; between two calls it may be copied or frozen, as long as one copy only
-// goes on.
+// A QP is one queue pair: the state of its requester and of its responder. It has no pointers. Between two
+// calls it may be copied or frozen, as long as only one copy is used afterwards.
 //
 //	       Modify              Modify             Modify
 //	RESET ───────▶ INIT ───────▶ RTR ───────▶ RTS ◀──────▶ SQD
@@ -15,8 +14,7 @@ import "vrdma.dev/vrdma/internal/ib"
 //	                                    ▼ Modify, or a fatal fault
 //	                                  ERROR: both queues are flushed
 //
-// Which transitions an application may ask for, and with which attributes, is the
-// NIC's to check; Modify does what it is told.
+// The NIC checks which transitions an application may request, and with which attributes. Modify does not.
 type QP struct {
 	common common
 	req    requester
@@ -31,7 +29,7 @@ const (
 	defaultMTU    = 4096
 )
 
-// Init makes q a new queue pair in the state RESET.
+// Init initializes q as a new queue pair in the state RESET.
 func (q *QP) Init(c Config) {
 	if c.MaxBurst == 0 {
 		c.MaxBurst = defaultBurst
@@ -47,10 +45,10 @@ func (q *QP) Init(c Config) {
 	q.SetPath(Path{})
 }
 
-// State is the current state.
+// State returns the current state.
 func (q *QP) State() ib.State { return q.common.State }
 
-// Counters are the queue pair's counters; the caller may read them in place.
+// Counters returns the queue pair's counters, which the caller may read in place.
 func (q *QP) Counters() *Counters { return &q.common.Count }
 
 func (q *QP) reqCall(now ib.Time, h *Env) reqCall {
@@ -61,7 +59,7 @@ func (q *QP) respCall(now ib.Time, h *Env) respCall {
 	return respCall{&q.common, now, h.responder, h.link, h.scratch}
 }
 
-// endCall is the end of every call that may have moved the queue pair to the state Error.
+// endCall ends every call that may have moved the queue pair to the state Error.
 func (q *QP) endCall(now ib.Time, h *Env) {
 	if q.common.Failed {
 		q.flushFailed(now, h)
@@ -81,8 +79,7 @@ func (q *QP) flushFailed(now ib.Time, h *Env) {
 	}
 }
 
-// Flush completes with WRFlushErr what has been posted to a queue pair in the state
-// Error, and sends posted in SQE.
+// Flush completes with WRFlushErr the work requests posted in the state Error, and sends posted in SQE.
 func (q *QP) Flush(now ib.Time, h *Env) {
 	if q.common.State == ib.StateError || q.common.State == ib.StateSQE {
 		rc, sc := q.reqCall(now, h), q.respCall(now, h)
@@ -91,11 +88,10 @@ func (q *QP) Flush(now ib.Time, h *Env) {
 	}
 }
 
-// RunPending reports whether Run has become useful since it was last called.
+// RunPending reports whether there is new work for Run since its last call.
 func (q *QP) RunPending() bool { return q.req.Kick }
 
-// Run sends what may be sent, about budget bytes of payload at most, and reports
-// whether there is more to do at once.
+// Run sends up to about budget bytes of payload and reports whether it can send more at once.
 func (q *QP) Run(now ib.Time, budget int, h *Env) (more bool) {
 	c := q.reqCall(now, h)
 	more = q.req.run(&c, budget)
@@ -106,8 +102,8 @@ func (q *QP) Run(now ib.Time, budget int, h *Env) (more bool) {
 // RespondPending reports whether Respond has something to do.
 func (q *QP) RespondPending() bool { return q.resp.pending(&q.common) }
 
-// Respond sends READ responses, about budget bytes at most, and reports whether there
-// is more to do at once. It also takes up requests whose memory was not at hand.
+// Respond sends READ responses, up to about budget bytes, and reports whether it can send more at once. It
+// also continues requests whose memory was not available.
 func (q *QP) Respond(now ib.Time, budget int, h *Env) (more bool) {
 	c := q.respCall(now, h)
 	more = q.resp.respond(&c, budget)
@@ -115,29 +111,29 @@ func (q *QP) Respond(now ib.Time, budget int, h *Env) (more bool) {
 	return more
 }
 
-// ResponsePSN is the first packet of the READ response that Respond sends next: what a NIC
-// that was asked for its data, and answered Later, may know the READ by.
+// ResponsePSN returns the PSN of the first packet of the READ response that Respond sends next. A NIC that
+// answered Later uses it to identify the READ.
 func (q *QP) ResponsePSN() uint32 {
 	e := &q.resp.Res.Ring[q.resp.Res.Next]
 	return ib.PSNAdd(e.PSN, e.Off/q.common.Attr.MTU)
 }
 
-// Stalled reports whether requests that have arrived wait for memory: Respond takes them up.
+// Stalled reports whether received requests wait for memory; Respond continues them.
 func (q *QP) Stalled() bool { return q.resp.Stalled }
 
-// InFlight is how many bytes have been sent or asked for and not been acknowledged or
-// answered; packets count in full.
+// InFlight returns the number of bytes sent or requested but not acknowledged or answered. Each packet
+// counts as a full MTU.
 func (q *QP) InFlight() uint64 {
 	return uint64(ib.PSNDist(q.req.Una, q.req.Max)) * uint64(q.common.Attr.MTU)
 }
 
-// SetSendPos says where in the send queue the next work request will be found. It is
-// for a NIC whose ring does not start again at zero after RESET.
+// SetSendPos sets the position of the next work request in the send queue, for a NIC whose ring does not
+// restart at zero after RESET.
 func (q *QP) SetSendPos(pos uint32) {
 	q.req.Tail, q.req.Pos, q.req.Started = pos, pos, pos
 }
 
-// Deadline is when Expire wants to be called; zero is never.
+// Deadline returns the time at which the caller must call Expire; zero means never.
 func (q *QP) Deadline() ib.Time {
 	d := q.req.Loss.deadline(q.common.Path.Remote)
 	if q.common.Pace.Waiting {
@@ -149,7 +145,7 @@ func (q *QP) Deadline() ib.Time {
 	return d
 }
 
-// earlier is the earlier of two deadlines, of which zero is never.
+// earlier returns the earlier of two deadlines, where zero means never.
 func earlier(a, b ib.Time) ib.Time {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -157,8 +153,7 @@ func earlier(a, b ib.Time) ib.Time {
 	return a
 }
 
-// Expire acts on a deadline that has passed. What it makes ready to send goes out
-// with the next Run.
+// Expire handles a deadline that has passed. The next Run sends what it makes ready.
 func (q *QP) Expire(now ib.Time, h *Env) {
 	if p := &q.common.Pace; p.Waiting && now >= p.At {
 		p.Waiting = false
@@ -175,17 +170,15 @@ func (q *QP) Expire(now ib.Time, h *Env) {
 	}
 }
 
-// Blocked reports whether Run stopped because no more may be sent until something is heard:
-// window, fence or depth.
+// Blocked reports whether Run stopped because it must wait for a response: window, fence or initiator depth.
 func (q *QP) Blocked() bool { return q.req.Blocked }
 
-// WaitsForReceiver reports whether an RNR NAK holds the requester back.
+// WaitsForReceiver reports whether the requester waits after an RNR NAK.
 func (q *QP) WaitsForReceiver() bool { return q.req.Loss.RNRAt != 0 && q.common.running() }
 
-// ReceiverReady ends the wait after an RNR NAK early. The timer in the NAK is the
-// receiver's guess at when it will have posted; whoever sees both ends and knows that
-// it has need not wait for the guess. If others take what was posted (it may be shared),
-// the try has not cost the time that a retry stands for, so it counts for none.
+// ReceiverReady ends the wait after an RNR NAK early. The timer in the NAK is the receiver's estimate. On one
+// host the engine sees that a receive has been posted. Another queue pair may take it from a shared queue,
+// so this attempt does not count as a retry.
 func (q *QP) ReceiverReady() {
 	if !q.WaitsForReceiver() {
 		return
@@ -197,20 +190,18 @@ func (q *QP) ReceiverReady() {
 	}
 }
 
-// Excuse gives the peer its full time to answer once more: whoever sees both ends knows that
-// it is there and busy.
+// Excuse restarts the timeout: on one host the engine knows that the peer is alive and busy.
 func (q *QP) Excuse(now ib.Time) {
 	if q.req.Loss.RetransAt != 0 {
 		q.req.restartTimer(&q.common, now)
 	}
 }
 
-// Receive takes a burst that arrived for this queue pair. Its data is valid during the
-// call only. Anything that does not come from the peer is dropped in silence.
+// Receive processes a burst for this queue pair. The burst's data is valid only during the call. Receive
+// drops, without an answer, anything that does not come from the peer.
 //
-// It reports false if the NIC could not reach the memory that b is for, and answered
-// Later. Then b has not been taken, and is to be offered again before any other. Nothing
-// goes wrong if it never is: it was lost on the way.
+// It returns false if the NIC answered Later because it could not reach the memory. Then the caller offers b
+// again before any other burst. Not offering it is harmless: the packet counts as lost.
 func (q *QP) Receive(now ib.Time, b *Burst, h *Env) (taken bool) {
 	c := &q.common
 	if q.resp.Stalled && !q.unstall(now, h) {
@@ -237,8 +228,7 @@ func (q *QP) Receive(now ib.Time, b *Burst, h *Env) (taken bool) {
 	return taken
 }
 
-// unstall goes on with requests whose memory was not at hand. It reports whether none waits
-// any more.
+// unstall continues requests whose memory was not available. It reports whether none is left.
 func (q *QP) unstall(now ib.Time, h *Env) bool {
 	c := q.respCall(now, h)
 	done := q.resp.unstall(&c)
@@ -246,7 +236,7 @@ func (q *QP) unstall(now ib.Time, h *Env) bool {
 	return done
 }
 
-// dispatch gives b to the half of a connected queue pair that it is for.
+// dispatch passes b to the half of a connected queue pair that handles it.
 func (q *QP) dispatch(now ib.Time, b *Burst, h *Env) (taken bool) {
 	c := &q.common
 	if b.Src != c.Attr.DestQPN || b.SGID != c.Attr.DGID || b.DGID != c.Attr.SGID {
@@ -275,7 +265,7 @@ func (q *QP) dispatch(now ib.Time, b *Burst, h *Env) (taken bool) {
 	return true
 }
 
-// dispatchDatagram does the same for UD.
+// dispatchDatagram is dispatch for UD.
 func (q *QP) dispatchDatagram(now ib.Time, b *Burst, h *Env) (taken bool) {
 	if b.Kind == KindCNP {
 		q.Congested(now, b.SGID)

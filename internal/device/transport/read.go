@@ -2,14 +2,13 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// This file is how the responder carries out READs, atomics and flushes, and sends the
-// responses that only they have.
+// This file is the responder's execution of READs, atomics and flushes, and sends their responses.
 
-// receiveRD takes a READ, atomic or flush request that is the next in sequence.
+// receiveRD processes a READ, atomic or flush request that is next in sequence.
 func (rs *responder) receiveRD(c *respCall, b *Burst) (taken bool) {
 	n := c.Attr.MaxDestRDAtomic
 	if rs.Res.full(n) {
-		rs.refuse(c, faultRequest, b.PSN) // more than the peer was told we can hold
+		rs.refuse(c, faultRequest, b.PSN) // more outstanding requests than negotiated
 		return true
 	}
 	e := resource{Value: b.VA, PSN: b.PSN, RKey: b.RKey, Length: b.Length, End: b.Length, Kind: b.Kind}
@@ -25,14 +24,13 @@ func (rs *responder) receiveRD(c *respCall, b *Burst) (taken bool) {
 	if b.Kind != KindReadReq || ib.PSNDist(rs.AckPSN, rs.PSN) > ib.PSNHalf/2 {
 		rs.AckPSN = rs.PSN
 	}
-	// The response acknowledges what came before.
-	rs.Owed.Ack = false
+	// The response also acknowledges earlier requests.
+	rs.Delayed.Ack = false
 	rs.respondSoon(c, rs.Res.put(&e, n))
 	return true
 }
 
-// execute checks an RD request and carries it out, as far as that is not the sending
-// of READ responses.
+// execute checks an RD request and executes it, except for sending READ responses.
 func (rs *responder) execute(c *respCall, b *Burst, e *resource) fault {
 	var need ib.Access
 	switch b.Kind {
@@ -70,9 +68,8 @@ func (rs *responder) execute(c *respCall, b *Burst, e *resource) fault {
 	return remoteFault(st)
 }
 
-// checkFlush checks that the queue pair and the region allow the kinds of flush that the
-// request names (IBA A19.4.4). What was written is visible to everybody at once, so that
-// there is nothing to carry out.
+// checkFlush checks that the queue pair and the region allow the flush types of the request (IBA A19.4.4).
+// Written data is visible at once, so there is nothing to execute.
 func (rs *responder) checkFlush(c *respCall, b *Burst) fault {
 	const global, persistent = 1, 2 // placement, in the FETH
 	need := ib.Access(0)
@@ -91,15 +88,14 @@ func (rs *responder) checkFlush(c *respCall, b *Burst) fault {
 	return remoteFault(c.h.CheckRemote(b.RKey, b.VA, b.Length, need))
 }
 
-// flushesRegion reports whether b flushes all of a region, whatever the range in its RETH
-// says (IBA A19.4.1.2).
+// flushesRegion reports whether b flushes a whole region, whatever the range in its RETH (IBA A19.4.1.2).
 func flushesRegion(b *Burst) bool {
 	const wholeRegion = 1 // selectivity, in the FETH
 	return b.Kind == KindFlush && b.Imm>>4&3 == wholeRegion
 }
 
-// respondSoon has the response of resource i sent. Without others before it, that of an
-// atomic leaves at once.
+// respondSoon queues the response of resource i. An atomic response leaves at once if no other response is
+// pending.
 func (rs *responder) respondSoon(c *respCall, i uint8) {
 	e := &rs.Res.Ring[i]
 	if rs.Res.Pending == 0 && e.atomic() {
@@ -109,8 +105,8 @@ func (rs *responder) respondSoon(c *respCall, i uint8) {
 	rs.Res.queue(i, c.Attr.MaxDestRDAtomic)
 }
 
-// duplicate answers a request that has been carried out already: SENDs and WRITEs are
-// acknowledged again, READs are read again, atomics get the answer they got before.
+// duplicate answers a request that has already been executed: it acknowledges SENDs and WRITEs again, reads
+// the data of READs again, and repeats the response of atomics.
 func (rs *responder) duplicate(c *respCall, b *Burst) {
 	c.Count.Duplicates++
 	n := c.Attr.MaxDestRDAtomic
@@ -120,31 +116,30 @@ func (rs *responder) duplicate(c *respCall, b *Burst) {
 	}
 	i, off, ok := rs.Res.find(b, c.Attr.MTU, n)
 	if !ok {
-		c.Count.Dropped++ // too old for us to remember
+		c.Count.Dropped++ // the resource has been reused
 		return
 	}
 	rs.Res.Ring[i].repeat(off, off+b.Length)
 	if b.Kind == KindReadReq && c.unacknowledged() {
-		c.Pace.slow(c.now) // it could not take what it asked for
+		c.Pace.slow(c.now) // the peer could not receive the data it requested
 	}
 	rs.respondSoon(c, i)
 }
 
-// ackableFrom is the PSN of the ACK for a duplicate at psn: the newest request that was
-// carried out, but never a READ or atomic, nor anything behind one. The requester may
-// still wait for its response, and rxe takes an ACK with its PSN for it: then the program
-// sees an atomic that succeeded and brought nothing.
+// ackableFrom returns the PSN of the ACK for a duplicate at psn: the newest executed request, but never a
+// READ or atomic, nor anything after one. The requester may still wait for that response, and rxe accepts
+// an ACK with its PSN in place of the response: the program would see an atomic without a result.
 func (rs *responder) ackableFrom(psn uint32, n uint8) uint32 {
 	return ib.PSNAdd(psn, rs.Res.before(psn, ib.PSNDist(psn, rs.AckPSN), n)+ib.PSNMask)
 }
 
-// pending reports whether respond has something to do.
+// pending reports whether respond has work.
 func (rs *responder) pending(c *common) bool {
 	return rs.Res.Pending > 0 && !c.Pace.Waiting || rs.Stalled
 }
 
-// respond sends READ responses, about budget bytes at most, and reports whether there
-// is more to do at once. It also takes up requests whose memory was not at hand.
+// respond sends READ responses, up to about budget bytes, and reports whether it can send more at once. It
+// also continues requests whose memory was not available.
 func (rs *responder) respond(c *respCall, budget int) (more bool) {
 	if rs.Stalled {
 		rs.unstall(c)
@@ -155,12 +150,11 @@ func (rs *responder) respond(c *respCall, budget int) (more bool) {
 		}
 		e := &rs.Res.Ring[rs.Res.Next]
 		if e.atomic() {
-			// The link queues this response; a READ response sent now
-			// would overtake it.
+			// The link queues this response; a READ response sent now would overtake it.
 			rs.Res.done(e, c.Attr.MaxDestRDAtomic)
 			rs.answer(c, KindAtomicResp, e.PSN, AckUnlimited, e.Value, rs.MSN)
 			if rs.Res.Pending == 0 {
-				rs.sendOwed(c)
+				rs.sendDelayed(c)
 			}
 			return rs.Res.Pending > 0
 		}
@@ -170,7 +164,7 @@ func (rs *responder) respond(c *respCall, budget int) (more bool) {
 		}
 		budget -= n
 		if rs.Res.Pending == 0 {
-			rs.sendOwed(c)
+			rs.sendDelayed(c)
 		}
 		if c.sc.Held {
 			return false
@@ -179,8 +173,8 @@ func (rs *responder) respond(c *respCall, budget int) (more bool) {
 	return rs.Res.Pending > 0
 }
 
-// readBurst sends the next burst of a READ response, or the empty response to an
-// atomic write or flush. It returns its cost, zero if the queue pair died of it.
+// readBurst sends the next burst of a READ response, or the empty response to an atomic write or flush. It
+// returns its cost, or zero if the queue pair failed.
 func (rs *responder) readBurst(c *respCall, e *resource, budget int) int {
 	mtu := c.Attr.MTU
 	left := uint32(0)
@@ -200,8 +194,8 @@ func (rs *responder) readBurst(c *respCall, e *resource, budget int) int {
 	sc := c.sc
 	sc.OutData.Reset()
 	if c.Attr.Denied != 0 && c.denies(e.Kind) {
-		// Taken away under the response.
-		rs.Res.Pending, rs.Owed.Ack = 0, false
+		// Deny has forbidden the operation since the request.
+		rs.Res.Pending, rs.Delayed.Ack = 0, false
 		rs.refuse(c, faultAccess, psn)
 		return 0
 	}
@@ -209,8 +203,8 @@ func (rs *responder) readBurst(c *respCall, e *resource, budget int) int {
 		if st := c.h.ReadRemote(e.RKey, e.Value+uint64(e.Off), n, &sc.OutData); st == Later {
 			return 0
 		} else if st != Success {
-			// The region went away under the response.
-			rs.Res.Pending, rs.Owed.Ack = 0, false
+			// The region has been deregistered since the request.
+			rs.Res.Pending, rs.Delayed.Ack = 0, false
 			rs.refuse(c, remoteFault(st), psn)
 			return 0
 		}

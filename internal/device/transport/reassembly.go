@@ -2,30 +2,28 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// reassembly is what a requester knows of READ responses from our own hosts that arrive out
-// of order. Their data goes where it belongs at once, and what is missing is asked for again,
-// by READ requests for just that:
+// reassembly tracks READ responses from vrdma hosts that arrive out of order. The requester places their
+// data at once and requests the missing packets again, with READ requests for exactly these:
 //
 //	arrived  … 40 41 __ 43 44 __ 46        READ 42, one packet    READ 45, one packet
 //	                 └─ Una  └──── Seen ──┘
 //
-// To the responder that is a request it has answered before, a part of which is wanted once
-// more. A request is still completed only when all of its data and everything before it is
-// there. If something else than READs lies between, or if nothing is heard, the requester
-// goes back as ever and forgets what it has seen.
+// The responder treats that as a duplicate request for a part of a READ. A request still completes only when
+// all of its data, and everything before it, has arrived. If the missing range includes other operations, or
+// on a timeout, the requester goes back as usual and discards this state.
 type reassembly struct {
 	NumSeen uint32  // packets in Seen
 	SeenEnd uint32  // one past the newest of them
-	Seen    seen    // what has arrived ahead of Una
-	Holes   gapList // data to be asked for again
-	HoleAt  ib.Time // when the first that is missing was last asked for
-	Asked   bool    // parts of pieces have been asked for
+	Seen    seen    // packets that have arrived ahead of Una
+	Holes   gapList // missing data to request again
+	HoleAt  ib.Time // when the first missing packet was last requested
+	Asked   bool    // parts of pieces have been requested
 }
 
 const (
-	// seenMost is how far ahead of Una data is placed, in packets.
+	// seenMost is the maximum distance ahead of Una at which data is placed, in packets.
 	seenMost = 2048
-	// holesMost is how many holes are asked for at once.
+	// holesMost is the maximum number of holes requested at once.
 	holesMost = 8
 )
 
@@ -36,7 +34,7 @@ func (s *seen) has(psn uint32) bool { return s[psn%seenMost/64]&(1<<(psn%64)) !=
 func (s *seen) set(psn uint32)      { s[psn%seenMost/64] |= 1 << (psn % 64) }
 func (s *seen) drop(psn uint32)     { s[psn%seenMost/64] &^= 1 << (psn % 64) }
 
-// clear forgets all that has been seen.
+// clear discards the set of packets seen.
 func (a *reassembly) clear() {
 	if a.NumSeen != 0 {
 		a.Seen, a.NumSeen = seen{}, 0
@@ -44,7 +42,7 @@ func (a *reassembly) clear() {
 	a.Holes.Num = 0
 }
 
-// see notes that n packets from psn on have arrived.
+// see records that n packets from psn on have arrived.
 func (a *reassembly) see(psn, n uint32) {
 	for ; n > 0; n-- {
 		if !a.Seen.has(psn) {
@@ -55,7 +53,7 @@ func (a *reassembly) see(psn, n uint32) {
 	}
 }
 
-// forget takes the packets from one PSN up to another out of what has been seen.
+// forget removes the packets from one PSN up to another from the set.
 func (a *reassembly) forget(from, to uint32) {
 	for ; from != to; from = ib.PSNAdd(from, 1) {
 		if a.Seen.has(from) {
@@ -65,8 +63,7 @@ func (a *reassembly) forget(from, to uint32) {
 	}
 }
 
-// ask has the packets from one PSN up to another asked for again, if there is room to note
-// it.
+// ask queues a request for the packets from one PSN up to another, if the list has space.
 func (a *reassembly) ask(from, to uint32) (noted bool) {
 	if a.Holes.Num >= holesMost {
 		return false
@@ -75,8 +72,8 @@ func (a *reassembly) ask(from, to uint32) (noted bool) {
 	return true
 }
 
-// askAll has everything asked for again that has not come between una and what was seen
-// last, as far as there is room to note it.
+// askAll queues requests for everything missing between una and the newest packet seen, as far as the list
+// has space.
 func (a *reassembly) askAll(now ib.Time, una uint32) (noted bool) {
 	a.Holes.Num, a.HoleAt = 0, now
 	for psn := una; psn != a.SeenEnd && a.Holes.Num < holesMost; {
@@ -94,8 +91,8 @@ func (a *reassembly) askAll(now ib.Time, una uint32) (noted bool) {
 	return noted
 }
 
-// findRead brings the READ that has the packet psn into w. It reports where that one
-// begins and how many packets it has; false if there are other requests before it, or none.
+// findRead loads the READ that contains packet psn into w. It returns the READ's first PSN and number of
+// packets; ok is false if other requests lie before it, or if there is none.
 func (r *requester) findRead(c *reqCall, psn uint32, w *SendWQE) (first, packets uint32, ok bool) {
 	first = r.TailPSN
 	for pos := r.Tail; int32(r.Started-pos) > 0; pos++ {
@@ -112,8 +109,8 @@ func (r *requester) findRead(c *reqCall, psn uint32, w *SendWQE) (first, packets
 	return 0, 0, false
 }
 
-// keepRead puts the data of b, which is ahead of what is missing, into place. It reports
-// whether that could be done, and whether it can be done later.
+// keepRead places the data of b, which is ahead of a missing packet. kept reports success; later reports
+// that the memory is not available yet.
 func (r *requester) keepRead(c *reqCall, b *Burst) (kept, later bool) {
 	ahead := ib.PSNDist(r.Una, b.PSN) + b.Packets
 	if !c.Path.Own || ahead > seenMost || ahead > ib.PSNDist(r.Una, r.Max) {
@@ -142,7 +139,7 @@ func (r *requester) keepRead(c *reqCall, b *Burst) (kept, later bool) {
 	return true, false
 }
 
-// sawRead notes that the data of b is in place, and asks for what is missing before it.
+// sawRead records that the data of b is in place, and requests what is missing before it.
 func (r *requester) sawRead(c *reqCall, b *Burst) {
 	a := &r.Reads
 	if a.NumSeen == 0 {
@@ -161,16 +158,16 @@ func (r *requester) sawRead(c *reqCall, b *Burst) {
 		}
 		a.SeenEnd = end
 	}
-	// How long what was asked for again may take.
+	// patience is how long repeated data may take.
 	patience := max(2*r.CC.SRTT, r.CC.SRTT+probeVars*r.CC.Var, nakAgainOwn)
 	if c.now-a.HoleAt >= patience && a.askAll(c.now, r.Una) {
 		r.Kick = true
 	}
 }
 
-// probeReads asks for what is known to be missing when nothing is heard; what may just be
-// late would be too much. It reports false if there is no such thing, or if it has been
-// asked for in vain: then going back is better.
+// probeReads requests data that is known to be missing when nothing arrives. It does not request data that
+// may only be late. It returns false if nothing is known to be missing, or if requests had no effect: then
+// the requester should go back.
 func (r *requester) probeReads(c *reqCall) bool {
 	if !c.Path.Own || r.Reads.NumSeen == 0 || r.Loss.Probes > 3 {
 		return false
@@ -181,7 +178,7 @@ func (r *requester) probeReads(c *reqCall) bool {
 	return true
 }
 
-// sendHole asks for the first of the holes, as far as one request of old goes.
+// sendHole requests the first hole, as far as one original READ request extends.
 func (r *requester) sendHole(c *reqCall) int {
 	holes := &r.Reads.Holes
 	g := &holes.List[0]
@@ -218,8 +215,8 @@ func (r *requester) sendHole(c *reqCall) int {
 	return minCost
 }
 
-// absorb moves on over what has been seen, after what was missing before it has come, and
-// completes what that completes.
+// absorb advances over packets already seen, once the missing packet before them has arrived, and completes
+// the requests that this completes.
 func (r *requester) absorb(c *reqCall) {
 	a, w := &r.Reads, &c.sc.Done
 	for a.NumSeen > 0 && r.Tail != r.Started && c.running() {
@@ -246,8 +243,8 @@ func (r *requester) absorb(c *reqCall) {
 	}
 }
 
-// pieceDone notes that the piece before packet end of the READ at Tail, which has so many,
-// is complete. The last one is counted when the request is.
+// pieceDone records that the piece that ends before packet end of the READ at Tail is complete; the READ has
+// packets in total. The last piece counts when the request completes.
 func (r *requester) pieceDone(end, packets uint32) {
 	if end != packets && r.RDOut > 0 && (r.Pos != r.Tail || ib.PSNDist(r.TailPSN, r.PSN) >= end) {
 		r.RDOut--

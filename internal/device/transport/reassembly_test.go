@@ -10,8 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
-// TestReadHoles loses some packets of READ responses from one of our own hosts, and expects
-// that just these are asked for again, whichever READ they belong to.
+// TestReadHoles loses some packets of READ responses from a vrdma host, and expects requests for exactly these.
 func TestReadHoles(t *testing.T) {
 	const size = 20_000 // 20 packets each
 	for name, lost := range map[string][]int{
@@ -55,8 +54,7 @@ func TestReadHoles(t *testing.T) {
 	}
 }
 
-// TestReadHolesThenOther: a peer that is no longer thought to be ours while what was asked
-// for is on its way.
+// TestReadHolesThenOther checks a peer that stops being a vrdma host while requested packets are in flight.
 func TestReadHolesThenOther(t *testing.T) {
 	for after := range 12 {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {

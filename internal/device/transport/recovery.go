@@ -2,8 +2,8 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// recovery is when a requester sends again, and how often: its timers and what is left of
-// its retries. It knows nothing of what is sent; the requester asks it, and goes back.
+// recovery decides when a requester retransmits, and how often: its timers and remaining retries. It does not
+// know what is sent; the requester queries it, and goes back.
 //
 //	sent, nothing       ┌──────────── progress ◀───────────┐
 //	outstanding ──▶ waiting ── ProbeAt, remote paths ──▶ probing
@@ -15,30 +15,29 @@ import "vrdma.dev/vrdma/internal/ib"
 //	                                                       ▼
 //	                                                  RETRY_EXC_ERR
 //
-// The local ACK timeout is the application's, usually tens of milliseconds, and a few of
-// them end the connection. Long before that a probe asks: the oldest unacknowledged packet
-// is sent again, alone, with AckReq, and the acknowledgement tells what else is missing.
+// The application sets the local ACK timeout, usually tens of milliseconds, and a few timeouts end the
+// connection. Long before that, the requester probes: it sends the oldest unacknowledged packet again, alone
+// and with AckReq. The acknowledgement shows what else is missing.
 //
 //	…──[41]──[42]──[43 lost]        silence        [41 again] ──▶ ACK 42: go on from 43
 //
-// To the peer a probe is a duplicate, or what it was waiting for: it answers either. Our
-// own hosts are sent the newest packet instead: what they miss before it they ask for.
+// To the peer a probe is a duplicate, or the packet it was waiting for; it answers both. A vrdma host gets the
+// newest packet instead, and requests what is missing before it.
 type recovery struct {
-	Retry    uint8 // retries left
-	RNRRetry uint8 // and those after an RNR NAK
-	Probes   uint8 // probes since there was progress
-	Retrying bool  // went back; no further implicit NAK does so before there is progress
-	Probing  bool  // went back by one packet, to hear what has arrived
+	Retry    uint8 // remaining retries
+	RNRRetry uint8 // remaining retries after an RNR NAK
+	Probes   uint8 // probes since the last progress
+	Retrying bool  // the requester went back; implicit NAKs are ignored until there is progress
+	Probing  bool  // the requester went back by one packet, to learn what has arrived
 
 	RetransAt ib.Time // deadline of the oldest unacknowledged packet
-	ProbeAt   ib.Time // when to find out why nothing is heard; remote paths only
-	RNRAt     ib.Time // no sending before then
+	ProbeAt   ib.Time // time of the next probe; remote paths only
+	RNRAt     ib.Time // end of the wait after an RNR NAK
 	BackAt    ib.Time // when the requester last went back
 }
 
-// Times until a probe, as multiples of the round trip time and at least. Our own hosts
-// answer at once, so what counts is how much round trip times vary; others may be slow to
-// answer for reasons of their own.
+// Times until a probe: multiples of the round trip time, and minimums. vrdma hosts answer at once, so the
+// variation of the round trip time matters. Other hosts may be slow to answer.
 const (
 	probeTrips      = 2
 	probeVars       = 4
@@ -50,7 +49,7 @@ const (
 	probesMost      = 10
 )
 
-// deadline is when expire wants to be called; zero is never.
+// deadline returns the time at which the caller must call expire; zero means never.
 func (v *recovery) deadline(remote bool) ib.Time {
 	if v.RNRAt != 0 {
 		return v.RNRAt
@@ -61,16 +60,16 @@ func (v *recovery) deadline(remote bool) ib.Time {
 	return v.RetransAt
 }
 
-// stop switches all timers off.
+// stop disables all timers.
 func (v *recovery) stop() {
 	v.RetransAt, v.RNRAt, v.ProbeAt = 0, 0, 0
 	v.Retrying, v.Probing, v.Probes = false, false, 0
 }
 
-// disarm switches off the timers that wait for an answer.
+// disarm disables the timers that wait for a response.
 func (v *recovery) disarm() { v.RetransAt, v.ProbeAt = 0, 0 }
 
-// restart gives the oldest unacknowledged packet, if there is one, its full time.
+// restart restarts the timers of the oldest unacknowledged packet, if there is one.
 func (v *recovery) restart(c *common, now ib.Time, outstanding bool, cc *congestion) {
 	v.RetransAt = 0
 	if !outstanding || c.Conf.Type != ib.RC {
@@ -86,16 +85,16 @@ func (v *recovery) restart(c *common, now ib.Time, outstanding bool, cc *congest
 	}
 }
 
-// A timeout lasts up to four times as long as its code says, which IBA 9.7.6.1.3 allows, where
-// that is no longer than patientMost.
+// A timeout grows to at most four times its nominal value, which IBA 9.7.6.1.3 allows, and not beyond
+// patientMost.
 const (
 	patientShift = 2
 	patientMost  = 4096 << 16 // 268 ms
 )
 
-// timeout is how long to wait for an answer; 0: for ever. To another host it becomes longer with
-// every retry that was in vain: a host whose processors are busy answers nothing for half a second,
-// and is there. All retries of one short timeout would be spent before that.
+// timeout returns how long to wait for a response; 0 means forever. On a remote path it grows with every
+// unsuccessful retry. A host with busy processors may not answer for half a second although it is alive,
+// and all retries of one short timeout would be used up before that.
 //
 //	timeout 14, 7 retries     67 134 268 268 268 268 268 268 ms
 func (v *recovery) timeout(c *common) ib.Time {
@@ -106,8 +105,8 @@ func (v *recovery) timeout(c *common) ib.Time {
 	return min(d<<min(c.Attr.RetryCount-v.Retry, patientShift), patientMost)
 }
 
-// nextProbe is when to probe if nothing is heard from now on; never, if the timeout d comes
-// before.
+// nextProbe returns the time of the next probe if nothing arrives from now on. It returns never if the timeout
+// d comes first.
 func (v *recovery) nextProbe(now, d ib.Time, own bool, cc *congestion) ib.Time {
 	wait := probeFirst
 	switch {
@@ -125,7 +124,7 @@ func (v *recovery) nextProbe(now, d ib.Time, own bool, cc *congestion) ib.Time {
 	return now + wait
 }
 
-// progress resets what only counts failures in a row.
+// progress resets the counters of consecutive failures.
 func (v *recovery) progress(c *common) {
 	v.Retry, v.RNRRetry = c.Attr.RetryCount, c.Attr.RNRRetry
 	v.Retrying = false
@@ -134,7 +133,7 @@ func (v *recovery) progress(c *common) {
 	}
 }
 
-// spend takes one of the retries, unless this one is free. It reports false if none is left.
+// spend uses one retry, unless this one is free. It returns false if none is left.
 func (v *recovery) spend(free bool) bool {
 	if free {
 		return true
@@ -146,8 +145,8 @@ func (v *recovery) spend(free bool) bool {
 	return true
 }
 
-// wait takes one of the RNR retries and waits until the receiver has posted, as its NAK with
-// this timer code guesses. It reports false if none is left.
+// wait uses one RNR retry and starts the wait that the NAK's timer code demands. It returns false if none is
+// left.
 func (v *recovery) wait(c *common, now ib.Time, code uint8) bool {
 	if v.RNRRetry == 0 {
 		return false
@@ -155,22 +154,22 @@ func (v *recovery) wait(c *common, now ib.Time, code uint8) bool {
 	if v.RNRRetry != rnrForever {
 		v.RNRRetry--
 	}
-	v.Retry = c.Attr.RetryCount // the packet has arrived: what was lost before it counts no more
+	v.Retry = c.Attr.RetryCount // the packet has arrived, so earlier losses do not count any more
 	v.RNRAt = now + RNRDelay(code)
 	v.disarm()
 	return true
 }
 
-// rnrForever as the number of RNR retries means that there is no limit (IBA 9.7.5.2.8).
+// rnrForever is the RNR retry count that means no limit (IBA 9.7.5.2.8).
 const rnrForever = 7
 
-// wentBack reports whether the requester went back less than d ago and has heard no news
-// since: what arrives now may have been sent before.
+// wentBack reports whether the requester went back less than d ago without progress since. A response that
+// arrives now may be older than that.
 func (v *recovery) wentBack(c *common, now, d ib.Time) bool {
 	return c.Path.Remote && v.Retrying && now-v.BackAt < d
 }
 
-// expire acts on a deadline that has passed.
+// expire handles a deadline that has passed.
 func (r *requester) expire(c *reqCall) {
 	v := &r.Loss
 	if v.RNRAt != 0 {
@@ -190,13 +189,13 @@ func (r *requester) expire(c *reqCall) {
 	}
 }
 
-// restartTimer gives the oldest unacknowledged packet its full time.
+// restartTimer restarts the timers of the oldest unacknowledged packet.
 func (r *requester) restartTimer(c *common, now ib.Time) {
 	r.Loss.restart(c, now, r.Una != r.Max, &r.CC)
 }
 
-// probe sends the oldest unacknowledged packet again; to our own hosts, which say what is
-// missing before it, the newest. It costs no retry and leaves the timeout as it is.
+// probe sends the oldest unacknowledged packet again. A vrdma host gets the newest packet, because it reports
+// what is missing before it. A probe uses no retry and does not change the timeout.
 func (r *requester) probe(c *reqCall) {
 	v := &r.Loss
 	v.ProbeAt = 0
@@ -215,8 +214,8 @@ func (r *requester) probe(c *reqCall) {
 	v.ProbeAt = v.nextProbe(c.now, v.timeout(c.common), c.Path.Own, &r.CC)
 }
 
-// retry goes back to the oldest unacknowledged packet, if it may once more. It is free when
-// the peer is known to be there and not to ask without need.
+// retry goes back to the oldest unacknowledged packet, if retries are left. The retry is free when the peer is
+// known to be alive and the request justified.
 func (r *requester) retry(c *reqCall, free bool) {
 	v := &r.Loss
 	if !c.running() || r.Una == r.Max {
@@ -246,7 +245,7 @@ func (r *requester) rewind() {
 	r.Kick = true
 }
 
-// implicitNak handles a response that shows that an earlier one was lost.
+// implicitNak handles a response that shows that an earlier response was lost.
 func (r *requester) implicitNak(c *reqCall) {
 	v := &r.Loss
 	if v.Retrying && (!c.Path.Own || r.CC.SRTT == 0) || v.RNRAt != 0 || v.wentBack(c.common, c.now, 2*r.CC.SRTT) {

@@ -2,35 +2,35 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// repair is the requester's half of selective repeat, between our own hosts: the responder
-// names what is missing, from one PSN up to another, and only that is sent again. To do so
-// the requester leaves the place where it is sending, goes to the gap, and comes back:
+// repair is the requester's half of selective repeat between vrdma hosts. The responder reports a missing
+// range of PSNs, and the requester retransmits only that range. It saves its send position, moves to the
+// gap, and returns:
 //
 //	Una ───────── gap ──────────────── PSN ──▶
 //	               ▲ └─────── Resume ───┘
 //	               └── found by walking the requests in flight from Tail on
 //
-// A gap that READs or atomics are in, or in flight with, is left to going back: they are
-// counted, and their answers have an order of their own.
+// A gap that contains READs or atomics, or any gap while some are in flight, is handled by going back: the
+// number of READs and atomics is limited, and their responses have an order of their own.
 type repair struct {
-	Active  bool    // at the first of Gaps, to come back to Resume
-	Arrived uint32  // packets before it were asked for or have arrived, says the peer
+	Active  bool    // sending the first of Gaps; Resume is the position to return to
+	Arrived uint32  // the peer has received or requested all packets before this PSN
 	Gaps    gapList // packets that the peer misses
-	Resume  place
+	Resume  sendPosition
 }
 
-// place is where a requester was sending.
-type place struct {
+// sendPosition is a saved send position of a requester.
+type sendPosition struct {
 	Pos     uint32
 	PSN     uint32
 	Off     uint32
 	Unasked uint32
 }
 
-// gap is packets that are missing: from one PSN up to another.
+// gap is a range of missing packets: from one PSN up to another.
 type gap struct{ From, To uint32 }
 
-// gapList is a short list of gaps, in the order in which they were noted.
+// gapList is a short list of gaps, in the order of their detection.
 type gapList struct {
 	Num  uint8
 	List [16]gap
@@ -45,24 +45,24 @@ func (l *gapList) add(from, to uint32) {
 	l.Num++
 }
 
-// drop takes the first one out.
+// drop removes the first gap.
 func (l *gapList) drop() {
 	l.Num--
 	copy(l.List[:], l.List[1:])
 }
 
-// stop forgets all gaps; una is the oldest PSN that is not acknowledged.
+// stop discards all gaps; una is the oldest unacknowledged PSN.
 func (p *repair) stop(una uint32) {
 	p.Active, p.Gaps.Num, p.Arrived = false, 0, una
 }
 
-// nakRepair is a NAK code of ours, sent to our own hosts only: the packets from PSN up to
-// the one in MSN are missing, and nothing is acknowledged. A sequence NAK to our own hosts
-// has the end of what is missing in MSN too.
+// nakRepair is a NAK code that vrdma hosts use among themselves: the packets from PSN up to the one in MSN are
+// missing, and nothing is acknowledged. A sequence NAK between vrdma hosts also has the end of the missing
+// range in MSN.
 const nakRepair = synNak | 0x1f
 
-// repairSoon notes that the packets from one PSN up to another are missing. It reports
-// false if that is none of this requester's gaps.
+// repairSoon records that the packets from one PSN up to another are missing. It returns false if this cannot
+// be a gap of this requester.
 func (r *requester) repairSoon(c *reqCall, from, to uint32) bool {
 	n := ib.PSNDist(from, to)
 	if !c.Path.Own || r.RDOut > 0 || n == 0 || r.Loss.Probing || r.Loss.RNRAt != 0 ||
@@ -71,7 +71,7 @@ func (r *requester) repairSoon(c *reqCall, from, to uint32) bool {
 	}
 	p := &r.Repair
 	if p.Gaps.full() {
-		return true // the responder will ask again
+		return true // the list is full; the responder will request it again
 	}
 	behind := ib.PSNAdd(to, 1)
 	if r.inFlight(behind) && (!r.inFlight(p.Arrived) || ib.PSNDist(r.Una, p.Arrived) <= ib.PSNDist(r.Una, to)) {
@@ -79,19 +79,19 @@ func (r *requester) repairSoon(c *reqCall, from, to uint32) bool {
 	}
 	p.Gaps.add(from, to)
 	r.Kick = true
-	// The packet behind the gap has arrived; the acknowledgement of it will be late.
+	// The packet after the gap has arrived; its acknowledgement will be late.
 	r.CC.arrived(c.now, behind)
 	r.CC.missing(c.common, r.Max, n)
 	return true
 }
 
-// repair goes to the next gap, or back to where sending went on. It reports false if the
-// requester can do neither.
+// repair moves to the next gap, or back to the saved position. It returns false if the requester can do
+// neither.
 func (r *requester) repair(c *reqCall) bool {
 	p := &r.Repair
 	if p.Active {
 		if g := &p.Gaps.List[0]; ib.PSNDist(r.PSN, g.To)-1 < ib.PSNHalf-1 && r.inFlight(r.PSN) && int32(r.Pos-r.Tail) >= 0 {
-			return true // still at it
+			return true // the current gap is not finished
 		}
 		p.Gaps.drop()
 	}
@@ -112,16 +112,16 @@ func (r *requester) repair(c *reqCall) bool {
 	return true
 }
 
-// inFlight reports whether psn is in flight, or the next one to be.
+// inFlight reports whether psn is in flight or the next to be sent.
 func (r *requester) inFlight(psn uint32) bool {
 	return ib.PSNDist(r.Una, psn) <= ib.PSNDist(r.Una, r.Max)
 }
 
-// goTo makes psn, which is in flight, the next to send.
+// goTo makes psn, which is in flight, the next PSN to send.
 func (r *requester) goTo(c *reqCall, psn uint32) bool {
 	if p := &r.Repair; !p.Active {
 		p.Active = true
-		p.Resume = place{Pos: r.Pos, PSN: r.PSN, Unasked: r.Unasked}
+		p.Resume = sendPosition{Pos: r.Pos, PSN: r.PSN, Unasked: r.Unasked}
 		if r.Loaded {
 			p.Resume.Off = r.Off
 		} else if r.Pos == r.Tail {
@@ -146,8 +146,8 @@ func (r *requester) goTo(c *reqCall, psn uint32) bool {
 	return true
 }
 
-// resume goes back to where repairing began, or to what has not been acknowledged if that
-// is further on.
+// resume returns to the position saved before repairing, or to the oldest unacknowledged packet if that is
+// further on.
 func (r *requester) resume(c *reqCall) bool {
 	r.Repair.Active = false
 	to := r.Repair.Resume
@@ -163,7 +163,7 @@ func (r *requester) resume(c *reqCall) bool {
 	return r.reload(c, to.Off)
 }
 
-// reload brings the request at Pos into W, to go on from byte off.
+// reload fetches the request at Pos into W, to continue at byte off.
 func (r *requester) reload(c *reqCall, off uint32) bool {
 	r.Loaded = false
 	if !c.h.FetchSend(r.Pos, &r.W) {

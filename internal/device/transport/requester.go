@@ -2,52 +2,51 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// requester is the sending half of a queue pair. Its work requests stand in the
-// application's ring and are fetched when they are needed, again if they have to be
-// sent again:
+// requester is the sending half of a queue pair. Work requests stay in the application's ring. The requester
+// fetches them when it needs them, and again for a retransmission:
 //
 //	      Tail              Pos         Started
 //	───────┬─────────────────┬─────────────┬──────────▶ positions
-//	 done  │ sent, not acked │ to be sent  │ not yet
-//	       │                 │   again     │ looked at
+//	 done  │ sent, not acked │ to be       │ not yet
+//	       │                 │ resent      │ fetched
 //	───────┴──────┬──────────┴──────┬──────┴──────────▶ PSNs
 //	   TailPSN   Una               PSN    Max
 //
-// Without loss Pos equals Started (or is the one message in the making) and PSN
-// equals Max. UC and UD complete a request when its last packet has been sent.
+// Without loss Pos equals Started (or is the message being sent) and PSN equals Max. UC and UD requests
+// complete when their last packet has been sent.
 //
-// Where to find what it does:
+// The files of the requester:
 //
 //	requester.go   which request is next, and whether it may be sent
-//	sending.go     making bursts of it (UD: unreliable.go)
+//	sending.go     converts a request into bursts (UD: unreliable.go)
 //	flow.go        how much may be sent now
-//	response.go    what the responder answers
-//	completion.go  the end of requests, good or bad
-//	recovery.go    timers, retries, probes: sending again from the oldest packet on
-//	repair.go      sending again only what one of our own hosts misses
-//	reassembly.go  asking again only for the READ data that has not come
+//	response.go    handles responses
+//	completion.go  completes requests, with success or an error
+//	recovery.go    timers, retries, probes: go back to the oldest packet
+//	repair.go      retransmits only what a vrdma host misses
+//	reassembly.go  requests only missing READ data again
 //
-// It touches its own fields and, of what it shares with the responder, what common says.
+// It accesses its own fields, and the shared fields of common.
 type requester struct {
-	Tail    uint32 // oldest work request that is not completed
-	Pos     uint32 // the work request to send from
-	Started uint32 // positions before it have been begun at least once
+	Tail    uint32 // oldest uncompleted work request
+	Pos     uint32 // work request being sent
+	Started uint32 // all positions before it have been started at least once
 	TailPSN uint32 // PSN of Tail's first packet
-	Una     uint32 // oldest PSN not acknowledged
+	Una     uint32 // oldest unacknowledged PSN
 	PSN     uint32 // next PSN to send
 	Max     uint32 // one past the highest PSN ever sent
 	Off     uint32 // bytes of W sent in this pass
-	Unasked uint32 // packets since the last one that asked for an ACK
+	Unasked uint32 // packets since the last ACK request
 	RDOut   uint32 // READs and atomics sent in this pass and not answered
-	Chunk   uint32 // packets of a READ that are asked for at once
+	Chunk   uint32 // packets per READ piece
 
-	FailPos    uint32 // this request cannot be sent:
-	FailStatus Status // it fails when its turn to complete comes
+	FailPos    uint32 // this request cannot be sent;
+	FailStatus Status // it completes with this status after the requests before it
 
 	Loaded  bool // W is the request at Pos
-	Blocked bool // run stopped although there is work: window, fence or depth
-	Kick    bool // run has something to do
-	Drained bool // SQD has been reached
+	Blocked bool // run stopped although there is work: window, fence or initiator depth
+	Kick    bool // run has work
+	Drained bool // the send queue is drained in SQD
 
 	W      SendWQE
 	Sent   sentRequests
@@ -57,11 +56,11 @@ type requester struct {
 	CC     congestion
 }
 
-// sentRequests remembers the newest requests that were begun, so that completing them needs
-// no second look into the application's ring.
+// sentRequests caches the newest started requests, so that completing them does not read the application's
+// ring again.
 type sentRequests [64]sentRequest
 
-// sentRequest is what completing a request needs to know of it.
+// sentRequest is the data that completing a request needs.
 type sentRequest struct {
 	WRID    uint64
 	Pos     uint32
@@ -71,14 +70,14 @@ type sentRequest struct {
 	Flags   uint8
 }
 
-// note remembers the request at pos, which has so many packets.
+// note caches the request at pos, which has so many packets.
 func (s *sentRequests) note(pos uint32, w *SendWQE, packets uint32) {
 	s[pos%uint32(len(s))] = sentRequest{
 		WRID: w.WRID, Pos: pos, Length: w.Length, Packets: packets, Op: w.Op, Flags: w.Flags,
 	}
 }
 
-// find brings what is remembered of the request at pos into w.
+// find loads the cached data of the request at pos into w.
 func (s *sentRequests) find(pos uint32, w *SendWQE) (packets uint32, ok bool) {
 	q := &s[pos%uint32(len(s))]
 	if q.Pos != pos {
@@ -89,12 +88,11 @@ func (s *sentRequests) find(pos uint32, w *SendWQE) (packets uint32, ok bool) {
 	return q.Packets, true
 }
 
-// minCost is what a message costs at least of the budget of Run and Respond: about
-// the time that copying so many bytes takes.
+// minCost is the minimum cost of a message in the budgets of Run and Respond: about the time for copying so
+// many bytes.
 const minCost = 256
 
-// run sends what may be sent, about budget bytes of payload at most, and reports
-// whether there is more to do at once.
+// run sends up to about budget bytes of payload and reports whether it can send more at once.
 func (r *requester) run(c *reqCall, budget int) (more bool) {
 	r.Kick = false
 	switch c.State {
@@ -123,8 +121,8 @@ func (r *requester) run(c *reqCall, budget int) (more bool) {
 	return c.running()
 }
 
-// step sends one burst or performs one local operation. It returns its cost, zero if
-// there was nothing to do.
+// step sends one burst or executes one local operation. It returns the cost, or zero if there was nothing to
+// do.
 func (r *requester) step(c *reqCall, budget int) int {
 	if r.Repair.Gaps.Num > 0 && !r.repair(c) {
 		return 0
@@ -140,8 +138,7 @@ func (r *requester) step(c *reqCall, budget int) int {
 	}
 	w := &r.W
 	if r.Repair.Active && w.Op.isRD() {
-		// The gap reaches into it. Sent again both here and after resuming, it would
-		// count as two.
+		// The gap reaches into this READ. Sending it here and again after resuming would count it twice.
 		r.rewind()
 		return minCost
 	}
@@ -172,7 +169,7 @@ func (r *requester) step(c *reqCall, budget int) int {
 	return r.sendData(c, budget)
 }
 
-// load brings the request at Pos into W and finds out where in it to go on.
+// load fetches the request at Pos into W and finds the offset to continue from.
 func (r *requester) load(c *reqCall) bool {
 	if c.State == ib.StateSQD && r.Pos == r.Started {
 		return false
@@ -188,8 +185,8 @@ func (r *requester) load(c *reqCall) bool {
 	return r.Off == 0 || r.unchanged(c)
 }
 
-// unchanged looks at a request that has been begun and fetched again: the application may
-// have changed it meanwhile, to one that cannot be gone on with.
+// unchanged checks a started request that was fetched again: the application may have changed it to one that
+// cannot be continued.
 func (r *requester) unchanged(c *reqCall) bool {
 	st := r.judge(c.common, &r.W)
 	if r.Off >= r.W.Length {
@@ -202,17 +199,15 @@ func (r *requester) unchanged(c *reqCall) bool {
 	return true
 }
 
-// admit checks the request in W before its first packet and reports whether it may be
-// sent now.
+// admit checks the request in W before its first packet and reports whether it may be sent now.
 func (r *requester) admit(c *reqCall) bool {
 	w := &r.W
 	if st := r.judge(c.common, w); st != Success {
 		r.failHere(c, st)
 		return false
 	}
-	// A fence waits for the answers to earlier READs and atomics (IBA 10.8.3.3),
-	// LOCAL_INV for the end of everything before it (IBA 10.6.5.1), BIND_MW only
-	// until what was posted before it has been sent.
+	// A fence waits for the responses to earlier READs and atomics (IBA 10.8.3.3), LOCAL_INV for the
+	// completion of everything before it (IBA 10.6.5.1), and BIND_MW only until earlier requests are sent.
 	again := int32(r.Started-r.Pos) > 0
 	if w.Flags&FlagFence != 0 && r.RDOut > 0 || w.Op == WRLocalInv && !again && r.Tail != r.Pos ||
 		w.Op.isRD() && r.RDOut >= uint32(c.Attr.MaxRDAtomic) {
@@ -222,7 +217,7 @@ func (r *requester) admit(c *reqCall) bool {
 	return true
 }
 
-// judge finds fault with a request that can be told from the request alone.
+// judge returns the error status of a request that is invalid by itself.
 func (r *requester) judge(c *common, w *SendWQE) Status {
 	switch {
 	case w.Bad != Success:
@@ -241,7 +236,7 @@ func (r *requester) judge(c *common, w *SendWQE) Status {
 	return Success
 }
 
-// begin notes that the request at Pos has been started.
+// begin records that the request at Pos has been started.
 func (r *requester) begin(packets uint32) {
 	if r.Pos == r.Started {
 		r.Sent.note(r.Pos, &r.W, packets)
@@ -249,7 +244,7 @@ func (r *requester) begin(packets uint32) {
 	}
 }
 
-// local performs the local operation in W, unless it was done before going back.
+// local executes the local operation in W, unless it was executed before going back.
 func (r *requester) local(c *reqCall) int {
 	if r.Pos == r.Started {
 		if st := c.h.LocalOp(&r.W); st != Success {

@@ -5,24 +5,24 @@ import "vrdma.dev/vrdma/internal/ib"
 // MaxResources is the largest MaxDestRDAtomic of a queue pair.
 const MaxResources = 128
 
-// resources are the responder resources: what it remembers of the newest READs and atomics,
-// to answer them in order and to answer them again (IBA 9.7.5.1.5, 9.7.7). They form a ring
-// of MaxDestRDAtomic entries, which its methods are told as n, in the order of the requests:
+// resources are the responder resources: the newest READs and atomics, stored for in-order responses and for
+// duplicates (IBA 9.7.5.1.5, 9.7.7). They form a ring of MaxDestRDAtomic entries (the parameter n of the
+// methods) in the order of the requests:
 //
 //	 answered, kept for duplicates     to be answered
 //	─────────────────────────────┬───────────────────────┬──▶
-//	                            Next                    Head, the oldest: used next
+//	                            Next                    Head: the oldest, reused next
 type resources struct {
-	Pending uint8 // resources that have a response to send
+	Pending uint8 // number of resources with a response to send
 	Next    uint8 // index of the oldest of them
-	Head    uint8 // index of the resource to be used next
+	Head    uint8 // index of the resource to reuse next
 	Ring    [MaxResources]resource
 }
 
 // resource is one READ or atomic.
 type resource struct {
 	Value  uint64 // atomics: the former value; READs: the address
-	PSN    uint32 // of the first response packet
+	PSN    uint32 // PSN of the first response packet
 	End    uint32 // READs: the byte to stop at
 	RKey   uint32
 	Length uint32
@@ -32,7 +32,7 @@ type resource struct {
 	Again  bool // answered before; Due because of a duplicate request
 }
 
-// due says how far a resource's response has got.
+// due is the progress of a resource's response.
 type due uint8
 
 const (
@@ -41,7 +41,7 @@ const (
 	dueStarted
 )
 
-// packets is how many packets, and PSNs, the response takes.
+// packets returns the number of packets, and PSNs, of the response.
 func (e *resource) packets(mtu uint32) uint32 {
 	if e.Kind != KindReadReq {
 		return 1
@@ -52,16 +52,16 @@ func (e *resource) packets(mtu uint32) uint32 {
 // atomic reports whether the response is that of an atomic operation with a result.
 func (e *resource) atomic() bool { return e.Kind == KindCmpSwap || e.Kind == KindFetchAdd }
 
-// full reports whether no request can be remembered.
+// full reports whether no further request can be stored.
 func (s *resources) full(n uint8) bool {
 	return n == 0 || s.Ring[s.Head].Due != dueNo && !s.Ring[s.Head].Again
 }
 
-// put remembers a request in place of the oldest.
+// put stores a request in place of the oldest.
 func (s *resources) put(e *resource, n uint8) (i uint8) {
 	i = s.Head
 	if s.Ring[i].Due != dueNo {
-		s.done(&s.Ring[i], n) // the peer has gone on: it no longer waits for this one
+		s.done(&s.Ring[i], n) // the peer has sent newer requests: it does not wait for this one
 	}
 	s.Ring[i] = *e
 	s.Head = (i + 1) % n
@@ -80,10 +80,10 @@ func (s *resources) queue(i, n uint8) {
 	e.Due = dueNew
 }
 
-// age is how many resources are newer than i, or were used before it in this round.
+// age returns how many resources are newer than i.
 func (s *resources) age(i, n uint8) uint8 { return (s.Head + n - 1 - i) % n }
 
-// done notes that all of e has been sent and finds the next one.
+// done marks e as sent and finds the next resource with a response to send.
 func (s *resources) done(e *resource, n uint8) {
 	e.Due = dueNo
 	s.Pending--
@@ -95,8 +95,7 @@ func (s *resources) done(e *resource, n uint8) {
 	}
 }
 
-// find finds the request that b, a duplicate, repeats all or a part of, and where in it that
-// begins, in bytes.
+// find returns the resource that b, a duplicate, repeats fully or partly, and the byte offset in it.
 func (s *resources) find(b *Burst, mtu uint32, n uint8) (i uint8, off uint32, ok bool) {
 	for i := range n {
 		e := &s.Ring[i]
@@ -113,8 +112,8 @@ func (s *resources) find(b *Burst, mtu uint32, n uint8) (i uint8, off uint32, ok
 	return 0, 0, false
 }
 
-// repeat has the bytes from off up to end sent once more. If the rest is still to be sent, or
-// was asked for just before, it makes one response with that.
+// repeat queues the bytes from off up to end once more. If a response of the same resource is pending, both
+// become one response.
 func (e *resource) repeat(off, end uint32) {
 	if e.Due == dueNo {
 		e.Again = true
@@ -124,8 +123,7 @@ func (e *resource) repeat(off, end uint32) {
 	}
 }
 
-// before is how many packets from psn on, of so many at most, come before the first
-// resource.
+// before returns how many packets from psn on, at most most, come before the first resource.
 func (s *resources) before(psn, most uint32, n uint8) uint32 {
 	for i := range n {
 		if e := &s.Ring[i]; e.Kind != 0 {

@@ -2,35 +2,34 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// responder is the receiving half of a queue pair: it carries out the peer's requests in
-// the order of their PSNs and answers them.
+// responder is the receiving half of a queue pair. It executes the peer's requests in PSN order and answers
+// them.
 //
-//	        ┌── before PSN: a duplicate ──▶ answered once more from Res (resource.go)
+//	        ┌── before PSN: a duplicate ──▶ answered again from Res (resource.go)
 //	request ┼── PSN: place, deliver ──▶ ACK; READs and atomics become a resource
-//	        └── behind PSN: one is missing ──▶ NAK; our own hosts' are kept (stash.go)
+//	        └── after PSN: one is missing ──▶ NAK; packets of vrdma hosts are stored (stash.go)
 //
-// Responses leave in the order of their requests (IBA 9.7.5.1.1): as long as READ responses
-// are to be sent, ACKs and NAKs wait in Owed. A fault that ends the connection is answered
-// with a NAK too, so it waits with it (Closing) before the queue pair fails.
+// Responses leave in the order of their requests (IBA 9.7.5.1.1): while READ responses are pending, ACKs and
+// NAKs wait in Delayed. A fatal error is also answered with a NAK, which waits in the same way (Closing) before
+// the queue pair fails.
 //
-// It touches its own fields and, of what it shares with the requester, what common says.
+// It accesses its own fields, and the shared fields of common.
 type responder struct {
-	PSN    uint32 // expected next
-	AckPSN uint32 // one past the last SEND, WRITE or atomic that was carried out
-	MSN    uint32 // messages carried out
+	PSN    uint32 // next expected PSN
+	AckPSN uint32 // one past the last executed SEND, WRITE or atomic
+	MSN    uint32 // number of executed messages
 
 	Established bool // CommEst has been raised
 	Drop        bool // UC: ignore the rest of this message
-	Closing     bool // a fatal NAK waits for READ responses before it
+	Closing     bool // a fatal NAK waits for READ responses
 	HaveRecv    bool // R has been taken from the receive queue
-	Stalled     bool // the next packet is in the stash, and its memory was not at hand
-	Revoked     bool // the next request is answered with a NAK, see QP.Revoke
+	Stalled     bool // the next packet is in the stash, and its memory is not available
+	Revoked     bool // answer the next request with a NAK, see QP.Revoke
 
-	Msg  message
-	Owed answers
-	Nak  naks
-	// Requests that are ahead of the one expected are in the stash, under this
-	// number; 0: none are.
+	Msg     message
+	Delayed answers
+	Nak     naks
+	// Episode identifies this queue pair's early packets in the stash; 0 means none.
 	Episode uint32
 	Newest  uint32 // one past the newest of them
 
@@ -38,9 +37,8 @@ type responder struct {
 	Res resources
 }
 
-// message is the SEND or WRITE in progress, Kind zero if there is none. Bursts of it are
-// placed by their distance from PSN, so one that overlaps what has arrived already does no
-// harm.
+// message is the SEND or WRITE in progress; Kind is zero if there is none. The distance of a burst from PSN is
+// its offset in the message, so a burst that overlaps received data is harmless.
 type message struct {
 	PSN    uint32 // of its first packet
 	Kind   Kind   // KindSend or KindWrite
@@ -49,39 +47,37 @@ type message struct {
 	Length uint32
 }
 
-// answers are the ACK and the NAK that wait for the READ responses before them.
+// answers are the ACK and the NAK that wait for earlier READ responses.
 type answers struct {
 	Ack      bool
 	Nak      bool
-	Syndrome uint8 // of the NAK
+	Syndrome uint8 // syndrome of the NAK
 	AckPSN   uint32
 	NakPSN   uint32
-	NakEnd   uint32 // where what NakPSN asks for ends; own hosts only
+	NakEnd   uint32 // end of the range that NakPSN requests; vrdma hosts only
 }
 
-// naks is what the responder knows of what it has asked for.
+// naks records which packets the responder has requested again.
 type naks struct {
-	Sent    bool    // the packet expected next has been asked for; the rest is ignored in silence
-	Waiting bool    // an RNR NAK was sent; what follows will come again
-	Ahead   uint32  // PSN of the newest packet that was ignored
-	At      ib.Time // when the packet expected next was asked for
-	To      uint32  // the end of what was last asked for
-	HoleAt  ib.Time // the same as At, as long as it was asked for once; own hosts only
-	Trip    ib.Time // how long what was asked for takes, smoothed
+	Sent    bool    // the expected packet has been requested; others are ignored
+	Waiting bool    // an RNR NAK was sent; the requester will send again
+	Ahead   uint32  // PSN of the newest ignored packet
+	At      ib.Time // when the expected packet was requested
+	To      uint32  // end of the last requested range
+	HoleAt  ib.Time // equal to At while the packet was requested only once; vrdma hosts only
+	Trip    ib.Time // smoothed time from a request to its packet
 }
 
-// stop ends the responder: nothing is owed to the peer any more, and the receive in use is
-// flushed.
+// stop stops the responder: it discards pending responses and flushes the receive in use.
 func (rs *responder) stop(c *respCall) {
-	rs.Res.Pending, rs.Owed.Ack, rs.Owed.Nak, rs.Closing = 0, false, false, false
+	rs.Res.Pending, rs.Delayed.Ack, rs.Delayed.Nak, rs.Closing = 0, false, false, false
 	rs.Msg.Kind = 0
 	if rs.HaveRecv {
 		rs.finishRecv(c, WRFlushErr)
 	}
 }
 
-// flush completes with WRFlushErr what has been posted to the receive queue. A shared one is
-// not the queue pair's to flush.
+// flush completes posted receives with WRFlushErr. The queue pair does not flush a shared receive queue.
 func (rs *responder) flush(c *respCall) (more bool) {
 	if c.State != ib.StateError || c.Conf.SRQ {
 		return false
@@ -96,8 +92,8 @@ func (rs *responder) flush(c *respCall) (more bool) {
 	return true
 }
 
-// listening reports whether the responder takes requests, and raises the event that
-// tells an application in RTR that its peer is already talking.
+// listening reports whether the responder accepts requests. It raises the event CommEst for the first packet
+// in RTR.
 func (rs *responder) listening(c *respCall) bool {
 	switch c.State {
 	case ib.StateRTS, ib.StateSQD, ib.StateSQE:
@@ -112,22 +108,21 @@ func (rs *responder) listening(c *respCall) bool {
 	return false
 }
 
-// fault is why a request cannot be carried out.
+// fault is the reason why a request cannot be executed.
 type fault uint8
 
 const (
 	faultNone     fault = iota
 	faultRNR            // no receive is posted
 	faultRequest        // the request is invalid
-	faultLength         // it does not fit the receive
+	faultLength         // the message is longer than the receive
 	faultAccess         // key, bounds or rights of the remote address
 	faultRecv           // the receive itself is unusable
-	faultInternal       // memory could not be reached
-	faultLater          // not yet: no fault at all
+	faultInternal       // an error while accessing memory
+	faultLater          // the memory is not available yet; not an error
 )
 
-// receiveReliable is the RC responder: it takes a request, and after it those that have
-// been waiting for it.
+// receiveReliable returns the RC responder: it processes a request, and then the stashed requests after it.
 func (rs *responder) receiveReliable(c *respCall, b *Burst) (taken bool) {
 	taken = rs.takeRequest(c, b)
 	if taken && rs.Episode != 0 {
@@ -136,11 +131,11 @@ func (rs *responder) receiveReliable(c *respCall, b *Burst) (taken bool) {
 	return taken
 }
 
-// takeRequest takes one request (IBA 9.7.4 and 9.9.3): order, validity, resources, execution,
+// takeRequest processes one request (IBA 9.7.4 and 9.9.3): order, validity, resources, execution,
 // acknowledgement.
 //
-// A burst that has to be offered again (Later) may have taken a receive and begun a message.
-// Both are noted, so that it then goes on from there.
+// A burst that must be offered again (Later) may have consumed a receive and started a message. The state
+// records both, so that the next attempt continues from there.
 func (rs *responder) takeRequest(c *respCall, b *Burst) (taken bool) {
 	if !rs.listening(c) || rs.Closing {
 		if rs.Revoked {
@@ -178,7 +173,7 @@ func (rs *responder) takeRequest(c *respCall, b *Burst) (taken bool) {
 			return false
 		}
 		rs.Nak.At = c.now
-		rs.refuse(c, f, rs.PSN) // b may begin before it
+		rs.refuse(c, f, rs.PSN) // not b.PSN: b may begin before rs.PSN
 		return true
 	}
 	if b.Last && !rs.deliver(c, b) {
@@ -190,8 +185,8 @@ func (rs *responder) takeRequest(c *respCall, b *Burst) (taken bool) {
 	return true
 }
 
-// overlaps reports whether b begins with packets that have arrived already, goes on
-// with new ones and belongs to the message in progress.
+// overlaps reports whether b begins with packets already received, continues with new ones and belongs to the
+// message in progress.
 func (rs *responder) overlaps(b *Burst) bool {
 	old := ib.PSNDist(b.PSN, rs.PSN)
 	if b.Packets <= old || rs.Msg.Kind == 0 || b.Kind.base() != rs.Msg.Kind {
@@ -201,16 +196,15 @@ func (rs *responder) overlaps(b *Burst) bool {
 	return at < ib.PSNHalf && b.First == (at == 0)
 }
 
-// How long a packet that was asked for may take before it is asked for again. Each NAK
-// costs the requester one of its retries, so a network that reorders must not provoke
-// too many; our own requesters do not count them.
+// nakAgain is how long a requested packet may take before it is requested again. Each NAK costs the requester
+// one retry, so a network that reorders must not cause many of them; vrdma requesters do not count them.
 const (
 	nakAgain    = ib.Time(250_000)
 	nakAgainOwn = ib.Time(20_000)
 )
 
-// outOfSequence asks for the packet that is missing: once, and again if the requester
-// has gone back since and it is missing still.
+// outOfSequence requests the missing packet: once, and again if the requester has gone back since and the
+// packet is still missing.
 func (rs *responder) outOfSequence(c *respCall, psn uint32) {
 	forward := ib.PSNDist(rs.Nak.Ahead, psn)
 	rs.Nak.Ahead = psn
@@ -223,8 +217,8 @@ func (rs *responder) outOfSequence(c *respCall, psn uint32) {
 	rs.nakSoon(c, NakSequence, rs.PSN)
 }
 
-// place checks a burst of a SEND or WRITE and copies its data to where it belongs. The
-// whole range of a WRITE is checked before its first byte is written.
+// place checks a burst of a SEND or WRITE and copies its data to its destination. It checks the whole range of
+// a WRITE before it writes the first byte.
 func (rs *responder) place(c *respCall, b *Burst) fault {
 	base := b.Kind.base()
 	first := b.First && (rs.Msg.Kind == 0 || b.PSN != rs.Msg.PSN)
@@ -265,8 +259,8 @@ func (rs *responder) place(c *respCall, b *Burst) fault {
 	return faultNone
 }
 
-// startMessage notes where the message that begins with b goes. For a WRITE that is
-// all in one burst the copying checks what would be checked here.
+// startMessage records the destination of the message that begins with b. It skips the check of a WRITE in a
+// single burst, because WriteRemote makes the same check.
 func (rs *responder) startMessage(c *respCall, b *Burst, base Kind, n uint32) fault {
 	if base == KindWrite {
 		if b.Length > MaxMessage {
@@ -285,7 +279,7 @@ func (rs *responder) startMessage(c *respCall, b *Burst, base Kind, n uint32) fa
 	return faultNone
 }
 
-// copyIn puts n bytes at offset off of the message in progress into place.
+// copyIn copies n bytes to offset off of the message in progress.
 func (rs *responder) copyIn(c *respCall, b *Burst, off, n uint32) fault {
 	if rs.Msg.Kind == KindWrite {
 		end := uint64(off) + uint64(n)
@@ -313,7 +307,7 @@ func (rs *responder) copyIn(c *respCall, b *Burst, off, n uint32) fault {
 	return faultNone
 }
 
-// remoteFault classifies what the NIC says of a remote access.
+// remoteFault maps the NIC's status of a remote access to a fault.
 func remoteFault(st Status) fault {
 	switch st {
 	case Success:
@@ -328,7 +322,7 @@ func remoteFault(st Status) fault {
 	return faultAccess
 }
 
-// deliver completes the message that b ends. It reports whether the queue pair lives.
+// deliver completes the message that b ends. It returns false if the queue pair failed.
 func (rs *responder) deliver(c *respCall, b *Burst) bool {
 	rs.MSN = (rs.MSN + 1) & ib.PSNMask
 	c.countMessage(&c.Count.RcvdMessages, b)
@@ -348,8 +342,8 @@ func (rs *responder) deliver(c *respCall, b *Burst) bool {
 	case KindSendInv:
 		res.HasInv = true
 		if st := c.h.InvalidateRemote(b.Imm); st != Success {
-			// Class J: the message has arrived and is acknowledged, but
-			// its receiver must not trust the key.
+			// Error class J: the message has arrived and is acknowledged, but the completion reports
+			// that the key was not invalidated.
 			rs.finishRecv(c, RemInvReqErr)
 			rs.ack(c, ib.PSNAdd(rs.PSN, ib.PSNMask))
 			c.fail()
@@ -362,7 +356,7 @@ func (rs *responder) deliver(c *respCall, b *Burst) bool {
 	return true
 }
 
-// finishRecv ends the receive that is in use with an error.
+// finishRecv completes the receive in use with an error.
 func (rs *responder) finishRecv(c *respCall, st Status) {
 	rs.HaveRecv = false
 	res := &c.sc.Result
@@ -370,8 +364,8 @@ func (rs *responder) finishRecv(c *respCall, st Status) {
 	c.h.CompleteRecv(&rs.R, res)
 }
 
-// refuse answers a request that cannot be carried out. All faults but RNR are fatal to
-// the queue pair (IBA 9.9.3).
+// refuse answers a request that cannot be executed. All faults except RNR are fatal to the queue pair
+// (IBA 9.9.3).
 func (rs *responder) refuse(c *respCall, f fault, psn uint32) {
 	if f == faultRNR {
 		rs.Nak.Sent, rs.Nak.Waiting, rs.Nak.Ahead = true, true, psn
@@ -407,37 +401,37 @@ func (rs *responder) refuse(c *respCall, f fault, psn uint32) {
 	rs.nakSoon(c, syn, psn)
 }
 
-// ack acknowledges psn and everything before it, after the responses still owed.
+// ack acknowledges psn and everything before it, after the pending responses.
 func (rs *responder) ack(c *respCall, psn uint32) {
 	if rs.Res.Pending > 0 {
-		rs.Owed.Ack, rs.Owed.AckPSN = true, psn
+		rs.Delayed.Ack, rs.Delayed.AckPSN = true, psn
 		c.Count.AckDeferred++
 		return
 	}
 	rs.answer(c, KindAck, psn, AckUnlimited, 0, rs.MSN)
 }
 
-// nakSoon sends a NAK after the responses still owed.
+// nakSoon sends a NAK after the pending responses.
 func (rs *responder) nakSoon(c *respCall, syn uint8, psn uint32) {
-	rs.Owed.Nak, rs.Owed.Syndrome, rs.Owed.NakPSN = true, syn, psn
+	rs.Delayed.Nak, rs.Delayed.Syndrome, rs.Delayed.NakPSN = true, syn, psn
 	if rs.Res.Pending == 0 {
-		rs.sendOwed(c)
+		rs.sendDelayed(c)
 	}
 }
 
-// sendOwed sends the ACK and the NAK that had to wait.
-func (rs *responder) sendOwed(c *respCall) {
-	if rs.Owed.Ack {
-		rs.Owed.Ack = false
-		rs.answer(c, KindAck, rs.Owed.AckPSN, AckUnlimited, 0, rs.MSN)
+// sendDelayed sends the ACK and the NAK that waited.
+func (rs *responder) sendDelayed(c *respCall) {
+	if rs.Delayed.Ack {
+		rs.Delayed.Ack = false
+		rs.answer(c, KindAck, rs.Delayed.AckPSN, AckUnlimited, 0, rs.MSN)
 	}
-	if rs.Owed.Nak {
-		rs.Owed.Nak = false
+	if rs.Delayed.Nak {
+		rs.Delayed.Nak = false
 		msn := rs.MSN
-		if c.Path.Own && rs.Owed.Syndrome == NakSequence {
-			msn = rs.Owed.NakEnd
+		if c.Path.Own && rs.Delayed.Syndrome == NakSequence {
+			msn = rs.Delayed.NakEnd
 		}
-		rs.answer(c, KindAck, rs.Owed.NakPSN, rs.Owed.Syndrome, 0, msn)
+		rs.answer(c, KindAck, rs.Delayed.NakPSN, rs.Delayed.Syndrome, 0, msn)
 	}
 	if rs.Closing {
 		rs.Closing = false

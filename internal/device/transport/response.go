@@ -2,13 +2,12 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// This file is what the requester makes of the responder's answers (IBA 9.7.6, 9.7.7, 9.9.2).
+// This file handles the responder's answers at the requester (IBA 9.7.6, 9.7.7, 9.9.2).
 
-// receiveResponse takes an ACK, a NAK, or the response to a READ or atomic.
+// receiveResponse processes an ACK, a NAK, or the response to a READ or atomic.
 func (r *requester) receiveResponse(c *reqCall, b *Burst) (taken bool) {
 	if !c.running() || ib.PSNDist(r.Una, b.PSN) >= ib.PSNDist(r.Una, r.Max) {
-		// Stale, or never asked for. A READ response may begin before Una and
-		// end behind it.
+		// The response is stale or unsolicited. A READ response may begin before Una and end after it.
 		if b.Kind == KindReadResp && c.running() {
 			return r.readResponse(c, b)
 		}
@@ -62,7 +61,7 @@ func (r *requester) nak(c *reqCall, b *Burst) {
 	switch b.Syndrome {
 	case NakSequence:
 		c.Count.RcvdSequenceErr++
-		// Not when this NAK has been acted upon: it was duplicated on the way.
+		// Ignore a NAK that has already been handled: the network may duplicate packets.
 		if r.Loss.RNRAt == 0 && r.PSN != r.Una && !r.Loss.wentBack(c.common, c.now, r.CC.SRTT/2) {
 			if r.repairSoon(c, b.PSN, b.MSN) {
 				c.Count.Repairs++
@@ -82,7 +81,7 @@ func (r *requester) nak(c *reqCall, b *Burst) {
 	r.failTail(c, st)
 }
 
-// rnrNak waits as long as the responder wants and sends again from b.PSN on.
+// rnrNak waits for the time in the RNR NAK and then sends again from b.PSN on.
 func (r *requester) rnrNak(c *reqCall, b *Burst) {
 	c.Count.RcvdRNR++
 	if r.advance(c, b.PSN) {
@@ -101,7 +100,7 @@ func (r *requester) rnrNak(c *reqCall, b *Burst) {
 	r.rewind()
 }
 
-// readResponse takes data of the READ at Tail.
+// readResponse processes data of the READ at Tail.
 func (r *requester) readResponse(c *reqCall, b *Burst) (taken bool) {
 	if ib.PSNDist(r.Una, b.PSN) < ib.PSNDist(r.Una, r.Max) {
 		if r.advance(c, b.PSN) {
@@ -133,7 +132,7 @@ func (r *requester) readResponse(c *reqCall, b *Burst) (taken bool) {
 	end := start + b.Packets
 	una := ib.PSNDist(r.TailPSN, r.Una)
 	if start >= packets || end > packets || start > una || end <= una {
-		c.Count.Dropped++ // old, or not of this request
+		c.Count.Dropped++ // old, or for another request
 		return true
 	}
 	off := start * mtu
@@ -142,11 +141,11 @@ func (r *requester) readResponse(c *reqCall, b *Burst) (taken bool) {
 	if packets > r.Chunk {
 		final = final || end%r.Chunk == 0
 		if start/r.Chunk != (end-1)/r.Chunk {
-			c.Count.Dropped++ // an answer to none of our requests
+			c.Count.Dropped++ // not a response to any of our requests
 			return true
 		}
 	}
-	// Where parts of pieces were asked for, the end of a response may be anywhere.
+	// If parts of pieces were requested, a response may end anywhere.
 	if want := min(length-off, b.Packets*mtu); n != want || b.Last != final && !(b.Last && r.Reads.Asked) {
 		r.failTail(c, BadRespErr)
 		return true
@@ -176,7 +175,7 @@ func (r *requester) readResponse(c *reqCall, b *Burst) (taken bool) {
 	return true
 }
 
-// atomicResponse takes the former value for the atomic at Tail.
+// atomicResponse processes the former value for the atomic at Tail.
 func (r *requester) atomicResponse(c *reqCall, b *Burst) (taken bool) {
 	if r.advance(c, b.PSN) {
 		r.implicitNak(c)
@@ -209,9 +208,8 @@ func (r *requester) atomicResponse(c *reqCall, b *Burst) (taken bool) {
 	return true
 }
 
-// advance takes it that every packet before to has arrived, and completes what that
-// completes. It reports whether a READ or an atomic whose own response is missing
-// stands in the way.
+// advance records that every packet before to has arrived, and completes the requests that this completes. It
+// returns true if a READ or an atomic without its own response prevents that.
 func (r *requester) advance(c *reqCall, to uint32) (missing bool) {
 	if r.Una == to {
 		return false
@@ -241,14 +239,14 @@ func (r *requester) advance(c *reqCall, to uint32) (missing bool) {
 	return missing
 }
 
-// progress resets what only counts failures in a row.
+// progress resets the counters of consecutive failures.
 func (r *requester) progress(c *reqCall) {
 	r.Loss.progress(c.common)
 	if c.Path.Remote {
 		r.CC.learn(c.common, c.now, r.Una)
 	}
 	if r.FailStatus != Success && int32(r.Tail-r.FailPos) > 0 {
-		// It could not be sent again, and turns out not to have been lost.
+		// The request could not be sent again, but it was not lost.
 		r.FailStatus = Success
 		r.Kick = true
 	}

@@ -10,8 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
-// world is two connected queue pairs, a and b, each with a megabyte of memory behind
-// one key with all rights.
+// world has two connected queue pairs, a and b, each with a megabyte of memory behind one key with all rights.
 type world struct {
 	*simnet.Net
 	t          *testing.T
@@ -21,7 +20,7 @@ type world struct {
 
 const memSize = 1 << 20
 
-// pattern is what a's memory holds at first.
+// pattern is the initial content of a's memory.
 var pattern = func() (p [memSize]byte) {
 	for i := range p {
 		p[i] = byte(i*7 + i>>8)
@@ -72,7 +71,7 @@ func newSizedWorld(t *testing.T, typ ib.Service, size uint64, opts ...option) *w
 	return w
 }
 
-// req is a request of n bytes from the start of a's memory to offset off of b's.
+// req returns a request for n bytes from the start of a's memory to offset off of b's.
 func (w *world) req(op WROp, n, off uint32) SendWQE {
 	r := SendWQE{Op: op, RKey: w.bKey, RemoteAddr: simnet.Base + uint64(off), MWLength: 1, RemoteQPN: w.b.Num}
 	r.WRID = 1
@@ -96,7 +95,7 @@ func (w *world) recv(id uint64, n, off uint32) {
 	w.b.PostRecv(r)
 }
 
-// run lets a minute pass.
+// run advances the time by a minute.
 func (w *world) run() {
 	w.t.Helper()
 	if !w.Run(w.Now+60e9, 1_000_000) {
@@ -138,8 +137,7 @@ func (w *world) wantStates(a, b ib.State) {
 	}
 }
 
-// TestFaults goes through what can be wrong with a request: what both sides are told,
-// the states afterwards, and that nothing was written.
+// TestFaults checks invalid requests: the statuses of both sides, the states afterwards, and that nothing was written.
 func TestFaults(t *testing.T) {
 	noRight := func(drop ib.Access) option { return bAttr(func(a *Attr) { a.Access &^= drop }) }
 	cases := []struct {
@@ -148,7 +146,7 @@ func TestFaults(t *testing.T) {
 		opts   []option
 		make   func(*world) SendWQE
 		sent   Status
-		rcvd   Status // of the receive that is posted, Success: untouched
+		rcvd   Status // status of the posted receive; Success: untouched
 		bState ib.State
 		event  Event // at b
 	}{
@@ -249,7 +247,7 @@ func TestFaults(t *testing.T) {
 				w.recv(7, 4096, 0x8000)
 				w.post(c.make(w))
 				w.run()
-				// The queue is dead, or if it is not, works.
+				// The queue is in error, or still works.
 				w.a.Post(func() SendWQE { r := w.req(WRSend, 8, 0); r.WRID = 2; return r }())
 				w.run()
 				switch {
@@ -285,7 +283,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFlushRegion flushes all of a region: the request's range is of no account.
+// TestFlushRegion flushes a whole region: the request's range is ignored.
 func TestFlushRegion(t *testing.T) {
 	for _, opts := range [][]option{nil, {onWire}} {
 		w := newWorld(t, ib.RC, opts...)
@@ -303,8 +301,7 @@ func TestFlushRegion(t *testing.T) {
 	}
 }
 
-// TestFlushOrder checks that what stands behind a failure is flushed, in order, on both
-// queues of both sides, and that what stands before it is not.
+// TestFlushOrder checks that requests after a failure are flushed in order on both queues of both sides, and that earlier ones are not.
 func TestFlushOrder(t *testing.T) {
 	w := newWorld(t, ib.RC)
 	for i := range 3 {
@@ -317,7 +314,7 @@ func TestFlushOrder(t *testing.T) {
 	w.wantSent(Success, Success, RemAccessErr, WRFlushErr, WRFlushErr)
 	w.wantRcvd(Success, WRFlushErr, WRFlushErr)
 	w.wantStates(ib.StateError, ib.StateError)
-	// Posted in the error state: flushed when asked.
+	// Requests posted in the error state are flushed by Flush.
 	w.a.Post(SendWQE{WRID: 6, Op: WRSend})
 	w.a.QP.Flush(w.Now, w.a.Env())
 	w.recv(9, 8, 0)
@@ -326,8 +323,7 @@ func TestFlushOrder(t *testing.T) {
 	w.wantRcvd(Success, WRFlushErr, WRFlushErr, WRFlushErr)
 }
 
-// TestLocalFailureWaits checks that a request that cannot be sent fails after those
-// before it have ended.
+// TestLocalFailureWaits checks that a request that cannot be sent fails after the requests before it have completed.
 func TestLocalFailureWaits(t *testing.T) {
 	for _, opts := range [][]option{nil, {onWire}} {
 		w := newWorld(t, ib.RC, opts...)
@@ -356,7 +352,7 @@ func TestModifyToError(t *testing.T) {
 	}
 }
 
-// TestSharedReceives checks that an SRQ keeps its receives and the event is raised.
+// TestSharedReceives checks that an SRQ keeps its receives and that the event is raised.
 func TestSharedReceives(t *testing.T) {
 	w := newWorld(t, ib.RC, config(func(c *Config) { c.SRQ = true }))
 	w.recv(1, 8, 0)
@@ -367,7 +363,7 @@ func TestSharedReceives(t *testing.T) {
 	}
 }
 
-// TestRetryExceeded counts attempts and time of a request to a dead peer.
+// TestRetryExceeded checks the attempts and the time of a request to a dead peer.
 func TestRetryExceeded(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 7} {
 		t.Run(fmt.Sprint(retries), func(t *testing.T) {
@@ -472,8 +468,8 @@ func TestRNRDelays(t *testing.T) {
 	}
 }
 
-// TestRNRForgivesLosses loses the message between any two RNR NAKs, more often than may
-// happen in a row. An RNR NAK shows that it arrived, so these are not in a row.
+// TestRNRForgivesLosses loses the message between any two RNR NAKs, more often than consecutive losses are allowed. An RNR NAK
+// shows that the message arrived, so these losses are not consecutive.
 func TestRNRForgivesLosses(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire, aAttr(func(a *Attr) { a.RetryCount, a.RNRRetry = 1, 7 }))
 	sends := 0

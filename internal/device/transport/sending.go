@@ -2,7 +2,7 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// This file is how the requester makes bursts of the request in W and sends them.
+// This file converts the request in W into bursts and sends them.
 
 // sendData sends the next burst of a SEND or WRITE.
 func (r *requester) sendData(c *reqCall, budget int) int {
@@ -14,7 +14,7 @@ func (r *requester) sendData(c *reqCall, budget int) int {
 		n = max(uint32(budget), mtu)
 	}
 	if c.Conf.Type == ib.RC {
-		// In packets first: the window times the MTU may not fit in 32 bits.
+		// Compare in packets: the window times the MTU may overflow 32 bits.
 		room := r.room(c.common)
 		if n/mtu >= room {
 			n = room * mtu
@@ -60,8 +60,7 @@ func (r *requester) sendData(c *reqCall, budget int) int {
 	return r.emit(c, b, b.Packets, b.Last, max(int(n), minCost))
 }
 
-// sendRD sends a READ, an atomic or a flush: one packet that takes the PSNs of its
-// response.
+// sendRD sends a READ, an atomic or a flush: one packet that takes the PSNs of its response.
 func (r *requester) sendRD(c *reqCall) int {
 	w := &r.W
 	b := &c.sc.Out
@@ -99,9 +98,8 @@ func (r *requester) sendRD(c *reqCall) int {
 	return r.emit(c, b, psns, done, minCost)
 }
 
-// emit sends b, which takes psns sequence numbers, and moves on, to the next request if
-// this one is done. Everything is in
-// order before the link sees the burst: the peer may be this very queue pair.
+// emit sends b, which takes psns sequence numbers, and advances, to the next request if done is true. It
+// updates the whole state before it calls the link, because the peer may be this queue pair itself.
 func (r *requester) emit(c *reqCall, b *Burst, psns uint32, done bool, cost int) int {
 	b.PSN = r.PSN
 	if old := ib.PSNDist(r.PSN, r.Max); old != 0 && old <= ib.PSNHalf {
@@ -136,7 +134,7 @@ func (r *requester) emit(c *reqCall, b *Burst, psns uint32, done bool, cost int)
 	return cost
 }
 
-// depart notes that b, which takes psns sequence numbers, leaves for another host.
+// depart records that b, which takes psns sequence numbers, is sent to another host.
 func (r *requester) depart(c *reqCall, b *Burst, psns uint32) {
 	if c.Conf.Type != ib.RC {
 		c.Pace.spend(c.now, b)

@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
-// TestUC checks what UC loses and what not, when single packets are lost.
+// TestUC checks which UC messages are lost when single packets are lost.
 func TestUC(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -51,7 +51,7 @@ func TestUC(t *testing.T) {
 			w.wantSent(Success, Success, Success)
 			var got []uint64
 			for i, d := range w.b.Rcvd {
-				// A receive that a lost message had taken serves the next.
+				// The next message uses the receive that a lost message had taken.
 				if d.WRID != uint64(i) || d.Status != Success || d.ByteLen != 3000 {
 					t.Errorf("receive %+v", d)
 				}
@@ -71,7 +71,7 @@ func TestUC(t *testing.T) {
 	}
 }
 
-// TestUCSilence checks that UC drops what RC would refuse, and goes on.
+// TestUCSilence checks that UC drops what RC would refuse, and continues.
 func TestUCSilence(t *testing.T) {
 	cases := map[string]func(*world) SendWQE{
 		"no receive":      func(w *world) SendWQE { return w.req(WRSend, 8, 0) },
@@ -99,7 +99,7 @@ func TestUCSilence(t *testing.T) {
 	}
 }
 
-// TestUD checks datagrams: header, keys, and what is dropped.
+// TestUD checks datagrams: header, keys, and which are dropped.
 func TestUD(t *testing.T) {
 	qkey := func(k uint32) option {
 		f := func(a *Attr) { a.QKey = k }
@@ -172,8 +172,7 @@ func TestMulticast(t *testing.T) {
 	}
 }
 
-// TestSendQueueError checks that a failed send of UD stops the send queue only, and
-// that Modify starts it again.
+// TestSendQueueError checks that a failed UD send stops only the send queue, and that Modify starts it again.
 func TestSendQueueError(t *testing.T) {
 	w := newWorld(t, ib.UD)
 	bad := w.req(WRSend, 8, 0)
@@ -203,8 +202,7 @@ func TestSendQueueError(t *testing.T) {
 	w.wantRcvd(Success)
 }
 
-// TestDrain checks SQD: what was started ends, what was not waits for RTS, and the
-// event comes if it was asked for, when all is quiet.
+// TestDrain checks SQD: started requests complete, others wait for RTS, and the event comes if requested when the queue is drained.
 func TestDrain(t *testing.T) {
 	for _, notify := range []bool{false, true} {
 		w := newWorld(t, ib.RC, onWire, config(func(c *Config) { c.Window, c.MaxBurst = 4, 1024 }))
@@ -235,7 +233,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDepth checks that the initiator depth is kept to, and that a fence waits.
+// TestDepth checks that the initiator depth is respected, and that a fence waits.
 func TestDepth(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire, aAttr(func(a *Attr) { a.MaxRDAtomic = 2 }))
 	out, most := 0, 0
@@ -267,7 +265,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// TestLocalOperations checks order: LOCAL_INV after everything before it, once.
+// TestLocalOperations checks that LOCAL_INV runs once, after everything before it.
 func TestLocalOperations(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire)
 	inv := w.req(WRLocalInv, 0, 0)
@@ -310,8 +308,7 @@ func TestSelf(t *testing.T) {
 	if !bytes.Equal(e.Node.Mem[0x8008:][:4992], e.Node.Mem[8:5000]) {
 		t.Errorf("wrong data")
 	}
-	// The answer to a bad request finds the queue pair in the error state that its
-	// arrival caused.
+	// The answer to a bad request finds the queue pair in the error state that the request caused.
 	bad := req(WRWrite, 8)
 	bad.RKey, bad.WRID = 1, 5
 	e.Post(bad)
@@ -319,7 +316,7 @@ func TestSelf(t *testing.T) {
 	w.wantSent(Success, Success, Success, Success, WRFlushErr)
 }
 
-// TestImmediates checks flags of receives: immediate, invalidation, solicited.
+// TestImmediates checks the flags of receives: immediate, invalidation, solicited.
 func TestImmediates(t *testing.T) {
 	w := newWorld(t, ib.RC)
 	for i := range 4 {
@@ -347,8 +344,7 @@ func TestImmediates(t *testing.T) {
 	}
 }
 
-// TestDrainWhileBlocked enters SQD while the next request has been looked at but has to
-// wait: it must not be sent before RTS.
+// TestDrainWhileBlocked enters SQD while the next request is fetched but blocked: it must not be sent before RTS.
 func TestDrainWhileBlocked(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire)
 	fenced := w.req(WRWrite, 8, 0)
@@ -366,8 +362,7 @@ func TestDrainWhileBlocked(t *testing.T) {
 	w.wantSent(Success, Success)
 }
 
-// TestReadyTooEarly has a receive announced that others take first: waiting less than the
-// RNR NAK says must not use up the tries.
+// TestReadyTooEarly announces a receive that another queue pair takes first: the shorter wait must not use up retries.
 func TestReadyTooEarly(t *testing.T) {
 	w := newWorld(t, ib.RC, aAttr(func(a *Attr) { a.RNRRetry = 1 }), bAttr(func(a *Attr) { a.MinRNRTimer = 16 }))
 	w.post(w.req(WRSend, 8, 0))
@@ -384,8 +379,8 @@ func TestReadyTooEarly(t *testing.T) {
 	w.wantSent(Success)
 }
 
-// TestModifyWhileDrained sets attributes in SQD, as a program does that has waited for it:
-// the event does not come again, and what the responder owes is still sent.
+// TestModifyWhileDrained sets attributes in SQD, as a program does after waiting for it: the event does not come again, and
+// pending responses are still sent.
 func TestModifyWhileDrained(t *testing.T) {
 	w := newWorld(t, ib.RC, onWire)
 	w.post(w.req(WRRead, 5000, 0))

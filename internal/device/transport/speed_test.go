@@ -8,8 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// fastHost is as little of a NIC as two connected queue pairs need, so that what is
-// measured is the transport.
+// fastHost is a minimal NIC for two connected queue pairs, so that the benchmark measures the transport.
 type fastHost struct {
 	q        QP
 	peer     *fastHost
@@ -23,9 +22,9 @@ type fastHost struct {
 	done     int
 	received int
 	failed   int
-	loseEach int // of requests that do not end a message, the n-th
+	loseEach int // lose every n-th request burst that does not end a message
 	sent     int
-	late     ib.Time // how long timers have made it wait
+	late     ib.Time // total time spent waiting for timers
 }
 
 func (h *fastHost) FetchSend(pos uint32, w *SendWQE) bool {
@@ -117,7 +116,7 @@ func newFastPair(t ib.Service) (a, b *fastHost) {
 	return a, b
 }
 
-// turn posts n copies of h's request and drives both sides to the end.
+// turn posts n copies of h's request and drives both sides until they complete.
 func (h *fastHost) turn(n uint32) {
 	h.posted += n
 	for range 100000 {
@@ -157,7 +156,7 @@ var fastCases = []struct {
 	{"UD/send8", ib.UD, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
 }
 
-// TestNoAllocation holds the data path to no allocation at all, on every kind of path.
+// TestNoAllocation checks that the data path allocates nothing, on every kind of path.
 func TestNoAllocation(t *testing.T) {
 	for _, p := range []Path{{}, {Remote: true}, {Remote: true, Own: true}, {Remote: true, Own: true, MaxBurst: 4096}} {
 		testNoAllocation(t, p)
@@ -194,7 +193,7 @@ func testNoAllocation(t *testing.T, p Path) {
 	}
 }
 
-// BenchmarkMessage is the cost of one message through both queue pairs, 32 at a time.
+// BenchmarkMessage measures one message through both queue pairs, 32 at a time.
 func BenchmarkMessage(b *testing.B) {
 	for _, c := range fastCases {
 		b.Run(c.name, func(b *testing.B) {
@@ -208,7 +207,7 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// BenchmarkRemote is the same on a path between our own hosts.
+// BenchmarkRemote is BenchmarkMessage on a path between vrdma hosts.
 func BenchmarkRemote(b *testing.B) {
 	for _, c := range fastCases {
 		if c.t != ib.RC {

@@ -5,31 +5,30 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// The responder's half of selective repeat, between our own hosts. Requests that arrive
-// ahead of a missing one are kept, and only what is missing is asked for:
+// A stash is the responder's half of selective repeat between vrdma hosts. It stores requests that arrive
+// ahead of a missing one, and the responder requests only the missing packets:
 //
 //	arrived  … 40 41 __ 43 44 __ 46        NAK 42, up to 43    repair 45, up to 46
 //	                 └─ expected ▲                                        │
 //	                             └── stashed; carried out in order ◀──────┘ when 42 is there
 //
-// What the peer sees of the order in which things happen, and what goes into memory, is
-// the same as ever: a stashed request is nothing but a packet that arrives later. The
-// stash may forget anything at any time; then it is asked for again. It is shared by the
-// queue pairs of a loop and no part of their state.
+// The peer and the memory see the same order of operations as without a stash: a stashed request equals a
+// packet that arrives later. The stash may discard any packet at any time; the responder then requests it
+// again. All queue pairs of a loop share one stash, and it is not part of their state.
 type stash struct {
-	last  uint32 // episode begun last
+	last  uint32 // number of the newest episode
 	out   Burst
 	slots [stashSlots]stashed
 	span  memory.Span
 }
 
-// stashSlots is how many packets a loop keeps. A newer packet takes the place of an older
-// one when their places coincide.
+// stashSlots is the number of packets that a loop stores. A newer packet replaces an older one in the same
+// slot.
 const stashSlots = 2048
 
 // stashed is one packet.
 type stashed struct {
-	Episode uint32 // whose; 0: none
+	Episode uint32 // the episode that the packet belongs to; 0: none
 	Size    uint32
 	Burst   Burst // without data
 	Data    [maxMTU]byte
@@ -41,19 +40,19 @@ func (s *stash) slot(episode, psn uint32) *stashed {
 	return &s.slots[(psn+episode*197)%stashSlots]
 }
 
-// has reports whether the packet psn of an episode is there.
+// has reports whether packet psn of an episode is stored.
 func (s *stash) has(episode, psn uint32) bool {
 	p := s.slot(episode, psn)
 	return p.Episode == episode && p.Burst.PSN == psn
 }
 
-// put keeps the packets of b.
+// put stores the packets of b.
 func (s *stash) put(episode uint32, b *Burst, mtu uint32) {
 	var pieces []memory.Piece
 	if b.Data != nil {
 		pieces = b.Data.Pieces()
 	}
-	off := 0 // in the first of them
+	off := 0 // in the first piece
 	for i := range b.Packets {
 		psn := ib.PSNAdd(b.PSN, i)
 		p := s.slot(episode, psn)
@@ -74,8 +73,7 @@ func (s *stash) put(episode uint32, b *Burst, mtu uint32) {
 	}
 }
 
-// take brings a packet out, as a burst that is valid until the next call; nil if it is not
-// there.
+// take removes a packet and returns it as a burst that is valid until the next call; nil if it is not stored.
 func (s *stash) take(episode, psn uint32) *Burst {
 	if !s.has(episode, psn) {
 		return nil
@@ -89,7 +87,7 @@ func (s *stash) take(episode, psn uint32) *Burst {
 	return &s.out
 }
 
-// stashSoon keeps b, which is ahead of what is expected, and asks for what is missing.
+// stashSoon stores b, which is ahead of the expected packet, and requests the missing packets.
 func (rs *responder) stashSoon(c *respCall, b *Burst) {
 	psns := b.psns(c.Attr.MTU)
 	ahead := ib.PSNDist(rs.PSN, b.PSN)
@@ -121,21 +119,21 @@ func (rs *responder) stashSoon(c *respCall, b *Burst) {
 			return
 		}
 	}
-	// What comes again is a probe: the peer does not know what is missing.
+	// A packet that arrives again is a probe: the peer does not know what is missing.
 	if wait := c.now - rs.Nak.At; wait >= rs.Nak.patience() || again && wait >= rs.Nak.patience()/2 {
 		rs.askAgain(c, sc.stash)
 	}
 }
 
-// comesAgain reports, after an RNR NAK whose timer is delay, whether psn belongs to what is
-// sent again because of it rather than to what was on its way: the beginning was lost then.
+// comesAgain reports, after an RNR NAK with the given delay, whether psn is part of the retransmission rather
+// than a packet that was in flight. If so, the beginning of the retransmission was lost.
 func (k *naks) comesAgain(now ib.Time, psn uint32, delay ib.Time) bool {
 	forward := ib.PSNDist(k.Ahead, psn)
 	k.Ahead = psn
 	return (forward == 0 || forward >= ib.PSNHalf) && now-k.At >= max(nakAgain, delay)
 }
 
-// stashable reports whether b's data is of the length that its packets say, and at hand.
+// stashable reports whether b's data has the length that its packets imply, and is available.
 func (b *Burst) stashable(mtu uint32) bool {
 	if b.Kind.base() == 0 {
 		return b.Packets == 1 && b.size() == 0
@@ -150,21 +148,21 @@ func (b *Burst) stashable(mtu uint32) bool {
 	return b.Packets <= stashSlots && b.wellFormed(b.size(), mtu)
 }
 
-// askFor asks for the packets from one PSN up to another. The first that are missing are
-// asked for with a NAK, which acknowledges everything before them.
+// askFor requests the packets from one PSN up to another. For the first missing range it uses a NAK, which
+// acknowledges everything before it.
 func (rs *responder) askFor(c *respCall, from, to uint32) {
 	rs.Nak.Sent, rs.Nak.At, rs.Nak.To = true, c.now, to
 	c.Count.OutOfSequence++
 	if from == rs.PSN {
 		rs.Nak.HoleAt = c.now
-		rs.Owed.NakEnd = to
+		rs.Delayed.NakEnd = to
 		rs.nakSoon(c, NakSequence, from)
 	} else if rs.Res.Pending == 0 {
 		rs.answer(c, KindAck, from, nakRepair, 0, to)
 	}
 }
 
-// patience is how long what was asked for may take before it is asked for again.
+// patience returns how long a requested packet may take before it is requested again.
 func (k *naks) patience() ib.Time {
 	if k.Trip == 0 {
 		return nakAgain
@@ -172,7 +170,7 @@ func (k *naks) patience() ib.Time {
 	return 2 * max(k.Trip, nakAgainOwn)
 }
 
-// heard notes that what was asked for has come.
+// heard records that the requested packet has arrived.
 func (k *naks) heard(now ib.Time) {
 	if k.HoleAt == 0 {
 		return
@@ -185,7 +183,7 @@ func (k *naks) heard(now ib.Time) {
 	k.Trip += (d - k.Trip) / 8
 }
 
-// askAgain asks for everything that is missing, as far as a few answers name it.
+// askAgain requests everything that is missing, up to asksMost ranges.
 func (rs *responder) askAgain(c *respCall, s *stash) {
 	to := rs.PSN
 	for range asksMost {
@@ -193,7 +191,7 @@ func (rs *responder) askAgain(c *respCall, s *stash) {
 		for from != rs.Newest && s.has(rs.Episode, from) {
 			from = ib.PSNAdd(from, s.slot(rs.Episode, from).Burst.psns(c.Attr.MTU))
 		}
-		// Nothing is missing; or a READ that a peer made up reaches beyond the newest.
+		// Nothing is missing, or a forged READ reaches beyond the newest packet.
 		if ib.PSNDist(from, rs.Newest)-1 >= stashSlots {
 			return
 		}
@@ -204,10 +202,10 @@ func (rs *responder) askAgain(c *respCall, s *stash) {
 	}
 }
 
-// asksMost bounds what one packet may provoke.
+// asksMost limits the number of NAKs that one packet may cause.
 const asksMost = 8
 
-// unstall goes on with unstash where it had to stop. It reports whether it got through.
+// unstall continues unstash where it had to stop. It reports whether it finished.
 func (rs *responder) unstall(c *respCall) bool {
 	rs.Stalled = false
 	if rs.Episode != 0 {
@@ -216,19 +214,19 @@ func (rs *responder) unstall(c *respCall) bool {
 	return !rs.Stalled
 }
 
-// unstash carries out what has been waiting for the packet that has just come.
+// unstash executes the stored requests that waited for the packet that has just arrived.
 func (rs *responder) unstash(c *respCall) {
 	s := c.sc.stash
 	if rs.Nak.Sent {
-		return // it has not come
+		return // the missing packet has not arrived
 	}
 	if s == nil {
-		rs.Episode = 0 // another loop's
+		rs.Episode = 0 // the episode belongs to another loop's stash
 		return
 	}
 	for range stashSlots {
 		if ib.PSNDist(rs.PSN, rs.Newest)-1 >= ib.PSNHalf-1 || rs.Closing || c.State == ib.StateError {
-			rs.Episode = 0 // all there, or all over
+			rs.Episode = 0 // everything is executed, or the queue pair failed
 			return
 		}
 		b := s.take(rs.Episode, rs.PSN)
@@ -237,17 +235,17 @@ func (rs *responder) unstash(c *respCall) {
 		}
 		psn := rs.PSN
 		if !rs.takeRequest(c, b) {
-			s.slot(rs.Episode, psn).Episode = rs.Episode // it stays there
+			s.slot(rs.Episode, psn).Episode = rs.Episode // keep the packet
 			rs.Stalled = true
 			return
 		}
 		if rs.PSN == psn {
-			rs.Episode = 0 // it could not be carried out; it will come again
+			rs.Episode = 0 // it could not be executed; the requester will send it again
 			return
 		}
 	}
-	// Another one is missing. It was asked for when that was seen. If that is long ago, or
-	// if what was asked for after it has come, it was lost again.
+	// Another packet is missing. It was requested when the gap was detected. If that was long ago, or if a
+	// later requested range has arrived, it was lost again.
 	rs.Nak.Sent, rs.Nak.HoleAt = true, 0
 	if ib.PSNDist(rs.Nak.To, rs.PSN) < ib.PSNHalf || c.now-rs.Nak.At >= rs.Nak.patience()/2 {
 		rs.askAgain(c, s)

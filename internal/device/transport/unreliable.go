@@ -2,11 +2,11 @@ package transport
 
 import "vrdma.dev/vrdma/internal/ib"
 
-// This file is the UC responder and all of UD: nothing is acknowledged, nothing is sent twice, and
-// what does not fit is dropped in silence (IBA 9.8, 9.9.4).
+// This file is the UC responder, and UD. Nothing is acknowledged or sent again, and messages that do not fit
+// are dropped without an answer (IBA 9.8, 9.9.4).
 
-// receiveUnreliable is the UC responder. A gap in the sequence loses the message it
-// falls into; the next one starts afresh.
+// receiveUnreliable returns the UC responder. A gap in the sequence loses the message in which it lies; the next
+// message starts again.
 func (rs *responder) receiveUnreliable(c *respCall, b *Burst) (taken bool) {
 	if !rs.listening(c) || b.Kind.base() == 0 || b.Kind == KindSendInv {
 		c.Count.Dropped++
@@ -43,18 +43,16 @@ func (rs *responder) receiveUnreliable(c *respCall, b *Burst) (taken bool) {
 	return true
 }
 
-// dropMessage gives up the message in progress. A receive that it had taken serves the
-// next one, as it would had it never been taken.
+// dropMessage drops the message in progress. The next message uses the receive that it had taken.
 func (rs *responder) dropMessage(c *respCall) {
 	c.Count.Dropped++
 	rs.Msg.Kind, rs.Drop = 0, true
 }
 
-// grhLength is what a UD message has in front of it in the receiver's buffer.
+// grhLength is the length of the header that precedes a UD message in the receive buffer.
 const grhLength = 40
 
-// acceptDatagram is the beginning of the UD responder: it reports whether b is a datagram
-// for this queue pair.
+// acceptDatagram reports whether b is a valid datagram for this queue pair.
 func (rs *responder) acceptDatagram(c *respCall, b *Burst) bool {
 	if !rs.listening(c) || b.Kind != KindSend && b.Kind != KindSendImm || !b.First || !b.Last || b.Packets != 1 {
 		c.Count.Dropped++
@@ -67,7 +65,7 @@ func (rs *responder) acceptDatagram(c *respCall, b *Burst) bool {
 	return true
 }
 
-// receiveDatagram is the rest of it.
+// receiveDatagram delivers a datagram that acceptDatagram has accepted.
 func (rs *responder) receiveDatagram(c *respCall, b *Burst) (taken bool) {
 	n := b.size()
 	if !rs.HaveRecv {
@@ -108,11 +106,11 @@ func (rs *responder) receiveDatagram(c *respCall, b *Burst) (taken bool) {
 	return true
 }
 
-// managementQP is the number of the queue pair for connection management.
+// managementQP is the number of the general services queue pair.
 const managementQP = 1
 
-// controlledQKey marks a Q_Key in a work request that stands for the queue pair's own
-// (IBA 10.2.4): only a privileged queue pair may have such a key.
+// controlledQKey marks a Q_Key in a work request that stands for the queue pair's own Q_Key (IBA 10.2.4). Only
+// a privileged queue pair may have such a Q_Key.
 const controlledQKey = 1 << 31
 
 // sendDatagram sends the UD message in W.
@@ -127,7 +125,7 @@ func (r *requester) sendDatagram(c *reqCall) int {
 		return 0
 	}
 	if w.Length > c.Conf.MTU {
-		// Too long a message is not sent, and no error is reported (C10-93.1.1).
+		// A message that is too long is not sent, and no error is reported (C10-93.1.1).
 		c.Count.SendErrors++
 		r.begin(1)
 		r.Pos++
@@ -151,7 +149,7 @@ func (r *requester) sendDatagram(c *reqCall) int {
 	}
 	b.MTU = c.Conf.MTU
 	b.First, b.Last, b.Packets = true, true, 1
-	b.AckReq = c.Conf.Num == managementQP // as rxe does, though nobody acknowledges it
+	b.AckReq = c.Conf.Num == managementQP // as rxe does, though no peer acknowledges it
 	b.Length, b.Imm, b.Data = w.Length, w.Imm, &sc.OutData
 	b.Solicited = w.Flags&FlagSolicited != 0
 	r.begin(1)

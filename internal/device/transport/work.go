@@ -2,7 +2,7 @@ package transport
 
 import "vrdma.dev/vrdma/internal/abi"
 
-// Status of a completion, numbered as the ring has it.
+// Status is the status of a completion, with the numbers of the completion ring.
 type Status uint8
 
 const (
@@ -30,7 +30,7 @@ const (
 	GeneralErr     Status = abi.WCStatusGeneralErr
 )
 
-// WROp is a work request's operation, numbered as the ring has it.
+// WROp is the operation of a work request, with the numbers of the send ring.
 type WROp uint8
 
 const (
@@ -56,10 +56,10 @@ const (
 	FlagInline    = abi.WRFlagInline
 )
 
-// MaxSGE is the most entries a scatter/gather list has.
+// MaxSGE is the maximum length of a scatter/gather list.
 const MaxSGE = 32
 
-// MaxMessage is the longest message: 2^31 bytes by the specification.
+// MaxMessage is the maximum message length: 2^31 bytes by the specification.
 const MaxMessage = 1 << 31
 
 // SGE is one entry of a scatter/gather list.
@@ -69,18 +69,18 @@ type SGE struct {
 	LKey   uint32
 }
 
-// SendWQE is a private copy of a posted send work request: made once from the
-// shared ring, checked, and never read from there again while it is in use.
+// SendWQE is a private copy of a posted send work request. It is copied from the shared ring once, checked, and
+// not read from the ring again while it is in use.
 type SendWQE struct {
 	Pos        uint32 // free-running position in the send queue
 	WRID       uint64
 	Op         WROp
 	Flags      uint8
-	Imm        uint32 // immediate as it stands in memory (big endian bytes), or the rkey to invalidate
+	Imm        uint32 // immediate value as in memory (big endian bytes), or the rkey to invalidate
 	RKey       uint32
 	RemoteAddr uint64
 	CompareAdd uint64
-	Swap       uint64 // the 8 bytes of an atomic write too, as they stand in memory
+	Swap       uint64 // also the 8 bytes of an atomic write, as in memory
 	// UD
 	RemoteQPN  uint32
 	RemoteQKey uint32
@@ -92,7 +92,7 @@ type SendWQE struct {
 	MWAccess uint32
 	// Data
 	Length uint32 // total bytes
-	Bad    Status // not Success: the NIC found the request itself malformed; fail it with this
+	Bad    Status // if not Success, the NIC found the request malformed: fail it with this status
 	NumSGE uint8
 	SGE    [MaxSGE]SGE
 }
@@ -111,7 +111,7 @@ type RecvWQE struct {
 	SGE    [MaxSGE]SGE
 }
 
-// RecvResult is what a completed receive reports.
+// RecvResult is the result of a completed receive.
 type RecvResult struct {
 	Status    Status
 	Op        RecvOp

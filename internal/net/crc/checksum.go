@@ -4,14 +4,14 @@ import "hash/crc32"
 
 var plain = crc32.MakeTable(crc32.Castagnoli)
 
-// folds are the factors for folding, a pair for each 16 bytes: for their first half and their second. What is said of bytes is for
-// registers of 64, in brackets for those of 32.
+// folds are the factors for folding, a pair for the two halves of each 16 bytes. Distances are for registers of 64 bytes, in parentheses
+// for registers of 32.
 type folds struct {
 	loop [2]uint64    // over 256 bytes (128)
-	join [3][2]uint64 // over 192, 128 and 64 bytes (96, 64, 32): of the four registers to one
-	last [4][2]uint64 // over 48, 32, 16 and no bytes: within a register. The last pair is 0
-	// For the 16 bytes that are left: their first half over 96 bits, four bytes over 64, and for Barrett's reduction
-	// the polynomial and its quotient.
+	join [3][2]uint64 // over 192, 128 and 64 bytes (96, 64, 32): combines the four registers
+	last [4][2]uint64 // over 48, 32, 16 and no bytes: within a register; the last pair is 0
+	// For the remaining 16 bytes: the first half over 96 bits, four bytes over 64, and for Barrett reduction the polynomial and its
+	// quotient.
 	end                  [2]uint64
 	polynomial, quotient uint64
 }
@@ -42,13 +42,13 @@ var halfEthernet = folds{
 }
 
 const (
-	// least is what has to be there for folding by 256 bytes to be worth it,
+	// least is the minimum length at which folding by 256 bytes is faster,
 	least = 512
-	// and leastHalf for folding by 128.
+	// and leastHalf the minimum for folding by 128 bytes.
 	leastHalf = 256
 )
 
-// Castagnoli is the CRC of data.
+// Castagnoli returns the CRC of data.
 func Castagnoli(data []byte) uint32 {
 	if wide && len(data) >= least {
 		n := len(data) &^ 255
@@ -57,7 +57,7 @@ func Castagnoli(data []byte) uint32 {
 	return crc32.Checksum(data, plain)
 }
 
-// Ethernet is the CRC sum taken on over data: 0 begins one.
+// Ethernet returns the CRC sum continued over data; 0 starts a new one.
 func Ethernet(sum uint32, data []byte) uint32 {
 	n := 0
 	switch {
@@ -74,8 +74,8 @@ func Ethernet(sum uint32, data []byte) uint32 {
 	return sum
 }
 
-// EthernetCopy copies src to dst, which is as long, and is the CRC sum taken on over it. Memory that changes meanwhile is
-// read once: the CRC is that of dst.
+// EthernetCopy copies src to dst, which has the same length, and returns the CRC sum continued over the data. It reads src only once, so
+// the CRC is that of dst even if src changes meanwhile.
 func EthernetCopy(sum uint32, dst, src []byte) uint32 {
 	switch {
 	case wide && len(src) >= least && len(src)%256 == 0:

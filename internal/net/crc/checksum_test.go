@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestFolds holds the factors to those that are published for Ethernet's polynomial (the paper in doc.go).
+// TestFolds compares the factors with those published for Ethernet's polynomial (the paper in doc.go).
 func TestFolds(t *testing.T) {
 	for n, want := range map[int]uint64{544: 0x154442bd4, 480: 0x1c6e41596, 160: 0x1751997d0, 96: 0x0ccaa009e, 64: 0x163cd6124} {
 		if got := power(crc32.IEEE, n); got != want {
@@ -33,8 +33,7 @@ func TestFolds(t *testing.T) {
 
 // newFolds computes the factors.
 func newFolds(polynomial uint32, register int) (f folds) {
-	// The halves of 16 bytes lie 64 bits apart, and a product of reflected polynomials is one bit
-	// short: hence the 32 more and less.
+	// The halves of 16 bytes are 64 bits apart, and the product of reflected polynomials is one bit short: hence the 32 more and less.
 	pair := func(bytes int) [2]uint64 {
 		return [2]uint64{power(polynomial, 8*bytes+32), power(polynomial, 8*bytes-32)}
 	}
@@ -50,7 +49,7 @@ func newFolds(polynomial uint32, register int) (f folds) {
 	return f
 }
 
-// power is x^n mod the polynomial, reflected as that is, and shifted to where a product wants it.
+// power returns x^n mod the polynomial, reflected and shifted for the multiplication.
 func power(polynomial uint32, n int) uint64 {
 	r := uint32(1 << 31) // x^0
 	for range n {
@@ -86,9 +85,9 @@ func random(n int) []byte {
 	return b
 }
 
-// everyWay runs f with each of the ways of folding that this processor has, and without.
+// everyWay runs f with each way of folding that this processor supports, and without folding.
 func everyWay(t *testing.T, f func(t *testing.T)) {
-	hasWide, hasHalf := wide, half || wide // who has the wide ones has the others
+	hasWide, hasHalf := wide, half || wide // a processor with the wide registers has the others, too
 	defer func() { wide, half = hasWide, hasHalf && !hasWide }()
 	for name, w := range map[string][2]bool{"plain": {}, "wide": {true, false}, "half": {false, true}} {
 		if w[0] && !hasWide || w[1] && !hasHalf {
@@ -102,7 +101,7 @@ func everyWay(t *testing.T, f func(t *testing.T)) {
 	}
 }
 
-// same compares with hash/crc32.
+// same compares the results with hash/crc32.
 func same(t *testing.T, data []byte, begin uint32) {
 	t.Helper()
 	if got, want := Castagnoli(data), crc32.Checksum(data, plain); got != want {
@@ -120,7 +119,7 @@ func same(t *testing.T, data []byte, begin uint32) {
 	}
 }
 
-// TestChecksum tries every length up to some thousand bytes and some longer ones.
+// TestChecksum tests every length up to some thousand bytes and some longer ones.
 func TestChecksum(t *testing.T) {
 	b := random(1<<17 + 64)
 	everyWay(t, func(t *testing.T) {
@@ -133,7 +132,7 @@ func TestChecksum(t *testing.T) {
 				same(t, b[13*at:][:n], uint32(at))
 			}
 		}
-		// "123456789", which every description of a CRC has the sum of.
+		// "123456789" is the usual test vector of CRCs.
 		if c, e := Castagnoli([]byte("123456789")), Ethernet(0, []byte("123456789")); c != 0xe3069283 || e != 0xcbf43926 {
 			t.Errorf("%#x, %#x", c, e)
 		}

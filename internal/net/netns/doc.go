@@ -1,19 +1,16 @@
-// Package netns makes sockets and interfaces in network namespaces that the daemon is not in.
+// Package netns creates sockets and interfaces in network namespaces other than the daemon's.
 //
 //	a program's connection ── Of ──▶ Space ── Open ──▶ sockets that stay in the namespace
 //
-// A socket belongs to the namespace in which it was made, whoever has it: so the daemon needs to be
-// there for that moment only. What it can do with the sockets afterwards (bind, send, ask netlink) needs
-// no rights.
+// A socket belongs to the namespace in which it was created, whichever process has it. So the daemon needs to be in the namespace
+// only for that moment. Using the sockets afterwards (bind, send, netlink requests) needs no privileges.
 //
-// Which namespace it is says the kernel, of the socket that the program connected with (SIOCGSKNS): no
-// process number is looked up, and what is asked cannot be exchanged meanwhile. Each socket is asked for
-// the namespace's cookie before it is handed out.
+// The kernel returns the namespace of the socket that the program connected with (SIOCGSKNS). So no process number is involved, and
+// the namespace cannot be exchanged meanwhile. The cookie of each new socket's namespace is checked before use.
 //
-// To enter a namespace one needs CAP_SYS_ADMIN in the user namespace that it belongs to and in one's own.
-// Root has both. An ordinary user's daemon has the first, for the user's own containers: there a
-// helper (Serve) is started by nsenter(1), which enters the user namespace and then the network namespace, and hands
-// the sockets back.
+// Entering a namespace needs CAP_SYS_ADMIN in the user namespace that owns it and in the caller's own. Root has both. A daemon of an
+// ordinary user has the first one for the user's own containers. There nsenter(1) starts a helper (Serve) in the user namespace and
+// the network namespace, and the helper sends the sockets back.
 //
-// A Space, and every socket made in it, keeps the namespace alive: close both when nobody of it is left.
+// A Space and every socket created in it keep the namespace alive: close both when the namespace has no clients any more.
 package netns

@@ -13,17 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Command is the name of the command of vrdma that is the helper: vrdma COMMAND KINDS, with descriptor 5 to
-// answer on.
+// Command is the name of vrdma's helper command: vrdma COMMAND KINDS, with descriptor 5 for the answer.
 const Command = "netns-sockets"
 
 const (
 	helperTime = 10 * time.Second
-	// most is how many descriptors one message carries, less than the kernel's 253.
+	// most is the maximum number of descriptors in one message, below the kernel's limit of 253.
 	most = 200
 )
 
-// letters are how kinds are told to the helper.
+// letters encode the kinds in the helper's argument.
 var letters = map[byte]Kind{'4': UDP4, '6': UDP6, 'n': Netlink}
 
 func spell(kinds []Kind) string {
@@ -38,10 +37,10 @@ func spell(kinds []Kind) string {
 	return b.String()
 }
 
-// openBeside has a helper make them, which enters the user namespace first. why is why we cannot.
+// openBeside lets a helper create the sockets in the user namespace. why is the reason why this process cannot.
 func (s *Space) openBeside(kinds []Kind, why error) ([]int, error) {
 	if os.Geteuid() == 0 {
-		return nil, why // who lacks the right here lacks it there
+		return nil, why // if root lacks the right here, the helper lacks it, too
 	}
 	if len(kinds) > most {
 		return nil, fmt.Errorf("%d sockets are more than a helper makes: %d", len(kinds), most)
@@ -53,7 +52,7 @@ func (s *Space) openBeside(kinds []Kind, why error) ([]int, error) {
 	return fds, nil
 }
 
-// help has a helper make some descriptors, by what it is told.
+// help runs a helper that creates count descriptors.
 func (s *Space) help(what string, count int) ([]int, error) {
 	nsenter, err := exec.LookPath("nsenter")
 	if err != nil {
@@ -94,7 +93,7 @@ func (s *Space) help(what string, count int) ([]int, error) {
 	return fds, err
 }
 
-// receive takes the descriptors of one message.
+// receive receives the descriptors of one message.
 func receive(from int) ([]int, error) {
 	var b [1]byte
 	oob := make([]byte, unix.CmsgSpace(4*most))
@@ -120,7 +119,7 @@ func receive(from int) ([]int, error) {
 	return fds, nil
 }
 
-// parse undoes spell.
+// parse is the inverse of spell.
 func parse(what string) (kinds []Kind, err error) {
 	for i := range len(what) {
 		k, ok := letters[what[i]]
@@ -132,7 +131,7 @@ func parse(what string) (kinds []Kind, err error) {
 	return kinds, nil
 }
 
-// Serve is the helper: it makes sockets, or an interface, where it is and hands them to who started it.
+// Serve is the helper: it creates sockets, or an interface, in its namespaces and sends the descriptors to its parent.
 func Serve(what string) error {
 	var fds []int
 	var err error

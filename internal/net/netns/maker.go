@@ -7,40 +7,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Maker makes sockets in a namespace one by one, of which it opens many at once. Any goroutine may use it.
+// A Maker creates sockets in a namespace one by one from a stock that it fills in batches. Any goroutine may use it.
 //
-// Where a helper makes them (Space.Helped), which is a process and takes its time, the next ones are made before they are wanted: programs join
-// groups on the daemon's loop, and everybody waits for that. Who joins so many at once that none are left has it wait for the helper; then the helper
-// makes twice as many at a time from then on.
+// If a helper process creates the sockets (Space.Helped), which is slow, the Maker creates the next ones in advance: programs join
+// multicast groups on the daemon's loop, which must not wait. If the stock is empty, the caller waits for the helper, and the Maker
+// doubles the batch size.
 type Maker struct {
 	open   func([]Kind) ([]int, error)
 	helped func() bool
 
 	filling sync.WaitGroup
 	mu      sync.Mutex
-	ipv4    stock // guarded by mu, as what follows
+	ipv4    stock // guarded by mu, like the following fields
 	ipv6    stock
-	filled  sync.Cond // somebody has
+	filled  sync.Cond // a stock has been filled
 	closed  bool
 }
 
-// A stock is the sockets of a family that are there before they are wanted.
+// A stock has sockets of one family that were created in advance.
 type stock struct {
 	kind   Kind
 	spare  []int
-	batch  int  // how many are made at a time
-	filler bool // somebody fills it
+	batch  int  // number of sockets created at a time
+	filler bool // a goroutine is filling it
 }
 
 const (
-	// Ahead is how many there are to be before they are wanted: after Reserve, and once a helper has made some.
+	// Ahead is the number of sockets to keep in stock, after Reserve or once a helper has been used.
 	Ahead = 4
-	// firstBatch is how many are made at a time at first, and lastBatch how many at most.
+	// firstBatch is the initial batch size, and lastBatch the largest.
 	firstBatch = 8
 	lastBatch  = 64
 )
 
-// NewMaker makes UDP sockets in s.
+// NewMaker returns a Maker of UDP sockets in s.
 func NewMaker(s *Space) *Maker { return newMaker(s.Open, s.Helped) }
 
 func newMaker(open func([]Kind) ([]int, error), helped func() bool) *Maker {
@@ -49,7 +49,7 @@ func newMaker(open func([]Kind) ([]int, error), helped func() bool) *Maker {
 	return m
 }
 
-// Reserve has so many be there, at least, before somebody needs them who cannot wait. Others are given sockets meanwhile.
+// Reserve fills the stocks to at least these numbers, for callers that cannot wait later. Other callers can take sockets meanwhile.
 func (m *Maker) Reserve(udp4, udp6 int) error {
 	m.mu.Lock()
 	udp4 -= len(m.ipv4.spare)
@@ -77,7 +77,7 @@ func (m *Maker) Reserve(udp4, udp6 int) error {
 	return nil
 }
 
-// Socket is one more.
+// Socket returns a new socket.
 func (m *Maker) Socket(family int) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -85,7 +85,7 @@ func (m *Maker) Socket(family int) (int, error) {
 	if family == unix.AF_INET6 {
 		st = &m.ipv6
 	}
-	dry := len(st.spare) == 0 // more were wanted at once than there are ahead
+	dry := len(st.spare) == 0 // more sockets were needed at once than in stock
 	for len(st.spare) == 0 && st.filler {
 		m.filled.Wait()
 	}
@@ -113,10 +113,10 @@ func (m *Maker) Socket(family int) (int, error) {
 	return fd, nil
 }
 
-// kinds are those of a batch.
+// kinds returns the kinds of a batch.
 func (st *stock) kinds() []Kind { return slices.Repeat([]Kind{st.kind}, st.batch) }
 
-// fill makes a batch. What fails is told to who wants one and finds none.
+// fill creates a batch. A caller that finds the stock empty gets the error.
 func (m *Maker) fill(st *stock) {
 	m.mu.Lock()
 	kinds := st.kinds()
@@ -131,7 +131,7 @@ func (m *Maker) fill(st *stock) {
 	m.filled.Broadcast()
 }
 
-// Close closes those that nobody took, and waits for who makes more.
+// Close closes unused sockets and waits for a running fill.
 func (m *Maker) Close() {
 	m.mu.Lock()
 	m.closed = true

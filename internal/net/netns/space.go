@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Space is a network namespace, seen from outside.
+// A Space is a network namespace other than the daemon's.
 type Space struct {
 	file   *os.File
 	cookie uint64
-	helped atomic.Bool // a helper had to make sockets there
+	helped atomic.Bool // a helper had to create sockets
 }
 
-// A Kind is what a socket is to be: its arguments of socket(2).
+// A Kind is a kind of socket: the arguments of socket(2).
 type Kind struct{ Family, Type, Protocol int }
 
-// The kinds that are made.
+// The kinds of sockets.
 var (
 	UDP4    = Kind{unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_UDP}
 	UDP6    = Kind{unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_UDP}
 	Netlink = Kind{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}
 )
 
-// Of is the namespace in which the peer of an accepted connection made its socket.
+// Of returns the namespace in which the peer of an accepted connection created its socket.
 func Of(conn syscall.Conn) (*Space, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -53,7 +53,7 @@ func Of(conn syscall.Conn) (*Space, error) {
 	return s, nil
 }
 
-// At is the namespace that a path leads to, which takes root.
+// At returns the namespace at a path; it needs root.
 func At(path string) (*Space, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -75,10 +75,10 @@ func At(path string) (*Space, error) {
 	return s, nil
 }
 
-// Cookie is the kernel's number of the namespace.
+// Cookie returns the kernel's identifier of the namespace.
 func (s *Space) Cookie() uint64 { return s.cookie }
 
-// Name is the namespace's as credentials.NamespaceAt has it.
+// Name returns the namespace's name in the format of credentials.NamespaceAt.
 func (s *Space) Name() (string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(s.file.Fd()), &st); err != nil {
@@ -87,13 +87,13 @@ func (s *Space) Name() (string, error) {
 	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
 }
 
-// Helped reports whether a helper has to make sockets there: a process, which takes its time.
+// Helped reports whether a helper process creates the sockets, which is slow.
 func (s *Space) Helped() bool { return s.helped.Load() }
 
-// Close lets go of the namespace.
+// Close releases the namespace.
 func (s *Space) Close() error { return s.file.Close() }
 
-// Open makes sockets in the namespace. They do not block, except netlink's, and are closed on exec.
+// Open creates sockets in the namespace. They are non-blocking, except for netlink, and closed on exec.
 func (s *Space) Open(kinds []Kind) ([]int, error) {
 	fds, err := s.openHere(kinds)
 	if errors.Is(err, unix.EPERM) {
@@ -116,7 +116,7 @@ func (s *Space) Open(kinds []Kind) ([]int, error) {
 	return fds, nil
 }
 
-// openHere makes them on a thread that enters the namespace.
+// openHere creates the sockets on a thread that enters the namespace.
 func (s *Space) openHere(kinds []Kind) (fds []int, err error) {
 	if herr := s.inside(func() { fds, err = makeSockets(kinds) }); herr != nil {
 		return nil, herr
@@ -124,12 +124,12 @@ func (s *Space) openHere(kinds []Kind) (fds []int, err error) {
 	return fds, err
 }
 
-// inside runs f on a thread that is in the namespace.
+// inside runs f on a thread in the namespace.
 func (s *Space) inside(f func()) (err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // never unlocked: nobody else may get this thread, which ends with us
+		runtime.LockOSThread() // never unlocked: the runtime ends the thread with this goroutine
 		if err = unix.Setns(int(s.file.Fd()), unix.CLONE_NEWNET); err == nil {
 			f()
 		}
@@ -138,7 +138,7 @@ func (s *Space) inside(f func()) (err error) {
 	return err
 }
 
-// makeSockets makes sockets where we are.
+// makeSockets creates sockets in the thread's namespace.
 func makeSockets(kinds []Kind) (fds []int, err error) {
 	for _, k := range kinds {
 		flags := unix.SOCK_CLOEXEC

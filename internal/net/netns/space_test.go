@@ -18,7 +18,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
-// away is a connection whose other end was made in a network namespace of its own, in which 10.9.0.1 is an address.
+// away returns a connection whose peer socket is in a new network namespace that has the address 10.9.0.1.
 func away(t *testing.T) *net.UnixConn {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -59,7 +59,7 @@ func away(t *testing.T) *net.UnixConn {
 	return c
 }
 
-// Sockets are made where the peer of a connection is, and what they are asked is answered there.
+// TestSpace checks that sockets are created in the namespace of a connection's peer.
 func TestSpace(t *testing.T) {
 	s, err := Of(away(t))
 	if err != nil {
@@ -111,7 +111,7 @@ func TestSpace(t *testing.T) {
 	}
 }
 
-// A maker gives sockets out, opens more when there are none, and closes what nobody took.
+// TestMaker checks that a maker hands out sockets, creates more when necessary, and closes unused ones.
 func TestMaker(t *testing.T) {
 	s, err := Of(away(t))
 	if err != nil {
@@ -148,7 +148,7 @@ func TestMaker(t *testing.T) {
 	}
 }
 
-// What the helper is told is what was meant, and nothing else is taken.
+// FuzzKinds checks that the helper's argument is decoded correctly and everything else is rejected.
 func FuzzKinds(f *testing.F) {
 	f.Add("n46")
 	f.Add("4x")
@@ -163,7 +163,7 @@ func FuzzKinds(f *testing.F) {
 	})
 }
 
-// What changes there is told, again and again, until the watch is closed.
+// TestWatch checks that a watch reports changes until it is closed.
 func TestWatch(t *testing.T) {
 	s, err := Of(away(t))
 	if err != nil {
@@ -208,13 +208,13 @@ func TestWatch(t *testing.T) {
 	<-done
 }
 
-// Where a helper makes sockets, who wants one does not wait for it: the next are made before.
+// TestMakerAhead checks that callers do not wait for a helper, because sockets are created in advance.
 func TestMakerAhead(t *testing.T) {
 	before := leak.Descriptors(t)
 	asked, may := make(chan int, 10), make(chan struct{}, 10)
 	m := newMaker(func(kinds []Kind) ([]int, error) {
 		asked <- len(kinds)
-		<-may // a helper that takes its time
+		<-may // a slow helper
 		return makeSockets(kinds)
 	}, func() bool { return true })
 	may <- struct{}{}
@@ -260,7 +260,8 @@ func TestMakerAhead(t *testing.T) {
 	}
 }
 
-// When none are left the helper that is under way is waited for, and makes more from then on; those of the other family do not wait for it.
+// TestMakerDry checks that a caller waits for the helper if the stock is empty, that the batch grows, and that the other family
+// does not wait.
 func TestMakerDry(t *testing.T) {
 	before := leak.Descriptors(t)
 	asked, may := make(chan int, 10), make(chan struct{}, 10)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tap is an interface of a namespace whose cable ends in a file.
+// A Tap describes a TAP interface in a namespace. The daemon reads and writes its frames through a file.
 type Tap struct {
-	// Name is the interface's; "": vrdma0, or the next that is free.
+	// Name is the interface's name; empty selects vrdma0, or the next free name.
 	Name      string         `json:"name,omitempty"`
 	MAC       [6]byte        `json:"mac"`
 	MTU       int            `json:"mtu"`
@@ -23,18 +23,18 @@ type Tap struct {
 }
 
 const (
-	// tapNames is how interfaces are called of which nobody has said it, and mostTaps how many of them one namespace has.
+	// tapNames is the prefix of default names, and mostTaps the maximum number of such interfaces in a namespace.
 	tapNames = "vrdma"
 	mostTaps = 16
-	// tapHeader is the size of virtio's header, which is before each frame.
+	// tapHeader is the size of the virtio header before each frame.
 	tapHeader = 12
-	// tapHelp begins what the helper is told that makes one.
+	// tapHelp is the prefix of the helper's argument for an interface.
 	tapHelp = "tap:"
 )
 
-// Tap makes an interface in the namespace, and sets it up: or finds it, if it has been made before, and nobody has its
-// file. It stays when the file is closed, without a carrier, unless ForgetTap is called before: a daemon that is started again
-// finds it. It returns its name.
+// Tap creates and configures an interface in the namespace, or reuses an existing one whose file is not open. It returns the
+// interface's name. The interface persists, without a carrier, when the file is closed, so that a restarted daemon finds it; ForgetTap
+// changes that.
 //
 // The file keeps the namespace alive.
 func (s *Space) Tap(t Tap) (file *os.File, name string, err error) {
@@ -42,7 +42,7 @@ func (s *Space) Tap(t Tap) (file *os.File, name string, err error) {
 	if herr := s.inside(func() { fd, err = makeTap(t) }); herr != nil {
 		err = herr
 	}
-	if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 { // who lacks the right here as root lacks it there
+	if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 { // if root lacks the right here, the helper lacks it, too
 		var spec []byte
 		if spec, err = json.Marshal(t); err != nil {
 			return nil, "", err
@@ -62,7 +62,7 @@ func (s *Space) Tap(t Tap) (file *os.File, name string, err error) {
 	return os.NewFile(uintptr(fd), "tap "+name), name, nil
 }
 
-// ForgetTap has an interface go when its file is closed.
+// ForgetTap makes the interface disappear when its file is closed.
 func ForgetTap(file *os.File) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -72,7 +72,7 @@ func ForgetTap(file *os.File) error {
 	return errors.Join(cerr, err)
 }
 
-// TapName is what the interface of a file is called by now.
+// TapName returns the current name of a file's interface.
 func TapName(file *os.File) (name string, err error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -82,7 +82,7 @@ func TapName(file *os.File) (name string, err error) {
 	return name, errors.Join(cerr, err)
 }
 
-// Interfaces are those of the namespace that a path leads to, which takes root.
+// Interfaces returns the interfaces of the namespace at a path; it needs root.
 func Interfaces(path string) (list []net.Interface, err error) {
 	s, err := At(path)
 	if err != nil {
@@ -93,7 +93,7 @@ func Interfaces(path string) (list []net.Interface, err error) {
 	return list, errors.Join(herr, err)
 }
 
-// tapName is what the interface of a file is called.
+// tapName returns the name of a descriptor's interface.
 func tapName(fd int) (string, error) {
 	req, err := unix.NewIfreq("")
 	if err != nil {
@@ -105,7 +105,7 @@ func tapName(fd int) (string, error) {
 	return req.Name(), nil
 }
 
-// makeTap makes an interface where we are.
+// makeTap creates an interface in the thread's namespace.
 func makeTap(t Tap) (fd int, err error) {
 	link, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -132,7 +132,7 @@ func makeTap(t Tap) (fd int, err error) {
 	return fd, nil
 }
 
-// freeName is the name that the interface has already, which its MAC tells, or the first that nobody has.
+// freeName returns the name of the existing interface with the same MAC, or else the first free name.
 func (t *Tap) freeName() (free string, err error) {
 	all, err := net.Interfaces() // of this thread's namespace
 	if err != nil {
@@ -158,8 +158,8 @@ func (t *Tap) freeName() (free string, err error) {
 	return free, nil
 }
 
-// OpenTap opens a tap where we are, which takes CAP_NET_ADMIN there: makes it, or finds it. It has still to be set up. Frames have
-// virtio's header before them, and leave large segments and checksums to who is at the other end.
+// OpenTap creates or opens a tap in the thread's namespace, which needs CAP_NET_ADMIN there. The caller configures it. Frames have a
+// virtio header, with large segments and checksums left to the peer.
 func OpenTap(name string) (fd int, err error) {
 	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -192,7 +192,7 @@ func OpenTap(name string) (fd int, err error) {
 	return fd, nil
 }
 
-// setUp gives an interface its MAC, MTU and addresses, through a netlink socket.
+// setUp sets an interface's MAC, MTU and addresses through a netlink socket.
 func (t *Tap) setUp(link int, name string) error {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
@@ -200,7 +200,7 @@ func (t *Tap) setUp(link int, name string) error {
 	}
 	head := func(family, bits uint8) []byte { return []byte{family, bits, 0, 0} }
 	index := uint32(i.Index)
-	// struct ifinfomsg: family, type, index, flags, which of them.
+	// struct ifinfomsg: family, type, index, flags, change mask.
 	set := binary.NativeEndian.AppendUint32(head(unix.AF_UNSPEC, 0), index)
 	up := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(set, unix.IFF_UP), unix.IFF_UP)
 	is := append(append([]byte{}, set...), make([]byte, 8)...)
@@ -210,10 +210,10 @@ func (t *Tap) setUp(link int, name string) error {
 		return fmt.Errorf("its MAC and an MTU of %d: %w", t.MTU, err)
 	}
 	for _, a := range t.Addresses {
-		// struct ifaddrmsg: family, bits, flags, scope, index.
+		// struct ifaddrmsg: family, prefix length, flags, scope, index.
 		family, flags := uint8(unix.AF_INET), uint8(0)
 		if a.Addr().Is6() {
-			family, flags = unix.AF_INET6, unix.IFA_F_NODAD // the network has said whose it is
+			family, flags = unix.AF_INET6, unix.IFA_F_NODAD // the control plane guarantees unique addresses
 		}
 		m := binary.NativeEndian.AppendUint32([]byte{family, uint8(a.Bits()), flags, 0}, index)
 		m = attribute(m, unix.IFA_LOCAL, a.Addr().AsSlice())
@@ -232,8 +232,8 @@ func (t *Tap) setUp(link int, name string) error {
 	return nil
 }
 
-// noIPv6 reports whether an IPv6 address is refused because there is no IPv6: disable_ipv6, as Docker sets it, is EACCES or EPERM;
-// a kernel with ipv6.disable=1, or without IPv6, knows nobody who could set one.
+// noIPv6 reports whether the kernel refused an IPv6 address because IPv6 is disabled. disable_ipv6, which Docker sets, gives EACCES or
+// EPERM. A kernel without IPv6, or with ipv6.disable=1, does not support the request.
 func noIPv6(err error) bool {
 	for _, e := range []unix.Errno{unix.EACCES, unix.EPERM, unix.EOPNOTSUPP, unix.EAFNOSUPPORT} {
 		if errors.Is(err, e) {
@@ -254,7 +254,7 @@ func attribute(b []byte, kind uint16, value []byte) []byte {
 	return b
 }
 
-// change has the kernel change something, and waits until it has.
+// change sends a netlink request and waits for the acknowledgement.
 func change(link int, kind, flags uint16, body []byte) error {
 	msg := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
 	msg = binary.NativeEndian.AppendUint16(msg, kind)
@@ -268,7 +268,7 @@ func change(link int, kind, flags uint16, body []byte) error {
 	if err != nil {
 		return err
 	}
-	// struct nlmsghdr, then the error.
+	// struct nlmsghdr, followed by the error.
 	if n < unix.SizeofNlMsghdr+4 || binary.NativeEndian.Uint16(buf[4:]) != unix.NLMSG_ERROR {
 		return errors.New("the kernel answers something else")
 	}
@@ -278,7 +278,7 @@ func change(link int, kind, flags uint16, body []byte) error {
 	return nil
 }
 
-// parseTap reads what the helper is told.
+// parseTap parses the helper's argument.
 func parseTap(spec string) (t Tap, err error) {
 	if err = json.Unmarshal([]byte(strings.TrimPrefix(spec, tapHelp)), &t); err == nil && t.MTU < 0 {
 		err = fmt.Errorf("an MTU of %d", t.MTU)
@@ -289,7 +289,7 @@ func parseTap(spec string) (t Tap, err error) {
 	return t, err
 }
 
-// serveTap is the helper that makes one.
+// serveTap is the helper that creates an interface.
 func serveTap(spec string) ([]int, error) {
 	t, err := parseTap(spec)
 	if err != nil {

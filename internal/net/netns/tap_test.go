@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An interface is made with what it is to have, stays when its file is closed, is found again, and goes when it is to.
+// TestTap checks that an interface is configured, persists when its file is closed, is found again, and can be removed.
 func TestTap(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		t.Run(fmt.Sprintf("IPv6 off %v", off), func(t *testing.T) { testTap(t, off) })
@@ -42,7 +42,7 @@ func testTap(t *testing.T, off bool) {
 			t.Fatal("IPv6 is on")
 		}
 	}
-	// Where IPv6 is off its address is left out, and the rest is there.
+	// Without IPv6 only the IPv6 address is missing.
 	var addresses []netip.Prefix
 	for _, p := range want.Addresses {
 		if p.Addr().Is4() || hasIPv6(t, s) {
@@ -121,7 +121,7 @@ func testTap(t *testing.T, off bool) {
 	}
 }
 
-// ipv6Off is where a namespace says that IPv6 is off.
+// ipv6Off returns the path of the sysctl that disables IPv6.
 func ipv6Off(of string) string { return "/proc/sys/net/ipv6/conf/" + of + "/disable_ipv6" }
 
 // hasIPv6 reports whether a new interface of a namespace can have IPv6 addresses.
@@ -140,7 +140,7 @@ func hasIPv6(t *testing.T, s *Space) (has bool) {
 	return has
 }
 
-// Which answers of the kernel mean that there is no IPv6.
+// TestNoIPv6 checks which errors of the kernel mean that there is no IPv6.
 func TestNoIPv6(t *testing.T) {
 	for _, e := range []unix.Errno{unix.EACCES, unix.EPERM, unix.EOPNOTSUPP, unix.EAFNOSUPPORT} {
 		if !noIPv6(e) {
@@ -152,7 +152,7 @@ func TestNoIPv6(t *testing.T) {
 	}
 }
 
-// What the helper is told may be anything.
+// FuzzTap checks that any argument of the helper is parsed without a panic.
 func FuzzTap(f *testing.F) {
 	f.Add(tapHelp + `{"name":"a name","mac":[2,0,0,0,0,1],"mtu":1400,"addresses":["10.1.0.1/24"]}`)
 	f.Add(tapHelp + `{"addresses":["x"]}`)
@@ -164,7 +164,7 @@ func FuzzTap(f *testing.F) {
 	})
 }
 
-// The file of an interface says what it is called after it was given another name.
+// TestTapRenamed checks that TapName follows a renamed interface.
 func TestTapRenamed(t *testing.T) {
 	s, err := Of(away(t))
 	if err != nil {

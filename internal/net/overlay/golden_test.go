@@ -15,7 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// datagrams are the payloads of the outer UDP datagrams of a capture.
+// datagrams returns the payloads of the outer UDP datagrams of a capture.
 func datagrams(t testing.TB, file string) (out [][]byte) {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -42,7 +42,7 @@ func datagrams(t testing.TB, file string) (out [][]byte) {
 	}
 }
 
-// TestGolden: what the kernel sends is understood, and we would have sent the same bytes.
+// TestGolden decodes what the kernel sends and checks that this package would send the same bytes.
 func TestGolden(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.pcap")
 	if len(files) != 5 {
@@ -85,7 +85,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// checkRoCE has a datagram made anew from what was read.
+// checkRoCE rebuilds a datagram from its decoded headers.
 func checkRoCE(t *testing.T, d []byte, h *overlay.Head, packet []byte) {
 	t.Helper()
 	b := make([]byte, len(d))
@@ -146,7 +146,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestNews: what is told unasked is about the address itself.
+// TestNews checks that announcements are about the address itself.
 func TestNews(t *testing.T) {
 	for _, a := range []string{"10.0.0.1", "fd00::1"} {
 		addr := netip.MustParseAddr(a)

@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// What is before a RoCEv2 packet in the payload of the outer UDP datagram:
+// These headers precede a RoCEv2 packet in the payload of the outer UDP datagram:
 //
 //	 0  VXLAN     8  flags 08 (there is a VNI), VNI
 //	 8  Ethernet 14  destination, source, what follows
@@ -18,12 +18,12 @@ const (
 	VXLANSize    = 8
 	EthernetSize = 14
 	ipStart      = VXLANSize + EthernetSize
-	// Head4 and Head6 are the bytes before the BTH, by the version of IP inside.
+	// Head4 and Head6 are the number of bytes before the BTH, by the version of the inner IP header.
 	Head4 = ipStart + wire.IPv4Size + wire.UDPSize
 	Head6 = ipStart + wire.IPv6Size + wire.UDPSize
 
-	// Outer4 and Outer6 are what the overlay adds to a packet of the network inside, from its
-	// IP header on, by the version of IP outside.
+	// Outer4 and Outer6 are the bytes that the overlay adds to an inner IP packet, by the version of the outer
+	// IP header.
 	Outer4 = wire.IPv4Size + wire.UDPSize + VXLANSize + EthernetSize
 	Outer6 = wire.IPv6Size + wire.UDPSize + VXLANSize + EthernetSize
 
@@ -37,25 +37,25 @@ const (
 	etherARP  = 0x0806
 )
 
-// ECT0 is what both headers say of congestion marks: they are understood. The kernel drops packets
-// that are marked outside and say inside that they are not.
+// ECT0 is the ECN code point of both headers: ECN-capable. The kernel drops packets that are marked outside and not
+// ECN-capable inside.
 const ECT0 = 2
 
-// A Head is what stands before a RoCEv2 packet.
+// A Head is the content of the headers before a RoCEv2 packet.
 type Head struct {
 	VNI      uint32
 	To, From MAC
 	Src, Dst netip.AddrPort
-	// TOS is the type of service, or the traffic class; its lower two bits are ECN. TTL is the
-	// time to live, or the hop limit.
+	// TOS is the type of service or the traffic class; its lower two bits are ECN. TTL is the time to live or the
+	// hop limit.
 	TOS, TTL uint8
-	// ID and Fragment are IPv4's.
+	// ID and Fragment are fields of IPv4.
 	ID, Fragment uint16
-	// Label is IPv6's flow label.
+	// Label is the flow label of IPv6.
 	Label uint32
 }
 
-// Size is how many bytes it has.
+// Size returns the size of the headers in bytes.
 func (h *Head) Size() int {
 	if h.Dst.Addr().Is4() {
 		return Head4
@@ -101,25 +101,24 @@ func (h *Head) Put(b []byte, n int) int {
 	return size
 }
 
-// PutVXLAN writes the header of VXLAN.
+// PutVXLAN writes the VXLAN header.
 func PutVXLAN(b []byte, vni uint32) {
 	binary.BigEndian.PutUint32(b, hasVNI<<24)
 	binary.BigEndian.PutUint32(b[4:], vni<<8)
 }
 
-// A Kind is what a datagram holds.
+// A Kind is the kind of a datagram's content.
 type Kind uint8
 
 const (
-	Bad       Kind = iota // nothing that is taken
+	Bad       Kind = iota // malformed
 	RoCE                  // a RoCEv2 packet
-	Neighbour             // a question or an answer about a MAC
-	Other                 // what Linux sends without being asked: nobody needs it
+	Neighbour             // ARP or neighbour discovery
+	Other                 // other traffic of Linux, which is ignored
 )
 
-// Parse reads what stands before a packet, and returns the packet: from BTH to ICRC, or from the
-// Ethernet header on, of something else. What it returns of VNI and MACs is right unless the kind
-// is Bad.
+// Parse decodes the headers of a datagram and returns the packet: for RoCE from BTH to ICRC, for other kinds from the
+// Ethernet header on. VNI and MACs are valid unless the kind is Bad.
 func Parse(b []byte) (h Head, packet []byte, k Kind) {
 	if len(b) < ipStart || b[0] != hasVNI || b[1]|b[2]|b[3]|b[7] != 0 {
 		return h, nil, Bad
@@ -143,13 +142,13 @@ func (h Head) parse4(b []byte) (Head, []byte, Kind) {
 		return h, nil, Bad
 	}
 	if p[0] != 0x45 || p.Protocol() != wire.ProtocolUDP {
-		return h, nil, Other // with options, or another protocol
+		return h, nil, Other // IP options, or another protocol
 	}
 	if !p.IsValid() || p.Checksum() != p.Sum() {
 		return h, nil, Bad
 	}
 	if p.Fragment()&^wire.DontFragment != 0 {
-		return h, nil, Other // RoCE is never in fragments
+		return h, nil, Other // RoCE packets are never fragmented
 	}
 	h.TOS, h.TTL, h.ID, h.Fragment = p.TOS(), p.TTL(), p.ID(), p.Fragment()
 	return h.parseUDP(p.Payload(), netip.AddrFrom4(p.Src()), netip.AddrFrom4(p.Dst()))
@@ -170,7 +169,7 @@ func (h Head) parse6(b []byte) (Head, []byte, Kind) {
 	h.TOS, h.TTL, h.Label = p.TrafficClass(), p.HopLimit(), p.FlowLabel()
 	src, dst := netip.AddrFrom16(p.Src()), netip.AddrFrom16(p.Dst())
 	if src.Is4In6() || dst.Is4In6() {
-		return h, nil, Bad // an address has one spelling
+		return h, nil, Bad // an IPv4-mapped address: each address must have one representation
 	}
 	return h.parseUDP(p.Payload(), src, dst)
 }
@@ -187,7 +186,7 @@ func (h Head) parseUDP(b []byte, src, dst netip.Addr) (Head, []byte, Kind) {
 	return h, u.Payload(), RoCE
 }
 
-// Inside is the IP packet in a datagram of VXLAN; false: there is none.
+// Inside returns the IP packet in a VXLAN datagram; false if there is none.
 func Inside(b []byte) ([]byte, bool) {
 	if len(b) <= ipStart {
 		return nil, false
@@ -196,10 +195,10 @@ func Inside(b []byte) ([]byte, bool) {
 	return b[ipStart:], t == etherIPv4 || t == etherIPv6
 }
 
-// IsGroup reports whether it is the address of a group, or of everybody.
+// IsGroup reports whether m is a multicast or broadcast address.
 func (m MAC) IsGroup() bool { return m[0]&1 != 0 }
 
-// GroupMAC is the Ethernet address of a multicast group.
+// GroupMAC returns the Ethernet address of a multicast group.
 func GroupMAC(a netip.Addr) MAC {
 	b := a.As16()
 	if a.Is4() {
@@ -208,10 +207,10 @@ func GroupMAC(a netip.Addr) MAC {
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// A Template writes the heads of packets that travel one way, most of which are alike.
+// A Template writes the headers of packets on one path, most of which are equal.
 type Template struct {
 	size   int
-	length int // of the packet that b is for
+	length int // packet length for which b is valid
 	b      [Head6]byte
 	head   Head
 }
@@ -219,10 +218,10 @@ type Template struct {
 // Set makes t write h.
 func (t *Template) Set(h Head) { t.head, t.size, t.length = h, h.Size(), -1 }
 
-// Size is how many bytes it writes.
+// Size returns the size of the headers.
 func (t *Template) Size() int { return t.size }
 
-// Put writes the head of a packet of n bytes.
+// Put writes the headers of a packet of n bytes.
 func (t *Template) Put(b []byte, n int) {
 	if n != t.length {
 		t.head.Put(t.b[:], n)

@@ -12,14 +12,14 @@ import (
 // DefaultPort is VXLAN's UDP port.
 const DefaultPort = 4789
 
-// MaxVNI is the largest number of a network; 0 is none.
+// MaxVNI is the largest VNI; 0 is not a VNI.
 const MaxVNI = 1<<24 - 1
 
 // A MAC is an Ethernet address.
 type MAC [6]byte
 
-// MACOf is the Ethernet address of a NIC of ours, by its first address: every vrdma host knows it
-// without asking. It is locally administered.
+// MACOf returns the Ethernet address of a vrdma NIC, derived from its first address, so that every vrdma host knows it
+// without a request. It is locally administered.
 func MACOf(a netip.Addr) MAC {
 	m := MAC{0x02, 0x56}
 	if a = a.Unmap(); a.Is4() {
@@ -38,32 +38,31 @@ func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// A Host is a machine that has members of networks. It does not change; a Map may be replaced by one
-// with another Host of that name.
+// A Host is a machine that has members of networks. It is immutable; a new Map may have another Host with the same name.
 type Host struct {
 	Name string
-	// Addrs are its addresses in the underlay, at most one a family.
+	// Addrs are its addresses in the underlay, at most one per family.
 	Addrs []netip.Addr
-	// Port is where it takes VXLAN; 0 means DefaultPort.
+	// Port is the port at which it receives VXLAN; 0 means DefaultPort.
 	Port uint16
-	// Self: it is this daemon.
+	// Self means that it is this daemon's host.
 	Self bool
-	// Linux: it is the kernel's vxlan device. It has to be answered when it asks for a MAC, and it
-	// enforces nothing.
+	// Linux means that it uses the kernel's vxlan device. It needs answers to its MAC requests, and enforces no
+	// membership.
 	Linux bool
-	// Features are those of package wire that a vrdma host understands.
+	// Features are the features of package wire that a vrdma host understands.
 	Features uint32
-	// Key is its public key, of the WireGuard tunnel; zero: it has none.
+	// Key is its public WireGuard key; zero: none.
 	Key [32]byte
-	// TunnelPort is where it takes WireGuard; 0 means DefaultTunnelPort.
+	// TunnelPort is the port at which it receives WireGuard; 0 means DefaultTunnelPort.
 	TunnelPort uint16
 }
 
-// A Network is one virtual network and who is in it, on all hosts.
+// A Network is one virtual network with its members on all hosts.
 type Network struct {
 	VNI  uint32
 	Name string // TENANT/NAME
-	// Encrypted: its packets leave through tunnels only, and only those from tunnels are taken.
+	// Encrypted means that its packets are sent only through tunnels and accepted only from tunnels.
 	Encrypted bool
 	Members   []Member
 }
@@ -71,26 +70,26 @@ type Network struct {
 // A Member is an address of a network.
 type Member struct {
 	Addr netip.Addr
-	MAC  MAC // MACOf its NIC's first address, unless it was declared otherwise
+	MAC  MAC // MACOf its NIC's first address, unless declared otherwise
 	Host *Host
 	NIC  string // TENANT/NAME
 }
 
-// A Map is all networks of which this host has members, at one moment. It is not changed.
+// A Map contains all networks that have members on this host, at one moment. It is immutable.
 type Map struct {
 	networks map[uint32]*network
 	byName   map[string]*network
 	hosts    map[netip.Addr]*Host // by underlay address
-	behind   map[netip.Addr]*Host // by address inside the tunnel, of encrypted networks only
+	behind   map[netip.Addr]*Host // by address inside the tunnel, for encrypted networks only
 }
 
 type network struct {
 	Network
 	at    map[netip.Addr]*Member
-	hosts []*Host // of its members, without this one, by name
+	hosts []*Host // hosts of its members except this one, by name
 }
 
-// NewMap makes a map. It refuses what would be ambiguous.
+// NewMap returns a map. It rejects ambiguous networks and members.
 func NewMap(networks []Network) (*Map, error) {
 	m := &Map{networks: make(map[uint32]*network, len(networks)), byName: make(map[string]*network, len(networks)), hosts: make(map[netip.Addr]*Host), behind: make(map[netip.Addr]*Host)}
 	for _, n := range networks {
@@ -115,7 +114,7 @@ func NewMap(networks []Network) (*Map, error) {
 	return m, nil
 }
 
-// admit takes a member in.
+// admit adds a member.
 func (m *Map) admit(w *network, e *Member) error {
 	if e.Host == nil || !e.Addr.IsValid() {
 		return fmt.Errorf("member %s of network %s has no host or no address", e.NIC, w.Name)
@@ -141,7 +140,7 @@ func (m *Map) admit(w *network, e *Member) error {
 	return nil
 }
 
-// Find is the member that has an address in a network; nil: none has. A nil map has nobody.
+// Find returns the member that has an address in a network, or nil. A nil map is empty.
 func (m *Map) Find(vni uint32, a netip.Addr) *Member {
 	if m == nil {
 		return nil
@@ -152,7 +151,7 @@ func (m *Map) Find(vni uint32, a netip.Addr) *Member {
 	return nil
 }
 
-// VNI is the number of the network of a name; 0: it is not known.
+// VNI returns the VNI of the network with a name; 0 if it is unknown.
 func (m *Map) VNI(name string) uint32 {
 	if m == nil || m.byName[name] == nil {
 		return 0
@@ -160,7 +159,7 @@ func (m *Map) VNI(name string) uint32 {
 	return m.byName[name].VNI
 }
 
-// Network is that of a number; nil: this host has no member of it.
+// Network returns the network with a VNI; nil if this host has no member of it.
 func (m *Map) Network(vni uint32) *Network {
 	if m == nil || m.networks[vni] == nil {
 		return nil
@@ -168,7 +167,7 @@ func (m *Map) Network(vni uint32) *Network {
 	return &m.networks[vni].Network
 }
 
-// Hosts are the other hosts that have members of a network, by name.
+// Hosts returns the other hosts that have members of a network, by name.
 func (m *Map) Hosts(vni uint32) []*Host {
 	if m == nil || m.networks[vni] == nil {
 		return nil
@@ -179,7 +178,7 @@ func (m *Map) Hosts(vni uint32) []*Host {
 // IsMember reports whether a host has members of a network.
 func (m *Map) IsMember(vni uint32, h *Host) bool { return slices.Contains(m.Hosts(vni), h) }
 
-// Networks are all of them, in no order.
+// Networks returns all networks, in no order.
 func (m *Map) Networks() (out []*Network) {
 	if m == nil {
 		return nil
@@ -203,8 +202,7 @@ func (m *Map) Elsewhere() bool {
 	return false
 }
 
-// HostAt is the host that has an address in the underlay; nil: none that this host shares a network
-// with.
+// HostAt returns the host that has an address in the underlay; nil if this host shares no network with it.
 func (m *Map) HostAt(underlay netip.Addr) *Host {
 	if m == nil {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// ARP and neighbour discovery: a Linux member asks for the MAC of every address that it sends to,
-// and asks again and again, because nothing of RDMA tells its kernel that a neighbour is alive.
+// This file handles ARP and neighbour discovery. A Linux member requests the MAC of every address that it sends to. It
+// repeats the request, because no RDMA traffic tells its kernel that a neighbour is alive.
 
 const (
 	arpSize      = 28
@@ -20,30 +20,29 @@ const (
 	ndSize       = 24
 	optTarget    = 2
 	hopLimit     = 255
-	// What an advertisement says of itself.
+	// Flags of an advertisement.
 	ndSolicited = 0x40
 	ndOverride  = 0x20
 
-	// NeighbourRoom is the most bytes that PutAnswer and PutNews write.
+	// NeighbourRoom is the maximum number of bytes that PutAnswer and PutNews write.
 	NeighbourRoom = ipStart + wire.IPv6Size + ndSize + 8
 )
 
 var (
 	broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	// allNodes is the group of every host.
+	// allNodes is the group of all hosts.
 	allNodes = netip.MustParseAddr("ff02::1")
 )
 
-// A Question is one for the MAC of an address, or what tells of one.
+// A Question is a request for the MAC of an address, or an announcement of it.
 type Question struct {
-	Asks   bool       // false: it is an answer, or news
-	Target netip.Addr // whose MAC it is about
-	Sender netip.Addr // who says it; of IPv6 it may be link-local, or unspecified
-	MAC    MAC        // the sender's, as it says
+	Asks   bool       // false: an answer or an announcement
+	Target netip.Addr // the address in question
+	Sender netip.Addr // the sender's address; with IPv6 possibly link-local or unspecified
+	MAC    MAC        // the sender's MAC as it claims
 }
 
-// ParseNeighbour reads an Ethernet frame that Parse said was about neighbours. ok is false for
-// what is nothing of that kind.
+// ParseNeighbour decodes an Ethernet frame of kind Neighbour. ok is false if it is neither ARP nor neighbour discovery.
 func ParseNeighbour(frame []byte) (q Question, ok bool) {
 	if len(frame) < EthernetSize {
 		return q, false
@@ -57,7 +56,7 @@ func ParseNeighbour(frame []byte) (q Question, ok bool) {
 }
 
 func (q *Question) arp(b []byte) bool {
-	// Ethernet, IPv4, 6 and 4 bytes of address.
+	// Ethernet, IPv4, address lengths 6 and 4.
 	if len(b) < arpSize || binary.BigEndian.Uint64(b)>>16 != 0x000108000604 {
 		return false
 	}
@@ -69,7 +68,7 @@ func (q *Question) arp(b []byte) bool {
 		return false
 	}
 	if MAC(b[8:]) != q.MAC {
-		return false // who sends the frame is not who it speaks of
+		return false // the frame's source is not the MAC in the message
 	}
 	q.Sender, q.Target = netip.AddrFrom4([4]byte(b[14:])), netip.AddrFrom4([4]byte(b[24:]))
 	return true
@@ -78,7 +77,7 @@ func (q *Question) arp(b []byte) bool {
 func (q *Question) discovery(b []byte) bool {
 	p := wire.IPv6(b)
 	if !p.IsValid() || p.NextHeader() != icmp6 || p.HopLimit() != hopLimit {
-		return false // a router has passed it on, or it is nothing of ours
+		return false // forwarded by a router, or not neighbour discovery
 	}
 	m := p.Payload()
 	if len(m) < ndSize || m[1] != 0 || icmpSum(p) != 0 {
@@ -95,21 +94,20 @@ func (q *Question) discovery(b []byte) bool {
 	return !q.Target.IsMulticast()
 }
 
-// PutAnswer writes the datagram that answers q: the address asked for has this MAC. It returns its
-// length.
+// PutAnswer writes the datagram that answers q with this MAC, and returns its length.
 func PutAnswer(b []byte, vni uint32, q *Question, mac MAC) int {
 	if q.Target.Is4() {
 		return putARP(b, vni, q.MAC, arpReply, mac, q.Target, q.MAC, q.Sender)
 	}
 	if q.Sender.IsUnspecified() {
-		// Somebody wants the address for itself: everybody is told that it is taken.
+		// The sender checks for a duplicate address: announce to all nodes that it is in use.
 		return putAdvertisement(b, vni, GroupMAC(allNodes), mac, q.Target, allNodes, ndOverride)
 	}
 	return putAdvertisement(b, vni, q.MAC, mac, q.Target, q.Sender, ndSolicited|ndOverride)
 }
 
-// PutNews writes the datagram that tells everybody in a network, unasked, that an address has this
-// MAC: it has come to another host. It returns its length.
+// PutNews writes the datagram that announces the MAC of an address to all nodes of a network, after the address has moved
+// to another host. It returns its length.
 func PutNews(b []byte, vni uint32, a netip.Addr, mac MAC) int {
 	if a.Is4() {
 		return putARP(b, vni, broadcast, arpReply, mac, a, broadcast, a)
@@ -158,7 +156,7 @@ func putAdvertisement(b []byte, vni uint32, to, mac MAC, target, dst netip.Addr,
 	return ipStart + wire.IPv6Size + length
 }
 
-// icmpSum is the checksum of p's ICMP message as it stands: zero, if the one in it is right.
+// icmpSum returns the checksum over p's ICMP message: zero if the one in it is correct.
 func icmpSum(p wire.IPv6) uint16 {
 	m := p.Payload()
 	sum := uint32(len(m)) + icmp6

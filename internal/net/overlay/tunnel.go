@@ -8,12 +8,11 @@ import (
 	"slices"
 )
 
-// DefaultTunnelPort is the UDP port that WireGuard usually has.
+// DefaultTunnelPort is the usual UDP port of WireGuard.
 const DefaultTunnelPort = 51820
 
-// TunnelAddr is the address that the host with a public key has inside the tunnel. It follows from
-// the key, so nobody has to hand it out, and nobody else can have it: fd56:: and 112 bits of the
-// key's SHA-256.
+// TunnelAddr returns the address inside the tunnel of the host with a public key. It is derived from the key, so it
+// needs no allocation and is unique: fd56:: and 112 bits of the key's SHA-256.
 func TunnelAddr(key [32]byte) netip.Addr {
 	sum := sha256.Sum256(key[:])
 	a := [16]byte{0xfd, 0x56}
@@ -21,8 +20,8 @@ func TunnelAddr(key [32]byte) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// admitKey takes in a host that has a member of an encrypted network. One without a key stays out:
-// nothing reaches it there, and nothing comes from it.
+// admitKey adds a host that has a member of an encrypted network. A host without a key is not added, so it can neither
+// receive nor send there.
 func (m *Map) admitKey(h *Host) error {
 	if h.Key == [32]byte{} {
 		return nil
@@ -37,8 +36,7 @@ func (m *Map) admitKey(h *Host) error {
 	return nil
 }
 
-// HostBehind is the host that has an address inside the tunnel; nil: none that this host shares an
-// encrypted network with.
+// HostBehind returns the host that has an address inside the tunnel; nil if this host shares no encrypted network with it.
 func (m *Map) HostBehind(tunnel netip.Addr) *Host {
 	if m == nil {
 		return nil
@@ -46,8 +44,7 @@ func (m *Map) HostBehind(tunnel netip.Addr) *Host {
 	return m.behind[tunnel]
 }
 
-// Encrypted are the other hosts that this one shares an encrypted network with, and that have a key,
-// by name.
+// Encrypted returns the other hosts that have a key and share an encrypted network with this one, by name.
 func (m *Map) Encrypted() []*Host {
 	if m == nil {
 		return nil

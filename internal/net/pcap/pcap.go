@@ -6,8 +6,7 @@
 //	bytes
 //	…
 //
-// It knows nothing of what is in the packets. `vrdma pcap` writes with it and tests read
-// the golden captures with it.
+// It does not interpret packets. `vrdma pcap` writes captures with it, and tests read the golden captures with it.
 package pcap
 
 import (
@@ -18,12 +17,12 @@ import (
 	"time"
 )
 
-// LinkType says what a packet begins with.
+// LinkType is the type of the first header of a packet.
 type LinkType uint32
 
 const (
 	Ethernet LinkType = 1
-	RawIP    LinkType = 101 // IPv4 or IPv6, as the first half byte tells
+	RawIP    LinkType = 101 // IPv4 or IPv6, according to the first four bits
 )
 
 const (
@@ -31,7 +30,7 @@ const (
 	magicNano  = 0xa1b23c4d
 	headerSize = 24
 	recordSize = 16
-	// maxPacket bounds what a reader allocates for a damaged file.
+	// maxPacket limits the memory that a reader allocates for a corrupted file.
 	maxPacket = 1 << 18
 )
 
@@ -66,7 +65,7 @@ func (w *Writer) Write(at time.Time, packet []byte) error {
 	return nil
 }
 
-// WriteHeader begins a packet of n bytes, which the caller writes to the file itself.
+// WriteHeader writes the header of a packet of n bytes; the caller writes the packet to the file.
 func (w *Writer) WriteHeader(at time.Time, n int) error {
 	binary.LittleEndian.PutUint32(w.rec[0:], uint32(at.Unix()))
 	binary.LittleEndian.PutUint32(w.rec[4:], uint32(at.Nanosecond()))
@@ -109,11 +108,10 @@ func NewReader(r io.Reader) (*Reader, error) {
 	return p, nil
 }
 
-// LinkType says what the packets begin with.
+// LinkType returns the type of the packets' first header.
 func (p *Reader) LinkType() LinkType { return p.link }
 
-// Next reads the next packet. It is valid until the next call. At the end of the file
-// the error is io.EOF.
+// Next reads the next packet, which is valid until the next call. At the end of the file it returns io.EOF.
 func (p *Reader) Next() (at time.Time, packet []byte, err error) {
 	var h [recordSize]byte
 	if _, err := io.ReadFull(p.r, h[:]); err != nil {

@@ -2,17 +2,17 @@ package peers
 
 import "vrdma.dev/vrdma/internal/net/wire"
 
-// ask begins to ask a host who it is.
+// ask starts to ask a host whether it is a vrdma host.
 func (t *Table) ask(now Time, gid GID, p *peer) {
 	p.asking, p.tries = true, 0
 	p.nonce, p.asked = t.newNonce(), now
 	t.send(now, gid, p)
 }
 
-// newNonce makes up a number that is not 0.
+// newNonce returns a random number that is not 0.
 func (t *Table) newNonce() uint64 { return t.conf.Random() | 1<<63 }
 
-// send asks once.
+// send sends one question.
 func (t *Table) send(now Time, gid GID, p *peer) {
 	t.tid++
 	h := wire.Hello(t.out[:])
@@ -26,9 +26,8 @@ func (t *Table) send(now Time, gid GID, p *peer) {
 
 func (t *Table) sign(h wire.Hello) { h.SetSender(t.conf.Features, t.instance, t.conf.Version) }
 
-// Receive takes a MAD that came from one address to one of ours, and reports whether it was
-// a hello. longID says that its packet had an IP identification that no vrdma host sends. It
-// keeps no reference to mad.
+// Receive processes a MAD from one address to one of ours, and reports whether it was a hello. longID means that its packet had
+// an IP identification that no vrdma host uses. It keeps no reference to mad.
 func (t *Table) Receive(now Time, from, to GID, mad []byte, longID bool) bool {
 	h := wire.MAD(mad).Hello()
 	if h == nil {
@@ -47,8 +46,7 @@ func (t *Table) Receive(now Time, from, to GID, mad []byte, longID bool) bool {
 	return true
 }
 
-// answer tells whoever asks who we are. If we have a use for who that is, and do not know
-// or no longer, the answer is a question too.
+// answer answers a question. If this host talks with the sender and does not know it, the answer contains a question.
 func (t *Table) answer(now Time, from, to GID, q wire.Hello) {
 	if !t.answers.take(now) {
 		t.count.Limited++
@@ -67,11 +65,11 @@ func (t *Table) answer(now Time, from, to GID, q wire.Hello) {
 	t.conf.Env.SendMAD(to, from, h)
 }
 
-// expected is the host that an answer is from, nil if it was not asked, or not this.
+// expected returns the host that an answer is from; nil if the question was not asked, or not with this nonce.
 func (t *Table) expected(now Time, from GID, h wire.Hello) *peer {
 	p := t.peers[from]
 	if p != nil && p.spent != 0 && p.spent == h.Nonce() {
-		return nil // again: where both ask at once, both are answered twice
+		return nil // a duplicate: if both sides ask at once, both get two answers
 	}
 	if p == nil || p.nonce == 0 || p.nonce != h.Nonce() || now-p.asked > nonceLife {
 		t.count.Ignored++
@@ -80,8 +78,8 @@ func (t *Table) expected(now Time, from GID, h wire.Hello) *peer {
 	return p
 }
 
-// answered takes an answer: who sent it is one of ours. If something on the way changes
-// identifications, the answer shows it: it is the one packet that nobody can forge.
+// answered processes an answer: its sender is a vrdma host. Because an answer cannot be forged, its identification shows whether
+// the network changes identifications.
 func (t *Table) answered(now Time, from, to GID, h wire.Hello, longID bool) {
 	p := t.expected(now, from, h)
 	if p == nil {
@@ -122,7 +120,7 @@ func (t *Table) answered(now Time, from, to GID, h wire.Hello, longID bool) {
 	}
 }
 
-// refused takes a question back from a host that does not know what it means.
+// refused processes a question returned by a host that does not know the class.
 func (t *Table) refused(now Time, from GID, h wire.Hello) {
 	if p := t.expected(now, from, h); p != nil {
 		t.count.Refused++
@@ -131,9 +129,9 @@ func (t *Table) refused(now Time, from GID, h wire.Hello) {
 	}
 }
 
-// bucket bounds how many answers are given: so many at once, and one more every so often.
+// bucket limits the rate of answers: a burst, and one more every answerEvery.
 type bucket struct {
-	full Time // when it will be
+	full Time // when the bucket will be full
 }
 
 const (
@@ -141,7 +139,7 @@ const (
 	answersMost = 200
 )
 
-// take reports whether one may be given now.
+// take reports whether an answer may be sent now.
 func (b *bucket) take(now Time) bool {
 	b.full = max(b.full, now) + answerEvery
 	if b.full-now > answersMost*answerEvery {

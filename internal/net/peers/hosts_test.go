@@ -10,16 +10,16 @@ import (
 
 const all = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShortIDs
 
-// world is a few hosts and a network that loses what it is told to.
+// world has a few hosts and a network that loses messages on demand.
 type world struct {
 	t     *testing.T
 	now   Time
 	nodes map[GID]*node
 	mail  []letter
 	lose  func(letter) bool
-	sent  int // letters offered to the network
+	sent  int // messages offered to the network
 
-	renumbers bool // something on the way changes identifications
+	renumbers bool // the network changes identifications
 }
 
 type letter struct {
@@ -27,7 +27,7 @@ type letter struct {
 	mad      []byte
 }
 
-// node is a host at one address. table is nil if it is no vrdma host.
+// node is a host at one address. table is nil if it is not a vrdma host.
 type node struct {
 	w      *world
 	gid    GID
@@ -35,14 +35,14 @@ type node struct {
 	refuse bool // answers as the Linux kernel does
 	judged int
 	used   []GID
-	local  GID // what used is used from; zero: gid
+	local  GID // the local address of used; zero: gid
 }
 
 func newWorld(t *testing.T) *world { return &world{t: t, now: 1, nodes: map[GID]*node{}} }
 
 func gid(i byte) GID { return GID{10: 0xff, 11: 0xff, 12: 10, 15: i} }
 
-// add makes a host; features of 0 make it one that is no vrdma host.
+// add adds a host; without features it is not a vrdma host.
 func (w *world) add(i byte, features uint32) *node {
 	n := &node{w: w, gid: gid(i)}
 	w.nodes[n.gid] = n
@@ -75,7 +75,7 @@ func (n *node) InUse(f func(local, remote GID)) {
 	}
 }
 
-// meet is a connection from n to o.
+// meet makes a connection from n to o.
 func (n *node) meet(o *node) uint32 {
 	if !slices.Contains(n.used, o.gid) {
 		n.used = append(n.used, o.gid)
@@ -83,7 +83,7 @@ func (n *node) meet(o *node) uint32 {
 	return n.table.Meet(n.w.now, n.gid, o.gid)
 }
 
-// deliver brings everything to where it belongs.
+// deliver delivers all messages.
 func (w *world) deliver() {
 	for range 10_000 {
 		if len(w.mail) == 0 {
@@ -110,7 +110,7 @@ func (w *world) deliver() {
 	w.t.Fatal("the hosts do not stop talking")
 }
 
-// run lets time pass.
+// run advances the time.
 func (w *world) run(d Time) {
 	end := w.now + d
 	for range 100_000 {
@@ -151,7 +151,7 @@ func (w *world) want(n, o *node, k Kind, features uint32) {
 	}
 }
 
-// TestRecognition: one asks, both know; features are what both have.
+// TestRecognition checks that after one question both sides know each other, with the common features.
 func TestRecognition(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.add(1, all), w.add(2, all&^wire.FeatureShortIDs|1<<20)
@@ -175,7 +175,7 @@ func TestRecognition(t *testing.T) {
 	}
 }
 
-// TestForeign: who is silent or refuses is foreign, and asked again rarely.
+// TestForeign checks that a host that is silent or refuses is foreign, and rarely asked again.
 func TestForeign(t *testing.T) {
 	for _, refuse := range []bool{false, true} {
 		w := newWorld(t)
@@ -192,7 +192,7 @@ func TestForeign(t *testing.T) {
 		if n := a.table.count.Asked - first; n > 20 || n < 5 {
 			t.Errorf("refuses %v: asked %d times in ten minutes, want a few", refuse, n)
 		}
-		// It becomes one of ours, and it is it that asks.
+		// It becomes a vrdma host and asks first.
 		b.start(all)
 		b.meet(a)
 		w.deliver()
@@ -201,8 +201,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestReplaced: a host of ours becomes another: a newcomer takes no old news for good, the
-// others hear within seconds, and packets that none of ours sends count at once.
+// TestReplaced replaces a vrdma host by another system: new connections do not use old knowledge, existing ones learn within seconds,
+// and a packet that no vrdma host sends counts at once.
 func TestReplaced(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.add(1, all), w.add(2, all)
@@ -234,7 +234,7 @@ func TestReplaced(t *testing.T) {
 	w.run(11 * second)
 	w.want(a, b, Foreign, 0)
 
-	// Silence is noticed too, without any hint.
+	// Silence is also noticed, without any packet.
 	b.start(all)
 	b.meet(a)
 	w.deliver()
@@ -243,7 +243,7 @@ func TestReplaced(t *testing.T) {
 	w.want(a, b, Foreign, 0)
 }
 
-// TestAddressGone: a host is asked from an address that is in use, also when the one that it was met from is not any more.
+// TestAddressGone checks that questions are sent from an address in use, even if the original local address is gone.
 func TestAddressGone(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.add(1, all), w.add(2, all)
@@ -260,7 +260,7 @@ func TestAddressGone(t *testing.T) {
 	}
 }
 
-// TestAgain: a queue pair that has a path goes on with what is known, unless everybody waits; what is forgotten is asked again.
+// TestAgain checks that a queue pair with a path keeps the known features, and that forgotten hosts are asked again.
 func TestAgain(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.add(1, all), w.add(2, all)
@@ -298,9 +298,8 @@ func TestAgain(t *testing.T) {
 	again(all)
 }
 
-// TestDoubt: a host whose packets look foreign, but which says that it is ours, stays ours.
-// Who forges such packets can neither have the check of the ICRC weakened nor keep the host
-// from its features.
+// TestDoubt checks that a host whose packets look foreign, but which answers as a vrdma host, stays one. A forger of such packets can
+// neither weaken the ICRC check nor disable the host's features for long.
 func TestDoubt(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.add(1, all), w.add(2, all)
@@ -334,8 +333,8 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// TestRenumbered: where something on the way changes identifications, the answer shows it,
-// and the host is not held to what it announces; also where that begins later.
+// TestRenumbered checks a network that changes identifications: the answer shows it, and the check of identifications is disabled, even
+// if that starts later.
 func TestRenumbered(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.add(1, all), w.add(2, all)
@@ -355,7 +354,7 @@ func TestRenumbered(t *testing.T) {
 	}
 }
 
-// TestLoss: every other message is lost, one by one, and still all know in the end.
+// TestLoss loses every other message, one by one, and checks that all hosts are recognised in the end.
 func TestLoss(t *testing.T) {
 	for seed := range uint64(50) {
 		w := newWorld(t)
@@ -370,7 +369,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestForgery: answers that were not asked for change nothing and are counted.
+// TestForgery checks that unexpected answers change nothing and are counted.
 func TestForgery(t *testing.T) {
 	w := newWorld(t)
 	a, b, c := w.add(1, all), w.add(2, all), w.add(3, all)
@@ -412,8 +411,7 @@ func TestForgery(t *testing.T) {
 	}
 }
 
-// TestFlood: a flood of questions, forged or not, is answered one for one at most, and no
-// more than so many a second; and no answer is longer than its question.
+// TestFlood checks that each question gets at most one answer, at a limited rate, and that no answer is longer than its question.
 func TestFlood(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.add(1, all), w.add(2, all)
@@ -443,12 +441,12 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// stranger is the i-th of many addresses where nobody is.
+// stranger returns the i-th of many addresses without a host.
 func stranger(i int) GID {
 	return GID{10: 0xff, 11: 0xff, 12: 20, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}
 }
 
-// TestBound: the table does not grow without end, and forgets what nobody uses.
+// TestBound checks that the table is bounded and forgets unused hosts.
 func TestBound(t *testing.T) {
 	w := newWorld(t)
 	a := w.add(1, all)
@@ -471,8 +469,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestDisplaced: whoever names any number of addresses displaces no host that has answered,
-// whatever became of it since. What is displaced, and used, is asked again when there is room.
+// TestDisplaced checks that naming many addresses displaces no host that has answered. A displaced host in use is asked again when there
+// is space.
 func TestDisplaced(t *testing.T) {
 	w := newWorld(t)
 	a, b, c, d := w.add(1, all), w.add(2, all), w.add(3, all), w.add(4, 0)
@@ -494,11 +492,11 @@ func TestDisplaced(t *testing.T) {
 	w.want(a, b, Own, all)
 	w.want(a, c, Foreign, 0)
 	w.want(a, d, 255, 0)
-	// Nobody uses those addresses any more; d becomes one of ours, and nobody meets it anew.
+	// These addresses are not used any more; d becomes a vrdma host without a new connection to it.
 	d.start(all)
 	w.run(200 * second)
 	w.want(a, d, Own, all)
-	// And a new one is recognised in the middle of it.
+	// Another new host is recognised meanwhile.
 	e := w.add(5, all)
 	flood(0, maxNamed)
 	a.meet(e)
@@ -508,8 +506,7 @@ func TestDisplaced(t *testing.T) {
 	w.want(a, e, Own, all)
 }
 
-// TestAnsweredBound: the hosts that have answered are bounded too; what is too many is
-// foreign, and displaces none.
+// TestAnsweredBound checks that the number of hosts that have answered is bounded too; further hosts are foreign and displace none.
 func TestAnsweredBound(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.add(1, all), w.add(2, all)
@@ -532,8 +529,7 @@ func TestAnsweredBound(t *testing.T) {
 	w.want(a, b, Own, all)
 }
 
-// FuzzReceive: nothing that comes makes a host known that was not asked, and nothing is
-// answered with more than it is.
+// FuzzReceive checks that no message makes an unasked host known, and that no answer is longer than its question.
 func FuzzReceive(f *testing.F) {
 	q := make(wire.Hello, wire.MADSize)
 	q.Init(1, 1<<63|5)

@@ -11,7 +11,7 @@ type GID = ib.GID
 // Time is the caller's clock.
 type Time = ib.Time
 
-// Kind is what a host is held to be.
+// Kind is the classification of a host.
 type Kind uint8
 
 const (
@@ -20,77 +20,74 @@ const (
 	Foreign             // anything else
 )
 
-// String is the kind in a word.
+// String returns the kind in a word.
 func (k Kind) String() string { return [...]string{"asking", "vrdma", "foreign"}[k] }
 
-// Env is the world as a Table sees it.
+// Env is the environment of a Table.
 type Env interface {
 	// SendMAD sends a management datagram; it keeps no reference to it.
 	SendMAD(from, to GID, mad []byte)
-	// Judged says that Features(gid) may have changed.
+	// Judged reports that Features(gid) may have changed.
 	Judged(gid GID)
-	// InUse calls f with every address that somebody talks with, and an address of ours
-	// that somebody does it from.
+	// InUse calls f with every address that a queue pair here talks with, and the local address that it uses.
 	InUse(f func(local, remote GID))
 }
 
-// Config is what a Table is born with.
+// Config is the configuration of a Table.
 type Config struct {
-	// Version is what others are told of us.
+	// Version is the version that other hosts see.
 	Version string
-	// Features are what we announce and what we use if others announce it.
+	// Features are the features that this host announces, and uses if others announce them.
 	Features uint32
 	// Random supplies nonces.
 	Random func() uint64
 	Env    Env
 }
 
-// Times. A host that is asked for the first time has answered or is foreign after 1.3 s.
+// Times. A host asked for the first time has answered or is foreign after 1.3 s.
 const (
 	second = Time(1e9)
-	// firstWait is how long an answer may take before the question is asked again,
-	// twice as long each time.
+	// firstWait is how long an answer may take before the question is repeated; it doubles each time.
 	firstWait = second / 100
-	// firstTries is how often a host is asked that is not known; knownTries one that
-	// has answered before, which takes ten seconds.
+	// firstTries is how often an unknown host is asked; knownTries is the number for a host that has answered before,
+	// which takes ten seconds.
 	firstTries, knownTries = 7, 10
-	// nonceLife is how long an answer is waited for.
+	// nonceLife is how long an answer is accepted.
 	nonceLife = 15 * second
-	// freshFor is how long after an answer a new connection need not ask.
+	// freshFor is the time after an answer in which a new connection asks no question.
 	freshFor = 5 * second
-	// refreshEvery is how often a host that is used is asked whether it is still ours.
+	// refreshEvery is the interval at which a vrdma host in use is asked again.
 	refreshEvery = 30 * second
-	// againFirst and againMost: foreign hosts are asked again, ever more rarely.
+	// againFirst and againMost limit the growing interval at which foreign hosts are asked again.
 	againFirst, againMost = 2 * second, 64 * second
-	// doubtEvery is how often a host can be doubted: packets that give rise to doubt can be
-	// forged, and each doubt costs the connections there their features for a moment.
+	// doubtEvery is the minimum interval between two doubts about a host: packets that cause doubt can be forged, and
+	// each doubt disables the features of its connections for a moment.
 	doubtEvery = 10 * second
-	// tick is what times are rounded to, so that many hosts share a look.
+	// tick is the granularity of times, so that many hosts share one call of Expire.
 	tick = firstWait / 2
 )
 
-// Bounds of the table. Anybody who can make a queue pair can name any number of addresses,
-// so those that were only named and those that have answered do not compete: a new name
-// displaces the one that was named least lately, and nothing displaces a host that has
-// answered. It is forgotten when nobody uses it; meanwhile further ones are not recognised.
+// maxNamed and maxAnswered limit the table. A program can name any number of addresses, so hosts that were only named and hosts
+// that have answered do not compete. A new name displaces the one named least recently. Nothing displaces a host that has
+// answered; it is forgotten when no queue pair uses it. While the table is full, further hosts are not recognised.
 const maxNamed, maxAnswered = 4096, 4096
 
-// peer is a host that we talk with, or did.
+// peer is a host that queue pairs here talk with, or did.
 type peer struct {
 	gid       GID
-	local     GID // the address to ask from
+	local     GID // the source address for questions
 	older     *peer
-	newer     *peer // in the list of those that were only named
+	newer     *peer // in the list of hosts that were only named
 	kind      Kind
-	asking    bool // a question is on its way, the tries-th
-	doubted   bool // was ours, and has done what none of ours does
-	waiting   bool // somebody was told "not yet"
+	asking    bool // a question is outstanding; tries counts its repetitions
+	doubted   bool // was a vrdma host, and seems to have sent what no vrdma host sends
+	waiting   bool // Meet returned before the answer
 	tries     uint8
-	rounds    uint8  // without an answer
-	nonce     uint64 // of the question, 0: none
-	spent     uint64 // the one that was answered last
-	asked     Time   // when the nonce was made
-	heard     Time   // when it last answered
+	rounds    uint8  // rounds without an answer
+	nonce     uint64 // nonce of the question, 0: none
+	spent     uint64 // nonce of the last accepted answer
+	asked     Time   // when the nonce was created
+	heard     Time   // time of the last answer
 	doubtedAt Time
 	due       Time // when to ask, or to give up
 	features  uint32
@@ -98,32 +95,32 @@ type peer struct {
 	version   string
 }
 
-// Table is what is known of other hosts.
+// Table has the state of other hosts.
 type Table struct {
 	conf     Config
 	instance uint64
 	tid      uint64
 	peers    map[GID]*peer
-	named    list // those that have never answered
-	due      Time // of the earliest
+	named    list // hosts that have never answered
+	due      Time // earliest due time
 	answers  bucket
 	count    Counters
-	used     map[GID]GID // addresses in use, and ours that they are used from
+	used     map[GID]GID // addresses in use, with the local address that uses them
 	out      [wire.MADSize]byte
 }
 
-// Counters count what the table has seen and said.
+// Counters count messages of the table.
 type Counters struct {
 	Asked      uint64 // questions sent
 	Answered   uint64 // questions of others answered
-	Limited    uint64 // not answered: too many
-	Recognised uint64 // answers that counted
-	Refused    uint64 // questions that came back from somebody who does not know them
-	Ignored    uint64 // answers that nobody had asked for: unknown address, wrong or old nonce
-	Doubts     uint64 // vrdma hosts that sent what none does
+	Limited    uint64 // questions not answered because of the rate limit
+	Recognised uint64 // accepted answers
+	Refused    uint64 // questions returned by hosts that do not know the class
+	Ignored    uint64 // unexpected answers: unknown address, wrong or old nonce
+	Doubts     uint64 // vrdma hosts that seem to have sent what no vrdma host sends
 }
 
-// Add adds what another table has counted.
+// Add adds the counters of another table.
 func (c *Counters) Add(o Counters) {
 	c.Asked += o.Asked
 	c.Answered += o.Answered
@@ -134,23 +131,23 @@ func (c *Counters) Add(o Counters) {
 	c.Doubts += o.Doubts
 }
 
-// New makes an empty table.
+// New returns an empty table.
 func New(c Config) *Table {
 	t := &Table{conf: c, peers: make(map[GID]*peer), used: make(map[GID]GID)}
 	t.instance, t.tid = c.Random(), c.Random()
 	return t
 }
 
-// Counters are what has been counted so far.
+// Counters returns the current counters.
 func (t *Table) Counters() Counters { return t.count }
 
-// Meet says that a queue pair at local is going to talk with remote, and returns the
-// features to use at once. If more becomes known Env.Judged tells.
+// Meet records that a queue pair at local is going to talk with remote, and returns the features to use now. Env.Judged reports
+// later changes.
 func (t *Table) Meet(now Time, local, remote GID) uint32 {
 	p := t.peers[remote]
 	if p == nil {
 		if t.named.count >= maxNamed {
-			t.drop(t.named.oldest) // it was foreign to everybody, and is
+			t.drop(t.named.oldest) // it was treated as foreign, and still is
 		}
 		p = t.add(local, remote)
 		t.ask(now, remote, p)
@@ -168,7 +165,7 @@ func (t *Table) Meet(now Time, local, remote GID) uint32 {
 	return 0
 }
 
-// Again is Meet for a queue pair that talks with remote already: it goes on with what is known.
+// Again is Meet for a queue pair that already talks with remote: it keeps the known features.
 func (t *Table) Again(now Time, local, remote GID) uint32 {
 	p := t.peers[remote]
 	if p == nil {
@@ -176,15 +173,15 @@ func (t *Table) Again(now Time, local, remote GID) uint32 {
 	}
 	p.local = local
 	if p.waiting {
-		return 0 // as everybody was told
+		return 0 // the same as other queue pairs got
 	}
 	return p.known(t.conf.Features)
 }
 
-// Knows reports whether somebody of ours talks with a host, or did lately.
+// Knows reports whether a queue pair here talks with a host, or did recently.
 func (t *Table) Knows(gid GID) bool { return t.peers[gid] != nil }
 
-// Forget forgets what is known of addresses that somebody else may have now.
+// Forget removes addresses that may belong to other hosts now.
 func (t *Table) Forget(moved func(GID) bool) {
 	for gid, p := range t.peers {
 		if moved(gid) {
@@ -193,7 +190,7 @@ func (t *Table) Forget(moved func(GID) bool) {
 	}
 }
 
-// Features are those to use towards a host: none unless it is ours.
+// Features returns the features to use towards a host: none unless it is a vrdma host.
 func (t *Table) Features(gid GID) uint32 {
 	if p := t.peers[gid]; p != nil {
 		return p.known(t.conf.Features)
@@ -201,7 +198,7 @@ func (t *Table) Features(gid GID) uint32 {
 	return 0
 }
 
-// known are the features that both sides have.
+// known returns the features that both sides have.
 func (p *peer) known(ours uint32) uint32 {
 	if p.kind != Own || p.doubted {
 		return 0
@@ -209,16 +206,15 @@ func (p *peer) known(ours uint32) uint32 {
 	return p.features & ours
 }
 
-// ShortIDs reports whether packets from a host have to have short identifications. That does
-// not change with doubt: only an answer to a question of ours, or none, can change it.
+// ShortIDs reports whether packets from a host must have short identifications. Doubt does not change that: only an answer, or
+// no answer, to a question changes it.
 func (t *Table) ShortIDs(gid GID) bool {
 	p := t.peers[gid]
 	return p != nil && p.kind == Own && p.features&t.conf.Features&wire.FeatureShortIDs != 0
 }
 
-// Doubt says that a packet came from a host of ours that none of ours would send: somebody
-// else may have its address now, or pretends. Until it answers again it is spoken to as a
-// foreign one.
+// Doubt records a packet from a vrdma host that no vrdma host would send: another system may have its address now, or forges it.
+// Until the host answers again, it is treated as foreign.
 func (t *Table) Doubt(now Time, gid GID) {
 	p := t.peers[gid]
 	if p == nil || p.kind != Own || p.doubted || p.doubtedAt != 0 && now-p.doubtedAt < doubtEvery {
@@ -232,10 +228,10 @@ func (t *Table) Doubt(now Time, gid GID) {
 	t.conf.Env.Judged(gid)
 }
 
-// Deadline is when Expire has to be called; 0 is never.
+// Deadline returns the time at which the caller must call Expire; 0 means never.
 func (t *Table) Deadline() Time { return t.due }
 
-// Expire asks whoever is to be asked, and gives up on those who were silent.
+// Expire asks the hosts that are due, and gives up on those that did not answer.
 func (t *Table) Expire(now Time) {
 	next, looked := Time(0), false
 	for gid, p := range t.peers {
@@ -257,8 +253,8 @@ func (t *Table) Expire(now Time) {
 	}
 }
 
-// recall asks the hosts that somebody talks with and that were displaced, as far as there is
-// room: they may be ours, and nobody else would ever find out.
+// recall asks displaced hosts that queue pairs talk with, as far as the table has space. They may be vrdma hosts, and nothing else
+// would ask them again.
 func (t *Table) recall(now Time) {
 	for remote, local := range t.used {
 		if t.named.count >= maxNamed {
@@ -270,7 +266,7 @@ func (t *Table) recall(now Time) {
 	}
 }
 
-// add makes a host known by name.
+// add adds a host that was only named.
 func (t *Table) add(local, remote GID) *peer {
 	p := &peer{gid: remote, local: local}
 	t.peers[remote] = p
@@ -278,7 +274,7 @@ func (t *Table) add(local, remote GID) *peer {
 	return p
 }
 
-// drop forgets a host.
+// drop removes a host.
 func (t *Table) drop(p *peer) {
 	delete(t.peers, p.gid)
 	if p.heard == 0 {
@@ -289,9 +285,9 @@ func (t *Table) drop(p *peer) {
 	}
 }
 
-// expire sees to one host whose time has come.
+// expire handles one host that is due.
 func (t *Table) expire(now Time, gid GID, p *peer) {
-	most := uint8(1) // for one that has never answered, the next round will do
+	most := uint8(1) // a host that has never answered is asked once per round
 	switch {
 	case p.kind == Own && !p.doubted:
 		most = knownTries
@@ -304,7 +300,7 @@ func (t *Table) expire(now Time, gid GID, p *peer) {
 			t.drop(p)
 			return
 		}
-		p.local = local // the former one may be gone
+		p.local = local // the previous local address may be gone
 		t.ask(now, gid, p)
 		return
 	}
@@ -315,8 +311,7 @@ func (t *Table) expire(now Time, gid GID, p *peer) {
 	t.foreign(now, gid, p, p.rounds)
 }
 
-// foreign gives up on a host; it is asked again, the more rarely the more rounds of
-// questions were in vain.
+// foreign gives up on a host. The interval until the next question grows with the number of rounds without an answer.
 func (t *Table) foreign(now Time, gid GID, p *peer, rounds uint8) {
 	before := p.kind
 	p.kind, p.asking, p.doubted, p.waiting, p.nonce = Foreign, false, false, false, 0
@@ -324,11 +319,11 @@ func (t *Table) foreign(now Time, gid GID, p *peer, rounds uint8) {
 	p.rounds = min(rounds+1, 8)
 	t.later(p, now+min(againFirst<<(p.rounds-1), againMost))
 	if before == Own {
-		t.conf.Env.Judged(gid) // the others were foreign before
+		t.conf.Env.Judged(gid) // other kinds were treated as foreign before
 	}
 }
 
-// later sets when to look at p again.
+// later sets the time to handle p again.
 func (t *Table) later(p *peer, at Time) {
 	p.due = (at + tick - 1) / tick * tick
 	if t.due == 0 || p.due < t.due {
@@ -372,14 +367,14 @@ func (l *list) remove(p *peer) {
 // A Status describes a host.
 type Status struct {
 	GID      GID
-	Network  string // virtual network that it is an address of; the engine knows
+	Network  string // its virtual network; the engine sets it
 	Kind     Kind
 	Version  string // of a vrdma host
 	Features uint32 // in use
-	TooLong  int    // bytes of the shortest packet that was too long for the way there; the engine knows
+	TooLong  int    // size of the shortest packet that was too long for the path; the engine sets it
 }
 
-// List describes every host that is known.
+// List returns the status of every known host.
 func (t *Table) List() []Status {
 	out := make([]Status, 0, len(t.peers))
 	for gid, p := range t.peers {

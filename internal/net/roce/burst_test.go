@@ -18,7 +18,7 @@ var (
 	addr4b = netip.MustParseAddrPort("10.0.0.2:4791")
 )
 
-// randomBurst makes a burst as the transport would, its data in random pieces.
+// randomBurst returns a burst like one of the transport, with data in random pieces.
 func randomBurst(r *rand.Rand, span *memory.Span) (b transport.Burst, data []byte) {
 	m := messages[r.IntN(len(messages))]
 	b = transport.Burst{
@@ -64,7 +64,7 @@ func randomBurst(r *rand.Rand, span *memory.Span) (b transport.Burst, data []byt
 	return b, data
 }
 
-// fillHeaders sets the fields that the burst's packets carry, and no others.
+// fillHeaders sets only the fields that the burst's packets carry.
 func fillHeaders(r *rand.Rand, b *transport.Burst) {
 	switch b.Kind {
 	case transport.KindSendImm, transport.KindSendInv, transport.KindWriteImm:
@@ -101,7 +101,7 @@ func fillHeaders(r *rand.Rand, b *transport.Burst) {
 	}
 }
 
-// TestRoundTrip cuts random bursts and joins the packets again.
+// TestRoundTrip splits random bursts and joins the packets again.
 func TestRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var c Cutter
@@ -157,7 +157,7 @@ func compareBursts(t *testing.T, i int, got, want *transport.Burst, data []byte)
 	g, w := *got, *want
 	g.Data, w.Data = nil, nil
 	if w.Packets == 1 {
-		g.MTU, w.MTU = 0, 0 // one packet does not tell
+		g.MTU, w.MTU = 0, 0 // a single packet does not show the MTU
 	}
 	if g != w {
 		t.Errorf("burst %d:\n got %+v\nwant %+v", i, g, w)
@@ -171,7 +171,7 @@ func flatten(s *memory.Span) (out []byte) {
 	return out
 }
 
-// TestCutRefuses: bursts that the transport must not make are not sent.
+// TestCutRefuses checks that malformed bursts are not sent.
 func TestCutRefuses(t *testing.T) {
 	var span memory.Span
 	span.Add(make([]byte, 1000))
@@ -207,7 +207,7 @@ func tooLong() *memory.Span {
 	return s
 }
 
-// TestExtendRefuses changes one thing of a packet that would fit.
+// TestExtendRefuses changes one property of a packet that would fit.
 func TestExtendRefuses(t *testing.T) {
 	first := wire.Make(make([]byte, 5000), wire.RCSendFirst, 1024)
 	first.BTH().SetPSN(ib.PSNMask)
@@ -254,7 +254,7 @@ func TestExtendRefuses(t *testing.T) {
 	}
 }
 
-// TestRuns looks at which packets share a send call.
+// TestRuns checks which packets share a send call.
 func TestRuns(t *testing.T) {
 	var span memory.Span
 	span.Add(make([]byte, 65536))
@@ -263,7 +263,7 @@ func TestRuns(t *testing.T) {
 		kind transport.Kind
 		mtu  uint32
 		want []int // packets in each run
-		fill []int // and with filler
+		fill []int // packets in each run with filler
 	}{
 		{"send 4096", transport.KindSend, 4096, []int{15, 1}, []int{15, 1}},
 		{"write 4096", transport.KindWrite, 4096, []int{2, 14}, []int{15, 1}}, // the second is the shorter one
@@ -285,7 +285,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// runs is how many packets each of a burst's runs has.
+// runs returns the number of packets of each run of a burst.
 func runs(t *testing.T, cut *Cutter, b *transport.Burst) (packets []int) {
 	t.Helper()
 	if err := cut.Start(b, addr4a, addr4b); err != nil {
@@ -305,7 +305,7 @@ func runs(t *testing.T, cut *Cutter, b *transport.Burst) (packets []int) {
 	return packets
 }
 
-// TestBurstAllocations: cutting and joining 64 KiB.
+// TestBurstAllocations splits and joins 64 KiB.
 func TestBurstAllocations(t *testing.T) {
 	var span memory.Span
 	span.Add(make([]byte, 65536))

@@ -13,45 +13,41 @@ import (
 )
 
 const (
-	// MaxMessage is the most bytes that one send call takes: what fits in an IPv4
-	// datagram.
+	// MaxMessage is the maximum number of bytes in one send call: the payload of an IPv4 datagram.
 	MaxMessage = 65535 - wire.IPv4Size - wire.UDPSize
-	// MaxSegments is the most packets that one send call takes on every kernel that
-	// has GSO.
+	// MaxSegments is the maximum number of packets in one send call that every kernel with GSO accepts.
 	MaxSegments = 64
 )
 
-// A Cutter cuts bursts into packets, in runs that one send call can carry: packets of
-// the same length, of which the last may be shorter. A WRITE's first packet is longer
-// than the others by its RETH, so a run ends behind the second; unless the peer understands
-// filler, which makes the others as long. One that understands long filler is sent a message's last
-// packet as long, too, if it is half as long by itself and another message follows or a run is
-// under way.
+// A Cutter splits bursts into packets, in runs that one send call can carry: packets of equal length, of
+// which the last may be shorter. The first packet of a WRITE is longer than the others by its RETH, so a
+// run ends after the second packet. If the peer understands filler, the Cutter makes the others equally
+// long instead. If it understands long filler, the last packet of a message is also made that long,
+// provided that it has half the length and that another message follows or a run is in progress.
 //
-// The identification of a run's packets counts from zero, which is what the kernel puts
-// into them.
+// The identification of a run's packets counts from zero, as the kernel sets it.
 type Cutter struct {
-	way        // of bursts
-	alone  way // of packets that leave alone, which may be amid a burst
+	way        // the path of bursts
+	alone  way // the path of single packets, which may be sent in the middle of a burst
 	b      *transport.Burst
-	packet uint32 // the next one to write
+	packet uint32 // the next packet to write
 	data   source
-	filler bool // dst understands it
-	long   bool // and long filler
-	// head is what stands before every packet; nil: nothing. Its identification is 0 then.
+	filler bool // dst understands filler
+	long   bool // dst understands long filler
+	// head is written before every packet; nil: nothing. With a head the identification is 0.
 	head *overlay.Template
-	even int // how long full packets of b are made; 0: as long as they are
-	// The run that Next goes on with: packets it has and their length.
+	even int // target length of full packets of b; 0: no filler
+	// The run that Next continues: its number of packets and their length.
 	begun, segment int
 }
 
-// A way is where packets go, and the ICRCs of those that go there.
+// A way is a pair of addresses with the ICRC state for packets between them.
 type way struct {
 	flow     wire.Flow
 	src, dst netip.AddrPort
 }
 
-// aim prepares for packets from src to dst.
+// aim prepares w for packets from src to dst.
 func (w *way) aim(src, dst netip.AddrPort) {
 	if w.src != src || w.dst != dst {
 		w.flow.Set(src, dst)
@@ -59,7 +55,7 @@ func (w *way) aim(src, dst netip.AddrPort) {
 	}
 }
 
-// Start begins with b, which must stay as it is until Next has returned everything.
+// Start starts with b, which must not change until Next has returned everything.
 func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
 	c.b, c.packet = nil, 0
 	c.begun, c.segment = 0, 0
@@ -73,19 +69,19 @@ func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
 	if c.filler && carriesData(b.Kind) && b.Type != ib.UD {
 		c.even = wire.Size(opcodeOf(b.Type, b.Kind, wire.First), int(b.MTU))
 		if c.long && b.MTU >= evenMTU && b.Kind != transport.KindReadResp {
-			c.even += wire.ImmDtSize // as one with an immediate, so that messages with and without leave together
+			c.even += wire.ImmDtSize // as long as with an immediate value, so that both kinds share a run
 		}
 	}
 	return nil
 }
 
-// Seal sets the ICRC of a packet that leaves alone.
+// Seal sets the ICRC of a single packet.
 func (c *Cutter) Seal(p wire.Packet, src, dst netip.AddrPort) {
 	c.alone.aim(src, dst)
 	c.alone.flow.Seal(p, 0)
 }
 
-// check refuses bursts that are no message's: a mistake of ours, not of the network.
+// check rejects malformed bursts. They are bugs of this daemon, not input from the network.
 func check(b *transport.Burst) error {
 	n := 0
 	if b.Data != nil {
@@ -114,13 +110,12 @@ func check(b *transport.Burst) error {
 	return nil
 }
 
-// evenMTU is the least MTU with which packets without an immediate are made as long as those with one. With less
-// a message of the kernel's would hold a packet less for it.
+// evenMTU is the smallest MTU at which packets without immediate data get the length of packets with it. With
+// a smaller MTU, a kernel message would hold one packet less.
 const evenMTU = 2048
 
-// Follow has the next call of Next go on with a run that has so many packets of this
-// length, if what is left of the burst begins with one that is no longer. It reports
-// whether that is so.
+// Follow makes the next call of Next continue a run of so many packets of this length, if the rest of the
+// burst begins with a packet that is not longer. It reports whether it does.
 func (c *Cutter) Follow(packets, segment int) bool {
 	if c.b == nil {
 		return false
@@ -132,7 +127,7 @@ func (c *Cutter) Follow(packets, segment int) bool {
 	return true
 }
 
-// before is how many bytes are before every packet.
+// before returns the number of bytes before every packet.
 func (c *Cutter) before() int {
 	if c.head == nil {
 		return 0
@@ -140,10 +135,9 @@ func (c *Cutter) before() int {
 	return c.head.Size()
 }
 
-// Next writes the next run, of at most limit packets, to buf, which has room for
-// MaxMessage bytes or for one packet. n is how long it is, 0 after the last one, and
-// segment the length of its packets. An error means that the sender's memory could not be
-// read.
+// Next writes the next run, of at most limit packets, to buf, which has MaxMessage bytes or space for one
+// packet. n is the run's length, 0 after the last run, and segment the length of its packets. An error means
+// that the sender's memory could not be read.
 func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 	id := c.begun
 	segment = c.segment
@@ -188,10 +182,10 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 	return n, segment, nil
 }
 
-// middles writes packets that follow p and differ from it in nothing but PSN and payload, as
-// long as that is so and there is room, and returns how many. The first has identification id.
+// middles writes the packets after p that differ from it only in PSN and payload, as far as there is space,
+// and returns their number. The first has identification id.
 func (c *Cutter) middles(p wire.Packet, buf []byte, id, limit int) (k int, err error) {
-	// The burst's last packet may be shorter, ask for an acknowledgement, or end the message.
+	// The burst's last packet may be shorter, request an acknowledgement, or end the message.
 	before := c.before()
 	length := before + len(p.Bytes())
 	most := min(limit-id, int(c.b.Packets-c.packet)-1, len(buf)/length)
@@ -223,7 +217,7 @@ func (c *Cutter) middles(p wire.Packet, buf []byte, id, limit int) (k int, err e
 	return k, nil
 }
 
-// peek finds opcode, payload length and filler of the next packet, in a run of packets of this length; 0: it begins one.
+// peek returns opcode, payload length and filler of the next packet in a run of packets of length segment; 0 starts a run.
 func (c *Cutter) peek(segment int) (op wire.Opcode, size, filler int) {
 	b := c.b
 	place := wire.Middle
@@ -251,7 +245,7 @@ func (c *Cutter) peek(segment int) (op wire.Opcode, size, filler int) {
 	return op, size, filler
 }
 
-// more reports whether another message follows b: a request that ends one and asks for no acknowledgement says so.
+// more reports whether another message follows b. A request that ends a message without an ACK request implies that.
 func (c *Cutter) more() bool {
 	return c.b.Type == ib.RC && !c.b.AckReq && c.b.Kind != transport.KindReadResp
 }
@@ -277,7 +271,7 @@ func (c *Cutter) write(p wire.Packet) error {
 	return c.data.read(p.Payload())
 }
 
-// writeHeaders fills in the extended headers that p has.
+// writeHeaders fills in the extended headers of p.
 func writeHeaders(p wire.Packet, b *transport.Burst) {
 	if h := p.RETH(); h != nil {
 		h.SetVA(b.VA)
@@ -312,13 +306,13 @@ func writeHeaders(p wire.Packet, b *transport.Burst) {
 	}
 }
 
-// source reads a span from its beginning to its end.
+// source reads a span sequentially.
 type source struct {
 	pieces   []memory.Piece
-	off      int // in the first of them
+	off      int // offset in the first piece
 	left     int
 	copier   memory.Copier
-	from, to memory.Span // for pieces that only copy calls reach
+	from, to memory.Span // for pieces that only copy calls can reach
 }
 
 func (s *source) start(span *memory.Span) {
@@ -347,7 +341,7 @@ func (s *source) read(b []byte) error {
 	return nil
 }
 
-// whole is the next n bytes where they are, if they lie in one piece that this process has; else it is nil, and they are still to be read.
+// whole returns the next n bytes without copying if they lie in one mapped piece. Otherwise it returns nil and reads nothing.
 func (s *source) whole(n int) []byte {
 	p := &s.pieces[0]
 	if p.Mem == nil || p.Len-s.off < n {

@@ -1,5 +1,5 @@
-// Package roce is the way to other hosts: it turns bursts of the transport into RoCEv2
-// packets and back, and moves those through UDP sockets in batches.
+// Package roce carries the transport's bursts to and from other hosts. It converts bursts to RoCEv2
+// packets and back, and sends and receives the packets through UDP sockets in batches.
 //
 //	engine ── Port.Send(burst) ──▶ Cutter ──▶ ┌───────┐ Flush   ┌──────┐
 //	                                          │ queue │ ──────▶ │ Bind │ ──▶ UDP, or the
@@ -7,17 +7,15 @@
 //	                  │                        Port.Poll        └──────┘
 //	                 Tap ──▶ capture file (local bursts too)
 //
-// A Port sends between the IP addresses that it is told: which addresses a GID leads to is
-// not known here. The GIDs of what arrives are the addresses in its IP header, as RoCEv2 has
-// it.
+// A Port sends between IP addresses that its caller chooses; it does not map GIDs to addresses. The
+// GIDs of a received burst are the addresses in its IP header, as RoCEv2 defines.
 //
-// A Cutter cuts a burst at the path MTU into packets that can leave in one call (GSO), a
-// Joiner makes one burst of packets that arrived in one call (GRO); both are pure. A Bind
-// moves datagrams: UDP does so through sockets, FakeNet in memory. A Port puts them
-// together and belongs to one engine loop; nothing here is locked, blocks or allocates
-// when packets move.
+// A Cutter splits a burst at the path MTU into packets that one call can send (GSO). A Joiner combines
+// packets that one call received (GRO) into a burst. Both are pure. A Bind moves datagrams: UDP through
+// sockets, FakeNet in memory. A Port combines these parts and belongs to one engine loop. Nothing here
+// is locked, blocks, or allocates when packets move.
 //
-// What this package must never do: hand the transport anything from the network before
-// lengths and ICRC were checked, send what it was not asked to, or let one peer's packets
-// cost more than their own handling.
+// The package must never pass data from the network to the transport before it has checked lengths and
+// ICRC, send anything without a call of its owner, or let a packet of one peer cost more than its own
+// handling.
 package roce

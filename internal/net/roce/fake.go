@@ -8,36 +8,36 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// A FakeNet is a network in memory, for tests: binds at addresses, and datagrams that
-// reach each other in order, at once and whole, unless Way says otherwise.
+// A FakeNet is a network in memory, for tests. Datagrams arrive at once, complete and in order, unless Way
+// changes that.
 type FakeNet struct {
-	// Way, when set, decides what becomes of a datagram on its way. It may change the
-	// datagram's bytes. It is called with the network locked.
+	// Way, if set, decides what happens to a datagram. It may change the datagram's bytes. It is called with
+	// the network locked.
 	Way func(d *FakeDatagram)
 
 	mu    sync.Mutex // guards everything below, and the queues of all binds
 	binds map[netip.AddrPort]*FakeBind
 }
 
-// FakeDatagram is a datagram on its way.
+// FakeDatagram is a datagram in flight.
 type FakeDatagram struct {
 	From, To netip.AddrPort
 	Data     []byte
-	CE       bool // arrives with the mark Congestion Experienced
-	Copies   int  // arrives so many times: 1 unless changed
+	CE       bool // arrives with the Congestion Experienced mark
+	Copies   int  // number of times that it arrives: 1 unless changed
 }
 
-// FakeOptions are what a fake bind can do.
+// FakeOptions are the properties of a fake bind.
 type FakeOptions struct {
-	Segments int // datagrams in one message sent; 0 means MaxSegments, 1 none but one
-	Merge    int // datagrams merged into one message received; 0 means MaxSegments
-	Queue    int // datagrams that wait to be received at most; more are lost; 0 means 4096
-	// FailSegments has the first message with several datagrams refused with
-	// ErrSegments, as a device without offloads does.
+	Segments int // maximum datagrams in one sent message; 0 means MaxSegments
+	Merge    int // maximum datagrams merged into one received message; 0 means MaxSegments
+	Queue    int // maximum datagrams waiting to be received; more are lost; 0 means 4096
+	// FailSegments makes the first message with several datagrams fail with ErrSegments, as on a device
+	// without offloads.
 	FailSegments bool
-	// Port is where datagrams arrive; 0 means RoCEv2's.
+	// Port is the port at which datagrams arrive; 0 means RoCEv2's.
 	Port uint16
-	// SendBuffer is how many messages one Send takes before ErrFull; 0 means all.
+	// SendBuffer is the number of messages that one Send accepts before ErrFull; 0 means no limit.
 	SendBuffer int
 }
 
@@ -47,11 +47,11 @@ type FakeBind struct {
 	addrs   []netip.Addr
 	opts    FakeOptions
 	waiting []FakeDatagram
-	Lost    int // for want of room
+	Lost    int // datagrams lost because the queue was full
 	closed  bool
 }
 
-// NewFakeNet makes an empty network.
+// NewFakeNet returns an empty network.
 func NewFakeNet() *FakeNet { return &FakeNet{binds: map[netip.AddrPort]*FakeBind{}} }
 
 // Bind adds a host with these addresses.
@@ -77,7 +77,7 @@ func (n *FakeNet) Bind(o FakeOptions, addrs ...netip.Addr) *FakeBind {
 	return b
 }
 
-// Source implements Bind: eight source ports an address.
+// Source implements Bind with eight source ports per address.
 func (b *FakeBind) Source(local netip.Addr, hash uint32) (int, netip.AddrPort, bool) {
 	i := slices.Index(b.addrs, local)
 	if i < 0 {
@@ -117,7 +117,7 @@ func (b *FakeBind) Send(msgs []Message) (int, error) {
 	return len(msgs), nil
 }
 
-// carry brings a datagram to where it belongs. n.mu is held.
+// carry delivers a datagram. The caller holds n.mu.
 func (n *FakeNet) carry(d FakeDatagram) {
 	if n.Way != nil {
 		n.Way(&d)
@@ -148,8 +148,7 @@ func (b *FakeBind) Receive(msgs []Message) (int, error) {
 	return n, nil
 }
 
-// merge fills in m with the first datagrams that wait, as GRO would, and returns how many
-// it took.
+// merge fills in m with the first waiting datagrams, as GRO does, and returns their number.
 func (b *FakeBind) merge(m *Message) int {
 	first := &b.waiting[0]
 	size := len(first.Data)

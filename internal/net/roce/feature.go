@@ -15,31 +15,29 @@ const (
 	udpGRO        = 104
 )
 
-// feature is something that the kernel may or may not do for UDP sockets.
+// feature is an optional feature of the kernel's UDP sockets.
 type feature struct {
 	name  string
 	since string // version of Linux
 	test  func(fd int) error
 }
 
-// featureGSO: one call sends many datagrams, cut apart as late as possible. That a socket
-// knows the option does not mean that the device in the end can do it: a send that fails
-// with EIO says that.
+// featureGSO lets one call send many datagrams, which are separated as late as possible. A socket may have the
+// option although the device cannot do it: then a send fails with EIO.
 var featureGSO = feature{"UDP_SEGMENT", "4.18", func(fd int) error {
 	_, err := unix.GetsockoptInt(fd, unix.SOL_UDP, udpSegment)
 	return err
 }}
 
-// featureGRO: one call receives many datagrams of one sender. The test switches it on.
+// featureGRO lets one call receive many datagrams of one sender. The test enables it.
 var featureGRO = feature{"UDP_GRO", "5.0", func(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_UDP, udpGRO, 1)
 }}
 
-// probe reports whether a socket has a feature. Whatever the error is, the answer is to
-// do without.
+// probe reports whether a socket has a feature. Any error means that it has not.
 func probe(fd int, f feature) bool { return f.test(fd) == nil }
 
-// scopeOf is the number of the interface in an address's zone.
+// scopeOf returns the number of the interface in an address's zone.
 func scopeOf(a netip.Addr) (uint32, error) {
 	if a.Zone() == "" {
 		return 0, nil

@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// calledFor is how many messages of the network's a needed for what fill sends, and what of it came to b.
+// calledFor returns the number of messages that a needed for what fill sends, and what arrived at b.
 func calledFor(t *testing.T, a, b *Port, fill func(send func(*transport.Burst))) (uint64, *sink) {
 	t.Helper()
 	before := a.Counters().SentCalls
@@ -26,8 +26,7 @@ func calledFor(t *testing.T, a, b *Port, fill func(send func(*transport.Burst)))
 	return a.Counters().SentCalls - before, s
 }
 
-// TestFiller: only a peer that understands filler gets some, and then a stream of WRITEs
-// leaves in as few messages as one of SENDs does.
+// TestFiller checks that only a peer that understands filler gets it, and that a stream of WRITEs then needs as few messages as SENDs.
 func TestFiller(t *testing.T) {
 	const count, size = 8, 64 << 10
 	_, a, b := pair(FakeOptions{})
@@ -62,8 +61,7 @@ func TestFiller(t *testing.T) {
 	}
 }
 
-// TestFillerStays: a peer that does not understand filler gets none, whatever else went there
-// or was made ready for there after somebody who does.
+// TestFillerStays checks that a peer that does not understand filler never gets it, whatever was sent to other peers before.
 func TestFillerStays(t *testing.T) {
 	hostC := netip.MustParseAddr("10.0.0.3")
 	to := func(b *transport.Burst, peer netip.Addr) *transport.Burst {
@@ -115,8 +113,8 @@ func TestFillerStays(t *testing.T) {
 	}
 }
 
-// TestLongFiller: what rsockets makes of a block of 128 KiB, messages of 2 to 64 KiB, leaves in as few messages as its bytes
-// fill, to a peer that understands long filler. A short message that nothing follows is not made longer.
+// TestLongFiller sends the messages of 2 to 64 KiB that rsockets makes of a block of 128 KiB. To a peer that understands long filler they
+// need the minimum number of messages. A short message without a successor gets no filler.
 func TestLongFiller(t *testing.T) {
 	_, a, b := pair(FakeOptions{})
 	a.SetFiller(hostB, true)

@@ -10,8 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
-// TestGoldenBursts makes bursts of what rxe sent, as long as they will get, and packets
-// of those again: the same ones.
+// TestGoldenBursts joins rxe's packets to the longest possible bursts, and splits those into the same packets again.
 func TestGoldenBursts(t *testing.T) {
 	longest := uint32(0)
 	for _, file := range golden.Files(t) {
@@ -46,7 +45,7 @@ func TestGoldenBursts(t *testing.T) {
 	}
 }
 
-// compareCut cuts b and expects the packets of want.
+// compareCut splits b and compares with the packets of want.
 func compareCut(t *testing.T, file string, c *Cutter, b *transport.Burst, want []golden.Packet) {
 	t.Helper()
 	if err := c.Start(b, want[0].Src, want[0].Dst); err != nil {
@@ -76,9 +75,9 @@ func compareCut(t *testing.T, file string, c *Cutter, b *transport.Burst, want [
 			}
 			old, _ := wire.Parse(want[i].Data)
 			if _, ok := flow.Check(old, want[i].ID); ok {
-				flow.Seal(p, want[i].ID) // rxe's identifications are its own
+				flow.Seal(p, want[i].ID) // use rxe's identifications
 			} else {
-				p.SetICRC(old.ICRC()) // the one that was damaged
+				p.SetICRC(old.ICRC()) // the corrupted packet
 			}
 			if !bytes.Equal(p.Bytes(), want[i].Data) {
 				t.Errorf("%s, %v:\n got % x\nwant % x", file, old, p.Bytes(), want[i].Data)

@@ -11,37 +11,35 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// Multicast. A group of RoCEv2 is a group of IP: the GID of one is the address of the
-// other. Each group that somebody here is a member of has a socket of its own, bound to the
-// group's address, so that it takes nothing from the sockets of the host's own addresses and
-// several daemons of a machine may be members of the same group. These sockets are looked
-// at only when the poller says that one is readable: a host that is a member of many groups
-// pays nothing for that where packets move.
+// Multicast: a RoCEv2 group is an IP multicast group, and the GID of one is the address of the other. Each
+// group with a member on this host has its own socket, bound to the group's address. So it receives nothing
+// for the host's own addresses, and several daemons on a machine can join the same group. The loop reads
+// these sockets only when the poller reports one as readable, so memberships cost nothing on the data path.
 
-// MaxGroups is how many groups a host may be a member of on the network. Each costs a
-// socket with a buffer.
+// MaxGroups is the maximum number of groups that a host joins on the network. Each needs a socket with a
+// buffer.
 const MaxGroups = 1024
 
-// ErrGroups: no more groups can be joined.
+// ErrGroups means that no more groups can be joined.
 var ErrGroups = errors.New("link: too many multicast groups")
 
 // Groups is a Bind that can join multicast groups.
 type Groups interface {
-	// Join joins a group at every interface that the bind's addresses of its family
-	// are at. The descriptor is readable when something has come for the group; it is
-	// -1 if there is no such address.
+	// Join joins a group at every interface that has one of the bind's addresses of the group's family.
+	// The descriptor is readable when datagrams for the group have arrived. It is -1 if there is no such
+	// address.
 	Join(group netip.Addr) (fd int, err error)
-	// Leave leaves it.
+	// Leave leaves the group.
 	Leave(group netip.Addr)
-	// ReceiveGroup is Receive for what has come for the group with this descriptor.
+	// ReceiveGroup is Receive for the group with this descriptor.
 	ReceiveGroup(fd int, msgs []Message) (int, error)
 }
 
 const (
 	// groupBuffer is the receive buffer of a group's socket.
 	groupBuffer = 1 << 20
-	// groupHops is how far a datagram to a group goes where routers forward it: as
-	// far as any other. The system's default is one hop.
+	// groupHops is the hop limit of datagrams to a group, the same as for others. The system's default is
+	// one hop.
 	groupHops = wire.DefaultTTL
 	// ipv6MulticastAll is IPV6_MULTICAST_ALL of linux/in6.h, since 4.20.
 	ipv6MulticastAll = 29
@@ -59,7 +57,7 @@ func (u *UDP) Join(group netip.Addr) (int, error) {
 	}
 	at := u.interfaces(group.Is4())
 	if len(at) == 0 {
-		return -1, nil // nothing of this family goes out or comes in
+		return -1, nil // no address of this family: nothing can be sent or received
 	}
 	if group.IsLinkLocalMulticast() && !group.Is4() {
 		e.scope = uint32(at[0])
@@ -74,7 +72,7 @@ func (u *UDP) Join(group netip.Addr) (int, error) {
 	return e.fd, nil
 }
 
-// openGroup opens the socket of a group and joins it at these interfaces.
+// openGroup opens the socket of a group and joins the group at these interfaces.
 func (u *UDP) openGroup(e *endpoint, at []int) error {
 	var err error
 	if e.fd, err = u.open(e, wire.Port, true); err != nil {
@@ -85,8 +83,8 @@ func (u *UDP) openGroup(e *endpoint, at []int) error {
 	if v4 {
 		err = unix.SetsockoptInt(e.fd, unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0)
 	} else {
-		// rxe sends no UDP checksum. Older kernels deliver to every member of the
-		// machine what another socket has joined elsewhere; nothing comes of that.
+		// rxe sends no UDP checksum. Older kernels also deliver datagrams of groups that other sockets of
+		// the machine have joined; they are harmless.
 		err = unix.SetsockoptInt(e.fd, unix.SOL_UDP, udpNoCheck6RX, 1)
 		_ = unix.SetsockoptInt(e.fd, unix.IPPROTO_IPV6, ipv6MulticastAll, 0)
 	}
@@ -106,7 +104,7 @@ func (u *UDP) openGroup(e *endpoint, at []int) error {
 	return nil
 }
 
-// interfaces are the numbers of those that addresses of a family are at.
+// interfaces returns the numbers of the interfaces that have addresses of a family.
 func (u *UDP) interfaces(v4 bool) []int {
 	var out []int
 	seen := map[int]bool{}
@@ -124,7 +122,7 @@ func (u *UDP) Leave(group netip.Addr) {
 	group = group.Unmap()
 	for i := range u.groups {
 		if u.groups[i].addr == group {
-			unix.Close(u.groups[i].fd) // which leaves it
+			unix.Close(u.groups[i].fd) // closing leaves the group
 			u.groups = append(u.groups[:i], u.groups[i+1:]...)
 			return
 		}
@@ -141,8 +139,8 @@ func (u *UDP) ReceiveGroup(fd int, msgs []Message) (int, error) {
 	return 0, nil
 }
 
-// prepareGroups has a sending socket send to groups through the interface of its address,
-// as far as routers forward it. Other daemons of this machine may be members.
+// prepareGroups makes a sending socket send to groups through the interface of its address, with groupHops.
+// Loopback stays on: other daemons on this machine may be members.
 func prepareGroups(e *endpoint, fd int) error {
 	if e.addr.Is4() {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, groupHops); err != nil {
@@ -156,7 +154,7 @@ func prepareGroups(e *endpoint, fd int) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, e.iface)
 }
 
-// interfaceOf is the number of the interface that has an address; 0: none has.
+// interfaceOf returns the number of the interface that has an address; 0: none.
 func interfaceOf(a netip.Addr) int {
 	list, _ := net.Interfaces()
 	for _, i := range list {
@@ -172,8 +170,8 @@ func interfaceOf(a netip.Addr) int {
 	return 0
 }
 
-// Join makes the host a member of a group on the network. The descriptor is readable when
-// something has come for it; -1: nothing can.
+// Join makes the host a member of a group on the network. The descriptor is readable when datagrams for the
+// group have arrived; -1 means that none can arrive.
 func (p *Port) Join(group netip.Addr) (int, error) {
 	if g, ok := p.bind.(Groups); ok {
 		return g.Join(group)
@@ -181,15 +179,15 @@ func (p *Port) Join(group netip.Addr) (int, error) {
 	return -1, fmt.Errorf("join %v: this network has no multicast", group)
 }
 
-// Leave ends a membership; its descriptor is closed.
+// Leave ends a membership and closes its descriptor.
 func (p *Port) Leave(group netip.Addr) {
 	if g, ok := p.bind.(Groups); ok {
 		g.Leave(group)
 	}
 }
 
-// PollGroup is Poll for what has come for the group with this descriptor. What we have sent
-// ourselves and comes back is left out: members on this host have got it already.
+// PollGroup is Poll for the group with this descriptor. It ignores this host's own datagrams: members on this
+// host have already received them.
 func (p *Port) PollGroup(fd int, r Receiver) bool {
 	g, ok := p.bind.(Groups)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// awaitGroup waits until a group's descriptor is readable and takes what has come.
+// awaitGroup waits until a group's descriptor is readable and receives.
 func awaitGroup(t *testing.T, p *Port, fd int, s *sink, n int) {
 	t.Helper()
 	for until := time.Now().Add(time.Minute); len(s.bursts) < n && time.Now().Before(until); {
@@ -26,8 +26,8 @@ func awaitGroup(t *testing.T, p *Port, fd int, s *sink, n int) {
 	}
 }
 
-// TestGroups: members get what is sent to a group, on another host and in another daemon of
-// this one, but not what they sent themselves; who has left gets nothing.
+// TestGroups checks that members receive what is sent to a group, on another host and in another daemon of this one, but not their own
+// datagrams, and that a host that has left receives nothing.
 func TestGroups(t *testing.T) {
 	ns := vethPair(t, 1500)
 	third := [2]netip.Addr{netip.MustParseAddr("10.99.0.3"), netip.MustParseAddr("fd00:99::3")}
@@ -66,7 +66,7 @@ func TestGroups(t *testing.T) {
 					t.Errorf("port %d got %+v", i, g)
 				}
 			}
-			// The sender's own copy has come by now, and is left out.
+			// The sender's own copy has arrived by now and is ignored.
 			own := &sink{t: t}
 			ports[0].PollGroup(fds[0], own)
 			if len(own.bursts) != 0 {
@@ -82,7 +82,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestGroupLimit: the number of groups is bounded, and leaving one makes room.
+// TestGroupLimit checks that the number of groups is limited, and that leaving one allows another.
 func TestGroupLimit(t *testing.T) {
 	ns := newNamespace(t)
 	ns.ip("link", "add", "dummy0", "type", "veth", "peer", "name", "dummy1")
@@ -104,7 +104,7 @@ func TestGroupLimit(t *testing.T) {
 		if _, err := u.Join(group(MaxGroups)); err != nil {
 			t.Errorf("after leaving one: %v", err)
 		}
-		// Of a family that the device has no address of, nothing comes.
+		// Without an address of the family, nothing can arrive.
 		u.Leave(group(8))
 		if fd, err := u.Join(netip.MustParseAddr("ff0e::1")); fd != -1 || err != nil {
 			t.Errorf("an IPv6 group without an IPv6 address: descriptor %d, %v", fd, err)

@@ -9,21 +9,21 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// A Joiner makes one burst of consecutive packets of a message, without copying: the
-// burst's data are the packets' payloads where they are. Begin and then Extend as long as
-// it succeeds; Burst is the result. The packets have been checked already.
+// A Joiner combines consecutive packets of a message into one burst without copying: the burst's data refers
+// to the payloads in place. Call Begin, then Extend as long as it returns true; Burst returns the result. The
+// packets have been checked before.
 //
-// A connected packet does not say which queue pair sent it: Src of its burst is 0, and
-// whoever knows the queue pair it is for has to fill it in.
+// A packet of a connected service does not contain the sending queue pair: Src of its burst is 0, and the
+// receiver fills it in.
 type Joiner struct {
 	b    transport.Burst
 	data memory.Span
 	op   wire.Operation
-	size int // of the payload of the burst's first packet
-	last int // of that of its last one
+	size int // payload length of the burst's first packet
+	last int // payload length of the burst's last packet
 }
 
-// Begin makes a burst of p. It reports whether p is part of a message; a CNP is not.
+// Begin starts a burst with p. It returns false if p is not part of a message: a CNP.
 func (j *Joiner) Begin(p wire.Packet, sgid, dgid ib.GID) bool {
 	h := p.BTH()
 	m := meanings[h.Opcode()]
@@ -54,8 +54,7 @@ func (j *Joiner) Begin(p wire.Packet, sgid, dgid ib.GID) bool {
 	return true
 }
 
-// Extend adds p to the burst, if it is the next packet of the same message and came from
-// where the others came from.
+// Extend adds p to the burst if p is the next packet of the same message between the same addresses.
 func (j *Joiner) Extend(p wire.Packet) bool {
 	h := p.BTH()
 	m := meanings[h.Opcode()]
@@ -64,13 +63,13 @@ func (j *Joiner) Extend(p wire.Packet) bool {
 	if m.kind == 0 || m.typ != b.Type || f.Operation != j.op || !carriesData(m.kind) ||
 		b.Last || f.Place&wire.First != 0 ||
 		h.PSN() != (b.PSN+b.Packets)&ib.PSNMask || h.DestQP() != b.Dst || h.PKey() != b.PKey || h.Migrated() != b.Migrated ||
-		// Only the last packet of a burst can have these.
+		// Only the last packet of a burst can have these flags.
 		b.AckReq || b.Solicited {
 		return false
 	}
 	payload := p.Payload()
 	final := f.Place&wire.Last != 0
-	// All of a message's packets are full, except for the last, which is not empty.
+	// All packets of a message are full, except for the last, which is not empty.
 	if j.last != j.size || len(payload) == 0 || len(payload) > j.size || !final && len(payload) != j.size {
 		return false
 	}
@@ -93,26 +92,25 @@ func (j *Joiner) Extend(p wire.Packet) bool {
 	return true
 }
 
-// goesOn reports whether Extend takes another packet like the last one, with the next PSN.
+// goesOn reports whether Extend would accept another packet like the last one, with the next PSN.
 func (j *Joiner) goesOn() bool {
 	return !j.b.Last && !j.b.AckReq && !j.b.Solicited && j.last == j.size && j.size > 0
 }
 
-// again is Extend for a packet that differs from the last one in PSN and payload only, if
-// that one goesOn.
+// again is Extend for a packet that differs from the last one only in PSN and payload, if goesOn is true.
 func (j *Joiner) again(payload []byte) {
 	j.data.Add(payload)
 	j.b.Packets++
 }
 
-// Burst is what Begin and Extend have made. It is valid until the next Begin, and its
-// data as long as the packets are.
+// Burst returns the burst that Begin and Extend built. It is valid until the next Begin, and its data as long as
+// the packets are.
 func (j *Joiner) Burst() *transport.Burst {
 	j.b.Data = &j.data
 	return &j.b
 }
 
-// readHeaders takes over what the extended headers of p say.
+// readHeaders copies the fields of p's extended headers.
 func (j *Joiner) readHeaders(p wire.Packet) {
 	b := &j.b
 	if h := p.RETH(); h != nil {

@@ -6,21 +6,20 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// Which opcode a packet of a burst has, and what burst an opcode stands for. Both come
-// from one table.
+// This file maps packets of bursts to opcodes and back, with one table.
 
-// message names the opcodes of one kind of message, by place.
+// message lists the opcodes of one kind of message, by position of the packet.
 type message struct {
 	typ                       ib.Service
 	kind                      transport.Kind
 	first, middle, last, only wire.Opcode
 }
 
-// never stands for a place that a kind does not have.
+// never stands for a position that a kind does not have.
 const never = wire.Opcode(0xff)
 
-// Immediate data and keys to invalidate are in last packets only, so the others are
-// shared; reading backwards, the first line that has an opcode counts.
+// Immediate data and keys to invalidate are only in last packets, so kinds share the other opcodes. For the
+// mapping from opcodes, the first row with an opcode counts.
 var messages = []message{
 	{ib.RC, transport.KindSend, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendOnly},
 	{ib.RC, transport.KindSendImm, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastImm, wire.RCSendOnlyImm},
@@ -50,14 +49,14 @@ const (
 	numKinds = transport.KindAck + 1
 )
 
-// meaning is what an opcode stands for.
+// meaning is the service, kind and position that an opcode stands for.
 type meaning struct {
 	typ  ib.Service
 	kind transport.Kind
 }
 
 var (
-	opcodes  [numTypes][numKinds][4]wire.Opcode // by type, kind and place
+	opcodes  [numTypes][numKinds][4]wire.Opcode // by service, kind and position
 	meanings [256]meaning                       // by opcode; zero: none
 )
 
@@ -78,7 +77,7 @@ func init() {
 	}
 }
 
-// opcodeOf finds the opcode of a packet, never if there is none.
+// opcodeOf returns the opcode of a packet, or never if there is none.
 func opcodeOf(t ib.Service, k transport.Kind, place wire.Place) wire.Opcode {
 	if t >= numTypes || k >= numKinds {
 		return never
@@ -86,7 +85,7 @@ func opcodeOf(t ib.Service, k transport.Kind, place wire.Place) wire.Opcode {
 	return opcodes[t][k][place&wire.Only]
 }
 
-// carriesData reports whether packets of a kind have the message's bytes in them.
+// carriesData reports whether packets of a kind contain data of the message.
 func carriesData(k transport.Kind) bool {
 	switch k {
 	case transport.KindSend, transport.KindSendImm, transport.KindSendInv, transport.KindWrite, transport.KindWriteImm,

@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// held is a bind that holds what was sent, and gives it to whoever receives.
+// held is a bind that stores sent messages for a receiver.
 type held struct {
 	from netip.AddrPort
 	msgs []Message
@@ -39,7 +39,7 @@ func (h *held) Receive(msgs []Message) (int, error) {
 	return n, nil
 }
 
-// notes is a receiver that writes down what it gets.
+// notes is a receiver that records what it gets.
 type notes []string
 
 func (n *notes) Receive(network ib.NetworkID, b *transport.Burst, ce bool) {
@@ -56,8 +56,8 @@ func (n *notes) Congested(network ib.NetworkID, qp uint32, from, to ib.GID) {
 	*n = append(*n, fmt.Sprint("congested ", network, qp, from, to))
 }
 
-// TestMiddles: packets in the midst of messages are taken in a short way unless somebody records
-// them; both ways take the same, whatever happens to the packets.
+// TestMiddles checks that the fast path for middle packets and the general path, which a tap forces, accept the same packets, whatever
+// happens to them.
 func TestMiddles(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	tap, err := NewTap(io.Discard)
@@ -88,7 +88,7 @@ func TestMiddles(t *testing.T) {
 	}
 }
 
-// someBurst is a message of up to so many bytes, the i-th of several whose numbers go round.
+// someBurst returns the i-th message, of up to most bytes.
 func someBurst(r *rand.Rand, i, most int) *transport.Burst {
 	var span memory.Span
 	b := simpleBurst(&span, []transport.Kind{transport.KindWrite, transport.KindWriteImm, transport.KindSend}[r.IntN(3)], 1+r.IntN(most))
@@ -101,7 +101,7 @@ func someBurst(r *rand.Rand, i, most int) *transport.Burst {
 	return b
 }
 
-// damage changes a message, mostly a little: bits, a packet instead of another one, two of them exchanged.
+// damage changes a message, mostly a little: bits, a replaced packet, or two packets exchanged.
 func damage(r *rand.Rand, m *Message) {
 	packets := len(m.Data) / m.Segment
 	packet := func() []byte {
@@ -123,7 +123,7 @@ func damage(r *rand.Rand, m *Message) {
 	}
 }
 
-// A taker is a port that gets what it is given.
+// A taker is a port with injected messages.
 type taker struct {
 	port *Port
 	in   *held
@@ -136,7 +136,7 @@ func newTaker(tap *Tap) taker {
 	return taker{p, in}
 }
 
-// take is what the port makes of messages, and what it has counted so far.
+// take returns the bursts that the port makes of messages, and its counters.
 func (k taker) take(msgs []Message) (got notes, count Counters) {
 	k.in.msgs = msgs
 	for k.port.Poll(&got) {
@@ -144,7 +144,7 @@ func (k taker) take(msgs []Message) (got notes, count Counters) {
 	return got, k.port.Counters()
 }
 
-// BenchmarkPorts is what cutting and joining 64 KiB costs, the network left out.
+// BenchmarkPorts measures splitting and joining 64 KiB, without the network.
 func BenchmarkPorts(b *testing.B) {
 	for _, mtu := range []uint32{1024, 4096} {
 		b.Run(fmt.Sprint(mtu), func(b *testing.B) {

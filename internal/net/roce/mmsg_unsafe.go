@@ -13,10 +13,9 @@ type mmsghdr struct {
 	_   [4]byte
 }
 
-// The system calls below do not block, so the runtime need not be told: giving the
-// processor away and getting it back would cost more than they take. Their arguments are
-// slices on the heap, which does not move, and every pointer in them is a Go pointer that
-// the headers themselves keep alive.
+// The system calls below do not block, so they bypass the runtime's bookkeeping, which would cost more than the
+// calls. Their arguments are slices on the heap, which does not move, and the headers keep every Go pointer in
+// them alive.
 
 func sendmmsg(fd int, h []mmsghdr) (int, error) {
 	return mmsg(unix.SYS_SENDMMSG, fd, h, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)

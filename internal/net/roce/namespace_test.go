@@ -11,15 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespace is a network namespace without a name: it is gone when the last thing that
-// uses it is, at the latest with the test process.
+// namespace is an anonymous network namespace: it ends with its last user, at the latest with the test process.
 type namespace struct {
 	t    testing.TB
 	file *os.File
 }
 
-// newNamespace makes a namespace with its loopback interface up. Without the right to do
-// so the test is skipped.
+// newNamespace creates a namespace with its loopback interface up. Without the right to do so, the test is skipped.
 func newNamespace(t testing.TB) *namespace {
 	t.Helper()
 	n := &namespace{t: t}
@@ -37,11 +35,11 @@ func newNamespace(t testing.TB) *namespace {
 	return n
 }
 
-// onThread runs f on a thread of its own, which ends with it.
+// onThread runs f on a new thread, which ends with it.
 func onThread(f func()) {
 	done := make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // never unlocked: nobody else may get this thread
+		runtime.LockOSThread() // never unlocked: the thread must not be reused
 		defer close(done)
 		f()
 	}()
@@ -73,14 +71,14 @@ func (n *namespace) ip(args ...string) {
 	}
 }
 
-// The addresses of the two hosts that veth makes.
+// The addresses of the two hosts of a veth pair.
 var (
 	veth4 = [2]netip.Addr{netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("10.99.0.2")}
 	veth6 = [2]netip.Addr{netip.MustParseAddr("fd00:99::1"), netip.MustParseAddr("fd00:99::2")}
 	vethL = [2]netip.Addr{netip.MustParseAddr("fe80::99:1%veth0"), netip.MustParseAddr("fe80::99:2%veth0")}
 )
 
-// vethPair makes two namespaces that are connected.
+// vethPair creates two connected namespaces.
 func vethPair(t testing.TB, mtu int) [2]*namespace {
 	t.Helper()
 	n := [2]*namespace{newNamespace(t), newNamespace(t)}

@@ -8,14 +8,13 @@ import (
 )
 
 const (
-	// queueRoom is how many bytes of packets wait for Flush at most, and queueMost in
-	// how many messages.
+	// queueRoom is the maximum number of bytes that wait for Flush, and queueMost the maximum number of
+	// messages.
 	queueRoom = 2 << 20
 	queueMost = 4096
 )
 
-// An outbox is where packets wait for the next call that sends them: what a Port and an Overlay
-// have in common.
+// An outbox queues packets for the next send call. Port and Overlay share it.
 type outbox struct {
 	// via is a Bind or a Tunnel.
 	via interface {
@@ -26,10 +25,9 @@ type outbox struct {
 	queue []Message
 	room  []byte
 	used  int
-	// reseal is called for each datagram of a message that is sent one by one; nil: they are
-	// good as they are.
+	// reseal is called for each datagram of a message that must be sent one by one; nil: not needed.
 	reseal func(m *Message, data []byte)
-	// lost is told of a datagram that was refused.
+	// lost is called for a datagram that was refused.
 	lost func(m *Message, err error)
 }
 
@@ -39,13 +37,13 @@ func newOutbox(via interface {
 	return outbox{via: via, room: make([]byte, queueRoom), queue: make([]Message, 0, queueMost)}
 }
 
-// Moved is how many bytes have been sent and received so far.
+// Moved returns the number of bytes sent and received.
 func (o *outbox) Moved() uint64 { return o.count.SentBytes + o.count.RcvdBytes }
 
-// SetTap has every packet recorded; nil ends that.
+// SetTap starts recording every packet; nil stops it.
 func (o *outbox) SetTap(t *Tap) { o.tap = t }
 
-// makeRoom reports whether a whole message fits into the queue, flushing it if need be.
+// makeRoom reports whether the queue has space for a whole message, after a flush if necessary.
 func (o *outbox) makeRoom() bool {
 	if o.used+MaxMessage <= len(o.room) && len(o.queue) < cap(o.queue) {
 		return true
@@ -54,8 +52,7 @@ func (o *outbox) makeRoom() bool {
 	return o.used+MaxMessage <= len(o.room) && len(o.queue) < cap(o.queue)
 }
 
-// push queues the n bytes that have been written behind what is there as the data of m, and
-// returns how many packets they are.
+// push queues the n bytes written at the end of the buffer as the data of m, and returns the number of packets.
 func (o *outbox) push(m Message, n int) uint32 {
 	m.Data = o.room[o.used : o.used+n : o.used+n]
 	o.queue = append(o.queue, m)
@@ -69,25 +66,25 @@ func (o *outbox) push(m Message, n int) uint32 {
 	return k
 }
 
-// follow has the cutter go on with the message queued last if what comes next may leave in
-// the same call: small messages in a row, or an acknowledgement behind a request. It
-// returns where in room the message begins that the next packets are for.
+// follow makes the cutter continue the message queued last if the next packets may leave in the same call: a
+// run of small messages, or an acknowledgement after a request. It returns the offset in room of the message
+// that the next packets belong to.
 func (o *outbox) follow(cut *Cutter, id int, src, dst netip.AddrPort, limit int) int {
 	if len(o.queue) == 0 {
 		return o.used
 	}
 	m := &o.queue[len(o.queue)-1]
 	packets := len(m.Data) / m.Segment
-	if packets >= limit || m.Source != id || m.Remote != dst || m.Local != src || // another way
-		len(m.Data)%m.Segment != 0 || // its last packet is shorter, and has to be the last
+	if packets >= limit || m.Source != id || m.Remote != dst || m.Local != src || // another destination
+		len(m.Data)%m.Segment != 0 || // its last packet is shorter and must stay the last
 		len(m.Data)+m.Segment > MaxMessage || !cut.Follow(packets, m.Segment) {
 		return o.used
 	}
 	return o.used - len(m.Data)
 }
 
-// extend adds the n bytes that have been written behind what is there to the message
-// queued last, and returns how many packets they are.
+// extend adds the n bytes written at the end of the buffer to the message queued last, and returns the number of
+// packets.
 func (o *outbox) extend(n int) uint32 {
 	m := &o.queue[len(o.queue)-1]
 	added := Message{Data: o.room[o.used : o.used+n], Segment: m.Segment, Local: m.Local, Remote: m.Remote, Inside: m.Inside}
@@ -104,8 +101,8 @@ func (o *outbox) extend(n int) uint32 {
 	return k
 }
 
-// put queues what the cutter makes of b as messages like m, of at most as many segments as a call
-// takes, which a flush may change.
+// put queues the packets of b as messages like m, each with at most as many segments as a call accepts. A flush
+// may change that number.
 func (o *outbox) put(cut *Cutter, b *transport.Burst, m Message, segments func() int) error {
 	sent := uint32(0)
 	for {
@@ -132,7 +129,7 @@ func (o *outbox) put(cut *Cutter, b *transport.Burst, m Message, segments func()
 	}
 }
 
-// packetsIn is the number of datagrams in m.
+// packetsIn returns the number of datagrams in m.
 func packetsIn(m *Message) uint32 {
 	if m.Segment <= 0 || m.Segment >= len(m.Data) {
 		return 1
@@ -140,11 +137,11 @@ func packetsIn(m *Message) uint32 {
 	return uint32((len(m.Data) + m.Segment - 1) / m.Segment)
 }
 
-// Pending reports whether packets wait for another Flush.
+// Pending reports whether packets wait for Flush.
 func (o *outbox) Pending() bool { return len(o.queue) > 0 }
 
-// Ready reports whether at least half of the queue is free, flushing it if need be. Who
-// sends while it is not may find that there is no room.
+// Ready reports whether at least half of the queue is free, after a flush if necessary. Packets sent while it is
+// not may be dropped.
 func (o *outbox) Ready() bool {
 	if o.used*2 <= len(o.room) && len(o.queue)*2 <= cap(o.queue) {
 		return true
@@ -153,7 +150,7 @@ func (o *outbox) Ready() bool {
 	return o.used*2 <= len(o.room) && len(o.queue)*2 <= cap(o.queue)
 }
 
-// Flush sends what is queued, as far as the sockets take it.
+// Flush sends queued messages until the sockets are full.
 func (o *outbox) Flush() {
 	q := o.queue
 	for full := false; len(q) > 0 && !full; {
@@ -165,8 +162,8 @@ func (o *outbox) Flush() {
 		case err == nil || errors.Is(err, ErrFull):
 			full = true
 		case packetsIn(&q[0]) > 1 && !errors.Is(err, ErrNoTunnel):
-			// The device does not segment, or one is too long for the way: that
-			// must not cost the others.
+			// The device does not segment, or a packet is too long for the path: that must not affect the
+			// other packets.
 			if full = !o.split(&q[0]); !full {
 				q = q[1:]
 			}
@@ -182,8 +179,8 @@ func (o *outbox) Flush() {
 	o.queue = append(o.queue[:0], q...)
 }
 
-// split sends the datagrams of m, which was refused as a whole, one by one. It reports whether all
-// have been dealt with; otherwise the socket is full, and m is what is left.
+// split sends the datagrams of m, which was refused as a whole, one by one. It reports whether all have been
+// handled; otherwise the socket is full, and m contains the rest.
 func (o *outbox) split(m *Message) bool {
 	one := [1]Message{*m}
 	for len(m.Data) > 0 {
@@ -205,7 +202,7 @@ func (o *outbox) split(m *Message) bool {
 	return true
 }
 
-// refused notes that a message is not sent.
+// refused counts a message that is not sent.
 func (o *outbox) refused(m *Message, err error) {
 	o.count.SendErrors += uint64(packetsIn(m))
 	if o.lost != nil {

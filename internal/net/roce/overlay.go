@@ -9,22 +9,20 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// An Overlay carries the bursts of virtual networks to and from other hosts, in VXLAN. It belongs
-// to one loop.
+// An Overlay carries the bursts of virtual networks to and from other hosts in VXLAN. It belongs to one loop.
 //
 //	Send(vni, from, to, burst) ──▶ lane ──▶ Cutter ──▶ head + packet ──▶ outbox ─┬─▶ Bind
 //	                                                                            └─▶ Tunnel
 //	       Receiver ◀── Joiner ◀── ICRC ◀── who may say this? (overlay_in.go) ◀── Poll
 //
-// Where members are, the Map knows. A lane is what is remembered of one way through a network:
-// the head of its packets, and where they go. Heads are written before the packets, in place, so
-// a packet is copied as often as without an overlay; datagrams of one length leave in one call
-// and arrive in one, as on a Port.
+// The Map has the locations of members. A lane caches one path through a network: the header template of its
+// packets, and their destination. Headers are written in place before the packets, so the overlay adds no copy.
+// Datagrams of equal length are sent and received in one call, as on a Port.
 type Overlay struct {
 	plain   outbox
-	sealed  outbox // for networks that are encrypted; without room if there is no tunnel
+	sealed  outbox // for encrypted networks; without a buffer if there is no tunnel
 	bind    Bind
-	tunnel  Tunnel // nil: there is none
+	tunnel  Tunnel // nil: none
 	addrs   []netip.Addr
 	members *overlay.Map
 	tooLong func(from, to netip.Addr, size int)
@@ -34,46 +32,46 @@ type Overlay struct {
 	cut        Cutter
 	lanes      map[laneKey]*lane
 	last       laneKey
-	lane       *lane // of last
+	lane       *lane // the lane of last
 	neighbours map[neighbourKey]*neighbour
 	learnt     map[neighbourKey]uint32 // features of Linux members, see SetFeatures
 
 	incoming
 }
 
-// OverlayConfig is what an overlay is made of.
+// OverlayConfig are the parts of an overlay.
 type OverlayConfig struct {
-	// Bind is at the VXLAN port of these addresses of the underlay.
+	// Bind is bound to the VXLAN port of these addresses of the underlay.
 	Bind  Bind
 	Addrs []netip.Addr
-	// Tunnel carries what is encrypted; nil: there is none, and that is lost.
+	// Tunnel carries the traffic of encrypted networks; if it is nil, that traffic is dropped.
 	Tunnel Tunnel
 }
 
-// maxLanes bounds what is remembered: that many ways through networks at once.
+// maxLanes is the maximum number of cached lanes.
 const maxLanes = 1 << 16
 
-// A laneKey is a way through a network.
+// A laneKey identifies a path through a network.
 type laneKey struct {
 	vni      uint32
-	port     uint8 // which of the source ports
+	port     uint8 // index of the source port
 	from, to netip.Addr
-	host     *overlay.Host // of what goes to a group, a copy to each host
+	host     *overlay.Host // for multicast, the host that gets this copy
 }
 
-// A lane is what is known of a way through a network.
+// A lane is the cached state of a path through a network.
 type lane struct {
 	out           *outbox
 	segments      func() int
-	source        int            // what Bind.Source gave
-	local, remote netip.AddrPort // outside
+	source        int            // result of Bind.Source
+	local, remote netip.AddrPort // outer addresses
 	host          *overlay.Host
-	src, dst      netip.AddrPort // inside
+	src, dst      netip.AddrPort // inner addresses
 	filler, long  bool
 	head          overlay.Template
-	// A Linux member may say that it has another MAC than the one in head.
+	// A Linux member may announce another MAC than the one in head.
 	neighbour *neighbour
-	mac       overlay.MAC // in head
+	mac       overlay.MAC // the MAC in head
 	make      overlay.Head
 }
 
@@ -82,15 +80,14 @@ type neighbourKey struct {
 	addr netip.Addr
 }
 
-// A neighbour is what a Linux member says of itself.
+// A neighbour is what a Linux member announced about itself.
 type neighbour struct {
 	host     string
 	declared overlay.MAC
 	mac      overlay.MAC
 }
 
-// NewOverlay makes an overlay without networks. It closes the bind and the tunnel when it is
-// closed.
+// NewOverlay returns an overlay without networks. Close closes the bind and the tunnel.
 func NewOverlay(c OverlayConfig) *Overlay {
 	o := &Overlay{
 		plain: newOutbox(c.Bind), bind: c.Bind, tunnel: c.Tunnel, addrs: c.Addrs,
@@ -106,8 +103,7 @@ func NewOverlay(c OverlayConfig) *Overlay {
 	return o
 }
 
-// SetTunnel gives the overlay the tunnel that encrypted networks need, which it closes when it is
-// closed. The next map is the first that the tunnel sees.
+// SetTunnel sets the tunnel for encrypted networks; Close closes it. The tunnel gets the next map.
 func (o *Overlay) SetTunnel(t Tunnel) {
 	tap := o.sealed.tap
 	o.tunnel, o.sealed = t, newOutbox(t)
@@ -116,13 +112,13 @@ func (o *Overlay) SetTunnel(t Tunnel) {
 	o.lane = nil
 }
 
-// OnTooLong sets what is called when the kernel refuses a datagram, of size bytes with all its
-// headers from the outer IP's on, because the underlay does not take so long ones.
+// OnTooLong sets the function that is called when the kernel refuses a datagram because it is too long for the
+// underlay. size includes all headers from the outer IP header on.
 func (o *Overlay) OnTooLong(f func(from, to netip.Addr, size int)) { o.tooLong = f }
 
 func (o *Overlay) lost(m *Message, err error) { tellTooLong(o.tooLong, m, err) }
 
-// OnQuestion sets who says whether an address of a network is here, when its MAC is asked for.
+// OnQuestion sets the function that reports whether an address of a network is on this host, for ARP and neighbour requests.
 func (o *Overlay) OnQuestion(here func(vni uint32, a netip.Addr) bool) { o.here = here }
 
 // SetTap implements Underlay.
@@ -173,10 +169,10 @@ func (o *Overlay) Close() error {
 	return err
 }
 
-// Members is the map; nil: there was none yet.
+// Members returns the current map; nil before the first.
 func (o *Overlay) Members() *overlay.Map { return o.members }
 
-// SetMap says who is where, from now on.
+// SetMap sets the map of members and hosts.
 func (o *Overlay) SetMap(m *overlay.Map) {
 	old := o.members
 	o.members = m
@@ -195,7 +191,7 @@ func (o *Overlay) SetMap(m *overlay.Map) {
 	o.tellMoves(old)
 }
 
-// Features are those of the host that has an address of a network.
+// Features returns the features of the host that has an address of a network.
 func (o *Overlay) Features(vni uint32, to netip.Addr) uint32 {
 	if e := o.members.Find(vni, to); e != nil && !e.Host.Linux {
 		return e.Host.Features
@@ -203,14 +199,14 @@ func (o *Overlay) Features(vni uint32, to netip.Addr) uint32 {
 	return 0
 }
 
-// IsLinux reports whether an address of a network is on a host that the operator has declared: the map does not say what
-// it understands.
+// IsLinux reports whether an address of a network is on a host that the operator declared as Linux. The map does
+// not contain the features of such a host.
 func (o *Overlay) IsLinux(vni uint32, to netip.Addr) bool {
 	e := o.members.Find(vni, to)
 	return e != nil && e.Host.Linux
 }
 
-// SetFeatures says what a member of whom the map does not say it understands, until the next map.
+// SetFeatures sets the features of a member whose features the map does not contain, until the next map.
 func (o *Overlay) SetFeatures(vni uint32, to netip.Addr, features uint32) {
 	k := neighbourKey{vni, to}
 	if o.learnt[k] == features {
@@ -279,13 +275,13 @@ func (o *Overlay) SendCNP(n ib.NetworkID, from, to netip.Addr, self, qp uint32) 
 	out.push(l.message(length), length)
 }
 
-// message is one that leaves on the lane.
+// message returns a message for the lane.
 func (l *lane) message(segment int) Message {
 	return Message{Segment: segment, Source: l.source, Local: l.local, Remote: l.remote, Host: l.host, Inside: true}
 }
 
-// laneFor finds a lane; nil: the address is not that of a member elsewhere, or no address of the
-// underlay leads there.
+// laneFor returns the lane for a path; nil if the destination is not a member on another host, or if no address
+// of the underlay leads there.
 func (o *Overlay) laneFor(k laneKey) *lane {
 	l := o.lane
 	if l == nil || o.last != k {
@@ -304,7 +300,7 @@ func (o *Overlay) laneFor(k laneKey) *lane {
 	return l
 }
 
-// newLane makes a lane.
+// newLane creates a lane.
 func (o *Overlay) newLane(k laneKey) *lane {
 	self, net := o.members.Find(k.vni, k.from), o.members.Network(k.vni)
 	if self == nil || k.from.Is4() != k.to.Is4() {
@@ -356,7 +352,7 @@ func (o *Overlay) newLane(k laneKey) *lane {
 	return l
 }
 
-// sourceFor finds what datagrams to a host leave through.
+// sourceFor returns the sender for datagrams to a host.
 func (o *Overlay) sourceFor(to netip.Addr, hash uint32) (int, netip.AddrPort, bool) {
 	for _, a := range o.addrs {
 		if a.Is4() == to.Is4() {
@@ -368,7 +364,7 @@ func (o *Overlay) sourceFor(to netip.Addr, hash uint32) (int, netip.AddrPort, bo
 	return 0, netip.AddrPort{}, false
 }
 
-// remoteAt is where a host takes VXLAN.
+// remoteAt returns the address and port at which a host receives VXLAN.
 func remoteAt(h *overlay.Host, at netip.Addr) netip.AddrPort {
 	if h.Port == 0 {
 		return netip.AddrPortFrom(at, overlay.DefaultPort)
@@ -376,7 +372,7 @@ func remoteAt(h *overlay.Host, at netip.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(at, h.Port)
 }
 
-// neighbour is what is known of a Linux member.
+// neighbour returns the record of a Linux member.
 func (o *Overlay) neighbour(vni uint32, e *overlay.Member) *neighbour {
 	k := neighbourKey{vni, e.Addr}
 	n := o.neighbours[k]

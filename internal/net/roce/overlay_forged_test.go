@@ -13,13 +13,13 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// forgery is a datagram as a forger makes it. Where it says it comes from is written in its payload.
+// forgery is a forged datagram. Its payload contains the claimed source.
 type forgery struct {
 	under netip.Addr
 	head  overlay.Head
 }
 
-// enters is the rule, said once more: which of the forgeries may come in at b.
+// enters is the rule for b, written a second time: whether a forgery may be accepted.
 func (f *forgery) enters() bool {
 	h := &f.head
 	from, to := h.Src.Addr(), h.Dst.Addr()
@@ -30,7 +30,7 @@ func (f *forgery) enters() bool {
 	switch f.under {
 	case underA: // a vrdma host, whose MACs are known
 		return h.From == overlay.MACOf(from) && (from == inA && (h.VNI == 5 || h.VNI == 6) || from == in6A && h.VNI == 5)
-	case underL: // a Linux machine, which has the MAC that it says
+	case underL: // a Linux machine, which may claim any MAC
 		return from == inL && (h.VNI == 5 || h.VNI == 7) || from == in6L && h.VNI == 5
 	}
 	return false
@@ -38,7 +38,7 @@ func (f *forgery) enters() bool {
 
 const forgedPayload = 32
 
-// datagram makes it: packet n of a stream of WRITEs, with the ICRC right.
+// datagram encodes it: packet n of a stream of WRITEs, with a correct ICRC.
 func (f *forgery) datagram(b []byte, n uint32) int {
 	size := f.head.Size()
 	p := wire.Make(b[size:], wire.RCWriteMiddle, forgedPayload)
@@ -54,7 +54,7 @@ func (f *forgery) datagram(b []byte, n uint32) int {
 	return size + len(p.Bytes())
 }
 
-// mark says whom the packet is from and for.
+// mark returns the source and destination of the packet.
 func (f *forgery) mark() []byte { return markOf(f.head.VNI, f.head.Src.Addr(), f.head.Dst.Addr()) }
 
 func markOf(vni uint32, src, dst netip.Addr) []byte {
@@ -63,7 +63,7 @@ func markOf(vni uint32, src, dst netip.Addr) []byte {
 	return append(append(b, s[:]...), d[4:]...) // 32 bytes
 }
 
-// checker takes what came in, and sees whether each packet says the same as its burst.
+// checker receives bursts and compares each packet's mark with its burst.
 type checker struct {
 	t       *testing.T
 	packets int
@@ -81,9 +81,8 @@ func (c *checker) Receive(n ib.NetworkID, b *transport.Burst, _ bool) {
 
 func (c *checker) Congested(ib.NetworkID, uint32, ib.GID, ib.GID) {}
 
-// TestOverlayForged: two networks with the same addresses on the same two hosts, and the same
-// queue pair numbers. A peer forges VNI, addresses, MACs; good packets are among the forged ones,
-// and all are merged as GRO does it. Exactly what may come in does, where it belongs.
+// TestOverlayForged uses two networks with the same addresses and queue pair numbers on the same two hosts. A peer forges VNI, addresses
+// and MACs; valid packets are mixed with forged ones, and merged as by GRO. Exactly the valid packets must be accepted.
 func TestOverlayForged(t *testing.T) {
 	tries := 1_000_000
 	if os.Getenv("VRDMA_TEST_ALL") != "" {
@@ -162,7 +161,7 @@ func TestOverlayForged(t *testing.T) {
 	}
 }
 
-// TestOverlayMap: what one map lets in, another may not.
+// TestOverlayMap checks that a new map changes what is accepted.
 func TestOverlayMap(t *testing.T) {
 	w := newOverlayWorld(t, 0)
 	f := forgery{under: underA, head: overlay.Head{
@@ -198,7 +197,7 @@ func TestOverlayMap(t *testing.T) {
 	}
 }
 
-// FuzzOverlay: no datagram makes the overlay panic, or comes in where the rule says no.
+// FuzzOverlay checks that no datagram causes a panic, or is accepted against the rule.
 func FuzzOverlay(f *testing.F) {
 	for _, vni := range []uint32{5, 6, 9} {
 		g := forgery{head: overlay.Head{VNI: vni, TTL: 64, Fragment: wire.DontFragment, Src: netip.AddrPortFrom(inL, 50000), Dst: netip.AddrPortFrom(inB, wire.Port), To: overlay.MACOf(inB), From: overlay.MACOf(inL)}}
@@ -224,7 +223,7 @@ func FuzzOverlay(f *testing.F) {
 	})
 }
 
-// ruled checks that only what may come in does.
+// ruled checks that only allowed bursts are accepted.
 type ruled struct {
 	t     *testing.T
 	under netip.Addr

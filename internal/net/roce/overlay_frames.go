@@ -6,23 +6,20 @@ import (
 	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
-// Frames is what takes the frames that arrive in virtual networks and are not for the NICs of
-// programs: the switch.
+// Frames receives the frames of virtual networks that are not for NICs of programs. The switch implements it.
 type Frames interface {
-	// Wants reports whether RoCEv2 packets for an address of a network are for a port of the
-	// switch.
+	// Wants reports whether RoCEv2 packets for an address of a network are for a port of the switch.
 	Wants(vni uint32, to netip.Addr) bool
-	// Receive takes an Ethernet frame, which it copies, of a host that has members of the
-	// network. It does not block.
+	// Receive takes an Ethernet frame from a host that has members of the network, and copies it. It does not
+	// block.
 	Receive(vni uint32, from *overlay.Host, frame []byte)
 }
 
-// SetFrames sets what takes such frames.
+// SetFrames sets the receiver of such frames.
 func (o *Overlay) SetFrames(f Frames) { o.frames = f }
 
-// SendFrame queues an Ethernet frame of a network for a host that has members of it, through the
-// tunnel if the network is encrypted. A frame for which there is no way or no room is lost, as on
-// a wire, and counted.
+// SendFrame queues an Ethernet frame of a network for a host that has members of it, through the tunnel if the
+// network is encrypted. A frame without a path or without space in the queue is dropped and counted.
 func (o *Overlay) SendFrame(vni uint32, to *overlay.Host, frame []byte) {
 	n := overlay.VXLANSize + len(frame)
 	net, host := o.members.Network(vni), o.member(vni, to)
@@ -58,8 +55,8 @@ func (o *Overlay) SendFrame(vni uint32, to *overlay.Host, frame []byte) {
 	out.push(m, n)
 }
 
-// member is a host of a network as the map of now has it; nil: it is in that network no more. The
-// switch may have been given its map a moment before.
+// member returns a host of a network from the current map; nil if it is not in that network any more. The
+// switch's map may be slightly newer or older.
 func (o *Overlay) member(vni uint32, h *overlay.Host) *overlay.Host {
 	for _, now := range o.members.Hosts(vni) {
 		if now == h || now.Name == h.Name {
@@ -69,8 +66,8 @@ func (o *Overlay) member(vni uint32, h *overlay.Host) *overlay.Host {
 	return nil
 }
 
-// wayTo finds the addresses of the underlay that lead to a host: the first address of the host that
-// we have one of the same family for.
+// wayTo returns the addresses of the underlay that lead to a host: the first address of the host for which this
+// host has one of the same family.
 func (o *Overlay) wayTo(h *overlay.Host, hash uint32) (source int, local, remote netip.AddrPort, ok bool) {
 	for _, to := range h.Addrs {
 		if source, local, ok = o.sourceFor(to, hash); ok {
@@ -80,7 +77,7 @@ func (o *Overlay) wayTo(h *overlay.Host, hash uint32) (source int, local, remote
 	return 0, netip.AddrPort{}, netip.AddrPort{}, false
 }
 
-// pairHash spreads the pairs of members over source ports and keeps the frames of a pair in order.
+// pairHash distributes the pairs of members over source ports and keeps the frames of a pair in order.
 func pairHash(frame []byte) uint32 {
 	h := uint32(2166136261)
 	for _, b := range frame[:2*len(overlay.MAC{})] {
@@ -89,8 +86,8 @@ func pairHash(frame []byte) uint32 {
 	return h >> 8
 }
 
-// fits reports whether a datagram of n bytes may leave in the same call as the message queued last:
-// all but the last have the same length.
+// fits reports whether a datagram of n bytes may leave in the same call as the message queued last. All datagrams
+// of a message except the last have the same length.
 func (o *outbox) fits(m *Message, n, limit int) bool {
 	if len(o.queue) == 0 {
 		return false

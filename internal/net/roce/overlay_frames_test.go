@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
-// wall is a switch that keeps the frames it is given.
+// wall is a switch that stores its frames.
 type wall struct{ got []string }
 
 func (w *wall) Wants(uint32, netip.Addr) bool { return false }
@@ -18,7 +18,7 @@ func (w *wall) Receive(vni uint32, from *overlay.Host, frame []byte) {
 	w.got = append(w.got, fmt.Sprintf("%d %s %x", vni, from.Name, frame))
 }
 
-// etherFrame is a frame with a TCP segment between the members at inA and inB.
+// etherFrame returns a frame with a TCP segment between the members at inA and inB.
 func etherFrame(size int, fill byte) []byte {
 	to, from := overlay.MACOf(inB), overlay.MACOf(inA)
 	f := append(append(append([]byte{}, to[:]...), from[:]...), 0x08, 0x00)
@@ -29,8 +29,7 @@ func etherFrame(size int, fill byte) []byte {
 	return append(f, bytes.Repeat([]byte{fill}, size-len(f))...)
 }
 
-// TestOverlayFrames: frames arrive as they were sent, in order, several in one call; they are counted
-// and captured.
+// TestOverlayFrames checks that frames arrive unchanged and in order, several per call, and are counted and captured.
 func TestOverlayFrames(t *testing.T) {
 	w := newOverlayWorld(t, 0)
 	var file bytes.Buffer
@@ -83,8 +82,7 @@ func TestOverlayFrames(t *testing.T) {
 	}
 }
 
-// TestOverlayFramesLost: a frame for a network, host or length that cannot be is counted, and nothing
-// leaves.
+// TestOverlayFramesLost checks that a frame for an impossible network, host or length is counted and not sent.
 func TestOverlayFramesLost(t *testing.T) {
 	w := newOverlayWorld(t, 0)
 	host := w.a.Members().Hosts(5)[0]
@@ -106,14 +104,14 @@ func TestOverlayFramesLost(t *testing.T) {
 			t.Errorf("case %d: %d frames counted as lost, %d datagrams sent", i, n, sent)
 		}
 	}
-	// The switch may have the map of a moment before: the host is known by its name.
+	// The switch may have an older map: the host is identified by its name.
 	w.a.SendFrame(5, &overlay.Host{Name: host.Name}, etherFrame(100, 1))
 	if w.a.Flush(); sent != 1 {
 		t.Errorf("%d datagrams sent to a host by its name, want 1", sent)
 	}
 }
 
-// TestOverlayFramesSealed: frames of an encrypted network leave through the tunnel only.
+// TestOverlayFramesSealed checks that frames of an encrypted network use only the tunnel.
 func TestOverlayFramesSealed(t *testing.T) {
 	w := newOverlayWorld(t, 0)
 	clear := 0

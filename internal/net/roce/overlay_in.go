@@ -12,19 +12,19 @@ import (
 // incoming is the receiving half of an Overlay.
 type incoming struct {
 	inbound
-	// Whom the message is from that is being taken, and how it came.
+	// The sender of the current message, and how the message arrived.
 	host   *overlay.Host
 	from   netip.Addr
 	sealed bool
-	// The head that was found good last, what it says, and of what length its datagram was;
-	// nothing is seen while length is 0.
+	// A cache of the last accepted header, its content and the length of its datagram. It is empty while length
+	// is 0.
 	seen   [overlay.Head6]byte
 	length int
-	size   int // of the head
+	size   int // size of the header
 	head   overlay.Head
 }
 
-// forget has everything looked up again.
+// forget clears the cache.
 func (n *incoming) forget() { n.length, n.host, n.from, n.head = 0, nil, netip.Addr{}, overlay.Head{} }
 
 // Poll implements Underlay.
@@ -56,14 +56,14 @@ func (o *Overlay) Poll(r Receiver) bool {
 
 func (o *Overlay) sealedIn() bool { return o.incoming.sealed }
 
-// speaks prepares for datagrams of a host; nil: of a stranger.
+// speaks prepares for datagrams of a host; nil means an unknown host.
 func (o *Overlay) speaks(h *overlay.Host, from netip.Addr, sealed bool) {
 	o.forget()
 	o.host, o.from, o.incoming.sealed = h, from, sealed
 }
 
-// take checks the datagrams of a message, each of which may be of another network or pair of
-// members, and makes bursts of their packets.
+// take checks the datagrams of a message, each of which may be of another network or pair of members, and
+// converts their packets to bursts.
 func (o *Overlay) take(m *Message, r Receiver) {
 	c := &o.plain.count
 	c.RcvdCalls++
@@ -83,7 +83,7 @@ func (o *Overlay) take(m *Message, r Receiver) {
 	o.inbound.take(o, m, r, c)
 }
 
-// middles implements opener. All datagrams are as long as a segment.
+// middles implements opener. All datagrams have the length of a segment.
 func (o *Overlay) middles(pkt wire.Packet, data []byte, segment int, _ uint16) (k int) {
 	if len(data) < segment || o.length != segment || o.plain.tap != nil || !o.join.goesOn() {
 		return 0
@@ -103,11 +103,11 @@ func (o *Overlay) middles(pkt wire.Packet, data []byte, segment int, _ uint16) (
 	return k
 }
 
-// open implements opener: it checks who sends the packet to whom, and its ICRC.
+// open implements opener: it checks sender, destination and ICRC of a packet.
 func (o *Overlay) open(m *Message, data []byte, _ uint16) (pkt wire.Packet, ok bool) {
 	var inner []byte
 	if len(data) == o.length && bytes.Equal(data[:o.size], o.seen[:o.size]) {
-		inner = data[o.size:] // as the one before
+		inner = data[o.size:] // same header as before
 	} else if inner, ok = o.judge(m, data); !ok {
 		return pkt, false
 	}
@@ -127,11 +127,11 @@ func (o *Overlay) open(m *Message, data []byte, _ uint16) (pkt wire.Packet, ok b
 	return pkt, true
 }
 
-// record shows the tap a datagram that has arrived.
+// record passes a received datagram to the tap.
 func (o *Overlay) record(m *Message, data []byte) {
 	local, remote := m.Local, m.Remote
 	if o.incoming.sealed && len(o.addrs) > 0 && len(o.host.Addrs) > 0 {
-		// What the underlay has seen is in the tunnel: this is what it would be without.
+		// The underlay saw only the tunnel's datagram: record it as it would be without the tunnel.
 		local, remote = netip.AddrPortFrom(o.addrs[0], overlay.DefaultPort), remoteAt(o.host, o.host.Addrs[0])
 	}
 	ecn := uint8(ect)
@@ -141,8 +141,8 @@ func (o *Overlay) record(m *Message, data []byte) {
 	o.plain.tap.inside(o.plain.tap.now(), remote, local, data, ecn)
 }
 
-// judge reads the head of a datagram and decides whether it may come in. If so, it remembers the
-// head, so that the next one like it needs no decision, and returns the packet.
+// judge decodes the header of a datagram and decides whether to accept it. If so, it caches the header, so that
+// the next datagram with an equal header needs no decision, and returns the packet.
 func (o *Overlay) judge(m *Message, data []byte) (inner []byte, ok bool) {
 	c := &o.plain.count.Overlay
 	h, inner, kind := overlay.Parse(data)
@@ -180,7 +180,7 @@ func (o *Overlay) judge(m *Message, data []byte) (inner []byte, ok bool) {
 	return inner, true
 }
 
-// toSwitch hands the frame in a datagram to the switch.
+// toSwitch passes the frame in a datagram to the switch.
 func (o *Overlay) toSwitch(m *Message, vni uint32, data []byte) {
 	if o.plain.tap != nil {
 		o.record(m, data)
@@ -188,25 +188,25 @@ func (o *Overlay) toSwitch(m *Message, vni uint32, data []byte) {
 	o.frames.Receive(vni, o.host, data[overlay.VXLANSize:])
 }
 
-// isKnown reports whether a packet travels between the same members as the one before.
+// isKnown reports whether a packet has the same source and destination as the one before.
 func (o *Overlay) isKnown(h *overlay.Head) bool {
 	k := &o.head
 	return k.VNI != 0 && h.VNI == k.VNI && h.To == k.To && h.From == k.From && h.Src.Addr() == k.Src.Addr() && h.Dst.Addr() == k.Dst.Addr()
 }
 
-// remember keeps a head that was found good.
+// remember caches an accepted header.
 func (o *Overlay) remember(h *overlay.Head, data, inner []byte) {
 	o.head = *h
 	o.network = ib.VirtualNetwork(h.VNI)
 	o.marked = h.TOS&3 == ce
 	o.size = h.Size()
-	if o.length = 0; o.size+len(inner) == len(data) { // else there is padding, and it is looked at again
+	if o.length = 0; o.size+len(inner) == len(data) { // with padding the header is decoded again
 		o.length = len(data)
 		copy(o.seen[:], data[:o.size])
 	}
 }
 
-// A verdict says why a datagram may not come into a network.
+// A verdict is the reason to reject a datagram.
 type verdict uint8
 
 const (
@@ -219,7 +219,7 @@ const (
 	notHere
 )
 
-// refused counts a datagram that may not come in.
+// refused counts a rejected datagram.
 func (c *OverlayCounters) refused(why verdict) {
 	switch why {
 	case noNetwork:
@@ -237,7 +237,7 @@ func (c *OverlayCounters) refused(why verdict) {
 	}
 }
 
-// refuse decides whether a datagram of the host that speaks may come into a network.
+// refuse decides whether to accept a datagram of the current host for a network.
 func (o *Overlay) refuse(h *overlay.Head, kind overlay.Kind) verdict {
 	net := o.members.Network(h.VNI)
 	switch {
@@ -250,7 +250,7 @@ func (o *Overlay) refuse(h *overlay.Head, kind overlay.Kind) verdict {
 	case kind == overlay.Other:
 		return ignored
 	case kind == overlay.Neighbour:
-		return admitted // see asked
+		return admitted // asked handles it
 	}
 	from := o.members.Find(h.VNI, h.Src.Addr())
 	if from == nil || from.Host != o.host {
@@ -275,21 +275,19 @@ func (o *Overlay) refuse(h *overlay.Head, kind overlay.Kind) verdict {
 	return admitted
 }
 
-// asked sees to a question for the MAC of an address, or what tells of one. Only the kernel's
-// vxlan asks.
+// asked handles an ARP or neighbour solicitation message. Only the kernel's vxlan sends them.
 func (o *Overlay) asked(m *Message, vni uint32, frame []byte) {
 	c := &o.plain.count.Overlay
 	q, ok := overlay.ParseNeighbour(frame)
 	if !ok && o.frames != nil {
-		o.frames.Receive(vni, o.host, frame) // other messages of IPv6
+		o.frames.Receive(vni, o.host, frame) // other messages of ICMPv6
 		return
 	}
 	if !ok || !o.host.Linux {
 		c.Ignored++
 		return
 	}
-	// Who asks is a member on that host; of IPv6 it may have an address that it gave itself, or
-	// none yet.
+	// The sender must be a member on that host. With IPv6 it may use a link-local address, or none yet.
 	sender := o.members.Find(vni, q.Sender)
 	if sender == nil && !q.Sender.IsUnspecified() && !q.Sender.IsLinkLocalUnicast() || sender != nil && sender.Host != o.host || q.MAC.IsGroup() {
 		c.Spoofed++
@@ -310,8 +308,8 @@ func (o *Overlay) asked(m *Message, vni uint32, frame []byte) {
 	o.say(o.host, m.Remote.Addr(), func(b []byte) int { return overlay.PutAnswer(b, vni, &q, to.MAC) })
 }
 
-// say sends a datagram that is no packet to a host, the way that its datagrams come: to the
-// address that it has sent from, or through the tunnel.
+// say sends a datagram that is not a packet to a host, on the path by which its datagrams arrive: to its source
+// address, or through the tunnel.
 func (o *Overlay) say(h *overlay.Host, at netip.Addr, put func(b []byte) int) {
 	out, source, local := &o.plain, 0, netip.AddrPort{}
 	if o.incoming.sealed {
@@ -331,8 +329,7 @@ func (o *Overlay) say(h *overlay.Host, at netip.Addr, put func(b []byte) int) {
 	out.push(Message{Segment: n, Source: source, Local: local, Remote: remoteAt(h, at), Host: h, Inside: true}, n)
 }
 
-// tellMoves tells Linux members of NICs that were not here before: their kernel may know them
-// elsewhere.
+// tellMoves announces NICs that are new on this host to Linux members: their kernel may have an old entry.
 func (o *Overlay) tellMoves(old *overlay.Map) {
 	for _, net := range o.members.Networks() {
 		for _, h := range o.members.Hosts(net.VNI) {

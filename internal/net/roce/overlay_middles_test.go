@@ -61,7 +61,7 @@ func TestOverlayMiddles(t *testing.T) {
 	}
 }
 
-// takeIn is what an overlay makes of messages from host a.
+// takeIn returns the bursts that an overlay makes of messages from host a.
 func takeIn(o *Overlay, msgs []Message) (got notes) {
 	for _, m := range msgs {
 		m.Remote, m.Local = netip.AddrPortFrom(underA, 40000), netip.AddrPortFrom(underB, overlayPort)

@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// linuxMember is a Linux machine at its end of the network: it keeps what it gets.
+// linuxMember is a Linux machine in the network, which stores what it receives.
 type linuxMember struct {
 	bind *FakeBind
 	in   []Message
@@ -39,7 +39,7 @@ func (l *linuxMember) got() (out [][]byte) {
 	}
 }
 
-// arp is a datagram with a question.
+// arp returns a datagram with an ARP request.
 func arp(vni uint32, from netip.Addr, mac overlay.MAC, to overlay.MAC, target netip.Addr) []byte {
 	b := make([]byte, overlay.NeighbourRoom)
 	n := overlay.PutAnswer(b, vni, &overlay.Question{Target: from, Sender: target, MAC: to}, mac)
@@ -47,15 +47,15 @@ func arp(vni uint32, from netip.Addr, mac overlay.MAC, to overlay.MAC, target ne
 	return b[:n]
 }
 
-// ask gives b a datagram as if a host of the underlay had sent it.
+// ask passes a datagram to b as if a host of the underlay had sent it.
 func (w *overlayWorld) ask(under netip.Addr, data []byte) {
 	w.b.speaks(w.b.members.HostAt(under), under, false)
 	w.b.take(&Message{Data: bytes.Clone(data), Remote: netip.AddrPortFrom(under, 40000), Local: netip.AddrPortFrom(underB, overlayPort)}, &insider{})
 	w.b.Flush()
 }
 
-// TestOverlayQuestions: a Linux member is answered for what is here, in its network, however it
-// asks; nobody else is, and about nothing else.
+// TestOverlayQuestions checks that a Linux member gets answers about members here, in its network, and that other hosts and other
+// addresses get none.
 func TestOverlayQuestions(t *testing.T) {
 	w := newOverlayWorld(t, 0)
 	linux := &linuxMember{w.net.Bind(FakeOptions{Port: overlayPort}, underL), make([]Message, 4)}
@@ -94,7 +94,7 @@ func TestOverlayQuestions(t *testing.T) {
 			t.Errorf("asked %s: answered %+v", c.name, q)
 		}
 	}
-	// What it said of itself is where packets go now.
+	// Packets now use the MAC that it announced.
 	var span memory.Span
 	linux.got()
 	w.b.Send(5, inB, inL, writeBurst(&span, 64, 1024))
@@ -104,7 +104,7 @@ func TestOverlayQuestions(t *testing.T) {
 	}
 }
 
-// TestOverlayNews: Linux members are told of NICs that come here, once.
+// TestOverlayNews checks that NICs that are new here are announced to Linux members once.
 func TestOverlayNews(t *testing.T) {
 	w := newOverlayWorld(t, 0)
 	linux := &linuxMember{w.net.Bind(FakeOptions{Port: overlayPort}, underL), make([]Message, 4)}
@@ -131,7 +131,7 @@ func TestOverlayNews(t *testing.T) {
 	}
 }
 
-// overlayStream is a burst of packets of 1024 bytes and the message that it arrives as.
+// overlayStream returns a burst of packets of 1024 bytes and the message that it arrives as.
 func overlayStream(t testing.TB) (w *overlayWorld, b *transport.Burst, m Message) {
 	w = newOverlayWorld(t, 0)
 	var span memory.Span
@@ -148,13 +148,13 @@ func overlayStream(t testing.TB) (w *overlayWorld, b *transport.Burst, m Message
 	return w, b, m
 }
 
-// counting takes what arrives and keeps nothing.
+// counting is a receiver that only counts.
 type counting struct{ packets uint32 }
 
 func (c *counting) Receive(_ ib.NetworkID, b *transport.Burst, _ bool) { c.packets += b.Packets }
 func (c *counting) Congested(ib.NetworkID, uint32, ib.GID, ib.GID)     {}
 
-// TestOverlayAllocates: nothing is allocated where packets move.
+// TestOverlayAllocates checks that moving packets allocates nothing.
 func TestOverlayAllocates(t *testing.T) {
 	w, b, m := overlayStream(t)
 	count := &counting{}
@@ -167,7 +167,7 @@ func TestOverlayAllocates(t *testing.T) {
 	}
 }
 
-// BenchmarkOverlay: what the overlay adds to a packet, each way.
+// BenchmarkOverlay measures the overlay's cost per packet in each direction.
 func BenchmarkOverlay(b *testing.B) {
 	w, burst, m := overlayStream(b)
 	packets := int(packetsIn(&m))

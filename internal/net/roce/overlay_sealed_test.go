@@ -8,10 +8,10 @@ import (
 	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
-// pipe is a Tunnel that keeps what is sent, and whose other end is another one.
+// pipe is a Tunnel that stores what is sent and is connected to another pipe.
 type pipe struct {
 	other *pipe
-	host  *overlay.Host // at the other end, in the map of this one
+	host  *overlay.Host // the peer, in the map of this side
 	in    [][]byte
 }
 
@@ -49,7 +49,7 @@ func (p *pipe) SetMap(m *overlay.Map) {
 	}
 }
 
-// sealedMap has a and b in network 5.
+// sealedMap returns a map with a and b in network 5.
 func sealedMap(t *testing.T, self string, encrypted bool) *overlay.Map {
 	t.Helper()
 	a := &overlay.Host{Name: "a", Addrs: []netip.Addr{underA}, Self: self == "a", Key: [32]byte{1}}
@@ -61,8 +61,8 @@ func sealedMap(t *testing.T, self string, encrypted bool) *overlay.Map {
 	return m
 }
 
-// TestOverlaySealed: packets of an encrypted network leave through the tunnel only, not at all while
-// there is none, and only those from the tunnel are taken.
+// TestOverlaySealed checks that packets of an encrypted network are sent only through the tunnel, are dropped without one, and are
+// accepted only from it.
 func TestOverlaySealed(t *testing.T) {
 	w := newOverlayWorld(t, 0)
 	clear := 0
@@ -90,7 +90,7 @@ func TestOverlaySealed(t *testing.T) {
 	if got := send(true); got.packets != 5 || clear != 0 {
 		t.Fatalf("through the tunnel came %d packets, want 5; %d left in the clear", got.packets, clear)
 	}
-	// A host that does not know that the network is encrypted, or pretends.
+	// A host that does not know, or ignores, that the network is encrypted.
 	if got := send(false); got.packets != 0 || clear == 0 {
 		t.Fatalf("%d packets in the clear, of which %d came in", clear, got.packets)
 	}

@@ -12,8 +12,8 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// Two vrdma hosts, a and b, and a Linux machine; in network 5 all have members, in network 6 the
-// same addresses are those of others, and network 7 is b's and Linux's.
+// overlayWorld has two vrdma hosts, a and b, and a Linux machine. All have members in network 5. In network 6 the same addresses belong to
+// other hosts, and only b and the Linux machine are in network 7.
 type overlayWorld struct {
 	net              *FakeNet
 	a, b             *Overlay
@@ -32,7 +32,7 @@ func member(a netip.Addr, h *overlay.Host) overlay.Member {
 	return overlay.Member{Addr: a, MAC: overlay.MACOf(a), Host: h, NIC: h.Name}
 }
 
-// mapOf is the world as one of its hosts sees it.
+// mapOf returns the map of one of the hosts.
 func (w *overlayWorld) mapOf(t testing.TB, self *overlay.Host) *overlay.Map {
 	t.Helper()
 	w.hostA.Self, w.hostB.Self = self == w.hostA, self == w.hostB
@@ -70,7 +70,7 @@ func newOverlayWorld(t testing.TB, features uint32) *overlayWorld {
 	return w
 }
 
-// insider keeps what arrives.
+// insider stores what arrives.
 type insider struct {
 	got []struct {
 		vni  uint32
@@ -102,7 +102,7 @@ func (i *insider) Receive(n ib.NetworkID, b *transport.Burst, _ bool) {
 
 func (i *insider) Congested(ib.NetworkID, uint32, ib.GID, ib.GID) { i.cnps++ }
 
-// writeBurst is a WRITE of n bytes.
+// writeBurst returns a WRITE of n bytes.
 func writeBurst(span *memory.Span, n, mtu int) *transport.Burst {
 	data := make([]byte, n)
 	for i := range data {
@@ -116,7 +116,7 @@ func writeBurst(span *memory.Span, n, mtu int) *transport.Burst {
 	}
 }
 
-// TestOverlayCarries: bursts of every length arrive whole, in their network.
+// TestOverlayCarries checks that bursts of every length arrive complete, in their network.
 func TestOverlayCarries(t *testing.T) {
 	for _, features := range []uint32{0, wire.FeatureFiller} {
 		w := newOverlayWorld(t, features)
@@ -162,7 +162,7 @@ func TestOverlayCarries(t *testing.T) {
 	}
 }
 
-// TestOverlayGroup: a datagram for a group goes to every other host of the network.
+// TestOverlayGroup checks that a multicast datagram goes to every other host of the network.
 func TestOverlayGroup(t *testing.T) {
 	w := newOverlayWorld(t, 0)
 	group := netip.MustParseAddr("239.1.2.3")

@@ -16,7 +16,7 @@ func (p *Port) Poll(r Receiver) bool {
 	return n > 0 && err == nil
 }
 
-// take checks the packets of a message and makes bursts of them.
+// take checks the packets of a message and converts them to bursts.
 func (p *Port) take(m *Message, r Receiver) {
 	p.count.RcvdCalls++
 	p.count.RcvdBytes += uint64(len(m.Data))
@@ -54,8 +54,8 @@ func (p *Port) middles(pkt wire.Packet, data []byte, _ int, guess uint16) (k int
 	return k
 }
 
-// open implements opener: it parses a packet and checks its ICRC. The packets of one send call
-// have identifications that count up, so the guess is mostly right.
+// open implements opener: it parses a packet and checks its ICRC. Packets of one send call have consecutive
+// identifications, so the guess is mostly right.
 func (p *Port) open(m *Message, data []byte, guess uint16) (wire.Packet, bool) {
 	pkt, err := wire.Parse(data)
 	if err != nil {
@@ -80,13 +80,13 @@ func (p *Port) open(m *Message, data []byte, guess uint16) (wire.Packet, bool) {
 	return pkt, true
 }
 
-// isHello reports whether a packet says who its sender is. It may have any identification:
-// it is believed for its nonce, and it may come from a host that is no longer one of ours.
+// isHello reports whether a packet is a hello. It may have any identification: its nonce authenticates it, and it
+// may come from a host that is not a vrdma host any more.
 func isHello(p wire.Packet) bool {
 	return p.BTH().DestQP() == wire.GSIQP && len(p.Payload()) == wire.MADSize && wire.MAD(p.Payload()).Class() == wire.ClassHello
 }
 
-// setFlow prepares for packets from m's sender, which is mostly who sent the last ones.
+// setFlow prepares for packets from m's sender, which is mostly the previous sender.
 func (p *Port) setFlow(m *Message) {
 	if m.Remote == p.from && m.Local == p.to {
 		return

@@ -12,43 +12,41 @@ import (
 )
 
 const (
-	// batch is how many messages are received in one call.
+	// batch is the number of messages received in one call.
 	batch = 16
-	// receiveRoom is the room for one message received: what GRO merges at most.
+	// receiveRoom is the buffer for one received message: the maximum that GRO merges.
 	receiveRoom = 1 << 16
-	// ownIDs is the number of IP identifications that vrdma hosts use. The ICRC covers
-	// the identification, but a UDP socket does not show it, so the receiver takes any
-	// that fits. With 128 of them a damaged packet passes once in 2^25 times; with all
-	// 65536, once in 2^16.
+	// ownIDs is the number of IP identifications that vrdma hosts use. The ICRC covers the identification, but
+	// a UDP socket does not show it, so the receiver accepts any that fits. With 128 identifications a corrupted
+	// packet passes once in 2^25 times; with all 65536, once in 2^16.
 	ownIDs = 128
 )
 
-// Counters count what passed through a port. Packets are counted one by one, however they
-// were batched.
+// Counters count the traffic of a port. Packets are counted individually, however they were batched.
 type Counters struct {
-	SentPackets, SentBytes, SentCalls uint64 // bytes of UDP payload; calls are messages
+	SentPackets, SentBytes, SentCalls uint64 // bytes of UDP payload; a call is a message
 	SentCNP                           uint64
-	SentMulticast                     uint64 // to other hosts; the engine counts these
+	SentMulticast                     uint64 // multicast packets to other hosts, counted by the engine
 	SendFull                          uint64 // packets dropped because socket and queue were full
-	SendErrors                        uint64 // packets that the kernel refused, for want of a route say, or a tunnel
+	SendErrors                        uint64 // packets that the kernel refused, for instance because there is no route or tunnel
 	Unreadable                        uint64 // bursts whose data could not be read
-	NoSource                          uint64 // bursts from an address that is not ours
+	NoSource                          uint64 // bursts from an address that the port does not have
 
 	RcvdPackets, RcvdBytes, RcvdCalls uint64
 	RcvdBursts                        uint64
 	RcvdMulticast                     uint64
 	RcvdCNP                           uint64
-	RcvdMarked                        uint64 // messages with the mark Congestion Experienced
-	Malformed                         uint64 // dropped: not a packet that we know
-	BadICRC                           uint64 // dropped: damaged
-	FromSelf                          uint64 // dropped: from an address of ours, which only a program that pretends can send
-	Strays                            uint64 // dropped: for no queue pair; the port's owner counts them
-	Nowhere                           uint64 // those among them that were for no NIC
+	RcvdMarked                        uint64 // messages with the Congestion Experienced mark
+	Malformed                         uint64 // dropped: not a known packet
+	BadICRC                           uint64 // dropped: corrupted
+	FromSelf                          uint64 // dropped: source is an address of this port, so a local program forged it
+	Strays                            uint64 // dropped: no such queue pair; the port's owner counts them
+	Nowhere                           uint64 // part of Strays: no such NIC
 
 	Overlay OverlayCounters
 }
 
-// Add is the sum of both.
+// Add returns the sum of both.
 func (c Counters) Add(d Counters) Counters {
 	c.SentPackets += d.SentPackets
 	c.SentBytes += d.SentBytes
@@ -72,42 +70,41 @@ func (c Counters) Add(d Counters) Counters {
 	c.Strays += d.Strays
 	c.Nowhere += d.Nowhere
 	if d.Overlay != (OverlayCounters{}) {
-		c.Overlay = d.Overlay // only an Overlay has these
+		c.Overlay = d.Overlay // only an Overlay has them
 	}
 	return c
 }
 
-// OverlayCounters count what came for virtual networks and was dropped, by why, and what was
-// answered. What is sent and received is among Counters' packets.
+// OverlayCounters count datagrams for virtual networks that were dropped, by reason, and answered. Counters has the
+// packets sent and received.
 type OverlayCounters struct {
-	BadHead    uint64 // not VXLAN with a RoCEv2 packet or a question, as far as it goes
-	Strangers  uint64 // from a host that is in no network of ours
+	BadHead    uint64 // not VXLAN with a RoCEv2 packet or a question
+	Strangers  uint64 // from a host that is in no network of this host
 	NoNetwork  uint64 // for a network that has no NIC here
-	NotMember  uint64 // from a host that is not in that network
+	NotMember  uint64 // from a host that is not in the datagram's network
 	Spoofed    uint64 // from an address or a MAC that the sending host does not have
 	NotHere    uint64 // for an address that is not on this host, or with another MAC
-	Unsealed   uint64 // for an encrypted network, and not encrypted
+	Unsealed   uint64 // unencrypted, for an encrypted network
 	Tunnel     TunnelCounters
-	Ignored    uint64 // what Linux sends of itself: reports of groups, questions for routers, other protocols
-	Questions  uint64 // for MACs of NICs here: answered
-	Unanswered uint64 // for others: not answered
-	News       uint64 // told of NICs that have come here
+	Ignored    uint64 // sent by Linux itself: group reports, router solicitations, other protocols
+	Questions  uint64 // MAC requests for NICs here: answered
+	Unanswered uint64 // MAC requests for others: not answered
+	News       uint64 // announcements of NICs that are new here
 }
 
-// TunnelCounters count what the way of encrypted networks has dropped.
+// TunnelCounters count the packets that the tunnel of encrypted networks dropped.
 type TunnelCounters struct {
-	Strangers uint64 // datagrams from an address of no host that there is a tunnel to
-	NoSession uint64 // packets for a host that does not answer, or that there is no tunnel to
-	Refused   uint64 // packets from a host with a tunnel that are none for this one
-	Full      uint64 // packets that the tunnel or the loop could not keep up with
+	Strangers uint64 // datagrams from an address of no host with a tunnel
+	NoSession uint64 // packets for a host that does not answer, or without a tunnel
+	Refused   uint64 // packets from a host with a tunnel that are not for this host
+	Full      uint64 // packets dropped because the tunnel or the loop was too slow
 }
 
-// OverlayReasons are why datagrams for virtual networks are dropped, in order, and Dropped is how
-// many were for each.
+// OverlayReasons are the reasons for dropping datagrams of virtual networks, in the order of Dropped.
 var OverlayReasons = []string{"bad_head", "stranger", "no_network", "not_member", "spoofed", "not_here", "not_encrypted", "ignored", "unanswered",
 	"tunnel_stranger", "tunnel_no_session", "tunnel_refused", "tunnel_full"}
 
-// Dropped counts what was dropped, by OverlayReasons.
+// Dropped returns the number of dropped datagrams for each of OverlayReasons.
 func (c *OverlayCounters) Dropped() []uint64 {
 	return []uint64{c.BadHead, c.Strangers, c.NoNetwork, c.NotMember, c.Spoofed, c.NotHere, c.Unsealed, c.Ignored, c.Unanswered,
 		c.Tunnel.Strangers, c.Tunnel.NoSession, c.Tunnel.Refused, c.Tunnel.Full}
@@ -115,29 +112,28 @@ func (c *OverlayCounters) Dropped() []uint64 {
 
 // A Port carries bursts to and from other hosts. It belongs to one loop.
 //
-// Send cuts a burst up and queues its packets; they leave with Flush, or when the queue
-// is full. Poll receives.
+// Send splits a burst and queues its packets; Flush sends them, as does a full queue. Poll receives.
 type Port struct {
 	outbox
 	bind     Bind
-	segments func() int // the bind's, kept: making the method value would allocate at each send
+	segments func() int // the bind's method value, stored because creating one allocates
 
 	cut    Cutter
-	filler map[netip.Addr]bool // who understands it
-	long   map[netip.Addr]bool // and long filler
-	fills  bool                // cut's dst is one of them
+	filler map[netip.Addr]bool // peers that understand filler
+	long   map[netip.Addr]bool // peers that understand long filler
+	fills  bool                // cut's dst understands filler
 	longs  bool
 
 	inbound
-	from, to netip.AddrPort // of flow
+	from, to netip.AddrPort // addresses of flow
 	own      map[netip.Addr]bool
-	isOwn    bool // from is one of them
-	isSelf   bool // from is ourselves
+	isOwn    bool // from is a vrdma host
+	isSelf   bool // from is an address of this port
 	doubt    func(netip.Addr)
 	tooLong  func(from, to netip.Addr, size int)
 }
 
-// NewPort makes a port on top of bind, which it closes when it is closed.
+// NewPort returns a port on bind; Close closes the bind.
 func NewPort(bind Bind) *Port {
 	p := &Port{bind: bind, own: map[netip.Addr]bool{}, filler: map[netip.Addr]bool{}, long: map[netip.Addr]bool{}}
 	p.in = receiveSlots()
@@ -147,7 +143,7 @@ func NewPort(bind Bind) *Port {
 	return p
 }
 
-// receiveSlots is room for a batch of messages.
+// receiveSlots returns buffers for a batch of messages.
 func receiveSlots() []Message {
 	in := make([]Message, batch)
 	slots := make([]byte, batch*receiveRoom)
@@ -157,34 +153,33 @@ func receiveSlots() []Message {
 	return in
 }
 
-// SetNetwork says which network the port's addresses belong to. Without it they are those of the
-// hosts' own network.
+// SetNetwork sets the network of the port's addresses. The default is the hosts' own network.
 func (p *Port) SetNetwork(n ib.NetworkID) { p.network = n }
 
 // Counters implements Underlay.
 func (p *Port) Counters() Counters { return p.count }
 
-// SetOwn says whether a peer is a vrdma host. Of those, packets with an identification
-// that no vrdma host sends are taken for damaged.
+// SetOwn sets whether a peer is a vrdma host. From a vrdma host, packets with an identification that vrdma hosts do
+// not use count as corrupted.
 func (p *Port) SetOwn(peer netip.Addr, own bool) {
 	note(p.own, peer, own)
-	p.from = netip.AddrPort{} // look again
+	p.from = netip.AddrPort{} // clear the cache
 }
 
-// SetFiller says whether a peer understands filler.
+// SetFiller sets whether a peer understands filler.
 func (p *Port) SetFiller(peer netip.Addr, understands bool) {
 	note(p.filler, peer, understands)
-	p.cut.dst = netip.AddrPort{} // look again
+	p.cut.dst = netip.AddrPort{} // clear the cache
 }
 
-// SetLongFiller says whether a peer understands long filler, of which none is sent to one that does not
-// understand filler.
+// SetLongFiller sets whether a peer understands long filler. It has no effect for a peer that does not understand
+// filler.
 func (p *Port) SetLongFiller(peer netip.Addr, understands bool) {
 	note(p.long, peer, understands)
-	p.cut.dst = netip.AddrPort{} // look again
+	p.cut.dst = netip.AddrPort{} // clear the cache
 }
 
-// note puts a peer into a set, or takes it out.
+// note adds a peer to a set, or removes it.
 func note(set map[netip.Addr]bool, peer netip.Addr, in bool) {
 	peer = peer.Unmap().WithZone("")
 	if in {
@@ -194,21 +189,19 @@ func note(set map[netip.Addr]bool, peer netip.Addr, in bool) {
 	}
 }
 
-// OnDoubt sets what is called when a packet comes from a vrdma host that no vrdma host
-// sends: chance has made a damaged packet look whole, or somebody else has the address now,
-// or forges it. The packet is dropped, and so are others like it until SetOwn says that the
-// peer is no vrdma host: a packet that anybody can send must not weaken the check.
+// OnDoubt sets the function that is called when a vrdma host seems to send a packet that no vrdma host sends. The
+// packet may be corrupted with a matching ICRC, or another host has the address now, or forges it. The port drops
+// such packets until SetOwn says that the peer is not a vrdma host: a forged packet must not weaken the check.
 func (p *Port) OnDoubt(f func(peer netip.Addr)) { p.doubt = f }
 
-// OnTooLong sets what is called when the kernel refuses a packet, of size bytes with all its
-// headers from IP's on, because the interface or the way does not take so long ones.
+// OnTooLong sets the function that is called when the kernel refuses a packet because it is too long for the
+// interface or the path. size includes all headers from the IP header on.
 func (p *Port) OnTooLong(f func(from, to netip.Addr, size int)) { p.tooLong = f }
 
-// LongID reports whether the burst that Receive is called with came with an identification
-// that no vrdma host sends.
+// LongID reports whether the burst passed to Receive came with an identification that no vrdma host uses.
 func (p *Port) LongID() bool { return p.longID }
 
-// Send implements Underlay. A port has one network: it does not look at which is asked for.
+// Send implements Underlay. A port has one network and ignores the argument.
 func (p *Port) Send(_ ib.NetworkID, from, to netip.Addr, b *transport.Burst) error {
 	id, src, ok := p.bind.Source(from, spread(b.Src))
 	if !ok {
@@ -257,21 +250,21 @@ func (p *Port) SendCNP(_ ib.NetworkID, from, to netip.Addr, self, qp uint32) {
 	p.push(Message{Segment: len(c.Bytes()), Source: id, Local: src, Remote: dst}, len(c.Bytes()))
 }
 
-// spread makes a number of a queue pair's that differs where those of neighbours do not.
+// spread hashes a queue pair number, so that neighbouring numbers get different ports.
 func spread(qp uint32) uint32 { return qp * 0x9e3779b1 >> 8 }
 
-// reseal makes the ICRC of a datagram anew that leaves alone and was to leave with others: its
-// identification will be 0.
+// reseal computes the ICRC of a datagram that was queued with others and is sent alone: its identification becomes
+// 0.
 func (p *Port) reseal(m *Message, data []byte) {
 	if c, err := wire.Parse(data); err == nil {
 		p.cut.Seal(c, m.Local, m.Remote)
 	}
 }
 
-// tooLongFor tells of a datagram that was refused because it is too long.
+// tooLongFor reports a datagram that was refused because it is too long.
 func (p *Port) tooLongFor(m *Message, err error) { tellTooLong(p.tooLong, m, err) }
 
-// tellTooLong tells of a datagram that was refused because it is too long.
+// tellTooLong reports a datagram that was refused because it is too long.
 func tellTooLong(tell func(from, to netip.Addr, size int), m *Message, err error) {
 	if tell == nil || !errors.Is(err, unix.EMSGSIZE) {
 		return

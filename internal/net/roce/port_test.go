@@ -19,8 +19,7 @@ var (
 	host6 = netip.MustParseAddr("fd00::1")
 )
 
-// sink glues the bursts that a port delivers together again, as far as they are of one
-// piece.
+// sink joins the bursts that a port delivers, as far as they belong together.
 type sink struct {
 	t         testing.TB
 	bursts    []transport.Burst
@@ -68,13 +67,13 @@ func drain(p *Port, s *sink) {
 	}
 }
 
-// pair is two ports on a fake network.
+// pair returns two ports on a fake network.
 func pair(o FakeOptions) (n *FakeNet, a, b *Port) {
 	n = NewFakeNet()
 	return n, NewPort(n.Bind(o, hostA, host6)), NewPort(n.Bind(o, hostB))
 }
 
-// burst of n bytes, at an MTU of 1024.
+// simpleBurst returns a burst of n bytes with an MTU of 1024.
 func simpleBurst(span *memory.Span, kind transport.Kind, n int) *transport.Burst {
 	span.Reset()
 	span.Add(bytes.Repeat([]byte{0x5a}, n))
@@ -118,7 +117,7 @@ func TestPort(t *testing.T) {
 				}
 				got := s.bursts[0]
 				if want.Packets > 1 && got.Packets > 1 {
-					got.MTU = want.MTU // glued from pieces, of which one alone may not tell
+					got.MTU = want.MTU // joined from pieces, of which a single one does not show the MTU
 				}
 				got.Data = new(memory.Span)
 				got.Data.Add(s.data[0])
@@ -131,7 +130,7 @@ func TestPort(t *testing.T) {
 	}
 }
 
-// TestDamage: nothing that was changed on the way is delivered.
+// TestDamage checks that no changed packet is delivered.
 func TestDamage(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	n, a, b := pair(FakeOptions{})
@@ -159,7 +158,7 @@ func TestDamage(t *testing.T) {
 		drain(b, s)
 	}
 	got, sent := b.Counters(), a.Counters()
-	// A datagram cut to nothing is not even counted as a packet.
+	// A datagram without any bytes does not count as a packet.
 	if bad := got.BadICRC + got.Malformed; bad == 0 || bad > uint64(damaged) || bad < uint64(damaged)*9/10 {
 		t.Errorf("%d packets damaged, %d found", damaged, bad)
 	}
@@ -179,9 +178,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutSegments: when the device turns out not to cut messages apart, they are
-// sent one packet at a time, with the ICRC that goes with that, even if the socket is full
-// in between.
+// TestDeviceWithoutSegments checks a device that does not segment: packets are sent one by one, with the matching ICRC, even if the socket
+// is full in between.
 func TestDeviceWithoutSegments(t *testing.T) {
 	n := NewFakeNet()
 	blocked := false
@@ -222,13 +220,13 @@ func TestDeviceWithoutSegments(t *testing.T) {
 			t.Fatalf("message %d: got %+v", i, s.bursts)
 		}
 	}
-	// Filler is of use only to a device that does: the second message has none.
+	// Filler is useful only with segmentation: the second message has none.
 	if packets != 20 || filled != 8 {
 		t.Errorf("%d packets, %d with filler, want 20 and 8", packets, filled)
 	}
 }
 
-// TestFull: what the socket does not take waits, and what the queue does not hold is lost.
+// TestFull checks that packets wait while the socket is full, and are dropped when the queue is full.
 func TestFull(t *testing.T) {
 	net := NewFakeNet()
 	blocked := true
@@ -269,7 +267,7 @@ func (g *gate) Send(m []Message) (int, error) {
 	return g.Bind.Send(m)
 }
 
-// TestOwn: a foreign host may use any identification, one of ours may not.
+// TestOwn checks that a foreign host may use any identification, but a vrdma host may not.
 func TestOwn(t *testing.T) {
 	net := NewFakeNet()
 	bind := net.Bind(FakeOptions{}, hostA)
@@ -295,8 +293,7 @@ func TestOwn(t *testing.T) {
 			t.Errorf("own %v, identification %d: arrives %v, want %v", c.own, c.id, got, c.arrives)
 		}
 	}
-	// One that no vrdma host sends makes us doubt that this is one, but forged packets
-	// must not make way for others.
+	// Such an identification causes doubt, but forged packets must not disable the check.
 	doubts := 0
 	b.OnDoubt(func(a netip.Addr) {
 		if doubts++; a != hostA {
@@ -318,8 +315,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestHelloIdentification: what tells who a host is may have any identification, and the
-// receiver says so.
+// TestHelloIdentification checks that a hello may have any identification, and that LongID reports it.
 func TestHelloIdentification(t *testing.T) {
 	net := NewFakeNet()
 	bind := net.Bind(FakeOptions{}, hostA)
@@ -368,8 +364,7 @@ func TestCongestion(t *testing.T) {
 	}
 }
 
-// TestNoWay: bursts from and to addresses that do not go together are lost, not sent from
-// somewhere else.
+// TestNoWay checks that bursts between unsuitable addresses are dropped, not sent from another address.
 func TestNoWay(t *testing.T) {
 	_, a, b := pair(FakeOptions{})
 	var span memory.Span
@@ -390,7 +385,7 @@ func TestNoWay(t *testing.T) {
 	}
 }
 
-// TestSourcePort: a queue pair keeps its port, and many use all there are.
+// TestSourcePort checks that a queue pair keeps its source port, and that many queue pairs use all ports.
 func TestSourcePort(t *testing.T) {
 	seen := map[netip.AddrPort]bool{}
 	bind := NewFakeNet().Bind(FakeOptions{}, hostA)
@@ -407,8 +402,7 @@ func TestSourcePort(t *testing.T) {
 	}
 }
 
-// FuzzTake: whatever arrives, in whatever pieces, nothing is delivered that is not inside
-// the message, and what is delivered makes the packets it came from.
+// FuzzTake checks for any input that only data inside of the message is delivered, and that splitting it again gives the same packets.
 func FuzzTake(f *testing.F) {
 	for _, name := range []string{"rc-all-opcodes", "ud-pingpong-512", "rc-nak-rkey", "uc-pingpong-4096"} {
 		for _, c := range golden.Read(f, golden.Path(name+".pcap")) {
@@ -442,7 +436,7 @@ func FuzzTake(f *testing.F) {
 	})
 }
 
-// recutter checks bursts by cutting them again.
+// recutter checks bursts by splitting them again.
 type recutter struct {
 	t   *testing.T
 	cut Cutter
@@ -451,7 +445,7 @@ type recutter struct {
 
 func (r *recutter) Receive(_ ib.NetworkID, b *transport.Burst, _ bool) {
 	if err := r.cut.Start(b, addr4a, addr4b); err != nil {
-		// A last packet without data, behind another: the transport will see.
+		// An empty last packet after others: the transport rejects it.
 		if b.Data.Len() != 0 || b.First {
 			r.t.Errorf("%+v: %v", b, err)
 		}
@@ -475,8 +469,7 @@ func (r *recutter) Receive(_ ib.NetworkID, b *transport.Burst, _ bool) {
 
 func (r *recutter) Congested(ib.NetworkID, uint32, ib.GID, ib.GID) {}
 
-// TestFromSelf: what says that it comes from an address of ours does not come from us,
-// because what we send ourselves never leaves. A program on this machine made it.
+// TestFromSelf checks packets with a source address of this port: this port never sends to itself, so a local program forged them.
 func TestFromSelf(t *testing.T) {
 	n := NewFakeNet()
 	both := NewPort(n.Bind(FakeOptions{}, hostA, hostB))
@@ -492,7 +485,7 @@ func TestFromSelf(t *testing.T) {
 	}
 }
 
-// TestSplitAmidSend: packets that leave one by one to make room for a burst do not spoil it.
+// TestSplitAmidSend checks that packets sent one by one to free the queue do not corrupt a burst.
 func TestSplitAmidSend(t *testing.T) {
 	n := NewFakeNet()
 	blocked := true
@@ -513,7 +506,7 @@ func TestSplitAmidSend(t *testing.T) {
 	a.Flush()
 }
 
-// checkPacket looks at a datagram's ICRC and returns the packet.
+// checkPacket checks a datagram's ICRC and returns the packet.
 func checkPacket(t *testing.T, d *FakeDatagram) wire.Packet {
 	p, err := wire.Parse(d.Data)
 	if err != nil {
@@ -527,7 +520,7 @@ func checkPacket(t *testing.T, d *FakeDatagram) wire.Packet {
 	return p
 }
 
-// carry sends b between the addresses that its GIDs are.
+// carry sends b between the addresses of its GIDs.
 func carry(p *Port, b *transport.Burst) error {
 	return p.Send(ib.HostNetwork, b.SGID.Addr(), b.DGID.Addr(), b)
 }

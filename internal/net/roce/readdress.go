@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The addresses of a UDP may change while it is used: those of a container do. Messages that wait to be sent
-// name their sender's endpoint by its number, so an endpoint keeps it, and one that has gone leaves a free place.
+// The addresses of a UDP may change while it is in use, for instance those of a container. Queued messages refer to
+// their sender's endpoint by index. So an endpoint keeps its index, and a removed one leaves a free entry.
 
-// Take moves the endpoints of o to u. o has none then.
+// Take moves the endpoints of o to u.
 func (u *UDP) Take(o *UDP) {
 	for _, e := range o.ends {
 		u.place(e)
@@ -17,10 +17,10 @@ func (u *UDP) Take(o *UDP) {
 	o.ends = nil
 }
 
-// place puts an endpoint where one is free, or behind the others.
+// place stores an endpoint in a free entry, or appends it.
 func (u *UDP) place(e endpoint) {
 	for i := range u.ends {
-		if !u.ends[i].addr.IsValid() { // at least one flush ago, see Drop
+		if !u.ends[i].addr.IsValid() { // free since at least one flush, see Drop
 			u.ends[i] = e
 			return
 		}
@@ -28,8 +28,8 @@ func (u *UDP) place(e endpoint) {
 	u.ends = append(u.ends, e)
 }
 
-// Drop closes the sockets of an address. Who has new ones takes them first: messages that could not be sent yet name the old place, and shall
-// not leave from another address.
+// Drop closes the sockets of an address. The caller takes new endpoints before that: queued messages refer to the
+// old entry and must not leave from another address.
 func (u *UDP) Drop(a netip.Addr) {
 	for i := range u.ends {
 		if e := &u.ends[i]; e.addr == a.Unmap() {
@@ -42,7 +42,7 @@ func (u *UDP) Drop(a netip.Addr) {
 	}
 }
 
-// SetInterface says at which interface an address is now: groups are joined there from now on.
+// SetInterface sets the interface that has an address now; groups are joined there from now on.
 func (u *UDP) SetInterface(a netip.Addr, index int) {
 	for i := range u.ends {
 		e := &u.ends[i]
@@ -51,12 +51,12 @@ func (u *UDP) SetInterface(a netip.Addr, index int) {
 		}
 		e.iface = index
 		for _, fd := range e.out {
-			prepareGroups(e, fd) // fails if the interface has just gone again, which we will be told
+			prepareGroups(e, fd) // fails if the interface has gone again; another notification follows
 		}
 	}
 }
 
-// close closes its sockets.
+// close closes the sockets of the endpoint.
 func (e *endpoint) close() {
 	if e.fd >= 0 {
 		unix.Close(e.fd)

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Addresses come and go while a port is used: what is sent from one that is there arrives, and from one that has gone nothing.
+// TestReaddress adds and removes addresses in use: datagrams from existing addresses arrive, and none from removed ones.
 func TestReaddress(t *testing.T) {
 	n := vethPair(t, 1500)
 	ua := n[0].mustListen(UDPOptions{}, veth4[0])
@@ -38,7 +38,7 @@ func TestReaddress(t *testing.T) {
 		}
 	}
 	way(veth4[0], veth4[1], true)
-	for range 3 { // an end that goes leaves room for the next
+	for range 3 { // a removed endpoint leaves a free entry
 		ua.Take(n[0].mustListen(UDPOptions{}, veth6[0]))
 		ub.Take(n[1].mustListen(UDPOptions{}, veth6[1]))
 		way(veth4[0], veth4[1], true)

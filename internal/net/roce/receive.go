@@ -5,39 +5,36 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// inbound makes bursts of the packets that arrive at an underlay:
+// inbound converts the packets that arrive at an underlay to bursts:
 //
 //	message of the kernel's ──▶ datagrams ──▶ opener: packet, checked ──▶ Joiner ──▶ Receiver
 //
-// Port and Overlay differ in how a datagram becomes a packet, which is their opener.
+// Port and Overlay differ in their opener, which extracts a packet from a datagram.
 type inbound struct {
 	in   []Message
 	join Joiner
 	flow wire.Flow
-	// What the opener says of the packet that it opened last.
+	// Properties of the packet that the opener opened last.
 	network    ib.NetworkID
 	sgid, dgid ib.GID
-	pair       uint64 // changes with the two addresses that packets travel between
-	marked     bool   // the packet itself bears Congestion Experienced, not only its message
+	pair       uint64 // changes with source and destination address
+	marked     bool   // the packet itself has the Congestion Experienced mark, not only its message
 	id         uint16 // its IP identification, as far as the opener knows it
-	// longID says whether the burst that Receive is called with began with an identification
-	// that no vrdma host sends.
+	// longID means that the burst passed to Receive began with an identification that no vrdma host uses.
 	longID bool
 }
 
-// An opener turns datagrams into packets.
+// An opener extracts packets from datagrams.
 type opener interface {
-	// open finds the packet in a datagram of m and checks it. guess is the identification
-	// that the packet has if all of m left in one call. It reports whether the packet is
-	// good; else it has counted why not.
+	// open extracts and checks the packet in a datagram of m. guess is the identification of the packet if all
+	// of m was sent in one call. If ok is false, it has counted the reason.
 	open(m *Message, data []byte, guess uint16) (pkt wire.Packet, ok bool)
-	// middles joins the packets of datagrams that follow that of pkt, the last that was
-	// joined, and differ from it in nothing but PSN and payload. It returns how many
-	// there are at the beginning of data.
+	// middles joins the packets of the datagrams after pkt, the packet joined last, that differ from it only in
+	// PSN and payload. It returns their number at the beginning of data.
 	middles(pkt wire.Packet, data []byte, segment int, guess uint16) int
 }
 
-// take turns the datagrams of a message into bursts, which it hands to r.
+// take converts the datagrams of a message to bursts and passes them to r.
 func (in *inbound) take(o opener, m *Message, r Receiver, count *Counters) {
 	segment := m.Segment
 	if segment <= 0 || segment > len(m.Data) {
@@ -70,7 +67,7 @@ func (in *inbound) take(o opener, m *Message, r Receiver, count *Counters) {
 		}
 		ce, pair, network, in.longID = m.CE || in.marked, in.pair, in.network, in.id >= ownIDs
 		if open = in.join.Begin(pkt, in.sgid, in.dgid); !open {
-			count.RcvdCNP++ // the only opcode that is no message's
+			count.RcvdCNP++ // the only opcode that is not part of a message
 			r.Congested(network, pkt.BTH().DestQP(), in.sgid, in.dgid)
 		}
 	}

@@ -8,8 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/transport"
 )
 
-// TestRunsGoOn: what is sent in a row leaves in one message as long as its packets are of
-// one length, the last of which may be shorter.
+// TestRunsGoOn checks that consecutive packets of equal length share a message, in which the last may be shorter.
 func TestRunsGoOn(t *testing.T) {
 	type send struct {
 		kind transport.Kind
@@ -28,7 +27,7 @@ func TestRunsGoOn(t *testing.T) {
 		name    string
 		o       FakeOptions
 		sends   []send
-		packets []int // of each message
+		packets []int // packets of each message
 	}{
 		{"small messages", FakeOptions{}, many(5, write(8)), []int{5}},
 		{"more than one message holds", FakeOptions{}, many(MaxSegments+3, write(8)), []int{MaxSegments, 3}},
@@ -91,8 +90,7 @@ func TestRunsGoOn(t *testing.T) {
 	}
 }
 
-// TestReady: a port whose sockets take nothing is not ready when half of its queue is in
-// use, and is again when they do.
+// TestReady checks that a port with full sockets is not ready when half of its queue is used, and becomes ready again.
 func TestReady(t *testing.T) {
 	_, a, _ := pair(FakeOptions{})
 	full := &stubborn{Bind: a.bind}
@@ -115,7 +113,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// stubborn takes nothing until it is opened.
+// stubborn is a bind that accepts nothing until it is opened.
 type stubborn struct {
 	Bind
 	opened bool

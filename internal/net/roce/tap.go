@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	tapChunk  = 256 << 10 // bytes handed to the writer at once
-	tapChunks = 16        // chunks there are
-	// tapRecord is the most that a record is longer than the packet in it.
+	tapChunk  = 256 << 10 // bytes passed to the writer at once
+	tapChunks = 16        // number of chunks
+	// tapRecord is the maximum overhead of a record over its packet.
 	tapRecord = 16 + wire.IPv6Size + wire.UDPSize
 )
 
-// A Tap records packets in the format of libpcap, as raw IP. It is fed by the loop that
-// owns the port and writes in a goroutine of its own, so that a slow reader costs the
-// loop nothing: what the writer cannot keep up with is left out and counted.
+// A Tap records packets in libpcap format, as raw IP. The loop that owns the port feeds it, and a separate goroutine
+// writes, so that a slow reader does not delay the loop. Packets that the writer is too slow for are dropped from
+// the capture and counted.
 type Tap struct {
 	cut  Cutter
-	buf  []byte // one message of a burst that is cut only to be recorded
+	buf  []byte // one message of a burst that is split only for recording
 	head [wire.IPv6Size + wire.UDPSize]byte
 	now  func() time.Time
 
 	outer bool // see SetOuter
 
-	chunk *chunk // being filled
+	chunk *chunk // the chunk being filled
 	pcap  *pcap.Writer
 	free  chan *chunk
 	full  chan *chunk
@@ -39,10 +39,10 @@ type Tap struct {
 	left   atomic.Uint64
 	failed atomic.Bool
 	done   chan struct{}
-	err    error // of the writer; valid when done is closed
+	err    error // the writer's error; valid when done is closed
 }
 
-// chunk is a piece of the file.
+// chunk is a part of the file.
 type chunk struct{ data []byte }
 
 // NewTap writes the file header to w and starts recording.
@@ -64,14 +64,13 @@ func NewTap(w io.Writer) (*Tap, error) {
 	return t, nil
 }
 
-// Write implements io.Writer for the capture's format: it appends to the current chunk,
-// which has room.
+// Write implements io.Writer for the pcap writer: it appends to the current chunk, which has space.
 func (t *Tap) Write(b []byte) (int, error) {
 	t.chunk.data = append(t.chunk.data, b...)
 	return len(b), nil
 }
 
-// write brings chunks to the file.
+// write writes chunks to the file.
 func (t *Tap) write(w io.Writer) {
 	defer close(t.done)
 	for c := range t.full {
@@ -86,14 +85,14 @@ func (t *Tap) write(w io.Writer) {
 	}
 }
 
-// push hands the current chunk to the writer, if there is one to go on with.
+// push passes the current chunk to the writer, if there is a free chunk to continue with.
 func (t *Tap) push() bool {
 	if len(t.chunk.data) == 0 {
 		return true
 	}
 	select {
 	case c := <-t.free:
-		t.full <- t.chunk // has room for all there are
+		t.full <- t.chunk // never blocks: the channel holds all chunks
 		t.chunk = c
 		return true
 	default:
@@ -101,8 +100,7 @@ func (t *Tap) push() bool {
 	}
 }
 
-// Burst records a burst that never becomes packets, because sender and receiver are on
-// this host.
+// Burst records a burst that never becomes packets, because sender and receiver are on this host.
 func (t *Tap) Burst(b *transport.Burst) {
 	src, dst := b.SGID.Addr(), b.DGID.Addr()
 	m := Message{
@@ -123,7 +121,7 @@ func (t *Tap) Burst(b *transport.Burst) {
 	}
 }
 
-// message records packets that are sent, the first of which has this identification.
+// message records the packets of a sent message; the first has this identification.
 func (t *Tap) message(m *Message, id uint16) {
 	segment := m.Segment
 	if segment <= 0 {
@@ -141,11 +139,11 @@ func (t *Tap) message(m *Message, id uint16) {
 	}
 }
 
-// SetOuter has what hosts send each other recorded whole, where it is packets of virtual networks;
-// else what is inside is, as the networks' members see it. It is called before the loop has t.
+// SetOuter makes the tap record the VXLAN datagrams of virtual networks instead of the inner packets that the
+// networks' members see. It is called before the loop uses t.
 func (t *Tap) SetOuter(outer bool) { t.outer = outer }
 
-// inside records a datagram of VXLAN, or the packet in it.
+// inside records a VXLAN datagram, or the packet in it.
 func (t *Tap) inside(now time.Time, src, dst netip.AddrPort, data []byte, ecn uint8) {
 	if t.outer && src.Addr().Is4() == dst.Addr().Is4() {
 		t.record(now, src, dst, data, 0, ecn)
@@ -156,7 +154,7 @@ func (t *Tap) inside(now time.Time, src, dst netip.AddrPort, data []byte, ecn ui
 	}
 }
 
-// datagram records a packet of m, which has arrived.
+// datagram records a received packet of m.
 func (t *Tap) datagram(m *Message, data []byte, id uint16) {
 	ecn := uint8(ect)
 	if m.CE {
@@ -165,7 +163,7 @@ func (t *Tap) datagram(m *Message, data []byte, id uint16) {
 	t.record(t.now(), m.Remote, m.Local, data, id, ecn)
 }
 
-// The two bits of ECN: the sender understands it; congestion was experienced.
+// ECN code points: ECN-capable, and Congestion Experienced.
 const (
 	ect = 2
 	ce  = 3
@@ -176,22 +174,22 @@ func (t *Tap) record(now time.Time, src, dst netip.AddrPort, data []byte, id uin
 	t.append(now, t.headers(src, dst, len(data), id, ecn), data)
 }
 
-// append appends a packet: its headers, and what follows.
+// append appends a packet: its headers and its data.
 func (t *Tap) append(now time.Time, h, data []byte) {
 	if t.failed.Load() || cap(t.chunk.data)-len(t.chunk.data) < len(data)+tapRecord && !t.push() {
 		t.left.Add(1)
 		return
 	}
-	// The chunk has room: neither write can fail.
+	// The chunk has space: neither write can fail.
 	_ = t.pcap.WriteHeader(now, len(h)+len(data))
 	_, _ = t.Write(h)
 	_, _ = t.Write(data)
 	if len(t.full) == 0 {
-		t.push() // the writer waits
+		t.push() // the writer is idle
 	}
 }
 
-// headers makes the IP and UDP headers of a packet. Like rxe's, it has no UDP checksum.
+// headers returns the IP and UDP headers of a packet. Like rxe's, it has no UDP checksum.
 func (t *Tap) headers(src, dst netip.AddrPort, n int, id uint16, ecn uint8) []byte {
 	var b []byte
 	if src.Addr().Is4() {
@@ -224,18 +222,17 @@ func (t *Tap) headers(src, dst netip.AddrPort, n int, id uint16, ecn uint8) []by
 	return b
 }
 
-// Flush hands what has been recorded to the writer.
+// Flush passes recorded packets to the writer.
 func (t *Tap) Flush() { t.push() }
 
-// LeftOut is how many packets were not recorded, because the writer was too slow or
-// failed.
+// LeftOut returns how many packets were not recorded because the writer was too slow or failed.
 func (t *Tap) LeftOut() uint64 { return t.left.Load() }
 
-// Failed reports whether the writer has given up; Close says why.
+// Failed reports whether the writer has stopped with an error; Close returns it.
 func (t *Tap) Failed() bool { return t.failed.Load() }
 
-// Close writes what is left and ends the recording. The loop must not use t any more. It
-// waits for the writer, so it is not for the loop to call.
+// Close writes the rest and ends the recording. The loop must not use t any more. Close waits for the writer, so the
+// loop must not call it.
 func (t *Tap) Close() error {
 	if len(t.chunk.data) > 0 {
 		t.full <- t.chunk

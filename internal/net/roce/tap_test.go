@@ -16,8 +16,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
-// readTap reads a capture that a tap has written, and checks every packet's ICRC against
-// the headers in front of it.
+// readTap reads a tap's capture and checks every packet's ICRC against its headers.
 func readTap(t *testing.T, data []byte) (all []wire.Packet, ends [][2]netip.AddrPort) {
 	t.Helper()
 	if r, err := pcap.NewReader(bytes.NewReader(data)); err != nil || r.LinkType() != pcap.RawIP {
@@ -67,7 +66,7 @@ func TestTap(t *testing.T) {
 		a.Flush()
 		drain(b, s)
 	}
-	// One that never leaves the host, over IPv6.
+	// A burst that stays on the host, over IPv6.
 	local := simpleBurst(&span, transport.KindSend, 3000)
 	local.SGID, local.DGID = ib.GIDOf(host6), ib.GIDOf(host6)
 	tapA.Burst(local)
@@ -95,7 +94,7 @@ func TestTap(t *testing.T) {
 	}
 }
 
-// stuck is a file that takes nothing until it is released.
+// stuck is a file that blocks until it is released.
 type stuck struct {
 	release chan struct{}
 	err     error
@@ -111,7 +110,7 @@ func (s *stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestTapSlow: a reader that does not read costs packets, not time and not memory.
+// TestTapSlow checks that a slow reader loses packets, but costs neither time nor memory.
 func TestTapSlow(t *testing.T) {
 	file := &stuck{release: make(chan struct{})}
 	tap, err := NewTap(file)
@@ -132,8 +131,7 @@ func TestTapSlow(t *testing.T) {
 	if left == 0 || left >= bursts*59 {
 		t.Errorf("%d of %d packets left out", left, bursts*59)
 	}
-	// The first chunks go out as soon as the writer waits, almost empty, and none is
-	// filled to the last byte.
+	// The first chunks are written almost empty, while the writer is idle, and none is completely full.
 	if file.n < tapChunk*tapChunks/2 || file.n > tapChunk*tapChunks {
 		t.Errorf("%d bytes written, want half of %d or more", file.n, tapChunk*tapChunks)
 	}

@@ -6,32 +6,29 @@ import (
 	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
-// A Tunnel carries the datagrams of encrypted networks between hosts: what would be the payload
-// of a UDP datagram to the VXLAN port. It belongs to one loop, which makes all calls, and it
-// never blocks. What it cannot carry at the moment is lost, as on a wire.
+// A Tunnel carries the datagrams of encrypted networks between hosts: each is the payload of a UDP datagram to the
+// VXLAN port. It belongs to one loop, which makes all calls, and it never blocks. It drops what it cannot carry at
+// the moment.
 type Tunnel interface {
-	// Send takes messages in order and returns how many it was done with; an error is about
-	// the next one. Of each, Data, Segment and Host are set: Host is who it is for, of the map
-	// given last. The Data is the caller's again when Send returns. Errors: ErrFull (there is
-	// no room, try later), ErrNoTunnel (the host has none, the message is lost).
+	// Send takes messages in order and returns how many it has handled; an error is about the next one. Data,
+	// Segment and Host are set; Host is the destination, from the last map. Send does not use Data after it
+	// returns. Errors: ErrFull (no space, try later), ErrNoTunnel (no tunnel to the host, the message is lost).
 	Send(msgs []Message) (int, error)
-	// Receive fills in as many messages as have arrived and fit, and returns how many. It puts
-	// the datagrams into Data, which has room for 64 KiB, and sets its length; it sets Segment
-	// if there are several of one length, Host (who has sent it: the one whose key it was
-	// encrypted with, of the map given last) and CE.
+	// Receive fills in up to len(msgs) received messages and returns their number. It stores the datagrams in Data,
+	// which has 64 KiB, and sets its length. It sets Segment if there are several of one length, CE, and Host: the
+	// host of the last map whose key encrypted the message.
 	Receive(msgs []Message) (int, error)
-	// FD is a descriptor that is readable while Receive has something.
+	// FD returns a descriptor that is readable while Receive has messages.
 	FD() int
-	// Overhead is how many bytes a datagram is longer than without a tunnel, at most.
+	// Overhead returns the maximum number of bytes that the tunnel adds to a datagram.
 	Overhead() int
-	// Dropped is what it has dropped so far.
+	// Dropped returns the counters of dropped packets.
 	Dropped() TunnelCounters
-	// SetMap says who is there, with which keys and addresses. Hosts that are in no encrypted
-	// network need no tunnel.
+	// SetMap sets the hosts with their keys and addresses. Hosts outside of encrypted networks need no tunnel.
 	SetMap(*overlay.Map)
-	// Close gives everything back.
+	// Close releases all resources.
 	Close() error
 }
 
-// ErrNoTunnel: there is none to that host.
+// ErrNoTunnel means that there is no tunnel to the host.
 var ErrNoTunnel = errors.New("link: no tunnel leads to that host")

@@ -14,47 +14,45 @@ import (
 )
 
 const (
-	// firstPort and numPorts are the source ports that RoCEv2 has (annex A17.9.2).
+	// firstPort and numPorts are the range of RoCEv2 source ports (annex A17.9.2).
 	firstPort = 0xc000
 	numPorts  = 1 << 14
-	// poolSize is how many of them each local address uses: enough to spread queue
-	// pairs over the paths and queues on the way.
+	// poolSize is the number of source ports per local address: enough to spread queue pairs over the paths and
+	// queues of the network.
 	poolSize = 8
-	// SocketsPerAddress is how many sockets a UDP opens at each address.
+	// SocketsPerAddress is the number of sockets that a UDP opens per address.
 	SocketsPerAddress = 1 + poolSize
 )
 
-// UDPOptions are what a user may choose.
+// UDPOptions are the user's settings.
 type UDPOptions struct {
-	// NoGSO and NoGRO switch batching in the kernel off, even where it would work.
+	// NoGSO and NoGRO disable batching in the kernel, even where it works.
 	NoGSO, NoGRO bool
-	// NoECN sends packets that do not claim to understand congestion marks.
+	// NoECN sends packets as not ECN-capable.
 	NoECN bool
-	// Buffer is the size of the socket buffers; 0 means 16 MiB. Without
-	// CAP_NET_ADMIN the kernel gives no more than net.core.rmem_max.
+	// Buffer is the size of the socket buffers; 0 means 16 MiB. Without CAP_NET_ADMIN the kernel limits it to
+	// net.core.rmem_max.
 	Buffer int
-	// Port is where datagrams arrive; 0 means RoCEv2's. At another one they are VXLAN's.
+	// Port is the port at which datagrams arrive; 0 means RoCEv2's, any other port VXLAN's.
 	Port uint16
-	// Socket makes a UDP socket of a family that does not block; nil: in the namespace of the
-	// daemon. Interface is the number of the interface that has an address there.
+	// Socket creates a non-blocking UDP socket of a family; nil: in the daemon's network namespace. Interface
+	// returns the number of the interface that has an address there.
 	Socket    func(family int) (int, error)
 	Interface func(netip.Addr) int
 }
 
-// UDP is a Bind of UDP sockets: for each local address one that receives on port 4791 and
-// a few that send.
+// UDP is a Bind of UDP sockets. Each local address has one that receives on port 4791 and several that send.
 //
-// The sending sockets are bound but not connected and must not fragment: then, and only
-// then, the kernel sends IPv4 identification 0, or 0, 1, 2… in the segments of one call,
-// which the ICRC covers.
+// The sending sockets are bound but not connected, and must not fragment. Only then the kernel sends IPv4
+// identification 0, or 0, 1, 2… in the segments of one call. The ICRC covers the identification.
 type UDP struct {
 	opts UDPOptions
 	ends []endpoint
 	gso  bool
 	gro  bool
-	next int // endpoint to receive from first
+	next int // endpoint to receive from next
 
-	groups []endpoint // that only receive
+	groups []endpoint // multicast sockets, which only receive
 
 	tx *batchIO
 	rx *batchIO
@@ -64,10 +62,10 @@ type UDP struct {
 type endpoint struct {
 	addr  netip.Addr // without zone
 	local netip.AddrPort
-	scope uint32 // of link-local addresses
-	iface int    // number of the interface that has it; 0: not known
+	scope uint32 // scope of a link-local address
+	iface int    // number of the interface that has the address; 0: unknown
 	fd    int
-	out   [poolSize]int // sockets
+	out   [poolSize]int // sending sockets
 	port  [poolSize]uint16
 }
 
@@ -109,17 +107,17 @@ func (u *UDP) add(a netip.Addr) error {
 		return err
 	}
 	u.ends = append(u.ends, e)
-	p := &u.ends[len(u.ends)-1] // Close finds what has been opened
+	p := &u.ends[len(u.ends)-1] // appended now, so that Close finds the sockets after an error
 	if p.fd, err = u.open(p, u.opts.Port, false); err != nil {
 		return u.explain(a, err)
 	}
 	if err := u.prepareReceive(p); err != nil {
 		return fmt.Errorf("prepare the socket at %v: %w", p.local, err)
 	}
-	// Ports are tried from a random one on: other programs may have some.
+	// Start at a random port: other programs may use some.
 	try := rand.Uint32N(numPorts)
 	for i := range p.out {
-		// One socket tries them all: where a helper makes sockets, many would take long.
+		// Use one socket for all attempts: creating sockets through a helper process is slow.
 		if p.out[i], err = u.socket(p.family()); err != nil {
 			return u.explain(a, err)
 		}
@@ -144,7 +142,7 @@ func (u *UDP) add(a netip.Addr) error {
 	return nil
 }
 
-// open makes a socket bound to a port of e's address, which may be shared with others.
+// open returns a socket bound to a port of e's address; shared sets SO_REUSEPORT.
 func (u *UDP) open(e *endpoint, port uint16, shared bool) (int, error) {
 	fd, err := u.socket(e.family())
 	if err != nil {
@@ -163,7 +161,7 @@ func (u *UDP) open(e *endpoint, port uint16, shared bool) (int, error) {
 	return fd, nil
 }
 
-// family is that of its address, as socket(2) has it.
+// family returns the address family for socket(2).
 func (e *endpoint) family() int {
 	if e.addr.Is4() {
 		return unix.AF_INET
@@ -171,7 +169,7 @@ func (e *endpoint) family() int {
 	return unix.AF_INET6
 }
 
-// name is its address, with a port.
+// name returns the endpoint's address with a port.
 func (e *endpoint) name(port uint16) unix.Sockaddr {
 	if e.addr.Is4() {
 		return &unix.SockaddrInet4{Addr: e.addr.As4(), Port: int(port)}
@@ -179,7 +177,7 @@ func (e *endpoint) name(port uint16) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: e.addr.As16(), Port: int(port), ZoneId: e.scope}
 }
 
-// socket makes a UDP socket where the bind is.
+// socket creates a UDP socket in the bind's network namespace.
 func (u *UDP) socket(family int) (int, error) {
 	if u.opts.Socket != nil {
 		return u.opts.Socket(family)
@@ -187,7 +185,7 @@ func (u *UDP) socket(family int) (int, error) {
 	return unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
 }
 
-// explain says what to do about an address that cannot be bound.
+// explain adds what to do about an address that cannot be bound.
 func (u *UDP) explain(a netip.Addr, err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
@@ -204,8 +202,8 @@ func (u *UDP) explain(a netip.Addr, err error) error {
 	return fmt.Errorf("open a UDP socket at port %d of %v: %w", u.opts.Port, a, err)
 }
 
-// overlayPortUser says who may have the port of VXLAN. A vxlan device of the kernel's that is up has
-// it at all addresses.
+// overlayPortUser returns the likely user of the VXLAN port. A kernel vxlan device that is up uses it at all
+// addresses.
 func overlayPortUser(port uint16) string {
 	if devices := vxlanDevices(port); len(devices) > 0 {
 		return fmt.Sprintf("the kernel's vxlan device %s has it while it is up (ip -d link show type vxlan shows its dstport); "+
@@ -222,7 +220,7 @@ func (u *UDP) prepareReceive(e *endpoint) error {
 	if e.addr.Is4() {
 		return unix.SetsockoptInt(e.fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
 	}
-	// rxe sends no UDP checksum, which over IPv6 has to be allowed.
+	// rxe sends no UDP checksum; over IPv6 the receiver must allow that.
 	if err := unix.SetsockoptInt(e.fd, unix.SOL_UDP, udpNoCheck6RX, 1); err != nil {
 		return err
 	}
@@ -232,7 +230,7 @@ func (u *UDP) prepareReceive(e *endpoint) error {
 // prepareSend sets the options of a sending socket.
 func (u *UDP) prepareSend(e *endpoint, fd int) error {
 	enlarge(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, u.opts.Buffer)
-	// Nobody answers to this port; what comes all the same shall cost nothing.
+	// No peer sends to this port; minimize the memory for datagrams that arrive anyway.
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0); err != nil {
 		return err
 	}
@@ -256,10 +254,10 @@ func (u *UDP) prepareSend(e *endpoint, fd int) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos)
 }
 
-// enlarge sets the size of a socket buffer, beyond the administrator's limit if we may.
+// enlarge sets the size of a socket buffer, beyond the administrator's limit if permitted.
 func enlarge(fd, opt, force, size int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, size) // as far as it goes
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, size) // the kernel limits the size
 	}
 }
 
@@ -282,12 +280,12 @@ func (u *UDP) Segments() int {
 	return 1
 }
 
-// GSO and GRO report whether the kernel batches what is sent and received.
+// GSO and GRO report whether the kernel batches sent and received datagrams.
 func (u *UDP) GSO() bool { return u.gso }
 func (u *UDP) GRO() bool { return u.gro }
 
-// ReceiveBuffer is how much a socket holds that has not been received yet, in bytes as the
-// kernel counts them: with its own overhead, which for small packets is most of it.
+// ReceiveBuffer returns the size of a socket's receive buffer, in bytes as the kernel counts them. That includes the
+// kernel's overhead, which is most of it for small packets.
 func (u *UDP) ReceiveBuffer() int {
 	n, err := unix.GetsockoptInt(u.ends[0].fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
 	if err != nil {
@@ -296,7 +294,7 @@ func (u *UDP) ReceiveBuffer() int {
 	return n
 }
 
-// Descriptors are the sockets that become readable when something arrives.
+// Descriptors returns the sockets that become readable when datagrams arrive.
 func (u *UDP) Descriptors() []int {
 	fds := make([]int, 0, len(u.ends))
 	for i := range u.ends {

@@ -10,8 +10,8 @@ import (
 
 const (
 	sendBatch = 64
-	// controlRoom holds the control messages of one received message: the segment
-	// length and the type of service, each a header of 16 bytes and up to 8 of data.
+	// controlRoom is the buffer for the control messages of one received message: segment length and type of
+	// service, each a header of 16 bytes and up to 8 bytes of data.
 	controlRoom = 64
 	nameRoom    = unix.SizeofSockaddrInet6
 	cmsgHeader  = unix.SizeofCmsghdr
@@ -19,13 +19,13 @@ const (
 	segmentControl = cmsgHeader + 8
 )
 
-// batchIO is the arguments of sendmmsg and recvmmsg.
+// batchIO has the arguments of sendmmsg and recvmmsg.
 type batchIO struct {
 	hdrs    []mmsghdr
 	iovs    []unix.Iovec
 	names   [][nameRoom]byte
 	control []byte
-	room    int // of control for each message
+	room    int // bytes of control per message
 }
 
 func newBatchIO(n, control int) *batchIO {
@@ -68,7 +68,7 @@ func (u *UDP) Send(msgs []Message) (int, error) {
 	return done, nil
 }
 
-// judge turns what the kernel says about a message into what a Port understands.
+// judge maps the kernel's error for a message to an error of Bind.
 func (u *UDP) judge(err error, m *Message) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS):
@@ -80,7 +80,7 @@ func (u *UDP) judge(err error, m *Message) error {
 	return err
 }
 
-// prepareSend makes m the i-th message.
+// prepareSend sets the i-th message to m.
 func (b *batchIO) prepareSend(i int, m *Message, e *endpoint) {
 	h := &b.hdrs[i].hdr
 	h.Namelen = putName(&b.names[i], m.Remote, e.scope)
@@ -106,8 +106,8 @@ func (u *UDP) Receive(msgs []Message) (int, error) {
 			break
 		}
 		e := &u.ends[u.next]
-		u.next = (u.next + 1) % len(u.ends) // so that none starves another
-		// One without a socket had an address that has gone.
+		u.next = (u.next + 1) % len(u.ends) // round-robin
+		// An endpoint without a socket had an address that is gone.
 		if e.fd >= 0 {
 			done += u.receiveFrom(e, msgs[done:])
 		}
@@ -115,7 +115,7 @@ func (u *UDP) Receive(msgs []Message) (int, error) {
 	return done, nil
 }
 
-// receiveFrom fills in messages with what has come to one socket.
+// receiveFrom fills in messages that arrived at one socket.
 func (u *UDP) receiveFrom(e *endpoint, msgs []Message) int {
 	n := min(len(msgs), len(u.rx.hdrs))
 	for i := range n {
@@ -123,8 +123,7 @@ func (u *UDP) receiveFrom(e *endpoint, msgs []Message) int {
 	}
 	n, err := recvmmsg(e.fd, u.rx.hdrs[:n])
 	if err != nil {
-		// Nothing there; or an error of the past, which is no business of ours and is
-		// gone now.
+		// There is nothing to read, or an asynchronous error of an earlier send, which is cleared now.
 		return 0
 	}
 	for i := range n {
@@ -157,7 +156,7 @@ func (b *batchIO) finishReceive(i int, m *Message, e *endpoint) {
 	}
 }
 
-// readControl takes over what a control message says.
+// readControl decodes a control message.
 func (m *Message) readControl(level, kind uint32, data []byte) {
 	switch {
 	case level == unix.SOL_UDP && kind == udpGRO && len(data) >= 4:
@@ -196,7 +195,7 @@ func putName(b *[nameRoom]byte, a netip.AddrPort, scope uint32) uint32 {
 	return unix.SizeofSockaddrInet6
 }
 
-// readName reads what the kernel has written as the sender.
+// readName decodes the sender's address.
 func readName(b *[nameRoom]byte) netip.AddrPort {
 	port := binary.BigEndian.Uint16(b[2:])
 	if binary.NativeEndian.Uint16(b[0:]) == unix.AF_INET {

@@ -33,7 +33,7 @@ func await(t testing.TB, p *Port, s *sink, packets uint64) {
 	}
 }
 
-// TestVeth sends random bursts between two namespaces, batched by the kernel or not.
+// TestVeth sends random bursts between two namespaces, with and without batching in the kernel.
 func TestVeth(t *testing.T) {
 	for _, mtu := range []int{1500, 9000} {
 		n := vethPair(t, mtu)
@@ -58,8 +58,7 @@ func TestVeth(t *testing.T) {
 	}
 }
 
-// TestOldKernel: a kernel that knows neither UDP_SEGMENT nor UDP_GRO is found out, and
-// served packet by packet.
+// TestOldKernel checks that a kernel without UDP_SEGMENT and UDP_GRO is detected and used packet by packet.
 func TestOldKernel(t *testing.T) {
 	unknown := func(int) error { return unix.ENOPROTOOPT }
 	gso, gro := featureGSO.test, featureGRO.test
@@ -75,7 +74,7 @@ func TestOldKernel(t *testing.T) {
 	testWay(t, NewPort(ua), NewPort(ub), veth4[0], veth4[1], 1500, UDPOptions{NoGSO: true, NoGRO: true})
 }
 
-// testWay sends from a to b, with b expecting identifications as our own hosts have them.
+// testWay sends from a to b, with b expecting the identifications of vrdma hosts.
 func testWay(t *testing.T, a, b *Port, from, to netip.Addr, mtu int, o UDPOptions) {
 	r := rand.New(rand.NewPCG(9, 10))
 	b.SetOwn(from, true)
@@ -117,11 +116,10 @@ func testWay(t *testing.T, a, b *Port, from, to netip.Addr, mtu int, o UDPOption
 	}
 }
 
-// TestIdentifications looks at the packets on the wire: the ICRC has to fit the
-// identification that the kernel really sends, or rxe drops them.
+// TestIdentifications checks packets on the wire: the ICRC must match the identification that the kernel sends, or rxe drops them.
 func TestIdentifications(t *testing.T) {
 	n := vethPair(t, 9000)
-	// A device that does not cut messages apart: the kernel has to do it before.
+	// A device without segmentation: the kernel must segment before.
 	n[0].ip("link", "set", "veth0", "gso_max_segs", "1")
 	var raw int
 	var err error
@@ -160,7 +158,7 @@ func TestIdentifications(t *testing.T) {
 			ids = append(ids, c.ID)
 		}
 	}
-	// One packet, then three, then the 62 that one message holds, and two more.
+	// One packet, then three, then the 62 that fit into one message, and two more.
 	expect := []uint16{0, 0, 1, 2}
 	for i := range uint16(62) {
 		expect = append(expect, i)
@@ -170,7 +168,7 @@ func TestIdentifications(t *testing.T) {
 	}
 }
 
-// checkHeaders checks a packet as it was on the wire.
+// checkHeaders checks a packet as on the wire.
 func checkHeaders(t *testing.T, h wire.IPv4, c golden.Packet) {
 	t.Helper()
 	p, err := wire.Parse(c.Data)
@@ -188,7 +186,7 @@ func checkHeaders(t *testing.T, h wire.IPv4, c golden.Packet) {
 	}
 }
 
-// TestNoChecksum receives what rxe sends: datagrams without a UDP checksum.
+// TestNoChecksum receives datagrams without a UDP checksum, as rxe sends them.
 func TestNoChecksum(t *testing.T) {
 	n := vethPair(t, 1500)
 	for _, c := range []struct {
@@ -241,7 +239,7 @@ func ignore(yes bool, err error) error {
 	return err
 }
 
-// TestSeveralAddresses: one bind, many addresses, answers from the right one.
+// TestSeveralAddresses checks one bind with many addresses, with answers from the right one.
 func TestSeveralAddresses(t *testing.T) {
 	n := vethPair(t, 1500)
 	a := NewPort(n[0].mustListen(UDPOptions{}, veth4[0], veth6[0], vethL[0]))
@@ -268,13 +266,13 @@ func TestSeveralAddresses(t *testing.T) {
 	}
 }
 
-// TestMarks: a mark that a router made is seen.
+// TestMarks checks that a router's ECN mark is reported.
 func TestMarks(t *testing.T) {
 	n := vethPair(t, 1500)
 	for _, way := range [][2]netip.Addr{veth4, veth6} {
 		a := n[0].mustListen(UDPOptions{}, way[0])
 		b := NewPort(n[1].mustListen(UDPOptions{}, way[1]))
-		// The sender plays the router: all its packets leave marked.
+		// The sender acts as the router: all its packets are marked.
 		for _, fd := range a.ends[0].out {
 			var err error
 			if way[0].Is4() {
@@ -303,7 +301,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestTooLong: a packet that the path does not carry is counted, and the next one leaves.
+// TestTooLong checks that a packet too long for the path is counted, and that the next one is sent.
 func TestTooLong(t *testing.T) {
 	n := vethPair(t, 1500)
 	a := NewPort(n[0].mustListen(UDPOptions{}, veth4[0]))
@@ -338,7 +336,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// TestTaken: the errors of addresses that cannot be used say what to do.
+// TestTaken checks that the errors for unusable addresses say what to do.
 func TestTaken(t *testing.T) {
 	n := newNamespace(t)
 	lo := netip.MustParseAddr("127.0.0.1")
@@ -369,7 +367,7 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// TestPortAllocations: 64 KiB from one port to another and an acknowledgement back.
+// TestPortAllocations sends 64 KiB from one port to another, and an acknowledgement back.
 func TestPortAllocations(t *testing.T) {
 	n := vethPair(t, 9000)
 	a := NewPort(n[0].mustListen(UDPOptions{}, veth4[0]))
@@ -407,8 +405,7 @@ func (c *counter) Receive(_ ib.NetworkID, b *transport.Burst, _ bool) {
 
 func (c *counter) Congested(ib.NetworkID, uint32, ib.GID, ib.GID) {}
 
-// BenchmarkVeth is 64 KiB writes from one namespace to another and nothing else, sent and
-// received by one thread in turns.
+// BenchmarkVeth measures 64 KiB writes from one namespace to another, sent and received alternately by one thread.
 func BenchmarkVeth(b *testing.B) {
 	for _, mtu := range []int{1024, 4096} {
 		n := vethPair(b, 9000)

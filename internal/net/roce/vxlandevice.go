@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vxlanDevices are the names of the kernel's vxlan devices that are up and have a port. The kernel is
-// asked by netlink: /sys may be that of another network namespace.
+// vxlanDevices returns the names of the kernel's vxlan devices that are up and use a port. It asks the kernel with
+// netlink, because /sys may belong to another network namespace.
 func vxlanDevices(port uint16) (names []string) {
 	table, err := syscall.NetlinkRIB(unix.RTM_GETLINK, unix.AF_UNSPEC)
 	if err != nil {
@@ -39,7 +39,7 @@ func vxlanDevices(port uint16) (names []string) {
 	return names
 }
 
-// attributes are netlink's, by their type.
+// attributes parses netlink attributes and returns them by type.
 func attributes(b []byte) map[uint16][]byte {
 	const head, flags = 4, unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
 	list := make(map[uint16][]byte)
@@ -54,5 +54,5 @@ func attributes(b []byte) map[uint16][]byte {
 	return list
 }
 
-// text is a string of C's.
+// text decodes a C string.
 func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }

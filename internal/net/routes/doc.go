@@ -1,5 +1,4 @@
-// Package routes asks the kernel how it would reach another host: from which address
-// (From), and whether the next station on the way answers (Reach). It is what rdma_cm's
-// resolving of addresses rests on. It needs no rights and changes nothing but the
-// kernel's neighbour table, as any datagram does.
+// Package routes asks the kernel how it reaches another host: with which source address (From), and whether the next hop
+// answers (Reach). rdma_cm's address resolution uses it. It needs no privileges and changes only the kernel's neighbour
+// table, as any datagram does.
 package routes

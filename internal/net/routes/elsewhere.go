@@ -12,24 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Elsewhere is a network namespace other than ours, asked through sockets that were made there: one
-// of netlink's, and one of UDP for each family. Any goroutine may use it.
+// Elsewhere is a network namespace other than the daemon's. It is queried through sockets that were created there: one of
+// netlink, and one of UDP for each family. Any goroutine may use it.
 type Elsewhere struct {
 	mu      sync.Mutex
 	netlink int // guarded by mu; -1: closed
 	udp     [2]int
 
-	listing sync.Mutex // held while Addresses looks; before mu
-	lists   int        // guarded by listing; the socket of netlink's for that; -1: it is to be opened
+	listing sync.Mutex // held during Addresses; locked before mu
+	lists   int        // guarded by listing; the netlink socket of Addresses; -1: not open
 	open    func() (int, error)
 }
 
-// NewElsewhere takes over three sockets. A socket that is -1 is not there. open opens one more of netlink's there.
+// NewElsewhere takes over three sockets; -1 stands for none. open opens a further netlink socket in the namespace.
 func NewElsewhere(netlink, udp4, udp6 int, open func() (int, error)) *Elsewhere {
 	return &Elsewhere{netlink: netlink, udp: [2]int{udp4, udp6}, lists: -1, open: open}
 }
 
-// Close closes the sockets. Who looks for addresses meanwhile is waited for.
+// Close closes the sockets. It waits for a running call of Addresses.
 func (e *Elsewhere) Close() {
 	e.listing.Lock()
 	defer e.listing.Unlock()
@@ -45,7 +45,7 @@ func (e *Elsewhere) Close() {
 	}
 }
 
-// forget closes the socket for Addresses. listing is held.
+// forget closes the socket of Addresses. The caller holds listing.
 func (e *Elsewhere) forget() {
 	if e.lists >= 0 {
 		unix.Close(e.lists)
@@ -53,7 +53,7 @@ func (e *Elsewhere) forget() {
 	}
 }
 
-// ask asks there.
+// ask sends a request in the namespace.
 func (e *Elsewhere) ask(kind uint16, body []byte) (*syscall.NetlinkMessage, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -63,7 +63,7 @@ func (e *Elsewhere) ask(kind uint16, body []byte) (*syscall.NetlinkMessage, erro
 	return askAt(e.netlink, kind, body)
 }
 
-// From is the function From, there.
+// From is the function From in the namespace.
 func (e *Elsewhere) From(from, to netip.Addr) (netip.Addr, error) {
 	m, err := e.ask(unix.RTM_GETROUTE, routeRequest(from, to))
 	if err != nil {
@@ -72,7 +72,7 @@ func (e *Elsewhere) From(from, to netip.Addr) (netip.Addr, error) {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return netip.Addr{}, errNoAnswer
 	}
-	switch m.Data[7] { // rtm_type: of IPv6 it says that there is no way
+	switch m.Data[7] { // rtm_type: for IPv6 it says whether there is a route
 	case unix.RTN_UNREACHABLE, unix.RTN_BLACKHOLE, unix.RTN_PROHIBIT, unix.RTN_THROW:
 		return netip.Addr{}, syscall.ENETUNREACH
 	}
@@ -89,7 +89,7 @@ func (e *Elsewhere) From(from, to netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, syscall.ENETUNREACH
 }
 
-// Reach is the function Reach, there.
+// Reach is the function Reach in the namespace.
 func (e *Elsewhere) Reach(from, to netip.Addr, timeout time.Duration) error {
 	return reach(e.ask, func() { e.provoke(to) }, from, to, timeout)
 }
@@ -103,11 +103,11 @@ func (e *Elsewhere) provoke(to netip.Addr) {
 		fd = e.udp[1]
 	}
 	if fd >= 0 {
-		unix.Sendto(fd, nil, unix.MSG_DONTWAIT, socketAddress(to, rocePort)) // an error says nothing that we will not see
+		unix.Sendto(fd, nil, unix.MSG_DONTWAIT, socketAddress(to, rocePort)) // the neighbour's state shows a failure
 	}
 }
 
-// An Interface has an address.
+// An Interface is an address of an interface.
 type Interface struct {
 	Addr  netip.Addr
 	Name  string
@@ -115,11 +115,11 @@ type Interface struct {
 	MTU   int
 }
 
-// mostCollected bounds how many interfaces, and how many addresses, are kept of those that somebody else's namespace has.
+// mostCollected limits the number of interfaces, and of addresses, read from a namespace that others control.
 const mostCollected = 1000
 
-// Addresses are those of the interfaces there that are up, and that can be used now: the first thousand. If they change all the
-// time while it looks, that is an error.
+// Addresses returns the usable addresses of the interfaces that are up, at most mostCollected. It returns an error if the
+// addresses change all the time while it reads them.
 func (e *Elsewhere) Addresses() (out []Interface, err error) {
 	e.listing.Lock()
 	defer e.listing.Unlock()
@@ -144,7 +144,7 @@ func (e *Elsewhere) Addresses() (out []Interface, err error) {
 	return nil, err
 }
 
-// addresses asks a socket for them.
+// addresses reads the addresses through a socket.
 func addresses(fd int) ([]Interface, error) {
 	links := make(map[int]Interface)
 	err := dump(fd, unix.RTM_GETLINK, unix.SizeofIfInfomsg, func(m *syscall.NetlinkMessage) {
@@ -171,7 +171,7 @@ func addresses(fd int) ([]Interface, error) {
 		if !up || len(out) >= mostCollected || m.Data[2]&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
 			return
 		}
-		// IFA_LOCAL is ours where IFA_ADDRESS is the other end of a point-to-point interface.
+		// On a point-to-point interface IFA_LOCAL is the local address and IFA_ADDRESS the peer's.
 		for _, a := range attributes(m, unix.SizeofIfAddrmsg) {
 			b, ok := netip.AddrFromSlice(a.Value)
 			if ok && (a.Attr.Type == unix.IFA_LOCAL || a.Attr.Type == unix.IFA_ADDRESS && !i.Addr.IsValid()) {

@@ -10,21 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whether the next hop to a host is there: what the kernel's resolver finds out before
-// it says that an address is resolved. We ask the kernel's neighbour table by netlink,
-// which needs no rights, and have an entry made by sending a datagram.
+// This file checks whether the next hop to a host is reachable, as the kernel's resolver does for an address. It reads the
+// kernel's neighbour table with netlink, which needs no privileges, and creates an entry by sending a datagram.
 
-// A hop is the first station on the way to a host.
+// A hop is the next hop to a host.
 type hop struct {
 	link int // interface
 	addr netip.Addr
 }
 
-// probePeriod is how often a neighbour that is being looked for is looked at.
+// probePeriod is the polling interval for a neighbour that is being resolved.
 const probePeriod = 20 * time.Millisecond
 
-// Reach waits until the next hop on the way to a host is known, at most timeout. It
-// returns nil as well where that cannot be found out: then connecting will tell.
+// Reach waits until the next hop to a host is resolved, at most timeout. It also returns nil if that cannot be determined: the
+// connection will fail then.
 func Reach(from, to netip.Addr, timeout time.Duration) error {
 	return reach(ask, func() { provoke(from, to) }, from, to, timeout)
 }
@@ -32,7 +31,7 @@ func Reach(from, to netip.Addr, timeout time.Duration) error {
 // An asker sends one netlink request and returns its answer.
 type asker func(kind uint16, body []byte) (*syscall.NetlinkMessage, error)
 
-// reach is Reach where ask asks; provoke has the kernel look for the neighbour.
+// reach is Reach with the functions ask and provoke; provoke makes the kernel resolve the neighbour.
 func reach(ask asker, provoke func(), from, to netip.Addr, timeout time.Duration) error {
 	h, err := nextHop(ask, from, to)
 	if err != nil {
@@ -56,8 +55,8 @@ func reach(ask asker, provoke func(), from, to netip.Addr, timeout time.Duration
 	}
 }
 
-// provoke sends an empty datagram, so that the kernel looks for the neighbour. Where it
-// arrives, it is no RoCEv2 packet and is dropped.
+// provoke sends an empty datagram, so that the kernel resolves the neighbour. The receiver drops it, because it is not a RoCEv2
+// packet.
 func provoke(from, to netip.Addr) {
 	family := unix.AF_INET
 	if to.Is6() {
@@ -69,11 +68,11 @@ func provoke(from, to netip.Addr) {
 	}
 	defer unix.Close(fd)
 	if unix.Bind(fd, socketAddress(from, 0)) == nil {
-		unix.Sendto(fd, nil, 0, socketAddress(to, rocePort)) // an error says nothing that we will not see
+		unix.Sendto(fd, nil, 0, socketAddress(to, rocePort)) // the neighbour's state shows a failure
 	}
 }
 
-// nextHop asks the routing table.
+// nextHop looks up the next hop in the routing table.
 func nextHop(ask asker, from, to netip.Addr) (hop, error) {
 	m, err := ask(unix.RTM_GETROUTE, routeRequest(from, to))
 	if err != nil {
@@ -95,7 +94,7 @@ func nextHop(ask asker, from, to netip.Addr) (hop, error) {
 	return h, nil
 }
 
-// routeRequest asks for the route between two addresses; from may be unspecified.
+// routeRequest returns the request for the route between two addresses; from may be unspecified.
 func routeRequest(from, to netip.Addr) []byte {
 	body := make([]byte, unix.SizeofRtMsg)
 	body[0], body[1] = family(to), uint8(to.BitLen())
@@ -107,7 +106,7 @@ func routeRequest(from, to netip.Addr) []byte {
 	return body
 }
 
-// neighbour is the state of a neighbour: NUD_…, ENOENT if there is no entry.
+// neighbour returns the state of a neighbour (NUD_…), or ENOENT if there is no entry.
 func neighbour(ask asker, h hop) (uint16, error) {
 	body := make([]byte, unix.SizeofNdMsg)
 	body[0] = family(h.addr)
@@ -151,7 +150,7 @@ func attribute(b []byte, kind uint16, value []byte) []byte {
 	return b
 }
 
-// attributes are those of an answer whose own header has the given size.
+// attributes returns the attributes of an answer whose own header has the given size.
 func attributes(m *syscall.NetlinkMessage, header int) (out []syscall.NetlinkRouteAttr) {
 	for b := m.Data[min(header, len(m.Data)):]; len(b) >= unix.SizeofRtAttr; {
 		n := int(binary.NativeEndian.Uint16(b))

@@ -10,28 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a socket of netlink's in somebody else's namespace receives is not all from the kernel: who has rights there can send
-// to it, as much as he likes. So only messages of the kernel (port 0) with the number of the question count, and all of an answer has a
-// bounded time. What is left of an answer is not taken for that of the next question.
+// A netlink socket in another namespace can receive messages that are not from the kernel: processes with privileges there can
+// send any number of messages to it. So only messages of the kernel (port 0) with the request's sequence number count, and the
+// time for an answer is limited. The rest of an old answer has an old sequence number.
 
 const (
-	// askTime and dumpTime are how long an answer may take. The kernel's comes at once.
+	// askTime and dumpTime limit the time for an answer. The kernel answers at once.
 	askTime  = time.Second
 	dumpTime = 2 * time.Second
-	// mostMessages bounds what is read of one answer, whoever has sent it.
+	// mostMessages limits the number of messages read for one answer, whatever their sender.
 	mostMessages = 1 << 12
 )
 
 var (
 	errNoAnswer = errors.New("netlink: no answer")
-	// errChanged: what was asked for changed while it was told.
+	// errChanged means that the data changed while the kernel listed it.
 	errChanged = errors.New("netlink: it changes all the time")
 )
 
-// questions numbers them.
+// questions is the last sequence number.
 var questions atomic.Uint32
 
-// question sends one, and returns its number.
+// question sends a request and returns its sequence number.
 func question(fd int, kind, flags uint16, body []byte) (uint32, error) {
 	seq := questions.Add(1)
 	msg := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
@@ -42,7 +42,7 @@ func question(fd int, kind, flags uint16, body []byte) (uint32, error) {
 	return seq, unix.Sendto(fd, msg, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
-// answer gives the messages of an answer to each, until that returns false.
+// answer calls each with the messages of an answer, until each returns false.
 func answer(fd int, seq uint32, buf []byte, within time.Duration, each func(*syscall.NetlinkMessage) bool) error {
 	end := time.Now().Add(within)
 	for range mostMessages {
@@ -75,7 +75,7 @@ func answer(fd int, seq uint32, buf []byte, within time.Duration, each func(*sys
 	return unix.EAGAIN
 }
 
-// askAt is ask at a socket that is there, and that nobody else uses meanwhile.
+// askAt is ask on an existing socket, which nothing else uses meanwhile.
 func askAt(fd int, kind uint16, body []byte) (m *syscall.NetlinkMessage, err error) {
 	seq, err := question(fd, kind, 0, body)
 	if err != nil {
@@ -90,7 +90,7 @@ func askAt(fd int, kind uint16, body []byte) (m *syscall.NetlinkMessage, err err
 	return m, nil
 }
 
-// errorIn is what a message of that kind says.
+// errorIn returns the error in an NLMSG_ERROR message.
 func errorIn(m *syscall.NetlinkMessage) error {
 	if len(m.Data) >= 4 {
 		if e := int32(binary.NativeEndian.Uint32(m.Data)); e < 0 {
@@ -100,8 +100,8 @@ func errorIn(m *syscall.NetlinkMessage) error {
 	return errNoAnswer
 }
 
-// dump asks for everything of a kind, whose messages have a header of the given size. After an error the socket may have the rest of
-// the answer, and is not asked again.
+// dump requests everything of a kind, whose messages have a header of the given size. After an error, the socket may still contain
+// a part of the answer and must not be used again.
 func dump(fd int, kind uint16, header int, each func(*syscall.NetlinkMessage)) error {
 	seq, err := question(fd, kind, unix.NLM_F_DUMP, make([]byte, header))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netlinkSocket is one, and the port that others reach it at.
+// netlinkSocket returns a netlink socket and its port.
 func netlinkSocket(t *testing.T) (fd int, port uint32) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
@@ -29,7 +29,7 @@ func netlinkSocket(t *testing.T) (fd int, port uint32) {
 	return fd, sa.(*unix.SockaddrNetlink).Pid
 }
 
-// forge sends a message to somebody's socket that looks like one of the kernel's.
+// forge sends a message that looks like one of the kernel's to a socket.
 func forge(t *testing.T, from int, to uint32, kind uint16, seq uint32) {
 	t.Helper()
 	msg := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)
@@ -42,7 +42,7 @@ func forge(t *testing.T, from int, to uint32, kind uint16, seq uint32) {
 	}
 }
 
-// Only what the kernel answers to this question counts: not what somebody else sends, and not the rest of an answer before.
+// TestForged checks that only the kernel's answer to the current request counts.
 func TestForged(t *testing.T) {
 	clean, _ := netlinkSocket(t)
 	want, err := addresses(clean)
@@ -78,7 +78,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// flood sends messages that say nothing to a port, until stop is called.
+// flood sends meaningless messages to a port until stop is called.
 func flood(fd int, port uint32) (stop func()) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -98,7 +98,7 @@ func flood(fd int, port uint32) (stop func()) {
 	}
 }
 
-// An answer without an end does not take for ever, neither if nothing comes nor if a great deal does.
+// TestEndless checks that an answer without an end is limited in time, both without messages and with many.
 func TestEndless(t *testing.T) {
 	fd, port := netlinkSocket(t)
 	buf := make([]byte, 8192)
@@ -114,7 +114,7 @@ func TestEndless(t *testing.T) {
 	}
 }
 
-// A dump that failed does not spoil the next look: that has a socket of its own.
+// TestListsAgain checks that a failed dump does not affect the next one, which opens a new socket.
 func TestListsAgain(t *testing.T) {
 	opened := 0
 	broken := true
@@ -126,7 +126,7 @@ func TestListsAgain(t *testing.T) {
 				return -1, err
 			}
 			unix.Close(pair[1])
-			return pair[0], nil // no netlink: asking it fails
+			return pair[0], nil // not a netlink socket: requests fail
 		}
 		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	})
@@ -148,7 +148,7 @@ func TestListsAgain(t *testing.T) {
 	}
 }
 
-// What somebody sends to a watch is news that says nothing, and not its end; and however much it is, Pause ends.
+// TestRudeToWatch checks that foreign messages to a watch neither end it nor keep Pause from returning.
 func TestRudeToWatch(t *testing.T) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {

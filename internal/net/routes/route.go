@@ -6,12 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rocePort is the port of RoCEv2.
+// rocePort is the UDP port of RoCEv2.
 const rocePort = 4791
 
-// From asks the kernel from which address it would send to another host:
-// connecting a datagram socket looks the route up and sends nothing. from may be
-// unspecified.
+// From returns the source address that the kernel uses for another host. Connecting a datagram socket looks up the route and sends
+// nothing. from may be unspecified.
 func From(from, to netip.Addr) (netip.Addr, error) {
 	family := unix.AF_INET
 	if to.Is6() {

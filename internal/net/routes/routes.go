@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Kernel is the host's own network.
+// Kernel is the network of the daemon's own namespace.
 type Kernel struct{}
 
-// From is the function From.
+// From returns the function From.
 func (Kernel) From(from, to netip.Addr) (netip.Addr, error) { return From(from, to) }
 
-// Reach is the function Reach.
+// Reach returns the function Reach.
 func (Kernel) Reach(from, to netip.Addr, timeout time.Duration) error {
 	return Reach(from, to, timeout)
 }
@@ -20,8 +20,8 @@ func (Kernel) Reach(from, to netip.Addr, timeout time.Duration) error {
 // None is a network without other hosts.
 type None struct{}
 
-// From knows no way.
+// From returns ENETUNREACH.
 func (None) From(_, _ netip.Addr) (netip.Addr, error) { return netip.Addr{}, syscall.ENETUNREACH }
 
-// Reach reaches nobody.
+// Reach returns ENETUNREACH.
 func (None) Reach(_, _ netip.Addr, _ time.Duration) error { return syscall.ENETUNREACH }

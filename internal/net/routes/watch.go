@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Watch hears when interfaces or addresses of a network namespace change.
+// A Watch waits for changes of the interfaces or addresses of a network namespace.
 type Watch struct {
 	file   *os.File
-	buf    []byte // of who waits
+	buf    []byte // buffer of the waiting goroutine
 	closed chan struct{}
 	once   sync.Once
 }
 
-// NewWatch takes over a socket of netlink's that was made in the namespace.
+// NewWatch takes over a netlink socket that was created in the namespace.
 func NewWatch(fd int) (*Watch, error) {
 	err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR})
 	if err == nil {
@@ -30,8 +30,8 @@ func NewWatch(fd int) (*Watch, error) {
 	return &Watch{file: os.NewFile(uintptr(fd), "netlink"), buf: make([]byte, 4<<10), closed: make(chan struct{})}, nil
 }
 
-// Wait waits until something may have changed, or so long; 0: for ever. An error says that the watch is closed. What has changed is to
-// be asked: messages are lost if there are many. One goroutine may wait.
+// Wait waits until something may have changed, or for the given time; 0 waits forever. An error means that the watch is closed. The
+// caller must query the new state, because messages can be lost. Only one goroutine may wait.
 func (w *Watch) Wait(long time.Duration) error {
 	var end time.Time
 	if long > 0 {
@@ -43,13 +43,13 @@ func (w *Watch) Wait(long time.Duration) error {
 	if _, err := w.file.Read(w.buf); errors.Is(err, os.ErrClosed) {
 		return err
 	}
-	return nil // ENOBUFS, say, is news as well, and an empty message is no end
+	return nil // ENOBUFS also means a change, and an empty message is not the end
 }
 
-// mostForgotten is how many messages Pause reads: somebody may send them as fast as we read.
+// mostForgotten limits the messages that Pause reads: a sender may be as fast as the reader.
 const mostForgotten = 4096
 
-// Pause waits so long, or until the watch is closed, and forgets what was told until then.
+// Pause waits for the given time, or until the watch is closed, and discards the messages until then.
 func (w *Watch) Pause(long time.Duration) error {
 	if !w.Sleep(long) {
 		return os.ErrClosed
@@ -71,7 +71,7 @@ func (w *Watch) Pause(long time.Duration) error {
 	})
 }
 
-// Sleep waits so long, or until the watch is closed: then it reports false.
+// Sleep waits for the given time. It returns false if the watch is closed meanwhile.
 func (w *Watch) Sleep(long time.Duration) bool {
 	t := time.NewTimer(long)
 	defer t.Stop()
@@ -83,7 +83,7 @@ func (w *Watch) Sleep(long time.Duration) bool {
 	}
 }
 
-// Close ends it, and who waits. It may be called again.
+// Close closes the watch and ends a waiting call. It may be called repeatedly.
 func (w *Watch) Close() error {
 	w.once.Do(func() { close(w.closed) })
 	return w.file.Close()

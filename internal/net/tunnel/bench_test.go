@@ -20,14 +20,14 @@ import (
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// cpu is the processor time that this process has used.
+// cpu returns the processor time of this process.
 func cpu() time.Duration {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// report says how fast n bytes were moved since begin, and what that cost.
+// report reports the rate of n bytes since begin, and the processor time used.
 func report(b *testing.B, n int64, begin time.Time, used time.Duration) {
 	d := time.Since(begin)
 	b.ReportMetric(float64(n)*8/d.Seconds()/1e9, "Gb/s")
@@ -35,15 +35,14 @@ func report(b *testing.B, n int64, begin time.Time, used time.Duration) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkTunnel moves messages from one tunnel to another over the loopback interface: both ends and
-// both loops are this process.
+// BenchmarkTunnel moves messages from one tunnel to another over the loopback interface, with both ends in this process.
 func BenchmarkTunnel(b *testing.B) {
 	for _, size := range []int{1094, 4166} { // path MTU 1024 and 4096
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			x, y := realHost(b, "127.0.0.1", freePort(b, "127.0.0.1")), realHost(b, "127.0.0.2", freePort(b, "127.0.0.2"))
 			introduce(b, x, y)
 			m := []roce.Message{x.to(y, make([]byte, 60000/size*size), size)}
-			const window = 256 << 10 // under way, as a requester has it
+			const window = 256 << 10 // bytes in flight, as a requester has
 			var sent, got int64
 			begin, used := time.Now(), cpu()
 			for heard := begin; sent < int64(b.N) || got < sent; {
@@ -74,7 +73,7 @@ func BenchmarkTunnel(b *testing.B) {
 	}
 }
 
-// BenchmarkPingPong is how long 64 bytes take there and back, half of it.
+// BenchmarkPingPong measures half of the round trip time of 64 bytes.
 func BenchmarkPingPong(b *testing.B) {
 	turn := func(h *testHost) {
 		for {
@@ -127,7 +126,7 @@ func BenchmarkPingPong(b *testing.B) {
 	})
 }
 
-// BenchmarkSeal is what the cipher alone costs, on one processor.
+// BenchmarkSeal measures the cipher alone, on one processor.
 func BenchmarkSeal(b *testing.B) {
 	for _, size := range []int{1142, 4214} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -145,8 +144,8 @@ func BenchmarkSeal(b *testing.B) {
 	}
 }
 
-// BenchmarkTLS is what a TLS connection over TCP does in its place: it would need no datagrams, but a
-// stream of its own between each two hosts, and RDMA's own retransmission on top of TCP's.
+// BenchmarkTLS measures TLS over TCP as an alternative. It would need a stream between each two hosts, and RDMA's
+// retransmission on top of TCP's.
 func BenchmarkTLS(b *testing.B) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

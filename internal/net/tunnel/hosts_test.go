@@ -16,7 +16,7 @@ import (
 
 // What comes from whom.
 
-// TestWrongKey: a host that has another's address, but not its key.
+// TestWrongKey checks that a host with another host's address but not its key is rejected.
 func TestWrongKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newWire()
@@ -26,7 +26,7 @@ func TestWrongKey(t *testing.T) {
 		a.meet(b)
 		right := a.entry(false)
 		a.close()
-		// Somebody has a's address now, and knows all that is public.
+		// Another host has a's address now, and knows all public data.
 		mallory := newHost(t, n, "192.0.2.1")
 		defer mallory.close()
 		mallory.name = "host-mallory"
@@ -45,7 +45,7 @@ func TestWrongKey(t *testing.T) {
 		if c := mallory.tun.Counters(); c.Waiting == 0 || c.Sent != 0 {
 			t.Errorf("mallory: %+v", c)
 		}
-		// Not even if it says that it has a's key.
+		// It is also rejected if it claims a's key.
 		mallory.tun.peers.Load().self = overlay.TunnelAddr(right.Key)
 		mallory.say(b, "I am a")
 		time.Sleep(time.Minute)
@@ -55,7 +55,7 @@ func TestWrongKey(t *testing.T) {
 	})
 }
 
-// TestWrongSource: a peer that sends packets as if they were another's.
+// TestWrongSource checks that a peer cannot send packets with another peer's source address.
 func TestWrongSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newWire()
@@ -83,7 +83,7 @@ func TestWrongSource(t *testing.T) {
 	})
 }
 
-// TestStrangers: datagrams from addresses of no peer cost nothing.
+// TestStrangers checks that datagrams from unknown addresses are dropped before any computation.
 func TestStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newWire()
@@ -105,7 +105,7 @@ func TestStrangers(t *testing.T) {
 	})
 }
 
-// TestRekeyUnderLoad: ten minutes of traffic. Keys are replaced every two minutes, and nothing is lost.
+// TestRekeyUnderLoad sends for ten minutes. Keys are replaced every two minutes, and nothing is lost.
 func TestRekeyUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newWire()
@@ -133,8 +133,7 @@ func TestRekeyUnderLoad(t *testing.T) {
 	})
 }
 
-// noNonceTwice checks that no session of those captured has used a number twice. The receiver's index
-// names the session.
+// noNonceTwice checks that no captured session has used a nonce twice. The receiver index identifies the session.
 func noNonceTwice(t *testing.T, n *wireNet) {
 	t.Helper()
 	type nonce struct {
@@ -153,7 +152,7 @@ func noNonceTwice(t *testing.T, n *wireNet) {
 	t.Logf("%d datagrams in %d sessions", len(seen), len(sessions))
 }
 
-// TestRestart: a daemon that is killed under traffic and comes back with its key.
+// TestRestart kills a daemon under traffic and restarts it with its key.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newWire()
@@ -176,13 +175,13 @@ func TestRestart(t *testing.T) {
 				a, b = b, a
 			}
 			a.close()
-			for i := range 20 { // lost: nobody is there
+			for i := range 20 { // these are lost: the host is down
 				b.say(a, fmt.Sprint("lost", i))
 				time.Sleep(time.Millisecond)
 			}
 			a.open()
 			a.follow(a.entry(true), b.entry(false))
-			// The peer need not wait until it misses answers.
+			// The peer need not wait for its timeouts.
 			back := time.Now()
 			for i := 0; ; i++ {
 				b.say(a, "are you back?")
@@ -196,7 +195,7 @@ func TestRestart(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			a.hear()
-			// What was sent before means nothing now.
+			// Replayed datagrams of the old session are dropped.
 			for _, d := range old {
 				n.mu.Lock()
 				n.deliver(d)
@@ -212,7 +211,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestKeyRotation: a host gets another key; the others follow the store.
+// TestKeyRotation changes the key of a host; the others learn it from the store.
 func TestKeyRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newWire()
@@ -230,7 +229,7 @@ func TestKeyRotation(t *testing.T) {
 		if err := a.tun.SetKey(k); err != nil {
 			t.Fatal(err)
 		}
-		// Until the others know, they do not take it for a.
+		// The others reject the new key until they know it.
 		a.follow(a.entry(true), b.entry(false))
 		a.say(b, "too early")
 		time.Sleep(time.Second)
@@ -244,7 +243,7 @@ func TestKeyRotation(t *testing.T) {
 		wantHeard(t, b.await(1), a, []string{"it is me"})
 		b.say(a, "so it is")
 		wantHeard(t, a.await(1), b, []string{"so it is"})
-		// The old key opens nothing any more.
+		// The old key is rejected now.
 		a.close()
 		a.key = stolen
 		a.open()
@@ -257,7 +256,7 @@ func TestKeyRotation(t *testing.T) {
 	})
 }
 
-// TestPeerRemoved: who is no longer in the map is cut off, in both directions, and may come back.
+// TestPeerRemoved checks that a host that leaves the map is cut off in both directions, and may come back.
 func TestPeerRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newWire()
@@ -289,7 +288,7 @@ func TestPeerRemoved(t *testing.T) {
 	})
 }
 
-// TestHostMoves: a host has another address, and the same key.
+// TestHostMoves changes the address of a host, but not its key.
 func TestHostMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newWire()
@@ -298,7 +297,7 @@ func TestHostMoves(t *testing.T) {
 		defer func() { b.close() }()
 		join(t, a, b)
 		a.meet(b)
-		time.Sleep(time.Second) // a handshake is only taken if it is newer, by 17 ms
+		time.Sleep(time.Second) // WireGuard accepts a handshake only if it is newer by 17 ms
 		b.close()
 		b.addr = netip.MustParseAddr("192.0.2.9")
 		b.open()
@@ -311,8 +310,8 @@ func TestHostMoves(t *testing.T) {
 	})
 }
 
-// TestSilentPeer: packets for a host that does not answer wait, a few and for a short time, and do not
-// hold up those for others.
+// TestSilentPeer checks that packets for a host that does not answer wait, few and for a short time, and do not delay packets
+// for others.
 func TestSilentPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newWire()
@@ -338,7 +337,7 @@ func TestSilentPeer(t *testing.T) {
 		if got := a.tun.Counters().Waiting; got != 500 {
 			t.Errorf("after ten seconds %d were dropped, want 500", got)
 		}
-		for range 100 { // WireGuard gives up after 90 s, and tries again when there is something
+		for range 100 { // WireGuard gives up after 90 s, and retries when there is a packet
 			a.say(b, "now?")
 			time.Sleep(3 * time.Second)
 		}
@@ -356,7 +355,7 @@ func TestSilentPeer(t *testing.T) {
 	})
 }
 
-// TestSessionDies: a host that was there goes away without a word.
+// TestSessionDies checks a host that disappears without a message.
 func TestSessionDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newWire()

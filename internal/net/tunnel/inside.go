@@ -13,16 +13,14 @@ import (
 )
 
 const (
-	// readBatch is how many packets WireGuard is given at once. It encrypts what it was given at once
-	// in one go, and what it was given next beside it: small pieces keep all processors busy, large
-	// ones cost fewer calls.
+	// readBatch is the number of packets that WireGuard gets at once. One goroutine encrypts each batch: small
+	// batches keep all processors busy, large ones need fewer calls.
 	readBatch = 32
-	// mergeMost is how many bytes of datagrams are handed to the loop as one message.
+	// mergeMost is the maximum number of bytes that the loop gets as one message.
 	mergeMost = 65507
 )
 
-// inside is the end of the tunnel where packets are in the clear. To WireGuard it looks like a network
-// interface: it implements tun.Device.
+// inside is the unencrypted end of the tunnel. It implements tun.Device, so WireGuard sees a network interface.
 type inside struct{ *Tunnel }
 
 var _ tun.Device = inside{}
@@ -48,7 +46,7 @@ func (t inside) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 			t.cut = 0
 			t.out.done(s)
 		} else if k == 0 {
-			// The peer has enough under way, or is about to become one.
+			// The peer has reached its limit, or the map that contains it is not in effect yet.
 			if n > 0 {
 				break
 			}
@@ -60,12 +58,11 @@ func (t inside) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	return n, nil
 }
 
-// fill makes packets of the datagrams in s that have not been taken yet. It reports whether none is
-// left.
+// fill converts the remaining datagrams in s to packets. It reports whether none is left.
 func (t inside) fill(s *slot, bufs [][]byte, sizes []int, offset int) (n int, done bool) {
 	p := t.peers.Load().inside[s.to.Addr()]
 	if p == nil && t.pending.Load() {
-		return 0, false // it may be one of the new ones
+		return 0, false // it may be a new host of the next map
 	}
 	if p == nil {
 		t.count.noPeer.Add(datagrams(s, t.cut))
@@ -97,12 +94,12 @@ func (t inside) fill(s *slot, bufs [][]byte, sizes []int, offset int) (n int, do
 	return n, true
 }
 
-// datagrams is how many there are in s from an offset on.
+// datagrams returns the number of datagrams in s from an offset on.
 func datagrams(s *slot, from int) uint64 {
 	return uint64((len(s.data) - from + s.segment - 1) / s.segment)
 }
 
-// awaitWork waits until the loop has written something. It reports whether the tunnel is open.
+// awaitWork waits until the loop has written a message. It reports whether the tunnel is open.
 func (t inside) awaitWork() bool {
 	t.readerIdle.Store(true)
 	defer t.readerIdle.Store(false)
@@ -117,8 +114,8 @@ func (t inside) awaitWork() bool {
 	}
 }
 
-// awaitRoom waits until WireGuard has sent something. Where that takes too long p is what is stuck, and
-// the packets for others must not wait for it.
+// awaitRoom waits until WireGuard has sent a packet. After the time stuck it gives up on p, so that packets for other peers
+// do not wait for it.
 func (t inside) awaitRoom(p *peer) bool {
 	timer := time.NewTimer(stuck)
 	defer timer.Stop()
@@ -135,8 +132,8 @@ func (t inside) awaitRoom(p *peer) bool {
 	}
 }
 
-// Write implements tun.Device: it takes packets that WireGuard has decrypted, all from one peer, whose
-// sources it has checked. Several peers' goroutines call it.
+// Write implements tun.Device: it takes packets that WireGuard has decrypted, all from one peer, whose source addresses it
+// has checked. Several goroutines call it, one per peer.
 func (t inside) Write(bufs [][]byte, offset int) (int, error) {
 	t.inMu.Lock()
 	for i := 0; i < len(bufs); {
@@ -147,8 +144,8 @@ func (t inside) Write(bufs [][]byte, offset int) (int, error) {
 	return len(bufs), nil
 }
 
-// merge makes one message of the first packets, as many as have one length and sender, and returns how
-// many packets it is done with. inMu is held.
+// merge combines the first packets, as long as they have the same length and sender, into one message. It returns the number
+// of packets handled. The caller holds inMu.
 func (t inside) merge(bufs [][]byte, offset int) int {
 	from, to, first, ok := parse(bufs[0][offset:])
 	if !ok || len(first) == 0 || to.Addr() != t.peers.Load().self {
@@ -183,7 +180,7 @@ func (t inside) merge(bufs [][]byte, offset int) int {
 	return n
 }
 
-// wakeLoop makes the descriptor readable, unless it is.
+// wakeLoop makes the descriptor readable, unless it already is.
 func (t inside) wakeLoop() {
 	if t.told.Swap(true) {
 		return
@@ -193,7 +190,7 @@ func (t inside) wakeLoop() {
 	_, _ = unix.Write(t.event, one[:])
 }
 
-// File, Name, MTU, Events and BatchSize implement tun.Device. The MTU only limits how WireGuard pads.
+// File, Name, MTU, Events and BatchSize implement tun.Device. The MTU limits only WireGuard's padding.
 func (t inside) File() *os.File           { return nil }
 func (t inside) Name() (string, error)    { return "vrdma", nil }
 func (t inside) MTU() (int, error)        { return 1 << 16, nil }

@@ -12,19 +12,19 @@ import (
 	"strings"
 )
 
-// A Key is a private key of WireGuard: Curve25519.
+// A Key is a private WireGuard key (Curve25519).
 type Key struct{ private *ecdh.PrivateKey }
 
-// NewKey makes a key.
+// NewKey generates a key.
 func NewKey() (Key, error) {
 	k, err := ecdh.X25519().GenerateKey(rand.Reader)
 	return Key{k}, err
 }
 
-// Public is the half that others know the host by.
+// Public returns the public key, which identifies the host.
 func (k Key) Public() [32]byte { return [32]byte(k.private.PublicKey().Bytes()) }
 
-// ParsePublic reads a public key as `wg pubkey` prints it.
+// ParsePublic parses a public key in the format of `wg pubkey`.
 func ParsePublic(s string) ([32]byte, error) {
 	b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(s))
 	if err != nil || len(b) != 32 {
@@ -36,11 +36,11 @@ func ParsePublic(s string) ([32]byte, error) {
 	return [32]byte(b), nil
 }
 
-// FormatPublic is the opposite of ParsePublic.
+// FormatPublic is the inverse of ParsePublic.
 func FormatPublic(key [32]byte) string { return base64.StdEncoding.EncodeToString(key[:]) }
 
-// LoadKey reads the key in a file, as `wg genkey` prints it, or makes one if there is no file. The file
-// must be its owner's alone: who has read it can be this host.
+// LoadKey reads the key in a file, in the format of `wg genkey`, and creates the file if it does not exist. Only the owner
+// may have access to the file: any reader of it can impersonate this host.
 func LoadKey(path string) (Key, error) {
 	k, err := readKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -52,7 +52,7 @@ func LoadKey(path string) (Key, error) {
 	if err := writeKey(path, k); err != nil {
 		return Key{}, fmt.Errorf("keep the host's private key: %w", err)
 	}
-	return readKey(path) // another daemon may have been first
+	return readKey(path) // another daemon may have created it first
 }
 
 // readKey reads a key.
@@ -79,7 +79,7 @@ func readKey(path string) (Key, error) {
 	return Key{k}, err
 }
 
-// writeKey makes a file that holds a key, unless it is there. It is there whole or not at all.
+// writeKey creates a file with a key atomically, unless the file exists.
 func writeKey(path string, k Key) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".key-*") // mode 0600
 	if err != nil {

@@ -13,24 +13,23 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 )
 
-// receiveBatch is how many datagrams WireGuard takes at once. What it has taken and not decrypted yet
-// lies in up to 1024 such batches, a buffer of 64 KiB each datagram: a flood must not make that much.
+// receiveBatch is the number of datagrams that WireGuard takes at once. It queues up to 1024 undecrypted batches, with a
+// buffer of 64 KiB per datagram, so a larger batch would let a flood use too much memory.
 const receiveBatch = 32
 
-// A socket moves datagrams to and from other hosts.
+// A socket sends datagrams to other hosts and receives them.
 type socket interface {
 	// send sends datagrams to one address. It may be called by several goroutines.
 	send(datagrams [][]byte, to netip.AddrPort) error
-	// receivers are functions that wait for datagrams, fill in data, lengths and senders and
-	// return how many. Each is for one goroutine. They return net.ErrClosed when the socket is
-	// closed.
+	// receivers returns functions that wait for datagrams, store data, lengths and senders, and return their number.
+	// Each is for one goroutine. They return net.ErrClosed when the socket is closed.
 	receivers() []receiver
 	close() error
 }
 
 type receiver func(bufs [][]byte, sizes []int, from []netip.AddrPort) (int, error)
 
-// outside is the end of the tunnel where packets are encrypted. It implements conn.Bind.
+// outside is the encrypted end of the tunnel. It implements conn.Bind.
 type outside struct {
 	*Tunnel
 	socket socket
@@ -39,7 +38,7 @@ type outside struct {
 
 var _ conn.Bind = (*outside)(nil)
 
-// An endpoint is where a peer is. It implements conn.Endpoint.
+// An endpoint is the address of a peer. It implements conn.Endpoint.
 type endpoint struct{ at netip.AddrPort }
 
 func (e *endpoint) ClearSrc()           {}
@@ -55,7 +54,7 @@ func (t *outside) ParseEndpoint(s string) (conn.Endpoint, error) {
 	return &endpoint{at: a}, err
 }
 
-// Open implements conn.Bind. The socket is open: which port it has was decided before.
+// Open implements conn.Bind. The socket is open already, and its port cannot change.
 func (t *outside) Open(uint16) (receive []conn.ReceiveFunc, port uint16, err error) {
 	t.opened = true
 	for _, r := range t.socket.receivers() {
@@ -71,8 +70,8 @@ func (t *outside) Open(uint16) (receive []conn.ReceiveFunc, port uint16, err err
 	return receive, t.port, nil
 }
 
-// recognise finds the peer that a datagram is from. Those from nowhere known are dropped: WireGuard
-// need not compute anything for them.
+// recognise finds the peer that sent a datagram. It drops datagrams from unknown addresses, so that WireGuard spends no
+// computation on them.
 func (t *outside) recognise(size *int, from netip.AddrPort, e *conn.Endpoint) {
 	p := t.peers.Load().outside[from.Addr()]
 	if p == nil {
@@ -88,8 +87,7 @@ func (t *outside) recognise(size *int, from netip.AddrPort, e *conn.Endpoint) {
 	*e = last
 }
 
-// Send implements conn.Bind. WireGuard does not retransmit data, so what could not be sent is lost as
-// on a wire, and counted.
+// Send implements conn.Bind. WireGuard does not retransmit data, so a packet that cannot be sent is lost and counted.
 func (t *outside) Send(bufs [][]byte, e conn.Endpoint) error {
 	to := e.(*endpoint).at
 	p := t.peers.Load().outside[to.Addr()]
@@ -123,8 +121,8 @@ func (t *outside) Send(bufs [][]byte, e conn.Endpoint) error {
 	return nil
 }
 
-// limit notes that the way to a peer does not take the longest of these datagrams, so that the loop
-// learns of it when it sends the next one.
+// limit records that the longest of these datagrams is too long for the path to a peer. The loop learns of it when it sends
+// the next one.
 func (t *outside) limit(p *peer, bufs [][]byte) {
 	longest := 0
 	for _, b := range bufs {
@@ -137,10 +135,9 @@ func (t *outside) limit(p *peer, bufs [][]byte) {
 	}
 }
 
-// hold decides whether a datagram has to wait. Two hosts learn of each other at the same time. If both
-// begin a handshake, each takes the other's beginning for the newer one and forgets its own, none ends,
-// and both try again after five seconds. So the one with the larger key waits a little, and forgets its
-// initiation if the other's has come meanwhile: WireGuard answers that only when it is genuine.
+// hold decides whether a datagram must wait. Two hosts learn of each other at the same time. If both start a handshake, each
+// treats the other's as newer and discards its own, so neither completes, and both retry after five seconds. So the host with
+// the larger key waits a little. It drops its initiation if the other's has arrived meanwhile and is genuine.
 func (t *outside) hold(p *peer, b []byte, to netip.AddrPort) bool {
 	switch binary.LittleEndian.Uint32(b) {
 	case device.MessageResponseType:
@@ -154,7 +151,7 @@ func (t *outside) hold(p *peer, b []byte, to netip.AddrPort) bool {
 		p.held.Store(&held)
 		time.AfterFunc(precedence, func() {
 			if p.held.CompareAndSwap(&held, nil) {
-				_ = t.socket.send([][]byte{held}, to) // it is tried again
+				_ = t.socket.send([][]byte{held}, to) // WireGuard retries after a failure
 			}
 		})
 		return true
@@ -162,8 +159,7 @@ func (t *outside) hold(p *peer, b []byte, to netip.AddrPort) bool {
 	return false
 }
 
-// isData reports whether a datagram of WireGuard's carries a packet: it is no part of a handshake, and
-// not empty.
+// isData reports whether a WireGuard datagram carries a packet: it is neither part of a handshake nor empty.
 func isData(b []byte) bool {
 	return len(b) > device.MessageKeepaliveSize && binary.LittleEndian.Uint32(b) == device.MessageTransportType
 }
@@ -172,7 +168,7 @@ func isData(b []byte) bool {
 func (t *outside) SetMark(uint32) error { return nil }
 func (t *outside) BatchSize() int       { return receiveBatch }
 
-// Close implements conn.Bind. WireGuard calls it before Open, too.
+// Close implements conn.Bind. WireGuard also calls it before Open.
 func (t *outside) Close() error {
 	if !t.opened {
 		return nil

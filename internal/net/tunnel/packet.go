@@ -28,20 +28,19 @@ const (
 	hopLimit    = 64
 )
 
-// Around each datagram outside:
+// Overhead of each outer datagram:
 const (
-	// sealed is WireGuard's: type, receiver and counter before, the authenticator behind.
+	// sealed is WireGuard's: type, receiver and counter before the data, the authenticator after it.
 	sealed = 16 + 16
-	// padding is what the inside is padded to a multiple of.
+	// padding is the multiple to which the inner packet is padded.
 	padding = 16
 )
 
-// Head is how many bytes a datagram is longer through a tunnel, at most: the headers inside,
-// WireGuard's, and its padding.
+// Head is the maximum number of bytes that the tunnel adds to a datagram: the inner headers, WireGuard's, and its padding.
 const Head = headers + sealed + padding - 1
 
-// Room is the longest datagram that passes through a tunnel over an interface with this MTU, if the
-// tunnel itself runs over IPv6 or IPv4.
+// Room returns the length of the longest datagram that fits into a tunnel over an interface with this MTU. outer6 says
+// whether the tunnel itself uses IPv6.
 func Room(mtu int, outer6 bool) int {
 	outer := 20 + 8
 	if outer6 {
@@ -50,8 +49,8 @@ func Room(mtu int, outer6 bool) int {
 	return max(0, (mtu-outer-sealed)&^(padding-1)-headers)
 }
 
-// putHeaders writes the headers of a packet whose n bytes of data follow them. The checksum is left
-// out, which between vrdma hosts is right: WireGuard has a better one (RFC 6936).
+// putHeaders writes the headers of a packet with n bytes of data. It leaves the checksum out, which is allowed between vrdma
+// hosts: WireGuard authenticates the packet (RFC 6936).
 func putHeaders(p []byte, from, to netip.AddrPort, n int) {
 	binary.BigEndian.PutUint32(p, 6<<28)
 	binary.BigEndian.PutUint16(p[offLength:], uint16(8+n))
@@ -65,10 +64,10 @@ func putHeaders(p []byte, from, to netip.AddrPort, n int) {
 	binary.BigEndian.PutUint16(p[offChecksum:], 0)
 }
 
-// putChecksum fills in the checksum of UDP, without which the kernel takes nothing over IPv6.
+// putChecksum sets the UDP checksum, which the Linux kernel requires over IPv6.
 func putChecksum(p []byte) {
 	sum := uint64(protocolUDP) + uint64(binary.BigEndian.Uint16(p[offUDPLen:]))
-	b := p[offSrc:] // both addresses, and UDP with its data, lie behind each other
+	b := p[offSrc:] // both addresses, and UDP with its data, are contiguous
 	for len(b) >= 4 {
 		sum += uint64(binary.BigEndian.Uint32(b))
 		b = b[4:]
@@ -81,13 +80,12 @@ func putChecksum(p []byte) {
 	}
 	c := ^uint16(sum)
 	if c == 0 {
-		c = 0xffff // 0 would mean that there is none
+		c = 0xffff // 0 would mean no checksum
 	}
 	binary.BigEndian.PutUint16(p[offChecksum:], c)
 }
 
-// parse takes a packet apart; data is what UDP carries. A checksum is not looked at: WireGuard has
-// checked every bit.
+// parse decodes a packet; data is the UDP payload. It ignores the checksum, because WireGuard has authenticated the packet.
 func parse(p []byte) (from, to netip.AddrPort, data []byte, ok bool) {
 	if len(p) < headers || p[0]>>4 != 6 || p[offNext] != protocolUDP {
 		return from, to, nil, false

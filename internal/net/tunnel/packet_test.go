@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzParse: no packet makes parse fail, and what it finds is in the packet; what putHeaders has
-// written is found again.
+// FuzzParse checks that parse never panics and returns data within the packet, and that it inverts putHeaders.
 func FuzzParse(f *testing.F) {
 	p := make([]byte, headers+5)
 	a, b := netip.MustParseAddrPort("[fd56::1]:4789"), netip.MustParseAddrPort("[fd56::2]:51820")
@@ -35,7 +34,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestChecksum compares with a sum made by hand, byte by byte (RFC 1071).
+// TestChecksum compares with a sum computed byte by byte (RFC 1071).
 func TestChecksum(t *testing.T) {
 	for n := range 70 {
 		p := make([]byte, headers+n)
@@ -61,7 +60,7 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
-// TestRoom: a datagram of the largest length fits, one byte more does not, for every MTU.
+// TestRoom checks for every MTU that a datagram of the largest length fits, and one byte more does not.
 func TestRoom(t *testing.T) {
 	outside := func(n int) int { return (headers+n+padding-1)&^(padding-1) + sealed + 8 + 20 }
 	for mtu := 600; mtu < 9100; mtu++ {
@@ -78,7 +77,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// FuzzRing: messages come out as they went in, or are refused; whatever lengths and order.
+// FuzzRing checks that messages come out as they went in, or are refused, for all lengths and orders.
 func FuzzRing(f *testing.F) {
 	f.Add([]byte{10, 200, 0, 0, 255, 255, 0, 1, 2, 3, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, ops []byte) {

@@ -14,21 +14,20 @@ import (
 )
 
 const (
-	// underWayMost is how many packets of a peer WireGuard may hold at once. Each of them takes a
-	// buffer of 64 KiB.
+	// underWayMost is the maximum number of a peer's packets in WireGuard. Each needs a buffer of 64 KiB.
 	underWayMost = 512
-	// waitingMost is the same while there is no session with the peer: enough for the first messages
-	// of a connection to wait for the handshake.
+	// waitingMost is the same limit while there is no session with the peer: enough for the first messages of a
+	// connection to wait for the handshake.
 	waitingMost = 64
-	// stuck is how long packets for others wait for a peer that has underWayMost.
+	// stuck is how long packets for other peers wait for a peer that has reached underWayMost.
 	stuck = 20 * time.Millisecond
-	// patience is how long packets wait for a session; then they are dropped.
+	// patience is how long packets wait for a session before they are dropped.
 	patience = 3 * time.Second
-	// precedence is how long the host with the larger key holds its initiation of a handshake back.
+	// precedence is how long the host with the larger key delays its handshake initiation.
 	precedence = 100 * time.Millisecond
 )
 
-// A peer is another host at the other end of a tunnel.
+// A peer is the host at the other end of a tunnel.
 //
 //	         a packet was sent
 //	waiting ───────────────────▶ up      waiting: packets above waitingMost are dropped
@@ -38,21 +37,21 @@ const (
 type peer struct {
 	host  string
 	key   [32]byte
-	addr  netip.Addr     // inside the tunnel
-	at    netip.AddrPort // outside
+	addr  netip.Addr     // inner address
+	at    netip.AddrPort // outer address
 	linux bool
-	// wireguard is what it is to WireGuard; nil: it was refused.
+	// wireguard is the peer object of WireGuard; nil if WireGuard refused it.
 	wireguard *device.Peer
 
 	up       atomic.Bool
-	underWay atomic.Int64 // packets given to WireGuard and not sent yet
+	underWay atomic.Int64 // packets given to WireGuard and not yet sent
 	sent     atomic.Uint64
-	room     atomic.Int64 // the longest datagram that the way takes, as far as is known
+	room     atomic.Int64 // length of the longest datagram that fits the path, as far as known
 
-	last atomic.Pointer[endpoint] // where a datagram came from last
-	held atomic.Pointer[[]byte]   // an initiation of ours, see outside.hold
+	last atomic.Pointer[endpoint] // source of the last datagram
+	held atomic.Pointer[[]byte]   // a delayed initiation, see outside.hold
 
-	// What tick has seen.
+	// State of tick.
 	seen  uint64
 	since time.Time
 }
@@ -71,7 +70,7 @@ const (
 	never
 )
 
-// admit decides whether WireGuard is given another packet for the peer.
+// admit decides whether WireGuard gets another packet for the peer.
 func (p *peer) admit() verdict {
 	up := p.up.Load()
 	most := int64(waitingMost)
@@ -93,20 +92,19 @@ func (p *peer) departed(n int) {
 	p.sent.Add(uint64(n))
 	p.up.Store(true)
 	if p.underWay.Add(-int64(n)) < 0 {
-		p.underWay.Store(0) // some had been given up
+		p.underWay.Store(0) // some were dropped before
 	}
 }
 
-// peers are all of them at one moment. They are not changed.
+// peers is an immutable set of all peers.
 type peers struct {
-	self    netip.Addr // this host's address inside
-	key     [32]byte   // and its public key
+	self    netip.Addr // this host's inner address
+	key     [32]byte   // this host's public key
 	inside  map[netip.Addr]*peer
 	outside map[netip.Addr]*peer
 }
 
-// follow makes the peers those of the map: the hosts that share an encrypted network with this one. mu
-// is held.
+// follow sets the peers to those of the map: the hosts that share an encrypted network with this one. The caller holds mu.
 func (t *Tunnel) follow(m *overlay.Map) error {
 	old := t.peers.Load()
 	key := t.key.Public()
@@ -141,15 +139,15 @@ func (t *Tunnel) follow(m *overlay.Map) error {
 			fmt.Fprintf(&gone, "public_key=%s\nremove=true\n", hex.EncodeToString(p.key[:]))
 		}
 	}
-	// Who is gone is cut off first.
+	// Remove old peers first.
 	err := t.device.IpcSet(gone.String() + config.String())
 	for _, p := range fresh {
 		p.wireguard = t.device.LookupPeer(device.NoisePublicKey(p.key))
 	}
 	t.peers.Store(next)
 	for _, p := range fresh {
-		// Nobody has to wait for the handshake later. And a host that was restarted says so:
-		// what the others send with keys that it has forgotten would be lost for some time.
+		// Start the handshake now, so that later packets need not wait for it. After a restart it also tells the peer to
+		// stop using the old session, whose packets this host cannot decrypt.
 		if p.wireguard != nil {
 			p.wireguard.SendKeepalive()
 		}
@@ -157,7 +155,7 @@ func (t *Tunnel) follow(m *overlay.Map) error {
 	return err
 }
 
-// reach is where a host takes WireGuard.
+// reach returns the address and port at which a host receives WireGuard.
 func (t *Tunnel) reach(h *overlay.Host) netip.AddrPort {
 	port := h.TunnelPort
 	if port == 0 {
@@ -171,9 +169,8 @@ func (t *Tunnel) reach(h *overlay.Host) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// keepHouse has the peers follow the map and drops what has waited too long for a session, until the
-// tunnel is closed.
-func (t *Tunnel) keepHouse() {
+// maintain applies new maps and drops packets that have waited too long for a session, until the tunnel is closed.
+func (t *Tunnel) maintain() {
 	tick := time.NewTicker(patience / 3)
 	defer tick.Stop()
 	for {
@@ -190,7 +187,7 @@ func (t *Tunnel) keepHouse() {
 	}
 }
 
-// catchUp has the peers follow the map.
+// catchUp applies the latest map.
 func (t *Tunnel) catchUp() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -205,7 +202,7 @@ func (t *Tunnel) catchUp() {
 	signal(t.room)
 }
 
-// tick drops what waits for a peer that nothing has been sent to for some time.
+// tick drops packets for a peer to which nothing has been sent for some time.
 func (t *Tunnel) tick(p *peer, now time.Time) {
 	sent, waits := p.sent.Load(), p.underWay.Load()
 	if sent != p.seen || waits == 0 {

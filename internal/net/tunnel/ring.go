@@ -5,22 +5,21 @@ import (
 	"sync/atomic"
 )
 
-// A ring holds messages between one writer and one reader, which never wait for each other. Its data
-// lies in one piece of memory, in the order of the messages; a message that would cross the end begins
-// at the beginning.
+// A ring holds messages between one writer and one reader, which never block each other. Its data is one memory area, in the
+// order of the messages. A message that would cross the end of the area starts at its beginning.
 //
 //	data  ┌────────┬───────────────┬─────┬──────────┐
 //	      │ msg 4  │     free      │msg 2│  msg 3   │
 //	      └────────┴───────────────┴─────┴──────────┘
-//	           made ▲         freed ▲                   both count on without end
+//	           made ▲         freed ▲                   both only increase
 type ring struct {
 	slots []slot // a power of two
 	data  []byte
 
 	tail atomic.Uint64 // the writer's: messages written
-	made uint64        // the writer's: bytes given out, what was skipped at the end included
-	head atomic.Uint64 // the reader's: messages done with
-	// freed is the reader's: bytes of messages done with.
+	made uint64        // the writer's: bytes allocated, including those skipped at the end
+	head atomic.Uint64 // the reader's: messages released
+	// freed is the reader's: bytes of released messages.
 	freed atomic.Uint64
 }
 
@@ -28,16 +27,15 @@ type ring struct {
 type slot struct {
 	from, to netip.AddrPort
 	data     []byte
-	segment  int    // the length of each datagram in data but the last
-	end      uint64 // where made was behind it
+	segment  int    // length of each datagram in data except the last
+	end      uint64 // value of made after it
 }
 
 func newRing(slots, bytes int) *ring {
 	return &ring{slots: make([]slot, slots), data: make([]byte, bytes)}
 }
 
-// reserve gives the writer room for a message of n bytes; nil: there is none. Nothing has happened
-// until commit.
+// reserve returns space for a message of n bytes, or nil if there is none. It has no effect until commit.
 func (r *ring) reserve(n int) *slot {
 	tail := r.tail.Load()
 	if tail-r.head.Load() == uint64(len(r.slots)) {
@@ -58,13 +56,13 @@ func (r *ring) reserve(n int) *slot {
 	return s
 }
 
-// commit shows the reader the message that was reserved last.
+// commit makes the message reserved last visible to the reader.
 func (r *ring) commit(s *slot) {
 	r.made = s.end
 	r.tail.Add(1)
 }
 
-// next is the reader's next message; nil: there is none.
+// next returns the reader's next message; nil if there is none.
 func (r *ring) next() *slot {
 	head := r.head.Load()
 	if head == r.tail.Load() {
@@ -73,7 +71,7 @@ func (r *ring) next() *slot {
 	return &r.slots[head&uint64(len(r.slots)-1)]
 }
 
-// done gives back the message that next returned.
+// done releases the message that next returned.
 func (r *ring) done(s *slot) {
 	r.freed.Store(s.end)
 	r.head.Add(1)

@@ -19,22 +19,22 @@ import (
 )
 
 const (
-	// ringBytes and ringSlots are the room of each ring.
+	// ringBytes and ringSlots are the size of each ring.
 	ringBytes = 2 << 20
 	ringSlots = 1024
 	// maxDatagram is the longest datagram that fits into one of WireGuard's buffers.
 	maxDatagram = device.MaxMessageSize - sealed - padding - headers
 )
 
-// Options are what a tunnel is made of.
+// Options configure a tunnel.
 type Options struct {
-	// Key is this host's.
+	// Key is this host's private key.
 	Key Key
-	// Addrs are the addresses of this host's at which WireGuard is taken, at most one a family.
+	// Addrs are the addresses of this host that receive WireGuard, at most one per family.
 	Addrs []netip.Addr
 	// Port is the UDP port there; 0 means overlay.DefaultTunnelPort.
 	Port uint16
-	// Buffer is the size of the socket buffers; 0 means 16 MiB, as far as the kernel gives it.
+	// Buffer is the size of the socket buffers; 0 means 16 MiB. The kernel may limit it.
 	Buffer int
 	Log    *slog.Logger
 }
@@ -42,52 +42,51 @@ type Options struct {
 // Counters count packets.
 type Counters struct {
 	Sent        uint64 // encrypted, to other hosts
-	SendErrors  uint64 // dropped: the kernel refused them, for want of a route say
-	TooLong     uint64 // dropped: the way does not take so long ones
-	NoPeer      uint64 // dropped: for a host that there is no tunnel to
-	Waiting     uint64 // dropped: there was no session with the host for too long
-	Received    uint64 // decrypted, for the loop
-	ReceiveFull uint64 // dropped: the loop does not keep up
-	Malformed   uint64 // dropped: what a peer has sent is no datagram for this host
-	Unknown     uint64 // datagrams dropped: from no address of a peer's
+	SendErrors  uint64 // dropped: refused by the kernel, for instance without a route
+	TooLong     uint64 // dropped: too long for the path
+	NoPeer      uint64 // dropped: no tunnel to the host
+	Waiting     uint64 // dropped: no session with the host for too long
+	Received    uint64 // decrypted and passed to the loop
+	ReceiveFull uint64 // dropped: the loop is too slow
+	Malformed   uint64 // dropped: a peer sent a packet that is not a datagram for this host
+	Unknown     uint64 // datagrams dropped: from an address of no peer
 }
 
-// counters are those of a tunnel while it runs.
+// counters are the counters of a running tunnel.
 type counters struct {
 	sent, sendErrors, tooLong, noPeer, waiting, received, receiveFull, malformed, unknown atomic.Uint64
 }
 
-// A Tunnel connects this host with others, each by an encrypted channel. What roce.Tunnel has belongs
-// to the loop; the rest may be called by anybody.
+// A Tunnel connects this host with others, each over an encrypted channel. The methods of roce.Tunnel belong to the loop; any
+// goroutine may call the others.
 type Tunnel struct {
 	log      *slog.Logger
 	device   *device.Device
 	port     uint16
-	families map[bool]bool // by Is6: this host has an address
+	families map[bool]bool // by Is6: whether this host has an address
 	count    counters
 
-	// members is the loop's: who is there. addrs are the addresses inside of its hosts, as they
-	// are needed.
+	// members is the map that the loop uses. addrs caches the inner addresses of its hosts.
 	members *overlay.Map
 	addrs   map[*overlay.Host]netip.AddrPort
 
-	// The peers follow what the loop was told last.
+	// The housekeeping goroutine applies the map that the loop set last.
 	wanted  atomic.Pointer[overlay.Map]
 	news    chan struct{} // wanted has changed
-	pending atomic.Bool   // and the peers have not
-	mu      sync.Mutex    // guards key, and is held while peers change
+	pending atomic.Bool   // wanted is not applied yet
+	mu      sync.Mutex    // guards key; held while peers change
 	key     Key
 	peers   atomic.Pointer[peers]
 
 	// To WireGuard: the loop writes, inside.Read reads.
 	out        *ring
-	cut        int // inside.Read's: how much of its next message it has taken
+	cut        int // offset of inside.Read in its next message
 	readerIdle atomic.Bool
 	work       chan struct{} // there is a message
-	room       chan struct{} // something was sent
+	room       chan struct{} // a packet was sent
 
 	// From WireGuard: inside.Write writes, the loop reads.
-	inMu  sync.Mutex // among the writers
+	inMu  sync.Mutex // serializes the writers
 	in    *ring
 	event int // eventfd
 	told  atomic.Bool
@@ -101,7 +100,7 @@ type Tunnel struct {
 
 var _ roce.Tunnel = (*Tunnel)(nil)
 
-// Open opens the tunnel of this host. There is nobody at the other end before SetMap.
+// Open opens the tunnel of this host. It has no peers before SetMap.
 func Open(o Options) (*Tunnel, error) {
 	if o.Port == 0 {
 		o.Port = overlay.DefaultTunnelPort
@@ -117,7 +116,7 @@ func Open(o Options) (*Tunnel, error) {
 	return t, err
 }
 
-// open opens a tunnel over a socket, which it closes when it is closed.
+// open opens a tunnel over a socket; Close closes the socket.
 func open(o Options, s socket) (*Tunnel, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -152,7 +151,7 @@ func open(o Options, s socket) (*Tunnel, error) {
 		unix.Close(t.event)
 		return nil, fmt.Errorf("tunnel: %w", err)
 	}
-	t.helpers.Go(t.keepHouse)
+	t.helpers.Go(t.maintain)
 	return t, nil
 }
 
@@ -161,7 +160,7 @@ func (t *Tunnel) setKey(k Key) error {
 	return t.device.IpcSet("private_key=" + hex.EncodeToString(k.private.Bytes()) + "\n")
 }
 
-// SetKey gives this host another key. Others take it for this host as soon as their map says so.
+// SetKey changes this host's key. Other hosts accept it when their map contains it.
 func (t *Tunnel) SetKey(k Key) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,7 +171,7 @@ func (t *Tunnel) SetKey(k Key) error {
 	return t.follow(t.wanted.Load())
 }
 
-// Port is the UDP port at which WireGuard is taken.
+// Port returns the UDP port at which WireGuard is received.
 func (t *Tunnel) Port() uint16 { return t.port }
 
 // Addr is this host's address inside the tunnel.
@@ -184,8 +183,7 @@ func (t *Tunnel) FD() int { return t.event }
 // Overhead implements roce.Tunnel.
 func (t *Tunnel) Overhead() int { return Head }
 
-// SetMap implements roce.Tunnel. The peers are what it says a little later: that takes more time than
-// the loop has.
+// SetMap implements roce.Tunnel. Another goroutine applies the map shortly after, because that takes too long for the loop.
 func (t *Tunnel) SetMap(m *overlay.Map) {
 	t.members = m
 	clear(t.addrs)
@@ -194,7 +192,7 @@ func (t *Tunnel) SetMap(m *overlay.Map) {
 	signal(t.news)
 }
 
-// signal wakes who waits for c, now or the next time.
+// signal wakes the goroutine that waits for c, now or at its next wait.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -215,7 +213,7 @@ func (t *Tunnel) Send(msgs []roce.Message) (done int, err error) {
 	return done, err
 }
 
-// push puts a message into the ring.
+// push writes a message into the ring.
 func (t *Tunnel) push(m *roce.Message) error {
 	segment := m.Segment
 	if segment <= 0 || segment > len(m.Data) {
@@ -240,7 +238,7 @@ func (t *Tunnel) push(m *roce.Message) error {
 	return nil
 }
 
-// inner is where a host takes VXLAN inside the tunnel.
+// inner returns the inner address at which a host receives VXLAN.
 func (t *Tunnel) inner(h *overlay.Host) (netip.AddrPort, bool) {
 	if a, found := t.addrs[h]; found {
 		return a, a.IsValid()
@@ -249,7 +247,7 @@ func (t *Tunnel) inner(h *overlay.Host) (netip.AddrPort, bool) {
 	if h != nil && h.Key != [32]byte{} {
 		a := overlay.TunnelAddr(h.Key)
 		if t.members.HostBehind(a) != h {
-			return to, false // of another map
+			return to, false // the host is of another map
 		}
 		port := h.Port
 		if port == 0 {
@@ -267,8 +265,8 @@ func (t *Tunnel) Receive(msgs []roce.Message) (int, error) {
 	for n < len(msgs) {
 		s := t.in.next()
 		if s == nil && t.told.Load() {
-			// Make the descriptor unreadable, then look again: the writer may have
-			// seen that it was readable.
+			// Make the descriptor unreadable, then check again: a writer may have skipped the wake-up because the
+			// descriptor was readable.
 			var b [8]byte
 			_, _ = unix.Read(t.event, b[:])
 			t.told.Store(false)
@@ -279,7 +277,7 @@ func (t *Tunnel) Receive(msgs []roce.Message) (int, error) {
 		}
 		m := &msgs[n]
 		if m.Host = t.members.HostBehind(s.from.Addr()); m.Host == nil {
-			t.count.unknown.Add(datagrams(s, 0)) // it was a peer until just now
+			t.count.unknown.Add(datagrams(s, 0)) // the peer has just been removed
 			t.in.done(s)
 			continue
 		}
@@ -291,7 +289,7 @@ func (t *Tunnel) Receive(msgs []roce.Message) (int, error) {
 	return n, nil
 }
 
-// Counters are what has been counted so far.
+// Counters returns the current counters.
 func (t *Tunnel) Counters() Counters {
 	c := &t.count
 	return Counters{
@@ -307,7 +305,7 @@ func (t *Tunnel) Dropped() roce.TunnelCounters {
 	return roce.TunnelCounters{Strangers: c.Unknown, NoSession: c.NoPeer + c.Waiting, Refused: c.Malformed, Full: c.ReceiveFull + c.SendErrors + c.TooLong}
 }
 
-// Close ends all of it.
+// Close closes the tunnel.
 func (t *Tunnel) Close() error {
 	err := errors.New("tunnel: closed already")
 	t.shut.Do(func() {

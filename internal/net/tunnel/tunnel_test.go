@@ -11,8 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// The tests in this file run in virtual time over an underlay in memory: WireGuard's timers, which are
-// minutes, take no time, and everything else does what it does in a daemon.
+// The tests in this file run in virtual time over an underlay in memory: WireGuard's timers of minutes take no real time.
 
 func TestExchange(t *testing.T) {
 	for _, addrs := range [][2]string{{"192.0.2.1", "192.0.2.2"}, {"2001:db8::1", "2001:db8::2"}} {
@@ -89,7 +88,7 @@ func TestReplay(t *testing.T) {
 			a.say(b, s)
 		}
 		wantHeard(t, b.await(len(said)), a, said)
-		// Everything again: the handshake, and what was encrypted; later once more.
+		// Replay everything: the handshake and the encrypted packets; later once more.
 		for range 3 {
 			for _, d := range n.captured(0) {
 				n.mu.Lock()

@@ -21,25 +21,25 @@ import (
 const (
 	udpSegment = 103 // UDP_SEGMENT of <linux/udp.h>
 	udpGRO     = 104
-	// mergedMost is how many messages that the kernel has merged are received in one call.
+	// mergedMost is the number of merged messages received in one call.
 	mergedMost = 4
 )
 
-// A udp is a socket of the kernel's, or one of each family. Datagrams of one length to one peer leave
-// in one message, which the kernel or the device segments (GSO), and arrive so (GRO).
+// A udp has one kernel socket per address family. Datagrams of one length to one peer are sent in one message, which the
+// kernel or the device splits (GSO), and received in one (GRO).
 type udp struct {
 	conns map[bool]*udpConn // by Is6
 }
 
-// udpConn is one address.
+// udpConn is the socket of one address.
 type udpConn struct {
 	conn  *net.UDPConn
 	batch batcher
 	gso   atomic.Bool
-	pool  sync.Pool // of *sending
+	pool  sync.Pool // *sending
 }
 
-// batcher is what ipv4.PacketConn and ipv6.PacketConn have in common.
+// batcher is the common interface of ipv4.PacketConn and ipv6.PacketConn.
 type batcher interface {
 	ReadBatch([]ipv6.Message, int) (int, error)
 	WriteBatch([]ipv6.Message, int) (int, error)
@@ -107,20 +107,20 @@ func listen(a netip.Addr, o Options) (*udpConn, error) {
 func (c *udpConn) prepare(fd int, is6 bool, buffer int) error {
 	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], buffer) != nil {
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], buffer) // as far as it goes
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], buffer) // the kernel limits the size
 		}
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, udpGRO, 1) // without it every datagram comes by itself
+	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, udpGRO, 1) // without GRO every datagram is received separately
 	_, err := unix.GetsockoptInt(fd, unix.SOL_UDP, udpSegment)
 	c.gso.Store(err == nil)
-	// No fragments: a lost one loses all of them, and the path MTU was chosen so that none are needed.
+	// Forbid fragments: one lost fragment loses the datagram, and the path MTU is chosen so that none are needed.
 	if is6 {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
 	}
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
 }
 
-// sending is what a send needs.
+// sending is the working storage of a send.
 type sending struct {
 	msgs []ipv6.Message
 	oob  [][]byte
@@ -159,8 +159,8 @@ func (u *udp) send(bufs [][]byte, to netip.AddrPort) error {
 		case errors.Is(err, net.ErrClosed):
 			return err
 		case err != nil && gso:
-			// The device cannot segment, or one is too long for the way. What has left
-			// leaves twice, which is harmless: the receiver counts.
+			// The device cannot segment, or a datagram is too long for the path. Some datagrams are sent twice, which is
+			// harmless: WireGuard drops replays.
 			if gso = false; errors.Is(err, unix.EIO) {
 				c.gso.Store(false)
 			}
@@ -173,7 +173,7 @@ func (u *udp) send(bufs [][]byte, to netip.AddrPort) error {
 	return failed
 }
 
-// write sends all messages that can be sent.
+// write sends all messages that the kernel accepts.
 func (c *udpConn) write(msgs []ipv6.Message) (failed error) {
 	for len(msgs) > 0 {
 		n, err := c.batch.WriteBatch(msgs, 0)
@@ -185,7 +185,7 @@ func (c *udpConn) write(msgs []ipv6.Message) (failed error) {
 	return failed
 }
 
-// pack makes messages of datagrams. It returns how many messages, and of how many datagrams.
+// pack combines datagrams into messages. It returns the number of messages, and of datagrams in them.
 func (s *sending) pack(bufs [][]byte, gso bool) (n, took int) {
 	for took < len(bufs) && n < len(s.msgs) {
 		m := &s.msgs[n]
@@ -222,13 +222,13 @@ func (u *udp) receivers() (r []receiver) {
 	return r
 }
 
-// receiving takes messages apart that the kernel has merged.
+// receiving splits messages that the kernel has merged.
 type receiving struct {
 	conn *udpConn
 	msgs []ipv6.Message
-	n    int // messages that the kernel gave last
-	at   int // which of them is next
-	off  int // where in it
+	n    int // number of messages from the last call
+	at   int // index of the next message
+	off  int // offset in it
 }
 
 func newReceiving(c *udpConn) *receiving {
@@ -240,13 +240,13 @@ func newReceiving(c *udpConn) *receiving {
 	return r
 }
 
-// receive is a receiver.
+// receive returns a receiver.
 func (r *receiving) receive(bufs [][]byte, sizes []int, from []netip.AddrPort) (int, error) {
 	if r.at == r.n {
 		r.at, r.off = 0, 0
 		n, err := r.conn.batch.ReadBatch(r.msgs, 0)
 		for errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EMSGSIZE) {
-			n, err = r.conn.batch.ReadBatch(r.msgs, 0) // about something sent before
+			n, err = r.conn.batch.ReadBatch(r.msgs, 0) // the error was about an earlier send
 		}
 		if r.n = max(n, 0); err != nil {
 			r.n = 0
@@ -271,7 +271,7 @@ func (r *receiving) receive(bufs [][]byte, sizes []int, from []netip.AddrPort) (
 	return n, nil
 }
 
-// segmentOf is the length of the datagrams that the kernel has merged; 0: it is one.
+// segmentOf returns the length of the merged datagrams; 0 if there is only one.
 func segmentOf(m *ipv6.Message) int {
 	for c := m.OOB[:m.NN]; len(c) >= unix.SizeofCmsghdr; {
 		size := int(binary.NativeEndian.Uint64(c))

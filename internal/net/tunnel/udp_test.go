@@ -15,7 +15,7 @@ import (
 
 // The tests in this file use the kernel's sockets, over the loopback interface.
 
-// realHost is a host on the loopback interface.
+// realHost returns a host on the loopback interface.
 func realHost(t testing.TB, addr string, port uint16) *testHost {
 	t.Helper()
 	k, err := NewKey()
@@ -33,7 +33,7 @@ func realHost(t testing.TB, addr string, port uint16) *testHost {
 	return h
 }
 
-// freePort is a UDP port that nobody has at the moment.
+// freePort returns a UDP port that is free at the moment.
 func freePort(t testing.TB, addr string) uint16 {
 	t.Helper()
 	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
@@ -44,7 +44,7 @@ func freePort(t testing.TB, addr string) uint16 {
 	return uint16(c.LocalAddr().(*net.UDPAddr).Port)
 }
 
-// introduce has two hosts with ports of their own know each other.
+// introduce makes two hosts with different ports know each other.
 func introduce(t testing.TB, a, b *testHost) {
 	t.Helper()
 	ea, eb := a.entry(false), b.entry(false)
@@ -80,7 +80,7 @@ func TestSockets(t *testing.T) {
 	}
 }
 
-// TestHostileDatagrams: a peer's address sends rubbish; the session survives.
+// TestHostileDatagrams sends garbage from a peer's address; the session survives.
 func TestHostileDatagrams(t *testing.T) {
 	a, b := realHost(t, "127.0.0.1", freePort(t, "127.0.0.1")), realHost(t, "127.0.0.2", freePort(t, "127.0.0.2"))
 	introduce(t, a, b)
@@ -102,7 +102,7 @@ func TestHostileDatagrams(t *testing.T) {
 		if i%100 == 0 {
 			text := fmt.Sprint("still there ", i)
 			a.say(b, text)
-			// Some may be lost where the rubbish is more than the socket holds.
+			// Some may be lost if the garbage fills the socket buffer.
 			for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 				if got := b.hear(); len(got) > 0 {
 					wantHeard(t, got, a, []string{text})
@@ -124,8 +124,8 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// TestLoopNeverWaits: without anybody who encrypts, Send says that there is no room; and moving packets
-// allocates nothing on the loop.
+// TestLoopNeverWaits checks that Send reports a full ring if nothing encrypts, and that moving packets allocates nothing on the
+// loop.
 func TestLoopNeverWaits(t *testing.T) {
 	tun := &Tunnel{out: newRing(ringSlots, ringBytes), in: newRing(ringSlots, ringBytes), addrs: map[*overlay.Host]netip.AddrPort{}}
 	h := &overlay.Host{Name: "b", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, Key: [32]byte{2}}

@@ -19,12 +19,12 @@ import (
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// A wireNet is an underlay in memory. It keeps what it has carried.
+// A wireNet is an underlay in memory. It records what it has carried.
 type wireNet struct {
 	mu   sync.Mutex
 	ends map[netip.Addr]*wireEnd
 	seen []datagram
-	// way, when set, says what arrives for a datagram. It is called with the network locked.
+	// way, if set, returns what arrives for a datagram. It is called with the network locked.
 	way func(d datagram) []datagram
 }
 
@@ -33,7 +33,7 @@ type datagram struct {
 	data     []byte
 }
 
-// A wireEnd is a socket there.
+// A wireEnd is a socket of a wireNet.
 type wireEnd struct {
 	net    *wireNet
 	at     netip.AddrPort
@@ -44,7 +44,7 @@ type wireEnd struct {
 
 func newWire() *wireNet { return &wireNet{ends: map[netip.Addr]*wireEnd{}} }
 
-// socket makes the socket of an address.
+// socket returns the socket of an address.
 func (n *wireNet) socket(at netip.AddrPort) *wireEnd {
 	e := &wireEnd{net: n, at: at, in: make(chan datagram, 1<<14), closed: make(chan struct{})}
 	n.mu.Lock()
@@ -53,7 +53,7 @@ func (n *wireNet) socket(at netip.AddrPort) *wireEnd {
 	return e
 }
 
-// carry brings datagrams to where they belong.
+// carry delivers datagrams.
 func (n *wireNet) carry(ds ...datagram) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -67,7 +67,7 @@ func (n *wireNet) carry(ds ...datagram) {
 	}
 }
 
-// deliver is carry for what is on its way already. mu is held.
+// deliver is carry for datagrams in flight. The caller holds mu.
 func (n *wireNet) deliver(ds ...datagram) {
 	for _, d := range ds {
 		if e := n.ends[d.to.Addr()]; e != nil && e.at == d.to {
@@ -79,7 +79,7 @@ func (n *wireNet) deliver(ds ...datagram) {
 	}
 }
 
-// captured is what has been carried so far, of one of WireGuard's types; 0 means any.
+// captured returns the carried datagrams of one WireGuard type; 0 means any.
 func (n *wireNet) captured(kind uint32) (c []datagram) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -122,7 +122,7 @@ func (e *wireEnd) close() error {
 	return nil
 }
 
-// A testHost is a host with a tunnel. Its loop is whoever calls say and hear.
+// A testHost is a host with a tunnel. The goroutine that calls say and hear acts as its loop.
 type testHost struct {
 	t    testing.TB
 	net  *wireNet
@@ -133,7 +133,7 @@ type testHost struct {
 	msgs []roce.Message
 }
 
-// newHost makes a host at 192.0.2.N, or 2001:db8::N, and opens its tunnel.
+// newHost creates a host at 192.0.2.N, or 2001:db8::N, and opens its tunnel.
 func newHost(t testing.TB, n *wireNet, addr string) *testHost {
 	t.Helper()
 	k, err := NewKey()
@@ -164,12 +164,12 @@ func (h *testHost) close() {
 	}
 }
 
-// entry is the host as the map has it.
+// entry returns the host's entry in the map.
 func (h *testHost) entry(self bool) *overlay.Host {
 	return &overlay.Host{Name: h.name, Addrs: []netip.Addr{h.addr}, Key: h.key.Public(), Self: self}
 }
 
-// mapOf is the map that self has of an encrypted network of these hosts.
+// mapOf returns the map of an encrypted network of these hosts, as seen by self.
 func mapOf(t testing.TB, self string, hosts ...*overlay.Host) *overlay.Map {
 	t.Helper()
 	n := overlay.Network{VNI: 5, Name: "red/train", Encrypted: true}
@@ -185,7 +185,7 @@ func mapOf(t testing.TB, self string, hosts ...*overlay.Host) *overlay.Map {
 	return m
 }
 
-// join has hosts know each other.
+// join makes hosts know each other.
 func join(t testing.TB, hosts ...*testHost) {
 	t.Helper()
 	var entries []*overlay.Host
@@ -197,14 +197,14 @@ func join(t testing.TB, hosts ...*testHost) {
 	}
 }
 
-// retained are the peers of tests in virtual time. WireGuard empties the channels of a peer that nobody
-// uses any more in a finalizer, and channels of virtual time must not be touched from outside.
+// retained keeps the peers of tests in virtual time alive. WireGuard drains the channels of an unused peer in a finalizer, and
+// channels of virtual time must not be used from outside.
 var retained struct {
 	sync.Mutex
 	peers []*peers
 }
 
-// follow gives a host a map, and waits until its peers are those.
+// follow sets the map of a host, and waits until it is applied.
 func (h *testHost) follow(entries ...*overlay.Host) {
 	h.t.Helper()
 	h.tun.SetMap(mapOf(h.t, h.name, entries...))
@@ -218,12 +218,12 @@ func (h *testHost) follow(entries ...*overlay.Host) {
 	retained.peers = append(retained.peers, h.tun.peers.Load())
 }
 
-// to is a message to another host.
+// to returns a message to another host.
 func (h *testHost) to(o *testHost, data []byte, segment int) roce.Message {
 	return roce.Message{Data: data, Segment: segment, Host: h.tun.members.HostBehind(overlay.TunnelAddr(o.key.Public()))}
 }
 
-// say sends one datagram to each of the hosts.
+// say sends one datagram to a host.
 func (h *testHost) say(o *testHost, text string) {
 	h.t.Helper()
 	if n, err := h.tun.Send([]roce.Message{h.to(o, []byte(text), 0)}); n != 1 || err != nil {
@@ -238,13 +238,13 @@ func (h *testHost) meet(o *testHost) {
 	o.await(1)
 }
 
-// heard is a datagram that came out of a tunnel.
+// heard is a datagram received through a tunnel.
 type heard struct {
 	from netip.Addr
 	text string
 }
 
-// hear is what has arrived.
+// hear returns the received datagrams.
 func (h *testHost) hear() (all []heard) {
 	h.t.Helper()
 	for {
@@ -266,7 +266,7 @@ func (h *testHost) hear() (all []heard) {
 	}
 }
 
-// await hears until there are n datagrams, for a minute at most.
+// await receives until there are n datagrams, for a minute at most.
 func (h *testHost) await(n int) (all []heard) {
 	h.t.Helper()
 	for end := time.Now().Add(time.Minute); len(all) < n; {
@@ -288,7 +288,7 @@ func (h *testHost) readable() bool {
 	return n == 1
 }
 
-// texts are n different datagrams.
+// texts returns n different datagrams.
 func texts(what string, n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprintf("%s %06d in the clear", what, i))
@@ -296,7 +296,7 @@ func texts(what string, n int) (all []string) {
 	return all
 }
 
-// wantHeard compares what was heard with what was said, in any order.
+// wantHeard compares the received datagrams with those sent, in any order.
 func wantHeard(t testing.TB, got []heard, from *testHost, want []string) {
 	t.Helper()
 	var all []string
@@ -313,7 +313,7 @@ func wantHeard(t testing.TB, got []heard, from *testHost, want []string) {
 	}
 }
 
-// chatter is a log for those who look into WireGuard.
+// chatter returns a logger for debugging WireGuard.
 func chatter(h *testHost) *slog.Logger {
 	if os.Getenv("VRDMA_TEST_CHATTER") == "" {
 		return nil

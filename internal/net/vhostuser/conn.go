@@ -11,38 +11,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Device is what a back end serves.
+// A Device describes the device that a back end serves.
 type Device struct {
-	// Features are those of virtio that it has beside those of rings.
+	// Features are the virtio features of the device, besides those of rings.
 	Features uint64
-	// Rings is how many virtqueues there may be; Queues is what GET_QUEUE_NUM answers, which is
-	// pairs for a network card.
+	// Rings is the maximum number of virtqueues. Queues is the answer to GET_QUEUE_NUM, which counts pairs for a network card.
 	Rings, Queues int
-	// MTU is the one that the front end is to have, if it has one (NetMTU); 0: any.
+	// MTU is the required MTU of the front end, if it sets one (NetMTU); 0 allows any.
 	MTU int
 
-	// Kicked hears that the driver has made something available, on the ring's own goroutine, and
-	// once when the ring is enabled.
+	// Kicked is called on the ring's own goroutine when the driver has made chains available, and once when the ring is enabled.
 	Kicked func(*Ring)
-	// Remembers hears that the guest has another memory now, or none when the front end has gone. It
-	// is called between two requests.
+	// Remembers is called between two requests when the guest's memory has changed, or is gone with the front end.
 	Remembers func(*Conn)
-	// Stops hears that the driver has stopped a ring, because the guest was reset, shut down or is being
-	// migrated, before the front end is answered: it does not go on until Stops returns.
+	// Stops is called when the driver has stopped a ring, because the guest was reset, shut down or is being migrated. The front end
+	// waits for its answer until Stops returns.
 	Stops func(*Conn)
-	// Announce hears that the guest has come here, and is to be announced by this MAC: it was
-	// migrated.
+	// Announce is called when the guest was migrated to this host and its MAC must be announced.
 	Announce func(mac [6]byte)
-	// Broken hears of a ring that was stopped because its driver broke the rules. The ring is held.
+	// Broken is called for a ring that was stopped because its driver violated the protocol. The ring is locked.
 	Broken func(*Ring, error)
 
-	// Map hears that so many bytes of the guest's memory are to be mapped, and says who hears that they no longer
-	// are, or why they may not be. A front end can have memory kept that it has not any more, and come several
-	// times; a file that is empty has any size. nil: there is no limit but that of one table.
+	// Map is called before size bytes of the guest's memory are mapped. It returns an error to refuse that, or a function that is
+	// called when they are unmapped. A front end can keep old memory mapped and connect several times, and a sparse file can have any
+	// size. If Map is nil, only the limits of one table apply.
 	Map func(size uint64) (unmapped func(), err error)
 
-	// Held counts goroutines that front ends can hold up, of all connections with this device: one after another
-	// could leave some. While there are many the next is refused. nil: those of this connection only.
+	// Held counts the goroutines of all connections of this device that front ends may block. If there are many, the next connection is
+	// refused. nil counts only those of this connection.
 	Held *atomic.Int32
 }
 
@@ -50,20 +46,20 @@ type Device struct {
 type Conn struct {
 	device *Device
 	socket *net.UnixConn
-	wake   chan struct{} // somebody is to be called
+	wake   chan struct{} // a driver must be interrupted
 	ended  chan struct{}
 	held   *atomic.Int32
 
-	mu       sync.Mutex // guards what is below
-	memory   *Memory    // nil: there is none
-	features uint64     // that the driver took
-	protocol uint64     // that the front end took
-	rings    []*Ring    // does not change
+	mu       sync.Mutex // guards the fields below
+	memory   *Memory    // nil: none
+	features uint64     // accepted by the driver
+	protocol uint64     // accepted by the front end
+	rings    []*Ring    // never changes
 	body     [maxPayload]byte
 }
 
-// Serve serves a device to the front end at a socket, until that has gone, which is no error, or has done
-// something that cannot be. ready hears of the Conn before the first request. The socket is closed.
+// Serve serves a device to the front end at a socket until the front end disconnects, which is not an error, or violates the protocol.
+// ready is called with the Conn before the first request. Serve closes the socket.
 func Serve(socket *net.UnixConn, d *Device, ready func(*Conn)) error {
 	defer socket.Close()
 	c := &Conn{device: d, socket: socket, rings: make([]*Ring, d.Rings), wake: make(chan struct{}, 1), ended: make(chan struct{}), held: d.Held}
@@ -96,20 +92,20 @@ func Serve(socket *net.UnixConn, d *Device, ready func(*Conn)) error {
 	}
 }
 
-// Close has Serve return.
+// Close makes Serve return.
 func (c *Conn) Close() { c.socket.Close() }
 
-// Rings are the device's, started or not.
+// Rings returns the device's rings, started or not.
 func (c *Conn) Rings() []*Ring { return c.rings }
 
-// Features are those that the driver took.
+// Features returns the features that the driver accepted.
 func (c *Conn) Features() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.features
 }
 
-// Memory is the guest's RAM as it is now, which whoever asks releases; nil: there is none.
+// Memory returns the guest's current RAM, which the caller must release; nil if there is none.
 func (c *Conn) Memory() *Memory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +115,7 @@ func (c *Conn) Memory() *Memory {
 	return c.memory.hold()
 }
 
-// Owns reports whether an address of ours, at which there was a fault, is in the guest's memory.
+// Owns reports whether an address of this process, at which a fault occurred, lies in the guest's memory.
 func (c *Conn) Owns(at uintptr) bool {
 	m := c.Memory()
 	if m == nil {
@@ -169,8 +165,7 @@ func (c *Conn) receive() (m message, err error) {
 	return m, err
 }
 
-// descriptors are those that came with a message. They are not inherited by what the daemon starts:
-// the runtime asks for MSG_CMSG_CLOEXEC.
+// descriptors returns the descriptors of a message. They are close-on-exec, because the runtime sets MSG_CMSG_CLOEXEC.
 func descriptors(oob []byte) (fds []int) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -192,7 +187,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// answer does what a message asks for.
+// answer executes a request.
 func (c *Conn) answer(m *message) error {
 	reply, err := forms[m.request].do(c, m)
 	if err != nil {
@@ -212,11 +207,11 @@ func (c *Conn) answer(m *message) error {
 	return err
 }
 
-// end lets go of everything.
+// end releases all resources.
 func (c *Conn) end() {
 	var all sync.WaitGroup
 	for _, r := range c.rings {
-		all.Go(r.stop) // each may take a while
+		all.Go(r.stop) // concurrently: each may take a while
 	}
 	all.Wait()
 	for _, r := range c.rings {

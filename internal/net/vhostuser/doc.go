@@ -1,31 +1,27 @@
-// Package vhostuser is the back end of the vhost-user protocol: a virtual machine's device whose
-// virtqueues are served here and not in QEMU.
+// Package vhostuser is a back end of the vhost-user protocol: it serves the virtqueues of a virtual machine's device in place of QEMU.
 //
 //	QEMU (front end) ── unix socket: requests with descriptors ──▶ Conn ── Memory: guest RAM, by guest-physical address
 //	                                                                │
 //	driver in the guest ── kick (eventfd) ──▶ Ring goroutine ──▶ Device.Kicked(Ring) ── Next, Put, Publish
 //	driver in the guest ◀── call (eventfd) ──────────────────────────────────────────── Publish
 //
-// Serve speaks with one front end until it has gone. A Conn has the guest's memory (memory.go) and a
-// Ring for every virtqueue (ring.go). What the device is (which features, what to do with a chain of
-// buffers) is its user's: package vswitch makes network cards of it, others may reach the guest's
-// memory through Conn.Memory.
+// Serve talks to one front end until it disconnects. A Conn has the guest's memory (memory.go) and a Ring for every virtqueue
+// (ring.go). The user of the package defines the device: its features, and what happens with a chain of buffers. Package vswitch
+// implements network cards; other packages access the guest's memory through Conn.Memory.
 //
-// Nothing that comes from the guest or from QEMU is trusted. Every request has its length and number
-// of descriptors checked by a table (message.go). Every descriptor of a ring is read once, copied and
-// checked: chains that loop, lengths, addresses outside of RAM. A ring that breaks the rules is
-// stopped, which harms only that guest. Memory that cannot be read, because its file was made
-// shorter, makes a panic in whoever touches it (debug.SetPanicOnFault); Conn.Owns says whose it was.
+// The package trusts neither the guest nor QEMU. A table checks the length and number of descriptors of every request (message.go).
+// Every ring descriptor is read once, copied and checked for loops, lengths and addresses outside of RAM. An invalid ring is stopped,
+// which affects only that guest. Memory whose file was truncated causes a panic at the access (debug.SetPanicOnFault); Conn.Owns
+// tells whose memory it was.
 //
-// Reconnection. Chains are used in the order in which they were made available. So the used index,
-// which is in the guest's memory, says all that the next back end has to know: QEMU hands it over by
-// SET_VRING_BASE, and there is no other record of what is in flight. (QEMU's network devices ask
-// for none.) What was taken and not yet used when a back end died is done again by the next one.
+// Reconnection: chains are used in the order in which they became available. So the used index in the guest's memory is all that the
+// next back end needs. QEMU passes it with SET_VRING_BASE, and there is no other record of chains in flight. (QEMU's network devices
+// request none.) The next back end processes chains again that were taken but not used.
 //
-// The protocol: docs/interop/vhost-user of QEMU. Virtqueues: virtio 1.1, section 2.6 (split). Not
-// done: packed rings, dirty logs (so QEMU refuses to migrate), an IOMMU, postcopy.
+// Protocol: docs/interop/vhost-user of QEMU. Virtqueues: virtio 1.1, section 2.6 (split). Not supported: packed rings, dirty logs (so
+// QEMU refuses to migrate), an IOMMU, postcopy.
 //
-// Locks: Conn.mu, then Ring.mu; one Ring's only. Device.Kicked runs without either. Somebody who
-// holds one ring with Begin may Begin another only if that one is of the other direction, and never
-// the other way round: package vswitch holds a sender's transmit ring, then a receiver's receive ring.
+// Locks: Conn.mu, then the Ring.mu of one ring. Device.Kicked runs without either. A caller that holds one ring with Begin may Begin
+// another only of the other direction, always in the same order: package vswitch locks a sender's transmit ring, then a receiver's
+// receive ring.
 package vhostuser

@@ -40,7 +40,7 @@ type driverRing struct {
 	added, seen       uint16
 }
 
-// memfd is a file in memory.
+// memfd returns a file in memory.
 func memfd(t *testing.T, size int64) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
@@ -203,7 +203,7 @@ func (f *frontEnd) ended() error {
 	}
 }
 
-// event is an eventfd whose readers wait for a minute.
+// event returns an eventfd whose readers wait for a minute.
 func event(t *testing.T) *os.File {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -223,7 +223,7 @@ func (f *frontEnd) alloc(n int) (guest uint64, b []byte) {
 	return ramBase + at, f.ram[at : at+uint64(n)]
 }
 
-// number is a file's descriptor. File.Fd would make it block.
+// number returns a file's descriptor. File.Fd would make it block.
 func number(f *os.File) (n int) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -5,9 +5,8 @@ import (
 	"runtime/debug"
 )
 
-// Contain runs f, which touches guests' memory. It returns the address of a fault, at which f ended
-// (deferred calls were made), or 0. The owner of the memory made its file shorter, or has no huge page left.
-// Any other panic goes on.
+// Contain runs f, which accesses guests' memory. If a fault ends f (after its deferred calls), it returns the fault's address, otherwise
+// 0. A fault means that the owner of the memory truncated its file, or that no huge page is left. Any other panic continues.
 func Contain(f func()) (fault uintptr) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -23,7 +22,7 @@ func Contain(f func()) (fault uintptr) {
 	return 0
 }
 
-// contained is Contain for requests, which touch the memory of their own guest only.
+// contained is Contain for requests, which access only the memory of their own guest.
 func (c *Conn) contained(f func() error) (err error) {
 	if at := Contain(func() { err = f() }); at != 0 {
 		if !c.Owns(at) {

@@ -1,30 +1,30 @@
 package vhostuser
 
-// Features of virtio that a device may offer, by their bits (virtio 1.1, sections 5.1.3 and 6).
+// Virtio features that a device may offer, by bit (virtio 1.1, sections 5.1.3 and 6).
 const (
-	NetCSum      = 1 << 0 // checksums may be left to the device
-	NetGuestCSum = 1 << 1 // … and to the driver
+	NetCSum      = 1 << 0 // the device completes checksums
+	NetGuestCSum = 1 << 1 // the driver completes checksums
 	NetMTU       = 1 << 3
-	NetGuestTSO4 = 1 << 7 // the driver takes large segments
+	NetGuestTSO4 = 1 << 7 // the driver accepts large segments
 	NetGuestTSO6 = 1 << 8
 	NetGuestECN  = 1 << 9
-	NetHostTSO4  = 1 << 11 // the device takes large segments
+	NetHostTSO4  = 1 << 11 // the device accepts large segments
 	NetHostTSO6  = 1 << 12
 	NetHostECN   = 1 << 13
-	NetMrgRxBuf  = 1 << 15 // a frame may lie in several chains
+	NetMrgRxBuf  = 1 << 15 // a frame may use several chains
 	NetMQ        = 1 << 22
 
 	RingIndirect = 1 << 28
 	RingEventIdx = 1 << 29
 	Version1     = 1 << 32
 
-	protocolFeatures = 1 << 30 // not virtio's: there are features of the protocol
+	protocolFeatures = 1 << 30 // vhost-user, not virtio: the protocol has features
 )
 
-// ringFeatures are those that every device here has.
+// ringFeatures are the features that every device has.
 const ringFeatures = RingIndirect | RingEventIdx | Version1 | protocolFeatures
 
-// Features of the protocol.
+// Protocol features.
 const (
 	protocolMQ       = 1 << 0
 	protocolRARP     = 1 << 2

@@ -9,33 +9,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// regionSize is how long a region is in a message: guest-physical address, size, address in the
-// front end, offset in the file.
+// regionSize is the size of a region in a message: guest-physical address, size, address in the front end, offset in the file.
 const regionSize = 32
 
-// maxSlots bounds how many regions there may be in all (ADD_MEM_REG).
+// maxSlots limits the total number of regions (ADD_MEM_REG).
 const maxSlots = 64
 
-// maxRAM bounds the end of a region in its file, and what all regions of a guest have mapped. Addresses of the
-// daemon are for many guests.
+// maxRAM limits the end of a region in its file, and the total size of a guest's mapped regions. All guests share the daemon's address
+// space.
 const maxRAM = 1 << 42
 
-// A Region is a piece of the guest's RAM, which is mapped here. It is unmapped when nobody holds it.
+// A Region is a mapped part of the guest's RAM. It is unmapped when its last user releases it.
 type Region struct {
 	Guest uint64 // guest-physical address of its first byte
-	user  uint64 // where the front end has it, which is how it names rings
+	user  uint64 // address in the front end, by which it names rings
 	bytes []byte // the RAM
-	whole []byte // what was mapped: it begins where the file does
+	whole []byte // the mapping, which begins at offset 0 of the file
 	holds atomic.Int32
-	// file and offset are where it is. QEMU 7.2 tells of a region once for each pair of queues: again is how often it has
-	// after the first time, and is touched by Serve only.
+	// file, inode and offset identify the memory. QEMU 7.2 sends a region once per queue pair: again counts the repetitions. Only Serve
+	// uses it.
 	file, inode, offset uint64
 	again               int
-	// unmapped hears of the end; nil: nobody does.
+	// unmapped is called when the region is unmapped; may be nil.
 	unmapped func()
 }
 
-// parseRegion reads a region of a message.
+// parseRegion decodes a region of a message.
 func parseRegion(b []byte) (guest, size, user, offset uint64, err error) {
 	guest, size, user, offset = le.Uint64(b), le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:])
 	if size == 0 || size > maxRAM || offset > maxRAM || offset+size > maxRAM || guest+size < guest || user+size < user {
@@ -44,9 +43,8 @@ func parseRegion(b []byte) (guest, size, user, offset uint64, err error) {
 	return guest, size, user, offset, err
 }
 
-// isRAM reports whether a file is memory: one on tmpfs or hugetlbfs. Who reads one of another file system waits for
-// that, and it may be the front end's own (FUSE): the daemon would wait for ever. So it is not asked either: seals
-// are the kernel's business, and only those two have them.
+// isRAM reports whether a file is on tmpfs or hugetlbfs. Reading a file of another file system can block, for ever if the front end serves
+// it (FUSE). So isRAM does not query the file system either: only those two support seals, and the kernel answers that.
 func isRAM(fd int) bool {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil {
 		return false
@@ -55,7 +53,7 @@ func isRAM(fd int) bool {
 	return unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.HUGETLBFS_MAGIC)
 }
 
-// newRegion maps a region; the descriptor is no longer needed then.
+// newRegion maps a region; it does not need the descriptor afterwards.
 func (d *Device) newRegion(b []byte, fd int) (_ *Region, err error) {
 	guest, size, user, offset, err := parseRegion(b)
 	if err != nil {
@@ -71,7 +69,7 @@ func (d *Device) newRegion(b []byte, fd int) (_ *Region, err error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
 	}
-	// Past a file's end there is nothing to be read. A device file has no size: none is guest RAM.
+	// Memory past the end of a file cannot be read. A device file has no size and is not guest RAM.
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || uint64(st.Size) < offset+size {
 		return nil, fmt.Errorf("a region of guest memory ends at %#x in a file of %#x bytes", offset+size, st.Size)
 	}
@@ -86,10 +84,10 @@ func (d *Device) newRegion(b []byte, fd int) (_ *Region, err error) {
 			}
 		}()
 	}
-	// From the file's beginning, because offsets in huge pages are multiples of those.
+	// Map from offset 0: offsets into huge pages must be multiples of the page size.
 	whole, err := unix.Mmap(fd, 0, int(offset+size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
-		// A length in huge pages is a multiple of those, too.
+		// The length of a mapping of huge pages must be a multiple of the page size, too.
 		if page := uint64(st.Blksize); page > 4096 && page&(page-1) == 0 {
 			whole, err = unix.Mmap(fd, 0, int((offset+size+page-1)&^(page-1)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 		}
@@ -97,14 +95,14 @@ func (d *Device) newRegion(b []byte, fd int) (_ *Region, err error) {
 			return nil, fmt.Errorf("guest memory cannot be mapped: %w", err)
 		}
 	}
-	// A crash of the daemon is not to write the guest's memory to a core file.
+	// Keep the guest's memory out of the daemon's core files.
 	unix.Madvise(whole, unix.MADV_DONTDUMP)
 	r := &Region{Guest: guest, user: user, bytes: whole[offset : offset+size : offset+size], whole: whole, unmapped: unmapped, file: st.Dev, inode: st.Ino, offset: offset}
 	r.holds.Store(1)
 	return r, nil
 }
 
-// same reports whether a message tells of the region, and the descriptor is of its file.
+// same reports whether a message describes this region, with a descriptor of the same file.
 func (r *Region) same(b []byte, fd int) bool {
 	guest, size, user, offset, err := parseRegion(b)
 	var st unix.Stat_t
@@ -112,15 +110,13 @@ func (r *Region) same(b []byte, fd int) bool {
 		fd >= 0 && unix.Fstat(fd, &st) == nil && st.Dev == r.file && st.Ino == r.inode
 }
 
-// Bytes is the region's memory. It is shared with the guest, which changes it at any time. It is valid
-// while the region is held.
+// Bytes returns the region's memory. The guest can change it at any time. It is valid while the region is held.
 func (r *Region) Bytes() []byte { return r.bytes }
 
-// Hold keeps the region mapped until Release, also when the guest no longer has it. It is for those who
-// hold the Memory that it is of.
+// Hold keeps the region mapped until Release, even if the guest removes it. The caller must hold the region's Memory.
 func (r *Region) Hold() { r.holds.Add(1) }
 
-// Release undoes one Hold.
+// Release reverts one Hold.
 func (r *Region) Release() {
 	if r.holds.Add(-1) == 0 {
 		unix.Munmap(r.whole)
@@ -134,14 +130,13 @@ func (r *Region) overlaps(o *Region) bool {
 	return r.Guest < o.Guest+uint64(len(o.bytes)) && o.Guest < r.Guest+uint64(len(r.bytes))
 }
 
-// A Memory is a guest's RAM at one moment: a table of regions that does not change. Who has been given
-// one releases it.
+// A Memory is an immutable table of a guest's regions at one moment. Its receiver must release it.
 type Memory struct {
-	regions []*Region // none overlaps another
+	regions []*Region // without overlaps
 	holds   atomic.Int32
 }
 
-// newMemory takes regions that its caller holds, which are the Memory's from now on.
+// newMemory returns a Memory that takes over the holds of regions.
 func newMemory(regions []*Region) (*Memory, error) {
 	mapped := 0
 	for i, r := range regions {
@@ -164,7 +159,7 @@ func (m *Memory) hold() *Memory {
 	return m
 }
 
-// Release lets go of it. Slices of it are not to be touched any more.
+// Release releases the Memory. Slices of it must not be used afterwards.
 func (m *Memory) Release() {
 	if m.holds.Add(-1) == 0 {
 		for _, r := range m.regions {
@@ -173,7 +168,7 @@ func (m *Memory) Release() {
 	}
 }
 
-// Has reports whether all regions of o are m's, too: then who has m needs o no longer.
+// Has reports whether m contains all regions of o: then a holder of m does not need o.
 func (m *Memory) Has(o *Memory) bool {
 	for _, r := range o.regions {
 		if !slices.Contains(m.regions, r) {
@@ -183,10 +178,10 @@ func (m *Memory) Has(o *Memory) bool {
 	return true
 }
 
-// Regions are all of them.
+// Regions returns all regions.
 func (m *Memory) Regions() []*Region { return m.regions }
 
-// Region is the one that has a guest-physical address; nil: the address is not in RAM.
+// Region returns the region that contains a guest-physical address; nil if the address is not in RAM.
 func (m *Memory) Region(guest uint64) *Region {
 	for _, r := range m.regions {
 		if guest-r.Guest < uint64(len(r.bytes)) {
@@ -196,8 +191,8 @@ func (m *Memory) Region(guest uint64) *Region {
 	return nil
 }
 
-// Slice is memory at a guest-physical address: n bytes, or fewer if the region ends before. It is nil if the
-// address is not in RAM, or n is 0.
+// Slice returns memory at a guest-physical address: n bytes, or fewer if the region ends before. It returns nil if the address is not in
+// RAM, or n is 0.
 func (m *Memory) Slice(guest, n uint64) []byte {
 	for _, r := range m.regions {
 		if at := guest - r.Guest; at < uint64(len(r.bytes)) {
@@ -208,7 +203,7 @@ func (m *Memory) Slice(guest, n uint64) []byte {
 	return nil
 }
 
-// Contains reports whether an address of ours lies in it.
+// Contains reports whether an address of this process lies in the memory.
 func (m *Memory) Contains(at uintptr) bool {
 	for _, r := range m.regions {
 		if at-address(r.whole) < uintptr(len(r.whole)) {
@@ -218,7 +213,7 @@ func (m *Memory) Contains(at uintptr) bool {
 	return false
 }
 
-// atUser is memory at an address of the front end: n bytes, or nil.
+// atUser returns n bytes of memory at an address of the front end, or nil.
 func (m *Memory) atUser(user, n uint64) []byte {
 	for _, r := range m.regions {
 		if at := user - r.user; at < uint64(len(r.bytes)) {

@@ -7,23 +7,23 @@ import (
 
 var le = binary.LittleEndian
 
-// A header stands before every message: request, flags, size of what follows.
+// headerSize is the size of the header of every message: request, flags, size of the payload.
 const headerSize = 12
 
 const (
 	version     = 1
 	versionMask = 3
 	flagReply   = 1 << 2
-	flagNeed    = 1 << 3 // the front end wants to know whether it was done (REPLY_ACK)
+	flagNeed    = 1 << 3 // the front end requests an acknowledgement (REPLY_ACK)
 )
 
-// maxPayload bounds what follows a header; the largest is a memory table of maxRegions.
+// maxPayload limits the payload; the largest is a memory table of maxRegions.
 const maxPayload = 8 + maxRegions*regionSize
 
-// maxRegions is how many regions SET_MEM_TABLE may have, and so how many descriptors come at once.
+// maxRegions is the maximum number of regions in SET_MEM_TABLE, and so of descriptors in one message.
 const maxRegions = 8
 
-// Request is what a front end asks for, with the protocol's numbers and names.
+// Request is a request of a front end, with the protocol's numbers and names.
 type Request uint32
 
 const (
@@ -51,19 +51,18 @@ const (
 	remMemReg           Request = 38
 )
 
-// A form is what a request has to look like, and what is done about it.
+// A form is the format of a request and its handler.
 type form struct {
 	name     string
 	min, max int // bytes of payload
-	fds      int // descriptors at most
+	fds      int // maximum number of descriptors
 	do       func(*Conn, *message) (reply []byte, err error)
 }
 
-// forms are the requests that are understood. A request that is not here ends the connection: it
-// belongs to a feature that was not offered.
+// forms are the supported requests. Any other request ends the connection: it belongs to a feature that was not offered.
 var forms map[Request]form
 
-func init() { // a variable's own initializer may not lead back to it
+func init() { // the handlers refer to forms, which a variable initializer must not do
 	forms = map[Request]form{
 		getFeatures:         {"GET_FEATURES", 0, 0, 0, (*Conn).getFeatures},
 		setFeatures:         {"SET_FEATURES", 8, 8, 0, (*Conn).setFeatures},
@@ -97,7 +96,7 @@ func (r Request) String() string {
 	return fmt.Sprintf("request %d", uint32(r))
 }
 
-// A message is a request with what came along. Descriptors that nobody took are closed after it.
+// A message is a request with its payload and descriptors. Descriptors that no handler takes are closed after it.
 type message struct {
 	request Request
 	flags   uint32
@@ -105,7 +104,7 @@ type message struct {
 	fds     []int
 }
 
-// take has a descriptor belong to the caller; -1: there is none.
+// take transfers a descriptor to the caller; -1 if there is none.
 func (m *message) take(i int) int {
 	if i >= len(m.fds) {
 		return -1
@@ -117,7 +116,7 @@ func (m *message) take(i int) int {
 
 func (m *message) u64() uint64 { return le.Uint64(m.body) }
 
-// parseHeader reads a header and says how long what follows is.
+// parseHeader decodes a header and returns the size of the payload.
 func parseHeader(b []byte) (m message, size int, err error) {
 	m.request, m.flags = Request(le.Uint32(b)), le.Uint32(b[4:])
 	n := le.Uint32(b[8:])
@@ -135,7 +134,7 @@ func parseHeader(b []byte) (m message, size int, err error) {
 	return m, int(n), nil
 }
 
-// putReply makes the reply to a request.
+// putReply returns the reply to a request.
 func putReply(r Request, body []byte) []byte {
 	b := make([]byte, 0, headerSize+len(body))
 	b = le.AppendUint32(b, uint32(r))

@@ -9,15 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kicks and calls are eventfds that the front end made and keeps. It may at any time make them block, or
-// fill them, so nobody who holds a ring or answers requests reads or writes one: a ring has a goroutine that reads
-// its kicks, a connection one that makes all its calls. Those that do not end are counted.
+// Kicks and calls are eventfds that the front end created and keeps. It can make them block, or fill them, at any time. So a goroutine
+// that holds a ring or answers requests never reads or writes one: each ring has a goroutine that reads its kicks, and each connection
+// one that makes all calls. Goroutines that do not end are counted.
 
-// mostHeld is how many goroutines may be left of front ends that have gone, when the next one comes. Each of them
-// has a thread.
+// mostHeld is the number of blocked goroutines of old front ends above which a new one is refused. Each occupies a thread.
 const mostHeld = 4
 
-// spawn runs f, which an eventfd may hold up, on a goroutine.
+// spawn runs f, which an eventfd may block, on a goroutine.
 func (c *Conn) spawn(f func()) {
 	c.held.Add(1)
 	go func() {
@@ -26,7 +25,7 @@ func (c *Conn) spawn(f func()) {
 	}()
 }
 
-// atMost waits until n goroutines at most are running that eventfds may hold up, for a while.
+// atMost waits for a while until at most n such goroutines are running.
 func (c *Conn) atMost(n int) bool {
 	deadline := time.Now().Add(patience)
 	for pause := 10 * time.Microsecond; int(c.held.Load()) > n; pause = min(2*pause, 10*time.Millisecond) {
@@ -38,7 +37,7 @@ func (c *Conn) atMost(n int) bool {
 	return true
 }
 
-// notHeldUp is an error if more are running than those of the rings, which the last eventfds hold up.
+// notHeldUp returns an error if more goroutines are running than the rings need, because eventfds block them.
 func (c *Conn) notHeldUp() error {
 	if !c.atMost(1 + len(c.rings) + 2*mostHeld) {
 		return errors.New("the front end has its eventfds block")
@@ -46,7 +45,7 @@ func (c *Conn) notHeldUp() error {
 	return nil
 }
 
-// eventfd makes a file of a descriptor, which has to be an eventfd: others could be read for ever.
+// eventfd converts a descriptor to a file. The descriptor must be an eventfd: reading another file could block forever.
 func eventfd(fd int) (*os.File, error) {
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err == nil && name != "anon_inode:[eventfd]" {
@@ -64,7 +63,7 @@ func eventfd(fd int) (*os.File, error) {
 
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-// interrupt has the driver interrupted, soon.
+// interrupt requests an interrupt of the driver.
 func (r *Ring) interrupt() {
 	r.calls.Store(true)
 	r.conn.wakeCaller()
@@ -73,11 +72,11 @@ func (r *Ring) interrupt() {
 func (c *Conn) wakeCaller() {
 	select {
 	case c.wake <- struct{}{}:
-	default: // it has been told
+	default: // a request is pending already
 	}
 }
 
-// caller makes the calls of all rings until the connection ends, and kicks those that have been enabled.
+// caller makes the calls of all rings, and kicks newly enabled rings, until the connection ends.
 func (c *Conn) caller() {
 	for {
 		select {
@@ -100,20 +99,20 @@ func (c *Conn) caller() {
 				continue
 			}
 			if f := r.call.Load(); f != nil {
-				f.Write(one) // it may be closed already
+				f.Write(one) // the file may be closed already
 			}
 		}
 	}
 }
 
-// setCall replaces the file by which the driver is interrupted; nil: it is not.
+// setCall replaces the eventfd that interrupts the driver; nil disables interrupts.
 func (r *Ring) setCall(f *os.File) {
 	if old := r.call.Swap(f); old != nil {
 		r.conn.spawn(func() { closeEvent(old) })
 	}
 }
 
-// closeEvent closes an eventfd of whose users one may be held up, because it is full: Close would wait for it.
+// closeEvent closes an eventfd that may block one of its users because it is full: Close would wait for that user.
 func closeEvent(f *os.File) {
 	if raw, err := f.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) {
@@ -132,8 +131,7 @@ type listener struct {
 	done chan struct{}
 }
 
-// listen tells of kicks until the ring is stopped. The first time it is not asked: the driver may have kicked a
-// back end before us.
+// listen handles kicks until the ring is stopped. The first time it does not wait: the driver may have kicked an earlier back end.
 func (l *listener) listen(r *Ring) {
 	defer close(l.done)
 	var b [8]byte
@@ -152,11 +150,10 @@ func (l *listener) listen(r *Ring) {
 	}
 }
 
-// patience is how long a ring waits for its goroutine, which only a front end can hold up that makes its
-// eventfd block again and again.
+// patience is how long a ring waits for its goroutine. Only a front end that makes its eventfd block repeatedly can delay it.
 const patience = 5 * time.Second
 
-// end returns when the goroutine has ended. A read that blocks is woken by a write.
+// end waits until the goroutine has ended. A write wakes a blocked read.
 func (l *listener) end(c *Conn) {
 	close(l.stop)
 	c.spawn(func() {

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// What each request does. They run one after another, on the goroutine of Serve.
+// This file has the request handlers. They run one after another on the goroutine of Serve.
 
 func nothing(*Conn, *message) ([]byte, error) { return nil, nil }
 
@@ -60,7 +60,7 @@ func (c *Conn) netSetMTU(m *message) ([]byte, error) {
 	return nil, nil
 }
 
-// reset is RESET_OWNER, which QEMU does not send, and RESET_DEVICE.
+// reset handles RESET_OWNER, which QEMU does not send, and RESET_DEVICE.
 func (c *Conn) reset(*message) ([]byte, error) {
 	for _, r := range c.rings {
 		r.stop()
@@ -71,7 +71,7 @@ func (c *Conn) reset(*message) ([]byte, error) {
 	return nil, nil
 }
 
-// setMemTable is a new memory: all of it.
+// setMemTable replaces the whole memory.
 func (c *Conn) setMemTable(m *message) ([]byte, error) {
 	n := int(le.Uint32(m.body))
 	if n > maxRegions || len(m.body) < 8+n*regionSize || len(m.fds) != n {
@@ -90,7 +90,7 @@ func (c *Conn) setMemTable(m *message) ([]byte, error) {
 	return nil, c.adopt(regions, err)
 }
 
-// adopt makes regions the guest's memory, unless there was an error already.
+// adopt makes regions the guest's memory, unless err is set.
 func (c *Conn) adopt(regions []*Region, err error) error {
 	var memory *Memory
 	if err == nil {
@@ -106,7 +106,7 @@ func (c *Conn) adopt(regions []*Region, err error) error {
 	return nil
 }
 
-// setMemory makes a memory the guest's; its hold becomes ours. When it returns no ring uses the old one.
+// setMemory installs m as the guest's memory and takes over its hold. When it returns, no ring uses the old one.
 func (c *Conn) setMemory(m *Memory) {
 	c.mu.Lock()
 	old := c.memory
@@ -129,7 +129,7 @@ func (c *Conn) setMemory(m *Memory) {
 	}
 }
 
-// regionsHeld are the regions of now, held once more.
+// regionsHeld returns the current regions with an additional hold.
 func (c *Conn) regionsHeld() (regions []*Region) {
 	if m := c.Memory(); m != nil {
 		for _, r := range m.regions {
@@ -182,7 +182,7 @@ func (c *Conn) remMemReg(m *message) ([]byte, error) {
 	return nil, c.adopt(regions, fmt.Errorf("no region of %#x bytes at %#x", size, guest))
 }
 
-// ring is the one that a message names first, by 32 bits.
+// ring returns the ring whose index is the first 32 bits of a message.
 func (c *Conn) ring(m *message) (*Ring, error) {
 	i := le.Uint32(m.body)
 	if uint64(i) >= uint64(len(c.rings)) {
@@ -206,7 +206,7 @@ func (c *Conn) setVringNum(m *message) ([]byte, error) {
 		return nil, fmt.Errorf("virtqueue %d is in use", r.Index)
 	}
 	r.num = int(n)
-	if r.memory != nil { // what was placed has another length
+	if r.memory != nil { // the ring's parts have another length now
 		r.place(r.memory.hold())
 	}
 	return nil, nil
@@ -239,7 +239,7 @@ func (c *Conn) setVringBase(m *message) ([]byte, error) {
 	return nil, nil
 }
 
-// getVringBase stops a ring and says how far it got.
+// getVringBase stops a ring and returns its position.
 func (c *Conn) getVringBase(m *message) ([]byte, error) {
 	r, err := c.ring(m)
 	if err != nil {
@@ -255,7 +255,7 @@ func (c *Conn) getVringBase(m *message) ([]byte, error) {
 	return le.AppendUint32(le.AppendUint32(nil, uint32(r.Index)), uint32(r.last)), nil
 }
 
-// fileRing is the ring that a message with a descriptor names; bit 8 says that there is none.
+// fileRing returns the ring that a message with a descriptor names; bit 8 means that there is no descriptor.
 func (c *Conn) fileRing(m *message) (r *Ring, fd int, err error) {
 	v := m.u64()
 	if v&^0x1ff != 0 || int(v&0xff) >= len(c.rings) {
@@ -288,7 +288,7 @@ func (c *Conn) setVringCall(m *message) ([]byte, error) {
 		return nil, err
 	}
 	r.setCall(f)
-	r.interrupt() // a back end before us may have been about to
+	r.interrupt() // an earlier back end may have been about to
 	return nil, nil
 }
 
@@ -319,7 +319,7 @@ func (c *Conn) setVringKick(m *message) ([]byte, error) {
 		kick.Close()
 		return nil, fmt.Errorf("virtqueue %d does not lie in guest memory, or not aligned", r.Index)
 	}
-	next := load16(r.used, 2) // this may be a fault
+	next := load16(r.used, 2) // may fault
 	r.last, r.next, r.told = r.base, next, next
 	r.listener = &listener{kick: kick, stop: make(chan struct{}), done: make(chan struct{})}
 	r.started, r.broken, r.quiet = true, false, false
@@ -344,14 +344,14 @@ func (c *Conn) setVringEnable(m *message) ([]byte, error) {
 	if r.enabled {
 		r.interrupt() // as in setVringCall
 	}
-	if wake { // there may be something already, of which it was kicked before
+	if wake { // chains may be available already, kicked before
 		r.kicks.Store(true)
 		c.wakeCaller()
 	}
 	return nil, nil
 }
 
-// stop stops a ring, and returns when its goroutine has ended.
+// stop stops a ring and waits until its goroutine has ended.
 func (r *Ring) stop() {
 	r.mu.Lock()
 	l := r.listener

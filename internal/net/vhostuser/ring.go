@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// maxNum is how many descriptors a ring has at most (virtio 1.1, section 2.6).
+// maxNum is the maximum number of descriptors of a ring (virtio 1.1, section 2.6).
 const maxNum = 1 << 15
 
 const (
@@ -16,14 +16,13 @@ const (
 
 	descNext     = 1
 	descWrite    = 2 // the device writes it
-	descIndirect = 4 // it is a table of descriptors
+	descIndirect = 4 // the buffer is a table of descriptors
 
 	noInterrupt = 1 // in the flags of the available ring
 	noNotify    = 1 // in the flags of the used ring
 )
 
-// ErrBroken is what Next returns of a ring whose driver broke the rules. The ring stands still until the
-// driver starts it again.
+// ErrBroken means that the driver violated the protocol of a ring. The ring stays stopped until the driver starts it again.
 var ErrBroken = errors.New("the driver broke the rules of virtqueues")
 
 // A Ring is a virtqueue.
@@ -37,9 +36,9 @@ var ErrBroken = errors.New("the driver broke the rules of virtqueues")
 type Ring struct {
 	Index int
 	conn  *Conn
-	call  atomic.Pointer[os.File] // eventfd; nil: the driver is not interrupted
-	calls atomic.Bool             // it is to be
-	kicks atomic.Bool             // the ring's own goroutine is to look
+	call  atomic.Pointer[os.File] // eventfd; nil: no interrupts
+	calls atomic.Bool             // an interrupt is pending
+	kicks atomic.Bool             // a kick is pending
 
 	mu sync.Mutex // guards everything below
 
@@ -48,25 +47,25 @@ type Ring struct {
 	started, enabled, broken bool
 	events                   bool // RingEventIdx
 	memory                   *Memory
-	desc, avail, used        []byte    // nil: they are not all there
-	last                     uint16    // the next of the available ring
-	next                     uint16    // the next of the used ring
-	told                     uint16    // next, when the driver was last told
-	base                     uint16    // what SET_VRING_BASE said
+	desc, avail, used        []byte    // nil: not all are mapped
+	last                     uint16    // next index in the available ring
+	next                     uint16    // next index in the used ring
+	told                     uint16    // value of next at the last Publish
+	base                     uint16    // from SET_VRING_BASE
 	mark                     [2]uint16 // last and next at Mark
-	listener                 *listener // while it is started
-	quiet                    bool      // the driver was told not to kick
+	listener                 *listener // set while the ring is started
+	quiet                    bool      // the driver was asked not to kick
 }
 
-// A Chain is what the driver made available as one: buffers that the device reads, then those that it
-// writes. They are valid until End.
+// A Chain is a unit of buffers that the driver made available: first those that the device reads, then those that it writes. They are
+// valid until End.
 type Chain struct {
 	Head uint16
 	Out  [][]byte // to be read
 	In   [][]byte // to be written
 }
 
-// Size is how many bytes the buffers have.
+// Size returns the total size of the buffers.
 func Size(buffers [][]byte) (n int) {
 	for _, b := range buffers {
 		n += len(b)
@@ -74,7 +73,7 @@ func Size(buffers [][]byte) (n int) {
 	return n
 }
 
-// Begin takes the ring, if it is enabled. End gives it back.
+// Begin locks the ring if it is enabled. End unlocks it.
 func (r *Ring) Begin() bool {
 	r.mu.Lock()
 	if r.started && r.enabled && !r.broken && r.desc != nil {
@@ -84,13 +83,13 @@ func (r *Ring) Begin() bool {
 	return false
 }
 
-// End gives back what Begin took.
+// End unlocks the ring.
 func (r *Ring) End() { r.mu.Unlock() }
 
-// Waiting is how many chains are available that have not been taken.
+// Waiting returns the number of available chains that have not been taken.
 func (r *Ring) Waiting() int { return int(load16(r.avail, 2) - r.last) }
 
-// Next takes a chain. False: there is none. The buffers lie in the guest's memory.
+// Next takes a chain; it returns false if there is none. The buffers lie in the guest's memory.
 func (r *Ring) Next(c *Chain) (bool, error) {
 	n := load16(r.avail, 2) - r.last
 	if n == 0 {
@@ -108,7 +107,7 @@ func (r *Ring) Next(c *Chain) (bool, error) {
 	return true, nil
 }
 
-// follow reads the descriptors of a chain. Each is read once; there are not more than the ring has.
+// follow reads the descriptors of a chain, each once, and at most as many as the ring has.
 func (r *Ring) follow(c *Chain) error {
 	table, n, i := r.desc, r.num, int(c.Head)
 	inside := false
@@ -141,7 +140,7 @@ func (r *Ring) follow(c *Chain) error {
 	}
 }
 
-// buffer adds what a descriptor describes. It may lie in two regions that follow each other.
+// buffer adds the buffer of a descriptor. It may span two adjacent regions.
 func (r *Ring) buffer(c *Chain, at uint64, size uint32, flags uint16) error {
 	if flags&descWrite == 0 && len(c.In) > 0 {
 		return r.breaks("a buffer to be read follows one to be written")
@@ -161,7 +160,7 @@ func (r *Ring) buffer(c *Chain, at uint64, size uint32, flags uint16) error {
 	return nil
 }
 
-// breaks stops the ring.
+// breaks stops the ring and returns the error.
 func (r *Ring) breaks(format string, args ...any) error {
 	r.broken = true
 	err := fmt.Errorf("virtqueue %d: %w: %s", r.Index, ErrBroken, fmt.Sprintf(format, args...))
@@ -171,13 +170,13 @@ func (r *Ring) breaks(format string, args ...any) error {
 	return err
 }
 
-// Mark remembers where the ring is, for Rewind.
+// Mark saves the ring's position for Rewind.
 func (r *Ring) Mark() { r.mark = [2]uint16{r.last, r.next} }
 
-// Rewind makes what was taken and put since Mark available again. Nothing of it was published.
+// Rewind makes the chains taken and put since Mark available again. None of them may have been published.
 func (r *Ring) Rewind() { r.last, r.next = r.mark[0], r.mark[1] }
 
-// Put gives a chain back, of which n bytes were written. The driver sees it after Publish.
+// Put returns a chain into which n bytes were written. The driver sees it after Publish.
 func (r *Ring) Put(c *Chain, n int) {
 	b := r.used[4+8*(int(r.next)&(r.num-1)):]
 	le.PutUint32(b, uint32(c.Head))
@@ -185,7 +184,7 @@ func (r *Ring) Put(c *Chain, n int) {
 	r.next++
 }
 
-// Publish shows the driver what was put, and interrupts it if it wants that.
+// Publish makes returned chains visible to the driver, and interrupts it if it wants that.
 func (r *Ring) Publish() {
 	if r.next == r.told {
 		return
@@ -194,7 +193,7 @@ func (r *Ring) Publish() {
 	if r.quiet && !r.events {
 		flags = noNotify
 	}
-	// The store is a full fence: the driver sees the index, or we see what it wrote before it looked.
+	// The store is a full fence: the driver sees the index, or this side sees what the driver wrote before it checked the index.
 	pair(r.used).Store(flags | uint32(r.next)<<16)
 	wants := false
 	if r.events {
@@ -209,7 +208,7 @@ func (r *Ring) Publish() {
 	}
 }
 
-// Quiet has the driver not kick when it makes chains available, as long as somebody looks anyway.
+// Quiet asks the driver not to kick, while this side polls the ring anyway.
 func (r *Ring) Quiet() {
 	r.quiet = true
 	if r.events {
@@ -219,11 +218,11 @@ func (r *Ring) Quiet() {
 	}
 }
 
-// Listen has the driver kick when it makes the next chain available, and reports whether there is one
-// already: then it will not.
+// Listen asks the driver to kick when it makes the next chain available. It returns true if there is one already: then there will be no
+// kick.
 func (r *Ring) Listen() bool { return r.ListenFor(1) }
 
-// ListenFor is Listen for somebody whom fewer than n chains that were not taken do not help.
+// ListenFor is Listen for a caller that needs at least n chains.
 func (r *Ring) ListenFor(n int) bool {
 	r.quiet = false
 	if r.events {
@@ -234,10 +233,10 @@ func (r *Ring) ListenFor(n int) bool {
 	return int(load16(r.avail, 2)-r.last) >= n
 }
 
-// Conn is whose ring it is.
+// Conn returns the connection of the ring.
 func (r *Ring) Conn() *Conn { return r.conn }
 
-// place finds what the ring consists of in memory, whose hold becomes the ring's. mu is held.
+// place maps the parts of the ring in m and takes over its hold. The caller holds mu.
 func (r *Ring) place(m *Memory) {
 	if r.memory != nil {
 		r.memory.Release()
@@ -247,7 +246,7 @@ func (r *Ring) place(m *Memory) {
 		return
 	}
 	desc := m.atUser(r.descAt, uint64(descSize*r.num))
-	// Both end with a word of which the pair is read.
+	// Both end with a word that is read as part of a pair.
 	avail := m.atUser(r.availAt, uint64(4+2*r.num+4))
 	used := m.atUser(r.usedAt, uint64(4+8*r.num+4))
 	if desc == nil || avail == nil || used == nil || !aligned(desc) || !aligned(avail) || !aligned(used) {

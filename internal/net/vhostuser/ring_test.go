@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// echo is a device that writes what it reads from a chain into the buffers of the same chain.
+// echo returns a device that writes what it reads from a chain into the buffers of the same chain.
 func echo(d Device) *Device {
 	d.Kicked = func(r *Ring) {
 		Contain(func() {

@@ -5,11 +5,11 @@ import (
 	"unsafe"
 )
 
-// Words that the guest changes while we look are read and written whole. Go has atomic operations of 32
-// bits and more, and the words of rings have 16, so a word is part of an aligned pair. setRing has
-// checked that what a ring consists of is aligned and that every pair lies in it.
+// Words that the guest may change concurrently are read and written atomically. Go has atomic operations of at least 32 bits, and ring
+// words have 16, so a word is accessed as part of an aligned pair. setRing has checked that the parts of a ring are aligned and contain
+// every pair.
 
-// pair is the aligned 32 bits at b, which has four bytes at least.
+// pair returns the aligned 32 bits at b, which has at least four bytes.
 func pair(b []byte) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer((*[4]byte)(b)))
 }
@@ -17,7 +17,7 @@ func pair(b []byte) *atomic.Uint32 {
 // aligned reports whether b begins at a multiple of 4.
 func aligned(b []byte) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%4 == 0 }
 
-// address is where b begins.
+// address returns the address of b.
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // load16 reads the word at b[at:], which is the first of its pair or the second.
@@ -25,8 +25,7 @@ func load16(b []byte, at int) uint16 {
 	return uint16(pair(b[at&^3:]).Load() >> (at & 2 * 8))
 }
 
-// store16 writes the first word of a pair and leaves the second, which may be somebody else's. It is a
-// full fence.
+// store16 writes the first word of a pair and keeps the second, which the driver may own. It is a full fence.
 func store16(b []byte, at int, v uint16) {
 	p := pair(b[at:])
 	for {

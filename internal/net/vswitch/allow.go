@@ -8,14 +8,14 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// A Guard knows the rules for a NIC. Package policy's does.
+// A Guard knows the policy rules for a NIC. Package policy implements it.
 type Guard interface {
 	Judge(peer ib.GID, c ib.Contact) (ops ib.Operations, known bool)
 }
 
 type guarded struct{ Guard }
 
-// SetGuard makes rules hold from the next frame on; nil: everything is allowed.
+// SetGuard sets the rules, from the next frame on; nil allows everything.
 func (p *Port) SetGuard(g Guard) {
 	if g == nil {
 		p.guard.Store(nil)
@@ -24,23 +24,23 @@ func (p *Port) SetGuard(g Guard) {
 	p.guard.Store(&guarded{g})
 }
 
-// The port spaces of rdma_cm, by which rules name services (IBA annex A11).
+// Port spaces of rdma_cm, which identify services in rules (IBA annex A11).
 const (
 	spaceTCP = 0x0106
 	spaceUDP = 0x0111
 )
 
-// allows reports whether the rules let who is behind p send a frame to the NIC that has an address.
+// allows reports whether the rules let the device at p send a frame to the NIC that has an address.
 //
-// Rules name services, and a service is a port: what goes to TCP port 80 is of a connection with service tcp:80,
-// which its sender has asked for. If the rules let it, the flow is remembered, and what comes back passes as long as they
-// do. What has no ports is a connection made by hand ("manual"), and so is RoCE.
+// Rules name services, and a service is a port: a frame to TCP port 80 belongs to a connection with service tcp:80, which its
+// sender requested. If the rules allow it, the switch remembers the flow, and replies pass as long as the rules allow it.
+// Frames without ports count as a manual connection ("manual"), and so does RoCE.
 func (p *Port) allows(f *frame, peer netip.Addr) bool { return p.judge(f, ib.Us, ib.Them, peer) }
 
-// admits is allows for a frame that a NIC on another host has sent to p.
+// admits is allows for a frame that a NIC on another host sent to p.
 func (p *Port) admits(f *frame, peer netip.Addr) bool { return p.judge(f, ib.Them, ib.Us, peer) }
 
-// judge asks the rules for p. sender and receiver are who that is to them.
+// judge applies the rules of p. sender and receiver say which side each is from p's point of view.
 func (p *Port) judge(f *frame, sender, receiver ib.Asker, peer netip.Addr) bool {
 	g := p.guard.Load()
 	if g == nil {
@@ -59,7 +59,7 @@ func (p *Port) judge(f *frame, sender, receiver ib.Asker, peer netip.Addr) bool 
 	default:
 		return ask(ib.RC, ib.Nobody, 0) || ask(ib.UD, ib.Nobody, 0)
 	}
-	// An answer is one, and never the beginning of a flow the other way: what a rule has ended would go on.
+	// A reply never starts a flow in the other direction: a flow that a rule has ended would continue.
 	if p.net.flows.has(flow{f.dst, f.src, f.dport, f.sport, f.proto}) {
 		return ask(kind, receiver, space<<16|uint64(f.sport))
 	}
@@ -70,21 +70,20 @@ func (p *Port) judge(f *frame, sender, receiver ib.Asker, peer netip.Addr) bool 
 	return true
 }
 
-// A flow is packets of TCP or UDP one way, of whom the first was sent that way.
+// A flow is the packets of TCP or UDP in one direction, started in that direction.
 type flow struct {
 	src, dst     netip.Addr
 	sport, dport uint16
 	proto        uint8
 }
 
-// flows are those of a network that rules have let pass.
+// flows are the flows of a network that rules have allowed.
 type flows struct {
 	mu  sync.RWMutex
 	now map[flow]struct{}
 }
 
-// mostFlows bounds them. When there are more all are forgotten: the next packet of who asked has a flow remembered
-// again.
+// mostFlows limits the number of flows. Above it all are forgotten; the next packet of the requesting side adds its flow again.
 const mostFlows = 1 << 16
 
 func (t *flows) has(f flow) bool {

@@ -6,10 +6,9 @@ import (
 	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
-// What the switch answers itself: ARP, neighbour discovery, solicitations of routers, DHCP.
+// This file has the protocols that the switch answers itself: ARP, neighbour discovery, router solicitation, DHCP.
 
-// serverMAC and server are the switch's own, as DHCP server. The address is link-local: it is nobody's in any
-// network.
+// serverMAC and server are the switch's own addresses as DHCP server. The address is link-local, so no NIC has it.
 var (
 	serverMAC = overlay.MAC{0x02, 0x56, 0xff, 0xff, 0xff, 0xfe}
 	server    = netip.AddrFrom4([4]byte{169, 254, 0, 1})
@@ -27,7 +26,7 @@ const (
 	listenerReport2       = 143
 )
 
-// isControl reports whether a frame of ICMPv6 is about the network itself.
+// isControl reports whether an ICMPv6 frame concerns the network itself.
 func isControl(f *frame) bool {
 	if f.l4 == 0 || f.l4 >= len(f.head) {
 		return true
@@ -36,7 +35,7 @@ func isControl(f *frame) bool {
 	return t >= routerSolicitation && t <= redirect || t >= listenerFirst && t <= listenerLast || t == listenerReport2
 }
 
-// answered answers a frame that is a question to the switch, and reports whether it was one.
+// answered answers a frame that is a request to the switch, and reports whether it was one.
 func (p *Port) answered(w *worker, queue int) bool {
 	f := &w.frame
 	switch {
@@ -54,33 +53,33 @@ func (p *Port) answered(w *worker, queue int) bool {
 	return true
 }
 
-// tell gives who is behind p the first n bytes of the answer, if there are any.
+// tell sends the first n bytes of the answer to the device at p, if n is positive.
 func (p *Port) tell(w *worker, queue, n int) {
 	if n > 0 {
 		p.reply(w.answer[:n], queue, w.room())
 	}
 }
 
-// vxlanSize is what package overlay writes before an answer.
+// vxlanSize is the size of the VXLAN header that package overlay writes before an answer.
 const vxlanSize = overlay.VXLANSize
 
-// whoHas answers a question for the MAC of an address.
+// whoHas answers a request for the MAC of an address.
 func (p *Port) whoHas(w *worker, queue int) bool {
 	q, ok := overlay.ParseNeighbour(w.frame.head)
 	if !ok || !q.Asks {
-		return true // news: who is where is known
+		return true // an announcement: the switch does not learn addresses
 	}
 	mac, ok := p.macOf(q.Target)
 	if !ok {
-		return true // nobody answers
+		return true // unknown address: no answer
 	}
 	n := overlay.PutAnswer(w.answer[:], 0, &q, mac)
 	p.reply(w.answer[vxlanSize:n], queue, w.room())
 	return true
 }
 
-// macOf finds the MAC of an address, as who is behind p is to know it. It has none of its own: a machine that
-// asks for its own address wants to know whether another has it.
+// macOf returns the MAC of an address as the device at p should see it. It does not return p's own: a machine that asks for its own
+// address checks for duplicates.
 func (p *Port) macOf(a netip.Addr) (overlay.MAC, bool) {
 	if a == server || a == serverLinkLocal {
 		return serverMAC, true

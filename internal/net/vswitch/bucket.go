@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// A bucket is a token bucket of bytes: it fills at a rate, up to a burst. It may be
-// overdrawn: by one frame of each that has waited for it, which is one for each queue of each of its ports.
+// A bucket is a token bucket of bytes: it fills at a rate, up to a burst. It may be overdrawn by one frame for each waiting queue of
+// its ports.
 type bucket struct {
-	limited     atomic.Bool // rate is not 0: most have none, and then nobody waits for mu
+	limited     atomic.Bool // rate is not 0; most buckets have no rate, and skip the lock
 	mu          sync.Mutex
-	rate, burst float64 // bytes a second; 0: no limit
+	rate, burst float64 // bytes per second; 0: no limit
 	level       float64
 	at          time.Time
 }
 
-// limits are of what is sent and of what is received.
+// limits are the buckets for both directions.
 type limits [2]bucket
 
 // Directions of limits.
@@ -25,13 +25,13 @@ const (
 	in  = 1
 )
 
-// tenantLimits are those of all ports of a tenant.
+// tenantLimits are the limits of all ports of a tenant together.
 type tenantLimits struct {
 	limits
 	ports int // guarded by the switch's mu
 }
 
-// leastBurst is a large segment.
+// leastBurst is the size of a large segment.
 const leastBurst = 64 << 10
 
 func (b *bucket) set(rate, burst uint64) {
@@ -47,7 +47,7 @@ func (b *bucket) set(rate, burst uint64) {
 	b.limited.Store(rate != 0)
 }
 
-// take takes n bytes; false: there is nothing to be taken.
+// take takes n bytes; it returns false if the bucket is empty.
 func (b *bucket) take(n int, now time.Time) bool {
 	if !b.limited.Load() {
 		return true
@@ -62,8 +62,8 @@ func (b *bucket) take(n int, now time.Time) bool {
 	return true
 }
 
-// pay is take when it cannot be refused any more: several may have waited until now.
-func (b *bucket) pay(n int, now time.Time) {
+// charge takes n bytes without refusing: the frame has already been accepted.
+func (b *bucket) charge(n int, now time.Time) {
 	if !b.limited.Load() {
 		return
 	}
@@ -74,7 +74,7 @@ func (b *bucket) pay(n int, now time.Time) {
 }
 
 func (b *bucket) fill(now time.Time) {
-	if !now.After(b.at) { // somebody was faster
+	if !now.After(b.at) { // another goroutine was faster
 		return
 	}
 	if !b.at.IsZero() {
@@ -83,7 +83,7 @@ func (b *bucket) fill(now time.Time) {
 	b.at = now
 }
 
-// wait is how long to wait until something may be taken; 0: not at all.
+// wait returns the time until the bucket is not empty; 0 if it is not empty now.
 func (b *bucket) wait(now time.Time) time.Duration {
 	if !b.limited.Load() {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// DHCP (RFC 2131): a NIC has its address by declaration, and the switch tells it to who asks.
+// This file is the DHCP server (RFC 2131): the address of a NIC is declared, and the switch returns it to the client.
 
 const (
 	bootpServer = 67
@@ -34,7 +34,7 @@ const (
 	optServer    = 54
 	optEnd       = 255
 
-	// lease is for ever: a NIC keeps its address as long as it is there.
+	// lease is infinite: a NIC keeps its address as long as it exists.
 	lease = 0xffffffff
 )
 
@@ -43,15 +43,15 @@ func (f *frame) isDHCP() bool {
 	return f.ether == etherIPv4 && f.proto == protoUDP && f.sport == bootpClient && f.dport == bootpServer
 }
 
-// A lookup is what a client asks.
+// A lookup is the request of a client.
 type lookup struct {
 	kind      byte
-	requested netip.Addr // by option, or by having it
-	other     bool       // it speaks with another server
+	requested netip.Addr // from the option, or the client's current address
+	other     bool       // the client talks to another server
 	boot      [bootpSize]byte
 }
 
-// parseDHCP reads the UDP payload of a client's message.
+// parseDHCP decodes the UDP payload of a client's message.
 func parseDHCP(b []byte) (l lookup, ok bool) {
 	if len(b) < bootpSize+4 || b[0] != bootRequest || b[1] != 1 || b[2] != 6 || be.Uint32(b[bootpSize:]) != dhcpMagic {
 		return l, false
@@ -85,7 +85,7 @@ func parseDHCP(b []byte) (l lookup, ok bool) {
 	return l, l.kind != 0
 }
 
-// dhcp writes the frame that answers a client, and returns its length; 0: there is no answer.
+// dhcp writes the reply frame for a client, and returns its length; 0 means no reply.
 func (p *Port) dhcp(b []byte, f *frame) int {
 	var message [headRoom + 1500]byte
 	n := f.bytes(message[:])
@@ -112,7 +112,7 @@ func (p *Port) dhcp(b []byte, f *frame) int {
 	return p.putDHCP(b, &l, kind, mine, bits)
 }
 
-// ipv4 is the port's first IPv4 address and the length of its subnet's prefix.
+// ipv4 returns the port's first IPv4 address and the prefix length of its subnet.
 func (p *Port) ipv4() (netip.Addr, int, bool) {
 	for _, a := range p.Addrs {
 		if !a.Is4() {
@@ -140,7 +140,7 @@ func (p *Port) putDHCP(b []byte, l *lookup, kind byte, mine netip.Addr, bits int
 	to := netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	if kind != dhcpNak {
 		copy(boot[16:], four[:])
-		if boot[10]&0x80 == 0 { // it can take what is sent to its address
+		if boot[10]&0x80 == 0 { // the client can receive unicast
 			to = mine
 		}
 	}

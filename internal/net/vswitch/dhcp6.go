@@ -8,8 +8,8 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// IPv6: a router's advertisement (RFC 4861) says which prefixes are here, how long packets may be, and that addresses come by
-// DHCPv6 (RFC 8415). It says of no router: the network leads nowhere else.
+// IPv6: a router advertisement (RFC 4861) announces the prefixes, the MTU, and that addresses come from DHCPv6 (RFC 8415). It
+// announces no router, because the network has no connection to others.
 
 const (
 	dhcp6Client = 546
@@ -32,7 +32,7 @@ const (
 	optAddr6   = 5
 	optRapid6  = 14
 
-	// mostID is the longest that a client may call itself (RFC 8415, section 11.1).
+	// mostID is the maximum length of a client identifier (RFC 8415, section 11.1).
 	mostID = 130
 
 	routerRoom = etherSize + wire.IPv6Size + 16 + 8 + 8 + 4*32
@@ -43,7 +43,7 @@ const (
 var (
 	serverLinkLocal = linkLocal(serverMAC)
 	allNodes        = netip.MustParseAddr("ff02::1")
-	// serverID is what the server calls itself: DUID-LL of Ethernet.
+	// serverID is the server identifier: a DUID-LL of Ethernet.
 	serverID = append([]byte{0, 3, 0, 1}, serverMAC[:]...)
 )
 
@@ -55,7 +55,7 @@ func (f *frame) isDHCP6() bool {
 	return f.ether == etherIPv6 && f.proto == protoUDP && f.sport == dhcp6Client && f.dport == dhcp6Server
 }
 
-// subnets6 are the network's of IPv6, four at most.
+// subnets6 returns the network's IPv6 subnets, at most four.
 func (p *Port) subnets6() (out []netip.Prefix) {
 	for _, s := range p.Subnets {
 		if s.Addr().Is6() && len(out) < 4 {
@@ -65,7 +65,7 @@ func (p *Port) subnets6() (out []netip.Prefix) {
 	return out
 }
 
-// putIPv6 writes the headers of a frame of the switch's to who is behind p, and returns where its payload begins.
+// putIPv6 writes the headers of a frame from the switch to the device at p, and returns the offset of the payload.
 func (p *Port) putIPv6(b []byte, proto uint8, dst netip.Addr, length int) int {
 	copy(b, p.MAC[:])
 	copy(b[6:], serverMAC[:])
@@ -80,7 +80,7 @@ func (p *Port) putIPv6(b []byte, proto uint8, dst netip.Addr, length int) int {
 	return etherSize + wire.IPv6Size
 }
 
-// router writes the advertisement that answers a solicitation, and returns its length; 0: the network has no IPv6.
+// router writes the advertisement that answers a solicitation, and returns its length; 0 if the network has no IPv6.
 func (p *Port) router(b []byte, f *frame) int {
 	subnets := p.subnets6()
 	if len(subnets) == 0 {
@@ -88,12 +88,12 @@ func (p *Port) router(b []byte, f *frame) int {
 	}
 	const managed = 0x80
 	at := etherSize + wire.IPv6Size
-	m := append(b[:at], routerAdvertisement, 0, 0, 0, 0, managed, 0, 0) // no hop limit, no lifetime: it routes nothing
-	m = append(m, make([]byte, 8)...)                                   // nor does it say of timers
+	m := append(b[:at], routerAdvertisement, 0, 0, 0, 0, managed, 0, 0) // no hop limit and lifetime 0: not a router
+	m = append(m, make([]byte, 8)...)                                   // unspecified timers
 	m = append(append(m, 1, 1), serverMAC[:]...)
 	m = be.AppendUint32(append(m, 5, 1, 0, 0), uint32(p.MTU))
 	for _, s := range subnets {
-		const onLink = 0x80 // and no addresses of one's own making
+		const onLink = 0x80 // without autonomous address configuration
 		m = append(m, 3, 4, byte(s.Bits()), onLink)
 		m = be.AppendUint32(be.AppendUint32(m, lease), lease)
 		a := s.Masked().Addr().As16()
@@ -108,17 +108,17 @@ func (p *Port) router(b []byte, f *frame) int {
 	return len(m)
 }
 
-// A lookup6 is what a client of DHCPv6 asks.
+// A lookup6 is the request of a DHCPv6 client.
 type lookup6 struct {
 	kind   byte
-	id     [3]byte // of the transaction
+	id     [3]byte // transaction ID
 	client []byte
-	ia     []byte // of the addresses that it wants, 4 bytes; nil: it wants none
+	ia     []byte // identity association, 4 bytes; nil: the client wants no addresses
 	rapid  bool
-	other  bool // it speaks with another server
+	other  bool // the client talks to another server
 }
 
-// parseDHCP6 reads the UDP payload of a client's message.
+// parseDHCP6 decodes the UDP payload of a client's message.
 func parseDHCP6(b []byte) (l lookup6, ok bool) {
 	if len(b) < 4 {
 		return l, false
@@ -147,7 +147,7 @@ func parseDHCP6(b []byte) (l lookup6, ok bool) {
 	return l, len(l.client) <= mostID
 }
 
-// dhcp6 writes the frame that answers a client, and returns its length; 0: there is no answer.
+// dhcp6 writes the reply frame for a client, and returns its length; 0 means no reply.
 func (p *Port) dhcp6(b []byte, f *frame) int {
 	var message [headRoom + 1500]byte
 	n := f.bytes(message[:])
@@ -165,7 +165,7 @@ func (p *Port) dhcp6(b []byte, f *frame) int {
 			kind = advertise6
 		}
 	case request6, confirm6, renew6, rebind6, information6:
-	case release6, decline6: // the addresses stay the port's; who is not answered asks again
+	case release6, decline6: // the port keeps its addresses, but a client without a reply repeats its request
 	default:
 		return 0
 	}
@@ -193,7 +193,7 @@ func (p *Port) dhcp6(b []byte, f *frame) int {
 	return len(m)
 }
 
-// addresses6 are the port's, as an association has them: its name, when to ask again (never), and each.
+// addresses6 returns an identity association with the port's addresses: its ID, the renewal times (infinite), and each address.
 func (p *Port) addresses6(name []byte) []byte {
 	v := be.AppendUint32(be.AppendUint32(append([]byte(nil), name...), lease), lease)
 	n := 0
@@ -208,5 +208,5 @@ func (p *Port) addresses6(name []byte) []byte {
 	return v
 }
 
-// answerRoom is the most that the switch answers with.
+// answerRoom is the maximum size of the switch's answers.
 const answerRoom = overlay.NeighbourRoom + dhcpRoom + routerRoom + dhcp6Room

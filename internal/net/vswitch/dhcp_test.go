@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// asks is a client's message with options.
+// asks returns a client's message with options.
 func asks(mac overlay.MAC, options ...byte) []byte {
 	b := make([]byte, bootpSize)
 	b[0], b[1], b[2] = bootRequest, 1, 6

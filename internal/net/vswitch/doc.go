@@ -1,26 +1,25 @@
-// Package vswitch is the switch of a daemon: virtual networks as Ethernet, for guests and for containers that
-// have an interface in one.
+// Package vswitch is the Ethernet switch of a daemon: it connects virtual machines, and containers that have an interface in
+// a virtual network.
 //
 //	guest ── vhost-user ──▶ Port ─┐                                ┌─▶ Port ── vhost-user ──▶ guest
 //	                              ├─ checks, policy, Network.forward ─┼─▶ Port ── tap ──▶ container
 //	container ── tap ─────▶ Port ─┘        │                       └─▶ Sender ── VXLAN ──▶ other hosts
 //	other hosts ── VXLAN ── Switch.Receive ┘  ARP, ND, DHCP: answered here, never sent on
 //
-// A Port is where a NIC is plugged in. It has the NIC's MAC and addresses, and what it sends has them, or is
-// dropped. Nothing is learnt and no question is flooded: who is where is declared, so the switch answers ARP
-// and neighbour discovery itself. It also is the network's DHCP server.
+// A Port connects a NIC with the switch. It has the NIC's MAC and addresses, and drops frames with other source addresses.
+// The switch neither learns addresses nor floods requests: locations are declared, so it answers ARP and neighbour discovery
+// itself. It is also the network's DHCP server.
 //
-// A frame from guest to guest is copied once, from the sender's memory to the receiver's. Only its first
-// bytes, which decide where it goes, are copied before: the sender may change the others at any time, and these
-// decide nothing. Large segments and checksums that are left out (offloads) travel as they are where both ends
-// know them; offload.go makes ordinary frames of them where one does not.
+// A frame from guest to guest is copied once, from the sender's memory to the receiver's. Only its head, which decides the
+// destination, is copied before that, because the sender can change its memory at any time. Large segments and incomplete
+// checksums (offloads) pass unchanged if both sides support them; otherwise offload.go converts them to ordinary frames.
 //
-// Each transmit ring has a goroutine (package vhostuser), which brings a frame all the way to its receiver. A
-// receiver that has no buffers has frames wait for it, boundedly (outlet.go); the sender never waits. A port
-// with a rate has its transmit ring left alone until it may send again.
+// Each transmit ring has a goroutine (package vhostuser), which delivers a frame to its receiver. Frames for a receiver
+// without buffers wait in a bounded queue (outlet.go); the sender never waits. The switch does not read the transmit ring of a
+// port that is over its rate.
 //
-// To policy a sender of Ethernet is what a Linux machine is: see allow.go.
+// Policy treats a sender of Ethernet frames like a Linux machine: see allow.go.
 //
-// Locks: Switch.mu guards who is plugged in; forwarding reads copies. A goroutine that forwards holds a
-// sender's ring, then one outlet.mu, then the receiver's ring.
+// Locks: Switch.mu guards the set of ports; forwarding reads copies. A forwarding goroutine locks a sender's ring, then one
+// outlet.mu, then the receiver's ring.
 package vswitch

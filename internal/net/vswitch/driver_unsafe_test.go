@@ -5,5 +5,5 @@ import (
 	"unsafe"
 )
 
-// word is an aligned word of the guest's memory, which lives as long as the driver.
+// word returns an aligned word of the guest's memory, which lives as long as the driver.
 func (d *driver) word(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&d.ram[at])) }

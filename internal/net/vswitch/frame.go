@@ -21,43 +21,42 @@ const (
 	protoUDP   = wire.ProtocolUDP
 	protoICMP6 = 58
 
-	// Headers of IPv6 that another follows.
+	// IPv6 extension headers.
 	protoHop         = 0
 	protoRouting     = 43
 	protoFragment    = 44
 	protoAH          = 51
 	protoDestination = 60
 
-	// headRoom is how much of a frame is copied before it is looked at: Ethernet, IP with options, TCP
-	// with options.
+	// headRoom is how much of a frame is copied before it is parsed: Ethernet, IP with options, TCP with options.
 	headRoom = 192
 
 	// maxFrame is the longest frame: a large segment.
 	maxFrame = etherSize + 65535
 )
 
-// A frame is one on its way. The head is a copy, which was checked; the rest lies where the sender has it.
+// A frame is a frame being forwarded. Its head is a checked copy; the rest stays in the sender's memory.
 type frame struct {
 	virtio header
-	head   []byte   // a part of room
-	rest   [][]byte // may change at any time
-	size   int      // of head and rest
+	head   []byte   // part of room
+	rest   [][]byte // the sender may change it at any time
+	size   int      // size of head and rest
 
 	room [headRoom]byte
 
-	// What the head says.
+	// Fields parsed from the head.
 	to, from overlay.MAC
 	ether    uint16
 	src, dst netip.Addr // of IP
 	proto    uint8
-	l4       int    // where the header after IP's begins; 0: there is none, or it is not here
+	l4       int    // offset of the header after IP; 0: none, or not in the head
 	sport    uint16 // of TCP and UDP
 	dport    uint16
-	payload  int // where TCP's or UDP's payload begins; 0: not known
+	payload  int // offset of the TCP or UDP payload; 0: unknown
 	fragment bool
 }
 
-// take makes f the frame in buffers, of which there may be any number. The first bytes are its head.
+// take sets f to the frame in any number of buffers. The first bytes become its head.
 func (f *frame) take(buffers [][]byte) bool {
 	f.size, f.rest = 0, f.rest[:0]
 	n := 0
@@ -75,7 +74,7 @@ func (f *frame) take(buffers [][]byte) bool {
 	return f.size >= etherSize && f.size <= maxFrame && f.parse()
 }
 
-// parse reads the head. It is false for what cannot be a frame.
+// parse parses the head. It returns false if the data cannot be a frame.
 func (f *frame) parse() bool {
 	h := f.head
 	f.to, f.from, f.ether = overlay.MAC(h), overlay.MAC(h[6:]), be.Uint16(h[12:])
@@ -101,7 +100,7 @@ func (f *frame) parse4(b []byte) bool {
 	f.src, f.dst, f.proto = netip.AddrFrom4(p.Src()), netip.AddrFrom4(p.Dst()), p.Protocol()
 	f.fragment = p.Fragment()&0x3fff != 0
 	if p.Fragment()&0x1fff != 0 {
-		return true // a later fragment has no ports
+		return true // later fragments have no ports
 	}
 	return f.parsePorts(etherSize + n)
 }
@@ -113,7 +112,7 @@ func (f *frame) parse6(b []byte) bool {
 	p := wire.IPv6(b)
 	f.src, f.dst, f.proto = netip.AddrFrom16(p.Src()), netip.AddrFrom16(p.Dst()), p.NextHeader()
 	if f.src.Is4In6() || f.dst.Is4In6() {
-		return false // an address has one spelling
+		return false // an IPv4-mapped address: each address must have one representation
 	}
 	at, end := etherSize+wire.IPv6Size, min(ipEnd(f.head), len(f.head))
 	for {
@@ -123,10 +122,10 @@ func (f *frame) parse6(b []byte) bool {
 			return f.parsePorts(at)
 		}
 		if at+8 > end {
-			return false // the header that rules are about is not where we look
+			return false // the transport header lies outside of the head
 		}
 		h := f.head[at:]
-		n := 8 // a fragment's has no length
+		n := 8 // a fragment header has no length field
 		switch f.proto {
 		case protoAH:
 			n = (int(h[1]) + 2) * 4
@@ -134,7 +133,7 @@ func (f *frame) parse6(b []byte) bool {
 			place := be.Uint16(h[2:])
 			if place&^7 != 0 {
 				f.fragment = true
-				return true // a later fragment has no ports, and its protocol is that
+				return true // later fragments have no ports; the protocol is known
 			}
 			f.fragment = f.fragment || place&1 != 0
 		default:
@@ -147,7 +146,7 @@ func (f *frame) parse6(b []byte) bool {
 	}
 }
 
-// parsePorts reads the header after IP's, if it is one that we know. What is padding behind the packet is none.
+// parsePorts parses the header after IP, if its protocol is known. Padding after the packet does not count.
 func (f *frame) parsePorts(at int) bool {
 	f.l4 = at
 	end := min(ipEnd(f.head), len(f.head))
@@ -168,12 +167,12 @@ func (f *frame) parsePorts(at int) bool {
 		}
 		f.sport, f.dport, f.payload = be.Uint16(b), be.Uint16(b[2:]), at+wire.UDPSize
 	case protoICMP6:
-		return len(b) > 0 // its type
+		return len(b) > 0 // the ICMP type
 	}
 	return true
 }
 
-// bytes writes the whole frame to b and returns its length; -1: there is no room.
+// bytes writes the whole frame to b and returns its length; -1 if b is too short.
 func (f *frame) bytes(b []byte) int {
 	if f.size > len(b) {
 		return -1

@@ -9,22 +9,22 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// maxPairs is how many pairs of queues a guest's card may have.
+// maxPairs is the maximum number of queue pairs of a guest's network card.
 const maxPairs = 8
 
-// cardFeatures are those of a guest's network card.
+// cardFeatures are the features of a guest's network card.
 const cardFeatures = vhostuser.NetCSum | vhostuser.NetGuestCSum | vhostuser.NetMTU | vhostuser.NetGuestTSO4 | vhostuser.NetGuestTSO6 |
 	vhostuser.NetGuestECN | vhostuser.NetHostTSO4 | vhostuser.NetHostTSO6 | vhostuser.NetHostECN | vhostuser.NetMrgRxBuf | vhostuser.NetMQ
 
-// A guest is a virtual machine behind a port.
+// A guest is a virtual machine at a port.
 type guest struct {
 	port    *Port
-	conn    atomic.Pointer[vhostuser.Conn] // nil: it has just come
+	conn    atomic.Pointer[vhostuser.Conn] // nil until the connection is set up
 	outlets [maxPairs]outlet
 	inlets  [maxPairs]inlet
 }
 
-// An inlet is where frames of a guest come from: one of its transmit rings.
+// An inlet is a transmit ring of a guest: a source of frames.
 type inlet struct {
 	worker
 	queue   int
@@ -32,11 +32,11 @@ type inlet struct {
 	buffers [][]byte
 }
 
-// ErrTaken is what attaching returns when somebody else is attached.
-var ErrTaken = errors.New("a guest or a container is attached already: it has to go first")
+// ErrTaken means that another guest or container is attached to the port.
+var ErrTaken = errors.New("a guest or a container is already attached: detach it first")
 
-// Serve is the network card of a guest, whose QEMU is at a socket, until that has gone. Of d what it hears is the
-// caller's, and the rest is filled in; ready is as in vhostuser.Serve.
+// Serve serves the network card of a guest, whose QEMU is at a socket, until QEMU disconnects. The caller sets the callbacks in d;
+// Serve fills in the rest. ready is as in vhostuser.Serve.
 func (p *Port) Serve(socket *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	g := &guest{port: p}
 	done, ok := p.attach(&attachment{receiver: g, close: func() { socket.Close() }})
@@ -59,10 +59,10 @@ func (p *Port) Serve(socket *net.UnixConn, d *vhostuser.Device, ready func(*vhos
 }
 
 func (g *guest) broken(r *vhostuser.Ring, err error) {
-	g.port.log.Warn("a guest's driver broke the rules: the queue stands still until the driver starts again", "nic", g.port.NIC, "error", err)
+	g.port.log.Warn("a guest's driver violated the virtqueue protocol: the queue is stopped until the driver starts again", "nic", g.port.NIC, "error", err)
 }
 
-// kicked is vhostuser.Device.Kicked. The even rings are those that the guest receives from.
+// kicked is vhostuser.Device.Kicked. The guest receives from rings with even numbers.
 func (g *guest) kicked(r *vhostuser.Ring) {
 	at := vhostuser.Contain(func() {
 		if r.Index%2 == 0 {
@@ -76,14 +76,14 @@ func (g *guest) kicked(r *vhostuser.Ring) {
 	}
 }
 
-// sendContained is send for somebody who is not a guest: the receiver's memory may be gone.
+// sendContained is send for a sender that is not a guest: the memory of the receiver may be gone.
 func (p *Port) sendContained(w *worker) {
 	if at := vhostuser.Contain(func() { p.send(w, 0) }); at != 0 {
 		p.net.fault(at)
 	}
 }
 
-// fault cuts off the guest in whose memory there was a fault.
+// fault disconnects the guest in whose memory a fault occurred.
 func (n *network) fault(at uintptr) {
 	for _, p := range n.attached() {
 		a := p.behind.Load()
@@ -95,7 +95,7 @@ func (n *network) fault(at uintptr) {
 			continue
 		}
 		if c := g.conn.Load(); c != nil && c.Owns(at) {
-			p.log.Error("a guest's memory cannot be reached: its file has become shorter, or there are no more huge pages; cutting it off", "nic", p.NIC)
+			p.log.Error("a guest's memory cannot be reached: its file has become shorter, or there are no more huge pages; disconnecting it", "nic", p.NIC)
 			c.Close()
 			return
 		}
@@ -103,15 +103,15 @@ func (n *network) fault(at uintptr) {
 }
 
 const (
-	// publishEvery is after how many frames the driver is told that they are sent.
+	// publishEvery is the number of frames after which the driver sees them as sent.
 	publishEvery = 32
-	// holdFor is after how many frames the ring is given up for a moment, for those who want to stop it.
+	// holdFor is the number of frames after which the ring is unlocked for a moment, so that it can be stopped.
 	holdFor = 256
-	// longestPause is how long somebody who is over a rate waits before it looks whether its ring, or its file, is still there.
+	// longestPause is the longest wait of a sender over its rate before it checks that its ring or file still exists.
 	longestPause = 10 * time.Millisecond
 )
 
-// transmit takes frames from a ring until there are none.
+// transmit forwards frames from a ring until it is empty.
 func (g *guest) transmit(r *vhostuser.Ring, i *inlet) {
 	for {
 		pause, more := g.some(r, i)
@@ -124,7 +124,7 @@ func (g *guest) transmit(r *vhostuser.Ring, i *inlet) {
 	}
 }
 
-// some takes some frames, and reports whether there are more, and how long to wait before.
+// some forwards some frames, and returns whether there are more and how long to wait before them.
 func (g *guest) some(r *vhostuser.Ring, i *inlet) (pause time.Duration, more bool) {
 	if !r.Begin() {
 		return 0, false
@@ -148,7 +148,7 @@ func (g *guest) some(r *vhostuser.Ring, i *inlet) (pause time.Duration, more boo
 			return 0, r.Listen()
 		}
 		if i.split() {
-			g.port.pay(i.frame.size, now)
+			g.port.charge(i.frame.size, now)
 			g.port.send(&i.worker, i.queue)
 		} else {
 			g.port.Malformed.Add(1)
@@ -160,7 +160,7 @@ func (g *guest) some(r *vhostuser.Ring, i *inlet) (pause time.Duration, more boo
 	}
 }
 
-// split makes a frame of a chain: the header, then the rest.
+// split converts a chain to a frame: the virtio header, then the rest.
 func (i *inlet) split() bool {
 	var virtio [headerSize]byte
 	n := 0
@@ -197,12 +197,12 @@ func (g *guest) deliver(f *frame, queue int, scratch []byte) bool {
 	return g.put(o, f, features)
 }
 
-// put gives a frame to a queue, or if that is not in use to the first.
+// put delivers a frame to a queue, or to the first queue if that one is not in use.
 func (g *guest) put(o *outlet, f *frame, features uint64) bool {
 	return o.deliver(f, features) || o != &g.outlets[0] && g.outlets[0].deliver(f, features)
 }
 
-// knows reports whether a driver with such features understands a header.
+// knows reports whether a driver with these features understands a header.
 func knows(features uint64, h *header) bool {
 	switch h.gso &^ gsoECN {
 	case gsoTCP4:

@@ -117,7 +117,7 @@ func newEvent(t *testing.T) *os.File {
 	return f
 }
 
-// number is a file's descriptor. File.Fd would make it block.
+// number returns a file's descriptor. File.Fd would make it block.
 func number(f *os.File) (n int) {
 	if raw, err := f.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { n = int(fd) })
@@ -172,7 +172,7 @@ func (d *driver) send(h header, frame []byte) {
 	d.add(1, len(b), b)
 }
 
-// used is how many chains of a ring have come back.
+// used returns how many chains of a ring have come back.
 func (d *driver) used(ring int) uint16 { return uint16(d.word(ring*0x1000+usedAt).Load() >> 16) }
 
 // await waits until so many have.
@@ -185,7 +185,7 @@ func (d *driver) await(ring int, n uint16) {
 	}
 }
 
-// got is what was written to a buffer that came back.
+// got returns what was written to a buffer that came back.
 func (d *driver) got(i int, at int) []byte {
 	n := binary.LittleEndian.Uint32(d.ram[usedAt+4+8*i+4:])
 	return d.ram[at : at+int(n)]

@@ -4,23 +4,23 @@ import "encoding/binary"
 
 var le = binary.LittleEndian
 
-// A header is struct virtio_net_hdr_v1 (virtio 1.1, section 5.1.6), which stands before every frame of a virtio
-// network card, and of a tap: what was left to whoever gets the frame.
+// A header is struct virtio_net_hdr_v1 (virtio 1.1, section 5.1.6), which precedes every frame of a virtio network card and of a
+// tap. It describes the work left to the receiver of the frame.
 type header struct {
 	flags     uint8
 	gso       uint8
 	headLen   uint16
-	segment   uint16 // bytes of payload in each
+	segment   uint16 // payload bytes per segment
 	sumStart  uint16
 	sumOffset uint16
 }
 
 const (
 	headerSize = 12
-	buffersAt  = 10 // where it says how many buffers the frame lies in
+	buffersAt  = 10 // offset of the number of buffers
 
-	needsSum = 1 // flags: the checksum has to be completed
-	sumGood  = 2 // flags: it has been checked
+	needsSum = 1 // flag: the checksum is incomplete
+	sumGood  = 2 // flag: the checksum has been verified
 
 	gsoNone = 0
 	gsoTCP4 = 1
@@ -41,11 +41,11 @@ func (h *header) put(b []byte) {
 	le.PutUint16(b[buffersAt:], 1)
 }
 
-// settle makes the header of a frame say what the frame itself says, because whoever gets it may believe it. It
-// is false for offloads that cannot be.
+// settle makes the virtio header consistent with the frame, because the receiver may trust it. It returns false for impossible
+// offloads.
 func (f *frame) settle() bool {
 	h := &f.virtio
-	h.flags &= needsSum // that a checksum is good is nothing that a sender can say
+	h.flags &= needsSum // a sender cannot vouch for a checksum
 	if h.flags == 0 {
 		if h.gso != gsoNone {
 			return false

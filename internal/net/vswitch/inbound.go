@@ -9,8 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// inbound is what has come from other hosts and was not brought to its receiver yet. Who receives from the wire
-// is the daemon's loop, which must not wait for a guest.
+// inbound queues frames from other hosts. The daemon's loop receives them and must not wait for a guest.
 type inbound struct {
 	mu    sync.Mutex // guards spare and closed
 	spare [][]byte
@@ -25,11 +24,11 @@ type arrival struct {
 	bytes []byte
 }
 
-// mostArrivals bounds what waits.
+// mostArrivals limits the queue.
 const mostArrivals = 1024
 
-// Wants reports whether RoCE for an address of a network is for who is behind a port, and not for the daemon. It may be
-// called at any time.
+// Wants reports whether RoCE packets for an address of a network are for a device at a port, not for the daemon. Any goroutine may
+// call it.
 func (s *Switch) Wants(vni uint32, to netip.Addr) bool {
 	if s.live.Load() == 0 {
 		return false
@@ -42,8 +41,8 @@ func (s *Switch) Wants(vni uint32, to netip.Addr) bool {
 	return p != nil && p.Attached() && !p.RoCE()
 }
 
-// Receive takes a frame that a host has sent into a network, of which it is known to be a member. It is copied. It may
-// be called at any time, and does not block.
+// Receive queues a copy of a frame that a host sent into a network of which it is a member. Any goroutine may call it, and it does
+// not block.
 func (s *Switch) Receive(vni uint32, from *overlay.Host, frame []byte) {
 	in := &s.inbound
 	in.mu.Lock()
@@ -56,7 +55,7 @@ func (s *Switch) Receive(vni uint32, from *overlay.Host, frame []byte) {
 		go s.deliverArrivals()
 	}
 	if len(in.queue) == cap(in.queue) {
-		return // it is lost, as on a wire
+		return // the queue is full: drop the frame
 	}
 	var b []byte
 	if n := len(in.spare); n > 0 && cap(in.spare[n-1]) >= len(frame) {
@@ -65,7 +64,7 @@ func (s *Switch) Receive(vni uint32, from *overlay.Host, frame []byte) {
 		b = make([]byte, len(frame), max(len(frame), 2048))
 	}
 	copy(b, frame)
-	in.queue <- arrival{vni, from, b} // only we fill it, and there is room
+	in.queue <- arrival{vni, from, b} // never blocks: only this goroutine fills it, and there is space
 }
 
 func (in *inbound) close() {
@@ -81,7 +80,7 @@ func (in *inbound) close() {
 	}
 }
 
-// deliverArrivals brings frames to their receivers until the switch is closed.
+// deliverArrivals delivers queued frames until the switch is closed.
 func (s *Switch) deliverArrivals() {
 	in := &s.inbound
 	defer close(in.done)
@@ -101,7 +100,7 @@ func (s *Switch) deliverArrivals() {
 	}
 }
 
-// arrived brings a frame to the ports that it is for. A host sends only what its members have sent.
+// arrived delivers a frame to its destination ports. A host sends only frames of its own members.
 func (n *network) arrived(w *worker, a *arrival) {
 	f := &w.frame
 	f.virtio = header{}

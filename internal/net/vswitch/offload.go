@@ -2,9 +2,9 @@ package vswitch
 
 import "vrdma.dev/vrdma/internal/net/wire"
 
-// What a sender has left out, done for receivers that do not know how: checksums, and cutting large segments.
+// This file does the work that a sender left out for receivers without offloads: checksums and splitting large segments.
 
-// sum is the ones' complement sum of b, begun with s, not folded.
+// sum returns the unfolded ones' complement sum of b, starting with s.
 func sum(b []byte, s uint64) uint64 {
 	for ; len(b) >= 4; b = b[4:] {
 		s += uint64(be.Uint32(b))
@@ -28,7 +28,7 @@ func fold(s uint64) uint16 {
 	return uint16(s)
 }
 
-// pseudo is the sum of the header that TCP and UDP have their checksums cover beside themselves. b begins with IP.
+// pseudo returns the sum of the pseudo header of TCP and UDP. b begins with the IP header.
 func pseudo(b []byte, proto uint8, length int) uint64 {
 	s := uint64(proto) + uint64(length)
 	if b[0]>>4 == 4 {
@@ -37,8 +37,7 @@ func pseudo(b []byte, proto uint8, length int) uint64 {
 	return sum(b[8:40], s)
 }
 
-// complete writes the checksum of TCP or UDP into a whole frame of which f is the head. length is that of the
-// header after IP's and its payload.
+// complete writes the checksum of TCP or UDP into a whole frame. length is the length of the header after IP and its payload.
 func complete(b []byte, l4 int, proto uint8, length int) {
 	at := l4 + 16
 	if proto == protoUDP {
@@ -47,12 +46,12 @@ func complete(b []byte, l4 int, proto uint8, length int) {
 	be.PutUint16(b[at:], 0)
 	c := ^fold(sum(b[l4:l4+length], pseudo(b[etherSize:], proto, length)))
 	if c == 0 && proto == protoUDP {
-		c = 0xffff // zero would say that there is none
+		c = 0xffff // zero would mean no checksum
 	}
 	be.PutUint16(b[at:], c)
 }
 
-// ipEnd is where the IP packet in a frame ends; there may be padding.
+// ipEnd returns the end of the IP packet in a frame; padding may follow.
 func ipEnd(b []byte) int {
 	if b[etherSize]>>4 == 4 {
 		return etherSize + int(be.Uint16(b[etherSize+2:]))
@@ -60,8 +59,8 @@ func ipEnd(b []byte) int {
 	return etherSize + wire.IPv6Size + int(be.Uint16(b[etherSize+4:]))
 }
 
-// plain makes ordinary frames of f and hands them to send, one after another, each whole and valid until send
-// returns. scratch has room for two of the longest frame.
+// plain converts f to ordinary frames and passes them to send, one after another; each is valid until send returns. scratch has space
+// for two frames of maximum length.
 func (f *frame) plain(scratch []byte, send func(b []byte)) {
 	whole := scratch[:maxFrame]
 	n := f.bytes(whole)
@@ -83,14 +82,14 @@ func (f *frame) plain(scratch []byte, send func(b []byte)) {
 	f.cut(whole, scratch[maxFrame:], send)
 }
 
-// TCP's flags that not every segment of several has.
+// TCP flags that only one segment of several may have.
 const (
 	tcpFIN = 0x01
 	tcpPSH = 0x08
 	tcpCWR = 0x80
 )
 
-// cut cuts a large segment as the kernel would.
+// cut splits a large segment as the kernel does.
 func (f *frame) cut(whole, scratch []byte, send func(b []byte)) {
 	size := int(f.virtio.segment)
 	end := min(ipEnd(whole), len(whole))

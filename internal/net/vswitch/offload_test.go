@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// segment is a large segment of TCP with n bytes, to be cut into such of size.
+// segment returns a large segment of TCP with n bytes, to be cut into such of size.
 func segment(from, to overlay.MAC, src, dst string, n, size int) (header, []byte) {
 	tcp := make([]byte, 32, 32+n)
 	be.PutUint16(tcp, 1000)

@@ -6,26 +6,25 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// An outlet is where frames leave the switch for a guest: one of its receive rings. What the guest has no
-// buffers for waits.
+// An outlet is a receive ring of a guest: a destination of frames. Frames for which the guest has no buffers wait.
 type outlet struct {
 	ring *vhostuser.Ring
 
-	mu    sync.Mutex // guards what is below
+	mu    sync.Mutex // guards the fields below
 	chain vhostuser.Chain
-	queue [][]byte // headers and frames that wait, oldest first
-	bytes int      // of them
-	spare [][]byte // for the next that have to
+	queue [][]byte // waiting headers and frames, oldest first
+	bytes int      // size of queue
+	spare [][]byte // free buffers for further frames
 }
 
 const (
-	// mostWaiting bounds what waits for one ring, in frames and bytes: what a network card would hold.
+	// mostWaiting and mostBytes limit the queue of one ring, in frames and bytes, as on a network card.
 	mostWaiting = 512
 	mostBytes   = 2 << 20
 	mostSpare   = 8
 )
 
-// deliver brings a frame to the guest, or has it wait. False: it is dropped.
+// deliver delivers a frame to the guest, or queues it. It returns false if it drops the frame.
 func (o *outlet) deliver(f *frame, features uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -52,12 +51,12 @@ func (o *outlet) deliver(f *frame, features uint64) bool {
 	}
 }
 
-// write puts a frame into the ring. It returns how many chains that would need at least, if there are not as
-// many; 0: it is done. The ring is held.
+// write writes a frame into the ring. If there are not enough chains, it returns the minimum number needed; 0 means success. The
+// caller holds the ring.
 func (o *outlet) write(features uint64, virtio, head []byte, rest [][]byte) (short int, err error) {
 	o.ring.Mark()
 	left := len(virtio) + len(head) + vhostuser.Size(rest)
-	var count []byte // where the first buffer says how many there are
+	var count []byte // the field with the number of buffers, in the first one
 	from, part := virtio, -2
 	for n := 1; ; n++ {
 		ok, err := o.ring.Next(&o.chain)
@@ -90,7 +89,7 @@ func (o *outlet) write(features uint64, virtio, head []byte, rest [][]byte) (sho
 		}
 		if wrote == 0 {
 			o.ring.Rewind()
-			return 0, vhostuser.ErrBroken // buffers without room would take the whole ring
+			return 0, vhostuser.ErrBroken // empty buffers would use up the whole ring
 		}
 		o.ring.Put(&o.chain, wrote)
 		if left == 0 {
@@ -101,12 +100,12 @@ func (o *outlet) write(features uint64, virtio, head []byte, rest [][]byte) (sho
 		}
 		if features&vhostuser.NetMrgRxBuf == 0 {
 			o.ring.Rewind()
-			return 0, vhostuser.ErrBroken // it is longer than the guest's buffers
+			return 0, vhostuser.ErrBroken // the frame is longer than the guest's buffers
 		}
 	}
 }
 
-// hold has a frame wait. mu is held.
+// hold queues a frame. The caller holds mu.
 func (o *outlet) hold(f *frame) bool {
 	n := headerSize + f.size
 	if len(o.queue) >= mostWaiting || o.bytes+n > mostBytes {
@@ -124,7 +123,7 @@ func (o *outlet) hold(f *frame) bool {
 	return true
 }
 
-// flush brings the guest what waits: it has new buffers.
+// flush delivers waiting frames after the guest has added buffers.
 func (o *outlet) flush(features uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -133,7 +132,7 @@ func (o *outlet) flush(features uint64) {
 	}
 	defer o.ring.End()
 	if len(o.queue) == 0 {
-		o.ring.Quiet() // nobody waits for buffers
+		o.ring.Quiet() // no frame waits for buffers
 		return
 	}
 	done := 0
@@ -141,7 +140,7 @@ func (o *outlet) flush(features uint64) {
 		b := o.queue[done]
 		short, err := o.write(features, b[:headerSize], b[headerSize:], nil)
 		if err != nil {
-			done = len(o.queue) // the ring is broken, or this guest's buffers are too short for what it wanted
+			done = len(o.queue) // the ring is broken, or the guest's buffers are too short
 			break
 		}
 		if short == 0 {

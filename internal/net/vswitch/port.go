@@ -12,20 +12,20 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// PortConfig is what a port is: a NIC's end of an Ethernet cable.
+// PortConfig describes a port, which connects a NIC with the switch.
 type PortConfig struct {
 	NIC     string // TENANT/NAME
 	Network string // TENANT/NETWORK
 	MAC     overlay.MAC
 	Addrs   []netip.Addr
-	Subnets []netip.Prefix // of the network
-	MTU     int            // of packets, from IP's header on
-	// InUse reports whether programs have the NIC open; nil: none ever have. Then RoCE, which is UDP port 4791 of the
-	// NIC's addresses, is the daemon's, and else that of who is behind the port.
+	Subnets []netip.Prefix // subnets of the network
+	MTU     int            // of packets, including the IP header
+	// InUse reports whether programs have the NIC open; nil means never. While they have, RoCE (UDP port 4791 of the NIC's addresses)
+	// belongs to the daemon, and otherwise to the device at the port.
 	InUse func() bool
 }
 
-// A Port is a NIC that is plugged into the switch. One guest or one container at a time is attached to it.
+// A Port connects a NIC with the switch. One guest or one container at a time is attached to it.
 type Port struct {
 	PortConfig
 	net       *network
@@ -33,83 +33,83 @@ type Port struct {
 	linkLocal netip.Addr
 
 	guard  atomic.Pointer[guarded] // nil: everything is allowed
-	roce   atomic.Bool             // what InUse said
-	asked  atomic.Int64            // when
+	roce   atomic.Bool             // last result of InUse
+	asked  atomic.Int64            // when InUse was called
 	limits limits
-	shared *tenantLimits // those of all of its tenant's ports
+	shared *tenantLimits // limits of all ports of the tenant
 
 	held atomic.Int32 // see vhostuser.Device
 
-	mu     sync.Mutex // guards who is attached
+	mu     sync.Mutex // guards the attachment
 	behind atomic.Pointer[attachment]
 
 	Counters
 }
 
-// An attachment is who is behind a port.
+// An attachment is the device at a port: a guest or a container.
 type attachment struct {
 	receiver
 	close func()
 	ended chan struct{}
 }
 
-// A receiver takes what leaves the switch through a port.
+// A receiver takes frames that leave the switch through a port.
 type receiver interface {
-	// deliver gives it a frame, by way of one of its queues. False: it was dropped.
+	// deliver delivers a frame through one of the queues. It returns false if it drops the frame.
 	deliver(f *frame, queue int, scratch []byte) bool
 }
 
-// Counters are what a port has counted. Sent and Received are as who is behind it sees them.
+// Counters are the counters of a port. Sent and Received are from the point of view of the attached device.
 type Counters struct {
 	SentFrames, SentBytes         atomic.Uint64
 	ReceivedFrames, ReceivedBytes atomic.Uint64
-	Spoofed                       atomic.Uint64 // with addresses that it does not have
-	Denied                        atomic.Uint64 // by policy
+	Spoofed                       atomic.Uint64 // sent with a wrong source address
+	Denied                        atomic.Uint64 // refused by policy
 	Malformed                     atomic.Uint64
-	NoBuffer                      atomic.Uint64 // who is behind it did not take it
-	NoMember                      atomic.Uint64 // for an address that nobody has
+	NoBuffer                      atomic.Uint64 // the attached device had no buffer
+	NoMember                      atomic.Uint64 // no member has the destination address
 	Capped                        atomic.Uint64 // over a rate
-	Time                          atomic.Uint64 // nanoseconds that carrying took: what it has sent, and what has come from other hosts for it and not for a group
+	Time                          atomic.Uint64 // nanoseconds spent on frames that it sent, and on unicast frames from other hosts for it
 }
 
-// longestFrame bounds what carrying one frame takes: who needed longer had no processor meanwhile, and that is nobody's time.
+// longestFrame is the maximum time counted for one frame: a longer time means that the goroutine was preempted.
 const longestFrame = time.Millisecond
 
-// spent puts the time that carrying a frame took on the account.
+// spent adds the time spent on a frame.
 func (c *Counters) spent(d time.Duration) { c.Time.Add(uint64(min(d, longestFrame))) }
 
-// SetRate says how many bytes a second who is behind the port may send and get; 0: no limit. burst may pass at once;
-// 0: a millisecond of the rate, 64 KiB at least.
+// SetRate sets how many bytes per second the attached device may send and receive; 0 means no limit. burst is the burst size; 0
+// selects a millisecond of the rate, but at least 64 KiB.
 func (p *Port) SetRate(sent, received, burst uint64) {
 	p.limits[out].set(sent, burst)
 	p.limits[in].set(received, burst)
 }
 
-// pause is how long who is behind the port has to wait before it sends; 0: not at all.
+// pause returns how long the attached device must wait before it sends; 0 means not at all.
 func (p *Port) pause(now time.Time) time.Duration {
 	return max(p.limits[out].wait(now), p.shared.limits[out].wait(now))
 }
 
-// pay takes what is sent from what may be.
-func (p *Port) pay(n int, now time.Time) {
-	p.limits[out].pay(n, now)
-	p.shared.limits[out].pay(n, now)
+// charge takes n sent bytes from the buckets.
+func (p *Port) charge(n int, now time.Time) {
+	p.limits[out].charge(n, now)
+	p.shared.limits[out].charge(n, now)
 }
 
-// admitted reports whether so much may be received now.
+// admitted reports whether n bytes may be received now.
 func (p *Port) admitted(n int) bool {
 	now := time.Now()
 	if p.shared.limits[in].wait(now) != 0 || !p.limits[in].take(n, now) {
 		return false
 	}
-	p.shared.limits[in].pay(n, now) // it is not refused any more, if another port was faster: the port has paid
+	p.shared.limits[in].charge(n, now) // not refused even if another port was faster: the port's own bucket is charged already
 	return true
 }
 
-// askEvery is how often it is asked whose RoCE is.
+// askEvery is the interval between calls of InUse.
 const askEvery = 50 * time.Millisecond
 
-// RoCE reports whether RoCE is the daemon's.
+// RoCE reports whether the NIC's RoCE belongs to the daemon.
 func (p *Port) RoCE() (daemon bool) {
 	if p.InUse == nil {
 		return false
@@ -121,7 +121,7 @@ func (p *Port) RoCE() (daemon bool) {
 	return p.roce.Load()
 }
 
-// attach puts somebody behind the port, who is there until done is called. False: there is somebody.
+// attach attaches a device to the port until done is called. ok is false if another one is attached.
 func (p *Port) attach(a *attachment) (done func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,13 +140,13 @@ func (p *Port) attach(a *attachment) (done func(), ok bool) {
 	}, true
 }
 
-// Attached reports whether somebody is behind the port.
+// Attached reports whether a device is attached to the port.
 func (p *Port) Attached() bool { return p.behind.Load() != nil }
 
-// detachTime is how long Detach waits: longer than a front end can hold up what is its own.
+// detachTime is how long Detach waits: longer than a front end can block its own goroutines.
 const detachTime = 20 * time.Second
 
-// Detach cuts off who is behind the port. It returns when that has gone, or goes on going.
+// Detach disconnects the attached device and waits until it is gone, at most for detachTime.
 func (p *Port) Detach() {
 	p.mu.Lock()
 	a := p.behind.Load()
@@ -156,16 +156,16 @@ func (p *Port) Detach() {
 		select {
 		case <-a.ended:
 		case <-time.After(detachTime):
-			p.log.Warn("who is behind a NIC does not end", "nic", p.NIC)
+			p.log.Warn("the device attached to a NIC does not disconnect", "nic", p.NIC)
 		}
 	}
 }
 
-// A worker is what somebody who forwards needs: there is one for each goroutine.
+// A worker is the working storage of one forwarding goroutine.
 type worker struct {
 	frame   frame
 	answer  [answerRoom]byte
-	scratch []byte // for two frames of the longest; nil: was not needed yet
+	scratch []byte // space for two frames of maximum length; nil until needed
 }
 
 func (w *worker) room() []byte {
@@ -175,7 +175,7 @@ func (w *worker) room() []byte {
 	return w.scratch
 }
 
-// send brings the worker's frame, which who is behind p sent through a queue, to where it goes.
+// send forwards the worker's frame, which the device at p sent through a queue.
 func (p *Port) send(w *worker, queue int) {
 	f := &w.frame
 	p.SentFrames.Add(1)
@@ -187,15 +187,15 @@ func (p *Port) send(w *worker, queue int) {
 		p.Spoofed.Add(1)
 	case p.answered(w, queue):
 	case f.ether == etherARP || f.proto == protoICMP6 && isControl(f):
-		// Questions that nobody can answer, and what routers say: not sent on.
+		// Requests without an answer and router messages are not forwarded.
 	case f.proto == protoUDP && f.dport == wire.Port && p.RoCE():
-		p.Denied.Add(1) // the NIC's RoCE is the daemon's
+		p.Denied.Add(1) // the NIC's RoCE belongs to the daemon
 	default:
 		p.forward(w, queue)
 	}
 }
 
-// fits reports whether a frame is not longer than the network's.
+// fits reports whether a frame respects the network's MTU.
 func (p *Port) fits(f *frame) bool {
 	if f.virtio.gso != gsoNone {
 		return f.payload-etherSize+int(f.virtio.segment) <= p.MTU
@@ -203,7 +203,7 @@ func (p *Port) fits(f *frame) bool {
 	return f.size <= etherSize+p.MTU
 }
 
-// honest reports whether a frame has the sender's addresses.
+// honest reports whether a frame has the port's source addresses.
 func (p *Port) honest(f *frame) bool {
 	if f.from != p.MAC {
 		return false
@@ -217,19 +217,19 @@ func (p *Port) honest(f *frame) bool {
 	case etherIPv6:
 		return p.has(f.src) || f.src == p.linkLocal || f.src.IsUnspecified() && f.proto == protoICMP6
 	}
-	return false // nothing else is carried
+	return false // other protocols are not forwarded
 }
 
 var anyIPv4 = netip.IPv4Unspecified()
 
 func (p *Port) has(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
 
-// linkLocal is the address that a machine gives itself by its MAC (RFC 4291, appendix A).
+// linkLocal returns the link-local address derived from a MAC (RFC 4291, appendix A).
 func linkLocal(m overlay.MAC) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 }
 
-// forward finds who a frame is for.
+// forward finds the destination of a frame.
 func (p *Port) forward(w *worker, queue int) {
 	f := &w.frame
 	if f.to.IsGroup() {
@@ -240,7 +240,7 @@ func (p *Port) forward(w *worker, queue int) {
 		p.toLinkLocal(w, queue)
 		return
 	}
-	e := p.net.elsewhere(f.dst) // first: a NIC that may be anywhere has a port on every host
+	e := p.net.elsewhere(f.dst) // check first: a NIC without a fixed host has a port on every host
 	if e == nil {
 		o := p.net.at(f.dst)
 		switch {
@@ -263,8 +263,8 @@ func (p *Port) forward(w *worker, queue int) {
 	}
 }
 
-// toLinkLocal brings a frame to the port whose machine has given itself the address. Machines of other hosts are
-// reached by the addresses of their NICs only.
+// toLinkLocal delivers a frame to the port whose machine has the link-local address. Machines on other hosts are reachable only by the
+// addresses of their NICs.
 func (p *Port) toLinkLocal(w *worker, queue int) {
 	for _, o := range p.net.attached() {
 		if o.linkLocal == w.frame.dst && o.MAC == w.frame.to && o != p {
@@ -279,7 +279,7 @@ func (p *Port) toLinkLocal(w *worker, queue int) {
 	p.NoMember.Add(1)
 }
 
-// flood brings a frame that is for a group to everybody.
+// flood delivers a multicast or broadcast frame to all members.
 func (p *Port) flood(w *worker, queue int) {
 	for _, o := range p.net.attached() {
 		if o != p && p.allows(&w.frame, o.Addrs[0]) {
@@ -292,7 +292,7 @@ func (p *Port) flood(w *worker, queue int) {
 	}
 }
 
-// deliver gives a frame to who is behind the port.
+// deliver delivers a frame to the attached device.
 func (p *Port) deliver(w *worker, queue int) {
 	f := &w.frame
 	a := p.behind.Load()
@@ -309,7 +309,7 @@ func (p *Port) deliver(w *worker, queue int) {
 	}
 }
 
-// reply gives the port's own worker's frame in b to who is behind it: an answer of the switch.
+// reply delivers the frame in b, an answer of the switch, to the attached device.
 func (p *Port) reply(b []byte, queue int, scratch []byte) {
 	if a := p.behind.Load(); a != nil {
 		var f frame
@@ -320,7 +320,7 @@ func (p *Port) reply(b []byte, queue int, scratch []byte) {
 	}
 }
 
-// sendTo sends a frame to a host, as ordinary ones.
+// sendTo sends a frame to a host, converted to ordinary frames.
 func (p *Port) sendTo(w *worker, h *overlay.Host) {
 	hosts := p.net.sw.cfg.Hosts
 	members := p.net.sw.members.Load()

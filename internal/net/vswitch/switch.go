@@ -13,33 +13,33 @@ import (
 	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
-// Config is what a Switch needs.
+// Config has the dependencies of a Switch.
 type Config struct {
 	Log *slog.Logger
-	// Hosts takes frames to other hosts; nil: there are none.
+	// Hosts sends frames to other hosts; nil: there are none.
 	Hosts Sender
 }
 
-// A Sender takes frames to other hosts.
+// A Sender sends frames to other hosts.
 type Sender interface {
-	// SendFrame sends a frame to another host that has members of a network. It does not keep the frame, does
-	// not block, and many goroutines call it at a time.
+	// SendFrame sends a frame to another host that has members of a network. It does not keep the frame and does not block. Several
+	// goroutines may call it at a time.
 	SendFrame(vni uint32, to *overlay.Host, frame []byte)
 }
 
-// A Switch is that of one daemon, with all its networks, which do not know of each other.
+// A Switch is the switch of one daemon. Its networks are isolated from each other.
 type Switch struct {
 	cfg     Config
 	members atomic.Pointer[overlay.Map]
 	inbound inbound
-	live    atomic.Int64 // ports with somebody behind them
+	live    atomic.Int64 // ports with an attached device
 
 	mu       sync.Mutex
-	networks map[string]*network      // those with ports
-	tenants  map[string]*tenantLimits // those with ports
+	networks map[string]*network      // networks with ports
+	tenants  map[string]*tenantLimits // tenants with ports
 }
 
-// New makes a switch without ports. Close ends it.
+// New returns a switch without ports.
 func New(c Config) *Switch {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -47,10 +47,10 @@ func New(c Config) *Switch {
 	return &Switch{cfg: c, networks: make(map[string]*network), tenants: make(map[string]*tenantLimits)}
 }
 
-// SetMap says who is on other hosts, from now on.
+// SetMap sets the map of members on other hosts.
 func (s *Switch) SetMap(m *overlay.Map) { s.members.Store(m) }
 
-// Close ends what the switch does by itself. Ports are unplugged before.
+// Close stops the switch's goroutines. All ports are removed before.
 func (s *Switch) Close() { s.inbound.close() }
 
 // A network is one virtual network on this host.
@@ -59,23 +59,23 @@ type network struct {
 	sw    *Switch
 	flows flows
 
-	mu    sync.RWMutex // guards what is below
+	mu    sync.RWMutex // guards the fields below
 	ports map[netip.Addr]*Port
-	count int     // of ports
-	live  []*Port // those that somebody is attached to; copied before it is changed
+	count int     // number of ports
+	live  []*Port // ports with an attached device; copied on write
 }
 
-// vni is the network's number, as the map has it now; 0: no other host has members of it.
+// vni returns the network's VNI in the current map; 0 if no other host has members of it.
 func (n *network) vni() uint32 { return n.sw.members.Load().VNI(n.name) }
 
-// at is the port that has an address; nil: none has.
+// at returns the port that has an address, or nil.
 func (n *network) at(a netip.Addr) *Port {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.ports[a]
 }
 
-// elsewhere is the member on another host that has an address; nil: none has.
+// elsewhere returns the member on another host that has an address, or nil.
 func (n *network) elsewhere(a netip.Addr) *overlay.Member {
 	members := n.sw.members.Load()
 	if e := members.Find(members.VNI(n.name), a); e != nil && !e.Host.Self {
@@ -84,7 +84,7 @@ func (n *network) elsewhere(a netip.Addr) *overlay.Member {
 	return nil
 }
 
-// attached are the ports with somebody behind them. The list is not to be changed.
+// attached returns the ports with an attached device. The caller must not change the list.
 func (n *network) attached() []*Port {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -106,7 +106,7 @@ func (n *network) setLive(p *Port, on bool) {
 	n.live = live
 }
 
-// Plug makes a port of a NIC. Nobody is attached to it yet.
+// Plug adds a port for a NIC. No device is attached to it yet.
 func (s *Switch) Plug(c PortConfig) (*Port, error) {
 	if len(c.Addrs) == 0 || c.MTU < 576 {
 		return nil, fmt.Errorf("NIC %s cannot be plugged in with %d addresses and an MTU of %d", c.NIC, len(c.Addrs), c.MTU)
@@ -141,7 +141,7 @@ func (s *Switch) Plug(c PortConfig) (*Port, error) {
 	return p, nil
 }
 
-// tenantOf is whose NIC it is.
+// tenantOf returns the tenant of a NIC.
 func tenantOf(nic string) string {
 	tenant, _, _ := strings.Cut(nic, "/")
 	return tenant
@@ -158,7 +158,7 @@ func (s *Switch) SetRate(tenant string, sent, received, burst uint64) {
 	}
 }
 
-// Unplug takes a port out. Whoever is attached to it is cut off.
+// Unplug removes a port and disconnects the attached device.
 func (p *Port) Unplug() {
 	p.Detach()
 	n, s := p.net, p.net.sw

@@ -67,13 +67,13 @@ func say(p *Port, h header, b []byte) {
 	}
 }
 
-// ether is a frame of a type.
+// ether returns a frame of a type.
 func ether(to, from overlay.MAC, kind uint16, payload []byte) []byte {
 	b := append(append(to[:len(to):len(to)], from[:]...), byte(kind>>8), byte(kind))
 	return append(b, payload...)
 }
 
-// packet is an IP packet.
+// packet returns an IP packet.
 func packet(src, dst string, proto uint8, payload []byte) []byte {
 	s, d := netip.MustParseAddr(src), netip.MustParseAddr(dst)
 	if s.Is4() {
@@ -232,7 +232,7 @@ func TestExtensions(t *testing.T) {
 	}
 }
 
-// arp is an ARP packet.
+// arp returns an ARP packet.
 func arp(op byte, mac overlay.MAC, sender string, other overlay.MAC, target string) []byte {
 	b := []byte{0, 1, 8, 0, 6, 4, 0, op}
 	s, d := netip.MustParseAddr(sender).As4(), netip.MustParseAddr(target).As4()
@@ -285,7 +285,7 @@ func TestWhoHas(t *testing.T) {
 	}
 }
 
-// mapOf is a map of network red/net, of number 7.
+// mapOf returns a map of network red/net, of number 7.
 func mapOf(t testing.TB, members ...overlay.Member) *overlay.Map {
 	t.Helper()
 	m, err := overlay.NewMap([]overlay.Network{{VNI: 7, Name: "red/net", Members: members}})
@@ -488,7 +488,7 @@ func TestTenantRate(t *testing.T) {
 	if a.shared.limits[out].set(1, 1); a.pause(time.Now()) != 0 {
 		t.Error("nothing was sent, and it waits")
 	}
-	b.pay(100, time.Now())
+	b.charge(100, time.Now())
 	if a.pause(time.Now()) == 0 {
 		t.Error("another of the tenant's NICs has sent, and it does not wait")
 	}

@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A container has a NIC as an ordinary interface by a tap: an interface of the kernel whose cable ends in a file.
-// Frames there have the same header as those of virtual machines, and so the same offloads. Package netns makes it.
+// A container gets a NIC as an ordinary interface through a tap: an interface of the kernel whose frames are read and written through a
+// file. The frames have the same header as those of virtual machines, and so the same offloads. Package netns creates it.
 
-// A tap is a container behind a port.
+// A tap is a container at a port.
 type tap struct {
 	raw syscall.RawConn
 
-	mu    sync.Mutex // guards what is below
+	mu    sync.Mutex // guards the fields below
 	head  [headerSize]byte
 	parts [][]byte
 }
 
-// ServeTap is the other end of a tap's cable, until the file is closed, which is no error, or Detach closes it.
+// ServeTap forwards the frames of a tap until the file is closed, which is not an error, or Detach closes it.
 func (p *Port) ServeTap(file *os.File) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -35,7 +35,7 @@ func (p *Port) ServeTap(file *os.File) error {
 	defer done()
 	w, room := new(worker), make([]byte, headerSize+maxFrame)
 	var n int
-	var began time.Time // when the frame was there
+	var began time.Time // when the frame was read
 	read := func(fd uintptr) bool {
 		began = time.Now()
 		n, err = unix.Read(int(fd), room)
@@ -59,7 +59,7 @@ func (p *Port) ServeTap(file *os.File) error {
 				break
 			}
 			time.Sleep(min(pause, longestPause))
-			if raw.Control(func(uintptr) {}) != nil { // it was closed
+			if raw.Control(func(uintptr) {}) != nil { // the file was closed
 				return nil
 			}
 			began = time.Now()
@@ -69,13 +69,13 @@ func (p *Port) ServeTap(file *os.File) error {
 			p.Malformed.Add(1)
 			continue
 		}
-		p.pay(w.frame.size, began)
+		p.charge(w.frame.size, began)
 		p.sendContained(w)
 		p.spent(time.Since(began))
 	}
 }
 
-// deliver implements receiver. The kernel does what offloads need.
+// deliver implements receiver. The kernel handles offloads.
 func (t *tap) deliver(f *frame, _ int, _ []byte) (ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,8 +84,8 @@ func (t *tap) deliver(f *frame, _ int, _ []byte) (ok bool) {
 	err := t.raw.Write(func(fd uintptr) bool {
 		n, err := unix.Writev(int(fd), t.parts)
 		ok = err == nil && n > 0
-		return true // a full queue loses it, as on a wire
+		return true // the kernel drops frames when its queue is full
 	})
-	clear(t.parts) // the memory is somebody's
+	clear(t.parts) // do not keep references to a sender's memory
 	return ok && err == nil
 }

@@ -13,8 +13,8 @@ const (
 	aethMSN      = 1
 )
 
-// Syndromes: the upper three bits tell what the answer is, the lower five hold credits,
-// a timer code or the reason.
+// Syndromes: the upper three bits are the type of the response, the lower five are credits, a timer
+// code or the NAK code.
 const (
 	SyndromeMask = 0xe0
 	SyndromeACK  = 0x00
@@ -31,19 +31,19 @@ const (
 // IsValid reports whether a can be read.
 func (a AETH) IsValid() bool { return len(a) >= AETHSize }
 
-// Syndrome tells ACK, NAK and RNR NAK.
+// Syndrome returns the syndrome, which distinguishes ACK, NAK and RNR NAK.
 func (a AETH) Syndrome() uint8 { return a[aethSyndrome] }
 
 // SetSyndrome sets the syndrome.
 func (a AETH) SetSyndrome(v uint8) { a[aethSyndrome] = v }
 
-// MSN is the message sequence number: how many messages the responder has carried out.
+// MSN returns the message sequence number: the number of messages that the responder has executed.
 func (a AETH) MSN() uint32 { return uint24(a[aethMSN:]) }
 
 // SetMSN sets the message sequence number.
 func (a AETH) SetMSN(v uint32) { putUint24(a[aethMSN:], v) }
 
-// AtomicAckETH is what an atomic operation found in memory before it changed it.
+// AtomicAckETH is the header with the value that an atomic operation found in memory.
 type AtomicAckETH []byte
 
 // AtomicAckETHSize is the length of an AtomicAckETH.
@@ -52,7 +52,7 @@ const AtomicAckETHSize = 8
 // IsValid reports whether a can be read.
 func (a AtomicAckETH) IsValid() bool { return len(a) >= AtomicAckETHSize }
 
-// Orig is the former value.
+// Orig returns the former value.
 func (a AtomicAckETH) Orig() uint64 { return binary.BigEndian.Uint64(a) }
 
 // SetOrig sets the former value.

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// The connection manager's messages (IBA chapter 12): MADs of class CM and method Send
-// whose attribute tells which it is. Each message is a type of its own over the 232 bytes
-// behind the MAD's header; m.Data() converts.
+// The messages of the connection manager (IBA chapter 12) are MADs of class CM and method Send. The
+// attribute is the message type. Each message is a type of its own over the 232 bytes after the MAD
+// header, which m.Data() returns.
 
 const (
-	// CMClassVersion is the version of the CM class that everybody speaks.
+	// CMClassVersion is the only version of the CM class in use.
 	CMClassVersion = 2
 	// CMSize is the length of a message.
 	CMSize = MADSize - MADHeaderSize
@@ -40,7 +40,7 @@ var cmNames = map[CMMessage]string{
 	CMLAP: "LoadAlternatePath", CMAPR: "AlternatePathResponse",
 }
 
-// String is the message's name as Wireshark has it.
+// String returns the message's name as in Wireshark.
 func (c CMMessage) String() string {
 	if s, ok := cmNames[c]; ok {
 		return s
@@ -61,8 +61,8 @@ func (m MAD) InitCM(c CMMessage, tid uint64) {
 	m.SetTID(tid)
 }
 
-// field is where in a message a number stands: first byte, first bit in it counted from
-// the most significant, and width, as the tables of the specification give them.
+// field is the position of a number in a message: first byte, first bit in it counted from the most
+// significant, and width, as in the tables of the specification.
 type field struct{ at, bit, width uint }
 
 func (f field) get(b []byte) uint32 {
@@ -100,7 +100,7 @@ func (f field) setBool(b []byte, v bool) {
 func get64(b []byte, at int) uint64    { return binary.BigEndian.Uint64(b[at:]) }
 func put64(b []byte, at int, v uint64) { binary.BigEndian.PutUint64(b[at:], v) }
 
-// What every message but REQ and the SIDR pair begins with.
+// These fields begin every message except REQ and the two SIDR messages.
 var (
 	cmLocalID  = field{0, 0, 32}
 	cmRemoteID = field{4, 0, 32}

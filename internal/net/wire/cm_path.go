@@ -1,6 +1,6 @@
 package wire
 
-// LAP proposes another alternate path (table 115).
+// LAP proposes a new alternate path (table 115).
 type LAP []byte
 
 var (
@@ -26,97 +26,97 @@ const (
 // IsValid reports whether l can be read.
 func (l LAP) IsValid() bool { return len(l) >= CMSize }
 
-// LocalCommID is the sender's number for the connection.
+// LocalCommID returns the communication ID that the sender chose.
 func (l LAP) LocalCommID() uint32 { return cmLocalID.get(l) }
 
-// SetLocalCommID sets it.
+// SetLocalCommID sets LocalCommID.
 func (l LAP) SetLocalCommID(v uint32) { cmLocalID.set(l, v) }
 
-// RemoteCommID is the receiver's number for the connection.
+// RemoteCommID returns the communication ID that the receiver chose.
 func (l LAP) RemoteCommID() uint32 { return cmRemoteID.get(l) }
 
-// SetRemoteCommID sets it.
+// SetRemoteCommID sets RemoteCommID.
 func (l LAP) SetRemoteCommID(v uint32) { cmRemoteID.set(l, v) }
 
-// RemoteQPN is the receiver's queue pair.
+// RemoteQPN returns the number of the receiver's queue pair.
 func (l LAP) RemoteQPN() uint32 { return lapRemoteQPN.get(l) }
 
-// SetRemoteQPN sets it.
+// SetRemoteQPN sets RemoteQPN.
 func (l LAP) SetRemoteQPN(v uint32) { lapRemoteQPN.set(l, v) }
 
-// RemoteResponseTimeout is the code of the time in which the receiver has to answer.
+// RemoteResponseTimeout returns the code of the time limit for the receiver's answer.
 func (l LAP) RemoteResponseTimeout() uint8 { return uint8(lapRemoteResponseTimeout.get(l)) }
 
-// SetRemoteResponseTimeout sets it.
+// SetRemoteResponseTimeout sets RemoteResponseTimeout.
 func (l LAP) SetRemoteResponseTimeout(v uint8) { lapRemoteResponseTimeout.set(l, uint32(v)) }
 
-// LocalLID is 0xffff where there are no LIDs.
+// LocalLID returns the LID, 0xffff on RoCE.
 func (l LAP) LocalLID() uint16 { return uint16(lapLocalLID.get(l)) }
 
-// SetLocalLID sets it.
+// SetLocalLID sets LocalLID.
 func (l LAP) SetLocalLID(v uint16) { lapLocalLID.set(l, uint32(v)) }
 
-// RemoteLID is 0xffff where there are no LIDs.
+// RemoteLID returns the LID, 0xffff on RoCE.
 func (l LAP) RemoteLID() uint16 { return uint16(lapRemoteLID.get(l)) }
 
-// SetRemoteLID sets it.
+// SetRemoteLID sets RemoteLID.
 func (l LAP) SetRemoteLID(v uint16) { lapRemoteLID.set(l, uint32(v)) }
 
-// LocalGID is the sender's address.
+// LocalGID returns the sender's address.
 func (l LAP) LocalGID() [16]byte { return [16]byte(l[lapLocalGID:]) }
 
-// SetLocalGID sets it.
+// SetLocalGID sets LocalGID.
 func (l LAP) SetLocalGID(g [16]byte) { copy(l[lapLocalGID:], g[:]) }
 
-// RemoteGID is the receiver's address.
+// RemoteGID returns the receiver's address.
 func (l LAP) RemoteGID() [16]byte { return [16]byte(l[lapRemoteGID:]) }
 
-// SetRemoteGID sets it.
+// SetRemoteGID sets RemoteGID.
 func (l LAP) SetRemoteGID(g [16]byte) { copy(l[lapRemoteGID:], g[:]) }
 
-// FlowLabel is the flow label.
+// FlowLabel returns the flow label.
 func (l LAP) FlowLabel() uint32 { return lapFlowLabel.get(l) }
 
-// SetFlowLabel sets it.
+// SetFlowLabel sets FlowLabel.
 func (l LAP) SetFlowLabel(v uint32) { lapFlowLabel.set(l, v) }
 
-// TrafficClass is the traffic class.
+// TrafficClass returns the traffic class.
 func (l LAP) TrafficClass() uint8 { return uint8(lapTrafficClass.get(l)) }
 
-// SetTrafficClass sets it.
+// SetTrafficClass sets TrafficClass.
 func (l LAP) SetTrafficClass(v uint8) { lapTrafficClass.set(l, uint32(v)) }
 
-// HopLimit is the hop limit.
+// HopLimit returns the hop limit.
 func (l LAP) HopLimit() uint8 { return uint8(lapHopLimit.get(l)) }
 
-// SetHopLimit sets it.
+// SetHopLimit sets HopLimit.
 func (l LAP) SetHopLimit(v uint8) { lapHopLimit.set(l, uint32(v)) }
 
-// PacketRate is the code of the rate.
+// PacketRate returns the code of the packet rate.
 func (l LAP) PacketRate() uint8 { return uint8(lapPacketRate.get(l)) }
 
-// SetPacketRate sets it.
+// SetPacketRate sets PacketRate.
 func (l LAP) SetPacketRate(v uint8) { lapPacketRate.set(l, uint32(v)) }
 
-// SL is the service level.
+// SL returns the service level.
 func (l LAP) SL() uint8 { return uint8(lapSL.get(l)) }
 
-// SetSL sets it.
+// SetSL sets SL.
 func (l LAP) SetSL(v uint8) { lapSL.set(l, uint32(v)) }
 
-// SubnetLocal says that the path stays in the subnet.
+// SubnetLocal reports whether the path stays in the subnet.
 func (l LAP) SubnetLocal() bool { return lapSubnetLocal.getBool(l) }
 
-// SetSubnetLocal sets it.
+// SetSubnetLocal sets SubnetLocal.
 func (l LAP) SetSubnetLocal(v bool) { lapSubnetLocal.setBool(l, v) }
 
-// AckTimeout is the code of the local ACK timeout.
+// AckTimeout returns the code of the local ACK timeout.
 func (l LAP) AckTimeout() uint8 { return uint8(lapAckTimeout.get(l)) }
 
-// SetAckTimeout sets it.
+// SetAckTimeout sets AckTimeout.
 func (l LAP) SetAckTimeout(v uint8) { lapAckTimeout.set(l, uint32(v)) }
 
-// Private is what the consumers tell each other.
+// Private returns the private data of the applications.
 func (l LAP) Private() []byte { return l[lapPrivate:CMSize] }
 
 // APR answers a LAP (table 116).
@@ -135,32 +135,32 @@ const (
 // IsValid reports whether a can be read.
 func (a APR) IsValid() bool { return len(a) >= CMSize }
 
-// LocalCommID is the sender's number for the connection.
+// LocalCommID returns the communication ID that the sender chose.
 func (a APR) LocalCommID() uint32 { return cmLocalID.get(a) }
 
-// SetLocalCommID sets it.
+// SetLocalCommID sets LocalCommID.
 func (a APR) SetLocalCommID(v uint32) { cmLocalID.set(a, v) }
 
-// RemoteCommID is the receiver's number for the connection.
+// RemoteCommID returns the communication ID that the receiver chose.
 func (a APR) RemoteCommID() uint32 { return cmRemoteID.get(a) }
 
-// SetRemoteCommID sets it.
+// SetRemoteCommID sets RemoteCommID.
 func (a APR) SetRemoteCommID(v uint32) { cmRemoteID.set(a, v) }
 
-// InfoLength is how many bytes of Info count.
+// InfoLength returns the number of valid bytes in Info.
 func (a APR) InfoLength() uint8 { return uint8(aprInfoLength.get(a)) }
 
-// SetInfoLength sets it.
+// SetInfoLength sets InfoLength.
 func (a APR) SetInfoLength(v uint8) { aprInfoLength.set(a, uint32(v)) }
 
-// Status is the outcome: 0 for accepted.
+// Status returns the result; 0 means accepted.
 func (a APR) Status() uint8 { return uint8(aprStatus.get(a)) }
 
-// SetStatus sets it.
+// SetStatus sets Status.
 func (a APR) SetStatus(v uint8) { aprStatus.set(a, uint32(v)) }
 
-// Info is what would have been acceptable.
+// Info returns the value that the sender would have accepted.
 func (a APR) Info() []byte { return a[aprInfo:aprPrivate] }
 
-// Private is what the consumers tell each other.
+// Private returns the private data of the applications.
 func (a APR) Private() []byte { return a[aprPrivate:CMSize] }

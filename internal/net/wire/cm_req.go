@@ -1,6 +1,6 @@
 package wire
 
-// REQ asks for a connection (table 106).
+// REQ requests a connection (table 106).
 type REQ []byte
 
 var (
@@ -36,153 +36,153 @@ const (
 // IsValid reports whether r can be read.
 func (r REQ) IsValid() bool { return len(r) >= CMSize }
 
-// LocalCommID is the sender's number for the connection.
+// LocalCommID returns the communication ID that the sender chose.
 func (r REQ) LocalCommID() uint32 { return cmLocalID.get(r) }
 
-// SetLocalCommID sets it.
+// SetLocalCommID sets LocalCommID.
 func (r REQ) SetLocalCommID(v uint32) { cmLocalID.set(r, v) }
 
-// ServiceID is what is wanted; rdma_cm puts the port space and the port into it.
+// ServiceID returns the requested service; rdma_cm encodes the port space and the port in it.
 func (r REQ) ServiceID() uint64 { return get64(r, reqServiceID) }
 
-// SetServiceID sets it.
+// SetServiceID sets ServiceID.
 func (r REQ) SetServiceID(v uint64) { put64(r, reqServiceID, v) }
 
-// LocalCAGUID is the sender's device.
+// LocalCAGUID returns the GUID of the sender's channel adapter.
 func (r REQ) LocalCAGUID() uint64 { return get64(r, reqLocalCAGUID) }
 
-// SetLocalCAGUID sets it.
+// SetLocalCAGUID sets LocalCAGUID.
 func (r REQ) SetLocalCAGUID(v uint64) { put64(r, reqLocalCAGUID, v) }
 
-// LocalQKey is the queue key, for RD only.
+// LocalQKey returns the queue key, for RD only.
 func (r REQ) LocalQKey() uint32 { return reqLocalQKey.get(r) }
 
-// SetLocalQKey sets it.
+// SetLocalQKey sets LocalQKey.
 func (r REQ) SetLocalQKey(v uint32) { reqLocalQKey.set(r, v) }
 
-// LocalQPN is the sender's queue pair.
+// LocalQPN returns the number of the sender's queue pair.
 func (r REQ) LocalQPN() uint32 { return reqLocalQPN.get(r) }
 
-// SetLocalQPN sets it.
+// SetLocalQPN sets LocalQPN.
 func (r REQ) SetLocalQPN(v uint32) { reqLocalQPN.set(r, v) }
 
-// ResponderResources is how many READs and atomics the sender will hold.
+// ResponderResources returns how many outstanding READs and atomics the sender accepts.
 func (r REQ) ResponderResources() uint8 { return uint8(reqResponderResources.get(r)) }
 
-// SetResponderResources sets it.
+// SetResponderResources sets ResponderResources.
 func (r REQ) SetResponderResources(v uint8) { reqResponderResources.set(r, uint32(v)) }
 
-// LocalEECN is for RD only.
+// LocalEECN returns the EE context number, used only by RD.
 func (r REQ) LocalEECN() uint32 { return reqLocalEECN.get(r) }
 
-// SetLocalEECN sets it.
+// SetLocalEECN sets LocalEECN.
 func (r REQ) SetLocalEECN(v uint32) { reqLocalEECN.set(r, v) }
 
-// InitiatorDepth is how many READs and atomics the sender wants to have outstanding.
+// InitiatorDepth returns how many outstanding READs and atomics the sender wants to issue.
 func (r REQ) InitiatorDepth() uint8 { return uint8(reqInitiatorDepth.get(r)) }
 
-// SetInitiatorDepth sets it.
+// SetInitiatorDepth sets InitiatorDepth.
 func (r REQ) SetInitiatorDepth(v uint8) { reqInitiatorDepth.set(r, uint32(v)) }
 
-// RemoteEECN is for RD only.
+// RemoteEECN returns the EE context number, used only by RD.
 func (r REQ) RemoteEECN() uint32 { return reqRemoteEECN.get(r) }
 
-// SetRemoteEECN sets it.
+// SetRemoteEECN sets RemoteEECN.
 func (r REQ) SetRemoteEECN(v uint32) { reqRemoteEECN.set(r, v) }
 
-// RemoteResponseTimeout is the code of the time in which the receiver has to answer.
+// RemoteResponseTimeout returns the code of the time limit for the receiver's answer.
 func (r REQ) RemoteResponseTimeout() uint8 { return uint8(reqRemoteResponseTimeout.get(r)) }
 
-// SetRemoteResponseTimeout sets it.
+// SetRemoteResponseTimeout sets RemoteResponseTimeout.
 func (r REQ) SetRemoteResponseTimeout(v uint8) { reqRemoteResponseTimeout.set(r, uint32(v)) }
 
-// Transport services, as a REQ names them.
+// Transport services in a REQ.
 const (
 	ServiceRC       = 0
 	ServiceUC       = 1
 	ServiceRD       = 2
-	ServiceExtended = 3 // ExtendedTransport says which
+	ServiceExtended = 3 // see ExtendedTransport
 )
 
-// TransportService is one of the four above.
+// TransportService returns one of the four values above.
 func (r REQ) TransportService() uint8 { return uint8(reqTransportService.get(r)) }
 
-// SetTransportService sets it.
+// SetTransportService sets TransportService.
 func (r REQ) SetTransportService(v uint8) { reqTransportService.set(r, uint32(v)) }
 
-// FlowControl says that the sender understands end-to-end credits.
+// FlowControl reports whether the sender understands end-to-end credits.
 func (r REQ) FlowControl() bool { return reqFlowControl.getBool(r) }
 
-// SetFlowControl sets it.
+// SetFlowControl sets FlowControl.
 func (r REQ) SetFlowControl(v bool) { reqFlowControl.setBool(r, v) }
 
-// StartingPSN is the PSN from which the receiver of this message begins to send.
+// StartingPSN returns the first PSN that the receiver of this message sends.
 func (r REQ) StartingPSN() uint32 { return reqStartingPSN.get(r) }
 
-// SetStartingPSN sets it.
+// SetStartingPSN sets StartingPSN.
 func (r REQ) SetStartingPSN(v uint32) { reqStartingPSN.set(r, v) }
 
-// LocalResponseTimeout is the code of the time in which the sender will answer.
+// LocalResponseTimeout returns the code of the time in which the sender answers.
 func (r REQ) LocalResponseTimeout() uint8 { return uint8(reqLocalResponseTimeout.get(r)) }
 
-// SetLocalResponseTimeout sets it.
+// SetLocalResponseTimeout sets LocalResponseTimeout.
 func (r REQ) SetLocalResponseTimeout(v uint8) { reqLocalResponseTimeout.set(r, uint32(v)) }
 
-// RetryCount is how often the receiver is to retry.
+// RetryCount returns how often the receiver retries.
 func (r REQ) RetryCount() uint8 { return uint8(reqRetryCount.get(r)) }
 
-// SetRetryCount sets it.
+// SetRetryCount sets RetryCount.
 func (r REQ) SetRetryCount(v uint8) { reqRetryCount.set(r, uint32(v)) }
 
-// PKey is the partition.
+// PKey returns the partition key.
 func (r REQ) PKey() uint16 { return uint16(reqPKey.get(r)) }
 
-// SetPKey sets it.
+// SetPKey sets PKey.
 func (r REQ) SetPKey(v uint16) { reqPKey.set(r, uint32(v)) }
 
-// PathMTU is the MTU as a code: 1 is 256 bytes, 5 is 4096.
+// PathMTU returns the MTU as a code: 1 is 256 bytes, 5 is 4096.
 func (r REQ) PathMTU() uint8 { return uint8(reqPathMTU.get(r)) }
 
-// SetPathMTU sets it.
+// SetPathMTU sets PathMTU.
 func (r REQ) SetPathMTU(v uint8) { reqPathMTU.set(r, uint32(v)) }
 
-// RDCExists says that an RD channel exists.
+// RDCExists reports whether an RD channel exists.
 func (r REQ) RDCExists() bool { return reqRDCExists.getBool(r) }
 
-// SetRDCExists sets it.
+// SetRDCExists sets RDCExists.
 func (r REQ) SetRDCExists(v bool) { reqRDCExists.setBool(r, v) }
 
-// RNRRetryCount is how often the receiver is to retry when the sender is not ready.
+// RNRRetryCount returns how often the receiver retries after an RNR NAK.
 func (r REQ) RNRRetryCount() uint8 { return uint8(reqRNRRetryCount.get(r)) }
 
-// SetRNRRetryCount sets it.
+// SetRNRRetryCount sets RNRRetryCount.
 func (r REQ) SetRNRRetryCount(v uint8) { reqRNRRetryCount.set(r, uint32(v)) }
 
-// MaxCMRetries is how often this message is sent again without an answer.
+// MaxCMRetries returns how often the sender repeats this message without an answer.
 func (r REQ) MaxCMRetries() uint8 { return uint8(reqMaxCMRetries.get(r)) }
 
-// SetMaxCMRetries sets it.
+// SetMaxCMRetries sets MaxCMRetries.
 func (r REQ) SetMaxCMRetries(v uint8) { reqMaxCMRetries.set(r, uint32(v)) }
 
-// SRQ says that the sender receives from a shared queue.
+// SRQ reports whether the sender uses a shared receive queue.
 func (r REQ) SRQ() bool { return reqSRQ.getBool(r) }
 
-// SetSRQ sets it.
+// SetSRQ sets SRQ.
 func (r REQ) SetSRQ(v bool) { reqSRQ.setBool(r, v) }
 
-// ExtendedTransport is 1 for XRC.
+// ExtendedTransport returns 1 for XRC.
 func (r REQ) ExtendedTransport() uint8 { return uint8(reqExtendedTransport.get(r)) }
 
-// SetExtendedTransport sets it.
+// SetExtendedTransport sets ExtendedTransport.
 func (r REQ) SetExtendedTransport(v uint8) { reqExtendedTransport.set(r, uint32(v)) }
 
-// Primary is the path to use.
+// Primary returns the primary path.
 func (r REQ) Primary() REQPath { return REQPath(r[reqPrimary:reqAlternate]) }
 
-// Alternate is the path to fall back to.
+// Alternate returns the alternate path.
 func (r REQ) Alternate() REQPath { return REQPath(r[reqAlternate:reqPrivate]) }
 
-// Private is what the consumers tell each other.
+// Private returns the private data of the applications.
 func (r REQ) Private() []byte { return r[reqPrivate:CMSize] }
 
 // REQPath is one of the two paths in a REQ.
@@ -208,68 +208,68 @@ const (
 // IsValid reports whether p can be read.
 func (p REQPath) IsValid() bool { return len(p) >= reqAlternate-reqPrimary }
 
-// LocalLID is 0xffff where there are no LIDs.
+// LocalLID returns the LID, 0xffff on RoCE.
 func (p REQPath) LocalLID() uint16 { return uint16(pathLocalLID.get(p)) }
 
-// SetLocalLID sets it.
+// SetLocalLID sets LocalLID.
 func (p REQPath) SetLocalLID(v uint16) { pathLocalLID.set(p, uint32(v)) }
 
-// RemoteLID is 0xffff where there are no LIDs.
+// RemoteLID returns the LID, 0xffff on RoCE.
 func (p REQPath) RemoteLID() uint16 { return uint16(pathRemoteLID.get(p)) }
 
-// SetRemoteLID sets it.
+// SetRemoteLID sets RemoteLID.
 func (p REQPath) SetRemoteLID(v uint16) { pathRemoteLID.set(p, uint32(v)) }
 
-// LocalGID is the sender's address.
+// LocalGID returns the sender's address.
 func (p REQPath) LocalGID() [16]byte { return [16]byte(p[pathLocalGID:]) }
 
-// SetLocalGID sets it.
+// SetLocalGID sets LocalGID.
 func (p REQPath) SetLocalGID(g [16]byte) { copy(p[pathLocalGID:], g[:]) }
 
-// RemoteGID is the receiver's address.
+// RemoteGID returns the receiver's address.
 func (p REQPath) RemoteGID() [16]byte { return [16]byte(p[pathRemoteGID:]) }
 
-// SetRemoteGID sets it.
+// SetRemoteGID sets RemoteGID.
 func (p REQPath) SetRemoteGID(g [16]byte) { copy(p[pathRemoteGID:], g[:]) }
 
-// FlowLabel is the flow label.
+// FlowLabel returns the flow label.
 func (p REQPath) FlowLabel() uint32 { return pathFlowLabel.get(p) }
 
-// SetFlowLabel sets it.
+// SetFlowLabel sets FlowLabel.
 func (p REQPath) SetFlowLabel(v uint32) { pathFlowLabel.set(p, v) }
 
-// PacketRate is the code of the rate.
+// PacketRate returns the code of the packet rate.
 func (p REQPath) PacketRate() uint8 { return uint8(pathPacketRate.get(p)) }
 
-// SetPacketRate sets it.
+// SetPacketRate sets PacketRate.
 func (p REQPath) SetPacketRate(v uint8) { pathPacketRate.set(p, uint32(v)) }
 
-// TrafficClass is the traffic class.
+// TrafficClass returns the traffic class.
 func (p REQPath) TrafficClass() uint8 { return uint8(pathTrafficClass.get(p)) }
 
-// SetTrafficClass sets it.
+// SetTrafficClass sets TrafficClass.
 func (p REQPath) SetTrafficClass(v uint8) { pathTrafficClass.set(p, uint32(v)) }
 
-// HopLimit is the hop limit.
+// HopLimit returns the hop limit.
 func (p REQPath) HopLimit() uint8 { return uint8(pathHopLimit.get(p)) }
 
-// SetHopLimit sets it.
+// SetHopLimit sets HopLimit.
 func (p REQPath) SetHopLimit(v uint8) { pathHopLimit.set(p, uint32(v)) }
 
-// SL is the service level.
+// SL returns the service level.
 func (p REQPath) SL() uint8 { return uint8(pathSL.get(p)) }
 
-// SetSL sets it.
+// SetSL sets SL.
 func (p REQPath) SetSL(v uint8) { pathSL.set(p, uint32(v)) }
 
-// SubnetLocal says that the path stays in the subnet.
+// SubnetLocal reports whether the path stays in the subnet.
 func (p REQPath) SubnetLocal() bool { return pathSubnetLocal.getBool(p) }
 
-// SetSubnetLocal sets it.
+// SetSubnetLocal sets SubnetLocal.
 func (p REQPath) SetSubnetLocal(v bool) { pathSubnetLocal.setBool(p, v) }
 
-// AckTimeout is the code of the local ACK timeout.
+// AckTimeout returns the code of the local ACK timeout.
 func (p REQPath) AckTimeout() uint8 { return uint8(pathAckTimeout.get(p)) }
 
-// SetAckTimeout sets it.
+// SetAckTimeout sets AckTimeout.
 func (p REQPath) SetAckTimeout(v uint8) { pathAckTimeout.set(p, uint32(v)) }

@@ -1,6 +1,6 @@
 package wire
 
-// SIDRREQ asks which queue pair offers a service over UD (table 119).
+// SIDRREQ asks for the queue pair that offers a service over UD (table 119).
 type SIDRREQ []byte
 
 var (
@@ -16,25 +16,25 @@ const (
 // IsValid reports whether s can be read.
 func (s SIDRREQ) IsValid() bool { return len(s) >= CMSize }
 
-// RequestID is the sender's number for the question.
+// RequestID returns the ID that the sender chose for the request.
 func (s SIDRREQ) RequestID() uint32 { return sidrReqRequestID.get(s) }
 
-// SetRequestID sets it.
+// SetRequestID sets RequestID.
 func (s SIDRREQ) SetRequestID(v uint32) { sidrReqRequestID.set(s, v) }
 
-// PKey is the partition.
+// PKey returns the partition key.
 func (s SIDRREQ) PKey() uint16 { return uint16(sidrReqPKey.get(s)) }
 
-// SetPKey sets it.
+// SetPKey sets PKey.
 func (s SIDRREQ) SetPKey(v uint16) { sidrReqPKey.set(s, uint32(v)) }
 
-// ServiceID is the service.
+// ServiceID returns the service.
 func (s SIDRREQ) ServiceID() uint64 { return get64(s, sidrReqServiceID) }
 
-// SetServiceID sets it.
+// SetServiceID sets ServiceID.
 func (s SIDRREQ) SetServiceID(v uint64) { put64(s, sidrReqServiceID, v) }
 
-// Private is what the consumers tell each other.
+// Private returns the private data of the applications.
 func (s SIDRREQ) Private() []byte { return s[sidrReqPrivate:CMSize] }
 
 // SIDRREP answers a SIDRREQ (table 120).
@@ -57,44 +57,44 @@ const (
 // IsValid reports whether s can be read.
 func (s SIDRREP) IsValid() bool { return len(s) >= CMSize }
 
-// RequestID is the number from the question.
+// RequestID returns the ID of the request.
 func (s SIDRREP) RequestID() uint32 { return sidrRepRequestID.get(s) }
 
-// SetRequestID sets it.
+// SetRequestID sets RequestID.
 func (s SIDRREP) SetRequestID(v uint32) { sidrRepRequestID.set(s, v) }
 
-// Status is the outcome: 0 for found.
+// Status returns the result; 0 means found.
 func (s SIDRREP) Status() uint8 { return uint8(sidrRepStatus.get(s)) }
 
-// SetStatus sets it.
+// SetStatus sets Status.
 func (s SIDRREP) SetStatus(v uint8) { sidrRepStatus.set(s, uint32(v)) }
 
-// InfoLength is how many bytes of Info count.
+// InfoLength returns the number of valid bytes in Info.
 func (s SIDRREP) InfoLength() uint8 { return uint8(sidrRepInfoLength.get(s)) }
 
-// SetInfoLength sets it.
+// SetInfoLength sets InfoLength.
 func (s SIDRREP) SetInfoLength(v uint8) { sidrRepInfoLength.set(s, uint32(v)) }
 
-// QPN is the queue pair.
+// QPN returns the number of the queue pair.
 func (s SIDRREP) QPN() uint32 { return sidrRepQPN.get(s) }
 
-// SetQPN sets it.
+// SetQPN sets QPN.
 func (s SIDRREP) SetQPN(v uint32) { sidrRepQPN.set(s, v) }
 
-// ServiceID is the service.
+// ServiceID returns the service.
 func (s SIDRREP) ServiceID() uint64 { return get64(s, sidrRepServiceID) }
 
-// SetServiceID sets it.
+// SetServiceID sets ServiceID.
 func (s SIDRREP) SetServiceID(v uint64) { put64(s, sidrRepServiceID, v) }
 
-// QKey is the queue key.
+// QKey returns the queue key.
 func (s SIDRREP) QKey() uint32 { return sidrRepQKey.get(s) }
 
-// SetQKey sets it.
+// SetQKey sets QKey.
 func (s SIDRREP) SetQKey(v uint32) { sidrRepQKey.set(s, v) }
 
-// Info is more about the status.
+// Info returns additional information about the status.
 func (s SIDRREP) Info() []byte { return s[sidrRepInfo:sidrRepPrivate] }
 
-// Private is what the consumers tell each other.
+// Private returns the private data of the applications.
 func (s SIDRREP) Private() []byte { return s[sidrRepPrivate:CMSize] }

@@ -23,8 +23,7 @@ var messages = map[CMMessage]func(data []byte) any{
 	CMAPR:     func(d []byte) any { return APR(d) },
 }
 
-// copyFields copies a message field by field through whatever getters and setters its
-// type has.
+// copyFields copies a message field by field with the getters and setters of its type.
 func copyFields(dst, src any) {
 	d, s := reflect.ValueOf(dst), reflect.ValueOf(src)
 	for i := range s.NumMethod() {
@@ -48,7 +47,7 @@ func copyFields(dst, src any) {
 	}
 }
 
-// TestGoldenCM rebuilds every message of the connection manager that rxe sent.
+// TestGoldenCM rebuilds every connection manager message that rxe sent.
 func TestGoldenCM(t *testing.T) {
 	seen := map[CMMessage]int{}
 	for _, file := range golden.Files(t) {
@@ -81,7 +80,7 @@ func TestGoldenCM(t *testing.T) {
 	}
 }
 
-// TestGoldenHandshake reads what one connection's messages say.
+// TestGoldenHandshake checks the fields of one connection's messages.
 func TestGoldenHandshake(t *testing.T) {
 	var req REQ
 	var rep REP
@@ -124,8 +123,8 @@ func TestGoldenHandshake(t *testing.T) {
 
 func (a IPAddressing) src4() []byte { s := a.Src(); return s[12:] }
 
-// TestFields sets every field of every message to all ones and to zero, alone, and finds
-// that no other field changes with it.
+// TestFields sets every field of every message to all ones and to zero, and checks that no other field
+// changes.
 func TestFields(t *testing.T) {
 	for kind, view := range messages {
 		testFields(t, kind.String(), CMSize, view)
@@ -155,7 +154,7 @@ func testFields(t *testing.T, name string, size int, view func([]byte) any) {
 			}
 			used[at] |= data[at]
 		}
-		// Reading gives what was written, as far as the field is wide.
+		// A getter returns the value set, cut to the width of the field.
 		if got.IsZero() {
 			t.Errorf("%s: %s is zero after ones were written to it", name, field)
 		}

@@ -2,11 +2,10 @@ package wire
 
 import "encoding/binary"
 
-// The extended transport headers of requests (IBA 9.3). Those of responses are in
-// aeth.go.
+// This file has the extended transport headers of requests (IBA 9.3); aeth.go has those of responses.
 
-// RETH is the RDMA extended transport header: where a WRITE, READ, flush or atomic write
-// goes.
+// RETH is the RDMA extended transport header: the remote memory of a WRITE, READ, flush or atomic
+// write.
 type RETH []byte
 
 // RETHSize is the length of a RETH.
@@ -21,19 +20,19 @@ const (
 // IsValid reports whether r can be read.
 func (r RETH) IsValid() bool { return len(r) >= RETHSize }
 
-// VA is the virtual address.
+// VA returns the virtual address.
 func (r RETH) VA() uint64 { return binary.BigEndian.Uint64(r[rethVA:]) }
 
 // SetVA sets the virtual address.
 func (r RETH) SetVA(v uint64) { binary.BigEndian.PutUint64(r[rethVA:], v) }
 
-// RKey is the remote key.
+// RKey returns the remote key.
 func (r RETH) RKey() uint32 { return binary.BigEndian.Uint32(r[rethRKey:]) }
 
 // SetRKey sets the remote key.
 func (r RETH) SetRKey(v uint32) { binary.BigEndian.PutUint32(r[rethRKey:], v) }
 
-// Length is the length of the whole message.
+// Length returns the length of the whole message.
 func (r RETH) Length() uint32 { return binary.BigEndian.Uint32(r[rethLength:]) }
 
 // SetLength sets the length of the message.
@@ -55,31 +54,31 @@ const (
 // IsValid reports whether a can be read.
 func (a AtomicETH) IsValid() bool { return len(a) >= AtomicETHSize }
 
-// VA is the virtual address.
+// VA returns the virtual address.
 func (a AtomicETH) VA() uint64 { return binary.BigEndian.Uint64(a[atomicVA:]) }
 
 // SetVA sets the virtual address.
 func (a AtomicETH) SetVA(v uint64) { binary.BigEndian.PutUint64(a[atomicVA:], v) }
 
-// RKey is the remote key.
+// RKey returns the remote key.
 func (a AtomicETH) RKey() uint32 { return binary.BigEndian.Uint32(a[atomicRKey:]) }
 
 // SetRKey sets the remote key.
 func (a AtomicETH) SetRKey(v uint32) { binary.BigEndian.PutUint32(a[atomicRKey:], v) }
 
-// Swap is the value to swap in, or to add.
+// Swap returns the value to swap in, or to add.
 func (a AtomicETH) Swap() uint64 { return binary.BigEndian.Uint64(a[atomicSwap:]) }
 
 // SetSwap sets the value to swap in or to add.
 func (a AtomicETH) SetSwap(v uint64) { binary.BigEndian.PutUint64(a[atomicSwap:], v) }
 
-// Compare is the value to compare with.
+// Compare returns the value to compare with.
 func (a AtomicETH) Compare() uint64 { return binary.BigEndian.Uint64(a[atomicCompare:]) }
 
 // SetCompare sets the value to compare with.
 func (a AtomicETH) SetCompare(v uint64) { binary.BigEndian.PutUint64(a[atomicCompare:], v) }
 
-// DETH is the datagram extended transport header: what a UD packet says of its sender.
+// DETH is the datagram extended transport header: information about the sender of a UD packet.
 type DETH []byte
 
 // DETHSize is the length of a DETH.
@@ -94,20 +93,19 @@ const (
 // IsValid reports whether d can be read.
 func (d DETH) IsValid() bool { return len(d) >= DETHSize }
 
-// QKey is the queue key.
+// QKey returns the queue key.
 func (d DETH) QKey() uint32 { return binary.BigEndian.Uint32(d[dethQKey:]) }
 
 // SetQKey sets the queue key.
 func (d DETH) SetQKey(v uint32) { binary.BigEndian.PutUint32(d[dethQKey:], v) }
 
-// SrcQP is the number of the queue pair that sent the packet.
+// SrcQP returns the number of the queue pair that sent the packet.
 func (d DETH) SrcQP() uint32 { return uint24(d[dethSrcQP:]) }
 
 // SetSrcQP sets the sender's queue pair number.
 func (d DETH) SetSrcQP(v uint32) { putUint24(d[dethSrcQP:], v) }
 
-// ImmDt is four bytes of immediate data, which the wire carries as they stand in the
-// sender's memory.
+// ImmDt is four bytes of immediate data, in the byte order of the sender's memory.
 type ImmDt []byte
 
 // ImmDtSize is the length of an ImmDt.
@@ -116,14 +114,13 @@ const ImmDtSize = 4
 // IsValid reports whether i can be read.
 func (i ImmDt) IsValid() bool { return len(i) >= ImmDtSize }
 
-// Data is the immediate data in network byte order.
+// Data returns the immediate data in network byte order.
 func (i ImmDt) Data() uint32 { return binary.BigEndian.Uint32(i) }
 
 // SetData sets the immediate data.
 func (i ImmDt) SetData(v uint32) { binary.BigEndian.PutUint32(i, v) }
 
-// IETH is the invalidate extended transport header: the key that a SEND with invalidate
-// ends.
+// IETH is the invalidate extended transport header: the key that a SEND with invalidate invalidates.
 type IETH []byte
 
 // IETHSize is the length of an IETH.
@@ -132,22 +129,22 @@ const IETHSize = 4
 // IsValid reports whether i can be read.
 func (i IETH) IsValid() bool { return len(i) >= IETHSize }
 
-// RKey is the key to invalidate.
+// RKey returns the key to invalidate.
 func (i IETH) RKey() uint32 { return binary.BigEndian.Uint32(i) }
 
 // SetRKey sets the key to invalidate.
 func (i IETH) SetRKey(v uint32) { binary.BigEndian.PutUint32(i, v) }
 
-// FETH is the flush extended transport header (IBA annex A19): how visible a flush makes
-// what was written before, and how much of it.
+// FETH is the flush extended transport header (IBA annex A19): the placement type and the range of a
+// flush.
 type FETH []byte
 
 // FETHSize is the length of a FETH.
 const FETHSize = 4
 
-// What FETH says.
+// Values of the placement and selectivity fields.
 const (
-	FlushGlobal     = 1 // placement: visible to everybody
+	FlushGlobal     = 1 // placement: globally visible
 	FlushPersistent = 2 // placement: survives a power failure
 
 	FlushRange  = 0 // selectivity: the range of the RETH
@@ -163,19 +160,19 @@ const (
 // IsValid reports whether f can be read.
 func (f FETH) IsValid() bool { return len(f) >= FETHSize }
 
-// Bits is the header as a number; what is not placement or selectivity is reserved.
+// Bits returns the header as a number. Bits outside of placement and selectivity are reserved.
 func (f FETH) Bits() uint32 { return binary.BigEndian.Uint32(f) }
 
 // SetBits sets the whole header.
 func (f FETH) SetBits(v uint32) { binary.BigEndian.PutUint32(f, v) }
 
-// Placement is a set of FlushGlobal and FlushPersistent.
+// Placement returns a set of FlushGlobal and FlushPersistent.
 func (f FETH) Placement() uint8 { return f[3] & fethPlacement }
 
 // SetPlacement sets the placement type.
 func (f FETH) SetPlacement(v uint8) { f[3] = f[3]&^fethPlacement | v&fethPlacement }
 
-// Selectivity is FlushRange or FlushRegion.
+// Selectivity returns FlushRange or FlushRegion.
 func (f FETH) Selectivity() uint8 { return f[3] & fethSelectivity >> fethSelShift }
 
 // SetSelectivity sets the selectivity level.

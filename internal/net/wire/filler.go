@@ -2,30 +2,29 @@ package wire
 
 import "encoding/binary"
 
-// The packets that one send call cuts up (GSO) must be of one length, but a WRITE's first
-// packet is longer than the others by its RETH, and the middle ones of a READ's response are
-// shorter by the AETH. Between vrdma hosts (FeatureFiller) the others are therefore made as
-// long:
+// Packets that one send call transmits with GSO must have equal lengths. But the first packet of a
+// WRITE is longer than the others by its RETH, and the middle packets of a READ response are shorter by
+// the AETH. Between vrdma hosts (FeatureFiller), filler makes the shorter packets equally long:
 //
 //	BTH RETH payload            ICRC      first
 //	BTH payload      fill fill… ICRC      middle, last: reserved bits of the BTH say how much
 //
-// so that a stream of messages is one of packets of one length. The call and the network
-// stack cost as much as the copying, and it makes them half as many.
+// So all packets of a message stream have one length. The send calls and the network stack cost as much
+// as the copying, and filler halves the number of calls.
 //
-// A message's last packet may be much shorter, and ends a run of packets that leave in one call. Where
-// it has half of the length or more, it is made as long, too (FeatureLongFiller):
+// The last packet of a message may be much shorter, which ends a GSO run. If it has at least half of the
+// length, it gets filler too (FeatureLongFiller):
 //
 //	BTH payload fill fill… length ICRC      all of the reserved bits are set, and the last word says how much
 //
-// Who gets a packet with reserved bits must ignore them, says IBA, and so do we unless the
-// filler itself is there.
+// IBA requires receivers to ignore reserved bits. So the receiver interprets them only if the filler
+// itself is present.
 
 const (
 	fillerWord = 4
-	// fillerText is what filler consists of.
+	// fillerText is the content of each filler word.
 	fillerText = 'f'<<24 | 'i'<<16 | 'l'<<8 | 'l'
-	// MaxFiller is the most that the bits of the BTH can say. They are all set where there is more.
+	// MaxFiller is the largest length that the bits of the BTH can express. All bits set mean more.
 	MaxFiller = (bthFillerMask - 1) * fillerWord
 )
 
@@ -38,13 +37,13 @@ func putFiller(b []byte) {
 
 // putLongFiller writes filler of more than MaxFiller bytes.
 func putLongFiller(b []byte) {
-	clear(b) // what is there may be another's
+	clear(b) // the buffer may contain data of another program
 	putFiller(b[len(b)-2*fillerWord : len(b)-fillerWord])
 	binary.BigEndian.PutUint32(b[len(b)-fillerWord:], uint32(len(b)))
 }
 
-// longFiller is how many of the last bytes of b are filler, if there is more than MaxFiller but not more
-// than room, and else 0.
+// longFiller returns how many of the last bytes of b are filler if there are more than MaxFiller but at
+// most room, and 0 otherwise.
 func longFiller(b []byte, room int) int {
 	if room <= MaxFiller {
 		return 0
@@ -57,7 +56,7 @@ func longFiller(b []byte, room int) int {
 	return int(k)
 }
 
-// isFilled reports whether the last k bytes of b, which are no more than room, are filler.
+// isFilled reports whether the last k bytes of b are filler. It returns false if k exceeds room.
 func isFilled(b []byte, k, room int) bool {
 	if k > room {
 		return false

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestFiller: filler is no part of the payload, and what only looks like filler is.
+// TestFiller checks that filler is not part of the payload, and that data that only looks like filler is.
 func TestFiller(t *testing.T) {
 	filled := func(payload string, filler int) []byte {
 		p := MakeFilled(make([]byte, MaxPacket), RCWriteMiddle, len(payload), filler)
@@ -53,7 +53,7 @@ func TestFiller(t *testing.T) {
 	}
 }
 
-// TestLongFillerDoubted: bits that say that there is long filler mean nothing without it, or with a length that cannot be.
+// TestLongFillerDoubted checks that the bits for long filler are ignored if the filler is missing or its length is invalid.
 func TestLongFillerDoubted(t *testing.T) {
 	const n, filler = 1000, 600
 	for _, c := range []struct {
@@ -78,7 +78,7 @@ func TestLongFillerDoubted(t *testing.T) {
 			t.Errorf("%s: payload of %d bytes, %v; want %d", c.name, len(q.Payload()), err, c.want)
 		}
 	}
-	// A packet that is too short to have any.
+	// A packet that is too short for long filler.
 	p := Make(make([]byte, MaxPacket), RCSendLast, 4)
 	p.BTH().SetFiller(bthFillerMask * fillerWord)
 	if q, err := Parse(p.Bytes()); err != nil || len(q.Payload()) != 4 {
@@ -86,7 +86,7 @@ func TestLongFillerDoubted(t *testing.T) {
 	}
 }
 
-// TestLongFillerIsClean: filler has nothing in it of what was there before.
+// TestLongFillerIsClean checks that filler contains nothing of the buffer's previous content.
 func TestLongFillerIsClean(t *testing.T) {
 	buf := bytes.Repeat([]byte{0xa5}, MaxPacket)
 	p := MakeFilled(buf, RCWriteLast, 100, 2000)
@@ -95,7 +95,7 @@ func TestLongFillerIsClean(t *testing.T) {
 	}
 }
 
-// TestFillerRefused: where no payload belongs, there is none to be made longer.
+// TestFillerRefused checks that opcodes without payload accept no filler.
 func TestFillerRefused(t *testing.T) {
 	filled := func(o Opcode, n, filler int) Packet { return MakeFilled(make([]byte, 2*MaxPacket), o, n, filler) }
 	for _, c := range []struct {
@@ -113,7 +113,7 @@ func TestFillerRefused(t *testing.T) {
 	}
 }
 
-// TestFillerBits: how much filler there is shares a byte with the request to acknowledge.
+// TestFillerBits checks that the filler length and the acknowledge request share a byte.
 func TestFillerBits(t *testing.T) {
 	b := BTH(make([]byte, BTHSize))
 	for _, n := range []int{MaxFiller, fillerWord, 0} {

@@ -7,15 +7,15 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
-// Every fuzz target begins with the packets of a few captures.
+// seeds adds the packets of a few captures to a fuzz target.
 func seeds(f *testing.F, add func(fr *frame)) {
 	for _, name := range []string{"rc-all-opcodes", "rc-nak-rkey", "udaddy-sidr", "rping-reject", "uc-pingpong-4096", "rc-pingpong-ipv6gid"} {
 		frames(f, golden.Path(name+".pcap"), add)
 	}
 }
 
-// FuzzParse: what Parse accepts comes out again when it is copied field by field, except
-// for reserved bits.
+// FuzzParse checks that a packet that Parse accepts equals its copy made field by field, except for
+// reserved bits.
 func FuzzParse(f *testing.F) {
 	seeds(f, func(fr *frame) { f.Add(bytes.Clone(fr.packet.Bytes())) })
 	for _, r := range rows {
@@ -49,7 +49,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// clearReserved clears the bits that have no meaning.
+// clearReserved clears the reserved bits.
 func clearReserved(data []byte) {
 	p, _ := Parse(data)
 	data[bthECN] &= bthFECN | bthBECN
@@ -66,8 +66,7 @@ func clearReserved(data []byte) {
 	clear(data[end-p.BTH().Pad() : end])
 }
 
-// FuzzFrame: no frame, however broken, is read outside its bounds, and what is accepted
-// can be built again.
+// FuzzFrame checks that no frame is read outside of its bounds, and that an accepted frame can be rebuilt.
 func FuzzFrame(f *testing.F) {
 	seeds(f, func(fr *frame) { f.Add(bytes.Clone(fr.raw)) })
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -88,7 +87,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// FuzzMAD: messages of the connection manager survive being copied field by field twice.
+// FuzzMAD checks that connection manager messages survive two copies made field by field.
 func FuzzMAD(f *testing.F) {
 	seeds(f, func(fr *frame) {
 		if m := fr.packet.MAD(); m != nil {
@@ -119,7 +118,7 @@ func FuzzMAD(f *testing.F) {
 	})
 }
 
-// FuzzGRH: the addresses of a GRH are there whatever stands in it.
+// FuzzGRH checks that the addresses of a GRH can be read whatever its content.
 func FuzzGRH(f *testing.F) {
 	f.Add(make([]byte, GRHSize), []byte{10, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, data, addr []byte) {

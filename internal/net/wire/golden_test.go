@@ -16,7 +16,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
-// frame is one RoCEv2 packet of a capture, taken apart.
+// frame is one RoCEv2 packet of a capture with its headers.
 type frame struct {
 	number   int // as Wireshark counts, from 1
 	raw      []byte
@@ -27,7 +27,7 @@ type frame struct {
 	packet   Packet
 }
 
-// open takes an Ethernet frame apart. ok is false for what is not RoCEv2.
+// open decodes an Ethernet frame. ok is false if it is not RoCEv2.
 func open(raw []byte) (f frame, ok bool, err error) {
 	f.raw = raw
 	if len(raw) < 14 {
@@ -60,7 +60,7 @@ func open(raw []byte) (f frame, ok bool, err error) {
 	return f, true, err
 }
 
-// frames calls do with every RoCEv2 packet of a capture.
+// frames calls do for every RoCEv2 packet of a capture.
 func frames(t testing.TB, file string, do func(f *frame)) {
 	t.Helper()
 	for _, p := range golden.Read(t, file) {
@@ -76,7 +76,7 @@ func frames(t testing.TB, file string, do func(f *frame)) {
 	}
 }
 
-// rebuild makes a frame from nothing but the values that the getters of another give.
+// rebuild creates a frame from the values of another frame's getters.
 func rebuild(f *frame) []byte {
 	out := make([]byte, len(f.raw))
 	copy(out[:14], f.raw)
@@ -120,7 +120,7 @@ func rebuild(f *frame) []byte {
 	return out
 }
 
-// remake copies a packet field by field, all but the ICRC.
+// remake copies a packet field by field, except for the ICRC.
 func remake(buf []byte, old Packet) Packet {
 	p := MakeFilled(buf, old.BTH().Opcode(), len(old.Payload()), old.Filler())
 	b, o := p.BTH(), old.BTH()
@@ -207,7 +207,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// corrections are where SUMMARY.txt does not agree with the capture, looked at by hand.
+// corrections lists the lines of SUMMARY.txt that differ from the capture; they were checked by hand.
 var corrections = map[string]count{
 	// The file holds three requests, each answered by an ICMP "port unreachable".
 	"cm-req-to-host.pcap": {3, 0, map[string]int{"UD_SEND_ONLY": 3}},
@@ -251,7 +251,7 @@ func readSummary(t *testing.T) map[string]count {
 	return all
 }
 
-// shortName is an opcode's name as SUMMARY.txt has it.
+// shortName returns an opcode's name as in SUMMARY.txt.
 func shortName(f *Format) string {
 	s := strings.ToUpper(strings.ReplaceAll(f.Name, " ", "_"))
 	for _, r := range []struct{ from, to string }{
@@ -263,8 +263,7 @@ func shortName(f *Format) string {
 	return s
 }
 
-// TestGoldenCorrupt finds the one packet that was damaged on the way, and shows that it
-// is no other fault that finds it.
+// TestGoldenCorrupt finds the one corrupted packet, and checks that only the ICRC detects it.
 func TestGoldenCorrupt(t *testing.T) {
 	var bad []int
 	frames(t, golden.Path("rc-corrupt-icrc.pcap"), func(f *frame) {
@@ -282,7 +281,7 @@ func TestGoldenCorrupt(t *testing.T) {
 	}
 }
 
-// TestGoldenMasks changes what the ICRC must not cover, and what it must.
+// TestGoldenMasks changes fields that the ICRC must not cover, and fields that it must cover.
 func TestGoldenMasks(t *testing.T) {
 	frames(t, golden.Path("rc-pingpong-64.pcap"), func(f *frame) {
 		var flow Flow
@@ -294,8 +293,7 @@ func TestGoldenMasks(t *testing.T) {
 		}
 		for _, at := range []int{0, 1, 2, 5, 8, 11, BTHSize, len(f.packet.data) - ICRCSize - 1, len(f.packet.data) - 1} {
 			f.packet.data[at] ^= 0x10
-			// One bit: far fewer than what a CRC of 32 bits, less 16 for the
-			// identification, is sure to find.
+			// A single bit error: a 32-bit CRC detects it even without the 16 bits of the identification.
 			if id, ok := flow.Check(f.packet, 0); ok && id == f.v4.ID() {
 				t.Errorf("packet %d: byte %d does not count for the ICRC", f.number, at)
 			}

@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// Hello is the MAD by which vrdma hosts recognise each other: of a vendor class of the
-// range that begins with an OUI (IBA 16.5), so that it cannot be taken for anybody
-// else's. A Get asks and a GetResp answers; both have the same layout and say who sends
-// them.
+// Hello is the MAD by which vrdma hosts recognise each other. Its class is a vendor class with an OUI
+// (IBA 16.5), so that no other class can be confused with it. A Get is the question and a GetResp the
+// answer; both have the same layout and describe their sender.
 //
 //	 0  common header; class ClassHello, version 1, attribute AttributeHello
 //	24  RMPP header, zero
@@ -17,15 +16,15 @@ import (
 //	48  role: 'Q' in a question, 'A' in an answer
 //	49  protocol of the sender
 //	52  features of the sender, 4 bytes
-//	56  instance of the sender, 8 bytes: changes when it is started
-//	64  challenge, 8 bytes, in an answer: 0, or the nonce of a question to who asked
+//	56  instance of the sender, 8 bytes: changes at every start
+//	64  challenge, 8 bytes, in an answer: 0, or the nonce of a question to the asking host
 //	72  version of the sender, text of up to 32 bytes
 //
-// The Linux kernel answers a Get of a class that it does not know with the same bytes, a
-// status and the method GetResp. The role tells that from an answer.
+// The Linux kernel answers a Get of an unknown class with the same bytes, a status and the method
+// GetResp. The role distinguishes that from a real answer.
 //
-// A later protocol keeps these fields and adds behind them. A feature that one side does
-// not know is not used.
+// A later protocol keeps these fields and appends others. A host uses only features that both sides
+// announce.
 type Hello []byte
 
 const (
@@ -45,7 +44,7 @@ const (
 	ClassHello = ClassVendor2 + 0x0b
 	// AttributeHello is the only attribute of the class.
 	AttributeHello = 1
-	// HelloProtocol is the protocol that we speak.
+	// HelloProtocol is the protocol version of this package.
 	HelloProtocol = 1
 
 	helloClassVersion = 1
@@ -53,21 +52,21 @@ const (
 	roleAnswer        = 'A'
 )
 
-// ouiHello has the bit of local administration: nobody's, and ours by use.
+// ouiHello has the locally administered bit, so it is not assigned to any vendor.
 const ouiHello = "VRD"
 
-// Features that a host announces: what it understands when others send it.
+// Features that a host announces: extensions that it understands in received packets.
 const (
-	// FeatureRepair: a sequence NAK tells in its MSN where what is missing ends, a
-	// NAK with code 31 names a further gap, and what arrives out of order is kept.
+	// FeatureRepair: a sequence NAK has the end of the missing range in its MSN, a NAK with code 31
+	// names a further gap, and the host stores packets that arrive out of order.
 	FeatureRepair = 1 << iota
-	// FeaturePacedReads: READs are asked for in pieces that fit the asker's buffers.
+	// FeaturePacedReads: the host requests READs in pieces that fit its buffers.
 	FeaturePacedReads
-	// FeatureShortIDs: the IPv4 identifications of its packets are below 128.
+	// FeatureShortIDs: the IPv4 identifications of the host's packets are below 128.
 	FeatureShortIDs
-	// FeatureFiller: packets may have filler, see BTH.Filler.
+	// FeatureFiller: packets to the host may have filler, see BTH.Filler.
 	FeatureFiller
-	// FeatureLongFiller: they may have more of it than the BTH can say, see longFiller.
+	// FeatureLongFiller: packets may have more filler than MaxFiller, see longFiller.
 	FeatureLongFiller
 )
 
@@ -89,14 +88,14 @@ func (h Hello) InitAnswer(q Hello) {
 	h.SetAnswer()
 }
 
-// SetAnswer makes a question an answer.
+// SetAnswer turns a question into an answer.
 func (h Hello) SetAnswer() {
 	MAD(h).SetMethod(MethodGetResp)
 	h[helloRole] = roleAnswer
 }
 
-// Hello is the hello in m, nil if it is none: another class, OUI, attribute or length, or
-// not well-formed.
+// Hello returns the hello in m. It returns nil for another class, OUI, attribute or length, and for a
+// malformed message.
 func (m MAD) Hello() Hello {
 	if !m.IsValid() || m.Class() != ClassHello || m.ClassVersion() != helloClassVersion || m.Attribute() != AttributeHello ||
 		string(m[helloOUI:][:len(ouiHello)]) != ouiHello || m[helloProtocol] == 0 {
@@ -105,7 +104,7 @@ func (m MAD) Hello() Hello {
 	return Hello(m)
 }
 
-// IsQuestion reports whether h asks.
+// IsQuestion reports whether h is a question.
 func (h Hello) IsQuestion() bool {
 	return MAD(h).Method() == MethodGet && MAD(h).Status() == 0 && h[helloRole] == roleQuestion
 }
@@ -115,31 +114,30 @@ func (h Hello) IsAnswer() bool {
 	return MAD(h).Method() == MethodGetResp && MAD(h).Status() == 0 && h[helloRole] == roleAnswer
 }
 
-// IsRefusal reports whether h is a question that came back from somebody who does not know
-// the class.
+// IsRefusal reports whether h is a question returned by a host that does not know the class.
 func (h Hello) IsRefusal() bool {
 	return MAD(h).Method() == MethodGetResp && MAD(h).Status() != 0 && h[helloRole] == roleQuestion
 }
 
-// Nonce is the number that the asker made up.
+// Nonce returns the random number of the question.
 func (h Hello) Nonce() uint64 { return binary.BigEndian.Uint64(h[helloNonce:]) }
 
-// Protocol is what the sender speaks.
+// Protocol returns the protocol version of the sender.
 func (h Hello) Protocol() uint8 { return h[helloProtocol] }
 
-// Features are what the sender announces.
+// Features returns the features that the sender announces.
 func (h Hello) Features() uint32 { return binary.BigEndian.Uint32(h[helloFeatures:]) }
 
-// Instance is a number that the sender made up when it was started.
+// Instance returns the random number that the sender chose at its start.
 func (h Hello) Instance() uint64 { return binary.BigEndian.Uint64(h[helloInstance:]) }
 
-// Challenge is a question in an answer; 0: none.
+// Challenge returns the nonce of a question inside an answer; 0 means none.
 func (h Hello) Challenge() uint64 { return binary.BigEndian.Uint64(h[helloChallenge:]) }
 
-// SetChallenge makes an answer a question too.
+// SetChallenge adds a question to an answer.
 func (h Hello) SetChallenge(v uint64) { binary.BigEndian.PutUint64(h[helloChallenge:], v) }
 
-// Version is the sender's version, of which only what can be printed is kept.
+// Version returns the sender's version, reduced to printable characters.
 func (h Hello) Version() string {
 	text := string(h[helloVersion:helloEnd])
 	if i := strings.IndexByte(text, 0); i >= 0 {
@@ -153,7 +151,7 @@ func (h Hello) Version() string {
 	}, text)
 }
 
-// SetSender says who sends h.
+// SetSender sets the fields that describe the sender.
 func (h Hello) SetSender(features uint32, instance uint64, version string) {
 	h[helloProtocol] = HelloProtocol
 	binary.BigEndian.PutUint32(h[helloFeatures:], features)

@@ -22,7 +22,7 @@ func TestHello(t *testing.T) {
 	if h == nil || !h.IsAnswer() || h.IsQuestion() || h.IsRefusal() || h.Nonce() != q.Nonce() || MAD(h).TID() != 77 || h.Challenge() != 4 || len(h.Version()) != 32 {
 		t.Fatalf("an answer comes back as % x", []byte(h))
 	}
-	// What the Linux kernel makes of a question of a class that it does not know.
+	// The Linux kernel's answer to a question of an unknown class.
 	back := MAD(bytes.Clone(q))
 	back.SetMethod(MethodGetResp)
 	back.SetStatus(0x000c)
@@ -40,7 +40,7 @@ func TestHello(t *testing.T) {
 	}
 }
 
-// FuzzHello: no bytes are read outside a MAD, and what is a hello survives being copied.
+// FuzzHello checks that no bytes outside of a MAD are read, and that a hello survives a copy.
 func FuzzHello(f *testing.F) {
 	q := make(Hello, MADSize)
 	q.Init(1, 2)

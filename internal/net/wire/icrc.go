@@ -8,30 +8,29 @@ import (
 	"vrdma.dev/vrdma/internal/net/crc"
 )
 
-// A Flow computes the invariant CRC (IBA 7.8.1, annex A17.3.3) of packets that go from
-// one UDP port to another. It is the CRC of Ethernet, begun with eight bytes of ones and
-// taken over IP header, UDP header and packet, with all that may change on the way
-// replaced by ones:
+// A Flow computes the invariant CRC (IBA 7.8.1, annex A17.3.3) of packets from one UDP port to another.
+// It is the CRC of Ethernet, started with eight bytes of ones, over IP header, UDP header and packet.
+// Fields that may change on the path are replaced by ones:
 //
 //	IPv4: type of service, time to live, header checksum
 //	IPv6: traffic class, flow label, hop limit
 //	UDP:  checksum
 //	BTH:  the byte with FECN and BECN
 //
-// What remains of IPv4's header that a UDP socket does not show is the identification;
-// see Check. A Flow is working storage of whoever sends or receives, to be set up again
-// when the addresses change. It remembers the CRC of the headers up to the BTH for packets
-// of the length seen last, because the next one mostly has the same.
+// A UDP socket does not show one covered field of the IPv4 header, the identification; see Check. A
+// Flow is working storage of the sender or receiver and is set again when the addresses change. It
+// caches the CRC of the headers up to the BTH for the last packet length, because the next packet mostly
+// has the same length.
 type Flow struct {
 	head   [onesSize + IPv6Size + UDPSize]byte
-	ip     int    // where the IP header begins in head; what is before it counts for nothing but ones
-	length int    // of the packet that state is for
-	state  uint32 // of the CRC behind the UDP header, with identification 0
+	ip     int    // offset of the IP header in head; the bytes before it count only as ones
+	length int    // packet length for which state is valid
+	state  uint32 // CRC state after the UDP header, with identification 0
 }
 
 const (
 	onesSize = 8
-	udpStart = onesSize + IPv6Size // in head, whatever the version of IP
+	udpStart = onesSize + IPv6Size // offset in head, for both versions of IP
 )
 
 // Set makes f compute the ICRCs of packets from src to dst. Both are IPv4 or both IPv6.
@@ -65,7 +64,7 @@ func (f *Flow) Set(src, dst netip.AddrPort) {
 	u.SetDstPort(dst.Port())
 }
 
-// IsIPv4 reports whether the flow's packets have an identification.
+// IsIPv4 reports whether the flow is IPv4, whose packets have an identification.
 func (f *Flow) IsIPv4() bool { return f.ip != onesSize }
 
 // Sum computes the ICRC of p in an IPv4 packet with identification id.
@@ -81,7 +80,7 @@ func (f *Flow) Sum(p Packet, id uint16) uint32 {
 	return crc.Ethernet(^s, p.data[BTHSize:len(p.data)-ICRCSize])
 }
 
-// behindBTH is the state s of a CRC, taken on over the BTH b with this PSN.
+// behindBTH returns the CRC state s continued over the BTH b with this PSN.
 func behindBTH(s uint32, b BTH, psn uint32) uint32 {
 	b = b[:BTHSize]
 	s ^= binary.LittleEndian.Uint32(b)
@@ -90,7 +89,7 @@ func behindBTH(s uint32, b BTH, psn uint32) uint32 {
 		shifted[3][b[8]] ^ shifted[2][byte(psn>>16)] ^ shifted[1][byte(psn>>8)] ^ shifted[0][byte(psn)]
 }
 
-// measure computes the state behind the headers of a packet of n bytes.
+// measure computes the CRC state after the headers of a packet of n bytes.
 func (f *Flow) measure(n int) {
 	f.length = n
 	n += UDPSize
@@ -103,11 +102,11 @@ func (f *Flow) measure(n int) {
 	f.state = ^crc32.ChecksumIEEE(f.head[f.ip-onesSize:])
 }
 
-// behindID is how many bytes follow the identification up to the BTH.
+// behindID is the number of bytes from the end of the identification to the BTH.
 const behindID = IPv4Size - ipv4ID - 2 + UDPSize
 
-// shifted[n][b] is what the byte b and n bytes of zeros add to a CRC. hash/crc32 takes
-// twelve bytes one after the other; with these tables it is twelve lookups at once.
+// shifted[n][b] is the contribution of the byte b, followed by n zero bytes, to a CRC. hash/crc32 would
+// process twelve bytes one after the other; with these tables the twelve lookups are independent.
 var shifted = shiftedTables()
 
 func shiftedTables() (t [behindID + BTHSize + 2][256]uint32) {
@@ -120,18 +119,17 @@ func shiftedTables() (t [behindID + BTHSize + 2][256]uint32) {
 	return t
 }
 
-// Seal sets the ICRC of p, which will leave with identification id.
+// Seal sets the ICRC of p, which will be sent with identification id.
 func (f *Flow) Seal(p Packet, id uint16) { p.SetICRC(f.Sum(p, id)) }
 
-// Check reports whether p's ICRC is right for some identification, and for which. With
-// the identification unknown what is left is a check of 16 bits; a caller that knows
-// what its peer would use should look at id. A good guess saves time. IPv6 has no
-// identification, and id is then 0.
+// Check reports whether p's ICRC is correct for some identification, and returns that identification.
+// With an unknown identification this is only a 16-bit check; a caller that knows the identifications of
+// its peer should compare id. A correct guess is faster. IPv6 has no identification, and id is 0.
 //
-// A CRC is linear: the difference between the ICRC received and the one computed with
-// the guess is the CRC of the difference of the identifications followed by as many
-// zeros as there are bytes behind it. Running those zeros backwards leaves the
-// difference in the low 16 bits, if the packet is sound, and bits elsewhere otherwise.
+// A CRC is linear. The difference between the received ICRC and the one computed with the guess is the
+// CRC of the difference of the identifications, followed by as many zero bytes as bytes follow it in the
+// packet. Undoing these zeros leaves the difference in the low 16 bits if the packet is intact, and bits
+// elsewhere otherwise.
 func (f *Flow) Check(p Packet, guess uint16) (id uint16, ok bool) {
 	if !f.IsIPv4() {
 		return 0, f.Sum(p, 0) == p.ICRC()
@@ -143,19 +141,19 @@ func (f *Flow) Check(p Packet, guess uint16) (id uint16, ok bool) {
 	if len(p.data) > MaxPacket {
 		return 0, false
 	}
-	behind := IPv4Size - ipv4ID + UDPSize + len(p.data) - ICRCSize // from the identification on
+	behind := IPv4Size - ipv4ID + UDPSize + len(p.data) - ICRCSize // bytes from the identification on
 	diff = multiply(diff, backwards[behind/4])
 	if diff>>16 != 0 {
 		return 0, false
 	}
-	// The polynomial's low bits come first, so the first byte is the lowest.
+	// The CRC is bit-reversed, so the first byte is the lowest.
 	var b [2]byte
 	binary.LittleEndian.PutUint16(b[:], uint16(diff))
 	return guess ^ binary.BigEndian.Uint16(b[:]), true
 }
 
-// backwards[n] is x to the power of -32n modulo the CRC's polynomial. All packets are a
-// multiple of four bytes long, and so is what follows the identification.
+// backwards[n] is x to the power of -32n modulo the CRC's polynomial. The packet length is a multiple of
+// four bytes, and so is the distance from the identification to the end.
 var backwards = powers()
 
 const powersNeeded = (IPv4Size+UDPSize+MaxPacket)/4 + 1
@@ -165,8 +163,8 @@ func powers() (t [powersNeeded]uint32) {
 	for i := range t {
 		t[i] = p
 		for range 32 {
-			// Undo one multiplication by x, which is a shift to the right
-			// that brings the polynomial in when a bit falls out.
+			// Undo one multiplication by x, which is a right shift that adds the polynomial when a
+			// one bit falls out.
 			if p&(1<<31) != 0 {
 				p = (p^crc32.IEEE)<<1 | 1
 			} else {
@@ -177,7 +175,7 @@ func powers() (t [powersNeeded]uint32) {
 	return t
 }
 
-// multiply multiplies two polynomials modulo that of the CRC.
+// multiply multiplies two polynomials modulo the CRC's polynomial.
 func multiply(a, b uint32) uint32 {
 	p := uint32(0)
 	for range 32 {

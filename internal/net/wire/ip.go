@@ -2,18 +2,18 @@ package wire
 
 import "encoding/binary"
 
-// IPv4 is an IPv4 header without options, as far as RoCEv2 needs it: package roce sends
-// and receives through UDP sockets, but captures hold, and the ICRC covers, the header.
+// IPv4 is an IPv4 header without options, with the fields that RoCEv2 needs. Package roce sends and
+// receives through UDP sockets, but captures contain the header and the ICRC covers it.
 type IPv4 []byte
 
 const (
 	// IPv4Size is the length of an IPv4 header without options.
 	IPv4Size = 20
-	// ProtocolUDP is UDP's number in both versions of IP.
+	// ProtocolUDP is the protocol number of UDP in both versions of IP.
 	ProtocolUDP = 17
-	// DontFragment is the bit of the flags that RoCEv2 packets have set.
+	// DontFragment is the flag that RoCEv2 packets have set.
 	DontFragment = 0x4000
-	// DefaultTTL is what rxe and Linux sockets send.
+	// DefaultTTL is the TTL that rxe and Linux sockets send.
 	DefaultTTL = 64
 )
 
@@ -30,59 +30,58 @@ const (
 	ipv4Dst      = 16
 )
 
-// IsValid reports whether h is a header without options whose packet is all there.
+// IsValid reports whether h is a header without options, followed by its complete packet.
 func (h IPv4) IsValid() bool {
 	return len(h) >= IPv4Size && h[ipv4Version] == 0x45 && h.TotalLength() >= IPv4Size && h.TotalLength() <= len(h)
 }
 
-// Init sets what is the same in all headers and clears the rest.
+// Init sets the constant fields and clears the others.
 func (h IPv4) Init() {
 	clear(h[:IPv4Size])
 	h[ipv4Version] = 0x45
 	h[ipv4Protocol] = ProtocolUDP
 }
 
-// TOS is the type of service; its lower two bits are ECN.
+// TOS returns the type of service; its lower two bits are ECN.
 func (h IPv4) TOS() uint8 { return h[ipv4TOS] }
 
 // SetTOS sets the type of service.
 func (h IPv4) SetTOS(v uint8) { h[ipv4TOS] = v }
 
-// TotalLength is the length of header and payload.
+// TotalLength returns the length of header and payload.
 func (h IPv4) TotalLength() int { return int(binary.BigEndian.Uint16(h[ipv4Length:])) }
 
 // SetTotalLength sets the length of header and payload.
 func (h IPv4) SetTotalLength(n int) { binary.BigEndian.PutUint16(h[ipv4Length:], uint16(n)) }
 
-// ID is the identification.
+// ID returns the identification.
 func (h IPv4) ID() uint16 { return binary.BigEndian.Uint16(h[ipv4ID:]) }
 
 // SetID sets the identification.
 func (h IPv4) SetID(v uint16) { binary.BigEndian.PutUint16(h[ipv4ID:], v) }
 
-// Fragment is the flags and the fragment offset.
+// Fragment returns the flags and the fragment offset.
 func (h IPv4) Fragment() uint16 { return binary.BigEndian.Uint16(h[ipv4Fragment:]) }
 
 // SetFragment sets flags and fragment offset.
 func (h IPv4) SetFragment(v uint16) { binary.BigEndian.PutUint16(h[ipv4Fragment:], v) }
 
-// TTL is the time to live.
+// TTL returns the time to live.
 func (h IPv4) TTL() uint8 { return h[ipv4TTL] }
 
 // SetTTL sets the time to live.
 func (h IPv4) SetTTL(v uint8) { h[ipv4TTL] = v }
 
-// Protocol is the number of what follows.
+// Protocol returns the protocol number of the payload.
 func (h IPv4) Protocol() uint8 { return h[ipv4Protocol] }
 
-// Checksum is the header checksum.
+// Checksum returns the header checksum.
 func (h IPv4) Checksum() uint16 { return binary.BigEndian.Uint16(h[ipv4Checksum:]) }
 
 // SetChecksum sets the header checksum.
 func (h IPv4) SetChecksum(v uint16) { binary.BigEndian.PutUint16(h[ipv4Checksum:], v) }
 
-// Sum computes the checksum of the header as it stands, with its checksum field taken
-// as zero.
+// Sum computes the header checksum, with the checksum field taken as zero.
 func (h IPv4) Sum() uint16 {
 	var sum uint32
 	for i := 0; i < IPv4Size; i += 2 {
@@ -96,19 +95,19 @@ func (h IPv4) Sum() uint16 {
 	return ^uint16(sum)
 }
 
-// Src is the source address.
+// Src returns the source address.
 func (h IPv4) Src() [4]byte { return [4]byte(h[ipv4Src:]) }
 
 // SetSrc sets the source address.
 func (h IPv4) SetSrc(a [4]byte) { copy(h[ipv4Src:ipv4Dst], a[:]) }
 
-// Dst is the destination address.
+// Dst returns the destination address.
 func (h IPv4) Dst() [4]byte { return [4]byte(h[ipv4Dst:]) }
 
 // SetDst sets the destination address.
 func (h IPv4) SetDst(a [4]byte) { copy(h[ipv4Dst:IPv4Size], a[:]) }
 
-// Payload is what follows the header. IsValid has to hold.
+// Payload returns the bytes after the header. IsValid must hold.
 func (h IPv4) Payload() []byte { return h[IPv4Size:h.TotalLength()] }
 
 // IPv6 is an IPv6 header without extensions. A GRH has the same layout (IBA 8.3).
@@ -126,19 +125,19 @@ const (
 	ipv6Dst        = 24
 )
 
-// IsValid reports whether h is a header whose packet is all there.
+// IsValid reports whether h is a header followed by its complete packet.
 func (h IPv6) IsValid() bool {
 	return len(h) >= IPv6Size && h[ipv6Class]>>4 == 6 && IPv6Size+h.PayloadLength() <= len(h)
 }
 
-// Init sets what is the same in all headers and clears the rest.
+// Init sets the constant fields and clears the others.
 func (h IPv6) Init() {
 	clear(h[:IPv6Size])
 	h[ipv6Class] = 0x60
 	h[ipv6NextHeader] = ProtocolUDP
 }
 
-// TrafficClass is the traffic class; its lower two bits are ECN.
+// TrafficClass returns the traffic class; its lower two bits are ECN.
 func (h IPv6) TrafficClass() uint8 { return uint8(binary.BigEndian.Uint16(h[ipv6Class:]) >> 4) }
 
 // SetTrafficClass sets the traffic class.
@@ -147,7 +146,7 @@ func (h IPv6) SetTrafficClass(v uint8) {
 	h[1] = h[1]&0x0f | v<<4
 }
 
-// FlowLabel is the flow label.
+// FlowLabel returns the flow label.
 func (h IPv6) FlowLabel() uint32 { return uint24(h[1:]) & 0xfffff }
 
 // SetFlowLabel sets the flow label.
@@ -156,35 +155,35 @@ func (h IPv6) SetFlowLabel(v uint32) {
 	h[2], h[3] = byte(v>>8), byte(v)
 }
 
-// PayloadLength is the length of what follows the header.
+// PayloadLength returns the length of the payload.
 func (h IPv6) PayloadLength() int { return int(binary.BigEndian.Uint16(h[ipv6Length:])) }
 
-// SetPayloadLength sets the length of what follows the header.
+// SetPayloadLength sets the length of the payload.
 func (h IPv6) SetPayloadLength(n int) { binary.BigEndian.PutUint16(h[ipv6Length:], uint16(n)) }
 
-// NextHeader is the number of what follows.
+// NextHeader returns the protocol number of the payload.
 func (h IPv6) NextHeader() uint8 { return h[ipv6NextHeader] }
 
-// SetNextHeader sets the number of what follows.
+// SetNextHeader sets the protocol number of the payload.
 func (h IPv6) SetNextHeader(v uint8) { h[ipv6NextHeader] = v }
 
-// HopLimit is the hop limit.
+// HopLimit returns the hop limit.
 func (h IPv6) HopLimit() uint8 { return h[ipv6HopLimit] }
 
 // SetHopLimit sets the hop limit.
 func (h IPv6) SetHopLimit(v uint8) { h[ipv6HopLimit] = v }
 
-// Src is the source address.
+// Src returns the source address.
 func (h IPv6) Src() [16]byte { return [16]byte(h[ipv6Src:]) }
 
 // SetSrc sets the source address.
 func (h IPv6) SetSrc(a [16]byte) { copy(h[ipv6Src:ipv6Dst], a[:]) }
 
-// Dst is the destination address.
+// Dst returns the destination address.
 func (h IPv6) Dst() [16]byte { return [16]byte(h[ipv6Dst:]) }
 
 // SetDst sets the destination address.
 func (h IPv6) SetDst(a [16]byte) { copy(h[ipv6Dst:IPv6Size], a[:]) }
 
-// Payload is what follows the header. IsValid has to hold.
+// Payload returns the bytes after the header. IsValid must hold.
 func (h IPv6) Payload() []byte { return h[IPv6Size : IPv6Size+h.PayloadLength()] }

@@ -55,7 +55,7 @@ const (
 // Service is a transport service.
 type Service uint8
 
-// Services; Congestion is that of the CNP, which belongs to none.
+// Services; Congestion stands for CNPs, which belong to no transport service.
 const (
 	RC Service = iota + 1
 	UC
@@ -63,7 +63,7 @@ const (
 	Congestion
 )
 
-// Operation is what a message does, whatever the place of the packet in it.
+// Operation is the operation of a message, whatever the position of the packet in it.
 type Operation uint8
 
 // Operations.
@@ -81,10 +81,10 @@ const (
 	Notify
 )
 
-// Place is where in its message a packet stands.
+// Place is the position of a packet in its message.
 type Place uint8
 
-// Places: a set, so that Only is both the first and the last.
+// Places form a bit set, so that Only is both the first and the last.
 const (
 	Middle Place = 0
 	First  Place = 1
@@ -92,8 +92,7 @@ const (
 	Only   Place = First | Last
 )
 
-// Headers is a set of extended transport headers. They stand in a packet in the order of
-// the bits.
+// Headers is a set of extended transport headers. Their order in a packet is the order of the bits.
 type Headers uint16
 
 // Headers that may follow a BTH.
@@ -109,7 +108,7 @@ const (
 	numHeaders = iota
 )
 
-// headerSize is indexed by the number of a header's bit.
+// headerSize has the header sizes, indexed by bit number.
 var headerSize = [numHeaders]uint8{
 	DETHSize, FETHSize, RETHSize, AtomicETHSize, AETHSize, AtomicAckETHSize, ImmDtSize, IETHSize,
 }
@@ -117,25 +116,25 @@ var headerSize = [numHeaders]uint8{
 // anyPayload stands for payloads of 0 to MaxPayload bytes.
 const anyPayload = -1
 
-// Format is what an opcode stands for.
+// Format describes the packets of an opcode.
 type Format struct {
 	row
-	size   int               // of all headers, BTH included
-	offset [numHeaders]uint8 // by number of the header's bit; zero: not there
+	size   int               // size of all headers, including the BTH
+	offset [numHeaders]uint8 // offsets indexed by bit number; zero: header not present
 }
 
-// row is a line of the opcode table.
+// row is a row of the opcode table.
 type row struct {
 	Opcode    Opcode
 	Service   Service
 	Operation Operation
 	Place     Place
 	Headers   Headers
-	payload   int // exactly so many bytes, or anyPayload
+	payload   int // exact number of bytes, or anyPayload
 	Name      string
 }
 
-// Size is the length of the headers of a packet, BTH included.
+// Size returns the size of a packet's headers, including the BTH.
 func (f *Format) Size() int { return f.size }
 
 // HasPayload reports whether the packet carries a message's data.
@@ -192,10 +191,10 @@ const cnpReserved = 16
 
 var (
 	formats  [len(rows)]Format
-	byOpcode = index() // nil where there is none
+	byOpcode = index() // nil for unknown opcodes
 )
 
-// index computes offsets and lengths and makes the table.
+// index computes offsets and sizes and returns the table by opcode.
 func index() (t [256]*Format) {
 	for i, r := range rows {
 		f := &formats[i]
@@ -212,10 +211,10 @@ func index() (t [256]*Format) {
 	return t
 }
 
-// Format is what o stands for, nil for an opcode that vrdma does not know.
+// Format returns the format of o, or nil for an opcode that vrdma does not know.
 func (o Opcode) Format() *Format { return byOpcode[o] }
 
-// String is o's name as Wireshark has it.
+// String returns o's name as in Wireshark.
 func (o Opcode) String() string {
 	if f := byOpcode[o]; f != nil {
 		return f.Name

@@ -10,34 +10,33 @@ const (
 	ICRCSize = 4
 	// MaxPayload is the largest path MTU.
 	MaxPayload = 4096
-	// MaxPacket is the length of the longest packet: the payload and the longest
-	// headers that go with one.
+	// MaxPacket is the length of the longest packet: the largest payload with the longest headers that
+	// can occur with it.
 	MaxPacket = BTHSize + RETHSize + ImmDtSize + MaxPayload + ICRCSize
 )
 
-// Why a datagram is no RoCEv2 packet.
+// Reasons why a datagram is not a RoCEv2 packet.
 var (
-	// ErrShort: shorter than its headers and the ICRC.
+	// ErrShort means that the datagram is shorter than its headers and the ICRC.
 	ErrShort = errors.New("wire: packet is shorter than its headers")
-	// ErrVersion: a transport header version other than 0.
+	// ErrVersion means a transport header version other than 0.
 	ErrVersion = errors.New("wire: unknown transport header version")
-	// ErrOpcode: an opcode that vrdma does not know.
+	// ErrOpcode means an opcode that vrdma does not know.
 	ErrOpcode = errors.New("wire: unknown opcode")
-	// ErrLength: not a multiple of four, more padding than payload, more payload than
-	// 4096 bytes or filler than the longest packet has room for, or a payload where none
-	// belongs.
+	// ErrLength means that the length is not a multiple of four, or does not fit the opcode: more padding
+	// than payload, more than 4096 bytes of payload, too much filler, or a payload where none is allowed.
 	ErrLength = errors.New("wire: packet length does not fit its opcode")
 )
 
-// Packet is a view of one packet, from BTH to ICRC. It has been checked: every header
-// that its opcode calls for is there.
+// Packet is a view of one packet, from BTH to ICRC. Parse or Make guarantees that it has every header
+// that its opcode requires.
 type Packet struct {
 	data   []byte
 	format *Format
-	tail   int // between payload and ICRC: padding and filler
+	tail   int // bytes between payload and ICRC: padding and filler
 }
 
-// Parse checks the payload of a UDP datagram. The ICRC is Flow's business.
+// Parse checks the payload of a UDP datagram. It does not check the ICRC; Flow.Check does.
 func Parse(data []byte) (Packet, error) {
 	if len(data) < BTHSize+ICRCSize {
 		return Packet{}, ErrShort
@@ -50,7 +49,7 @@ func Parse(data []byte) (Packet, error) {
 	if f == nil {
 		return Packet{}, ErrOpcode
 	}
-	room := len(data) - f.size - ICRCSize // payload and pad
+	room := len(data) - f.size - ICRCSize // payload, pad and filler
 	if room < 0 {
 		return Packet{}, ErrShort
 	}
@@ -67,20 +66,18 @@ func Parse(data []byte) (Packet, error) {
 	return Packet{data, f, tail}, nil
 }
 
-// pad is how many bytes bring n up to a multiple of four.
+// pad returns the number of bytes that extend n to a multiple of four.
 func pad(n int) int { return -n & 3 }
 
-// Size is the length of a packet of opcode o with n bytes of payload. The opcode has to
-// be a known one.
+// Size returns the length of a packet of opcode o with n bytes of payload. o must be a known opcode.
 func Size(o Opcode, n int) int { return byOpcode[o].size + n + pad(n) + ICRCSize }
 
-// Make lays a packet of opcode o with n bytes of payload out at the beginning of buf.
-// Opcode and pad count are set, all else in the headers is zero; payload and ICRC
-// are whatever stood there. The opcode has to be a known one and buf long enough: both
-// are the caller's own.
+// Make creates a packet of opcode o with n bytes of payload at the beginning of buf. It sets opcode and
+// pad count and clears the other header fields; payload and ICRC keep the previous content of buf. o must
+// be a known opcode and buf long enough: both come from the caller, not from the network.
 func Make(buf []byte, o Opcode, n int) Packet { return MakeFilled(buf, o, n, 0) }
 
-// MakeFilled is Make for a packet that is longer by so many bytes of filler, a multiple of four.
+// MakeFilled is Make for a packet with filler bytes of filler, a multiple of four.
 func MakeFilled(buf []byte, o Opcode, n, filler int) Packet {
 	f := byOpcode[o]
 	k := pad(n)
@@ -104,7 +101,7 @@ func MakeFilled(buf []byte, o Opcode, n, filler int) Packet {
 	return Packet{data, f, k + filler}
 }
 
-// MakeCNP lays a congestion notification for queue pair qp out at the beginning of buf.
+// MakeCNP creates a congestion notification packet for queue pair qp at the beginning of buf.
 func MakeCNP(buf []byte, qp uint32) Packet {
 	p := Make(buf, CNP, cnpReserved)
 	b := p.BTH()
@@ -114,29 +111,28 @@ func MakeCNP(buf []byte, qp uint32) Packet {
 	return p
 }
 
-// Bytes is the whole packet.
+// Bytes returns the whole packet.
 func (p Packet) Bytes() []byte { return p.data }
 
-// Format is what the opcode stands for.
+// Format returns the format of the opcode.
 func (p Packet) Format() *Format { return p.format }
 
-// BTH is the base transport header.
+// BTH returns the base transport header.
 func (p Packet) BTH() BTH { return BTH(p.data[:BTHSize]) }
 
-// Payload is the data, without padding and filler.
+// Payload returns the data, without padding and filler.
 func (p Packet) Payload() []byte { return p.data[p.format.size : len(p.data)-ICRCSize-p.tail] }
 
-// Filler is how many bytes of filler there are.
+// Filler returns the number of filler bytes.
 func (p Packet) Filler() int { return p.tail - BTH(p.data).Pad() }
 
-// ICRC is the invariant CRC as a number. It stands on the wire least significant byte
-// first.
+// ICRC returns the invariant CRC as a number. On the wire its least significant byte comes first.
 func (p Packet) ICRC() uint32 { return binary.LittleEndian.Uint32(p.data[len(p.data)-ICRCSize:]) }
 
 // SetICRC sets the invariant CRC.
 func (p Packet) SetICRC(v uint32) { binary.LittleEndian.PutUint32(p.data[len(p.data)-ICRCSize:], v) }
 
-// The numbers of the headers' bits.
+// Bit numbers of the headers.
 const (
 	numDETH = iota
 	numFETH
@@ -148,7 +144,7 @@ const (
 	numIETH
 )
 
-// header is the header with the given bit number, nil if the opcode has none.
+// header returns the header with the given bit number, or nil if the opcode has none.
 func (p Packet) header(n int) []byte {
 	at := int(p.format.offset[n])
 	if at == 0 {
@@ -157,26 +153,26 @@ func (p Packet) header(n int) []byte {
 	return p.data[at : at+int(headerSize[n])]
 }
 
-// DETH is the datagram header, nil if the opcode has none.
+// DETH returns the datagram header, nil if the opcode has none.
 func (p Packet) DETH() DETH { return p.header(numDETH) }
 
-// FETH is the flush header, nil if the opcode has none.
+// FETH returns the flush header, nil if the opcode has none.
 func (p Packet) FETH() FETH { return p.header(numFETH) }
 
-// RETH is the RDMA header, nil if the opcode has none.
+// RETH returns the RDMA header, nil if the opcode has none.
 func (p Packet) RETH() RETH { return p.header(numRETH) }
 
-// AtomicETH is the atomic header, nil if the opcode has none.
+// AtomicETH returns the atomic header, nil if the opcode has none.
 func (p Packet) AtomicETH() AtomicETH { return p.header(numAtomicETH) }
 
-// AETH is the acknowledge header, nil if the opcode has none.
+// AETH returns the acknowledge header, nil if the opcode has none.
 func (p Packet) AETH() AETH { return p.header(numAETH) }
 
-// AtomicAckETH is the former value, nil if the opcode has none.
+// AtomicAckETH returns the header with the former value, nil if the opcode has none.
 func (p Packet) AtomicAckETH() AtomicAckETH { return p.header(numAtomicAckETH) }
 
-// ImmDt is the immediate data, nil if the opcode has none.
+// ImmDt returns the immediate data, nil if the opcode has none.
 func (p Packet) ImmDt() ImmDt { return p.header(numImmDt) }
 
-// IETH is the invalidate header, nil if the opcode has none.
+// IETH returns the invalidate header, nil if the opcode has none.
 func (p Packet) IETH() IETH { return p.header(numIETH) }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestOpcodes holds the table against what the specification says of opcodes in general.
+// TestOpcodes compares the table with the specification's general rules for opcodes.
 func TestOpcodes(t *testing.T) {
 	seen := map[Opcode]bool{}
 	for i := range formats {
@@ -52,7 +52,7 @@ func TestOpcodes(t *testing.T) {
 			t.Errorf("%s: %d bytes of headers, more than MaxPacket allows for", f.Name, f.Size())
 		}
 	}
-	// UC has the first twelve operations of RC, with the same numbers, places and headers.
+	// UC has the first twelve operations of RC, with the same numbers, positions and headers.
 	for o := RCSendFirst; o <= RCWriteOnlyImm; o++ {
 		r, u := o.Format(), (o | UCSendFirst).Format()
 		if u == nil || r.Operation != u.Operation || r.Place != u.Place || r.Headers != u.Headers {
@@ -64,8 +64,7 @@ func TestOpcodes(t *testing.T) {
 	}
 }
 
-// TestLayout writes every header of every opcode and finds it where the specification
-// has it.
+// TestLayout writes every header of every opcode and checks its position in the packet.
 func TestLayout(t *testing.T) {
 	for _, c := range []struct {
 		op      Opcode
@@ -125,7 +124,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// unhex reads hex digits; a point is a byte 0xee.
+// unhex decodes hex digits; a point is a byte 0xee.
 func unhex(s string) (out []byte) {
 	s = strings.ReplaceAll(strings.ReplaceAll(s, " ", ""), ".", "ee")
 	for i := 0; i < len(s); i += 2 {
@@ -142,7 +141,7 @@ func TestBTH(t *testing.T) {
 	b.SetPad(3)
 	b.SetPKey(0x8001)
 	b.SetFECN(true)
-	b.SetDestQP(0xaa123456) // what does not fit is cut off
+	b.SetDestQP(0xaa123456) // setters cut off excess bits
 	b.SetAckReq(true)
 	b.SetPSN(0xbb789abc)
 	want := []byte{2, 0xf0, 0x80, 1, 0x80, 0x12, 0x34, 0x56, 0x80, 0x78, 0x9a, 0xbc}
@@ -227,7 +226,7 @@ var (
 	dst6 = netip.MustParseAddrPort("[fe80::2]:4791")
 )
 
-// TestIdentification finds identifications from ICRCs, and damage in spite of it.
+// TestIdentification derives identifications from ICRCs and still detects corruption.
 func TestIdentification(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	buf := make([]byte, MaxPacket)
@@ -262,7 +261,7 @@ func TestIdentification(t *testing.T) {
 			p.Bytes()[at] ^= bit
 		}
 	}
-	// A check of 16 bits lets one in 65536 pass, and bits in the first bytes never.
+	// A 16-bit check lets one packet in 65536 pass, but never one with errors in the first bytes.
 	if passed > 5 {
 		t.Errorf("%d of %d damaged packets passed with some identification", passed, tried)
 	}

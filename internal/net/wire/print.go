@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// String is p in one line, beginning as Wireshark's summary does.
+// String returns p in one line that begins like Wireshark's summary.
 func (p Packet) String() string {
 	if p.format == nil {
 		return "no packet"

@@ -7,26 +7,25 @@ import (
 	"vrdma.dev/vrdma/internal/net/crc"
 )
 
-// A Series is packets in the midst of a message, one after the other: of one length, with a
-// BTH and nothing else before the payload, and the BTHs differ in the PSN only, which counts
-// up. Most packets of a long message are such; making or checking one of them takes a fraction
-// of what Make, Parse and Flow's methods take for packets of any sort.
+// A Series is a run of consecutive middle packets of a message. They have equal lengths, only a BTH before
+// the payload, and BTHs that differ only in the PSN, which counts up. Most packets of a long message are
+// of this kind. Making or checking one of them costs a fraction of Make, Parse and the methods of Flow.
 type Series struct {
-	p     Packet // the packet before
-	first uint64 // of the BTH, up to the acknowledge request
-	flags uint32 // that byte, as it stands before the PSN
-	psn   uint32 // of the packet before
-	state uint32 // of the CRC behind a BTH with PSN 0, with identification 0
-	ids   bool   // there are identifications
-	tail  uint32 // the state of a CRC behind the filler, of one that was 0 before
+	p     Packet // the previous packet
+	first uint64 // first 8 bytes of the BTH
+	flags uint32 // the byte with the acknowledge request, shifted to its position before the PSN
+	psn   uint32 // PSN of the previous packet
+	state uint32 // CRC state after a BTH with PSN 0, with identification 0
+	ids   bool   // packets have identifications (IPv4)
+	tail  uint32 // CRC state after the filler, starting from state 0
 }
 
 const psnMask = 1<<24 - 1
 
-// Series begins with p, a packet of the flow that has been made or checked. It reports whether
-// p is one that others can follow: in the midst of a message.
+// Series starts a series after p, a packet of the flow that has been made or checked. ok reports whether
+// others can follow p, which requires a middle packet.
 func (f *Flow) Series(p Packet) (s Series, ok bool) {
-	// Reserved bits without filler are somebody else's, and the next packet may have both.
+	// Reserved bits without filler come from a foreign host, and its next packet may have both.
 	if p.format.Place != Middle || p.format.size != BTHSize || p.BTH().Filler() != p.Filler() {
 		return s, false
 	}
@@ -44,13 +43,13 @@ func (f *Flow) Series(p Packet) (s Series, ok bool) {
 	return s, true
 }
 
-// filler is that of the packet with this data.
+// filler returns the filler of the packet with this data.
 func (s *Series) filler(data []byte) []byte {
 	end := len(data) - ICRCSize
 	return data[end-s.p.tail : end]
 }
 
-// begin is the CRC behind the BTH of the packet with this PSN, and identification id.
+// begin returns the CRC state after the BTH of the packet with this PSN and identification id.
 func (s *Series) begin(psn uint32, id uint16) uint32 {
 	v := s.state ^ shifted[2][psn>>16] ^ shifted[1][byte(psn>>8)] ^ shifted[0][byte(psn)]
 	if s.ids {
@@ -59,13 +58,13 @@ func (s *Series) begin(psn uint32, id uint16) uint32 {
 	return ^v
 }
 
-// sum is the ICRC of the packet with this data and PSN, and identification id. Its filler is that of the others.
+// sum returns the ICRC of the packet with this data, PSN and identification. Its filler equals that of the others.
 func (s *Series) sum(data []byte, psn uint32, id uint16) uint32 {
 	return s.behindFiller(crc.Ethernet(s.begin(psn, id), data[BTHSize:len(data)-ICRCSize-s.p.tail]), data)
 }
 
-// behindFiller is the CRC sum taken on over the filler of the packet with this data. Folding so few bytes takes longer than
-// to look them up.
+// behindFiller returns the CRC state sum continued over the filler of the packet with this data. For so few
+// bytes table lookups are faster than folding.
 func (s *Series) behindFiller(sum uint32, data []byte) uint32 {
 	n := s.p.tail
 	if n == 0 {
@@ -78,11 +77,11 @@ func (s *Series) behindFiller(sum uint32, data []byte) uint32 {
 	return ^(shifted[n-1][byte(v)] ^ shifted[n-2][byte(v>>8)] ^ shifted[n-3][byte(v>>16)] ^ shifted[n-4][v>>24] ^ s.tail)
 }
 
-// Size is the length of every packet.
+// Size returns the length of every packet.
 func (s *Series) Size() int { return len(s.p.data) }
 
-// Make lays the next packet out at the beginning of buf, which has room for it: everything but
-// payload and ICRC.
+// Make creates the next packet at the beginning of buf, which is long enough: everything except payload and
+// ICRC.
 func (s *Series) Make(buf []byte) Packet {
 	data := buf[:len(s.p.data)]
 	s.psn = (s.psn + 1) & psnMask
@@ -93,18 +92,18 @@ func (s *Series) Make(buf []byte) Packet {
 	return s.p
 }
 
-// Seal sets the ICRC of the packet that was made last, which will leave with identification id.
+// Seal sets the ICRC of the packet made last, which will be sent with identification id.
 func (s *Series) Seal(id uint16) { s.p.SetICRC(s.sum(s.p.data, s.psn, id)) }
 
-// Fill copies the payload of the packet that was made last, and sets its ICRC as Seal does.
+// Fill copies the payload into the packet made last, and sets its ICRC as Seal does.
 func (s *Series) Fill(payload []byte, id uint16) {
 	data := s.p.data
 	sum := crc.EthernetCopy(s.begin(s.psn, id), data[BTHSize:len(data)-ICRCSize-s.p.tail], payload)
 	s.p.SetICRC(s.behindFiller(sum, data))
 }
 
-// Check reports whether data are the next packet, whole, with identification id, and what its
-// payload is. If not they may well be another packet.
+// Check reports whether data is the complete next packet, with identification id, and returns its payload. If
+// it returns false, data may still be another valid packet.
 func (s *Series) Check(data []byte, id uint16) (payload []byte, ok bool) {
 	if len(data) != len(s.p.data) || len(data) < BTHSize+ICRCSize {
 		return nil, false

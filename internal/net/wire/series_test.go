@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// middle is a packet in the midst of a message, made by the long way.
+// middle makes a middle packet of a message with Make and Seal.
 func middle(f *Flow, n, filler int, psn uint32, id uint16, fill byte) Packet {
 	p := MakeFilled(make([]byte, MaxPacket+MaxFiller), RCWriteMiddle, n, filler)
 	p.BTH().SetDestQP(0xabcdef)
@@ -22,7 +22,7 @@ func middle(f *Flow, n, filler int, psn uint32, id uint16, fill byte) Packet {
 	return p
 }
 
-// TestSeries: a series makes and takes the packets that the long way makes.
+// TestSeries checks that a Series makes and accepts the same packets as Make, Parse and Flow.
 func TestSeries(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -71,7 +71,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// TestSeriesRefuses: whatever differs, in any byte, is left to the long way.
+// TestSeriesRefuses checks that a Series rejects a packet that differs in any byte.
 func TestSeriesRefuses(t *testing.T) {
 	var f Flow
 	f.Set(src4, dst4)
@@ -105,13 +105,13 @@ func TestSeriesRefuses(t *testing.T) {
 		}
 	}
 	odd := middle(&f, 64, 0, 5, 0, 0)
-	odd.BTH().SetFiller(16) // and there is none
+	odd.BTH().SetFiller(16) // but there is no filler
 	if _, ok := f.Series(odd); ok {
 		t.Error("a packet with reserved bits begins a series")
 	}
 }
 
-// FuzzSeries: what a series takes, Parse and Check take, with the same payload.
+// FuzzSeries checks that Parse and Check accept every packet that a Series accepts, with the same payload.
 func FuzzSeries(f *testing.F) {
 	var flow Flow
 	flow.Set(src4, dst4)
@@ -126,7 +126,7 @@ func FuzzSeries(f *testing.F) {
 		if !ok {
 			return
 		}
-		// Chance does not make good ICRCs.
+		// Random data has no valid ICRC.
 		if len(next) >= BTHSize+ICRCSize && len(next) <= MaxPacket {
 			q := Packet{data: next, format: p.format}
 			flow.Seal(q, 1)

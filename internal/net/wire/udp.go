@@ -19,34 +19,34 @@ const (
 	udpChecksum = 6
 )
 
-// IsValid reports whether u is a header whose datagram is all there.
+// IsValid reports whether u is a header followed by its complete datagram.
 func (u UDP) IsValid() bool {
 	return len(u) >= UDPSize && u.Length() >= UDPSize && u.Length() <= len(u)
 }
 
-// SrcPort is the source port, which has no meaning but to spread flows over paths.
+// SrcPort returns the source port, which only spreads flows over paths.
 func (u UDP) SrcPort() uint16 { return binary.BigEndian.Uint16(u[udpSrc:]) }
 
 // SetSrcPort sets the source port.
 func (u UDP) SetSrcPort(v uint16) { binary.BigEndian.PutUint16(u[udpSrc:], v) }
 
-// DstPort is the destination port.
+// DstPort returns the destination port.
 func (u UDP) DstPort() uint16 { return binary.BigEndian.Uint16(u[udpDst:]) }
 
 // SetDstPort sets the destination port.
 func (u UDP) SetDstPort(v uint16) { binary.BigEndian.PutUint16(u[udpDst:], v) }
 
-// Length is the length of header and payload.
+// Length returns the length of header and payload.
 func (u UDP) Length() int { return int(binary.BigEndian.Uint16(u[udpLength:])) }
 
 // SetLength sets the length of header and payload.
 func (u UDP) SetLength(n int) { binary.BigEndian.PutUint16(u[udpLength:], uint16(n)) }
 
-// Checksum is the checksum; 0 means none, and rxe sends none.
+// Checksum returns the checksum; 0 means none, and rxe sends none.
 func (u UDP) Checksum() uint16 { return binary.BigEndian.Uint16(u[udpChecksum:]) }
 
 // SetChecksum sets the checksum.
 func (u UDP) SetChecksum(v uint16) { binary.BigEndian.PutUint16(u[udpChecksum:], v) }
 
-// Payload is what follows the header. IsValid has to hold.
+// Payload returns the bytes after the header. IsValid must hold.
 func (u UDP) Payload() []byte { return u[UDPSize:u.Length()] }

@@ -11,31 +11,31 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A Channel is an open rdma_cm device: commands, and events that come.
+// A Channel is an open rdma_cm device, which executes commands and delivers events.
 type Channel interface {
-	// Command has one command done; more is what SET_OPTION points to. The caller holds a lock.
+	// Command runs one command; more is the memory that SET_OPTION points to. The caller holds a lock.
 	Command(cmd, more []byte) error
-	// Wait waits until there are events to get.
+	// Wait waits until GET_EVENT has an event.
 	Wait() error
-	// Scratch is where commands want their responses.
+	// Scratch returns the memory for the responses of commands.
 	Scratch() *Mapped
-	// Close ends it, and a Wait.
+	// Close closes the channel and ends a pending Wait.
 	Close() error
-	// Unmap ends the scratch page.
+	// Unmap unmaps the scratch page.
 	Unmap()
 }
 
-// daemonChannel leads to the daemon.
+// daemonChannel is a Channel of the daemon.
 type daemonChannel struct {
 	session *protocol.Session
-	events  *os.File // readable while there are events; nobody reads it
+	events  *os.File // readable while there are events; it is polled, never read
 	scratch Mapped
 	buf     []byte
 	out     []byte
 	reply   protocol.Reply
 }
 
-// OpenChannel implements Door.
+// OpenChannel implements Backend.
 func (d *Daemon) OpenChannel() (Channel, error) {
 	s, err := protocol.Dial(d.socket, protocol.Hello{
 		Kind: protocol.KindRDMACM, Token: d.process.session.Welcome.Token, Program: program(), Label: os.Getenv("VRDMA_TRACE"),
@@ -48,7 +48,7 @@ func (d *Daemon) OpenChannel() (Channel, error) {
 		s.Close()
 		return nil, fmt.Errorf("the daemon sent %d descriptors for a channel, not one", len(s.Files))
 	}
-	// A file of Go's own that the runtime's poller watches.
+	// Duplicate the descriptor, so that the runtime's poller can watch it.
 	fd, err := unix.FcntlInt(s.Files[0].Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
 		_ = unix.SetNonblock(fd, true)
@@ -97,7 +97,7 @@ func (c *daemonChannel) Close() error {
 	return err
 }
 
-// await waits until a file is readable, and leaves what is there.
+// await waits until a file is readable. It reads nothing.
 func await(f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -106,13 +106,13 @@ func await(f *os.File) error {
 	return raw.Read(func(fd uintptr) bool { return protocol.Ready(int(fd)) })
 }
 
-// kernelChannel leads to the kernel.
+// kernelChannel is a Channel of the kernel.
 type kernelChannel struct {
 	file    *os.File
 	scratch Mapped
 }
 
-// OpenChannel implements Door.
+// OpenChannel implements Backend.
 func (k *Kernel) OpenChannel() (Channel, error) {
 	fd, err := unix.Open(devices+"/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *kernelChannel) Command(cmd, more []byte) error {
 	if len(more) > 0 {
 		return errors.ErrUnsupported
 	}
-	// GET_EVENT is EAGAIN where there is none; that must not make the file wait.
+	// GET_EVENT returns EAGAIN if there is no event. Use the raw descriptor: os.File would wait then.
 	raw, err := c.file.SyscallConn()
 	if err != nil {
 		return err

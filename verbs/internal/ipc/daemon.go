@@ -16,79 +16,78 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// ErrGone: the daemon has ended.
+// ErrGone means that the daemon has ended.
 var ErrGone = errors.New("the device is gone")
 
-// A Door is how an open device is reached: through the daemon's socket, or the kernel's file. Both
-// take the kernel's commands and share the same rings.
-type Door interface {
-	// Command has one command done. What it stores goes to the scratch page, where the commands
-	// say they want their responses. The caller holds the device's lock.
+// A Backend is the connection to an open device: through the daemon's socket, or the kernel's device file.
+type Backend interface {
+	// Command runs one command. Responses are stored in the scratch page, whose addresses the commands
+	// contain. The caller holds the device's lock.
 	Command(cmd []byte, extents []protocol.Extent) ([]Descriptor, error)
-	// Ring maps a queue; own: the mapping is the caller's to unmap.
+	// Ring maps a queue; if own is true, the caller unmaps it.
 	Ring(at *abi.MMInfo) (m Mapped, own bool, err error)
-	// RingBell says that the send queue of a queue pair has something new.
+	// RingBell notifies the device of new work in the send queue of a queue pair.
 	RingBell(qp uint32, command []byte) error
-	// Arm asks for an event; done is false where it takes a command.
+	// Arm requests a completion event; done is false if that needs a command.
 	Arm(cq uint32, solicited bool) (done bool)
-	// GiveWay lets others have the processor, for one who polls in vain; first: it is the first time
-	// in this wait. One at a time has the waiter.
-	GiveWay(w *Waiter, first bool)
-	// Allocate makes memory that can be registered, and free gives it back.
+	// Yield yields the processor while the caller polls an empty queue; first marks the first call in
+	// this wait. Only one goroutine at a time uses w.
+	Yield(w *Waiter, first bool)
+	// Allocate allocates memory that can be registered; Free frees it.
 	Allocate(n uintptr) (Mapped, error)
 	Free(m *Mapped)
-	// Extents are what lies under memory that is to be registered.
+	// Extents describes the memory that is to be registered.
 	Extents(start, length uint64, ours bool, writable bool) []protocol.Extent
-	// OpenChannel opens the rdma_cm device beside it.
+	// OpenChannel opens the rdma_cm device that belongs to this device.
 	OpenChannel() (Channel, error)
-	// Tree is where the device is described, as below /sys.
+	// Tree returns the directory that describes the device, in the layout of /sys.
 	Tree() string
-	// Close ends it. What is mapped stays: others may still look at it.
+	// Close closes the connection. Its memory stays mapped, because goroutines may still read it.
 	Close() error
-	// Unmap ends that too.
+	// Unmap unmaps that memory.
 	Unmap()
 }
 
-// A Descriptor came with the answer to a command.
+// A Descriptor is a file descriptor in the reply to a command.
 type Descriptor struct {
 	File *os.File
-	ID   int32 // what later commands call it
+	ID   int32 // how later commands refer to it
 }
 
-// ScratchSize is the room for responses.
+// ScratchSize is the size of the memory for responses.
 const ScratchSize = 4096
 
-// Daemon leads to a vrdma daemon.
+// Daemon is the connection to a vrdma daemon.
 type Daemon struct {
 	socket  string
 	process *process
 	session *protocol.Session
 	arena   Mapped
 	bell    *os.File
-	scratch Mapped // where responses go
+	scratch Mapped // memory for responses
 	buf     []byte
 	out     []byte
 	reply   protocol.Reply
-	asleep  atomic.Int32 // those who sleep on the doorbell page
+	asleep  atomic.Int32 // number of threads that sleep on the doorbell page
 }
 
-// A process is this program to a daemon: its devices share their memory's file.
+// A process is this program's registration with a daemon. All devices of a process share one memory file.
 type process struct {
 	socket  string
-	made    chan struct{} // closed when session is there, or will not be
+	made    chan struct{} // closed when session is set, or when connecting failed
 	session *protocol.Session
 	users   int // guarded by processes.mu
 }
 
-// processes are those to the daemons that are used. It is not state that a caller can see: a daemon
-// tells a process apart by its connection, and one is enough.
+// processes holds one registration for each daemon in use. Sharing it is invisible to callers: a daemon
+// identifies a process by this connection.
 var processes struct {
 	mu sync.Mutex
 	at map[string]*process
 }
 
-// joinProcess finds the process to a daemon, or makes it. Nobody but those who want the same daemon waits
-// for one that does not answer.
+// joinProcess returns the registration with a daemon and connects if there is none. A daemon that does not
+// answer delays only callers that want the same daemon.
 func joinProcess(ctx context.Context, socket string) (*process, error) {
 	for {
 		processes.mu.Lock()
@@ -117,7 +116,7 @@ func joinProcess(ctx context.Context, socket string) (*process, error) {
 	}
 }
 
-// join counts one more user in; false: it is of no use any more, another has to be made.
+// join adds a user; it returns false if the registration is dead and the caller must create another.
 func (p *process) join() bool {
 	processes.mu.Lock()
 	defer processes.mu.Unlock()
@@ -132,7 +131,7 @@ func (p *process) join() bool {
 	return true
 }
 
-// dial connects it. What fails is forgotten: those who wait try themselves.
+// dial connects the registration. If it fails, it is removed, and waiting callers try again themselves.
 func (p *process) dial(ctx context.Context) error {
 	s, err := protocol.DialContext(ctx, p.socket, protocol.Hello{Kind: protocol.KindProcess, Program: program(), Label: os.Getenv("VRDMA_TRACE")})
 	if err == nil && len(s.Files) != 1 {
@@ -149,7 +148,7 @@ func (p *process) dial(ctx context.Context) error {
 	return err
 }
 
-// gone reports whether the daemon has hung up: it says nothing on this connection while it lives.
+// gone reports whether the daemon closed the connection. A daemon sends nothing on it while it lives.
 func (p *process) gone() bool {
 	raw, err := p.session.SyscallConn()
 	if err != nil {
@@ -160,7 +159,7 @@ func (p *process) gone() bool {
 	return err != nil || gone
 }
 
-// stay and leave count those who need it.
+// stay and leave count the users of the registration.
 func (p *process) stay() {
 	processes.mu.Lock()
 	p.users++
@@ -179,7 +178,7 @@ func (p *process) leave() error {
 	return p.session.Close()
 }
 
-// memory is the file of registered memory.
+// memory returns the descriptor of the file with registered memory.
 func (p *process) memory() int { return int(p.session.Files[0].Fd()) }
 
 func program() string { return filepath.Base(os.Args[0]) }
@@ -203,7 +202,7 @@ func OpenDaemon(ctx context.Context, socket string, scratch Mapped) (*Daemon, er
 		return nil, fmt.Errorf("the daemon sent %d descriptors and an arena of %d bytes", len(s.Files), s.Welcome.ArenaSize)
 	}
 	d.bell = s.Files[1]
-	// The whole of it at once: a queue then costs no mapping of its own.
+	// Map the whole arena at once, so that a queue needs no mapping of its own.
 	if d.arena, err = mapFile(int(s.Files[0].Fd()), 0, uintptr(s.Welcome.ArenaSize)); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("map the device's queues: %w", err)
@@ -245,13 +244,13 @@ func (d *Daemon) Command(cmd []byte, extents []protocol.Extent) ([]Descriptor, e
 	return list, nil
 }
 
-// store makes the stores of a reply, all of which are in the scratch page.
+// store executes the stores of a reply. All of them must lie in the scratch page.
 func store(scratch *Mapped, list []protocol.Store) error {
 	for i := range list {
 		s := &list[i]
 		off := s.Address - uint64(scratch.At)
 		if s.Address < uint64(scratch.At) || off > uint64(len(scratch.Mem)) || uint64(len(s.Data)) > uint64(len(scratch.Mem))-off {
-			return fmt.Errorf("the daemon stores %d bytes where nobody asked for them", len(s.Data))
+			return fmt.Errorf("the daemon stores %d bytes outside of the response buffer", len(s.Data))
 		}
 		copy(scratch.Mem[off:], s.Data)
 	}
@@ -266,11 +265,11 @@ func (d *Daemon) Ring(at *abi.MMInfo) (Mapped, bool, error) {
 	return Mapped{Mem: d.arena.Mem[at.Offset:end:end], At: d.arena.At + uintptr(at.Offset)}, false, nil
 }
 
-// RingBell is what shim/protocol.h says under "Doorbell page".
+// RingBell implements the protocol of "Doorbell page" in shim/protocol.h.
 func (d *Daemon) RingBell(qp uint32, command []byte) error {
 	bit := qp % protocol.DoorbellBits
 	if protocol.Shared64(d.arena.Mem, protocol.DoorbellReady+int(bit/64*8)).Load()>>(bit%64)&1 == 0 {
-		return syscall.EAGAIN // the daemon wants to be asked
+		return syscall.EAGAIN // the daemon requires a command
 	}
 	protocol.Shared64(d.arena.Mem, protocol.DoorbellBitmap+int(bit/64*8)).Or(1 << (bit % 64))
 	protocol.Shared64(d.arena.Mem, protocol.DoorbellSummary+int(bit/4096*8)).Or(1 << (bit / 64 % 64))
@@ -283,7 +282,7 @@ func (d *Daemon) RingBell(qp uint32, command []byte) error {
 	return nil
 }
 
-// one is what an eventfd takes.
+// one is the value written to an eventfd.
 var one = [8]byte{1}
 
 func (d *Daemon) Arm(cq uint32, solicited bool) bool {
@@ -304,7 +303,7 @@ func (d *Daemon) Arm(cq uint32, solicited bool) bool {
 func (d *Daemon) Allocate(n uintptr) (Mapped, error) {
 	m, err := mapAtOwnAddress(d.process.memory(), n)
 	if err == nil {
-		d.process.stay() // the file is needed to give the memory back
+		d.process.stay() // freeing the memory needs the file
 	}
 	return m, err
 }
@@ -313,7 +312,7 @@ func (d *Daemon) Free(m *Mapped) {
 	if m.Mem == nil {
 		return
 	}
-	// The file keeps what was written to it until it is told otherwise.
+	// Punch a hole: the file would keep the pages otherwise.
 	_ = unix.Fallocate(d.process.memory(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.At), int64(len(m.Mem)))
 	m.Unmap()
 	d.process.leave()

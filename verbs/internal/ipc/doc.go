@@ -1,4 +1,4 @@
-// Package ipc is how a Go program reaches the device: through the daemon's socket, or the kernel's
-// files. Both take the kernel's commands and share rings of one layout with the program; everything
-// above is the same.
+// Package ipc connects a Go program with the device: through the daemon's socket, or through the kernel's
+// device files. Both execute the kernel's uverbs commands and share rings of the same layout with the
+// program, so package verbs does not depend on which one it uses.
 package ipc

@@ -2,10 +2,10 @@ package ipc
 
 import "vrdma.dev/vrdma/internal/abi"
 
-// What package verbs lets its sisters do, and nobody else.
+// These hooks let verbs/cm and verbs/stream use unexported parts of package verbs.
 var (
-	// Of is the door of a *verbs.Device.
-	Of func(device any) Door
-	// Apply changes a *verbs.QP by attributes that rdma_cm made.
+	// Of returns the connection of a *verbs.Device.
+	Of func(device any) Backend
+	// Apply changes a *verbs.QP with attributes that rdma_cm computed.
 	Apply func(qp any, a *abi.QPAttr) error
 )

@@ -14,8 +14,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// Kernel leads to the kernel's rxe, whose rings are laid out like the daemon's. Hardware has other
-// rings, and is left to its own library.
+// Kernel is the connection to the kernel's rxe, whose rings have the daemon's layout. Hardware devices have
+// other ring layouts and are not supported.
 type Kernel struct {
 	file *os.File // /dev/infiniband/uverbsN
 	sys  string
@@ -26,7 +26,7 @@ const (
 	KernelSys = "/sys"
 )
 
-// FindKernel finds the kernel's rxe device of a name, or the first; uverbs is its file's name.
+// FindKernel finds the kernel's rxe device with a name, or the first one. uverbs is the name of its device file.
 func FindKernel(sys, name string) (uverbs, device string, err error) {
 	list, err := filepath.Glob(filepath.Join(sys, "class/infiniband_verbs/uverbs*"))
 	if err != nil || len(list) == 0 {
@@ -39,7 +39,7 @@ func FindKernel(sys, name string) (uverbs, device string, err error) {
 			others = append(others, device)
 			continue
 		}
-		// Only software devices are made on top of a network device, and only rxe has this ABI.
+		// Only software devices have a parent network device, and only rxe has this ABI version.
 		if _, err := os.Stat(filepath.Join(sys, "class/infiniband", device, "parent")); err == nil &&
 			ReadLine(filepath.Join(dir, "abi_version")) == fmt.Sprint(abi.RxeABIVersion) {
 			return filepath.Base(dir), device, nil
@@ -91,7 +91,7 @@ func (k *Kernel) Arm(uint32, bool) bool { return false }
 func (k *Kernel) Allocate(n uintptr) (Mapped, error) {
 	m, err := MapAnonymous(n)
 	if err == nil {
-		// A forked child must not take the pages away from under the device.
+		// A forked child must not cause copy-on-write of pages that the device uses.
 		_ = unix.Madvise(m.Mem, unix.MADV_DONTFORK)
 	}
 	return m, err

@@ -9,63 +9,63 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A Waiter is somebody who polls in vain. shim/poll.c and shim/place.c do the same for C programs, and
-// docs/reference/uverbs.md ("Spinning") says why: on few processors the device needs one, too.
+// A Waiter is the state of a goroutine that polls an empty queue. shim/poll.c and shim/place.c do the same
+// for C programs. docs/reference/uverbs.md ("Spinning") explains it: the daemon may need the same processor.
 type Waiter struct {
-	vain      int    // yields in a row that returned at once
-	announced bool   // the daemon was told that we are about to sleep
-	word      uint32 // the word of that announcement
-	company   company
+	idleYields int    // consecutive yields that returned at once
+	announced  bool   // the doorbell page announces that this thread is about to sleep
+	word       uint32 // value of the waiting word at the announcement
+	sharing    sharing
 }
 
 const (
-	vainMost = 4                      // so many yields that returned at once, and the next is a sleep
-	atOnce   = 800 * time.Nanosecond  // to another thread and back takes longer
-	napMost  = 100 * time.Microsecond // one sleep
+	maxIdleYields = 4                      // after this many yields that returned at once, the next call sleeps
+	atOnce        = 800 * time.Nanosecond  // a yield that took less time switched to no other thread
+	maxSleep      = 100 * time.Microsecond // longest sleep
 )
 
-// company is how long the daemon has been on the processor that we wait on.
-type company struct{ since, seen, enough time.Duration }
+// sharing measures how long the daemon has been on the processor of the waiting thread.
+type sharing struct{ since, seen, enough time.Duration }
 
 const (
-	companyFirst = 250 * time.Microsecond // of waiting in the daemon's company, until the first move
-	companyLast  = time.Second            // and at most between two moves
-	apart        = 200 * time.Microsecond // so long without it, and it begins anew
+	firstMigration = 250 * time.Microsecond // shared time before the first migration
+	lastMigration  = time.Second            // longest shared time between two migrations
+	apart          = 200 * time.Microsecond // after this time apart, the measurement starts again
 )
 
-// began is what moments are counted from.
+// began is the origin of the package's time values.
 var began = time.Now()
 
-// GiveWay implements Door.
-func (d *Daemon) GiveWay(w *Waiter, first bool) {
+// Yield implements Backend.
+func (d *Daemon) Yield(w *Waiter, first bool) {
 	if first {
-		w.vain, w.announced = 0, false
+		w.idleYields, w.announced = 0, false
 	}
 	switch {
-	case !d.here():
+	case !d.onOurProcessor():
 		yield()
-	case w.vain >= vainMost:
-		d.rest(w)
+	case w.idleYields >= maxIdleYields:
+		d.announceOrSleep(w)
 	default:
 		before := time.Since(began)
 		yield()
 		after := time.Since(began)
-		if w.vain++; after-before >= atOnce {
-			w.vain = 0
+		if w.idleYields++; after-before >= atOnce {
+			w.idleYields = 0
 		}
-		w.company.shared(after)
+		w.sharing.sharedNow(after)
 	}
 }
 
-// here reports whether the daemon is awake, on our processor, and would wake us.
-func (d *Daemon) here() bool {
+// onOurProcessor reports whether the daemon is awake, runs on this thread's processor, and would wake this thread.
+func (d *Daemon) onOurProcessor() bool {
 	on := protocol.Shared32(d.arena.Mem, protocol.DoorbellCPU).Load()
 	return on != 0 && protocol.Shared32(d.arena.Mem, protocol.DoorbellArmed).Load() == 0 && on-1 == processor()
 }
 
-// rest announces a sleep, and the next time sleeps until the daemon has written a completion.
-// shim/protocol.h has the rules.
-func (d *Daemon) rest(w *Waiter) {
+// announceOrSleep announces a sleep in the first call, and in the next call sleeps until the daemon has written a
+// completion. shim/protocol.h has the rules.
+func (d *Daemon) announceOrSleep(w *Waiter) {
 	waiting := protocol.Shared32(d.arena.Mem, protocol.DoorbellWaiting)
 	if !w.announced {
 		w.announced, w.word = true, waiting.Or(protocol.WaitAnnounced)|protocol.WaitAnnounced
@@ -74,20 +74,20 @@ func (d *Daemon) rest(w *Waiter) {
 	w.announced = false
 	asleep := w.word | protocol.WaitAsleep
 	if !waiting.CompareAndSwap(w.word, asleep) && waiting.Load() != asleep {
-		return // something was completed since
+		return // a completion has been written since the announcement
 	}
 	d.asleep.Add(1)
-	woken := futexWait(waiting, asleep, napMost)
+	woken := futexWait(waiting, asleep, maxSleep)
 	if d.asleep.Add(-1) > 0 && woken {
-		futexWake(waiting) // the daemon wakes only one
+		futexWake(waiting) // the daemon wakes only one thread
 	}
 }
 
-// shared notes that the daemon is on our processor now. After a while we leave it to the daemon: it has
-// something to do for both sides of a connection, who can well take turns.
-func (c *company) shared(now time.Duration) {
-	if now-c.seen > companyLast {
-		c.enough = companyFirst
+// sharedNow records that the daemon is on this thread's processor. After a while the thread leaves the
+// processor to the daemon, which works for both sides of a connection.
+func (c *sharing) sharedNow(now time.Duration) {
+	if now-c.seen > lastMigration {
+		c.enough = firstMigration
 	}
 	if now-c.seen > apart {
 		c.since = now
@@ -97,13 +97,13 @@ func (c *company) shared(now time.Duration) {
 		return
 	}
 	c.since = now
-	c.enough = min(2*c.enough, companyLast)
-	leave()
+	c.enough = min(2*c.enough, lastMigration)
+	migrate()
 }
 
-// leave moves this thread to another processor, if it may use one: for a moment it may not use this
-// one. Nobody asked for it, so nobody must see it: it is undone unless another has changed it since.
-func leave() {
+// migrate moves this thread to another processor, if its affinity mask allows one: it removes the current
+// processor from the mask for a moment. It restores the mask, unless another thread changed it meanwhile.
+func migrate() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var may, others, now unix.CPUSet
@@ -117,6 +117,5 @@ func leave() {
 	}
 }
 
-// GiveWay implements Door. The kernel works in our place when it is asked to send; what it does for
-// others needs a processor.
-func (k *Kernel) GiveWay(*Waiter, bool) { yield() }
+// Yield implements Backend. The kernel sends in the caller's context, but its other work needs a processor.
+func (k *Kernel) Yield(*Waiter, bool) { yield() }

@@ -20,12 +20,12 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// Config is what an Agent needs.
+// Config has the settings of an Agent.
 type Config struct {
-	Socket string      // where programs connect
+	Socket string      // path at which programs connect
 	Mode   fs.FileMode // of the socket
-	Tree   string      // where the device tree goes
-	Name   string      // of the machine
+	Tree   string      // directory of the sysfs tree
+	Name   string      // name of the machine
 	Share  int         // percent of the machine's memory that may be pinned
 	Log    *slog.Logger
 }
@@ -34,20 +34,20 @@ type Config struct {
 type Agent struct {
 	cfg    Config
 	line   *line
-	bell   int // -1: programs ring by frames
+	bell   int // -1: programs ring with frames
 	pinner *pinner
 
 	mu      sync.Mutex
-	ready   bool // the daemon has welcomed us
+	ready   bool // the daemon has sent a Welcome
 	last    uint32
 	clients map[uint32]*client
 	handles map[uint32]*handle
-	pins    map[uint32][]*pinned // by their names
+	pins    map[uint32][]*pinned // by number
 	lastPin uint32
-	tokens  map[protocol.Token]*client // programs, by what the daemon calls them
+	tokens  map[protocol.Token]*client // programs, by the daemon's token
 
-	// gids are the GIDs, by the file that names their interface, and named what was written there. They are for the
-	// goroutine that hears the daemon.
+	// gids are the GIDs, by the file that names their interface, and named the content of these files. Only the goroutine that
+	// reads from the daemon uses them.
 	gids  map[string]netip.Addr
 	named map[string]string
 }
@@ -111,7 +111,7 @@ func (a *Agent) accept(l *net.UnixListener) error {
 		if err != nil {
 			return err
 		}
-		// Without a daemon programs wait, as they would for one that is slow. It may be restarted.
+		// Without a daemon, programs wait: it may be restarting.
 		c := a.admit(u)
 		for end := time.Now().Add(patience); c == nil && time.Now().Before(end); c = a.admit(u) {
 			time.Sleep(20 * time.Millisecond)
@@ -125,7 +125,7 @@ func (a *Agent) accept(l *net.UnixListener) error {
 	}
 }
 
-// admit makes a connection a conversation; nil: there is no daemon.
+// admit turns a connection into a conversation; nil if there is no daemon.
 func (a *Agent) admit(u *net.UnixConn) *client {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,13 +141,13 @@ func (a *Agent) admit(u *net.UnixConn) *client {
 }
 
 const (
-	// greetEvery is how long the daemon may take to answer: who has not heard us does not answer.
+	// greetEvery is the time after which a greeting is repeated: a daemon that has not received it does not answer.
 	greetEvery = 5 * time.Second
 	// patience is how long a program that connects waits for the daemon.
 	patience = 8 * time.Second
 )
 
-// converse speaks with one daemon after the other.
+// converse talks to one daemon after the other.
 func (a *Agent) converse() error {
 	for {
 		r, err := a.greet()
@@ -169,7 +169,7 @@ func (a *Agent) converse() error {
 	}
 }
 
-// greet greets until the daemon answers. When it has, nothing is left of what it had before.
+// greet greets until the daemon answers. The answer means that all state of earlier connections is gone.
 func (a *Agent) greet() (*vmproto.Reader, error) {
 	var nonce [16]byte
 	rand.Read(nonce[:])
@@ -204,7 +204,7 @@ func (a *Agent) greet() (*vmproto.Reader, error) {
 	}
 }
 
-// hangUp ends the conversations with programs. What is pinned stays: the daemon may not know yet.
+// hangUp ends the conversations with programs. Pages stay pinned: the daemon may still use them.
 func (a *Agent) hangUp() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -214,8 +214,7 @@ func (a *Agent) hangUp() {
 	}
 }
 
-// retire ends the conversations with programs and waits until the daemon has let go of what they had: the
-// pins go with us.
+// retire ends the conversations with programs and waits until the daemon has released their pages: the pins end with this process.
 func (a *Agent) retire() {
 	a.hangUp()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -229,7 +228,7 @@ func (a *Agent) retire() {
 	a.cfg.Log.Warn("the daemon does not answer: memory that it may still use is not pinned any more")
 }
 
-// forget lets go of everything that an earlier conversation had, when the daemon has.
+// forget releases everything of an earlier connection, after the daemon has.
 func (a *Agent) forget() {
 	a.mu.Lock()
 	clients, handles, pins := a.clients, a.handles, a.pins
@@ -249,7 +248,7 @@ func (a *Agent) forget() {
 	}
 }
 
-// take does what a frame says.
+// take handles a frame.
 func (a *Agent) take(f vmproto.Frame) error {
 	switch f.Kind {
 	case vmproto.File:
@@ -260,7 +259,7 @@ func (a *Agent) take(f vmproto.Frame) error {
 	case vmproto.Event, vmproto.Raise, vmproto.Lower, vmproto.Drop:
 		a.event(f)
 		return nil
-	case vmproto.Welcome: // to a greeting that was sent twice: the daemon has begun anew
+	case vmproto.Welcome: // the answer to a repeated greeting: the daemon has started again
 		return errors.New("the daemon has welcomed us again")
 	}
 	a.mu.Lock()
@@ -301,7 +300,7 @@ func (a *Agent) take(f vmproto.Frame) error {
 	return nil
 }
 
-// write writes a file of the device tree.
+// write writes a file of the sysfs tree.
 func (a *Agent) write(body []byte) error {
 	name, content, err := vmproto.ParseFile(body)
 	if err != nil {
@@ -323,7 +322,7 @@ func (a *Agent) write(body []byte) error {
 	return os.WriteFile(path, content, 0o644)
 }
 
-// unpin ends a pin that the daemon has let go of.
+// unpin ends a pin that the daemon has released.
 func (a *Agent) unpin(id uint32) {
 	a.mu.Lock()
 	list := a.pins[id]
@@ -338,7 +337,7 @@ func (a *Agent) release(list []*pinned) {
 	}
 }
 
-// keep gives what a request pins its name.
+// keep numbers the pins of a request.
 func (a *Agent) keep(list []*pinned) uint32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -349,7 +348,7 @@ func (a *Agent) keep(list []*pinned) uint32 {
 	return a.lastPin
 }
 
-// event is one for a handle.
+// event handles an event for a handle.
 func (a *Agent) event(f vmproto.Frame) {
 	if f.Kind == vmproto.Drop {
 		a.mu.Lock()
@@ -376,7 +375,7 @@ func (a *Agent) event(f vmproto.Frame) {
 	}
 }
 
-// handle is the one with a name, which is made if there is none.
+// handle returns the handle with a number, and creates it if necessary.
 func (a *Agent) handle(id uint32) (*handle, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,30 +13,29 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A client is a program's connection to the agent. listen brings what it says to the daemon, speak
-// what the daemon answers to it.
+// A client is a program's connection to the agent. listen forwards its messages to the daemon, speak forwards the daemon's answers to it.
 type client struct {
 	a    *Agent
 	id   uint32
 	conn *protocol.Conn
 	kind protocol.Kind
-	// token names the process that this is, or is of.
+	// token identifies the program's process.
 	token protocol.Token
 	out   chan message
-	gone  chan struct{} // closed when nothing is left of it
+	gone  chan struct{} // closed when the conversation has ended completely
 
 	mu      sync.Mutex
 	greeted bool      // the greeting was answered
 	freed   bool      // guarded by mu, as the rest
-	handles []int     // that go with the next message
-	space   int       // the memfd of registered memory, of a process; 0: none
+	handles []int     // descriptors for the next message
+	space   int       // the memfd of a process's registered memory; 0: none
 	arena   int       // the memfd of queues; 0: none
-	size    uint64    // of the arena, as far as there are pages
-	pins    []*pinned // of the arena
-	bell    int       // what the program writes to; 0: none
+	size    uint64    // size of the arena that has pages
+	pins    []*pinned // pins of the arena
+	bell    int       // the descriptor to which the program writes; 0: none
 }
 
-// A message is one for the program, with descriptors that are closed when it has them.
+// A message is a message for the program, with descriptors that are closed after sending.
 type message struct {
 	b   []byte
 	fds []int
@@ -44,21 +43,20 @@ type message struct {
 
 const (
 	mostMessages = 256
-	// firstArena is how much of an arena has pages from the beginning: the doorbell page, the arm
-	// words, and rings of an ordinary program.
+	// firstArena is the initial size of an arena: the doorbell page, the arm words, and the rings of an ordinary program.
 	firstArena = 2 << 20
 	arenaSize  = 1 << 30
 	spaceSize  = 1 << 47
 )
 
-// listen brings what the program says to the daemon.
+// listen forwards the program's messages to the daemon.
 func (c *client) listen() {
 	defer c.conn.Close()
 	cred, err := credentials.Credentials(c.conn.UnixConn)
 	if err != nil || c.a.line.send(vmproto.Open, c.id, vmproto.OpenBody(vmproto.Person{Pid: uint32(cred.Pid), UID: cred.Uid, GID: cred.Gid})) != nil {
 		return
 	}
-	// The daemon ends the conversation in the end, and then nothing is left of it.
+	// The daemon's Close answers this one, when the session has ended completely.
 	defer c.a.line.send(vmproto.Close, c.id)
 	buf := make([]byte, protocol.MaxMessage)
 	for first := true; ; first = false {
@@ -82,11 +80,11 @@ func (c *client) listen() {
 	}
 }
 
-// greet makes what goes with the answer to a greeting.
+// greet creates the descriptors that belong to the answer to a greeting.
 func (c *client) greet(b []byte, pid int) error {
 	h, err := protocol.ParseHello(b)
 	if err != nil {
-		return nil // for the daemon to refuse
+		return nil // the daemon refuses it
 	}
 	c.mu.Lock()
 	c.kind = h.Kind
@@ -100,7 +98,7 @@ func (c *client) greet(b []byte, pid int) error {
 		c.mu.Lock()
 		c.space = fd
 		c.mu.Unlock()
-		// A child may hold a copy of the socket: the process's end is the end.
+		// A child may have a copy of the socket, so watch the process itself.
 		if pidfd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err == nil {
 			stop := credentials.Watch(pidfd, func() { c.conn.Close() })
 			go func() {
@@ -133,7 +131,7 @@ func newMemfd(name string, size int64) (int, error) {
 	return fd, nil
 }
 
-// openQueues makes the memory for queues, and the bell.
+// openQueues creates the memory for queues, and the doorbell descriptor.
 func (c *client) openQueues() error {
 	fd, err := newMemfd("vrdma-uverbs", arenaSize)
 	if err != nil {
@@ -161,7 +159,7 @@ func (c *client) openQueues() error {
 	return c.sendRuns(vmproto.Arena, bell, runs)
 }
 
-// rings tells the daemon when the program rings, where there is no port for that.
+// rings sends a frame to the daemon for each ring, if there is no bell port.
 func (c *client) rings(fd int) {
 	defer unix.Close(fd)
 	for {
@@ -180,7 +178,7 @@ func (c *client) rings(fd int) {
 	}
 }
 
-// extend has more pages in the arena. mu is held.
+// extend adds pages to the arena. The caller holds mu.
 func (c *client) extend(size uint64) ([]vmproto.Run, error) {
 	if size > arenaSize-c.size {
 		return nil, syscall.ENOMEM
@@ -198,7 +196,7 @@ func (c *client) extend(size uint64) ([]vmproto.Run, error) {
 	return runs, nil
 }
 
-// grow gives the daemon more pages for queues. Without pages it says so with none.
+// grow gives the daemon more pages for queues. An answer without pages means that there are none.
 func (c *client) grow(size uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,8 +224,8 @@ func (c *client) sendRuns(k vmproto.Kind, number uint32, runs []vmproto.Run) err
 	return nil
 }
 
-// describe pins what a request registers, and says where it is. Where that fails the daemon is told
-// nothing, and refuses.
+// describe pins the memory that a request registers, and sends its location. If that fails, it sends nothing, and the daemon
+// refuses the request.
 func (c *client) describe(b []byte) error {
 	if c.kind != protocol.KindUverbs {
 		return nil
@@ -262,12 +260,12 @@ func (c *client) describe(b []byte) error {
 	return c.sendRuns(vmproto.Pin, c.a.keep(pins), all)
 }
 
-// answer is a message of the daemon's. It comes with what the agent has made for it.
+// answer forwards a message of the daemon with the descriptors that belong to it.
 func (c *client) answer(b []byte) {
 	c.mu.Lock()
 	introduced := c.kind == protocol.KindProcess && !c.greeted
 	c.mu.Unlock()
-	if introduced { // the device tree has come before the answer
+	if introduced { // the sysfs tree arrived before this answer
 		if err := c.a.nameInterfaces(); err != nil {
 			c.a.cfg.Log.Warn("the interfaces of GIDs are not known", "error", err)
 		}
@@ -282,13 +280,13 @@ func (c *client) answer(b []byte) {
 	c.mu.Unlock()
 	select {
 	case c.out <- message{b, fds}:
-	default: // it does not read
+	default: // the program does not read
 		protocol.CloseFDs(fds)
 		c.conn.Close()
 	}
 }
 
-// welcome is what goes with the answer to a greeting. mu is held.
+// welcome returns the descriptors for the answer to a greeting. The caller holds mu.
 func (c *client) welcome(b []byte) (fds []int) {
 	w, err := protocol.ParseWelcome(b)
 	if err != nil || w.Error != 0 {
@@ -314,7 +312,7 @@ func (c *client) welcome(b []byte) (fds []int) {
 	return fds
 }
 
-// attach has a handle go with the next message.
+// attach adds a handle's descriptor to the next message.
 func (c *client) attach(id uint32) {
 	h, err := c.a.handle(id)
 	if err != nil {
@@ -332,7 +330,7 @@ func (c *client) attach(id uint32) {
 	c.mu.Unlock()
 }
 
-// recall returns what the program has not read.
+// recall returns unread events to the daemon.
 func (c *client) recall() error {
 	c.a.mu.Lock()
 	var mine []*handle
@@ -354,7 +352,7 @@ func (c *client) recall() error {
 	return c.a.line.send(vmproto.Returned, c.id)
 }
 
-// speak brings the daemon's messages to the program.
+// speak forwards the daemon's messages to the program.
 func (c *client) speak() {
 	for {
 		select {
@@ -370,7 +368,7 @@ func (c *client) speak() {
 	}
 }
 
-// free lets go of what the conversation had, when the daemon has.
+// free releases the resources of the conversation, after the daemon has.
 func (c *client) free() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -389,12 +387,12 @@ func (c *client) free() {
 		}
 	}
 	if c.bell != 0 {
-		unix.Write(c.bell, []byte{0: 1, 7: 0}) // for rings, which then ends
+		unix.Write(c.bell, []byte{0: 1, 7: 0}) // wakes rings, which then ends
 		unix.Close(c.bell)
 	}
 }
 
-// introduce says by which token the devices of a process find it. mu is held.
+// introduce registers the token by which the devices of a process find it. The caller holds mu.
 func (c *client) introduce(t protocol.Token) {
 	c.a.mu.Lock()
 	defer c.a.mu.Unlock()
@@ -402,7 +400,7 @@ func (c *client) introduce(t protocol.Token) {
 	c.a.tokens[t] = c
 }
 
-// spaceOf is the memfd of the process that a device is of, held until release; -1: it is gone.
+// spaceOf returns the memfd of the process to which a device belongs, held until release; -1: it is gone.
 func (c *client) spaceOf() (fd int, release func()) {
 	c.a.mu.Lock()
 	p := c.a.tokens[c.token]

@@ -8,20 +8,20 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A handle is a socket that a program reads events from: package eventfile, in the machine.
+// A handle is a socket from which a program reads events, like package eventfile on a host.
 type handle struct {
 	id     uint32
-	client uint32 // the conversation that it is of; 0: not known yet
-	fd     int    // our end
-	peer   int    // the program's, once more
+	client uint32 // its conversation; 0: not known yet
+	fd     int    // the agent's end
+	peer   int    // a duplicate of the program's end
 
 	mu      sync.Mutex
-	backlog [][]byte // guarded by mu: for which there was no room
-	writing bool     // guarded by mu: somebody waits for room
+	backlog [][]byte // guarded by mu: events that did not fit into the socket
+	writing bool     // guarded by mu: pump is running
 	closed  bool     // guarded by mu
 }
 
-// mostBacklog is how many events wait for a program that does not read.
+// mostBacklog is the maximum number of events that wait for a program that does not read.
 const mostBacklog = 1 << 16
 
 func newHandle(id uint32) (*handle, error) {
@@ -34,7 +34,7 @@ func newHandle(id uint32) (*handle, error) {
 	return &handle{id: id, fd: fds[0], peer: fds[1]}, nil
 }
 
-// post hands an event over.
+// post sends an event to the program.
 func (h *handle) post(e []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,7 +55,7 @@ func (h *handle) post(e []byte) {
 	}
 }
 
-// pump hands the backlog over as the program reads.
+// pump sends the backlog as the program reads.
 func (h *handle) pump() {
 	for {
 		h.mu.Lock()
@@ -79,13 +79,13 @@ func (h *handle) pump() {
 	}
 }
 
-// lower takes one back that stands for many.
+// lower withdraws the event that signals that there are others.
 func (h *handle) lower() {
 	var b [16]byte
 	unix.Recvfrom(h.peer, b[:], unix.MSG_DONTWAIT)
 }
 
-// empty takes back all that the program has not read.
+// empty withdraws all unread events.
 func (h *handle) empty() (out []vmproto.Returning) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,12 +10,11 @@ import (
 	"strings"
 )
 
-// The device tree says of each GID which network interface it is of, and libibverbs refuses a table of GIDs with
-// an interface that is not there. The daemon's name for it is none of this machine's. So a GID is said to be of
-// the interface that has its address here: the NIC's own card, mostly. Without one there is no file, which
-// libibverbs takes for "no interface".
+// The sysfs tree names the network interface of each GID, and libibverbs rejects a GID table with an interface that does not
+// exist. The daemon's interface names do not exist in this machine. So the agent names the interface that has the GID's address
+// here, mostly the NIC's own card. Without one it writes no file, which libibverbs treats as "no interface".
 
-// gidFile reports whether a file of the tree is a GID, and where the name of its interface belongs.
+// gidFile reports whether a file of the tree is a GID, and returns the file for the name of its interface.
 func gidFile(name string) (netdev string, ok bool) {
 	dir, index := filepath.Split(name)
 	port, ok := strings.CutSuffix(dir, "/gids/")
@@ -32,11 +31,11 @@ func parentFile(name string) bool {
 	return strings.HasPrefix(name, "class/infiniband/") && filepath.Base(name) == "parent"
 }
 
-// learn takes note of a GID. A row without one is kept: it may have had one.
+// learn records a GID. A row that has become empty is kept, so that its file is removed.
 func (a *Agent) learn(netdev, content string) {
 	ip, err := netip.ParseAddr(strings.TrimSpace(content))
 	if err != nil || ip.IsUnspecified() {
-		ip = netip.Addr{} // nobody's
+		ip = netip.Addr{} // an empty row
 	}
 	if a.gids == nil {
 		a.gids, a.named = make(map[string]netip.Addr), make(map[string]string)
@@ -44,8 +43,7 @@ func (a *Agent) learn(netdev, content string) {
 	a.gids[netdev] = ip.Unmap()
 }
 
-// nameInterfaces says of each GID which interface it is of. Addresses come and go, so it is done for
-// every program.
+// nameInterfaces writes the interface name of each GID. It runs for every program, because addresses change.
 func (a *Agent) nameInterfaces() error {
 	has := make(map[netip.Addr]string)
 	all, err := net.Interfaces()
@@ -53,14 +51,14 @@ func (a *Agent) nameInterfaces() error {
 		return err
 	}
 	for _, i := range all {
-		list, _ := i.Addrs() // it may be gone
+		list, _ := i.Addrs() // the interface may be gone
 		for _, p := range list {
 			if p, err := netip.ParsePrefix(p.String()); err == nil {
 				has[p.Addr().Unmap().WithZone("")] = i.Name
 			}
 		}
 	}
-	devices := make(map[string]map[string]bool) // the interfaces of each
+	devices := make(map[string]map[string]bool) // interfaces by device
 	for file, ip := range a.gids {
 		name := has[ip]
 		if old, ok := a.named[file]; !ok || old != name { // most rows are empty, and stay so
@@ -85,7 +83,7 @@ func (a *Agent) nameInterfaces() error {
 	return nil
 }
 
-// nameInterface says in a file that a GID is of an interface; empty: of none, and there is no file.
+// nameInterface writes the interface name of a GID; an empty name removes the file.
 func nameInterface(file, name string) error {
 	if name == "" {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +97,7 @@ func nameInterface(file, name string) error {
 	return os.WriteFile(file, []byte(name+"\n"), 0o644)
 }
 
-// list has a directory for each interface of a device, as the kernel has, and no others.
+// list creates a directory for each interface of a device, as the kernel does, and removes others.
 func list(dir string, names map[string]bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

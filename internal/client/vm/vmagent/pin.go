@@ -14,8 +14,8 @@ import (
 
 const pageSize = 4096
 
-// A pinned is pages that stay where they are until it is closed: registered buffers of an io_uring
-// of their own. (mlock keeps pages in memory, but lets the kernel move them, which it does.)
+// A pinned is a set of pages that do not move until it is closed. They are registered buffers of a separate io_uring. (mlock
+// keeps pages in memory, but the kernel may still move them.)
 type pinned struct {
 	ring  int
 	bytes uint64
@@ -23,14 +23,14 @@ type pinned struct {
 
 func (p *pinned) close() { unix.Close(p.ring) }
 
-// pinner pins pages and finds out where they are.
+// pinner pins pages and finds their physical addresses.
 type pinner struct {
 	pagemap *os.File
 	share   int                    // percent of the machine's memory
-	total   func() (uint64, error) // the machine's memory now: a balloon takes some, and some may be plugged in
+	total   func() (uint64, error) // the machine's current memory, which ballooning and hotplug change
 
 	mu    sync.Mutex
-	bytes uint64 // guarded by mu: pinned
+	bytes uint64 // guarded by mu: bytes pinned
 }
 
 func newPinner(share int) (*pinner, error) {
@@ -41,7 +41,7 @@ func newPinner(share int) (*pinner, error) {
 	return &pinner{pagemap: f, share: share, total: machineMemory}, nil
 }
 
-// machineMemory is how much memory the machine has now, in bytes.
+// machineMemory returns the machine's current memory in bytes.
 func machineMemory() (uint64, error) {
 	var s unix.Sysinfo_t
 	if err := unix.Sysinfo(&s); err != nil {
@@ -50,11 +50,11 @@ func machineMemory() (uint64, error) {
 	return s.Totalram * uint64(s.Unit), nil
 }
 
-// errFull is for more memory than the agent may pin.
+// errFull means that the agent may not pin more memory.
 var errFull = errors.New("too much memory is registered in this machine")
 
-// pin pins [offset, offset+length) of a memfd, whole pages, and returns the runs that they are in. Those of
-// queues are to be few: the daemon maps each.
+// pin pins the pages of [offset, offset+length) of a memfd, and returns their runs. few asks for few runs, for queues: the daemon
+// maps each run separately.
 func (p *pinner) pin(memfd int, offset, length uint64, few bool) (*pinned, []vmproto.Run, error) {
 	begin, end := offset&^(pageSize-1), (offset+length+pageSize-1)&^(pageSize-1)
 	size := end - begin
@@ -108,7 +108,7 @@ func (p *pinner) pinPages(memfd int, offset int64, size int, huge bool) (*pinned
 	if err != nil {
 		return nil, nil, fmt.Errorf("map %d bytes to pin them: %w", size, err)
 	}
-	defer unmap() // the pin is not the mapping's
+	defer unmap() // the pin does not need the mapping
 	ring, err := pinMemory(mem)
 	if err != nil {
 		return nil, nil, err
@@ -123,13 +123,13 @@ func (p *pinner) pinPages(memfd int, offset int64, size int, huge bool) (*pinned
 
 const hugePage = vmproto.HugePage
 
-// mapSmall maps pages of a memfd, and makes them.
+// mapSmall maps pages of a memfd and populates them.
 func mapSmall(memfd int, offset int64, size int) ([]byte, func(), error) {
 	mem, err := unix.Mmap(memfd, offset, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	return mem, func() { unix.Munmap(mem) }, err
 }
 
-// frames says where pages are that are pinned.
+// frames returns the physical addresses of pinned pages.
 func (p *pinner) frames(mem []byte) (runs []vmproto.Run, err error) {
 	const present, frame = 1 << 63, 1<<55 - 1
 	raw := make([]byte, min(8*len(mem)/pageSize, 64<<10))
@@ -151,7 +151,7 @@ func (p *pinner) frames(mem []byte) (runs []vmproto.Run, err error) {
 	return runs, nil
 }
 
-// join appends a run, to the last one if it follows that.
+// join appends a run, and merges it with the last one if they are adjacent.
 func join(runs []vmproto.Run, r vmproto.Run) []vmproto.Run {
 	if n := len(runs); n > 0 && runs[n-1].Addr+runs[n-1].Size == r.Addr {
 		runs[n-1].Size += r.Size
@@ -160,7 +160,7 @@ func join(runs []vmproto.Run, r vmproto.Run) []vmproto.Run {
 	return append(runs, r)
 }
 
-// trim leaves length bytes of runs, from skip on, which is less than a page.
+// trim reduces runs to length bytes, starting at skip, which is less than a page.
 func trim(runs []vmproto.Run, skip, length uint64) []vmproto.Run {
 	runs[0].Addr, runs[0].Size = runs[0].Addr+skip, runs[0].Size-skip
 	for i := range runs {

@@ -7,33 +7,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// address is that of mapped memory, which does not move.
+// address returns the address of mapped memory, which does not move.
 func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
-// mapHuge maps pages of a memfd, and has the kernel make huge ones of them where it can: in a machine that has run
-// for a while hardly two single pages are neighbours. The kernel wants the pages to be there before. Kernels
-// before 6.1 do not know of it.
+// mapHuge maps pages of a memfd as huge pages where the kernel can: in a machine that has run for a while, single pages are
+// rarely adjacent. The kernel needs the pages to be populated before. Kernels before 6.1 do not support it.
 func mapHuge(memfd int, offset int64, size int) ([]byte, func(), error) {
 	room, err := unix.Mmap(-1, 0, size+hugePage, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, nil, err
 	}
-	// Addresses and offsets in the file are to be alike in their last bits.
+	// Addresses and file offsets must be equal modulo the size of a huge page.
 	skip := (uint64(offset) - address(room)) % hugePage
 	mem := room[skip:][:size:size]
 	if _, err := unix.MmapPtr(memfd, offset, unsafe.Pointer(&mem[0]), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED|unix.MAP_POPULATE); err != nil {
 		unix.Munmap(room)
 		return nil, nil, err
 	}
-	unix.Madvise(mem, unix.MADV_COLLAPSE) // else they are small
+	unix.Madvise(mem, unix.MADV_COLLAPSE) // on failure the pages stay small
 	return mem, func() { unix.Munmap(room) }, nil
 }
 
-// mostBuffer is the longest buffer that an io_uring takes.
+// mostBuffer is the maximum size of an io_uring buffer.
 const mostBuffer = 1 << 30
 
-// pinMemory registers mem with a new io_uring, which pins its pages for as long as it is open. The
-// kernel copies the parameters and the list of buffers while we are in the call.
+// pinMemory registers mem with a new io_uring, which pins its pages while it is open. The kernel copies the parameters and the
+// list of buffers during the call.
 func pinMemory(mem []byte) (ring int, err error) {
 	const registerBuffers = 0
 	var params [120]byte // struct io_uring_params

@@ -21,7 +21,7 @@ const (
 	BellPort = "vrdma.bell" // programs write to it
 )
 
-// findPort is the device of the virtio-serial port with a name.
+// findPort returns the device of the virtio-serial port with a name.
 func findPort(name string) (string, error) {
 	files, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {
@@ -35,21 +35,20 @@ func findPort(name string) (string, error) {
 	return "", fmt.Errorf("this machine has no virtio-serial port %s (%w): is it a virtual machine, whose QEMU has the arguments that vrdma guest args prints on its host?", name, os.ErrNotExist)
 }
 
-// HasPort says why there can be no agent here.
+// HasPort returns an error if there can be no agent in this machine.
 func HasPort() error {
 	_, err := findPort(LinePort)
 	return err
 }
 
-// openPort opens the port with a name. It is not for Go's poller, which would add a system call and a
-// wake-up to everything that comes.
+// openPort opens the port with a name. It does not use Go's poller, which would add a system call and a wake-up to every message.
 func openPort(name string, flags int) (int, error) {
 	path, err := findPort(name)
 	if err != nil {
 		return -1, err
 	}
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|flags, 0)
-	// A port is one process's at a time: that of an agent which is about to end, perhaps.
+	// Only one process can have a port open: an earlier agent may be about to end.
 	for end := time.Now().Add(patience); errors.Is(err, unix.EBUSY) && time.Now().Before(end); {
 		time.Sleep(50 * time.Millisecond)
 		fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|flags, 0)
@@ -68,7 +67,7 @@ type line struct {
 	out []byte
 }
 
-// Read implements io.Reader. The end is that of the daemon's connection: there may be another.
+// Read implements io.Reader. The end of the daemon's connection is not the end of the stream: another connection may follow.
 func (l *line) Read(b []byte) (int, error) {
 	for {
 		n, err := unix.Read(l.fd, b)
@@ -84,7 +83,7 @@ func (l *line) Read(b []byte) (int, error) {
 	}
 }
 
-// send sends a frame. It waits where QEMU or the daemon are behind.
+// send sends a frame. It blocks while QEMU or the daemon is slow.
 func (l *line) send(k vmproto.Kind, id uint32, body ...[]byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

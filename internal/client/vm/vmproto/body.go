@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Magics begin the bodies of Hello and Welcome, so that a stream that was cut is understood again.
+// Magics begin the bodies of Hello and Welcome, so that a reader can resynchronise with an interrupted stream.
 var (
 	helloMagic   = []byte("vrdma\x00agent\x00\xa5\x5a\xc3\x3c")
 	welcomeMagic = []byte("vrdma\x00daemon\xa5\x5a\xc3\x3c")
@@ -20,11 +20,11 @@ const (
 	welcomeRest = nonceSize + 4 + 4 + textSize
 )
 
-// A Greeting is what a Hello says.
+// A Greeting is the content of a Hello.
 type Greeting struct {
 	Nonce   [nonceSize]byte
 	Version uint32
-	Name    string // of the machine, as it calls itself
+	Name    string // the machine's own name
 }
 
 // AppendHello appends a Hello.
@@ -32,7 +32,7 @@ func AppendHello(b []byte, g Greeting) []byte {
 	return Append(b, Hello, 0, helloMagic, g.Nonce[:], le.AppendUint32(nil, g.Version), padded(g.Name, nameSize))
 }
 
-// FindHello reads up to the next Hello, however the stream begins.
+// FindHello reads up to the next Hello, whatever precedes it.
 func (r *Reader) FindHello() (Greeting, error) {
 	b, err := r.Find(helloMagic, helloRest)
 	if err != nil {
@@ -41,7 +41,7 @@ func (r *Reader) FindHello() (Greeting, error) {
 	return parseHello(b), nil
 }
 
-// ParseHello reads the body of a Hello.
+// ParseHello decodes the body of a Hello.
 func ParseHello(b []byte) (Greeting, error) {
 	if len(b) != len(helloMagic)+helloRest || !bytes.HasPrefix(b, helloMagic) {
 		return Greeting{}, fmt.Errorf("%w: a hello of %d bytes", ErrMalformed, len(b))
@@ -56,7 +56,7 @@ func parseHello(b []byte) (g Greeting) {
 	return g
 }
 
-// An Answer is what a Welcome says. Text is why there is none, else empty.
+// An Answer is the content of a Welcome. Text is the reason of a refusal, otherwise empty.
 type Answer struct {
 	Nonce   [nonceSize]byte
 	Version uint32
@@ -80,15 +80,15 @@ func (r *Reader) FindWelcome() (a Answer, err error) {
 	return a, nil
 }
 
-// A Person is who has opened a conversation, as the agent's kernel says.
+// A Person is the process that opened a conversation, from the machine's kernel.
 type Person struct{ Pid, UID, GID uint32 }
 
-// OpenBody is the body of an Open.
+// OpenBody returns the body of an Open.
 func OpenBody(p Person) []byte {
 	return le.AppendUint32(le.AppendUint32(le.AppendUint32(nil, p.Pid), p.UID), p.GID)
 }
 
-// ParseOpen reads it.
+// ParseOpen decodes the body of an Open.
 func ParseOpen(b []byte) (p Person, err error) {
 	if len(b) != 12 {
 		return p, fmt.Errorf("%w: an open of %d bytes", ErrMalformed, len(b))
@@ -96,24 +96,22 @@ func ParseOpen(b []byte) (p Person, err error) {
 	return Person{le.Uint32(b), le.Uint32(b[4:]), le.Uint32(b[8:])}, nil
 }
 
-// A Run is memory of the machine: guest-physical.
+// A Run is a range of the machine's memory: guest-physical.
 type Run struct{ Addr, Size uint64 }
 
 const (
 	runSize = 16
-	// MaxRuns is how many fit into one frame. More come in several.
+	// MaxRuns is the maximum number of runs in one frame. More need several frames.
 	MaxRuns = (MaxBody - 64) / runSize
-	// MostRuns bounds the mappings of the queues of one machine: each run is one, and the whole
-	// daemon may have 65530 of them.
+	// MostRuns limits the mappings for the queues of one machine: each run is one, and the whole daemon may have 65530.
 	MostRuns = 8192
-	// HugePage is what a machine's kernel makes huge pages of, unless it is of an uncommon kind. Queues of so many
-	// bytes, and more, are made of them where it can: each is one run.
+	// HugePage is the usual size of huge pages in a machine's kernel. Queues of at least this size use them where possible: each
+	// is one run.
 	HugePage = 2 << 20
 )
 
-// RunsBody is the body of an Arena, Grown or Pin: a number, and runs. The number of a Pin is its
-// name; of an Arena, whether its bell is rung by frames (BellFrames); a Grown of 1 says that there
-// are no more pages.
+// RunsBody returns the body of an Arena, Grown or Pin: a number and runs. The number of a Pin is its identifier; of an Arena it
+// says whether its doorbell is rung with frames (BellFrames); a Grown of 1 means that there are no more pages.
 func RunsBody(number uint32, runs []Run) []byte {
 	b := make([]byte, 0, 8+runSize*len(runs))
 	b = le.AppendUint64(b, uint64(number))
@@ -123,10 +121,10 @@ func RunsBody(number uint32, runs []Run) []byte {
 	return b
 }
 
-// BellFrames is the number of an Arena whose programs ring by frames and not by a port of their own.
+// BellFrames is the number of an Arena whose programs ring with frames, not at a bell port.
 const BellFrames = 1
 
-// ParseRuns reads it.
+// ParseRuns decodes the body of an Arena, Grown or Pin.
 func ParseRuns(b []byte) (number uint32, runs []Run, err error) {
 	if len(b) < 8 || (len(b)-8)%runSize != 0 {
 		return 0, nil, fmt.Errorf("%w: runs of %d bytes", ErrMalformed, len(b))
@@ -142,7 +140,7 @@ func ParseRuns(b []byte) (number uint32, runs []Run, err error) {
 	return number, runs, nil
 }
 
-// A Returning is an event that nobody has read.
+// A Returning is an unread event.
 type Returning struct {
 	Handle uint32
 	Event  [16]byte
@@ -151,10 +149,10 @@ type Returning struct {
 
 const returningSize = 24
 
-// MaxReturned is how many fit into one frame. A Returned with none is the last.
+// MaxReturned is the maximum number of events in one frame. An empty Returned is the last.
 const MaxReturned = MaxBody / returningSize
 
-// ReturnedBody is the body of a Returned.
+// ReturnedBody returns the body of a Returned.
 func ReturnedBody(list []Returning) []byte {
 	b := make([]byte, 0, returningSize*len(list))
 	for _, r := range list {
@@ -164,7 +162,7 @@ func ReturnedBody(list []Returning) []byte {
 	return b
 }
 
-// ParseReturned reads it.
+// ParseReturned decodes the body of a Returned.
 func ParseReturned(b []byte) (list []Returning, err error) {
 	if len(b)%returningSize != 0 {
 		return nil, fmt.Errorf("%w: events of %d bytes", ErrMalformed, len(b))
@@ -179,13 +177,13 @@ func ParseReturned(b []byte) (list []Returning, err error) {
 	return list, nil
 }
 
-// FileBody is the body of a File: a path below the device tree, and what is in it.
+// FileBody returns the body of a File: a path below the sysfs tree, and the content.
 func FileBody(path string, content []byte) []byte {
 	b := le.AppendUint32(nil, uint32(len(path)))
 	return append(append(b, path...), content...)
 }
 
-// ParseFile reads it.
+// ParseFile decodes the body of a File.
 func ParseFile(b []byte) (path string, content []byte, err error) {
 	if len(b) < 4 || uint64(le.Uint32(b)) > uint64(len(b)-4) {
 		return "", nil, fmt.Errorf("%w: a file of %d bytes", ErrMalformed, len(b))
@@ -194,10 +192,10 @@ func ParseFile(b []byte) (path string, content []byte, err error) {
 	return string(b[4 : 4+n]), b[4+n:], nil
 }
 
-// Number is the body of a Grow: how many bytes.
+// Number returns the body of a Grow: a number of bytes.
 func Number(n uint64) []byte { return le.AppendUint64(nil, n) }
 
-// ParseNumber reads it.
+// ParseNumber decodes the body of a Grow.
 func ParseNumber(b []byte) (uint64, error) {
 	if len(b) != 8 {
 		return 0, fmt.Errorf("%w: a number of %d bytes", ErrMalformed, len(b))
@@ -205,7 +203,7 @@ func ParseNumber(b []byte) (uint64, error) {
 	return le.Uint64(b), nil
 }
 
-// padded is s in size bytes, cut where it is too long.
+// padded returns s in size bytes, cut if it is too long.
 func padded(s string, size int) []byte {
 	b := make([]byte, size)
 	copy(b[:size-1], s)

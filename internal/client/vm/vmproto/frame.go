@@ -9,10 +9,10 @@ import (
 	"io"
 )
 
-// Version is that of this protocol. Agent and daemon have to be of the same.
+// Version is the version of this protocol. Agent and daemon must have the same.
 const Version = 1
 
-// A Kind is what a frame says; the package's comment has the table.
+// A Kind is the kind of a frame; the package comment has the table.
 type Kind uint16
 
 // Kinds of frame.
@@ -39,7 +39,7 @@ const (
 	lastKind
 )
 
-// A Frame is a kind, what it is about (a conversation, a handle or a pin) and what it says.
+// A Frame has a kind, the number of its conversation, handle or pin, and a body.
 type Frame struct {
 	Kind Kind
 	ID   uint32
@@ -49,13 +49,13 @@ type Frame struct {
 const (
 	headerSize = 12
 	mark       = 0x7672 // in every header
-	// MaxBody is the longest body: a message of package protocol, and a little.
+	// MaxBody is the maximum length of a body: a message of package protocol, and a little more.
 	MaxBody = 68 << 10
 )
 
 var le = binary.LittleEndian
 
-// ErrMalformed is returned, wrapped, for what is no frame.
+// ErrMalformed is returned, wrapped, for data that is not a frame.
 var ErrMalformed = errors.New("malformed frame")
 
 // Append appends a frame.
@@ -80,7 +80,7 @@ type Reader struct {
 	body []byte
 }
 
-// NewReader reads frames from r.
+// NewReader returns a Reader of frames from r.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 64<<10)} }
 
 // Next reads a frame. Its body is valid until the next call.
@@ -102,7 +102,7 @@ func (r *Reader) Next() (Frame, error) {
 	return f, err
 }
 
-// Find reads until magic has been read, however the stream begins, and returns the n bytes after it.
+// Find reads up to magic, whatever precedes it, and returns the n bytes after it.
 func (r *Reader) Find(magic []byte, n int) ([]byte, error) {
 	var last []byte
 	for !bytes.Equal(last, magic) {
