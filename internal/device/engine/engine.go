@@ -77,6 +77,7 @@ type Engine struct {
 	chores     chores
 	tenants    map[string]*schedule.Tenant
 	ledger     ledger
+	stall      stall
 	long       bool // this pass comes before a command
 }
 
@@ -120,6 +121,9 @@ func (e *Engine) Start() {
 		runtime.LockOSThread()
 		debug.SetPanicOnFault(true)
 		defer close(e.cmds.done)
+		e.stall.own = threadID()
+		e.stall.tid.Store(e.stall.own)
+		go e.watchStalls()
 		e.loop()
 		e.shared.CloseForeign()
 		e.lines.close()

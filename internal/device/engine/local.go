@@ -119,11 +119,17 @@ func (e *Engine) deliver(to *task, b *transport.Burst) {
 	if !to.parked {
 		if to.receive(b) {
 			e.received(to, b)
+			if e.stall.seen.Load() {
+				e.stalled(to)
+			}
 			return
 		}
 		copied = to.q.Copied(b.Data)
 	}
 	e.park(to, b, copied)
+	if e.stall.seen.Load() {
+		e.stalled(to)
+	}
 }
 
 // receive gives b to the state machine; see transport.QP.Receive.

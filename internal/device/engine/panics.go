@@ -56,6 +56,7 @@ func (e *Engine) fault(r any) bool {
 	if !ok {
 		return false
 	}
+	e.stall.turn = nil // it has ended
 	for n := range e.cards.of {
 		victim := n.FaultOwner(at.Addr())
 		if victim == nil {

@@ -28,6 +28,7 @@ func (e *Engine) sleep() {
 	}
 	n := e.away(e.nextDeadline())
 	e.cmds.sleeping.Store(false)
+	e.stall.look()
 	e.clock()
 	e.chores.woken = e.now
 	e.bells.tellProcessor(processor())
@@ -98,6 +99,7 @@ const nap = 200_000
 // pollWakes collects, without waiting, the sessions that woke while others kept the
 // loop busy.
 func (e *Engine) pollWakes() {
+	e.stall.look()
 	e.bells.tellProcessor(processor())
 	e.chores.woken = e.now
 	if n, err := epollNap(e.poller.epfd, e.poller.events[:], 0); err == nil {

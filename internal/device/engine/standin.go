@@ -43,6 +43,8 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer e.handBack()
 	defer fatal()
+	e.stall.tid.Store(threadID())
+	e.stall.look()
 	e.clock()
 	// What was posted before the command happens before it. The loop may have been
 	// told of it already and wait for us to leave.
@@ -89,6 +91,9 @@ func (e *Engine) away(d ib.Time) int {
 		} else {
 			runtime.Gosched()
 		}
+	}
+	if e.stall.tid.Load() != e.stall.own { // a stand-in was here
+		e.stall.tid.Store(e.stall.own)
 	}
 	return n
 }

@@ -53,6 +53,20 @@ func (e *Engine) turns() {
 
 // turn lets t work and move about budget bytes, and reports whether it would have moved more.
 func (e *Engine) turn(t *task, budget int) (more bool) {
+	if e.stall.seen.Load() {
+		e.unexplained()
+	}
+	e.stall.turn = t
+	more = e.work(t, budget)
+	if e.stall.seen.Load() {
+		e.stalled(t)
+	}
+	e.stall.turn = nil
+	return more
+}
+
+// work is the turn itself.
+func (e *Engine) work(t *task, budget int) (more bool) {
 	e.worksFor(t.card)
 	e.ledger.turn = true
 	q := t.q
