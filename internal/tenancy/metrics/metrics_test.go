@@ -53,6 +53,7 @@ func (*fake) Waits() map[string]nic.Waits {
 }
 func (*fake) StoreAge() time.Duration  { return 1500 * time.Millisecond }
 func (*fake) Generation() int64        { return 17 }
+func (*fake) Stalls() uint64           { return 2 }
 func (*fake) Processor() time.Duration { return time.Second }
 func (f *fake) Ready() error           { return f.ready }
 func (f *fake) Alive() error {
