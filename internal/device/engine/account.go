@@ -55,23 +55,22 @@ func (c *clock) switchTo(a *adapter) {
 	c.of, c.turn, c.since = a, false, c.now
 }
 
-// read reads the time and charges it.
+// read reads the time and charges what has passed.
 func (c *clock) read() {
 	c.now = c.time()
-	if c.of != nil {
-		c.charge()
+	a := c.of
+	if a == nil {
+		return
+	}
+	c.of = nil
+	cost := min(max(c.now-c.since, 0), schedule.MostTurn)
+	if a.nic.Spend(cost); c.sched.alone == nil {
+		c.countShare(a, cost)
 	}
 }
 
-// charge charges the time until now.
-func (c *clock) charge() {
-	a := c.of
-	c.of = nil
-	cost := min(max(c.now-c.since, 0), schedule.MostTurn)
-	a.nic.Spend(cost)
-	if c.sched.alone != nil {
-		return
-	}
+// countShare counts cost against the share of a.
+func (c *clock) countShare(a *adapter, cost ib.Time) {
 	if c.turn {
 		c.sched.nics.Charge(&a.band.nic, cost)
 	} else {
