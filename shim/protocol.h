@@ -236,6 +236,7 @@ enum vrdma_why {
 	VRDMA_WHY_KERNEL = 7,   /* this kernel offers no way to replace the page safely */
 	VRDMA_WHY_SPECIAL = 8,  /* the mapping is of a kind that is never replaced */
 	VRDMA_WHY_MEMORY = 9,   /* no memory or no descriptor was free */
+	VRDMA_WHY_STALLED = 10, /* touching memory of the same user stopped the daemon; a client never sends it */
 };
 
 struct vrdma_extent {

@@ -100,6 +100,9 @@ func (m *measured) StoreAge() time.Duration { return m.store.age() }
 // Generation implements metrics.Source.
 func (m *measured) Generation() int64 { return m.plane.Generation() }
 
+// Stalls implements metrics.Source.
+func (m *measured) Stalls() uint64 { return m.engine.Stalls() }
+
 // Processor implements metrics.Source.
 func (m *measured) Processor() time.Duration { return diag.ProcessTime() }
 

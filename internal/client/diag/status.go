@@ -185,7 +185,7 @@ func (d *Service) session(ses *Session, t *throttle) protocol.SessionStatus {
 		a := &q.Snapshot.Attr
 		qs := protocol.QPStatus{
 			Num: q.Num, Type: q.Type.String(), State: abitext.Name(abitext.QPStates, uint64(q.Snapshot.State)),
-			DestQPN: a.DestQPN, Outstanding: q.SendPosted,
+			DestQPN: a.DestQPN, Outstanding: q.SendPosted, Aside: q.Aside,
 		}
 		if a.DGID != (ib.GID{}) {
 			qs.DestGID = abitext.GID(a.DGID)

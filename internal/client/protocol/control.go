@@ -215,6 +215,8 @@ type QPStatus struct {
 	DestQPN     uint32 `json:"dest_qpn"`
 	DestGID     string `json:"dest_gid,omitempty"`
 	Outstanding uint32 `json:"outstanding"`
+	// Aside says that its memory is reached by copying only, because touching it stopped the daemon.
+	Aside bool `json:"aside,omitempty"`
 }
 
 // ConnectionCount is the number of RDMA connections of the programs with a label. The query resets the number for ended programs.

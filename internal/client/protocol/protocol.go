@@ -61,15 +61,16 @@ const WhyShift = 8 // VRDMA_WHY_SHIFT
 // The reasons.
 const (
 	WhyUnknown  Why = 0
-	WhyPinned   Why = 1 // VRDMA_WHY_PINNED
-	WhyFile     Why = 2 // VRDMA_WHY_FILE
-	WhyThread   Why = 3 // VRDMA_WHY_THREAD
-	WhyRunning  Why = 4 // VRDMA_WHY_RUNNING
-	WhyAsync    Why = 5 // VRDMA_WHY_ASYNC
-	WhyMappings Why = 6 // VRDMA_WHY_MAPPINGS
-	WhyKernel   Why = 7 // VRDMA_WHY_KERNEL
-	WhySpecial  Why = 8 // VRDMA_WHY_SPECIAL
-	WhyMemory   Why = 9 // VRDMA_WHY_MEMORY
+	WhyPinned   Why = 1  // VRDMA_WHY_PINNED
+	WhyFile     Why = 2  // VRDMA_WHY_FILE
+	WhyThread   Why = 3  // VRDMA_WHY_THREAD
+	WhyRunning  Why = 4  // VRDMA_WHY_RUNNING
+	WhyAsync    Why = 5  // VRDMA_WHY_ASYNC
+	WhyMappings Why = 6  // VRDMA_WHY_MAPPINGS
+	WhyKernel   Why = 7  // VRDMA_WHY_KERNEL
+	WhySpecial  Why = 8  // VRDMA_WHY_SPECIAL
+	WhyMemory   Why = 9  // VRDMA_WHY_MEMORY
+	WhyStalled  Why = 10 // VRDMA_WHY_STALLED
 )
 
 // DescriptorShift is the position of a descriptor number, plus one, in Prot of a shared extent.
@@ -100,6 +101,7 @@ var whyText = [...]string{
 	WhyKernel:   "the kernel offers no way to replace the pages safely",
 	WhySpecial:  "a mapping that is never replaced",
 	WhyMemory:   "no memory or no descriptor was free",
+	WhyStalled:  "touching memory of this user stopped the daemon",
 }
 
 // Kinds of descriptor in a reply: enum vrdma_fd_kind.

@@ -74,6 +74,7 @@ type Engine struct {
 	events   eventSender
 	waiters  waiters
 	chores   chores
+	stall    stall
 	long     bool // this pass precedes a command
 }
 
@@ -121,6 +122,7 @@ func (e *Engine) connect() {
 	e.events = eventSender{clock: &e.clock, bells: &e.bells, sched: &e.sched, proc: &e.proc, shared: e.shared}
 	e.waiters = waiters{clock: &e.clock, sched: &e.sched, shared: e.shared}
 	e.chores.shared = e.shared
+	e.stall.clock, e.stall.cmds, e.stall.shared, e.stall.log = &e.clock, &e.cmds, e.shared, e.opts.Log
 	e.local.shared, e.local.log = e.shared, e.opts.Log
 }
 
@@ -130,6 +132,9 @@ func (e *Engine) Start() {
 		runtime.LockOSThread()
 		debug.SetPanicOnFault(true)
 		defer close(e.cmds.done)
+		e.stall.own = threadID()
+		e.stall.tid.Store(e.stall.own)
+		go e.stall.watch(e.Do)
 		e.loop()
 		e.shared.CloseForeign()
 		e.lines.close()

@@ -125,11 +125,17 @@ func (t *task) deliver(b *transport.Burst) {
 	if !t.parked {
 		if t.receive(b) {
 			t.received(b)
+			if t.e.stall.seen.Load() {
+				t.e.stall.blame(t)
+			}
 			return
 		}
 		copied = t.q.Copied(b.Data)
 	}
 	t.park(b, copied)
+	if t.e.stall.seen.Load() {
+		t.e.stall.blame(t)
+	}
 }
 
 // receive gives b to the state machine; see transport.QP.Receive.

@@ -55,6 +55,7 @@ func (e *Engine) fault(r any) bool {
 	if !ok {
 		return false
 	}
+	e.stall.turn = nil // it has ended
 	for n := range e.adapters.of {
 		victim := n.FaultOwner(at.Addr())
 		if victim == nil {

@@ -28,6 +28,7 @@ func (e *Engine) sleep() {
 	}
 	n := e.away(e.nextDeadline())
 	e.cmds.sleeping.Store(false)
+	e.stall.look()
 	e.clock.read()
 	e.chores.woken = e.clock.now
 	e.bells.tellProcessor(currentCPU())
@@ -70,6 +71,7 @@ func sooner(a, b ib.Time) ib.Time {
 // pollWakes collects, without waiting, the descriptors that became readable while the loop was
 // busy.
 func (e *Engine) pollWakes() {
+	e.stall.look()
 	e.bells.tellProcessor(currentCPU())
 	e.chores.woken = e.clock.now
 	if n, err := epollNap(e.poller.epfd, e.poller.events[:], 0); err == nil {

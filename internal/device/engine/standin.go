@@ -43,6 +43,8 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer e.handBack()
 	defer fatal()
+	e.stall.tid.Store(threadID())
+	e.stall.look()
 	e.clock.read()
 	// Work posted before the command is done before it. The doorbell may have woken the loop
 	// already, which then waits for the stand-in to leave.
@@ -89,6 +91,9 @@ func (e *Engine) away(d ib.Time) int {
 		} else {
 			runtime.Gosched()
 		}
+	}
+	if e.stall.tid.Load() != e.stall.own { // a stand-in was here
+		e.stall.tid.Store(e.stall.own)
 	}
 	return n
 }

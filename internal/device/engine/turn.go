@@ -53,6 +53,21 @@ func (e *Engine) turns() {
 
 // turn lets t move about budget bytes, and reports whether it would have moved more.
 func (t *task) turn(budget int) (more bool) {
+	s := &t.e.stall
+	if s.seen.Load() {
+		s.unexplained()
+	}
+	s.turn = t
+	more = t.work(budget)
+	if s.seen.Load() {
+		s.blame(t)
+	}
+	s.turn = nil
+	return more
+}
+
+// work is the turn itself.
+func (t *task) work(budget int) (more bool) {
 	e := t.e
 	e.clock.worksFor(t.adapter)
 	e.clock.turn = true

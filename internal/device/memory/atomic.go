@@ -2,6 +2,7 @@ package memory
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -13,22 +14,27 @@ import (
 func (c *Copier) Atomic(s *Span, swap bool, compare, next uint64) (uint64, error) {
 	if len(s.pieces) == 1 {
 		if w := word(s.pieces[0].Mem); w != nil {
-			for {
-				old := w.Load()
-				v := old + next
-				if swap {
-					if old != compare {
-						return old, nil
-					}
-					v = next
-				}
-				if w.CompareAndSwap(old, v) {
-					return old, nil
-				}
-			}
+			return apply(w, swap, compare, next), nil
 		}
 	}
 	return c.slowAtomic(s, swap, compare, next)
+}
+
+// apply is Atomic on a word that is mapped.
+func apply(w *atomic.Uint64, swap bool, compare, next uint64) (old uint64) {
+	for {
+		old := w.Load()
+		v := old + next
+		if swap {
+			if old != compare {
+				return old
+			}
+			v = next
+		}
+		if w.CompareAndSwap(old, v) {
+			return old
+		}
+	}
 }
 
 func (c *Copier) slowAtomic(s *Span, swap bool, compare, next uint64) (uint64, error) {

@@ -30,19 +30,20 @@ type Job struct {
 	began time.Time // when a thread began it
 	stuck bool      // the thread counts as stuck
 
-	space *Space
-	op    jobOp
-	parts []part
-	bufs  []*Buffer // that hold the parts
-	args  [2]uint64 // of an atomic operation
-	old   uint64    // its result
-	word  [8]byte   // the bytes of an atomic operation
-	err   error
-	good  int         // parts before this one were moved
-	next  int         // the part that Stage or Wrote goes on with,
-	off   int         // and how much of it is staged
-	mute  atomic.Bool // the loop does not wait for it any more
-	entry uint64      // among the space's writers
+	space  *Space
+	op     jobOp
+	parts  []part
+	bufs   []*Buffer  // that hold the parts
+	args   [2]uint64  // of an atomic operation
+	old    uint64     // its result
+	word   [8]byte    // the bytes of an atomic operation
+	mapped mappedWord // it is changed here
+	err    error
+	good   int         // parts before this one were moved
+	next   int         // the part that Stage or Wrote goes on with,
+	off    int         // and how much of it is staged
+	mute   atomic.Bool // the loop does not wait for it any more
+	entry  uint64      // among the space's writers
 }
 
 type jobOp uint8
@@ -81,6 +82,7 @@ func (j *Job) Recycle() {
 		j.bufs[i] = nil
 	}
 	clear(j.parts)
+	j.mapped.release()
 	j.bufs, j.parts = j.bufs[:0], j.parts[:0]
 	j.space, j.err, j.good, j.next, j.off = nil, nil, 0, 0, 0
 	j.mute.Store(false)
@@ -174,6 +176,7 @@ func (j *Job) Atomic(s *Span, swap bool, compare, next uint64) {
 func (j *Job) Store(s *Span, v uint64) {
 	j.begin(jobStore)
 	j.single(s)
+	j.args[1] = v
 	binary.NativeEndian.PutUint64(j.word[:], v)
 }
 
@@ -288,6 +291,11 @@ func (j *Job) Mute() { j.mute.Store(true) }
 
 // run does it, on a thread that may be held up for as long as the process likes.
 func (j *Job) run(u *user) {
+	if j.mapped.at != nil {
+		j.err = j.change()
+		j.mapped.release()
+		return
+	}
 	if j.op >= jobStore {
 		j.err = j.atomic(u)
 		return

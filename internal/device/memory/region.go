@@ -22,6 +22,7 @@ const (
 	whyFile     = 2
 	whyMappings = 6
 	whySpecial  = 8
+	whyStalled  = 10
 )
 
 // Protection of an extent in the process.
@@ -88,6 +89,11 @@ func (u *Usage) Add(o Usage) {
 
 // Usage says how the region's bytes are reached.
 func (r *Region) Usage() Usage { return r.usage }
+
+// Aside is u of a region that is reached aside: all of it by copying.
+func (u Usage) Aside() Usage {
+	return Usage{Foreign: u.Own + u.Shared + u.Foreign, Why: u.Why | 1<<whyStalled}
+}
 
 // Map makes a region of the extents, which must cover [start, start+length) in
 // order. It returns EFAULT for a hole, ENOMEM above the quota, a *budget.Error above what
@@ -345,7 +351,14 @@ func (r *Region) Release() {
 
 // Span appends the n bytes from offset off on to s. The caller has checked that
 // they lie inside the region; what does not is left out, and ok is false.
-func (r *Region) Span(off, n uint64, s *Span) (ok bool) {
+func (r *Region) Span(off, n uint64, s *Span) (ok bool) { return r.Reach(off, n, s, false) }
+
+// Reach is Span. If aside is set, all of it is foreign, also what is mapped: the loop may not
+// touch it.
+func (r *Region) Reach(off, n uint64, s *Span, aside bool) (ok bool) {
+	if aside {
+		return r.spanAside(off, n, s)
+	}
 	if n == 0 {
 		return off <= r.length
 	}
@@ -367,6 +380,17 @@ func (r *Region) Span(off, n uint64, s *Span) (ok bool) {
 		}
 	}
 	return false
+}
+
+// spanAside is Reach. It is a function of its own so that Reach stays short.
+//
+//go:noinline
+func (r *Region) spanAside(off, n uint64, s *Span) (ok bool) {
+	if off > r.length || n > r.length-off {
+		return false
+	}
+	s.AddForeign(r.space, r.start+off, int(n))
+	return true
 }
 
 // find is the index of the piece that off lies in; off is less than the region's length. A

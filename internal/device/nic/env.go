@@ -87,6 +87,10 @@ func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 
 // list appends n bytes of a scatter/gather list, from byte off on, to s.
 func (q *QP) list(sge []transport.SGE, off, n uint32, need ib.Access, s *memory.Span) transport.Status {
+	aside := q.asideOut
+	if need != 0 {
+		aside = q.asideIn
+	}
 	for i := range sge {
 		if n == 0 {
 			break
@@ -98,7 +102,7 @@ func (q *QP) list(sge []transport.SGE, off, n uint32, need ib.Access, s *memory.
 		}
 		va, k := e.Addr+uint64(off), min(n, e.Length-off)
 		m := q.local(e.LKey, va, k, need)
-		if m == nil || !m.region.Span(va-m.iova, uint64(k), s) {
+		if m == nil || !m.region.Reach(va-m.iova, uint64(k), s, aside) {
 			return transport.LocProtErr
 		}
 		n -= k
@@ -190,7 +194,7 @@ func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Statu
 	m, off := q.remote(rkey, va, uint64(s.Len()), ib.AccessRemoteWrite)
 	d := &q.loop.scratch
 	d.Reset()
-	if m == nil || !m.region.Span(off, uint64(s.Len()), d) {
+	if m == nil || !m.region.Reach(off, uint64(s.Len()), d, q.asideIn) {
 		return transport.RemAccessErr
 	}
 	return q.copyTo(s, transport.RemOpErr)
@@ -199,7 +203,7 @@ func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Statu
 // ReadRemote implements transport.NIC.
 func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transport.Status {
 	m, off := q.remote(rkey, va, uint64(n), ib.AccessRemoteRead)
-	if m == nil || !m.region.Span(off, uint64(n), s) {
+	if m == nil || !m.region.Reach(off, uint64(n), s, q.asideOut) {
 		return transport.RemAccessErr
 	}
 	if s.Foreign() {
@@ -217,11 +221,11 @@ func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint
 	m, off := q.remote(rkey, va, 8, need)
 	d := &q.loop.scratch
 	d.Reset()
-	if m == nil || !m.region.Span(off, 8, d) {
+	if m == nil || !m.region.Reach(off, 8, d, q.asideIn) {
 		return 0, transport.RemAccessErr
 	}
 	if d.Foreign() {
-		return q.change(k, d, compare, swap)
+		return q.change(k, m.region, off, d, compare, swap)
 	}
 	if k == transport.KindAtomicWrite {
 		if err := q.loop.copier.Store(d, swap); err != nil {

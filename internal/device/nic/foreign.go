@@ -57,6 +57,7 @@ type errands struct {
 	queued bool // in the tenant's line
 	ahead  readAhead
 	copied copied
+	review bool // asideIn is to change when no job writes: see aside.go
 }
 
 // copied is the Buffer that a job has copied a burst's data to.
@@ -67,12 +68,12 @@ type copied struct {
 
 // A tenant is a user of the loop's NICs, and what is kept for it.
 type tenant struct {
-	uid      int
-	sessions int
-	jobs     int       // running, or done and not asked for
-	line     fifo[*QP] // those that wait for a thread
-	listed   bool      // in foreign.lines
-	kept     uint64    // bytes of bursts that were not taken: see Keep
+	uid     int
+	members map[*Session]struct{}
+	jobs    int       // running, or done and not asked for
+	line    fifo[*QP] // those that wait for a thread
+	listed  bool      // in foreign.lines
+	kept    uint64    // bytes of bursts that were not taken: see Keep
 }
 
 // foreign is the loop's side of all jobs.
@@ -90,6 +91,7 @@ type foreign struct {
 	wqe     transport.SendWQE // scratch
 	begun   ib.Time           // when the last job was
 	spent   []*memory.Job     // staged data of these is being sent
+	asides  asides
 }
 
 const (
@@ -111,18 +113,19 @@ func (f *foreign) init(wake func()) {
 }
 
 // tenant finds the tenant for a new session.
-func (f *foreign) tenant(uid int) *tenant {
-	t := f.tenants[uid]
+func (f *foreign) tenant(s *Session) *tenant {
+	t := f.tenants[s.User]
 	if t == nil {
-		t = &tenant{uid: uid}
-		f.tenants[uid] = t
+		t = &tenant{uid: s.User, members: make(map[*Session]struct{})}
+		f.tenants[s.User] = t
 	}
-	t.sessions++
+	t.members[s] = struct{}{}
 	return t
 }
 
-func (f *foreign) leave(t *tenant) {
-	if t.sessions--; t.sessions == 0 {
+func (f *foreign) leave(s *Session) {
+	t := s.tenant
+	if delete(t.members, s); len(t.members) == 0 {
 		delete(f.tenants, t.uid)
 	}
 }
@@ -209,16 +212,21 @@ func (q *QP) Copied(data *memory.Span) *memory.Buffer {
 
 // Offer is called by the loop before it offers a burst to the state machine.
 func (q *QP) Offer() {
-	if q.errands != nil {
-		q.errands.copied = copied{}
+	if q.errands == nil {
+		return
+	}
+	q.errands.copied = copied{}
+	if q.errands.review && !q.errands.writes() {
+		q.errands.review = false
+		q.review(q.owner.Now())
 	}
 }
 
 // Buffers are the loop's, for the data of bursts that wait.
 func (l *Loop) Buffers() *memory.Buffers { return &l.foreign.buffers }
 
-// change has an atomic operation done on a foreign word.
-func (q *QP) change(k transport.Kind, d *memory.Span, compare, swap uint64) (uint64, transport.Status) {
+// change has an atomic operation done on a foreign word, at off of r.
+func (q *QP) change(k transport.Kind, r *memory.Region, off uint64, d *memory.Span, compare, swap uint64) (uint64, transport.Status) {
 	e := q.errand(taskTake)
 	isSwap := k == transport.KindCmpSwap
 	if e.state == errandDone {
@@ -240,6 +248,9 @@ func (q *QP) change(k transport.Kind, d *memory.Span, compare, swap uint64) (uin
 			j.Store(d, swap)
 		} else {
 			j.Atomic(d, isSwap, compare, swap)
+		}
+		if q.asideIn {
+			j.HoldWord(r, off)
 		}
 	})
 }

@@ -94,10 +94,10 @@ func (s *Session) SetOwner(o SessionOwner) {
 		return
 	}
 	if s.loop != nil {
-		s.loop.foreign.leave(s.tenant)
+		s.loop.foreign.leave(s)
 	}
 	s.loop = o.Loop()
-	s.tenant = s.loop.foreign.tenant(s.User)
+	s.tenant = s.loop.foreign.tenant(s)
 }
 
 // Owner is the loop's record of the session; nil: no loop serves it.

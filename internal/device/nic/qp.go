@@ -59,6 +59,8 @@ type QP struct {
 	lastSL     uint8    // of the datagram that GRH described last
 	rang       bool     // the last receive that completed gave an event
 	errands    *errands // nil: it had nothing to do with foreign memory
+	asideOut   bool     // what it reads is reached aside, see aside.go,
+	asideIn    bool     // and what is written for it
 	bound      map[*MW]struct{}
 	groups     []ib.GID
 
@@ -113,6 +115,7 @@ func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
 		Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, MTU: 128 << s.nic.MTU, SRQ: q.srq != nil,
 	})
 	q.publish()
+	q.review(s.owner.Now())
 	return QPInfo{Handle: h, Num: q.num, Cap: q.cap, SQ: q.sq.at, RQ: q.rq.at}, nil
 }
 
@@ -197,6 +200,7 @@ func (s *Session) DestroyQP(h uint32) (uint32, error) {
 func (q *QP) destroy() {
 	q.gone = true
 	q.dismiss()
+	delete(q.loop.foreign.asides.qps, q)
 	delete(q.nic.qps, q.num)
 	q.publish()
 	for w := range q.bound {

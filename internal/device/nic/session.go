@@ -45,6 +45,8 @@ type Session struct {
 	trouble trouble
 	waiting waiting
 
+	stalls int // copies that stopped the loop and could not be made aside, see aside.go
+
 	owner SessionOwner // nil: no loop serves it
 	loop  *Loop        // that has what the session has; nil: none had yet
 }
@@ -86,7 +88,7 @@ func (s *Session) Close() {
 	}
 	delete(s.nic.sessions, s)
 	if s.loop != nil {
-		s.loop.foreign.leave(s.tenant)
+		s.loop.foreign.leave(s)
 		s.loop.waiters.forget(s)
 	}
 }

@@ -78,6 +78,7 @@ type QPStatus struct {
 	SendPosted  uint32
 	RecvPosted  uint32
 	SRQ         bool
+	Aside       bool // its memory is reached by copying only
 }
 
 // mostRegions is how many regions of a session Status describes one by one.
@@ -113,12 +114,16 @@ func (s *Session) Status() SessionStatus {
 		PDs: s.pds.len(), CQs: s.cqs.len(), MRs: s.mrs.len(), MWs: s.mws.len(), SRQs: s.srqs.len(), AHs: s.ahs.len(),
 		Chans: s.channels.len(), RingBytes: s.Arena.inUse(),
 	}
+	aside := s.asideAll()
 	s.mrs.walk(func(h uint32, m *MR) {
 		st.MRBytes += m.length
 		if m.region == nil {
 			return
 		}
 		u := m.region.Usage()
+		if aside {
+			u = u.Aside()
+		}
 		st.Usage.Add(u)
 		if len(st.Regions) < mostRegions {
 			st.Regions = append(st.Regions, RegionStatus{Handle: h, Length: m.length, Usage: u})
@@ -126,7 +131,7 @@ func (s *Session) Status() SessionStatus {
 	})
 	s.qps.walk(func(h uint32, q *QP) {
 		qs := QPStatus{
-			Handle: h, Num: q.num, Type: q.typ, Snapshot: q.tr.Snapshot(), SendPosted: q.sq.posted(), SRQ: q.srq != nil,
+			Handle: h, Num: q.num, Type: q.typ, Snapshot: q.tr.Snapshot(), SendPosted: q.sq.posted(), SRQ: q.srq != nil, Aside: q.Aside(),
 		}
 		if q.rq.mem != nil {
 			qs.RecvPosted = q.rq.posted()

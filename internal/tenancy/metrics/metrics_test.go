@@ -57,6 +57,7 @@ func (*fake) UsageUnwritten() time.Duration { return 2 * time.Second }
 func (*fake) Generation() int64             { return 17 }
 func (*fake) Processor() time.Duration      { return time.Second }
 func (f *fake) Ready() error                { return f.ready }
+func (*fake) Stalls() uint64                { return 2 }
 func (f *fake) Alive() error {
 	if f.dead != nil {
 		<-f.dead

@@ -31,6 +31,8 @@ type Source interface {
 	UsageUnwritten() time.Duration
 	// Generation is the revision of the store whose policies are in force.
 	Generation() int64
+	// Stalls is how often a page fault stopped the loop.
+	Stalls() uint64
 	// Processor is the processor time of the daemon, all threads.
 	Processor() time.Duration
 	// Alive waits for the loop to answer.
@@ -174,6 +176,8 @@ func (s *Server) Page() []byte {
 	p.sample(1, "version", s.src.Version)
 	p.family("process_cpu_seconds_total", "counter", "Processor time of the daemon, all threads.")
 	p.sample(s.src.Processor().Seconds())
+	p.family("vrdma_loop_stalls_total", "counter", "Page faults that stopped the daemon's loop for 10 ms or longer.")
+	p.sample(float64(s.src.Stalls()))
 	p.family("process_start_time_seconds", "gauge", "Start time of the daemon, in seconds since the epoch.")
 	p.sample(float64(s.src.Started.UnixMilli()) / 1000)
 	p.family("vrdma_nics", "gauge", "Virtual NICs.")

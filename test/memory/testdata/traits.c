@@ -507,8 +507,11 @@ static void many_regions(void)
 	double short_time = regions(&l, p, mr, few, &most_few), long_time = regions(&l, p, mr, many, &most_many);
 	printf("%ld regions of a page %.2f s, %ld %.2f s; %ld mappings before, %ld and %ld meanwhile, %ld after\n", few, short_time, many, long_time, before, most_few, most_many, mappings());
 	CHECK(most_many < 60000, "%ld mappings: the program has few left", most_many);
-	/* Linear is 20; the bound is wide, since it is a time. */
-	CHECK(long_time < 80 * short_time, "%ld regions take %.0f times as long as %ld", many, long_time / short_time, few);
+	/*
+	 * Linear is 20. Beyond 8192 stretches memory is foreign, which registers faster, so 100 000 take far
+	 * less than that. All of 5000 are own: there the bound is wide, since it is a time.
+	 */
+	CHECK(long_time < (many > 10000 ? 20 : 80) * short_time, "%ld regions take %.0f times as long as %ld", many, long_time / short_time, few);
 	for (long i = 0; i < many; i++)
 		CHECK(p[(size_t)i * 2 * PAGE] == 1, "bytes changed");
 	CHECK(malloc(64 << 20), "malloc: %s", strerror(errno));

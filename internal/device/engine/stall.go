@@ -1,0 +1,286 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma.dev/vrdma/internal/device/nic"
+)
+
+// A page of a client's memory can stop the loop, and all clients with it: see nic/aside.go, which
+// says what is done about it. Here is how it is noticed. A goroutine watches the loop:
+//
+//	loop      … pass ─ pass ─ turn: copy, page fault ················· ─ seen? ─ Blame ─ turn …
+//	watcher   ─── look ─────── look: no progress, asleep ── the same: seen ───────────────────
+//
+// The loop counts its looks around, which costs nothing beside the system call that a look is. As
+// long as the count grows, or the loop sleeps on purpose, the watcher does nothing. Otherwise it
+// asks the kernel for the thread's state. Uninterruptible sleep (D) is a page fault, and so is much
+// system time within a pass, in which the kernel clears a huge page. A thread that is ready to run
+// and does not is only waiting for a processor: that is nobody's fault.
+//
+// The loop looks at the flag after each burst and each turn, with a plain load.
+type stall struct {
+	seen     atomic.Bool   // the loop has been stopped in what it does now
+	since    atomic.Int64  // when that began
+	tid      atomic.Int32  // the thread that does the loop's work
+	progress atomic.Uint32 // grows with every look around
+	due      atomic.Int64  // when marks have to be reviewed; 0: never
+	count    atomic.Uint64 // stalls
+
+	// What follows belongs to the loop.
+	own    int32 // its thread
+	passes uint32
+	turn   *task // has a turn; nil: none has
+	said   time.Time
+	more   int // stalls that the log was not told of
+
+	clock  *clock
+	cmds   *commands
+	shared *nic.Loop
+	log    *slog.Logger
+}
+
+const (
+	// stallLook is how often the watcher looks. While the loop sleeps it looks less and less often,
+	// down to once in stallRest.
+	stallLook = 5 * time.Millisecond
+	stallRest = 100 * time.Millisecond
+	// stallTicks is how much system time within one pass is a stall, in hundredths of a second.
+	// The loop's own system calls take microseconds.
+	stallTicks = 3
+	// stallSay is how often the log tells of stalls.
+	stallSay = 10 * time.Second
+)
+
+// begun is when times in stall are counted from.
+var begun = time.Now()
+
+// look counts a look around.
+func (s *stall) look() {
+	s.passes++
+	s.progress.Store(s.passes)
+}
+
+// A lookout is what the watcher saw last.
+type lookout struct {
+	progress uint32
+	at       int64 // when the progress was seen first
+	asked    bool  // the kernel was asked since
+	blocked  bool  // and said that the thread was asleep
+	ticks    uint64
+	told     bool
+}
+
+// fresh notes the progress, and reports whether the loop was somewhere else before.
+func (l *lookout) fresh(progress uint32, now int64) bool {
+	if l.at != 0 && progress == l.progress {
+		return false
+	}
+	*l = lookout{progress: progress, at: now}
+	return true
+}
+
+// judge says, by the state of a thread that makes no progress and its system time, whether a page
+// stops it. It says so once.
+func (l *lookout) judge(state byte, ticks uint64) bool {
+	if !l.asked {
+		l.asked, l.ticks = true, ticks
+	}
+	stopped := state == 'D' && l.blocked || ticks-l.ticks >= stallTicks
+	l.blocked = state == 'D'
+	if !stopped || l.told {
+		return false
+	}
+	l.told = true
+	return true
+}
+
+// watch is the watcher; do runs a function on the loop. It ends with the loop.
+func (s *stall) watch(do func(func()) error) {
+	var l lookout
+	th := thread{fd: -1}
+	defer th.close()
+	period := stallLook
+	t := time.NewTimer(period)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.cmds.done:
+			return
+		case <-t.C:
+		}
+		now := int64(time.Since(begun))
+		if due := s.due.Load(); due != 0 && now >= due {
+			do(s.reviewAside)
+		}
+		if s.cmds.held.Load() == free {
+			l = lookout{}
+			period = min(2*period, stallRest)
+		} else {
+			period = stallLook
+			if !l.fresh(s.progress.Load(), now) {
+				state, ticks, ok := th.state(s.tid.Load())
+				if ok && l.judge(state, ticks) && s.progress.Load() == l.progress {
+					s.since.Store(l.at)
+					s.seen.Store(true)
+				}
+			}
+		}
+		t.Reset(period)
+	}
+}
+
+// A thread is one of ours that the kernel is asked about.
+type thread struct {
+	tid int32
+	fd  int // of its stat; negative: there is none
+	buf [512]byte
+}
+
+// state is the thread's state and its system time in hundredths of a second.
+func (t *thread) state(tid int32) (state byte, ticks uint64, ok bool) {
+	if tid != t.tid {
+		t.close()
+		t.tid = tid
+		fd, err := unix.Open(fmt.Sprintf("/proc/self/task/%d/stat", tid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return 0, 0, false
+		}
+		t.fd = fd
+	}
+	if t.fd < 0 {
+		return 0, 0, false
+	}
+	n, err := unix.Pread(t.fd, t.buf[:], 0)
+	if err != nil {
+		return 0, 0, false
+	}
+	return parseStat(t.buf[:n])
+}
+
+// parseStat reads /proc/PID/stat (proc_pid_stat(5)): fields 3 and 15. The name before them may
+// have any bytes.
+func parseStat(b []byte) (state byte, ticks uint64, ok bool) {
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(fields) < 13 || len(fields[0]) != 1 {
+		return 0, 0, false
+	}
+	ticks, err := strconv.ParseUint(string(fields[12]), 10, 64)
+	return fields[0][0], ticks, err == nil
+}
+
+func (t *thread) close() {
+	if t.fd >= 0 {
+		unix.Close(t.fd)
+		t.fd = -1
+	}
+}
+
+// blame is called when the loop was stopped while it delivered a burst to t. It marks the queue
+// pairs whose memory was touched: t, and the one that has a turn. Memory that is reached aside was
+// not touched. If no other is left, it was something else.
+//
+//go:noinline
+func (s *stall) blame(t *task) {
+	a, b := s.turn, t
+	if a == nil || a == b || a.q.Gone() || a.q.Aside() {
+		a = nil
+	}
+	if b.q.Gone() || b.q.Aside() {
+		a, b = nil, a
+	}
+	if b == nil {
+		s.unexplained()
+		return
+	}
+	var other *nic.QP
+	if a != nil {
+		other = a.q
+	}
+	stood := s.stood()
+	result := s.shared.Blame(b.q, other, s.clock.now)
+	s.due.Store(int64(time.Since(begun)) + int64(s.shared.AsideDue(s.clock.now)-s.clock.now))
+	s.sayStalled(b.q.Session(), other, stood, &result)
+	for _, q := range result.Fail {
+		s.cmds.push(q.Fail)
+	}
+}
+
+// stood ends a stall and says how long it was.
+func (s *stall) stood() time.Duration {
+	s.seen.Store(false)
+	s.count.Add(1)
+	return time.Since(begun) - time.Duration(s.since.Load())
+}
+
+// unexplained ends a stall that has nothing to do with registered memory.
+//
+//go:noinline
+func (s *stall) unexplained() {
+	stood := s.stood()
+	if s.quietStall() {
+		return
+	}
+	s.log.Warn("the loop stood still, and all programs with it, outside of registered memory: the machine may be short of memory",
+		"stood", stood.Round(time.Millisecond), "others", s.more)
+	s.more = 0
+}
+
+// quietStall reports that the log is not to be told of a stall.
+func (s *stall) quietStall() bool {
+	if now := time.Now(); now.Sub(s.said) >= stallSay {
+		s.said = now
+		return false
+	}
+	s.more++
+	return true
+}
+
+// sayStalled tells the log of a stall.
+func (s *stall) sayStalled(from *nic.Session, other *nic.QP, stood time.Duration, b *nic.Blame) {
+	if len(b.Fail) == 0 && s.quietStall() {
+		return
+	}
+	args := []any{"stood", stood.Round(time.Millisecond), "uid", from.UID, "pid", from.Pid, "program", from.Program}
+	if other != nil {
+		o := other.Session()
+		args = append(args, "peer_uid", o.UID, "peer_pid", o.Pid, "peer_program", o.Program)
+	}
+	args = append(args, "others", s.more)
+	s.more = 0
+	switch {
+	case len(b.Fail) > 0:
+		s.log.Warn("a page of registered memory stopped the loop again, and all programs with it; it cannot be copied beside the loop, so its queue pair fails", args...)
+	case !from.Space.Reachable():
+		s.log.Warn("a page of registered memory stopped the loop, and all programs with it; it cannot be copied beside the loop", args...)
+	case b.User:
+		s.log.Warn("a page of registered memory stopped the loop, and all programs with it: the user's memory is copied beside the loop for a while, which is slower",
+			append(args, "for", time.Duration(b.Lasts))...)
+	default:
+		s.log.Warn("a page of registered memory stopped the loop, and all programs with it: memory of this connection is copied beside the loop for a while, which is slower",
+			append(args, "for", time.Duration(b.Lasts))...)
+	}
+}
+
+// reviewAside ends the marks whose time has passed. It runs on the loop, as a command.
+func (s *stall) reviewAside() {
+	s.shared.ReviewAside(s.clock.now)
+	due := int64(0)
+	if d := s.shared.AsideDue(s.clock.now); d != 0 {
+		due = int64(time.Since(begun)) + int64(d-s.clock.now)
+	}
+	s.due.Store(due)
+}
+
+// Stalls is how often a page stopped the loop. Any goroutine may call it.
+func (e *Engine) Stalls() uint64 { return e.stall.count.Load() }
+
+// threadID is that of the calling thread.
+func threadID() int32 { return int32(unix.Gettid()) }
