@@ -94,6 +94,7 @@ func New(o Options) (*Engine, error) {
 	e := &Engine{opts: o, now: 1}
 	e.cards = cards{of: make(map[*nic.NIC]*card), at: make(map[place]*card)}
 	e.cmds.done = make(chan struct{})
+	e.stall.wake = make(chan struct{}, 1)
 	base := time.Now()
 	e.time = func() ib.Time { return ib.Time(time.Since(base)) + 1 }
 	if err := e.poller.open(); err != nil {

@@ -100,6 +100,7 @@ const nap = 200_000
 // loop busy.
 func (e *Engine) pollWakes() {
 	e.stall.look()
+	e.stall.rouse()
 	e.bells.tellProcessor(processor())
 	e.chores.woken = e.now
 	if n, err := epollNap(e.poller.epfd, e.poller.events[:], 0); err == nil {

@@ -25,6 +25,9 @@ import (
 // and does not is only waiting for a processor: that is nobody's fault.
 //
 // The loop looks at the flag after each burst and each turn, with a plain load.
+//
+// While the loop sleeps the watcher soon sleeps, too, so that an idle daemon costs nothing. The loop wakes it
+// with its next look around. That comes when it has worked for a while, and delays no message.
 type stall struct {
 	seen     atomic.Bool   // the loop has been stopped in what it does now
 	since    atomic.Int64  // when that began
@@ -32,6 +35,8 @@ type stall struct {
 	progress atomic.Uint32 // grows with every look around
 	due      atomic.Int64  // when marks have to be reviewed; 0: never
 	count    atomic.Uint64 // stalls
+	resting  atomic.Bool   // the watcher sleeps
+	wake     chan struct{} // it has room for one
 
 	// What follows belongs to the loop.
 	own    int32 // its thread
@@ -42,10 +47,10 @@ type stall struct {
 }
 
 const (
-	// stallLook is how often the watcher looks. While the loop sleeps it looks less and less often,
-	// down to once in stallRest.
+	// stallLook is how often the watcher looks. If the loop sleeps at stallRest looks in a row, the
+	// watcher sleeps.
 	stallLook = 5 * time.Millisecond
-	stallRest = 100 * time.Millisecond
+	stallRest = 4
 	// stallTicks is how much system time within one pass is a stall, in hundredths of a second.
 	// The loop's own system calls take microseconds.
 	stallTicks = 3
@@ -60,6 +65,14 @@ var begun = time.Now()
 func (s *stall) look() {
 	s.passes++
 	s.progress.Store(s.passes)
+}
+
+// rouse wakes the watcher. It follows look: either the watcher sees the progress before it sleeps, or
+// the loop sees that the watcher sleeps.
+func (s *stall) rouse() {
+	if s.resting.Load() && s.resting.CompareAndSwap(true, false) {
+		s.wake <- struct{}{}
+	}
 }
 
 // A lookout is what the watcher saw last.
@@ -101,10 +114,9 @@ func (e *Engine) watchStalls() {
 	var l lookout
 	th := thread{fd: -1}
 	defer th.close()
-	period := stallLook
-	t := time.NewTimer(period)
+	t := time.NewTicker(stallLook)
 	defer t.Stop()
-	for {
+	for asleep := 0; ; {
 		select {
 		case <-e.cmds.done:
 			return
@@ -116,18 +128,57 @@ func (e *Engine) watchStalls() {
 		}
 		if e.cmds.held.Load() == free {
 			l = lookout{}
-			period = min(2*period, stallRest)
-		} else {
-			period = stallLook
-			if !l.fresh(e.stall.progress.Load(), now) {
-				state, ticks, ok := th.state(e.stall.tid.Load())
-				if ok && l.judge(state, ticks) && e.stall.progress.Load() == l.progress {
-					e.stall.since.Store(l.at)
-					e.stall.seen.Store(true)
+			if asleep++; asleep >= stallRest {
+				t.Stop()
+				if !e.rest() {
+					return
 				}
+				t.Reset(stallLook)
+				asleep = 0
 			}
+			continue
 		}
-		t.Reset(period)
+		asleep = 0
+		if l.fresh(e.stall.progress.Load(), now) {
+			continue
+		}
+		state, ticks, ok := th.state(e.stall.tid.Load())
+		if ok && l.judge(state, ticks) && e.stall.progress.Load() == l.progress {
+			e.stall.since.Store(l.at)
+			e.stall.seen.Store(true)
+		}
+	}
+}
+
+// rest sleeps until the loop has worked for a while, or a mark ends. It reports false when the loop
+// has ended.
+func (e *Engine) rest() bool {
+	before := e.stall.progress.Load()
+	e.stall.resting.Store(true)
+	if e.cmds.held.Load() != free || e.stall.progress.Load() != before {
+		e.stall.unrest()
+		return true
+	}
+	var end <-chan time.Time
+	if due := e.stall.due.Load(); due != 0 {
+		t := time.NewTimer(time.Duration(due) - time.Since(begun))
+		defer t.Stop()
+		end = t.C
+	}
+	select {
+	case <-e.cmds.done:
+		return false
+	case <-e.stall.wake:
+	case <-end:
+		e.stall.unrest()
+	}
+	return true
+}
+
+// unrest ends the watcher's sleep though nobody woke it.
+func (s *stall) unrest() {
+	if !s.resting.CompareAndSwap(true, false) {
+		<-s.wake // somebody did meanwhile
 	}
 }
 
