@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -112,8 +113,6 @@ func (l *lookout) judge(state byte, ticks uint64) bool {
 // watchStalls is the watcher. It ends with the loop.
 func (e *Engine) watchStalls() {
 	var l lookout
-	th := thread{fd: -1}
-	defer th.close()
 	t := time.NewTicker(stallLook)
 	defer t.Stop()
 	for asleep := 0; ; {
@@ -142,7 +141,7 @@ func (e *Engine) watchStalls() {
 		if l.fresh(e.stall.progress.Load(), now) {
 			continue
 		}
-		state, ticks, ok := th.state(e.stall.tid.Load())
+		state, ticks, ok := threadState(e.stall.tid.Load())
 		if ok && l.judge(state, ticks) && e.stall.progress.Load() == l.progress {
 			e.stall.since.Store(l.at)
 			e.stall.seen.Store(true)
@@ -182,32 +181,14 @@ func (s *stall) unrest() {
 	}
 }
 
-// A thread is one of ours that the kernel is asked about.
-type thread struct {
-	tid int32
-	fd  int // of its stat; negative: there is none
-	buf [512]byte
-}
-
-// state is the thread's state and its system time in hundredths of a second.
-func (t *thread) state(tid int32) (state byte, ticks uint64, ok bool) {
-	if tid != t.tid {
-		t.close()
-		t.tid = tid
-		fd, err := unix.Open(fmt.Sprintf("/proc/self/task/%d/stat", tid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return 0, 0, false
-		}
-		t.fd = fd
-	}
-	if t.fd < 0 {
-		return 0, 0, false
-	}
-	n, err := unix.Pread(t.fd, t.buf[:], 0)
+// threadState is the state of one of our threads and its system time in hundredths of a second. It
+// is asked seldom, so it keeps no descriptor.
+func threadState(tid int32) (state byte, ticks uint64, ok bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", tid))
 	if err != nil {
 		return 0, 0, false
 	}
-	return parseStat(t.buf[:n])
+	return parseStat(b)
 }
 
 // parseStat reads /proc/PID/stat (proc_pid_stat(5)): fields 3 and 15. The name before them may
@@ -219,13 +200,6 @@ func parseStat(b []byte) (state byte, ticks uint64, ok bool) {
 	}
 	ticks, err := strconv.ParseUint(string(fields[12]), 10, 64)
 	return fields[0][0], ticks, err == nil
-}
-
-func (t *thread) close() {
-	if t.fd >= 0 {
-		unix.Close(t.fd)
-		t.fd = -1
-	}
 }
 
 // stalled is called when the loop was stopped while it delivered a burst to t. It marks the queue
