@@ -25,7 +25,7 @@ func TestPunchedHoles(t *testing.T) {
 		victim, endVictim := launchAs(t, d, bystanderUID, bin, "victim")
 		victim.Printed(t, "begun", minute)
 		attacker, endAttacker := launchAs(t, d, attackerUID, bin, "256", strconv.Itoa(holes), what)
-		attacker.Printed(t, "done", 2*minute)
+		attacker.Printed(t, "done", 5*minute)
 		if what == "holes" {
 			checkAside(t, d)
 		}

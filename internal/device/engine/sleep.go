@@ -72,6 +72,7 @@ func sooner(a, b ib.Time) ib.Time {
 // busy.
 func (e *Engine) pollWakes() {
 	e.stall.look()
+	e.stall.rouse()
 	e.bells.tellProcessor(currentCPU())
 	e.chores.woken = e.clock.now
 	if n, err := epollNap(e.poller.epfd, e.poller.events[:], 0); err == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,9 @@ import (
 // and does not is only waiting for a processor: that is nobody's fault.
 //
 // The loop looks at the flag after each burst and each turn, with a plain load.
+//
+// While the loop sleeps the watcher soon sleeps, too, so that an idle daemon costs nothing. The loop wakes it
+// with its next look around. That comes when it has worked for a while, and delays no message.
 type stall struct {
 	seen     atomic.Bool   // the loop has been stopped in what it does now
 	since    atomic.Int64  // when that began
@@ -33,6 +37,8 @@ type stall struct {
 	progress atomic.Uint32 // grows with every look around
 	due      atomic.Int64  // when marks have to be reviewed; 0: never
 	count    atomic.Uint64 // stalls
+	resting  atomic.Bool   // the watcher sleeps
+	wake     chan struct{} // it has room for one
 
 	// What follows belongs to the loop.
 	own    int32 // its thread
@@ -48,10 +54,10 @@ type stall struct {
 }
 
 const (
-	// stallLook is how often the watcher looks. While the loop sleeps it looks less and less often,
-	// down to once in stallRest.
+	// stallLook is how often the watcher looks. If the loop sleeps at stallRest looks in a row, the
+	// watcher sleeps.
 	stallLook = 5 * time.Millisecond
-	stallRest = 100 * time.Millisecond
+	stallRest = 4
 	// stallTicks is how much system time within one pass is a stall, in hundredths of a second.
 	// The loop's own system calls take microseconds.
 	stallTicks = 3
@@ -66,6 +72,14 @@ var begun = time.Now()
 func (s *stall) look() {
 	s.passes++
 	s.progress.Store(s.passes)
+}
+
+// rouse wakes the watcher. It follows look: either the watcher sees the progress before it sleeps, or
+// the loop sees that the watcher sleeps.
+func (s *stall) rouse() {
+	if s.resting.Load() && s.resting.CompareAndSwap(true, false) {
+		s.wake <- struct{}{}
+	}
 }
 
 // A lookout is what the watcher saw last.
@@ -105,12 +119,9 @@ func (l *lookout) judge(state byte, ticks uint64) bool {
 // watch is the watcher; do runs a function on the loop. It ends with the loop.
 func (s *stall) watch(do func(func()) error) {
 	var l lookout
-	th := thread{fd: -1}
-	defer th.close()
-	period := stallLook
-	t := time.NewTimer(period)
+	t := time.NewTicker(stallLook)
 	defer t.Stop()
-	for {
+	for asleep := 0; ; {
 		select {
 		case <-s.cmds.done:
 			return
@@ -122,47 +133,68 @@ func (s *stall) watch(do func(func()) error) {
 		}
 		if s.cmds.held.Load() == free {
 			l = lookout{}
-			period = min(2*period, stallRest)
-		} else {
-			period = stallLook
-			if !l.fresh(s.progress.Load(), now) {
-				state, ticks, ok := th.state(s.tid.Load())
-				if ok && l.judge(state, ticks) && s.progress.Load() == l.progress {
-					s.since.Store(l.at)
-					s.seen.Store(true)
+			if asleep++; asleep >= stallRest {
+				t.Stop()
+				if !s.rest() {
+					return
 				}
+				t.Reset(stallLook)
+				asleep = 0
 			}
+			continue
 		}
-		t.Reset(period)
+		asleep = 0
+		if l.fresh(s.progress.Load(), now) {
+			continue
+		}
+		state, ticks, ok := threadState(s.tid.Load())
+		if ok && l.judge(state, ticks) && s.progress.Load() == l.progress {
+			s.since.Store(l.at)
+			s.seen.Store(true)
+		}
 	}
 }
 
-// A thread is one of ours that the kernel is asked about.
-type thread struct {
-	tid int32
-	fd  int // of its stat; negative: there is none
-	buf [512]byte
+// rest sleeps until the loop has worked for a while, or a mark ends. It reports false when the loop
+// has ended.
+func (s *stall) rest() bool {
+	before := s.progress.Load()
+	s.resting.Store(true)
+	if s.cmds.held.Load() != free || s.progress.Load() != before {
+		s.unrest()
+		return true
+	}
+	var end <-chan time.Time
+	if due := s.due.Load(); due != 0 {
+		t := time.NewTimer(time.Duration(due) - time.Since(begun))
+		defer t.Stop()
+		end = t.C
+	}
+	select {
+	case <-s.cmds.done:
+		return false
+	case <-s.wake:
+	case <-end:
+		s.unrest()
+	}
+	return true
 }
 
-// state is the thread's state and its system time in hundredths of a second.
-func (t *thread) state(tid int32) (state byte, ticks uint64, ok bool) {
-	if tid != t.tid {
-		t.close()
-		t.tid = tid
-		fd, err := unix.Open(fmt.Sprintf("/proc/self/task/%d/stat", tid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return 0, 0, false
-		}
-		t.fd = fd
+// unrest ends the watcher's sleep though nobody woke it.
+func (s *stall) unrest() {
+	if !s.resting.CompareAndSwap(true, false) {
+		<-s.wake // somebody did meanwhile
 	}
-	if t.fd < 0 {
-		return 0, 0, false
-	}
-	n, err := unix.Pread(t.fd, t.buf[:], 0)
+}
+
+// threadState is the state of one of our threads and its system time in hundredths of a second. It
+// is asked seldom, so it keeps no descriptor.
+func threadState(tid int32) (state byte, ticks uint64, ok bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", tid))
 	if err != nil {
 		return 0, 0, false
 	}
-	return parseStat(t.buf[:n])
+	return parseStat(b)
 }
 
 // parseStat reads /proc/PID/stat (proc_pid_stat(5)): fields 3 and 15. The name before them may
@@ -174,13 +206,6 @@ func parseStat(b []byte) (state byte, ticks uint64, ok bool) {
 	}
 	ticks, err := strconv.ParseUint(string(fields[12]), 10, 64)
 	return fields[0][0], ticks, err == nil
-}
-
-func (t *thread) close() {
-	if t.fd >= 0 {
-		unix.Close(t.fd)
-		t.fd = -1
-	}
 }
 
 // blame is called when the loop was stopped while it delivered a burst to t. It marks the queue

@@ -293,12 +293,10 @@ func TestLookout(t *testing.T) {
 
 // TestThreadState asks for our own threads.
 func TestThreadState(t *testing.T) {
-	th := thread{fd: -1}
-	defer th.close()
 	e := newEngine(t)
 	e.Do(func() {})
 	for _, tid := range []int32{threadID(), e.stall.tid.Load()} {
-		if state, _, ok := th.state(tid); !ok || !strings.ContainsRune("RSD", rune(state)) {
+		if state, _, ok := threadState(tid); !ok || !strings.ContainsRune("RSD", rune(state)) {
 			t.Errorf("thread %d: state %q, %v", tid, state, ok)
 		}
 	}
