@@ -19,14 +19,18 @@ import (
 func TestPunchedHoles(t *testing.T) {
 	bin := harness.Compile(t, "punch")
 	d := harness.Start(t, harness.Options{Args: []string{"--mode", "0666"}})
-	const holes = 10
+	const (
+		holes    = 10
+		shortest = 40 // ms
+	)
 	var quiet []int
 	for _, what := range []string{"control", "holes"} {
 		victim, endVictim := launchAs(t, d, bystanderUID, bin, "victim")
 		victim.Printed(t, "begun", minute)
 		attacker, endAttacker := launchAs(t, d, attackerUID, bin, "256", strconv.Itoa(holes), what)
 		attacker.Printed(t, "done", 5*minute)
-		if what == "holes" {
+		each := numbers(attacker.Output(), `each took (\d+)`)[0]
+		if what == "holes" && each >= shortest {
 			checkAside(t, d)
 		}
 		endVictim()
@@ -39,9 +43,9 @@ func TestPunchedHoles(t *testing.T) {
 			quiet = waits
 			continue
 		}
-		each := numbers(attacker.Output(), `each took (\d+)`)[0]
-		if each < 40 {
-			t.Skipf("a hole takes only %d ms", each)
+		if each < shortest {
+			t.Logf("a hole takes only %d ms: the loop's sleep is hardly longer than what the watcher notices", each)
+			break
 		}
 		// A wait of half as long as a hole may be one, or the machine is busy: that shows in the control, too.
 		if n, most := longer(waits, each/2), 2*longer(quiet, each/2)+holes/2; n > most {
