@@ -299,7 +299,7 @@ static uint64_t handle(struct registration *g, uint64_t start, uint64_t end, con
 		   (why = room_for(start, end) ? 0 : VRDMA_WHY_MAPPINGS)) {
 		emit_foreign(g, start, end, v->prot, why);
 	} else if (already_foreign(start, end, &to)) {
-		emit_foreign(g, start, to, v->prot, VRDMA_WHY_RUNNING);
+		emit_foreign(g, start, to, v->prot, VRDMA_WHY_COPIED);
 		return to;
 	} else if (g->hold.ready) {
 		return share(g, start, to, v);

@@ -237,6 +237,7 @@ enum vrdma_why {
 	VRDMA_WHY_SPECIAL = 8,  /* the mapping is of a kind that is never replaced */
 	VRDMA_WHY_MEMORY = 9,   /* no memory or no descriptor was free */
 	VRDMA_WHY_STALLED = 10, /* touching memory of the same user stopped the daemon; a client never sends it */
+	VRDMA_WHY_COPIED = 11,  /* another region has the page as foreign memory: the daemon may be copying it */
 };
 
 struct vrdma_extent {

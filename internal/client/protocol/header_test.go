@@ -31,7 +31,7 @@ var twins = map[string]int64{
 	"VRDMA_WHY_UNKNOWN": int64(WhyUnknown), "VRDMA_WHY_PINNED": int64(WhyPinned), "VRDMA_WHY_FILE": int64(WhyFile),
 	"VRDMA_WHY_THREAD": int64(WhyThread), "VRDMA_WHY_RUNNING": int64(WhyRunning), "VRDMA_WHY_ASYNC": int64(WhyAsync),
 	"VRDMA_WHY_MAPPINGS": int64(WhyMappings), "VRDMA_WHY_KERNEL": int64(WhyKernel), "VRDMA_WHY_SPECIAL": int64(WhySpecial),
-	"VRDMA_WHY_MEMORY": int64(WhyMemory), "VRDMA_WHY_STALLED": int64(WhyStalled),
+	"VRDMA_WHY_MEMORY": int64(WhyMemory), "VRDMA_WHY_STALLED": int64(WhyStalled), "VRDMA_WHY_COPIED": int64(WhyCopied),
 	"VRDMA_FD_ASYNC": FDAsync, "VRDMA_FD_COMP": FDComp, "VRDMA_FD_MAIL": FDMail,
 	"VRDMA_HELLO_MAIL": HelloMail, "VRDMA_HELLO_AHEAD": HelloAhead, "VRDMA_MAIL_AHEAD": MailAhead,
 	"VRDMA_AHEAD_COMMAND": AheadCommand, "VRDMA_AHEAD_EVENTS": AheadEvents, "VRDMA_AHEAD_REVISIONS": AheadRevisions,

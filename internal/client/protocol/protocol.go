@@ -71,6 +71,7 @@ const (
 	WhySpecial  Why = 8  // VRDMA_WHY_SPECIAL
 	WhyMemory   Why = 9  // VRDMA_WHY_MEMORY
 	WhyStalled  Why = 10 // VRDMA_WHY_STALLED
+	WhyCopied   Why = 11 // VRDMA_WHY_COPIED
 )
 
 // DescriptorShift is the position of a descriptor number, plus one, in Prot of a shared extent.
@@ -102,6 +103,7 @@ var whyText = [...]string{
 	WhySpecial:  "a mapping that is never replaced",
 	WhyMemory:   "no memory or no descriptor was free",
 	WhyStalled:  "touching memory of this user stopped the daemon",
+	WhyCopied:   "another region has the page as foreign memory",
 }
 
 // Kinds of descriptor in a reply: enum vrdma_fd_kind.
