@@ -314,6 +314,26 @@ func TestRunStatus(t *testing.T) {
 }
 
 // What administrators look with.
+// SIGHUP does not end a daemon without a terminal: it serves on, and says what the signal does not do.
+func TestHangup(t *testing.T) {
+	d := harness.Start(t, harness.Options{})
+	d.Process.Signal(syscall.SIGHUP)
+	d.Process.Printed(t, "SIGHUP changes nothing", minute)
+	if out, err := d.Command("status").CombinedOutput(); err != nil {
+		t.Errorf("the daemon does not answer any more: %v\n%s", err, out)
+	}
+}
+
+// Without a daemon status exits with 3, as other commands do.
+func TestStatusWithoutDaemon(t *testing.T) {
+	harness.Build(t)
+	cmd := exec.Command(harness.Binary(), "--socket", filepath.Join(harness.Directory(t, nil), "none.sock"), "status")
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 3 || !strings.Contains(string(out), "no daemon serves") {
+		t.Errorf("status: %v, want exit 3\n%s", err, out)
+	}
+}
+
 func TestInspection(t *testing.T) {
 	harness.Need(t, "ibv_devinfo", "ibv_devices", "ibstat", "ibstatus", "rdma")
 	d := harness.Device(t)

@@ -49,7 +49,7 @@ Long lists are cut, except with -o json, which also shows the resources of every
 			status, err := queryStatus(place.Socket)
 			switch {
 			case absent(err):
-				return fmt.Errorf("no daemon serves %s: vrdma run starts one for as long as it is needed, vrdma daemon starts one that stays", place.Socket)
+				return lacks("no daemon serves %s: vrdma run starts one for as long as it is needed, vrdma daemon starts one that stays", place.Socket)
 			case err != nil:
 				return improper(place, err)
 			}

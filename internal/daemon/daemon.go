@@ -284,6 +284,8 @@ func (d *daemon) ask(why string) {
 func (d *daemon) serve() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	endHangups := d.followHangups()
+	defer endHangups()
 	metered := d.measured.keep()
 	defer metered()
 	served := make(chan error, 1)
@@ -320,6 +322,27 @@ func (d *daemon) serve() error {
 	d.port.close()
 	d.log.Info("stopped")
 	return errors.Join(failure, err)
+}
+
+// followHangups handles SIGHUP until end is called. The end of a daemon's terminal ends the daemon, too.
+// Without a terminal the signal asks for the configuration to be read again, which a running daemon cannot do.
+func (d *daemon) followHangups() (end func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	go func() {
+		for range hangups {
+			if tty, err := os.Open("/dev/tty"); err == nil {
+				tty.Close()
+				d.ask("the terminal has ended")
+				continue
+			}
+			d.log.Warn("SIGHUP changes nothing: the daemon reads its configuration when it starts; objects change with vrdma apply", "do", "restart the daemon")
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		close(hangups)
+	}
 }
 
 // close ends the control plane, the sessions and the NICs. restored is closed when no interface is being made.
