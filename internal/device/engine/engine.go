@@ -123,7 +123,7 @@ func (e *Engine) connect() {
 	e.waiters = waiters{clock: &e.clock, sched: &e.sched, shared: e.shared}
 	e.chores.shared = e.shared
 	e.stall.clock, e.stall.cmds, e.stall.shared, e.stall.log = &e.clock, &e.cmds, e.shared, e.opts.Log
-	e.stall.wake = make(chan struct{}, 1)
+	e.stall.wake, e.stall.command = make(chan struct{}, 1), e.command
 	e.local.shared, e.local.log = e.shared, e.opts.Log
 }
 

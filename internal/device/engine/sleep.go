@@ -29,6 +29,7 @@ func (e *Engine) sleep() {
 	n := e.away(e.nextDeadline())
 	e.cmds.sleeping.Store(false)
 	e.stall.look()
+	e.stall.rouse()
 	e.clock.read()
 	e.chores.woken = e.clock.now
 	e.bells.tellProcessor(currentCPU())

@@ -38,7 +38,9 @@ type stall struct {
 	due      atomic.Int64  // when marks have to be reviewed; 0: never
 	count    atomic.Uint64 // stalls
 	resting  atomic.Bool   // the watcher sleeps
-	wake     chan struct{} // it has room for one
+	// reviewing: a goroutine reviews marks
+	reviewing atomic.Bool
+	wake      chan struct{} // it has room for one
 
 	// What follows belongs to the loop.
 	own    int32 // its thread
@@ -51,6 +53,8 @@ type stall struct {
 	cmds   *commands
 	shared *nic.Loop
 	log    *slog.Logger
+
+	command func(func()) error // Engine.command: it survives a fault in a client's memory
 }
 
 const (
@@ -128,8 +132,11 @@ func (s *stall) watch(do func(func()) error) {
 		case <-t.C:
 		}
 		now := int64(time.Since(begun))
-		if due := s.due.Load(); due != 0 && now >= due {
-			do(s.reviewAside)
+		if due := s.due.Load(); due != 0 && now >= due && s.reviewing.CompareAndSwap(false, true) {
+			go func() { // it may have to wait for the loop, which is watched here
+				defer s.reviewing.Store(false)
+				do(s.reviewAside)
+			}()
 		}
 		if s.cmds.held.Load() == free {
 			l = lookout{}
@@ -234,7 +241,8 @@ func (s *stall) blame(t *task) {
 	s.due.Store(int64(time.Since(begun)) + int64(s.shared.AsideDue(s.clock.now)-s.clock.now))
 	s.sayStalled(b.q.Session(), other, stood, &result)
 	for _, q := range result.Fail {
-		s.cmds.push(q.Fail)
+		s.cmds.push(func() { s.command(q.Fail) }) // its queues may fault, too
+		s.cmds.wake()
 	}
 }
 

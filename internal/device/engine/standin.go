@@ -45,6 +45,7 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 	defer fatal()
 	e.stall.tid.Store(threadID())
 	e.stall.look()
+	e.stall.rouse()
 	e.clock.read()
 	// Work posted before the command is done before it. The doorbell may have woken the loop
 	// already, which then waits for the stand-in to leave.

@@ -1,10 +1,64 @@
 package memory
 
 import (
+	"os"
 	"runtime/debug"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 )
+
+// Memory that the loop may not access although the daemon has it mapped: the page may be missing, and its
+// owner decides how long the kernel needs to make it. A thread of the Pool accesses it, at the daemon's own
+// mapping and not at the address of the process: mremap, munmap and fork change what lies there, and
+// the region stays with its pages. The thread uses /proc/self/mem. It may sleep there, and a thread that
+// sleeps in a system call does not hold up Go's garbage collector, as one in a page fault does.
+//
+// The Job holds the windows: nothing else is mapped at these addresses before the thread is back.
+
+// An asidePiece is where such a piece is mapped.
+type asidePiece struct {
+	mem []byte
+	win *window
+}
+
+// ownMemory is the memory of the daemon, at offset = address; nil if it cannot be opened.
+var ownMemory = sync.OnceValue(func() Remote {
+	f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	if err != nil {
+		return nil
+	}
+	return f
+})
+
+// holdWindow returns where a foreign piece is mapped, and holds its window; 0: it is not mapped.
+func (j *Job) holdWindow(p *Piece) uintptr {
+	if p.aside == nil {
+		return 0
+	}
+	if w := p.aside.win; !slices.Contains(j.holds, w) {
+		p.Space.mu.Lock()
+		w.refs++
+		p.Space.mu.Unlock()
+		j.holds = append(j.holds, w)
+	}
+	return uintptr(addressOf(p.aside.mem))
+}
+
+// releaseWindows ends the holds. All are of j's space.
+func (j *Job) releaseWindows() {
+	if len(j.holds) == 0 {
+		return
+	}
+	j.space.mu.Lock()
+	defer j.space.mu.Unlock()
+	for i, w := range j.holds {
+		j.space.drop(w.key)
+		j.holds[i] = nil
+	}
+	j.holds = j.holds[:0]
+}
 
 // A mappedWord is a word of mapped memory that a Job changes, because the loop may not touch it.
 // Queue pairs that the loop may serve itself can change the same word at the same time, and so can
@@ -32,13 +86,8 @@ func (j *Job) HoldWord(r *Region, off uint64) {
 	s := r.space
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k, w := range s.windows {
-		if w == p.win {
-			w.refs++
-			j.mapped = mappedWord{at, s, k}
-			return
-		}
-	}
+	p.win.refs++
+	j.mapped = mappedWord{at, s, p.win.key}
 }
 
 // release ends the hold.
@@ -63,7 +112,11 @@ func (j *Job) change() (err error) {
 			err = syscall.EFAULT
 		}
 	}()
-	j.mapped.at.Load() // here it is held up, if at all
+	// Here it is held up, if at all: the page is present afterwards, unless it is punched out again.
+	var b [8]byte
+	if err := readFrom(ownMemory(), addressOfWord(j.mapped.at), b[:]); err != nil {
+		return err
+	}
 	if j.mute.Load() {
 		return syscall.EINTR
 	}

@@ -20,7 +20,7 @@ func (c *Copier) Atomic(s *Span, swap bool, compare, next uint64) (uint64, error
 	return c.slowAtomic(s, swap, compare, next)
 }
 
-// apply is Atomic on a word that is mapped.
+// apply is Atomic on a mapped word.
 func apply(w *atomic.Uint64, swap bool, compare, next uint64) (old uint64) {
 	for {
 		old := w.Load()

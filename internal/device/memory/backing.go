@@ -22,10 +22,10 @@ type Backing interface {
 	Unmap(mem []byte)
 	// Used is how many bytes there are pages for.
 	Used() (uint64, error)
-	// Hole is where the first page at or after offset is that nobody has made; offset
-	// itself if that cannot be told.
+	// Hole returns the offset of the first page at or after offset that is not allocated, or
+	// offset itself if that is not known.
 	Hole(offset uint64) uint64
-	// Close says that nothing more will be mapped. What is mapped stays.
+	// Close ends the use of the backing: Map is not called any more. Existing mappings stay.
 	Close() error
 }
 

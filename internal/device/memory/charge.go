@@ -5,13 +5,13 @@ import "vrdma.dev/vrdma/internal/budget"
 // What a process is charged for its registered memory:
 //
 //   - Memory: the bytes of its regions, or the pages of its backing, whichever is more. The
-//     pages count because it is for the process to take them out when a region goes, and
-//     because not all of them were made by the process: where it punched a hole after
-//     registering, the daemon's copy makes the page, and the kernel charges that to the
-//     daemon's control group. Nobody tells us when the process takes pages out: Recount
-//     looks.
-//   - Holes: bytes of a region that were never touched when it was registered. For them
-//     the same holds from the first copy on, so there may be far fewer of them.
+//     pages count because the process has to remove them when a region is released. And the
+//     daemon may have allocated some of them: where the process punched a hole after
+//     registering, the daemon's copy allocates the page, and the kernel charges it to the
+//     daemon's control group. The daemon gets no event when the process removes pages, so
+//     Recount counts them.
+//   - Holes: bytes of a region that were never written when it was registered. The daemon's
+//     first copy allocates these pages, too, so the limit for them is much lower.
 //   - Mappings: one for each window, and Files: one for each window of a shared file.
 //   - State: what the pieces of a region take of the daemon's heap.
 
@@ -39,7 +39,7 @@ type charges struct {
 	pages   uint64 // bytes in the backing when it was looked at last
 }
 
-// SetAccount says who pays for the space. It is called before the first region.
+// SetAccount sets the account that the space is charged to. It is called before the first region.
 func (s *Space) SetAccount(a *budget.Account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

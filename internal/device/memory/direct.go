@@ -1,8 +1,8 @@
 package memory
 
-// A Direct backing is in the daemon's memory already, all of it, so its regions need no windows:
-// the memory of a virtual machine, where an offset is a guest-physical address and a region has
-// a piece for every run of pages. Whoever has made it keeps it mapped until every Space in it is
+// A Direct backing is already mapped by the daemon, all of it, so its regions need no windows: the
+// memory of a virtual machine. There, an offset is a guest-physical address, and a region has a
+// piece for every run of pages. The creator of a Direct keeps it mapped until every Space in it is
 // closed and every region released. Its Map is never called.
 type Direct interface {
 	Backing
@@ -32,9 +32,10 @@ func (r *Region) addDirect(d Direct, e Extent) error {
 	return nil
 }
 
-// populateDirect makes the pages present. Whoever pinned them has them, unless it lies: then it is here
-// that they are made, and not on the loop, which would wait for that. EFAULT: they cannot be made. They
-// stay when the region is released, because they are not ours; until then they are charged as Memory.
+// populateDirect makes the pages present. If the agent has really pinned them, they are present already.
+// If not, they are allocated here, because the loop must not wait for that. EFAULT: they cannot be
+// allocated. They stay when the region is released, because they belong to the machine. Until then they
+// are charged as Memory.
 func (r *Region) populateDirect() error {
 	for _, p := range r.pieces {
 		if p.mem != nil && populate(pagesOf(p.mem)) != nil {

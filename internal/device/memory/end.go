@@ -13,9 +13,9 @@ const noAddress = 1 << 62
 // Reachable reports whether we can tell if the process's address space is dead.
 func (s *Space) Reachable() bool { return s.foreign != nil }
 
-// Dead reports whether the process's address space is known to exist no more. Other processes
-// may share it: a process that has ended may have left it to a child (vfork). It may take
-// long: who waits for a page of the process may hold us up.
+// Dead reports whether the process's address space is known to exist no more. Another process
+// may share the address space and outlive the process: a child of vfork. Dead may block for long
+// while another thread waits for a page of the process.
 func (s *Space) Dead() bool {
 	look := func() error { // it may outlive the call
 		var b [1]byte

@@ -37,6 +37,7 @@ type Job struct {
 	args   [2]uint64  // of an atomic operation
 	old    uint64     // its result
 	word   [8]byte    // the bytes of an atomic operation
+	holds  []*window  // that parts lie in
 	mapped mappedWord // it is changed here
 	err    error
 	good   int         // parts before this one were moved
@@ -58,10 +59,11 @@ const (
 
 // part is a run of foreign memory, the bytes that belong there, and the message that they are of.
 type part struct {
-	addr uint64
-	mem  []byte
-	n    int
-	key  uint32
+	addr   uint64
+	mapped uintptr // where the daemon has it mapped; 0: it is reached at addr of the process
+	mem    []byte
+	n      int
+	key    uint32
 }
 
 // pieceMost is the most that one system call moves. A Job that is given up ends with the call
@@ -83,6 +85,7 @@ func (j *Job) Recycle() {
 	}
 	clear(j.parts)
 	j.mapped.release()
+	j.releaseWindows()
 	j.bufs, j.parts = j.bufs[:0], j.parts[:0]
 	j.space, j.err, j.good, j.next, j.off = nil, nil, 0, 0, 0
 	j.mute.Store(false)
@@ -97,11 +100,12 @@ func (j *Job) ReadMore(s *Span, key uint32) {
 	for i := range s.pieces {
 		if p := &s.pieces[i]; p.Mem == nil {
 			j.space = p.Space
-			if k := len(j.parts) - 1; k >= 0 && j.parts[k].key == key && j.parts[k].addr+uint64(j.parts[k].n) == p.Addr {
+			mapped := j.holdWindow(p)
+			if k := len(j.parts) - 1; k >= 0 && mapped == 0 && j.parts[k].mapped == 0 && j.parts[k].key == key && j.parts[k].addr+uint64(j.parts[k].n) == p.Addr {
 				j.parts[k].n += p.Len
 				continue
 			}
-			j.parts = append(j.parts, part{addr: p.Addr, n: p.Len, key: key})
+			j.parts = append(j.parts, part{addr: p.Addr, mapped: mapped, n: p.Len, key: key})
 		}
 	}
 }
@@ -152,10 +156,14 @@ func (j *Job) WriteMore(dst, src *Span) (copied *Buffer) {
 			continue
 		}
 		j.space = p.Space
+		mapped := j.holdWindow(p)
 		for addr, left := p.Addr, p.Len; left > 0; {
 			mem := r.next(left)
-			j.parts = append(j.parts, part{addr: addr, mem: mem, n: len(mem)})
+			j.parts = append(j.parts, part{addr: addr, mapped: mapped, mem: mem, n: len(mem)})
 			addr, left = addr+uint64(len(mem)), left-len(mem)
+			if mapped != 0 {
+				mapped += uintptr(len(mem))
+			}
 		}
 	}
 	return copied
@@ -197,9 +205,9 @@ func (j *Job) same(op jobOp, s *Span) bool {
 // Spent reports whether every part of j has been staged or recognised.
 func (j *Job) Spent() bool { return j.next == len(j.parts) }
 
-// Stage puts what j has read for the message that key names in the place of the foreign pieces
-// of s, and reports false if j was to read something else. It goes on from there. err is why
-// some of it could not be read.
+// Stage replaces the foreign pieces of s by the next bytes that j has read for the message that key
+// names. The next call continues after them. ok is false if j has read other bytes. err is the error
+// for bytes that could not be read.
 func (j *Job) Stage(s *Span, key uint32) (ok bool, err error) {
 	all := s.foreign == len(s.pieces)
 	for i := 0; i < len(s.pieces); i++ {
@@ -222,7 +230,7 @@ func (j *Job) Stage(s *Span, key uint32) (ok bool, err error) {
 	return true, err
 }
 
-// take takes the next n bytes that j has read, if they lie at addr; nil if they do not.
+// take returns the next n bytes that j has read, if they are at addr; nil if they are not.
 func (j *Job) take(s *Space, key uint32, addr uint64, n int) ([]byte, error) {
 	if j.op != jobRead || j.space != s || j.Spent() {
 		return nil, nil
@@ -283,7 +291,7 @@ func (j *Job) DidStore(s *Span, v uint64) bool {
 	return j.same(jobStore, s) && binary.NativeEndian.Uint64(j.word[:]) == v
 }
 
-// Err is why it failed, once it is done.
+// Err returns the error of a job that is done.
 func (j *Job) Err() error { return j.err }
 
 // Mute says that the loop does not wait for j any more: it ends as soon as it can.
@@ -291,6 +299,7 @@ func (j *Job) Mute() { j.mute.Store(true) }
 
 // run does it, on a thread that may be held up for as long as the process likes.
 func (j *Job) run(u *user) {
+	defer j.releaseWindows()
 	if j.mapped.at != nil {
 		j.err = j.change()
 		j.mapped.release()
@@ -301,24 +310,33 @@ func (j *Job) run(u *user) {
 		return
 	}
 	for i := range j.parts {
-		if j.err = j.move(j.parts[i].addr, j.parts[i].mem); j.err != nil {
+		if j.err = j.move(&j.parts[i]); j.err != nil {
 			return
 		}
 		j.good = i + 1
 	}
 }
 
+// source is where a part is accessed: the memory of the process, or the daemon's mapping.
+func (j *Job) source(p *part) (Remote, uint64) {
+	if p.mapped != 0 {
+		return ownMemory(), uint64(p.mapped)
+	}
+	return j.space.foreign, p.addr
+}
+
 // move reads or writes a part, in pieces that end where pieceMost divides the address.
-func (j *Job) move(addr uint64, b []byte) (err error) {
-	for len(b) > 0 {
+func (j *Job) move(p *part) (err error) {
+	from, addr := j.source(p)
+	for b := p.mem; len(b) > 0; {
 		if j.mute.Load() {
 			return syscall.EINTR
 		}
 		n := min(len(b), int(pieceMost-addr%pieceMost))
 		if j.op == jobRead {
-			err = j.space.read(addr, b[:n])
+			err = readFrom(from, addr, b[:n])
 		} else {
-			err = j.space.write(addr, b[:n])
+			err = writeTo(from, addr, b[:n])
 		}
 		if err != nil {
 			return err
@@ -336,9 +354,10 @@ func (j *Job) atomic(u *user) error {
 	if len(j.parts) != 1 || j.parts[0].mem == nil {
 		return syscall.EFAULT
 	}
-	addr := j.parts[0].addr
+	p := &j.parts[0]
 	if j.op != jobStore {
-		if err := j.space.read(addr, j.word[:]); err != nil {
+		from, addr := j.source(p)
+		if err := readFrom(from, addr, j.word[:]); err != nil {
 			return err
 		}
 		j.old = binary.NativeEndian.Uint64(j.word[:])
@@ -351,7 +370,7 @@ func (j *Job) atomic(u *user) error {
 		}
 		binary.NativeEndian.PutUint64(j.word[:], v)
 	}
-	return j.move(addr, j.word[:])
+	return j.move(p)
 }
 
 // A reader goes through mapped pieces.

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mappings are the mappings of a process, as the kernel lists them. The list was opened when
-// the process introduced itself, and stays with the address space of that moment, as an open
-// /proc/PID/mem does. The files behind mappings can only be opened by process number, so
-// whoever opens one asks Same afterwards: a process never returns to an address space that it
-// left, so an address space that is the same now was the same before.
+// Mappings are the mappings of a process, as the kernel lists them. The list is opened at the hello
+// of the process, and belongs to the address space at that time, as an open /proc/PID/mem does. The
+// files behind mappings can only be opened by process number, so same has to be called afterwards.
+// A process never returns to an address space that it left. So if the address space is the same
+// now, it was the same when the file was opened.
 type Mappings struct {
 	pid  int
 	list *os.File // /proc/PID/maps
@@ -168,9 +168,9 @@ func (m *Mappings) take(fd int) (int, error) {
 	return unix.PidfdGetfd(p, fd, 0)
 }
 
-// attach attaches the segment of System V shared memory behind v. Segments have numbers in an
-// IPC namespace, so the process has to be in the daemon's, and of the daemon's user, who may
-// attach what the process may.
+// attach attaches the segment of System V shared memory behind v. Segment numbers belong to an IPC
+// namespace, so the process must be in the daemon's. It must also have the daemon's user ID, so
+// that the daemon can attach exactly what the process can.
 func (m *Mappings) attach(v *mapping) (*SharedFile, error) {
 	var mine, its unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/ipc", &mine); err != nil {

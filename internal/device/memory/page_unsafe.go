@@ -28,6 +28,9 @@ func word(b []byte) *atomic.Uint64 {
 	return (*atomic.Uint64)(p)
 }
 
+// addressOfWord is the address of a word of mapped memory.
+func addressOfWord(w *atomic.Uint64) uint64 { return uint64(uintptr(unsafe.Pointer(w))) }
+
 // Within reports whether addr is an address of mem.
 func Within(addr uintptr, mem []byte) bool {
 	base := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))

@@ -35,17 +35,16 @@ type Pool struct {
 	closed  bool
 	watch   *time.Timer // looks for stuck threads while jobs are queued
 	watched bool        // it is set
-	looking atomic.Bool // a worker looks around
+	looking atomic.Bool // a worker polls for its next job
 	wake    func()      // says that there is something in done, or a thread free
 }
 
-// A worker is a thread. When it has nothing to do it looks around for a moment before it
-// sleeps, for the next job of a queue pair mostly follows soon, and waking a thread takes
-// longer than the job.
+// A worker is a thread. An idle worker polls for lookAround before it sleeps: the next job of a
+// queue pair usually follows soon, and waking a thread takes longer than the job.
 type worker struct {
 	next   atomic.Pointer[Job]
 	asleep atomic.Bool
-	wake   chan struct{} // it has room for one
+	wake   chan struct{} // buffered, capacity 1
 }
 
 // user is one user's share of the pool. The pool's mu guards all but word.
@@ -61,22 +60,22 @@ const (
 	// userJobs is how many of a user's jobs are under way at once: enough to hide the time
 	// that one takes, and what a user can take from the machine by being stuck.
 	userJobs = 4
-	// poolCrowded is from how many jobs on a user has one only.
+	// poolCrowded is the number of jobs in the pool from which on each user can have only one.
 	poolCrowded = 256
-	// poolMost is the limit in all. Go ends a program with ten thousand threads.
+	// poolMost is the maximum number of jobs of all users. Go ends a program with ten thousand threads.
 	poolMost = 1024
-	// poolUsers is how many users are remembered who have nothing under way.
+	// poolUsers is the number of user records above which the pool deletes those without jobs.
 	poolUsers = 256
-	// lookAround is how long a worker that has nothing to do looks around. One at a time
-	// does.
+	// lookAround is how long an idle worker polls for a job before it sleeps. Only one worker polls
+	// at a time.
 	lookAround = 100 * time.Microsecond
-	// goschedEvery is how often a worker that looks around yields its thread before it yields
-	// to other goroutines, which takes longer.
+	// goschedEvery: a polling worker calls sched_yield in each iteration, and runtime.Gosched, which
+	// takes longer, in every goschedEvery-th.
 	goschedEvery = 4
-	// poolIdle is how many are kept for the next job.
+	// poolIdle is how many idle workers are kept for the next jobs.
 	poolIdle = 8
-	// stuckAfter is after how long a thread counts as stuck, so that jobs that wait for it
-	// have another one. The longest job takes a tenth of it, a disk may take ten times as long.
+	// stuckAfter is the time after which a thread counts as stuck, and its queue gets another one.
+	// The longest job takes a tenth of it. A disk may take ten times as long.
 	stuckAfter = time.Millisecond
 )
 
@@ -270,14 +269,14 @@ func (p *Pool) work(j *Job) {
 	}
 }
 
-// look looks around for the worker's next job for a moment.
+// look polls for the worker's next job, for lookAround; nil: none came, or another worker polls.
 func (p *Pool) look(w *worker) *Job {
 	if !p.looking.CompareAndSwap(false, true) {
 		return nil
 	}
 	defer p.looking.Store(false)
 	for i, end := 0, time.Now().Add(lookAround); ; i++ {
-		// The loop may wait for this processor: it goes on with what is done.
+		// The loop may be waiting for this processor, to continue with a job that is done.
 		syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 		if j := w.next.Swap(nil); j != nil {
 			return j

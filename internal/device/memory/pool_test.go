@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// gated is the memory of a process that answers when it is told to.
+// gated is the memory of a process whose reads and writes block on gate.
 type gated struct {
 	mem  []byte
 	gate chan struct{}

@@ -389,7 +389,17 @@ func (r *Region) spanAside(off, n uint64, s *Span) (ok bool) {
 	if off > r.length || n > r.length-off {
 		return false
 	}
-	s.AddForeign(r.space, r.start+off, int(n))
+	for n > 0 {
+		p := &r.pieces[r.find(off)]
+		lo := off - p.off
+		k := min(n, p.n-lo)
+		if p.win != nil {
+			s.addAside(r.space, r.start+off, p.win, p.mem[lo:lo+k])
+		} else {
+			s.AddForeign(r.space, r.start+off, int(k))
+		}
+		off, n = off+k, n-k
+	}
 	return true
 }
 

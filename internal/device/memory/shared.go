@@ -40,7 +40,7 @@ const (
 // errNotInMemory: the file is on a disk, on FUSE or a device.
 var errNotInMemory = errors.New("the file system does not keep its files in memory")
 
-// inMemory checks that fd is a regular file of a file system in memory, and v's.
+// inMemory checks that fd is the file of v, and a regular file of a file system in memory.
 func inMemory(fd int, v *mapping) error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -115,7 +115,7 @@ func (f *SharedFile) Hole(offset uint64) uint64 {
 	return uint64(hole)
 }
 
-// holeInSegment is Hole. There is no descriptor to ask, so the kernel is asked of the pages.
+// holeInSegment is Hole for a System V segment. It has no descriptor for lseek, so mincore is used.
 func (f *SharedFile) holeInSegment(offset uint64) uint64 {
 	var resident [512]byte
 	for offset &^= pageSize - 1; offset < uint64(len(f.segment)); {
@@ -133,7 +133,7 @@ func (f *SharedFile) holeInSegment(offset uint64) uint64 {
 	return offset
 }
 
-// close gives the file up.
+// close closes the file or detaches the segment.
 func (f *SharedFile) close() {
 	if f.segment != nil {
 		unix.SysvShmDetach(f.segment)
@@ -175,8 +175,8 @@ func (s *Space) discard(files []*SharedFile) {
 	}
 }
 
-// resolve finds the files of Shared extents and cuts these where the process's mappings end.
-// What the daemon does not map becomes foreign. The files are the caller's to discard.
+// resolve finds the files of Shared extents, and splits the extents where the process's mappings
+// end. Extents that the daemon cannot map become Foreign. The caller has to discard the files.
 func (s *Space) resolve(extents []Extent) (out []Extent, files []*SharedFile) {
 	i := 0
 	for i < len(extents) && extents[i].Kind != Shared {

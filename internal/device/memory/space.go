@@ -41,9 +41,9 @@ type Space struct {
 	charges charges
 }
 
-// A windowKey names a window: an aligned gibibyte, n, of the backing or of a shared file. Of a
-// shared file it is what the client's own mapping, [lo, hi), has of it: more of a hugetlbfs
-// file could not be mapped without making the file longer.
+// A windowKey names a window: an aligned gibibyte, n, of the backing or of a shared file. A window
+// of a shared file has only the part in the client's own mapping, [lo, hi): to map more of a
+// hugetlbfs file would make the file longer.
 type windowKey struct {
 	n      uint64
 	file   *SharedFile // nil: the backing
@@ -65,6 +65,7 @@ type source interface {
 
 // A window is a part of the backing, or of a shared file, mapped while a region needs it.
 type window struct {
+	key    windowKey
 	mem    []byte
 	base   uint64 // offset of mem
 	of     source
@@ -76,9 +77,9 @@ type window struct {
 	covers [windowSize / chunkSize]int32
 }
 
-// NewSpace makes the space of a process, in a memfd of its own. quota bounds the bytes
-// that it may register; 0 means three quarters of the machine's memory: like locked pages,
-// which RLIMIT_MEMLOCK bounds for a real NIC, registered pages cannot be swapped out well.
+// NewSpace makes the space of a process, in a memfd of its own. quota limits the bytes that the
+// process may register; 0 means three quarters of the machine's memory. A limit is needed because
+// registered pages are rarely swapped out. With a real NIC, RLIMIT_MEMLOCK limits locked pages.
 func NewSpace(quota uint64) (*Space, error) {
 	m, err := NewMemfd()
 	if err != nil {
@@ -159,7 +160,7 @@ func (s *Space) hold(k windowKey, f *SharedFile) (*window, error) {
 	if len(s.windows) >= maxWindows {
 		return nil, syscall.ENOMEM
 	}
-	w := &window{of: s.backing, file: f, base: k.n << windowBits, refs: 1}
+	w := &window{key: k, of: s.backing, file: f, base: k.n << windowBits, refs: 1}
 	end := w.base + windowSize
 	if f == nil {
 		end = min(end, s.backing.Size())
@@ -192,9 +193,9 @@ func (w *window) cover(lo, hi uint64, by int32) {
 	}
 }
 
-// drop gives up one hold of a window. Unmapping a populated gibibyte takes
-// milliseconds, so it happens beside the caller. Whoever waits for writers waits for the
-// unmapping of shared memory too: its owner cannot seal or unmount it before.
+// drop releases one reference to a window. Unmapping a populated gibibyte takes milliseconds, so
+// another goroutine does it. A wait for writers includes the unmapping of shared memory, because its
+// owner cannot seal or unmount it before.
 func (s *Space) drop(k windowKey) {
 	w := s.windows[k]
 	if w.refs--; w.refs > 0 {
@@ -221,12 +222,12 @@ func (s *Space) drop(k windowKey) {
 	}()
 }
 
-// populate makes the pages under mem present, which lies at an offset of the backing, in one
-// window that the caller holds, and returns how many bytes it left out, because the process
-// has not made their pages: those would be charged to us, and a process can name any number
-// of them. They come by fault, when somebody has written there. Chunks that are remembered
-// as filled are left out: looking at 65536 present pages takes the kernel 10 ms. If a process
-// has punched them out although they are registered, they come back by fault.
+// populate makes the pages of mem present. mem is at an offset of the backing, in one window that
+// the caller holds. Pages that the process has not allocated are left out, because they would be
+// charged to the daemon, and a process can name any number of them. populate returns their bytes.
+// They are allocated by a fault at the first write. Chunks known to be present are left out, too:
+// the kernel takes 10 ms to check 65536 present pages. If a process has punched them out although
+// they are registered, they come back by a fault.
 func (s *Space) populate(w *window, offset uint64, mem []byte) (holes uint64, err error) {
 	n, off := offset>>windowBits, offset&(windowSize-1)
 	advice := unix.MADV_POPULATE_WRITE

@@ -7,6 +7,7 @@ type Piece struct {
 	Space *Space // nil: the daemon's own bytes
 	Addr  uint64
 	Len   int
+	aside *asidePiece // foreign only because the loop may not access it; nil: not mapped
 }
 
 // A Span is a scatter list: what a message's bytes are read from or written to.
@@ -72,7 +73,16 @@ func (s *Span) AddForeign(sp *Space, addr uint64, n int) {
 	s.buffer = nil
 }
 
-// Append appends what o holds.
+// addAside appends bytes at addr of the process behind sp, which the daemon has mapped in w and which the
+// loop may not access.
+func (s *Span) addAside(sp *Space, addr uint64, w *window, mem []byte) {
+	s.pieces = append(s.pieces, Piece{Space: sp, Addr: addr, Len: len(mem), aside: &asidePiece{mem, w}})
+	s.length += len(mem)
+	s.foreign++
+	s.buffer = nil
+}
+
+// Append appends the pieces of o.
 func (s *Span) Append(o *Span) {
 	s.pieces = append(s.pieces, o.pieces...)
 	s.length += o.length

@@ -46,7 +46,7 @@ func (s *Space) Writing() bool {
 	return len(s.writers.open) > 0
 }
 
-// Quiesce waits until no job writes that does so now, but not longer than d.
+// Quiesce waits until the jobs that write now have ended, but not longer than d.
 func (s *Space) Quiesce(d time.Duration) {
 	w := &s.writers
 	w.mu.Lock()

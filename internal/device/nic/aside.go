@@ -5,16 +5,16 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Memory that is mapped can stop the loop, too: the kernel makes a missing page when the loop
-// touches it, and its owner decides how long that takes. While the owner punches a hole in the
-// file, for instance, whoever touches a page there sleeps until all of the hole is punched.
-// userfaultfd does not help: the kernel waits for the hole before it asks userfaultfd.
+// Mapped memory can block the loop, too: the kernel allocates a missing page when the loop accesses
+// it, and the owner of the memory controls how long that takes. For example, while the owner punches
+// a hole in the file, an access to a page in the hole blocks until all of it is punched. userfaultfd
+// does not help: the kernel waits for the hole before it calls userfaultfd.
 //
-// So the loop is watched (package engine). A queue pair in whose copy the loop was stopped is
-// reached aside from then on: every byte of its memory as if it was foreign.
+// So package engine watches the loop. If a copy for a queue pair has blocked the loop, the queue
+// pair is marked: from then on its memory is accessed aside, as if every byte was foreign.
 //
 //	a copy stops the loop ──▶ both sides belong to one user: all queue pairs of that user
-//	                      └─▶ to two users: the two queue pairs, for nobody knows whose page it was
+//	                      └─▶ to two users: the two queue pairs, because either page may be the cause
 //
 // A mark ends after a while. It lasts twice as long when the same user needs it again.
 //
@@ -69,7 +69,8 @@ func (l *Loop) Blame(a, b *QP, now ib.Time) Blame {
 	out := Blame{User: b == nil || a.session.tenant == b.session.tenant}
 	sides := [...]*QP{a, b}
 	for _, q := range sides {
-		if q != nil && !q.session.Space.Reachable() {
+		// Of two users either may be the cause: only memory of one user counts.
+		if out.User && q != nil && !q.session.Space.Reachable() {
 			if q.session.stalls++; q.session.stalls >= asideStrikes {
 				out.Fail = append(out.Fail, q)
 			}
