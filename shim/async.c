@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors that give others access to this process's memory.
+ * Descriptors by which the kernel or a device accesses this process's memory.
  *
- * An io_uring, an AIO context and vhost keep addresses of buffers, and look them up when there is
- * something to do: at any time, in any thread, also in the one that replaces pages.
- * A device's driver pins pages (GPUs, vfio, RDMA, V4L2), which is found before a page is
- * replaced (replace.c), but not before a page of the memfd is given back.
+ * An io_uring, an AIO context and vhost keep addresses of buffers, and access them at any time, in
+ * any thread, also in the one that replaces pages. Device drivers (GPUs, vfio, RDMA, V4L2) pin
+ * pages. replace.c detects a pin before it replaces a page, but a pin of a page of the memfd cannot
+ * be detected before the page becomes private again.
  *
- * So all descriptors are looked at, when pages are about to change. Sockets, files, pipes and
- * harmless devices are told apart by fstat alone.
+ * So all descriptors are checked before pages change. fstat is enough to recognize sockets, files,
+ * pipes and harmless devices.
  */
 #include "async.h"
 
@@ -60,7 +60,7 @@ static enum holder anonymous(long dir, const char *name, int fd)
 	if (sys(SYS_readlinkat, dir, name, text, sizeof text - 1) <= 0)
 		return HARMLESS; /* it was closed */
 	if (begins(text, "anon_inode:[io_uring]"))
-		return uring_harmless(fd) ? HARMLESS : OPERATES;
+		return uring_harmless(fd) ? PINS : OPERATES; /* it may have pinned a ring of buffers */
 	return begins(text, "anon_inode:[vfio") || begins(text, "anon_inode:[iommufd") ? PINS : HARMLESS;
 }
 
@@ -104,7 +104,7 @@ static enum holder descriptors(void)
 	return worst;
 }
 
-/* How many AIO requests the system has room for: usually 0, so nobody has a context. */
+/* Whether a process can have an AIO context: none has if aio-nr, the system's total of AIO requests, is 0. */
 static bool aio_possible(void)
 {
 	char text[2] = {0};

@@ -449,17 +449,24 @@ static void rest(int tid, long pid, struct user_regs_struct *r, struct repeat *p
 	set(tid, r);
 }
 
+/* Is the next instruction of a thread syscall? True also if that cannot be read. */
+static bool at_syscall(int tid, unsigned long long rip)
+{
+	unsigned long text = 0;
+	return sys(SYS_ptrace, PTRACE_PEEKTEXT, tid, rip, &text) < 0 || (text & 0xffff) == 0x050f;
+}
+
 void repeat_interrupted(int tid, uint64_t now, const uint64_t *nonce)
 {
 	struct user_regs_struct r;
 	if (sys(SYS_ptrace, PTRACE_GETREGS, tid, NULL, &r) < 0 || r.cs != USER_CODE || (long)r.orig_rax < 0)
 		return; /* it is not at the end of a system call */
 	/*
-	 * The instruction syscall copies the address behind it to rcx. If rip differs, the kernel has
-	 * prepared a call for its repetition since an earlier halt, and the thread has not run: rax
-	 * is the number of the call, and no count.
+	 * The instruction syscall copies the address behind it to rcx (not on processors with FRED). If rip
+	 * differs, and is the address of that instruction, the kernel has prepared a call for its repetition
+	 * since an earlier halt, and the thread has not run: rax is the number of the call, and no count.
 	 */
-	if (r.rip != r.rcx)
+	if (r.rip != r.rcx && at_syscall(tid, r.rip))
 		return;
 	struct repeat *p = repeat_of(tid, &r);
 	bool some = (long)r.rax > 0 && (p ? p->total : counts(r.orig_rax));
