@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * madvise. What the application said about its memory is remembered, because the memory
- * loses it each time it is replaced. And where a page is shared, DONTNEED and FREE are
- * made to mean what they mean for private memory.
+ * madvise. The application's advice about its memory is recorded, because it is lost each
+ * time the memory is replaced. On shared pages, DONTNEED and FREE get the effect that they
+ * have on private memory.
  *
- * A lock of its own guards what is remembered: an allocator may call madvise while it
- * holds a lock that a thread in fork() waits for, which holds memory_lock.
+ * The records have a lock of their own. An allocator may call madvise while it holds a lock
+ * that a thread in fork() waits for, and that thread holds memory_lock.
  */
 #include <sys/mman.h>
 
@@ -65,7 +65,7 @@ bool advice_dontfork(uint64_t start, uint64_t end, struct range *out)
 	return found;
 }
 
-/* In a fork child: memory that the application keeps from it has its address, and zeros. */
+/* In a fork child: clears memory that the application marked MADV_WIPEONFORK. */
 void advice_wipe(uint64_t start, uint64_t end)
 {
 	struct range r;
@@ -124,7 +124,7 @@ static void remember(int advice, uint64_t start, uint64_t end)
 int memory_munmap(void *addr, size_t n)
 {
 	uint64_t start = (uint64_t)(uintptr_t)addr, end = (start + n + PAGE - 1) & ~(PAGE - 1);
-	/* Before it is done: then the addresses may be another thread's. */
+	/* Before the call: after it, another thread may have the addresses. */
 	if (unlikely(atomic_load_explicit(&any, memory_order_relaxed)) && end > start && !door_foreign()) {
 		sigmask old = signals_block();
 		pthread_mutex_lock(&lock);
@@ -162,7 +162,7 @@ static bool overlaps(uint64_t start, uint64_t end)
 }
 
 /*
- * The call, and what it means where pages are shared. Under the lock both: memory that
+ * Makes the call, and gives it the same effect on shared pages. Both are under the lock: memory that
  * another thread makes private in between would keep its bytes.
  */
 static int discard(void *addr, size_t n, uint64_t end, int advice)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers ahead: what librdmacm asks after an event has come with the event, and is kept here
- * until it asks. protocol.h says which commands these are, and why an answer that is used is
- * the one that the daemon would have given. What is not here, or was revoked, is asked.
+ * Answers ahead: the daemon sends the answers to librdmacm's next commands with an event. They are
+ * kept here until librdmacm makes these commands. protocol.h lists the commands, and says why an
+ * answer that is used equals the daemon's. A command without a valid answer here goes to the daemon.
  *
- * Answers about one identifier lie in one place, and there are as many places as revisions.
- * There are no locks, so signals need not be blocked: seq is odd while somebody writes to a
- * place. Another writer leaves it alone then, and loses its answers; a reader copies, and looks
- * at seq before and after. Who is too late asks the daemon.
+ * Answers about one identifier are in one place, and there are as many places as revisions. There
+ * are no locks, so signals need not be blocked: seq is odd while a thread writes to a place. A second
+ * writer then drops its answers. A reader copies the answer and compares seq before and after. If
+ * they differ, it asks the daemon.
  *
- * Events may lie on a shelf, and are taken from there without asking, too.
+ * Events on the shelf are taken without a command, too.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -72,7 +72,7 @@ void ahead_forget(struct file *f)
 		sys(SYS_munmap, all, PLACES);
 }
 
-/* Has nobody else write to p; false: somebody does. */
+/* Makes this thread the only writer of p; false: another thread writes to it. */
 static bool begin(struct foreseen *p, uint32_t *seq)
 {
 	*seq = atomic_load_explicit(&p->seq, memory_order_relaxed);

@@ -11,16 +11,16 @@
  *   area         one mmap: a range of the file that is never used again, 64 GiB or more from
  *                the next one. So mremap can lengthen it.
  *
- * The kernel frees the pages of a shared mapping when nobody maps any of them. Here sweep punches the
- * area out of the file, if two questions to the kernel have the right answers:
+ * The kernel frees the pages of a shared mapping when no process maps any of them. Here sweep punches
+ * the area out of the file, after two checks:
  *
- *   Is any of it mapped in this process? /proc/self/maps tells. The addresses that are kept here are
- *   hints: a bare system call may have moved or removed a mapping.
+ *   No part of it is mapped in this process, by /proc/self/maps. The addresses that are kept here are
+ *   hints: a direct system call may have moved or removed a mapping.
  *
- *   Does another process map it? Only fork gives it to one. Each generation has a private page, its mark,
- *   which nobody writes. A child of fork or of a bare clone shares that page until it ends or execs.
- *   Bit 56 of pagemap tells whether the page is shared with anybody. maps is read first: a
- *   child that was forked while the area was mapped shows in the mark afterwards.
+ *   No other process maps it. A process can get it only by fork. Each generation has a private page, its
+ *   mark, which is not written. A child of fork or of a direct clone shares that page until it ends or
+ *   execs. Bit 56 of pagemap says whether the page is shared. maps is read first: if a child was forked
+ *   while the area was mapped, the mark is shared afterwards.
  *
  * While a generation is shared, new areas go to a new one. So a fork child can reach no memory that
  * its parent maps later, and no two processes give out the same offsets. A process closes a
@@ -162,7 +162,7 @@ static enum answer opposite(enum answer a)
 	return a == YES ? NO : a == NO ? YES : UNKNOWN;
 }
 
-/* Will the daemon need descriptors? Before the process is connected to it, the owner of its socket tells. */
+/* Will the daemon need descriptors? Before the process has connected, the owner of the socket decides. */
 static enum answer foreseen(void)
 {
 	struct stat st;
@@ -238,8 +238,8 @@ static unsigned alone(void)
 }
 
 /*
- * The generation has a mark of its own from now on. Nobody can access it: were it swapped out, and swapped
- * in for one of two processes, it would count as mapped once.
+ * Gives the generation a mark of its own. The page has no access rights: if it was swapped out, and an
+ * access in one of two processes swapped it in, the kernel would count it as mapped once.
  */
 static void make_mark(unsigned i)
 {
@@ -392,7 +392,7 @@ static bool look_elsewhere(void)
 	return !maps.broken;
 }
 
-/* Frees the memory of areas that nobody maps. */
+/* Frees the memory of areas that no process maps. */
 static void sweep(void)
 {
 	unmapped = waiting = 0;

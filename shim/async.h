@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What may reach this process's memory while all its threads are stopped. Under memory_lock. */
+/* Finds what may access this process's memory while all its threads are stopped. Under memory_lock. */
 #ifndef VRDMA_ASYNC_H
 #define VRDMA_ASYNC_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The libc calls on descriptors that we stand in for. Each asks the table first
- * and hands ordinary descriptors straight on. At the end: those on memory and on the process.
+ * Our versions of libc calls on descriptors. Each looks up the descriptor in the table
+ * first, and calls libc for ordinary ones. At the end: calls on memory and on the process.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -175,7 +175,7 @@ static int close_ours(struct file *f, int fd)
 	if (is(f, FILE_HIDDEN))
 		return errno = EBADF, -1;
 	f = file_remove(fd);
-	/* The daemon has a duplicate of an event file: only this tells it of our end. */
+	/* The daemon has a duplicate of an event file, so it sees our close only by this shutdown. */
 	if (f && is(f, FILE_COMP) && !atomic_load(&f->dead) && atomic_load(&f->refs) == 1)
 		sys(SYS_shutdown, fd, SHUT_RDWR);
 	int r = REAL(close)(fd), e = errno;
@@ -320,7 +320,7 @@ static int control(int (*real)(int, int, ...), int fd, int command, void *arg)
 FCNTL(fcntl)
 FCNTL(fcntl64)
 
-/* ---- madvise, munmap, mremap: memory that we made shared must keep its private manners ---- */
+/* ---- madvise, munmap, mremap: memory that we made shared must behave as private memory ---- */
 
 EXPORT int madvise(void *addr, size_t n, int advice)
 {

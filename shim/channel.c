@@ -152,14 +152,14 @@ static int await_event(int fd, uint64_t inode)
 		file_put(f);
 		return e;
 	}
-	/* or another thread has closed the channel: whoever waits there waits for ever. */
+	/* or another thread has closed the channel: a thread that waits there waits for ever. */
 	REAL(pause)();
 	return EINTR;
 }
 
 /*
- * The daemon is gone. poll says for ever that there is something, and librdmacm's thread asks for
- * ever what it is: who asks again waits a little.
+ * Delays repeated commands after the daemon has ended. poll then always reports an event, and
+ * librdmacm's thread would ask for it in a busy loop.
  */
 static void slow_down(int fd, uint64_t inode)
 {

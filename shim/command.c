@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One write() of the application is one command of the kernel's uverbs ABI. The
- * doorbell and the arming of a completion queue are answered here, and what the daemon
- * is sure to accept is left in its mailbox; everything else goes to it as it is. Only three things are looked at on the way: the
- * descriptor in CREATE_CQ, the memory in REG_MR and DEREG_MR, and what the reply
- * says to store.
+ * doorbell and the arming of a completion queue are handled here. A command that the
+ * daemon is sure to accept is left in its mailbox. All others are forwarded unchanged,
+ * except for three things: the descriptor in CREATE_CQ, the memory in REG_MR and
+ * DEREG_MR, and the stores of the reply.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -65,7 +65,7 @@ static uint64_t longword(const void *command, size_t at)
 
 /* ---- doorbell ---- */
 
-/* Whether the daemon is content with a ring, and has nothing to say to a post. */
+/* Whether a doorbell is enough for a post: the daemon has no error to return. */
 static bool ready(struct file *f, uint32_t qp)
 {
 	_Atomic uint64_t *bits = (_Atomic uint64_t *)(f->page + VRDMA_DB_READY);
@@ -375,8 +375,8 @@ static bool has_room(struct file *f, sigmask outside, const struct vrdma_extent 
 }
 
 /*
- * What lies under a buffer, in f->out. To make terabytes shared takes long: where the daemon
- * will say that they are too many, they are left alone, as memory that it has to copy.
+ * Writes the extents of a buffer to f->out. Making terabytes shared takes long. If the daemon would
+ * refuse a buffer because it is too large, its pages are not replaced, and it is one FOREIGN extent.
  */
 static uint32_t prepare(struct file *f, sigmask outside, uint64_t start, uint64_t length,
 			struct shared *shared, bool *held)
@@ -390,7 +390,7 @@ static uint32_t prepare(struct file *f, sigmask outside, uint64_t start, uint64_
 	return 1;
 }
 
-/* The pages under a buffer are ours to share from before the daemon hears of them... */
+/* The pages of a buffer are held from before the daemon gets their extents... */
 static int reg_mr(struct file *f, sigmask outside, const void *buf, size_t n)
 {
 	uint64_t start = longword(buf, REG_MR_START), length = longword(buf, REG_MR_LENGTH);
@@ -415,7 +415,7 @@ static int reg_mr(struct file *f, sigmask outside, const void *buf, size_t n)
 	return e;
 }
 
-/* ...until it has let go of them: its answer says so, and so does its end. */
+/* ...until the daemon has released them: it has replied to DEREG_MR, or has ended. */
 static int dereg_mr(struct file *f, sigmask outside, const void *buf, size_t n)
 {
 	size_t reply;

@@ -38,7 +38,7 @@ bool door_foreign(void)
 	int pid = (int)sys(SYS_getpid), mine = atomic_load(&owner);
 	if (likely(pid == mine))
 		return false;
-	/* Before our constructor ran, nobody owns the table. */
+	/* Before our constructor has run, no process owns the table. */
 	return mine != 0 || !atomic_compare_exchange_strong(&owner, &mine, pid);
 }
 
@@ -126,8 +126,8 @@ struct file *file_get(int fd)
 }
 
 /*
- * Threads of a program share a conversation, and a command takes a few microseconds: whoever
- * has to wait looks again a few times, since to sleep and be woken takes both longer.
+ * Threads of a program share a connection, and a command takes a few microseconds. A thread that
+ * has to wait polls a few times first, because sleeping and waking takes longer for both.
  */
 void file_lock(struct file *f)
 {
@@ -254,7 +254,7 @@ void fd_unhide(int fd)
 	sys(SYS_close, fd);
 }
 
-/* Whoever keeps this hidden descriptor. */
+/* The variable that holds this hidden descriptor. */
 static _Atomic int *holder(int fd)
 {
 	if (atomic_load(&process.socket) == fd)

@@ -21,9 +21,9 @@
  *
  * Reading is never stopped, and what the daemon writes meanwhile is kept. Other
  * threads may unmap memory at any time, so mappings are looked up again right
- * before each change. Ranges that the application marked MADV_DONTFORK are left alone. With one thread
- * there is nobody to hold back. vfork, posix_spawn and system run no handlers and
- * pay nothing.
+ * before each change. Ranges that the application marked MADV_DONTFORK are not changed. With one
+ * thread there are no writers to hold back. vfork, posix_spawn and system run no
+ * handlers, so they have no extra cost.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -70,8 +70,8 @@ static unsigned char *in_spare(const struct piece *p, uint64_t page)
 }
 
 /*
- * The page will be copied on write now: what the daemon wrote so far is no change of
- * ours. Only the first time: afterwards it holds changes of ours.
+ * Copies the page to the spare before it is copied on write, so that the daemon's writes so far do
+ * not count as changes of ours. Only the first time: afterwards the page has changes of ours.
  */
 static void refresh(uint64_t page)
 {
@@ -211,7 +211,7 @@ static bool move_private(const struct vma *v)
 static void make_private(const struct piece *p, const struct vma *v)
 {
 	(void)p;
-	/* A halted monitor could not answer for mremap; and nobody writes then. */
+	/* A halted monitor cannot read the event of mremap. Halted threads do not write, either. */
 	if (fork_state.guard.fd >= 0 && fork_state.guard.moves && !fork_state.halted && move_private(v))
 		return;
 	map(v->start, v, MAP_PRIVATE | MAP_FIXED);

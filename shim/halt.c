@@ -39,8 +39,8 @@
  * If the process is killed, PR_SET_PDEATHSIG kills the helper. If the helper is killed, the kernel
  * detaches all threads: before HALTED the owner sees that the helper is gone and returns false.
  * After HALTED it could not know in time, and writes would be lost silently. So from HALTED to
- * THAW the helper holds a thread with PTRACE_O_EXITKILL: whoever kills the helper alone kills the
- * program.
+ * THAW the helper holds a thread with PTRACE_O_EXITKILL: if the helper alone is killed, the program
+ * is killed, too.
  *
  * ptrace is refused under a debugger (gdb, strace, rr), to a process that is not dumpable
  * (PR_SET_DUMPABLE, setuid without exec), by Yama 2 and 3, and by seccomp filters (filters.c).
@@ -212,7 +212,7 @@ static bool interrupt(int tid)
 	return true;
 }
 
-/* One reading of the list of threads; tells the new ones to stop. False: that cannot be done. */
+/* Reads the list of threads once, and interrupts the new ones. False: that failed. */
 static bool interrupt_listed(void)
 {
 	struct entry {
@@ -239,7 +239,7 @@ static bool interrupt_listed(void)
 
 /* ---- the helper: waiting until they have stopped ---- */
 
-/* Looks after a thread that was told to stop. */
+/* Checks whether a thread that was interrupted has stopped or ended. */
 static void look(struct thread *t)
 {
 	int status = 0;
@@ -281,7 +281,7 @@ static bool pass_time(const struct thread *t)
 	return now < halter.deadline && now < halter.latest;
 }
 
-/* Waits until the threads from first on have stopped. All were told before: they stop together. */
+/* Waits until the threads from first on have stopped. All were interrupted before, so they stop together. */
 static bool await_stops(unsigned first)
 {
 	bool in_time = true;
@@ -385,8 +385,9 @@ static void keep_halted(void)
 }
 
 /*
- * All are halted. From now on nobody may kill the helper alone. False: nobody waits for it. An exec may
- * have ended the owner before the helper asked for PDEATHSIG; then these are threads of another program.
+ * All threads are halted. From now on the program dies if the helper alone is killed. False: the owner
+ * does not wait any more. An exec may have ended the owner before the helper set PDEATHSIG; then these
+ * are threads of another program.
  */
 static bool arm(void)
 {
@@ -409,7 +410,7 @@ static void run(void)
 		void (*restorer)(void);
 		uint64_t mask;
 	} action = {.handler = SIG_DFL};
-	/* Should the process be killed, there is nobody left to halt. */
+	/* If the process is killed, there are no threads to halt. */
 	sys(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	sys(SYS_rt_sigaction, SIGCHLD, &action, NULL, 8); /* ignored, it would not end our sleep */
 	await(STARTING, 0);
@@ -566,7 +567,7 @@ void halt_cloned(unsigned long flags)
 }
 
 #ifdef HALT_TEST
-/* For tests: halts once, and tells how it went. */
+/* For tests: halts once, and returns whether that succeeded. */
 EXPORT bool vrdma_halt(void (*halted)(void *), void *arg);
 EXPORT bool vrdma_halt(void (*halted)(void *), void *arg)
 {

@@ -25,8 +25,8 @@ enum company {
 };
 
 /*
- * unshare(CLONE_VM) changes nothing; it succeeds where nobody shares the address space. Under a
- * seccomp filter, which may end the process for it, threads are counted instead.
+ * unshare(CLONE_VM) changes nothing. It succeeds only if no other task shares the address space. A
+ * seccomp filter may kill the process for it, so under a filter the threads are counted instead.
  */
 static enum company company(void)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is needed to replace pages under running threads. One at a time, under memory_lock. */
+/* The state for replacing pages of a program with threads. There is one hold at a time, under memory_lock. */
 #ifndef VRDMA_HOLD_H
 #define VRDMA_HOLD_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is mapped where. maps.c reads it, memory.c and fork.c act on it. */
+/* The mappings of this process. maps.c reads them; memory.c and fork.c change them. */
 #ifndef VRDMA_MAPS_H
 #define VRDMA_MAPS_H
 

@@ -121,9 +121,9 @@ bool own_mappings(bool (*f)(const struct vma *, void *), void *arg)
 }
 
 /*
- * A former life of these addresses may have left pages in the file. Usually nobody uses
- * them; but mremap can have carried the old mapping elsewhere, and then that one becomes
- * private first.
+ * Removes pages that an earlier mapping at these addresses has left in the file. They are
+ * usually unused. But mremap can have moved the old mapping elsewhere, and then that one
+ * becomes private first.
  */
 static bool make_fresh(struct registration *g, uint64_t start, uint64_t end)
 {
@@ -134,14 +134,14 @@ static bool make_fresh(struct registration *g, uint64_t start, uint64_t end)
 	return true;
 }
 
-/* Pages that the daemon will touch exist before it does. Other threads run. */
-/* May it become shared, as mappings go? Each stretch costs the process two. */
+/* Whether the process may have the mappings for sharing [start, end): each stretch needs two. */
 static bool room_for(uint64_t start, uint64_t end)
 {
 	struct range r;
 	return swapped.n < OWN_MAX || ranges_find(&swapped, start - 1, end + 1, &r);
 }
 
+/* Allocates pages before the daemon accesses them, while other threads run. */
 static void populate(struct registration *g, uint64_t start, uint64_t end)
 {
 	if (g->populated + (end - start) > POPULATE_MAX)
@@ -218,7 +218,7 @@ static void emit_fates(struct registration *g, uint64_t start, uint64_t end, con
 static void replace(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
 {
 	enum vrdma_why why = VRDMA_WHY_MEMORY;
-	/* What is shared is always known: so there is room to note it before it is. */
+	/* swapped must have every shared page, so its memory is reserved before pages become shared. */
 	if (!ranges_room(&swapped, (end - start) / PAGE))
 		why = VRDMA_WHY_MEMORY;
 	else if (make_fresh(g, start, end))
@@ -231,7 +231,7 @@ static void replace(struct registration *g, uint64_t start, uint64_t end, const 
 	emit_fates(g, start, end, v);
 }
 
-/* The part of [start, end) that lies in v up to which one chunk goes. Where that is. */
+/* Shares the first chunk of [start, end), which is in v. Returns the end of that chunk. */
 static uint64_t share(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
 {
 	struct range r;
@@ -279,8 +279,8 @@ static bool already_foreign(uint64_t start, uint64_t end, uint64_t *to)
 }
 
 /*
- * Says what [start, end) is, which lies in v. Where it came to: not always end; and start if v
- * must be looked up again, because threads have been stopped.
+ * Emits the extents of [start, end), which is in v. Returns the address up to which that is done: it
+ * may be less than end. It is start if v must be looked up again, because threads have been stopped.
  */
 static uint64_t handle(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
 {
@@ -458,7 +458,7 @@ void memory_deregistered(const struct file *f, uint32_t handle)
 	pthread_mutex_unlock(&memory_lock);
 }
 
-/* This thread is in fork(), in a handler of somebody else: it holds the lock. */
+/* Whether this thread is in fork(), in a handler that is not ours. Then it holds the lock. */
 bool memory_forking(void)
 {
 	return atomic_load(&memory_forker) == (int)sys(SYS_gettid);

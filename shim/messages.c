@@ -183,7 +183,7 @@ bool wire_leave(unsigned char *mail, const void *command, size_t n)
 		memcpy(mail + VRDMA_MAIL_LEFT + was, command, n);
 		now = was + (uint32_t)n;
 	} while (!atomic_compare_exchange_strong(length, &was, now));
-	/* If nobody looks there any more it is taken back, unless it was taken first. */
+	/* If the daemon has closed the mailbox, the command is taken back, unless the daemon took it first. */
 	return atomic_load(mail_state(mail)) & VRDMA_MAIL_OPEN ||
 	       !atomic_compare_exchange_strong(length, &now, was);
 }
@@ -236,7 +236,7 @@ static long connect_path(int socket, const char *path)
 			return -ENAMETOOLONG;
 		}
 	}
-	/* A daemon that is stopped accepts nobody, and our signals are blocked: do not wait forever. */
+	/* A stopped daemon accepts no connection, and our signals are blocked: do not wait for ever. */
 	struct timeval patience = {.tv_sec = 10}, forever = {0};
 	sys(SYS_setsockopt, socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
 	do

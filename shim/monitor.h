@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread that lets the right writers through a guard. */
+/* A thread that releases pages of a guard that the forking thread needs. */
 #ifndef VRDMA_MONITOR_H
 #define VRDMA_MONITOR_H
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RDMA netlink: a program that asks the kernel which RDMA devices there are asks the
- * daemon. The descriptor that it gets is the connection itself, a socket that keeps the
- * borders of datagrams as netlink does, so sending, waiting and MSG_PEEK need no help.
- * What differs are names: a unix socket has none that netlink knows, so we answer for
- * them. The kernel's own address is all zero.
+ * RDMA netlink: the daemon answers a program that asks the kernel for its RDMA devices. The
+ * program's descriptor is the connection to the daemon, a socket that keeps the borders of
+ * datagrams as netlink does. So sending, waiting and MSG_PEEK need no code here. Only
+ * addresses differ: a Unix socket has no netlink address, so we return one. The kernel's own
+ * address is all zero.
  *
- * Nothing is multicast; a program may join groups and hears nothing.
+ * Nothing is multicast: a program can join groups, but receives nothing from them.
  */
 #include <fcntl.h>
 #include <linux/netlink.h>
@@ -57,7 +57,7 @@ EXPORT int socket(int domain, int type, int protocol)
 
 /* ---- names ---- */
 
-/* Hands out an address as the kernel does: as much as there is room for. */
+/* Copies an address to the caller as the kernel does: truncated to *len, which becomes the full length. */
 static int tell(uint32_t port, struct sockaddr *to, socklen_t *len)
 {
 	struct sockaddr_nl a = {.nl_family = AF_NETLINK, .nl_pid = port};

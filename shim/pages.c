@@ -70,7 +70,7 @@ bool pages_read(uint64_t offset, uint64_t n, uint64_t to)
 	return true;
 }
 
-/* Through a mapping, where the size of files is limited (RLIMIT_FSIZE). */
+/* Copies through a mapping, if RLIMIT_FSIZE does not allow a write. */
 static bool copy_mapped(uint64_t from, uint64_t n, uint64_t offset)
 {
 	uint64_t skip = offset % PAGE, size = (skip + n + PAGE - 1) & ~(PAGE - 1);
@@ -86,7 +86,7 @@ static bool copy_mapped(uint64_t from, uint64_t n, uint64_t offset)
 	return ok;
 }
 
-/* The signal that came with EFBIG, before anybody else sees it: all signals are blocked. */
+/* Consumes the SIGXFSZ that came with EFBIG. All signals are blocked, so no handler has seen it. */
 static void swallow(void)
 {
 	uint64_t set = 1ull << (SIGXFSZ - 1);

@@ -80,8 +80,9 @@ static long seconds(void)
 }
 
 /*
- * A NIC that nobody has used has a sketch of a tree, without its port. Whoever connects to the
- * daemon has all of it written. One that refuses us may take seconds for that: it is not asked for each path.
+ * The tree of a NIC that was never used has no port yet. The daemon writes the rest when a program
+ * connects. A daemon that refuses us may take seconds for that. So after a refusal we do not connect
+ * again for 5 s.
  */
 static _Atomic long not_before;
 
@@ -249,7 +250,8 @@ OPENAT_2(__openat64_2)
 
 /*
  * When its device node cannot be opened, libibverbs waits 5 s for udev to make
- * one, watching /dev/char. We have said what is wrong: spare the user the wait.
+ * one, with a watch on /dev/char. We have printed the error, so the watch fails
+ * and the user does not wait.
  */
 EXPORT int inotify_add_watch(int fd, const char *path, uint32_t mask)
 {

@@ -39,7 +39,7 @@ static void leave(void)
 	if (here >= 0 && here < CPU_SETSIZE && affinity(&may)) {
 		others = may;
 		CPU_CLR((unsigned)here, &others);
-		/* Nobody asked for it, so nobody must see it: not undone is only what another did since. */
+		/* The program must not see this change, so it is undone, unless another change came since. */
 		if (CPU_COUNT(&others) && sys(SYS_sched_setaffinity, 0, sizeof others, &others) == 0 &&
 		    affinity(&now) && CPU_EQUAL(&now, &others))
 			sys(SYS_sched_setaffinity, 0, sizeof may, &may);

@@ -94,7 +94,7 @@ static uint64_t nanoseconds(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Lets somebody else have the processor; first: it is the first time in this wait. */
+/* Yields the processor, or sleeps. first: it is the first time in this wait. */
 static void give_way(struct cq *cq, bool first)
 {
 	struct file *f = file_at(cq->context->cmd_fd);

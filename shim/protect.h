@@ -14,16 +14,16 @@ struct guard {
 	bool unpopulated; /* can protect pages that do not exist yet */
 };
 
-/* With moves, whoever calls mremap waits until guard_fault was called by another thread. */
+/* With moves, a thread that calls mremap waits until another thread has called guard_fault. */
 bool guard_open(struct guard *g, bool moves);
 void guard_close(struct guard *g);
 /* Stop every write to [start, end). False: nothing is protected. */
 bool guard_hold(struct guard *g, uint64_t start, uint64_t end);
-/* Let one page's writer on. */
+/* Let the writers of one page continue. */
 void guard_release_page(struct guard *g, uint64_t page);
-/* The range was replaced by another mapping: let those who wait try again. */
+/* The range was replaced by another mapping: wake the waiting writers, which then retry. */
 void guard_wake(struct guard *g, uint64_t start, uint64_t end);
-/* It was not replaced: as before. */
+/* The range was not replaced: remove the protection. */
 void guard_undo(struct guard *g, uint64_t start, uint64_t end);
 /* A fault that waits, and the thread that had it. False: none. */
 bool guard_fault(struct guard *g, uint64_t *page, uint32_t *thread);

@@ -32,7 +32,7 @@
 #define VRDMA_MAX_MESSAGE 65536u
 #define VRDMA_MAX_FDS 4u
 
-/* A file in the root of a device tree that has no port yet: it gets one when somebody connects. */
+/* A file in the root of a device tree that has no port yet: the tree gets one when a program connects. */
 #define VRDMA_UNFINISHED "unfinished"
 
 enum vrdma_kind {
@@ -95,7 +95,7 @@ struct vrdma_welcome {
  *   if (load(armed, seq_cst) && exchange(armed, 0)) write(eventfd, 1)
  * The daemon sets armed before it sleeps and looks at any once more after that.
  *
- * cpu is the processor that the daemon runs on, plus one; 0: the daemon wakes nobody. If it
+ * cpu is the processor that the daemon runs on, plus one; 0: the daemon wakes no thread. If it
  * is not 0, a thread that polls in vain may sleep on waiting, which is round << 2 | state:
  *   w = fetch_or(waiting, VRDMA_DB_ANNOUNCED, seq_cst) | VRDMA_DB_ANNOUNCED
  *   poll once more every completion queue that it waits for
@@ -166,9 +166,9 @@ struct vrdma_welcome {
  * Sure commands: those that the daemon is certain to accept, and has no answer to. The doorbell page
  * describes one kind of them: a command of length bytes (0: there are none), each of which is equal to
  * its byte in value where mask has ones, and whose handle (at byte handle_at, uint32_t) is below
- * VRDMA_SURE_HANDLES and has its bit set in bits. What is described is a change of a queue pair's state that
- * nobody else can see. Such a command need not be waited for, unless told (VRDMA_ARM_BY_COMMAND) is set:
- * it may be left in the mailbox, see there, and has succeeded.
+ * VRDMA_SURE_HANDLES and has its bit set in bits. It is a change of a queue pair's state that only the
+ * client can see. The client need not wait for such a command, unless told (VRDMA_ARM_BY_COMMAND) is set:
+ * it leaves the command in the mailbox (see there), and the command has succeeded.
  */
 #define VRDMA_SURE_LENGTH 448u    /* uint32_t, the daemon's, like all of this */
 #define VRDMA_SURE_HANDLE_AT 452u /* uint32_t */
@@ -202,7 +202,7 @@ struct vrdma_request {
 };
 
 /*
- * What lies under a buffer that REG_MR names. The extents of one request cover
+ * The memory of a buffer that REG_MR names. The extents of one request cover
  * [start, start+length) in order, without gaps.
  *   HOLE     nothing mapped (the daemon answers EFAULT)
  *   OWN      pages of the process's memfd, file offset = virtual address
@@ -283,10 +283,10 @@ struct vrdma_fd {
 };
 
 /*
- * A mailbox: a page in which a session's requests and replies lie while client and daemon are
- * both awake, so that they cost no system call. The daemon hands it out with a reply, to a
- * client that can use one and has made some commands. The socket remains: for replies with
- * descriptors, for what is long or takes long, and to sleep at. state tells who does what:
+ * A mailbox: a page with a session's requests and replies, which need no system call while client
+ * and daemon are both awake. The daemon passes it with a reply to a client that supports it and has
+ * made some commands. The socket is still used for replies with descriptors, for messages that are
+ * long or take long, and to sleep. Bits of state:
  *   OPEN      the daemon looks here; only it sets and clears this
  *   ASKED     there is a request
  *   ASLEEP    the client waits at the socket
@@ -304,8 +304,8 @@ struct vrdma_fd {
  *   w = fetch_or(state, ANSWERED); if w has ASLEEP: send the reply through the socket
  *   before it looks elsewhere or sleeps: w = fetch_and(state, ~OPEN); if w has ASKED and
  *   neither of the two: serve that first
- * Both add to one word, so one of them comes first and the other sees it: a reply is either
- * taken from here or sent, and a request that finds the mailbox open is seen.
+ * Both change one word atomically, so the second one sees the change of the first: a reply is
+ * either taken from here or sent, and the daemon sees every request in an open mailbox.
  *
  * Sure commands (above) of a UVERBS session are left here, one behind the other. The client, between two
  * requests:
@@ -315,15 +315,15 @@ struct vrdma_fd {
  * The daemon runs what lies there before it serves the client's next request of this device (not of an rdma_cm channel), and
  * after it has cleared OPEN:
  *   n = load(left_len); copy n bytes; compare_exchange(left_len, n, 0), else again
- * One clears OPEN and looks at left_len, the other sets left_len and looks at OPEN: nothing lies in a
- * mailbox that is shut.
+ * The daemon clears OPEN and then reads left_len; the client sets left_len and then reads OPEN. So no
+ * command stays in a closed mailbox.
  */
 #define VRDMA_MAIL_STATE 0u
 #define VRDMA_MAIL_ASKED_LEN 4u
 #define VRDMA_MAIL_REPLY_LEN 8u
 #define VRDMA_MAIL_LEFT_LEN 12u
 #define VRDMA_MAIL_REQUEST 64u
-#define VRDMA_MAIL_LEFT 1024u /* to VRDMA_MAIL_REPLY; who leaves commands has requests that end before */
+#define VRDMA_MAIL_LEFT 1024u /* to VRDMA_MAIL_REPLY; requests of a client that leaves commands end before */
 #define VRDMA_MAIL_REPLY 2048u
 #define VRDMA_MAIL_SIZE 4096u
 #define VRDMA_MAIL_OPEN 1u
@@ -334,20 +334,19 @@ struct vrdma_fd {
 #define VRDMA_MAIL_AHEAD 1u
 
 /*
- * Answers ahead. After an event librdmacm asks what follows from it: the route of an
- * identifier, the attributes of its queue pair. The daemon says so with the event, in the reply
- * to GET_EVENT: nahead of
+ * Answers ahead. After an event librdmacm queries the route of an identifier, or the attributes of
+ * its queue pair. The daemon sends these answers with the event, in the reply to GET_EVENT: nahead of
  *   struct vrdma_ahead followed by length bytes, padded to 8,
  * all about one identifier. Such an answer is for a command of VRDMA_AHEAD_COMMAND bytes:
  *   header (command; in 16, out length or more), u64 response, u32 id, u32 key
  * and is stored at response, as long as the identifier's revision in shared memory is the one
- * that came with it. The daemon raises that before anything that may change the answer is
- * done, or seen by anybody, so who uses the answer asked before. Revisions lie behind the
- * mailbox; identifiers that share one (id % VRDMA_AHEAD_IDS) only lose answers.
- * While a session is traced it is given none, and what it was given is revoked.
+ * that came with it. The daemon increments the revision before any change to the answer becomes
+ * visible. So using the answer is the same as having asked before the change. Revisions follow the
+ * mailbox. Identifiers that share a revision (id % VRDMA_AHEAD_IDS) only lose answers.
+ * A session that is traced gets no answers ahead, and those that it has are revoked.
  *
- * events is how many events wait. It is a hint: a client that finds some asks for one at once,
- * and need not look at its descriptor first.
+ * events is the number of waiting events. It is a hint: if it is not 0, a client sends GET_EVENT at
+ * once, without polling its descriptor first.
  */
 struct vrdma_ahead {
 	uint32_t command;
@@ -363,19 +362,20 @@ struct vrdma_ahead {
 #define VRDMA_AHEAD_SIZE 28672u /* mailbox and what follows it */
 
 /*
- * The shelf: events that a client may take by itself, so that one that has many waiting need not
- * ask for each. Events are numbered from 0. taken is the number of the next one, shifted left by
- * one, and VRDMA_SHELF_FROZEN; ready is the number of the first that is not on the shelf. For a
+ * The shelf: events that a client takes without a command, for a client with many waiting events.
+ * Events are numbered from 0. taken is the number of the next one, shifted left by one, and
+ * VRDMA_SHELF_FROZEN; ready is the number of the first that is not on the shelf. For a
  * GET_EVENT that can only wait or succeed the client does
  *   t = load(taken); if it is frozen, or t >> 1 is not below load(ready): the command
  *   copy slot (t >> 1) % VRDMA_SHELF_SLOTS: u32 length, and from VRDMA_SHELF_REPLY on as many
  *   bytes: a reply with one store (its address means nothing) and answers ahead
  *   if !compare_exchange(taken, t, t + 2): again
  *   the event is taken: apply the reply
- * The daemon never puts the last event that waits there. It is had by the command only, which
- * makes the descriptor unreadable, so that nobody is told of events that there are not. Whoever
- * changes what waits looks at taken first. To take events back the daemon freezes the shelf, and
- * thaws it with a number that was never on it, so a slot that was copied before cannot be taken.
+ * The daemon never puts the last waiting event on the shelf. A client gets it only by the command,
+ * which makes the descriptor unreadable, so poll reports no event that does not exist. Before the
+ * daemon changes the waiting events, it reads taken. To take events back the daemon freezes the
+ * shelf. It thaws the shelf with a number that was never on it, so that a client cannot take a slot
+ * that it copied before.
  */
 #define VRDMA_SHELF_TAKEN 12288u /* uint64_t */
 #define VRDMA_SHELF_READY 12352u /* uint64_t */

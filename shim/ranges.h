@@ -14,10 +14,10 @@ struct range {
 struct ranges {
 	struct range *v;
 	size_t n, room;
-	size_t head; /* unused before v, so that the first ones go at no cost */
+	size_t head; /* unused elements before v: the first ones are removed without moving the rest */
 };
 
-bool ranges_ready(struct ranges *s); /* room for one more: the next change maps no memory */
+bool ranges_ready(struct ranges *s); /* reserves memory for one change, which then maps none */
 bool ranges_room(struct ranges *s, size_t n); /* the same for n changes */
 bool ranges_add(struct ranges *s, uint64_t start, uint64_t end); /* false: no memory, unchanged */
 bool ranges_remove(struct ranges *s, uint64_t start, uint64_t end);

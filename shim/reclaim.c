@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The way back: pages that no region covers any more become ordinary private memory,
- * with the bytes that they have, and leave the memfd. Ordinary, because libc and others
- * call mremap and madvise where we do not see it, and these mean something else on
- * shared pages: mremap would let a buffer grow into the file's next pages, which are
- * those of another buffer.
+ * Makes pages that no region covers any more private again, with their bytes, and removes
+ * them from the memfd. This is necessary because libc and others call mremap and madvise
+ * where we do not see it, and these have other effects on shared pages. For example, mremap
+ * would let a buffer grow into the file's next pages, which belong to another buffer.
  *
- * Other threads are stopped. Memory without access takes the place of the shared pages, so that
- * an access from outside (process_vm_writev) fails, or waits where full userfaultfd is allowed,
- * instead of being lost; then it gets the bytes, and then its protection. It is made in place, so
- * that the kernel can join it with its neighbours again.
+ * Other threads are stopped. Memory without access rights replaces the shared pages. So an access
+ * from outside (process_vm_writev) is not lost: it fails, or waits where full userfaultfd is
+ * allowed. Then the memory gets the bytes, and then its protection. It is made in place, so that the
+ * kernel can merge it with its neighbours again.
  *
- * Nothing finds out whether a page of the memfd is pinned. So while the process holds a
+ * There is no way to detect whether a page of the memfd is pinned. So while the process holds a
  * descriptor that may pin pages (async.c), they stay shared.
  *
  * The daemon must have stopped using the pages. Any failure leaves them shared; they are
@@ -63,8 +62,8 @@ static bool fill(uint64_t offset, uint64_t n, uint64_t at)
 }
 
 /*
- * Is there room for one more mapping that stays apart? Those that are known may be gone with their
- * buffers.
+ * Whether one more mapping may stay apart from its neighbours. At the limit, one of APART_MAX calls
+ * forgets those that exist no more.
  */
 static bool apart_room(void)
 {
@@ -97,7 +96,7 @@ static uint64_t neighbour(struct hold *h, uint64_t at, int prot)
 	return mover_watch(&h->mover, at, at + PAGE) == 0 ? at : 0;
 }
 
-/* The pages come one by one, each with its bytes: who may wait for one may do so. */
+/* Fills the range page by page with userfaultfd. A thread that accesses a missing page waits for it. */
 static bool fill_watched(struct hold *h, uint64_t start, uint64_t end, uint64_t offset, int prot)
 {
 	if (mover_watch(&h->mover, start, end) < 0)
@@ -191,7 +190,7 @@ static bool convert_chunk(struct hold *h, uint64_t start, uint64_t end, uint64_t
 	return ok;
 }
 
-/* What is not filled through userfaultfd stays a mapping of its own: as few as possible. */
+/* Memory that is not filled through userfaultfd stays a separate mapping, so then all of it is one chunk. */
 static uint64_t chunk(const struct hold *h, uint64_t start, uint64_t end)
 {
 	uint64_t stop = (start / CHUNK + 1) * CHUNK;
@@ -292,7 +291,7 @@ static uint64_t appended(const struct vma *v, uint64_t end)
 	return next < v->end ? next : v->end;
 }
 
-/* [start, end) was made shared once, and nobody covers it now. */
+/* Makes [start, end) private. It was made shared before, and no region covers it now. */
 static bool restore(struct hold *h, uint64_t start, uint64_t end)
 {
 	bool ok = true, elsewhere = false;
@@ -352,7 +351,7 @@ static void restore_all(struct hold *h, const struct ranges *gone)
 
 static struct ranges gone; /* scratch */
 
-/* What is left over from before, and is not covered again. */
+/* Adds the ranges that could not be made private before, and that no region covers. */
 static void add_left(void)
 {
 	struct range r;
@@ -374,7 +373,7 @@ void reclaim_ready(void)
 	ranges_ready(&apart);
 }
 
-/* What is shared of it stays so. */
+/* Leaves the shared parts of gone shared, and records them in left. */
 static void leave(void)
 {
 	struct range g, r;

@@ -6,14 +6,14 @@
 #include "hold.h"
 #include "memory.h"
 
-/* Whoever shows [start, end) of the file at another address than its offset. */
+/* Makes mappings private that have [start, end) of the file at another address than its offset. */
 bool reclaim_aliases(struct hold *h, uint64_t start, uint64_t end);
 /*
  * Before a registration: so that memory of our own does not take the address of a buffer that
  * was unmapped, at its deregistration.
  */
 void reclaim_ready(void);
-/* These regions are no more: what nobody else covers becomes private. */
+/* These regions were deregistered: pages that no other region covers become private. */
 void reclaim_gone(const struct range *r, size_t n);
 void reclaim_forget(void);
 

@@ -22,8 +22,8 @@ struct name {
 
 #define BUCKETS 4096u /* a power of two */
 
-static struct counted *base; /* room for segment_room of them */
-static size_t head;          /* that many are unused before the first, so that it goes at no cost */
+static struct counted *base; /* segment_room elements */
+static size_t head;          /* unused elements before the first, which is removed without moving the rest */
 #define segment (base + head)
 static size_t nsegments, segment_room;
 static struct name *name;
@@ -32,7 +32,7 @@ static size_t held;              /* how many regions there are, named or not yet
 static int32_t bucket[BUCKETS], unused;
 static bool ready;
 
-/* Room for n elements of size bytes, the old ones kept. */
+/* Grows an array to n elements of size bytes, and keeps the old ones. */
 static bool grow(void **array, size_t *room, size_t n, size_t size)
 {
 	size_t more = *room ? *room : 4096 / size;
@@ -50,7 +50,7 @@ static bool grow(void **array, size_t *room, size_t n, size_t size)
 	return true;
 }
 
-/* Room for n more segments behind those that there are. */
+/* Reserves memory for n more segments after the existing ones. */
 static bool grow_segments(size_t n)
 {
 	if (head && head + nsegments + n > segment_room && head >= segment_room / 2) {
@@ -88,7 +88,7 @@ static void insert(size_t i, struct counted s)
 	nsegments++;
 }
 
-/* Takes [i, j) out. */
+/* Removes the segments [i, j). */
 static void erase(size_t i, size_t j)
 {
 	if (i < nsegments - j) {
@@ -153,7 +153,7 @@ bool regions_hold(uint64_t start, uint64_t end)
 
 void regions_drop(uint64_t start, uint64_t end, struct ranges *gone)
 {
-	/* Should there be no room for the two borders, the count stays: the memory stays shared. */
+	/* If there is no memory for the two borders, the count stays, and the pages stay shared. */
 	if (!grow_segments(2))
 		return;
 	if (held)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How pages of the memfd take the place of private pages, so that no byte is lost. Other threads
- * are stopped. What runs on: other processes (process_vm_writev), kernel threads, devices that
- * have pinned pages.
+ * Replaces private pages by pages of the memfd without losing a byte. Other threads are stopped. Still
+ * running are other processes (process_vm_writev), kernel threads, and devices that have pinned pages.
  *
  *   by moving (UFFDIO_MOVE)        by remapping (other kernels, mappings that it refuses)
  *   watch the range                mremap it elsewhere: a hole is left
@@ -11,9 +10,9 @@
  *   copy them to the memfd         copy the others to the memfd
  *   map the memfd there            map the memfd there; move pinned ones back
  *
- * From the second step on nobody reaches the pages by address: an access from outside meets a
- * missing page or a hole, and fails or waits. So a pin that the second step does not find cannot
- * come later, and the copy is the last word. shim/README.md has the argument in full.
+ * From the second step on the pages have no address: an access from outside finds a missing page
+ * or a hole, and fails or waits. So the pages cannot be pinned after the second step, and the copy
+ * has all writes. shim/README.md has the complete argument.
  *
  * Any failure puts the pages back.
  */
@@ -94,7 +93,7 @@ static bool look(uint64_t at, uint64_t n)
 
 /* ---- copying ---- */
 
-/* Copies those pages, now at from, that are to be replaced; only what exists if that is all there is. */
+/* Copies the pages to be replaced, now at from. With existing, only those that the pagemap has. */
 static bool copy_out(uint64_t from, bool existing)
 {
 	size_t n = index_of(piece.end);
@@ -115,7 +114,7 @@ static bool copy_out(uint64_t from, bool existing)
 void attributes_read(struct attributes *a, uint64_t start, uint64_t end)
 {
 	memset(a, 0, sizeof *a);
-	/* The kernel's only use of VM_LOCKED that tells it to everybody. */
+	/* msync(MS_INVALIDATE) fails with EBUSY on a range with VM_LOCKED, for every caller. */
 	a->locked = sys(SYS_msync, start, end - start, MS_INVALIDATE) == -EBUSY;
 	if (hold_filtered() || sys(SYS_get_mempolicy, &a->mode, a->nodes, sizeof a->nodes * 8, start,
 				   2 /* MPOL_F_ADDR */) < 0)
@@ -128,13 +127,13 @@ void attributes_say(const struct attributes *a, uint64_t start, uint64_t end)
 		sys(SYS_mbind, start, end - start, a->mode, a->nodes, sizeof a->nodes * 8, 0);
 }
 
-/* What exists is locked, the rest when it is touched: as after mlock, which made all pages exist. */
+/* Locks the pages that exist, and each other page at its first access. After mlock, all pages existed. */
 void attributes_lock(uint64_t start, uint64_t end)
 {
 	sys(SYS_mlock2, start, end - start, MLOCK_ONFAULT);
 }
 
-/* These pages are not replaced after all. */
+/* Marks pages that were to be replaced as kept. */
 static void keep(uint64_t at, uint64_t to)
 {
 	for (; at < to; at += PAGE)
@@ -142,7 +141,7 @@ static void keep(uint64_t at, uint64_t to)
 			piece.fate[index_of(at)] = FATE_KEPT;
 }
 
-/* Maps the memfd over what is replaced. */
+/* Maps the memfd over the pages to be replaced. */
 static void map_over(const struct vma *v, const struct attributes *a)
 {
 	uint64_t to;
@@ -166,7 +165,7 @@ static void lock_again(void)
 			attributes_lock(at, to);
 }
 
-/* Nothing can be put back and nothing be replaced: to go on would be silent corruption. */
+/* Pages can be neither replaced nor restored. To continue would corrupt memory silently. */
 static void give_up(void)
 {
 	complain("registered memory can be neither replaced nor put back: the program ends");
@@ -268,7 +267,7 @@ static enum vrdma_why why_of(long e)
 	}
 }
 
-/* A private area of n bytes that lies to huge pages as start does. */
+/* Maps a private area of n bytes with the same offset in a huge page as start. */
 static long make_scratch(uint64_t start, uint64_t n, uint64_t *area, uint64_t *size)
 {
 	*size = n + (n >= HUGE ? HUGE : 0);
@@ -296,8 +295,8 @@ static enum vrdma_why by_moving(struct mover *m, const struct vma *v, const stru
 	}
 	e = move_out(m, to, &at);
 	/*
-	 * This waits until nobody reads our mappings: a write through /proc/PID/mem that found its
-	 * page before it moved is over then.
+	 * This waits for all readers of our mappings: a write through /proc/PID/mem that found its
+	 * page before it moved has then ended.
 	 */
 	mover_unwatch(m, to, to + n);
 	if (e == 0 && !copy_out(to, true))
@@ -373,7 +372,7 @@ static enum vrdma_why find_pinned(uint64_t area, bool anonymous)
 	return known ? 0 : VRDMA_WHY_KERNEL;
 }
 
-/* What is not replaced goes back to where it was. */
+/* Moves the pages that are not replaced back to their addresses. */
 static void remap_back(uint64_t area)
 {
 	uint64_t to;

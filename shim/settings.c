@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which daemon is ours and what the environment says, read once, and the few sentences we may print.
+ * The socket of our daemon and the settings from the environment, read once, and the messages that
+ * we print.
  *
- * The socket is the one that VRDMA_SOCKET names; else the one that this library lies beside, in
- * SOCKET.d: so a container needs no variable, only the directory and a line in its
- * /etc/ld.so.preload; else the user's own. That file makes setuid programs load us, too. Whoever
- * starts one of those chooses its environment, and must not choose whom it shares memory with:
- * secure_getenv finds nothing there.
+ * The socket is the first of: VRDMA_SOCKET; SOCKET, if this library is in SOCKET.d; the user's own.
+ * With the second, a container needs only the directory and a line in its /etc/ld.so.preload, no
+ * variable. That file makes setuid programs load us, too. Their environment comes from an
+ * unprivileged user, and must not select the daemon that they share memory with. So settings are
+ * read with secure_getenv, which finds nothing in a setuid program.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -47,7 +48,7 @@ static unsigned number(const char *s, unsigned otherwise)
 	return v;
 }
 
-/* The socket that the library lies beside. */
+/* SOCKET, if this library is SOCKET.d/libvrdma.so. */
 static bool beside(char *to, size_t room)
 {
 	static const char tail[] = ".d/libvrdma.so";

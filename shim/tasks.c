@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which pages belong to threads. The kernel itself writes to a thread's stack
- * (signal frames) and to its descriptor (rseq, robust list, the word that
- * pthread_join waits for), and a write by the kernel into a protected page
- * fails or kills. Such pages are never replaced.
+ * Finds the pages that belong to threads. The kernel itself writes to a thread's
+ * stack (signal frames) and to its descriptor (rseq, robust list, the word that
+ * pthread_join waits for). Such a write into a protected page fails, or kills the
+ * process. So these pages are never replaced.
  *
- * glibc keeps the robust list's head inside the thread's descriptor, which sits
- * at the top of the thread's stack; get_robust_list tells where it is, for any
- * thread of the process. For the first thread the descriptor stands alone (its
- * stack is [stack]).
+ * glibc keeps the head of the robust list in the thread's descriptor, which is at
+ * the top of the thread's stack. get_robust_list returns its address, for any
+ * thread of the process. The descriptor of the first thread is not on its stack,
+ * which is [stack].
  */
 #include <fcntl.h>
 #include <link.h>
@@ -34,7 +34,10 @@ static uint64_t descriptor(int tid)
 	return sys(SYS_get_robust_list, tid, &head, &size) < 0 ? 0 : head;
 }
 
-/* What is not one mapping with the memory at an address is not the thread's. Ours have seams. */
+/*
+ * Adds [start, end), cut to the mapping that contains at: memory outside of it is not the thread's.
+ * A mapping of our memfd cuts nothing, because replacing pages splits mappings.
+ */
 static void add(struct maps *m, struct ranges *out, uint64_t at, uint64_t start, uint64_t end)
 {
 	struct vma v;
@@ -46,8 +49,8 @@ static void add(struct maps *m, struct ranges *out, uint64_t at, uint64_t start,
 }
 
 /*
- * How far thread-local variables reach below a descriptor. Whatever code runs while pages are being
- * replaced may read one (a library's, libc's errno), and would wait for ever.
+ * The size of the thread-local variables below a descriptor, in bytes. Code that runs while pages
+ * are being replaced may access one (errno, a library's own), and would wait for ever.
  */
 static uint64_t below = 2 * PAGE;
 
@@ -60,7 +63,10 @@ static int add_segment(struct dl_phdr_info *info, size_t size, void *sum)
 	return 0;
 }
 
-/* At the start, since the loader has a lock. It reserves little for libraries that come later. */
+/*
+ * Runs as a constructor, because dl_iterate_phdr takes the loader's lock. 4 pages more are enough for
+ * libraries that are loaded later: the loader reserves little TLS for them.
+ */
 __attribute__((constructor)) static void measure_tls(void)
 {
 	uint64_t sum = 4 * PAGE;

@@ -8,8 +8,8 @@
 
 unsigned tasks_count(void); /* how many threads; 0: unknown */
 /*
- * Stacks and thread descriptors of all of them, and what this thread's own code stands on. With
- * where: only of those threads whose descriptor lies there.
+ * The stacks and descriptors of all threads, and the stack around this thread's stack pointer. With
+ * where: only of the threads whose descriptor is there.
  */
 void tasks_ranges(struct maps *m, struct ranges *out, const struct ranges *where);
 void tasks_here(struct maps *m, struct ranges *out); /* only the latter */

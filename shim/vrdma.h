@@ -105,9 +105,9 @@ enum file_kind {
 
 /*
  * A file lives while a descriptor refers to it or a call uses it. The memory of
- * a struct file is never given back, nor are the mappings of doorbells and arm
- * words, so a doorbell or an arm that races with close() hits a page of nobody
- * instead of a hole.
+ * a struct file is never freed, nor are the mappings of doorbells and arm
+ * words. So a doorbell or an arm that races with close() writes to an unused
+ * page instead of a hole.
  */
 #define ARENA_VIEWS 64
 #define ARENA_VIEW (64ul << 20) /* bytes of one; an arena has at most ARENA_VIEWS of them */
@@ -150,7 +150,7 @@ static inline struct file *file_at(int fd)
 	return atomic_load_explicit(&file_table[fd], memory_order_acquire);
 }
 
-/* Is it a device node, to whoever asks? */
+/* Whether the program sees it as a device node. */
 static inline bool file_is_node(struct file *f)
 {
 	int k = atomic_load_explicit(&f->kind, memory_order_relaxed);
@@ -230,10 +230,10 @@ struct process {
 extern struct process process;
 
 /*
- * How often a reply, or the turn to ask, is looked for before we sleep. A daemon that is awake
- * answers within a few microseconds; to sleep and be woken takes both of us longer than that.
- * Whoever looks on gives way in between: on a busy machine it may be the daemon that waits for
- * our processor. The first looks, at a word in memory, are too short for that.
+ * How many times a thread polls for a reply, or for the connection's lock, before it sleeps. A
+ * daemon that is awake answers within a few microseconds. Sleeping and waking takes both sides
+ * longer. Between two polls the thread yields, because the daemon may be waiting for its processor.
+ * The first GLANCES polls, of a word in memory, are too short for that.
  */
 #ifndef LOOKS
 #define LOOKS 40
@@ -242,7 +242,7 @@ extern struct process process;
 #define GLANCES 20
 #endif
 
-/* What is done between one look and the next; look counts them. */
+/* Runs between two polls; look counts them. */
 static inline void look_away(int look)
 {
 	if (look >= GLANCES)

@@ -40,7 +40,7 @@ const (
 	workQuiet
 )
 
-// A device is a place with RDMA.
+// A device is the RDMA implementation of a Place.
 type device struct {
 	dev *verbs.Device
 	pd  *verbs.PD

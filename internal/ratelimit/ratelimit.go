@@ -63,8 +63,8 @@ func (b *Buckets[K]) fill(u *bucket, now time.Time) {
 	}
 }
 
-// trim makes room for one more key. It forgets full buckets, which a new bucket equals. If none is full it forgets all of
-// them: a bounded table is more important than an exact rate. mu is held.
+// trim ensures that one more key can be added. It deletes full buckets, because a new bucket is full, too. If none is
+// full it deletes all: a bounded table is more important than an exact rate. mu is held.
 func (b *Buckets[K]) trim(now time.Time) {
 	if b.of == nil {
 		b.of = make(map[K]*bucket)

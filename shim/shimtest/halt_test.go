@@ -49,8 +49,8 @@ func TestHalts(t *testing.T) {
 	}
 }
 
-// TestUnhalted: where threads cannot be halted, the program is told so and goes on; a process
-// that is stopped, killed or replaced in the middle of a halt leaves nothing behind.
+// TestUnhalted: where threads cannot be halted, the shim prints a message and the program continues.
+// A process that is stopped, killed or replaced in the middle of a halt leaves nothing behind.
 func TestUnhalted(t *testing.T) {
 	for _, name := range []string{"tracer", "filters", "user", "proc", "shared", "stop", "exec", "death"} {
 		t.Run(name, func(t *testing.T) {

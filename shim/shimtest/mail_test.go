@@ -160,8 +160,8 @@ func TestMailLater(t *testing.T) {
 	mustRun(t, startFake(t), library(t), program(t, "mail"), "threads")
 }
 
-// TestSure: what the daemon is sure to accept is left in the mailbox, has happened before the next
-// command, and happens once; unless the daemon wants to be told of everything, or has no mailbox.
+// TestSure: a command that the daemon is sure to accept is left in the mailbox. It runs once, before
+// the next command. If the daemon wants every command as a request, or has no mailbox, none is left.
 func TestSure(t *testing.T) {
 	for _, c := range []struct {
 		mode        string

@@ -150,8 +150,8 @@ func TestPoll(t *testing.T) {
 // TestVerbsHeader compares shim/verbs.h with libibverbs' header.
 func TestVerbsHeader(t *testing.T) { compile(t, "verbs", "testdata/verbs.c") }
 
-// TestNap: a thread that polls where the daemon needs its processor sleeps, and no wake-up is
-// lost; elsewhere, and if it is told not to, it does not.
+// TestNap: a polling thread on the daemon's processor sleeps, and no wake-up is lost. On another
+// processor, or with napping switched off, it does not sleep.
 func TestNap(t *testing.T) {
 	stub := compile(t, "libibverbs.so.1", "-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", "testdata/verbs_stub.c")
 	prog := compile(t, "nap", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-rdynamic", "testdata/nap.c", stub)

@@ -5,8 +5,8 @@
  * listeners too, by their door. The preload library of rdma-core 65 has an epoll of its
  * own, which does not know ours; so the kernel is asked directly.
  *
- * Edge-triggered events: having told of one, we keep quiet until the program has read, or
- * has found that it cannot write on. It may then hear of one too many, never of one too few.
+ * Edge-triggered events: after we have reported one, we report no other until the program has
+ * read, or could not write all of its bytes. There may be one event too many, never one too few.
  */
 #include <signal.h>
 #include <stdlib.h>

@@ -2,17 +2,17 @@
 /*
  * A thread that streams, through one socket and in one direction, takes breaks.
  *
- * Between two hosts a stream keeps four threads busy: two programs and two daemons. Where
- * there are fewer processors, a program that looks for the next few KiB all the time takes the
- * processor from the daemon that is to bring them; and waking it for each of them costs as much
- * as the looking. But nothing is lost if it sleeps while a part of its buffer fills, or
- * empties: the others have work meanwhile, and then it copies much at once.
+ * Between two hosts a stream keeps four threads busy: two programs and two daemons. With fewer
+ * processors, a program that polls for the next few KiB takes the processor from the daemon that
+ * delivers them. Waking the program for each of them costs as much as polling. But a program that
+ * sleeps while a part of its buffer fills, or empties, loses nothing: the other threads have
+ * work meanwhile, and then it copies much at once.
  *
  *   buffer    [ being filled by the peer  |  to be read ]
  *   program    copy ── nothing left: sleep ── copy ── sleep …      a part of the buffer each time
  *
- * So that nobody waits who was not going to wait for long anyway, this is done only after
- * much went one way with nothing the other way: who asks and answers never sleeps here.
+ * A thread sleeps here only after STREAM bytes in one direction and none in the other. So a
+ * program with requests and replies never sleeps here.
  */
 #include <time.h>
 

@@ -134,7 +134,7 @@ void fork_release(void);
 bool in_fork_child(void); /* ... of a process that used rsockets: its library has no threads here */
 bool foreign(void);       /* in a vfork child: the tables are the parent's */
 int dead_use(void);       /* a fork child wants to use a connection that it inherited: -1 and errno */
-void listener_use(struct entry *e); /* ... or a listener: the user is told */
+void listener_use(struct entry *e); /* ... or a listener: prints a message for the user */
 int fork_listener(void);  /* a number for a new listener: 1, 2, ... */
 int fork_await_use(int known); /* until children use what they inherited: listeners up to which number */
 int rclose(int rsocket);  /* rsockets' own, or nothing in a fork child */

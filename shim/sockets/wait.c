@@ -82,7 +82,7 @@ static int poll_rsockets(struct pollfd *list, nfds_t n, const struct timespec *t
 		return r;
 	if ((r = flow_break(timeout)) != 0 && (r < 0 || (r = REAL(poll)(list, n, 0)) != 0))
 		return r;
-	/* What we wait for is the work of others, who may be waiting for this processor. */
+	/* The threads whose work we wait for may be waiting for this processor. */
 	sys(SYS_sched_yield);
 	if (!timeout)
 		return REAL(poll)(list, n, -1);

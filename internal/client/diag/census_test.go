@@ -183,7 +183,7 @@ func (administrator) Listening()                            {}
 func (administrator) Overdrawn(error)                       {}
 func (a administrator) Administers(_ *View, of string) bool { return of == string(a) }
 
-// Who is not the owner sees the NIC that it can reach, and no trace of others.
+// TestUsageOfOthers: a caller other than the owner sees the NIC that it can reach, and no other.
 func TestUsageOfOthers(t *testing.T) {
 	loop, tab := &atOnce{}, registry.NewTable()
 	web, db := putNIC(t, tab, "red/web", "red/net"), putNIC(t, tab, "red/db", "red/net")

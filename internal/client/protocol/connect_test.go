@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFullBacklog: who comes while others fill the backlog waits for the daemon to accept.
+// TestFullBacklog: a client that connects while the backlog is full waits for the daemon to accept.
 func TestFullBacklog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

@@ -252,7 +252,7 @@ func TestLeave(t *testing.T) {
 			answer()
 		}
 		if d.Left() {
-			// Who leaves and finds the mailbox shut takes it back at once.
+			// A client that leaves a command and finds the mailbox closed takes the command back at once.
 			for deadline := time.Now().Add(time.Minute); d.Left(); runtime.Gosched() {
 				if time.Now().After(deadline) {
 					t.Fatal("a command lies in a mailbox that is shut")

@@ -17,12 +17,12 @@ import (
 //
 //	BASE/vrdma-control-UID/HASH.sock    mode 0700, then 0600
 //
-// UID is the daemon's user, who owns the program socket. HASH is the first 16 hexadecimal digits of the SHA-256 of the program
+// UID is the daemon's user, the owner of the program socket. HASH is the first 16 hexadecimal digits of the SHA-256 of the program
 // socket's path without symbolic links. So the path is short, and two daemons of a user never share one. BASE is the first of
 // /run, /run/user/UID, /tmp and /var/tmp that the daemon can use. A BASE in the directory of the program socket is skipped,
 // because it would be mounted into containers too. Tools try all of them.
 
-// The tenants' socket is for tenants' administrators, who cannot enter the control directory. It exists only while a tenant has
+// The tenants' socket is for tenants' administrators: they cannot enter the control directory. It exists only while a tenant has
 // administrators:
 //
 //	BASE/vrdma-tenants-UID/HASH.sock    mode 0755, then 0666

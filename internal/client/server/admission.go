@@ -28,7 +28,7 @@ var (
 	toolBill  = budget.Bill{budget.Tools: 1}
 )
 
-// admission decides who may connect, and charges connections to accounts.
+// admission decides which callers may connect, and charges connections to accounts.
 type admission struct {
 	log    *slog.Logger
 	budget *budget.Ledger // nil: nothing is bounded

@@ -16,10 +16,10 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A seer is a client of rdma_cm that is told ahead what it would ask.
+// A seer is a client of rdma_cm that supports answers ahead.
 type seer struct {
 	*mailer
-	said []protocol.Ahead // what it was told
+	said []protocol.Ahead // the answers ahead that it got
 	ids  []uint32
 	port uint16 // where it listens
 
@@ -40,7 +40,7 @@ func newSeer(t testing.TB, s *Server) *seer {
 	return c
 }
 
-// do makes a command and keeps what it is told ahead.
+// do makes a command and keeps the answers ahead of its reply.
 func (c *seer) do(command []byte) (resp []byte, errno syscall.Errno) {
 	c.t.Helper()
 	r := c.send(command)
@@ -51,7 +51,7 @@ func (c *seer) do(command []byte) (resp []byte, errno syscall.Errno) {
 	return resp, syscall.Errno(r.Error)
 }
 
-// heard keeps what it is told ahead.
+// heard keeps the answers ahead of a reply.
 func (c *seer) heard(r *protocol.Reply) {
 	for _, a := range r.Ahead {
 		a.Data = bytes.Clone(a.Data)
@@ -182,7 +182,7 @@ func TestAhead(t *testing.T) {
 	server.next(abi.CMEventDisconnected, 0)
 }
 
-// Who is traced is told nothing ahead, and what it was told does not hold any more.
+// TestAheadTraced: a traced client gets no answers ahead, and those that it has are revoked.
 func TestAheadTraced(t *testing.T) {
 	s := testServer(t)
 	server, other := newSeer(t, s), newSeer(t, s)
@@ -199,7 +199,7 @@ func TestAheadTraced(t *testing.T) {
 	other.next(abi.CMEventRouteResolved, 0)
 }
 
-// A client that did not say that it can use them is told nothing.
+// TestNotAhead: a client that does not announce support gets no answers ahead.
 func TestNotAhead(t *testing.T) {
 	s := testServer(t)
 	server := newSeer(t, s)

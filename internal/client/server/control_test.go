@@ -91,8 +91,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// A program that somebody traces is told to arm its completion queues by command, whether it
-// came before the tool or after, and no longer when the tool has gone.
+// TestTraceArming: a traced program arms its completion queues by command, whether it connected
+// before the tool or after it. It stops doing so when the tool has disconnected.
 func TestTraceArming(t *testing.T) {
 	s := testServer(t)
 	told := func(c *client) bool {

@@ -15,7 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// What askAsContainer is told.
+// Environment variables with the arguments of askAsContainer.
 const (
 	askVariable    = "VRDMA_TEST_ASK"    // the directory of the socket to ask at, and its name
 	chrootVariable = "VRDMA_TEST_CHROOT" // first change the root directory to this one

@@ -162,8 +162,8 @@ func TestEndsAmongOthers(t *testing.T) {
 	}
 }
 
-// A NIC is attached to a workload's namespace before its first program has it, and detached after the last one has left; if
-// that does not work, the program is told why.
+// TestAttach: a NIC is attached to a workload's namespace before its first program connects, and detached after the last one
+// has disconnected. If attaching fails, the program gets the reason.
 func TestAttach(t *testing.T) {
 	var attached, times atomic.Int32
 	fail := errors.New("no room")

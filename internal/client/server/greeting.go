@@ -93,7 +93,7 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 	return err
 }
 
-// greeting reads and checks a hello at d, and adds to who what the client says of itself.
+// greeting reads and checks the hello of a connection to d. It adds the client's program, label and NIC to the caller.
 func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *listener) (protocol.Hello, credentials.Caller, error) {
 	c.SetReadDeadline(time.Now().Add(greetingTime))
 	defer c.SetReadDeadline(time.Time{})

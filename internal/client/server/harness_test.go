@@ -205,7 +205,7 @@ func (c *client) fails(name string, command []byte, want syscall.Errno, extents 
 // respAddr is where these programs want their responses.
 const respAddr = 0x7000_0000_1000
 
-// legacy builds a legacy command with driver data and room for out bytes of answer.
+// legacy builds a legacy command with driver data and a response length of out bytes.
 func legacy[T abi.Struct](cmd uint32, req *T, driver []byte, out int) []byte {
 	body := append(abi.Encode(nil, req), driver...)
 	for len(body)%4 != 0 {

@@ -94,8 +94,8 @@ func TestListenersSeeTheirOwn(t *testing.T) {
 	}
 }
 
-// TestRecheckEndsLookers: who may not open the NIC any more loses it, and so do those who only
-// look at it.
+// TestRecheckEndsLookers: a program that may not open the NIC any more is disconnected, and so is
+// a tool that only queries it.
 func TestRecheckEndsLookers(t *testing.T) {
 	var shut atomic.Bool
 	blue := &registry.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}

@@ -166,7 +166,7 @@ func TestMailboxOfChannel(t *testing.T) {
 	}
 }
 
-// Who traces a program sees what it does through the mailbox.
+// TestMailboxTraced: a tool that traces a program sees its commands through the mailbox.
 func TestMailboxTraced(t *testing.T) {
 	s := testServer(t)
 	m := newMailer(t, s, protocol.KindUverbs)

@@ -91,7 +91,7 @@ func TestLooker(t *testing.T) {
 	if got := l.Counts(); got != want {
 		t.Errorf("counts %v, want %v", got, want)
 	}
-	// Who has the same number and lives elsewhere is another user, even if ps shows it.
+	// A process with the same user ID in another user namespace is another user, even if ps shows it.
 	stranger := me
 	stranger.Home.User = "user:[1]"
 	if got := s.desk.Looker(&stranger, s.listeners.list[0].NIC).Counts(); got != (netlink.Counts{}) {

@@ -68,7 +68,7 @@ func TestMemfdOutlivesProcess(t *testing.T) {
 }
 
 // TestMemfdOfTheLiving: a process that lives on without its connection keeps its memory, which is
-// its heap, and pays for it until it takes the pages out.
+// its heap, and its user is charged for it until it removes the pages.
 func TestMemfdOfTheLiving(t *testing.T) {
 	ledger := budget.New(roomy())
 	s := testServerWith(t, Config{Budget: ledger})

@@ -245,8 +245,8 @@ func (s *Server) serve(u *net.UnixConn, at endpoint) {
 	s.start(c, &who, func() { s.guarded(c, who, at.converse) }, func() {})
 }
 
-// start runs converse in a goroutine of its own. who has entered, and leaves at its end. over is called in any case, at
-// the very end.
+// start runs converse in its own goroutine. The caller is admitted already, and leaves when converse returns. over is
+// always called, last.
 func (s *Server) start(c *protocol.Conn, who *credentials.Caller, converse, over func()) {
 	s.mu.Lock()
 	if s.closed {

@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// The tenants' socket serves the administrators of tenants, who cannot reach the control socket, for requests about
-// declared objects. Every user of the machine can connect, so it exists only while a tenant has administrators. Each
+// The tenants' socket serves requests about declared objects from administrators of tenants: they cannot reach the
+// control socket. Every user of the machine can connect, so it exists only while a tenant has administrators. Each
 // connection is charged to its user before its first message, and gets only the answers that package control allows
 // that user.
 

@@ -32,7 +32,7 @@ type User struct {
 	process   bool   // a program's PROCESS connection, neither a device nor a tool
 	device    bool   // a device or an event channel of a program
 	workload  uint64 // its workload; 0: not known, or the listener is not Exclusive
-	// who is the caller that Admit admitted; nil: none, a program's devices are admitted with the program.
+	// who is the caller that Admit admitted. It is nil for a program's devices, which are admitted with the program.
 	who *credentials.Caller
 }
 

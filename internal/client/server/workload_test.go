@@ -68,8 +68,8 @@ func exclusiveListener(t *testing.T, handover time.Duration, change ...func(*Lis
 	}, refused
 }
 
-// A listener that is for one workload at a time refuses others by the name of who has it. Those who look are
-// not asked.
+// TestOneWorkload: a listener for one workload at a time refuses others, and the error names the workload that has it. Tools
+// that only query are not refused.
 func TestOneWorkload(t *testing.T) {
 	var programs atomic.Int32
 	t.Cleanup(func() {

@@ -14,7 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// TestDrain has the bell's socket drained before the loop has looked: it is told of the ring all the same.
+// TestDrain drains the doorbell's socket before the loop polls it. The loop still sees the doorbell.
 func TestDrain(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -155,7 +155,7 @@ func TestPiecesOfAll(t *testing.T) {
 	}
 }
 
-// TestSeldom: the log is told once a minute.
+// TestSeldom: a message is logged at most once a minute.
 func TestSeldom(t *testing.T) {
 	var s seldom
 	now := time.Now()

@@ -52,7 +52,7 @@ func TestBill(t *testing.T) {
 	if a, b, all := pass(); a == 0 || b == 0 || a+b != all {
 		t.Errorf("a pass of %v for both cost %v and %v", all, a, b)
 	}
-	// Reading the doorbells of the second takes long, for which the first does not pay.
+	// Reading the doorbells of the second takes long. That time is not charged to the first.
 	slow := true
 	e.clock.time = func() ib.Time {
 		if slow && e.clock.of != nil && e.clock.of.nic == nics[1] { // its doorbells come before its turn
@@ -65,7 +65,7 @@ func TestBill(t *testing.T) {
 	ring(0)
 	ring(1)
 	a, b, all := pass()
-	for range 3 { // who waits for long has the next pass
+	for range 3 { // a task that has waited for long gets the next pass
 		c, d, more := pass()
 		a, b, all = a+c, b+d, all+more
 	}
@@ -85,7 +85,7 @@ func TestBill(t *testing.T) {
 	}
 }
 
-// What is lost on this host is counted at whom it belongs to, by reason.
+// TestDropsCounted: a packet dropped on this host is counted at its NIC, by reason.
 func TestDropsCounted(t *testing.T) {
 	e, w, nics := twins(t, Options{}, address(1), address(2))
 	a := newProgram(t, e, nics[0], nics[0].GIDs[0].GID, 0).newQP(rc)

@@ -104,8 +104,8 @@ func TestNICsApart(t *testing.T) {
 	}
 }
 
-// TestNoWay: a NIC that has no way to another gets nothing through, and its program is told.
-// Who had one and has it no more is told, too, and goes on when there is one again.
+// TestNoWay: without a Way to the peer a queue pair sends nothing, and its program gets an error. So it is
+// when an existing Way is removed. The program can continue when there is a Way again.
 func TestNoWay(t *testing.T) {
 	e, w, nics := twins(t, Options{}, address(1), address(2))
 	gids := [2]ib.GID{nics[0].GIDs[0].GID, nics[1].GIDs[0].GID}

@@ -114,7 +114,7 @@ func (s *scheduler) removeNIC(a *adapter) {
 	s.decide()
 }
 
-// Usage returns what n has used of the loop. It runs on the loop.
+// Usage returns how long n was throttled and held back by caps. It runs on the loop.
 func (e *Engine) Usage(n *nic.NIC) schedule.Use {
 	a := e.adapters.of[n]
 	if a == nil {

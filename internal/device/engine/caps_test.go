@@ -315,7 +315,7 @@ func TestCapFromElsewhere(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		op    uint32
-		asker bool // it is who asks that is capped
+		asker bool // the requester has the cap
 	}{{"write", opWrite, false}, {"read", opRead, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := overUDP(t)

@@ -319,7 +319,7 @@ func (q *testQP) wait() wc {
 		}
 		yield() // the engine may need this processor
 		if q.c.kind != memory.Own {
-			runtime.Gosched() // and so may those who fetch foreign memory
+			runtime.Gosched() // and so may the workers for foreign memory
 		}
 	}
 	q.c.t.Fatal("no completion within a minute")

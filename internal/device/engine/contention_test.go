@@ -24,7 +24,7 @@ func contend(c *contention, now *ib.Time, d, period, until ib.Time) bool {
 	return false
 }
 
-// TestContention: who does not get its processor back moves, and who does stays.
+// TestContention: a loop that does not get its processor back moves to another; one that does stays.
 func TestContention(t *testing.T) {
 	const ms, us = ib.Time(1_000_000), ib.Time(1_000)
 	for _, c := range []struct {
@@ -118,7 +118,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestRelease: who is held to some processors stays so.
+// TestRelease: a thread that is restricted to some processors stays restricted.
 func TestRelease(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

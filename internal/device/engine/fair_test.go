@@ -163,7 +163,7 @@ func TestTurnsGoRoundUsers(t *testing.T) {
 	}
 }
 
-// TestLongTurnsCost: who takes long turns has fewer of them.
+// TestLongTurnsCost: a queue pair with long turns gets fewer of them.
 func TestLongTurnsCost(t *testing.T) {
 	e := newEngine(t)
 	long, short := newClient(t, e).small(4), newClient(t, e).small(4)
@@ -187,7 +187,7 @@ func TestLongTurnsCost(t *testing.T) {
 	}
 }
 
-// TestSlowTurnsShrink: who copies slowly is allowed less in a turn, until it is faster.
+// TestSlowTurnsShrink: a queue pair whose copies are slow gets shorter turns, until they are faster.
 func TestSlowTurnsShrink(t *testing.T) {
 	e := newEngine(t)
 	c := newClient(t, e).small(1)[0]

@@ -315,8 +315,8 @@ func bounce(t *testing.T, a, b *testQP, rounds int) {
 	}
 }
 
-// TestForeignHang: memory that does not answer holds up nobody but those who use it, whose
-// queue pairs fail; and what is stuck stays within the user's bounds.
+// TestForeignHang: foreign memory that blocks delays only the queue pairs that use it, which fail. The
+// number of stuck jobs stays within the user's limit.
 func TestForeignHang(t *testing.T) {
 	e := foreignEngine(t, 200_000_000)
 	va, vb := newClientOf(t, e, 1).newQP(rc), newClientOf(t, e, 1).newQP(rc)

@@ -148,7 +148,7 @@ func TestLinesInTurn(t *testing.T) {
 	}
 }
 
-// A panic while a line is served is told to the line, and to nobody else.
+// TestLinePanics: a panic while a line is served is reported to that line only.
 func TestLinePanics(t *testing.T) {
 	e := newEngine(t)
 	bad, fd := newEcho(t, e, nil)

@@ -131,7 +131,7 @@ func TestBoxesAreShut(t *testing.T) {
 	<-done
 }
 
-// There is an end to the boxes that the loop looks into; who leaves makes room.
+// TestMostBoxes: the loop polls at most mostMailboxes mailboxes. When one is closed, another can be opened.
 func TestMostBoxes(t *testing.T) {
 	e := newEngine(t)
 	var all []*letterbox
@@ -155,7 +155,7 @@ func TestMostBoxes(t *testing.T) {
 	})
 }
 
-// A box whose memory faults is told so, and nobody else notices.
+// TestBoxFaults: a fault in the memory of a mailbox is reported to that mailbox only.
 func TestBoxFaults(t *testing.T) {
 	e := newEngine(t)
 	bad, good := newLetterbox(t, e, nil), newLetterbox(t, e, func() byte { return 7 })
@@ -184,7 +184,7 @@ func TestBoxFaults(t *testing.T) {
 	}
 }
 
-// A rudeBox has a request whenever somebody looks.
+// A rudeBox is a mailbox of a flooding client: it has a request whenever the loop polls it.
 type rudeBox struct {
 	*echo
 	served *atomic.Int64
@@ -217,7 +217,7 @@ func TestRudeBoxes(t *testing.T) {
 			}
 		})
 	}
-	// Where there is one processor, and another who wants it, a round takes a second: the loop never sleeps here.
+	// With one processor that another process wants too, a round takes a second: the loop never sleeps here.
 	const rounds, atLeast = 200, 10
 	for i, start := 0, time.Now(); i < rounds && (i < atLeast || time.Since(start) < 20*time.Second); i++ {
 		look()

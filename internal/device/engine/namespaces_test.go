@@ -91,7 +91,8 @@ func TestSites(t *testing.T) {
 	e.Do(func() {})
 }
 
-// TestFarewell: a NIC whose site is gone tells who has a connection with it at another site that it has ended, and nobody else who has that address.
+// TestFarewell: the MADs of a NIC that has lost its namespace reach a NIC of this host that has a connection with it, and no
+// other NIC with the same address.
 func TestFarewell(t *testing.T) {
 	shared := ib.GIDOf(netip.MustParseAddr("10.0.0.2"))
 	r := namespaceResolver{}

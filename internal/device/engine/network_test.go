@@ -264,7 +264,7 @@ func TestInFlightIsShared(t *testing.T) {
 	done := 0
 	for range 10_000 {
 		as[0].pass(time.Microsecond)
-		// Who has nothing in flight may send one packet in any case.
+		// A queue pair with nothing in flight may always send one packet.
 		if f := e.net.flights.bytes; f > most+pairs*mtu {
 			t.Fatalf("%d bytes in flight, want %d at most and a packet for each", f, most)
 		}

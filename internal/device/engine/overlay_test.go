@@ -311,7 +311,7 @@ func movedMap(t *testing.T, m *overlay.Map) *overlay.Map {
 	return moved
 }
 
-// TestOverlayStranger: a member whom the rules of a NIC do not let in hears nothing from it, and others do.
+// TestOverlayStranger: a NIC does not answer the hello of a member that its rules reject, but answers others.
 func TestOverlayStranger(t *testing.T) {
 	engines, nics, _ := overlayHostsWith(t, func(i int, other *overlay.Host, o *Options) {
 		other.Linux, other.Features = true, 0

@@ -98,8 +98,8 @@ func TestPlacementPause(t *testing.T) {
 	}
 }
 
-// TestOneSided: a stream of WRITEs is one of which no program is told; one of SENDs is not, for
-// the host that sends it nor for the one that it is for.
+// TestOneSided: a stream of WRITEs is one-sided: no program gets completions for it. A stream of SENDs is
+// not, neither at the sender nor at the receiver.
 func TestOneSided(t *testing.T) {
 	as, bs := byHand(t, 1, Options{})
 	a, b := as[0], bs[0]

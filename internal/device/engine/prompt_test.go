@@ -26,7 +26,7 @@ func (a *answering) HangupFd() int                 { return -1 }
 func (a *answering) Close()                        {}
 
 // TestEventsBesideLatency: while a NIC of class latency is active the loop looks at its doorbell after
-// each event that it sends, and who has answered is served before the next one is sent.
+// each event that it sends. A program that has rung it is served before the next event is sent.
 func TestEventsBesideLatency(t *testing.T) {
 	b := newBench(t, 4)
 	lat, bulk := b.stream(0, 1, 1, wr{op: opWrite, n: 64}), b.stream(2, 3, 16, wr{op: opWrite, n: 64 << 10})

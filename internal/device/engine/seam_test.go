@@ -8,9 +8,9 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// seam imitates what tenants have the loop do for a message of t, whatever the message is: it
-// wants a turn, which it has had to wait for; its NIC has it, and pays for it; nobody has a cap.
-// What the loop does without them as well, queueing t and reading the clock, is in it, too.
+// seam does the work that tenants add to the loop for a message of t: t waits for a turn, gets it,
+// and the turn is charged to its NIC. There are no caps. Work that the loop does without tenants, too,
+// is included: queueing t and reading the clock.
 func (e *Engine) seam(t *task) (moved bool) {
 	t.schedule()
 	e.clock.read()

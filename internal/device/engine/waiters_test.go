@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// TestSleepersAreWoken: a client is told where the loop runs, and if it sleeps on its word it
-// is woken when something completes.
+// TestSleepersAreWoken: a client learns the loop's processor. If it sleeps on its word, a completion
+// wakes it.
 func TestSleepersAreWoken(t *testing.T) {
 	a, b := pair(t)
 	word := shared(b.c.mapping, protocol.DoorbellWaiting)
@@ -77,8 +77,8 @@ func TestSleepersDoNotWaitForTheWholeStream(t *testing.T) {
 	}
 }
 
-// TestFaultOfASleeper: a client whose word cannot be touched is closed, and nobody else
-// suffers; those who sleep besides are woken.
+// TestFaultOfASleeper: a client whose word cannot be accessed is closed. Other clients are not, and
+// are woken.
 func TestFaultOfASleeper(t *testing.T) {
 	a, b := pair(t)
 	e := a.c.e

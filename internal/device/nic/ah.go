@@ -107,7 +107,7 @@ func (s *Session) AttachMcast(qph uint32, gid ib.GID, lid uint16) error {
 	return nil
 }
 
-// found makes a group, which the user of q pays for.
+// found creates a group and charges it to the user of q.
 func (q *QP) found(gid ib.GID) error {
 	payer := q.session.Account
 	if err := payer.Charge(groupBill); err != nil {
@@ -121,8 +121,8 @@ func (q *QP) found(gid ib.GID) error {
 	return nil
 }
 
-// pass has the user of the member next pay for a group; next is nil if the group has ended. If
-// that user cannot, the old one still does.
+// pass moves the charge for a group to the user of the member next; next is nil if the group has
+// ended. If the budget of that user is exhausted, the charge stays with the old user.
 func (n *NIC) pass(gid ib.GID, next *QP) {
 	payer := n.payers[gid]
 	if next != nil {

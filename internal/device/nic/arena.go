@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// MMap says where in the arena a ring lies: what struct mminfo tells the provider.
+// MMap is the position of a ring in the arena, for the provider's struct mminfo.
 type MMap struct {
 	Offset uint64
 	Size   uint32
@@ -84,7 +84,7 @@ func NewArenaIn(p Pages) *Arena {
 	return a
 }
 
-// SetAccount says who is charged for rings. It is called before the first of them.
+// SetAccount sets the account that rings are charged to. It is called before the first ring.
 func (a *Arena) SetAccount(account *budget.Account) { a.account = account }
 
 // File is the memfd, to be passed to the client; nil if it is something else.
@@ -101,8 +101,8 @@ func (a *Arena) Size() uint64 { return uint64(len(a.mem)) }
 // Doorbell is the page through which the client rings.
 func (a *Arena) Doorbell() []byte { return a.mem[:protocol.DoorbellSize:protocol.DoorbellSize] }
 
-// setReady tells the client whether it may post to the queue pair with this handle
-// by ringing alone.
+// setReady sets or clears the bit that says that a client may post to the queue pair with this
+// handle by the doorbell alone.
 func (a *Arena) setReady(handle uint32, ready bool) {
 	w := shared64(a.mem, protocol.DoorbellReady+int(handle/64)*8)
 	if bit := uint64(1) << (handle % 64); ready {
@@ -238,11 +238,14 @@ func (a *Arena) release(m MMap) {
 }
 
 // Reclaim gives the pages of released rings back to the system and reports whether there
-// were any. It is not for the loop: it takes long if there are many, and waits while the
-// client makes pages of its own, which takes as long as there is memory. Whoever ran a
-// command for the session calls it before the answer, if it is Due, so that a client that
-// makes and destroys rings without end waits for itself; and before it runs a command again
-// that was Short of room. The arena must not be closed meanwhile.
+// were any. It does not run on the loop: it takes long if there are many, and blocks while the
+// client allocates pages. The session's goroutine calls it in two cases:
+//
+//   - before the reply to a command, if it is Due: a client that makes and destroys rings all the
+//     time waits for its own pages;
+//   - before it repeats a command that was Short of memory.
+//
+// The arena must not be closed meanwhile.
 func (a *Arena) Reclaim() bool {
 	a.grow()
 	a.mu.Lock()
@@ -254,7 +257,7 @@ func (a *Arena) Reclaim() bool {
 	}
 	slices.SortFunc(ms, func(a, b MMap) int { return cmp.Compare(a.Offset, b.Offset) })
 	for i := 0; i < len(ms); {
-		// Rings of one connection lie side by side, and so do those of many.
+		// Adjacent rings are punched in one call: those of one connection are, and often those of many.
 		begin, end := ms[i].Offset, ms[i].Offset
 		for ; i < len(ms) && ms[i].Offset == end; i++ {
 			end += uint64(ms[i].Size)
@@ -303,7 +306,7 @@ func (a *Arena) Due() bool {
 	return a.lag > max(mostLag, min(a.used/2, 16*mostLag))
 }
 
-// collect makes what was reclaimed free.
+// collect adds the reclaimed ranges to free.
 func (a *Arena) collect() {
 	a.mu.Lock()
 	ms := a.reclaimed

@@ -119,8 +119,8 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// TestManyRings: a client that has made many small rings has pages for some more, and one that
-// gives all of them back has that done a few times.
+// TestManyRings: a client with many small rings has pages in advance. When it releases all rings, their
+// pages are reclaimed in a few steps.
 func TestManyRings(t *testing.T) {
 	a, err := NewArena()
 	if err != nil {

@@ -96,7 +96,7 @@ func (a *arm) move(ring uint64, seen, prod, mask uint32) {
 	a.ring.Store(uint32(ring / pageSize))
 }
 
-// close ends it: whoever arms the handle from now on is told that there is no such queue.
+// close clears the arm line. From now on, arming the handle fails: there is no such queue.
 func (a *arm) close() {
 	a.word.Store(0)
 	a.ring.Store(0)

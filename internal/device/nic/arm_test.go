@@ -153,7 +153,7 @@ func TestArmWords(t *testing.T) {
 	wants(t, "a handle that is not there", s.ReqNotify(protocol.ArmCQs, false), syscall.ENOENT)
 }
 
-// While somebody traces a session its client is told to arm by command.
+// TestArmByCommand: while a session is traced, the client arms by command.
 func TestArmByCommand(t *testing.T) {
 	s := newRig(t, DefaultLimits).open()
 	told := shared32(s.Arena.mem, protocol.ArmByCommand)

@@ -10,16 +10,14 @@
 //	                                 ▼  gather, scatter, check keys
 //	                            rings in the session's arena, registered memory
 //
-// Every object belongs to one loop, and only that loop touches it: no locks. What an object
-// wants of its loop it asks of its owner (owner.go). Where an address leads to is asked of a
-// Resolver (way.go).
+// Every object belongs to one loop, and only that loop accesses it: no locks. An object calls its
+// loop through its Owner (owner.go). A Resolver finds the Way to an address (way.go).
 //
 // A session's objects are named by handles that only that session can use; queue pair
 // numbers and memory keys are random and belong to the NIC as a whole, because that is what
 // goes on a wire.
 //
-// Rings live in memory that a client can scribble on at any moment. Their code
+// A client can overwrite the memory of its rings at any moment. So the code of rings
 // reads each shared word once, masks every index, copies a work request before it
-// looks at it, and keeps its own positions; what a hostile client breaks is its own
-// queue.
+// checks it, and keeps its own positions. A hostile client breaks only its own queues.
 package nic

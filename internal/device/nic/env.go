@@ -278,9 +278,9 @@ func (q *QP) ah(num uint32) *AH {
 	return a
 }
 
-// Which network header stands before a datagram's data: on RoCE the service level
-// of the completion says it, as on the NICs that UCX asks (since 1.13 it believes
-// nothing else, and drops what is not addressed to it). Bit 3: there is UDP.
+// Service levels of a datagram's completion. On RoCE they tell the type of the network header
+// before the data. UCX since 1.13 relies on that, and drops a datagram whose header does not have
+// its own address. Bit 3: there is UDP.
 const (
 	slRoCEv2IPv6 = 8 | 1
 	slRoCEv2IPv4 = 8 | 2

@@ -13,8 +13,8 @@ import (
 // socket pair (package eventfile), of which the process has a descriptor; a virtual
 // machine's will send messages to an agent there.
 type EventSink interface {
-	// Post hands over the first n bytes of an event; false if there is no room for it
-	// now. What nobody will read any more is lost.
+	// Post hands over the first n bytes of an event; false if the sink is full. An event that
+	// the client will not read any more is dropped.
 	Post(event [16]byte, n int) bool
 	// Withdraw takes back the first event that the client has not read; n is 0 if there
 	// is none. Destroying an object takes back its events, as the kernel does, and
@@ -27,7 +27,7 @@ type EventSink interface {
 	Close()
 }
 
-// An eventQueue keeps what its sink has no room for.
+// An eventQueue holds the events for a sink that is full.
 type eventQueue struct {
 	session *Session
 	sink    EventSink
@@ -36,7 +36,7 @@ type eventQueue struct {
 	stalled bool
 	next    *eventQueue // behind it among the stalled
 	closed  bool
-	account *budget.Account // of who reads
+	account *budget.Account // the reader's
 }
 
 // An event is what a queue holds: the bytes as the client reads them.
@@ -95,7 +95,7 @@ func (q *eventQueue) forget() {
 	q.waiting = nil
 }
 
-// refund gives back what n events were charged.
+// refund refunds the charge for n events.
 func (q *eventQueue) refund(n int) {
 	if n > 0 {
 		q.account.Refund(budget.Bill{budget.State: uint64(n) * eventBill[budget.State]})
@@ -163,8 +163,8 @@ func (q *eventQueue) withdraw(sent uint32, mine func(*event) bool) (n uint32) {
 	if l := q.session.loop; l != nil {
 		l.sendKept()
 	}
-	// The channel holds a few hundred. Those of others go back, for which there is room
-	// now: nobody but us writes.
+	// The channel holds a few hundred events. Those of other objects are posted again. They fit,
+	// because only the loop writes.
 	var keep []event
 	for {
 		b, k := q.sink.Withdraw()

@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/abi"
 )
 
-// The addresses of a NIC change while a program has it open: it is told, rows that are left stay where they are, and an empty one is no
-// address.
+// TestSetFace: when the addresses of a NIC change, a program that has it open gets an event. Remaining addresses keep their rows, and an
+// empty row is not an address.
 func TestSetFace(t *testing.T) {
 	r := newRig(t, Limits{})
 	o := r.objects()

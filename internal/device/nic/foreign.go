@@ -6,18 +6,18 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Foreign memory (see package memory) is never touched on the loop, because its owner could
-// stop the loop with it. A queue pair whose work needs some is told Later, a job does the
-// work beside the loop, and the queue pair is asked again:
+// The loop never accesses foreign memory (see package memory), because its owner could block the
+// loop. For a queue pair that needs foreign memory, the loop starts a job on another thread and
+// returns Later. When the job has ended, the loop runs the queue pair again:
 //
 //	         no thread is free             done
 //	idle ──▶ waiting ──▶ running ─────────────────▶ done ──▶ idle     asked again, it has
 //	  └──────────────────────┘  └── takes too long ─▶ late ──▶ idle   the result, or fails
 //
 // A queue pair has one job for each task at a time, so its work stays in order. Sending has two
-// (readahead.go). The loop looks after all of this; only the job itself is elsewhere.
+// (readahead.go). All of this state belongs to the loop; only the job runs on another thread.
 
-// task is what a job is for.
+// task is the purpose of a job.
 type task uint8
 
 const (
@@ -66,7 +66,7 @@ type copied struct {
 	to   *memory.Buffer
 }
 
-// A tenant is a user of the loop's NICs, and what is kept for it.
+// A tenant has the state of one user of the loop's NICs.
 type tenant struct {
 	uid     int
 	members map[*Session]struct{}
@@ -76,14 +76,14 @@ type tenant struct {
 	kept    uint64    // bytes of bursts that were not taken: see Keep
 }
 
-// foreign is the loop's side of all jobs.
+// foreign is the loop's state of all jobs.
 type foreign struct {
 	pool    *memory.Pool
 	wake    func()
 	tenants map[int]*tenant
 	timed   errand        // the ring of those that are not idle, by when they are due
-	asks    fifo[*QP]     // who is to be asked again
-	lines   []*tenant     // those with somebody in line
+	asks    fifo[*QP]     // queue pairs to run again
+	lines   []*tenant     // tenants whose line is not empty
 	done    []*memory.Job // scratch
 	spare   []*memory.Job
 	buffers memory.Buffers
@@ -95,11 +95,11 @@ type foreign struct {
 }
 
 const (
-	// patience is how long foreign memory may take. A page that has to come from a disk
-	// or over a network takes milliseconds, on a bad day a second; whoever waits for a
-	// peer gives up after a few.
+	// patience is the time limit of a job. A page from a disk or a network takes milliseconds, and
+	// rarely a second. Programs that wait for a peer give up after a few seconds.
 	patience = ib.Time(5_000_000_000)
-	// tenantJobs bounds what is staged for a user.
+	// tenantJobs is the maximum number of a user's jobs that run or have results that were not
+	// fetched.
 	tenantJobs = 64
 	// spareJobs is how many jobs, with their buffers, are kept for the next ones.
 	spareJobs = 32
@@ -153,8 +153,8 @@ func (q *QP) errand(t task) *errand {
 	return &q.errands.of[t]
 }
 
-// fetch reads the foreign pieces of s, a READ response that begins with packet psn. When that is
-// done it puts the bytes in their place.
+// fetch reads the foreign pieces of s, a READ response that begins with packet psn. When the job is
+// done, it replaces these pieces by the bytes that were read.
 func (q *QP) fetch(psn uint32, s *memory.Span) transport.Status {
 	f := &q.loop.foreign
 	f.recycle() // no burst is under way: this is the beginning of one
@@ -222,10 +222,11 @@ func (q *QP) Offer() {
 	}
 }
 
-// Buffers are the loop's, for the data of bursts that wait.
+// Buffers returns the loop's Buffers, for the data of bursts that wait.
 func (l *Loop) Buffers() *memory.Buffers { return &l.foreign.buffers }
 
-// change has an atomic operation done on a foreign word, at off of r.
+// change starts a job for an atomic operation on a foreign word, at off of r, or returns the result
+// of that job.
 func (q *QP) change(k transport.Kind, r *memory.Region, off uint64, d *memory.Span, compare, swap uint64) (uint64, transport.Status) {
 	e := q.errand(taskTake)
 	isSwap := k == transport.KindCmpSwap
@@ -287,7 +288,7 @@ func (q *QP) begin(t task, fail transport.Status, fill func(*memory.Job)) transp
 	return transport.Later
 }
 
-// started notes that a thread has the errand's job.
+// started records that a thread has begun the errand's job.
 func (f *foreign) started(e *errand, j *memory.Job) {
 	e.state, e.job, e.orphan = errandRunning, j, false
 	e.q.session.tenant.jobs++
@@ -297,8 +298,8 @@ func (f *foreign) started(e *errand, j *memory.Job) {
 // ForeignBegun is when the last job was begun.
 func (l *Loop) ForeignBegun() ib.Time { return l.foreign.begun }
 
-// time has the errand looked at when it has taken too long. The ring is in order; those of a
-// NIC have the same time, so the new one's place is at the end or not far from it.
+// time sets the deadline of an errand and inserts it into the ring timed, which is sorted by deadline.
+// All errands of a NIC have the same time limit, so the new one's place is near the end.
 func (f *foreign) time(e *errand) {
 	e.due = e.q.owner.Now() + e.q.nic.Patience()
 	before := f.timed.last
@@ -332,7 +333,7 @@ func (q *QP) wait(e *errand) {
 	}
 }
 
-// finish takes the result of a job that is done with.
+// finish ends an errand whose job is done, keeps the job for reuse, and returns its error.
 func (q *QP) finish(e *errand) error {
 	err := e.job.Err()
 	q.loop.foreign.keep(e.job)
@@ -340,7 +341,7 @@ func (q *QP) finish(e *errand) error {
 	return err
 }
 
-// conclude is the end of an errand that has, or had, a job.
+// conclude ends an errand that has, or had, a job. The user may then start another job.
 func (q *QP) conclude(e *errand) {
 	q.rest(e)
 	q.session.tenant.jobs--
@@ -356,7 +357,7 @@ func (q *QP) spend(e *errand) {
 	q.conclude(e)
 }
 
-// discard ends an errand whose result is of no use. Its job goes on without it.
+// discard ends an errand whose result is not needed. A running job continues without it.
 func (q *QP) discard(e *errand) {
 	switch e.state {
 	case errandDone:
@@ -369,8 +370,8 @@ func (q *QP) discard(e *errand) {
 	}
 }
 
-// Taken is called by the loop when the state machine has taken a burst. If there is still a job
-// for that burst, it was not needed in the end, and what it did means nothing to the next one.
+// Taken is called by the loop when the state machine has taken a burst. If there is still a job for
+// that burst, it was not needed, and its result must not be used for the next burst.
 func (q *QP) Taken() {
 	if q.errands != nil {
 		q.taken()
@@ -390,7 +391,7 @@ func (q *QP) taken() {
 	}
 }
 
-// dismiss ends all of the queue pair's errands. A job that is under way goes on without it.
+// dismiss ends all of the queue pair's errands. A running job continues without its errand.
 func (q *QP) dismiss() {
 	if q.errands == nil {
 		return
@@ -413,13 +414,13 @@ func (q *QP) Delayed() bool {
 	return false
 }
 
-// Fetching reports whether the queue pair waits for what it is to send next: it is being
-// fetched, or has been and is not sent yet.
+// Fetching reports whether a job reads the data that the queue pair sends next, or has read it and
+// it is not sent yet.
 func (q *QP) Fetching() bool {
 	return q.errands != nil && q.errands.front().state != errandIdle && !q.tr.Blocked()
 }
 
-// newJob is a job to be filled.
+// newJob returns an empty job.
 func (f *foreign) newJob() *memory.Job {
 	if n := len(f.spare); n > 0 {
 		j := f.spare[n-1]
@@ -446,7 +447,7 @@ func (f *foreign) recycle() {
 	f.spent = f.spent[:0]
 }
 
-// CollectForeign looks which jobs are done, and who is to be asked again: NextAsk tells.
+// CollectForeign collects the jobs that are done. NextAsk then returns the queue pairs to run again.
 func (l *Loop) CollectForeign() {
 	f := &l.foreign
 	f.done = f.pool.Collect(f.done[:0])
@@ -466,7 +467,8 @@ func (l *Loop) CollectForeign() {
 	l.serveLines()
 }
 
-// serveLines has those asked again who can have a thread now, one for each that is free.
+// serveLines moves queue pairs that wait for a thread to asks: at most one of each tenant that has a
+// free thread.
 func (l *Loop) serveLines() {
 	f := &l.foreign
 	still := f.lines[:0]
@@ -489,7 +491,7 @@ func (l *Loop) serveLines() {
 	f.lines = still
 }
 
-// NextAsk is the next queue pair to be asked again, after CollectForeign; nil: there is none.
+// NextAsk returns the next queue pair to run again, after CollectForeign; nil: there is none.
 func (l *Loop) NextAsk() *QP {
 	f := &l.foreign
 	for {
@@ -505,20 +507,20 @@ func (l *Loop) NextAsk() *QP {
 	}
 }
 
-// ForeignDue is when ExpireForeign has something to do; 0 is never.
+// ForeignDue returns the time at which ExpireForeign has to be called; 0: never.
 func (l *Loop) ForeignDue() ib.Time { return l.foreign.timed.next.due }
 
-// ExpireForeign gives up what has taken too long, and returns a queue pair that fails of it
-// and is to be asked again; nil: no more.
+// ExpireForeign gives up errands that have taken too long. It returns a queue pair that fails because
+// of that and has to run again; nil: there are no more.
 func (l *Loop) ExpireForeign(now ib.Time) *QP {
 	f := &l.foreign
 	for e := f.timed.next; e != &f.timed && e.due <= now; e = f.timed.next {
 		q := e.q
 		switch e.state {
-		case errandDone: // nobody wanted it for long
+		case errandDone: // the result was not used for long
 			q.finish(e)
 			continue
-		case errandLate: // nor asked for it
+		case errandLate: // nor was the failure
 			q.rest(e)
 			continue
 		case errandRunning:
@@ -534,11 +536,11 @@ func (l *Loop) ExpireForeign(now ib.Time) *QP {
 	return nil
 }
 
-// CloseForeign lets the threads go.
+// CloseForeign closes the pool of threads.
 func (l *Loop) CloseForeign() { l.foreign.pool.Close() }
 
-// Keep counts a burst with a Buffer of so many bytes that the engine keeps for the queue pair's
-// user, and reports whether that is not too much. Unkeep counts it out.
+// Keep adds a burst with a Buffer of so many bytes to the bytes that the engine keeps for the queue
+// pair's user. It returns false if that exceeds tenantKept. Unkeep subtracts the burst.
 func (q *QP) Keep(bytes int) bool {
 	t, size := q.session.tenant, burstState+uint64(bytes)
 	if t.kept+size > tenantKept {
@@ -548,8 +550,8 @@ func (q *QP) Keep(bytes int) bool {
 	return true
 }
 
-// Crowded reports whether so much is kept for the queue pair's user that senders which can wait
-// should.
+// Crowded reports whether more than half of tenantKept is kept for the queue pair's user. Then senders
+// that can wait should wait.
 func (q *QP) Crowded() bool { return q.session.tenant.kept > tenantKept/2 }
 
 // Unkeep is the reverse of Keep.
@@ -558,8 +560,8 @@ func (q *QP) Unkeep(bytes int) { q.session.tenant.kept -= burstState + uint64(by
 const (
 	// tenantKept is how many bytes of bursts are kept for a user.
 	tenantKept = 32 << 20
-	// burstState is what a burst takes apart from its data, with the ring's room to grow:
-	// many short ones must not be free.
+	// burstState is the memory of a burst without its data, free slots of the ring included. It
+	// is counted so that many short bursts are limited, too.
 	burstState = 512
 )
 

@@ -6,15 +6,15 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A Guard knows the rules for one NIC: with whom it may talk, and how. A NIC without one may do
-// everything. It is asked on the loop, and does not wait.
+// A Guard has the rules of one NIC: the peers that it may communicate with, and the operations. A
+// NIC without a Guard may do everything. The loop calls its methods, which must not block.
 //
 //	rdma_connect, REQ ── package rdmacm ─┐
 //	modify to RTR, create AH, join       ├──▶ Guard.Judge ──▶ refused: errno, counter, Denial
 //	datagrams, out and in                ┘       └──▶ operations: transport.QP.Deny
 //
-// What it answered for a queue pair or a connection holds until the NIC has another Guard. Then
-// all of them are judged again (SetGuard, Rejudge).
+// An answer for a queue pair or a connection holds until the NIC gets another Guard. Then all of
+// them are judged again (SetGuard, Rejudge).
 type Guard interface {
 	// Judge says which operations a connection with a peer, or datagrams to and from it,
 	// may use; none: it is refused. Without known the peer is not in the NIC's network. A
@@ -28,10 +28,10 @@ type Guard interface {
 
 // Connections is the connection manager of a NIC, as its rules see it.
 type Connections interface {
-	// Contact says which service a connection was made for, and by whom: of queue pair num
-	// with queue pair peerNum at peer, or, of datagrams, of num (0: any) with peer, one that
-	// is allowed if there are several. It is
-	// false for one that was not made by the connection manager.
+	// Contact returns the service and the initiator of the connection between queue pair num and
+	// queue pair peerNum at peer. For datagrams it returns those of num (0: any) with peer; if
+	// there are several, one that is allowed. It returns false for a connection that the
+	// connection manager did not make.
 	Contact(num uint32, t ib.Service, peer ib.GID, peerNum uint32) (ib.Contact, bool)
 	// Rejudge judges connections again, about most of them, and reports whether there are
 	// more that were made under former rules.
@@ -62,11 +62,11 @@ var refusalNames = [NumRefusals]string{"connect", "accept", "rtr", "ah", "join",
 
 func (r Refusal) String() string { return refusalNames[r] }
 
-// Refusals counts them. Of operations it counts the connections that ended; Counters.Denied are
-// the requests, and those of UC, which are lost, are only there.
+// Refusals counts refusals by type. For operations it counts the connections that ended.
+// Counters.Denied counts the requests, also those of UC, which are lost without an error.
 type Refusals [NumRefusals]uint64
 
-// A Denial is a refusal as somebody should hear of it.
+// A Denial describes a refusal for NIC.Denied.
 type Denial struct {
 	NIC     *NIC
 	What    Refusal
@@ -74,20 +74,20 @@ type Denial struct {
 	Contact ib.Contact
 	QP      uint32 // 0: none
 	Pid     int    // of the program that it happened to; 0: none
-	UID     int    // whose it is; means nothing without a program
+	UID     int    // the program's user; not valid if Pid is 0
 	Program string
 	Why     string
 }
 
-// rules is what a NIC keeps about its Guard.
+// rules is a NIC's state of its Guard.
 type rules struct {
 	guard       Guard
 	number      uint32 // of the Guard; not 0
 	connections Connections
 	old         []*QP // that have to be judged again
 	count       Refusals
-	told        int     // denials that somebody heard of
-	since       ib.Time // in this second
+	told        int     // denials since the time in since; those above denialsPerSecond were not reported
+	since       ib.Time // when the current second began
 }
 
 // Guard is what the NIC has to ask; nil: everything is allowed.
@@ -99,11 +99,12 @@ func (n *NIC) Generation() uint32 { return n.rules.number }
 // SetConnections says which connection manager the NIC has.
 func (n *NIC) SetConnections(c Connections) { n.rules.connections = c }
 
-// Refusals are how often the Guard has refused what. It runs on the loop.
+// Refusals returns the number of refusals of each type. It runs on the loop.
 func (n *NIC) Refusals() Refusals { return n.rules.count }
 
-// SetGuard gives the NIC other rules, or, with nil, none. They hold for everything new at once;
-// for what there is, Rejudge has to be called until there is no more. It runs on the loop.
+// SetGuard replaces the rules of the NIC; nil removes them. New objects are judged by the new rules
+// at once. For existing objects, Rejudge has to be called until it returns false. It runs on the
+// loop.
 func (n *NIC) SetGuard(g Guard) {
 	r := &n.rules
 	r.guard = g
@@ -133,12 +134,12 @@ func (n *NIC) Rejudge(most int) (more bool) {
 	return r.connections != nil && r.connections.Rejudge(most)
 }
 
-// denialsPerSecond is of how many denials of a NIC somebody hears: a program can have as many as
-// it likes. All of them are counted.
+// denialsPerSecond limits how many denials of a NIC are reported each second, because a program can
+// cause any number of them. All of them are counted.
 const denialsPerSecond = 32
 
-// Refuse counts a refusal and tells who wants to hear of it. Of d, NIC, What and Why are set here.
-// It runs on the loop.
+// Refuse counts a refusal and calls Denied with it. It sets NIC, What and Why of d. It runs on the
+// loop.
 func (n *NIC) Refuse(what Refusal, d Denial, now ib.Time) {
 	r := &n.rules
 	r.count[what]++
@@ -163,7 +164,7 @@ func (q *QP) refuse(what Refusal, peer ib.GID, c ib.Contact) {
 	q.nic.Refuse(what, Denial{Peer: peer, Contact: c, QP: q.num, Pid: q.session.Pid, UID: q.session.UID, Program: q.session.Program}, q.owner.Now())
 }
 
-// contactWith is how the queue pair comes to a peer.
+// contactWith returns how the queue pair was connected to a peer.
 func (q *QP) contactWith(peer ib.GID, num uint32) ib.Contact {
 	if r := &q.nic.rules; r.connections != nil {
 		if c, ok := r.connections.Contact(q.num, q.typ, peer, num); ok {
@@ -192,8 +193,8 @@ func (s *Session) now() ib.Time {
 	return s.owner.Now()
 }
 
-// mayMeet judges the peer that a change of attributes gives a connected queue pair: EACCES if it
-// may not have it, ENETUNREACH if there is none in its network.
+// mayMeet judges the new peer of a connected queue pair when its attributes change: EACCES if the
+// rules refuse the peer, ENETUNREACH if the peer is not in the NIC's network.
 func (q *QP) mayMeet(mask ib.AttrMask, a *QPAttr) error {
 	g := q.nic.rules.guard
 	if g == nil || mask&ib.MaskAV == 0 {
@@ -221,8 +222,8 @@ func refusalErrno(known bool) error {
 	return syscall.EACCES
 }
 
-// mayAddress judges an address handle. It has no queue pair yet, so it is allowed if datagrams by
-// hand are, or those of any service that the connection manager knows.
+// mayAddress judges an address handle. It belongs to no queue pair yet, so it is allowed if datagrams
+// without the connection manager are, or those of any service that the connection manager knows.
 func (s *Session) mayAddress(dgid ib.GID) error {
 	r := &s.nic.rules
 	if r.guard == nil {
@@ -240,7 +241,8 @@ func (s *Session) mayAddress(dgid ib.GID) error {
 	return refusalErrno(known)
 }
 
-// mayTalk judges datagrams of queue pair num (0: any): by hand, or of a service.
+// mayTalk judges datagrams of queue pair num (0: any), without the connection manager or of a service
+// that it resolved.
 func (n *NIC) mayTalk(num uint32, peer ib.GID, c ib.Contact) (ok, known bool) {
 	r := &n.rules
 	ops, known := r.guard.Judge(peer, c)
@@ -252,7 +254,7 @@ func (n *NIC) mayTalk(num uint32, peer ib.GID, c ib.Contact) (ok, known bool) {
 	return ops&ib.OpSend != 0, known
 }
 
-// MayGreet reports whether the NIC may have anything to do with a peer that nobody has made a queue pair for.
+// MayGreet reports whether the rules allow a peer for any type of queue pair, before one is connected to it.
 func (n *NIC) MayGreet(peer ib.GID) bool {
 	if n.rules.guard == nil {
 		return true
@@ -352,7 +354,7 @@ func (q *QP) rejudge() {
 	}
 }
 
-// noteDenied tells of operations that were refused. The queue pair has failed, perhaps of one.
+// noteDenied reports refused operations of a queue pair that has failed, perhaps because of one.
 func (q *QP) noteDenied() {
 	if n := q.tr.Counters().Denied; n != q.denied {
 		q.denied = n
@@ -370,8 +372,8 @@ func (q *QP) revoke(peer ib.GID, c ib.Contact) {
 	q.refuse(Revoked, peer, c)
 }
 
-// Revoked reports whether the rules that hold now have ended a queue pair: then that is counted and
-// told, and the end of its connection is the same thing.
+// Revoked reports whether the current rules have ended a queue pair. That is counted and reported
+// already, so the end of its connection is not reported again.
 func (n *NIC) Revoked(num uint32) bool {
 	q := n.qps[num]
 	return q != nil && q.revoked != 0 && q.revoked == n.rules.number

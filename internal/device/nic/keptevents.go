@@ -1,12 +1,12 @@
 package nic
 
-// An event wakes a program. That is a system call of some microseconds, and of 10 or 20 if the
-// program runs on the loop's processor: it does so at once. A message may make several events. While
-// somebody is served for whom that is long, the loop has events kept (KeepEvents) and sends them one
-// at a time (SendEvent), so that it can look at doorbells between two of them.
+// keptEvents is a ring of events that the loop sends later. An event wakes a program with a system
+// call of some microseconds, or 10 to 20 if the program preempts the loop on its processor. A message
+// may cause several events. While a NIC of class latency is busy, the loop keeps events (KeepEvents)
+// and sends them one at a time (SendEvent). It polls doorbells after each.
 type keptEvents struct {
 	on    bool
-	at, n int // list[at:at+n], round the end
+	at, n int // list[at:at+n], modulo mostKept
 	list  [mostKept]keptEvent
 }
 
@@ -15,16 +15,17 @@ type keptEvent struct {
 	event event
 }
 
-// mostKept bounds how many events are kept. With more, the oldest is sent for each that comes.
+// mostKept is the maximum number of kept events. When the ring is full, a new event sends the oldest.
 const mostKept = 32
 
-// KeepEvents has events kept from now on, or sent as they come after those that are kept.
+// KeepEvents switches keeping on or off. After it is switched off, events are still kept until those
+// that are kept already are sent.
 func (l *Loop) KeepEvents(on bool) { l.kept.on = on }
 
 // EventsKept reports whether there are events that SendEvent sends.
 func (l *Loop) EventsKept() bool { return l.kept.n > 0 }
 
-// SendEvent sends the event that was kept first, and returns whose it is.
+// SendEvent sends the oldest kept event, and returns its session.
 func (l *Loop) SendEvent() *Session {
 	k := &l.kept
 	o := k.list[k.at]
@@ -34,14 +35,14 @@ func (l *Loop) SendEvent() *Session {
 	return o.to.session
 }
 
-// sendKept sends all that are kept.
+// sendKept sends all kept events.
 func (l *Loop) sendKept() {
 	for l.EventsKept() {
 		l.SendEvent()
 	}
 }
 
-// keep keeps an event, if events are kept.
+// keep adds an event to the ring. It returns false if the caller has to send the event itself.
 func (l *Loop) keep(to *eventQueue, e event) bool {
 	k := &l.kept
 	if !k.on && k.n == 0 {

@@ -5,23 +5,23 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// What a NIC counts beside its queue pairs: for bills, metrics and those who look. Everything
-// here belongs to the loop, as the NIC does.
+// Counters of a NIC that no queue pair has, for accounting, metrics and tools. They belong to the
+// loop, as the NIC does.
 
 // A Reason is why packets were dropped.
 type Reason uint8
 
 const (
 	DropPolicy    Reason = iota // a rule forbids it
-	DropSpoof                   // not from whom it has to come
-	DropNoNIC                   // no NIC has the address, or nothing leads there
+	DropSpoof                   // a wrong source address, or not from the peer
+	DropNoNIC                   // no NIC has the address, or there is no route to it
 	DropNoQP                    // the NIC has no such queue pair
 	DropICRC                    // damaged on the way
-	DropMalformed               // no packet that we know
+	DropMalformed               // not a valid packet
 	DropCap                     // more than a cap allows
-	DropBuffer                  // no receive was posted, or what it had to wait in was full
+	DropBuffer                  // no receive was posted, or a queue was full
 	DropKey                     // P_Key or Q_Key is wrong
-	DropStale                   // old, out of order, or for a queue pair that does not take it in its state
+	DropStale                   // old, out of order, or not valid in the state of the queue pair
 	NumReasons
 )
 
@@ -29,7 +29,7 @@ var reasonNames = [NumReasons]string{"policy", "spoof", "no_nic", "no_qp", "icrc
 
 func (r Reason) String() string { return reasonNames[r] }
 
-// tally is what is counted for the NIC as a whole.
+// tally has the counters of the NIC as a whole.
 type tally struct {
 	drops      [NumReasons]uint64
 	connected  uint64  // connected queue pairs that there have been
@@ -47,15 +47,14 @@ func (n *NIC) Exceeded() { n.rules.count[RefusedQuota]++ }
 // Spend counts time of the loop that went into this NIC.
 func (n *NIC) Spend(d ib.Time) { n.tally.loop += d }
 
-// fill puts into c what the NIC counted itself, and gives the packets that queue pairs dropped
-// their reasons.
+// fill adds the NIC's own counters to c, and sorts the packets that queue pairs dropped by reason.
 func (t *tally) fill(c *Counters) {
 	c.Drops, c.Connected, c.LoopTime, c.Delays = t.drops, t.connected, t.loop, t.waits.Delays
 	c.Drops[DropSpoof] += c.WrongPeer
 	c.Drops[DropBuffer] += c.NoReceive
 	c.Drops[DropKey] += c.BadPKey + c.BadQKey
 	c.Drops[DropStale] += c.Dropped - c.WrongPeer - c.NoReceive
-	// Of these whoever sent them is not told: they are lost.
+	// Datagrams that a rule forbids are lost without an error for the sender.
 	c.Drops[DropPolicy] += c.Refusals[RefusedSend] + c.Refusals[RefusedReceive]
 	c.Refusals[RefusedAccess] += c.AccessErrors
 }
@@ -79,15 +78,16 @@ func (n *NIC) Holdings() Holdings {
 	return h
 }
 
-// A Mark tells whether a NIC that nobody has open has counted anything since another Mark of it.
+// A Mark is a short summary of the counters of a NIC without sessions. Two equal Marks of a NIC mean
+// that it has counted nothing in between.
 type Mark struct {
 	loop            ib.Time
 	serial          uint32
 	drops, refusals uint64
 }
 
-// Mark is the NIC's Mark; idle reports whether nobody has it open. To take it is much cheaper than to
-// read the counters: most of a thousand NICs are idle, and are not read then.
+// Mark returns the NIC's Mark; idle reports whether it has no sessions. A Mark is much cheaper than the
+// counters: most of a thousand NICs are idle, and their counters are not read.
 func (n *NIC) Mark() (m Mark, idle bool) {
 	if len(n.sessions) > 0 || len(n.qps) > 0 {
 		return m, false

@@ -30,9 +30,9 @@ type Config struct {
 	Patience ib.Time
 	// Random supplies queue pair numbers and keys; nil: the system's.
 	Random func() uint32
-	// Denied hears of what a Guard refused, on the loop; nil: nobody does.
+	// Denied is called on the loop for each refusal of the Guard, up to denialsPerSecond; may be nil.
 	Denied func(Denial)
-	// Capped hears that the NIC has met a cap, and which, on the loop; nil: nobody does.
+	// Capped is called on the loop when the NIC has reached a cap, with its name; may be nil.
 	Capped func(limit string)
 }
 
@@ -56,7 +56,8 @@ type NIC struct {
 	tally tally // see meter.go
 }
 
-// Serial numbers an object for those who look at them; handles are a session's own.
+// Serial returns a number for a new object, unique in the NIC. Tools show it, because handles are
+// unique only in a session.
 func (n *NIC) Serial() uint32 {
 	n.serial++
 	return n.serial
@@ -153,7 +154,7 @@ func (n *NIC) Groups() iter.Seq[ib.GID] { return maps.Keys(n.mcast) }
 // Sessions is how many devices are open.
 func (n *NIC) Sessions() int { return len(n.sessions) }
 
-// FaultOwner is the session whose shared memory an address of ours lies in.
+// FaultOwner returns the session whose shared memory contains an address of the daemon.
 func (n *NIC) FaultOwner(addr uintptr) *Session {
 	for s := range n.sessions {
 		if s.Space != nil && s.Space.Contains(addr) || s.Arena != nil && memory.Within(addr, s.Arena.mem) {

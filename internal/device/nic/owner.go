@@ -6,8 +6,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Who may touch what. Nothing in this package is locked: every object belongs to one loop,
-// and only that loop touches it.
+// Ownership. Nothing in this package is locked: every object belongs to one loop, and only that
+// loop accesses it.
 //
 //	loop ── SessionOwner ◀── Session ── PD, MR, MW, CQ, SRQ, AH, event channels
 //	  └──── Owner ◀───────── QP ─────── its rings, its state machine
@@ -59,9 +59,9 @@ type SessionOwner interface {
 	Now() ib.Time
 }
 
-// A Loop is the part of a loop's state that this package works with: room for the call in
-// progress, the sessions that have to be looked after, the jobs on foreign memory. The loop
-// makes one, for all of the NICs that it serves.
+// A Loop is the part of a loop's state that this package works with: scratch space for the call in
+// progress, the sessions that need attention, the jobs on foreign memory. The loop makes one, for all
+// NICs that it serves.
 type Loop struct {
 	copier  memory.Copier
 	scratch memory.Span // destination of the copy in progress
@@ -103,7 +103,7 @@ func (s *Session) SetOwner(o SessionOwner) {
 // Owner is the loop's record of the session; nil: no loop serves it.
 func (s *Session) Owner() SessionOwner { return s.owner }
 
-// Served reports whether a loop serves the session. It ends with a fault in its memory.
+// Served reports whether a loop serves the session. A fault in the session's memory ends that.
 func (s *Session) Served() bool { return s.owner != nil }
 
 // Owner is the loop's record of the queue pair.

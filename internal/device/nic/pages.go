@@ -21,10 +21,11 @@ type Pages interface {
 // Pages that do not have all of their memory from the beginning implement Grower: those of a
 // virtual machine, where every page of an arena is a page of the machine.
 type Grower interface {
-	// Ready is up to where there is memory. It is the doorbell page and the arm words, at least.
+	// Ready is the offset up to which there is memory. That includes at least the doorbell page and
+	// the arm words.
 	Ready() uint64
-	// Grow has memory for size bytes more, at least, at the end of what is there. It may take
-	// long, and is not called on the loop.
+	// Grow adds at least size bytes of memory at the end. It may take long, and is not called on
+	// the loop.
 	Grow(size uint64) error
 }
 
@@ -64,7 +65,7 @@ func (r *ringFile) Punch(offset, size uint64) {
 	unix.Fallocate(int(r.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(offset), int64(size))
 }
 
-// Populate makes pages that are soon needed. What fails here is tried again by who touches them.
+// Populate allocates pages that are needed soon. Errors are ignored: a later access allocates the page.
 func (r *ringFile) Populate(offset, size uint64) {
 	unix.Madvise(r.mem[offset:offset+size], unix.MADV_POPULATE_WRITE)
 }

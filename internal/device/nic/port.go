@@ -19,11 +19,11 @@ const (
 	PortSpeed = abi.SpeedEDR
 )
 
-// GIDTableLen is the size of the GID table: as in the kernel, larger than what is in
-// it; programs read every row, so not as large as there.
+// GIDTableLen returns the size of the GID table. As in the kernel, it has empty rows. It has fewer than
+// in the kernel, because programs read every row.
 func (n *NIC) GIDTableLen() int { return n.Face().TableLen() }
 
-// TableLen is that.
+// TableLen returns the size of the GID table.
 func (f *Face) TableLen() int {
 	if len(f.GIDs) == 0 {
 		return leastRows
@@ -66,8 +66,9 @@ func (f *Face) Entry(row int) (g GIDEntry, full bool) {
 // loop looks at the fields.
 func (n *NIC) Face() *Face { return n.face.Load() }
 
-// SetFace changes the addresses and the MTU of a NIC: those of an interface are known only when there
-// is one. Who has the device open is told, as the kernel does. It runs on the loop.
+// SetFace changes the addresses and the MTU of a NIC: those of an interface are known only when the
+// interface exists. Every open device gets IBV_EVENT_GID_CHANGE, as from the kernel. It runs on the
+// loop.
 func (n *NIC) SetFace(f Face) {
 	n.GIDs, n.MTU = f.GIDs, f.MTU
 	n.face.Store(&f)

@@ -2,9 +2,9 @@ package nic
 
 import "vrdma.dev/vrdma/internal/budget"
 
-// What an object takes of the daemon, for its user's account. State is the heap that it
-// costs, measured with many of them and rounded up: about twice its size, because the
-// garbage collector lets the heap grow to twice of what lives. Rings are charged apart,
+// The charges for objects to their user's account. State is the heap memory of one object,
+// measured with many of them and rounded up. It is about twice the object's size, because the
+// garbage collector lets the heap grow to twice the live memory. Rings are charged separately,
 // by their size (Arena.alloc).
 var (
 	pdBill  = budget.Bill{budget.State: 256}
@@ -16,17 +16,17 @@ var (
 	ahBill  = budget.Bill{budget.State: 512}
 	// A queue pair's place in a multicast group.
 	memberBill = budget.Bill{budget.State: 512}
-	// A multicast group of the NIC, for whoever is its first member: the daemon joins it
-	// on a socket.
+	// A multicast group of the NIC, charged to one of its members: the daemon joins it on a
+	// socket.
 	groupBill = budget.Bill{budget.State: 1 << 10, budget.Files: 1}
 	// A channel is a socket pair, of which the daemon keeps both ends.
 	channelBill = budget.Bill{budget.State: 2 << 10, budget.Files: 2}
-	// An event that its reader has left to wait.
+	// An event that its reader has not read yet.
 	eventBill = budget.Bill{budget.State: 64}
 )
 
-// An open device counts from when it is asked for its context, as in the kernel: a program is told
-// EAGAIN by that command, and not by open(), whose errno libibverbs does not keep.
+// deviceBill is the charge for an open device. GET_CONTEXT charges it, as in the kernel, because that
+// command can return EAGAIN to the program. libibverbs loses the errno of open().
 var deviceBill = budget.Bill{budget.Devices: 1}
 
 // SessionBill is what an open device takes before it has any object: the arena, the

@@ -215,7 +215,7 @@ func (q *QP) destroy() {
 	q.nic.retired.add(q.tr.Counters())
 	q.sq.release()
 	q.rq.release()
-	// Whoever still points here (a cache, a timer) must not keep the rest alive.
+	// A cache or a timer may still point to q, but must not keep these objects alive.
 	q.lastMR, q.lastRemote = nil, nil
 	q.owner.Forget()
 }

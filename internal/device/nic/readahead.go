@@ -30,8 +30,8 @@ type readAhead struct {
 type sendPos struct{ pos, off uint32 }
 
 const (
-	// aheadBytes is about how much one job reads. Both jobs' data fits a processor's cache
-	// beside what it is copied to, and a job takes longer than it takes to start one.
+	// aheadBytes is about how much one job reads. The data of both jobs and its copy fit into a
+	// processor's cache, and a job takes longer than its start.
 	aheadBytes = 128 << 10
 	// aheadRequests bounds the work requests of one job.
 	aheadRequests = 32
@@ -39,7 +39,7 @@ const (
 	aheadCut = 4096
 )
 
-// front is the errand for what is sent next.
+// front returns the errand for the data that is sent next.
 func (l *errands) front() *errand {
 	if l.ahead.turned {
 		return &l.of[taskAhead]
@@ -47,7 +47,7 @@ func (l *errands) front() *errand {
 	return &l.of[taskSend]
 }
 
-// back is the errand for what is sent after that.
+// back returns the errand for the data that is sent after that of front.
 func (l *errands) back() *errand {
 	if l.ahead.turned {
 		return &l.of[taskSend]
@@ -55,8 +55,8 @@ func (l *errands) back() *errand {
 	return &l.of[taskAhead]
 }
 
-// atHand is how many of n bytes, from off on in the request at pos, the front job has read.
-// Where it has nothing to do with them that is n.
+// atHand returns how many of n bytes, from off on in the request at pos, the front job has read. If
+// that job did not end in these bytes, it returns n.
 func (l *errands) atHand(pos, off, n uint32) uint32 {
 	e := l.front()
 	if e.state == errandDone && e.end.pos == pos && e.end.off > off {
@@ -65,8 +65,8 @@ func (l *errands) atHand(pos, off, n uint32) uint32 {
 	return n
 }
 
-// gatherForeign reads the foreign pieces of s, which are bytes of w from off on. When that is
-// done it puts the bytes in their place.
+// gatherForeign reads the foreign pieces of s, which are bytes of w from off on. When the job is
+// done, it replaces these pieces by the bytes that were read.
 func (q *QP) gatherForeign(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
 	f := &q.loop.foreign
 	f.recycle() // no burst is under way: this is the beginning of one
@@ -100,8 +100,8 @@ func (q *QP) gatherForeign(w *transport.SendWQE, off uint32, s *memory.Span) tra
 	return st
 }
 
-// readAhead begins the back job, if there is something to read, and a thread that no queue pair
-// of the user waits for.
+// readAhead starts the back job if there is data to read, and a free thread that no queue pair of
+// the user waits for.
 func (q *QP) readAhead() {
 	f, l, user := &q.loop.foreign, q.errands, q.session.tenant
 	e := l.back()
@@ -146,7 +146,7 @@ func (q *QP) fillFront(e *errand, j *memory.Job, w *transport.SendWQE, off uint3
 	q.fill(e, j, aheadBytes-n)
 }
 
-// behind is the position n bytes further on, in w or at the beginning of the next request.
+// behind returns the position n bytes after p, in w or at the beginning of the next request.
 func (p sendPos) behind(n uint32, w *transport.SendWQE) sendPos {
 	if p.off += n; p.off >= w.Length {
 		return sendPos{p.pos + 1, 0}
@@ -154,7 +154,7 @@ func (p sendPos) behind(n uint32, w *transport.SendWQE) sendPos {
 	return p
 }
 
-// fill makes j read about most bytes of what comes next, and moves on behind them.
+// fill makes j read about the next most bytes, and moves the position ahead.next behind them.
 func (q *QP) fill(e *errand, j *memory.Job, most uint32) {
 	f, a := &q.loop.foreign, &q.errands.ahead.next
 	w := &f.wqe

@@ -4,8 +4,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Descriptions of a session's objects, for those who look at them one by one. Serial numbers
-// name them, because handles mean nothing outside the session.
+// Descriptions of a session's objects, for tools that list them. Objects are identified by serial
+// numbers, because handles mean nothing outside the session.
 
 // PDStatus describes a protection domain.
 type PDStatus struct {
@@ -19,7 +19,7 @@ type CQStatus struct {
 	Users       int
 }
 
-// MRStatus describes a memory region. Its keys are nobody else's business.
+// MRStatus describes a memory region. It has no keys, because they are secret.
 type MRStatus struct {
 	Serial, PD uint32
 	Length     uint64

@@ -16,10 +16,10 @@ type SessionOptions struct {
 	Arena   *Arena
 	Space   *memory.Space
 	Pid     int
-	User    int // whose turns and threads it uses: a uid, or -1 for the daemon's owner
-	UID     int // who it is
+	User    int // the user whose turns and threads it uses: a user ID, or -1 for the daemon's owner
+	UID     int // the process's user ID
 	Program string
-	// Account is charged for what the session holds; nil: nobody is.
+	// Account is charged for the session's objects; nil: nothing is charged.
 	Account *budget.Account
 }
 
@@ -131,8 +131,8 @@ func (s *Session) CreateAsync(open func() (EventSink, error)) error {
 // go.
 func (s *Session) CreateChannel(open func() (EventSink, error)) (uint32, error) {
 	s.sweepChannels()
-	// The name comes first: it is what is charged for, and descriptors that nobody may
-	// have must not be made.
+	// The handle comes first, because adding it charges the account: if that fails, no descriptor
+	// is made.
 	q := s.newEventQueue(nil)
 	id, err := s.channels.add(q)
 	if err != nil {
@@ -258,7 +258,7 @@ func (t *table[T]) each(f func(uint32, T)) {
 	}
 }
 
-// walk is each without forgetting.
+// walk calls f for each object; unlike each, it removes none.
 func (t *table[T]) walk(f func(uint32, T)) {
 	for h, v := range t.items {
 		f(h, v)

@@ -60,7 +60,7 @@ func (n *NIC) Counters() (c Counters) {
 	return c
 }
 
-// ReadCounters is Counters into memory that is there, for who reads a thousand NICs.
+// ReadCounters is Counters into memory of the caller, for a caller that reads many NICs.
 func (n *NIC) ReadCounters(c *Counters) {
 	c.Counters = n.retired.Counters
 	for _, q := range n.qps {

@@ -17,7 +17,7 @@ import (
 // initMask are the attributes of that command.
 const initMask = abi.QPMaskState | abi.QPMaskPKeyIndex | abi.QPMaskPort | abi.QPMaskAccessFlags
 
-// sureValue is that command, and sureMask has ones for what is looked at of it.
+// sureValue is that command. sureMask has ones for the bits of it that are compared.
 var sureValue, sureMask = sureCommand()
 
 func sureCommand() (command, looked []byte) {
@@ -43,7 +43,7 @@ func Sure(command []byte) bool {
 	return true
 }
 
-// describeSure tells the client which command is sure.
+// describeSure writes the description of the sure command to the arena, for the client.
 func (a *Arena) describeSure() {
 	length := len(sureValue)
 	copy(a.mem[protocol.SureValue:], sureValue)
@@ -58,7 +58,8 @@ func (a *Arena) describeSure() {
 	shared32(a.mem, protocol.SureLength).Store(uint32(length))
 }
 
-// setSure tells the client whether the command is sure for the queue pair with this handle.
+// setSure sets or clears the bit in the arena that says that the command is sure for the queue pair
+// with this handle.
 func (a *Arena) setSure(handle uint32, sure bool) {
 	if handle >= protocol.SureHandles {
 		return
@@ -71,7 +72,7 @@ func (a *Arena) setSure(handle uint32, sure bool) {
 	}
 }
 
-// publish tells the client what it may do with the queue pair without waiting for an answer.
+// publish writes to the arena which operations of the queue pair need no answer of the daemon.
 func (q *QP) publish() {
 	if q.session.Arena.lost {
 		return

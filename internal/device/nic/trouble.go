@@ -4,9 +4,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Some things ring no bell: a receive posted to a queue pair in the error state, which has
-// to be flushed, and a client that reads from an event channel which was full. Somebody has
-// to look from time to time.
+// Two events ring no doorbell, so the loop polls for them: a receive posted to a queue pair in the
+// error state, which has to be flushed, and a client that reads from an event channel that was full.
 //
 // The loop calls VisitTroubled every few milliseconds, and in pass after pass until the
 // round is over. A round visits the sessions that have such objects in turns, a few objects

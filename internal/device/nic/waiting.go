@@ -7,9 +7,9 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A thread of a client that polls an empty completion queue may sleep for a moment, where the
-// loop needs its processor (shim/poll.c says when): a waiter. It says so in a word of its
-// doorbell page, and is woken when a completion has been written to any of its queues.
+// A waiter is a thread of a client that polls an empty completion queue and sleeps for a moment,
+// because the loop needs its processor (shim/poll.c says when). It announces that in a word of its
+// doorbell page. The loop wakes it after it has written a completion to any of its queues.
 //
 //	word = round << 2 | state
 //
@@ -23,21 +23,21 @@ import (
 // it has written a completion. Either it finds the announcement; then the waiter is woken, or
 // finds another word and does not sleep. Or it looked before the announcement; then the
 // completion was there before, too, and the waiter's poll finds it. The round tells an
-// announcement from a later one of another thread. A client that lies is woken in vain or not
-// at all, and sleeps for a bounded moment only.
+// announcement from a later one of another thread. A client that writes wrong values is woken in
+// vain or not at all, and sleeps for a bounded time only.
 //
 // waitRound is what a round adds to the word.
 const waitRound = 4
 
-// Pages that a client can sleep on implement Waker. Clients of other pages do not sleep: they
-// are not told where the loop runs (protocol.DoorbellCPU stays 0).
+// Pages that a client can sleep on implement Waker. Clients of other pages do not sleep, because
+// protocol.DoorbellCPU, the loop's processor, stays 0 there.
 type Waker interface {
 	// Wake wakes one thread that sleeps on the word at offset; that one wakes the others.
 	// It is called on the loop and never waits.
 	Wake(offset uint64)
 }
 
-// waiting is what a session knows of its waiters.
+// waiting is a session's state of its waiters.
 type waiting struct {
 	word  *atomic.Uint32 // nil: the client cannot be woken
 	waker Waker
@@ -79,11 +79,11 @@ func (w *waiters) forget(s *Session) {
 	}
 }
 
-// Waiters reports whether somebody is to be woken.
+// Waiters reports whether there are waiters to wake.
 func (l *Loop) Waiters() bool { return len(l.waiters.owed) > 0 }
 
-// WakeWaiter wakes one of the clients that slept until a completion, and returns whose it is.
-// A client is off the list before its word is touched, which may fault and close its session.
+// WakeWaiter wakes a waiter and returns its session. It takes the session off the list before it
+// accesses the word, because that may fault and close the session.
 func (l *Loop) WakeWaiter() *Session {
 	last := len(l.waiters.owed) - 1
 	s := l.waiters.owed[last]

@@ -14,7 +14,7 @@ func (p plainPages) Bytes() []byte        { return p.mem }
 func (p plainPages) Punch(uint64, uint64) {}
 func (p plainPages) Close()               {}
 
-// countingPages are pages that count who is woken.
+// countingPages are pages that count the wake-ups.
 type countingPages struct {
 	plainPages
 	woken *int

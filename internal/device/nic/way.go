@@ -28,15 +28,13 @@ func (w *Way) Local() bool { return w.NIC != nil }
 // Remote reports whether it leads to another host.
 func (w *Way) Remote() bool { return w.NIC == nil && w.To.IsValid() }
 
-// A Resolver knows where addresses are. It is the one place where a GID becomes a way: what
-// the GID of one NIC means may be something else, or nothing, to another. It is asked on the
-// loop. What it answered is remembered until the NIC is told to ask again (NIC.Reroute).
+// A Resolver finds the Way to a GID. Only a Resolver does that, because a GID can lead elsewhere, or
+// nowhere, from another NIC. The loop calls it. Its answer is cached until NIC.Reroute.
 type Resolver interface {
 	Resolve(from *NIC, to ib.GID) Way
 }
 
-// Reroute says that the Resolver has other answers for the NIC than before. It runs on the
-// loop.
+// Reroute invalidates the cached answers of the Resolver for the NIC. It runs on the loop.
 func (n *NIC) Reroute() { n.routes = max(n.routes+1, 1) }
 
 // Routes changes with Reroute: what was remembered under another number is stale. It is not

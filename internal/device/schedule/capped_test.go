@@ -11,7 +11,7 @@ import (
 func TestCapped(t *testing.T) {
 	for _, c := range []struct {
 		tenant, nic, to Rate
-		want            string // of the sender, or of who is sent to
+		want            string // the cap, of the sender or of the receiver
 	}{
 		{nic: Rate{Out: 1e8}, want: "the NIC's cap on bytes out"},
 		{nic: Rate{MessagesOut: 1000}, want: "the NIC's cap on messages out"},

@@ -56,7 +56,8 @@ type Machine struct {
 	Root string
 	// Find reports whether a program is installed.
 	Find func(name string) bool
-	// Run runs a command and returns its output. In a network namespace of its own it may change the network.
+	// Run runs a command and returns its output. If namespace is true, the command has its own network namespace and may
+	// change the network in it.
 	Run func(namespace bool, name string, args ...string) (string, error)
 }
 

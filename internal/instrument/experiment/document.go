@@ -48,7 +48,7 @@ type Spec struct {
 	Share []int `yaml:"share,omitempty"`
 	// QueuePairs is how many queue pairs each perftest program has.
 	QueuePairs []int `yaml:"queuePairs,omitempty"`
-	// Metrics are drawn; empty: the metric of each tool.
+	// Metrics are the metrics that the report draws; empty: the metric of each tool.
 	Metrics []string `yaml:"metrics,omitempty"`
 	// Panels draws each tool separately, as some publications do.
 	Panels  bool `yaml:"panels,omitempty"`

@@ -13,7 +13,7 @@ import (
 //
 //	Send(vni, from, to, burst) ──▶ lane ──▶ Cutter ──▶ head + packet ──▶ outbox ─┬─▶ Bind
 //	                                                                            └─▶ Tunnel
-//	       Receiver ◀── Joiner ◀── ICRC ◀── who may say this? (overlay_in.go) ◀── Poll
+//	       Receiver ◀── Joiner ◀── ICRC ◀── is the sender allowed? (overlay_in.go) ◀── Poll
 //
 // The Map has the locations of members. A lane caches one path through a network: the header template of its
 // packets, and their destination. Headers are written in place before the packets, so the overlay adds no copy.

@@ -14,8 +14,6 @@ import (
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// What comes from whom.
-
 // TestWrongKey checks that a host with another host's address but not its key is rejected.
 func TestWrongKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -136,7 +136,7 @@ func TestMemory(t *testing.T) {
 	region.Release()
 }
 
-// Memory whose file has become shorter ends the connection of whom it is, and nothing else.
+// TestShorterMemory: when the file of a front end's memory is truncated, only that front end's connection ends.
 func TestShorterMemory(t *testing.T) {
 	var f *frontEnd
 	faults := make(chan uintptr, 100)

@@ -127,7 +127,7 @@ func TestSettle(t *testing.T) {
 			t.Errorf("%s: %v, %+v", c.name, got, f.virtio)
 		}
 	}
-	// Each of those who look at it refuses it.
+	// Each function that reads the frame rejects it.
 	for _, whole := range [][]byte{short4, short6} {
 		f := frame{ether: be.Uint16(whole[12:]), proto: protoTCP, l4: etherSize + wire.IPv4Size, virtio: header{flags: needsSum, gso: gsoTCP4, segment: 1}}
 		if f.ether == etherIPv6 {

@@ -57,7 +57,7 @@ func plug(t testing.TB, s *Switch, network, nic string, addrs ...string) (*Port,
 	return p, k
 }
 
-// say has who is behind a port send a frame.
+// say sends a frame from the machine behind a port.
 func say(p *Port, h header, b []byte) {
 	var w worker
 	if w.frame.virtio = h; w.frame.take([][]byte{b}) {
@@ -273,7 +273,7 @@ func TestWhoHas(t *testing.T) {
 	if got := atB.caught(); len(got) > 0 {
 		t.Errorf("a question was sent on: %x", got)
 	}
-	// Neighbour discovery: type, code, sum, reserved, target, and who asks.
+	// Neighbour discovery: type, code, checksum, reserved, target, and the requester's MAC address.
 	target := netip.MustParseAddr("fd00::2").As16()
 	m := slices.Concat([]byte{neighbourSolicitation, 0, 0, 0, 0, 0, 0, 0}, target[:], []byte{1, 1}, a.MAC[:])
 	ask := frameOf(overlay.MAC{0x33, 0x33, 0xff, 0, 0, 2}, a.MAC, "fd00::1", "ff02::1:ff00:2", protoICMP6, m)
@@ -518,7 +518,7 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// Who does not end holds up nobody who takes the port away.
+// TestDetach: an attachment that does not end delays the removal of its port by detachTime at most.
 func TestDetach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{})

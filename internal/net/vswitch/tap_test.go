@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
-// TestSlowTap: who takes an interface away does not wait until its container may send again.
+// TestSlowTap: the removal of an interface does not wait until its container may send again.
 func TestSlowTap(t *testing.T) {
 	s := New(Config{})
 	defer s.Close()

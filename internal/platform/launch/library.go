@@ -32,7 +32,7 @@ func InstallLibraries(place Place, dirMode fs.FileMode) error {
 	if err := os.Mkdir(place.Dir(), dirMode); err != nil {
 		return fmt.Errorf("cannot make the directory for programs: %w; choose another place with --socket", err)
 	}
-	// The directory above decides who may enter, not the umask.
+	// The mode of the directory above limits access, not the umask.
 	if err := os.Chmod(place.Dir(), dirMode); err != nil {
 		return err
 	}

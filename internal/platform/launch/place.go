@@ -67,7 +67,7 @@ func (p Place) Waiting() (Place, error) {
 // Guest returns the socket of a NIC's place for QEMU.
 func (p Place) Guest() string { return filepath.Join(filepath.Dir(p.Socket), "guest.sock") }
 
-// Gate returns the directory around a NIC's directory; its access control list decides who can open the NIC.
+// Gate returns the directory around a NIC's directory; its access control list has the users that can open the NIC.
 func (p Place) Gate() string { return filepath.Dir(filepath.Dir(p.Socket)) }
 
 func (p Place) lock() string  { return p.Socket + ".lock" }

@@ -4,7 +4,7 @@
 //	vrdma apply, get, delete, events …   (client.go)
 //	   │ one request, JSON               │ replies
 //	   ▼                                 │
-//	Plane.Serve ── who calls? (operator, administrator, reader: the kernel's credentials)
+//	Plane.Serve ── the caller's role, by the kernel's credentials: operator, administrator, reader
 //	   │ Change                          ▲
 //	   ▼                                 │ watch, events
 //	World ──next World──▶ store.Commit ──▶ reconcile ──▶ Provisioner: Put, Remove, Enforce

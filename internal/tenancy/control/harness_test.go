@@ -78,7 +78,7 @@ func (r *fakeProvisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]e
 			continue
 		}
 		delete(r.in, k)
-		delete(r.used, k) // who had it open has lost it
+		delete(r.used, k) // its programs are disconnected
 	}
 	return failures
 }
@@ -144,7 +144,7 @@ func nicKey(of, name string) tenant.Key {
 	return tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
 }
 
-// A host is a plane with a socket, at which everybody is who the test says.
+// A host is a plane with a socket. The test sets the credentials of its callers.
 type host struct {
 	t           testing.TB
 	plane       *Plane

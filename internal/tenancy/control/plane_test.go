@@ -93,7 +93,8 @@ func TestApplyAtomic(t *testing.T) {
 	}
 }
 
-// What is in use stays, says by whom, and goes by force; others of the same change stay, too.
+// TestDeleteInUse: an object in use is not deleted without force, nor are the others of the same change. The error names the
+// objects that use it.
 func TestDeleteInUse(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()

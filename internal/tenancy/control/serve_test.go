@@ -65,8 +65,8 @@ func getNames(t *testing.T, socket string, s Selection) []string {
 	return names(r.Items)
 }
 
-// The operator may do everything, administrators change NICs and policies of their tenant and
-// see what is its, others see their own, and who lives elsewhere sees nothing.
+// TestRights: the operator may do everything. Administrators change NICs and policies of their tenant and see its objects.
+// Other users see their own NICs. A process in other namespaces sees nothing.
 func TestRights(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op, red, blue := h.operator(), h.user(1001), h.user(1002)
@@ -150,7 +150,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// Every change is an event with who made it; each sees the events of what it may see.
+// TestEvents: every change is an event that names the caller. A caller sees the events of the objects that it may see.
 func TestEvents(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op, red := h.operator(), h.user(1001)
@@ -217,7 +217,7 @@ func TestEvents(t *testing.T) {
 	if !slices.Equal(verbs, []events.Verb{events.Refused, events.Revoked}) {
 		t.Errorf("followed: %v", verbs)
 	}
-	// A plane that ends ends those who follow.
+	// A plane that closes ends the streams of followers.
 	go h.plane.Close()
 	if _, err := s.Next(); err == nil {
 		t.Error("there is more")
@@ -262,7 +262,7 @@ func TestWatch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The first is told again when it is ready.
+			// The first is reported again when it is ready.
 			if n := o.Meta().Labels["n"]; len(labels) == 0 || n != "0" {
 				labels = append(labels, n)
 			}
@@ -278,7 +278,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A watcher that did not read is told what it missed.
+// TestSlowWatch: a watcher that did not read gets the changes that it missed.
 func TestSlowWatch(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	mustApply(t, h.operator(), file(twoAdministrators))
@@ -347,7 +347,7 @@ func TestExportImport(t *testing.T) {
 	}
 }
 
-// Requests that are too long, nonsense, or of somebody who may not send that much.
+// TestRequestLimits: requests that are too long, malformed, or longer than their sender may send.
 func TestRequestLimits(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	mustApply(t, h.operator(), file(twoAdministrators))

@@ -55,10 +55,10 @@ func (h *storeHealth) away() string {
 	return fmt.Sprintf("the store has not answered for %v (%v)", time.Since(now.Heard).Round(time.Second), now.Why)
 }
 
-// An Ager is a Provisioner that is told how old the rules may be.
+// An Ager is a Provisioner that needs the maximum age of the rules.
 type Ager interface{ Age(time.Duration) }
 
-// tell tells the Provisioner how old the rules may be.
+// tell passes the maximum age of the rules to the Provisioner.
 func (h *storeHealth) tell() {
 	if ager, is := h.cfg.Provisioner.(Ager); is && h.shared() {
 		ager.Age(h.staleness())

@@ -14,7 +14,7 @@ import (
 )
 
 // Container engines call hooks and plugins, which tell the daemon to which container a NIC is bound, the container's
-// name, and warnings about it. They act for the operator, who has configured the engine.
+// name, and warnings about it. They have the operator's rights, because the operator has configured the engine.
 
 // A Binding binds a NIC to a container.
 type Binding struct {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The book is an append-only file:
+// A book is the usage file, which is append-only:
 //
 //	"vrdma-usage 1\n" │ frame │ frame │ …
 //	frame: length, 4 bytes │ CRC-32C of what follows, 4 bytes │ entries
@@ -29,9 +29,9 @@ type book struct {
 	path string
 	f    *os.File
 	lock *os.File // held by a daemon; nil while lazy, and while it cannot be made
-	size int64    // of what is written and complete
-	base int64    // when it was written anew
-	lazy bool     // it is not there, and is made when a tenant other than the default one is
+	size int64    // length of the complete frames, in bytes
+	base int64    // size after the last rewrite
+	lazy bool     // the file does not exist yet: it is created with the first tenant other than the default one
 }
 
 const (
@@ -42,7 +42,7 @@ const (
 	mostBook = 64 << 20
 	// mostHeld bounds the totals and records that are accepted.
 	mostHeld = 400_000
-	// A book is rewritten when it is growth times as long as it was, and leastGrowth at least.
+	// The file is rewritten when it is longer than leastGrowth and than growth times its length after the last rewrite.
 	growth      = 4
 	leastGrowth = 256 << 10
 )
@@ -303,7 +303,7 @@ func (m *Meter) all() (out []entry) {
 	return out
 }
 
-// rewrite rewrites the book. file is held.
+// rewrite replaces the usage file by one with the current totals and records. m.file is held.
 func (m *Meter) rewrite() error {
 	m.mu.Lock()
 	entries := m.all()

@@ -2,7 +2,7 @@
 //
 //	NICs ── read every second ──▶ Sample ─┬─▶ totals    per tenant and NIC, never fall
 //	                                      └─▶ records   the same by the minute, for bills
-//	                                   Flush ──▶ book    a file that survives kill -9
+//	                                   Flush ──▶ book    the usage file, which survives kill -9
 //
 // A NIC counts from its creation (nic.Counters). The meter adds each increment to the totals, which therefore continue
 // when a NIC is created again, and when the daemon restarts. Memory and file hold absolute values: reading the file twice

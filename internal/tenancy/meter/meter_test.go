@@ -272,8 +272,8 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// TestDamaged: a byte that changed in the middle costs what came after it, the file is kept, and
-// the operator is told.
+// TestDamaged: after a wrong byte in the middle, the rest of the file is lost. The damaged file is kept, and Open
+// reports the damage.
 func TestDamaged(t *testing.T) {
 	data, _, _ := written(t, 4)
 	path := filepath.Join(t.TempDir(), "usage")
@@ -373,8 +373,8 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// TestLazy: the file is made when somebody was declared who uses something, with all that was
-// counted before.
+// TestLazy: the file is created when there is a tenant other than the default one, with everything that was counted
+// before.
 func TestLazy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "usage")
 	m, _, err := Open(path, true, epoch)

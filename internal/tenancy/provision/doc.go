@@ -3,7 +3,7 @@
 //	tenant.NIC ── Put ──▶ hostedNIC ─┬─ nic.NIC, rdmacm.CMA      the device and its connection manager
 //	                                 ├─ registry.NIC in the Table its network: which NICs reach each other (network.go)
 //	                                 ├─ engine.Add               the loop serves it
-//	                                 ├─ a listener               directory, socket, who may open it (listener.go)
+//	                                 ├─ a listener               directory, socket, allowed users (listener.go)
 //	                                 └─ a namespacePort or a switchPort: its connection to a container or a virtual machine
 //
 // A NIC is called TENANT/NAME, and its network TENANT/NETWORK, which is unique. The default NIC is the simplest case:

@@ -186,7 +186,7 @@ func TestFollowRetries(t *testing.T) {
 	until(t, "the address whose port is free now", func() bool { return s.has("10.9.0.3") })
 }
 
-// A look that does not end holds nobody up who takes the NIC away, and ends then.
+// TestDetachDuringLook: an inspection of a namespace that blocks does not delay the removal of the NIC, and ends with it.
 func TestDetachDuringLook(t *testing.T) {
 	_, s := namespaceNIC(t)
 	b := newContainer(t)

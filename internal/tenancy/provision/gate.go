@@ -57,7 +57,8 @@ const (
 	aclNothing = ^uint32(0) // id of entries without one
 )
 
-// aclOf gives the owner all rights, and the users and groups of who the right to enter.
+// aclOf returns an access control list that gives the owner all rights, and the users and groups in who search
+// permission.
 func aclOf(who *tenant.Who) []byte {
 	b := binary.LittleEndian.AppendUint32(nil, aclVersion)
 	entry := func(tag, rights uint16, id uint32) {

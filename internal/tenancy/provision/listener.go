@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// openness is who may open a NIC. Any goroutine may use it.
+// openness has the users that may open a NIC. Any goroutine may use it.
 type openness struct{ now atomic.Pointer[tenant.Who] }
 
 // set replaces the rule, and reports whether it was another one.

@@ -331,7 +331,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The directory around a NIC's own lets those pass who may open it, and no others.
+// TestGate: only users that may open a NIC can enter the directory around the NIC's own.
 func TestGate(t *testing.T) {
 	r, _ := newTest(t)
 	c := put(t, r, "red", "a", "10.1.0.1")

@@ -45,7 +45,7 @@ type switchPort struct {
 	told     uint64 // the namespace whose missing interface was logged
 
 	tapping sync.Mutex // held while an interface is made
-	showing sync.Mutex // held while the device is told of the interface; before mu
+	showing sync.Mutex // held while the device gets the name of the interface; before mu
 }
 
 // plugIn gives a NIC its port in the switch.

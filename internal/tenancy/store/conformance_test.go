@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// A store of a newer version, or one that does not say who it is, is not taken.
+// TestIdentifyRefuses: a store with a newer schema, or without an identity, is rejected.
 func TestIdentifyRefuses(t *testing.T) {
 	for _, value := range []string{`{"schema":2,"id":"x"}`, `[`, `{"schema":1}`} {
 		s := &store.Memory{}

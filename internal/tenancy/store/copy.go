@@ -176,7 +176,7 @@ func (c *Copy) Replace(entries []Entry, revision int64) {
 	c.soil(changes)
 }
 
-// soil records that the file lacks changes. mu is held.
+// soil marks the changed keys as dirty: the file does not have them yet. mu is held.
 func (c *Copy) soil(changes []Change) {
 	if c.file.path == "" {
 		return
@@ -187,7 +187,7 @@ func (c *Copy) soil(changes []Change) {
 	c.Save()
 }
 
-// write keeps the file in step until Close.
+// write flushes dirty entries to the file until Close.
 func (c *Copy) write() {
 	for {
 		select {
@@ -200,7 +200,7 @@ func (c *Copy) write() {
 	}
 }
 
-// flush writes what the file lacks. After an error it still lacks it.
+// flush writes the dirty entries to the file. After an error they stay dirty.
 func (c *Copy) flush() {
 	c.file.mu.Lock()
 	dirty := c.dirty

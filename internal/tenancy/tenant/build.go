@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// household is the tenant's in the next world, ours to change.
+// household returns the tenant's household in the next World. It is a copy that the builder may change.
 func (b *builder) household(name string) *household {
 	h := b.next.tenants[name]
 	if h != nil && b.cloned[h] {
@@ -22,7 +22,7 @@ func (b *builder) household(name string) *household {
 	return made
 }
 
-// segment is the network's in the next world, ours to change.
+// segment returns the network's segment in the next World. It is a copy that the builder may change.
 func (b *builder) segment(network Key) *segment {
 	s := b.next.networks[network]
 	if s != nil && b.cloned[s] {
@@ -36,7 +36,7 @@ func (b *builder) segment(network Key) *segment {
 	return made
 }
 
-// resume begins allocation after the largest address in use: where it stood is not kept.
+// resume continues allocation after the largest address in use, because the last allocated address is not stored.
 func (s *segment) resume() {
 	for a := range s.addresses {
 		for p, last := range s.last {
@@ -47,7 +47,7 @@ func (s *segment) resume() {
 	}
 }
 
-// insert makes an object part of the next world.
+// insert adds an object to the next World.
 func (b *builder) insert(p *put) {
 	k := p.made.Key()
 	b.next.objects[k] = p.made
@@ -64,7 +64,7 @@ func (b *builder) insertOf(k Key) {
 	}
 }
 
-// remove takes an object out of the next world.
+// remove removes an object from the next World.
 func (b *builder) remove(k Key) {
 	o := b.next.objects[k]
 	delete(b.next.objects, k)
@@ -93,7 +93,7 @@ func (b *builder) remove(k Key) {
 	}
 }
 
-// inTenant complains about an object of a tenant that is not there.
+// inTenant reports whether the tenant of an object exists, and adds an error if not.
 func (b *builder) inTenant(p *put) bool {
 	name := p.made.Key().Tenant
 	absent, complain := b.absent(p, Key{Kind: KindTenant, Name: name})
@@ -152,7 +152,7 @@ func (b *builder) putNetwork(p *put, o *Network) {
 	}
 }
 
-// way is how the network reaches other hosts, said or not.
+// way returns how the network reaches other hosts, declared or by default.
 func (o *Network) way() Way {
 	if o.Spec.Way == "" {
 		return WayVXLAN
@@ -160,7 +160,7 @@ func (o *Network) way() Way {
 	return o.Spec.Way
 }
 
-// keepSubnets complains if NICs that stay would be left without their subnet.
+// keepSubnets adds an error if remaining NICs would lose their subnet.
 func (b *builder) keepSubnets(p *put, o *Network) {
 	s := b.next.networks[o.Key()]
 	if s == nil || len(o.Spec.Subnets) == 0 {
@@ -182,7 +182,7 @@ func (b *builder) keepSubnets(p *put, o *Network) {
 	}
 }
 
-// someOf joins names, of many only the first.
+// someOf joins the first few names.
 func someOf(names []string) string {
 	const most = 5
 	if len(names) > most {
@@ -269,7 +269,7 @@ func (b *builder) putNIC(p *put, o *NIC) {
 
 func given(p *put) *NICSpec { return &p.given.(*NIC).Spec }
 
-// addressFieldOf is where an address stands in what was given.
+// addressFieldOf returns the field of an address in the declared object.
 func (s *NICSpec) addressFieldOf(a netip.Addr, i int) string {
 	if j := slices.Index(s.addresses(), a); j >= 0 {
 		i = j
@@ -277,8 +277,8 @@ func (s *NICSpec) addressFieldOf(a netip.Addr, i int) string {
 	return s.addressField(i)
 }
 
-// sameNIC takes over the addresses of the NIC that is replaced, and complains if another network
-// or address is given: programs that have it open know its addresses.
+// sameNIC copies the addresses of the NIC that is replaced. It adds an error if another network or address is declared,
+// because programs that have the NIC open use its addresses.
 func (b *builder) sameNIC(p *put, o, old *NIC) bool {
 	if o.Spec.Network != old.Spec.Network {
 		b.wrong(p, "spec.network", "%q: the NIC is in network %q, which cannot change: delete the NIC and apply again", o.Spec.Network, old.Spec.Network)
@@ -301,8 +301,8 @@ func addressText(list []netip.Addr) string {
 	return strings.Join(texts, " and ")
 }
 
-// allocateAddresses gives a NIC without any one of each family that its network has. Those that
-// are given are in the segment already, also of NICs that stand further below in the file.
+// allocateAddresses allocates an address of each family of the network for a NIC without addresses. Declared addresses
+// are in the segment already, also those of NICs that come later in the file.
 func (b *builder) allocateAddresses(p *put, o *NIC) {
 	if len(o.Spec.Addresses) > 0 {
 		return
@@ -391,7 +391,7 @@ func (b *builder) stranger(p *put, o *Policy, name string) string {
 	return ""
 }
 
-// sums checks what a tenant may have in all: of tenants that change, and of those that get NICs.
+// sums checks the totals of a tenant: of tenants that change, and of those that get NICs.
 func (b *builder) sums() {
 	checked := map[string]bool{}
 	for _, p := range slices.Backward(b.puts) { // the last NIC is the one too many
@@ -413,7 +413,7 @@ func (b *builder) sums() {
 	}
 }
 
-// namespaces complains about a namespace of Kubernetes that two tenants have.
+// namespaces adds an error about a Kubernetes namespace that two tenants have.
 func (b *builder) namespaces(p *put, name string) {
 	for i, space := range b.next.Tenant(name).Spec.Namespaces {
 		for other := range b.next.tenants {

@@ -1,13 +1,13 @@
 package tenant
 
-// A Change is what somebody wants of a World: objects put (new ones, or in place of those of the
-// same key), and objects deleted. It happens as a whole or not at all.
+// A Change puts and deletes objects of a World. A put object is new, or replaces the one with the same key. A Change is
+// applied as a whole or not at all.
 type Change struct {
 	Put    []Object
 	Delete []Key
-	// Force deletes what refers to a deleted object too: everything of a tenant, the NICs of a
-	// network and the policies about it. A policy that names a deleted NIC stays as it is, so
-	// that nothing is allowed that was not: the name then stands for no NIC, until there is one.
+	// Force also deletes the objects that refer to a deleted one: all objects of a tenant, the NICs of
+	// a network and the policies about it. A policy that names a deleted NIC stays unchanged, so that
+	// it allows nothing new. The name matches no NIC until one is created with it.
 	Force bool
 }
 
@@ -31,10 +31,10 @@ func (e Effect) What() string {
 	return "changed"
 }
 
-// Changed reports whether there is something to do about it.
+// Changed reports whether the object was created, changed or deleted.
 func (e Effect) Changed() bool { return e.Old != e.New }
 
-// Rand is where allocated VNIs come from: *rand.Rand of math/rand/v2.
+// Rand is the source of allocated VNIs, such as *rand.Rand of math/rand/v2.
 type Rand interface {
 	Uint32N(n uint32) uint32
 }

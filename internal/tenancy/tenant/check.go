@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// check finds everything that is wrong with one object by itself.
+// check returns all errors of one object by itself.
 func check(o Object) Errors {
 	c := &checker{object: o}
 	c.metadata(o.Meta(), o.Key().Kind)
@@ -27,7 +27,7 @@ func check(o Object) Errors {
 	return c.errs
 }
 
-// A checker collects what is wrong with an object.
+// A checker collects the errors of an object.
 type checker struct {
 	object Object
 	errs   Errors
@@ -104,14 +104,14 @@ func (c *checker) labels(field string, labels map[string]string) {
 	}
 }
 
-// count refuses negative numbers, which only a store's or a client's own making can have.
+// count rejects numbers below 0, which Parse does not return but a store or another client may contain, and above most.
 func (c *checker) count(field string, n, most int) {
 	if n < 0 || n > most {
 		c.wrong(field, "%d is not from 0 to %d", n, most)
 	}
 }
 
-// Largest values. They leave the schedule and the accounts room to multiply.
+// Largest values. They are small enough that products in the schedule and the accounts do not overflow.
 const (
 	mostWeight = 10000
 	mostCount  = 1<<31 - 1
@@ -267,10 +267,10 @@ func (c *checker) addresses(s *NICSpec) {
 	}
 }
 
-// Addresses are those of a NIC, however they were given.
+// Addresses returns the NIC's addresses, from spec.address or spec.addresses.
 func (n *NIC) Addresses() []netip.Addr { return n.Spec.addresses() }
 
-// addresses are those that are given.
+// addresses returns address as a list, or addresses if address is not set.
 func (s *NICSpec) addresses() []netip.Addr {
 	if s.Address.IsValid() {
 		return []netip.Addr{s.Address}
@@ -278,7 +278,7 @@ func (s *NICSpec) addresses() []netip.Addr {
 	return s.Addresses
 }
 
-// addressField is where the i-th of the addresses stands.
+// addressField returns the field that declares the i-th address.
 func (s *NICSpec) addressField(i int) string {
 	if s.Address.IsValid() {
 		return "spec.address"

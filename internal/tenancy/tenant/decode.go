@@ -11,18 +11,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A decoder fills an object from the YAML of one document and notes everything that is wrong.
+// A decoder fills an object from the YAML of one document and collects all errors.
 type decoder struct {
 	file string
 	key  Key // of the object, as far as it is known
 	errs Errors
 }
 
-// mostWrong is how much that is wrong with a file is said. Nobody reads more, and a file that is
-// written for it would take memory for each of its letters.
+// mostWrong is the maximum number of errors that are reported for a file. Without it, a hostile file could cause an
+// error, and use memory, for each of its bytes.
 const mostWrong = 1000
 
-// wrong notes what is wrong with a node.
+// wrong adds an error about a node.
 func (d *decoder) wrong(n *yaml.Node, field, format string, args ...any) {
 	if len(d.errs) >= mostWrong {
 		return
@@ -80,7 +80,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, field string) {
 	}
 }
 
-// plain is err in our words where it is in those of another package.
+// plain returns the text of err. It replaces the texts of other packages by ours.
 func plain(err error, value string, into any) string {
 	switch fmt.Sprintf("%T", into) {
 	case "*netip.Addr":
@@ -91,7 +91,7 @@ func plain(err error, value string, into any) string {
 	return err.Error()
 }
 
-// want complains about a node of another kind.
+// want reports whether a node has a kind, and adds an error if not.
 func (d *decoder) want(n *yaml.Node, kind yaml.Kind, field, what string) bool {
 	if n.Kind == kind {
 		return true
@@ -120,7 +120,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, field string) {
 	})
 }
 
-// unknown complains about a field that there is none of.
+// unknown adds an error about an unknown field.
 func (d *decoder) unknown(key *yaml.Node, field string, names []string) {
 	for _, name := range names {
 		if strings.EqualFold(name, key.Value) || strings.EqualFold(name+"s", key.Value) || strings.EqualFold(name, key.Value+"s") {

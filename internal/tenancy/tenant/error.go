@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// An Error is one thing that is wrong with an object: where it is, and what to do.
+// An Error is one error of an object: its position, and the remedy.
 type Error struct {
 	File  string `json:"file,omitempty"`
 	Line  int    `json:"line,omitempty"`
@@ -31,7 +31,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Errors are everything that is wrong, a line each.
+// Errors is a list of errors, printed one per line.
 type Errors []*Error
 
 func (list Errors) Error() string {
@@ -50,8 +50,8 @@ func (list Errors) err() error {
 	return list
 }
 
-// Locate adds file and line to the Errors in err, for objects that Parse returned. Objects that
-// travel to a daemon leave their lines behind: what comes back names object and field.
+// Locate adds file and line to the Errors in err, for objects that Parse returned. Objects are sent to a daemon without
+// lines, so the daemon's Errors have only object and field.
 func Locate(err error, objects []Object) error {
 	var list Errors
 	if !errors.As(err, &list) {
@@ -83,7 +83,7 @@ func (k Key) Path() string {
 	return k.Tenant + "/" + k.Name
 }
 
-// Twice is Errors about the objects that are among some more than once; nil: none is.
+// Twice returns Errors for the objects that are in the list more than once; nil: there are none.
 func Twice(objects []Object) error {
 	var errs Errors
 	first := make(map[Key]Object, len(objects))
@@ -107,7 +107,7 @@ func twice(first, again Object) *Error {
 	return e
 }
 
-// InUse is the error for a NIC that stays because somebody uses it.
+// InUse is the error for a NIC that is not deleted because programs use it.
 type InUse struct {
 	NIC Key
 	By  []string // "ib_send_bw (pid 12, uid 1000)", each

@@ -1,7 +1,7 @@
 package tenant
 
-// Everything that is declared is in the daemon's memory, and a rule costs the loop when somebody
-// connects. Both are other tenants', too. So who is not the operator may declare so much only.
+// Declared objects use memory of the daemon, and rules use time of the loop when a program connects. Tenants share
+// both, so administrators of a tenant can declare a limited amount. The operator has no limit.
 const (
 	// mostRules is how many rules the policies of a tenant may have together, each port and
 	// name counted as one.

@@ -14,11 +14,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Parse reads a file of YAML documents, an object each; JSON is YAML, too. Everything that is
-// wrong is reported, as Errors with lines: what the text says that no object has, values of the
-// wrong type, words and quantities that mean nothing. Whether the objects agree with each other is
-// asked by World.Next. A document of kind List holds objects as items. What a file says as status
-// is passed over: vrdma get prints it, and what it prints can be applied.
+// Parse reads a file of YAML documents, an object each; JSON is YAML, too. It reports all errors, as Errors with lines:
+// unknown fields, values of a wrong type, invalid words and quantities. World.Next checks whether the objects fit
+// together. A document of kind List has objects as items. Parse ignores the field status, so that the output of vrdma
+// get can be applied.
 func Parse(name string, text []byte) ([]Object, error) {
 	var objects []Object
 	var errs Errors
@@ -43,7 +42,7 @@ func Parse(name string, text []byte) ([]Object, error) {
 	}
 }
 
-// yamlLine is how the YAML package says where it stopped.
+// yamlLine matches the line number in errors of the YAML package.
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 
 func syntaxError(file string, err error) *Error {
@@ -165,13 +164,13 @@ func scalar(n *yaml.Node, name string) string {
 	return ""
 }
 
-// A source is where an object was read.
+// A source is the file and the position of an object in it.
 type source struct {
 	file string
 	node *yaml.Node // the object's
 }
 
-// locate gives an error the line of its field, or of the field's nearest parent that is there.
+// locate sets the line of an error to that of its field, or of the nearest parent that the file has.
 func (s source) locate(e *Error) {
 	if s.node == nil {
 		return
@@ -200,7 +199,7 @@ type written struct {
 	Spec       json.RawMessage `json:"spec"`
 }
 
-// Marshal is an object as one line of JSON, as it is stored and sent.
+// Marshal returns an object as one line of JSON, as it is stored and sent.
 func Marshal(o Object) ([]byte, error) {
 	spec, err := json.Marshal(reflect.ValueOf(o).Elem().FieldByName("Spec").Interface())
 	if err != nil {
@@ -209,12 +208,10 @@ func Marshal(o Object) ([]byte, error) {
 	return json.Marshal(written{APIVersion, o.Key().Kind, o.Meta(), spec})
 }
 
-// Unmarshal reads what Marshal has written. It passes over fields that it does not know: a later
-// version may have written them.
+// Unmarshal reads the output of Marshal. It ignores unknown fields, because a later version may have written them.
 func Unmarshal(text []byte) (Object, error) { return unmarshal(text, json.Unmarshal) }
 
-// UnmarshalStrict is Unmarshal for what somebody asks for now: a field that is not known is
-// refused, because it would not be done.
+// UnmarshalStrict is Unmarshal for an object of a request. It rejects unknown fields, because they would have no effect.
 func UnmarshalStrict(text []byte) (Object, error) {
 	return unmarshal(text, func(text []byte, v any) error {
 		d := json.NewDecoder(bytes.NewReader(text))
@@ -249,7 +246,7 @@ func unmarshal(text []byte, read func([]byte, any) error) (Object, error) {
 	return o, nil
 }
 
-// YAML is an object as people write it. Parse reads it.
+// YAML returns an object as YAML. Parse reads it.
 func YAML(o Object) ([]byte, error) {
 	text, err := Marshal(o)
 	if err != nil {
@@ -269,7 +266,7 @@ func YAML(o Object) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// unstyle takes the braces and quotes of JSON away; the encoder puts quotes where YAML needs them.
+// unstyle removes the braces and quotes of JSON; the encoder adds quotes where YAML needs them.
 func unstyle(n *yaml.Node) {
 	n.Style = 0
 	for _, child := range n.Content {

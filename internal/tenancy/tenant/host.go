@@ -50,7 +50,7 @@ type Capacity struct {
 	MTU int `json:"mtu,omitempty"`
 }
 
-// A HostType is what runs on a host.
+// A HostType says which implementation of VXLAN a host has: vrdma, or the kernel's (linux).
 type HostType string
 
 const (
@@ -58,10 +58,10 @@ const (
 	HostLinux HostType = "linux"
 )
 
-// Linux reports whether it enforces nothing.
+// Linux reports whether the host has type linux. Such a host enforces no policy.
 func (o *Host) Linux() bool { return o.Spec.Type == HostLinux }
 
-// normalHost is a host as a world has it.
+// normalHost returns a copy of o in the form of a World: all addresses are in Addresses, IPv4 first.
 func normalHost(o *Host) *Host {
 	copied := *o
 	copied.Spec.Addresses = slices.Clone(o.Spec.addresses())
@@ -70,7 +70,7 @@ func normalHost(o *Host) *Host {
 	return &copied
 }
 
-// addresses are those that are given.
+// addresses returns address as a list, or addresses if address is not set.
 func (s *HostSpec) addresses() []netip.Addr {
 	if s.Address.IsValid() {
 		return []netip.Addr{s.Address}
@@ -117,7 +117,7 @@ func (c *checker) host(s *HostSpec) {
 	}
 }
 
-// Check says what is wrong with a host that a daemon has written; nil: nothing is.
+// Check returns the errors of a Host that a daemon has written; nil if it is valid.
 func (o *Host) Check() error { return check(o).err() }
 
 func (b *builder) putHost(p *put, o *Host) {
@@ -169,7 +169,7 @@ func (b *builder) outsiders() {
 	}
 }
 
-// unfitMember complains about a NIC that is not in the change, and that the change makes wrong.
+// unfitMember adds an error about a NIC that is not in the change, and that the change makes invalid.
 func (b *builder) unfitMember(p *put, field string, k Key) {
 	if b.byKey[k] != nil || b.kept {
 		return
@@ -179,8 +179,7 @@ func (b *builder) unfitMember(p *put, field string, k Key) {
 	}
 }
 
-// unfitOutside says what is wrong with a NIC on a host that does not run vrdma, or with the MAC of
-// one that does.
+// unfitOutside returns an error of a NIC on a Linux host, or of the MAC of a NIC on a host that runs vrdma.
 func (w *World) unfitOutside(n *NIC) (field, why string) {
 	h, s := w.Host(n.Spec.Host), &n.Spec
 	if h == nil {

@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// Next is the world after a change, and what happened to each object, those first that others
-// refer to. It allocates the VNIs and addresses that are not given. The error is Errors: everything
-// that is wrong with the change.
+// Next returns the World after a change, and the effect on each object. Objects that others refer to come first. Next
+// allocates the VNIs and addresses that are not given. The error is Errors, with all errors of the change.
 func (w *World) Next(c Change, rnd Rand) (*World, []Effect, error) {
 	b := begin(w, rnd)
 	for _, o := range c.Put {
@@ -26,9 +25,8 @@ func (w *World) Next(c Change, rnd Rand) (*World, []Effect, error) {
 	return b.next, b.effects(), nil
 }
 
-// NewWorld is a world of objects that were part of one before, for instance those that a store
-// has kept: allocated addresses and VNIs are in them. Objects that cannot be part of a world are
-// left out and reported as Errors; the world is good nevertheless.
+// NewWorld returns a World of objects that were part of one before, for instance those of a store. They have their
+// allocated addresses and VNIs. Invalid objects are left out and reported as Errors; the World is valid without them.
 func NewWorld(objects []Object) (*World, error) {
 	b := begin(&World{}, nil)
 	b.kept = true
@@ -42,9 +40,9 @@ func NewWorld(objects []Object) (*World, error) {
 	return b.next, b.errs.err()
 }
 
-// Follow is the world after others have changed what a store keeps: objects put, which have what was
-// allocated for them, and objects deleted. An error says that the change does not fit this world:
-// then the store has to be read as a whole, with NewWorld.
+// Follow returns the World after another daemon has changed the store: objects put, with their allocated addresses and
+// VNIs, and objects deleted. It returns an error if the change cannot be applied to this World. Then the whole store has
+// to be read, with NewWorld.
 func (w *World) Follow(put []Object, gone []Key) (*World, []Effect, error) {
 	b := begin(w, nil)
 	b.kept = true
@@ -71,8 +69,8 @@ func (w *World) Follow(put []Object, gone []Key) (*World, []Effect, error) {
 	return b.next, b.effects(), nil
 }
 
-// A builder makes the next world. It works on the objects that change and on what refers to them;
-// the rest of the world is taken over.
+// A builder makes the next World. It processes the objects that change and those that refer to them. It takes all
+// others from the old World.
 type builder struct {
 	old, next *World
 	rnd       Rand
@@ -84,11 +82,11 @@ type builder struct {
 	errs      Errors
 }
 
-// A put is an object on its way into the world.
+// A put is an object that a builder adds to the next World.
 type put struct {
-	given Object // as it came
-	made  Object // the copy that becomes part of the world
-	old   Object // which it replaces; nil if there is none
+	given Object // the object of the change
+	made  Object // the copy that becomes part of the World
+	old   Object // the object that it replaces; nil if there is none
 	bad   bool
 }
 
@@ -102,7 +100,7 @@ func begin(w *World, rnd Rand) *builder {
 	}
 }
 
-// cloned is a copy that can be written to.
+// cloned returns a copy of m; never nil.
 func cloned[K comparable, V any](m map[K]V) map[K]V {
 	if m == nil {
 		return map[K]V{}
@@ -110,7 +108,7 @@ func cloned[K comparable, V any](m map[K]V) map[K]V {
 	return maps.Clone(m)
 }
 
-// wrong notes an error about an object of the change.
+// wrong adds an error about an object of the change.
 func (b *builder) wrong(p *put, field, format string, args ...any) {
 	p.bad = true
 	e := &Error{Key: p.given.Key(), Field: field, Text: fmt.Sprintf(format, args...)}
@@ -118,7 +116,7 @@ func (b *builder) wrong(p *put, field, format string, args ...any) {
 	b.errs = append(b.errs, e)
 }
 
-// admit takes an object that is good by itself.
+// admit adds an object to the change if it is valid by itself.
 func (b *builder) admit(o Object) {
 	key := o.Key()
 	p := &put{given: o}
@@ -137,8 +135,8 @@ func (b *builder) admit(o Object) {
 	b.puts = append(b.puts, p)
 }
 
-// absent reports whether there is no object of a key. It is not asked again about one that the
-// change has and that is wrong: that has been said.
+// absent reports whether there is no object with a key. complain is false if the change has an invalid object with that
+// key, because its error is reported already.
 func (b *builder) absent(p *put, k Key) (absent, complain bool) {
 	if b.next.objects[k] != nil {
 		return false, false
@@ -148,8 +146,8 @@ func (b *builder) absent(p *put, k Key) (absent, complain bool) {
 	return true, by == nil || !by.bad
 }
 
-// normal is a copy of an object in the form that it has in a world: without the lines of a file,
-// all addresses in one place, and a word for the default left out.
+// normal returns a copy of an object in the form of a World: without the lines of a file, all addresses in Addresses, and
+// "" instead of the host "anywhere".
 func normal(o Object) Object {
 	var made Object
 	switch o := o.(type) {
@@ -178,7 +176,7 @@ func normal(o Object) Object {
 	return made
 }
 
-// delete takes objects out of the next world, and with Force what refers to them.
+// delete removes objects from the next World, and with Force the objects that refer to them.
 func (b *builder) delete(c Change) {
 	fail := func(k Key, format string, args ...any) {
 		b.errs = append(b.errs, &Error{Key: k, Text: fmt.Sprintf(format, args...)})
@@ -217,7 +215,7 @@ func (b *builder) delete(c Change) {
 	}
 }
 
-// forceMeans is what --force does to those who use an object of a kind.
+// forceMeans describes what --force does to objects that use a deleted object of this kind.
 func forceMeans(kind Kind) string {
 	if kind == KindNIC {
 		return ", which leaves them as they are: the name stands for no NIC then"
@@ -225,7 +223,7 @@ func forceMeans(kind Kind) string {
 	return " to delete them, too"
 }
 
-// keyList names some objects.
+// keyList returns the names of the first few keys, for a message.
 func keyList(keys []Key) string {
 	const most = 5
 	names := make([]string, 0, most+1)
@@ -238,7 +236,7 @@ func keyList(keys []Key) string {
 	return strings.Join(names, ", ")
 }
 
-// Belongings are the objects that cannot be without a tenant, a network or a declared host.
+// Belongings returns the objects that cannot exist without a tenant, a network or a declared host.
 func (w *World) Belongings(k Key) (list []Key) {
 	switch k.Kind {
 	case KindTenant:
@@ -266,7 +264,7 @@ func (w *World) Belongings(k Key) (list []Key) {
 	return list
 }
 
-// policiesNaming are those in which a NIC's name stands.
+// policiesNaming returns the policies that name a NIC.
 func (w *World) policiesNaming(nic Key) (list []Key) {
 	for name := range w.tenants[nic.Tenant].names(KindPolicy) {
 		k := Key{KindPolicy, nic.Tenant, name}
@@ -283,7 +281,7 @@ func (s *PolicySpec) names(nic string) bool {
 	return slices.Contains(s.NICs.Names, nic) || slices.ContainsFunc(s.Allow, has) || slices.ContainsFunc(s.Deny, has)
 }
 
-// put brings the objects into the next world, each kind after those that it refers to.
+// put adds the objects to the next World, each kind after those that it refers to.
 func (b *builder) put() {
 	slices.SortStableFunc(b.puts, func(p, q *put) int {
 		return cmp.Compare(rank[p.given.Key().Kind], rank[q.given.Key().Kind])
@@ -299,7 +297,7 @@ func (b *builder) put() {
 	b.sums()
 }
 
-// each calls f, which is for objects of one kind, for those that are good so far.
+// each calls f, which takes objects of one kind, for the puts without errors so far.
 func (b *builder) each(f any) {
 	for _, p := range b.puts {
 		if p.bad {
@@ -326,7 +324,7 @@ func call[T Object](p *put, f func(*put, T)) {
 	}
 }
 
-// effects are what became of the objects that the change was about.
+// effects returns the effect of the change on each of its objects.
 func (b *builder) effects() []Effect {
 	var list []Effect
 	for k := range b.deleted {

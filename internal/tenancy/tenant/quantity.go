@@ -111,7 +111,7 @@ func parseQuantity(text string, units []unit) (uint64, error) {
 	return n, nil
 }
 
-// A reason stands in the middle of an error's text, or is empty.
+// A reason is a part of an error's text, and may be empty.
 type reason string
 
 func (r reason) Error() string { return string(r) }

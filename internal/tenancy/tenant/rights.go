@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// A Caller is somebody who wants something, as the kernel says.
+// A Caller has the kernel's credentials of a client.
 type Caller struct {
-	// Operator may do everything: whose daemon it is, and root.
+	// Operator: the caller is the daemon's user or root, and may do everything.
 	Operator bool
 	UID      int
 	GIDs     []int // all of the process's groups
@@ -19,10 +19,9 @@ func (w *Who) Admits(c Caller) bool {
 	return slices.Contains(w.UIDs, c.UID) || slices.ContainsFunc(w.GIDs, func(gid int) bool { return slices.Contains(c.GIDs, gid) })
 }
 
-// May says why somebody may not make a change; nil if they may. The operator may make every one.
-// The administrators of a tenant may put and delete its NICs and policies. They may not give a
-// NIC a guarantee or the latency class, which take from other tenants, nor declare more than a
-// daemon that others use should have to remember (extent.go). The error is Errors.
+// May returns nil if the caller may make a change, else Errors with the reasons. The operator may make every change.
+// The administrators of a tenant may put and delete its NICs and policies. They may not give a NIC a guarantee or the
+// latency class, which take resources from other tenants, nor exceed the limits of extent.go.
 func (w *World) May(who Caller, c Change) error {
 	if who.Operator {
 		return nil
@@ -82,9 +81,8 @@ func (w *World) administers(who Caller, tenant string) bool {
 	return t != nil && t.Spec.Administrators.Admits(who)
 }
 
-// MayRead reports whether somebody may see an object of this world: the operator everything, the
-// administrators of a tenant all that is the tenant's, others the NICs that name them as users
-// who may open them, and the networks of those.
+// MayRead reports whether a caller may see an object. The operator sees everything, and the administrators of a tenant
+// see all of its objects. Other callers see the NICs that they may open, and the networks of these NICs.
 func (w *World) MayRead(who Caller, o Object) bool {
 	k := o.Key()
 	if who.Operator {

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// improperSubnet says why NICs cannot have a subnet; empty if they can.
+// improperSubnet returns why a prefix cannot be a subnet of NICs; empty if it can.
 func improperSubnet(p netip.Prefix) string {
 	switch {
 	case !p.IsValid() || p.Addr().Is4In6():
@@ -28,8 +28,8 @@ func ordinary(a netip.Addr) bool {
 		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// reserved says what else an address of a subnet is; empty if a NIC can have it. The first of
-// an IPv6 subnet is its routers' anycast address.
+// reserved returns the reserved use of an address in a subnet; empty if a NIC can have it. The first address of an IPv6
+// subnet is the anycast address of its routers.
 func reserved(p netip.Prefix, a netip.Addr) string {
 	switch {
 	case a == p.Addr():
@@ -50,8 +50,8 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// allocate finds the next address that nobody has, beginning after the one that was allocated last:
-// an address that was freed comes up again when all others have been used.
+// allocate returns the next free address after the one that was allocated last. So a freed address is used again only
+// after all others.
 func (s *segment) allocate(p netip.Prefix) (netip.Addr, bool) {
 	a, ok := s.last[p]
 	if !ok {

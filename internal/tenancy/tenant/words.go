@@ -159,8 +159,8 @@ func (r *PortRange) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalJSON is a number for a single port. A 64-bit service id is text, since many who read JSON
-// have no number for it.
+// MarshalJSON returns a number for a single port. A range or a 64-bit service ID becomes a string, because many JSON
+// parsers cannot represent 64-bit numbers.
 func (r PortRange) MarshalJSON() ([]byte, error) {
 	if r.First == r.Last && r.First <= 65535 {
 		return []byte(r.String()), nil

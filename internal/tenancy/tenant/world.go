@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// A World is all objects at one moment, consistent: what one names is there. It is not changed.
-// The zero World is empty.
+// A World is an immutable, consistent set of all objects. The zero World is empty.
 type World struct {
 	objects  map[Key]Object
 	tenants  map[string]*household // by name
@@ -16,7 +15,7 @@ type World struct {
 	vnis     map[uint32]Key
 }
 
-// A household is what belongs to a tenant, apart from itself.
+// A household has the names of a tenant's networks, NICs and policies.
 type household struct {
 	networks, nics, policies map[string]struct{} // names
 }
@@ -26,8 +25,8 @@ type segment struct {
 	nics      map[string]struct{}         // names, of the network's tenant
 	addresses map[netip.Addr]string       // to the NIC's name
 	last      map[netip.Prefix]netip.Addr // allocated most recently in each subnet
-	// list is nics by name, made when somebody asks. A segment is of one or several worlds, whose
-	// NICs of it are the same.
+	// list caches the NICs, sorted by name; World.NICs fills it. Several Worlds can share a segment, because its NICs are the
+	// same in each of them.
 	list atomic.Pointer[[]*NIC]
 }
 
@@ -56,7 +55,7 @@ func (w *World) Host(name string) *Host {
 	return o
 }
 
-// Objects are those of a kind, by tenant and name; of every kind if it is empty, in an order in
+// Objects returns the objects of a kind, by tenant and name. If kind is empty, it returns all objects, in an order in
 // which each comes after those that it refers to.
 func (w *World) Objects(kind Kind) []Object {
 	var list []Object
@@ -69,7 +68,7 @@ func (w *World) Objects(kind Kind) []Object {
 	return list
 }
 
-// ObjectsOf are those of a kind that belong to a tenant, by name.
+// ObjectsOf returns the objects of a kind that belong to a tenant, by name.
 func (w *World) ObjectsOf(kind Kind, tenant string) []Object {
 	names := w.tenants[tenant].names(kind)
 	list := make([]Object, 0, len(names))
@@ -80,7 +79,7 @@ func (w *World) ObjectsOf(kind Kind, tenant string) []Object {
 	return list
 }
 
-// names are those of a kind; none for a tenant that is not there.
+// names returns the names of the objects of a kind; nil if h is nil, for a tenant that does not exist.
 func (h *household) names(kind Kind) map[string]struct{} {
 	if h == nil {
 		return nil
@@ -96,7 +95,7 @@ func (h *household) names(kind Kind) map[string]struct{} {
 	return nil
 }
 
-// NICs are those of a network, by name. The list is not to be changed.
+// NICs returns the NICs of a network, by name. The caller must not change the list.
 func (w *World) NICs(network Key) []*NIC {
 	s := w.networks[network]
 	if s == nil {
@@ -110,7 +109,7 @@ func (w *World) NICs(network Key) []*NIC {
 	return list
 }
 
-// members is NICs for a world that is being made.
+// members is NICs for a World that a builder still changes.
 func (w *World) members(network Key) []*NIC {
 	s := w.networks[network]
 	if s == nil {
@@ -140,7 +139,7 @@ func (w *World) NetworkByVNI(vni uint32) *Network {
 	return o
 }
 
-// TenantOf and NetworkOf are what a NIC of this world belongs to.
+// TenantOf and NetworkOf return the tenant and the network of a NIC of this World.
 func (w *World) TenantOf(n *NIC) *Tenant   { return w.Tenant(n.Metadata.Tenant) }
 func (w *World) NetworkOf(n *NIC) *Network { return w.Network(n.Metadata.Tenant, n.Spec.Network) }
 

@@ -49,7 +49,7 @@ static void alone(void)
 
 	CHECK(query(fd, 3) == v && ask(fd, ASKED, 0) == 0);
 	CHECK(query(fd, 4) == v && ask(fd, ASKED, 0) == 1);        /* it said nothing of 4, */
-	CHECK(query(fd, 3 + 1016) == v && ask(fd, ASKED, 0) == 2); /* nor of who shares its place */
+	CHECK(query(fd, 3 + 1016) == v && ask(fd, ASKED, 0) == 2); /* nor of the one that shares its place */
 	CHECK(query_with(fd, QUERY_ROUTE, 3, 9, 8, &other) == 0 && !memcmp(&other, "nine....", 8));
 	CHECK(ask(fd, ASKED, 0) == 2);
 	CHECK(query_with(fd, QUERY_ROUTE, 3, 0, 7, &other) == 0 && ask(fd, ASKED, 0) == 3); /* no room */

@@ -134,7 +134,7 @@ static void cancelled(void)
 	t = start_waiter(&fd);
 	CHECK(pthread_cancel(t) == 0 && pthread_join(t, &r) == 0 && r == PTHREAD_CANCELED);
 	CHECK(ask(fd, CMD_ECHO, 1) == 2); /* it held nothing */
-	/* Who waits on a channel that is closed waits for ever, as in the kernel. */
+	/* A thread that waits on a channel when it is closed waits for ever, as in the kernel. */
 	t = start_waiter(&fd);
 	close(fd);
 	fd = open_channel(0); /* may get the same number */

@@ -1,5 +1,5 @@
 /*
- * Who may trace us, and when: the calls of prctl(PR_SET_PTRACER) and sendmsg are watched by
+ * Tests when which process may trace us: the calls of prctl(PR_SET_PTRACER) and sendmsg are watched by
  * a thread of ours, which answers as a kernel with Yama would.
  *
  *   tracer            the daemon is in our pid namespace

@@ -34,7 +34,7 @@ static void *spin(void *argument)
 	if (sched_setaffinity(0, sizeof(one), &one) || sched_setscheduler(0, policy, &priority))
 		fail("burn: a busy thread");
 	sem_post(&running);
-	/* Without the pause instruction: a hypervisor takes the processor from who repeats it. */
+	/* Without the pause instruction: a hypervisor preempts a virtual processor that repeats it. */
 	for (;;)
 		__asm__ volatile("" ::: "memory");
 	return NULL;

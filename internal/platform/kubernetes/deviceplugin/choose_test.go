@@ -67,7 +67,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A NIC that is made has the pod's labels, which policies select it by, and says who takes it away.
+// TestChooseLabels: a created NIC has the pod's labels, by which policies select it, and labels with its node and its pod.
 func TestChooseLabels(t *testing.T) {
 	p := Pod{Namespace: "web", Name: "w", UID: "uid-1", Labels: map[string]string{"role": "db"}}
 	_, made, err := Choose(example(), "node1", &p)

@@ -35,7 +35,7 @@ type Node struct {
 	Every   time.Duration // the period of sweeps; ten seconds if zero
 	// Since is when the kubelet started, as far as that is visible; nil: long ago.
 	Since func() time.Time
-	// Labels is told the pods that NICs are made for; may be nil.
+	// Labels gets the pods that NICs are made for; may be nil.
 	Labels *Labeler
 
 	// mu is held while slots or NICs change, so that a sweep does not delete a NIC before its pod has got it.

@@ -34,7 +34,7 @@ type Node struct {
 	Every  time.Duration // the period of sweeps; ten seconds if zero
 	// Patience is how long a pod may be unknown: twenty seconds if zero. The kubelet waits 45 s.
 	Patience time.Duration
-	// Labels is told the pods that NICs are made for; may be nil.
+	// Labels gets the pods that NICs are made for; may be nil.
 	Labels *deviceplugin.Labeler
 
 	// mu is held while slots, records or NICs change.

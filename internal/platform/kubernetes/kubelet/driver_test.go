@@ -71,8 +71,8 @@ func dial(t *testing.T, path string) *grpc.ClientConn {
 	return conn
 }
 
-// registers does what the kubelet's plugin manager does with a socket in its registry: it asks who is there, calls at
-// the endpoint, and tells the result.
+// registers does what the kubelet's plugin manager does with a socket in its registry: it gets the plugin's information,
+// connects to the endpoint, and reports the result.
 func registers(t *testing.T, dir string) dra.DRAPluginClient {
 	t.Helper()
 	path := filepath.Join(dir, "plugins_registry", "vrdma.io-reg.sock")

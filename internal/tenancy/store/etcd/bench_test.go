@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/test/etcdtest"
 )
 
-// BenchmarkVisible measures how long it takes until what one client commits is told to who
-// watches at another, with three members.
+// BenchmarkVisible measures the time from the commit of one client to the event in a watch of another, with three
+// members.
 func BenchmarkVisible(b *testing.B) {
 	c := etcdtest.Start(b, 3)
 	s, other := open(b, c, "s"), open(b, c, "s")

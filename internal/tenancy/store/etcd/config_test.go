@@ -67,8 +67,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// A user with a password: also after etcd has forgotten who was there. And only what the role
-// allows.
+// TestPassword: a user with a password can use the store, also after etcd has restarted or has rejected the user's token.
+// The user's role limits the access.
 func TestPassword(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t, 1)

@@ -74,7 +74,7 @@ func TestKilledCommit(t *testing.T) {
 		t.Fatalf("it has %s", got)
 	}
 
-	// After: it is, for those who watch and for those who come.
+	// Afterwards it is visible, in existing watches and to new clients.
 	for i, folded := range []int{0, 3} {
 		value := fmt.Sprintf("new %d", i)
 		rec, lease := prepareLarge(t, a, strings.Repeat(string(rune('B'+i)), 26), append(largeWrites(500, value), del("z")))
