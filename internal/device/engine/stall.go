@@ -2,9 +2,7 @@ package engine
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
-	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -194,25 +192,48 @@ func (s *stall) unrest() {
 	}
 }
 
-// threadState is the state of one of our threads and its system time in hundredths of a second. It
-// is asked seldom, so it keeps no descriptor.
+// threadState returns the state of a thread of the daemon and its system time in hundredths of a second. It
+// is called seldom, so it keeps no descriptor, and it allocates nothing.
 func threadState(tid int32) (state byte, ticks uint64, ok bool) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", tid))
-	if err != nil {
+	var path [40]byte // ends with 0
+	strconv.AppendInt(append(path[:0], "/proc/self/task/"...), int64(tid), 10)
+	copy(path[bytes.IndexByte(path[:], 0):], "/stat")
+	var text [512]byte
+	n := readFile(&path, &text)
+	if n <= 0 {
 		return 0, 0, false
 	}
-	return parseStat(b)
+	return parseStat(text[:n])
 }
 
 // parseStat reads /proc/PID/stat (proc_pid_stat(5)): fields 3 and 15. The name before them may
 // have any bytes.
 func parseStat(b []byte) (state byte, ticks uint64, ok bool) {
-	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(fields) < 13 || len(fields[0]) != 1 {
-		return 0, 0, false
+	b = b[bytes.LastIndexByte(b, ')')+1:]
+	for field := 3; len(b) > 1; field++ {
+		b = b[1:] // a space
+		end := bytes.IndexByte(b, ' ')
+		if end < 0 {
+			return 0, 0, false
+		}
+		switch field {
+		case 3:
+			if end != 1 {
+				return 0, 0, false
+			}
+			state = b[0]
+		case 15:
+			for _, c := range b[:end] {
+				if c < '0' || c > '9' {
+					return 0, 0, false
+				}
+				ticks = 10*ticks + uint64(c-'0')
+			}
+			return state, ticks, end > 0
+		}
+		b = b[end:]
 	}
-	ticks, err := strconv.ParseUint(string(fields[12]), 10, 64)
-	return fields[0][0], ticks, err == nil
+	return 0, 0, false
 }
 
 // blame is called when the loop was stopped while it delivered a burst to t. It marks the queue

@@ -304,3 +304,11 @@ func TestThreadState(t *testing.T) {
 		t.Errorf("%q, %d, %v", state, ticks, ok)
 	}
 }
+
+// The watcher looks while programs work: it allocates nothing either.
+func TestThreadStateDoesNotAllocate(t *testing.T) {
+	tid := threadID()
+	if n := testing.AllocsPerRun(100, func() { threadState(tid) }); n > 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}
