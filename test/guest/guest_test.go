@@ -14,6 +14,7 @@ import (
 func TestRXE(t *testing.T) {
 	l := newLab(t)
 	t.Run("taken", l.taken)
+	t.Run("memory", l.memory)
 	t.Run("tools", l.tools)
 	t.Run("foreign", l.foreign)
 	t.Run("managed", l.managed)

@@ -42,7 +42,7 @@ func newLab(t *testing.T) *lab {
 	const mtu = 1500
 	l := &lab{space: cable.NewNamespace(t), witness: &witness{}}
 	l.witness.begin()
-	l.guest = Boot(t, Config{IP4: guestIP4 + "/24", IP6: guestIP6 + "/64", MTU: mtu})
+	l.guest = Boot(t, Config{Memory: 512, IP4: guestIP4 + "/24", IP6: guestIP6 + "/64", MTU: mtu})
 	tap := cable.TAP(t, l.space, "eth0", mtu)
 	l.space.Address(t, "eth0", ourIP4+"/24")
 	l.space.Address(t, "eth0", ourIP6+"/64")

@@ -85,6 +85,20 @@ static void *anonymous(void)
 	return p;
 }
 
+/* A file of hugetlbfs, which the test has mounted at /huge: a huge page. */
+static void *huge_file(void)
+{
+	const size_t page = 2u << 20;
+	int fd = open("/huge/vrdma-test", O_RDWR | O_CREAT, 0600);
+	CHECK(fd >= 0, "open: %s", strerror(errno));
+	unlink("/huge/vrdma-test");
+	ZERO(ftruncate(fd, (off_t)page));
+	void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED, "mmap: %s", strerror(errno));
+	close(fd);
+	return p;
+}
+
 /* ---- two processes and RDMA ---- */
 
 static struct buf registered(struct dev *d, void *p, int access)
@@ -180,6 +194,11 @@ static void tmpfs(void)
 static void anonymous_memory(void)
 {
 	coherent(anonymous(), "shared anonymous memory");
+}
+
+static void huge(void)
+{
+	coherent(huge_file(), "file of hugetlbfs");
 }
 
 /* ---- atomics ---- */
@@ -343,6 +362,15 @@ static void hold(void)
 	pause();
 }
 
+static void hold_huge(void)
+{
+	struct dev d = dev_open();
+	registered(&d, huge_file(), ALL_ACCESS);
+	printf("registered\n");
+	fflush(stdout);
+	pause();
+}
+
 static const struct vt_case cases[] = {
 	{"posix", posix},
 	{"sysv", sysv},
@@ -355,6 +383,8 @@ static const struct vt_case cases[] = {
 	{"read_only", read_only},
 	{"sealed", sealed},
 	{".hold", hold},
+	{".huge", huge}, /* in a guest, which may have huge pages */
+	{".hold_huge", hold_huge},
 };
 
 MAIN(cases)
