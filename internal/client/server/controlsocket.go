@@ -202,6 +202,10 @@ func (e controlEndpoint) converse(c *protocol.Conn, who credentials.Caller) erro
 // listener.
 func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket string) (*listener, credentials.Caller, error) {
 	first := s.listeners.first()
+	if err := s.awaitHello(c); err != nil {
+		return first, who, err
+	}
+	defer s.gate.leave()
 	h, who, err := s.greeting(c, who, first)
 	if err == nil && h.Kind != protocol.KindControl {
 		err = refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the %s socket", first.Socket, socket)

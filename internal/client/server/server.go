@@ -127,10 +127,13 @@ type Server struct {
 
 	work sync.WaitGroup // goroutines that Close waits for
 
+	gate   gate
+	paused bool // the loop's: it reads no requests, see freeze.go
+
 	mu      sync.Mutex // guards the fields below
 	serving bool       // Serve has been called
 	closed  bool
-	conns   map[*protocol.Conn]struct{}
+	conns   map[*protocol.Conn]endpoint // of those that have not said hello, where they connected
 }
 
 // greetingTime bounds how long a client may take to send its hello.
@@ -148,7 +151,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 		cfg: cfg, log: cfg.Log, loop: cfg.Engine, admission: newAdmission(&cfg),
 		quit:   make(chan struct{}),
 		failed: make(chan error, 1),
-		conns:  make(map[*protocol.Conn]struct{}),
+		conns:  make(map[*protocol.Conn]endpoint),
 	}
 	s.acceptor = acceptor{srv: s, rejecting: make(chan struct{}, mostRejections)}
 	s.clients = clients{processes: make(map[protocol.Token]*process), sessions: make(map[*session]struct{})}
@@ -242,12 +245,12 @@ func (s *Server) serve(u *net.UnixConn, at endpoint) {
 		return
 	}
 	c := protocol.NewConn(u)
-	s.start(c, &who, func() { s.guarded(c, who, at.converse) }, func() {})
+	s.start(c, at, &who, func() { s.guarded(c, who, at.converse) }, func() {})
 }
 
 // start runs converse in its own goroutine. The caller is admitted already, and leaves when converse returns. over is
-// always called, last.
-func (s *Server) start(c *protocol.Conn, who *credentials.Caller, converse, over func()) {
+// always called, last. at is where the client will say hello; nil: it has done so, or is no process of this host.
+func (s *Server) start(c *protocol.Conn, at endpoint, who *credentials.Caller, converse, over func()) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -256,7 +259,7 @@ func (s *Server) start(c *protocol.Conn, who *credentials.Caller, converse, over
 		leave(who)
 		return
 	}
-	s.conns[c] = struct{}{}
+	s.conns[c] = at
 	s.work.Add(1)
 	s.mu.Unlock()
 	u := c.UnixConn
@@ -297,7 +300,7 @@ func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credenti
 		c.Close()
 		return err
 	}
-	s.start(c, &who, func() {
+	s.start(c, nil, &who, func() {
 		s.guarded(c, who, func(c *protocol.Conn, who credentials.Caller) error { return d.talk(c, l, who) })
 	}, func() {
 		who.Account.Refund(relayBill)

@@ -108,10 +108,20 @@ func (d *listener) serveNetlink(c *protocol.Conn, who credentials.Caller) error 
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
 		return nil
 	}
+	return d.answerNetlink(c, who)
+}
+
+// answerNetlink serves a NETLINK_RDMA socket after its hello.
+func (d *listener) answerNetlink(c *protocol.Conn, who credentials.Caller) error {
+	d.mu.Lock()
+	if g := d.users[c]; g != nil {
+		g.netlink = true
+	}
+	d.mu.Unlock()
 	who.Locate(c)
 	looker := d.srv.desk.Looker(&who, d.NIC)
 	for {
-		buf, n, err := receive(c)
+		buf, n, err := d.srv.receive(c)
 		if err != nil {
 			return nil
 		}
