@@ -49,6 +49,7 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 		s.log.Error("cannot serve a new process", "pid", who.Pid, "program", who.Program, "error", err)
 		return refusal(protocol.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
 	}
+	space.SetAccount(who.Account)
 	id := l.Identify(&who)
 	if id.Memory != nil {
 		space.SetForeign(id.Memory)
@@ -84,7 +85,6 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 
 // newProcess makes a process.
 func (s *Server) newProcess(c *protocol.Conn, who credentials.Caller, d *listener, space *memory.Space, token protocol.Token) *process {
-	space.SetAccount(who.Account)
 	space.Aside = func(f func() error) error {
 		return s.loop.Aside().Do(who.Share(), time.Duration(d.NIC.Device.Patience()), f)
 	}

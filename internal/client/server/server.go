@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/registry"
 	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/peers"
 	"vrdma.dev/vrdma/internal/net/roce"
 	"vrdma.dev/vrdma/internal/tenancy/meter"
@@ -25,6 +27,8 @@ import (
 
 // Loop is the part of the engine that the server uses: the one goroutine that owns every NIC object.
 type Loop interface {
+	// Now is the loop's time. It is called on the loop only.
+	Now() ib.Time
 	// Do runs f on the loop and waits for it. A panic in f is returned as an error. After the loop has ended f does not
 	// run, and the error is os.ErrClosed.
 	Do(f func()) error
@@ -92,6 +96,8 @@ type Config struct {
 	NICs      *registry.Table
 	Collector *meter.Collector
 	Machines  Machines // nil: no NIC is a virtual machine's
+	// Inherited are sockets of another daemon, by path, which this one continues; nil: there are none.
+	Inherited Inherited
 	// Stop is called once, when a tool requests the end of the daemon. It is a function, like a context.CancelFunc,
 	// because it has no other use than this call.
 	Stop func()
@@ -114,12 +120,13 @@ type Server struct {
 	tracing   tracing
 	names     workloadNames
 
-	control *controlSocket // nil: none could be made
-	tenants tenantsSocket
-	desk    *diag.Service
-	objects Objects       // nil: there are none
-	quit    chan struct{} // closed by Close
-	failed  chan error    // holds one: why a listener of Config.Listeners does not accept any more
+	control    *controlSocket // nil: none could be made
+	tenants    tenantsSocket
+	desk       *diag.Service
+	objects    Objects       // nil: there are none
+	succession Succession    // nil: it cannot be replaced
+	quit       chan struct{} // closed by Close
+	failed     chan error    // holds one: why a listener of Config.Listeners does not accept any more
 
 	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
 	spare   *[]byte                // the loop's: the buffer for the next request; nil: take one from buffers
@@ -134,6 +141,34 @@ type Server struct {
 	serving bool       // Serve has been called
 	closed  bool
 	conns   map[*protocol.Conn]endpoint // of those that have not said hello, where they connected
+}
+
+// Inherited are the sockets of another daemon.
+type Inherited interface {
+	// Listener returns the socket at a path, which the caller closes; nil: there is none.
+	Listener(path string) *os.File
+}
+
+// inherit returns the socket at a path that another daemon has left; nil: there is none.
+func (s *Server) inherit(path string) (*net.UnixListener, error) {
+	if s.cfg.Inherited == nil {
+		return nil, nil
+	}
+	f := s.cfg.Inherited.Listener(path)
+	if f == nil {
+		return nil, nil
+	}
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("the inherited socket %s: %w", path, err)
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return nil, fmt.Errorf("the inherited socket %s is no unix socket", path)
+	}
+	return u, nil
 }
 
 // greetingTime bounds how long a client may take to send its hello.
@@ -176,7 +211,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 		NICs: cfg.NICs, Collector: cfg.Collector, Stop: cfg.Stop, Store: cfg.Store,
 	}
 	var cerr error
-	if s.control, cerr = listenControl(s.listeners.first().Socket, s.admission.uid); cerr != nil {
+	if s.control, cerr = s.listenControl(s.listeners.first().Socket); cerr != nil {
 		s.log.Warn("there will be no vrdma stop, no pcap and no status of everybody: the control socket cannot be made", "error", cerr)
 	} else {
 		desk.Control = s.control.path

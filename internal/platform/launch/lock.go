@@ -143,6 +143,20 @@ func (p Place) Claim(ephemeral bool) (*Claim, error) {
 	return c, nil
 }
 
+// File is the lock of the claim, for the next daemon (Inherit).
+func (c *Claim) File() *os.File { return c.file }
+
+// Inherit makes a claim of the lock of another daemon at p. Sign completes it.
+func (p Place) Inherit(lock *os.File) (*Claim, error) {
+	if !sameFile(lock, p.pid()) {
+		return nil, fmt.Errorf("the daemon that hands over does not serve %s", p.Socket)
+	}
+	return &Claim{place: p, file: os.NewFile(lock.Fd(), p.pid())}, nil
+}
+
+// Sign makes this process the owner of an inherited claim.
+func (c *Claim) Sign(ephemeral bool) error { return c.sign(ephemeral) }
+
 // sign writes the process number into the lock file, for people and messages.
 func (c *Claim) sign(ephemeral bool) error {
 	if err := c.file.Truncate(0); err != nil {
