@@ -78,8 +78,10 @@ func Run(o Options) (failure error) {
 		return err
 	}
 	defer s.unlessAbandoned(func() { claim.Release() })
-	if err := launch.InstallLibraries(s.place, s.dirMode); err != nil {
-		return err
+	if s.from == nil {
+		if err := launch.InstallLibraries(s.place, s.dirMode); err != nil {
+			return err
+		}
 	}
 	launch.WarnNoExec(s.place, s.log)
 	d, err := newDaemon(s, claim)
@@ -98,6 +100,9 @@ func Run(o Options) (failure error) {
 	if s.from != nil {
 		if err := s.from.take(d); err != nil {
 			return err
+		}
+		if err := launch.ReplaceLibraries(s.place); err != nil {
+			d.log.Warn("new programs load the shared objects of the daemon before", "error", err)
 		}
 		d.log.Info("took over from the daemon before", "version", s.from.offer.Header.Version)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/device/engine"
 	"vrdma.dev/vrdma/internal/exit"
 	"vrdma.dev/vrdma/internal/handover"
 	"vrdma.dev/vrdma/internal/net/roce"
@@ -44,9 +45,9 @@ type udpOffer struct {
 
 // daemonState is the state of a daemon.
 type daemonState struct {
-	Server *server.State `cbor:"1,keyasint,omitempty"`
-	Engine []byte        `cbor:"2,keyasint,omitempty"` // package engine's
-	Meter  *meter.State  `cbor:"3,keyasint,omitempty"`
+	Server *server.State       `cbor:"1,keyasint,omitempty"`
+	Engine *engine.EngineState `cbor:"2,keyasint,omitempty"`
+	Meter  *meter.State        `cbor:"3,keyasint,omitempty"`
 }
 
 // A successor is a daemon that takes over from a running one. Until it is done nothing may be undone when it ends: its
@@ -192,7 +193,10 @@ func (h *successor) take(d *daemon) error {
 	// The loop restores the sessions, and serves them only after the other daemon has ended.
 	var serve func()
 	perr := d.engine.Do(func() {
-		if err = d.engine.Thaw(st.Engine); err != nil {
+		if st.Engine != nil {
+			err = d.engine.Thaw(st.Engine)
+		}
+		if err != nil {
 			return
 		}
 		if serve, err = d.server.Thaw(st.Server, files); err != nil {

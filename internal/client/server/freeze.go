@@ -329,7 +329,7 @@ func (f *Frozen) session(ses *session) (st SessionState, err error) {
 	if st.Conn, err = f.conn(ses.requests.conn, &ses.proc.Caller, ses.opened); err != nil {
 		return st, err
 	}
-	st.ID, st.Opened, st.Commands, st.Told = ses.id, ses.opened.UnixNano(), ses.commands.Load(), ses.told
+	st.ID, st.Since, st.Commands, st.Told, st.Opened = ses.id, ses.opened.UnixNano(), ses.commands.Load(), ses.told, ses.verbs.Opened()
 	file := ses.arena.File()
 	if file == nil {
 		return st, errors.New("its queues are in the memory of a virtual machine")
@@ -347,8 +347,9 @@ func (f *Frozen) session(ses *session) (st SessionState, err error) {
 			return st, err
 		}
 	}
-	st.Device, st.Mail = ses.dev.Freeze(), f.mail(&ses.requests.mail)
-	return st, nil
+	st.Mail = f.mail(&ses.requests.mail)
+	st.Device, err = ses.dev.Freeze()
+	return st, err
 }
 
 // channel is the state of an event channel.

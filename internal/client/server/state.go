@@ -67,7 +67,7 @@ type ProcessState struct {
 type SessionState struct {
 	Conn     ConnState            `cbor:"1,keyasint,omitempty"`
 	ID       uint64               `cbor:"2,keyasint,omitempty"`
-	Opened   int64                `cbor:"3,keyasint,omitempty"` // Unix time in nanoseconds
+	Since    int64                `cbor:"3,keyasint,omitempty"` // Unix time in nanoseconds
 	Arena    FD                   `cbor:"4,keyasint,omitempty"`
 	Doorbell FD                   `cbor:"5,keyasint,omitempty"`
 	Async    SinkState            `cbor:"6,keyasint,omitempty"`
@@ -76,6 +76,7 @@ type SessionState struct {
 	Mail     MailState            `cbor:"9,keyasint,omitempty"`
 	Commands uint64               `cbor:"10,keyasint,omitempty"`
 	Told     bool                 `cbor:"11,keyasint,omitempty"` // the log has reported memory that cannot be reached
+	Opened   bool                 `cbor:"12,keyasint,omitempty"` // GET_CONTEXT has succeeded
 }
 
 // ChannelState is the state of an event channel of rdma_cm.

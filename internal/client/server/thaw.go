@@ -171,7 +171,7 @@ func (t *thawing) nic(n *registry.NIC, st *NICState) error {
 	if n == nil {
 		return fmt.Errorf("NIC %s is not here: the next daemon must be started with the same settings and store", st.Name)
 	}
-	if err := n.Device.ThawNIC(&st.Device); err != nil {
+	if err := n.Device.Thaw(&st.Device); err != nil {
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
 	}
 	if st.Manager == nil {
@@ -334,9 +334,12 @@ func (t *thawing) session(p *process, st *SessionState) error {
 	if err != nil {
 		return err
 	}
-	ses := &session{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: st.ID, opened: time.Unix(0, st.Opened), told: st.Told}
+	ses := &session{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: st.ID, opened: time.Unix(0, st.Since), told: st.Told}
 	ses.loopDev.session = ses
 	ses.commands.Store(st.Commands)
+	if st.Opened {
+		ses.verbs.Reopen()
+	}
 	if err := p.Account.Charge(nic.SessionBill); err != nil {
 		return err
 	}
@@ -358,7 +361,7 @@ func (t *thawing) session(p *process, st *SessionState) error {
 		return errors.New("a session without a state")
 	}
 	options := nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.Pid, UID: p.UID, User: p.Share(), Program: p.Program, Account: p.Account}
-	if ses.dev, err = p.nic.Device.Thaw(options, st.Device, sources{t, p.space, st}, s.loop.Now()); err != nil {
+	if ses.dev, err = p.nic.Device.ThawSession(options, st.Device, sources{t, p.space, st}, s.loop.Now()); err != nil {
 		return err
 	}
 	if err := s.loop.Attach(ses.dev, ses.doorbell); err != nil {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"sync"
 
 	"vrdma.dev/vrdma/internal/client/credentials"
