@@ -452,18 +452,6 @@ func (w *world) maybeFreeze() {
 		w.must(err)
 		w.must(h.e.Attach(p.s, p.bell))
 		if again, err := p.s.Freeze(); err != nil || !fail && w.frng.IntN(4) == 0 && !bytes.Equal(encode(again), progs[i].session) {
-			for i := range again.QPs {
-				a, b := again.QPs[i], ss.QPs[i]
-				if x, y := fmt.Sprintf("%+v", a.Transport.Common), fmt.Sprintf("%+v", b.Transport.Common); x != y {
-					w.t.Errorf("%s\n%s", x, y)
-				}
-				if x, y := fmt.Sprintf("%+v", a.Transport.Req.CC), fmt.Sprintf("%+v", b.Transport.Req.CC); x != y {
-					w.t.Errorf("%s\n%s", x, y)
-				}
-				if x, y := fmt.Sprintf("%+v", a.Transport.Req.Loss), fmt.Sprintf("%+v", b.Transport.Req.Loss); x != y {
-					w.t.Errorf("%s\n%s", x, y)
-				}
-			}
 			w.fatal("the state of a session that was thawed differs: %v", err)
 		}
 		if w.frng.IntN(2) == 0 {
@@ -1041,9 +1029,9 @@ func (w *world) run(rounds int) {
 // frozen and thawed, or fail to, between any two calls and passes. Both give the same answers, completions, events and
 // data.
 func TestFrozenBehavesAsBefore(t *testing.T) {
-	seeds, rounds := 4, 12
+	seeds, rounds := 2, 8
 	if os.Getenv("VRDMA_TEST_ALL") != "" {
-		seeds, rounds = 100, 40
+		seeds, rounds = 40, 30
 	}
 	for _, c := range []struct {
 		name  string
