@@ -49,33 +49,40 @@ type savedHost struct {
 
 // An heir restores a client with the signals of an old one.
 type heir struct {
-	fds     map[uint32][2]int
+	signals map[uint32]Signal
 	account *budget.Account
 }
 
 func (h *heir) Account() *budget.Account { return h.account }
 
 func (h *heir) Signal(channel uint32) (Signal, error) {
-	fds, ok := h.fds[channel]
-	if !ok {
-		return nil, fmt.Errorf("no descriptor")
+	if s := h.signals[channel]; s != nil {
+		delete(h.signals, channel)
+		return s, nil
 	}
-	delete(h.fds, channel)
-	return eventfile.Of(fds)
+	return nil, fmt.Errorf("no signal")
 }
 
 // heirOf duplicates the descriptors of a client's signals, as sending them to another process does.
 func heirOf(t testing.TB, c *Client, account *budget.Account) *heir {
-	h := &heir{fds: map[uint32][2]int{}, account: account}
+	h := &heir{signals: map[uint32]Signal{}, account: account}
 	for name, ch := range c.channels.items {
-		fds := ch.Signal().(*eventfile.Socket).Fds()
+		socket, ok := ch.Signal().(*eventfile.Socket)
+		if !ok {
+			h.signals[name] = ch.Signal()
+			continue
+		}
+		fds := socket.Fds()
 		for i := range fds {
 			var err error
 			if fds[i], err = unix.FcntlInt(uintptr(fds[i]), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
-		h.fds[name] = fds
+		var err error
+		if h.signals[name], err = eventfile.Of(fds); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return h
 }
