@@ -159,18 +159,20 @@ func TestStateGolden(t *testing.T) {
 // TestThawRefuses checks that every number that does not fit gives an error, after which nothing is left of the client.
 func TestThawRefuses(t *testing.T) {
 	for name, change := range map[string]func(st *savedHost, c *ClientState){
-		"next port":               func(st *savedHost, _ *ClientState) { st.CMA.NextPort = 80 },
-		"connection of nobody":    func(st *savedHost, _ *ClientState) { st.CMA.Manager.Conns[0].Interval = 0 },
-		"next number":             func(_ *savedHost, c *ClientState) { c.NextID = maxNames },
-		"large ID":                func(_ *savedHost, c *ClientState) { c.IDs[0].Name = maxNames },
-		"ID twice":                func(_ *savedHost, c *ClientState) { c.IDs[1].Name = c.IDs[0].Name },
-		"ID without a channel":    func(_ *savedHost, c *ClientState) { c.IDs[0].Channel = 7 },
-		"unknown state":           func(_ *savedHost, c *ClientState) { c.IDs[0].State = Destroyed },
-		"unknown port space":      func(_ *savedHost, c *ClientState) { c.IDs[0].Space = 1 },
-		"listener without a port": func(_ *savedHost, c *ClientState) { c.find(Listening).Bound = false },
-		"bound to nothing":        func(_ *savedHost, c *ClientState) { c.find(Listening).Src = nil },
-		"bad address":             func(_ *savedHost, c *ClientState) { c.IDs[0].Src = []byte{1, 2, 3} },
-		"bad GID":                 func(_ *savedHost, c *ClientState) { c.IDs[0].SGID = []byte{1, 2, 3} },
+		"next port":                func(st *savedHost, _ *ClientState) { st.CMA.NextPort = 80 },
+		"connection of nobody":     func(st *savedHost, _ *ClientState) { st.CMA.Manager.Conns[0].Interval = 0 },
+		"next number":              func(_ *savedHost, c *ClientState) { c.NextID = maxNames },
+		"large ID":                 func(_ *savedHost, c *ClientState) { c.IDs[0].Name = maxNames },
+		"ID twice":                 func(_ *savedHost, c *ClientState) { c.IDs[1].Name = c.IDs[0].Name },
+		"ID without a channel":     func(_ *savedHost, c *ClientState) { c.IDs[0].Channel = 7 },
+		"unknown state":            func(_ *savedHost, c *ClientState) { c.IDs[0].State = Destroyed },
+		"unknown port space":       func(_ *savedHost, c *ClientState) { c.IDs[0].Space = 1 },
+		"listener without a port":  func(_ *savedHost, c *ClientState) { c.find(Listening).Bound = false },
+		"idle with a port":         func(_ *savedHost, c *ClientState) { c.find(Listening).State = Idle },
+		"resolving without a port": func(st *savedHost, _ *ClientState) { st.Clients[1].find(Resolving).Bound = false },
+		"bound to nothing":         func(_ *savedHost, c *ClientState) { c.find(Listening).Src = nil },
+		"bad address":              func(_ *savedHost, c *ClientState) { c.IDs[0].Src = []byte{1, 2, 3} },
+		"bad GID":                  func(_ *savedHost, c *ClientState) { c.IDs[0].SGID = []byte{1, 2, 3} },
 		"listener with a connection": func(_ *savedHost, c *ClientState) {
 			c.find(Listening).Conn = c.find(Connecting).Conn
 		},
