@@ -4,6 +4,7 @@ import (
 	goflag "flag"
 	"fmt"
 	"os"
+	"reflect"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -171,7 +172,7 @@ func (f *fabric) replace() {
 			f.t.Fatalf("client %d cannot be restored: %v", i, err)
 		}
 		restored.SetPace(c.requests)
-		images[i].adopt(restored)
+		images[i].adopt(f.t, restored)
 	}
 	f.cma = a
 	for ch, s := range shelves {
@@ -185,15 +186,16 @@ func (f *fabric) replace() {
 type image struct {
 	client   *Client
 	ids      map[uint32]*ID
+	values   map[uint32]ID // without pointers
 	channels map[uint32]*Channel
 	groups   map[uint32]*Group
 	ahead    map[uint32]Ahead
 }
 
 func imageOf(c *Client) image {
-	m := image{c, map[uint32]*ID{}, map[uint32]*Channel{}, map[uint32]*Group{}, map[uint32]Ahead{}}
+	m := image{c, map[uint32]*ID{}, map[uint32]ID{}, map[uint32]*Channel{}, map[uint32]*Group{}, map[uint32]Ahead{}}
 	for name, id := range c.ids.items {
-		m.ids[name] = id
+		m.ids[name], m.values[name] = id, id.value()
 	}
 	for name, ch := range c.channels.items {
 		m.channels[name], m.ahead[name] = ch, ch.ahead
@@ -204,10 +206,25 @@ func imageOf(c *Client) image {
 	return m
 }
 
+// value returns the fields of an ID that are no pointers.
+func (id *ID) value() ID {
+	v := *id
+	if v.until = max(v.until, v.cma.now()); v.state != Resolving {
+		v.until = 0
+	}
+	v.cma, v.client, v.ch, v.port, v.conn, v.groups = nil, nil, nil, nil, nil, nil
+	return v
+}
+
 // adopt moves a restored client into the old objects, so that a test's pointers to them stay valid. It changes addresses only: every
 // field has the restored value.
-func (m image) adopt(c *Client) {
-	a := c.cma
+func (m image) adopt(t testing.TB, c *Client) {
+	t.Helper()
+	a, was := c.cma, m.client
+	if c.Pid != was.Pid || c.UID != was.UID || c.Program != was.Program || c.Established != was.Established ||
+		c.ids.next != was.ids.next || c.groups.next != was.groups.next || c.channels.next != was.channels.next {
+		t.Fatalf("restored\n%+v\nas\n%+v", was, c)
+	}
 	oldID := func(id *ID) *ID {
 		if id == nil {
 			return nil
@@ -233,6 +250,9 @@ func (m image) adopt(c *Client) {
 	}
 	for name, id := range c.ids.items {
 		old := m.ids[name]
+		if was := m.values[name]; !reflect.DeepEqual(was, id.value()) {
+			t.Fatalf("restored\n%+v\nas\n%+v", was, id.value())
+		}
 		if p := id.port; p != nil {
 			for i, o := range p.owners {
 				if o == id {
