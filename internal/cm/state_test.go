@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"reflect"
 	"testing"
 
 	"vrdma.dev/vrdma/internal/ib"
@@ -101,6 +102,10 @@ func (n *node) refreeze() {
 	}
 	for id, c := range m.conns {
 		old := n.m.conns[id]
+		was := *old
+		if was.slot = c.slot; !reflect.DeepEqual(was, *c) {
+			n.w.t.Fatalf("%s restored\n%+v\nas\n%+v", n.name, was, *c)
+		}
 		*old = *c
 		m.conns[id] = old
 		if c.slot != 0 {

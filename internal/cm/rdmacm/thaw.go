@@ -203,8 +203,8 @@ func (st *IDState) check() error {
 		return fmt.Errorf("unknown port space %#x", st.Space)
 	case st.State >= Destroyed:
 		return fmt.Errorf("unknown state %d", st.State)
-	case (st.State == Bound || st.State == Listening) && !st.Bound:
-		return fmt.Errorf("state %s without a port", idStates[st.State])
+	case st.Bound == (st.State == Idle) && st.State != Connecting && st.State != Disconnected: // a requested ID has no port
+		return fmt.Errorf("state %s, with a port: %v", idStates[st.State], st.Bound)
 	case st.Conn != nil && st.State != Connecting && st.State != Disconnected:
 		return fmt.Errorf("state %s with a connection", idStates[st.State])
 	case st.AckTimeout > maxTimeout, st.Life > maxTimeout:

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/peers"
 	"vrdma.dev/vrdma/internal/net/roce"
@@ -126,7 +127,7 @@ func (t *task) resume() {
 		t.find(&sgid, &dgid)
 		switch r := &t.route; {
 		case r.adapter != nil:
-			m.SetPath(t.path(r, false))
+			t.setPath(t.path(r, false))
 			if p := r.adapter.taskAt(t.q.Peer()); p != nil {
 				t.meets(p)
 				if p.q.Peer() == t.q.Num() && p.peer == nil && p.route.adapter == t.adapter {
@@ -134,10 +135,22 @@ func (t *task) resume() {
 				}
 			}
 		case r.under != nil:
-			m.SetPath(t.path(r, false))
+			t.setPath(t.path(r, false))
 		} // else there is no way yet: the path stays
 	}
 	t.Wake()
+}
+
+// setPath sets the path, unless it is the same: the state machine continues as it was.
+func (t *task) setPath(p transport.Path) {
+	m := t.q.Transport()
+	was := m.Path()
+	if p.Window == 0 {
+		p.Window = was.Window // the default
+	}
+	if p != was {
+		m.SetPath(p)
+	}
 }
 
 // meets notes the peer of a connected queue pair that continues.

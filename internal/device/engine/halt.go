@@ -37,7 +37,6 @@ func (e *Engine) Halt(ctx context.Context, f func() error) error {
 
 func (e *Engine) halt(ctx context.Context, f func() error) error {
 	defer e.stall.seen.Store(false) // f may take long; no memory is to blame
-	defer e.clock.read()
 	e.finishRequests(ctx)
 	for {
 		e.contain(e.settle)
@@ -60,7 +59,18 @@ func (e *Engine) halt(ctx context.Context, f func() error) error {
 	if e.net.tap != nil {
 		e.net.tap.Flush()
 	}
+	defer e.lookAgain()
 	return f()
+}
+
+// lookAgain looks at every doorbell and gives every queue pair a turn. If f has passed them to another loop, and that
+// has failed, the other loop may have taken doorbells.
+func (e *Engine) lookAgain() {
+	e.clock.read()
+	for _, b := range e.bells.of {
+		e.bells.activate(b, e.clock.now)
+		b.client.tasks.each((*task).schedule)
+	}
 }
 
 // finishRequests shuts all mailboxes, and serves the requests that clients left in them before.

@@ -61,6 +61,7 @@ type RegionState struct {
 	File     []uint32 `cbor:"13,keyasint,omitempty"` // index in SpaceState.Files plus one; 0: not Shared
 	Low      []uint64 `cbor:"14,keyasint,omitempty"` // bounds of the client's mapping in the file
 	High     []uint64 `cbor:"15,keyasint,omitempty"`
+	State    uint64   `cbor:"16,keyasint,omitempty"` // bytes of the daemon's heap that are charged
 }
 
 // ID is the region's number in its Space. It is the same after Thaw.
@@ -154,7 +155,7 @@ func (s *Space) Freeze() (st SpaceState, files []*os.File, err error) {
 func (r *Region) freeze(index map[*SharedFile]uint32) RegionState {
 	st := RegionState{
 		ID: r.id, Start: r.start, Length: r.length, ReadOnly: !r.writable,
-		Own: r.usage.Own, Shared: r.usage.Shared, Foreign: r.usage.Foreign, Why: r.usage.Why, Holes: r.bill[budget.Holes],
+		Own: r.usage.Own, Shared: r.usage.Shared, Foreign: r.usage.Foreign, Why: r.usage.Why, Holes: r.bill[budget.Holes], State: r.bill[budget.State],
 	}
 	n := len(r.pieces)
 	st.Kind, st.Size, st.At = make([]byte, n), make([]uint64, n), make([]uint64, n)
@@ -365,7 +366,7 @@ func (t *thawing) region(st *RegionState) error {
 	}
 	s.mapped += r.length
 	s.regions[r.id] = r // from now on Release undoes it
-	bill := budget.Bill{budget.State: (uint64(n) + 1) * pieceState, budget.Holes: st.Holes}
+	bill := budget.Bill{budget.State: max(st.State, uint64(n)*pieceState), budget.Holes: st.Holes}
 	if err := s.charges.account.Charge(bill); err != nil {
 		return err
 	}

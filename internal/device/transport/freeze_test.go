@@ -12,7 +12,7 @@ import (
 )
 
 // scramble sets every field below v to a random value, and fails for kinds that are not plain data.
-func scramble(t *testing.T, v reflect.Value, rng *rand.Rand) {
+func scramble(t testing.TB, v reflect.Value, rng *rand.Rand) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
@@ -79,6 +79,41 @@ func (q *QP) settle() {
 	}
 }
 
+// makeValid makes the state of a queue pair with random fields valid.
+func makeValid(q *QP) {
+	c, r, rs := &q.common, &q.req, &q.resp
+	c.Conf.Type, c.State, c.Failed = ib.RC, ib.StateRTS, false
+	c.Conf.Window, c.Attr.MTU, c.Attr.MaxDestRDAtomic = 8, 1024, 4
+	r.CC.Window, c.Burst, r.Chunk = 8, 4096, 16
+	rs.Res.Pending, rs.Res.Next, rs.Res.Head = 1, 2, 3
+	r.Loaded, rs.HaveRecv = true, true
+	r.W.NumSGE, rs.R.NumSGE, r.Repair.Gaps.Num = 32, 32, 16
+	r.Reads.Holes.Num = 8
+	r.Reads.NumSeen = 0
+	for _, w := range r.Reads.Seen {
+		r.Reads.NumSeen += uint32(bits.OnesCount64(w))
+	}
+	r.Tail = r.Started - 40
+	for i := range uint32(len(r.Sent)) {
+		pos := r.Started - 1 - i
+		r.Sent[pos%uint32(len(r.Sent))].Pos = pos
+	}
+	for i := range rs.Res.Ring {
+		e := &rs.Res.Ring[i]
+		e.Kind, e.Due, e.PSN = KindSend+e.Kind%KindFlush, dueNew, e.PSN&ib.PSNMask
+	}
+	for _, p := range []*uint32{&r.TailPSN, &r.Una, &r.PSN, &r.Max, &rs.PSN, &rs.AckPSN, &rs.Msg.PSN,
+		&r.Repair.Resume.PSN, &r.Repair.Arrived, &r.Reads.SeenEnd, &rs.Newest} {
+		*p &= ib.PSNMask
+	}
+	for _, l := range []*gapList{&r.Repair.Gaps, &r.Reads.Holes} {
+		for i := range l.List {
+			l.List[i].From &= ib.PSNMask
+			l.List[i].To &= ib.PSNMask
+		}
+	}
+}
+
 // TestFreezeKeepsEverything sets every field and checks that it survives Freeze and Thaw.
 func TestFreezeKeepsEverything(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -90,38 +125,7 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		if n, want := len(q.parts()), reflect.TypeOf(q).NumField(); n != want {
 			t.Fatalf("%d parts of %d fields are frozen", n, want)
 		}
-		// Make the state valid again.
-		c, r, rs := &q.common, &q.req, &q.resp
-		c.Conf.Type, c.State, c.Failed = ib.RC, ib.StateRTS, false
-		c.Conf.Window, c.Attr.MTU, c.Attr.MaxDestRDAtomic = 8, 1024, 4
-		r.CC.Window, c.Burst, r.Chunk = 8, 4096, 16
-		rs.Res.Pending, rs.Res.Next, rs.Res.Head = 1, 2, 3
-		r.Loaded, rs.HaveRecv = true, true
-		r.W.NumSGE, rs.R.NumSGE, r.Repair.Gaps.Num = 32, 32, 16
-		r.Reads.Holes.Num = 8
-		r.Reads.NumSeen = 0
-		for _, w := range r.Reads.Seen {
-			r.Reads.NumSeen += uint32(bits.OnesCount64(w))
-		}
-		r.Tail = r.Started - 40
-		for i := range uint32(len(r.Sent)) {
-			pos := r.Started - 1 - i
-			r.Sent[pos%uint32(len(r.Sent))].Pos = pos
-		}
-		for i := range rs.Res.Ring {
-			e := &rs.Res.Ring[i]
-			e.Kind, e.Due, e.PSN = KindSend+e.Kind%KindFlush, dueNew, e.PSN&ib.PSNMask
-		}
-		for _, p := range []*uint32{&r.TailPSN, &r.Una, &r.PSN, &r.Max, &rs.PSN, &rs.AckPSN, &rs.Msg.PSN,
-			&r.Repair.Resume.PSN, &r.Repair.Arrived, &r.Reads.SeenEnd, &rs.Newest} {
-			*p &= ib.PSNMask
-		}
-		for _, l := range []*gapList{&r.Repair.Gaps, &r.Reads.Holes} {
-			for i := range l.List {
-				l.List[i].From &= ib.PSNMask
-				l.List[i].To &= ib.PSNMask
-			}
-		}
+		makeValid(&q)
 		before := q
 		got, err := thaw(q.frozen(t, 1234), 1234)
 		if err != nil {

@@ -82,26 +82,26 @@ func (c Counters) Add(d Counters) Counters {
 // OverlayCounters count datagrams for virtual networks that were dropped, by reason, and answered. Counters has the
 // packets sent and received.
 type OverlayCounters struct {
-	BadHead uint64 `cbor:"1,keyasint,omitempty"` // not VXLAN with a RoCEv2 packet or a question
-	Strangers uint64 `cbor:"2,keyasint,omitempty"` // from a host that is in no network of this host
-	NoNetwork uint64 `cbor:"3,keyasint,omitempty"` // for a network that has no NIC here
-	NotMember uint64 `cbor:"4,keyasint,omitempty"` // from a host that is not in the datagram's network
-	Spoofed uint64 `cbor:"5,keyasint,omitempty"` // from an address or a MAC that the sending host does not have
-	NotHere uint64 `cbor:"6,keyasint,omitempty"` // for an address that is not on this host, or with another MAC
-	Unsealed uint64 `cbor:"7,keyasint,omitempty"` // unencrypted, for an encrypted network
-	Tunnel TunnelCounters `cbor:"8,keyasint,omitzero"`
-	Ignored uint64 `cbor:"9,keyasint,omitempty"` // sent by Linux itself: group reports, router solicitations, other protocols
-	Questions uint64 `cbor:"10,keyasint,omitempty"` // MAC requests for NICs here: answered
-	Unanswered uint64 `cbor:"11,keyasint,omitempty"` // MAC requests for others: not answered
-	News uint64 `cbor:"12,keyasint,omitempty"` // announcements of NICs that are new here
+	BadHead    uint64         `cbor:"1,keyasint,omitempty"` // not VXLAN with a RoCEv2 packet or a question
+	Strangers  uint64         `cbor:"2,keyasint,omitempty"` // from a host that is in no network of this host
+	NoNetwork  uint64         `cbor:"3,keyasint,omitempty"` // for a network that has no NIC here
+	NotMember  uint64         `cbor:"4,keyasint,omitempty"` // from a host that is not in the datagram's network
+	Spoofed    uint64         `cbor:"5,keyasint,omitempty"` // from an address or a MAC that the sending host does not have
+	NotHere    uint64         `cbor:"6,keyasint,omitempty"` // for an address that is not on this host, or with another MAC
+	Unsealed   uint64         `cbor:"7,keyasint,omitempty"` // unencrypted, for an encrypted network
+	Tunnel     TunnelCounters `cbor:"8,keyasint,omitzero"`
+	Ignored    uint64         `cbor:"9,keyasint,omitempty"`  // sent by Linux itself: group reports, router solicitations, other protocols
+	Questions  uint64         `cbor:"10,keyasint,omitempty"` // MAC requests for NICs here: answered
+	Unanswered uint64         `cbor:"11,keyasint,omitempty"` // MAC requests for others: not answered
+	News       uint64         `cbor:"12,keyasint,omitempty"` // announcements of NICs that are new here
 }
 
 // TunnelCounters count the packets that the tunnel of encrypted networks dropped.
 type TunnelCounters struct {
 	Strangers uint64 `cbor:"1,keyasint,omitempty"` // datagrams from an address of no host with a tunnel
 	NoSession uint64 `cbor:"2,keyasint,omitempty"` // packets for a host that does not answer, or without a tunnel
-	Refused uint64 `cbor:"3,keyasint,omitempty"` // packets from a host with a tunnel that are not for this host
-	Full uint64 `cbor:"4,keyasint,omitempty"` // packets dropped because the tunnel or the loop was too slow
+	Refused   uint64 `cbor:"3,keyasint,omitempty"` // packets from a host with a tunnel that are not for this host
+	Full      uint64 `cbor:"4,keyasint,omitempty"` // packets dropped because the tunnel or the loop was too slow
 }
 
 // OverlayReasons are the reasons for dropping datagrams of virtual networks, in the order of Dropped.

@@ -160,7 +160,7 @@ func Text(v any) string {
 
 func write(b *strings.Builder, name string, v reflect.Value) {
 	switch {
-	case v.IsZero():
+	case v.IsZero(), v.Kind() == reflect.Slice && v.Len() == 0:
 	case v.Kind() == reflect.Pointer:
 		write(b, name, v.Elem())
 	case v.Kind() == reflect.Struct:
