@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,47 +16,10 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// upgradable starts a daemon that is replaced during the test. Its log is a file: the next daemon writes to the same
-// output after the first has ended.
-func upgradable(t *testing.T, args ...string) *harness.Daemon {
-	t.Helper()
-	log := filepath.Join(t.TempDir(), "log")
-	d := harness.Start(t, harness.Options{Args: args, Wrap: []string{"sh", "-c", `exec "$0" "$@" >>'` + log + `' 2>&1`}})
-	t.Cleanup(func() {
-		if out, err := d.Command("stop").CombinedOutput(); err != nil {
-			t.Errorf("vrdma stop after the upgrades: %v\n%s", err, out)
-		}
-		if t.Failed() {
-			text, _ := os.ReadFile(log)
-			t.Logf("log of the daemons:\n%s", harness.Tail(string(text), 60))
-		}
-	})
-	return d
-}
-
-var upgraded = regexp.MustCompile(`^upgraded: pid (\d+), version .*; before: pid (\d+), version .*; programs paused for `)
-
-// upgrade replaces the daemon by one of the same program.
-func upgrade(t *testing.T, d *harness.Daemon) {
-	t.Helper()
-	before := d.Status(t).Pid
-	out, err := d.Command("upgrade").CombinedOutput()
-	m := upgraded.FindStringSubmatch(string(out))
-	if err != nil || m == nil {
-		t.Fatalf("vrdma upgrade: %v\n%s", err, out)
-	}
-	if now := d.Status(t).Pid; m[1] != strconv.Itoa(now) || m[2] != strconv.Itoa(before) || now == before {
-		t.Errorf("the daemon was process %d and is %d; vrdma upgrade says:\n%s", before, now, out)
-	}
-	if syscall.Kill(before, 0) == nil && harness.Poll(time.Minute, func() bool { return syscall.Kill(before, 0) != nil }) == false {
-		t.Errorf("the old daemon, process %d, is still there", before)
-	}
-}
-
 // Programs of every kind continue while the daemon is replaced several times: those that poll and those that sleep,
 // over verbs, rdma_cm and sockets, all at the same time. The programs check their data and their completions.
 func TestUpgrade(t *testing.T) {
-	d := upgradable(t)
+	d := harness.StartUpgradable(t, harness.Options{})
 	seconds := harness.Pick("4", "20")
 	type pair struct {
 		server, client []string
@@ -93,7 +55,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	// Upgrades before, while and after the programs connect.
 	for range harness.Pick(4, 20) {
-		upgrade(t, d)
+		d.Upgrade(t)
 	}
 	for _, p := range running {
 		p.OK(t, minute)
@@ -102,7 +64,7 @@ func TestUpgrade(t *testing.T) {
 
 // A successor that fails at any moment leaves the old daemon and its programs as they were.
 func TestUpgradeFails(t *testing.T) {
-	d := upgradable(t)
+	d := harness.StartUpgradable(t, harness.Options{})
 	s := startStream(t, d, 0)
 	pid := d.Status(t).Pid
 	t.Run("no program", func(t *testing.T) {
@@ -126,7 +88,7 @@ func TestUpgradeFails(t *testing.T) {
 	if now := d.Status(t).Pid; now != pid {
 		t.Errorf("the daemon was process %d and is %d", pid, now)
 	}
-	upgrade(t, d)
+	d.Upgrade(t)
 	stillRuns(t, s)
 }
 
@@ -189,12 +151,12 @@ func failAfter(t *testing.T, d *harness.Daemon, last handover.Kind) {
 
 // Many upgrades in a row leave nothing behind.
 func TestUpgradesDoNotLeak(t *testing.T) {
-	d := upgradable(t)
+	d := harness.StartUpgradable(t, harness.Options{})
 	s := startStream(t, d, 0)
-	upgrade(t, d)
+	d.Upgrade(t)
 	before := footprint(t, d)
 	for range harness.Pick(5, 100) {
-		upgrade(t, d)
+		d.Upgrade(t)
 	}
 	if now := footprint(t, d); now != before {
 		t.Errorf("after many upgrades the daemon has %s, before %s", now, before)
@@ -235,7 +197,7 @@ func kinds(t *testing.T, pid int) string {
 
 // A declared NIC, its programs, its policies and its usage continue.
 func TestUpgradeOfDeclaredNICs(t *testing.T) {
-	d := upgradable(t)
+	d := harness.StartUpgradable(t, harness.Options{})
 	file := filepath.Join(t.TempDir(), "objects.yaml")
 	const objects = `
 apiVersion: vrdma.io/v1
@@ -268,7 +230,7 @@ spec: {network: net}
 	const address = "10.77.0.10"
 	client := d.LaunchWith(t, []string{"--nic", "red/b"}, "rping", "-c", "-V", "-a", address, "-C", "6000", "-S", "300")
 	for range 3 {
-		upgrade(t, d)
+		d.Upgrade(t)
 	}
 	client.OK(t, minute)
 	server.OK(t, minute)

@@ -178,7 +178,7 @@ func (d *daemon) openDevice() (closed func(), err error) {
 func (d *daemon) open(used *meter.Meter) (err error) {
 	d.engine, err = engine.New(engine.Options{
 		Resolver: d.nics,
-		Port:     d.port.port, Wake: d.port.wake, Window: d.port.window, InFlight: d.port.flight, Recognise: !d.NoRecognise, Version: d.Version, Log: d.log,
+		Port:     d.port.port, Wake: d.port.wake, Window: d.port.window, InFlight: d.port.flight, Recognise: !d.NoRecognise, Version: d.Version, Log: d.log, Deaf: d.from != nil,
 		Evict: func(s *nic.Session) { d.server.Evict(s) },
 	})
 	if err != nil {

@@ -193,6 +193,9 @@ func (h *successor) take(d *daemon) error {
 	// The loop restores the sessions, and serves them only after the other daemon has ended.
 	var serve func()
 	perr := d.engine.Do(func() {
+		if err = d.engine.Listen(); err != nil {
+			return
+		}
 		if st.Engine != nil {
 			err = d.engine.Thaw(st.Engine)
 		}

@@ -26,6 +26,8 @@ type Options struct {
 	// readable when packets have arrived.
 	Port *roce.Port
 	Wake []int
+	// Deaf makes the loop read no packets until Listen: they are for another daemon, which has the same sockets.
+	Deaf bool
 	// Window is how many bytes a queue pair may have in flight to another host; 0: a default.
 	Window uint32
 	// InFlight is how many bytes all queue pairs together may have in flight; 0: no limit.
