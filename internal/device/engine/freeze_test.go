@@ -144,14 +144,13 @@ type fqp struct {
 
 // A conn is two connected queue pairs, and the area of both programs' memory that they use.
 type conn struct {
-	typ    uint8
-	q      [2]*fqp
-	area   int
-	broken bool
-	mw     nic.MWInfo // of q[1]; bound if bound is set
-	bound  bool
-	hasMW  bool
-	group  ib.GID
+	typ   uint8
+	q     [2]*fqp
+	area  int
+	mw    nic.MWInfo // of q[1]; bound if bound is set
+	bound bool
+	hasMW bool
+	group ib.GID
 }
 
 const (
