@@ -20,7 +20,7 @@ var freezing func(n *node, step int) bool
 // third step.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if f := flag.Lookup("test.fuzz"); code == 0 && (f == nil || f.Value.String() == "") {
+	if code == 0 && flag.Lookup("test.fuzz").Value.String() == "" && flag.Lookup("test.bench").Value.String() == "" {
 		for name, who := range map[string]func(*node, int) bool{
 			"both managers are frozen at every step":    func(*node, int) bool { return true },
 			"one manager is frozen at every third step": func(n *node, step int) bool { return n.name == "a" && step%3 == 0 },

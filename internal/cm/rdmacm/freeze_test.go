@@ -21,7 +21,7 @@ var freezing func(*fabric)
 // and with every device frozen, restored beside the old one and given up, so that the old one continues.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if f := goflag.Lookup("test.fuzz"); code == 0 && (f == nil || f.Value.String() == "") {
+	if code == 0 && goflag.Lookup("test.fuzz").Value.String() == "" && goflag.Lookup("test.bench").Value.String() == "" {
 		for name, how := range map[string]func(*fabric){"a new device continues": (*fabric).replace, "the old device continues": (*fabric).abandon} {
 			freezing = how
 			if code = m.Run(); code != 0 {
