@@ -82,6 +82,7 @@ A file for --config; all lines are optional, and flags override them:
 	c.Flags().StringVar(&f.HostName, "host-name", "", "this host's name in spec.host of NICs (default: the machine's name)")
 	c.Flags().StringVar(&f.StoreConfig, "store-config", "", "a YAML file with ca, certificate, key, user, passwordFile for etcd; files with secrets must be readable for this user only")
 	c.Flags().BoolVar(&f.Ephemeral, "ephemeral", false, "end after the last program has ended")
+	c.Flags().BoolVar(&f.Takeover, "takeover", false, "take over from the daemon that serves the socket: programs and their connections continue (vrdma upgrade does this)")
 	c.Flags().StringVar(&f.Usage, "usage", "", "the file for usage records; none: keep none (default: beside the store; none with --ephemeral)")
 	c.Flags().StringVar(&f.Metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: none)")
 	c.Flags().BoolVar(&f.PerNIC, "metrics-per-nic", false, "add the label nic to metrics, for at most 256 NICs")

@@ -113,6 +113,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		runCommand(o),
 		statusCommand(o),
 		stopCommand(o),
+		upgradeCommand(o),
 		storeCommand(o),
 		topCommand(o),
 		traceCommand(o),

@@ -8,7 +8,7 @@ import (
 // State is the state of a connection; doc.go has the diagram.
 type State uint8
 
-// States.
+// States. Their numbers are part of ConnState.
 const (
 	Closed  State = iota // ended; the manager does not know the Conn any more
 	ReqSent              // active: waits for REP

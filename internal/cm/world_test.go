@@ -11,7 +11,8 @@ import (
 
 // A world has two hosts and the network between them, in virtual time.
 type world struct {
-	t     *testing.T
+	t     testing.TB
+	steps int
 	now   ib.Time
 	nodes map[ib.GID]*node
 	wire  []packet
@@ -57,7 +58,7 @@ const (
 	latency = ms
 )
 
-func newWorld(t *testing.T) (w *world, a, b *node) {
+func newWorld(t testing.TB) (w *world, a, b *node) {
 	w = &world{t: t, nodes: map[ib.GID]*node{}}
 	w.fault = func(int, wire.MAD) []ib.Time { return []ib.Time{latency} }
 	return w, w.add("a", 1), w.add("b", 2)
@@ -128,6 +129,7 @@ func (w *world) step() bool {
 		return false
 	}
 	w.now = max(w.now, best)
+	w.refreeze()
 	act()
 	return true
 }

@@ -112,6 +112,7 @@ type between struct {
 	underlay
 	key    tunnelKey
 	log    *slog.Logger
+	udp    atomic.Pointer[roce.UDP]      // nil: not open
 	tunnel atomic.Pointer[tunnel.Tunnel] // nil: not open
 }
 
@@ -124,6 +125,7 @@ func (b *between) OpenOverlay() (*provision.Overlay, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.udp.Store(udp)
 	o := &provision.Overlay{Overlay: roce.NewOverlay(roce.OverlayConfig{Bind: udp, Addrs: b.addrs}), Wake: udp.Descriptors()}
 	o.Window, o.Flight = udp.Windows()
 	mtu, plain := nic.MTUWithin(b.mtu-b.head()), nic.MTUWithin(b.mtu)

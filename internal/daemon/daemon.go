@@ -55,23 +55,33 @@ type daemon struct {
 	workloads   *workloads
 	cdi         *cdiFiles
 	measured    *measured
-	stop        chan string // holds one: why the daemon is to end
-	serving     atomic.Bool // programs are served
+	metrics     *metrics.Server // nil: not served
+	stop        chan string     // holds one: why the daemon is to end
+	serving     atomic.Bool     // programs are served
 }
 
 // Run is a daemon, from the claim of its socket to its end by a signal, a tool or idleness.
-func Run(o Options) error {
+func Run(o Options) (failure error) {
 	s, err := o.check()
 	if err != nil {
 		return err
 	}
 	claim, err := s.claim()
+	if s.from != nil {
+		defer func() {
+			if !s.from.done { // the deferred calls would undo the other daemon's work
+				s.from.abandon(failure)
+			}
+		}()
+	}
 	if err != nil {
 		return err
 	}
-	defer claim.Release()
-	if err := launch.InstallLibraries(s.place, s.dirMode); err != nil {
-		return err
+	defer s.unlessAbandoned(func() { claim.Release() })
+	if s.from == nil {
+		if err := launch.InstallLibraries(s.place, s.dirMode); err != nil {
+			return err
+		}
 	}
 	launch.WarnNoExec(s.place, s.log)
 	d, err := newDaemon(s, claim)
@@ -81,12 +91,21 @@ func Run(o Options) error {
 	if d.store, err = s.openStore(d.plane); err != nil {
 		return err
 	}
-	defer d.store.Close()
+	defer s.unlessAbandoned(func() { d.store.Close() })
 	closeDevice, err := d.openDevice()
 	if err != nil {
 		return err
 	}
-	defer closeDevice()
+	defer s.unlessAbandoned(closeDevice)
+	if s.from != nil {
+		if err := s.from.take(d); err != nil {
+			return err
+		}
+		if err := launch.ReplaceLibraries(s.place); err != nil {
+			d.log.Warn("new programs load the shared objects of the daemon before", "error", err)
+		}
+		d.log.Info("took over from the daemon before", "version", s.from.offer.Header.Version)
+	}
 	end, err := d.openExtras()
 	if err != nil {
 		return err
@@ -97,6 +116,13 @@ func Run(o Options) error {
 		go d.retire()
 	}
 	return d.serve()
+}
+
+// unlessAbandoned calls f, unless the daemon has failed to take over.
+func (s *settings) unlessAbandoned(f func()) {
+	if s.from == nil || s.from.done {
+		f()
+	}
 }
 
 // newDaemon makes the parts that hold nothing yet.
@@ -118,7 +144,7 @@ func newDaemon(s *settings, claim *launch.Claim) (*daemon, error) {
 // openDevice opens the port to other hosts, the usage file, the CDI directory and the device. closed is called when the daemon ends.
 func (d *daemon) openDevice() (closed func(), err error) {
 	if d.served() {
-		if d.port, err = openHostPort(&d.device, roce.UDPOptions{NoGSO: d.NoGSO, NoGRO: d.NoGRO}, d.log); err != nil {
+		if d.port, err = openHostPort(&d.device, d.sockets(), d.log); err != nil {
 			return nil, err
 		}
 	}
@@ -152,7 +178,7 @@ func (d *daemon) openDevice() (closed func(), err error) {
 func (d *daemon) open(used *meter.Meter) (err error) {
 	d.engine, err = engine.New(engine.Options{
 		Resolver: d.nics,
-		Port:     d.port.port, Wake: d.port.wake, Window: d.port.window, InFlight: d.port.flight, Recognise: !d.NoRecognise, Version: d.Version, Log: d.log,
+		Port:     d.port.port, Wake: d.port.wake, Window: d.port.window, InFlight: d.port.flight, Recognise: !d.NoRecognise, Version: d.Version, Log: d.log, Deaf: d.from != nil,
 		Evict: func(s *nic.Session) { d.server.Evict(s) },
 	})
 	if err != nil {
@@ -176,11 +202,12 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 	})
 	d.server, err = server.Listen(server.Config{
 		Listeners: []server.Listener{first}, Engine: d.engine, Log: d.log, Version: d.Version, Budget: d.budget, NICs: d.nics, Collector: d.measured.collector,
-		Stop: func() { d.ask("vrdma stop") }, Store: d.store, Machines: d.provisioner, Events: d.journal,
+		Stop: func() { d.ask("vrdma stop") }, Store: d.store, Machines: d.provisioner, Events: d.journal, Inherited: d.from.inherited(),
 	})
 	if err != nil {
 		return err
 	}
+	d.server.ServeSuccession(&succession{d: d})
 	d.workloads.server = d.server
 	d.engine.Start()
 	d.provisioner.Open(d.server)
@@ -243,10 +270,11 @@ func (d *daemon) openExtras() (end func(), err error) {
 		}
 	}()
 	if d.Metrics != "" {
-		m, err := metrics.Listen(d.Metrics, metrics.Config{Source: d.measured, Started: time.Now(), Version: d.Version, PerNIC: d.PerNIC})
+		m, err := metrics.Listen(d.Metrics, metrics.Config{Source: d.measured, Started: time.Now(), Version: d.Version, PerNIC: d.PerNIC, Socket: d.from.file(d.from.metrics())})
 		if err != nil {
 			return nil, exit.Lacks("%w", err)
 		}
+		d.metrics = m
 		ends = append(ends, func() { m.Close() })
 		d.log.Info("serving metrics", "address", m.Addr().String())
 	}

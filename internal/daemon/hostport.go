@@ -15,6 +15,7 @@ import (
 // hostPort is the daemon's port on the host's own network. The zero hostPort reaches no other host.
 type hostPort struct {
 	port           *roce.Port
+	udp            *roce.UDP    // its sockets
 	mtu            int          // the smallest MTU of the interfaces
 	addresses      []netip.Addr // of the port
 	wake           []int        // its descriptors
@@ -38,7 +39,7 @@ func openHostPort(device *nic.Config, o roce.UDPOptions, log *slog.Logger) (p ho
 	if err != nil {
 		return p, exit.Lacks("%w; --network=false serves this machine only", err)
 	}
-	p.port, p.wake = roce.NewPort(udp), udp.Descriptors()
+	p.port, p.udp, p.wake = roce.NewPort(udp), udp, udp.Descriptors()
 	p.window, p.flight = udp.Windows()
 	log.Info("network", "addresses", p.addresses, "gso", udp.GSO(), "gro", udp.GRO(), "mtu", 128<<device.MTU)
 	return p, nil

@@ -26,6 +26,8 @@ type Options struct {
 	Profile   string // the file for a CPU profile; "": none
 	// Ephemeral: the daemon ends after the last program.
 	Ephemeral bool
+	// Takeover: the daemon continues for the one that serves the socket.
+	Takeover bool
 
 	Network     bool     // serve other hosts
 	Underlay    []string // addresses of virtual networks between hosts

@@ -26,7 +26,8 @@ type settings struct {
 	mode, dirMode fs.FileMode // of the socket and its directories
 	device        nic.Config  // the default NIC; without GIDs there is none
 	under         underlay
-	host          string // this host's name
+	host          string     // this host's name
+	from          *successor // nil: the daemon begins anew
 	machine       budget.Machine
 }
 
@@ -100,7 +101,14 @@ func (s *settings) served() bool {
 }
 
 // claim takes the place for this daemon.
-func (s *settings) claim() (*launch.Claim, error) {
+func (s *settings) claim() (_ *launch.Claim, err error) {
+	if s.Takeover {
+		if s.from, err = s.succeed(); err != nil {
+			return nil, err
+		}
+		s.under.opts.Inherited = s.from.sockets
+		return s.from.claim(s.place)
+	}
 	if err := os.MkdirAll(filepath.Dir(s.place.Socket), s.dirMode); err != nil {
 		return nil, exit.Lacks("cannot make the socket's directory: %w; choose another place with --socket", err)
 	}

@@ -44,7 +44,7 @@ type Identity struct {
 
 // Identify opens the descriptors of the process behind c.
 func Identify(c syscall.Conn, who *Caller) (id Identity) {
-	id.Pidfd = openPidfd(c, who)
+	id.Pidfd = Pidfd(c, who)
 	id.Memory, id.Mappings, id.Why = openMemory(who)
 	// The process ID may have been reused in the meantime.
 	if id.Memory != nil && id.Pidfd >= 0 && exited(id.Pidfd) {
@@ -58,9 +58,9 @@ func Identify(c syscall.Conn, who *Caller) (id Identity) {
 	return id
 }
 
-// openPidfd returns a descriptor that reports the end of the process: of the connected process, or on an older kernel of the
-// process with its ID, if it still has the same user.
-func openPidfd(c syscall.Conn, who *Caller) int {
+// Pidfd returns a descriptor that reports the end of the process: of the connected process, or on an older kernel of the
+// process with its ID, if it still has the same user. -1: there is none.
+func Pidfd(c syscall.Conn, who *Caller) int {
 	if fd, err := peerPidfd(c); err == nil {
 		return fd
 	}

@@ -14,7 +14,7 @@ import (
 
 // A Socket is the daemon's end. It implements nic.EventSink and rdmacm.Signal. It belongs to one goroutine.
 type Socket struct {
-	fd   int // the daemon's end, non-blocking
+	fd   int // the daemon's end
 	peer int // duplicate of the client's end
 }
 
@@ -25,9 +25,6 @@ func New() (*Socket, *os.File, error) {
 		return nil, nil, fmt.Errorf("event descriptor: %w", err)
 	}
 	peer, err := unix.FcntlInt(uintptr(fds[1]), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		err = unix.SetNonblock(fds[0], true)
-	}
 	if err == nil {
 		// Refuse data from the client: it would stay queued until Close, with descriptors whose closing a client can delay.
 		err = unix.Shutdown(fds[0], unix.SHUT_RD)
@@ -40,6 +37,23 @@ func New() (*Socket, *os.File, error) {
 	return &Socket{fd: fds[0], peer: peer}, os.NewFile(uintptr(fds[1]), "events"), nil
 }
 
+// Fds returns the descriptors of the socket, which a daemon that continues it passes to Of: the daemon's end and the duplicate of
+// the client's end. They stay the socket's. Events that the client has not read stay in them.
+func (s *Socket) Fds() [2]int { return [2]int{s.fd, s.peer} }
+
+// Of returns the socket with the descriptors of another daemon's socket. They belong to it from then on, unless Of returns an error.
+func Of(fds [2]int) (*Socket, error) {
+	for _, fd := range fds {
+		switch kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); {
+		case err != nil:
+			return nil, fmt.Errorf("inherited event descriptor: %w", err)
+		case kind != unix.SOCK_SEQPACKET:
+			return nil, fmt.Errorf("inherited event descriptor: a socket of type %d", kind)
+		}
+	}
+	return &Socket{fd: fds[0], peer: fds[1]}, nil
+}
+
 // Close closes the daemon's descriptors.
 func (s *Socket) Close() {
 	unix.Close(s.fd)
@@ -48,8 +62,7 @@ func (s *Socket) Close() {
 
 // Post sends the first n bytes of an event; it returns false if the socket is full. The event is lost if the client is gone.
 func (s *Socket) Post(event [16]byte, n int) bool {
-	_, err := unix.Write(s.fd, event[:n])
-	return err != unix.EAGAIN
+	return s.send(event[:n]) != unix.EAGAIN
 }
 
 // Withdraw takes back the first unread event; n is 0 if there is none.
@@ -67,9 +80,11 @@ func (s *Socket) HangupFd() int { return s.fd }
 
 // Raise makes the client's end readable, for a client whose events are stored elsewhere.
 func (s *Socket) Raise() bool {
-	_, err := unix.Write(s.fd, []byte{1})
-	return err == nil
+	return s.send([]byte{1}) == nil
 }
+
+// send never blocks, even if another process that shares the socket has cleared O_NONBLOCK.
+func (s *Socket) send(b []byte) error { return unix.Send(s.fd, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) }
 
 // Lower makes the client's end unreadable again.
 func (s *Socket) Lower() { s.Withdraw() }

@@ -110,3 +110,89 @@ func TestNothingComesBack(t *testing.T) {
 		t.Errorf("after the client hung up: %v, %+v", err, ends[0])
 	}
 }
+
+// TestOf checks that another daemon continues a socket: events that the first one has posted stay in it, the first one may close its
+// descriptors or continue, and the signal stays raised.
+func TestOf(t *testing.T) {
+	s, client := pair(t)
+	s.Post([16]byte{1}, 8)
+	s.Post([16]byte{2}, 8)
+	fds := s.Fds()
+	for i := range fds { // what SCM_RIGHTS does
+		var err error
+		if fds[i], err = unix.FcntlInt(uintptr(fds[i]), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next, err := Of(fds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(want byte) {
+		t.Helper()
+		var b [16]byte
+		if n, err := unix.Read(int(client.Fd()), b[:]); n != 8 || err != nil || b[0] != want {
+			t.Errorf("read %d bytes, %v, of event %d, want 8 of %d", n, err, b[0], want)
+		}
+	}
+	read(1)
+	next.Post([16]byte{3}, 8)
+	s.Post([16]byte{4}, 8) // the first one resumes
+	for _, want := range []byte{2, 3} {
+		if e, n := next.Withdraw(); n != 8 || e[0] != want {
+			t.Errorf("took back %d bytes of event %d, want %d", n, e[0], want)
+		}
+	}
+	read(4)
+	if !s.Raise() {
+		t.Fatal("cannot raise")
+	}
+	if next.Lower(); next.Raise() != true {
+		t.Fatal("cannot raise again")
+	}
+	if _, n := s.Withdraw(); n != 1 {
+		t.Error("the signal is not raised once")
+	}
+	next.Close()
+	if !s.Post([16]byte{5}, 8) {
+		t.Error("no space for an event")
+	}
+	read(5)
+}
+
+// TestNeverBlocks checks that a socket does not block, even if a process that shares it has made it blocking.
+func TestNeverBlocks(t *testing.T) {
+	s, _ := pair(t)
+	if err := unix.SetNonblock(s.Fds()[0], false); err != nil {
+		t.Fatal(err)
+	}
+	for s.Post([16]byte{}, 16) {
+	}
+	if s.Raise() {
+		t.Error("raised a full socket")
+	}
+}
+
+func TestOfRefuses(t *testing.T) {
+	s, _ := pair(t)
+	file, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	stream, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(stream[0])
+	defer unix.Close(stream[1])
+	for name, fd := range map[string]int{"a file": int(file.Fd()), "a stream": stream[0], "nothing": -1} {
+		for i := range 2 {
+			fds := s.Fds()
+			fds[i] = fd
+			if _, err := Of(fds); err == nil {
+				t.Errorf("%s as descriptor %d: no error", name, i)
+			}
+		}
+	}
+}

@@ -70,6 +70,35 @@ func DialObjects(socket string) (*Session, error) {
 	return nil, why
 }
 
+// DialHandOver asks the daemon at socket to hand over to this process. A message with a descriptor follows (package handover).
+func DialHandOver(socket string) (*Session, error) {
+	s, err := control(socket, ControlRequest{Op: ControlHandOver})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.acknowledged(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// RequestUpgrade makes the daemon at socket start a program as the next daemon, and hand over to it.
+func RequestUpgrade(socket, program string) (u Upgrade, err error) {
+	s, err := control(socket, ControlRequest{Op: ControlUpgrade, Program: program})
+	if err != nil {
+		return u, err
+	}
+	defer s.Close()
+	if err := s.ReceiveJSON(&u); err != nil {
+		return u, err
+	}
+	if u.Error != "" {
+		return u, errors.New(u.Error)
+	}
+	return u, nil
+}
+
 // QueryStatus asks the daemon at socket for its status.
 func QueryStatus(socket string) (*Status, error) {
 	s, err := control(socket, ControlRequest{Op: ControlStatus})

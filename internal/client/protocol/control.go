@@ -21,6 +21,9 @@ import (
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
 //	{"op":"objects"}              answered by a ControlReply; then one request about declared
 //	                              objects follows, and its answers (package control)
+//	{"op":"hand over"}            answered by a ControlReply; then a message with a descriptor
+//	                              for the conversation of two daemons follows (package handover)
+//	{"op":"upgrade","program":P}  answered by one Upgrade: the daemon starts P to take over
 type ControlRequest struct {
 	Op    string `json:"op"`
 	Label string `json:"label,omitempty"` // trace: only programs with this label; empty: all
@@ -29,19 +32,31 @@ type ControlRequest struct {
 	Tenant string    `json:"tenant,omitempty"`
 	// For capture: record packets of virtual networks with their outer headers.
 	Outer bool `json:"outer,omitempty"`
+	// For upgrade: the path of the next daemon's program.
+	Program string `json:"program,omitempty"`
+}
+
+// Upgrade is the outcome of a live upgrade.
+type Upgrade struct {
+	Error string `json:"error,omitempty"`
+	Pid   int    `json:"pid,omitempty"` // of the daemon that continues
+	// Blackout is how long programs were not served.
+	Blackout time.Duration `json:"blackout,omitempty"`
 }
 
 // Operations of a ControlRequest.
 const (
-	ControlStatus  = "status"
-	ControlTrace   = "trace"
-	ControlCapture = "capture"
-	ControlCount   = "connections"
-	ControlNICs    = "nics"
-	ControlTop     = "top"
-	ControlUsage   = "usage"
-	ControlStop    = "stop"
-	ControlObjects = "objects"
+	ControlStatus   = "status"
+	ControlTrace    = "trace"
+	ControlCapture  = "capture"
+	ControlCount    = "connections"
+	ControlNICs     = "nics"
+	ControlTop      = "top"
+	ControlUsage    = "usage"
+	ControlStop     = "stop"
+	ControlObjects  = "objects"
+	ControlHandOver = "hand over"
+	ControlUpgrade  = "upgrade"
 )
 
 // ControlReply acknowledges a request or contains its error. The stream of a trace begins with one.

@@ -129,3 +129,21 @@ func (c *Conn) writeDetached(b, oob []byte) error {
 		}
 	}
 }
+
+// Descriptor returns the descriptor of the connection, which stays its own.
+func (c *Conn) Descriptor() (fd int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.detached {
+		if c.raw < 0 {
+			return -1, io.ErrClosedPipe
+		}
+		return c.raw, nil
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	err = raw.Control(func(of uintptr) { fd = int(of) })
+	return fd, err
+}

@@ -33,6 +33,9 @@ type acceptor struct {
 // to tell the client so.
 func (a *acceptor) accept(l *net.UnixListener, at endpoint) error {
 	var full time.Time // since when descriptors have been missing
+	g := &a.srv.gate
+	g.enter()
+	defer g.leave()
 	for {
 		u, err := l.AcceptUnix()
 		switch {
@@ -42,6 +45,8 @@ func (a *acceptor) accept(l *net.UnixListener, at endpoint) error {
 			a.srv.serve(u, at)
 		case errors.Is(err, net.ErrClosed):
 			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded) && g.closing.Load():
+			g.outside(g.awaitOpen)
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
 			if full.IsZero() {
 				full = time.Now()

@@ -33,6 +33,8 @@ type cmSession struct {
 	shelf protocol.ReplyBuilder // for an event on the shelf
 	out   []byte                // its storage
 
+	requests *requests // set before the loop serves the channel
+
 	call     ucma.Call   // the request under way, or the last one
 	loopChan loopChannel // for commands on the loop; here so that running one does not allocate
 }
@@ -95,9 +97,16 @@ func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d
 		return nil
 	}
 	ses.srv.tracing.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
-	s.serveRequests(c, l, ses, d, wantsMail(h, who.Account))
-	ses.srv.tracing.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
+	if ses.requests = s.newRequests(c, l, ses, d, wantsMail(h, who.Account)); ses.requests != nil {
+		ses.converse()
+	}
 	return nil
+}
+
+// converse serves the channel's requests until it ends.
+func (ses *cmSession) converse() {
+	ses.requests.serve()
+	ses.srv.tracing.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 }
 
 func (ses *cmSession) end() {

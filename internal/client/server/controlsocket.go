@@ -31,18 +31,29 @@ type controlSocket struct {
 }
 
 // listenControl makes the control socket at the first usable path.
-func listenControl(socket string, uid int) (*controlSocket, error) {
+func (s *Server) listenControl(socket string) (*controlSocket, error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(socket))
 	if err != nil {
 		return nil, err
 	}
 	socket = filepath.Join(dir, filepath.Base(socket))
-	return listenFirst(socket, protocol.ControlPlaces(socket, uid), uid, 0o700, 0o600)
+	return s.listenFirst(socket, protocol.ControlPlaces(socket, s.admission.uid), 0o700, 0o600)
 }
 
-// listenFirst makes a socket at the first usable path of places, in a directory of mode dir.
-func listenFirst(socket string, places []string, uid int, dir, mode fs.FileMode) (*controlSocket, error) {
+// listenFirst makes a socket at the first usable path of places, in a directory of mode dir. It prefers one that another
+// daemon has left.
+func (s *Server) listenFirst(socket string, places []string, dir, mode fs.FileMode) (*controlSocket, error) {
 	var errs []error
+	for _, path := range places {
+		if l, err := s.inherit(path); l != nil || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			file, err := os.Lstat(path)
+			return &controlSocket{l, path, file, dir}, err
+		}
+	}
+	uid := s.admission.uid
 	for _, path := range places {
 		c, err := listenAt(path, uid, dir, mode)
 		if err == nil {
@@ -202,6 +213,10 @@ func (e controlEndpoint) converse(c *protocol.Conn, who credentials.Caller) erro
 // listener.
 func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket string) (*listener, credentials.Caller, error) {
 	first := s.listeners.first()
+	if err := s.awaitHello(c); err != nil {
+		return first, who, err
+	}
+	defer s.gate.leave()
 	h, who, err := s.greeting(c, who, first)
 	if err == nil && h.Kind != protocol.KindControl {
 		err = refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the %s socket", first.Socket, socket)

@@ -38,6 +38,10 @@ func (d *listener) converse(c *protocol.Conn, who credentials.Caller) error {
 // talk reads the hello and serves the kind of connection that it names.
 func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
 	s := d.srv
+	if err := s.awaitHello(c); err != nil {
+		return err
+	}
+	defer s.gate.leave()
 	h, who, err := s.greeting(c, who, d)
 	if err != nil {
 		return err
@@ -86,16 +90,30 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 	case protocol.KindGuest:
 		err = d.serveMachineCard(c)
 	case protocol.KindControl:
-		err = s.serveTool(c, diag.View{Who: &who, Conn: c, Resident: s.admission.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
+		s.gate.outside(func() {
+			err = s.serveTool(c, diag.View{Who: &who, Conn: c, Resident: s.admission.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
+		})
 	default:
 		err = refusal(syscall.EOPNOTSUPP, "this daemon does not serve connections of kind %d", h.Kind)
 	}
 	return err
 }
 
+// awaitHello waits until the client has said hello, and then enters the gate.
+func (s *Server) awaitHello(c *protocol.Conn) error {
+	c.SetReadDeadline(time.Now().Add(greetingTime))
+	if err := c.Wait(); err != nil {
+		return err
+	}
+	s.gate.enter()
+	s.mu.Lock()
+	s.conns[c] = nil
+	s.mu.Unlock()
+	return nil
+}
+
 // greeting reads and checks the hello of a connection to d. It adds the client's program, label and NIC to the caller.
 func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *listener) (protocol.Hello, credentials.Caller, error) {
-	c.SetReadDeadline(time.Now().Add(greetingTime))
 	defer c.SetReadDeadline(time.Time{})
 	var buf [1024]byte
 	n, fds, err := c.ReadMessage(buf[:])

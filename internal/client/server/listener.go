@@ -93,12 +93,19 @@ func (s *Server) openListener(d Listener) (*listener, error) {
 	if err := os.MkdirAll(filepath.Dir(d.Socket), d.DirMode); err != nil {
 		return nil, fmt.Errorf("the socket's directory: %w", err)
 	}
-	if err := clearStale(d.Socket); err != nil {
+	l, err := s.inherit(d.Socket)
+	if err != nil {
 		return nil, err
 	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: d.Socket, Net: "unixpacket"})
-	if err != nil {
-		return nil, fmt.Errorf("the socket: %w", err)
+	if l != nil {
+		l.SetUnlinkOnClose(true) // as that of a socket that ListenUnix makes
+	} else {
+		if err := clearStale(d.Socket); err != nil {
+			return nil, err
+		}
+		if l, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: d.Socket, Net: "unixpacket"}); err != nil {
+			return nil, fmt.Errorf("the socket: %w", err)
+		}
 	}
 	if err := os.Chmod(d.Socket, d.SocketMode); err != nil {
 		l.Close()

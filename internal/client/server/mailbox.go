@@ -1,6 +1,10 @@
 package server
 
 import (
+	"os"
+
+	"golang.org/x/sys/unix"
+
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/client/uverbs"
@@ -16,6 +20,7 @@ type mailbox struct {
 	ahead   bool // the client supports answers ahead
 	account *budget.Account
 	page    *protocol.Mail // nil: there is none
+	file    *os.File       // its memory, for the next daemon
 	asked   bool           // the request under way came through it
 	open    bool
 	served  int
@@ -25,12 +30,12 @@ type mailbox struct {
 // device only to query it, or a channel for a single connection.
 const mailAfter = 24
 
-// bill is what a mailbox costs: its pages, and a mapping.
+// bill is what a mailbox costs: its pages, a mapping and a descriptor.
 func (m *mailbox) bill() budget.Bill {
 	if m.ahead {
-		return budget.Bill{budget.State: protocol.AheadSize, budget.Mappings: 1}
+		return budget.Bill{budget.State: protocol.AheadSize, budget.Mappings: 1, budget.Files: 1}
 	}
-	return budget.Bill{budget.State: protocol.MailSize, budget.Mappings: 1}
+	return budget.Bill{budget.State: protocol.MailSize, budget.Mappings: 1, budget.Files: 1}
 }
 
 // A farseer is a handler that gives its client answers ahead of the questions. foresee sets the page
@@ -58,6 +63,12 @@ func (r *requests) offer(answer []byte) rest {
 			return answer, nil // without a mailbox
 		}
 		page, file, err := protocol.NewMail(m.ahead)
+		if err == nil {
+			if m.file, err = duplicate(file); err != nil {
+				page.Close()
+				file.Close()
+			}
+		}
 		if err != nil {
 			m.account.Refund(m.bill())
 			return answer, nil
@@ -96,7 +107,7 @@ func (r *requests) early() {
 
 // attend opens the mailbox. It runs on the loop.
 func (r *requests) attend() {
-	if m := &r.mail; m.page != nil && !m.open && r.srv.loop.Look(r.fd, postbox{r}) {
+	if m := &r.mail; m.page != nil && !m.open && !r.srv.paused && r.srv.loop.Look(r.fd, postbox{r}) {
 		m.open = true
 		m.page.Open()
 		if m.ahead {
@@ -125,11 +136,21 @@ func (r *requests) shutMail() {
 	}
 }
 
+// duplicate returns another descriptor of a file.
+func duplicate(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
 // closeMail frees the mailbox, which the loop does not read any more.
 func (r *requests) closeMail() {
 	if m := &r.mail; m.page != nil {
 		m.page.Close()
-		m.page = nil
+		m.file.Close()
+		m.page, m.file = nil, nil
 		m.account.Refund(m.bill())
 	}
 }
@@ -151,9 +172,15 @@ func (p postbox) Shut() bool {
 // Serve implements engine.Line.
 func (p postbox) Serve() {
 	r := p.requests
-	if r.busy.Load() {
+	if r.busy.Load() || r.srv.paused {
 		return
 	}
+	p.serve()
+}
+
+// serve is Serve, also while the loop reads no requests.
+func (p postbox) serve() {
+	r := p.requests
 	buf := r.srv.scratch()
 	if r.early(); !r.mail.page.Asked() {
 		return

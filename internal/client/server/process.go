@@ -50,7 +50,6 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 		return refusal(protocol.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
 	}
 	space.SetAccount(who.Account)
-	defer space.Close()
 	id := l.Identify(&who)
 	if id.Memory != nil {
 		space.SetForeign(id.Memory)
@@ -60,29 +59,13 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 	} else {
 		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.Pid, "program", who.Program, "why", id.Why)
 	}
-	space.Aside = func(f func() error) error {
-		return s.loop.Aside().Do(who.Share(), time.Duration(d.NIC.Device.Patience()), f)
-	}
-	// The connection ends with the process, even if a forked child still holds a copy of its socket.
-	gone := make(chan struct{})
-	stop := credentials.Watch(id.Pidfd, func() { close(gone); c.Close() })
-	defer stop()
-	p := &process{srv: s, Caller: who, nic: d.NIC, listener: d, conn: c, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
+	p := s.newProcess(c, who, d, space, newToken())
+	p.apart = id.Why
 	if d.NIC.Manager != nil {
-		s.loop.Do(func() {
-			p.cm = d.NIC.Manager.NewClient(who.Pid, who.Program)
-			p.cm.UID = who.UID
-			p.cm.SetAccount(who.Account)
-			p.cm.SetPace(d.Requests)
-		})
+		s.loop.Do(func() { p.manage(d.NIC.Manager.NewClient(who.Pid, who.Program)) })
 	}
 	s.clients.add(p)
-	if id.Pidfd < 0 {
-		gone = nil
-	}
-	defer p.awaitRelease(c, gone)
-	defer d.leave(c) // the NIC is not used any more
-	defer p.end()
+	defer p.watch(id.Pidfd)()
 
 	w := welcome()
 	w.Token, w.NumFDs = p.token, 1
@@ -96,25 +79,69 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 		return nil
 	}
 	s.log.Debug("process", "pid", who.Pid, "uid", who.UID, "program", who.Program)
+	p.converse()
+	return nil
+}
+
+// newProcess makes a process.
+func (s *Server) newProcess(c *protocol.Conn, who credentials.Caller, d *listener, space *memory.Space, token protocol.Token) *process {
+	space.Aside = func(f func() error) error {
+		return s.loop.Aside().Do(who.Share(), time.Duration(d.NIC.Device.Patience()), f)
+	}
+	return &process{
+		srv: s, Caller: who, nic: d.NIC, listener: d, conn: c, token: token, space: space,
+		sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{}),
+	}
+}
+
+// manage sets the process's client of the connection manager. It runs on the loop.
+func (p *process) manage(c *rdmacm.Client) {
+	p.cm = c
+	c.UID = p.UID
+	c.SetAccount(p.Account)
+	c.SetPace(p.listener.Requests)
+}
+
+// watch makes the connection end with the process, even if a forked child still holds a copy of its socket. end is
+// called when the connection has ended: it frees what the process has. The pidfd is -1 if there is none.
+func (p *process) watch(pidfd int) (end func()) {
+	gone := make(chan struct{})
+	stop := credentials.Watch(pidfd, func() { close(gone); p.conn.Close() })
+	return func() {
+		p.end()
+		p.listener.leave(p.conn) // the NIC is not used any more
+		p.srv.gate.outside(func() {
+			if pidfd < 0 {
+				gone = nil
+			}
+			p.awaitRelease(p.conn, gone)
+		})
+		stop()
+		p.space.Close()
+	}
+}
+
+// converse answers the requests on the PROCESS connection until it ends.
+func (p *process) converse() {
 	var req protocol.Request
 	var reply protocol.ReplyBuilder
 	for {
-		buf, n, err := receive(c)
+		buf, n, err := p.srv.receive(p.conn)
 		if err != nil {
-			return nil
+			return
 		}
 		err = req.Parse((*buf)[:n])
 		errno := syscall.EINVAL
 		if err == nil && req.Op == protocol.OpSync {
-			d.tree.Sync()
+			p.listener.tree.Sync()
 			errno = 0
 		}
 		reply.Reset((*buf)[:0])
 		msg, _ := reply.Finish(int32(errno))
-		err = c.WriteMessage(msg)
+		err = p.conn.WriteMessage(msg)
 		buffers.Put(buf)
 		if err != nil {
-			return nil
+			return
 		}
 	}
 }

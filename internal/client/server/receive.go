@@ -9,10 +9,10 @@ import (
 // buffers hold messages while they are handled. An idle connection, as nearly all are, holds none.
 var buffers = sync.Pool{New: func() any { b := make([]byte, protocol.MaxMessage); return &b }}
 
-// receive waits for a message and reads it into a buffer of the pool. It closes descriptors that come
-// with the message: the daemon uses only files that it has made.
-func receive(c *protocol.Conn) (*[]byte, int, error) {
-	if err := c.Wait(); err != nil {
+// receive waits for a message, outside of the gate, and reads it into a buffer of the pool. It closes descriptors that
+// come with the message: the daemon uses only files that it has made.
+func (s *Server) receive(c *protocol.Conn) (*[]byte, int, error) {
+	if err := s.gate.await(c); err != nil {
 		return nil, 0, err
 	}
 	buf := buffers.Get().(*[]byte)

@@ -10,6 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/client/uverbs"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // requests serves the connection of a session. The loop reads requests, runs most of them and
@@ -28,6 +29,7 @@ type requests struct {
 	line Line
 	fd   int
 	of   handler
+	nic  *nic.NIC
 
 	commands *budget.Pace  // limits requests per second; nil: no limit
 	gone     chan struct{} // closed when the NIC is removed
@@ -68,19 +70,25 @@ type errand struct {
 	err  error   // why the connection ends; nil: it does not
 }
 
-// serveRequests serves c until it ends. A panic of a command panics here. It does not close the
-// connection: a client that waits for the end expects that the daemon has freed everything by then,
-// so Server.serve closes it after the session.
-func (s *Server) serveRequests(c *protocol.Conn, l Line, h handler, d *listener, m mailbox) {
+// newRequests makes the requests of a session or channel on c; nil: c has ended.
+func (s *Server) newRequests(c *protocol.Conn, l Line, h handler, d *listener, m mailbox) *requests {
 	fd, err := c.Detach()
 	if err != nil {
-		return
+		return nil
 	}
-	r := &requests{
-		srv: s, conn: c, line: l, fd: fd, of: h, commands: d.Commands, gone: d.gone, mail: m,
+	return &requests{
+		srv: s, conn: c, line: l, fd: fd, of: h, nic: d.NIC.Device, commands: d.Commands, gone: d.gone, mail: m,
 		handed: make(chan errand, 1), out: make([]byte, 0, 1024),
 	}
-	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, d.NIC.Device, r) }); perr != nil || err != nil {
+}
+
+// serve serves the connection until it ends. A panic of a command panics here. It does not close the
+// connection: a client that waits for the end expects that the daemon has freed everything by then,
+// so Server.serve closes it after the session.
+func (r *requests) serve() {
+	s, fd := r.srv, r.fd
+	var err error
+	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, r.nic, r) }); perr != nil || err != nil {
 		return
 	}
 	defer r.closeMail()
@@ -88,7 +96,9 @@ func (s *Server) serveRequests(c *protocol.Conn, l Line, h handler, d *listener,
 		s.loop.Unwatch(fd)
 		r.lend(nil)
 	})
-	for e := range r.handed {
+	for {
+		var e errand
+		s.gate.outside(func() { e = <-r.handed })
 		if e.err == io.EOF {
 			return
 		}
@@ -182,12 +192,12 @@ func (r *requests) keep() bool {
 // await waits for the next request, and reports whether there is one.
 func (r *requests) await(until time.Time) bool {
 	defer r.srv.keeping.Add(-1)
-	return r.srv.keeping.Add(1) <= mostKeep && r.conn.Await(time.Until(until))
+	return r.srv.keeping.Add(1) <= mostKeep && !r.srv.gate.closing.Load() && r.conn.Await(time.Until(until))
 }
 
 // Serve implements engine.Line.
 func (r *requests) Serve() {
-	if r.busy.Load() {
+	if r.busy.Load() || r.srv.paused {
 		return
 	}
 	buf := r.srv.scratch()

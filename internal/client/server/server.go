@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/registry"
 	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/peers"
 	"vrdma.dev/vrdma/internal/net/roce"
 	"vrdma.dev/vrdma/internal/tenancy/meter"
@@ -25,6 +27,8 @@ import (
 
 // Loop is the part of the engine that the server uses: the one goroutine that owns every NIC object.
 type Loop interface {
+	// Now is the loop's time. It is called on the loop only.
+	Now() ib.Time
 	// Do runs f on the loop and waits for it. A panic in f is returned as an error. After the loop has ended f does not
 	// run, and the error is os.ErrClosed.
 	Do(f func()) error
@@ -92,6 +96,8 @@ type Config struct {
 	NICs      *registry.Table
 	Collector *meter.Collector
 	Machines  Machines // nil: no NIC is a virtual machine's
+	// Inherited are sockets of another daemon, by path, which this one continues; nil: there are none.
+	Inherited Inherited
 	// Stop is called once, when a tool requests the end of the daemon. It is a function, like a context.CancelFunc,
 	// because it has no other use than this call.
 	Stop func()
@@ -114,12 +120,13 @@ type Server struct {
 	tracing   tracing
 	names     workloadNames
 
-	control *controlSocket // nil: none could be made
-	tenants tenantsSocket
-	desk    *diag.Service
-	objects Objects       // nil: there are none
-	quit    chan struct{} // closed by Close
-	failed  chan error    // holds one: why a listener of Config.Listeners does not accept any more
+	control    *controlSocket // nil: none could be made
+	tenants    tenantsSocket
+	desk       *diag.Service
+	objects    Objects       // nil: there are none
+	succession Succession    // nil: it cannot be replaced
+	quit       chan struct{} // closed by Close
+	failed     chan error    // holds one: why a listener of Config.Listeners does not accept any more
 
 	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
 	spare   *[]byte                // the loop's: the buffer for the next request; nil: take one from buffers
@@ -127,10 +134,41 @@ type Server struct {
 
 	work sync.WaitGroup // goroutines that Close waits for
 
+	gate   gate
+	paused bool // the loop's: it reads no requests, see freeze.go
+
 	mu      sync.Mutex // guards the fields below
 	serving bool       // Serve has been called
 	closed  bool
-	conns   map[*protocol.Conn]struct{}
+	conns   map[*protocol.Conn]endpoint // of those that have not said hello, where they connected
+}
+
+// Inherited are the sockets of another daemon.
+type Inherited interface {
+	// Listener returns the socket at a path, which the caller closes; nil: there is none.
+	Listener(path string) *os.File
+}
+
+// inherit returns the socket at a path that another daemon has left; nil: there is none.
+func (s *Server) inherit(path string) (*net.UnixListener, error) {
+	if s.cfg.Inherited == nil {
+		return nil, nil
+	}
+	f := s.cfg.Inherited.Listener(path)
+	if f == nil {
+		return nil, nil
+	}
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("the inherited socket %s: %w", path, err)
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return nil, fmt.Errorf("the inherited socket %s is no unix socket", path)
+	}
+	return u, nil
 }
 
 // greetingTime bounds how long a client may take to send its hello.
@@ -148,7 +186,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 		cfg: cfg, log: cfg.Log, loop: cfg.Engine, admission: newAdmission(&cfg),
 		quit:   make(chan struct{}),
 		failed: make(chan error, 1),
-		conns:  make(map[*protocol.Conn]struct{}),
+		conns:  make(map[*protocol.Conn]endpoint),
 	}
 	s.acceptor = acceptor{srv: s, rejecting: make(chan struct{}, mostRejections)}
 	s.clients = clients{processes: make(map[protocol.Token]*process), sessions: make(map[*session]struct{})}
@@ -173,7 +211,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 		NICs: cfg.NICs, Collector: cfg.Collector, Stop: cfg.Stop, Store: cfg.Store,
 	}
 	var cerr error
-	if s.control, cerr = listenControl(s.listeners.first().Socket, s.admission.uid); cerr != nil {
+	if s.control, cerr = s.listenControl(s.listeners.first().Socket); cerr != nil {
 		s.log.Warn("there will be no vrdma stop, no pcap and no status of everybody: the control socket cannot be made", "error", cerr)
 	} else {
 		desk.Control = s.control.path
@@ -242,12 +280,12 @@ func (s *Server) serve(u *net.UnixConn, at endpoint) {
 		return
 	}
 	c := protocol.NewConn(u)
-	s.start(c, &who, func() { s.guarded(c, who, at.converse) }, func() {})
+	s.start(c, at, &who, func() { s.guarded(c, who, at.converse) }, func() {})
 }
 
 // start runs converse in its own goroutine. The caller is admitted already, and leaves when converse returns. over is
-// always called, last.
-func (s *Server) start(c *protocol.Conn, who *credentials.Caller, converse, over func()) {
+// always called, last. at is where the client will say hello; nil: it has done so, or is no process of this host.
+func (s *Server) start(c *protocol.Conn, at endpoint, who *credentials.Caller, converse, over func()) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -256,7 +294,7 @@ func (s *Server) start(c *protocol.Conn, who *credentials.Caller, converse, over
 		leave(who)
 		return
 	}
-	s.conns[c] = struct{}{}
+	s.conns[c] = at
 	s.work.Add(1)
 	s.mu.Unlock()
 	u := c.UnixConn
@@ -297,7 +335,7 @@ func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credenti
 		c.Close()
 		return err
 	}
-	s.start(c, &who, func() {
+	s.start(c, nil, &who, func() {
 		s.guarded(c, who, func(c *protocol.Conn, who credentials.Caller) error { return d.talk(c, l, who) })
 	}, func() {
 		who.Account.Refund(relayBill)

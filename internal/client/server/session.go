@@ -41,6 +41,8 @@ type session struct {
 	told     bool              // the log has reported memory that the daemon cannot reach
 	traced   bool              // guarded by tracing.mu: queues are armed by command
 	commands atomic.Uint64
+
+	requests *requests // set before the loop serves the session
 }
 
 // A command of a session runs on the loop or beside it, in the session's goroutine. The uverbs.Device
@@ -84,12 +86,22 @@ func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d
 	}
 	s.log.Debug("device opened", "nic", p.nic.Name, "session", ses.id, "pid", p.Pid, "program", p.Program)
 	s.opened(d, p, true)
-	defer s.opened(d, p, false)
 	s.tracing.mark(p, ses.id, protocol.TraceOpen)
-	s.serveRequests(c, l, ses, d, wantsMail(h, who.Account))
+	if ses.requests = s.newRequests(c, l, ses, d, wantsMail(h, who.Account)); ses.requests == nil {
+		s.opened(d, p, false)
+		return nil
+	}
+	ses.converse(d)
+	return nil
+}
+
+// converse serves the session's requests until it ends.
+func (ses *session) converse(d *listener) {
+	s, p := ses.srv, ses.proc
+	defer s.opened(d, p, false)
+	ses.requests.serve()
 	s.tracing.mark(p, ses.id, protocol.TraceClose)
 	s.log.Debug("device closed", "nic", p.nic.Name, "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
-	return nil
 }
 
 // opened records that a program has opened the device of a declared NIC, or closed it.

@@ -46,7 +46,7 @@ func (t *tenantsSocket) admitLocked(admit bool) error {
 	if err != nil {
 		return err
 	}
-	socket, err := listenFirst(program, protocol.TenantPlaces(program, s.admission.uid), s.admission.uid, 0o755, 0o666)
+	socket, err := s.listenFirst(program, protocol.TenantPlaces(program, s.admission.uid), 0o755, 0o666)
 	if err != nil {
 		return err
 	}

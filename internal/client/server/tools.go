@@ -55,9 +55,38 @@ func (s *Server) serveTool(c *protocol.Conn, v diag.View) error {
 			s.serveObjects(c, &v)
 			return nil
 		}
+		if req.Op == protocol.ControlHandOver || req.Op == protocol.ControlUpgrade {
+			s.serveSuccession(c, &v, &req)
+			return nil
+		}
 		if !s.desk.Answer(c, &v, &req) {
 			return nil
 		}
+	}
+}
+
+// Succession replaces this daemon by another one, without an interruption for programs.
+type Succession interface {
+	// HandOver hands this daemon over to the one at the other end of c.
+	HandOver(c *protocol.Conn)
+	// Upgrade starts a program as the next daemon, and hands over to it. It returns only after an error.
+	Upgrade(c *protocol.Conn, program string)
+}
+
+// ServeSuccession sets what replaces this daemon. It is called before Serve; without it such requests are refused.
+func (s *Server) ServeSuccession(o Succession) { s.succession = o }
+
+// serveSuccession passes the connection of the next daemon, or of vrdma upgrade.
+func (s *Server) serveSuccession(c *protocol.Conn, v *diag.View, req *protocol.ControlRequest) {
+	switch {
+	case !v.All:
+		c.SendJSON(protocol.ControlReply{Error: "only the daemon's own user and root, at the control socket, may replace it"})
+	case s.succession == nil:
+		c.SendJSON(protocol.ControlReply{Error: "this daemon cannot be replaced while it runs"})
+	case req.Op == protocol.ControlUpgrade:
+		s.succession.Upgrade(c, req.Program)
+	default:
+		s.succession.HandOver(c)
 	}
 }
 
@@ -108,10 +137,20 @@ func (d *listener) serveNetlink(c *protocol.Conn, who credentials.Caller) error 
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
 		return nil
 	}
+	return d.answerNetlink(c, who)
+}
+
+// answerNetlink serves a NETLINK_RDMA socket after its hello.
+func (d *listener) answerNetlink(c *protocol.Conn, who credentials.Caller) error {
+	d.mu.Lock()
+	if g := d.users[c]; g != nil {
+		g.netlink = true
+	}
+	d.mu.Unlock()
 	who.Locate(c)
 	looker := d.srv.desk.Looker(&who, d.NIC)
 	for {
-		buf, n, err := receive(c)
+		buf, n, err := d.srv.receive(c)
 		if err != nil {
 			return nil
 		}

@@ -31,6 +31,7 @@ type User struct {
 	Container string
 	process   bool   // a program's PROCESS connection, neither a device nor a tool
 	device    bool   // a device or an event channel of a program
+	netlink   bool   // a NETLINK_RDMA socket
 	workload  uint64 // its workload; 0: not known, or the listener is not Exclusive
 	// who is the caller that Admit admitted. It is nil for a program's devices, which are admitted with the program.
 	who *credentials.Caller

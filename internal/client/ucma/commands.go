@@ -54,6 +54,7 @@ func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) er
 	var from, to netip.Addr
 	var id *rdmacm.ID
 	local := false
+	timeout := min(time.Duration(patience)*time.Millisecond, rdmacm.MaxPatience)
 	err := c.withID(name, func(i *rdmacm.ID) (err error) {
 		id = i
 		if from, to, err = id.BeginResolve(src, dst); err != nil {
@@ -63,6 +64,7 @@ func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) er
 		if from, local = c.ch.CMA().Near(from, to); local {
 			id.EndResolve(from, 0)
 		}
+		id.Patient(timeout)
 		return nil
 	})
 	if err != nil || local {
@@ -70,14 +72,30 @@ func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) er
 	}
 	return c.ch.Aside(func(ch Channel) error {
 		c.ch = ch
-		return c.route(id, from, to, patience)
+		return c.route(id, from, to, timeout)
 	})
 }
 
-// route asks the kernel for the route to another host, and ends the resolution.
-func (c *Call) route(id *rdmacm.ID, from, to netip.Addr, patience uint32) error {
-	ch := c.ch
-	timeout := min(time.Duration(patience)*time.Millisecond, maxResolve)
+// route finds the route to another host. Without one, the command fails.
+func (c *Call) route(id *rdmacm.ID, from, to netip.Addr, timeout time.Duration) error {
+	err := findRoute(c.ch, id, from, to, timeout)
+	if err != nil {
+		c.withID(id.Name, func(id *rdmacm.ID) error { id.AbortResolve(); return nil })
+	}
+	return err
+}
+
+// Resume continues the resolution of a restored identifier. Its command has ended, so a missing route is an event. Resume runs
+// beside the loop.
+func Resume(ch Channel, r rdmacm.Resolution) {
+	if err := findRoute(ch, r.ID, r.From, r.To, r.Patience); err != nil {
+		ch.OnLoop(func() { r.ID.EndResolve(r.From, protocol.Errno(err, syscall.EHOSTUNREACH)) })
+	}
+}
+
+// findRoute asks the kernel for the route to another host, and ends the resolution then or later. It returns an error if there is no
+// route.
+func findRoute(ch Channel, id *rdmacm.ID, from, to netip.Addr, timeout time.Duration) error {
 	via, err := ch.Route(from, to)
 	if err != nil && !from.IsUnspecified() {
 		// Without a route the kernel assumes that the address is on the link: its ARP request gets no answer, so the resolution times out.
@@ -85,7 +103,6 @@ func (c *Call) route(id *rdmacm.ID, from, to netip.Addr, patience uint32) error 
 		return nil
 	}
 	if err != nil {
-		c.withID(id.Name, func(id *rdmacm.ID) error { id.AbortResolve(); return nil })
 		return err
 	}
 	// As in the kernel, the event comes when the next hop is resolved, usually at once. The command does not wait for it.
@@ -97,9 +114,6 @@ func (c *Call) route(id *rdmacm.ID, from, to netip.Addr, patience uint32) error 
 	go func() { end(ch.Reach(via, to, timeout)) }()
 	return nil
 }
-
-// maxResolve limits the timeout that a program can set.
-const maxResolve = time.Minute
 
 func resolveRoute(c *Call, req *abi.CMResolveRoute) error {
 	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.ResolveRoute() })

@@ -40,6 +40,12 @@ type Context struct {
 	call Call // the current or last command
 }
 
+// Opened reports whether GET_CONTEXT has succeeded.
+func (x *Context) Opened() bool { return x.open }
+
+// Reopen makes a new Context continue one that was opened.
+func (x *Context) Reopen() { x.open = true }
+
 // Run runs one command with d, which decides where the command runs: on the loop or beside it. The
 // returned call has the outcome and is valid until the next Run. The caller closes the handles when
 // the answer has been sent.

@@ -109,8 +109,10 @@ func (ch *Channel) pop() *event {
 	if e.group != nil {
 		e.group.reported++
 	}
-	if e.child != nil {
+	if e.resp.Event == abi.CMEventConnectRequest {
 		e.id.waiting--
+	}
+	if e.child != nil {
 		e.child.pending = false
 	}
 	return e

@@ -31,6 +31,8 @@ type CMA struct {
 	vacant  map[portKey]vacancy // ports whose listener was just closed
 	// nextPort is the start of the search for a free port.
 	nextPort uint16
+	// turns is the number of binds so far.
+	turns uint64
 	// Notice is called for connections, on the loop; may be nil. It is set before the device is used.
 	Notice func(Notice)
 

@@ -16,5 +16,8 @@
 // on the engine's loop without locks. The program manages its queue pairs: the device only returns the attributes to set (qpattr.go), as
 // the kernel does.
 //
+// Another process can continue a device and its clients from their state (state.go, freeze.go, thaw.go). An address resolution under
+// way is part of the state, and package ucma starts it again.
+//
 // Package server (commands) and the engine (MADs and deadlines, through CMA) call it.
 package rdmacm

@@ -18,11 +18,13 @@ import (
 
 // A fabric is a host whose messages to itself are delivered by settle.
 type fabric struct {
-	t   *testing.T
+	t   testing.TB
 	cma *CMA
 	now ib.Time
 	q   []mad
 	off bool // loses everything
+	// steps counts calls of refreeze.
+	steps int
 	// hosts are the destinations of messages; nil: the host itself.
 	hosts map[ib.GID]*fabric
 }
@@ -41,7 +43,7 @@ func (f *fabric) SendMAD(from, to ib.GID, b []byte) {
 	}
 }
 
-func newFabric(t *testing.T) *fabric {
+func newFabric(t testing.TB) *fabric {
 	f := &fabric{t: t, now: 1}
 	n := nic.New(nic.Config{Name: "rxe0", NodeGUID: 7, GIDs: []nic.GIDEntry{{GID: gid("10.0.0.1")}, {GID: gid("fd00::1")}, {GID: gid("127.0.0.1")}}})
 	f.cma = New(n, f)
@@ -71,6 +73,7 @@ func (f *fabric) settle() {
 		}
 		m := f.q[0]
 		f.q = f.q[1:]
+		f.refreeze()
 		f.cma.ReceiveMAD(m.from, m.to, m.b)
 	}
 }
@@ -83,6 +86,7 @@ func (f *fabric) settleAll() {
 			for len(h.q) > 0 {
 				m := h.q[0]
 				h.q, again = h.q[1:], true
+				f.hosts[m.to].refreeze()
 				f.hosts[m.to].cma.ReceiveMAD(m.from, m.to, m.b)
 			}
 		}
@@ -99,6 +103,7 @@ func (f *fabric) wait(d ib.Time) {
 			break
 		}
 		f.now = max(f.now, due)
+		f.refreeze()
 		f.cma.Expire()
 	}
 	f.now = end
@@ -152,6 +157,7 @@ func (p *prog) id(uid uint64, ps uint16) *ID {
 func (p *prog) next(kind uint32) *abi.CMEventResp {
 	p.f.t.Helper()
 	p.f.settle()
+	p.f.refreeze()
 	if !readable(p.fd) {
 		p.f.t.Fatalf("the descriptor cannot be read, want event %d", kind)
 	}
@@ -165,6 +171,7 @@ func (p *prog) next(kind uint32) *abi.CMEventResp {
 func (p *prog) none() {
 	p.f.t.Helper()
 	p.f.settle()
+	p.f.refreeze()
 	if e, err := p.ch.GetEvent(); !errors.Is(err, syscall.EAGAIN) {
 		p.f.t.Fatalf("got event %+v, %v, want none", e, err)
 	}
@@ -186,6 +193,7 @@ func (p *prog) must(err error) {
 	if err != nil {
 		p.f.t.Fatal(err)
 	}
+	p.f.refreeze()
 }
 
 // listener listens at an address.

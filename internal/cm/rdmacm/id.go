@@ -12,7 +12,7 @@ import (
 // State is the state of an ID; doc.go has the diagram.
 type State uint8
 
-// States.
+// States. Their numbers are part of IDState.
 const (
 	Idle State = iota
 	Bound
@@ -38,8 +38,10 @@ type ID struct {
 	state  State
 
 	src, dst netip.AddrPort
-	port     *port // nil: none
-	device   bool  // the addresses belong to this device
+	port     *port   // nil: none
+	turn     uint64  // number of the ID's bind among all binds
+	device   bool    // the addresses belong to this device
+	until    ib.Time // Resolving: when the resolution fails
 	sgid     ib.GID
 	dgid     ib.GID
 
@@ -153,7 +155,9 @@ func (id *ID) destroy() {
 	}
 	id.groups = nil
 	for _, e := range id.ch.withdraw(func(e *event) bool { return e.id == id || e.child == id }) {
-		if e.child != nil && e.child != id {
+		if e.child == id {
+			e.id.waiting--
+		} else if e.child != nil {
 			e.child.destroy() // it can never be accepted
 		}
 	}

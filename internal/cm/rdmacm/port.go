@@ -22,7 +22,7 @@ type portKey struct {
 // A port is a bound port, of one ID or of several IDs with different addresses.
 type port struct {
 	key    portKey
-	owners []*ID
+	owners []*ID // in the order of their binds
 }
 
 // bindPort binds the ID to the port of its address, or to a free one if the address has none.
@@ -59,6 +59,8 @@ func (id *ID) usePort(k portKey) error {
 	} else if err := p.conflict(id, id.reuse); err != nil {
 		return err
 	}
+	id.cma.turns++
+	id.turn = id.cma.turns
 	p.owners = append(p.owners, id)
 	id.cma.ports[k] = p
 	id.port = p

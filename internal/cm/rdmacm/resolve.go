@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"vrdma.dev/vrdma/internal/abi"
 	"vrdma.dev/vrdma/internal/ib"
@@ -91,6 +92,30 @@ func loopback(like netip.Addr) netip.Addr {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	return netip.IPv6Loopback()
+}
+
+// MaxPatience limits the time for a resolution.
+const MaxPatience = time.Minute
+
+// Patient sets how long a resolution that has begun may last.
+func (id *ID) Patient(d time.Duration) { id.until = id.cma.now() + ib.Time(d) }
+
+// A Resolution is the part of a resolution between BeginResolve and EndResolve.
+type Resolution struct {
+	ID       *ID
+	Channel  *Channel
+	From, To netip.Addr
+	Patience time.Duration // remaining time
+}
+
+// Resolving returns the resolutions under way. After a client is restored, nobody works on them.
+func (c *Client) Resolving() (list []Resolution) {
+	for _, name := range c.ids.names() {
+		if id := c.ids.items[name]; id.state == Resolving {
+			list = append(list, Resolution{id, id.ch, id.src.Addr(), id.dst.Addr(), time.Duration(max(id.until-c.cma.now(), 0))})
+		}
+	}
+	return list
 }
 
 // AbortResolve reverts BeginResolve: there is no route.

@@ -28,11 +28,17 @@ type shelf struct {
 
 	next uint64 // number of the first event
 	laid uint64 // number of the first event that is not on the shelf
+
+	thawed bool // the numbers are from a ChannelState, and the Shelf is not known yet
 }
 
 // Stock makes the channel put events on s, which has so many slots; nil stops that. encode returns the reply with an event, which
-// is used at once. Stock runs on the loop.
+// is used at once. For a restored channel, the first s must be the shelf that the channel had before: the client may have taken events
+// from it since the snapshot. Stock runs on the loop.
 func (ch *Channel) Stock(s Shelf, slots int, encode func(*abi.CMEventResp) []byte) {
+	if ch.shelf.thawed {
+		ch.shelf.Shelf, ch.shelf.thawed = s, false
+	}
 	if ch.shelf.Shelf != nil {
 		ch.clear()
 	}

@@ -26,6 +26,8 @@ type Options struct {
 	// readable when packets have arrived.
 	Port *roce.Port
 	Wake []int
+	// Deaf makes the loop read no packets until Listen: they are for another daemon, which has the same sockets.
+	Deaf bool
 	// Window is how many bytes a queue pair may have in flight to another host; 0: a default.
 	Window uint32
 	// InFlight is how many bytes all queue pairs together may have in flight; 0: no limit.
@@ -160,7 +162,9 @@ func (e *Engine) Wake(q *nic.QP) { taskOf(q).Wake() }
 // them.
 func (e *Engine) Aside() *memory.Pool { return e.shared.Aside() }
 
-// Attach makes the loop serve a session of a NIC that was added. A client without a doorbell
+// Attach makes the loop serve a session of a NIC that was added: a new one, or one of
+// nic.ThawSession, whose queue pairs continue. Sessions that talk with each other are restored in one
+// command, because a burst for a queue pair that is not there yet is lost. A client without a doorbell
 // descriptor calls Ring instead. It runs on the loop.
 func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 	adapter := e.adapters.of[s.NIC()]
@@ -179,6 +183,14 @@ func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 	e.sched.join(&c.flow, &adapter.band, s.User)
 	e.bells.setPrompt(&c.bell, adapter.band.nic.Latency())
 	e.bells.add(&c.bell, e.clock.now)
+	if s.QPs() == 0 {
+		return nil
+	}
+	if err := s.AdoptQPs(); err != nil {
+		e.Detach(s)
+		return err
+	}
+	c.tasks.each((*task).resume)
 	return nil
 }
 

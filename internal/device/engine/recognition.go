@@ -112,6 +112,11 @@ func (n *network) peersOf(id ib.NetworkID, to netip.Addr) *peers.Table {
 	if !n.opts.Recognise || n.overlay == nil || !n.overlay.IsLinux(id.VNI(), to) {
 		return nil
 	}
+	return n.virtualTable(id)
+}
+
+// virtualTable returns the table of a virtual network, and makes it if there is none.
+func (n *network) virtualTable(id ib.NetworkID) *peers.Table {
 	t := n.virtual.in(id)
 	if t == nil {
 		t = n.newPeers(id, nil)

@@ -150,6 +150,17 @@ func (l tasks) row(word int) *row {
 	return &noTasks
 }
 
+// each calls f for every task.
+func (l tasks) each(f func(*task)) {
+	for _, r := range l {
+		for i := 0; r != nil && i < len(r); i++ {
+			if r[i] != nil {
+				f(r[i])
+			}
+		}
+	}
+}
+
 func (l *tasks) add(handle uint32, t *task) {
 	word := int(handle / 64)
 	for len(*l) <= word {

@@ -120,6 +120,9 @@ func (u *underlays) woken(fd int32, now ib.Time) bool {
 
 // poll takes packets that have arrived at the underlays that were used lately, or at all.
 func (n *network) poll(all bool) (found bool) {
+	if n.opts.Deaf {
+		return false
+	}
 	list := n.list
 	if len(list) == 1 {
 		return list[0].Poll(n)
@@ -151,10 +154,27 @@ func (n *network) attach(u underlay, wake []int) (*attached, error) {
 // watch makes the loop wake when a descriptor of an underlay is readable. epoll forgets closed
 // descriptors.
 func (n *network) watch(a *attached, fd int) error {
+	if n.opts.Deaf {
+		n.fds[int32(fd)] = a
+		return nil
+	}
 	if err := n.poller.watchSocket(fd); err != nil {
 		return fmt.Errorf("engine: epoll: %w", err)
 	}
 	n.fds[int32(fd)] = a
+	return nil
+}
+
+// Listen makes a loop with Options.Deaf read packets. It runs on the loop.
+func (e *Engine) Listen() error {
+	n := &e.net
+	e.opts.Deaf = false
+	for fd, a := range n.fds {
+		if err := n.watch(a, int(fd)); err != nil {
+			return err
+		}
+	}
+	n.traffic.wake(n.clock.now)
 	return nil
 }
 

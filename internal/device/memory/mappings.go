@@ -203,7 +203,7 @@ func (m *Mappings) attach(v *mapping) (*SharedFile, error) {
 		unix.SysvShmDetach(mem)
 		return nil, err
 	}
-	return &SharedFile{id: fileID{device: v.device, ino: v.ino, sysv: true}, segment: pageSpan(mem, 0), file: -1, writable: flags == 0}, nil
+	return &SharedFile{id: fileID{device: v.device, ino: v.ino, sysv: true}, segment: pageSpan(mem, 0), name: v.name, file: -1, writable: flags == 0}, nil
 }
 
 // NeedsDescriptors reports whether the daemon may not open the files behind mappings of other

@@ -50,6 +50,7 @@ type Extent struct {
 // A Region is registered memory: consecutive pieces of one client's address space.
 type Region struct {
 	space    *Space
+	id       uint64 // among the space's
 	start    uint64
 	length   uint64
 	writable bool
@@ -161,6 +162,11 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 		r.Release()
 		return nil, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	r.id = s.last
+	s.regions[r.id] = r
 	return r, nil
 }
 
@@ -328,6 +334,7 @@ func (r *Region) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mapped -= r.length
+	delete(s.regions, r.id)
 	for _, p := range r.pieces {
 		if p.win != nil {
 			lo := p.at & (windowSize - 1)

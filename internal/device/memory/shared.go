@@ -17,6 +17,7 @@ type SharedFile struct {
 	id       fileID
 	file     int    // -1: segment is all of it
 	segment  []byte // attached by shmat
+	name     string // of a segment, in a list of mappings
 	writable bool
 	refs     int // windows of a space, and regions that are being made; the space's mu guards it
 }
@@ -165,7 +166,7 @@ func (s *Space) unref(f *SharedFile) (last bool) {
 // discard closes those of the files that no window is of. s.mu is held.
 func (s *Space) discard(files []*SharedFile) {
 	for _, f := range files {
-		if f.refs > 0 {
+		if f.refs > 0 || f.file < 0 && f.segment == nil {
 			continue
 		}
 		if k := (fileKey{f.id, f.writable}); s.files[k] == f {

@@ -35,6 +35,8 @@ type Space struct {
 	mu      sync.Mutex
 	windows map[windowKey]*window
 	files   map[fileKey]*SharedFile // those that have windows
+	regions map[uint64]*Region      // those that live, by ID
+	last    uint64                  // ID of the region made last
 	mapped  uint64                  // bytes of regions that live, for the quota
 	quota   uint64
 	closed  bool
@@ -93,7 +95,7 @@ func NewSpaceIn(b Backing, quota uint64) *Space {
 	if quota == 0 {
 		quota = defaultQuota()
 	}
-	return &Space{backing: b, windows: make(map[windowKey]*window), files: make(map[fileKey]*SharedFile), quota: quota}
+	return &Space{backing: b, windows: make(map[windowKey]*window), files: make(map[fileKey]*SharedFile), regions: make(map[uint64]*Region), quota: quota}
 }
 
 // File is the memfd, to be passed to the process; nil if the memory lies in something else.

@@ -9,17 +9,17 @@ import (
 
 // AHAttr is an address: struct ib_uverbs_ah_attr by value.
 type AHAttr struct {
-	DGID         ib.GID
-	FlowLabel    uint32
-	SGIDIndex    uint8
-	HopLimit     uint8
-	TrafficClass uint8
-	DLID         uint16
-	SL           uint8
-	SrcPathBits  uint8
-	StaticRate   uint8
-	IsGlobal     bool
-	PortNum      uint8
+	DGID         ib.GID `cbor:"1,keyasint,omitzero"`
+	FlowLabel    uint32 `cbor:"2,keyasint,omitempty"`
+	SGIDIndex    uint8  `cbor:"3,keyasint,omitempty"`
+	HopLimit     uint8  `cbor:"4,keyasint,omitempty"`
+	TrafficClass uint8  `cbor:"5,keyasint,omitempty"`
+	DLID         uint16 `cbor:"6,keyasint,omitempty"`
+	SL           uint8  `cbor:"7,keyasint,omitempty"`
+	SrcPathBits  uint8  `cbor:"8,keyasint,omitempty"`
+	StaticRate   uint8  `cbor:"9,keyasint,omitempty"`
+	IsGlobal     bool   `cbor:"10,keyasint,omitempty"`
+	PortNum      uint8  `cbor:"11,keyasint,omitempty"`
 }
 
 // An AH is an address handle, for UD.
@@ -82,14 +82,19 @@ func (s *Session) AttachMcast(qph uint32, gid ib.GID, lid uint16) error {
 	if q.typ != ib.UD || !gid.IsMulticast() {
 		return syscall.EINVAL
 	}
-	n := s.nic
-	members, known := n.mcast[gid]
-	if slices.Contains(members, q) {
+	if slices.Contains(q.groups, gid) {
 		return nil
 	}
 	if err := q.mayJoin(gid); err != nil {
 		return err
 	}
+	return q.join(gid)
+}
+
+// join makes q a member of a group.
+func (q *QP) join(gid ib.GID) error {
+	n, s := q.nic, q.session
+	members, known := n.mcast[gid]
 	if !known && len(n.mcast) >= n.Limits.McastGroups || len(members) >= n.Limits.McastAttach {
 		return syscall.ENOMEM
 	}

@@ -15,8 +15,8 @@ import (
 
 // MMap is the position of a ring in the arena, for the provider's struct mminfo.
 type MMap struct {
-	Offset uint64
-	Size   uint32
+	Offset uint64 `cbor:"1,keyasint,omitempty"`
+	Size   uint32 `cbor:"2,keyasint,omitempty"`
 }
 
 const (
@@ -52,13 +52,14 @@ type Arena struct {
 	// populated is where the pages end that were made before they are needed.
 	populated uint64
 
-	mu        sync.Mutex // guards what follows; the rest is the loop's
-	used      uint64     // bytes that are charged
-	released  []MMap     // rings that are gone, their pages are not
-	lag       uint64     // bytes of them
-	reclaimed []MMap     // rings that are gone with their pages
-	short     bool       // see Short
-	wanted    uint64     // pages for a ring of so many bytes; 0: there are enough
+	mu         sync.Mutex // guards what follows; the rest is the loop's
+	used       uint64     // bytes that are charged
+	released   []MMap     // rings that are gone, their pages are not
+	reclaiming []MMap     // those that Reclaim works on
+	lag        uint64     // bytes of them
+	reclaimed  []MMap     // rings that are gone with their pages
+	short      bool       // see Short
+	wanted     uint64     // pages for a ring of so many bytes; 0: there are enough
 }
 
 type arenaRange struct{ off, size uint64 }
@@ -74,14 +75,18 @@ func NewArena() (*Arena, error) {
 
 // NewArenaIn makes an arena of these pages, which it closes.
 func NewArenaIn(p Pages) *Arena {
-	mem := p.Bytes()
-	end := uint64(len(mem))
-	if g, ok := p.(Grower); ok {
-		end = g.Ready()
-	}
-	a := &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.SharedSize, end - protocol.SharedSize}}}
+	a := &Arena{pages: p, mem: p.Bytes()}
+	a.free = []arenaRange{{protocol.SharedSize, a.end() - protocol.SharedSize}}
 	a.describeSure()
 	return a
+}
+
+// end is where its memory ends.
+func (a *Arena) end() uint64 {
+	if g, ok := a.pages.(Grower); ok {
+		return g.Ready()
+	}
+	return uint64(len(a.mem))
 }
 
 // SetAccount sets the account that rings are charged to. It is called before the first ring.
@@ -250,7 +255,7 @@ func (a *Arena) Reclaim() bool {
 	a.grow()
 	a.mu.Lock()
 	ms, bytes := a.released, a.lag
-	a.released, a.lag = nil, 0
+	a.released, a.lag, a.reclaiming = nil, 0, ms
 	a.mu.Unlock()
 	if len(ms) == 0 {
 		return false
@@ -268,6 +273,7 @@ func (a *Arena) Reclaim() bool {
 	a.mu.Lock()
 	a.used -= bytes
 	a.reclaimed = append(a.reclaimed, ms...)
+	a.reclaiming = nil
 	a.mu.Unlock()
 	return true
 }

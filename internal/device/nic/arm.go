@@ -77,16 +77,29 @@ type mark struct {
 // open begins with the line of a handle, unarmed. ring is where the client finds the indices; 0
 // means that arms give no events.
 func (a *arm) open(arena *Arena, handle uint32, ring uint64) {
+	a.find(arena, handle)
+	a.woken.Store(protocol.ArmNone)
+	a.urgent.Store(protocol.ArmNone)
+	a.ring.Store(uint32(ring / pageSize))
+	a.word.Store(protocol.ArmReady)
+}
+
+// find finds the line of a handle.
+func (a *arm) find(arena *Arena, handle uint32) {
 	a.word, a.ring, a.woken, a.urgent = &a.own[0], &a.own[1], &a.own[2], &a.own[3]
 	if handle < protocol.ArmCQs {
 		line := protocol.ArmWords + int(handle)*protocol.ArmStride
 		a.word, a.ring = shared32(arena.mem, line), shared32(arena.mem, line+protocol.ArmRing)
 		a.woken, a.urgent = shared32(arena.mem, line+protocol.ArmWoken), shared32(arena.mem, line+protocol.ArmUrgent)
 	}
-	a.woken.Store(protocol.ArmNone)
-	a.urgent.Store(protocol.ArmNone)
-	a.ring.Store(uint32(ring / pageSize))
-	a.word.Store(protocol.ArmReady)
+}
+
+// resume continues with the line of a handle as it is; if the arena has none, with own.
+func (a *arm) resume(arena *Arena, handle uint32, own []uint32) {
+	for i := range min(len(own), len(a.own)) {
+		a.own[i].Store(own[i])
+	}
+	a.find(arena, handle)
 }
 
 // move says that the completions between seen and prod are elsewhere, from position 0 on.

@@ -89,17 +89,22 @@ func (l *Loop) Blame(a, b *QP, now ib.Time) Blame {
 	for _, q := range sides {
 		s := m.qps[q]
 		if s == nil {
-			s = &aside{}
-			if m.qps == nil {
-				m.qps = make(map[*QP]*aside)
-			}
-			m.qps[q] = s
+			s = m.mark(q, aside{})
 		}
 		s.extend(now)
 		out.Lasts = s.lasts
 		q.review(now)
 	}
 	return out
+}
+
+// mark makes the record of a queue pair.
+func (m *asides) mark(q *QP, a aside) *aside {
+	if m.qps == nil {
+		m.qps = make(map[*QP]*aside)
+	}
+	m.qps[q] = &a
+	return &a
 }
 
 // newUser makes the record of a user. If there are too many, those go whose time has passed, and

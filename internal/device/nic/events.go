@@ -45,10 +45,16 @@ type event struct {
 	n int
 }
 
+// Sizes of events.
+const (
+	compEventSize  = 8
+	asyncEventSize = 16
+)
+
 // compEvent is struct ib_uverbs_comp_event_desc.
 func compEvent(userHandle uint64) (e event) {
 	binary.NativeEndian.PutUint64(e.b[:], userHandle)
-	e.n = 8
+	e.n = compEventSize
 	return e
 }
 
@@ -56,7 +62,7 @@ func compEvent(userHandle uint64) (e event) {
 func asyncEvent(userHandle uint64, kind uint32) (e event) {
 	binary.NativeEndian.PutUint64(e.b[:], userHandle)
 	binary.NativeEndian.PutUint32(e.b[8:], kind)
-	e.n = 16
+	e.n = asyncEventSize
 	return e
 }
 

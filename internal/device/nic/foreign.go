@@ -536,6 +536,20 @@ func (l *Loop) ExpireForeign(now ib.Time) *QP {
 	return nil
 }
 
+// EachTaking calls f for queue pairs with a job that writes, or has written, a part of a burst that is not taken, and for
+// those that wait for such a job.
+func (l *Loop) EachTaking(f func(*QP)) {
+	var list []*QP // f may end any errand
+	for e := l.foreign.timed.next; e != &l.foreign.timed; e = e.next {
+		if e == &e.q.errands.of[taskTake] {
+			list = append(list, e.q)
+		}
+	}
+	for _, q := range list {
+		f(q)
+	}
+}
+
 // CloseForeign closes the pool of threads.
 func (l *Loop) CloseForeign() { l.foreign.pool.Close() }
 

@@ -9,19 +9,32 @@ import (
 
 // QPAttr is struct ib_uverbs_qp_attr by value.
 type QPAttr struct {
-	State, CurState               uint8
-	PathMTU, PathMig              uint8
-	QKey, RQPSN, SQPSN, DestQPN   uint32
-	AccessFlags                   uint32
-	AH, AltAH                     AHAttr
-	Cap                           QPCap
-	PKeyIndex, AltPKeyIndex       uint16
-	EnSQDAsync, SQDraining        uint8
-	MaxRDAtomic, MaxDestRDAtomic  uint8
-	MinRNRTimer, PortNum, Timeout uint8
-	RetryCnt, RNRRetry            uint8
-	AltPortNum, AltTimeout        uint8
-	RateLimit                     uint32
+	State           uint8  `cbor:"1,keyasint,omitempty"`
+	CurState        uint8  `cbor:"2,keyasint,omitempty"`
+	PathMTU         uint8  `cbor:"3,keyasint,omitempty"`
+	PathMig         uint8  `cbor:"4,keyasint,omitempty"`
+	QKey            uint32 `cbor:"5,keyasint,omitempty"`
+	RQPSN           uint32 `cbor:"6,keyasint,omitempty"`
+	SQPSN           uint32 `cbor:"7,keyasint,omitempty"`
+	DestQPN         uint32 `cbor:"8,keyasint,omitempty"`
+	AccessFlags     uint32 `cbor:"9,keyasint,omitempty"`
+	AH              AHAttr `cbor:"10,keyasint,omitzero"`
+	AltAH           AHAttr `cbor:"11,keyasint,omitzero"`
+	Cap             QPCap  `cbor:"12,keyasint,omitzero"`
+	PKeyIndex       uint16 `cbor:"13,keyasint,omitempty"`
+	AltPKeyIndex    uint16 `cbor:"14,keyasint,omitempty"`
+	EnSQDAsync      uint8  `cbor:"15,keyasint,omitempty"`
+	SQDraining      uint8  `cbor:"16,keyasint,omitempty"`
+	MaxRDAtomic     uint8  `cbor:"17,keyasint,omitempty"`
+	MaxDestRDAtomic uint8  `cbor:"18,keyasint,omitempty"`
+	MinRNRTimer     uint8  `cbor:"19,keyasint,omitempty"`
+	PortNum         uint8  `cbor:"20,keyasint,omitempty"`
+	Timeout         uint8  `cbor:"21,keyasint,omitempty"`
+	RetryCnt        uint8  `cbor:"22,keyasint,omitempty"`
+	RNRRetry        uint8  `cbor:"23,keyasint,omitempty"`
+	AltPortNum      uint8  `cbor:"24,keyasint,omitempty"`
+	AltTimeout      uint8  `cbor:"25,keyasint,omitempty"`
+	RateLimit       uint32 `cbor:"26,keyasint,omitempty"`
 }
 
 // QPInit is what a queue pair was made with.

@@ -17,6 +17,9 @@ const (
 		ib.AccessRemoteAtomic | ib.AccessMWBind | ib.AccessFlushGlobal | ib.AccessFlushPersist)
 )
 
+// regionWrites are the rights for which the process itself must be able to write the memory.
+const regionWrites = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteAtomic | ib.AccessMWBind
+
 // An MR is a memory region: an address range as peers and work requests name it,
 // over registered memory.
 type MR struct {
@@ -76,8 +79,7 @@ func (s *Session) RegMR(p MRParams) (MRInfo, error) {
 	if err != nil {
 		return MRInfo{}, err
 	}
-	writes := ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteAtomic | ib.AccessMWBind
-	if a&writes != 0 && !p.Region.Writable() {
+	if a&regionWrites != 0 && !p.Region.Writable() {
 		return MRInfo{}, syscall.EFAULT
 	}
 	m := &MR{

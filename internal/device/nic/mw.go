@@ -125,7 +125,13 @@ func (q *QP) bind(r *transport.SendWQE) transport.Status {
 	if m == nil {
 		return transport.Success
 	}
-	w.mr, w.addr, w.length, w.access = m, r.RemoteAddr, r.MWLength, a
+	w.bindTo(m, q, r.RemoteAddr, r.MWLength, a)
+	return transport.Success
+}
+
+// bindTo binds w, which is not bound. q is the queue pair that did it.
+func (w *MW) bindTo(m *MR, q *QP, addr, length uint64, a ib.Access) {
+	w.mr, w.addr, w.length, w.access = m, addr, length, a
 	m.windows++
 	if w.typ == abi.MWType2 {
 		w.qp = q
@@ -134,7 +140,6 @@ func (q *QP) bind(r *transport.SendWQE) transport.Status {
 		}
 		q.bound[w] = struct{}{}
 	}
-	return transport.Success
 }
 
 // mayBind are the checks of C10-73 to C10-75.

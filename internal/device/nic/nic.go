@@ -154,6 +154,13 @@ func (n *NIC) Groups() iter.Seq[ib.GID] { return maps.Keys(n.mcast) }
 // Sessions is how many devices are open.
 func (n *NIC) Sessions() int { return len(n.sessions) }
 
+// EachSession calls f for every session.
+func (n *NIC) EachSession(f func(*Session)) {
+	for s := range n.sessions {
+		f(s)
+	}
+}
+
 // FaultOwner returns the session whose shared memory contains an address of the daemon.
 func (n *NIC) FaultOwner(addr uintptr) *Session {
 	for s := range n.sessions {

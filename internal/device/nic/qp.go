@@ -9,7 +9,13 @@ import (
 )
 
 // QPCap are the sizes of a queue pair: struct ib_qp_cap.
-type QPCap struct{ SendWR, RecvWR, SendSGE, RecvSGE, Inline uint32 }
+type QPCap struct {
+	SendWR  uint32 `cbor:"1,keyasint,omitempty"`
+	RecvWR  uint32 `cbor:"2,keyasint,omitempty"`
+	SendSGE uint32 `cbor:"3,keyasint,omitempty"`
+	RecvSGE uint32 `cbor:"4,keyasint,omitempty"`
+	Inline  uint32 `cbor:"5,keyasint,omitempty"`
+}
 
 // QPParams ask for a queue pair.
 type QPParams struct {
@@ -72,8 +78,9 @@ type QP struct {
 	hears   verdict    // about datagrams that come
 	denied  uint64     // requests for operations that were refused, as far as somebody was told
 
-	owner Owner
-	loop  *Loop // its owner's
+	owner  Owner
+	loop   *Loop  // its owner's
+	thawed *aside // its mark, until it is adopted; nil: none
 }
 
 const (

@@ -4,33 +4,34 @@ import "vrdma.dev/vrdma/internal/ib"
 
 // Attr are the attributes that MODIFY_QP sets.
 type Attr struct {
-	State           ib.State
-	MTU             uint32 // bytes
-	QKey            uint32
-	RQPSN           uint32
-	SQPSN           uint32
-	DestQPN         uint32
-	Access          ib.Access
-	PKey            uint16
-	MaxRDAtomic     uint8 // initiator depth
-	MaxDestRDAtomic uint8 // responder resources
-	MinRNRTimer     uint8
-	Timeout         uint8
-	RetryCount      uint8
-	RNRRetry        uint8
-	SGID, DGID      ib.GID
-	SQDAsyncNotify  bool
-	Denied          ib.Operations // set by QP.Deny, not by MODIFY_QP
+	State           ib.State      `cbor:"1,keyasint,omitempty"`
+	MTU             uint32        `cbor:"2,keyasint,omitempty"` // bytes
+	QKey            uint32        `cbor:"3,keyasint,omitempty"`
+	RQPSN           uint32        `cbor:"4,keyasint,omitempty"`
+	SQPSN           uint32        `cbor:"5,keyasint,omitempty"`
+	DestQPN         uint32        `cbor:"6,keyasint,omitempty"`
+	Access          ib.Access     `cbor:"7,keyasint,omitempty"`
+	PKey            uint16        `cbor:"8,keyasint,omitempty"`
+	MaxRDAtomic     uint8         `cbor:"9,keyasint,omitempty"`  // initiator depth
+	MaxDestRDAtomic uint8         `cbor:"10,keyasint,omitempty"` // responder resources
+	MinRNRTimer     uint8         `cbor:"11,keyasint,omitempty"`
+	Timeout         uint8         `cbor:"12,keyasint,omitempty"`
+	RetryCount      uint8         `cbor:"13,keyasint,omitempty"`
+	RNRRetry        uint8         `cbor:"14,keyasint,omitempty"`
+	SGID            ib.GID        `cbor:"15,keyasint,omitzero"`
+	DGID            ib.GID        `cbor:"16,keyasint,omitzero"`
+	SQDAsyncNotify  bool          `cbor:"17,keyasint,omitempty"`
+	Denied          ib.Operations `cbor:"18,keyasint,omitempty"` // set by QP.Deny, not by MODIFY_QP
 }
 
 // Config is the part of a queue pair's configuration that never changes.
 type Config struct {
-	Type     ib.Service
-	Num      uint32
-	MaxBurst uint32 // maximum payload of one burst in bytes; 0 means 64 KiB
-	Window   uint32 // maximum packets in flight; 0 means 8192
-	MTU      uint32 // the port's MTU: maximum UD message, and path MTU until MODIFY_QP sets one; 0 means 4096
-	SRQ      bool   // receives come from a shared queue: the queue pair does not flush them, and raises LastWQE
+	Type     ib.Service `cbor:"1,keyasint,omitempty"`
+	Num      uint32     `cbor:"2,keyasint,omitempty"`
+	MaxBurst uint32     `cbor:"3,keyasint,omitempty"` // maximum payload of one burst in bytes; 0 means 64 KiB
+	Window   uint32     `cbor:"4,keyasint,omitempty"` // maximum packets in flight; 0 means 8192
+	MTU      uint32     `cbor:"5,keyasint,omitempty"` // the port's MTU: maximum UD message, and path MTU until MODIFY_QP sets one; 0 means 4096
+	SRQ      bool       `cbor:"6,keyasint,omitempty"` // receives come from a shared queue: the queue pair does not flush them, and raises LastWQE
 }
 
 // Modify sets the attributes in mask and then changes the state.

@@ -6,15 +6,15 @@ import "vrdma.dev/vrdma/internal/ib"
 // Burst; the halves only read them. Both halves write Pace, Count, State and Failed. They write
 // State only through fail; the requester also sets SQE.
 type common struct {
-	Conf  Config
-	Attr  Attr
-	Path  Path
-	Burst uint32 // maximum bytes in a burst on this path
-	State ib.State
+	Conf  Config   `cbor:"1,keyasint,omitzero"`
+	Attr  Attr     `cbor:"2,keyasint,omitzero"`
+	Path  Path     `cbor:"3,keyasint,omitzero"`
+	Burst uint32   `cbor:"4,keyasint,omitempty"` // maximum bytes in a burst on this path
+	State ib.State `cbor:"5,keyasint,omitempty"`
 	// Failed means that State became Error in this call. QP.endCall flushes both queues.
-	Failed bool
-	Pace   pacer
-	Count  Counters
+	Failed bool     `cbor:"6,keyasint,omitempty"`
+	Pace   pacer    `cbor:"7,keyasint,omitzero"`
+	Count  Counters `cbor:"8,keyasint,omitzero"`
 }
 
 // A reqCall is the requester's context during one call of the QP.

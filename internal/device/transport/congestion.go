@@ -17,26 +17,26 @@ import "vrdma.dev/vrdma/internal/ib"
 //
 // It also measures the round trip time. It knows the requester's sequence numbers only from arguments.
 type congestion struct {
-	Window uint32 // maximum packets in flight; on a local path Config.Window
-	Cwnd   uint32 // maximum bytes in flight
-	Thresh uint32 // below this value Cwnd doubles every round trip
-	Acked  uint32 // bytes acknowledged since Cwnd last grew
-	Seen   uint32 // oldest unacknowledged PSN at the last call of learn
-	CutPSN uint32 // Cwnd is not cut again before this PSN is acknowledged
-	Cut    bool
-	Full   bool   // only the window prevented the requester from sending
-	Share  uint32 // the host's limit of bytes in flight for this queue pair; 0: none
+	Window uint32 `cbor:"1,keyasint,omitempty"` // maximum packets in flight; on a local path Config.Window
+	Cwnd   uint32 `cbor:"2,keyasint,omitempty"` // maximum bytes in flight
+	Thresh uint32 `cbor:"3,keyasint,omitempty"` // below this value Cwnd doubles every round trip
+	Acked  uint32 `cbor:"4,keyasint,omitempty"` // bytes acknowledged since Cwnd last grew
+	Seen   uint32 `cbor:"5,keyasint,omitempty"` // oldest unacknowledged PSN at the last call of learn
+	CutPSN uint32 `cbor:"6,keyasint,omitempty"` // Cwnd is not cut again before this PSN is acknowledged
+	Cut    bool   `cbor:"7,keyasint,omitempty"`
+	Full   bool   `cbor:"8,keyasint,omitempty"` // only the window prevented the requester from sending
+	Share  uint32 `cbor:"9,keyasint,omitempty"` // the host's limit of bytes in flight for this queue pair; 0: none
 
-	SamplePSN uint32 // the acknowledgement of this PSN ends the measurement that began at SampleAt
-	SampleAt  ib.Time
-	ProbeSent ib.Time // time of a probe during the measurement; 0: none
-	Unsure    bool    // an earlier packet is missing, so the acknowledgement will be late
-	SRTT      ib.Time // smoothed round trip time; 0: unknown
-	Var       ib.Time // smoothed deviation of the round trip time
+	SamplePSN uint32  `cbor:"10,keyasint,omitempty"` // the acknowledgement of this PSN ends the measurement that began at SampleAt
+	SampleAt  ib.Time `cbor:"11,keyasint,omitempty"`
+	ProbeSent ib.Time `cbor:"12,keyasint,omitempty"` // time of a probe during the measurement; 0: none
+	Unsure    bool    `cbor:"13,keyasint,omitempty"` // an earlier packet is missing, so the acknowledgement will be late
+	SRTT      ib.Time `cbor:"14,keyasint,omitempty"` // smoothed round trip time; 0: unknown
+	Var       ib.Time `cbor:"15,keyasint,omitempty"` // smoothed deviation of the round trip time
 
-	Spread bool // bursts are spread over the round trip
-	Held   bool // a burst waits for SendAt
-	SendAt ib.Time
+	Spread bool    `cbor:"16,keyasint,omitempty"` // bursts are spread over the round trip
+	Held   bool    `cbor:"17,keyasint,omitempty"` // a burst waits for SendAt
+	SendAt ib.Time `cbor:"18,keyasint,omitempty"`
 }
 
 const (

@@ -5,41 +5,42 @@ import "vrdma.dev/vrdma/internal/ib"
 // Counters are the counters of a queue pair since its creation; RESET keeps them. Fields that rxe has
 // too have the name of its hw_counter in their comment.
 type Counters struct {
-	SentPackets     uint64 // sent_pkts
-	SentBytes       uint64
-	RcvdPackets     uint64 // rcvd_pkts
-	RcvdBytes       uint64
-	Duplicates      uint64 // duplicate_request
-	OutOfSequence   uint64 // out_of_seq_request
-	RcvdRNR         uint64 // rcvd_rnr_err
-	SentRNR         uint64 // send_rnr_err
-	RcvdSequenceErr uint64 // rcvd_seq_err
-	AckDeferred     uint64 // ack_deferred
-	RetryExceeded   uint64 // retry_exceeded_err
-	RNRExceeded     uint64 // retry_rnr_exceeded_err
-	Retries         uint64 // completer_retry_err: number of times the requester went back
-	SendErrors      uint64 // send_err
-	RDMASends       uint64 // rdma_sends
-	RDMARecvs       uint64 // rdma_recvs
+	SentPackets     uint64 `cbor:"1,keyasint,omitempty"` // sent_pkts
+	SentBytes       uint64 `cbor:"2,keyasint,omitempty"`
+	RcvdPackets     uint64 `cbor:"3,keyasint,omitempty"` // rcvd_pkts
+	RcvdBytes       uint64 `cbor:"4,keyasint,omitempty"`
+	Duplicates      uint64 `cbor:"5,keyasint,omitempty"`  // duplicate_request
+	OutOfSequence   uint64 `cbor:"6,keyasint,omitempty"`  // out_of_seq_request
+	RcvdRNR         uint64 `cbor:"7,keyasint,omitempty"`  // rcvd_rnr_err
+	SentRNR         uint64 `cbor:"8,keyasint,omitempty"`  // send_rnr_err
+	RcvdSequenceErr uint64 `cbor:"9,keyasint,omitempty"`  // rcvd_seq_err
+	AckDeferred     uint64 `cbor:"10,keyasint,omitempty"` // ack_deferred
+	RetryExceeded   uint64 `cbor:"11,keyasint,omitempty"` // retry_exceeded_err
+	RNRExceeded     uint64 `cbor:"12,keyasint,omitempty"` // retry_rnr_exceeded_err
+	Retries         uint64 `cbor:"13,keyasint,omitempty"` // completer_retry_err: number of times the requester went back
+	SendErrors      uint64 `cbor:"14,keyasint,omitempty"` // send_err
+	RDMASends       uint64 `cbor:"15,keyasint,omitempty"` // rdma_sends
+	RDMARecvs       uint64 `cbor:"16,keyasint,omitempty"` // rdma_recvs
 
-	Timeouts      uint64 // local ACK timeouts
-	Retransmitted uint64 // packets sent again
-	Probes        uint64 // packets sent again early to learn what has arrived
-	Repairs       uint64 // gaps reported by the responder for which only the missing packets were sent
-	Stashed       uint64 // requests stored because an earlier one was missing
-	ImplicitNaks  uint64 // responses that showed that an earlier one was lost
-	AccessErrors  uint64 // requests refused because of key, bounds or rights
-	Denied        uint64 // requests of either side refused by QP.Deny
-	BadPKey       uint64 // dropped: P_Key violation
-	BadQKey       uint64 // dropped: Q_Key violation
-	Dropped       uint64 // dropped without an answer: wrong peer, wrong state, no receive, stale
+	Timeouts      uint64 `cbor:"17,keyasint,omitempty"` // local ACK timeouts
+	Retransmitted uint64 `cbor:"18,keyasint,omitempty"` // packets sent again
+	Probes        uint64 `cbor:"19,keyasint,omitempty"` // packets sent again early to learn what has arrived
+	Repairs       uint64 `cbor:"20,keyasint,omitempty"` // gaps reported by the responder for which only the missing packets were sent
+	Stashed       uint64 `cbor:"21,keyasint,omitempty"` // requests stored because an earlier one was missing
+	ImplicitNaks  uint64 `cbor:"22,keyasint,omitempty"` // responses that showed that an earlier one was lost
+	AccessErrors  uint64 `cbor:"23,keyasint,omitempty"` // requests refused because of key, bounds or rights
+	Denied        uint64 `cbor:"24,keyasint,omitempty"` // requests of either side refused by QP.Deny
+	BadPKey       uint64 `cbor:"25,keyasint,omitempty"` // dropped: P_Key violation
+	BadQKey       uint64 `cbor:"26,keyasint,omitempty"` // dropped: Q_Key violation
+	Dropped       uint64 `cbor:"27,keyasint,omitempty"` // dropped without an answer: wrong peer, wrong state, no receive, stale
 	// WrongPeer and NoReceive are parts of Dropped.
-	WrongPeer uint64 // not from the peer that the queue pair is connected to
-	NoReceive uint64 // datagrams and unreliable messages without a receive, or with a receive too short
+	WrongPeer uint64 `cbor:"28,keyasint,omitempty"` // not from the peer that the queue pair is connected to
+	NoReceive uint64 `cbor:"29,keyasint,omitempty"` // datagrams and unreliable messages without a receive, or with a receive too short
 
 	// Messages by operation. SentMessages counts each message once, when its last packet is sent the first
 	// time. RcvdMessages counts messages that were executed.
-	SentMessages, RcvdMessages [NumOps]uint64
+	SentMessages [NumOps]uint64 `cbor:"30,keyasint,omitzero"`
+	RcvdMessages [NumOps]uint64 `cbor:"31,keyasint,omitzero"`
 }
 
 // Snapshot is a copy of a queue pair's state, for queries and status pages.

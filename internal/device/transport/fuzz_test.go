@@ -8,6 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/memory"
 	. "vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/state"
 	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
@@ -60,11 +61,31 @@ func FuzzReceive(f *testing.F) {
 			t.Errorf("memory outside all regions was written")
 		}
 		// The stash is not frozen, so the two states may differ.
-		was := w.b.QP.Freeze(w.Now)
-		if got, err := Thaw(was, 1<<40); err != nil || !bytes.Equal(got.Freeze(1<<40), was) {
+		was := frozen(t, &w.b.QP, w.Now)
+		if got, err := thaw(was, 1<<40); err != nil || !bytes.Equal(frozen(t, &got, 1<<40), was) {
 			t.Errorf("freeze and thaw: %v", err)
 		}
 	})
+}
+
+// frozen returns the encoded state of a queue pair.
+func frozen(t testing.TB, q *QP, now ib.Time) []byte {
+	var st QPState
+	q.Freeze(&st, now)
+	b, err := state.Marshal(&st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// thaw decodes what frozen has encoded.
+func thaw(b []byte, now ib.Time) (QP, error) {
+	var st QPState
+	if err := state.Unmarshal(b, &st); err != nil {
+		return QP{}, err
+	}
+	return Thaw(&st, now)
 }
 
 // kinds is the number of kinds.
@@ -164,7 +185,7 @@ func FuzzConversation(f *testing.F) {
 			}
 		}
 		for _, e := range []*simnet.Endpoint{w.a, w.b} {
-			if _, err := Thaw(e.QP.Freeze(w.Now), w.Now); err != nil {
+			if _, err := thaw(frozen(t, &e.QP, w.Now), w.Now); err != nil {
 				t.Errorf("freeze and thaw: %v", err)
 			}
 		}

@@ -5,7 +5,7 @@ import "vrdma.dev/vrdma/internal/ib"
 // notifier answers packets with the Congestion Experienced mark with congestion notification packets (CNP)
 // to their sender, at a limited rate.
 type notifier struct {
-	NotifiedAt ib.Time // when the last CNP was sent
+	NotifiedAt ib.Time `cbor:"1,keyasint,omitempty"` // when the last CNP was sent
 }
 
 // notifyEvery is the minimum time between two CNPs.

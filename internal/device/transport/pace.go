@@ -9,11 +9,11 @@ import "vrdma.dev/vrdma/internal/ib"
 //	Rate ───────────────┬──────────────▶ at most one cut per 50 microseconds
 //	      ▲ while sending: one step every 300 microseconds; above 80 Gb/s no limit
 type pacer struct {
-	Rate    uint32  // bytes per millisecond; 0: no limit
-	Waiting bool    // a burst waits for At
-	At      ib.Time // earliest time of the next burst
-	GrownAt ib.Time
-	SlowAt  ib.Time // when the rate was last reduced
+	Rate    uint32  `cbor:"1,keyasint,omitempty"` // bytes per millisecond; 0: no limit
+	Waiting bool    `cbor:"2,keyasint,omitempty"` // a burst waits for At
+	At      ib.Time `cbor:"3,keyasint,omitempty"` // earliest time of the next burst
+	GrownAt ib.Time `cbor:"4,keyasint,omitempty"`
+	SlowAt  ib.Time `cbor:"5,keyasint,omitempty"` // when the rate was last reduced
 }
 
 const (

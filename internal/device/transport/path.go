@@ -5,15 +5,15 @@ package transport
 type Path struct {
 	// Remote means that the peer is on another host. Packets may be lost, marked or late, and wait in a
 	// buffer of the receiver.
-	Remote bool
+	Remote bool `cbor:"1,keyasint,omitempty"`
 	// Own means that the peer is a vrdma host, whose behaviour is known. For rxe or a hardware NIC it is
 	// assumed.
-	Own bool
+	Own bool `cbor:"2,keyasint,omitempty"`
 	// MaxBurst is the maximum payload of one burst; 0 means Config.MaxBurst.
-	MaxBurst uint32
+	MaxBurst uint32 `cbor:"3,keyasint,omitempty"`
 	// Window is the maximum number of bytes that are sent or requested but not acknowledged or answered; 0
 	// means 512 KiB. Congestion reduces it. It does not apply to UC and UD, nor to a local path.
-	Window uint32
+	Window uint32 `cbor:"4,keyasint,omitempty"`
 }
 
 const (

@@ -48,6 +48,12 @@ func (q *QP) Init(c Config) {
 // State returns the current state.
 func (q *QP) State() ib.State { return q.common.State }
 
+// Config returns what Init was called with, and defaults.
+func (q *QP) Config() Config { return q.common.Conf }
+
+// Addresses returns the addresses of a connected queue pair and of its peer.
+func (q *QP) Addresses() (sgid, dgid ib.GID) { return q.common.Attr.SGID, q.common.Attr.DGID }
+
 // Counters returns the queue pair's counters, which the caller may read in place.
 func (q *QP) Counters() *Counters { return &q.common.Count }
 

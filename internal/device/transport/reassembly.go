@@ -12,12 +12,12 @@ import "vrdma.dev/vrdma/internal/ib"
 // all of its data, and everything before it, has arrived. If the missing range includes other operations, or
 // on a timeout, the requester goes back as usual and discards this state.
 type reassembly struct {
-	NumSeen uint32  // packets in Seen
-	SeenEnd uint32  // one past the newest of them
-	Seen    seen    // packets that have arrived ahead of Una
-	Holes   gapList // missing data to request again
-	HoleAt  ib.Time // when the first missing packet was last requested
-	Asked   bool    // parts of pieces have been requested
+	NumSeen uint32  `cbor:"1,keyasint,omitempty"` // packets in Seen
+	SeenEnd uint32  `cbor:"2,keyasint,omitempty"` // one past the newest of them
+	Seen    seen    `cbor:"-"`                    // packets that have arrived ahead of Una
+	Holes   gapList `cbor:"-"`                    // missing data to request again
+	HoleAt  ib.Time `cbor:"3,keyasint,omitempty"` // when the first missing packet was last requested
+	Asked   bool    `cbor:"4,keyasint,omitempty"` // parts of pieces have been requested
 }
 
 const (

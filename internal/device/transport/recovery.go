@@ -24,16 +24,16 @@ import "vrdma.dev/vrdma/internal/ib"
 // To the peer a probe is a duplicate, or the packet it was waiting for; it answers both. A vrdma host gets the
 // newest packet instead, and requests what is missing before it.
 type recovery struct {
-	Retry    uint8 // remaining retries
-	RNRRetry uint8 // remaining retries after an RNR NAK
-	Probes   uint8 // probes since the last progress
-	Retrying bool  // the requester went back; implicit NAKs are ignored until there is progress
-	Probing  bool  // the requester went back by one packet, to learn what has arrived
+	Retry    uint8 `cbor:"1,keyasint,omitempty"` // remaining retries
+	RNRRetry uint8 `cbor:"2,keyasint,omitempty"` // remaining retries after an RNR NAK
+	Probes   uint8 `cbor:"3,keyasint,omitempty"` // probes since the last progress
+	Retrying bool  `cbor:"4,keyasint,omitempty"` // the requester went back; implicit NAKs are ignored until there is progress
+	Probing  bool  `cbor:"5,keyasint,omitempty"` // the requester went back by one packet, to learn what has arrived
 
-	RetransAt ib.Time // deadline of the oldest unacknowledged packet
-	ProbeAt   ib.Time // time of the next probe; remote paths only
-	RNRAt     ib.Time // end of the wait after an RNR NAK
-	BackAt    ib.Time // when the requester last went back
+	RetransAt ib.Time `cbor:"6,keyasint,omitempty"` // deadline of the oldest unacknowledged packet
+	ProbeAt   ib.Time `cbor:"7,keyasint,omitempty"` // time of the next probe; remote paths only
+	RNRAt     ib.Time `cbor:"8,keyasint,omitempty"` // end of the wait after an RNR NAK
+	BackAt    ib.Time `cbor:"9,keyasint,omitempty"` // when the requester last went back
 }
 
 // Times until a probe: multiples of the round trip time, and minimums. vrdma hosts answer at once, so the

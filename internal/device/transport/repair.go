@@ -13,18 +13,18 @@ import "vrdma.dev/vrdma/internal/ib"
 // A gap that contains READs or atomics, or any gap while some are in flight, is handled by going back: the
 // number of READs and atomics is limited, and their responses have an order of their own.
 type repair struct {
-	Active  bool    // sending the first of Gaps; Resume is the position to return to
-	Arrived uint32  // the peer has received or requested all packets before this PSN
-	Gaps    gapList // packets that the peer misses
-	Resume  sendPosition
+	Active  bool         `cbor:"1,keyasint,omitempty"` // sending the first of Gaps; Resume is the position to return to
+	Arrived uint32       `cbor:"2,keyasint,omitempty"` // the peer has received or requested all packets before this PSN
+	Gaps    gapList      `cbor:"-"`                    // packets that the peer misses
+	Resume  sendPosition `cbor:"3,keyasint,omitzero"`
 }
 
 // sendPosition is a saved send position of a requester.
 type sendPosition struct {
-	Pos     uint32
-	PSN     uint32
-	Off     uint32
-	Unasked uint32
+	Pos     uint32 `cbor:"1,keyasint,omitempty"`
+	PSN     uint32 `cbor:"2,keyasint,omitempty"`
+	Off     uint32 `cbor:"3,keyasint,omitempty"`
+	Unasked uint32 `cbor:"4,keyasint,omitempty"`
 }
 
 // gap is a range of missing packets: from one PSN up to another.

@@ -28,32 +28,32 @@ import "vrdma.dev/vrdma/internal/ib"
 //
 // It accesses its own fields, and the shared fields of common.
 type requester struct {
-	Tail    uint32 // oldest uncompleted work request
-	Pos     uint32 // work request being sent
-	Started uint32 // all positions before it have been started at least once
-	TailPSN uint32 // PSN of Tail's first packet
-	Una     uint32 // oldest unacknowledged PSN
-	PSN     uint32 // next PSN to send
-	Max     uint32 // one past the highest PSN ever sent
-	Off     uint32 // bytes of W sent in this pass
-	Unasked uint32 // packets since the last ACK request
-	RDOut   uint32 // READs and atomics sent in this pass and not answered
-	Chunk   uint32 // packets per READ piece
+	Tail    uint32 `cbor:"1,keyasint,omitempty"`  // oldest uncompleted work request
+	Pos     uint32 `cbor:"2,keyasint,omitempty"`  // work request being sent
+	Started uint32 `cbor:"3,keyasint,omitempty"`  // all positions before it have been started at least once
+	TailPSN uint32 `cbor:"4,keyasint,omitempty"`  // PSN of Tail's first packet
+	Una     uint32 `cbor:"5,keyasint,omitempty"`  // oldest unacknowledged PSN
+	PSN     uint32 `cbor:"6,keyasint,omitempty"`  // next PSN to send
+	Max     uint32 `cbor:"7,keyasint,omitempty"`  // one past the highest PSN ever sent
+	Off     uint32 `cbor:"8,keyasint,omitempty"`  // bytes of W sent in this pass
+	Unasked uint32 `cbor:"9,keyasint,omitempty"`  // packets since the last ACK request
+	RDOut   uint32 `cbor:"10,keyasint,omitempty"` // READs and atomics sent in this pass and not answered
+	Chunk   uint32 `cbor:"11,keyasint,omitempty"` // packets per READ piece
 
-	FailPos    uint32 // this request cannot be sent;
-	FailStatus Status // it completes with this status after the requests before it
+	FailPos    uint32 `cbor:"12,keyasint,omitempty"` // this request cannot be sent;
+	FailStatus Status `cbor:"13,keyasint,omitempty"` // it completes with this status after the requests before it
 
-	Loaded  bool // W is the request at Pos
-	Blocked bool // run stopped although there is work: window, fence or initiator depth
-	Kick    bool // run has work
-	Drained bool // the send queue is drained in SQD
+	Loaded  bool `cbor:"14,keyasint,omitempty"` // W is the request at Pos
+	Blocked bool `cbor:"15,keyasint,omitempty"` // run stopped although there is work: window, fence or initiator depth
+	Kick    bool `cbor:"16,keyasint,omitempty"` // run has work
+	Drained bool `cbor:"17,keyasint,omitempty"` // the send queue is drained in SQD
 
-	W      SendWQE
-	Sent   sentRequests
-	Loss   recovery
-	Repair repair
-	Reads  reassembly
-	CC     congestion
+	W      SendWQE      `cbor:"18,keyasint,omitzero"`
+	Sent   sentRequests `cbor:"-"`
+	Loss   recovery     `cbor:"19,keyasint,omitzero"`
+	Repair repair       `cbor:"20,keyasint,omitzero"`
+	Reads  reassembly   `cbor:"21,keyasint,omitzero"`
+	CC     congestion   `cbor:"22,keyasint,omitzero"`
 }
 
 // sentRequests caches the newest started requests, so that completing them does not read the application's

@@ -13,10 +13,10 @@ const MaxResources = 128
 //	─────────────────────────────┬───────────────────────┬──▶
 //	                            Next                    Head: the oldest, reused next
 type resources struct {
-	Pending uint8 // number of resources with a response to send
-	Next    uint8 // index of the oldest of them
-	Head    uint8 // index of the resource to reuse next
-	Ring    [MaxResources]resource
+	Pending uint8                  `cbor:"1,keyasint,omitempty"` // number of resources with a response to send
+	Next    uint8                  `cbor:"2,keyasint,omitempty"` // index of the oldest of them
+	Head    uint8                  `cbor:"3,keyasint,omitempty"` // index of the resource to reuse next
+	Ring    [MaxResources]resource `cbor:"-"`
 }
 
 // resource is one READ or atomic.

@@ -15,57 +15,57 @@ import "vrdma.dev/vrdma/internal/ib"
 //
 // It accesses its own fields, and the shared fields of common.
 type responder struct {
-	PSN    uint32 // next expected PSN
-	AckPSN uint32 // one past the last executed SEND, WRITE or atomic
-	MSN    uint32 // number of executed messages
+	PSN    uint32 `cbor:"1,keyasint,omitempty"` // next expected PSN
+	AckPSN uint32 `cbor:"2,keyasint,omitempty"` // one past the last executed SEND, WRITE or atomic
+	MSN    uint32 `cbor:"3,keyasint,omitempty"` // number of executed messages
 
-	Established bool // CommEst has been raised
-	Drop        bool // UC: ignore the rest of this message
-	Closing     bool // a fatal NAK waits for READ responses
-	HaveRecv    bool // R has been taken from the receive queue
-	Stalled     bool // the next packet is in the stash, and its memory is not available
-	Revoked     bool // answer the next request with a NAK, see QP.Revoke
+	Established bool `cbor:"4,keyasint,omitempty"` // CommEst has been raised
+	Drop        bool `cbor:"5,keyasint,omitempty"` // UC: ignore the rest of this message
+	Closing     bool `cbor:"6,keyasint,omitempty"` // a fatal NAK waits for READ responses
+	HaveRecv    bool `cbor:"7,keyasint,omitempty"` // R has been taken from the receive queue
+	Stalled     bool `cbor:"8,keyasint,omitempty"` // the next packet is in the stash, and its memory is not available
+	Revoked     bool `cbor:"9,keyasint,omitempty"` // answer the next request with a NAK, see QP.Revoke
 
-	Msg     message
-	Delayed answers
-	Nak     naks
+	Msg     message `cbor:"10,keyasint,omitzero"`
+	Delayed answers `cbor:"11,keyasint,omitzero"`
+	Nak     naks    `cbor:"12,keyasint,omitzero"`
 	// Episode identifies this queue pair's early packets in the stash; 0 means none.
-	Episode uint32
-	Newest  uint32 // one past the newest of them
+	Episode uint32 `cbor:"-"`
+	Newest  uint32 `cbor:"13,keyasint,omitempty"` // one past the newest of them
 
-	R   RecvWQE
-	Res resources
+	R   RecvWQE   `cbor:"14,keyasint,omitzero"`
+	Res resources `cbor:"15,keyasint"`
 }
 
 // message is the SEND or WRITE in progress; Kind is zero if there is none. The distance of a burst from PSN is
 // its offset in the message, so a burst that overlaps received data is harmless.
 type message struct {
-	PSN    uint32 // of its first packet
-	Kind   Kind   // KindSend or KindWrite
-	VA     uint64
-	RKey   uint32
-	Length uint32
+	PSN    uint32 `cbor:"1,keyasint,omitempty"` // of its first packet
+	Kind   Kind   `cbor:"2,keyasint,omitempty"` // KindSend or KindWrite
+	VA     uint64 `cbor:"3,keyasint,omitempty"`
+	RKey   uint32 `cbor:"4,keyasint,omitempty"`
+	Length uint32 `cbor:"5,keyasint,omitempty"`
 }
 
 // answers are the ACK and the NAK that wait for earlier READ responses.
 type answers struct {
-	Ack      bool
-	Nak      bool
-	Syndrome uint8 // syndrome of the NAK
-	AckPSN   uint32
-	NakPSN   uint32
-	NakEnd   uint32 // end of the range that NakPSN requests; vrdma hosts only
+	Ack      bool   `cbor:"1,keyasint,omitempty"`
+	Nak      bool   `cbor:"2,keyasint,omitempty"`
+	Syndrome uint8  `cbor:"3,keyasint,omitempty"` // syndrome of the NAK
+	AckPSN   uint32 `cbor:"4,keyasint,omitempty"`
+	NakPSN   uint32 `cbor:"5,keyasint,omitempty"`
+	NakEnd   uint32 `cbor:"6,keyasint,omitempty"` // end of the range that NakPSN requests; vrdma hosts only
 }
 
 // naks records which packets the responder has requested again.
 type naks struct {
-	Sent    bool    // the expected packet has been requested; others are ignored
-	Waiting bool    // an RNR NAK was sent; the requester will send again
-	Ahead   uint32  // PSN of the newest ignored packet
-	At      ib.Time // when the expected packet was requested
-	To      uint32  // end of the last requested range
-	HoleAt  ib.Time // equal to At while the packet was requested only once; vrdma hosts only
-	Trip    ib.Time // smoothed time from a request to its packet
+	Sent    bool    `cbor:"1,keyasint,omitempty"` // the expected packet has been requested; others are ignored
+	Waiting bool    `cbor:"2,keyasint,omitempty"` // an RNR NAK was sent; the requester will send again
+	Ahead   uint32  `cbor:"3,keyasint,omitempty"` // PSN of the newest ignored packet
+	At      ib.Time `cbor:"4,keyasint,omitempty"` // when the expected packet was requested
+	To      uint32  `cbor:"5,keyasint,omitempty"` // end of the last requested range
+	HoleAt  ib.Time `cbor:"6,keyasint,omitempty"` // equal to At while the packet was requested only once; vrdma hosts only
+	Trip    ib.Time `cbor:"7,keyasint,omitempty"` // smoothed time from a request to its packet
 }
 
 // stop stops the responder: it discards pending responses and flushes the receive in use.

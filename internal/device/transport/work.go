@@ -72,29 +72,29 @@ type SGE struct {
 // SendWQE is a private copy of a posted send work request. It is copied from the shared ring once, checked, and
 // not read from the ring again while it is in use.
 type SendWQE struct {
-	Pos        uint32 // free-running position in the send queue
-	WRID       uint64
-	Op         WROp
-	Flags      uint8
-	Imm        uint32 // immediate value as in memory (big endian bytes), or the rkey to invalidate
-	RKey       uint32
-	RemoteAddr uint64
-	CompareAdd uint64
-	Swap       uint64 // also the 8 bytes of an atomic write, as in memory
+	Pos        uint32 `cbor:"1,keyasint,omitempty"` // free-running position in the send queue
+	WRID       uint64 `cbor:"2,keyasint,omitempty"`
+	Op         WROp   `cbor:"3,keyasint,omitempty"`
+	Flags      uint8  `cbor:"4,keyasint,omitempty"`
+	Imm        uint32 `cbor:"5,keyasint,omitempty"` // immediate value as in memory (big endian bytes), or the rkey to invalidate
+	RKey       uint32 `cbor:"6,keyasint,omitempty"`
+	RemoteAddr uint64 `cbor:"7,keyasint,omitempty"`
+	CompareAdd uint64 `cbor:"8,keyasint,omitempty"`
+	Swap       uint64 `cbor:"9,keyasint,omitempty"` // also the 8 bytes of an atomic write, as in memory
 	// UD
-	RemoteQPN  uint32
-	RemoteQKey uint32
-	AH         uint32
+	RemoteQPN  uint32 `cbor:"10,keyasint,omitempty"`
+	RemoteQKey uint32 `cbor:"11,keyasint,omitempty"`
+	AH         uint32 `cbor:"12,keyasint,omitempty"`
 	// Bind: RemoteAddr is the window's address, RKey its new rkey.
-	MWRKey   uint32
-	MRLKey   uint32
-	MWLength uint64
-	MWAccess uint32
+	MWRKey   uint32 `cbor:"13,keyasint,omitempty"`
+	MRLKey   uint32 `cbor:"14,keyasint,omitempty"`
+	MWLength uint64 `cbor:"15,keyasint,omitempty"`
+	MWAccess uint32 `cbor:"16,keyasint,omitempty"`
 	// Data
-	Length uint32 // total bytes
-	Bad    Status // if not Success, the NIC found the request malformed: fail it with this status
-	NumSGE uint8
-	SGE    [MaxSGE]SGE
+	Length uint32      `cbor:"17,keyasint,omitempty"` // total bytes
+	Bad    Status      `cbor:"18,keyasint,omitempty"` // if not Success, the NIC found the request malformed: fail it with this status
+	NumSGE uint8       `cbor:"19,keyasint,omitempty"`
+	SGE    [MaxSGE]SGE `cbor:"-"`
 }
 
 // Plain reports whether w is a well-formed SEND or WRITE.
@@ -104,11 +104,11 @@ func (w *SendWQE) Plain() bool {
 
 // RecvWQE is a private copy of a posted receive.
 type RecvWQE struct {
-	WRID   uint64
-	Length uint32
-	Bad    Status
-	NumSGE uint8
-	SGE    [MaxSGE]SGE
+	WRID   uint64      `cbor:"1,keyasint,omitempty"`
+	Length uint32      `cbor:"2,keyasint,omitempty"`
+	Bad    Status      `cbor:"3,keyasint,omitempty"`
+	NumSGE uint8       `cbor:"4,keyasint,omitempty"`
+	SGE    [MaxSGE]SGE `cbor:"-"`
 }
 
 // RecvResult is the result of a completed receive.

@@ -111,13 +111,13 @@ type Table struct {
 
 // Counters count messages of the table.
 type Counters struct {
-	Asked      uint64 // questions sent
-	Answered   uint64 // questions of others answered
-	Limited    uint64 // questions not answered because of the rate limit
-	Recognised uint64 // accepted answers
-	Refused    uint64 // questions returned by hosts that do not know the class
-	Ignored    uint64 // unexpected answers: unknown address, wrong or old nonce
-	Doubts     uint64 // vrdma hosts that seem to have sent what no vrdma host sends
+	Asked      uint64 `cbor:"1,keyasint,omitempty"` // questions sent
+	Answered   uint64 `cbor:"2,keyasint,omitempty"` // questions of others answered
+	Limited    uint64 `cbor:"3,keyasint,omitempty"` // questions not answered because of the rate limit
+	Recognised uint64 `cbor:"4,keyasint,omitempty"` // accepted answers
+	Refused    uint64 `cbor:"5,keyasint,omitempty"` // questions returned by hosts that do not know the class
+	Ignored    uint64 `cbor:"6,keyasint,omitempty"` // unexpected answers: unknown address, wrong or old nonce
+	Doubts     uint64 `cbor:"7,keyasint,omitempty"` // vrdma hosts that seem to have sent what no vrdma host sends
 }
 
 // Add adds the counters of another table.

@@ -24,26 +24,30 @@ const (
 
 // Counters count the traffic of a port. Packets are counted individually, however they were batched.
 type Counters struct {
-	SentPackets, SentBytes, SentCalls uint64 // bytes of UDP payload; a call is a message
-	SentCNP                           uint64
-	SentMulticast                     uint64 // multicast packets to other hosts, counted by the engine
-	SendFull                          uint64 // packets dropped because socket and queue were full
-	SendErrors                        uint64 // packets that the kernel refused, for instance because there is no route or tunnel
-	Unreadable                        uint64 // bursts whose data could not be read
-	NoSource                          uint64 // bursts from an address that the port does not have
+	SentPackets   uint64 `cbor:"1,keyasint,omitempty"` // bytes of UDP payload; a call is a message
+	SentBytes     uint64 `cbor:"2,keyasint,omitempty"`
+	SentCalls     uint64 `cbor:"3,keyasint,omitempty"`
+	SentCNP       uint64 `cbor:"4,keyasint,omitempty"`
+	SentMulticast uint64 `cbor:"5,keyasint,omitempty"` // multicast packets to other hosts, counted by the engine
+	SendFull      uint64 `cbor:"6,keyasint,omitempty"` // packets dropped because socket and queue were full
+	SendErrors    uint64 `cbor:"7,keyasint,omitempty"` // packets that the kernel refused, for instance because there is no route or tunnel
+	Unreadable    uint64 `cbor:"8,keyasint,omitempty"` // bursts whose data could not be read
+	NoSource      uint64 `cbor:"9,keyasint,omitempty"` // bursts from an address that the port does not have
 
-	RcvdPackets, RcvdBytes, RcvdCalls uint64
-	RcvdBursts                        uint64
-	RcvdMulticast                     uint64
-	RcvdCNP                           uint64
-	RcvdMarked                        uint64 // messages with the Congestion Experienced mark
-	Malformed                         uint64 // dropped: not a known packet
-	BadICRC                           uint64 // dropped: corrupted
-	FromSelf                          uint64 // dropped: source is an address of this port, so a local program forged it
-	Strays                            uint64 // dropped: no such queue pair; the port's owner counts them
-	Nowhere                           uint64 // part of Strays: no such NIC
+	RcvdPackets   uint64 `cbor:"10,keyasint,omitempty"`
+	RcvdBytes     uint64 `cbor:"11,keyasint,omitempty"`
+	RcvdCalls     uint64 `cbor:"12,keyasint,omitempty"`
+	RcvdBursts    uint64 `cbor:"13,keyasint,omitempty"`
+	RcvdMulticast uint64 `cbor:"14,keyasint,omitempty"`
+	RcvdCNP       uint64 `cbor:"15,keyasint,omitempty"`
+	RcvdMarked    uint64 `cbor:"16,keyasint,omitempty"` // messages with the Congestion Experienced mark
+	Malformed     uint64 `cbor:"17,keyasint,omitempty"` // dropped: not a known packet
+	BadICRC       uint64 `cbor:"18,keyasint,omitempty"` // dropped: corrupted
+	FromSelf      uint64 `cbor:"19,keyasint,omitempty"` // dropped: source is an address of this port, so a local program forged it
+	Strays        uint64 `cbor:"20,keyasint,omitempty"` // dropped: no such queue pair; the port's owner counts them
+	Nowhere       uint64 `cbor:"21,keyasint,omitempty"` // part of Strays: no such NIC
 
-	Overlay OverlayCounters
+	Overlay OverlayCounters `cbor:"22,keyasint,omitzero"`
 }
 
 // Add returns the sum of both.
@@ -78,26 +82,26 @@ func (c Counters) Add(d Counters) Counters {
 // OverlayCounters count datagrams for virtual networks that were dropped, by reason, and answered. Counters has the
 // packets sent and received.
 type OverlayCounters struct {
-	BadHead    uint64 // not VXLAN with a RoCEv2 packet or a question
-	Strangers  uint64 // from a host that is in no network of this host
-	NoNetwork  uint64 // for a network that has no NIC here
-	NotMember  uint64 // from a host that is not in the datagram's network
-	Spoofed    uint64 // from an address or a MAC that the sending host does not have
-	NotHere    uint64 // for an address that is not on this host, or with another MAC
-	Unsealed   uint64 // unencrypted, for an encrypted network
-	Tunnel     TunnelCounters
-	Ignored    uint64 // sent by Linux itself: group reports, router solicitations, other protocols
-	Questions  uint64 // MAC requests for NICs here: answered
-	Unanswered uint64 // MAC requests for others: not answered
-	News       uint64 // announcements of NICs that are new here
+	BadHead    uint64         `cbor:"1,keyasint,omitempty"` // not VXLAN with a RoCEv2 packet or a question
+	Strangers  uint64         `cbor:"2,keyasint,omitempty"` // from a host that is in no network of this host
+	NoNetwork  uint64         `cbor:"3,keyasint,omitempty"` // for a network that has no NIC here
+	NotMember  uint64         `cbor:"4,keyasint,omitempty"` // from a host that is not in the datagram's network
+	Spoofed    uint64         `cbor:"5,keyasint,omitempty"` // from an address or a MAC that the sending host does not have
+	NotHere    uint64         `cbor:"6,keyasint,omitempty"` // for an address that is not on this host, or with another MAC
+	Unsealed   uint64         `cbor:"7,keyasint,omitempty"` // unencrypted, for an encrypted network
+	Tunnel     TunnelCounters `cbor:"8,keyasint,omitzero"`
+	Ignored    uint64         `cbor:"9,keyasint,omitempty"`  // sent by Linux itself: group reports, router solicitations, other protocols
+	Questions  uint64         `cbor:"10,keyasint,omitempty"` // MAC requests for NICs here: answered
+	Unanswered uint64         `cbor:"11,keyasint,omitempty"` // MAC requests for others: not answered
+	News       uint64         `cbor:"12,keyasint,omitempty"` // announcements of NICs that are new here
 }
 
 // TunnelCounters count the packets that the tunnel of encrypted networks dropped.
 type TunnelCounters struct {
-	Strangers uint64 // datagrams from an address of no host with a tunnel
-	NoSession uint64 // packets for a host that does not answer, or without a tunnel
-	Refused   uint64 // packets from a host with a tunnel that are not for this host
-	Full      uint64 // packets dropped because the tunnel or the loop was too slow
+	Strangers uint64 `cbor:"1,keyasint,omitempty"` // datagrams from an address of no host with a tunnel
+	NoSession uint64 `cbor:"2,keyasint,omitempty"` // packets for a host that does not answer, or without a tunnel
+	Refused   uint64 `cbor:"3,keyasint,omitempty"` // packets from a host with a tunnel that are not for this host
+	Full      uint64 `cbor:"4,keyasint,omitempty"` // packets dropped because the tunnel or the loop was too slow
 }
 
 // OverlayReasons are the reasons for dropping datagrams of virtual networks, in the order of Dropped.

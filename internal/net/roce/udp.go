@@ -39,6 +39,9 @@ type UDPOptions struct {
 	// returns the number of the interface that has an address there.
 	Socket    func(family int) (int, error)
 	Interface func(netip.Addr) int
+	// Inherited returns the sockets of an address at the port that another daemon has left (Sockets), which the
+	// UDP closes; nil: there are none.
+	Inherited func(port uint16, addr netip.Addr) []int
 }
 
 // UDP is a Bind of UDP sockets. Each local address has one that receives on port 4791 and several that send.
@@ -108,6 +111,11 @@ func (u *UDP) add(a netip.Addr) error {
 	}
 	u.ends = append(u.ends, e)
 	p := &u.ends[len(u.ends)-1] // appended now, so that Close finds the sockets after an error
+	if u.opts.Inherited != nil {
+		if fds := u.opts.Inherited(u.opts.Port, p.addr); fds != nil {
+			return u.inherit(p, fds)
+		}
+	}
 	if p.fd, err = u.open(p, u.opts.Port, false); err != nil {
 		return u.explain(a, err)
 	}
@@ -141,6 +149,43 @@ func (u *UDP) add(a netip.Addr) error {
 	}
 	return nil
 }
+
+// inherit makes e of the sockets that another daemon has left: the receiving one first. They have their options.
+func (u *UDP) inherit(e *endpoint, fds []int) error {
+	if len(fds) != 1+poolSize {
+		return fmt.Errorf("%d inherited sockets at %v, want %d", len(fds), e.addr, 1+poolSize)
+	}
+	e.fd = fds[0]
+	copy(e.out[:], fds[1:])
+	for i, fd := range e.out {
+		at, err := unix.Getsockname(fd)
+		if err != nil {
+			return fmt.Errorf("an inherited socket at %v: %w", e.addr, err)
+		}
+		switch at := at.(type) {
+		case *unix.SockaddrInet4:
+			e.port[i] = uint16(at.Port)
+		case *unix.SockaddrInet6:
+			e.port[i] = uint16(at.Port)
+		}
+	}
+	u.gro = !u.opts.NoGRO && probe(e.fd, featureGRO)
+	u.gso = !u.opts.NoGSO && probe(e.out[0], featureGSO)
+	return nil
+}
+
+// Sockets returns the sockets of each address, for the Inherited of the next daemon.
+func (u *UDP) Sockets() map[netip.Addr][]int {
+	out := make(map[netip.Addr][]int)
+	for i := range u.ends {
+		e := &u.ends[i]
+		out[e.addr] = append([]int{e.fd}, e.out[:]...)
+	}
+	return out
+}
+
+// Port returns the port at which datagrams arrive.
+func (u *UDP) Port() uint16 { return u.opts.Port }
 
 // open returns a socket bound to a port of e's address; shared sets SO_REUSEPORT.
 func (u *UDP) open(e *endpoint, port uint16, shared bool) (int, error) {

@@ -36,6 +36,11 @@ func InstallLibraries(place Place, dirMode fs.FileMode) error {
 	if err := os.Chmod(place.Dir(), dirMode); err != nil {
 		return err
 	}
+	return ReplaceLibraries(place)
+}
+
+// ReplaceLibraries replaces the shared objects in the socket's directory. Programs that have loaded the old ones keep them.
+func ReplaceLibraries(place Place) error {
 	for _, to := range []string{place.Library(), place.Sockets()} {
 		source, err := FindLibrary(filepath.Base(to))
 		if err != nil {
@@ -45,7 +50,8 @@ func InstallLibraries(place Place, dirMode fs.FileMode) error {
 		if err != nil {
 			return exit.Lacks("cannot read %s: %w", source, err)
 		}
-		if err := errors.Join(os.WriteFile(to, content, 0o755), os.Chmod(to, 0o755)); err != nil {
+		part := to + ".part"
+		if err := errors.Join(os.WriteFile(part, content, 0o755), os.Chmod(part, 0o755), os.Rename(part, to)); err != nil {
 			return fmt.Errorf("cannot install %s: %w", filepath.Base(to), err)
 		}
 	}

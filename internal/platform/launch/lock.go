@@ -58,8 +58,11 @@ func sameFile(f *os.File, path string) bool {
 }
 
 // unlock removes the file of an exclusive lock and unlocks it.
-func unlock(f *os.File) error {
-	err := os.Remove(f.Name())
+func unlock(f *os.File) error { return unlockAt(f.Name(), f) }
+
+// unlockAt is unlock for a file whose name is not in f, because another process has opened it.
+func unlockAt(path string, f *os.File) error {
+	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // the whole place was removed
 	}
@@ -143,6 +146,20 @@ func (p Place) Claim(ephemeral bool) (*Claim, error) {
 	return c, nil
 }
 
+// File is the lock of the claim, for the next daemon (Inherit).
+func (c *Claim) File() *os.File { return c.file }
+
+// Inherit makes a claim of the lock of another daemon at p, which it closes in the end. Sign completes it.
+func (p Place) Inherit(lock *os.File) (*Claim, error) {
+	if !sameFile(lock, p.pid()) {
+		return nil, fmt.Errorf("the daemon that hands over does not serve %s", p.Socket)
+	}
+	return &Claim{place: p, file: lock}, nil
+}
+
+// Sign makes this process the owner of an inherited claim.
+func (c *Claim) Sign(ephemeral bool) error { return c.sign(ephemeral) }
+
 // sign writes the process number into the lock file, for people and messages.
 func (c *Claim) sign(ephemeral bool) error {
 	if err := c.file.Truncate(0); err != nil {
@@ -175,7 +192,7 @@ func (c *Claim) sweep() error {
 
 // Release gives the place up. It leaves only the log, and the lease file of programs that still run.
 func (c *Claim) Release() error {
-	err := errors.Join(c.sweep(), unlock(c.file))
+	err := errors.Join(c.sweep(), unlockAt(c.place.pid(), c.file))
 	if c.lease != nil || c.lastUser() {
 		err = errors.Join(err, unlock(c.lease))
 	}

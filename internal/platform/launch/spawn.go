@@ -151,6 +151,30 @@ func Ready(failure error) {
 	fmt.Fprintln(report, word) // fails if Spawn has given up, which is fine
 }
 
+// Succeed starts a program that takes over from this process, with the same environment, directory and output. It returns
+// why the program has not taken over: after a success this process ends first.
+func Succeed(program string, args []string) error {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer read.Close()
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{write}
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", readyVariable, readyFD))
+	err = cmd.Start()
+	write.Close()
+	if err != nil {
+		return err
+	}
+	said, rerr := io.ReadAll(io.LimitReader(read, maxLog))
+	if werr := cmd.Wait(); len(said) == 0 {
+		return errors.Join(fmt.Errorf("%s ended without a reason", program), rerr, werr)
+	}
+	return errors.New(strings.TrimSpace(string(said)))
+}
+
 func reportFile() *os.File {
 	if os.Getenv(readyVariable) != fmt.Sprint(readyFD) {
 		return nil

@@ -387,3 +387,40 @@ func (m *Meter) Close() error {
 	}
 	return err
 }
+
+// Release writes what has changed, and closes the file, so that the next daemon can open it. Until Reclaim the meter
+// counts in memory.
+func (m *Meter) Release() error {
+	err := m.Flush()
+	m.file.Lock()
+	defer m.file.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.book != nil {
+		m.book.release()
+		m.lent, m.book = m.book, nil
+	}
+	return err
+}
+
+// Reclaim undoes Release.
+func (m *Meter) Reclaim() error {
+	m.file.Lock()
+	defer m.file.Unlock()
+	b := m.lent
+	if b == nil {
+		return nil
+	}
+	if !b.lazy {
+		if err := b.acquire(); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	m.lent, m.book, m.dirty = nil, b, true
+	m.mu.Unlock()
+	if b.lazy {
+		return nil
+	}
+	return m.rewrite()
+}

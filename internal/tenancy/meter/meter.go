@@ -25,8 +25,10 @@ type Meter struct {
 	// file is held while the usage file is written; before mu.
 	file sync.Mutex
 	book *book // guarded by file; nil: nothing is stored
+	lent *book // guarded by file; while the next daemon has it, see Release
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex    // guards the fields below
+	base    map[Key]Usage // counted by the last daemon, of NICs that were not read yet
 	seen    map[any]*seen
 	totals  map[Key]*total
 	records map[slot]*Usage
@@ -41,6 +43,7 @@ type Meter struct {
 
 // seen is the last reading of a NIC.
 type seen struct {
+	key     Key
 	counted Usage
 	at      time.Time
 	rest    uint64 // of MemoryTime: byte-milliseconds below a second
@@ -92,7 +95,8 @@ func (m *Meter) take(now time.Time, r *Reading) {
 	}
 	s := m.seen[r.ID]
 	if s == nil {
-		s = &seen{at: now}
+		s = &seen{at: now, key: r.Key, counted: m.base[r.Key]}
+		delete(m.base, r.Key)
 		m.seen[r.ID] = s
 		t.live++
 	}

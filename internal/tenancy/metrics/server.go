@@ -8,7 +8,9 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"vrdma.dev/vrdma/internal/device/nic"
@@ -47,6 +49,8 @@ type Config struct {
 	Started time.Time
 	Version string
 	PerNIC  bool // NICs are a label
+	// Socket is the socket of another daemon, which the server continues and closes; nil: it makes one.
+	Socket *os.File
 }
 
 // Limits for scrapers.
@@ -77,7 +81,7 @@ type Server struct {
 
 // Listen starts to serve at addr, HOST:PORT or :PORT.
 func Listen(addr string, src Config) (*Server, error) {
-	l, err := net.Listen("tcp", addr)
+	l, err := src.listen(addr)
 	if err != nil {
 		return nil, fmt.Errorf("metrics at %s: %w; choose another HOST:PORT with --metrics", addr, err)
 	}
@@ -94,6 +98,29 @@ func Listen(addr string, src Config) (*Server, error) {
 		s.http.Serve(l)
 	}()
 	return s, nil
+}
+
+// listen returns the socket of another daemon, or a new one.
+func (c *Config) listen(addr string) (net.Listener, error) {
+	if c.Socket == nil {
+		return net.Listen("tcp", addr)
+	}
+	defer c.Socket.Close()
+	return net.FileListener(c.Socket)
+}
+
+// Descriptor is the descriptor of the socket, which stays the server's.
+func (s *Server) Descriptor() (fd int, err error) {
+	c, ok := s.l.(syscall.Conn)
+	if !ok {
+		return -1, syscall.EBADF
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	err = raw.Control(func(of uintptr) { fd = int(of) })
+	return fd, err
 }
 
 // Addr is the address of the server.

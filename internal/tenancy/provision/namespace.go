@@ -251,6 +251,16 @@ func (p *namespacePort) detach() {
 	}
 }
 
+// attached reports whether the NIC is in a network namespace. p may be nil.
+func (p *namespacePort) attached() bool {
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now != nil
+}
+
 // takeOut removes the NIC from its namespace; nil: it was in none. The goroutine that uses the attachment closes it.
 func (p *namespacePort) takeOut() *attachment {
 	p.mu.Lock()

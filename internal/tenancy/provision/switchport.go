@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"sync"
 
 	"vrdma.dev/vrdma/internal/client/credentials"
@@ -139,6 +140,23 @@ func (r *Provisioner) AttachedCount() (n int) {
 		n += len(s.ethernet.users())
 	}
 	return n
+}
+
+// Attachments describes the NICs that are connected to a network namespace, a container's interface or a virtual machine. It
+// may be called at any time.
+func (r *Provisioner) Attachments() (out []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.nics {
+		if s.namespace.attached() {
+			out = append(out, fmt.Sprintf("NIC %s has the addresses of a container", s.nic.Name))
+		}
+		for _, who := range s.ethernet.users() {
+			out = append(out, fmt.Sprintf("NIC %s is an interface of %s", s.nic.Name, who))
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // Machines are the names of the virtual machines that have NICs. It may be called at any time.

@@ -27,6 +27,8 @@ type Bolt struct {
 	db   *bolt.DB // nil: there is no file yet. guarded by Memory.mu
 	// broken is why nothing can be written any more; guarded by Memory.mu.
 	broken error
+	// released: the next daemon has the file, see Release; guarded by Memory.mu.
+	released bool
 	// abandoned: bbolt panicked, and may hold its own locks; guarded by Memory.mu.
 	abandoned bool
 }
@@ -220,6 +222,9 @@ func (s *Bolt) write(revision int64, changes []Change) error {
 	if s.broken != nil {
 		return s.broken
 	}
+	if s.released {
+		return errors.New("the daemon is being upgraded: try again in a moment")
+	}
 	if s.db == nil {
 		if err := s.create(); err != nil {
 			return err
@@ -268,6 +273,37 @@ func (s *Bolt) fileRevision() (revision int64) {
 		})
 	})
 	return revision
+}
+
+// Release closes the file, so that the next daemon can open it. Until Reclaim nothing can be written.
+func (s *Bolt) Release() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.abandoned {
+		return s.broken
+	}
+	err := s.shut()
+	s.db, s.released = nil, true
+	return err
+}
+
+// Reclaim undoes Release: the next daemon has not written to the file.
+func (s *Bolt) Reclaim() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.released = false
+	if _, err := os.Lstat(s.path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	before := s.revision
+	_, err := s.open()
+	if err == nil && s.revision != before {
+		err = fmt.Errorf("another daemon has written to the store %s meanwhile: restart this one", s.path)
+	}
+	if err != nil {
+		s.broken = err
+	}
+	return err
 }
 
 // Close closes the file.

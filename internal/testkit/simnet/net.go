@@ -8,6 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/state"
 )
 
 // A Config says how a network behaves.
@@ -326,13 +327,19 @@ func (n *Net) freeze(e *Endpoint) {
 		return
 	}
 	n.Frozen++
-	frozen := e.QP.Freeze(e.now())
+	var frozen, read transport.QPState
+	e.QP.Freeze(&frozen, e.now())
 	e.clock = ib.Time(n.Rand.Int64N(int64(clockSpan)))
-	q, err := transport.Thaw(frozen, e.now())
+	b, err := state.Marshal(&frozen)
+	if err == nil {
+		err = state.Unmarshal(b, &read)
+	}
+	if err == nil {
+		e.QP, err = transport.Thaw(&read, e.now())
+	}
 	if err != nil {
 		panic(fmt.Sprintf("qp %d: %v", e.Num, err))
 	}
-	e.QP = q
 	e.rearm()
 }
 

@@ -1,0 +1,237 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/handover"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/state"
+	"vrdma.dev/vrdma/internal/tenancy/meter"
+)
+
+// A live upgrade, the next daemon's side. predecessor.go has the other side, package handover the conversation.
+
+// greeting is the next daemon's first message.
+type greeting struct {
+	Header state.Header `cbor:"1,keyasint,omitempty"` // of what it writes
+	Pid    int          `cbor:"2,keyasint,omitempty"`
+}
+
+// offer is what the next daemon opens instead of new sockets and locks.
+type offer struct {
+	Header    state.Header         `cbor:"1,keyasint,omitempty"` // of the state that follows
+	Claim     server.FD            `cbor:"2,keyasint,omitempty"` // the lock of the place
+	Listeners map[string]server.FD `cbor:"3,keyasint,omitempty"` // by path
+	UDP       []udpOffer           `cbor:"4,keyasint,omitempty"`
+	Metrics   server.FD            `cbor:"5,keyasint,omitempty"`
+	GUID      uint64               `cbor:"6,keyasint,omitempty"` // of the default NIC
+}
+
+// udpOffer is the sockets of an address.
+type udpOffer struct {
+	Addr    []byte      `cbor:"1,keyasint,omitempty"` // as netip.Addr marshals it
+	Port    uint16      `cbor:"2,keyasint,omitempty"`
+	Sockets []server.FD `cbor:"3,keyasint,omitempty"` // the receiving one first
+}
+
+// daemonState is the state of a daemon.
+type daemonState struct {
+	Server *server.State       `cbor:"1,keyasint,omitempty"`
+	Engine *engine.EngineState `cbor:"2,keyasint,omitempty"`
+	Meter  *meter.State        `cbor:"3,keyasint,omitempty"`
+}
+
+// A successor is a daemon that takes over from a running one. Until it is done nothing may be undone when it ends: its
+// sockets and files are the other daemon's.
+type successor struct {
+	link  *handover.Link
+	offer offer
+	files []*os.File // of offer; nil once used
+	done  bool       // the other daemon has ended, or is about to
+}
+
+// The limits of waiting for the other daemon.
+const (
+	offerTime   = 10 * time.Second // until it offers its sockets
+	prepareTime = time.Minute      // for the next daemon to open everything
+	freezeTime  = 5 * time.Second  // for commands to end
+	restoreTime = 20 * time.Second // for the next daemon to restore the state
+)
+
+// succeed asks the daemon that serves the place to hand over.
+func (s *settings) succeed() (*successor, error) {
+	fail := func(err error) (*successor, error) {
+		return nil, exit.Lacks("cannot take over from the daemon at %s: %w", s.place.Socket, err)
+	}
+	c, err := protocol.DialHandOver(s.place.Socket)
+	if err != nil {
+		return fail(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(offerTime))
+	var b [1]byte
+	_, fds, err := c.ReadMessage(b[:])
+	if err != nil || len(fds) != 1 {
+		protocol.CloseFDs(fds)
+		return fail(errors.Join(errors.New("it offers no connection"), err))
+	}
+	link, err := handover.Open(os.NewFile(uintptr(fds[0]), "handover"))
+	if err != nil {
+		return fail(err)
+	}
+	h := &successor{link: link}
+	link.SetDeadline(time.Now().Add(offerTime))
+	if err = link.Send(handover.Hello, greeting{state.Own(s.Version), os.Getpid()}, nil); err == nil {
+		h.files, err = link.Receive(handover.Offer, &h.offer)
+	}
+	if err == nil {
+		err = h.offer.Header.Check()
+	}
+	if err != nil {
+		link.Refuse(err)
+		link.Close()
+		return fail(err)
+	}
+	s.device.NodeGUID = h.offer.GUID
+	return h, nil
+}
+
+// file takes a descriptor of the offer; nil: there is none.
+func (h *successor) file(fd server.FD) *os.File {
+	if h == nil || fd == 0 || int(fd) > len(h.files) {
+		return nil
+	}
+	f := h.files[fd-1]
+	h.files[fd-1] = nil
+	return f
+}
+
+// metrics is the socket of the metrics; 0: there is none.
+func (h *successor) metrics() server.FD {
+	if h == nil {
+		return 0
+	}
+	return h.offer.Metrics
+}
+
+// inherited are the sockets for programs and tools; nil: there are none.
+func (h *successor) inherited() server.Inherited {
+	if h == nil {
+		return nil
+	}
+	return h
+}
+
+// sockets are the options of this host's sockets.
+func (s *settings) sockets() roce.UDPOptions {
+	o := roce.UDPOptions{NoGSO: s.NoGSO, NoGRO: s.NoGRO}
+	if s.from != nil {
+		o.Inherited = s.from.sockets
+	}
+	return o
+}
+
+// claim takes the place over.
+func (h *successor) claim(p launch.Place) (*launch.Claim, error) {
+	f := h.file(h.offer.Claim)
+	if f == nil {
+		return nil, errors.New("the other daemon has no lock to give")
+	}
+	return p.Inherit(f)
+}
+
+// Listener implements server.Inherited.
+func (h *successor) Listener(path string) *os.File { return h.file(h.offer.Listeners[path]) }
+
+// sockets returns the sockets of an address, for roce.UDPOptions.
+func (h *successor) sockets(port uint16, addr netip.Addr) (fds []int) {
+	for i := range h.offer.UDP {
+		var at netip.Addr
+		o := &h.offer.UDP[i]
+		if at.UnmarshalBinary(o.Addr) != nil || at != addr || o.Port != port {
+			continue
+		}
+		for _, fd := range o.Sockets {
+			f := h.file(fd)
+			if f == nil {
+				return nil
+			}
+			n, err := duplicate(f)
+			f.Close()
+			if err != nil {
+				return nil
+			}
+			fds = append(fds, n)
+		}
+	}
+	return fds
+}
+
+// take restores the state of the other daemon, which ends. Everything is open, and nothing is served yet.
+func (h *successor) take(d *daemon) error {
+	h.link.SetDeadline(time.Now().Add(freezeTime + restoreTime))
+	if err := h.link.Send(handover.Ready, nil, nil); err != nil {
+		return err
+	}
+	var st daemonState
+	files, err := h.link.Receive(handover.State, &st)
+	if err != nil {
+		return err
+	}
+	if st.Server == nil {
+		return errors.New("the other daemon has sent no state")
+	}
+	// The loop restores the sessions, and serves them only after the other daemon has ended.
+	var serve func()
+	perr := d.engine.Do(func() {
+		if err = d.engine.Listen(); err != nil {
+			return
+		}
+		if st.Engine != nil {
+			err = d.engine.Thaw(st.Engine)
+		}
+		if err != nil {
+			return
+		}
+		if serve, err = d.server.Thaw(st.Server, files); err != nil {
+			return
+		}
+		if err = h.link.Send(handover.Restored, nil, nil); err != nil {
+			return
+		}
+		if _, err = h.link.Receive(handover.Go, nil); err == nil {
+			h.done = true
+		}
+	})
+	if err = errors.Join(err, perr); err != nil {
+		return err
+	}
+	if st.Meter != nil {
+		d.measured.collector.Meter().Thaw(st.Meter)
+	}
+	if err := d.claim.Sign(d.Ephemeral); err != nil {
+		d.log.Warn("the file with the daemon's process number is not current", "error", err)
+	}
+	handover.CloseAll(h.files)
+	h.link.Close()
+	serve()
+	return nil
+}
+
+// abandon ends a daemon that cannot take over. It undoes nothing, because the other daemon continues with the same
+// sockets and files.
+func (h *successor) abandon(err error) {
+	h.link.Refuse(err)
+	launch.Ready(err)
+	fmt.Fprintln(os.Stderr, "vrdma: the other daemon continues:", err)
+	os.Exit(1)
+}

@@ -1,0 +1,254 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/handover"
+	"vrdma.dev/vrdma/internal/state"
+	"vrdma.dev/vrdma/test/harness"
+)
+
+// Programs of every kind continue while the daemon is replaced several times: those that poll and those that sleep,
+// over verbs, rdma_cm and sockets, all at the same time. The programs check their data and their completions.
+func TestUpgrade(t *testing.T) {
+	d := harness.StartUpgradable(t, harness.Options{})
+	seconds := harness.Pick("4", "20")
+	type pair struct {
+		server, client []string
+		managed        bool // the server listens with rdma_cm
+		flags          []string
+	}
+	var running []*harness.Process
+	for _, c := range []pair{
+		{server: []string{"ib_write_bw", "-F", "-D", seconds}},
+		{server: []string{"ib_read_bw", "-F", "-D", seconds, "-o", "4"}},
+		{server: []string{"ib_atomic_bw", "-F", "-D", seconds}},
+		{server: []string{"ib_send_bw", "-F", "-D", seconds, "-c", "UD"}},
+		{server: []string{"ib_write_bw", "-F", "-D", seconds, "-c", "UC"}},
+		{server: []string{"ib_send_bw", "-F", "-D", seconds, "-r", "64", "-q", "4"}},
+		{server: []string{"ib_send_bw", "-F", "-e", "-n", "20000", "-s", "4096"}},
+		{server: []string{"rping", "-s", "-V", "-a", "127.0.0.1", "-C", "3000", "-S", "500"},
+			client: []string{"rping", "-c", "-V", "-a", "127.0.0.1", "-C", "3000", "-S", "500"}, managed: true},
+		{server: []string{"iperf3", "-s", "-1", "-B", "127.0.0.1"}, client: []string{"iperf3", "-c", "127.0.0.1", "-t", seconds},
+			managed: true, flags: []string{"--sockets"}},
+	} {
+		port := harness.FreePort(t)
+		server, client := append(c.server, "-p", strconv.Itoa(port)), append(c.client, "-p", strconv.Itoa(port))
+		if c.client == nil {
+			client = append(append([]string{}, server...), "127.0.0.1")
+		}
+		s := d.LaunchWith(t, c.flags, server...)
+		if c.managed {
+			d.AwaitManaged(t, s, port)
+		} else {
+			harness.Listening(t, s, port, minute)
+		}
+		running = append(running, s, d.LaunchWith(t, c.flags, client...))
+	}
+	// Upgrades before, while and after the programs connect.
+	for range harness.Pick(4, 20) {
+		d.Upgrade(t)
+	}
+	for _, p := range running {
+		p.OK(t, minute)
+	}
+}
+
+// A successor that fails at any moment leaves the old daemon and its programs as they were.
+func TestUpgradeFails(t *testing.T) {
+	d := harness.StartUpgradable(t, harness.Options{})
+	s := startStream(t, d, 0)
+	pid := d.Status(t).Pid
+	t.Run("no program", func(t *testing.T) {
+		if out, err := d.Command("upgrade", "/bin/false").CombinedOutput(); err == nil || !strings.Contains(string(out), "continues") {
+			t.Errorf("vrdma upgrade /bin/false: %v\n%s", err, out)
+		}
+	})
+	for _, after := range []handover.Kind{handover.Hello, handover.Offer, handover.Ready, handover.State} {
+		t.Run(fmt.Sprintf("ends after %v", after), func(t *testing.T) { failAfter(t, d, after) })
+	}
+	t.Run("writes no format that is known", func(t *testing.T) {
+		link := approach(t, d)
+		defer link.Close()
+		if err := link.Send(handover.Ready, nil, nil); err != nil { // instead of hello
+			t.Fatal(err)
+		}
+		if _, err := link.Receive(handover.Offer, nil); err == nil {
+			t.Error("the daemon offers its sockets to a stranger")
+		}
+	})
+	if now := d.Status(t).Pid; now != pid {
+		t.Errorf("the daemon was process %d and is %d", pid, now)
+	}
+	d.Upgrade(t)
+	stillRuns(t, s)
+}
+
+// approach begins a handover in the place of a next daemon.
+func approach(t *testing.T, d *harness.Daemon) *handover.Link {
+	t.Helper()
+	var c *protocol.Session
+	var err error
+	// The one before may not have ended yet.
+	harness.Poll(minute, func() bool { c, err = protocol.DialHandOver(d.Socket); return err == nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var b [1]byte
+	_, fds, err := c.ReadMessage(b[:])
+	if err != nil || len(fds) != 1 {
+		t.Fatalf("the daemon sent %d descriptors: %v", len(fds), err)
+	}
+	link, err := handover.Open(os.NewFile(uintptr(fds[0]), "handover"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	link.SetDeadline(time.Now().Add(minute))
+	return link
+}
+
+// failAfter is a next daemon that ends after a message.
+func failAfter(t *testing.T, d *harness.Daemon, last handover.Kind) {
+	t.Helper()
+	link := approach(t, d)
+	defer link.Close()
+	type greeting struct {
+		Header state.Header `cbor:"1,keyasint,omitempty"`
+		Pid    int          `cbor:"2,keyasint,omitempty"`
+	}
+	if err := link.Send(handover.Hello, greeting{state.Own("test"), os.Getpid()}, nil); err != nil || last == handover.Hello {
+		return
+	}
+	files, err := link.Receive(handover.Offer, nil)
+	handover.CloseAll(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last == handover.Offer {
+		return
+	}
+	if err := link.Send(handover.Ready, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if last == handover.Ready {
+		return
+	}
+	files, err = link.Receive(handover.State, nil)
+	handover.CloseAll(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Many upgrades in a row leave nothing behind.
+func TestUpgradesDoNotLeak(t *testing.T) {
+	d := harness.StartUpgradable(t, harness.Options{})
+	s := startStream(t, d, 0)
+	d.Upgrade(t)
+	before := footprint(t, d)
+	for range harness.Pick(5, 100) {
+		d.Upgrade(t)
+	}
+	if now := footprint(t, d); now != before {
+		t.Errorf("after many upgrades the daemon has %s, before %s", now, before)
+	}
+	stillRuns(t, s)
+}
+
+// footprint describes the descriptors of the current daemon by kind, when they do not change any more.
+func footprint(t *testing.T, d *harness.Daemon) (text string) {
+	t.Helper()
+	last := ""
+	harness.Poll(minute, func() bool {
+		last, text = text, kinds(t, d.Status(t).Pid)
+		return text == last
+	})
+	return text
+}
+
+var anyNumber = regexp.MustCompile(`\d+`)
+
+// kinds counts the descriptors of a process by what they are.
+func kinds(t *testing.T, pid int) string {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := make(map[string]int)
+	for _, e := range entries {
+		to, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err == nil {
+			count[anyNumber.ReplaceAllString(filepath.Base(to), "N")]++
+		}
+	}
+	return fmt.Sprint(count)
+}
+
+// A declared NIC, its programs, its policies and its usage continue.
+func TestUpgradeOfDeclaredNICs(t *testing.T) {
+	d := harness.StartUpgradable(t, harness.Options{})
+	file := filepath.Join(t.TempDir(), "objects.yaml")
+	const objects = `
+apiVersion: vrdma.io/v1
+kind: Tenant
+metadata: {name: red}
+---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {tenant: red, name: net}
+spec: {subnets: [10.77.0.0/24]}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {tenant: red, name: a}
+spec: {network: net, addresses: [10.77.0.10]}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {tenant: red, name: b}
+spec: {network: net}
+`
+	if err := os.WriteFile(file, []byte(objects), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
+		t.Fatalf("vrdma apply: %v\n%s", err, out)
+	}
+	server := d.LaunchWith(t, []string{"--nic", "red/a"}, "rping", "-s", "-V", "-C", "6000", "-S", "300")
+	harness.Poll(minute, func() bool { return listening(t, d) || server.Ended(0) })
+	const address = "10.77.0.10"
+	client := d.LaunchWith(t, []string{"--nic", "red/b"}, "rping", "-c", "-V", "-a", address, "-C", "6000", "-S", "300")
+	for range 3 {
+		d.Upgrade(t)
+	}
+	client.OK(t, minute)
+	server.OK(t, minute)
+	out, err := d.Command("get", "nics").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "red/a") && !strings.Contains(string(out), "red ") {
+		t.Errorf("vrdma get nics: %v\n%s", err, out)
+	}
+	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
+		t.Errorf("vrdma apply after the upgrades: %v\n%s", err, out)
+	}
+}
+
+// listening reports whether a program listens with rdma_cm.
+func listening(t *testing.T, d *harness.Daemon) bool {
+	for _, c := range d.Status(t).Connections {
+		if strings.Contains(strings.ToLower(c.State), "listen") {
+			return true
+		}
+	}
+	return false
+}
