@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -229,15 +228,10 @@ func (m *Member) Cut(cut bool) { m.proxy.cut(cut) }
 // Mute holds its answers to clients, and lets what they ask pass.
 func (m *Member) Mute(mute bool) { m.proxy.mute(mute) }
 
-// freePort is an address that nobody listens at.
+// freePort returns an address that no process listens at.
 func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", harness.FreePort(t))
 }
 
 func (c *Cluster) write(name string, text []byte) string {

@@ -11,17 +11,25 @@ import (
 	"time"
 )
 
-// FreePort is a TCP port that nobody listens on. It lies below the range that
-// the kernel gives to outgoing connections, so none of those takes it meanwhile.
+// FreePort returns a TCP port that no process listens on, reserved until the end of the test. It lies below
+// the range that the kernel gives to outgoing connections, so none of those takes it meanwhile.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
 		port := 20000 + rand.IntN(12000)
-		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		// Test packages run side by side. This abstract socket reserves the port among them: it belongs to
+		// the same network namespace, and the kernel removes it with its process.
+		reserved, err := net.Listen("unix", fmt.Sprintf("@vrdma-test-port-%d", port))
 		if err != nil {
 			continue
 		}
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			reserved.Close()
+			continue
+		}
 		l.Close()
+		t.Cleanup(func() { reserved.Close() })
 		return port
 	}
 	t.Fatal("no free TCP port between 20000 and 32000 in 100 attempts")
