@@ -33,7 +33,7 @@ func manyNICs(networks, each int) string {
 	return b.String()
 }
 
-// A thousand NICs that nobody uses: a descriptor each, and not much memory.
+// A thousand unused NICs: one descriptor each, and little memory.
 func TestManyNICs(t *testing.T) {
 	harness.Need(t, "ibv_rc_pingpong")
 	networks, each := 100, 10
@@ -106,7 +106,7 @@ func shm(t testing.TB) string {
 	return dir
 }
 
-// awaitTrees waits until all device trees are sketched.
+// awaitTrees waits until all device trees have their short form.
 func awaitTrees(t testing.TB, d *daemon, count int) {
 	t.Helper()
 	trees := func() int {
