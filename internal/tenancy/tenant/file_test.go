@@ -118,7 +118,7 @@ metadata: {name: b, tenant: red}
 spec: {network: n, address: 10.0.0.2, host: switch-7.example.com, mac: '02:56:0a:00:00:02'}
 `
 
-// ofDaemons are fields that no file has.
+// ofDaemons are fields that a file cannot have.
 var ofDaemons = map[string]bool{
 	"HostSpec.Address": true, "HostSpec.Version": true, "HostSpec.Features": true, "HostSpec.Capacity": true,
 	"Capacity.Processors": true, "Capacity.Memory": true, "Capacity.MTU": true,
@@ -229,7 +229,7 @@ spec:
 }
 
 func TestUnmarshalIsOfAnotherVersion(t *testing.T) {
-	// A field of a later version is passed over; a later apiVersion is not.
+	// A field of a later version is ignored; a later apiVersion is not.
 	if _, err := Unmarshal([]byte(`{"apiVersion":"vrdma.io/v1","kind":"Tenant","metadata":{"name":"a"},"spec":{"weight":2,"new":{}}}`)); err != nil {
 		t.Error(err)
 	}
@@ -346,7 +346,7 @@ func FuzzUnmarshal(f *testing.F) {
 	})
 }
 
-// However much is wrong with a file, so much is said.
+// The number of reported errors of a file is bounded.
 func TestErrorsAreBounded(t *testing.T) {
 	const head = "apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: a, tenant: red}\nspec: "
 	for what, text := range map[string]string{
