@@ -93,12 +93,12 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// A server of a cluster has a certificate that only the cluster's own authority vouches for.
+// Only the cluster's own authority signs the certificate of a cluster's server.
 func TestWith(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		json.NewEncoder(w).Encode(map[string]string{"token": r.Header.Get("Authorization")})
 	}))
-	s.Config.ErrorLog = log.New(t.Output(), "", 0) // of the handshake that we refuse
+	s.Config.ErrorLog = log.New(t.Output(), "", 0) // the handshake that we refuse
 	s.StartTLS()
 	defer s.Close()
 	dir := t.TempDir()
