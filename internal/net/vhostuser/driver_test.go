@@ -260,7 +260,7 @@ func (r *driverRing) add(head uint16) {
 	r.kick.Write(one)
 }
 
-// used waits until the next chain is returned.
+// wait waits until the next chain is returned.
 func (r *driverRing) wait() (head, n uint32) {
 	r.f.t.Helper()
 	u := r.f.ram[r.used:]

@@ -16,7 +16,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// labels of a pod, as the API server has them in a version.
+// podText returns a pod with labels, as the API server has it in a version.
 func podText(uid, version, role string) json.RawMessage {
 	return json.RawMessage(fmt.Sprintf(`{"metadata":{"name":"shop","namespace":"web","uid":%q,"resourceVersion":%q,"labels":{"role":%q,"vrdma.io/node":"evil"}},"spec":{"nodeName":"node1"}}`, uid, version, role))
 }
