@@ -16,10 +16,10 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Prefix is below what the daemons' user may read and write.
+// Prefix is the prefix of the keys that the daemons' user may read and write.
 const Prefix = "/vrdma/v1/"
 
-// User is the daemons', who has no other rights. Its certificate has this common name.
+// User is the daemons' user, without other rights. Its certificate has this common name.
 const User = "vrdma"
 
 // A Cluster is some members.
@@ -45,7 +45,7 @@ type Member struct {
 	ended  chan struct{}
 }
 
-// Start starts n members and has them ask for who we are.
+// Start starts n members with authentication.
 func Start(t testing.TB, n int) *Cluster {
 	t.Helper()
 	c := &Cluster{
@@ -69,7 +69,7 @@ func Start(t testing.TB, n int) *Cluster {
 	return c
 }
 
-// Endpoints are where clients reach the members.
+// Endpoints are the members' addresses for clients.
 func (c *Cluster) Endpoints() (list []string) {
 	for _, m := range c.Members {
 		list = append(list, m.proxy.address)
@@ -77,7 +77,7 @@ func (c *Cluster) Endpoints() (list []string) {
 	return list
 }
 
-// Direct are the members themselves, not through the proxies.
+// Direct are the members' own addresses, without the proxies.
 func (c *Cluster) Direct() (list []string) {
 	for _, m := range c.Members {
 		list = append(list, m.client)
@@ -88,7 +88,7 @@ func (c *Cluster) Direct() (list []string) {
 // URL is the cluster's name for --store.
 func (c *Cluster) URL() string { return "etcd://" + strings.Join(c.Endpoints(), ",") }
 
-// permit makes the users and the role, as docs/how-to/etcd.md says, and has etcd ask for them.
+// permit creates the users and the role of docs/how-to/etcd.md, and enables authentication.
 func (c *Cluster) permit() {
 	c.t.Helper()
 	c.Ctl("user", "add", "root", "--no-password")
@@ -100,7 +100,7 @@ func (c *Cluster) permit() {
 	c.Ctl("auth", "enable")
 }
 
-// Ctl runs etcdctl as root, not through the proxies.
+// Ctl runs etcdctl as root, without the proxies.
 func (c *Cluster) Ctl(args ...string) string {
 	c.t.Helper()
 	out, err := c.ctl(30*time.Second, args...)
@@ -120,7 +120,7 @@ func (c *Cluster) ctl(patience time.Duration, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Ready waits until the members that run have a leader and answer.
+// Ready waits until the running members have a leader and answer.
 func (c *Cluster) Ready() {
 	c.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -155,7 +155,7 @@ func (c *Cluster) stop() {
 	}
 }
 
-// Start starts the member; it has what it had, unless it was wiped.
+// Start starts the member with its old data, unless it was wiped.
 func (m *Member) Start() {
 	m.c.t.Helper()
 	m.mu.Lock()
@@ -188,7 +188,7 @@ func (m *Member) Start() {
 	}(m.ended)
 }
 
-// Kill ends it at once.
+// Kill kills it.
 func (m *Member) Kill() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,10 +200,10 @@ func (m *Member) Kill() {
 	m.cmd = nil
 }
 
-// Pause stops it: it is there, and does nothing.
+// Pause stops its process.
 func (m *Member) Pause() { m.signal(syscall.SIGSTOP) }
 
-// Resume has it go on.
+// Resume continues its process.
 func (m *Member) Resume() { m.signal(syscall.SIGCONT) }
 
 func (m *Member) signal(s syscall.Signal) {
@@ -214,7 +214,7 @@ func (m *Member) signal(s syscall.Signal) {
 	}
 }
 
-// Wipe ends it and removes all that it has.
+// Wipe kills it and removes its data.
 func (m *Member) Wipe() {
 	m.Kill()
 	if err := os.RemoveAll(m.dir); err != nil {
@@ -222,10 +222,10 @@ func (m *Member) Wipe() {
 	}
 }
 
-// Cut cuts clients off, or lets them in again. What passes meanwhile is lost.
+// Cut cuts clients off, or restores their connections. Data in between is lost.
 func (m *Member) Cut(cut bool) { m.proxy.cut(cut) }
 
-// Mute holds its answers to clients, and lets what they ask pass.
+// Mute delays its answers to clients, and lets requests pass.
 func (m *Member) Mute(mute bool) { m.proxy.mute(mute) }
 
 // freePort returns an address that no process listens at.

@@ -36,8 +36,8 @@ func FreePort(t testing.TB) int {
 	return 0
 }
 
-// Listening waits until somebody listens on port. It reads the kernel's table
-// instead of connecting, because perftest's servers accept only once.
+// Listening waits until a process listens on port. It reads the kernel's table instead of connecting, because
+// perftest's servers accept only once.
 func Listening(t testing.TB, p *Process, port int, d time.Duration) {
 	t.Helper()
 	ok := Poll(d, func() bool { return p.Ended(0) || Listens(p, port) })
@@ -49,7 +49,7 @@ func Listening(t testing.TB, p *Process, port int, d time.Duration) {
 	}
 }
 
-// Listens reports whether somebody listens on a TCP port where p runs.
+// Listens reports whether a process listens on a TCP port in p's network namespace.
 func Listens(p *Process, port int) bool {
 	dir := fmt.Sprintf("/proc/%d/net", p.PID())
 	return listens(dir+"/tcp", port) || listens(dir+"/tcp6", port)
