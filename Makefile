@@ -16,7 +16,7 @@ UNIT     := ./cmd/... ./examples/... ./internal/... ./shim/... ./verbs/...
 PURE     := armcheck|simnet|swapcheck
 # Integration tests run two packages at a time, because most of them wait more than they compute. The longest come
 # first, so that none of them is left over at the end.
-LONG     := ./test/guest ./test ./test/wire ./test/networks
+LONG     := ./test/guest ./test/wire ./test
 # These tests compare rates, so nothing else runs beside them.
 ALONE    := ^(TestRecovery|TestCongestion|TestSharesAcross|TestCapAcross)$$
 # make check vets everything; go test need not do it again.

@@ -170,7 +170,7 @@ func TestKilledDaemon(t *testing.T) {
 	})
 }
 
-// SIGTERM has the same effect, and exits with status 0.
+// A daemon that gets SIGTERM ends with status 0, and its programs get an error as if it had been killed.
 func TestStoppedDaemon(t *testing.T) {
 	d := harness.Start(t, harness.Options{})
 	p := d.Launch(t, harness.Compile(t, "fatal"))

@@ -313,8 +313,7 @@ func TestRunStatus(t *testing.T) {
 	})
 }
 
-// Tools that administrators use. SIGHUP does not end a daemon without a terminal: the daemon serves on, and logs what
-// the signal does not do.
+// TestHangup sends SIGHUP to a daemon without a terminal: the daemon serves on, and logs that SIGHUP changes nothing.
 func TestHangup(t *testing.T) {
 	d := harness.Start(t, harness.Options{})
 	d.Process.Signal(syscall.SIGHUP)

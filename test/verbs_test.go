@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Each C program is a table of cases. Every case runs in its own process against one daemon, which must release
-// everything in the end.
+// TestVerbs runs every case of the C programs in its own process, against one daemon for each program. The daemon must
+// release everything in the end.
 func TestVerbs(t *testing.T) {
 	for _, program := range []string{"errors", "flush", "queues", "work", "regions", "ordinary", "processes", "order"} {
 		t.Run(program, func(t *testing.T) {
