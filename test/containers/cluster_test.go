@@ -211,7 +211,7 @@ func TestKubeCluster(t *testing.T) {
 	c.create(t, claimed("team-a", "mistyped", ", adress: 10.7.0.11", "", "ibv_devices"))
 	c.until(t, "refused, with the reason in the events", func() bool {
 		events := c.kubectl(t, "get", "events", "-A")
-		return strings.Contains(events, `namespace team-a may not use tenant "blue"`) && strings.Contains(events, "namespace team-b is no tenant's") && strings.Contains(events, `unknown field "adress"`)
+		return strings.Contains(events, `namespace team-a may not use tenant "blue"`) && strings.Contains(events, "namespace team-b belongs to no tenant") && strings.Contains(events, `unknown field "adress"`)
 	})
 	c.kubectl(t, "delete", "pod,resourceclaim", "-n", "team-a", "foreign", "mistyped", "--wait=false")
 	c.kubectl(t, "delete", "pod,resourceclaim", "-n", "team-b", "stranger", "--wait=false")

@@ -98,7 +98,7 @@ func TestKubelet(t *testing.T) {
 	h.manifest(t, "client", pod("team-a", "client", "", "exec ib_write_bw -R -F -n 500 10.7.0.10"))
 	h.eventually(t, kubelet, "both have run", func() bool { return h.phase(t, "client") == "Succeeded" && h.phase(t, "server") == "Succeeded" })
 	h.manifest(t, "stranger", pod("team-b", "stranger", "", "ibv_devices"))
-	h.eventually(t, kubelet, "refused", func() bool { return strings.Contains(kubelet.Output(), "namespace team-b is no tenant's") })
+	h.eventually(t, kubelet, "refused", func() bool { return strings.Contains(kubelet.Output(), "namespace team-b belongs to no tenant") })
 	// A restarted kubelet finds the plugin again.
 	kubelet.Signal(syscall.SIGKILL)
 	kubelet.Wait(t, minute)

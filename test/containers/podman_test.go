@@ -82,7 +82,7 @@ func TestNoExec(t *testing.T) {
 	h.run(t, "sh", "-c", "mkdir /tmp/noexec && mount -t tmpfs -o noexec none /tmp/noexec")
 	p := h.start(t, "vrdma", "daemon", "--socket", "/tmp/noexec/vrdma.sock", "--addr", "127.0.0.1")
 	p.Printed(t, "msg=serving ", minute)
-	if out := p.Output(); !strings.Contains(out, "is mounted noexec") || !strings.Contains(out, "choose another place with --socket") {
+	if out := p.Output(); !strings.Contains(out, "is mounted noexec") || !strings.Contains(out, "choose another path with --socket") {
 		t.Errorf("the daemon says:\n%s", out)
 	}
 }

@@ -108,7 +108,7 @@ func TestAdministrators(t *testing.T) {
 		}
 	}
 	wantOut(t, d, 0, fmt.Sprintf("applied      NIC red/a by vrdma (uid %d", red), "events")
-	wantRefused(t, d, stranger, "not ours to use", "stop")
+	wantRefused(t, d, stranger, "permission denied for the daemon", "stop")
 
 	// Root of a user namespace has the user number 0 there, and no rights here.
 	cmd := exec.Command("unshare", "--pid", "--fork", "--", harness.Binary(), "--socket", d.Socket, "apply", "-f", redNIC)

@@ -41,8 +41,8 @@ func TestOpen(t *testing.T) {
 	}{
 		{"uids: [65534]", true, ""},
 		{"gids: [65534]", true, ""},
-		{"uids: [1234], gids: [77]", true, ""},        // by a supplementary group
-		{"uids: [1234]", false, "is not ours to use"}, // the NIC's directory is closed
+		{"uids: [1234], gids: [77]", true, ""},               // by a supplementary group
+		{"uids: [1234]", false, "permission denied for NIC"}, // the NIC's directory is closed
 		{fmt.Sprintf("container: %q", group), true, ""},
 		{"container: /nowhere", false, "may not open it (spec.open.container)"},
 		{"uids: [65534], container: /nowhere", false, "may not open it (spec.open.container)"},
@@ -61,7 +61,7 @@ func TestOpen(t *testing.T) {
 				t.Errorf("exit %d, want that it is admitted:\n%s", code, p.Output())
 			case !test.admit && (code == 0 || !strings.Contains(p.Output(), test.why)):
 				t.Errorf("exit %d, want that it is refused, since %q:\n%s", code, test.why, p.Output())
-			case !test.admit && test.why != "is not ours to use" && !strings.Contains(d.noted(&d.refused), test.why):
+			case !test.admit && test.why != "permission denied for NIC" && !strings.Contains(d.noted(&d.refused), test.why):
 				t.Errorf("the event says %q, want %q", d.noted(&d.refused), test.why)
 			}
 			// The daemon's owner may always open it.

@@ -80,7 +80,7 @@ func TestPolicy(t *testing.T) {
 		}
 		for _, pair := range [][2]string{{"red/db", "red/slow"}, {"red/slow", "red/db"}} {
 			c := converse(pair[0], pair[1])
-			fails(t, c.Server.(*harness.Process), tool.text) // it knows the other first
+			fails(t, c.Server.(*harness.Process), tool.text) // the server gets the client's address first
 			fails(t, c.Client.(*harness.Process), "Couldn't read/write remote address")
 		}
 		converse("red/db", "red/web").OK(t, minute)

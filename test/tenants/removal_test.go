@@ -97,7 +97,7 @@ func TestPutAgain(t *testing.T) {
 	c.Spec.Addresses = nil
 	c.Spec.Address = d.world.NIC("red", "slow").Spec.Addresses[0]
 	put := func() error { return d.provisioner.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c) }
-	if err := put(); err == nil || !strings.Contains(err.Error(), "only while nobody uses it") || fatal.Ended(0) {
+	if err := put(); err == nil || !strings.Contains(err.Error(), "only while no program uses it") || fatal.Ended(0) {
 		t.Errorf("another address while it is used: %v, want that it is in use", err)
 	}
 	fatal.End()

@@ -150,7 +150,7 @@ func TestGetWatch(t *testing.T) {
 	table.Printed(t, "deleted", minute)
 	d.Stop(t)
 	for _, p := range []*harness.Process{table, names} {
-		if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "the daemon ended") {
+		if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "the daemon has ended") {
 			t.Errorf("it ends with %d:\n%s", code, p.Output())
 		}
 	}

@@ -265,7 +265,7 @@ static int wanted(const struct op *theirs)
 	return n;
 }
 
-/* Receives that wait: of slots tail-waiting … tail-1, in a ring. */
+/* The posted receives: slots tail-waiting to tail-1 of a ring. */
 static unsigned waiting, tail;
 
 static void post_receives(const struct op *theirs)

@@ -107,7 +107,7 @@ func TestHostNetwork(t *testing.T) {
 		t.Errorf("a peer that a rule refuses: %v\n%s", err, out)
 	}
 	// An address that the daemon does not serve is an error.
-	w.a.apply(t, strings.ReplaceAll(hostWorld("10.99.0.77"), "name: web", "name: wrong"), "is no address at which this daemon serves other hosts")
+	w.a.apply(t, strings.ReplaceAll(hostWorld("10.99.0.77"), "name: web", "name: wrong"), "does not serve other hosts at")
 }
 
 // rpingPort is rping's own.

@@ -204,7 +204,7 @@ func TestRemoveAndPut(t *testing.T) {
 	put(t, r, "red", "a", "10.1.0.1")
 	_, n, c := objects("red", "b", "10.1.0.2")
 	n.Spec.Way = tenant.WayNamespace
-	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "the engine gives those") {
+	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "the engine assigns addresses") {
 		t.Errorf("way namespace with an address: %v", err)
 	}
 }
@@ -213,7 +213,7 @@ func TestRemoveAndPut(t *testing.T) {
 func TestHostAddresses(t *testing.T) {
 	r, _ := newTest(t)
 	r.cfg.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-	for address, want := range map[string]string{"192.0.2.1": "", "192.0.2.2": "192.0.2.2 is no address at which this daemon serves other hosts"} {
+	for address, want := range map[string]string{"192.0.2.1": "", "192.0.2.2": "this daemon does not serve other hosts at 192.0.2.2"} {
 		of, n, c := objects("red", "a", address)
 		n.Spec.Way = tenant.WayHost
 		if err := r.Put(of, n, c); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -43,7 +43,7 @@ func TestParseRefuses(t *testing.T) {
 		{"VNI beyond 32 bits", of("Network", "a/b", "vni: 4294967296"), []string{`spec.vni: "4294967296" is not a whole number from 0 to 4294967295`}},
 		{"no list", of("Network", "a/b", "subnets: 10.0.0.0/24"), []string{`spec.subnets: is "10.0.0.0/24": want a list: [10.0.0.0/24]`}},
 		{"prefix", of("Network", "a/b", "subnets: [10.0.0.0]"), []string{`spec.subnets[0]: "10.0.0.0" is not a prefix: write it like 10.1.0.0/24`}},
-		{"word", of("Network", "a/b", "default: Allow"), []string{`spec.default: "Allow" is none of the words that can be here: allow, deny`}},
+		{"word", of("Network", "a/b", "default: Allow"), []string{`spec.default: "Allow" is not allowed here: choose one of allow, deny`}},
 		{"bytes", tenant("a", "quota: {memory: 4GB}"), []string{`spec.quota.memory: "4GB" is not an amount of bytes (no unit is called GB): write it like 4096`}},
 		{"service", of("Policy", "a/b", "deny: [{service: tcp}]"), []string{`spec.deny[0].service: "tcp" is not a service: write manual, or {space: tcp, ports: [7471]}`}},
 		{"port", of("Policy", "a/b", "deny: [{service: {space: tcp, ports: [http]}}]"), []string{`spec.deny[0].service.ports[0]: "http" is not a port`}},

@@ -230,7 +230,7 @@ func TestPrepareWaits(t *testing.T) {
 	}
 	stranger := kubelet.Holder{Namespace: "kube-system", Name: "x"}
 	c.holders["1"], c.pods[stranger] = stranger, &Pod{Namespace: "kube-system", Name: "x", UID: "2"}
-	if err := n.Prepare(t.Context(), []string{"1"}); err == nil || !strings.Contains(err.Error(), "no tenant's") {
+	if err := n.Prepare(t.Context(), []string{"1"}); err == nil || !strings.Contains(err.Error(), "no tenant") {
 		t.Errorf("a pod of no tenant's: %v", err)
 	}
 }

@@ -282,8 +282,8 @@ func TestRefused(t *testing.T) {
 	}{
 		"a foreign tenant":        {"web", "nic-0", []string{parameters("FromClaim", `,"tenant":"blue"`)}, nil, `may not use tenant "blue"`},
 		"a tenant of nobody's":    {"web", "nic-0", []string{parameters("FromClaim", `,"tenant":"none"`)}, nil, `may not use tenant "none"`},
-		"a namespace of nobody's": {"kube-system", "nic-0", nil, nil, "is no tenant's"},
-		"which network":           {"train", "nic-0", nil, nil, "has networks a, b: say which"},
+		"a namespace of nobody's": {"kube-system", "nic-0", nil, nil, "belongs to no tenant"},
+		"which network":           {"train", "nic-0", nil, nil, "has networks a, b: choose one"},
 		"a foreign network":       {"web", "nic-0", []string{parameters("FromClaim", `,"network":"a"`)}, nil, `red has no network "a"`},
 		"a foreign NIC":           {"train", "nic-0", []string{parameters("FromClaim", `,"nic":"db"`)}, nil, `blue has no NIC "db"`},
 		"NIC and address":         {"web", "nic-0", []string{parameters("FromClaim", `,"nic":"db","address":"10.1.0.1"`)}, nil, "leave out address"},
@@ -291,7 +291,7 @@ func TestRefused(t *testing.T) {
 		"not an address":          {"web", "nic-0", []string{parameters("FromClaim", `,"address":"10.1"`)}, nil, "10.1"},
 		"not a rate":              {"web", "nic-0", []string{parameters("FromClaim", `,"rate":{"out":"fast"}`)}, nil, "fast"},
 		"another kind":            {"web", "nic-0", []string{strings.Replace(parameters("FromClaim", ""), "ClaimParameters", "NIC", 1)}, nil, "write apiVersion: vrdma.io/v1, kind: ClaimParameters"},
-		"the class has said it":   {"web", "nic-0", []string{parameters("FromClass", `,"rate":{"out":"1Gbit"}`), parameters("FromClaim", `,"rate":{"out":"9Gbit"}`)}, nil, "the device class says the rate already"},
+		"the class has said it":   {"web", "nic-0", []string{parameters("FromClass", `,"rate":{"out":"1Gbit"}`), parameters("FromClaim", `,"rate":{"out":"9Gbit"}`)}, nil, "the device class sets the rate already"},
 		"two configs":             {"web", "nic-0", []string{parameters("FromClaim", `,"network":"front"`), parameters("FromClaim", `,"address":"10.1.0.1"`)}, nil, "more than one config"},
 		"no such slot":            {"web", "nic-4", nil, nil, `no slot "nic-4"`},
 		"a path for a slot":       {"web", "../nic-0", nil, nil, "no slot"},
@@ -300,7 +300,7 @@ func TestRefused(t *testing.T) {
 		"two NICs":                {"web", "nic-0", nil, instead(`"results":[`, `"results":[{"request":"b","driver":"vrdma.io","pool":"node1","device":"nic-1"},`), "a pod has one NIC"},
 		"an administrator's":      {"web", "nic-0", nil, instead(`"pool":"node1"`, `"pool":"node1","adminAccess":true`), "no adminAccess"},
 		"two pods":                {"web", "nic-0", nil, instead(`"reservedFor":[`, `"reservedFor":[{"resource":"pods","name":"b","uid":"2"},`), "ResourceClaimTemplate"},
-		"no pod":                  {"web", "nic-0", nil, instead(`"resource":"pods"`, `"resource":"robots","apiGroup":"x"`), "no pod"},
+		"no pod":                  {"web", "nic-0", nil, instead(`"resource":"pods"`, `"resource":"robots","apiGroup":"x"`), "not a pod"},
 		"another UID":             {"web", "nic-0", nil, instead(`"uid":"w-1"`, `"uid":"w-2"`), "no such object"},
 		"a pod that was before":   {"web", "nic-0", nil, instead(`"uid":"pod-w"`, `"uid":"pod-v"`), "not known yet"},
 		"not allocated":           {"web", "nic-0", nil, instead(`"allocation"`, `"b"`), "not allocated"},
@@ -356,7 +356,7 @@ func TestDeclared(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Prepare(t.Context(), second); err == nil || !strings.Contains(err.Error(), "NIC red/db is claim web/first's") {
+	if _, err := n.Prepare(t.Context(), second); err == nil || !strings.Contains(err.Error(), "NIC red/db belongs to claim web/first") {
 		t.Errorf("a second claim: %v", err)
 	}
 	if err := n.Unprepare(t.Context(), first); err != nil {

@@ -77,7 +77,7 @@ func TestClient(t *testing.T) {
 	if err := c.Get(t.Context(), "/things/none", &got); !errors.Is(err, ErrNotFound) {
 		t.Errorf("not there: %v", err)
 	}
-	for path, want := range map[string]string{"forbidden": "cannot get things: our service account lacks a right", "garbage": "unexpected end", "busy": "429"} {
+	for path, want := range map[string]string{"forbidden": "cannot get things: the service account lacks a right", "garbage": "unexpected end", "busy": "429"} {
 		if err := c.Get(t.Context(), "/things/"+path, &got); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}

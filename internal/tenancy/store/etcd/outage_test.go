@@ -181,7 +181,7 @@ func TestStrange(t *testing.T) {
 	}
 	refused := func() {
 		t.Helper()
-		if _, _, err := s.Commit(nil, []store.Write{put("c", "1")}); err == nil || !strings.Contains(err.Error(), "nothing is changed") {
+		if _, _, err := s.Commit(nil, []store.Write{put("c", "1")}); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
 			t.Errorf("a commit to a strange store: %v", err)
 		}
 		if got := texts(t, s); got != want {
