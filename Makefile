@@ -6,10 +6,23 @@ CC       := gcc
 endif
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
+# Of one package's tests.
+TIMEOUT  ?= 30m
 # The race detector makes Go 5 to 10 times slower. Few tests compare times or rates
 # (docs/reference/testing.md lists them), so this costs only time.
 UNIT     := ./cmd/... ./examples/... ./internal/... ./shim/... ./verbs/...
-TIMEOUT  ?= 20m
+# These only compute, each case on one goroutine. The race detector can find nothing in them, and without it there is
+# time for tens of thousands of cases, and for every interleaving.
+PURE     := armcheck|simnet|swapcheck
+# Integration tests run two packages at a time, because most of them wait more than they compute. The longest come
+# first, so that none of them is left over at the end.
+LONG     := ./test/guest ./test/wire ./test
+# These tests compare rates, so nothing else runs beside them.
+ALONE    := ^(TestRecovery|TestCongestion|TestSharesAcross|TestCapAcross)$$
+# make check vets everything; go test need not do it again.
+GOTEST    = $(GO) test -vet=off -timeout $(TIMEOUT)
+# The same settings as for bin/vrdma: the go command then compiles every package once for all of these.
+PLAIN    := CGO_ENABLED=0 GOFLAGS="$$($(GO) env GOFLAGS) -trimpath"
 FUZZTIME ?= 20s
 
 # help is the default target.
@@ -50,19 +63,19 @@ test-all: test fuzz ## the long form of everything, and every fuzz target for FU
 check: ## formatting, go vet, staticcheck, shell scripts
 	@unformatted=$$(gofmt -l cmd examples internal shim test verbs); if [ -n "$$unformatted" ]; then \
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
-	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
+	$(PLAIN) $(GO) vet ./...
+	$(PLAIN) $(GO) tool staticcheck ./...
 	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/gpu-bundle tools/kubelet tools/module-path tools/multus tools/newest-root tools/stress tools/unpacked test/guest/image test/guest/init internal/instrument/testbed/programs/*.sh cmd/vrdma/guest/install; do sh -n $$script || exit 1; done
 
-# The random conversations and the model of arming only compute: without the race detector there is time for
-# tens of thousands, and for every interleaving.
 unit: ## Go tests of every package, with the race detector
-	VRDMA_CONVERSATIONS= VRDMA_RACES= $(GO) test -race -timeout $(TIMEOUT) $(UNIT)
-	$(GO) test -timeout $(TIMEOUT) ./internal/testkit/simnet ./internal/testkit/armcheck
+	$(GOTEST) -race $$($(GO) list $(UNIT) | grep -vE '/testkit/($(PURE))$$')
+	$(PLAIN) $(GOTEST) $$($(GO) list $(UNIT) | grep -E '/testkit/($(PURE))$$')
 
-# One package at a time: these start daemons and real programs, which need both cores.
+# VRDMA_BUILT tells the tests that bin/ is up to date.
+integration: export VRDMA_BUILT := 1
 integration: build ## real programs against a real daemon
-	$(GO) test -race -p 1 -timeout $(TIMEOUT) ./test/...
+	$(GOTEST) -race -p 2 -skip '$(ALONE)' $(LONG) ./test/...
+	$(GOTEST) -race -p 1 -run '$(ALONE)' ./test/wire
 
 # The first run builds Kubernetes from its sources: about ten minutes of processor time.
 test-kube: deps-test build kube ## pods and claims with a real Kubernetes and containerd

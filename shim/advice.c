@@ -125,7 +125,7 @@ int memory_munmap(void *addr, size_t n)
 {
 	uint64_t start = (uint64_t)(uintptr_t)addr, end = (start + n + PAGE - 1) & ~(PAGE - 1);
 	/* Before the call: after it, another thread may have the addresses. */
-	if (unlikely(atomic_load_explicit(&any, memory_order_relaxed)) && end > start && !door_foreign()) {
+	if (unlikely(atomic_load_explicit(&any, memory_order_relaxed)) && end > start && !other_process()) {
 		sigmask old = signals_block();
 		pthread_mutex_lock(&lock);
 		ranges_remove(&dontfork, start, end);

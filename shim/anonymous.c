@@ -468,7 +468,7 @@ static bool convert(uint64_t start, uint64_t n, int prot, int flags)
 /* May the lock be taken, and the kernel be asked? */
 static bool active(void)
 {
-	return !atomic_load(&confined) && !door_foreign() && !memory_forking();
+	return !atomic_load(&confined) && !other_process() && !memory_forking();
 }
 
 void anonymous_unmapped(const void *addr, size_t n)

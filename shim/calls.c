@@ -36,7 +36,7 @@ EXPORT ssize_t write(int fd, const void *buf, size_t n)
 	struct file *f = file_at(fd);
 	if (likely(!f) || is(f, FILE_NETLINK))
 		return REAL(write)(fd, buf, n);
-	return door_write(f, fd, buf, n);
+	return device_write(f, fd, buf, n);
 }
 
 EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
@@ -54,7 +54,7 @@ EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
 			memcpy(flat + n, iov[i].iov_base, iov[i].iov_len);
 		n += iov[i].iov_len;
 	}
-	return door_write(f, fd, flat, n);
+	return device_write(f, fd, flat, n);
 }
 
 /* ---- read: events, and buffers whose pages are being replaced ---- */
@@ -69,7 +69,7 @@ static ssize_t read_ours(struct file *f, int fd, void *buf, size_t n)
 		return REAL(read)(fd, buf, n);
 	if (atomic_load(&f->dead))
 		return errno = EIO, -1;
-	return door_event(f, REAL(read)(fd, buf, n), buf, n);
+	return device_event(f, REAL(read)(fd, buf, n), buf, n);
 }
 
 /* Repeats call while it fails only because memory.c held its buffer's pages. */
@@ -170,7 +170,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 
 static int close_ours(struct file *f, int fd)
 {
-	if (door_foreign())
+	if (other_process())
 		return REAL(close)(fd);
 	if (is(f, FILE_HIDDEN))
 		return errno = EBADF, -1;
@@ -208,7 +208,7 @@ EXPORT int close_range(unsigned first, unsigned last, int flags)
 
 	if (first > last)
 		return errno = EINVAL, -1;
-	if (!door_foreign())
+	if (!other_process())
 		for (unsigned fd = first; fd <= last && fd <= file_top(); fd++) {
 			struct file *f = file_at((int)fd);
 			if (likely(!f))
@@ -249,7 +249,7 @@ static bool visible(struct file *f)
 /* fd is a new number for the file behind from. */
 static void adopt(int from, int fd)
 {
-	struct file *f = fd >= 0 && fd != from && !door_foreign() ? file_get(from) : NULL;
+	struct file *f = fd >= 0 && fd != from && !other_process() ? file_get(from) : NULL;
 	if (f && !file_install(f, fd))
 		file_put(f);
 }
@@ -265,7 +265,7 @@ EXPORT int dup(int fd)
 static int dup_onto(int from, int to, int flags, bool three)
 {
 	struct file *f = file_at(from), *g = file_at(to);
-	if ((f || g) && from != to && !door_foreign()) {
+	if ((f || g) && from != to && !other_process()) {
 		if (f && is(f, FILE_HIDDEN))
 			return errno = EBADF, -1;
 		if (g && is(g, FILE_HIDDEN) && !fd_vacate(to))
@@ -299,7 +299,7 @@ static int control(int (*real)(int, int, ...), int fd, int command, void *arg)
 {
 	struct file *f = file_at(fd);
 	/* A program that marks all its descriptors must not let ours through an exec. */
-	if (unlikely(f && command == F_SETFD && is(f, FILE_HIDDEN) && !door_foreign()))
+	if (unlikely(f && command == F_SETFD && is(f, FILE_HIDDEN) && !other_process()))
 		return errno = EBADF, -1;
 	int r = real(fd, command, arg);
 	if (unlikely(visible(f)) && (command == F_DUPFD || command == F_DUPFD_CLOEXEC))
@@ -324,7 +324,7 @@ FCNTL(fcntl64)
 
 EXPORT int madvise(void *addr, size_t n, int advice)
 {
-	return door_foreign() ? REAL(madvise)(addr, n, advice) : memory_madvise(addr, n, advice);
+	return other_process() ? REAL(madvise)(addr, n, advice) : memory_madvise(addr, n, advice);
 }
 
 EXPORT int munmap(void *addr, size_t n)
@@ -341,7 +341,7 @@ EXPORT void *mremap(void *old, size_t size, size_t new_size, int flags, ...)
 	va_start(args, flags);
 	void *to = flags & MREMAP_FIXED ? va_arg(args, void *) : NULL;
 	va_end(args);
-	if (door_foreign())
+	if (other_process())
 		return REAL(mremap)(old, size, new_size, flags, to);
 	if (new_size > size && !anonymous_grows(old, new_size))
 		return errno = ENOMEM, MAP_FAILED;

@@ -40,7 +40,7 @@ int channel_open(int flags)
 	struct stat st;
 	int control, fd, e;
 
-	if (door_foreign())
+	if (other_process())
 		return errno = ENODEV, -1;
 	if ((e = wire_process(false)) || (e = wire_open(VRDMA_KIND_RDMACM, &w, &control, &fd, 1)))
 		return errno = e, -1;
@@ -118,7 +118,7 @@ static int command(struct file *f, const unsigned char *buf, size_t n)
 		ssize_t got = wire_call(atomic_load(&f->control), old, &m, f->in, &fds);
 		if (got == -EIO)
 			atomic_store(&f->dead, true);
-		e = got < 0 ? (int)-got : door_apply(f, (size_t)got, &fds);
+		e = got < 0 ? (int)-got : device_apply(f, (size_t)got, &fds);
 	}
 	file_unlock(f);
 	signals_restore(old);
@@ -213,7 +213,7 @@ ssize_t channel_write(int fd, const void *buf, size_t n)
 
 	if (n < 8 || n > COMMAND_MAX)
 		return errno = EINVAL, -1;
-	if (door_foreign())
+	if (other_process())
 		return errno = EIO, -1;
 	memcpy(&number, buf, sizeof number);
 	bool wait = will_wait(buf, n);

@@ -310,7 +310,7 @@ static int install_all(struct file *owner, struct reader *r, uint32_t count, str
 	return e;
 }
 
-int door_apply(struct file *f, size_t n, struct passed *fds)
+int device_apply(struct file *f, size_t n, struct passed *fds)
 {
 	struct reader r = {f->in, f->in + n};
 	struct vrdma_reply reply;
@@ -359,7 +359,7 @@ static int exchange(struct file *f, sigmask outside, const void *buf, size_t n, 
 	if (got == -EIO)
 		atomic_store(&f->dead, true);
 	*reply = got < 0 ? 0 : (size_t)got;
-	return got < 0 ? (int)-got : door_apply(f, (size_t)got, &fds);
+	return got < 0 ? (int)-got : device_apply(f, (size_t)got, &fds);
 }
 
 /* Whether the daemon would take a region of this length: what it says of one that it would not is final. */
@@ -371,7 +371,7 @@ static bool has_room(struct file *f, sigmask outside, const struct vrdma_extent 
 	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
 	if (got == -EIO)
 		atomic_store(&f->dead, true);
-	return got < 0 || door_apply(f, (size_t)got, &fds) != ENOMEM;
+	return got < 0 || device_apply(f, (size_t)got, &fds) != ENOMEM;
 }
 
 /*
@@ -449,7 +449,7 @@ static int command(struct file *f, sigmask outside, const void *buf, size_t n)
 	return exchange(f, outside, buf, n, 0, &reply);
 }
 
-ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
+ssize_t device_write(struct file *f, int fd, const void *buf, size_t n)
 {
 	if (unlikely(atomic_load_explicit(&f->kind, memory_order_relaxed) == FILE_CM))
 		return channel_write(fd, buf, n);
@@ -476,7 +476,7 @@ ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
 		memcpy(looking + NOTIFY_SOLICITED, &value, sizeof value);
 		buf = looking;
 	}
-	if (door_foreign())
+	if (other_process())
 		return errno = EIO, -1;
 	f = file_get(fd);
 	if (!f)
@@ -499,7 +499,7 @@ ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
  * What a read() of an event file returns, given what the socket returned. Its end
  * means that the daemon is gone: an asynchronous file says so once.
  */
-ssize_t door_event(struct file *f, ssize_t got, void *buf, size_t n)
+ssize_t device_event(struct file *f, ssize_t got, void *buf, size_t n)
 {
 	struct {
 		uint64_t element;

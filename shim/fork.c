@@ -380,7 +380,7 @@ static void read_no_more(void)
 
 static void prepare(void)
 {
-	if (!memory_swapped() || door_foreign())
+	if (!memory_swapped() || other_process())
 		return;
 	fork_state.mask = signals_block();
 	pthread_mutex_lock(&memory_lock);
@@ -450,7 +450,7 @@ static void child(void)
 	}
 	memory_child();
 	anonymous_child();
-	door_child();
+	files_child();
 	wire_child();
 	if (active)
 		signals_restore(fork_state.mask);

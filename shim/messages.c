@@ -447,7 +447,7 @@ bool wire_sync(void)
 	static unsigned char in[VRDMA_MAX_MESSAGE]; /* guarded by process_lock */
 	struct passed fds;
 
-	if (door_foreign() || wire_process(true))
+	if (other_process() || wire_process(true))
 		return false;
 	sigmask old = signals_block();
 	pthread_mutex_lock(&process_lock);

@@ -28,7 +28,7 @@ static int netlink_open(int type)
 	bool quiet = strcmp(program_invocation_short_name, "rdma") != 0;
 	int socket;
 
-	if (door_foreign() || wire_netlink(quiet, &socket))
+	if (other_process() || wire_netlink(quiet, &socket))
 		return -EPROTONOSUPPORT; /* libibverbs then reads sysfs: our tree */
 	int fd = (int)sys(SYS_fcntl, socket, type & SOCK_CLOEXEC ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
 	fd_unhide(socket);

@@ -171,12 +171,12 @@ static const char *opening(int dirfd, const char *path, int flags, char *room, i
 	int e = errno;
 	switch (path_map(path, room, &use)) {
 	case NODE_DEVICE:
-		*result = path_manager(path) ? channel_open(flags) : door_open(flags);
+		*result = path_manager(path) ? channel_open(flags) : device_open(flags);
 		missing = *result < 0;
 		return NULL;
 	case NODE_MISSING:
 		if (strcmp(path, DEV "/" DEVICE) == 0)
-			*result = door_open(flags); /* says what is missing */
+			*result = device_open(flags); /* says what is missing */
 		else
 			*result = (errno = ENOENT, -1);
 		return NULL;

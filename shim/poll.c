@@ -123,7 +123,7 @@ static int idle(struct cq *cq)
 	if (empty % LIVENESS == 0) {
 		struct file *f = file_get(cq->context->cmd_fd);
 		if (f) {
-			bool alive = door_alive(f);
+			bool alive = device_alive(f);
 			file_put(f);
 			return alive ? 0 : -1;
 		}

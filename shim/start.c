@@ -13,5 +13,5 @@ __attribute__((constructor)) static void start(void)
 			 "use a glibc based image");
 	settings();
 	path_cwd();
-	door_foreign(); /* claims the tables for this process */
+	other_process(); /* claims the tables for this process */
 }

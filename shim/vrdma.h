@@ -7,7 +7,7 @@
  *     | open write read ioctl close dup ...      | open stat opendir ...
  *   calls.c: which fds are ours                paths.c, stat.c: which paths are ours
  *     |                                          |
- *   door.c: files, hidden fds  ----------------- tree of the daemon
+ *   files.c: files, hidden fds  ----------------- tree of the daemon
  *     | messages.c: one request, one reply
  *   vrdma daemon
  *
@@ -30,7 +30,7 @@
  * an ordinary read or write, or keep a lock while the application's code runs.
  *
  * Locks, in the order they may be taken: file->lock, process lock (messages.c), the lock of
- * areas (anonymous.c), memory lock (memory.c), advice's lock (advice.c), pool lock (door.c). All signals
+ * areas (anonymous.c), memory lock (memory.c), advice's lock (advice.c), pool lock (files.c). All signals
  * are blocked while one is held, so no handler can meet a lock its own thread holds.
  */
 #ifndef VRDMA_H
@@ -88,7 +88,7 @@ void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* This thread has just waited in the daemon's company; now in nanoseconds. */
 void place_shared(uint64_t now);
 
-/* ---- door.c: the files we answer for ---- */
+/* ---- files.c: the files we answer for ---- */
 
 struct passed;
 struct foreseen;
@@ -168,13 +168,13 @@ bool fd_hide(int *fd);                    /* move fd high and protect it; false:
 void fd_unhide(int fd);                   /* close a hidden descriptor */
 bool fd_vacate(int fd);                   /* the application wants this number */
 unsigned file_top(void);                  /* no slot above this one was ever used */
-void door_child(void);                    /* in a fork child: everything inherited is dead */
-bool door_foreign(void);                  /* not the process the tables describe (vfork child) */
-int door_open(int flags);
-ssize_t door_write(struct file *f, int fd, const void *buf, size_t n);
-ssize_t door_event(struct file *f, ssize_t got, void *buf, size_t n);
-bool door_alive(struct file *f);
-int door_apply(struct file *f, size_t n, struct passed *fds); /* a reply in f->in; 0 or errno */
+void files_child(void);                   /* in a fork child: everything inherited is dead */
+bool other_process(void);                 /* not the process the tables describe (vfork child) */
+int device_open(int flags);
+ssize_t device_write(struct file *f, int fd, const void *buf, size_t n);
+ssize_t device_event(struct file *f, ssize_t got, void *buf, size_t n);
+bool device_alive(struct file *f);
+int device_apply(struct file *f, size_t n, struct passed *fds); /* a reply in f->in; 0 or errno */
 
 /* ---- channel.c: the rdma_cm device ---- */
 

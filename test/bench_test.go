@@ -16,13 +16,13 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// tool starts `vrdma ARGS…`, one that measures.
+// tool starts a measuring command, `vrdma ARGS…`.
 func tool(t *testing.T, args ...string) *harness.Process {
 	t.Helper()
 	return toolIn(t, nil, args...)
 }
 
-// toolIn is tool with variables of the environment.
+// toolIn is tool with environment variables.
 func toolIn(t *testing.T, env []string, args ...string) *harness.Process {
 	t.Helper()
 	harness.Build(t)
@@ -33,8 +33,8 @@ func toolIn(t *testing.T, env []string, args ...string) *harness.Process {
 	return harness.Spawn(t, cmd)
 }
 
-// What make demo shows works: one host, and two where namespaces are to be had. Root's demo runs
-// programs as an ordinary user, who may not look into the directories that root's variables name.
+// TestDemo runs `make demo`: one host, and two hosts where the kernel allows namespaces. Root's demo runs programs as
+// an ordinary user, who cannot read the directories that root's variables name.
 func TestDemo(t *testing.T) {
 	closed := harness.Directory(t, nil)
 	if err := os.Chmod(closed, 0o700); err != nil {
@@ -52,8 +52,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// A part of the speed table is measured, and every row says what came of it. (How fast it
-// was is nobody's business here.)
+// TestBenchPart measures a part of the speed table. Every row has a value or the reason why not. The test does not
+// judge the values.
 func TestBenchPart(t *testing.T) {
 	p := tool(t, "bench", "--only", "cm", "--rounds", "1", "--out", "", "-o", "json")
 	p.OK(t, 5*minute)
@@ -66,7 +66,7 @@ func TestBenchPart(t *testing.T) {
 	}
 }
 
-// Interrupted while two hosts talk, it leaves nothing behind.
+// TestBenchInterrupted interrupts a measurement between two hosts: no process and no file is left.
 func TestBenchInterrupted(t *testing.T) {
 	p := tool(t, "bench", "--only", "veth", "--rounds", "100", "--out", "")
 	begun := func() bool { return p.Ended(0) || strings.Contains(p.Output(), "round 1 of 100: iperf3") }
@@ -78,7 +78,7 @@ func TestBenchInterrupted(t *testing.T) {
 		t.Fatalf("it has the children %v, want at least 8\n%s", children, p.Output())
 	}
 	lab := ""
-	for _, child := range children { // one may just begin, or have ended
+	for _, child := range children { // a child may have just started, or ended
 		dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", child))
 		if strings.Contains(dir, "vrdma-lab") {
 			lab = dir
@@ -114,8 +114,8 @@ func childrenOf(pid int) (children []int) {
 	return children
 }
 
-// This build against itself: every side is measured and judged, and what is judged decides
-// the exit status. (Which way is nobody's business here.)
+// TestBenchAgainst measures this build against itself: both sides have values and a verdict, and the verdicts decide
+// the exit status. The test does not judge the values.
 func TestBenchAgainst(t *testing.T) {
 	p := tool(t, "bench", "--against", harness.Binary(), "--only", "local", "--rows", "send latency, 64 B, against TCP", "--rounds", "1", "--out", "", "-o", "json")
 	if !p.Ended(5 * minute) {
@@ -137,7 +137,7 @@ func TestBenchAgainst(t *testing.T) {
 	}
 }
 
-// A victim is measured beside an attacker, and the daemon lets go of what the attacker held.
+// TestBenchAttacks measures a victim beside an attacker. Afterwards the daemon releases what the attacker held.
 func TestBenchAttacks(t *testing.T) {
 	p := tool(t, "bench", "--attacks", "--rows", "^commands", "--rounds", "1", "--out", "", "-o", "json")
 	p.OK(t, 5*minute)
@@ -158,7 +158,7 @@ func TestBenchAttacks(t *testing.T) {
 	}
 }
 
-// controlGroups are those that a run of bench has made and not removed.
+// controlGroups returns the control groups that a run of bench created and did not remove.
 func controlGroups(t *testing.T, pid int) []string {
 	t.Helper()
 	var left []string
@@ -175,7 +175,7 @@ func controlGroups(t *testing.T, pid int) []string {
 	return left
 }
 
-// The program whose completion channels are armed uses each and has no event afterwards.
+// TestBenchArmed runs the program that arms many completion channels. It uses each, and afterwards no event is left.
 func TestBenchArmed(t *testing.T) {
 	lab, err := testbed.NewLab(harness.Binary(), nil)
 	if err != nil {
@@ -191,8 +191,8 @@ func TestBenchArmed(t *testing.T) {
 	}
 }
 
-// Programs that sleep, and programs in groups of their own, are measured: every program
-// that this takes is built and runs. Where no control group can be made the rows say so.
+// TestBenchWait measures sleeping programs, and programs in control groups of their own. Every program for this is
+// built and runs. Where no control group can be created, the rows say so.
 func TestBenchWait(t *testing.T) {
 	const rows = "RPC, 24 B, processors kept awake|RDMA READ, 24 B, against|own: 8 B writes|^processor time for a GiB, 64 KiB writes, polling, one host"
 	p := tool(t, "bench", "--only", "wait", "--rows", rows, "--rounds", "1", "--out", "", "-o", "json")
@@ -215,8 +215,8 @@ func TestBenchWait(t *testing.T) {
 	}
 }
 
-// Interrupted while a program keeps the processors awake, it leaves no process and no
-// control group.
+// TestBenchWaitInterrupted interrupts a measurement while a program keeps the processors awake: no process and no
+// control group is left.
 func TestBenchWaitInterrupted(t *testing.T) {
 	p := tool(t, "bench", "--only", "wait", "--rows", "own: send latency, 64 B", "--rounds", "100", "--out", "")
 	begun := func() bool {

@@ -54,14 +54,14 @@ cd /
 exec "$@"
 `
 
-// launch runs argv in a container of its own. The environment is what the README
-// tells people to set, by hand, since vrdma itself is not in there.
+// launch runs argv in a container of its own. It sets the environment that the README names, because vrdma itself is
+// not in the container.
 func (c *containers) launch(t *testing.T, argv ...string) *harness.Process {
 	t.Helper()
 	return container(t, c.d, nil, []string{"nsenter", "-t", strconv.Itoa(c.net.PID()), "--net", "--", "unshare"}, argv)
 }
 
-// container runs argv in new namespaces; outer is the command that makes them.
+// container runs argv in new namespaces. outer is the command that creates them.
 func container(t *testing.T, d *harness.Daemon, user *syscall.Credential, outer, argv []string) *harness.Process {
 	t.Helper()
 	args := append(append([]string{}, outer...),
@@ -118,7 +118,7 @@ func TestContainers(t *testing.T) {
 		})
 	})
 	t.Run("regions", func(t *testing.T) {
-		// Stack and file mappings are reached by other means in a container.
+		// In a container the daemon reaches stack and file mappings in another way.
 		regions := "/work/" + filepath.Base(harness.Compile(t, "regions"))
 		for _, name := range []string{"heap", "stack", "file_shared", "file_read_only", "anonymous_shared"} {
 			if out := c.launch(t, regions, name).OK(t, minute); !strings.Contains(out, "ok "+name) {
@@ -144,7 +144,7 @@ func TestContainers(t *testing.T) {
 	})
 }
 
-// Containers of a user without any right, beside a daemon of the same user.
+// Containers of an unprivileged user, beside a daemon of the same user.
 func TestRootlessContainer(t *testing.T) {
 	d := harness.Start(t, harness.Options{User: harness.Nobody()})
 	d.NoLeaks(t)
@@ -168,8 +168,8 @@ func TestRootlessContainer(t *testing.T) {
 	})
 }
 
-// pingpongInside is a server, and its client when somebody listens on port 18515 (4853 in
-// the kernel's table, where 0A is who listens).
+// pingpongInside runs a server and, when port 18515 is in state LISTEN, its client. The kernel's table shows the port
+// as 4853 and the state as 0A.
 const pingpongInside = `
 ip link set lo up
 ibv_rc_pingpong -g 0 -c &
@@ -178,8 +178,7 @@ until grep -qs ':4853 [^ ]* 0A' /proc/net/tcp /proc/net/tcp6 || [ $i -ge 500 ]; 
 ibv_rc_pingpong -g 0 -c 127.0.0.1 && wait $server
 `
 
-// maxGlibc is the newest glibc symbol version our libraries may need: they are loaded
-// into containers that are older than the machine it was built on.
+// maxGlibc is the newest glibc symbol version that our libraries may need, because older containers load them, too.
 var maxGlibc = [2]int{2, 17}
 
 func TestSymbolVersions(t *testing.T) {

@@ -51,8 +51,8 @@ spec:
   seconds: 1
 `
 
-// An experiment is interrupted, goes on, and becomes a page. What carried the bytes is known of every
-// value, and what could not be measured says why.
+// TestExperiment interrupts an experiment, continues it, and makes a page. The device's counters show what carried the
+// bytes of each value. A value that could not be measured has a reason.
 func TestExperiment(t *testing.T) {
 	harness.Need(t, "iperf3", "sockperf")
 	dir := t.TempDir()
@@ -96,7 +96,7 @@ func TestExperiment(t *testing.T) {
 	if len(cells) != 4*len(settings)+4+2 {
 		t.Errorf("%d cells, want four of the first experiment in %d settings, four of the second, and two of the third", len(cells), len(settings))
 	}
-	// What it takes to repeat it is in the file.
+	// The file has what is needed to repeat the experiment.
 	if h := all.Header; h.Seed != 3 || h.Program == "" || h.Machine.Kernel == "" || h.Machine.Processor == "" || len(h.Machine.Programs) == 0 || len(h.Experiments) == 0 || h.Started.IsZero() {
 		t.Errorf("results cannot be repeated: %+v", h)
 	}
@@ -139,7 +139,8 @@ func checkRecord(t *testing.T, r *experiment.Record) {
 	if r.Cell.Transport != experiment.TCP && r.CPU["daemon"] <= 0 && r.Cell.Tool == "ib_read_bw" {
 		t.Errorf("%v: the daemon took no processor time: %v", r.Cell, r.CPU)
 	}
-	// Sockets over verbs need no card: all of their bytes, iperf3's own conversation included, pass through memory.
+	// Sockets over verbs need no network interface: all of their bytes, iperf3's control connection included, pass
+	// through memory.
 	if carded := r.Cell.Transport != experiment.Sockets; r.Cell.Setting == experiment.VMs && (r.CPU["qemu"] <= 0 || carded && r.Links["eth0"]+r.Links["eth1"] == 0) {
 		t.Errorf("%v: QEMU took %v s, cards sent %v", r.Cell, r.CPU["qemu"], r.Links)
 	}

@@ -50,7 +50,8 @@ func retryExceeded(t *testing.T, p *harness.Process) {
 	}
 }
 
-// A process killed in the middle of a transfer: its session is gone, its peer gets what a NIC would show it, other pairs notice nothing.
+// A process is killed in the middle of a transfer: its session ends, its peer gets the error that a NIC would give, and
+// other pairs are not disturbed.
 func TestKilledProcess(t *testing.T) {
 	for _, victim := range []string{"client", "server", "both"} {
 		t.Run(victim, func(t *testing.T) {
@@ -70,8 +71,8 @@ func TestKilledProcess(t *testing.T) {
 				retryExceeded(t, hit.client)
 			}
 			if victim == "client" && hit.server.Wait(t, minute) != 0 {
-				// The server answers every 64th message: it fails on its own send, or
-				// sees the socket close. Either is a clean end.
+				// The server answers every 64th message. It fails on its own send, or sees that the socket closes; both
+				// are a clean end.
 				t.Errorf("server after its client died:\n%s", hit.server.Output())
 			}
 			stillRuns(t, innocent)
@@ -106,7 +107,7 @@ func TestKilledAnyTime(t *testing.T) {
 	d.Run(t, minute, bin, "heap")
 }
 
-// A stopped process holds up nobody but its own peers.
+// A stopped process delays only its own peers.
 func TestStoppedProcess(t *testing.T) {
 	d := harness.Device(t)
 	stopped := startStream(t, d, 0)
@@ -122,8 +123,8 @@ func TestStoppedProcess(t *testing.T) {
 		both.client.Signal(syscall.SIGKILL)
 	})
 	t.Run("foreign_memory", func(t *testing.T) {
-		// A stopped process whose region is its stack, which the daemon reaches by
-		// copying: also then nobody else waits.
+		// A stopped process has registered its stack, which the daemon reaches by copying. No other process waits then,
+		// either.
 		p := d.Launch(t, harness.Compile(t, "errors"), "rnr_for_ever_until_receive")
 		p.Signal(syscall.SIGSTOP)
 		startStream(t, d, 5000).finishes(t)
@@ -132,7 +133,7 @@ func TestStoppedProcess(t *testing.T) {
 	})
 }
 
-// The daemon dies: applications learn it at once and nothing hangs.
+// The daemon is killed: applications get an error at once, and none hangs.
 func TestKilledDaemon(t *testing.T) {
 	d := harness.Start(t, harness.Options{})
 	p := d.Launch(t, harness.Compile(t, "fatal"))
@@ -154,8 +155,8 @@ func TestKilledDaemon(t *testing.T) {
 		}
 		syscall.Kill(d.PID(), syscall.SIGKILL)
 		d.Process.Ended(minute)
-		// perftest polls for ever whatever happens; it must at least be killable
-		// and a new daemon must start at the same socket.
+		// perftest polls for ever in any case. It must at least be killable, and a new daemon must start at the same
+		// socket.
 		s.Signal(syscall.SIGTERM)
 		c.Signal(syscall.SIGTERM)
 		if !s.Ended(minute) || !c.Ended(minute) {
@@ -169,15 +170,15 @@ func TestKilledDaemon(t *testing.T) {
 	})
 }
 
-// A clean stop takes the same way, and says so with status 0.
+// A daemon that gets SIGTERM ends with status 0, and its programs get an error as if it had been killed.
 func TestStoppedDaemon(t *testing.T) {
 	d := harness.Start(t, harness.Options{})
 	p := d.Launch(t, harness.Compile(t, "fatal"))
 	p.Printed(t, "ready", minute)
 	d.Stop(t)
 	p.OK(t, 2*minute)
-	// The files that are locked stay: to remove one is to let two lock it. So do the directories that
-	// containers may have mounted: they find the next daemon there.
+	// Lock files stay, because after a removal two daemons could hold the lock. Directories that containers may have
+	// mounted stay too: containers find the next daemon there.
 	locks := regexp.MustCompile(`\.(lock|lease|pid)$`)
 	err := filepath.WalkDir(filepath.Dir(d.Socket), func(path string, f fs.DirEntry, err error) error {
 		if err == nil && !f.IsDir() && !locks.MatchString(f.Name()) || f.IsDir() && strings.HasSuffix(path, ".d") {
@@ -190,8 +191,7 @@ func TestStoppedDaemon(t *testing.T) {
 	}
 }
 
-// The daemon runs out of descriptors: programs are told so, and when others end
-// there is room again.
+// The daemon runs out of descriptors: programs get an error, and can work again when others end.
 func TestDaemonWithFewDescriptors(t *testing.T) {
 	d := harness.Device(t)
 	idle := d.Footprint(t).FDs
@@ -212,7 +212,7 @@ func TestDaemonWithFewDescriptors(t *testing.T) {
 	closed()
 	startStream(t, d, 640).finishes(t)
 
-	// With none left at all, a program is not kept waiting.
+	// Without any descriptor left, the daemon still answers a program at once.
 	closed()
 	none := uint64(d.Footprint(t).FDs)
 	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: none, Max: room}, nil); err != nil {
@@ -225,11 +225,11 @@ func TestDaemonWithFewDescriptors(t *testing.T) {
 	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: room, Max: room}, nil); err != nil {
 		t.Fatal(err)
 	}
-	// The limit was raised before this program came, so nothing keeps the daemon from serving it.
+	// The limit was raised before this program started, so the daemon can serve it.
 	d.Run(t, minute, "ibv_devinfo")
 }
 
-// Many programs come and go: the daemon's own memory does not grow with them.
+// Many programs start and end: the daemon's own memory does not grow.
 func TestDaemonMemory(t *testing.T) {
 	d := harness.Device(t)
 	processes, regions := harness.Compile(t, "processes"), harness.Compile(t, "regions")
@@ -251,7 +251,7 @@ func TestDaemonMemory(t *testing.T) {
 	}
 }
 
-// anonymous is a process's private memory in KiB.
+// anonymous returns a process's private memory in KiB.
 func anonymous(t *testing.T, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

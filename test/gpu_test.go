@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestPinnedProgram runs the program that tools/nccl-check runs where there is a GPU, with a libcuda that
-// pins nothing: the program itself, and device memory that cannot be registered, are what is tested here.
+// TestPinnedProgram runs the program that tools/nccl-check runs on a GPU, with a libcuda that pins nothing. It tests
+// the program itself, and the refusal of device memory.
 func TestPinnedProgram(t *testing.T) {
 	harness.Need(t, "gcc")
 	d := harness.Device(t)
@@ -32,7 +32,8 @@ func TestPinnedProgram(t *testing.T) {
 	}
 }
 
-// TestRefused registers what cannot be registered, with Debian 12's and the newest rdma-core, neither of which passes on a dma-buf.
+// TestRefused registers memory that cannot be registered, with Debian 12's and the newest rdma-core. Neither passes a
+// dma-buf to the daemon.
 func TestRefused(t *testing.T) {
 	d := harness.Device(t)
 	program := harness.Compile(t, "refused")
@@ -46,7 +47,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s\n%s", p.Fate(), p.Output())
 		}
 	})
-	// Programs that look at the device tree know the device.
+	// Programs that read the device tree find the device.
 	for _, argv := range [][]string{{"ucx_info", "-d"}, {"fi_info", "-p", "verbs"}, {"ibv_devinfo", "-v"}, {"rdma", "link"}} {
 		harness.Need(t, argv[0])
 		if out := d.Run(t, minute, argv...); !strings.Contains(out, "rxe0") {

@@ -14,8 +14,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// A hostile program harms only itself: beside it a pair that checks every byte
-// goes on, the daemon lives and holds nothing more afterwards.
+// A hostile program harms only itself. Beside it a pair that checks every byte goes on, and the daemon lives and
+// releases everything afterwards.
 func TestHostileProgram(t *testing.T) {
 	bin := harness.Compile(t, "hostile")
 	list, err := exec.Command(bin, "list").Output()
@@ -57,7 +57,7 @@ func TestLimits(t *testing.T) {
 	t.Log(d.Run(t, minute, harness.Compile(t, "limits"), limit))
 }
 
-// Anybody who may open the socket may send anything.
+// Any program that may open the socket may send any bytes.
 func TestHostileMessages(t *testing.T) {
 	d := harness.Device(t)
 	innocent := startStream(t, d, 0)
@@ -138,7 +138,7 @@ func TestHostileMessages(t *testing.T) {
 		}
 	})
 	t.Run("connections", func(t *testing.T) {
-		// Many that say nothing: others must still get through.
+		// Many clients that send nothing do not keep others out.
 		var fds []int
 		defer func() {
 			for _, fd := range fds {
@@ -170,7 +170,7 @@ func rawConnect(t *testing.T, socket string) int {
 	return fd
 }
 
-// drain reads answers until there are none for 20 ms.
+// drain reads answers until 20 ms pass without one.
 func drain(fd int) {
 	b := make([]byte, 65536)
 	for range 20 {

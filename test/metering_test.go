@@ -21,9 +21,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Metrics, bills and the device's own counters agree to the byte with what a program says it
-// sent; promtool and Prometheus take the page; a daemon that is killed has lost nothing that was
-// flushed.
+// Metrics, bills and the device's own counters equal the bytes that a program says it sent. promtool and Prometheus
+// accept the page. A killed daemon loses nothing that was flushed.
 func TestMetering(t *testing.T) {
 	harness.Need(t, "ib_write_bw", "ibv_devinfo")
 	prometheus := filepath.Join(harness.Unpacked(t, "prometheus"), "usr/bin")
@@ -69,7 +68,7 @@ func TestMetering(t *testing.T) {
 	}
 	scraped(t, prometheus, metrics, labels, sent)
 
-	// What came before the last change that was flushed survives SIGKILL.
+	// Usage before the last flushed change survives SIGKILL.
 	before := time.Now()
 	d.Run(t, minute, "ibv_devinfo")
 	if !harness.Poll(minute, func() bool {
@@ -100,7 +99,7 @@ func TestMetering(t *testing.T) {
 	}
 }
 
-// billed checks what vrdma usage says of the default NIC.
+// billed checks the usage of the default NIC.
 func billed(t *testing.T, d *harness.Daemon, sent uint64) {
 	t.Helper()
 	var u protocol.UsageReport
@@ -131,7 +130,7 @@ func ask(t *testing.T, d *harness.Daemon, answer any, args ...string) {
 	}
 }
 
-// scraped has Prometheus read the page, and asks it what it has read.
+// scraped runs Prometheus on the page and queries it.
 func scraped(t *testing.T, bin, target, labels string, want uint64) {
 	t.Helper()
 	dir := harness.Directory(t, nil)
@@ -177,7 +176,7 @@ func get(t *testing.T, from string) string {
 	return string(body)
 }
 
-// sample finds one on a page.
+// sample finds a sample on a page.
 func sample(t *testing.T, page, name string) float64 {
 	t.Helper()
 	for _, l := range strings.Split(page, "\n") {
@@ -193,8 +192,8 @@ func sample(t *testing.T, page, name string) float64 {
 	return 0
 }
 
-// What each tenant's programs sent is on its own bill, to the byte, also after the NIC is gone and
-// after the daemon was started anew. A NIC that meets its cap is an event. At the listener of a NIC one sees that NIC only.
+// Each tenant is billed for the bytes that its programs sent, also after the NIC is gone and the daemon has restarted.
+// A NIC that reaches its cap causes an event. The listener of a NIC shows that NIC only.
 func TestMeteringOfTenants(t *testing.T) {
 	harness.Need(t, "ib_write_bw")
 	dir := harness.Directory(t, nil)
@@ -265,7 +264,7 @@ func TestMeteringOfTenants(t *testing.T) {
 	check("after a restart, and more")
 }
 
-// ours runs a command of ours that must end well.
+// ours runs a vrdma command that must succeed.
 func ours(t *testing.T, d *harness.Daemon, args ...string) string {
 	t.Helper()
 	out, err := d.Command(args...).CombinedOutput()

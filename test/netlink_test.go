@@ -11,8 +11,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// iproute2's rdma asks over netlink, which the daemon answers: the machine's, the newest and
-// the oldest one.
+// iproute2's rdma asks over netlink, and the daemon answers: the machine's version, the newest and the oldest.
 func TestRDMATool(t *testing.T) {
 	harness.Need(t, "rdma", "ibv_rc_pingpong", "ibv_srq_pingpong", "rping")
 	d := harness.Device(t)
@@ -26,7 +25,7 @@ func TestRDMATool(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// It sees the programs of its own user that live where it lives.
+			// It sees its own user's programs in its own process namespace.
 			pair := f.programs(t, d)
 			f.device(t, d)
 			f.objects(t, pair)
@@ -36,7 +35,7 @@ func TestRDMATool(t *testing.T) {
 	}
 }
 
-// programs are some to be seen, until the test ends; it returns the pair that is connected.
+// programs starts programs that the tool can list, until the test ends. It returns the connected pair.
 func (f rdmaTool) programs(t *testing.T, d *harness.Daemon) [2]*harness.Process {
 	t.Helper()
 	pair := f.busyPair(t, d, harness.FreePort(t))
@@ -57,7 +56,7 @@ func (f rdmaTool) programs(t *testing.T, d *harness.Daemon) [2]*harness.Process 
 	return pair
 }
 
-// busyPair is a pingpong that does not end by itself, both sides connected.
+// busyPair is a connected pingpong that does not end by itself.
 func (f rdmaTool) busyPair(t *testing.T, d *harness.Daemon, port int) [2]*harness.Process {
 	t.Helper()
 	argv := []string{"ibv_rc_pingpong", "-g", "0", "-e", "-n", "1000000000", "-p", strconv.Itoa(port)}
@@ -89,7 +88,7 @@ func (f rdmaTool) rows(t testing.TB, args ...string) (out []row) {
 	t.Helper()
 	p := f(t, append([]string{"rdma", "-j"}, args...)...)
 	p.OK(t, minute)
-	if strings.TrimSpace(p.Stdout()) == "" { // the oldest prints nothing for nothing
+	if strings.TrimSpace(p.Stdout()) == "" { // the oldest prints nothing for an empty list
 		return nil
 	}
 	if err := json.Unmarshal([]byte(p.Stdout()), &out); err != nil {
@@ -98,7 +97,7 @@ func (f rdmaTool) rows(t testing.TB, args ...string) (out []row) {
 	return out
 }
 
-// device checks what is told about the device itself.
+// device checks the answers about the device itself.
 func (f rdmaTool) device(t *testing.T, d *harness.Daemon) {
 	link := f.rows(t, "link", "show")
 	if len(link) != 1 || link[0].text("ifname") != "rxe0" || link[0].text("port") != "1" || link[0].text("state") != "ACTIVE" ||
@@ -126,7 +125,7 @@ func (f rdmaTool) device(t *testing.T, d *harness.Daemon) {
 	}
 }
 
-// objects checks what is told about those of the programs.
+// objects checks the answers about the programs' objects.
 func (f rdmaTool) objects(t *testing.T, pair [2]*harness.Process) {
 	mine := map[string]row{} // queue pairs of the pair, by number
 	for _, q := range f.rows(t, "resource", "show", "qp") {
@@ -145,7 +144,7 @@ func (f rdmaTool) objects(t *testing.T, pair [2]*harness.Process) {
 	least := map[string]int{"pd": 3, "cq": 3, "qp": 6, "mr": 3, "ctx": 3, "srq": 1, "cm_id": 1}
 	summary := f.rows(t, "resource", "show")
 	for kind, n := range least {
-		if kind == "ctx" || kind == "srq" { // which the oldest does not know
+		if kind == "ctx" || kind == "srq" { // unknown to the oldest
 			if out := f(t, "rdma", "resource", "help").OK(t, minute); !strings.Contains(out, kind) {
 				continue
 			}
@@ -175,7 +174,7 @@ func (f rdmaTool) objects(t *testing.T, pair [2]*harness.Process) {
 	}
 }
 
-// refusals checks that nothing can be changed, and why.
+// refusals checks that nothing can be changed, and the reasons.
 func (f rdmaTool) refusals(t *testing.T) {
 	for _, args := range []string{"dev set rxe0 name other", "link add other type rxe netdev lo", "link delete rxe0", "system set netns exclusive"} {
 		p := f(t, append([]string{"rdma"}, strings.Fields(args)...)...)
@@ -185,7 +184,7 @@ func (f rdmaTool) refusals(t *testing.T) {
 	}
 }
 
-// sysfs checks that libibverbs finds the same device where netlink is not answered.
+// sysfs checks that libibverbs finds the same device where netlink has no answer.
 func (f rdmaTool) sysfs(t *testing.T) {
 	deaf := harness.CompileWith(t, "nonetlink", "gcc", "-shared", "-fPIC")
 	by := f(t, "ibv_devinfo", "-v").OK(t, minute)
@@ -198,7 +197,7 @@ func (f rdmaTool) sysfs(t *testing.T) {
 	}
 }
 
-// A program sees its own user's objects, and those that its process namespace shows.
+// A program sees its own user's objects that its process namespace shows.
 func TestRDMAToolSeesItsOwn(t *testing.T) {
 	harness.Need(t, "rdma", "ibv_rc_pingpong", "unshare")
 	if os.Getuid() != 0 {
@@ -230,7 +229,7 @@ func TestRDMAToolSeesItsOwn(t *testing.T) {
 			t.Errorf("%s: %d links, want 1", name, len(got))
 		}
 	}
-	// Inside the namespace its own program is seen, with the number that it has there.
+	// Inside the namespace the tool sees its own program, with its number there.
 	inside := d.Launch(t, "unshare", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c",
 		`ibv_rc_pingpong -g 0 -p `+strconv.Itoa(harness.FreePort(t))+` >/dev/null & p=$!; i=0
 		until rdma resource show qp | grep -q "pid $p "; do i=$((i + 1)); [ $i -lt 600 ] || exit 1; sleep 0.1; done

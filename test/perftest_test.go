@@ -9,9 +9,8 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// perftest 4.5 checks no data itself (it has no option for it): contents are
-// checked by the C programs. Here: every test and mode that it has, to the end,
-// with every row of results.
+// perftest 4.5 has no option to check data; the C programs check contents. This file runs every test and mode of
+// perftest to the end and requires every row of results.
 type perfCase struct {
 	name string
 	tool string
@@ -25,7 +24,7 @@ func perfCases() []perfCase {
 	add := func(name, tool, args string, rows int) {
 		c = append(c, perfCase{name, tool, args, rows})
 	}
-	// Every operation, latency and bandwidth, every transport that has it, all sizes.
+	// Every operation, latency and bandwidth, with every transport that supports it, in all sizes.
 	for _, what := range []string{"lat", "bw"} {
 		few := harness.Pick("-n 20 ", map[string]string{"lat": "-n 200 ", "bw": "-n 1000 "}[what])
 		for _, tr := range []string{"RC", "UC", "UD"} {
@@ -71,7 +70,7 @@ func perfCases() []perfCase {
 	add("send_bw/UD/events", "ib_send_bw", "-n 200 -c UD -e -s 1024", 1)
 	add("send_bw/UD/bidirectional", "ib_send_bw", "-n 200 -c UD -b -s 1024", 1)
 	add("send_bw/UC/bidirectional", "ib_send_bw", "-n 200 -c UC -b -s 65536", 1)
-	// perftest's group address is an IPv6 one, and it wants both ends alike.
+	// perftest's group address is IPv6, and both ends must use the same family.
 	add("send_bw/multicast", "ib_send_bw", "-n 200 -c UD -g -x 1 -s 1024", 1)
 	add("send_lat/multicast", "ib_send_lat", "-n 200 -c UD -g -x 1 -s 1024", 1)
 	add("write_bw/64MiB", "ib_write_bw", "-n 10 -s 67108864", 1)

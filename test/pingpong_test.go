@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// rdma-core's own examples: connected both ways, every message answered.
+// rdma-core's own examples connect in both directions and answer every message.
 func TestPingpong(t *testing.T) {
 	harness.Need(t, "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong")
 	d := harness.Device(t)

@@ -14,8 +14,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// suiteDir is where Debian's rdma-core puts its own tests, most of them gzipped; the newest
-// Debian's below its own root.
+// suiteDir is the directory of rdma-core's own tests in Debian, most of them gzipped. The newest Debian's lies below
+// its own root.
 const suiteDir = "/usr/share/doc/rdma-core/tests"
 
 // rdma-core's own suite: no failure, no error, every skip listed with its reason
@@ -74,8 +74,8 @@ func TestPyverbs(t *testing.T) {
 	}
 }
 
-// The newest rdma-core's suite: what does not pass there is listed with its reason in
-// pyverbs/newest.txt. Skips are not, because they change with every release.
+// The newest rdma-core's suite: pyverbs/newest.txt lists the tests that do not pass, with reasons. Skips are not
+// listed, because they change with every release.
 func TestPyverbsNewest(t *testing.T) {
 	d := harness.Device(t)
 	root := harness.NewestRoot(t)
@@ -111,7 +111,7 @@ func TestPyverbsNewest(t *testing.T) {
 	}
 }
 
-// unpackSuite makes a readable package `tests` of the suite in a directory.
+// unpackSuite unpacks the suite as a package `tests` into a directory.
 func unpackSuite(t *testing.T, suiteDir string) string {
 	t.Helper()
 	top := harness.Directory(t, nil)
@@ -168,7 +168,7 @@ func parseSuite(out string) map[string]map[string]string {
 	return got
 }
 
-// listed reads a list of tests: a reason in brackets, then the tests it holds for.
+// listed reads a list of tests: a reason in brackets, then its tests.
 func listed(t *testing.T, file string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -9,8 +9,9 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestRanks: eight ranks of Open MPI on eight nodes, which are namespaces with a NIC each, start together, round after round. Nodes that
-// shared a directory for temporary files lost a daemon in one start of six, and mpirun waited for it until its time was over.
+// TestRanks: eight ranks of Open MPI on eight nodes, which are namespaces with a NIC each, start together, round after
+// round. Each node needs its own directory for temporary files: with a shared one, a start may lose a daemon and mpirun
+// waits until its timeout.
 func TestRanks(t *testing.T) {
 	harness.Need(t, "mpirun", "mpicc")
 	dir := t.TempDir()

@@ -18,7 +18,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// auto is a user with a runtime directory and no daemon yet.
+// auto is a user with a runtime directory and without a daemon.
 func auto(t *testing.T, user *syscall.Credential) (d *harness.Daemon) {
 	t.Helper()
 	harness.Build(t)
@@ -47,7 +47,7 @@ func stopAuto(t *testing.T, socket string) {
 	}
 }
 
-// With no daemon `vrdma run` starts one; it ends itself after the last program.
+// Without a daemon `vrdma run` starts one, which ends after the last program.
 func TestAutostart(t *testing.T) {
 	for name, user := range map[string]*syscall.Credential{"root": nil, "nobody": harness.Nobody()} {
 		t.Run(name, func(t *testing.T) {
@@ -75,8 +75,8 @@ func TestAutostart(t *testing.T) {
 	}
 }
 
-// lives is the status of a daemon that waits for the next program. It does so for three
-// seconds, and on a busy machine we may come later than that; but not every time.
+// lives returns the status of a daemon that waits for the next program. It waits three seconds. On a busy machine one
+// attempt may come too late, but not all of them.
 func lives(t *testing.T, d *harness.Daemon) *protocol.Status {
 	t.Helper()
 	var err error
@@ -91,7 +91,7 @@ func lives(t *testing.T, d *harness.Daemon) *protocol.Status {
 	return nil
 }
 
-// udpSockets counts descriptors of a process that are network sockets.
+// udpSockets counts a process's descriptors that are network sockets.
 func udpSockets(pid int) int {
 	inet := map[string]bool{}
 	for _, table := range []string{"tcp", "tcp6", "udp", "udp6", "raw", "raw6", "packet"} {
@@ -113,11 +113,11 @@ func udpSockets(pid int) int {
 	return n
 }
 
-// Programs started at the same instant share one daemon.
+// Programs that start at the same instant share one daemon.
 func TestAutostartTogether(t *testing.T) {
 	d := auto(t, nil)
 	for round := range 3 {
-		// None ends before all have had the device.
+		// No program ends before all have opened the device.
 		var programs []*harness.Process
 		for range 8 {
 			programs = append(programs, d.Launch(t, "sh", "-c", "ibv_devinfo >/dev/null && echo there && exec sleep 1000"))
@@ -187,7 +187,7 @@ func TestAutostartObstacles(t *testing.T) {
 			}
 			return s.Version
 		}
-		// In use: it is not disturbed, and serves us too.
+		// A daemon in use is not replaced; it serves us, too.
 		busy := run(other, harness.Compile(t, "fatal"))
 		busy.Printed(t, "ready", minute)
 		d.Run(t, minute, "ibv_devinfo")
@@ -196,7 +196,7 @@ func TestAutostartObstacles(t *testing.T) {
 		}
 		busy.Signal(syscall.SIGKILL)
 		busy.Ended(minute)
-		// Idle: replaced by one of our version.
+		// An idle daemon is replaced by one of our version.
 		if !harness.Poll(minute, func() bool {
 			d.Run(t, minute, "ibv_devinfo")
 			return version() != "other"
@@ -243,7 +243,7 @@ func TestAutostartObstacles(t *testing.T) {
 	})
 }
 
-// The program's status is the status, and the first line says what is missing.
+// The exit status is the program's. The first line of an error says what is missing.
 func TestRunStatus(t *testing.T) {
 	d := harness.Start(t, harness.Options{})
 	static := filepath.Join(t.TempDir(), "static")
@@ -313,8 +313,7 @@ func TestRunStatus(t *testing.T) {
 	})
 }
 
-// What administrators look with.
-// SIGHUP does not end a daemon without a terminal: it serves on, and says what the signal does not do.
+// TestHangup sends SIGHUP to a daemon without a terminal: the daemon serves on, and logs that SIGHUP changes nothing.
 func TestHangup(t *testing.T) {
 	d := harness.Start(t, harness.Options{})
 	d.Process.Signal(syscall.SIGHUP)
@@ -324,7 +323,7 @@ func TestHangup(t *testing.T) {
 	}
 }
 
-// Without a daemon status exits with 3, as other commands do.
+// Without a daemon `status` exits with 3, as other commands do.
 func TestStatusWithoutDaemon(t *testing.T) {
 	harness.Build(t)
 	cmd := exec.Command(harness.Binary(), "--socket", filepath.Join(harness.Directory(t, nil), "none.sock"), "status")

@@ -8,9 +8,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestSharedMemory: memory that a program shares with others is mapped by the daemon, not
-// replaced: POSIX and System V shared memory, memfds, files of tmpfs, shared anonymous memory.
-// Its owner can punch holes, make it shorter and seal it.
+// TestSharedMemory: the daemon maps memory that a program shares with others, and does not replace it: POSIX and System
+// V shared memory, memfds, files of tmpfs, shared anonymous memory. Its owner can punch holes, shorten it and seal it.
 func TestSharedMemory(t *testing.T) {
 	of := func(start func(testing.TB) *harness.Daemon) func(*testing.T) {
 		return func(t *testing.T) {
@@ -23,8 +22,8 @@ func TestSharedMemory(t *testing.T) {
 	t.Run("user", of(userDevice))
 }
 
-// TestSharedAnonymous: under an ordinary user's daemon the library maps a memfd instead of
-// shared anonymous memory, and the program notices nothing of it.
+// TestSharedAnonymous: under an ordinary user's daemon the library maps a memfd instead of shared anonymous memory. The
+// program sees no difference.
 func TestSharedAnonymous(t *testing.T) {
 	d := userDevice(t)
 	runCases(t, d, "anonymous")

@@ -13,9 +13,9 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// A user punches holes in its registered memory while the daemon writes there. The loop sleeps in
-// the first one and not in all of them: another user goes on, the attacker's own data is right,
-// and the status says how its memory is reached from then on.
+// A user punches holes into its registered memory while the daemon writes there. The loop sleeps in the first hole, not
+// in every hole. Another user goes on, the attacker's own data is right, and the status shows how the daemon reaches
+// its memory from then on.
 func TestPunchedHoles(t *testing.T) {
 	bin := harness.Compile(t, "punch")
 	d := harness.Start(t, harness.Options{Args: []string{"--mode", "0666"}})
@@ -47,7 +47,7 @@ func TestPunchedHoles(t *testing.T) {
 			t.Logf("a hole takes only %d ms: the loop's sleep is hardly longer than what the watcher notices", each)
 			break
 		}
-		// A wait of half as long as a hole may be one, or the machine is busy: that shows in the control, too.
+		// A wait of half a hole's length may be a stall, or the machine is busy: then the control shows it, too.
 		if n, most := longer(waits, each/2), 2*longer(quiet, each/2)+holes/2; n > most {
 			t.Errorf("another user waited %d times, want %d times at most\n%s", n, most, harness.Tail(d.Process.Output(), 20))
 		}
@@ -58,7 +58,7 @@ func TestPunchedHoles(t *testing.T) {
 	startStream(t, d, 640).finishes(t)
 }
 
-// checkAside looks that all memory of a punching program is reached by copying, and why.
+// checkAside checks that the daemon reaches all memory of a punching program by copying, and the reason.
 func checkAside(t *testing.T, d *harness.Daemon) {
 	t.Helper()
 	for _, s := range d.Status(t).Sessions {
@@ -73,7 +73,7 @@ func checkAside(t *testing.T, d *harness.Daemon) {
 	t.Errorf("no session whose memory is reached by copying:\n%s", harness.Tail(d.Process.Output(), 20))
 }
 
-// launchAs starts a program as another user, if we may. end closes its standard input.
+// launchAs starts a program as another user, if permitted. end closes its standard input.
 func launchAs(t *testing.T, d *harness.Daemon, uid uint32, argv ...string) (p *harness.Process, end func()) {
 	t.Helper()
 	cmd := d.ProgramCommand(argv...)
@@ -88,7 +88,7 @@ func launchAs(t *testing.T, d *harness.Daemon, uid uint32, argv ...string) (p *h
 	return harness.Spawn(t, cmd), func() { in.Close() }
 }
 
-// numbers are those in out that the pattern has in parentheses.
+// numbers returns the numbers in out that match the parentheses of the pattern.
 func numbers(out, pattern string) (list []int) {
 	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(out, -1) {
 		n, _ := strconv.Atoi(m[1])
@@ -97,7 +97,7 @@ func numbers(out, pattern string) (list []int) {
 	return list
 }
 
-// longer is how many of the numbers are at least n.
+// longer counts the numbers that are at least n.
 func longer(list []int, n int) (k int) {
 	for _, v := range list {
 		if v >= n {

@@ -9,14 +9,14 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// No byte of a program is lost or mixed up, whatever it does with registered memory, also where
-// less is allowed. A failure prints seed and steps: testdata/stress.c.
+// No byte of a program is lost or misplaced, whatever it does with registered memory, also with fewer rights. A failure
+// prints the seed and the steps: testdata/stress.c.
 func TestStress(t *testing.T) {
 	stress(t, harness.Device(t), "normal", "nouffd", "noptrace", "oldmaps")
 }
 
-// The same for a user without any right: a system call that writes to a page while it is
-// replaced fails for a moment, and is repeated.
+// The same for an unprivileged user: a system call that writes to a page during its replacement fails for a moment and
+// is repeated.
 func TestStressUnprivileged(t *testing.T) {
 	d := harness.Start(t, harness.Options{User: harness.Nobody()})
 	d.NoLeaks(t)

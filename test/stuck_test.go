@@ -35,9 +35,9 @@ func threads(t *testing.T, d *harness.Daemon) int {
 	return len(list)
 }
 
-// Memory in a file of the program's own file system, which does not answer when the daemon
-// touches it: others go on, the program's queue pair fails, and nothing of it is left when it
-// has been killed, though the file system lives on.
+// The program's memory is in a file of its own file system, which does not answer when the daemon touches the page.
+// Others go on, the program's queue pair fails, and after the program is killed the daemon keeps nothing of it,
+// although the file system lives on.
 func TestStuckMemory(t *testing.T) {
 	bin := harness.Compile(t, "stuck")
 	for _, what := range []string{"post", "register"} {
@@ -48,7 +48,7 @@ func TestStuckMemory(t *testing.T) {
 			startStream(t, d, 640).finishes(t)
 			p := d.Launch(t, bin, what)
 			servers := []func(){fileServer(t, p)}
-			// All of the threads that a user has.
+			// All threads that one user may occupy.
 			for range 3 {
 				servers = append(servers, fileServer(t, d.Launch(t, bin, what)))
 			}
@@ -57,7 +57,7 @@ func TestStuckMemory(t *testing.T) {
 				p.Printed(t, "ended 4", minute) // IBV_WC_LOC_PROT_ERR
 				d.Process.Printed(t, "a queue pair fails", minute)
 			} else {
-				// The program itself may hang: the kernel holds its mmap_lock meanwhile.
+				// The program itself may hang, because the kernel holds its mmap_lock meanwhile.
 				d.Process.Printed(t, "cannot register memory", minute)
 			}
 			startStream(t, d, 640).finishes(t)
@@ -68,8 +68,8 @@ func TestStuckMemory(t *testing.T) {
 			if d.Process.Ended(0) {
 				t.Fatalf("the daemon died:\n%s", harness.Tail(d.Process.Output(), 60))
 			}
-			// The daemon ends though a thread is stuck. (Until the file system is gone,
-			// the kernel keeps the thread, and with it a process that does nothing more.)
+			// The daemon ends although a thread is stuck. (Until the file system is gone, the kernel keeps the thread,
+			// and an idle process with it.)
 			syscall.Kill(d.PID(), syscall.SIGTERM)
 			d.Process.Printed(t, "msg=stopped", minute)
 			if _, err := os.Stat(d.Socket); !os.IsNotExist(err) {

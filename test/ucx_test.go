@@ -8,8 +8,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// UCX picks its transports itself; told to use only the device, it must work, and
-// the device's counters must show that it did.
+// UCX chooses its transports itself. Restricted to the device it must work, and the device's counters must show it.
 func TestUCX(t *testing.T) {
 	harness.Need(t, "ucx_perftest")
 	d := harness.Device(t)
@@ -34,7 +33,7 @@ func TestUCX(t *testing.T) {
 			})
 		}
 	}
-	// The transport layer by itself, without UCP's choices.
+	// The transport layer alone, without UCP's choices.
 	for _, c := range []struct{ name, args string }{
 		{"uct_am_short", "-t am_lat -D short -s 8 -x rc_verbs -d rxe0:1"},
 		{"uct_put_zcopy", "-t put_bw -D zcopy -s 65536 -x rc_verbs -d rxe0:1"},
@@ -48,8 +47,8 @@ func TestUCX(t *testing.T) {
 	}
 }
 
-// TestUCXAsleep runs UCX where it sleeps on its completion channels. UCX polls, arms, and sleeps without
-// another poll: it counts on an event for a completion that came before the arm.
+// TestUCXAsleep runs UCX where it sleeps on its completion channels. UCX polls, arms and sleeps without another poll,
+// so it relies on an event for a completion before the arm.
 func TestUCXAsleep(t *testing.T) {
 	harness.Need(t, "ucx_perftest")
 	d := harness.Device(t)

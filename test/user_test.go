@@ -31,13 +31,13 @@ func as(t testing.TB, uid int, f func()) {
 	}
 	defer func() {
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); e != 0 {
-			panic(e) // this thread is no use to anybody
+			panic(e) // this thread is not used again
 		}
 	}()
 	f()
 }
 
-// A raw is a client of the attacker's own making.
+// A raw is a hand-written client of the attacker.
 type raw struct {
 	t         testing.TB
 	proc, dev *protocol.Session
@@ -104,7 +104,7 @@ func (r *raw) command(cmd uint32, body []byte, out int, extents ...protocol.Exte
 	return 0, nil
 }
 
-// register registers pages of the memfd that nobody has made.
+// register registers pages of the memfd that do not exist yet.
 func (r *raw) register(start, length uint64) error {
 	_, err := r.command(abi.CmdRegMR, abi.Encode(nil, &abi.RegMR{
 		Response: rawAnswer, Start: start, HCAVA: start, Length: length, PDHandle: r.pd, AccessFlags: abi.AccessLocalWrite,
@@ -112,8 +112,8 @@ func (r *raw) register(start, length uint64) error {
 	return err
 }
 
-// A user who takes all that the daemon gives meets a limit that says which it is, and the
-// daemon, its owner and other users go on. What the attacker had comes back.
+// A user who exhausts a limit gets an error that names it. The daemon, its owner and other users go on, and what the
+// attacker held is released.
 func TestGreedyUser(t *testing.T) {
 	harness.Need(t, "prlimit")
 	d := harness.Start(t, harness.Options{
@@ -123,8 +123,7 @@ func TestGreedyUser(t *testing.T) {
 	d.NoLeaks(t)
 	for _, attack := range []struct {
 		name string
-		// run takes until it is refused, and returns what gives everything back, and the
-		// refusal.
+		// run allocates until it is refused. It returns a function that releases everything, and the refusal.
 		run  func(t *testing.T) (end func(), err error)
 		want syscall.Errno
 		log  string
@@ -198,7 +197,7 @@ func TestGreedyUser(t *testing.T) {
 			}
 			var r *raw
 			var err error
-			// What the attack before this one held is given back in its own time.
+			// The daemon releases what the previous attack held a little later.
 			harness.Poll(minute, func() bool {
 				r, err = newRaw(t, d, attackerUID)
 				return err == nil
@@ -252,7 +251,7 @@ func TestGreedyUser(t *testing.T) {
 	}
 }
 
-// The tools, from where root is not the machine's root.
+// The tools, where root is not the machine's root.
 func TestToolsInContainer(t *testing.T) {
 	harness.Need(t, "unshare")
 	d := harness.Start(t, harness.Options{})

@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Each C program is a table of cases; every case runs in a process of its own
-// against one daemon, which must give everything back in the end.
+// TestVerbs runs every case of the C programs in its own process, against one daemon for each program. The daemon must
+// release everything in the end.
 func TestVerbs(t *testing.T) {
 	for _, program := range []string{"errors", "flush", "queues", "work", "regions", "ordinary", "processes", "order"} {
 		t.Run(program, func(t *testing.T) {
@@ -77,8 +77,8 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// A daemon with the race detector in it serves everything that has many clients,
-// many threads or many ways to fail, and dies of the first race.
+// A daemon with the race detector serves all programs with many clients, many threads or many failures, and exits at
+// the first race.
 func TestRaceDetector(t *testing.T) {
 	d := harness.Start(t, harness.Options{Race: true})
 	d.NoLeaks(t)
@@ -108,7 +108,7 @@ func TestRaceDetector(t *testing.T) {
 	})
 }
 
-// The same promises hold for a user without any right, whose daemon has none either.
+// The same guarantees hold for an unprivileged user with an unprivileged daemon.
 func TestUnprivileged(t *testing.T) {
 	d := harness.Start(t, harness.Options{User: harness.Nobody()})
 	d.NoLeaks(t)

@@ -13,14 +13,14 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// shares are the parts in a thousand that each case of testdata/wakeups.c has of all races.
-// What makes and ends queues, processes and connections is slower.
+// shares is how many of a thousand races each case of testdata/wakeups.c runs. Cases that create and end queues,
+// processes and connections are slower.
 var shares = map[string]int{
 	"all": 250, "solicited": 150, "mixed": 150, "extended": 150, "threads": 150, "resize": 80,
 	"destroyed": 15, "errors": 15, "forks": 20, "stopped": 15, "killed": 5,
 }
 
-// wakeups runs every case of testdata/wakeups.c, so many races in all.
+// wakeups runs every case of testdata/wakeups.c, with n races in all.
 func wakeups(t *testing.T, d *harness.Daemon, races int) {
 	bin := harness.Compile(t, "wakeups")
 	list, err := exec.Command(bin, "list").Output()
@@ -51,8 +51,7 @@ func wakeups(t *testing.T, d *harness.Daemon, races int) {
 	t.Logf("%d races", total)
 }
 
-// No wake-up is lost when programs arm, poll and sleep while completions arrive: as many
-// races as VRDMA_WAKEUPS says.
+// No wake-up is lost when programs arm, poll and sleep while completions arrive. VRDMA_WAKEUPS is the number of races.
 func TestWakeups(t *testing.T) {
 	races := harness.Pick(100_000, 1_000_000)
 	if text := os.Getenv("VRDMA_WAKEUPS"); text != "" {
@@ -63,7 +62,7 @@ func TestWakeups(t *testing.T) {
 	wakeups(t, harness.Device(t), races)
 }
 
-// The same with a daemon that has the race detector in it, and dies of the first race.
+// The same with a daemon that has the race detector and exits at the first race.
 func TestWakeupsWatched(t *testing.T) {
 	d := harness.Start(t, harness.Options{Race: true})
 	d.NoLeaks(t)

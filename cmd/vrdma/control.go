@@ -64,7 +64,7 @@ func improper(p launch.Place, err error) error {
 		return fmt.Errorf("the daemon at %s refuses: %w", p.Socket, err)
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("the daemon at %s is not ours to use (%w): have its owner start it with --mode 0666, or choose another place with --socket", p.Socket, syscall.EACCES)
+		return fmt.Errorf("permission denied for the daemon at %s (%w): ask its owner to start it with --mode 0666, or choose another path with --socket", p.Socket, syscall.EACCES)
 	}
 	return fmt.Errorf("the daemon at %s does not answer properly: %w", p.Socket, err)
 }

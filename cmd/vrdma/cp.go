@@ -347,7 +347,7 @@ func (f *copyFlags) copy(ctx context.Context, args []string) error {
 			strings.ToUpper(f.transport), took.Seconds(), filecopy.Bytes(float64(c.Progress.Moved())/took.Seconds()))
 	}
 	if ctx.Err() != nil && err != nil {
-		return errors.New("interrupted; the same command goes on where this one ended")
+		return errors.New("interrupted; run the same command again to continue")
 	}
 	return err
 }

@@ -39,7 +39,7 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 		}
 		return place, absentNIC(place, name)
 	case errors.Is(err, fs.ErrPermission):
-		return place, lacks("NIC %s is not ours to use (%w): have spec.open of the NIC say that user or group may, or ask whoever runs the daemon", name, syscall.EACCES)
+		return place, lacks("permission denied for NIC %s (%w): spec.open of the NIC must name the user or the group; ask the operator of the daemon", name, syscall.EACCES)
 	}
 	return place, lacks("NIC %s at %s does not answer properly: %w", name, at.Socket, err)
 }

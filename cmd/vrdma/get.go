@@ -177,7 +177,7 @@ func watchObjects(w io.Writer, place launch.Place, which control.Selection, outp
 	for {
 		reply, err := stream.Next()
 		if errors.Is(err, io.EOF) || hungUp(err) {
-			return errors.New("the daemon ended, and the watch with it")
+			return errors.New("the daemon has ended, and so has the watch")
 		}
 		if err != nil {
 			return objectsError(place, err)

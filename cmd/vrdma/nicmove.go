@@ -166,7 +166,7 @@ func knownHost(place launch.Place, host string) error {
 	for _, item := range reply.Items {
 		names = append(names, item.Key.Name)
 		if item.Key.Name == host && item.Status != nil && item.Status.State == control.Unwatched {
-			return fmt.Errorf("host %s runs no vrdma: a container there has no NIC of ours", host)
+			return fmt.Errorf("host %s runs no vrdma: its containers cannot have a vrdma NIC", host)
 		}
 	}
 	if !slices.Contains(names, host) {

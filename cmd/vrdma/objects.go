@@ -118,7 +118,7 @@ func problems(lines []string) error {
 	if len(lines) == 1 {
 		return errors.New(lines[0])
 	}
-	return fmt.Errorf("%d problems, and nothing was done:\n%s", len(lines), strings.Join(lines, "\n"))
+	return fmt.Errorf("%d problems, and nothing was changed:\n%s", len(lines), strings.Join(lines, "\n"))
 }
 
 // printResults prints the result for each object, as kubectl does.

@@ -111,7 +111,7 @@ func checkProgram(args []string, quiet bool) (string, error) {
 // ensureDaemon makes sure that a daemon serves place.
 func ensureDaemon(place launch.Place) (lease *os.File, err error) {
 	if err := os.MkdirAll(filepath.Dir(place.Socket), 0o700); err != nil {
-		return nil, lacks("no daemon runs at %s, and one cannot be started there: cannot make the socket's directory: %w; have its owner start it, or choose another place with --socket", place.Socket, err)
+		return nil, lacks("no daemon runs at %s, and one cannot be started there: cannot make the socket's directory: %w; have its owner start it, or choose another path with --socket", place.Socket, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

@@ -14,7 +14,7 @@ func small() Limits {
 	return Limits{All: Bill{Files: 100, State: 100}, Others: Bill{Files: 60, State: 60}, User: Bill{Files: 40, State: 50}}
 }
 
-// TestLevels meets each limit of the tree and looks at which one is named.
+// TestLevels reaches each limit of the tree and checks which one the error names.
 func TestLevels(t *testing.T) {
 	l := New(small())
 	a, b := l.User(1000), l.User(1001)
@@ -48,7 +48,7 @@ func TestLevels(t *testing.T) {
 	charge(b, 1, "user 1001")
 }
 
-// TestAllOrNothing: a bill of which one part does not fit is not counted at all.
+// TestAllOrNothing: if one part of a bill does not fit, nothing of it is charged.
 func TestAllOrNothing(t *testing.T) {
 	l := New(small())
 	a := l.User(7)
@@ -63,7 +63,7 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestForgets: accounts do not pile up, and one that is still owed is kept.
+// TestForgets: unused accounts are deleted, and one with a charge is kept.
 func TestForgets(t *testing.T) {
 	l := New(small())
 	for uid := range 100 {
@@ -86,7 +86,7 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// TestConcurrent: whoever wins, the limit holds and the sum is right.
+// TestConcurrent: with concurrent charges the limit holds and the sum is right.
 func TestConcurrent(t *testing.T) {
 	l := New(small())
 	var wg sync.WaitGroup
@@ -116,8 +116,7 @@ func TestNil(t *testing.T) {
 	a.Hold().Drop()
 }
 
-// TestErrorFits: the text says whose limit, which kind, how much and what to do, and
-// fits into a Welcome.
+// TestErrorFits: the text names the owner of the limit, its kind, the amount and a remedy, and fits into a Welcome.
 func TestErrorFits(t *testing.T) {
 	for k := range kinds {
 		e := &Error{Kind: k, Whose: "all users but the daemon's owner together", Limit: 1 << 40, Used: 1 << 40, Asked: 1}
@@ -131,15 +130,15 @@ func TestErrorFits(t *testing.T) {
 	}
 }
 
-// TestMachineLimits: whatever the machine, a user has less than all users, those less than
-// all, and everybody something.
+// TestMachineLimits: on every machine one user has less than all users, those less than the machine, and every limit is
+// above 0.
 func TestMachineLimits(t *testing.T) {
 	for _, m := range []Machine{
 		{Files: 1024, Mappings: 65530, Memory: 1 << 30}, {Files: 256, Mappings: 65530, Memory: 512 << 20},
 		{Files: math.MaxInt64, Mappings: math.MaxInt64, Memory: math.MaxInt64}, ThisMachine(),
 	} {
 		l := m.Limits()
-		for k := range Devices { // of the others there are no limits
+		for k := range Devices { // the others have no limits
 			if l.User[k] == 0 || l.User[k] >= l.Others[k] || l.Others[k] >= l.All[k] {
 				t.Errorf("%+v: %v: user %d, others %d, all %d", m, k, l.User[k], l.Others[k], l.All[k])
 			}

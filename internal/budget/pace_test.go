@@ -41,8 +41,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// A tenant's quota bounds all of its users together, the daemon's limits bound it, and nothing
-// is left of it when it is gone.
+// A tenant's quota bounds all of its users together, the daemon's limits bound the tenant, and nothing is left of a
+// deleted tenant.
 func TestTenants(t *testing.T) {
 	l := New(Limits{All: Bill{State: 100}, Others: Bill{State: 80}, User: Bill{State: 40}})
 	red := l.Tenant("red", Bill{QueuePairs: 3})
@@ -61,7 +61,7 @@ func TestTenants(t *testing.T) {
 	if err := two.Charge(bill); err != nil {
 		t.Errorf("after the quota was raised: %v", err)
 	}
-	// Another tenant, and the same user without one, have accounts of their own.
+	// Another tenant, and the same user without a tenant, have their own accounts.
 	blue := l.Tenant("blue", Bill{})
 	for _, a := range []*Account{blue.User(1), l.User(1)} {
 		for range 40 {

@@ -14,7 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// What is bound is found by the next daemon, of the same boot; what cannot be read is as if nothing was.
+// The next daemon of the same boot finds the bindings; an unreadable file counts as empty.
 func TestBindings(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vrdma.sock.bound")
 	web := tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: "web"}
@@ -44,7 +44,7 @@ func TestBindings(t *testing.T) {
 	if list := b.toPlug(); len(list) != 1 || list[0].NIC != web {
 		t.Errorf("interfaces of %+v", list)
 	}
-	// A NIC that has not come yet keeps what it is bound to.
+	// A NIC that is not declared yet keeps its binding.
 	if err := b.write(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestBindings(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("nothing is bound, and there is a file")
 	}
-	// What somebody else could have put there is not believed, nor waited for.
+	// The daemon neither trusts nor waits for a file that another user could have put there.
 	if err := os.WriteFile(path, []byte("{}"), 0o666); err != nil {
 		t.Fatal(err)
 	}

@@ -110,11 +110,11 @@ func (s *settings) claim() (_ *launch.Claim, err error) {
 		return s.from.claim(s.place)
 	}
 	if err := os.MkdirAll(filepath.Dir(s.place.Socket), s.dirMode); err != nil {
-		return nil, exit.Lacks("cannot make the socket's directory: %w; choose another place with --socket", err)
+		return nil, exit.Lacks("cannot make the socket's directory: %w; choose another path with --socket", err)
 	}
 	claim, err := s.place.Claim(s.Ephemeral)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-		return nil, exit.Lacks("%w; choose another place with --socket", err)
+		return nil, exit.Lacks("%w; choose another path with --socket", err)
 	}
 	return claim, err
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A place that cannot be looked at, such as another user's home, is passed over.
+// A path that cannot be read, such as another user's home, is ignored.
 func TestFirstReachable(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

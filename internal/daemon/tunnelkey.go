@@ -90,8 +90,8 @@ func (d *daemon) followKey(ctx context.Context) {
 	}
 }
 
-// takeKey makes the key in the file this host's. It announces the public key first: a host that does not know it yet drops packets
-// with it, and the sender repeats them.
+// takeKey uses the key in the file from now on. It announces the public key first: hosts that do not know it yet drop packets of the
+// new session, and the sender repeats them.
 func (d *daemon) takeKey() error {
 	k, err := d.between.key.load()
 	if err != nil {

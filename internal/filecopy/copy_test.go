@@ -44,7 +44,7 @@ func TestTree(t *testing.T) {
 		c.Patience = patience
 		back := filepath.Join(t.TempDir(), "back")
 		ok(t, c.Get(testContext(t), []string{"copy"}, back, false))
-		// All that is served, into a directory that is made; and the content of one directory, into an existing one.
+		// All served files into a new directory; and the content of one directory into an existing one.
 		all := filepath.Join(t.TempDir(), "all")
 		ok(t, c.Get(testContext(t), []string{"/"}, all, false))
 		if err := c.Put(testContext(t), []string{from + "/."}, "/new", false); err == nil {

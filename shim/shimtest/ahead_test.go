@@ -17,7 +17,7 @@ const (
 	cmdStock     = 214 // adds so many events, all but one of them on the shelf; stores how many GET_EVENT there were
 )
 
-// An ahead is what a channel of the fake daemon tells ahead: values of identifiers.
+// An ahead is what a channel of the fake daemon answers ahead: values of identifiers.
 type ahead struct {
 	mail  *protocol.Mail
 	file  *os.File // nil: the client has it
@@ -90,14 +90,14 @@ func (a *ahead) stock(ch *eventChannel, n uint64, reply *protocol.ReplyBuilder, 
 	reply.Store(response, le.AppendUint64(nil, a.gets))
 }
 
-// settle counts what the client has taken off the shelf.
+// settle counts the events that the client took from the shelf.
 func (a *ahead) settle(ch *eventChannel) {
 	for ; a.next < a.mail.Taken(); a.next++ {
 		ch.take()
 	}
 }
 
-// get has ch.take take an event that the client cannot take any more.
+// get makes ch.take take an event that the client can no longer take.
 func (a *ahead) get(ch *eventChannel) {
 	a.gets++
 	for a.settle(ch); ch.waits() && !a.mail.Claim(a.next); {
@@ -110,8 +110,8 @@ func (a *ahead) get(ch *eventChannel) {
 	}
 }
 
-// TestAhead: what the daemon has said ahead is not asked, and never believed longer than it is
-// true: not after a change, by another thread, in a child, or on another channel of that number.
+// TestAhead: the library does not ask for what the daemon answered ahead, and never uses an outdated answer: not after
+// a change, by another thread, in a child, or on another channel with that number.
 func TestAhead(t *testing.T) {
 	if out := mustRun(t, fakeFor(t, "ahead"), library(t), program(t, "ahead")); out != "" {
 		t.Errorf("it printed:\n%s", out)

@@ -80,8 +80,7 @@ func program(t *testing.T, name string, extra ...string) string {
 	return compile(t, name+strings.Join(extra, ""), args...)
 }
 
-// command is argv with the library loaded, to be run within two minutes; then it is
-// killed with all its children.
+// command returns argv with the library loaded. After two minutes it is killed with all its children.
 func command(t *testing.T, f *fake, lib string, argv ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -94,7 +93,7 @@ func command(t *testing.T, f *fake, lib string, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a command with the library loaded and returns what it printed.
+// run runs a command with the library loaded and returns its output.
 func run(t *testing.T, f *fake, lib string, argv ...string) (string, error) {
 	t.Helper()
 	out, err := command(t, f, lib, argv...).CombinedOutput()

@@ -126,7 +126,7 @@ func (f *fake) makeTree(t *testing.T) {
 	}
 }
 
-// die closes the listener and every connection, as the end of a daemon does.
+// die closes the listener and every connection, like the end of a daemon.
 func (f *fake) die() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -159,7 +159,7 @@ func (f *fake) accept(l *net.UnixListener) {
 	}
 }
 
-// refuse has every hello answered with w.
+// refuse answers every hello with w.
 func (f *fake) refuse(w protocol.Welcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -261,7 +261,7 @@ func (f *fake) serveProcess(c *protocol.Conn, buf []byte, w protocol.Welcome, he
 	}
 }
 
-// answerAll gives answer every request of a connection until one of the two has enough.
+// answerAll passes every request of a connection to answer until one side ends.
 func (f *fake) answerAll(c *protocol.Conn, buf []byte, answer func(*protocol.Request) bool) {
 	var q protocol.Request
 	for {
@@ -347,7 +347,7 @@ func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, hel
 // addSize is the size of CMD_ADD, as of every command in testdata/t.h.
 const addSize = 32
 
-// describeSure says in the doorbell page that CMD_ADD with an even handle is sure.
+// describeSure writes to the doorbell page that CMD_ADD with an even handle is sure.
 func describeSure(arena *os.File, told bool) error {
 	le := binary.NativeEndian
 	page := make([]byte, protocol.DoorbellBitmap-protocol.ArmByCommand)
@@ -364,7 +364,7 @@ func describeSure(arena *os.File, told bool) error {
 	return err
 }
 
-// runLeft runs what lies in the mailbox.
+// runLeft runs the commands in the mailbox.
 func (d *device) runLeft() {
 	var b [protocol.MaxLeft]byte
 	n := d.mail.TakeLeft(b[:])
@@ -458,7 +458,7 @@ func (d *device) answer(q *protocol.Request) bool {
 	case cmdEvent:
 		unix.Write(d.ends[0], le.AppendUint64(le.AppendUint64(nil, arg), 1))
 	case cmdDie:
-		d.f.die() // before the program hears of it, or it meets the old one again
+		d.f.die() // before the program learns of it; otherwise it meets the old one again
 		return false
 	case cmdPeek:
 		var b [8]byte
@@ -493,7 +493,7 @@ func (d *device) answer(q *protocol.Request) bool {
 	return err == nil
 }
 
-// room answers ROOM: ENOMEM for a tebibyte and more; of less the fake has never heard.
+// room answers ROOM: ENOMEM for a tebibyte and more; smaller sizes are unknown to the fake.
 func (d *device) room(q *protocol.Request) bool {
 	errno := int32(unix.EINVAL)
 	if len(q.Extents) == 1 && q.Extents[0].Length >= 1<<40 {
@@ -505,7 +505,7 @@ func (d *device) room(q *protocol.Request) bool {
 	return err == nil && d.conn.WriteMessage(b) == nil
 }
 
-// deregister answers DEREG_MR: EINVAL for a region that is not there.
+// deregister answers DEREG_MR: EINVAL for an unknown region.
 func (d *device) deregister(handle uint32) bool {
 	var reply protocol.ReplyBuilder
 	reply.Reset(nil)
@@ -518,8 +518,8 @@ func (d *device) deregister(handle uint32) bool {
 	return err == nil && d.reply(b) == nil
 }
 
-// storeExtents tells the program what the library said about its memory, after
-// checking that the extents cover the buffer without gaps.
+// storeExtents stores what the library said about the program's memory, after checking that the extents cover the
+// buffer without gaps.
 func (d *device) storeExtents(reply *protocol.ReplyBuilder, q *protocol.Request, response uint64) {
 	le := binary.NativeEndian
 	start, length := le.Uint64(q.Command[16:]), le.Uint64(q.Command[24:])

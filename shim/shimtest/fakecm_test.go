@@ -34,8 +34,7 @@ func fakeFor(t *testing.T, name string) *fake {
 	return f
 }
 
-// eventChannel is one opened rdma_cm: it counts events, and its descriptor can be read
-// while there are any.
+// eventChannel is an opened rdma_cm: it counts events, and its descriptor is readable while there are any.
 type eventChannel struct {
 	f      *fake
 	conn   *protocol.Conn
@@ -93,7 +92,7 @@ func (ch *eventChannel) waits() bool {
 	return ch.events > 0
 }
 
-// take takes one; 0 if there is none.
+// take takes an event; 0 if there is none.
 func (ch *eventChannel) take() uint64 {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()

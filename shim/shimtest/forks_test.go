@@ -5,10 +5,9 @@ import (
 	"testing"
 )
 
-// TestSocketsFork: what a fork child may do with what it inherits, over the stub of rsockets'
-// preload library, which aborts when a child touches an rsocket of its parent. The user
-// hears once of what cannot work, and nothing of what does. The program is
-// test/testdata/forks.c, which runs over the real library too (vrdma.dev/vrdma/test/sockets).
+// TestSocketsFork: what a fork child may do with inherited sockets, over the stub of rsockets' preload library, which
+// aborts when a child touches an rsocket of its parent. The user gets one message about what cannot work, and none
+// about what works. The program is test/testdata/forks.c, which test/sockets runs over the real library.
 func TestSocketsFork(t *testing.T) {
 	const (
 		connection = "cannot use an RDMA connection of its parent"

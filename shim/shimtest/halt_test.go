@@ -9,7 +9,7 @@ import (
 
 var haltCases = []string{"waits", "sem", "sigwait", "inotify", "aio", "timeouts", "registers", "cancel", "counts", "pieces", "signals", "storm", "still", "children", "vfork", "server", "leaderless", "uring", "kvm"}
 
-// haltProgram is a test program with the library that has vrdma_halt.
+// haltProgram builds a test program with the library that has vrdma_halt.
 func haltProgram(t *testing.T, argv ...string) *exec.Cmd {
 	t.Helper()
 	return command(t, startFake(t), library(t, "-DHALT_TEST"), argv...)
@@ -22,9 +22,9 @@ func mustHalt(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// TestHalts: a program notices nothing of its threads being halted hundreds of times: no system
-// call fails, is cut short or ends early, no signal is lost, no child is seen. Nor does one with
-// a seccomp filter, nor an ordinary user's.
+// TestHalts: a program does not notice that its threads are halted hundreds of times: no system call fails, is cut
+// short or ends early, no signal is lost, no child is seen. The same holds with a seccomp filter, and for an ordinary
+// user.
 func TestHalts(t *testing.T) {
 	for _, name := range haltCases {
 		t.Run(name, func(t *testing.T) {

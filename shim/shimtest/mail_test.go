@@ -14,7 +14,7 @@ import (
 // mailAfter is how many commands are sent before the fake daemon hands out a mailbox.
 const mailAfter = 5
 
-// reply answers the request under way, where it came from or, now and then, elsewhere.
+// reply answers the current request on the path that it used, and sometimes on the other.
 func (d *device) reply(b []byte, fds ...int) error {
 	if d.mailed {
 		if len(fds) > 0 || rand.IntN(16) == 0 {
@@ -32,8 +32,8 @@ func (d *device) reply(b []byte, fds ...int) error {
 	return d.conn.WriteMessage(protocol.WithFD(b, protocol.FD{Kind: protocol.FDMail}), int(f.Fd()))
 }
 
-// serveMail serves a client that can use a mailbox: what comes there until it is silent, and
-// what comes through the socket until the next answer is given there.
+// serveMail serves a client that can use a mailbox: requests there until it is silent, and requests at the socket until
+// the next answer opens the mailbox.
 func (d *device) serveMail(buf []byte) {
 	defer func() {
 		if d.mail != nil {
@@ -69,7 +69,7 @@ func (d *device) serveMail(buf []byte) {
 // serveBox opens the mailbox, and shuts it when it is silent.
 func (d *device) serveBox(buf []byte) bool {
 	d.mail.Open()
-	patience := time.Now() // on a busy machine the program may not come at once
+	patience := time.Now() // on a busy machine the program may be late
 	d.f.mu.Lock()
 	if d.f.mailed == 0 {
 		patience = patience.Add(time.Second)
@@ -108,7 +108,7 @@ func (d *device) serveBox(buf []byte) bool {
 	}
 }
 
-// waits reports whether there is something at the socket: then nobody comes to the mailbox.
+// waits reports whether data is at the socket: then the client does not use the mailbox.
 func (d *device) waits() bool {
 	raw, err := d.conn.SyscallConn()
 	if err != nil {
@@ -128,8 +128,8 @@ func (d *device) serveOne(b []byte) bool {
 	return d.answer(&q)
 }
 
-// TestMail: a program whose daemon hands out mailboxes sees nothing of them: with one thread
-// and several, when it forks, when it is stopped and killed, when it has no descriptor left.
+// TestMail: a program does not notice that its daemon uses mailboxes: with one thread and several, when it forks, when
+// it is stopped and killed, and without a free descriptor.
 func TestMail(t *testing.T) {
 	for _, mode := range []string{"alone", "threads", "forks", "vforks", "clones", "stopped", "full"} {
 		t.Run(mode, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestMail(t *testing.T) {
 	}
 }
 
-// TestMailLater: a program that can use mailboxes, and a daemon that has none, or knows none.
+// TestMailLater: a program that can use mailboxes, with a daemon that has none or does not know them.
 func TestMailLater(t *testing.T) {
 	mustRun(t, startFake(t), library(t), program(t, "mail"), "threads")
 }

@@ -70,8 +70,8 @@ func TestTooFewDescriptors(t *testing.T) {
 	}
 }
 
-// TestFailedOpenLeaksNothing: whichever descriptor is the one too many, a failed open
-// closes the others. (With 5, everything but a high number for the doorbell is to be had.)
+// TestFailedOpenLeaksNothing: whichever descriptor cannot be opened, a failed open closes the others. (With a limit of
+// 5, only the high number for the doorbell is missing.)
 func TestFailedOpenLeaksNothing(t *testing.T) {
 	for _, left := range []string{"3", "4", "5"} {
 		t.Run(left, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestFailedOpenLeaksNothing(t *testing.T) {
 	}
 }
 
-// TestValgrind: valgrind finds nothing wrong with what the library does.
+// TestValgrind: valgrind reports no error of the library.
 func TestValgrind(t *testing.T) {
 	valgrind, err := exec.LookPath("valgrind")
 	if err != nil {
@@ -109,7 +109,7 @@ func TestLongSocketPath(t *testing.T) {
 	mustRun(t, f, library(t), program(t, "limits"))
 }
 
-// TestRestart lets the daemon end and starts another one at the same place.
+// TestRestart ends the daemon and starts another one at the same path.
 func TestRestart(t *testing.T) {
 	f := startFake(t)
 	done := make(chan error, 1)

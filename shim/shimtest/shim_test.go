@@ -14,7 +14,7 @@ import (
 
 // TestPrograms runs every program of testdata; each checks itself.
 func TestPrograms(t *testing.T) {
-	for _, name := range []string{"door", "paths", "interrupt", "register", "deregister", "writers", "fork", "channel", "death", "netlink"} {
+	for _, name := range []string{"files", "paths", "interrupt", "register", "deregister", "writers", "fork", "channel", "death", "netlink"} {
 		t.Run(name, func(t *testing.T) {
 			f := fakeFor(t, name)
 			out := mustRun(t, f, library(t), program(t, name))
@@ -106,7 +106,7 @@ func TestUnprivileged(t *testing.T) {
 // TestOldKernel: without the newer system calls everything works, more slowly. (But fork
 // is run with one thread: see README.md.)
 func TestOldKernel(t *testing.T) {
-	for name, args := range map[string][]string{"door": nil, "register": nil, "deregister": nil, "writers": nil, "fork": {"0"}, "channel": nil, "death": nil} {
+	for name, args := range map[string][]string{"files": nil, "register": nil, "deregister": nil, "writers": nil, "fork": {"0"}, "channel": nil, "death": nil} {
 		t.Run(name, func(t *testing.T) {
 			f := fakeFor(t, name)
 			argv := append([]string{program(t, "oldkernel"), program(t, name)}, args...)
@@ -139,7 +139,7 @@ func TestSanitized(t *testing.T) {
 		}
 		preload = append(preload, strings.TrimSpace(string(path)))
 	}
-	for _, name := range []string{"door", "paths", "interrupt", "register", "deregister", "writers", "channel", "death"} {
+	for _, name := range []string{"files", "paths", "interrupt", "register", "deregister", "writers", "channel", "death"} {
 		t.Run(name, func(t *testing.T) {
 			f := fakeFor(t, name)
 			cmd := command(t, f, strings.Join(append(preload, lib), ":"), program(t, name))

@@ -2,7 +2,7 @@
 /*
  * epoll, made of poll. The kernel cannot watch an rsocket, so a set keeps those itself, and
  * epoll_wait is a poll of them and of the kernel's own epoll, which has all the others;
- * listeners too, by their door. The preload library of rdma-core 65 has an epoll of its
+ * listeners too, by the epoll descriptor `both`. The preload library of rdma-core 65 has an epoll of its
  * own, which does not know ours; so the kernel is asked directly.
  *
  * Edge-triggered events: after we have reported one, we report no other until the program has
@@ -159,8 +159,8 @@ EXPORT int epoll_ctl(int ep, int op, int fd, struct epoll_event *event)
 		return REAL(epoll_ctl)(ep, op, fd, event);
 	if (!e)
 		return kernel_control(ep, op, fd, event);
-	if (kind_of(e) == LISTENING && e->door >= 0)
-		return kernel_control(ep, op, e->door, event);
+	if (kind_of(e) == LISTENING && e->both >= 0)
+		return kernel_control(ep, op, e->both, event);
 	pthread_mutex_lock(&s->lock);
 	int r = change(s, op, fd, event);
 	pthread_mutex_unlock(&s->lock);

@@ -236,13 +236,13 @@ static void inherit(int fd, int dead)
 	bool listens = kind == LISTENING && e->twin >= 0;
 	int twin = e->twin;
 	if (kind == LISTENING)
-		sys(SYS_close, e->door);
+		sys(SYS_close, e->both);
 	replace(fd, atomic_load(&e->ghost) ? -1 : listens ? twin : dead);
 	if (kind == LISTENING)
 		sys(SYS_close, twin);
 	if (kind_of(e) == NOT_OURS)
 		return;
-	e->door = e->queue = e->below = -1;
+	e->both = e->queue = e->below = -1;
 	atomic_store(&e->retreated, false);
 	e->twin = listens ? fd : -1;
 	atomic_store(&e->refs, 1);
@@ -282,8 +282,8 @@ static void forget_missing(void)
 			continue;
 		if (kind == LISTENING && !is_open(e->twin))
 			e->twin = -1;
-		if (kind == LISTENING && !is_open(e->door))
-			e->door = -1;
+		if (kind == LISTENING && !is_open(e->both))
+			e->both = -1;
 		if (!is_open(fd)) {
 			if (kind != ALIAS)
 				REAL(close)(fd);

@@ -61,7 +61,7 @@ static int twin_of(struct entry *e, int backlog)
 	return (int)to;
 }
 
-static int door_of(const struct entry *e)
+static int epoll_of_both(const struct entry *e)
 {
 	long to = sys(SYS_epoll_create1, EPOLL_CLOEXEC);
 	struct epoll_event in = {.events = EPOLLIN};
@@ -81,12 +81,12 @@ void listener_close(struct entry *e)
 	/* Forget before closing: a fork in between copies what this thread knows, and the child
 	 * must not close the next owner's. */
 	pthread_mutex_lock(&lock);
-	int door = e->door, twin = e->twin;
-	e->door = e->twin = e->queue = e->below = -1;
+	int both = e->both, twin = e->twin;
+	e->both = e->twin = e->queue = e->below = -1;
 	pthread_mutex_unlock(&lock);
 	if (atomic_load(&e->inherited))
 		return;
-	sys(SYS_close, door);
+	sys(SYS_close, both);
 	sys(SYS_close, twin);
 }
 
@@ -106,7 +106,7 @@ static void retreat(struct entry *e)
 {
 	pthread_mutex_lock(&lock);
 	if (kind_of(e) == LISTENING && e->below >= 0 && e->twin >= 0) {
-		sys(SYS_epoll_ctl, e->door, EPOLL_CTL_DEL, e->queue, NULL);
+		sys(SYS_epoll_ctl, e->both, EPOLL_CTL_DEL, e->queue, NULL);
 		while (waits(e->queue)) { /* for a process that cannot use them */
 			int got = REAL(accept)(fd_of(e), NULL, NULL);
 			if (got < 0)
@@ -172,8 +172,8 @@ EXPORT int listen(int fd, int backlog)
 	if (r)
 		return r;
 	e->twin = twin_of(e, backlog);
-	e->door = door_of(e);
-	e->below = e->door >= 0 ? below : -1;
+	e->both = epoll_of_both(e);
+	e->below = e->both >= 0 ? below : -1;
 	e->sequence = fork_listener();
 	entry_become(e, LISTENING);
 	watch_children();

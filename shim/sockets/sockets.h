@@ -65,7 +65,7 @@ struct entry {
 	int domain;
 	/* Of a listener: rsockets' queue of accepted connections, a TCP listener on the same
 	 * port for peers without RDMA, and an epoll that is readable when either has work. */
-	int queue, twin, door;
+	int queue, twin, both;
 	int sequence;             /* fork_listener's number */
 	int below;                /* ... and the preload library's number for it, until it retreats */
 	_Atomic bool retreated;   /* of this listener TCP is left, because of fork */

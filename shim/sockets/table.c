@@ -88,7 +88,7 @@ void entry_set(int fd, int domain, enum kind k)
 	atomic_store(&e->inherited, false);
 	atomic_store(&e->retreated, false);
 	e->domain = domain;
-	e->queue = e->twin = e->door = e->below = -1;
+	e->queue = e->twin = e->both = e->below = -1;
 	atomic_store(&e->nonblocking, false);
 	atomic_store(&e->patience[0], 0);
 	atomic_store(&e->patience[1], 0);

@@ -64,8 +64,8 @@ static int below(int fd, bool *rsocket)
 	if (!e)
 		return fd;
 	int k = kind_of(e);
-	if (k == LISTENING && e->door >= 0)
-		return e->door;
+	if (k == LISTENING && e->both >= 0)
+		return e->both;
 	if (k == LISTENING)
 		listener_use(e);
 	*rsocket = *rsocket || !in_fork_child();

@@ -17,20 +17,20 @@ import (
 // maxFrame is the largest frame that a cable carries.
 const maxFrame = 1 << 16
 
-// hold is how long a frame that is being reordered waits for others to overtake it.
+// hold is how long a reordered frame waits so that others overtake it.
 const hold = 3 * time.Millisecond
 
-// Faults are the shares (0…1) of RoCEv2 packets that come to harm, each way.
+// Faults are the shares (0…1) of RoCEv2 packets that the cable harms, in each direction.
 type Faults struct {
 	Drop, Duplicate, Reorder, Corrupt float64
 }
 
-// Count says what a cable has done with RoCEv2 packets, both ways together.
+// Count counts the RoCEv2 packets of a cable by what happened to them, in both directions together.
 type Count struct {
 	Carried, Dropped, Duplicated, Reordered, Corrupted int
 }
 
-// Harmed is how many packets came to harm.
+// Harmed returns how many packets were harmed.
 func (c Count) Harmed() int { return c.Dropped + c.Duplicated + c.Reordered + c.Corrupted }
 
 // Cable carries frames between its ends until its test is over.
@@ -44,8 +44,8 @@ type Cable struct {
 	lines  map[End]*line
 }
 
-// Connect starts carrying frames between ends; what comes from one goes to all others. The
-// seed makes the choice of packets that come to harm repeatable, as far as the traffic is.
+// Connect starts carrying frames between ends; a frame from one goes to all others. The seed makes the choice of harmed
+// packets repeatable, as far as the traffic is.
 func Connect(t testing.TB, seed uint64, ends ...End) *Cable {
 	t.Helper()
 	c := &Cable{rng: rand.New(rand.NewPCG(seed, 0)), lines: map[End]*line{}}
@@ -63,14 +63,14 @@ func Connect(t testing.TB, seed uint64, ends ...End) *Cable {
 	return c
 }
 
-// SetFaults changes what happens from now on.
+// SetFaults changes the faults from now on.
 func (c *Cable) SetFaults(f Faults) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.faults = f
 }
 
-// SetDelay makes the cable long: from now on each frame takes so much time, either way.
+// SetDelay delays every frame by d from now on, in both directions.
 func (c *Cable) SetDelay(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,8 +107,7 @@ func (c *Cable) Capture(t testing.TB, path string) (stop func()) {
 	}
 }
 
-// Keep captures what the cable carries during a test, if VRDMA_TEST_CAPTURES names a
-// directory for that.
+// Keep captures the cable's frames during a test, if VRDMA_TEST_CAPTURES names a directory.
 func (c *Cable) Keep(t testing.TB) {
 	t.Helper()
 	if dir := os.Getenv("VRDMA_TEST_CAPTURES"); dir != "" {
@@ -116,13 +115,13 @@ func (c *Cable) Keep(t testing.TB) {
 	}
 }
 
-// held is a frame that is not due yet: the cable is long, or others are to overtake it.
+// held is a frame that is not due yet: the cable has a delay, or others must overtake it.
 type held struct {
 	frame []byte
 	until time.Time
 }
 
-// carry moves frames one way until an end is closed.
+// carry moves frames in one direction until an end is closed.
 func (c *Cable) carry(from End, to []End) {
 	var late []held
 	buf := make([]byte, maxFrame)
@@ -150,7 +149,7 @@ func (c *Cable) carry(from End, to []End) {
 	}
 }
 
-// pass delivers one frame, or what the faults make of it.
+// pass delivers one frame, unless a fault changes that.
 func (c *Cable) pass(frame []byte, to []End, late []held) []held {
 	c.mu.Lock()
 	wait := c.delay
@@ -174,7 +173,7 @@ func (c *Cable) pass(frame []byte, to []End, late []held) []held {
 	return c.after(wait, frame, to, late)
 }
 
-// after delivers a frame now, or puts it where it belongs among those that are not due yet.
+// after delivers a frame now, or inserts it into the frames that are not due yet.
 func (c *Cable) after(wait time.Duration, frame []byte, to []End, late []held) []held {
 	if wait == 0 {
 		c.deliver(frame, to)
@@ -188,7 +187,7 @@ func (c *Cable) after(wait time.Duration, frame []byte, to []End, late []held) [
 	return slices.Insert(late, i, h)
 }
 
-// deliver puts a frame out. An end that takes no more loses it, as a cable would.
+// deliver writes a frame. A full end loses it, like a cable.
 func (c *Cable) deliver(frame []byte, to []End) {
 	for _, end := range to {
 		if q := c.record(frame, end); q != nil {
@@ -209,7 +208,7 @@ func (c *Cable) record(frame []byte, end End) *line {
 	return c.lines[end]
 }
 
-// What may happen to a packet.
+// The possible fates of a packet.
 type fate int
 
 const (
@@ -220,7 +219,7 @@ const (
 	corrupted
 )
 
-// fate decides about the next packet and counts it.
+// fate chooses the next packet's fate and counts it.
 func (c *Cable) fate() fate {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/pcap"
 )
 
-// roce is an Ethernet frame with a RoCEv2 packet that begins with a number.
+// roce returns an Ethernet frame with a RoCEv2 packet whose payload starts with a number.
 func roce(n uint32) []byte {
 	f := make([]byte, 100)
 	binary.BigEndian.PutUint16(f[12:], 0x0800)
@@ -49,7 +49,7 @@ func TestIsRoCE(t *testing.T) {
 	}
 }
 
-// bench is a cable between two sockets, and what the test holds at its far ends.
+// bench is a cable between two sockets, with the sockets of the test at its far ends.
 func bench(t *testing.T) (c *Cable, a, b End) {
 	t.Helper()
 	dir := t.TempDir()
@@ -58,8 +58,8 @@ func bench(t *testing.T) (c *Cable, a, b End) {
 	return Connect(t, 7, Socket(t, at("ca"), at("a")), Socket(t, at("cb"), at("b"))), a, b
 }
 
-// carry sends n packets from a and returns the numbers that arrive at b: as many as the
-// cable says it has delivered, and any that come after those.
+// carry sends n packets from a and returns the numbers that arrive at b: as many as the cable says it delivered, and
+// any later ones.
 func carry(t *testing.T, w *Cable, a, b End, n int) []uint32 {
 	t.Helper()
 	go func() {
@@ -86,7 +86,7 @@ func carry(t *testing.T, w *Cable, a, b End, n int) []uint32 {
 	return got
 }
 
-// TestFaults: what a cable does to packets, and to how many.
+// TestFaults checks which faults a cable causes, and how often.
 func TestFaults(t *testing.T) {
 	const n = 2000
 	for _, c := range []struct {
@@ -124,7 +124,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A long cable keeps the order, and what is on it arrives.
+// A long cable keeps the order, and every frame on it arrives.
 func TestDelay(t *testing.T) {
 	const n, delay = 100, 20 * time.Millisecond
 	w, a, b := bench(t)
@@ -165,7 +165,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// TestTAP: the kernel at both ends.
+// TestTAP connects the kernel's interfaces to both ends.
 func TestTAP(t *testing.T) {
 	a, b := NewNamespace(t), NewNamespace(t)
 	Connect(t, 1, TAP(t, a, "eth0", 1500), TAP(t, b, "eth0", 1500))
@@ -178,7 +178,7 @@ func TestTAP(t *testing.T) {
 	}
 }
 
-// answers reports whether a host is there: it refuses a connection.
+// answers reports whether a host answers: it refuses a connection.
 func answers(ip string) bool {
 	c, err := net.DialTimeout("tcp", ip+":9", time.Minute)
 	if err == nil {
@@ -187,7 +187,7 @@ func answers(ip string) bool {
 	return err == nil || errors.Is(err, unix.ECONNREFUSED)
 }
 
-// TestMark: a marked header has a right checksum, and only willing senders are marked.
+// TestMark checks that a marked header has the right checksum, and that only packets of ECN-capable senders are marked.
 func TestMark(t *testing.T) {
 	f := roce(1)
 	if mark(f) {
@@ -206,7 +206,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestLine: a queue that is full loses frames, and one that is long marks them.
+// TestLine checks that a full queue drops frames and a long one marks them.
 func TestLine(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

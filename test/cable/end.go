@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An End is where a cable takes frames from and puts them.
+// An End is where a cable reads and writes frames.
 type End interface {
 	Read(frame []byte) (int, error)
 	Write(frame []byte) (int, error)
@@ -46,18 +46,18 @@ func openTAP(name string) (*os.File, error) {
 		unix.Close(fd)
 		return nil, err
 	}
-	// Only now does the descriptor tell the poller the truth.
+	// Only now the descriptor can be polled.
 	return os.NewFile(uintptr(fd), "tap "+name), nil
 }
 
-// socket is the end of a cable that leads to another program's datagram socket.
+// socket is an end that leads to another program's datagram socket.
 type socket struct {
 	*net.UnixConn
 	peer *net.UnixAddr
 }
 
-// Socket makes an end that receives frames at the path local and sends them to the path
-// remote, which somebody may or may not have opened.
+// Socket makes an end that receives frames at the path local and sends them to the path remote, which may not exist
+// yet.
 func Socket(t testing.TB, local, remote string) End {
 	t.Helper()
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: local, Net: "unixgram"})
@@ -68,7 +68,7 @@ func Socket(t testing.TB, local, remote string) End {
 	return &socket{UnixConn: c, peer: &net.UnixAddr{Name: remote, Net: "unixgram"}}
 }
 
-// Write sends a frame; nobody there means that it is lost.
+// Write sends a frame. Without a receiver the frame is lost.
 func (s *socket) Write(frame []byte) (int, error) {
 	n, err := s.WriteToUnix(frame, s.peer)
 	for _, gone := range []error{unix.ECONNREFUSED, unix.ENOENT, unix.ENOBUFS} {

@@ -8,16 +8,15 @@ import (
 	"time"
 )
 
-// Line is a slow stretch in front of one end: frames to it wait in a queue and leave at a
-// limited rate. Packets whose senders understand marks (ECT) are marked Congestion
-// Experienced when they find too many waiting, as a switch would do.
+// Line is a slow section in front of one end: frames wait in a queue and leave at a limited rate. Packets of
+// ECN-capable senders (ECT) are marked Congestion Experienced when the queue is long, as in a switch.
 type Line struct {
 	Rate  int // bytes a second
 	Queue int // frames that may wait; more are lost
 	Mark  int // frames waiting from which on packets are marked
 }
 
-// Load says what has happened on a line.
+// Load counts what happened on a line.
 type Load struct {
 	Bytes  map[string]int // of RoCEv2 packets that arrived, by the sender's address
 	Frames int
@@ -26,7 +25,7 @@ type Load struct {
 	Sum    int // of the frames that each one found waiting
 }
 
-// Queue is how many frames were waiting, on average.
+// Queue returns the average length of the queue.
 func (l Load) Queue() int { return l.Sum / max(l.Frames, 1) }
 
 // line is the queue in front of an end.
@@ -60,7 +59,7 @@ func (c *Cable) Limit(t testing.TB, end End, l Line) {
 	})
 }
 
-// Load of the line in front of an end, since it was last asked for.
+// Load returns the counts of the line in front of an end since the last call.
 func (c *Cable) Load(end End) Load {
 	c.mu.Lock()
 	q := c.lines[end]
@@ -97,7 +96,7 @@ func (q *line) put(frame []byte) {
 	}
 }
 
-// take is the next frame, nil if none waits.
+// take returns the next frame; nil if none waits.
 func (q *line) take() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -109,8 +108,8 @@ func (q *line) take() []byte {
 	return f
 }
 
-// drain sends what waits at the line's rate. A frame that is due within a tick leaves at
-// once: the system's clock is no finer.
+// drain sends the waiting frames at the line's rate. A frame that is due within a tick is sent at once, because the
+// system's clock is no finer.
 func (q *line) drain(done <-chan struct{}) {
 	const tick = time.Millisecond
 	free := time.Now() // when the line is
@@ -141,7 +140,7 @@ func (q *line) drain(done <-chan struct{}) {
 
 const ecnMask, notECT, ce = 3, 0, 3
 
-// mark sets Congestion Experienced and reports whether the packet's sender understands it.
+// mark sets Congestion Experienced and reports whether the sender is ECN-capable.
 func mark(frame []byte) bool {
 	if !isRoCE(frame) {
 		return false

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace without a name: it is gone when the last thing that
-// uses it is, at the latest with the test process.
+// Namespace is a network namespace without a name. It ends with its last user, at the latest with the test process.
 type Namespace struct {
 	file *os.File
 }
@@ -34,7 +33,7 @@ func NewNamespace(t testing.TB) *Namespace {
 	return n
 }
 
-// NamespaceAt is the one that a path leads to.
+// NamespaceAt returns the namespace of a path.
 func NamespaceAt(t testing.TB, path string) *Namespace {
 	t.Helper()
 	file, err := os.Open(path)
@@ -49,7 +48,7 @@ func NamespaceAt(t testing.TB, path string) *Namespace {
 func onThread(f func()) {
 	done := make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // never unlocked: nobody else may get this thread
+		runtime.LockOSThread() // never unlocked: the thread must not be reused
 		defer close(done)
 		f()
 	}()
@@ -86,8 +85,8 @@ func (n *Namespace) IP(t testing.TB, args ...string) {
 	}
 }
 
-// Address gives an interface an address that can be used at once: IPv6 would check for a
-// second or two whether somebody else has it.
+// Address gives an interface an address that is usable at once. Duplicate address detection would take a second or two
+// for IPv6.
 func (n *Namespace) Address(t testing.TB, dev, prefix string) {
 	t.Helper()
 	n.IP(t, "address", "add", prefix, "dev", dev, "nodad")
@@ -102,7 +101,7 @@ func Veth(t testing.TB, a, b *Namespace, name string, mtu int) {
 	}
 }
 
-// up starts an interface without addresses of its own invention.
+// up starts an interface without generated addresses.
 func (n *Namespace) up(t testing.TB, name string, mtu int) {
 	t.Helper()
 	n.IP(t, "link", "set", name, "addrgenmode", "none")

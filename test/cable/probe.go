@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Probe is the end of a cable that is in the test's own hands: it sees every frame that
-// the others send, and puts frames of its own making on the cable.
+// Probe is an end of a cable that the test itself uses: it sees every frame of the other ends and injects its own
+// frames.
 type Probe struct {
 	seen     func(frame []byte)
 	in       chan []byte
@@ -16,8 +16,8 @@ type Probe struct {
 	deadline time.Time // of the cable's goroutine that reads
 }
 
-// NewProbe makes a probe whose frames go to seen, which must not keep them. Frames from
-// several ends come at the same time.
+// NewProbe makes a probe that passes frames to seen, which must not keep them. Frames of several ends come
+// concurrently.
 func NewProbe(seen func(frame []byte)) *Probe {
 	return &Probe{seen: seen, in: make(chan []byte), closed: make(chan struct{})}
 }

@@ -28,8 +28,8 @@ func isRoCE(frame []byte) bool {
 	return false
 }
 
-// clearChecksum makes a RoCEv2 packet one without a UDP checksum, as rxe's are, so that
-// damage is for the ICRC to find and not for the kernel.
+// clearChecksum removes the UDP checksum of a RoCEv2 packet, as rxe does, so that the ICRC and not the kernel detects
+// damage.
 func clearChecksum(frame []byte) {
 	ip := frame[etherHeader:]
 	n := ip6Header
@@ -39,7 +39,7 @@ func clearChecksum(frame []byte) {
 	ip[n+6], ip[n+7] = 0, 0
 }
 
-// source is the address that an IP packet comes from.
+// source returns the source address of an IP packet.
 func source(frame []byte) string {
 	ip := frame[etherHeader:]
 	if ip[0]>>4 == 6 {

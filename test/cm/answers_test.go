@@ -8,22 +8,22 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// Every errno, event, status and size is Linux's: the table was printed by its own rdma_cm
-// with rxe, and test/guest holds it against a kernel again in the long form.
+// TestAnswers compares every errno, event, status and size with Linux's. Linux' own rdma_cm printed the table, with
+// rxe. In the long form test/guest compares the table with a kernel again.
 func TestAnswers(t *testing.T) {
 	d := asked(t)
 	d.NoLeaks(t)
 	answers(t, d)
 }
 
-// The newest librdmacm gets the answers that the oldest gets.
+// The newest librdmacm gets the same answers as the oldest.
 func TestNewestAnswers(t *testing.T) {
 	answers(t, newest{asked(t), harness.NewestRoot(t)})
 }
 
 const askedIP = "10.77.0.2"
 
-// asked starts a daemon in a network as the guest's, where the table was printed.
+// asked starts a daemon in a network like the guest's in which the table was printed.
 func asked(t *testing.T) *harness.Daemon {
 	t.Helper()
 	harness.Need(t, "nsenter", "ip")

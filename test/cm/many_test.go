@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// 10 000 connections one after the other, and 500 at once: neither the program nor the
-// daemon has a descriptor more at the end.
+// TestMany makes 10 000 connections one after the other, and 500 at once. At the end neither the program nor the daemon
+// has more descriptors than before.
 func TestMany(t *testing.T) {
 	_, h := device(t)
 	bin := harness.CompileWith(t, "connections", "gcc", "-lrdmacm", "-libverbs")
@@ -22,7 +22,7 @@ func TestMany(t *testing.T) {
 	w.Run(t, h, h, 10*minute)
 }
 
-// A program that dies disconnects: its peer hears of it, and nothing is left.
+// A program that dies disconnects: its peer gets the event, and the daemon keeps nothing.
 func TestKill(t *testing.T) {
 	for _, who := range []string{"server", "client"} {
 		t.Run(who, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// Two servers at one port: the second is told why not.
+// Two servers bind the same port: the second gets an error that says why.
 func TestAddressInUse(t *testing.T) {
 	d, _ := device(t)
 	s := d.Launch(t, "rping", "-s", "-a", "127.0.0.1")
@@ -55,7 +55,7 @@ func TestAddressInUse(t *testing.T) {
 	if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "in use") {
 		t.Errorf("exit %d, printed %q; want a complaint that the address is in use", code, p.Output())
 	}
-	// Nobody listens there: refused, at once.
+	// A connection to a port without a listener is refused at once.
 	p = d.Launch(t, "rping", "-c", "-a", "127.0.0.1", "-p", "7999")
 	if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "REJECTED") {
 		t.Errorf("exit %d, printed %q; want REJECTED", code, p.Output())

@@ -9,8 +9,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// newest is a daemon's machine as programs with another rdma-core see it, the newest or the
-// oldest.
+// newest runs a daemon's programs with another rdma-core, the newest or the oldest.
 type newest struct {
 	*harness.Daemon
 	root *harness.Debian
@@ -22,7 +21,7 @@ func (n newest) Program(t testing.TB, argv ...string) harness.Program {
 	return n.root.Launch(t, n.Daemon, nil, argv...)
 }
 
-// The tools of the newest librdmacm, among themselves and with those of the oldest.
+// The newest librdmacm's tools talk to each other and to those of the oldest.
 func TestNewest(t *testing.T) {
 	d, old := device(t)
 	next := workload.Host{Machine: newest{d, harness.NewestRoot(t)}, IP: old.IP}
@@ -63,9 +62,9 @@ func TestNewest(t *testing.T) {
 	t.Run("rcopy", func(t *testing.T) { workload.Copy(t, next, next, 8<<20, minute) })
 }
 
-// ping is rping until everything was said. The newest one may then wait for ever: it looks
-// whether there is an event, which its other thread destroys before it reads it. In Linux
-// it does too, but there the moment between the two is shorter.
+// ping runs rping until all messages are exchanged. The newest rping may then wait for ever: one thread checks that
+// there is an event, and another thread destroys the event before the first one reads it. Under Linux the same race
+// exists, but its window is shorter.
 func ping(t *testing.T, at, from workload.Host) {
 	t.Helper()
 	const port = 7174

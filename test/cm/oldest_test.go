@@ -12,8 +12,8 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// Stock programs of Debian 11, whose glibc finds the oldest version of a function where
-// ours finds the newest.
+// Stock programs of Debian 11 work. Their glibc resolves the oldest version of a function where ours resolves the
+// newest.
 func TestOldest(t *testing.T) {
 	d, _ := device(t)
 	m := newest{d, harness.OldestRoot(t)}
@@ -41,9 +41,8 @@ func TestOldest(t *testing.T) {
 	t.Run("rping", func(t *testing.T) { ping(t, old, old) })
 }
 
-// A function that a library has in several versions is asked for by its version: every
-// such function that we look behind is in the table of real.c, with the version that a
-// program linked today gets.
+// A function with several versions is looked up by its version. The table of real.c has every such function that we
+// wrap, with the version that a program linked today gets.
 func TestLookedUpVersions(t *testing.T) {
 	harness.Need(t, "objdump")
 	harness.Build(t)
@@ -85,7 +84,7 @@ type symbol struct {
 	current                bool
 }
 
-// symbols are those that a library defines.
+// symbols returns the symbols that a library defines.
 func symbols(t *testing.T, library string) (out []symbol) {
 	t.Helper()
 	text, err := exec.Command("objdump", "-T", library).Output()
@@ -106,7 +105,7 @@ func symbols(t *testing.T, library string) (out []symbol) {
 	return out
 }
 
-// versions of one function; those at one address are one.
+// versions returns the versions of one function. Versions with the same address count as one.
 type versions struct {
 	addresses map[string]bool
 	current   string

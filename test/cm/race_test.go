@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// A daemon with the race detector in it, which dies of a race.
+// A daemon built with the race detector exits at the first race.
 func TestRaces(t *testing.T) {
 	harness.Need(t, "ucmatose", "udaddy", "cmtime", "rstream")
 	d := harness.Start(t, harness.Options{Race: true})

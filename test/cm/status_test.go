@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// `vrdma status` shows who talks with whom, in what state, in which port space.
+// `vrdma status` shows which programs are connected, in what state and in which port space.
 func TestStatus(t *testing.T) {
 	d, _ := device(t)
 	stream := d.Launch(t, "rping", "-s", "-P", "-V")

@@ -29,7 +29,7 @@ func TestQperf(t *testing.T) {
 	workload.Qperf(t, h, h, minute)
 }
 
-// Two receivers of a multicast group, and one that is not in it.
+// A multicast group with two receivers, and a third program that has not joined it.
 func TestMulticast(t *testing.T) {
 	d, _ := device(t)
 	for _, group := range []struct{ name, group, bind string }{{"IPv4", "224.1.2.3", "127.0.0.1"}, {"IPv6", "ff0e::4", "::1"}} {
@@ -51,15 +51,15 @@ func TestMulticast(t *testing.T) {
 	}
 }
 
-// A large file by rcopy arrives as it was.
+// A large file arrives unchanged through rcopy.
 func TestCopy(t *testing.T) {
 	d, h := device(t)
 	size := harness.Pick(64<<20, 512<<20)
 	d.Carried(t, harness.Traffic{Bytes: uint64(size)}, func() { workload.Copy(t, h, h, size, minute) })
 }
 
-// The default arguments of riostream: 100 000 times there and back between two programs
-// that spin, which on a busy machine takes as long as others let it.
+// riostream with its default arguments: 100 000 round trips between two programs that spin. On a busy machine this
+// takes long.
 func TestRiostream(t *testing.T) {
 	if !harness.All() {
 		t.Skip("two spinning programs, in the long form only (VRDMA_TEST_ALL=1); TestTools has a short one")

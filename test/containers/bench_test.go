@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// boxes is an experiment in containers: two, and two a side.
+// boxes is an experiment in containers: one container a side, and two a side.
 const boxes = `apiVersion: vrdma.io/v1
 kind: Experiment
 metadata: {name: boxes}
@@ -25,8 +25,8 @@ spec:
   seconds: 1
 `
 
-// TestBench, in the long form: bench run starts containers with NICs, measures in them, and leaves none. What cannot be done there
-// says so.
+// TestBench, in the long form: `bench run` starts containers with NICs, measures in them, and removes all of them. A
+// row that cannot be measured says why.
 func TestBench(t *testing.T) {
 	if !harness.All() {
 		t.Skip("measuring wants a machine that does nothing else: the long form has it")
@@ -38,8 +38,8 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// TestBenchEngines, in the long form: the same with Docker, whose containers have an image, and with LXC. Docker is taken because podman is
-// not there, LXC because it is named.
+// TestBenchEngines, in the long form: the same with Docker, whose containers have an image, and with LXC. bench chooses
+// Docker because podman is not installed, and LXC because the experiment names it.
 func TestBenchEngines(t *testing.T) {
 	if !harness.All() {
 		t.Skip("measuring wants a machine that does nothing else: the long form has it")
@@ -88,8 +88,9 @@ func (h *host) benchRun(t *testing.T, engine string, args ...string) {
 	}
 }
 
-// TestSpeed, in the long form, has vrdma bench measure its part containers, logs the table, and asks only that each row was measured: what
-// is fast is read in docs/explanation/performance.md. VRDMA_ROUNDS and VRDMA_ROWS are its --rounds and --rows.
+// TestSpeed, in the long form: vrdma bench measures the part "containers". The test logs the table and requires only
+// that each row has a value; docs/explanation/performance.md has the figures. VRDMA_ROUNDS and VRDMA_ROWS set --rounds
+// and --rows.
 func TestSpeed(t *testing.T) {
 	if !harness.All() {
 		t.Skip("measuring wants a machine that does nothing else: the long form has it")

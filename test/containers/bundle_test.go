@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// An OCI runtime by itself, with the mounts that vrdma nic args prints.
+// An OCI runtime runs without an engine, with the mounts that `vrdma nic args` prints.
 func TestBundle(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -20,7 +20,7 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-// bundle makes /tmp/bundle, of the image bookworm, with these mounts: its program is ibv_devinfo.
+// bundle makes /tmp/bundle from the image bookworm, with these mounts. Its program is ibv_devinfo.
 func (h *host) bundle(t *testing.T, runtime, lines string) {
 	t.Helper()
 	var mounts []any
@@ -40,8 +40,8 @@ func (h *host) bundle(t *testing.T, runtime, lines string) {
 	config["root"] = map[string]any{"path": "/images/bookworm"}
 	process := config["process"].(map[string]any)
 	process["terminal"], process["args"] = false, []string{"ibv_devinfo"}
-	process["rlimits"] = nil                     // not every root may raise them
-	for _, m := range config["mounts"].([]any) { // no control groups on this host
+	process["rlimits"] = nil                     // root may lack the right to raise limits
+	for _, m := range config["mounts"].([]any) { // this host has no control groups
 		if m.(map[string]any)["type"] != "cgroup" {
 			mounts = append([]any{m}, mounts...)
 		}

@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// memoryOf is the control group of that name where the kernel accounts for memory.
+// memoryOf returns the control group of that name in the hierarchy that accounts for memory.
 func memoryOf(group string) string {
 	const at = "/sys/fs/cgroup"
 	if _, err := os.Stat(at + "/cgroup.controllers"); err == nil {
@@ -21,7 +21,7 @@ func memoryOf(group string) string {
 	return at + "/memory" + group
 }
 
-// shared is how much shared memory is on the account of a control group and those in it.
+// shared returns the bytes of shared memory that a control group and its children are charged for.
 func shared(t *testing.T, group string) uint64 {
 	t.Helper()
 	f, err := os.Open(filepath.Join(memoryOf(group), "memory.stat"))
@@ -32,13 +32,13 @@ func shared(t *testing.T, group string) uint64 {
 	var all, of uint64
 	for s := bufio.NewScanner(f); s.Scan(); {
 		fmt.Sscanf(s.Text(), "shmem %d", &all)
-		fmt.Sscanf(s.Text(), "total_shmem %d", &of) // with a hierarchy of its own for memory, shmem is of this group alone
+		fmt.Sscanf(s.Text(), "total_shmem %d", &of) // in a memory hierarchy of cgroup v1, shmem covers this group alone
 	}
 	return max(all, of)
 }
 
-// What a container registers is on the account of its control group and not of the daemon's, though both have it mapped and the daemon
-// writes to it; and the daemon's time is on the bill of the container that it worked for.
+// A container's control group is charged for the memory that the container registers, although the daemon maps it too
+// and writes to it. The container is billed for the time that the daemon works for it.
 func TestCharged(t *testing.T) {
 	const size = 32 << 20 // perftest has two of them
 	server, client, daemon := controlGroup(t), controlGroup(t), controlGroup(t)
@@ -72,13 +72,14 @@ func TestCharged(t *testing.T) {
 	for _, r := range h.usage(t).Records {
 		spent[r.Tenant+"/"+r.NIC] = r.Used["loop_ns"]
 	}
-	// Who sends has the daemon work: it copied some gigabytes for that one, and looked at a device for the idle one.
+	// The sender causes the daemon's work: the daemon copied gigabytes for the sender, and only listed a device for the
+	// idle container.
 	if spent["red/db"] <= spent["red/web"] || spent["red/db"] < 10*spent["blue/web"] || spent["blue/web"] == 0 {
 		t.Errorf("the daemon's time: %v", spent)
 	}
 }
 
-// usage is the bill.
+// usage returns the bill.
 func (h *host) usage(t *testing.T) (report protocol.UsageReport) {
 	t.Helper()
 	p := h.start(t, "vrdma", "usage", "-o", "json")

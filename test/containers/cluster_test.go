@@ -23,7 +23,7 @@ import (
 // proxy for services: the API server listens at the address of its own service.
 type cluster struct {
 	*host
-	t       *testing.T // that it lives as long as
+	t       *testing.T // the test that it lives as long as
 	kubelet *harness.Process
 }
 
@@ -96,7 +96,7 @@ func (c *cluster) create(t *testing.T, text string) {
 	harness.Spawn(t, cmd).OK(t, minute)
 }
 
-// until waits for something that the API server, or the daemon, says.
+// until waits until f, which asks the API server or the daemon, is true.
 func (c *cluster) until(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	if harness.Poll(2*minute, func() bool { time.Sleep(300 * time.Millisecond); return c.kubelet.Ended(0) || f() }) && !c.kubelet.Ended(0) {
@@ -116,13 +116,13 @@ func (c *cluster) phaseOf(t *testing.T, name string) string {
 	return c.kubectl(t, "get", "pod", "-n", "team-a", name, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
 }
 
-// vrdma is the operator's, as docs/how-to/kubernetes.md says it.
+// vrdma runs the operator's command as docs/how-to/kubernetes.md describes it.
 func (c *cluster) vrdma(t *testing.T, args ...string) string {
 	t.Helper()
 	return c.kubectl(t, append([]string{"exec", "-n", "vrdma", "ds/vrdma", "--", "vrdma"}, args...)...)
 }
 
-// install does what docs/how-to/kubernetes.md says, with an image of what was built here.
+// install follows docs/how-to/kubernetes.md, with an image of the binaries built here.
 func (c *cluster) install(t *testing.T) {
 	t.Helper()
 	c.run(t, "sh", "-c", "mkdir -p /tmp/vrdma/usr/local/bin && cp /opt/vrdma/vrdma /opt/vrdma/vrdma-kube /opt/vrdma/*.so /tmp/vrdma/usr/local/bin/")
@@ -152,7 +152,7 @@ func (c *cluster) install(t *testing.T) {
 	}
 }
 
-// signal tells the processes whose command line begins like this.
+// signal sends a signal to the processes whose command line starts with a text.
 func (c *cluster) signal(t *testing.T, command string, s syscall.Signal) {
 	t.Helper()
 	c.run(t, "sh", "-c", fmt.Sprintf(`found=
@@ -163,7 +163,7 @@ done
 [ -n "$found" ]`, len(command), command, int(s)))
 }
 
-// claimed is a claim and the pod that has it.
+// claimed returns a claim and the pod that uses it.
 func claimed(namespace, name, parameters, labels, command string) string {
 	return fmt.Sprintf(`apiVersion: resource.k8s.io/v1
 kind: ResourceClaim
@@ -186,7 +186,7 @@ spec:
 `, namespace, name, parameters, labels, command)
 }
 
-// TestKubeCluster: everything of Kubernetes is real. The DaemonSet runs as it is installed, with its own rights.
+// TestKubeCluster uses a whole real Kubernetes. The DaemonSet runs as it is installed, with its own rights.
 func TestKubeCluster(t *testing.T) {
 	c := newCluster(t)
 	c.install(t)
@@ -205,13 +205,13 @@ func TestKubeCluster(t *testing.T) {
 	c.until(t, "both have run", func() bool {
 		return c.phaseOf(t, "client") == "Succeeded" && c.phaseOf(t, "server") == "Succeeded"
 	})
-	// A tenant that the namespace may not use, and a namespace of no tenant's.
+	// A tenant that the namespace may not use, and a namespace without a tenant.
 	c.create(t, claimed("team-a", "foreign", ", tenant: blue", "", "ibv_devices"))
 	c.create(t, claimed("team-b", "stranger", "", "", "ibv_devices"))
 	c.create(t, claimed("team-a", "mistyped", ", adress: 10.7.0.11", "", "ibv_devices"))
 	c.until(t, "refused, with the reason in the events", func() bool {
 		events := c.kubectl(t, "get", "events", "-A")
-		return strings.Contains(events, `namespace team-a may not use tenant "blue"`) && strings.Contains(events, "namespace team-b is no tenant's") && strings.Contains(events, `unknown field "adress"`)
+		return strings.Contains(events, `namespace team-a may not use tenant "blue"`) && strings.Contains(events, "namespace team-b belongs to no tenant") && strings.Contains(events, `unknown field "adress"`)
 	})
 	c.kubectl(t, "delete", "pod,resourceclaim", "-n", "team-a", "foreign", "mistyped", "--wait=false")
 	c.kubectl(t, "delete", "pod,resourceclaim", "-n", "team-b", "stranger", "--wait=false")
@@ -219,7 +219,8 @@ func TestKubeCluster(t *testing.T) {
 	t.Run("slices", c.testSlices)
 	t.Run("restarts", c.testRestarts)
 	t.Run("away", c.testAway)
-	// Everything goes. One pod stays: a kubelet that has just started, and knows no pod with a device, is not believed.
+	// Everything is deleted but one pod. A kubelet that has just started and lists no pod with a device is not
+	// believed.
 	c.kubectl(t, "delete", "pods", "-n", "team-a", "server", "client", "long", "plugged-after", "--wait=false")
 	c.kubectl(t, "delete", "resourceclaims", "-n", "team-a", "--all", "--wait=false")
 	c.until(t, "nothing is left", func() bool {
@@ -228,7 +229,7 @@ func TestKubeCluster(t *testing.T) {
 	})
 }
 
-// slots waits until the node has so many healthy ones of vrdma.io/nic.
+// slots waits until the node has n healthy devices vrdma.io/nic.
 func (c *cluster) slots(t *testing.T, want string) {
 	t.Helper()
 	c.until(t, want+" slots", func() bool {
@@ -236,7 +237,7 @@ func (c *cluster) slots(t *testing.T, want string) {
 	})
 }
 
-// records counts what the driver keeps of claims.
+// records counts the claims that the driver has stored.
 func (c *cluster) records(t *testing.T) int {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/root%s.claims/*.json", c.pid, inCluster))
@@ -246,7 +247,7 @@ func (c *cluster) records(t *testing.T) int {
 	return len(files)
 }
 
-// testLabels: the labels of a pod's NIC follow those of the pod, from the device plugin and from a claim.
+// testLabels: the labels of a NIC follow those of its pod, both with the device plugin and with a claim.
 func (c *cluster) testLabels(t *testing.T) {
 	c.create(t, claimed("team-a", "long", "", "role: worker", "exec sleep 1000"))
 	c.create(t, pod("team-a", "plugged", ", labels: {role: worker}, annotations: {vrdma.io/network: train, vrdma.io/address: 10.7.0.77}", "exec sleep 1000"))
@@ -258,7 +259,7 @@ func (c *cluster) testLabels(t *testing.T) {
 	if n := count("worker"); n != 2 {
 		t.Errorf("%d NICs have role: worker, want 2", n)
 	}
-	// A policy keeps role: lonely from talking to others. It holds for those who talk.
+	// A policy forbids NICs with the label role: lonely to talk to others. It also applies to open connections.
 	in := func(pod string, program ...string) *harness.Process {
 		return c.start(t, append([]string{"/opt/kubelet/kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf", "exec", "-n", "team-a", pod, "--"}, program...)...)
 	}
@@ -282,10 +283,10 @@ func (c *cluster) testLabels(t *testing.T) {
 	}
 	c.kubectl(t, "label", "pod", "-n", "team-a", "long", "plugged", "role=worker", "--overwrite")
 	c.until(t, "the old labels", func() bool { return count("lonely") == 0 && count("worker") == 2 })
-	c.until(t, "a worker again reaches another", func() bool { return once().Code() == 0 }) // a moment after it has the label
+	c.until(t, "a worker again reaches another", func() bool { return once().Code() == 0 }) // a moment after the pod has the label
 }
 
-// testSlices: the driver of a node can write the slices of this node, and of no other.
+// testSlices: a node's driver can write the slices of this node and of no other.
 func (c *cluster) testSlices(t *testing.T) {
 	harness.Need(t, "curl")
 	for _, d := range []struct {
@@ -322,7 +323,7 @@ func (c *cluster) testRestarts(t *testing.T) {
 	c.until(t, "running", func() bool {
 		return c.phaseOf(t, "after") == "Running" && c.phaseOf(t, "plugged-after") == "Running" && c.phaseOf(t, "long") == "Running"
 	})
-	// The pod that was there has its NIC still.
+	// The pod still has its NIC.
 	c.kubectl(t, "exec", "-n", "team-a", "long", "--", "sh", "-c", "ibv_devinfo | grep rxe0")
 }
 

@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// cnitool brings the one of CNI's own module into the host.
+// cnitool copies cnitool, built from CNI's own module, into the host.
 func cnitool(t *testing.T, h *host) {
 	t.Helper()
 	dir := harness.Directory(t, nil)
@@ -32,14 +32,14 @@ func (h *host) bring(t *testing.T, from, to string) {
 	}
 }
 
-// conflist is a network's configuration: Debian's ptp plugin, then ours with a NIC.
+// conflist returns the configuration of a network: Debian's ptp plugin, then ours with a NIC.
 func conflist(version, name, nic string) string {
 	return fmt.Sprintf(`{"cniVersion": %q, "name": %q, "plugins": [
 		{"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "subnet": "10.9.0.0/24"}},
 		{"type": "vrdma-cni", "nic": %q, "socket": %q}]}`, version, name, nic, socket)
 }
 
-// cni calls cnitool for a namespace that ip netns has made.
+// cni runs cnitool for a namespace that `ip netns` created.
 func (h *host) cni(t *testing.T, command, network, namespace string) *harness.Process {
 	t.Helper()
 	p := h.start(t, "env", "CNI_PATH=/usr/lib/cni:/opt/cni", "NETCONFPATH=/etc/cni/net.d", "/tmp/cnitool", command, network, "/run/netns/"+namespace)
@@ -47,7 +47,7 @@ func (h *host) cni(t *testing.T, command, network, namespace string) *harness.Pr
 	return p
 }
 
-// A NIC is bound to a namespace by CNI, in all versions that have something to say, through CNI's own tool.
+// CNI binds a NIC to a namespace, in every version that has a different result, through CNI's own tool.
 func TestCNI(t *testing.T) {
 	h := newEngineHost(t, "newer", "bookworm")
 	h.serve(t)
@@ -98,7 +98,7 @@ func TestCNI(t *testing.T) {
 	if out := h.run(t, "vrdma", "events", "red/web"); !strings.Contains(out, "bound") || !strings.Contains(out, "unbound") {
 		t.Errorf("vrdma events:\n%s", out)
 	}
-	t.Run("lost", func(t *testing.T) { // a container goes, and nobody says so
+	t.Run("lost", func(t *testing.T) { // a container ends without a DEL
 		if p := h.cni(t, "add", "web1.0.0", "a"); p.Code() != 0 {
 			t.Fatal(p.Output())
 		}
@@ -116,7 +116,7 @@ func TestCNI(t *testing.T) {
 	t.Run("at_once", func(t *testing.T) {
 		h.run(t, "sh", "-c", "for n in 0 1 2 3 4 5; do ip netns add c$n; done")
 		var wg sync.WaitGroup
-		added := make([]bool, 6) // of those that wait one may have it
+		added := make([]bool, 6) // one of the waiting ones may get it
 		for i := range added {
 			wg.Go(func() { added[i] = h.cni(t, "add", "web1.1.0", fmt.Sprintf("c%d", i)).Code() == 0 })
 		}
@@ -148,7 +148,7 @@ func TestCNI(t *testing.T) {
 	})
 }
 
-// aloneCNI has the plugin make interfaces by itself, with the NICs' addresses.
+// aloneCNI: the plugin creates interfaces itself, with the NICs' addresses.
 func aloneCNI(t *testing.T, h *host) {
 	for i, nic := range []string{"web", "db"} {
 		h.run(t, "ip", "netns", "add", nic)
@@ -175,7 +175,7 @@ func aloneCNI(t *testing.T, h *host) {
 	if out := in("web", "ip", "address", "show", "dev", "eth0").Output(); !strings.Contains(out, "inet 10.1.0.1/24") {
 		t.Errorf("the interface is not called eth0:\n%s", out)
 	}
-	// The interface goes, and CHECK says so; ADD makes it again.
+	// Without the interface CHECK fails, and ADD creates it again.
 	in("db", "ip", "link", "del", "eth0")
 	if p := h.cni(t, "check", "db", "db"); p.Code() == 0 || !strings.Contains(p.Output(), "has no interface eth0 any more") {
 		t.Errorf("CHECK of an interface that is gone: %s", p.Output())
@@ -202,7 +202,7 @@ func aloneCNI(t *testing.T, h *host) {
 	}
 }
 
-// Through an engine: podman 4.3 with CNI, whose network gives the container its address, and its NIC to it alone.
+// Podman 4.3 with CNI: its network gives the container an address, and the NIC to this container alone.
 func TestCNIEngine(t *testing.T) {
 	h := newEngineHost(t, "older", "bookworm")
 	h.serve(t)

@@ -24,10 +24,10 @@ func (h *host) write(t *testing.T, path, text string) {
 	}
 }
 
-// wrapper is Docker's configuration for a runtime of ours.
+// wrapper is the Docker configuration that names our runtime.
 var wrapper = fmt.Sprintf(`{"runtimes": {"vrdma": {"path": "/opt/vrdma/vrdma", "runtimeArgs": ["--socket", %q, "oci-runtime", "--"]}}}`, socket)
 
-// dockerd starts Docker, which makes no bridge and no rules of a firewall, with this configuration and the image bookworm.
+// dockerd starts Docker with this configuration and the image bookworm. It makes no bridge and no firewall rules.
 func (h *host) dockerd(t *testing.T, config string) {
 	t.Helper()
 	h.run(t, "mkdir", "-p", "/etc/docker")
@@ -39,11 +39,11 @@ func (h *host) dockerd(t *testing.T, config string) {
 		}
 	})
 	var up bool
-	for range 2 { // on a busy machine its containerd may be too slow for it: then it ends
+	for range 2 { // on a busy machine dockerd ends when its containerd is too slow
 		d = h.start(t, "dockerd", "--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--storage-driver=overlay2",
 			"--exec-opt", "native.cgroupdriver=cgroupfs", "--log-level=warn")
 		up = harness.Poll(minute, func() bool {
-			time.Sleep(50 * time.Millisecond) // between two looks: each is a process
+			time.Sleep(50 * time.Millisecond) // between two attempts, because each starts a process
 			return d.Ended(0) || h.start(t, "docker", "version").Wait(t, minute) == 0
 		})
 		if !d.Ended(0) {
@@ -57,17 +57,17 @@ func (h *host) dockerd(t *testing.T, config string) {
 	h.start(t, "sh", "-c", "tar -c -C /images/bookworm . | docker import - bookworm").OK(t, 5*minute)
 }
 
-// docker is the command line of a container that is there while its program runs.
+// docker returns the command line of a container that lives as long as its program.
 func docker(flags []string, program ...string) []string {
 	return append(append(append([]string{"docker", "run", "--rm", "--network", "none"}, flags...), "bookworm"), program...)
 }
 
-// wrapped are the flags for a NIC where there is no CDI.
+// wrapped returns the flags for a NIC where Docker has no CDI.
 func wrapped(nic string) []string {
 	return []string{"--runtime", "vrdma", "--device", "/dev/null:/vrdma.io/nic=" + nic}
 }
 
-// Docker 20.10 knows nothing of CDI: our runtime gives a container the NIC.
+// Docker 20.10 has no CDI: our runtime gives the container its NIC.
 func TestDockerRuntime(t *testing.T) {
 	if !harness.All() {
 		t.Skip("long form: make test-all")
@@ -86,8 +86,8 @@ func TestDockerRuntime(t *testing.T) {
 	}
 }
 
-// dockerPair has two containers talk that may do nothing else. They sleep instead of polling: each is in a control group of its own, and there
-// may be one processor for all.
+// dockerPair runs rping between two containers without any rights. They sleep instead of polling: each is in a control
+// group of its own, and they may share one processor.
 func (h *host) dockerPair(t *testing.T, nic func(string) []string) {
 	t.Helper()
 	s := h.start(t, docker(append(nic("red.web"), hard...), "ib_send_bw", "-R", "-e", "-F", "-n", "100")...)
@@ -122,7 +122,7 @@ func TestDockerDevice(t *testing.T) {
 	mergedIn(t, h.run(t, docker(append(device("red.web"), hard...), "sh", "-c", showMerged)...))
 }
 
-// Docker 25 to 27 have CDI where daemon.json says so.
+// Docker 25 to 27 have CDI if daemon.json enables it.
 func TestDockerFeature(t *testing.T) {
 	if !harness.All() {
 		t.Skip("long form: make test-all")

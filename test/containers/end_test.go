@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// A program that is left of a deleted container loses the NIC, and does not get it again. It is in the container's network and sees its files,
-// and has got out of its process namespace and control group.
+// A program that survives its deleted container loses the NIC and cannot open it again. It is still in the container's
+// network namespace and sees its files, but has left its process namespace and control group.
 func TestLeftOver(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -33,7 +33,7 @@ func TestLeftOver(t *testing.T) {
 	}
 }
 
-// Rules that change hold for containers that talk.
+// A changed rule applies to containers that are already connected.
 func TestPolicyChanges(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -42,7 +42,7 @@ func TestPolicyChanges(t *testing.T) {
 	h.stay(t, "b", container{"bookworm", "red.b", bridged("10.88.0.11")})
 	s := h.exec(t, "a", "rping", "-s", "-P", "-a", "10.88.0.10")
 	h.listening(t, s, "10.88.0.10:7174")
-	c := h.exec(t, "b", "stdbuf", "-oL", "rping", "-c", "-v", "-a", "10.88.0.10") // or the first line comes with the fiftieth, which takes minutes on one busy processor
+	c := h.exec(t, "b", "stdbuf", "-oL", "rping", "-c", "-v", "-a", "10.88.0.10") // otherwise the first line is printed with the fiftieth, minutes later on one busy processor
 	c.Printed(t, "ping data", minute)
 	h.apply(t, `{apiVersion: vrdma.io/v1, kind: Policy, metadata: {name: closed, tenant: red}, spec: {nics: {names: [a]}, deny: [{peer: {prefix: 10.88.0.11/32}}]}}`)
 	c.Wait(t, minute)
@@ -52,7 +52,7 @@ func TestPolicyChanges(t *testing.T) {
 	h.run(t, "vrdma", "delete", "policy", "red/closed")
 	h.exec(t, "b", "rping", "-c", "-C", "3", "-a", "10.88.0.10").OK(t, minute)
 
-	// A policy selects by labels, and those of a NIC change: it holds from then on.
+	// A policy selects NICs by labels. When a NIC's labels change, the policy applies at once.
 	label := func(role string) {
 		t.Helper()
 		h.apply(t, fmt.Sprintf("{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: b, tenant: red, labels: {role: %s}}, spec: {network: pods}}", role))
@@ -70,7 +70,8 @@ func TestPolicyChanges(t *testing.T) {
 	h.exec(t, "b", "rping", "-c", "-C", "3", "-a", "10.88.0.10").OK(t, minute)
 }
 
-// A container that is paused keeps its NIC and nobody waits for it; one that was killed for want of memory, or started again, does no harm.
+// A paused container keeps its NIC and blocks no other container. A container that the OOM killer ended, or that was
+// restarted, does no harm.
 func TestEnds(t *testing.T) {
 	if !harness.All() {
 		t.Skip("long form: make test-all")
@@ -88,7 +89,7 @@ func TestEnds(t *testing.T) {
 	h.listening(t, s, "10.88.0.10:7174")
 	c := h.exec(t, "b", "stdbuf", "-oL", "rping", "-c", "-v", "-a", "10.88.0.10")
 	c.Printed(t, "ping data", minute)
-	t.Cleanup(func() { h.start(t, "podman", "unpause", "a").Wait(t, minute) }) // what is frozen does not even die
+	t.Cleanup(func() { h.start(t, "podman", "unpause", "a").Wait(t, minute) }) // a frozen process does not even die
 	h.run(t, "podman", "pause", "a")
 	if p := h.start(t, container{"bookworm", "red.a", bridged("10.88.0.12")}.argv("ibv_devinfo")...); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "bound to container "+h.id(t, "a")) {
 		t.Errorf("another container, while the first is paused:\n%s", p.Output())
@@ -103,7 +104,7 @@ func TestEnds(t *testing.T) {
 	c.Wait(t, minute)
 	ping(t, h, h, "a", "b", "10.88.0.10")
 	h.run(t, "podman", "kill", "a")
-	// The daemon's memory is not the container's, and a program that has a NIC open is killed like any other.
+	// The container is not charged for the daemon's memory. A program that has a NIC open is killed like any other.
 	p := h.start(t, container{"bookworm", "red.a", grouped("10.88.0.12", "--memory", "32m", "--memory-swap", "32m")}.argv("sh", "-c", "ibv_asyncwatch & sleep 1; exec tail /dev/zero")...)
 	if code := p.Wait(t, minute); code != 137 {
 		t.Errorf("a container without memory ends with %d:\n%s", code, p.Output())
@@ -113,7 +114,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A container that has the NIC open is killed for want of memory, as any other, and the next has the NIC.
+// The OOM killer ends a container that has the NIC open, and the next container gets the NIC.
 func TestOutOfMemory(t *testing.T) {
 	group := controlGroup(t)
 	h := newHost(t, "bookworm")
@@ -124,7 +125,7 @@ func TestOutOfMemory(t *testing.T) {
 	h.run(t, slices.DeleteFunc(argv, func(s string) bool { return s == "--rm" })...)
 	watch := h.exec(t, "a", "ibv_asyncwatch")
 	watch.Printed(t, "async event FD", minute)
-	h.exec(t, "a", "sh", "-c", "until [ -p /tmp/go ]; do sleep 0.1; done; echo >/tmp/go").Wait(t, minute) // it may be killed with the rest
+	h.exec(t, "a", "sh", "-c", "until [ -p /tmp/go ]; do sleep 0.1; done; echo >/tmp/go").Wait(t, minute) // the OOM killer may end it with the rest
 	if code := strings.TrimSpace(h.run(t, "podman", "wait", "a")); code != "137" {
 		t.Errorf("a container without memory ends with %s:\n%s", code, h.run(t, "podman", "inspect", "-f", "{{.State}}", "a"))
 	}
@@ -134,7 +135,7 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// Many containers at once, each with a NIC and the network of its own.
+// Many containers start at once, each with a NIC and a network of its own.
 func TestMany(t *testing.T) {
 	pairs := harness.Pick(2, 25)
 	h := newHost(t, "bookworm")

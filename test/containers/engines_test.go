@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// unified runs a program in control group and pid namespaces of its own, below $1, with the unified hierarchy, where systemd's programs are
-// at home. A machine may have the old ones beside it.
+// unified runs a program below $1 in its own control group and pid namespaces, with the unified hierarchy that
+// systemd's programs need. The machine may have cgroup v1 hierarchies, too.
 const unified = `
 set -e
 mkdir -p /mnt
@@ -16,7 +16,7 @@ echo $$ >"/mnt$1/cgroup.procs"
 shift
 exec unshare --mount --cgroup --pid --fork --kill-child --mount-proc sh -c 'mount -t cgroup2 none /sys/fs/cgroup && exec "$@"' sh "$@"`
 
-// LXC, systemd-nspawn and runc by itself, with the lines that vrdma nic args prints for them.
+// LXC, systemd-nspawn and runc start containers with the lines that `vrdma nic args` prints for them.
 func TestLines(t *testing.T) {
 	h := newEngineHost(t, "older", "bookworm")
 	h.serve(t)

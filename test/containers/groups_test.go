@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// hierarchies are where control groups are mounted: one for each controller, or one for all.
+// hierarchies returns the mount points of control groups: one for each controller, or one for all.
 func hierarchies() (out []string) {
 	const at = "/sys/fs/cgroup"
 	if _, err := os.Stat(at + "/cgroup.controllers"); err == nil {
@@ -27,21 +27,21 @@ func hierarchies() (out []string) {
 	return out
 }
 
-// controlGroup makes one in each hierarchy, for an engine's own. They are gone after the test, with those that the engine
-// has left there: the host's processes have ended by then.
+// controlGroup creates a control group in each hierarchy, for the engine's groups. The test removes them and what the
+// engine left in them, after the host's processes have ended.
 func controlGroup(t *testing.T) string {
 	t.Helper()
 	name := fmt.Sprintf("/vrdma-test-%d-%d", os.Getpid(), time.Now().UnixNano())
 	for _, at := range hierarchies() {
-		// With one hierarchy for all controllers its groups account for memory only if asked to.
+		// With one hierarchy for all controllers, groups account for memory only after this.
 		if f, err := os.OpenFile(filepath.Join(at, "cgroup.subtree_control"), os.O_WRONLY, 0); err == nil {
-			f.WriteString("+memory") // a test that needs it finds out
+			f.WriteString("+memory") // a test that needs it fails later
 			f.Close()
 		}
 		if err := os.Mkdir(at+name, 0o755); err != nil {
 			t.Fatalf("a control group: %v (the test needs root)", err)
 		}
-		if filepath.Base(at) == "cpuset" { // or nothing runs in groups below it
+		if filepath.Base(at) == "cpuset" { // otherwise no process can run in its children
 			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 				text, err := os.ReadFile(filepath.Join(at, file))
 				if err == nil {
@@ -57,7 +57,7 @@ func controlGroup(t *testing.T) string {
 	return name
 }
 
-// buryGroups thaws and removes the control groups of tests that were killed: what is frozen does not even die.
+// buryGroups thaws and removes the control groups of killed tests. Frozen processes do not even die.
 func buryGroups() {
 	for _, at := range hierarchies() {
 		left, _ := filepath.Glob(at + "/vrdma-test-*-*") // the pattern is fine
@@ -68,7 +68,7 @@ func buryGroups() {
 			}
 			all := groupsIn(top)
 			for _, path := range all {
-				// One of the two is there, in a hierarchy that freezes.
+				// A hierarchy with a freezer has one of these two files.
 				for file, thaw := range map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"} {
 					if f, err := os.OpenFile(filepath.Join(path, file), os.O_WRONLY, 0); err == nil {
 						f.WriteString(thaw)
@@ -83,7 +83,7 @@ func buryGroups() {
 	}
 }
 
-// groupsIn are a control group and those in it, the innermost first.
+// groupsIn returns a control group and its descendants, the innermost first.
 func groupsIn(top string) (all []string) {
 	filepath.WalkDir(top, func(path string, e os.DirEntry, err error) error {
 		if err == nil && e.IsDir() {
@@ -95,7 +95,7 @@ func groupsIn(top string) (all []string) {
 	return all
 }
 
-// removeGroups removes a control group and those in it, when their last process has ended.
+// removeGroups removes a control group and its descendants after their last process has ended.
 func removeGroups(t *testing.T, top string) {
 	for _, path := range groupsIn(top) {
 		var err error

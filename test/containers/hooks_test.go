@@ -10,7 +10,7 @@ import (
 // own is a library that an image names in its own /etc/ld.so.preload.
 const own = "/lib/x86_64-linux-gnu/libnl-3.so.200"
 
-// showMerged shows what is loaded into programs, and that they have a device.
+// showMerged prints the preloaded libraries of a program and its devices.
 const showMerged = "cat /etc/ld.so.preload; sed -n 's|.* /|/|p' /proc/self/maps; ibv_devices"
 
 // mergedIn checks it.
@@ -23,7 +23,7 @@ func mergedIn(t *testing.T, out string) {
 	}
 }
 
-// An image's own /etc/ld.so.preload and the NIC's are one file in the container, and the image's stays as it is.
+// The container sees one /etc/ld.so.preload with the image's lines and the NIC's. The image's own file does not change.
 func TestMerge(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -38,7 +38,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// What keeps a container's programs from the NIC is in vrdma events when it starts, and it starts.
+// When something keeps a container's programs from the NIC, the container still starts, and `vrdma events` gives the
+// reason.
 func TestLook(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)

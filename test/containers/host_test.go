@@ -20,28 +20,28 @@ import (
 // A host is a machine with an engine.
 type host struct {
 	init   *harness.Process
-	pid    int // of the first process in there, as we see it
+	pid    int // its first process, as seen from the machine
 	daemon *harness.Process
-	groups string // below which its control groups are; "": it has none
+	groups string // the parent of its control groups; "": none
 }
 
-// socket is that of the host's daemon.
+// socket is the path of the host's daemon's socket.
 const socket = "/run/vrdma/vrdma.sock"
 
-// Images that are used as they are, and not under an overlay.
+// Images that are used directly, without an overlay.
 const (
-	// machine has the programs that are installed on this machine. They are many, so they are mounted and not copied.
+	// machine has the programs of this machine. They are mounted, not copied, because there are many.
 	machine = "machine"
-	// mapped is one whose files belong to the root of a user namespace.
+	// mapped is an image whose files belong to the root of a user namespace.
 	mapped = "mapped"
 )
 
 // alice is the host's ordinary user.
 const alice = 1000
 
-// hostInit builds the host's root and stays as its first process, which buries the others. Images are
-// overlays too: in one there is a setuid program. $1: a directory for it all, $2: the host's root,
-// $3: where our programs are, $4: below which control group its own are, then NAME=ROOT for each image.
+// hostInit builds the host's root and stays as its first process, which reaps the others. Images are overlays, too: one
+// has a setuid program. $1: a directory for everything, $2: the host's root, $3: the directory of our programs, $4: the
+// parent of its control groups, then NAME=ROOT for each image.
 const hostInit = `
 set -e
 dir=$1 lower=$2 bin=$3 groups=$4; shift 4
@@ -110,13 +110,13 @@ echo up
 while :; do sleep 1; done
 `
 
-// newHost makes one, with these images.
+// newHost makes a host with these images.
 func newHost(t *testing.T, images ...string) *host {
 	t.Helper()
 	return newHostOf(t, harness.Image(t, "host"), "", images...)
 }
 
-// newHostOf makes one of an unpacked Debian, whose control groups are below that one.
+// newHostOf makes a host from an unpacked Debian. Its control groups are children of the given one.
 func newHostOf(t *testing.T, root, groups string, images ...string) *host {
 	t.Helper()
 	harness.Build(t)
@@ -131,7 +131,7 @@ func newHostOf(t *testing.T, root, groups string, images ...string) *host {
 		args = append(args, name+"="+from)
 	}
 	t.Cleanup(func() {
-		text, _ := os.ReadFile(filepath.Join(filepath.Dir(root), "packages")) // not every root has the list
+		text, _ := os.ReadFile(filepath.Join(filepath.Dir(root), "packages")) // not every root directory has the list
 		for line := range strings.Lines(string(text)) {
 			if t.Failed() && strings.Contains(line, "(the tests passed with") {
 				t.Logf("this host has %sVRDMA_NEWER=trixie takes the release, which does not change", line)
@@ -150,7 +150,7 @@ func newHostOf(t *testing.T, root, groups string, images ...string) *host {
 	return h
 }
 
-// command is argv in the host, as a user there.
+// command returns argv as a command in the host, as a user there.
 func (h *host) command(uid int, argv ...string) *exec.Cmd {
 	home, run := "/root", "/run"
 	args := []string{"-t", strconv.Itoa(h.pid), "--mount", "--net", "--pid", "--ipc", "--root"}
@@ -179,13 +179,13 @@ func (h *host) startAs(t *testing.T, uid int, argv ...string) *harness.Process {
 	return p
 }
 
-// run runs argv in the host to its good end, and returns what it printed.
+// run runs argv in the host, requires success, and returns the output.
 func (h *host) run(t *testing.T, argv ...string) string {
 	t.Helper()
 	return h.start(t, argv...).OK(t, minute)
 }
 
-// serve starts the host's daemon, and returns when it answers.
+// serve starts the host's daemon and waits until it answers.
 func (h *host) serve(t *testing.T, args ...string) {
 	t.Helper()
 	h.daemon = h.start(t, append([]string{"vrdma", "daemon", "--socket", socket, "--addr", "127.0.0.1", "--usage", "none"}, args...)...)
@@ -204,14 +204,14 @@ func (h *host) stop(t *testing.T) {
 	h.daemon.OK(t, minute)
 }
 
-// apply declares what a file says.
+// apply declares the objects of a file.
 func (h *host) apply(t *testing.T, text string) {
 	t.Helper()
 	cmd := h.command(0, "vrdma", "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(text)
 	harness.Spawn(t, cmd).OK(t, minute)
-	// The daemon answers before it has written the files that name the devices.
-	if h.daemon == nil { // serve's keeps them in /run/cdi
+	// The daemon answers before it has written the CDI files.
+	if h.daemon == nil { // serve's daemon keeps them in /run/cdi
 		return
 	}
 	var lacks string
@@ -234,19 +234,19 @@ func (h *host) cdi() string {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/root/run/cdi/*.json", h.pid)) // the pattern is fine
 	var all strings.Builder
 	for _, file := range files {
-		text, _ := os.ReadFile(file) // one may just have gone
+		text, _ := os.ReadFile(file) // a file may have just gone
 		all.Write(text)
 	}
 	return all.String()
 }
 
-// status is what the daemon says of everything.
+// status returns the daemon's status.
 func (h *host) status(t *testing.T) protocol.Status {
 	t.Helper()
 	return h.statusOf(t, 0)
 }
 
-// statusOf is what a user's daemon says.
+// statusOf returns the status of a user's daemon.
 func (h *host) statusOf(t *testing.T, uid int) (s protocol.Status) {
 	t.Helper()
 	p := h.startAs(t, uid, "vrdma", "status", "-o", "json")
@@ -257,17 +257,17 @@ func (h *host) statusOf(t *testing.T, uid int) (s protocol.Status) {
 	return s
 }
 
-// listening waits until a program listens at an address of rdma_cm's.
+// listening waits until a program listens at an address through rdma_cm.
 func (h *host) listening(t *testing.T, p *harness.Process, address string) {
 	t.Helper()
 	h.listeningOf(t, 0, p, address)
 }
 
-// listeningOf waits for it at a user's daemon.
+// listeningOf is listening at a user's daemon.
 func (h *host) listeningOf(t *testing.T, uid int, p *harness.Process, address string) {
 	t.Helper()
 	ok := harness.Poll(minute, func() bool {
-		time.Sleep(100 * time.Millisecond) // between two looks: each is a process
+		time.Sleep(100 * time.Millisecond) // between two attempts, because each starts a process
 		return p.Ended(0) || slices.ContainsFunc(h.statusOf(t, uid).Connections, func(c protocol.ConnectionStatus) bool {
 			return c.State == "LISTEN" && c.Local == address
 		})
@@ -277,14 +277,14 @@ func (h *host) listeningOf(t *testing.T, uid int, p *harness.Process, address st
 	}
 }
 
-// exists reports whether there is a file of that path in the host.
+// exists reports whether a path exists in the host.
 func (h *host) exists(path string) bool {
 	_, err := os.Lstat(fmt.Sprintf("/proc/%d/root%s", h.pid, path))
 	return err == nil
 }
 
-// podman is the command line of a container of an image that is there while its program runs. It has no
-// network but RDMA, unless flags say something else.
+// podman returns the command line of a container that lives as long as its program. It has no network but RDMA, unless
+// the flags add one.
 func podman(image string, flags []string, program ...string) []string {
 	argv := []string{"podman", "run", "--rm"}
 	if !slices.Contains(flags, "--network") {
@@ -298,8 +298,8 @@ func podman(image string, flags []string, program ...string) []string {
 	return append(append(argv, "--rootfs", root), program...)
 }
 
-// device is the flag for a NIC.
+// device returns the flag for a NIC.
 func device(nic string) []string { return []string{"--device", "vrdma.io/nic=" + nic} }
 
-// hard are the flags of a container that may do nothing. Seccomp is podman's own.
+// hard are the flags of a container without any rights. The seccomp profile is podman's default.
 var hard = []string{"--cap-drop", "all", "--read-only", "--security-opt", "no-new-privileges"}

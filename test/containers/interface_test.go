@@ -15,14 +15,14 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// inside is a program of this machine in the network namespace of a container that stays.
+// inside starts a program of this machine in the network namespace of a running container.
 func (h *host) inside(t *testing.T, name string, argv ...string) *exec.Cmd {
 	t.Helper()
 	pid := strings.TrimSpace(h.run(t, "podman", "inspect", "-f", "{{.State.Pid}}", name))
 	return exec.Command("nsenter", append([]string{fmt.Sprintf("--net=/proc/%d/root/proc/%s/ns/net", h.pid, pid)}, argv...)...)
 }
 
-// iperf has two containers exchange bytes over TCP, by an address of the first.
+// iperf exchanges bytes over TCP between two containers, through an address of the first.
 func iperf(t *testing.T, on, from *host, server, client, address string) {
 	t.Helper()
 	s := harness.Spawn(t, on.inside(t, server, "iperf3", "-s", "-1", "--forceflush"))
@@ -31,7 +31,7 @@ func iperf(t *testing.T, on, from *host, server, client, address string) {
 	s.OK(t, minute)
 }
 
-// reaches waits until a container reaches an address by ICMP.
+// reaches waits until a container gets an ICMP echo from an address.
 func reaches(t *testing.T, h *host, name, address string) {
 	t.Helper()
 	var p *harness.Process
@@ -43,7 +43,7 @@ func reaches(t *testing.T, h *host, name, address string) {
 	}
 }
 
-// address is what ip says of a container's interface; "" if there is none.
+// address returns what `ip` prints for a container's interface; "" if there is none.
 func (h *host) address(t *testing.T, name, device string) string {
 	t.Helper()
 	p := h.exec(t, name, "ip", "address", "show", "dev", device)
@@ -53,8 +53,7 @@ func (h *host) address(t *testing.T, name, device string) string {
 	return p.Output()
 }
 
-// A NIC of a network with way vxlan is an interface of the container, too: what has the NIC's address by RDMA has it by
-// sockets.
+// With way vxlan a NIC is also an interface of its container: sockets use the same address as RDMA.
 func TestInterface(t *testing.T) {
 	harness.Need(t, "iperf3", "nsenter", "ip", "busybox")
 	h := newHost(t, "bookworm")
@@ -69,7 +68,8 @@ func TestInterface(t *testing.T) {
 			t.Errorf("the interface lacks %q:\n%s", want, out)
 		}
 	}
-	// The device names its interface, and where it has none, none: libibverbs refuses a table of GIDs whose interface is not there.
+	// The device names its interface. A device without an interface names none, because libibverbs refuses a GID table
+	// with an interface that does not exist.
 	const netdev = "/sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0"
 	if out := h.exec(t, "a", "cat", netdev).OK(t, minute); strings.TrimSpace(out) != "vrdma0" {
 		t.Errorf("the device is at the interface %q", out)
@@ -83,7 +83,7 @@ func TestInterface(t *testing.T) {
 		ping(t, h, h, "a", "b", "10.1.0.1")
 	}
 	iperf(t, h, h, "a", "b", "10.1.0.1")
-	for _, r := range h.usage(t).Records { // the daemon's time for it is on the bill
+	for _, r := range h.usage(t).Records { // the daemon's time for it is billed
 		if r.Tenant == "red" && r.Used["ethernet_ns"] == 0 {
 			t.Errorf("to carry the frames of %s took no time", r.NIC)
 		}
@@ -92,12 +92,12 @@ func TestInterface(t *testing.T) {
 		t.Errorf("a container of another tenant reaches it:\n%s", p.Output())
 	}
 
-	// Addresses are the NIC's: another one is not carried.
+	// The interface carries only the NIC's addresses.
 	harness.Spawn(t, h.inside(t, "b", "ip", "address", "add", "10.1.0.77/24", "dev", "vrdma0")).OK(t, minute)
 	from := func(address string) *harness.Process {
 		return harness.Spawn(t, h.inside(t, "b", "busybox", "ping", "-c", "1", "-W", "2", "-I", address, "10.1.0.1"))
 	}
-	// From its own it is answered, or it would say nothing that the other is not.
+	// From its own address it gets an answer. Otherwise the silence above would prove nothing.
 	if !harness.Poll(minute, func() bool { return from("10.1.0.2").Wait(t, minute) == 0 }) {
 		t.Error("a container does not reach the other from its own address")
 	}
@@ -109,7 +109,7 @@ func TestInterface(t *testing.T) {
 		t.Run("rules", func(t *testing.T) { interfaceRules(t, h) })
 	}
 
-	// The daemon goes, and the next one finds container and interface.
+	// The next daemon finds the container and its interface.
 	h.daemon.Signal(syscall.SIGKILL)
 	h.daemon.Wait(t, minute)
 	h.serve(t)
@@ -121,7 +121,7 @@ func TestInterface(t *testing.T) {
 		t.Errorf("a second container after a restart: exit %d\n%s", p.Code(), p.Output())
 	}
 
-	// It ends with the container, or with the NIC.
+	// The interface ends with the container or with the NIC.
 	before := h.descriptors(t)
 	h.run(t, "podman", "rm", "-f", "-t", "0", "a")
 	if !harness.Poll(minute, func() bool { return h.descriptors(t) < before }) {
@@ -134,7 +134,7 @@ func TestInterface(t *testing.T) {
 	h.run(t, container{"bookworm", "red.web", nil}.argv("ip", "address", "show", "dev", "vrdma0")...)
 }
 
-// interfaceRules: what holds for RDMA holds for the interface: a service that is denied, and a cap.
+// interfaceRules: rules for RDMA also apply to the interface: a denied service, and a cap.
 func interfaceRules(t *testing.T, h *host) {
 	const policy = "{apiVersion: vrdma.io/v1, kind: Policy, metadata: {name: closed, tenant: red}, spec: {nics: {names: [web]}, deny: [{direction: in, service: {space: tcp, ports: [5201]}}]}}\n"
 	h.apply(t, policy)
@@ -166,7 +166,7 @@ func interfaceRules(t *testing.T, h *host) {
 	s.End()
 }
 
-// hostsWithStore are two hosts with a wire between them and daemons that share an etcd, each with these arguments.
+// hostsWithStore makes two hosts with a wire between them. Their daemons share an etcd and have these arguments.
 func hostsWithStore(t *testing.T, join func(*testing.T, [2]*host), args ...[]string) [2]*host {
 	t.Helper()
 	etcd := etcdtest.Start(t, 1)
@@ -196,7 +196,7 @@ func (h *host) space(t *testing.T) *cable.Namespace {
 	return cable.NamespaceAt(t, fmt.Sprintf("/proc/%d/ns/net", h.pid))
 }
 
-// forward has connections to an address in the host go to the same one of this machine.
+// forward forwards connections from an address in the host to the same address of this machine.
 func (h *host) forward(t *testing.T, address string) {
 	t.Helper()
 	var l net.Listener
@@ -229,7 +229,7 @@ func (h *host) forward(t *testing.T, address string) {
 	}()
 }
 
-// pinned are NICs of one network on two hosts: web is on a, db on b, and any anywhere.
+// pinned are NICs of one network on two hosts: web on host a, db on host b, and any on either.
 const pinned = `
 {apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: red}, spec: {}}
 ---
@@ -246,7 +246,7 @@ const pinned = `
 {apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: any, tenant: red}, spec: {network: train, address: 10.1.0.3}}
 `
 
-// device waits until engines of a host know a NIC.
+// knows waits until the engines of a host know a NIC.
 func (h *host) knows(t *testing.T, nic string) {
 	t.Helper()
 	if !harness.Poll(minute, func() bool { return strings.Contains(h.cdi(), fmt.Sprintf("%q", nic)) }) {
@@ -254,8 +254,8 @@ func (h *host) knows(t *testing.T, nic string) {
 	}
 }
 
-// Containers of two hosts in an encrypted network reach each other over sockets, too: their frames travel
-// through the tunnel (a host takes none of that network in the clear: link TestOverlayFramesSealed).
+// Containers on two hosts in an encrypted network also reach each other over sockets: their frames travel through the
+// tunnel. TestOverlayFramesSealed shows that a host accepts no unencrypted frame of that network.
 func TestInterfaceHostsEncrypted(t *testing.T) {
 	if !harness.All() {
 		t.Skip("long form: make test-all")
@@ -275,8 +275,8 @@ func TestInterfaceHostsEncrypted(t *testing.T) {
 	iperf(t, b, a, "db", "web", "10.1.0.2")
 }
 
-// Containers of two hosts reach each other by their NICs' addresses, over sockets as by RDMA. One that is stopped on one host and
-// started on another keeps its NIC.
+// Containers on two hosts reach each other by their NICs' addresses, over sockets and RDMA. A container that stops on
+// one host and starts on another keeps its NIC.
 func TestInterfaceHosts(t *testing.T) {
 	if !harness.All() {
 		t.Skip("long form: make test-all")
@@ -309,7 +309,7 @@ func TestInterfaceHosts(t *testing.T) {
 		}
 	}
 
-	// One that may be anywhere follows its container.
+	// A NIC without a host follows its container.
 	b.stay(t, "any", container{"bookworm", "red.any", nil})
 	reaches(t, a, "web", "10.1.0.3")
 	if p := a.start(t, container{"bookworm", "red.any", nil}.argv("true")...); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "is on host b") {
@@ -320,18 +320,18 @@ func TestInterfaceHosts(t *testing.T) {
 	reaches(t, b, "db", "10.1.0.3")
 	reaches(t, a, "web", "10.1.0.3")
 
-	// And one of a host is moved.
+	// A NIC with a host is moved by a change of its spec.
 	counted := func(h *host) (n uint64) {
 		fmt.Sscan(h.exec(t, "db", "cat", "/sys/class/infiniband/rxe0/ports/1/counters/port_rcv_data").OK(t, minute), &n)
 		return n
 	}
-	if !harness.Poll(minute, func() bool { return counted(b) > 500*65536/4 }) { // perftest's, in words of four bytes
+	if !harness.Poll(minute, func() bool { return counted(b) > 500*65536/4 }) { // perftest's counter, in words of four bytes
 		t.Errorf("the device has counted %d", counted(b))
 	}
 	before := counted(b)
 	b.run(t, "podman", "rm", "-f", "-t", "0", "db")
 	var out string
-	if !harness.Poll(minute, func() bool { // b gives it up within a second
+	if !harness.Poll(minute, func() bool { // b releases it within a second
 		p := a.start(t, "vrdma", "nic", "move", "red/db", "a")
 		defer func() { out = p.Output() }()
 		return p.Wait(t, minute) == 0
@@ -350,8 +350,9 @@ func TestInterfaceHosts(t *testing.T) {
 	ping(t, a, a, "db", "web", "10.1.0.2")
 }
 
-// An ordinary user's daemon makes the interface through a helper, when the container's first program opens the NIC: there are no
-// hooks. It stays as long as the container. Where nobody may make one, the daemon says that only RDMA has the address.
+// An ordinary user's daemon creates the interface through a helper when the container's first program opens the NIC,
+// because there are no hooks. The interface lives as long as the container. Where the helper has no right to create
+// one, the daemon says that only RDMA has the address.
 func TestInterfaceRootless(t *testing.T) {
 	if !harness.All() {
 		t.Skip("long form: make test-all")
@@ -383,7 +384,7 @@ func TestInterfaceRootless(t *testing.T) {
 	})
 	c.OK(t, minute)
 	s.OK(t, minute)
-	// The next daemon finds it.
+	// The next daemon finds the interface.
 	h.startAs(t, alice, "vrdma", "stop").OK(t, minute)
 	d.OK(t, minute)
 	d = h.startAs(t, alice, "vrdma", "daemon", "--addr", "127.0.0.1", "--usage", "none")
@@ -397,7 +398,7 @@ func TestInterfaceRootless(t *testing.T) {
 	}
 }
 
-// Where nobody may make an interface, the hook and the events say that only RDMA has the address, and RDMA works.
+// Where no interface can be created, the hook and the events say that only RDMA has the address, and RDMA works.
 func TestNoInterface(t *testing.T) {
 	if !harness.All() {
 		t.Skip("long form: make test-all")

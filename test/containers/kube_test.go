@@ -17,7 +17,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Kubernetes' own kubelet, with containerd, without an API server: pods are files, and their labels come from the kubelet.
+// Kubernetes' own kubelet with containerd, without an API server: pods are files, and the kubelet supplies their
+// labels.
 
 const (
 	kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -66,7 +67,7 @@ fileCheckFrequency: 1s
 `
 )
 
-// pod is a static one, whose container asks for a NIC.
+// pod is a static pod whose container asks for a NIC.
 func pod(namespace, name, metadata, command string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -91,14 +92,14 @@ func TestKubelet(t *testing.T) {
 	plugin := h.background(t, "/opt/kubelet/vrdma-kube", "device-plugin", "--socket", socket, "--node", "node1", "--slots", "8",
 		"--pods", "http://127.0.0.1:10255", "--pods-of-kubelet")
 	kubelet := h.background(t, "/opt/kubelet/kubelet", "--config", "/etc/kubernetes/kubelet.yaml", "--hostname-override", "node1", "--cert-dir", "/tmp/kubelet-pki")
-	plugin.Printed(t, `msg="offered to the kubelet"`, minute) // a static pod that is there before has no devices, for ever
+	plugin.Printed(t, `msg="offered to the kubelet"`, minute) // a static pod that exists before the plugin never gets devices
 	server := h.manifest(t, "server", pod("team-a", "server", ", annotations: {vrdma.io/address: 10.7.0.10}", "exec ib_write_bw -R -F -n 500"))
 	h.eventually(t, kubelet, "listening", func() bool { return strings.Contains(h.run(t, "vrdma", "status"), "LISTEN") })
 	h.manifest(t, "client", pod("team-a", "client", "", "exec ib_write_bw -R -F -n 500 10.7.0.10"))
 	h.eventually(t, kubelet, "both have run", func() bool { return h.phase(t, "client") == "Succeeded" && h.phase(t, "server") == "Succeeded" })
 	h.manifest(t, "stranger", pod("team-b", "stranger", "", "ibv_devices"))
-	h.eventually(t, kubelet, "refused", func() bool { return strings.Contains(kubelet.Output(), "namespace team-b is no tenant's") })
-	// A kubelet that starts again finds the plugin again.
+	h.eventually(t, kubelet, "refused", func() bool { return strings.Contains(kubelet.Output(), "namespace team-b belongs to no tenant") })
+	// A restarted kubelet finds the plugin again.
 	kubelet.Signal(syscall.SIGKILL)
 	kubelet.Wait(t, minute)
 	kubelet = h.background(t, "/opt/kubelet/kubelet", "--config", "/etc/kubernetes/kubelet.yaml", "--hostname-override", "node1", "--cert-dir", "/tmp/kubelet-pki")
@@ -114,7 +115,7 @@ func TestKubelet(t *testing.T) {
 	h.eventually(t, kubelet, "gone with its pod", func() bool { return !strings.Contains(h.run(t, "vrdma", "get", "nics"), "server") })
 }
 
-// kubernetes prepares a host for a kubelet, with these programs of Kubernetes, and starts containerd.
+// kubernetes prepares a host for a kubelet with these Kubernetes programs, and starts containerd.
 func (h *host) kubernetes(t *testing.T, dir string, programs ...string) {
 	t.Helper()
 	h.quietSysctls(t)
@@ -156,7 +157,7 @@ echo '{"imageLayoutVersion":"1.0.0"}' >oci-layout
 tar -c . | ctr -n k8s.io images import --local -
 `
 
-// quietSysctls hides those that the kubelet writes, which are the whole machine's.
+// quietSysctls hides the sysctls that the kubelet writes, because they belong to the whole machine.
 func (h *host) quietSysctls(t *testing.T) {
 	t.Helper()
 	h.run(t, "sh", "-c", `set -e; mkdir -p /tmp/sysctl
@@ -178,7 +179,7 @@ func (h *host) copy(t *testing.T, from, to string) {
 	}
 }
 
-// background starts what serves until the test ends.
+// background starts a server that runs until the test ends.
 func (h *host) background(t *testing.T, argv ...string) *harness.Process {
 	t.Helper()
 	p := h.start(t, argv...)
@@ -211,7 +212,7 @@ func (h *host) eventually(t *testing.T, kubelet *harness.Process, what string, f
 	}
 }
 
-// phase is that of a static pod, by what the kubelet says.
+// phase returns the phase of a static pod, as the kubelet reports it.
 func (h *host) phase(t *testing.T, name string) string {
 	t.Helper()
 	p := harness.Spawn(t, exec.Command("nsenter", "-t", strconv.Itoa(h.pid), "--net", "--", "curl", "-s", "http://127.0.0.1:10255/pods"))
@@ -222,7 +223,7 @@ func (h *host) phase(t *testing.T, name string) string {
 			Status   struct{ Phase string }
 		}
 	}
-	json.Unmarshal([]byte(p.Stdout()), &list) // a kubelet that starts does not answer yet
+	json.Unmarshal([]byte(p.Stdout()), &list) // a starting kubelet does not answer yet
 	for _, i := range list.Items {
 		if i.Metadata.Name == name+"-node1" {
 			return i.Status.Phase

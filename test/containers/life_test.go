@@ -9,14 +9,14 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// stay starts a container that stays, and returns when it runs.
+// stay starts a container that keeps running, and waits until it runs.
 func (h *host) stay(t *testing.T, name string, c container) {
 	t.Helper()
 	argv := c.argv("sleep", "1000")
 	h.run(t, append([]string{argv[0], argv[1], "-d", "--name", name}, slices.DeleteFunc(argv[2:], func(s string) bool { return s == "--rm" })...)...)
 }
 
-// id is how a container is called.
+// id returns a container's ID.
 func (h *host) id(t *testing.T, name string) string {
 	t.Helper()
 	id := strings.TrimSpace(h.run(t, "podman", "inspect", "-f", "{{.ID}}", name))
@@ -26,7 +26,7 @@ func (h *host) id(t *testing.T, name string) string {
 	return id[:12]
 }
 
-// exec starts a program in a container that stays.
+// exec starts a program in a running container.
 func (h *host) exec(t *testing.T, name string, program ...string) *harness.Process {
 	t.Helper()
 	return h.start(t, append([]string{"podman", "exec", name}, program...)...)
@@ -60,20 +60,20 @@ func TestOneWorkload(t *testing.T) {
 	if out := h.run(t, "vrdma", "events", "red/web"); !strings.Contains(out, holder) {
 		t.Errorf("vrdma events does not say who has the NIC:\n%s", out)
 	}
-	// It is killed, and the next has the NIC.
+	// The container is killed, and the next one gets the NIC.
 	h.run(t, "podman", "kill", "a")
 	if out := h.run(t, container{"bookworm", "red.web", nil}.argv("ibv_devinfo")...); !strings.Contains(out, "PORT_ACTIVE") {
 		t.Errorf("after the first container was killed:\n%s", out)
 	}
-	// It starts again, in another network namespace.
+	// It starts again in another network namespace.
 	h.run(t, "podman", "start", "a")
 	if out := h.exec(t, "a", "ibv_devinfo").OK(t, minute); !strings.Contains(out, "PORT_ACTIVE") {
 		t.Errorf("after it was started again:\n%s", out)
 	}
 }
 
-// A container outlives the daemon, and finds the next: programs that have the device are told that it
-// is gone, new ones have it again.
+// A container outlives the daemon and finds the next one. Programs that have the device open learn that it is gone; new
+// programs can open it.
 func TestDaemonRestarts(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -115,7 +115,7 @@ func TestDaemonRestarts(t *testing.T) {
 	}
 }
 
-// An ordinary user's own daemon and containers, without any set-up.
+// An ordinary user's daemon and containers work without any set-up.
 func TestRootless(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.run(t, "sh", "-c", "cp -a /images/bookworm /images/alice && chown -R 1000:1000 /images/alice") // its own root's, inside

@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// mixed is one network with everybody in it.
+// mixed is one network with every kind of member.
 const mixed = `
 {apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: red}, spec: {}}
 ---
@@ -32,14 +32,14 @@ const mixed = `
 {apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: box, tenant: red}, spec: {network: train, address: 10.1.0.6, host: box}}
 `
 
-// mixedLimit is how long anything may take that a guest has a part in: it is emulated.
+// mixedLimit is the limit for anything that involves a guest, because guests are emulated.
 const mixedLimit = 3 * time.Minute
 
-// A member of the mixed network is where programs run that have its address.
+// A member of the mixed network runs programs that have its address.
 type member struct {
 	name, address string
 	start         func(argv ...string) harness.Program
-	sockets       bool // it has the address for sockets, too
+	sockets       bool // sockets have the address, too
 }
 
 // Two virtual machines with the agent, two containers, a process of a host and a machine with the kernel's rxe and vxlan, on two hosts: each reaches each
@@ -113,7 +113,7 @@ func TestMixed(t *testing.T) {
 		var p harness.Program
 		harness.Poll(mixedLimit, func() bool {
 			p = f()
-			if !p.Ended(minute / 2) { // rxe of Linux 6.1 does not survive an answer that is late
+			if !p.Ended(minute / 2) { // rxe of Linux 6.1 does not survive a late answer
 				t.Logf("%s hangs:\n%s", p.Title(), p.Output())
 				p.End()
 				return false
@@ -129,7 +129,7 @@ func TestMixed(t *testing.T) {
 			if from.name == to.name {
 				continue
 			}
-			// A client that finds no server yet tries again.
+			// The client retries until its server listens.
 			if p := tries(func() harness.Program { return from.start("rping", "-c", "-a", to.address, "-C", "3", "-v") }); !good(p) {
 				t.Errorf("rping from %s to %s: %s\n%s\n%s", from.name, to.name, p.Fate(), p.Output(), server.Output())
 			}
@@ -147,10 +147,11 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// good reports whether a program has ended well.
+// good reports whether a program has ended with status 0.
 func good(p harness.Program) bool { return p.Ended(0) && p.Code() == 0 }
 
-// machine starts a virtual machine with a NIC of the host's daemon and our programs. QEMU is this machine's, and sees the socket through /proc.
+// machine starts a virtual machine with a NIC of the host's daemon and our programs. QEMU is this machine's and reaches
+// the socket through /proc.
 func (h *host) machine(t *testing.T, image, nic string) *guest.Guest {
 	t.Helper()
 	p := h.start(t, "vrdma", "guest", "args", "--tcg", "-m", "320M", nic)

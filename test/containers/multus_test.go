@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// multus has the pods' own network be the first, and asks the API server for others.
+	// multus configures Multus: the pods' own network comes first, and the API server has the others.
 	multus = `{"cniVersion": "0.3.1", "name": "multus", "type": "multus", "kubeconfig": "/etc/kubernetes/admin.conf", "clusterNetwork": "/etc/cni/net.d/10-pods.conflist"}`
 
-	// first is the pods' own network. Multus 4.2 forgets what is a plugin's own in a configuration when it calls DEL, and host-local wants its
-	// ranges then: so each pod has the same address there, which nobody uses.
+	// first is the pods' own network. Multus 4.2 calls DEL without the plugin's own part of the configuration, but
+	// host-local needs its ranges then. So each pod has the same unused address there.
 	first = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge", "bridge": "pods0", "ipam": {"type": "static", "addresses": [{"address": "10.200.0.2/24"}]}}]}`
 
-	// definitions is the kind of object in which Multus finds a network's configuration.
+	// definitions is the CustomResourceDefinition in which Multus finds a network's configuration.
 	definitions = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: network-attachment-definitions.k8s.cni.cncf.io}
@@ -30,7 +30,7 @@ spec:
   names: {plural: network-attachment-definitions, singular: network-attachment-definition, kind: NetworkAttachmentDefinition, shortNames: [net-attach-def]}
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {config: {type: string}}}}}}}]
 `
-	// Before says what contrib/kubernetes/multus.yaml wants to be there, and one more NIC.
+	// before declares what contrib/kubernetes/multus.yaml requires, and one more NIC.
 	before = `{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: team-a}, spec: {namespaces: [team-a]}}
 ---
 {apiVersion: vrdma.io/v1, kind: Network, metadata: {name: train, tenant: team-a}, spec: {subnets: [10.7.0.0/16]}}
@@ -41,7 +41,8 @@ spec:
 `
 )
 
-// TestKubeMultus: the example with Multus, as it is. The pod keeps the cluster's network, and its NIC is a second interface, with the address that RDMA has.
+// TestKubeMultus uses the example with Multus unchanged. The pod keeps the cluster's network. Its NIC is a second
+// interface with the address that RDMA has.
 func TestKubeMultus(t *testing.T) {
 	program := harness.Multus(t)
 	c := newCluster(t)
@@ -77,7 +78,7 @@ func TestKubeMultus(t *testing.T) {
 	if out := c.kubectl(t, "get", "pod", "-n", "team-a", "db", "-o", "yaml"); !strings.Contains(out, `"interface": "net1"`) || !strings.Contains(out, `"10.7.0.10"`) {
 		t.Errorf("Multus says of the pod:\n%s", out)
 	}
-	// Another pod reaches it, by its sockets and by RDMA.
+	// Another pod reaches it over sockets and over RDMA.
 	other := strings.NewReplacer("team-a.db", "team-a.web", "vrdma.io/nic: db", "vrdma.io/nic: web", "name: db", "name: web", "name: rdma", "name: other", "networks: rdma", "networks: other", `"name": "rdma"`, `"name": "other"`,
 		"command: [ib_write_bw, -R]", fmt.Sprintf("command: [sh, -c, %q]", "ping -c 1 -W 20 10.7.0.10 && exec ib_write_bw -R 10.7.0.10")).Replace(example)
 	c.create(t, other)

@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// ownNetwork is a tenant whose NICs have the network of the container that they are in.
+// ownNetwork is a tenant whose NICs use the network of their container.
 const ownNetwork = `
 {apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: red}, spec: {}}
 ---
@@ -24,11 +24,11 @@ const ownNetwork = `
 {apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: b, tenant: red}, spec: {network: pods}}
 `
 
-// bridged is a container's place in podman's own network.
+// bridged are the flags of a container in podman's own network.
 func bridged(ip string) []string { return []string{"--network", "podman:ip=" + ip} }
 
-// talk has perftest's two sides talk, in containers that stay: they exchange what they need over TCP, and nobody names a
-// device or a GID.
+// talk runs perftest between two running containers. The two sides exchange their parameters over TCP, without the name
+// of a device or a GID.
 func talk(t *testing.T, on, from *host, server, client, address string) {
 	t.Helper()
 	s := on.exec(t, server, "ib_write_bw", "-F", "-n", "500")
@@ -42,7 +42,7 @@ func talk(t *testing.T, on, from *host, server, client, address string) {
 	}
 }
 
-// ping has rping's two sides talk, in containers that stay.
+// ping runs rping between two running containers.
 func ping(t *testing.T, on, from *host, server, client, address string) {
 	t.Helper()
 	s := on.exec(t, server, "rping", "-s", "-a", address, "-C", "5", "-V")
@@ -51,13 +51,13 @@ func ping(t *testing.T, on, from *host, server, client, address string) {
 	s.OK(t, minute)
 }
 
-// serves reports whether somebody has RoCE's port in a container's network namespace.
+// serves reports whether a process has RoCE's port in a container's network namespace.
 func (h *host) serves(t *testing.T, container string) bool {
 	t.Helper()
 	return strings.Contains(h.exec(t, container, "cat", "/proc/net/udp").OK(t, minute), ":12B7 ")
 }
 
-// descriptors is how many the daemon has.
+// descriptors returns the number of the daemon's descriptors.
 func (h *host) descriptors(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/root/proc/%d/fd", h.pid, h.status(t).Pid))
@@ -67,8 +67,8 @@ func (h *host) descriptors(t *testing.T) int {
 	return len(list)
 }
 
-// A NIC's way to others is the network of its container: the container's address is its RDMA address, for
-// perftest's exchange, rdma_cm and verbs alike, and packets go through the container's interface.
+// A NIC uses the network of its container: the container's address is its RDMA address, for perftest's exchange,
+// rdma_cm and verbs. Packets go through the container's interface.
 func TestOwnNetwork(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -90,7 +90,7 @@ func TestOwnNetwork(t *testing.T) {
 	if out := h.exec(t, "a", "ibv_devinfo", "-v").OK(t, minute); !strings.Contains(out, "::ffff:10.88.0.10, RoCE v2") {
 		t.Errorf("the container's address is no GID:\n%s", out)
 	}
-	// Nothing is left in the namespaces, nor of them.
+	// Nothing is left in the namespaces, and the daemon keeps nothing of them.
 	if !harness.Poll(minute, func() bool { return !h.serves(t, "a") && !h.serves(t, "b") }) {
 		t.Error("RoCE's port is open, and nobody has the NIC")
 	}
@@ -99,8 +99,8 @@ func TestOwnNetwork(t *testing.T) {
 	}
 }
 
-// A NIC follows who has it: another container has other addresses. Two containers do not have it at the same time, nor one
-// namespace two NICs.
+// A NIC gets the addresses of the container that uses it. Two containers cannot use it at once, and a namespace cannot
+// have two NICs.
 func TestOwnNetworkFollows(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -128,13 +128,13 @@ func TestOwnNetworkFollows(t *testing.T) {
 	if !strings.Contains(out, "::ffff:10.88.0.12, RoCE v2") || strings.Contains(out, "10.88.0.10") {
 		t.Errorf("the next container's GIDs:\n%s", out)
 	}
-	// Without a network there is loopback.
+	// Without a network only loopback remains.
 	if out := h.run(t, container{"bookworm", "red.a", nil}.argv("ibv_devinfo", "-v")...); !strings.Contains(out, "::ffff:127.0.0.1, RoCE v2") {
 		t.Errorf("a container without a network:\n%s", out)
 	}
 }
 
-// join connects two hosts, which have these addresses then, and routes to each other's containers.
+// join connects two hosts. They get these addresses, and routes to each other's containers.
 func join(t *testing.T, hosts [2]*host) {
 	t.Helper()
 	ip := func(h *host, args ...string) {
@@ -152,7 +152,7 @@ func join(t *testing.T, hosts [2]*host) {
 	}
 }
 
-// The container's address changes while it lives: the next program has the new one.
+// When the container's address changes while it runs, the next program gets the new one.
 func TestOwnNetworkChanges(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -169,8 +169,8 @@ func TestOwnNetworkChanges(t *testing.T) {
 	ping(t, h, h, "b", "a", "10.88.0.11")
 }
 
-// Networks of the engine come and go while programs of the container have the NIC open: they are told, who listens everywhere is reached by the new
-// address, and who talks by another goes on.
+// The engine adds and removes networks while the container's programs have the NIC open. The programs get events, a
+// listener on all addresses is reached by the new address, and connections through other addresses go on.
 func TestOwnNetworkConnects(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -209,7 +209,7 @@ func TestOwnNetworkConnects(t *testing.T) {
 		t.Helper()
 		harness.Spawn(t, h.inside(t, name, append([]string{"ip", "address"}, args...)...)).OK(t, minute)
 	}
-	// An address of IPv6 can be used when nobody else was found to have it.
+	// An IPv6 address is usable after duplicate address detection.
 	ip("a", "add", "fd00:88::10/64", "dev", "eth0")
 	ip("b", "add", "fd00:88::11/64", "dev", "eth0")
 	for _, c := range [][2]string{{"a", "fd00:88::10"}, {"b", "fd00:88::11"}} {
@@ -236,7 +236,7 @@ func TestOwnNetworkConnects(t *testing.T) {
 	}
 }
 
-// Containers of two hosts: their networks are routed, and nothing else is between them.
+// Containers of two hosts, with routed networks and nothing else between them.
 func TestOwnNetworkHosts(t *testing.T) {
 	if !harness.All() {
 		t.Skip("long form: make test-all")
@@ -248,7 +248,7 @@ func TestOwnNetworkHosts(t *testing.T) {
 		h.apply(t, ownNetwork)
 		h.run(t, "podman", "network", "create", "--disable-dns", "--subnet", fmt.Sprintf("10.%d.0.0/24", i+1), "pods")
 		h.stay(t, "c", container{"bookworm", "red.a", []string{"--network", fmt.Sprintf("pods:ip=10.%d.0.10", i+1)}})
-		// The networks are routed, so nobody hides behind the host's address.
+		// Routed networks need no source NAT.
 		h.run(t, "nft", "insert rule inet netavark POSTROUTING ip daddr 10.0.0.0/8 accept")
 	}
 	talk(t, hosts[0], hosts[1], "c", "c", "10.1.0.10")
@@ -256,7 +256,7 @@ func TestOwnNetworkHosts(t *testing.T) {
 	ping(t, hosts[1], hosts[0], "c", "c", "10.2.0.10")
 }
 
-// An ordinary user's daemon enters the containers of the user through their user namespace.
+// An ordinary user's daemon enters that user's containers through their user namespace.
 func TestOwnNetworkRootless(t *testing.T) {
 	if !harness.All() {
 		t.Skip("long form: make test-all")
@@ -279,7 +279,7 @@ func TestOwnNetworkRootless(t *testing.T) {
 	s.OK(t, minute)
 }
 
-// A container that asks for a network has a NIC there, with an address that is allocated, as long as it lives.
+// A container that asks for a network gets a NIC there, with an allocated address, until it ends.
 func TestNetworkDevice(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -298,7 +298,8 @@ func TestNetworkDevice(t *testing.T) {
 		t.Fatal("there is no CDI file for the networks of red")
 	}
 	before := nics()
-	// What is left from before the machine went down goes with the next container's start, also if an older version made it, and what is another machine's stays.
+	// The next container's start removes NICs that are left from before a reboot, also those that an older version
+	// created. NICs of another machine stay.
 	h.write(t, "/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
 	name := strings.TrimSpace(h.run(t, "hostname"))
 	left := func(nic, machine string) string {
@@ -326,7 +327,7 @@ func TestNetworkDevice(t *testing.T) {
 	h.stay(t, "c", of("red.pods", bridged("10.88.0.10")...))
 	h.stay(t, "d", of("red.pods", bridged("10.88.0.11")...))
 	ping(t, h, h, "c", "d", "10.88.0.10")
-	// A quota holds, and says so where somebody sees it.
+	// A quota applies, and a visible error says so.
 	h.stay(t, "e", of("small.n"))
 	if p := h.start(t, of("small.n").argv("ibv_devinfo")...); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "tenant small would have 2 NICs, and its quota is 1") {
 		t.Errorf("more NICs than the quota:\n%s", p.Output())

@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// tenants are two with the same addresses.
+// tenants are two tenants with the same addresses.
 const tenants = `
 {apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: red}, spec: {}}
 ---
@@ -32,7 +32,7 @@ const tenants = `
 {apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: db, tenant: blue}, spec: {network: train, address: 10.1.0.2}}
 `
 
-// One flag gives a container a NIC, in each way in which an engine can be told.
+// One flag gives a container a NIC, in each way that an engine offers.
 func TestOneFlag(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -48,7 +48,7 @@ func TestOneFlag(t *testing.T) {
 		{"user", append(device("default"), "--user", "1000"), []string{"ibv_devices"}},
 		{"no_environment", device("default"), []string{"env", "-i", "/usr/bin/ibv_devices"}},
 		{"setuid", append(device("default"), "--user", "1000"), []string{"setuid_devices"}},
-		// Whoever starts a setuid program chooses its environment, and not its daemon.
+		// The user who starts a setuid program chooses its environment, but cannot choose its daemon.
 		{"setuid_environment", append(device("default"), "--user", "1000", "-e", "VRDMA_SOCKET=/tmp/mine.sock", "-e", "XDG_RUNTIME_DIR=/tmp"), []string{"setuid_devices"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -76,19 +76,19 @@ func TestOneFlag(t *testing.T) {
 	}
 }
 
-// A place from which nothing can be run is no place for the daemon's socket: it says so.
+// The daemon refuses a socket directory on a noexec file system, with the reason.
 func TestNoExec(t *testing.T) {
 	h := newHost(t)
 	h.run(t, "sh", "-c", "mkdir /tmp/noexec && mount -t tmpfs -o noexec none /tmp/noexec")
 	p := h.start(t, "vrdma", "daemon", "--socket", "/tmp/noexec/vrdma.sock", "--addr", "127.0.0.1")
 	p.Printed(t, "msg=serving ", minute)
-	if out := p.Output(); !strings.Contains(out, "is mounted noexec") || !strings.Contains(out, "choose another place with --socket") {
+	if out := p.Output(); !strings.Contains(out, "is mounted noexec") || !strings.Contains(out, "choose another path with --socket") {
 		t.Errorf("the daemon says:\n%s", out)
 	}
 }
 
-// Where nobody says anything, root's daemon is where programs can load the shared object, engines know its NICs, and
-// root's commands find it.
+// Without arguments root's daemon uses a path where programs can load the shared object, engines find its NICs, and
+// root's commands find the daemon.
 func TestDefaultPlace(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.run(t, "mount", "-o", "remount,noexec", "/run") // as Debian has it
@@ -110,7 +110,7 @@ func TestDefaultPlace(t *testing.T) {
 	d.OK(t, minute)
 }
 
-// A Go program with package verbs needs no library, and finds the NIC in the same place.
+// A Go program with package verbs needs no library, and finds the NIC at the same path.
 func TestGo(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -134,7 +134,7 @@ func TestGo(t *testing.T) {
 	s.OK(t, minute)
 }
 
-// Images that are fine are said to be.
+// The check reports good images as good.
 func TestCheck(t *testing.T) {
 	for _, suite := range []string{"bullseye", "bookworm", "trixie"} {
 		root := harness.Image(t, suite)
@@ -149,7 +149,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// pair has two containers talk, over rdma_cm: rping, and perftest.
+// pair runs rping and perftest between two containers, over rdma_cm.
 func (h *host) pair(t *testing.T, server, client container, address string) {
 	t.Helper()
 	for _, c := range []struct {
@@ -177,26 +177,26 @@ func (h *host) pair(t *testing.T, server, client container, address string) {
 	}
 }
 
-// A container is how one is started.
+// A container says how to start one.
 type container struct {
 	image, nic string
 	flags      []string
 }
 
 func (c container) argv(program ...string) []string {
-	if c.nic == "" { // the flags say what it gets
+	if c.nic == "" { // the flags give it its NIC
 		return podman(c.image, c.flags, program...)
 	}
 	return podman(c.image, append(device(c.nic), c.flags...), program...)
 }
 
-// Two containers with NICs of one network, which may do nothing else.
+// Two containers with NICs of one network, and no other rights.
 func TestPair(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
 	h.apply(t, tenants)
 	h.pair(t, container{"bookworm", "red.web", hard}, container{"bookworm", "red.db", hard}, "10.1.0.1")
-	// perftest's own exchange goes over the containers' network, which is podman's.
+	// perftest's own exchange uses the containers' network, which is podman's.
 	at := func(ip string) []string { return []string{"--network", "podman:ip=" + ip} }
 	t.Run("bridge", func(t *testing.T) {
 		s := h.start(t, container{"bookworm", "red.web", at("10.88.0.10")}.argv("ib_send_bw", "-F", "-n", "500")...)
@@ -209,7 +209,7 @@ func TestPair(t *testing.T) {
 			t.Errorf("%v\n%s", err, c.Output())
 		}
 	})
-	t.Run("mapped", func(t *testing.T) { // root there is a number that nobody has outside
+	t.Run("mapped", func(t *testing.T) { // root in there is an unused number outside
 		h.run(t, "sh", "-c", "cp -a /images/bookworm /images/mapped && chown -R 100000:100000 /images/mapped")
 		h.apply(t, strings.ReplaceAll(tenants, "network: train,", "network: train, open: {uids: [100000]},"))
 		flags := append([]string{"--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536"}, hard...)
@@ -230,7 +230,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// Tenants with the same addresses do not meet, at no address, loopback included.
+// Tenants with the same addresses cannot reach each other at any address, loopback included.
 func TestTenantsApart(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -254,7 +254,7 @@ func TestTenantsApart(t *testing.T) {
 			}
 		}
 	}
-	for _, address := range []string{"10.1.0.1", "fd00:1::1"} { // or all this would say nothing
+	for _, address := range []string{"10.1.0.1", "fd00:1::1"} { // otherwise the refusals above prove nothing
 		if p := reach("red-db", address); p.Code() != 0 {
 			t.Errorf("red.db does not reach red.web at %s:\n%s", address, p.Output())
 		}

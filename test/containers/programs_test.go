@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// four is a tenant with NICs of both families of addresses.
+// four is a tenant with NICs that have IPv4 and IPv6 addresses.
 func four() string {
 	text := `
 {apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: red}, spec: {}}
@@ -23,7 +23,7 @@ func four() string {
 	return text
 }
 
-// Real programs in containers that stay, which have the programs of this machine.
+// Real programs run in containers that have the programs of this machine.
 func TestPrograms(t *testing.T) {
 	harness.Need(t, "mpirun", "mpicc", "iperf3", "ucmatose", "rping")
 	h := newHost(t, machine)
@@ -49,15 +49,15 @@ func TestPrograms(t *testing.T) {
 	t.Run("rping_ipv6", func(t *testing.T) { ping(t, h, h, "c0", "c1", "fd00:1::1") })
 	t.Run("sockets", h.sockets)
 	t.Run("mpi", func(t *testing.T) {
-		if !harness.All() { // four ranks that poll want more than one processor
+		if !harness.All() { // four polling ranks need more than one processor
 			t.Skip("long form: make test-all")
 		}
 		h.mpi(t)
 	})
 }
 
-// mpi has four ranks of Open MPI talk, one in each container. mpirun is on the host, in the same programs, and podman is what it has for ssh:
-// only what starts ranks goes over TCP.
+// mpi runs four ranks of Open MPI, one in each container. mpirun is on the host and uses podman instead of ssh: only
+// the start of ranks goes over TCP.
 func (h *host) mpi(t *testing.T) {
 	h.bring(t, harness.CompileWith(t, "mpi", "mpicc"), "/images/machine/tmp/mpi")
 	agent := "#!/bin/sh\nto=$1; shift\nexec chroot /proc/1/root podman exec \"$to\" sh -c \"$*\"\n"
@@ -78,7 +78,7 @@ func (h *host) mpi(t *testing.T) {
 	}
 }
 
-// sent is how many bytes the NICs of containers have sent.
+// sent returns how many bytes the containers' NICs have sent.
 func (h *host) sent(t *testing.T, names ...string) (bytes int) {
 	t.Helper()
 	const unit = 4 // of InfiniBand's data counters
@@ -94,10 +94,10 @@ func (h *host) sent(t *testing.T, names ...string) (bytes int) {
 	return bytes
 }
 
-// overSockets is what a TCP program in a container is started with so that its connections go over RDMA.
+// overSockets is the prefix that starts a TCP program of a container with its connections over RDMA.
 var overSockets = []string{"env", "LD_PRELOAD=/run/vrdma/vrdma.sock.d/libvrdma-sockets.so:/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"}
 
-// sockets has iperf3, a TCP program, talk over RDMA, by the containers' ordinary addresses.
+// sockets runs iperf3, a TCP program, over RDMA, by the containers' ordinary addresses.
 func (h *host) sockets(t *testing.T) {
 	h.apply(t, ownNetwork)
 	h.stay(t, "a", container{machine, "red.a", bridged("10.88.0.20")})

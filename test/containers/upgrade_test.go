@@ -12,11 +12,12 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// The daemon is upgraded while containers live: the libvrdma.so that they were started with, that of the commit before the protocol changed
-// last, is served by today's daemon; when that has started again its programs are told, and new ones have the new library.
+// The daemon is upgraded while containers run. Today's daemon serves the libvrdma.so that they were started with, which
+// is from the commit before the last change of the protocol. After the restart its programs get an error, and new
+// programs use the new library.
 func TestUpgrade(t *testing.T) {
 	if !harness.All() {
-		t.Skip("long form: make test-all") // compiling takes longer than all the rest
+		t.Skip("long form: make test-all") // the compilation takes longer than the rest of the test
 	}
 	library := harness.LibraryBefore(t)
 	if library == "" {
@@ -33,11 +34,11 @@ func TestUpgrade(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
 	h.apply(t, tenants)
-	// The NICs' directories have links to this one file, which keeps its inode.
+	// The NICs' directories link to this one file, which keeps its inode.
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/root%s.d/libvrdma.so", h.pid, socket), older, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	at := []string{"-e", "VRDMA_SOCKET=" + socket} // so old a library does not look beside itself
+	at := []string{"-e", "VRDMA_SOCKET=" + socket} // such an old library does not look in its own directory
 	h.stay(t, "a", container{"bookworm", "red.web", at})
 	h.stay(t, "b", container{"bookworm", "red.db", at})
 	has := func(name string, want []byte) {
@@ -65,11 +66,11 @@ func TestUpgrade(t *testing.T) {
 	ping(t, h, h, "a", "b", "10.1.0.1")
 }
 
-// olderRelease is a commit whose daemon had containers with hooks, interfaces and bindings already.
+// olderRelease is a commit whose daemon already had hooks, interfaces and bindings of containers.
 const olderRelease = "656f863c"
 
-// install puts the programs of a release where the host's path finds them first, as a package does: beside, then in the place of those that
-// are there. A daemon that runs goes on with the older file.
+// install puts the programs of a release first in the host's path, as a package does: it writes new files and renames
+// them. A running daemon keeps the old file.
 func (h *host) install(t *testing.T, from string) {
 	t.Helper()
 	for _, name := range []string{"libvrdma.so", "libvrdma-sockets.so", "vrdma"} {
@@ -87,11 +88,11 @@ func (h *host) install(t *testing.T, from string) {
 	}
 }
 
-// An older daemon is replaced by today's while containers live: what is declared, bound, metered and an interface is so again, the containers'
-// programs are told, new ones work, and containers that the older daemon's hooks have started end well.
+// Today's daemon replaces an older one while containers run. Objects, bindings, usage and interfaces are there again,
+// the containers' programs get an error, new ones work, and containers that the older daemon's hooks started end well.
 func TestUpgradeDaemon(t *testing.T) {
 	if !harness.All() {
-		t.Skip("long form: make test-all") // compiling takes longer than all the rest
+		t.Skip("long form: make test-all") // the compilation takes longer than the rest of the test
 	}
 	older := harness.Release(t, olderRelease)
 	if older == "" {
@@ -169,7 +170,7 @@ func upgrade(t *testing.T, older, how string) {
 		}
 	}
 	talks()
-	// What the older daemon's hooks have started ends by the newer's.
+	// Containers that the older daemon's hooks started end through the newer daemon.
 	h.run(t, "podman", "rm", "-f", "-t", "0", "a", "b", "c", "d")
 	for _, nic := range []string{"red.web", "red.a"} {
 		if out := h.run(t, container{"bookworm", nic, nil}.argv("ibv_devinfo")...); !strings.Contains(out, "PORT_ACTIVE") {
@@ -178,7 +179,7 @@ func upgrade(t *testing.T, older, how string) {
 	}
 }
 
-// billed is how many bytes a NIC has sent, by the bill.
+// billed returns how many bytes a NIC has sent according to its bill.
 func (h *host) billed(t *testing.T, tenant, nic string) (n uint64) {
 	t.Helper()
 	for _, r := range h.usage(t).Records {

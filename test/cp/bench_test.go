@@ -24,7 +24,8 @@ spec:
   seconds: 1
 `
 
-// TestBenchRemote, in the long form: bench run measures with another machine, through OpenSSH, and leaves nothing there.
+// TestBenchRemote, in the long form: `bench run` measures with another machine through OpenSSH and leaves nothing
+// there.
 func TestBenchRemote(t *testing.T) {
 	if !harness.All() {
 		t.Skip("measuring wants a machine that does nothing else: the long form has it")
@@ -47,7 +48,7 @@ func TestBenchRemote(t *testing.T) {
 		return list
 	}
 	before := there()
-	// left are the directories that were not there before.
+	// left returns the directories that are new.
 	left := func() []string {
 		return slices.DeleteFunc(there(), func(name string) bool { return slices.Contains(before, name) })
 	}
@@ -73,7 +74,7 @@ func TestBenchRemote(t *testing.T) {
 	if !harness.Poll(minute, func() bool { return len(left()) == 0 }) {
 		t.Errorf("left there: %v", left())
 	}
-	// A machine that cannot be reached is a row that says so.
+	// A machine that cannot be reached gives a row with the reason.
 	out = filepath.Join(dir, "unreached")
 	harness.Spawn(t, a.inside(harness.Binary(), "bench", "run", file, "--out", out, "--peer", "root@"+b.ip, "--rsh", "false")).OK(t, minute)
 	r, err = experiment.Read(out)

@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestOneHost copies there and back on one host, and the device carries it.
+// TestOneHost copies there and back on one host, through the device.
 func TestOneHost(t *testing.T) {
 	d := here(t)
 	d.NoLeaks(t)
@@ -57,7 +57,7 @@ func TestOneHost(t *testing.T) {
 	s.OK(t, minute)
 }
 
-// TestProgress: there is a bar on a terminal, and nowhere else.
+// TestProgress: only a terminal shows a progress bar.
 func TestProgress(t *testing.T) {
 	harness.Need(t, "script")
 	d := here(t)
@@ -75,7 +75,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestUsage: what makes no sense is said.
+// TestUsage: senseless arguments are refused with a reason.
 func TestUsage(t *testing.T) {
 	d := here(t)
 	file := write(t, filepath.Join(t.TempDir(), "f"), content(10))
@@ -129,8 +129,8 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// TestKilled: whoever dies in the middle, no half file has a file's name, and what has come is not sent
-// again.
+// TestKilled: whichever side dies in the middle, no partial file gets the final name, and the next copy does not send
+// the received part again.
 func TestKilled(t *testing.T) {
 	d := here(t)
 	d.NoLeaks(t)
@@ -186,8 +186,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// midway stops the daemon in the middle of a copy of big. A copy that was over too soon for this test, or
-// nearly, is made again.
+// midway stops the daemon in the middle of a copy of big. It repeats a copy that ended, or nearly ended, too early.
 func midway(t *testing.T, d *host, target string, size int64, start func() *harness.Process) *harness.Process {
 	t.Helper()
 	t.Cleanup(func() { resume(d.Process) })
@@ -203,7 +202,7 @@ func midway(t *testing.T, d *host, target string, size int64, start func() *harn
 		for arrived() == 0 && !client.Ended(0) && time.Now().Before(end) {
 		}
 		halt(d.Process)
-		// What is under way is a small part of the other half.
+		// The data in flight is a small part of the other half.
 		if n := arrived(); n > 0 && n < size/2 {
 			return client
 		}
@@ -217,7 +216,7 @@ func midway(t *testing.T, d *host, target string, size int64, start func() *harn
 	return nil
 }
 
-// TestDiskFull: a disk that is full is said, before or in the middle, and nothing half-written is left.
+// TestDiskFull: a full disk is an error, before or during the copy, and no partial file is left.
 func TestDiskFull(t *testing.T) {
 	harness.Need(t, "unshare", "mount")
 	d := here(t)
@@ -236,7 +235,7 @@ func TestDiskFull(t *testing.T) {
 	small := write(t, filepath.Join(from, "small"), content(100))
 	both := d.cp(t, big, small, s.url(""))
 	fails(t, both, "big: no space left on device")
-	// They are copied at the same time: there may have been no space for the small one, which is then said.
+	// Files are copied at the same time, so the small one may also find no space; then there is an error for it.
 	if got := names(t, inside); got != "small" && !(got == "" && strings.Contains(both.Output(), "small: no space left on device")) {
 		t.Errorf("left behind: %q\n%s", got, both.Output())
 	}

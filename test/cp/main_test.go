@@ -22,7 +22,7 @@ const minute = time.Minute
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// A host is a daemon, perhaps in a network namespace of its own; nil: programs there start one.
+// A host is a daemon, perhaps in its own network namespace. nil: programs there start one.
 type host struct {
 	*harness.Daemon
 	ip    string
@@ -67,7 +67,7 @@ func (h *host) cp(t *testing.T, args ...string) *harness.Process {
 	return harness.Spawn(t, h.inside(append([]string{harness.Binary(), "cp"}, args...)...))
 }
 
-// A server is a standing one.
+// A server is a `vrdma cp --serve` that keeps running.
 type server struct {
 	*harness.Process
 	h    *host
@@ -77,7 +77,7 @@ type server struct {
 
 const listening = "the data is not encrypted"
 
-// serve starts a server and waits until it is one.
+// serve starts a server and waits until it listens.
 func (h *host) serve(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
 	s := &server{h: h, port: harness.FreePort(t)}
@@ -92,10 +92,10 @@ func (s *server) start(t *testing.T) {
 	s.Printed(t, listening, minute)
 }
 
-// url is a path there.
+// url returns a path on the server.
 func (s *server) url(path string) string { return fmt.Sprintf("rdma://%s:%d/%s", s.h.ip, s.port, path) }
 
-// content is n bytes that depend on n.
+// content returns n bytes that depend on n.
 func content(n int) []byte {
 	b := make([]byte, n)
 	rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), byte(n >> 16)}).Read(b)
@@ -123,7 +123,7 @@ func same(t *testing.T, path string, want []byte) {
 	}
 }
 
-// names are the files in a directory.
+// names returns the files in a directory.
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	list, err := os.ReadDir(dir)
@@ -137,7 +137,7 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(out, " ")
 }
 
-// fails waits for the end of a process, which has to be a bad one that says this.
+// fails waits until a process ends with an error that has this text.
 func fails(t *testing.T, p *harness.Process, text string) {
 	t.Helper()
 	if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), text) {

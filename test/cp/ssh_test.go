@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestRsh: the other side is started by a program that stands in for ssh.
+// TestRsh: a program that replaces ssh starts the other side.
 func TestRsh(t *testing.T) {
 	d := here(t)
 	d.NoLeaks(t)
@@ -31,7 +31,7 @@ func TestRsh(t *testing.T) {
 	fails(t, d.cp(t, "--rsh", rsh, "--remote-vrdma", "/nowhere/vrdma", a, "127.0.0.1:"+to), "exit status 127")
 	fails(t, d.cp(t, "--rsh", "true", a, "127.0.0.1:"+to), "ended before it said where it listens")
 	fails(t, d.cp(t, append(flags, "127.0.0.1:/nowhere/x", back)...), "/nowhere/x: no such file")
-	// Nobody is let in by the command alone.
+	// The command alone admits no client.
 	remote := d.inside(harness.Binary(), "cp", "--remote")
 	remote.Stdin = strings.NewReader("\n")
 	fails(t, harness.Spawn(t, remote), "no key on standard input")
@@ -52,7 +52,7 @@ func TestSSH(t *testing.T) {
 	sshd := filepath.Join(harness.Unpacked(t, "openssh-server"), "usr/sbin/sshd")
 	a, b := two(t)
 	rsh := startSSH(t, b, sshd)
-	// What a login shell would have in its environment.
+	// The environment that a login shell would have.
 	vrdma := script(t, fmt.Sprintf("export VRDMA_SOCKET=%s\nexec %s \"$@\"\n", b.Socket, harness.Binary()))
 	from, to, back := t.TempDir(), t.TempDir(), t.TempDir()
 	const size = 8 << 20
@@ -67,8 +67,8 @@ func TestSSH(t *testing.T) {
 	b.Unmanaged(t)
 }
 
-// startSSH starts an sshd of the test's own on a host, and returns the command that reaches it. The user
-// database that it sees has what its package would have added.
+// startSSH starts an sshd on a host and returns the command that connects to it. The user database that sshd sees has
+// the entries that its package would add.
 func startSSH(t *testing.T, h *host, sshd string) string {
 	t.Helper()
 	dir := harness.Directory(t, nil)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -97,20 +98,45 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestNamesOfTests: a test that a document names exists.
-func TestNamesOfTests(t *testing.T) {
-	var source strings.Builder
+// TestNamesOfFiles: a source file that the walks of architecture.md name exists, as PACKAGE/FILE.
+func TestNamesOfFiles(t *testing.T) {
+	const page = "docs/explanation/architecture.md"
+	files := sources(t)
+	for _, m := range regexp.MustCompile("`([\\w/]+/\\w+\\.(?:go|c|h))`").FindAllStringSubmatch(pages(t)[page], -1) {
+		if !slices.ContainsFunc(files, func(file string) bool { return strings.HasSuffix("/"+file, "/"+m[1]) }) {
+			t.Errorf("%s names %s: there is no such file", page, m[1])
+		}
+	}
+}
+
+// sources are the Go and C files of the repository, by their path.
+func sources(t *testing.T) (files []string) {
+	t.Helper()
 	for _, dir := range []string{"cmd", "examples", "internal", "shim", "test", "verbs"} {
 		err := filepath.WalkDir(filepath.Join(Root(), dir), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, "_test.go") {
-				return err
+			if ext := filepath.Ext(path); err == nil && (ext == ".go" || ext == ".c" || ext == ".h") {
+				name, _ := filepath.Rel(Root(), path)
+				files = append(files, name)
 			}
-			text, err := os.ReadFile(path)
-			source.Write(text)
 			return err
 		})
 		if err != nil {
 			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+// TestNamesOfTests: a test that a document names exists.
+func TestNamesOfTests(t *testing.T) {
+	var source strings.Builder
+	for _, name := range sources(t) {
+		if strings.HasSuffix(name, "_test.go") {
+			text, err := os.ReadFile(filepath.Join(Root(), name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			source.Write(text)
 		}
 	}
 	there := map[string]bool{}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,10 +16,10 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Prefix is below what the daemons' user may read and write.
+// Prefix is the prefix of the keys that the daemons' user may read and write.
 const Prefix = "/vrdma/v1/"
 
-// User is the daemons', who has no other rights. Its certificate has this common name.
+// User is the daemons' user, without other rights. Its certificate has this common name.
 const User = "vrdma"
 
 // A Cluster is some members.
@@ -46,7 +45,7 @@ type Member struct {
 	ended  chan struct{}
 }
 
-// Start starts n members and has them ask for who we are.
+// Start starts n members with authentication.
 func Start(t testing.TB, n int) *Cluster {
 	t.Helper()
 	c := &Cluster{
@@ -70,7 +69,7 @@ func Start(t testing.TB, n int) *Cluster {
 	return c
 }
 
-// Endpoints are where clients reach the members.
+// Endpoints are the members' addresses for clients.
 func (c *Cluster) Endpoints() (list []string) {
 	for _, m := range c.Members {
 		list = append(list, m.proxy.address)
@@ -78,7 +77,7 @@ func (c *Cluster) Endpoints() (list []string) {
 	return list
 }
 
-// Direct are the members themselves, not through the proxies.
+// Direct are the members' own addresses, without the proxies.
 func (c *Cluster) Direct() (list []string) {
 	for _, m := range c.Members {
 		list = append(list, m.client)
@@ -89,7 +88,7 @@ func (c *Cluster) Direct() (list []string) {
 // URL is the cluster's name for --store.
 func (c *Cluster) URL() string { return "etcd://" + strings.Join(c.Endpoints(), ",") }
 
-// permit makes the users and the role, as docs/how-to/etcd.md says, and has etcd ask for them.
+// permit creates the users and the role of docs/how-to/etcd.md, and enables authentication.
 func (c *Cluster) permit() {
 	c.t.Helper()
 	c.Ctl("user", "add", "root", "--no-password")
@@ -101,7 +100,7 @@ func (c *Cluster) permit() {
 	c.Ctl("auth", "enable")
 }
 
-// Ctl runs etcdctl as root, not through the proxies.
+// Ctl runs etcdctl as root, without the proxies.
 func (c *Cluster) Ctl(args ...string) string {
 	c.t.Helper()
 	out, err := c.ctl(30*time.Second, args...)
@@ -121,7 +120,7 @@ func (c *Cluster) ctl(patience time.Duration, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Ready waits until the members that run have a leader and answer.
+// Ready waits until the running members have a leader and answer.
 func (c *Cluster) Ready() {
 	c.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -156,7 +155,7 @@ func (c *Cluster) stop() {
 	}
 }
 
-// Start starts the member; it has what it had, unless it was wiped.
+// Start starts the member with its old data, unless it was wiped.
 func (m *Member) Start() {
 	m.c.t.Helper()
 	m.mu.Lock()
@@ -189,7 +188,7 @@ func (m *Member) Start() {
 	}(m.ended)
 }
 
-// Kill ends it at once.
+// Kill kills it.
 func (m *Member) Kill() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -201,10 +200,10 @@ func (m *Member) Kill() {
 	m.cmd = nil
 }
 
-// Pause stops it: it is there, and does nothing.
+// Pause stops its process.
 func (m *Member) Pause() { m.signal(syscall.SIGSTOP) }
 
-// Resume has it go on.
+// Resume continues its process.
 func (m *Member) Resume() { m.signal(syscall.SIGCONT) }
 
 func (m *Member) signal(s syscall.Signal) {
@@ -215,7 +214,7 @@ func (m *Member) signal(s syscall.Signal) {
 	}
 }
 
-// Wipe ends it and removes all that it has.
+// Wipe kills it and removes its data.
 func (m *Member) Wipe() {
 	m.Kill()
 	if err := os.RemoveAll(m.dir); err != nil {
@@ -223,21 +222,16 @@ func (m *Member) Wipe() {
 	}
 }
 
-// Cut cuts clients off, or lets them in again. What passes meanwhile is lost.
+// Cut cuts clients off, or restores their connections. Data in between is lost.
 func (m *Member) Cut(cut bool) { m.proxy.cut(cut) }
 
-// Mute holds its answers to clients, and lets what they ask pass.
+// Mute delays its answers to clients, and lets requests pass.
 func (m *Member) Mute(mute bool) { m.proxy.mute(mute) }
 
-// freePort is an address that nobody listens at.
+// freePort returns an address that no process listens at.
 func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", harness.FreePort(t))
 }
 
 func (c *Cluster) write(name string, text []byte) string {

@@ -9,15 +9,15 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// TestThreadEnds: a member outlives the thread that started it. Threads that have been in a network
-// namespace end, and any goroutine may be on one before that.
+// TestThreadEnds: a member outlives the thread that started it. Go ends threads that were in a network namespace, and
+// any goroutine may run on such a thread.
 func TestThreadEnds(t *testing.T) {
 	c := Start(t, 1)
 	m := c.Members[0]
 	m.Kill()
 	done := make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // and ends: so does the thread
+		runtime.LockOSThread() // the thread ends with the goroutine
 		defer close(done)
 		m.Start()
 	}()

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// A proxy passes connections on to a member, until it is cut: then it takes them, and says
-// nothing.
+// A proxy forwards connections to a member. While it is cut, it accepts connections and is silent.
 type proxy struct {
 	address, to string
 	l           net.Listener
@@ -64,7 +63,7 @@ func (d *proxy) pass(c net.Conn) {
 	<-both
 }
 
-// carry copies what comes, and holds it while that way is cut.
+// carry copies data, and holds it while that direction is cut.
 func carry(to, from net.Conn, whole func() <-chan struct{}) {
 	b := make([]byte, 64<<10)
 	for {
@@ -85,7 +84,7 @@ func (d *proxy) answers() <-chan struct{} {
 	return d.whole()
 }
 
-// mute holds what members say, and passes what they are told.
+// mute holds the members' answers and forwards requests.
 func (d *proxy) mute(mute bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,7 +104,7 @@ func (d *proxy) whole() <-chan struct{} {
 	return d.healed
 }
 
-// cut: as with a cable, nobody is told. Those who wait long enough give up by themselves.
+// cut gives no notice, like a cut cable. Clients give up after their own timeouts.
 func (d *proxy) cut(cut bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

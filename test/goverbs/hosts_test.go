@@ -34,7 +34,7 @@ func twoHosts(t *testing.T) (a, b *harness.Daemon, ipA, ipB string) {
 	return a, b, ipA, ipB
 }
 
-// TestTwoHosts has Go and C programs at both ends of a wire.
+// TestTwoHosts runs Go and C programs at both ends of a wire.
 func TestTwoHosts(t *testing.T) {
 	a, b, ipA, ipB := twoHosts(t)
 	t.Run("Go client, C server", func(t *testing.T) { clientOfRping(t, b, ipB, a) })
@@ -80,7 +80,7 @@ func streamBetween(t *testing.T, listen func(string) (net.Listener, error), ip s
 	}
 }
 
-// byHand connects two queue pairs without rdma_cm, of hosts that know only each other's address.
+// byHand connects two queue pairs without rdma_cm. The hosts know only each other's address.
 func byHand(t *testing.T, a, b *harness.Daemon) {
 	var side [2]*program
 	var qp [2]*verbs.QP
@@ -114,7 +114,7 @@ func byHand(t *testing.T, a, b *harness.Daemon) {
 	}
 }
 
-// pingProgram is examples/ping, static.
+// pingProgram builds examples/ping as a static binary.
 func pingProgram(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ping")
@@ -135,7 +135,7 @@ func launch(t *testing.T, d *harness.Daemon, argv ...string) *harness.Process {
 	return harness.Spawn(t, cmd)
 }
 
-// TestKilledPeer: a peer that dies is seen to be gone, on one host and between two, whichever side it was.
+// TestKilledPeer: the survivor notices the death of its peer, on one host and between two, as client and as server.
 func TestKilledPeer(t *testing.T) {
 	ping := pingProgram(t)
 	a, b, ipA, ipB := twoHosts(t)
@@ -180,7 +180,7 @@ func TestKilledPeer(t *testing.T) {
 	}
 }
 
-// bereave kills the peer, and expects that the connection ends and what waits is flushed.
+// bereave kills the peer. The connection must end, and its pending requests must be flushed.
 func (p *program) bereave(t *testing.T, peer *harness.Process) {
 	t.Helper()
 	received = false
@@ -199,7 +199,7 @@ func (p *program) bereave(t *testing.T, peer *harness.Process) {
 	}
 }
 
-// TestKilledDaemon: of a daemon that is killed everybody is told.
+// TestKilledDaemon: all programs notice that the daemon was killed.
 func TestKilledDaemon(t *testing.T) {
 	d := harness.Start(t, harness.Options{})
 	p := newProgram(t, d.Socket)
@@ -222,10 +222,10 @@ func TestKilledDaemon(t *testing.T) {
 	}
 }
 
-// TestEmptyRoot runs a static Go program where there is nothing but itself and the NIC's directory.
+// TestEmptyRoot runs a static Go program in a root with only this program and the NIC's directory.
 func TestEmptyRoot(t *testing.T) {
 	d := harness.Device(t)
-	root := filepath.Dir(d.Socket) // what a container mounts; here it is all that there is
+	root := filepath.Dir(d.Socket) // what a container mounts; the root has nothing else
 	program, err := os.ReadFile(pingProgram(t))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(root, "ping"), program, 0o755)

@@ -25,7 +25,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// longContext is for what has many steps.
+// longContext is for tests with many steps.
 func longContext(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*minute)
@@ -43,9 +43,9 @@ type program struct {
 	c   *cm.Conn
 }
 
-// Where things are in its buffer.
+// Offsets in the program's buffer.
 const (
-	inAt, outAt = 0, 64 // messages of rping: where a buffer is
+	inAt, outAt = 0, 64 // rping's messages: the address of a buffer
 	dataAt      = 4096
 	infoSize    = 16
 )
@@ -70,7 +70,7 @@ func newProgram(t testing.TB, socket string) *program {
 	return p
 }
 
-// config is that of a connection that expects rping's first message.
+// config is the configuration of a connection that expects rping's first message.
 func (p *program) config() cm.Config {
 	return cm.Config{PD: p.pd, QP: verbs.QPConfig{SendCQ: p.cq}, Prepare: p.expect}
 }
@@ -79,7 +79,7 @@ func (p *program) expect(q *verbs.QP) error {
 	return q.PostRecv(&verbs.RecvWR{ID: 1, SGL: []verbs.SGE{p.mr.Slice(inAt, infoSize)}})
 }
 
-// tell sends where a buffer is, as rping does.
+// tell sends the address of a buffer, as rping does.
 func (p *program) tell(t testing.TB, n int) {
 	t.Helper()
 	b := p.mr.Bytes()[outAt:]
@@ -99,7 +99,7 @@ func (p *program) do(t testing.TB, wr verbs.SendWR) {
 	p.await(t, 2)
 }
 
-// await waits for the completion of a request, and notes a receive that comes before it.
+// await waits for the completion of a request, and notes a receive that completes before it.
 func (p *program) await(t testing.TB, id uint64) {
 	t.Helper()
 	for range 2 {
@@ -122,10 +122,10 @@ func (p *program) await(t testing.TB, id uint64) {
 	t.Fatalf("no completion of %d", id)
 }
 
-// received: a message has come while we waited for something else. Tests run one after the other.
+// received notes that a message came during another wait. Tests run one after the other.
 var received bool
 
-// heard waits for a message: where the peer's buffer is.
+// heard waits for a message with the address of the peer's buffer.
 func (p *program) heard(t testing.TB) (addr uint64, key, n uint32) {
 	t.Helper()
 	p.await(t, 1)

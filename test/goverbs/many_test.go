@@ -14,13 +14,13 @@ import (
 	"vrdma.dev/vrdma/verbs/cm"
 )
 
-// crowd is how many connections of one pair there are at a time.
+// crowd is the number of connections of one pair at a time.
 func crowd() int { return harness.Pick(1000, 10000) }
 
-// dialers is how many connections are made at a time.
+// dialers is the number of connections that are made at the same time.
 const dialers = 16
 
-// descriptors is how many a process has.
+// descriptors returns the number of a process's descriptors.
 func descriptors(t testing.TB, pid int) int {
 	t.Helper()
 	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -30,7 +30,7 @@ func descriptors(t testing.TB, pid int) int {
 	return len(list)
 }
 
-// fewDescriptors checks that the connections have none of their own, here and in the daemon.
+// fewDescriptors checks that the connections have no descriptors of their own, here and in the daemon.
 func fewDescriptors(t testing.TB, d *harness.Daemon, f func()) {
 	t.Helper()
 	const few = 64
@@ -44,7 +44,7 @@ func fewDescriptors(t testing.TB, d *harness.Daemon, f func()) {
 	}
 }
 
-// inParallel does something n times, dialers at a time, and stops at the first error.
+// inParallel calls f n times, dialers calls at a time, and stops at the first error.
 func inParallel(t testing.TB, n int, f func(i int) error) {
 	t.Helper()
 	if err := parallel(n, f); err != nil {
@@ -74,7 +74,7 @@ func parallel(n int, f func(i int) error) error {
 	}
 }
 
-// TestManyConnections has many connections of one Go pair, all of which carry a message.
+// TestManyConnections makes many connections between two Go programs. Each carries a message.
 func TestManyConnections(t *testing.T) {
 	d := harness.Device(t)
 	a, b := newProgram(t, d.Socket), newProgram(t, d.Socket)
@@ -136,7 +136,7 @@ func TestManyConnections(t *testing.T) {
 	inParallel(t, 2*n, func(i int) error { return conns[i].Close() })
 }
 
-// TestManyStreams has many idle stream connections; afterwards each carries a message.
+// TestManyStreams opens many idle stream connections; afterwards each carries a message.
 func TestManyStreams(t *testing.T) {
 	d := harness.Device(t)
 	a, b := provider(t, d), provider(t, d)

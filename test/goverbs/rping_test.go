@@ -20,8 +20,7 @@ func TestClientOfRping(t *testing.T) {
 	clientOfRping(t, d, "127.0.0.1", d)
 }
 
-// clientOfRping is rping's client: the server, at another host perhaps, reads our buffer and writes it
-// back.
+// clientOfRping is rping's client: the server, perhaps on another host, reads our buffer and writes it back.
 func clientOfRping(t *testing.T, there *harness.Daemon, ip string, here *harness.Daemon) {
 	harness.Need(t, "rping")
 	port := harness.FreePort(t)
@@ -54,7 +53,7 @@ func clientOfRping(t *testing.T, there *harness.Daemon, ip string, here *harness
 	}
 }
 
-// ping is the text of rping, which the other side checks.
+// ping returns rping's text, which the peer checks.
 func ping(b []byte, i int) {
 	n := copy(b, fmt.Sprintf("rdma-ping-%d: ", i))
 	for c := 65 + i%58; n < len(b)-1; n++ {
@@ -71,7 +70,7 @@ func TestServerOfRping(t *testing.T) {
 	serverOfRping(t, d, "127.0.0.1", d)
 }
 
-// serverOfRping is rping's server, for a C client that checks what it gets.
+// serverOfRping is rping's server, for a C client that checks the data.
 func serverOfRping(t *testing.T, here *harness.Daemon, ip string, there *harness.Daemon) {
 	harness.Need(t, "rping")
 	p := newProgram(t, here.Socket)

@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// What rstream exchanges: 16 bytes there and back, then so often so many transfers there and as many back.
+// rstream exchanges 16 bytes both ways, then a number of transfers in one direction and as many back.
 const (
 	rstreamSync   = 16
 	rstreamRounds = 2
@@ -28,7 +28,7 @@ func rstream(port int, more ...string) []string {
 	}, more...)
 }
 
-// TestServerOfRstream has rstream send to a Go program and check what comes back.
+// TestServerOfRstream: rstream sends to a Go program and checks the data that returns.
 func TestServerOfRstream(t *testing.T) {
 	harness.Need(t, "rstream")
 	d := harness.Device(t)
@@ -77,7 +77,7 @@ func TestServerOfRstream(t *testing.T) {
 	client.OK(t, minute)
 }
 
-// TestClientOfRstream is the other way round.
+// TestClientOfRstream is TestServerOfRstream with the roles exchanged.
 func TestClientOfRstream(t *testing.T) {
 	harness.Need(t, "rstream")
 	d := harness.Device(t)

@@ -31,7 +31,7 @@ func TestCurl(t *testing.T) {
 	curl(t, d, "127.0.0.1", d)
 }
 
-// curl has curl, over rsockets, get a page of http.Server.
+// curl gets a page of http.Server with curl over rsockets.
 func curl(t *testing.T, here *harness.Daemon, ip string, there *harness.Daemon) {
 	harness.Need(t, "curl")
 	p := provider(t, here)
@@ -52,7 +52,7 @@ func curl(t *testing.T, here *harness.Daemon, ip string, there *harness.Daemon) 
 	<-served
 }
 
-// TestPython has http.Client get a page of python's server, which runs over rsockets.
+// TestPython: http.Client gets a page of Python's server, which runs over rsockets.
 func TestPython(t *testing.T) {
 	harness.Need(t, "python3")
 	d := harness.Device(t)

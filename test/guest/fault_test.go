@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// loss: of a hundred packets one gets lost, either way.
+// loss: the cable drops one packet of a hundred in either direction.
 func (l *lab) loss(t *testing.T) {
 	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
@@ -18,8 +18,7 @@ func (l *lab) loss(t *testing.T) {
 	defer l.cable.SetFaults(cable.Faults{})
 	for _, w := range []workload.Workload{
 		exchange(t, "rc", "-n 12"), exchange(t, "uc", "-n 12 -x -l 4000"), exchange(t, "ud", "-n 12 -x"),
-		// No pingpong: it ends without waiting for the other side, which fails when the
-		// last ACK of all is the one that got lost.
+		// No pingpong: it ends without waiting for the other side, which then fails if the very last ACK was lost.
 		perf("send_lat", "-n 50"), perf("send_bw", "-n 50 -s 4096 --use-srq -q 2"), perf("send_bw", "-n 20 -s 65536"), perf("write_bw", "-n 20 -s 65536"), perf("read_bw", "-n 20 -s 65536"),
 		perf("atomic_bw", "-n 100"),
 	} {
@@ -30,7 +29,7 @@ func (l *lab) loss(t *testing.T) {
 	}
 }
 
-// faults: packets doubled, out of order and damaged.
+// faults: the cable duplicates, reorders and damages packets.
 func (l *lab) faults(t *testing.T) {
 	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
@@ -47,12 +46,11 @@ func (l *lab) faults(t *testing.T) {
 	}
 }
 
-// death: the guest loses its power in mid-transfer. Our requests end with an error, and
-// the daemon is none the worse for it.
+// death: the guest loses power in the middle of a transfer. Our requests end with an error, and the daemon goes on.
 func (l *lab) death(t *testing.T) {
 	d := l.daemon(t)
 	p := l.pair(t, d, false)
-	const args = "-D 600 -f 0 -s 4096 -t 8" // they do not come to their end
+	const args = "-D 600 -f 0 -s 4096 -t 8" // these would not end by themselves
 	theirs := perf("write_bw", args).Start(t, p.ours, p.guest)
 	var ours []*harness.Conversation
 	for _, tool := range []string{"write_bw", "read_bw", "send_bw"} {

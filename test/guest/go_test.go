@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// static builds a Go program of examples without cgo, here and in the guest.
+// static builds a Go program of examples without cgo, for this machine and the guest.
 func (l *lab) static(t *testing.T, name string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "go"+name)
@@ -69,8 +69,8 @@ func (l *lab) goVerbs(t *testing.T) {
 	}
 }
 
-// store has the key-value store of the lab on the kernel's rxe, and clients on vrdma; and the other way
-// round. Updates and reads of some by messages and by RDMA READs; clients check every value.
+// store runs the lab's key-value store on the kernel's rxe with clients on vrdma, and the other way round. Some updates
+// and reads use messages, others RDMA READs; clients check every value.
 func (l *lab) store(t *testing.T) {
 	d := l.daemon(t)
 	kv := l.static(t, "kv")

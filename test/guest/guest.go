@@ -19,10 +19,10 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// bootLimit is for a machine that does much else besides.
+// bootLimit is long enough for a busy machine.
 const bootLimit = 5 * time.Minute
 
-// Config says what a guest is to be.
+// Config describes a guest.
 type Config struct {
 	IP4, IP6 string // addresses of eth0, with prefix lengths
 	MTU      int
@@ -39,7 +39,7 @@ type Config struct {
 
 // Guest is a running virtual machine.
 type Guest struct {
-	// Wire leads to its eth0, if that leads to a cable.
+	// Wire is the cable's end at its eth0, if eth0 leads to a cable.
 	Wire cable.End
 
 	qemu  *harness.Process
@@ -76,8 +76,8 @@ func Start(t testing.TB, c Config) *Guest {
 	return g
 }
 
-// Adopt waits for a guest that somebody else starts: its line leads to the socket, which is there when start is
-// called. qemu lives as long as the guest does.
+// Adopt waits for a guest that start starts: its serial line leads to the socket, which exists when start is called.
+// qemu lives as long as the guest.
 func Adopt(t testing.TB, start func(line, console string) (qemu *harness.Process)) *Guest {
 	t.Helper()
 	g := &Guest{jobs: map[int]*Process{}, next: 1, dir: harness.Directory(t, nil), ready: make(chan struct{}, 1)}
@@ -103,7 +103,7 @@ func (g *Guest) connect(t testing.TB, start func() *harness.Process) {
 	t.Cleanup(func() { g.line.Close() })
 }
 
-// AwaitStart waits until the guest has started, and its rxe0 is there. What ran before a reset has ended.
+// AwaitStart waits until the guest has started and has its rxe0. Programs from before a reset have ended.
 func (g *Guest) AwaitStart(t testing.TB) {
 	t.Helper()
 	select {
@@ -130,7 +130,7 @@ func (g *Guest) command(kernel string, c Config) *exec.Cmd {
 	return exec.Command(argv[0], argv[1:]...)
 }
 
-// Console is what the guest's kernel said.
+// Console returns what the guest's kernel printed.
 func (g *Guest) Console() string {
 	text, _ := os.ReadFile(g.path("console"))
 	return string(text)
@@ -142,7 +142,7 @@ func (g *Guest) Kill() {
 	<-g.qemu.Done()
 }
 
-// listen takes events until the line ends; then everything that runs has ended.
+// listen reads events until the line ends; then all programs have ended.
 func (g *Guest) listen() {
 	in := json.NewDecoder(bufio.NewReader(g.line))
 	for {
@@ -182,7 +182,7 @@ func (g *Guest) drop(why string) {
 	clear(g.jobs)
 }
 
-// ask sends a request and returns what its events are collected in.
+// ask sends a request and returns the collector of its events.
 func (g *Guest) ask(t testing.TB, r talk.Request, name string) *Process {
 	t.Helper()
 	g.mu.Lock()

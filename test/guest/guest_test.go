@@ -9,8 +9,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// TestRXE holds vrdma against the kernel's rxe. One guest serves all of it; each part
-// leaves it as it was.
+// TestRXE tests vrdma against the kernel's rxe. One guest serves all parts; each part leaves it unchanged.
 func TestRXE(t *testing.T) {
 	l := newLab(t)
 	t.Run("taken", l.taken)
@@ -30,12 +29,11 @@ func TestRXE(t *testing.T) {
 	t.Run("sealed", l.sealed)
 	t.Run("loss", l.loss)
 	t.Run("faults", l.faults)
-	t.Run("death", l.death) // the last: there is no guest after it
+	t.Run("death", l.death) // last, because it ends the guest
 	t.Logf("%d attempts failed with an excuse and were repeated", l.excused.Load())
 }
 
-// taken: in the guest the port is the kernel's, which is explained to whoever starts a
-// daemon there.
+// taken: in the guest the kernel has the port. A daemon that is started there explains it.
 func (l *lab) taken(t *testing.T) {
 	harness.Build(t)
 	libraries, err := filepath.Glob(filepath.Join(filepath.Dir(harness.Library()), "*.so"))
@@ -56,7 +54,7 @@ func (l *lab) taken(t *testing.T) {
 	}
 }
 
-// tools: every tool, either side as the client.
+// tools: every tool, with either side as the client.
 func (l *lab) tools(t *testing.T) {
 	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
@@ -78,7 +76,7 @@ func exchange(t *testing.T, kind, args string) workload.Workload {
 	return workload.Exchange(t, kind, args+patience)
 }
 
-// everything is each of the tools that needs no connection manager, in each mode.
+// everything is each tool that needs no connection manager, in each mode.
 func everything(t *testing.T) []workload.Workload {
 	ws := []workload.Workload{
 		workload.Pingpong("rc", 4096, 50, ""), workload.Pingpong("rc", 1, 50, "-e"), workload.Pingpong("rc", 100000, 10, ""),
@@ -86,7 +84,7 @@ func everything(t *testing.T) []workload.Workload {
 		exchange(t, "rc", ""), exchange(t, "uc", "-l 6000"), exchange(t, "ud", ""),
 	}
 	for _, kind := range []string{"lat", "bw"} {
-		// Nothing holds UC back: more than the guest's queues hold would be lost.
+		// UC has no flow control: more messages than the guest's queues hold would be lost.
 		ws = append(ws, perf("send_"+kind, "-n 50 -s 1024"), perf("send_"+kind, "-n 10 -s 8192 -c UC"), perf("send_"+kind, "-n 50 -s 1024 -c UD"),
 			perf("write_"+kind, "-n 50 -s 8"), perf("write_"+kind, "-n 10 -s 8192 -c UC"), perf("read_"+kind, "-n 50 -s 8"),
 			perf("atomic_"+kind, "-n 50 -A FETCH_AND_ADD"), perf("atomic_"+kind, "-n 50 -A CMP_AND_SWAP"))
@@ -98,7 +96,7 @@ func everything(t *testing.T) []workload.Workload {
 		perf("send_bw", "-n 50 -s 4096 --use-srq -q 2"))
 }
 
-// foreign: rxe is asked who it is, and held to be what it is: by either address.
+// foreign: vrdma asks rxe who it is, by either address, and recognizes it as foreign.
 func (l *lab) foreign(t *testing.T) {
 	d := l.daemon(t)
 	for _, v6 := range []bool{false, true} {
@@ -123,7 +121,7 @@ func (l *lab) foreign(t *testing.T) {
 	}
 }
 
-// six represents the tools on the other axes.
+// six are the tools for tests of the other axes.
 func six(t *testing.T, more string) []workload.Workload {
 	return []workload.Workload{
 		workload.Pingpong("rc", 4096, 30, ""), workload.Pingpong("ud", 512, 30, ""), exchange(t, "rc", more),

@@ -14,8 +14,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// limit is how long anything may take that the guest has a part in: it is emulated, and gets
-// what processor time others leave.
+// limit is the limit for anything that involves the guest, which is emulated and shares the processors.
 const limit = 3 * time.Minute
 
 // The two hosts: ours, and the guest with rxe.
@@ -26,14 +25,14 @@ const (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// lab is a guest and a namespace at our end of its cable.
+// lab is a guest, and a namespace at our end of its cable.
 type lab struct {
 	guest *Guest
 	space *cable.Namespace
 	cable *cable.Cable
 
 	witness *witness
-	excused atomic.Int64 // attempts that failed through no fault of ours
+	excused atomic.Int64 // failed attempts for which the witness has an excuse
 }
 
 // newLab boots a guest.
@@ -51,7 +50,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// setMTU changes the interfaces at both ends. A daemon learns of it when it starts.
+// setMTU changes the interfaces at both ends. A daemon reads it when it starts.
 func (l *lab) setMTU(t *testing.T, mtu int) {
 	t.Helper()
 	l.space.IP(t, "link", "set", "eth0", "mtu", strconv.Itoa(mtu))
@@ -64,7 +63,7 @@ func (l *lab) daemon(t *testing.T, args ...string) *harness.Daemon {
 	return harness.Start(t, harness.Options{Addr: ourIP4 + "," + ourIP6, Network: l.space.Path(), Args: args})
 }
 
-// pair is the two hosts of a conversation; v6 says which addresses carry its RDMA.
+// pair returns the two hosts of a conversation. v6 selects the addresses of its RDMA traffic.
 type pair struct {
 	*lab
 	ours, guest workload.Host
@@ -83,7 +82,7 @@ func (l *lab) pair(t *testing.T, d *harness.Daemon, v6 bool) pair {
 	}
 }
 
-// gid is the index of an address in the guest's GID table.
+// gid returns the index of an address in the guest's GID table.
 func (g *Guest) gid(t *testing.T, ip string) int {
 	t.Helper()
 	b := netip.MustParseAddr(ip).As16()
@@ -105,8 +104,7 @@ func (p pair) both(t *testing.T, w workload.Workload) {
 	t.Run(w.Name+"/our_client", func(t *testing.T) { p.persist(t, w, p.guest, p.ours) })
 }
 
-// attempts is how often a workload may be tried against the guest, if the witness on the
-// cable knows an excuse each time.
+// attempts is how often a workload may be tried against the guest, if the witness has an excuse each time.
 const attempts = 3
 
 // work is a workload, or a managed one.
@@ -114,7 +112,7 @@ type work interface {
 	Try(t testing.TB, at, from workload.Host, limit time.Duration) error
 }
 
-// persist runs a workload until it succeeds, a few times at most.
+// persist repeats a workload until it succeeds, attempts times at most.
 func (p pair) persist(t *testing.T, w work, at, from workload.Host) {
 	t.Helper()
 	for i := range attempts {

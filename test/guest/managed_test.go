@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// managed: the tools that find each other through rdma_cm, either side first.
+// managed: tools that connect through rdma_cm, with either side as the server.
 func (l *lab) managed(t *testing.T) {
 	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
@@ -19,7 +19,7 @@ func (l *lab) managed(t *testing.T) {
 		t.Run(w.Name+"/guest_client", func(t *testing.T) { p.persist(t, w, p.ours, p.guest) })
 		t.Run(w.Name+"/our_client", func(t *testing.T) { p.persist(t, w, p.guest, p.ours) })
 	}
-	const size = 4 << 20 // of a file: in the guest it is memory
+	const size = 4 << 20 // bytes of a file: the guest keeps it in memory
 	for _, c := range []struct {
 		name     string
 		at, from workload.Host
@@ -29,7 +29,7 @@ func (l *lab) managed(t *testing.T) {
 	}
 }
 
-// answers: the kernel still says what it said when test/testdata/rdmacm.txt was made.
+// answers: the kernel still gives the answers of test/testdata/rdmacm.txt.
 func (l *lab) answers(t *testing.T) {
 	if !harness.All() {
 		t.Skip("the long form (VRDMA_TEST_ALL=1) asks the kernel; test/cm asks vrdma every time")
@@ -38,8 +38,7 @@ func (l *lab) answers(t *testing.T) {
 	workload.Answers(t, workload.Host{Machine: l.guest, IP: guestIP4}, "10.77.0.99", "203.0.113.7", 10*time.Minute)
 }
 
-// managed reports whether somebody listens on a port of rdma_cm's: the kernel lists its
-// identifiers.
+// managed reports whether a program listens on a port of rdma_cm. The kernel lists its identifiers.
 func (g *Guest) managed(t testing.TB, port int) bool {
 	t.Helper()
 	suffix := fmt.Sprintf(":%d ", port)

@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// memory: shared memory that this machine may not have, or only by changing a sysctl: huge pages. And
-// registration on the guest's kernel, which has no UFFDIO_MOVE. It follows taken, which installs vrdma.
+// memory: kinds of shared memory that this machine may lack, or has only after a change of a sysctl: huge pages. It
+// also registers memory on the guest's kernel, which has no UFFDIO_MOVE. It runs after taken, which installs vrdma.
 func (l *lab) memory(t *testing.T) {
 	const socket = "/tmp/memory.sock"
 	l.guest.Run(t, limit, "sh", "-c", "echo 8 >/proc/sys/vm/nr_hugepages && mkdir -p /huge && mount -t hugetlbfs none /huge")
@@ -52,7 +52,7 @@ func (l *lab) memory(t *testing.T) {
 	}
 }
 
-// await waits until something is so.
+// await waits until so is true.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !so(); time.Sleep(100 * time.Millisecond) {

@@ -9,9 +9,9 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// multicast: mckey between us and the guest, either way. Over IPv6 Linux has no such thing
-// (rdma_join_multicast fails, and ibv_attach_mcast does not tell the network stack), so
-// there the guest can only send, and that without rdma_cm.
+// multicast: mckey between us and the guest, in both directions. Linux does not support it over IPv6:
+// rdma_join_multicast fails, and ibv_attach_mcast does not tell the network stack. There the guest can only send,
+// without rdma_cm.
 func (l *lab) multicast(t *testing.T) {
 	l.cable.Keep(t)
 	harness.Need(t, "mckey", "stdbuf")

@@ -10,10 +10,10 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Home is where programs of ours are in a guest whose initramfs is Ours.
+// Home is the directory of our programs in a guest whose initramfs is Ours.
 const Home = "/opt/vrdma"
 
-// Ours is the guests' initramfs with our programs in it, and what more puts there.
+// Ours is the guests' initramfs with our programs, and with what more adds.
 func Ours(t testing.TB, more ...func(root string)) string {
 	t.Helper()
 	harness.Build(t)

@@ -11,8 +11,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// The network that both are members of: ours is vrdma's, the guest's a vxlan device of the kernel's
-// with rxe on it.
+// Both are members of this network: we through vrdma, the guest through a vxlan device of the kernel with rxe on it.
 const (
 	netIP4, netIP6           = "10.78.0.1", "fd00:78::1"
 	guestNetIP4, guestNetIP6 = "10.78.0.2", "fd00:78::2"
@@ -34,8 +33,8 @@ func (n memberNIC) Program(t testing.TB, argv ...string) harness.Program {
 	return n.LaunchWith(t, []string{"--nic", n.name}, argv...)
 }
 
-// overlay: the guest is a member of a virtual network. It asks for our MACs, and asks again while
-// traffic runs.
+// overlay: the guest is a member of a virtual network. It resolves our MAC addresses, again and again while traffic
+// runs.
 func (l *lab) overlay(t *testing.T) {
 	l.cable.Keep(t)
 	d := l.daemon(t, "--store", filepath.Join(harness.Directory(t, nil), "store"), "--underlay", ourIP4)
@@ -77,17 +76,17 @@ func (l *lab) overlay(t *testing.T) {
 	}
 }
 
-// probes: traffic goes on while the kernel asks again, by unicast, whether the neighbour is alive.
-// It does so seconds after the last answer here, and half a minute as Linux comes.
+// probes: traffic continues while the kernel probes its neighbour by unicast. Here it does so seconds after the last
+// answer; Linux' default is half a minute.
 func (l *lab) probes(t *testing.T, d *harness.Daemon, p pair) {
 	questions := func() uint64 { return d.Status(t).Counters["overlay_questions"] }
 	seconds, rounds := harness.Pick(12, 120), 5
 	if !harness.All() {
-		// What it knows already it knows for as long as it was told then: it has to forget that.
+		// The kernel keeps what it knows for the old interval, so it must forget it.
 		l.guest.Run(t, limit, "sh", "-c", "for f in 4 6; do cd /proc/sys/net/ipv$f/neigh/"+netDevice+"; echo 2000 >base_reachable_time_ms; echo 1 >delay_first_probe_time; echo 1 >gc_stale_time; done; /usr/sbin/ip neigh flush dev "+netDevice)
 	}
-	before, least := questions(), uint64(harness.Pick(3, 2)) // the first one after the flush is no probe
-	for i := range rounds {                                  // a guest that gets no processor asks late
+	before, least := questions(), uint64(harness.Pick(3, 2)) // the first request after the flush is no probe
+	for i := range rounds {                                  // a guest without a processor asks late
 		p.persist(t, perf("write_lat", fmt.Sprintf("-D %d -s 64", seconds)), p.ours, p.guest)
 		n := questions() - before
 		t.Logf("%d questions in %d seconds", n, seconds*(i+1))
@@ -98,7 +97,7 @@ func (l *lab) probes(t *testing.T, d *harness.Daemon, p pair) {
 	t.Errorf("%d questions came while traffic ran, want %d: the kernel was content, which proves nothing", questions()-before, least)
 }
 
-// told: the guest becomes a member again, and is told where everybody is. It asks for nobody's MAC.
+// told: the guest joins again with static entries for all members. It resolves no MAC address.
 func (l *lab) told(t *testing.T, d *harness.Daemon, p pair) {
 	l.leaveNetwork(t)
 	l.joinNetwork(t, d, "--static")
@@ -117,8 +116,7 @@ func (l *lab) told(t *testing.T, d *harness.Daemon, p pair) {
 // netDevice is the guest's vxlan device, as the commands call it.
 var netDevice = fmt.Sprintf("vx%d", netVNI)
 
-// joinNetwork makes the guest a member, with rxe on its vxlan device: by the commands that vrdma prints
-// for it, and nothing else.
+// joinNetwork makes the guest a member with rxe on its vxlan device, only by the commands that vrdma prints.
 func (l *lab) joinNetwork(t *testing.T, d *harness.Daemon, flags ...string) {
 	t.Helper()
 	l.obey(t, memberCommands(t, d, flags...))
@@ -135,7 +133,7 @@ func memberCommands(t *testing.T, d *harness.Daemon, flags ...string) string {
 	return string(out)
 }
 
-// obey has the guest run them.
+// obey runs the commands in the guest.
 func (l *lab) obey(t *testing.T, commands string) {
 	t.Helper()
 	l.guest.Run(t, limit, "rdma", "link", "delete", "rxe0")
@@ -154,7 +152,7 @@ func (l *lab) leaveNetwork(t *testing.T) {
 		rdma link add rxe0 type rxe netdev eth0`, netDevice))
 }
 
-// declareNetwork declares the network, its NICs and the guest's host, of which more may be said.
+// declareNetwork declares the network, its NICs and the guest's host, with more lines of spec for host and network.
 func declareNetwork(t *testing.T, d *harness.Daemon, ofHost, ofNetwork string) {
 	t.Helper()
 	file := filepath.Join(harness.Directory(t, nil), "objects.yaml")

@@ -36,7 +36,7 @@ func (g *Guest) Launch(t testing.TB, argv ...string) *Process {
 // Program implements harness.Machine.
 func (g *Guest) Program(t testing.TB, argv ...string) harness.Program { return g.Launch(t, argv...) }
 
-// Run runs a program to its end, which must be a good one, and returns what it printed.
+// Run runs a program, requires status 0, and returns its output.
 func (g *Guest) Run(t testing.TB, limit time.Duration, argv ...string) string {
 	t.Helper()
 	p := g.Launch(t, argv...)
@@ -92,7 +92,7 @@ func (p *Process) End() {
 	}
 }
 
-// Title says what runs.
+// Title is the command line.
 func (p *Process) Title() string { return "guest: " + p.Name }
 
 // Done is closed when the program has ended, or the guest.

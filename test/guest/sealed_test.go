@@ -17,8 +17,8 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// sealed: the guest is a member of an encrypted network, with the kernel's WireGuard below its vxlan
-// device: by the commands that vrdma prints, and nothing else. Without a key it is refused.
+// sealed: the guest is a member of an encrypted network, with the kernel's WireGuard below its vxlan device, only by
+// the commands that vrdma prints. Without a key vrdma refuses it.
 func (l *lab) sealed(t *testing.T) {
 	l.cable.Keep(t)
 	dir := t.TempDir()
@@ -31,7 +31,7 @@ func (l *lab) sealed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The commands name the file KEYFILE, and so it is called.
+	// The commands name the file KEYFILE.
 	l.guest.Run(t, limit, "sh", "-c", "umask 077; echo "+strings.TrimSpace(string(secret))+" >KEYFILE")
 	d := l.daemon(t, "--store", filepath.Join(harness.Directory(t, nil), "store"), "--underlay", ourIP4, "--tunnel-key", filepath.Join(dir, "our.key"))
 	declareNetwork(t, d, ", publicKey: "+tunnel.FormatPublic(key.Public()), ", encryption: true")

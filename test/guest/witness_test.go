@@ -35,7 +35,7 @@ type witness struct {
 	mu      sync.Mutex // guards all below
 	request map[place]uint32
 	changed []string
-	write   map[uint32]uint32 // by the guest's UC queue pairs: the PSN that continues a write
+	write   map[uint32]uint32 // for each UC queue pair of the guest: the PSN that continues a write
 	torn    []string
 	said    map[netip.Addr]*speech
 	longest time.Duration
@@ -49,14 +49,14 @@ type place struct {
 	psn uint32
 }
 
-// speech is what a host has said since the other one last spoke.
+// speech is what a host has sent since the other one last sent.
 type speech struct {
 	since   time.Time
 	packets int
 }
 
-// patienceOver is how long a host has to be silent to be to blame: a little less than the
-// shortest retries of any tool take, eight times 67 ms.
+// patienceOver is the silence after which a host is to blame: a little less than the shortest retries of any tool,
+// eight times 67 ms.
 const patienceOver = 400 * time.Millisecond
 
 // see takes a frame.
@@ -75,7 +75,7 @@ func (w *witness) see(frame []byte) {
 	var flow wire.Flow
 	flow.Set(p.Src, p.Dst)
 	if flow.Sum(packet, p.ID) != packet.ICRC() {
-		return // damaged on the way: its receiver will not see it
+		return // damaged on the cable: the receiver drops it
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,7 +87,7 @@ func (w *witness) see(frame []byte) {
 	}
 }
 
-// hear notes who spoke; w.mu is held.
+// hear notes which host sent; w.mu is held.
 func (w *witness) hear(now time.Time, from, to netip.Addr) {
 	if s := w.said[to]; s != nil && s.packets > 0 {
 		s.packets = 0 // they are answered
@@ -100,21 +100,20 @@ func (w *witness) hear(now time.Time, from, to netip.Addr) {
 	if s.packets++; s.packets == 1 {
 		s.since = now
 	}
-	// Two packets, because the last one of a conversation wants no answer.
+	// Two packets, because the last packet of a conversation needs no answer.
 	if d := now.Sub(s.since); s.packets > 2 && d > w.longest {
 		w.longest, w.silent = d, to
 	}
 }
 
-// compare holds a request of the guest's against what it was when it was first sent;
-// w.mu is held.
+// compare compares a request of the guest with its first transmission; w.mu is held.
 func (w *witness) compare(p wire.Packet, to netip.Addr) {
 	f := p.Format()
 	if f.Service != wire.RC || f.Operation == wire.Ack || f.Operation == wire.AtomicAck || f.Operation == wire.ReadResponse {
 		return
 	}
 	b := p.BTH()
-	// The identification, and so the ICRC, is another each time, and so may be AckReq.
+	// The IP identification, and so the ICRC, changes each time. AckReq may change.
 	data := p.Bytes()
 	sum := crc32.ChecksumIEEE(data[wire.BTHSize : len(data)-wire.ICRCSize])
 	sum = crc32.Update(sum, crc32.IEEETable, data[:2])
@@ -125,7 +124,7 @@ func (w *witness) compare(p wire.Packet, to netip.Addr) {
 	w.request[at] = sum
 }
 
-// follow notes which UC writes to the guest go on with something else; w.mu is held.
+// follow notes UC writes to the guest that continue with something else; w.mu is held.
 func (w *witness) follow(p wire.Packet) {
 	f := p.Format()
 	if f.Service != wire.UC {
@@ -144,7 +143,7 @@ func (w *witness) follow(p wire.Packet) {
 	delete(w.write, qp)
 }
 
-// begin forgets what has been seen.
+// begin forgets everything seen.
 func (w *witness) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -153,8 +152,8 @@ func (w *witness) begin() {
 	w.changed, w.torn, w.longest = nil, nil, 0
 }
 
-// excuse says why a conversation that failed since begin may be tried again; "" if there
-// is no reason. harmed: since then the cable has done harm to packets.
+// excuse returns why a conversation that failed since begin may be tried again; "" if there is no reason. harmed says
+// that the cable has harmed packets since then.
 func (w *witness) excuse(harmed bool) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Program is one that a test started, wherever it runs.
+// Program is a program that a test started, on any machine.
 type Program interface {
 	Title() string
 	Done() <-chan struct{}
@@ -57,7 +57,7 @@ func Converse(t testing.TB, port int, at Machine, server []string, from Machine,
 	return c
 }
 
-// OK waits for the end of both, which must be a good one, and returns what they printed.
+// OK waits for both, requires status 0, and returns their output.
 func (c *Conversation) OK(t testing.TB, limit time.Duration) (server, client string) {
 	t.Helper()
 	server, client, err := c.Result(limit)
@@ -67,8 +67,8 @@ func (c *Conversation) OK(t testing.TB, limit time.Duration) (server, client str
 	return server, client
 }
 
-// Result waits for both sides and returns what they printed; a bad end is an error. Each
-// side has limit to come to its end, but not long any more if the other's was a bad one.
+// Result waits for both sides and returns their output; a failure is an error. Each side has the limit, but only
+// seconds after the other has failed.
 func (c *Conversation) Result(limit time.Duration) (server, client string, err error) {
 	first, second := c.Client, c.Server
 	select {
@@ -93,7 +93,7 @@ func (c *Conversation) Result(limit time.Duration) (server, client string, err e
 	return c.Server.Output(), c.Client.Output(), nil
 }
 
-// String tells how far both have come.
+// String describes the state of both.
 func (c *Conversation) String() string {
 	s := "server " + c.Server.Title() + ": " + c.Server.Fate() + "\n" + c.Server.Output()
 	return s + "\nclient " + c.Client.Title() + ": " + c.Client.Fate() + "\n" + c.Client.Output()

@@ -25,7 +25,7 @@ func Binary() string { return filepath.Join(Root(), "bin", "vrdma") }
 // Library is the built interposer.
 func Library() string { return filepath.Join(Root(), "bin", "libvrdma.so") }
 
-// SocketsLibrary is what `vrdma run --sockets` loads before it.
+// SocketsLibrary is the library that `vrdma run --sockets` loads before it.
 func SocketsLibrary() string { return filepath.Join(Root(), "bin", "libvrdma-sockets.so") }
 
 // raceBinary is the same program with the race detector in it.
@@ -42,7 +42,7 @@ var (
 
 // alone runs a command in the repository while no other test binary does.
 func alone(cmd *exec.Cmd) ([]byte, error) {
-	// Test packages run as processes of their own, so a lock file, not a mutex.
+	// Test packages run as separate processes, so this is a lock file, not a mutex.
 	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "vrdma-test-build.lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o666)
 	if err != nil {
 		return nil, err
@@ -55,9 +55,13 @@ func alone(cmd *exec.Cmd) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// Build makes bin/vrdma and its libraries, once a test binary.
+// Build makes bin/vrdma and its libraries, once a test binary. `make integration` has already made them and says so with
+// VRDMA_BUILT.
 func Build(t testing.TB) {
 	t.Helper()
+	if os.Getenv("VRDMA_BUILT") != "" {
+		return
+	}
 	if out, err := build(); err != nil {
 		t.Fatalf("make build: %v\n%s", err, out)
 	}

@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// Chromium is a command that runs a headless Chromium, with a profile of its own and no network worth
-// speaking of: the test says what it opens. It is unpacked if this machine has neither installed nor unpacked it. See
-// tools/chromium.
+// Chromium returns a command that runs a headless Chromium with its own profile and without a network; the test chooses
+// what it opens. It is unpacked if this machine has neither installed nor unpacked it. See tools/chromium.
 func Chromium(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	Need(t, "apt-get", "dpkg-deb")

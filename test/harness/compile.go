@@ -28,7 +28,7 @@ func CompileWith(t testing.TB, name, compiler string, libs ...string) string {
 	return CompileFile(t, filepath.Join(Root(), "test", "testdata", name+".c"), compiler, libs...)
 }
 
-// CompileFile builds a C program that lies elsewhere. A program's name is built once a test binary.
+// CompileFile builds a C program from another path, once for each name and test binary.
 func CompileFile(t testing.TB, src, compiler string, libs ...string) string {
 	t.Helper()
 	Need(t, compiler)

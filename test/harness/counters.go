@@ -6,14 +6,13 @@ import (
 	"testing"
 )
 
-// portCounters is where every RDMA device shows its traffic.
+// portCounters is the directory with a device's traffic counters.
 const portCounters = "/sys/class/infiniband/rxe0/ports/1/counters/"
 
 // Traffic is what the device has sent.
 type Traffic struct{ Bytes, Packets uint64 }
 
-// Traffic reads the device's counters the way monitoring tools read them: from
-// its files, by a program that has the device.
+// Traffic reads the device's counters from its files, as monitoring tools do, in a program that has the device.
 func (d *Daemon) Traffic(t testing.TB) Traffic {
 	t.Helper()
 	p := d.Launch(t, "cat", portCounters+"port_xmit_data", portCounters+"port_xmit_packets")
@@ -33,8 +32,8 @@ func (d *Daemon) Traffic(t testing.TB) Traffic {
 	return Traffic{Bytes: 4 * data, Packets: packets} // the file counts units of four bytes
 }
 
-// Carried fails the test unless f made the device send at least this much: the
-// proof that RDMA ran and not some fallback.
+// Carried fails the test unless f made the device send at least n bytes. This proves that RDMA carried the data, and
+// not a fallback.
 func (d *Daemon) Carried(t testing.TB, least Traffic, f func()) {
 	t.Helper()
 	before := d.Traffic(t)

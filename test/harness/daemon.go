@@ -29,7 +29,7 @@ type Options struct {
 	Args []string            // further arguments
 	User *syscall.Credential // run daemon and programs as this user
 	Wrap []string            // a command to run the daemon under
-	Race bool                // a daemon with the race detector in it, which dies of a race
+	Race bool                // a daemon with the race detector, which exits at the first race
 
 	Network string // run daemon and programs in the network namespace with this path
 	Binary  string // another build of vrdma, for daemon and commands
@@ -38,8 +38,8 @@ type Options struct {
 // Nobody is an unprivileged user.
 func Nobody() *syscall.Credential { return &syscall.Credential{Uid: 65534, Gid: 65534} }
 
-// Directory makes a short-named temporary directory, because the path of a unix
-// socket has at most 107 bytes; it belongs to user, if given.
+// Directory makes a temporary directory with a short name, because the path of a unix socket has at most 107 bytes. It
+// belongs to user, if given.
 func Directory(t testing.TB, user *syscall.Credential) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "vt")
@@ -100,9 +100,8 @@ func Start(t testing.TB, o Options) *Daemon {
 	return d
 }
 
-// forgetControl removes the control and tenants' sockets that a killed daemon leaves, which otherwise the
-// next daemon of the user would remove, and the directory with the last one. Daemons lock
-// the directory while they make or remove something there.
+// forgetControl removes the control and tenants' sockets of a killed daemon, and the directory with the last one.
+// Otherwise the user's next daemon would remove them. Daemons lock the directory while they change it.
 func (d *Daemon) forgetControl() {
 	uid := os.Geteuid()
 	if d.cred != nil {
@@ -121,12 +120,12 @@ func (d *Daemon) forgetControl() {
 	}
 }
 
-// At is a daemon that somebody else started (`vrdma run` itself, for example).
+// At returns a daemon that another process started (`vrdma run` itself, for example).
 func At(socket string, user *syscall.Credential) *Daemon {
 	return &Daemon{Socket: socket, cred: user, dir: filepath.Dir(socket)}
 }
 
-// dress gives a command the environment a user has, and the user.
+// dress gives a command a user's environment, and the user.
 func (d *Daemon) dress(cmd *exec.Cmd) {
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "VRDMA_") && !strings.HasPrefix(v, "LD_PRELOAD=") && !strings.HasPrefix(v, "XDG_") {
@@ -149,7 +148,7 @@ func (d *Daemon) inside(argv []string) []string {
 	return append([]string{"nsenter", "--net=" + d.network, "--"}, argv...)
 }
 
-// Stop ends the daemon with SIGTERM and fails the test if it does not end well.
+// Stop ends the daemon with SIGTERM and fails the test unless its status is 0.
 func (d *Daemon) Stop(t testing.TB) {
 	t.Helper()
 	syscall.Kill(d.Process.PID(), syscall.SIGTERM)
@@ -161,7 +160,7 @@ func (d *Daemon) Stop(t testing.TB) {
 // PID of the daemon.
 func (d *Daemon) PID() int { return d.Process.PID() }
 
-// Executable is the vrdma that the daemon is of.
+// Executable is the daemon's vrdma.
 func (d *Daemon) Executable() string { return cmp.Or(d.binary, Binary()) }
 
 // Command is `vrdma ARGS…` against this daemon.
@@ -204,13 +203,13 @@ func (d *Daemon) Run(t testing.TB, limit time.Duration, argv ...string) string {
 	return d.Launch(t, argv...).OK(t, limit)
 }
 
-// Pair runs a server and, when it listens on port, its client; both must end well.
+// Pair runs a server and, when it listens on port, its client; both must end with status 0.
 func (d *Daemon) Pair(t testing.TB, limit time.Duration, port int, server, client []string) (serverOut, clientOut string) {
 	t.Helper()
 	return Converse(t, port, d, server, d, client).OK(t, limit)
 }
 
-// Status asks the daemon what it has.
+// Status returns the daemon's status.
 func (d *Daemon) Status(t testing.TB) *protocol.Status {
 	t.Helper()
 	s, err := protocol.QueryStatus(d.Socket)

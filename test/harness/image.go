@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// Image is the root of a small Debian for containers: bullseye, bookworm, trixie; or host, one
-// that has podman. It is unpacked if this machine has not done so before. See
-// tools/container-image.
+// Image returns the root of a small Debian for containers: bullseye, bookworm, trixie; or host, which has podman. It is
+// unpacked once a machine. See tools/container-image.
 func Image(t testing.TB, suite string) string {
 	t.Helper()
 	Need(t, "apt-get", "dpkg-deb")
@@ -18,8 +17,8 @@ func Image(t testing.TB, suite string) string {
 	return filepath.Join(dir, "root")
 }
 
-// Engines is the root of a Debian with container engines: older, middle, newer. It is unpacked if this machine has not
-// done so before. See tools/engine-image.
+// Engines returns the root of a Debian with container engines: older, middle, newer. It is unpacked once a machine. See
+// tools/engine-image.
 func Engines(t testing.TB, name string) string {
 	t.Helper()
 	Need(t, "apt-get", "dpkg-deb")
@@ -30,8 +29,8 @@ func Engines(t testing.TB, name string) string {
 	return filepath.Join(dir, "root")
 }
 
-// Kubelet is a directory with Kubernetes' kubelet, kube-apiserver, kube-scheduler, kube-controller-manager and kubectl,
-// which are built if this machine has not done so before: minutes. See tools/kubelet.
+// Kubelet returns a directory with Kubernetes' kubelet, kube-apiserver, kube-scheduler, kube-controller-manager and
+// kubectl. They are built once a machine, in minutes. See tools/kubelet.
 func Kubelet(t testing.TB) string {
 	t.Helper()
 	dir, err := cached("kubelet", "kubelet")
@@ -41,7 +40,7 @@ func Kubelet(t testing.TB) string {
 	return dir
 }
 
-// Multus is its CNI plugin, which is built if this machine has not done so before: minutes. See tools/multus.
+// Multus returns Multus' CNI plugin, which is built once a machine, in minutes. See tools/multus.
 func Multus(t testing.TB) string {
 	t.Helper()
 	dir, err := cached("multus", "multus")

@@ -34,9 +34,8 @@ func (d *Daemon) Footprint(t testing.TB) Footprint {
 	return Footprint{FDs: len(fds), Memfd: strings.Count(string(maps), "/memfd:")}
 }
 
-// NoLeaks runs one program to warm the daemon up, notes what it holds, and when
-// the test ends demands that it holds no more and has no session. Call it after
-// Start, before the programs.
+// NoLeaks runs one program to warm the daemon up and records what it holds. When the test ends, the daemon must hold no
+// more and have no session. Call it after Start, before the programs.
 func (d *Daemon) NoLeaks(t testing.TB) {
 	t.Helper()
 	d.Run(t, patience, "ibv_devinfo")
@@ -51,7 +50,7 @@ func (d *Daemon) NoLeaks(t testing.TB) {
 	})
 }
 
-// settle waits until the daemon has no session and the footprint pleases.
+// settle waits until the daemon has no session and please returns true for the footprint.
 func (d *Daemon) settle(t testing.TB, please func(Footprint) bool, notes ...string) Footprint {
 	t.Helper()
 	var now Footprint
@@ -85,8 +84,7 @@ func (d *Daemon) holdings() string {
 	return b.String()
 }
 
-// Gone waits until no session of pid, which has ended, is left and returns how long that
-// took.
+// Gone waits until the daemon has no session of pid, which has ended, and returns how long that took.
 func (d *Daemon) Gone(t testing.TB, pid int) time.Duration {
 	t.Helper()
 	start := time.Now()

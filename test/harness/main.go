@@ -11,15 +11,15 @@ import (
 // Main is the TestMain of every package that uses this one: it leaves no compiled program
 // behind.
 func Main(m *testing.M) {
-	// Programs get no descriptor that whoever runs the tests has left open: their numbers
-	// would be higher, and some take only low ones for a connection (netcat: 16 at most).
+	// Programs must not inherit descriptors that the caller of the tests left open: their own numbers would be higher,
+	// and some programs need low ones (netcat: at most 16).
 	unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	code := m.Run()
 	removeCompiled()
 	os.Exit(code)
 }
 
-// All reports whether the long form of the tests was asked for.
+// All reports whether this is the long form of the tests.
 func All() bool { return os.Getenv("VRDMA_TEST_ALL") != "" }
 
 // Pick returns short, or long in the long form of the tests.
@@ -30,8 +30,7 @@ func Pick[T any](short, long T) T {
 	return short
 }
 
-// Device starts a daemon that must hold nothing more at the end of the test than at its
-// beginning.
+// Device starts a daemon that must hold no more at the end of the test than at its start.
 func Device(t testing.TB) *Daemon {
 	t.Helper()
 	d := Start(t, Options{})

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Managed reports whether somebody listens on a port of rdma_cm's.
+// Managed reports whether a program listens on a port of rdma_cm.
 func (d *Daemon) Managed(t testing.TB, port int) bool {
 	t.Helper()
 	suffix := fmt.Sprintf(":%d", port)
@@ -18,7 +18,7 @@ func (d *Daemon) Managed(t testing.TB, port int) bool {
 	return false
 }
 
-// AwaitManaged waits until somebody listens on a port of rdma_cm's.
+// AwaitManaged waits until a program listens on a port of rdma_cm.
 func (d *Daemon) AwaitManaged(t testing.TB, p Program, port int) {
 	t.Helper()
 	ok := Poll(patience, func() bool { return p.Ended(0) || d.Managed(t, port) })
@@ -27,8 +27,8 @@ func (d *Daemon) AwaitManaged(t testing.TB, p Program, port int) {
 	}
 }
 
-// AwaitVacant waits until nobody listens there any more. The daemon hears of a program's
-// death when the program is gone already, and others want its port.
+// AwaitVacant waits until no program listens there. The daemon learns of a program's death only after its end, and the
+// next program needs the port.
 func (d *Daemon) AwaitVacant(t testing.TB, port int) {
 	t.Helper()
 	if !Poll(patience, func() bool { return !d.Managed(t, port) }) {
@@ -47,8 +47,7 @@ func (d *Daemon) Established(t testing.TB) (n int) {
 	return n
 }
 
-// Unmanaged waits until the daemon has nothing of rdma_cm's any more: no connection and
-// nobody who listens.
+// Unmanaged waits until the daemon has no connection and no listener of rdma_cm.
 func (d *Daemon) Unmanaged(t testing.TB) {
 	t.Helper()
 	if !Poll(patience, func() bool { return len(d.Status(t).Connections) == 0 }) {

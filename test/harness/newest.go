@@ -12,8 +12,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/cache"
 )
 
-// Debian is an unpacked Debian of another age, for programs that run as in a container with
-// other libraries than the machine's. See tools/newest-root.
+// Debian is an unpacked Debian of another release, for programs with other libraries than the machine's, as in a
+// container. See tools/newest-root.
 type Debian struct{ age, dir string }
 
 // debianRoot unpacks one, and remembers it.
@@ -26,8 +26,8 @@ func debianRoot(age string) func() (string, error) {
 
 var newestRoot, oldestRoot = debianRoot("newest"), debianRoot("oldest")
 
-// cached is the directory in the user's cache that a script of tools/ fills, which is told
-// its path first.
+// cached returns the directory in the user's cache that a script of tools/ fills. The script's first argument is its
+// path.
 func cached(name, script string, args ...string) (string, error) {
 	return cache.Fill(name, func(dir string) error {
 		cmd := exec.Command(filepath.Join(Root(), "tools", script), append([]string{dir}, args...)...)
@@ -38,7 +38,7 @@ func cached(name, script string, args ...string) (string, error) {
 	})
 }
 
-// NewestRoot has the newest rdma-core. It is unpacked if this machine has not done so before.
+// NewestRoot has the newest rdma-core. It is unpacked once a machine.
 func NewestRoot(t testing.TB) *Debian {
 	t.Helper()
 	return needRoot(t, "newest", newestRoot)
@@ -73,8 +73,8 @@ func (n *Debian) Version(t testing.TB) string {
 	return strings.TrimPrefix(filepath.Base(found[0]), "libibverbs.so.")
 }
 
-// newestInit makes the root's mounts and becomes the program. /tmp is the machine's own,
-// so that daemons' sockets, compiled programs and test files have the same names inside.
+// newestInit mounts the root and becomes the program. /tmp is the machine's own, so that daemons' sockets, compiled
+// programs and test files have the same names inside.
 const newestInit = `
 set -e
 root=$1 bin=$2; shift 2
@@ -113,7 +113,7 @@ func (n *Debian) Launch(t testing.TB, d *Daemon, flags []string, argv ...string)
 	return p
 }
 
-// Unpacked is where a Debian package is that is not installed. See tools/unpacked.
+// Unpacked returns the directory of an unpacked Debian package, which need not be installed. See tools/unpacked.
 func Unpacked(t testing.TB, name string) string {
 	t.Helper()
 	Need(t, "apt-get", "dpkg-deb")

@@ -11,25 +11,33 @@ import (
 	"time"
 )
 
-// FreePort is a TCP port that nobody listens on. It lies below the range that
-// the kernel gives to outgoing connections, so none of those takes it meanwhile.
+// FreePort returns a TCP port that no process listens on, reserved until the end of the test. It lies below
+// the range that the kernel gives to outgoing connections, so none of those takes it meanwhile.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
 		port := 20000 + rand.IntN(12000)
-		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		// Test packages run side by side. This abstract socket reserves the port among them: it belongs to
+		// the same network namespace, and the kernel removes it with its process.
+		reserved, err := net.Listen("unix", fmt.Sprintf("@vrdma-test-port-%d", port))
 		if err != nil {
 			continue
 		}
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			reserved.Close()
+			continue
+		}
 		l.Close()
+		t.Cleanup(func() { reserved.Close() })
 		return port
 	}
 	t.Fatal("no free TCP port between 20000 and 32000 in 100 attempts")
 	return 0
 }
 
-// Listening waits until somebody listens on port. It reads the kernel's table
-// instead of connecting, because perftest's servers accept only once.
+// Listening waits until a process listens on port. It reads the kernel's table instead of connecting, because
+// perftest's servers accept only once.
 func Listening(t testing.TB, p *Process, port int, d time.Duration) {
 	t.Helper()
 	ok := Poll(d, func() bool { return p.Ended(0) || Listens(p, port) })
@@ -41,7 +49,7 @@ func Listening(t testing.TB, p *Process, port int, d time.Duration) {
 	}
 }
 
-// Listens reports whether somebody listens on a TCP port where p runs.
+// Listens reports whether a process listens on a TCP port in p's network namespace.
 func Listens(p *Process, port int) bool {
 	dir := fmt.Sprintf("/proc/%d/net", p.PID())
 	return listens(dir+"/tcp", port) || listens(dir+"/tcp6", port)

@@ -13,13 +13,12 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/locked"
 )
 
-// patience is how long something may take that is a matter of a moment where the processors
-// have nothing else to do. They may be few, and others may want them too.
+// patience is the limit for steps that take a moment on an idle machine. Processors may be few and busy.
 const patience = time.Minute
 
-// starts runs its functions on one thread that lives as long as the test binary:
-// a child's parent-death signal is sent when the *thread* that made it ends, and
-// it is what stops our daemons if the test binary dies without running cleanups.
+// starts runs its functions on one thread that lives as long as the test binary. The kernel sends a child's
+// parent-death signal when the thread that started it ends. This signal stops our daemons if the test binary dies
+// without running cleanups.
 var starts = sync.OnceValue(func() chan<- func() {
 	c := make(chan func())
 	go func() {
@@ -31,9 +30,8 @@ var starts = sync.OnceValue(func() chan<- func() {
 	return c
 })
 
-// Begin starts cmd, which is killed if the test binary dies. cmd.Start with a parent-death signal would
-// not do: it is killed in the midst of a test if the thread that happened to start it ends, as
-// those do that have been in another namespace.
+// Begin starts cmd, which is killed if the test binary dies. cmd.Start with a parent-death signal is not enough: the
+// thread that started cmd may end during the test, as threads do that were in another namespace.
 func Begin(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -54,8 +52,8 @@ type Process struct {
 	err    error
 }
 
-// Spawn starts cmd in a process group of its own and ends that group when the
-// test is over. Change cmd's Env, Dir or credentials before.
+// Spawn starts cmd in its own process group and ends that group when the test is over. Change cmd's Env, Dir or
+// credentials before.
 func Spawn(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Name: strings.Join(cmd.Args, " "), cmd: cmd, done: make(chan struct{})}

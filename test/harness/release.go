@@ -13,8 +13,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/cache"
 )
 
-// LibraryBefore builds the library of the commit before the one that changed the protocol's
-// number last; empty: there is no such commit here.
+// LibraryBefore builds the library of the commit before the last change of the protocol's number; empty: there is no
+// such commit here.
 func LibraryBefore(t testing.TB) string {
 	t.Helper()
 	git := func(args ...string) (string, error) {
@@ -31,7 +31,7 @@ func LibraryBefore(t testing.TB) string {
 	}
 	before, err := git("rev-parse", "--verify", "--quiet", changed+"^")
 	if err != nil {
-		return "" // a history that was cut off
+		return "" // a shallow clone
 	}
 	dir := t.TempDir()
 	script := fmt.Sprintf("git -C '%s' archive %s shim | tar -x -C '%s'", Root(), before, dir)
@@ -67,8 +67,8 @@ func MakeLibrary(t testing.TB, dir string) string {
 	return filepath.Join(dir, "bin", "libvrdma.so")
 }
 
-// Release builds vrdma of a commit, once: the program, and the shared objects beside it. The directory is empty if the commit is not
-// in the history here.
+// Release builds vrdma of a commit, once: the program and the shared objects beside it. The directory is empty if the
+// commit is not in the history here.
 func Release(t testing.TB, commit string) (dir string) {
 	t.Helper()
 	if err := exec.Command("git", "-C", Root(), "cat-file", "-e", commit+"^{commit}").Run(); err != nil {

@@ -15,9 +15,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestTableInC: the table's client updates and reads by messages and by READ, and checks every value. The
-// server says how many messages it has had: two for each pair of an update and a read by RPC, one for
-// where the table is, one for the end, and none for the READs.
+// TestTableInC: the table's client updates and reads by messages and by READ, and checks every value. The server counts
+// messages: two for each update and read by RPC, one for the table's address, one for the end, and none for READs.
 func TestTableInC(t *testing.T) {
 	d := harness.Device(t)
 	dir := t.TempDir()
@@ -48,8 +47,8 @@ func table(t *testing.T, d *harness.Daemon, server, client string, n int, flags 
 	}
 }
 
-// TestTableDeath: client and server are killed in the midst of it, and nothing is left behind. (The server
-// alone would wait for ever: it waits for completions, and reads no event that tells of the client's end.)
+// TestTableDeath kills client and server in the middle; nothing is left. (The server alone would wait for ever for
+// completions, because it reads no event of the client's end.)
 func TestTableDeath(t *testing.T) {
 	d := harness.Device(t)
 	dir := t.TempDir()
@@ -76,7 +75,7 @@ func TestTableDeath(t *testing.T) {
 	}
 }
 
-// TestFileInC sends files of no, one and several chunks, and compares them.
+// TestFileInC sends files of zero, one and several chunks, and compares them.
 func TestFileInC(t *testing.T) {
 	d := harness.Device(t)
 	dir, into := t.TempDir(), t.TempDir()
@@ -102,7 +101,7 @@ func TestFileInC(t *testing.T) {
 			t.Errorf("%s: %d bytes came of %d: %v", name, len(got), size, err)
 		}
 	}
-	// It overwrites nothing: the server ends, and its client sees that.
+	// It overwrites nothing: the server ends, and its client notices.
 	c := send("byte", []byte("other"))
 	if c.Wait(t, minute) == 0 {
 		t.Errorf("a second file of the same name was sent:\n%s", c.Output())
@@ -115,7 +114,7 @@ func TestFileInC(t *testing.T) {
 	}
 }
 
-// TestFileAndCp has the C programs at the other end of `vrdma cp --chunks 1`, which speaks their protocol.
+// TestFileAndCp runs the C programs against `vrdma cp --chunks 1`, which speaks their protocol.
 func TestFileAndCp(t *testing.T) {
 	d := harness.Device(t)
 	dir, into := t.TempDir(), t.TempDir()

@@ -47,8 +47,8 @@ func (h *host) vrdma(t *testing.T, args ...string) *harness.Process {
 	return harness.Spawn(t, exec.Command("nsenter", argv...))
 }
 
-// TestStoreBetweenHosts: READs of several packets each, over a cable that loses and reorders some, meet
-// writers. Every value that comes is checked by the clients.
+// TestStoreBetweenHosts: READs of several packets run beside writers, over a cable that drops and reorders packets. The
+// clients check every value.
 func TestStoreBetweenHosts(t *testing.T) {
 	a, b, wire := hosts(t, cable.Faults{Drop: 0.003, Reorder: 0.02})
 	const port = "7471"
@@ -76,7 +76,7 @@ func TestStoreBetweenHosts(t *testing.T) {
 	server.End()
 }
 
-// TestTableBetweenHosts has the C programs on two hosts.
+// TestTableBetweenHosts runs the C programs on two hosts.
 func TestTableBetweenHosts(t *testing.T) {
 	a, b, _ := hosts(t, cable.Faults{})
 	dir := t.TempDir()

@@ -11,18 +11,18 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// A block is a piece of the page that a reader types.
+// A block is a code block of the page, which a reader types.
 type block struct {
 	line int // of the page
 	text string
-	// background is what the block listens on, as "tcp 18515": it is started, and the next block is
-	// run when somebody listens there. Empty: it is run to its end.
+	// background is the port that the block listens on, as "tcp 18515". Such a block is started, and the next one runs
+	// when the port is open. Empty: the block runs to its end.
 	background string
-	stop       bool // the block before, which runs in the background, is ended after this one
+	stop       bool // ends the previous block, which runs in the background, after this one
 }
 
-// parsePage finds the blocks of a page. What a reader cannot see tells how: <!-- background: KIND PORT --> before
-// one that goes on, <!-- stop --> where the reader ends it.
+// parsePage finds the blocks of a page. Invisible comments control them: <!-- background: KIND PORT --> precedes a
+// block that keeps running, <!-- stop --> stands where the reader ends it.
 func parsePage(page string) (blocks []block, err error) {
 	var open *block
 	background := ""
@@ -57,7 +57,7 @@ func parsePage(page string) (blocks []block, err error) {
 	return blocks, nil
 }
 
-// prelude is what the script has before the blocks: how to wait for a server, and how to end one.
+// prelude is the start of the script: functions to wait for a server and to end one.
 const prelude = `set -euo pipefail
 ip link set lo up
 await() { # KIND PORT
@@ -97,7 +97,7 @@ func script(blocks []block, dir string) (string, error) {
 			server = bl
 			file := filepath.Join(dir, fmt.Sprintf("block%d", bl.line))
 			fmt.Fprintf(&b, "cat > %s <<'END OF BLOCK'\nset -e\n%sEND OF BLOCK\n", file, bl.text)
-			// In a session of its own, so that all of it can be ended.
+			// In its own session, so that the test can end all of it.
 			fmt.Fprintf(&b, "out=%s.out\nsetsid bash %s > $out 2>&1 & server=$!\nawait %s\n", file, file, bl.background)
 			continue
 		}
@@ -118,9 +118,8 @@ func script(blocks []block, dir string) (string, error) {
 	return b.String(), nil
 }
 
-// TestPage does everything that docs/tutorials/lab.md tells a class to do, in the page's order, with shorter times and
-// fewer operations. It runs in namespaces of its own, where the page's ports are free and from which
-// nothing gets away.
+// TestPage runs every command of docs/tutorials/lab.md in the page's order, with shorter times and fewer operations. It
+// runs in its own namespaces, where the page's ports are free.
 func TestPage(t *testing.T) {
 	harness.Need(t, "sockperf", "ib_send_bw", "cpulimit", "ss", "unshare", "setsid")
 	harness.Build(t)
@@ -156,7 +155,7 @@ func TestPage(t *testing.T) {
 	cmd.Env = append(cmd.Env, "XDG_RUNTIME_DIR="+dir, "XDG_STATE_HOME="+dir, "D="+filepath.Join(dir, "lab"),
 		fmt.Sprintf("T=%d", harness.Pick(1, 5)), fmt.Sprintf("N=%d", operations), "P="+harness.Pick("2", "1 2 4"), "F="+harness.Pick("25M", "200M"))
 	p := harness.Spawn(t, cmd)
-	out := p.OK(t, harness.Pick(4*minute, 15*minute)) // a minute, where nobody else wants the processors
+	out := p.OK(t, harness.Pick(4*minute, 15*minute)) // one minute on an idle machine
 	for _, want := range []string{
 		"rxe0", "connection went over RDMA, none over TCP", "Summary: Latency is", "Send BW Test", "RDMA_Write BW Test", "Send Latency Test",
 		"2 pairs: ", fmt.Sprintf("%d one-sided reads: ", operations), fmt.Sprintf("handled %d messages", 2*operations+2),
@@ -171,7 +170,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestParsePage: what a page must not have is said with its line.
+// TestParsePage: errors of a page name the line.
 func TestParsePage(t *testing.T) {
 	blocks, err := parsePage("text\n<!-- background: tcp 1 -->\n```sh\na\n```\nmore\n```sh\nb\nc\n```\n<!-- stop -->\n")
 	want := []block{{line: 3, text: "a\n", background: "tcp 1"}, {line: 7, text: "b\nc\n", stop: true}}

@@ -13,7 +13,7 @@ func begins(name string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// only leaves out, in the short form, cases of a way that do not begin with a prefix.
+// only skips, in the short form, the cases of a way that start with none of the prefixes.
 func only(of map[string][]string) func(way, string) bool {
 	return func(w way, name string) bool {
 		prefixes, found := of[w.name]
@@ -21,7 +21,7 @@ func only(of map[string][]string) func(way, string) bool {
 	}
 }
 
-// Threads that wait on locks of a page wake up, whatever happens to the page meanwhile.
+// Threads that wait on locks in a page wake up, whatever happens to the page.
 func TestWaiters(t *testing.T) {
 	runCases(t, "waiters", everyWay, only(map[string][]string{
 		"root":      {"word_both", "robust_both", "inherit_both", "inherit_contended"},
@@ -32,7 +32,7 @@ func TestWaiters(t *testing.T) {
 	}))
 }
 
-// The kernel's own accesses arrive: O_DIRECT, AIO, io_uring, pinned pages.
+// The kernel's own accesses see the right page: O_DIRECT, AIO, io_uring, pinned pages.
 func TestKernel(t *testing.T) {
 	runCases(t, "kernel", []way{root, user, container, untraced, confined}, only(map[string][]string{
 		"root":     {"direct_buffer", "pending_recv", "fixed_during", "fixed_then_reg", "ring_comes"},
@@ -41,7 +41,7 @@ func TestKernel(t *testing.T) {
 	}))
 }
 
-// System calls of other threads and of other processes lose nothing and are not interrupted.
+// System calls of other threads and processes lose nothing and are not interrupted.
 func TestCalls(t *testing.T) {
 	runCases(t, "calls", everyWay, only(map[string][]string{
 		"root":      {"seqpacket", "remote_alone", "uninterrupted"},
@@ -52,8 +52,7 @@ func TestCalls(t *testing.T) {
 	}))
 }
 
-// Attributes of mappings, limits and debuggers: all is as it was afterwards. Pages are replaced
-// where threads can be halted, and nowhere else.
+// Attributes of mappings, limits and debuggers do not change. Pages are replaced only where threads can be halted.
 func TestTraits(t *testing.T) {
 	d := device(t)
 	bin := compile(t, "traits")
@@ -63,8 +62,8 @@ func TestTraits(t *testing.T) {
 		"confined": {"replaced", "child_alive"},
 		"deadly":   {"replaced"},
 	})
-	// What a seccomp filter takes away (shim/README.md, "What it cannot do"): reading a NUMA policy,
-	// and the memory of a process that is not dumpable.
+	// What a seccomp filter forbids (shim/README.md, "What it cannot do"): reading a NUMA policy, and the memory of a
+	// process that is not dumpable.
 	filtered := map[string]bool{"memory_policy": true, "undumpable": true}
 	for _, w := range everyWay {
 		env := []string{"MEM_ALONE=any", "MEM_THREADS=own"}

@@ -13,7 +13,7 @@ import (
 
 func itoa(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// Programs with allocators of their own register what these give them, in several threads.
+// Programs with their own allocators register memory from these, in several threads.
 func TestAllocators(t *testing.T) {
 	d := device(t)
 	bin := compile(t, "heap")
@@ -25,7 +25,7 @@ func TestAllocators(t *testing.T) {
 			if c.library != "" {
 				path := filepath.Join("/usr/lib/x86_64-linux-gnu", c.library)
 				harness.Need(t, path)
-				// The program gets it beside the interposer, which LD_PRELOAD names already.
+				// The program gets the allocator in LD_PRELOAD beside the interposer.
 				argv = []string{"sh", "-c", `LD_PRELOAD="$LD_PRELOAD:` + path + `" exec "$0" "$@"`, bin}
 			}
 			out := user.launch(t, d, nil, argv...).OK(t, 2*minute)

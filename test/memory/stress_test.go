@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Everything at once, at random, against a checker. The seed is in the log.
+// All operations at once, at random, against a checker. The log has the seed.
 func TestStress(t *testing.T) {
 	d := device(t)
 	bin := compile(t, "stress")

@@ -13,7 +13,7 @@ import (
 
 const minute = time.Minute
 
-// A way is how a program runs: as which user, and without which system calls (deny.c).
+// A way is a user and the denied system calls (deny.c) that a program runs with.
 type way struct {
 	name string
 	user bool
@@ -31,14 +31,14 @@ var (
 	everyWay = []way{root, user, container, untraced, confined, deadly}
 )
 
-// ordinary is a user without any right.
+// ordinary is an unprivileged user.
 var ordinary = &syscall.Credential{Uid: 2001, Gid: 2001}
 
 // device starts a daemon that every user may use.
 func device(t *testing.T) *harness.Daemon {
 	t.Helper()
 	d := harness.Start(t, harness.Options{Args: []string{"--mode", "0666", "--network=false"}})
-	// The daemon opens some descriptors once: at the first region, at the first foreign one.
+	// The daemon opens some descriptors at the first region and at the first foreign one.
 	for _, name := range []string{"child_gone", "debugged"} {
 		user.launch(t, d, nil, compile(t, "traits"), name).OK(t, minute)
 	}
@@ -80,7 +80,7 @@ func cases(t *testing.T, bin string) []string {
 	return strings.Fields(string(list))
 }
 
-// runCases runs the cases of a program in every way, without those that leave reports.
+// runCases runs the cases of a program in every way, except those for which leave returns true.
 func runCases(t *testing.T, program string, ways []way, leave func(w way, name string) bool) {
 	d := device(t)
 	bin := compile(t, program)

@@ -16,27 +16,27 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// A changer changes what is declared at one host, at random. Some objects are its own: of these it
-// knows what the store may say afterwards.
+// A changer changes the declared objects of one host at random. Some objects are its own: it knows which values the
+// store may have for them.
 type changer struct {
 	h     *host
 	rnd   *rand.Rand
 	names []string // of all hosts
-	// own is, for each of its NICs, what it may be: the last value that was confirmed, and those that
-	// were tried since. "" is that there is none.
+	// own has, for each of its NICs, the possible values: the last confirmed one and those tried since. "" means that
+	// the NIC does not exist.
 	own                map[string]map[string]bool
 	confirmed, refused int
 }
 
-// tenantName is the one whose objects are the changer's own.
+// tenantName is the tenant of the changer's own objects.
 func (c *changer) tenantName() string { return "own-" + c.h.name }
 
-// begin declares what the changer works with.
+// begin declares the objects that the changer works with.
 func (c *changer) begin(t *testing.T) {
 	c.h.declare(t, object("Tenant", "name: "+c.tenantName(), "")+object("Network", "name: net, tenant: "+c.tenantName(), "subnets: [10.2.0.0/24]"))
 }
 
-// change does something. It fails when the store is away, and that is all right.
+// change makes a random change. It may fail while the store is away.
 func (c *changer) change(n int) {
 	host := append([]string{"anywhere"}, c.names...)[c.rnd.IntN(len(c.names)+1)]
 	var err error
@@ -81,7 +81,7 @@ func (c *changer) count(err error) {
 	}
 }
 
-// try changes an object of its own. If that fails it is not known whether it was done.
+// try changes an object of its own. After a failure it is unknown whether the change was made.
 func (c *changer) try(name, value string, f func() error) {
 	if c.own[name] == nil {
 		c.own[name] = map[string]bool{"": true}
@@ -97,7 +97,7 @@ func (c *changer) try(name, value string, f func() error) {
 	}
 }
 
-// upset does something to the store or to a host's way to it, for a while.
+// upset disturbs the store, or a host's connection to it, for a while.
 func (w *lab) upset(t *testing.T, rnd *rand.Rand, daemons bool) {
 	m, h := w.etcd.Members[rnd.IntN(len(w.etcd.Members))], w.hosts[rnd.IntN(len(w.hosts))]
 	wait := func() { time.Sleep(time.Duration(rnd.Int64N(int64(1500 * time.Millisecond)))) }
@@ -143,7 +143,7 @@ func (w *lab) upset(t *testing.T, rnd *rand.Rand, daemons bool) {
 	wait()
 }
 
-// inStore is what etcd has declared, as etcdctl prints it: objects by name, in JSON.
+// inStore returns the objects in etcd as etcdctl prints them: by name, in JSON.
 func (w *lab) inStore(t *testing.T) map[string]string {
 	t.Helper()
 	out := make(map[string]string)
@@ -154,7 +154,7 @@ func (w *lab) inStore(t *testing.T) map[string]string {
 	return out
 }
 
-// text is an object in a form that can be compared.
+// text returns an object in a form that can be compared.
 func text(t *testing.T, value []byte) string {
 	t.Helper()
 	o, err := tenant.Unmarshal(value)
@@ -168,7 +168,7 @@ func text(t *testing.T, value []byte) string {
 	return string(b)
 }
 
-// differs says how what a host has is not what the store says; "" if it is.
+// differs returns how a host's objects differ from the store's; "" if they do not.
 func (h *host) differs(t *testing.T, want map[string]string) string {
 	reply, err := control.Get(h.Socket, control.Selection{})
 	if err != nil {
@@ -199,10 +199,10 @@ func (h *host) differs(t *testing.T, want map[string]string) string {
 	return ""
 }
 
-// TestChaos: three hosts on three etcds, which are killed, stopped and cut off at random, from everybody
-// or from one host, while all hosts change what is declared. Meanwhile a connection between two hosts
-// goes on. Afterwards every daemon has what etcd says, no change is lost that was confirmed, and every
-// host reaches every other one. The long form kills daemons, too, for two minutes.
+// TestChaos: three hosts use three etcd members, which are killed, stopped and cut off at random, from all hosts or
+// from one. Meanwhile all hosts change declared objects, and a connection between two hosts goes on. Afterwards every
+// daemon has what etcd has, no confirmed change is lost, and every host reaches every other one. The long form also
+// kills daemons, for two minutes.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	w := newLabOf(t, 3, 3)
@@ -224,7 +224,7 @@ func TestChaos(t *testing.T) {
 	span := harness.Pick(10*time.Second, 2*time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
-	late := time.Now().Add(span + minute) // on a busy machine a host may have confirmed none so far
+	late := time.Now().Add(span + minute) // on a busy machine a host may have none confirmed yet
 	var work sync.WaitGroup
 	for _, c := range changers {
 		work.Go(func() {
@@ -251,7 +251,7 @@ func TestChaos(t *testing.T) {
 	for _, h := range w.hosts {
 		why := ""
 		if !harness.Poll(minute, func() bool {
-			want = w.inStore(t) // a change that was not confirmed may still come
+			want = w.inStore(t) // an unconfirmed change may still arrive
 			why = h.differs(t, want)
 			return why == ""
 		}) {

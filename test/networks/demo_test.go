@@ -11,8 +11,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestDemo: vrdma demo networks, as root with etcd from the cache, and as a user with etcd in PATH.
-// Without one it says what to install.
+// TestDemo runs `vrdma demo networks` as root with etcd from the cache, and as a user with etcd in PATH. Without etcd
+// it says what to install.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	harness.Need(t, "ip", "nsenter", "unshare", "rping")
@@ -42,7 +42,7 @@ func TestDemo(t *testing.T) {
 				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.user}
 			}
 			if c.path {
-				// Other users may not look into our cache.
+				// Other users cannot read our cache.
 				if err := copyFile(filepath.Join(dir, "etcd"), etcd); err != nil {
 					t.Fatal(err)
 				}

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// These wait more than they work: they do so side by side.
+// These tests mostly wait, so they run in parallel.
 
 // line is the line of a table that begins with a name.
 func line(table, name string) string {
@@ -21,13 +21,13 @@ func line(table, name string) string {
 	return ""
 }
 
-// TestStoreAway: the store goes away under traffic, for a minute, in the long form for ten. Nothing is
-// lost, it is said, nothing can be changed; new connections are made. When the store is back all is in
-// step.
+// TestStoreAway: the store is cut off under traffic, for a minute, in the long form for ten. No data is lost, an event
+// and the status say so, changes are refused, and new connections still work. When the store is back, all hosts have
+// the same state.
 func TestStoreAway(t *testing.T) {
 	t.Parallel()
 	w := newLab(t)
-	// The traffic is slow, because there is much of it: others want to test, too.
+	// The traffic is limited, because it would keep other tests from the processors.
 	w.a.declare(t, strings.Replace(twoTenants(), "address: 10.1.0.1, host: a", "address: 10.1.0.1, host: a, rate: {messages: {out: 1000}}", 1))
 	w.a.ready(t, "red/web", "blue/web")
 	w.b.ready(t, "red/db", "blue/db")
@@ -48,7 +48,7 @@ func TestStoreAway(t *testing.T) {
 		t.Fatal("the connection did not survive")
 	}
 
-	// A new connection inside of what is known.
+	// A new connection between known NICs.
 	blue := w.b.serve(t, "blue/db", "10.1.0.2", "-C", "5")
 	w.a.program(t, "blue/web", "rping", "-c", "-a", "10.1.0.2", "-C", "5").OK(t, minute)
 	blue.OK(t, minute)
@@ -80,9 +80,8 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// TestHostGone: a host that is not heard of is shown as gone when its lease has expired. Its NICs stay
-// where they are, and those that could be anywhere do not come back to life elsewhere, until it is
-// back or the operator has given it up.
+// TestHostGone: a host without a heartbeat is shown as gone when its lease has expired. Its NICs stay there. NICs that
+// may run anywhere do not start elsewhere until the host is back or the operator deletes it.
 func TestHostGone(t *testing.T) {
 	t.Parallel()
 	w := newLab(t)
@@ -115,7 +114,7 @@ func TestHostGone(t *testing.T) {
 	if !harness.Poll(minute, func() bool { return w.a.program(t, "red/roams", "ibv_devinfo").Wait(t, minute) == 0 }) {
 		t.Errorf("the host is given up, and its NIC cannot be opened elsewhere:\n%s", w.a.must(t, "get", "nic", "red/roams", "-o", "json"))
 	}
-	// It comes back all the same, with the NIC that is pinned to it.
+	// The host still comes back, with the NIC that is pinned to it.
 	w.b.restart(t)
 	w.b.ready(t, "red/db")
 	w.a.says(t, "ready", "get", "host", "b")
@@ -124,8 +123,8 @@ func TestHostGone(t *testing.T) {
 	again.OK(t, minute)
 }
 
-// TestRestartWithoutStore: a daemon starts again while the store is away. It has its NICs, others reach
-// them, and NICs of the other host notice nothing. When the store is back it is in step.
+// TestRestartWithoutStore: a daemon restarts while the store is away. It has its NICs, other hosts reach them, and NICs
+// of the other host are not disturbed. When the store is back, the daemon follows it.
 func TestRestartWithoutStore(t *testing.T) {
 	t.Parallel()
 	w := newLab(t)

@@ -35,7 +35,7 @@ func TestGuestsOnTwoHosts(t *testing.T) {
 			t.Errorf("the sum is %s, want %s", got, want)
 		}
 	})
-	// A client that finds no server yet tries again.
+	// The client retries until its server listens.
 	client := func(t *testing.T, g *guest.Guest, to string) {
 		t.Helper()
 		var p *guest.Process

@@ -34,8 +34,8 @@ import (
 const minute = time.Minute
 
 func TestMain(m *testing.M) {
-	// Tests that are side by side wait more than they work: there may be more than processors.
-	// But each has its etcds, and these miss heartbeats where too many want few processors.
+	// Parallel tests mostly wait, so there may be more of them than processors. But each has its etcd members, which
+	// miss heartbeats where too many tests share few processors.
 	parallel := "5"
 	if runtime.NumCPU() < 4 {
 		parallel = "3"
@@ -68,7 +68,7 @@ func newLab(t *testing.T) *lab {
 	return newLabOf(t, 2, 1)
 }
 
-// newLabOf makes hosts on one wire, and starts their daemons, which share some etcds.
+// newLabOf makes hosts on one wire and starts their daemons, which share an etcd cluster.
 func newLabOf(t *testing.T, hosts, members int, args ...string) *lab {
 	t.Helper()
 	harness.Need(t, "nsenter", "ip", "rping")
@@ -109,8 +109,8 @@ func (h *host) start(t *testing.T) {
 	h.Daemon = harness.Start(t, o)
 }
 
-// restart starts the daemon again where it was: another socket would be another daemon, which does
-// not get the host's name while the old one may live.
+// restart starts the daemon again at the same socket. At another socket it would be another daemon, which does not get
+// the host's name while the old one may live.
 func (h *host) restart(t *testing.T) {
 	t.Helper()
 	argv := append([]string{"--net=" + h.space.Path(), "--", h.Executable(), "daemon", "--socket", h.Socket, "--addr", h.ip}, h.args...)
@@ -121,7 +121,7 @@ func (h *host) restart(t *testing.T) {
 	h.Process.Printed(t, "msg=serving", minute)
 }
 
-// storeConfig is the file that says who daemons are to etcd.
+// storeConfig writes the file with the daemons' credentials for etcd.
 func (w *lab) storeConfig(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(harness.Directory(t, nil), "etcd.yaml")
@@ -138,7 +138,7 @@ func (h *host) vrdma(args ...string) (string, error) {
 	return string(out), err
 }
 
-// must is vrdma for what has to work.
+// must is vrdma for a command that must succeed.
 func (h *host) must(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := h.vrdma(args...)
@@ -158,7 +158,7 @@ func (h *host) apply(t testing.TB, text string, flags ...string) (string, error)
 	return h.vrdma(append([]string{"apply", "-f", path}, flags...)...)
 }
 
-// declare is apply for what has to work. It tries again while the store is away, as it may be for a moment
+// declare is apply for objects that must be accepted. It retries while the store is away, which may happen for a moment
 // on a busy machine.
 func (h *host) declare(t testing.TB, text string, flags ...string) {
 	t.Helper()
@@ -184,7 +184,7 @@ func (h *host) program(t testing.TB, nic string, argv ...string) *harness.Proces
 	return h.LaunchWith(t, []string{"--nic", nic}, argv...)
 }
 
-// A port is a NIC of a host, as a place where programs run. It implements harness.Machine.
+// A port is a NIC of a host where programs run. It implements harness.Machine.
 type port struct {
 	*host
 	nic string
@@ -194,7 +194,7 @@ func (p port) Program(t testing.TB, argv ...string) harness.Program {
 	return p.program(t, p.nic, argv...)
 }
 
-// side is the NIC as one side of a conversation, which is arranged over TCP in the underlay.
+// side is the NIC as one side of a conversation. The two sides exchange their parameters over TCP in the underlay.
 func (h *host) side(nic string) workload.Host { return workload.Host{Machine: port{h, nic}, IP: h.ip} }
 
 // ready waits until a host has a NIC.
@@ -211,21 +211,21 @@ func (h *host) ready(t testing.TB, nics ...string) {
 	}
 }
 
-// ways are a host's to all members of the store.
+// ways are a host's connections to all members of the store.
 type ways []*way
 
-// set cuts them, or mends them.
+// set cuts them, or restores them.
 func (w ways) set(cut bool) {
 	for _, one := range w {
 		one.set(cut)
 	}
 }
 
-// A way leads from a namespace to the store, which is outside of it.
+// A way is a proxy from a namespace to the store, which is outside.
 type way struct {
 	to string
 	mu sync.Mutex
-	// cut: connections end, and new ones are not taken.
+	// cut closes its connections and refuses new ones.
 	cut  bool
 	open map[net.Conn]bool
 	log  []string // what became of connections
@@ -267,7 +267,7 @@ func newWay(t testing.TB, n *cable.Namespace, to string) *way {
 	return w
 }
 
-// carry passes one connection on.
+// carry forwards one connection.
 func (w *way) carry(c net.Conn) {
 	defer c.Close()
 	to, err := net.Dial("tcp", w.to)
@@ -298,7 +298,7 @@ func (w *way) carry(c net.Conn) {
 	w.mu.Unlock()
 }
 
-// set cuts the way, or mends it.
+// set cuts the way, or restores it.
 func (w *way) set(cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -315,7 +315,7 @@ func object(kind, meta, spec string) string {
 	return fmt.Sprintf("---\napiVersion: vrdma.io/v1\nkind: %s\nmetadata: {%s}\nspec: {%s}\n", kind, meta, spec)
 }
 
-// twoTenants have the same addresses: web, .1, on a, and db, .2, on b.
+// twoTenants are two tenants with the same addresses: web, .1, on host a, and db, .2, on host b.
 func twoTenants() string {
 	text := ""
 	for i, of := range []string{"red", "blue"} {

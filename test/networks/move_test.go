@@ -15,9 +15,9 @@ func moveTo(host string) string {
 	return object("NIC", "name: db, tenant: red", "network: train, address: 10.1.0.2, host: "+host)
 }
 
-// TestMove: a NIC moves to another host while its daemons and a peer's live. In use it is not moved,
-// unless that is forced. It keeps its address, its peers learn of it within a second, and what they had
-// with it ends as with a dead host. In the long form it goes back, and again.
+// TestMove: a NIC moves to another host while its daemons and a peer's run. A NIC in use moves only with force. It
+// keeps its address, its peers learn of it within a second, and their connections end as with a dead host. In the long
+// form it moves back, and again.
 func TestMove(t *testing.T) {
 	harness.Need(t, "ib_write_bw")
 	w := newLabOf(t, 3, 1)
@@ -30,7 +30,7 @@ func TestMove(t *testing.T) {
 
 	from, to := w.b, w.c
 	for range harness.Pick(1, 4) {
-		// The time-out is short, so that the end comes soon: 0.27 s, seven times.
+		// The timeout is short, so that the end comes soon: 0.27 s, seven times.
 		talk := workload.Perf("write_bw", "-D 120 -f 0 -s 4096 -t 16 -u 16").Start(t, from.side("red/db"), w.a.side("red/web"))
 		server, client := talk.Server.(*harness.Process), talk.Client.(*harness.Process)
 		w.a.sends(t, "red/web", client, 1<<20)
@@ -79,7 +79,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// sent is how many bytes a NIC has sent.
+// sent returns how many bytes a NIC has sent.
 func (h *host) sent(t testing.TB, nic string) uint64 {
 	t.Helper()
 	top, err := protocol.QueryTop(h.Socket)
@@ -94,7 +94,7 @@ func (h *host) sent(t testing.TB, nic string) uint64 {
 	return 0
 }
 
-// sends waits until a NIC has sent some bytes more.
+// sends waits until a NIC has sent more bytes.
 func (h *host) sends(t testing.TB, nic string, p *harness.Process, some uint64) {
 	t.Helper()
 	before := h.sent(t, nic)

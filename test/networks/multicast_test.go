@@ -23,11 +23,11 @@ func threeHosts() string {
 	return text
 }
 
-// patience is how long a program has to get all datagrams that were sent, until they are sent again.
+// patience is how long a program may take to receive all datagrams before they are sent again.
 const patience = 15 * time.Second
 
-// again sends until all has come, four times at most: datagrams may be lost where a processor is late, and
-// mckey and udaddy wait for ever for one that is.
+// again repeats the sender until all datagrams have arrived, four times at most. Datagrams are lost where a processor
+// is late, and then mckey and udaddy wait for ever.
 func again(t *testing.T, send func() bool) {
 	t.Helper()
 	for n := 1; !send() && n < 4; n++ {
@@ -35,8 +35,8 @@ func again(t *testing.T, send func() bool) {
 	}
 }
 
-// TestMulticastInside: mckey in a network of three hosts. A datagram to a group reaches its members on
-// every host, and nobody of another network that has joined the same group from the same address.
+// TestMulticastInside: mckey in a network of three hosts. A datagram to a group reaches its members on every host. It
+// does not reach members of the same group in another network, although their addresses are the same.
 func TestMulticastInside(t *testing.T) {
 	t.Parallel()
 	harness.Need(t, "mckey", "stdbuf")
@@ -44,7 +44,7 @@ func TestMulticastInside(t *testing.T) {
 	w.a.declare(t, threeHosts())
 	for _, h := range w.hosts {
 		h.ready(t, "red/"+h.name, "blue/"+h.name)
-		// The C library reads IPv6 addresses only where there is one.
+		// The C library resolves IPv6 addresses only on hosts that have one.
 		h.space.Address(t, "eth0", "fd00:99::"+string(h.name[0]-'a'+'1')+"/64")
 	}
 	for _, g := range []struct{ name, group, net string }{{"ipv4", "239.7.1.2", "10.1.0."}, {"ipv6", "ff0e::7:1", "fd01::"}} {
@@ -75,7 +75,7 @@ func TestMulticastInside(t *testing.T) {
 			if deaf.Ended(0) || strings.Contains(deaf.Output(), complete) {
 				t.Errorf("a member of another network's group has heard it: %s\n%s", deaf.Fate(), deaf.Output())
 			}
-			// It is not deaf: its own network's sender is heard, by it and by nobody else.
+			// That member works: it receives from a sender of its own network, and no other member does.
 			other := listen(w.b, "red")
 			send("blue/a", deaf)
 			if out := deaf.OK(t, minute); !strings.Contains(out, complete) {
@@ -95,7 +95,7 @@ func TestMulticastInside(t *testing.T) {
 	}
 }
 
-// TestDatagramsInside: udaddy, datagrams by rdma_cm, between hosts of a network, either way.
+// TestDatagramsInside: udaddy, which uses datagrams of rdma_cm, between hosts of a network, in both directions.
 func TestDatagramsInside(t *testing.T) {
 	harness.Need(t, "udaddy")
 	w := newLab(t)

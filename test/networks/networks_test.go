@@ -41,8 +41,8 @@ func (h *host) listens(t testing.TB, nic string, p *harness.Process) {
 	}
 }
 
-// TestTwoHosts: two tenants with the same addresses on two hosts. Each reaches its own; a rule that
-// changes on one host ends a connection at both, and the other tenant's goes on.
+// TestTwoHosts: two tenants with the same addresses on two hosts. Each reaches its own NICs. A rule that changes on one
+// host ends a connection at both ends, and the other tenant's connection goes on.
 func TestTwoHosts(t *testing.T) {
 	w := newLab(t)
 	w.a.declare(t, twoTenants()+object("NIC", "name: only, tenant: blue", "network: train, address: 10.1.0.3, host: b"))
@@ -126,8 +126,8 @@ func TestTwoHosts(t *testing.T) {
 	})
 }
 
-// TestHostDies: a daemon is killed. What its programs were connected to ends, as with a dead host;
-// others notice nothing, and when it is back it has its NICs again.
+// TestHostDies: a daemon is killed. Connections to its programs end as with a dead host, others are not disturbed, and
+// after the restart it has its NICs again.
 func TestHostDies(t *testing.T) {
 	w := newLab(t)
 	w.a.declare(t, twoTenants()+object("NIC", "name: other, tenant: blue", "network: train, address: 10.1.0.3, host: a"))

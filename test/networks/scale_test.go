@@ -14,8 +14,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// manyNICs is 100 networks of 10 tenants with a NIC on each of 100 hosts, and a policy each: 10 000
-// NICs. The first two hosts are a and b; nobody has heard of the others.
+// manyNICs declares 100 networks of 10 tenants, each with a policy and a NIC on each of 100 hosts: 10 000 NICs. The
+// first two hosts are a and b; the others do not exist.
 func manyNICs() string {
 	var b strings.Builder
 	for n := range 100 {
@@ -36,12 +36,12 @@ func manyNICs() string {
 	return b.String()
 }
 
-// policyOf is the policy of a network, about some port.
+// policyOf returns the policy of a network for a port.
 func policyOf(of, network string, port int) string {
 	return object("Policy", "name: p-"+network+", tenant: "+of, fmt.Sprintf("nics: {network: %s}, deny: [{direction: in, peer: {labels: {role: r1}}, service: {space: tcp, ports: [%d]}}]", network, port))
 }
 
-// generation is the revision of the store that holds on a host.
+// generation returns the revision of the store that a host has applied.
 func (h *host) generation(t testing.TB) int64 {
 	t.Helper()
 	s, err := protocol.QueryStatus(h.Socket)
@@ -51,7 +51,7 @@ func (h *host) generation(t testing.TB) int64 {
 	return s.Store.Generation
 }
 
-// readyNICs is how many NICs of a host are ready.
+// readyNICs returns how many NICs of a host are ready.
 func (h *host) readyNICs(t testing.TB) (n int) {
 	t.Helper()
 	r, err := control.Get(h.Socket, control.Selection{Kind: tenant.KindNIC})
@@ -66,7 +66,7 @@ func (h *host) readyNICs(t testing.TB) (n int) {
 	return n
 }
 
-// memory is what a daemon has of it, in words of the kernel's.
+// memory returns the daemon's memory as the kernel reports it.
 func (h *host) memory(t testing.TB) string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.PID()))
@@ -81,9 +81,9 @@ func (h *host) memory(t testing.TB) string {
 	return "?"
 }
 
-// TestManyNICs: 10 000 NICs in etcd, 100 of them on each of two hosts. A daemon that starts has its own
-// ready, and a rule that is changed on one host holds on the other. How long that takes is printed; the
-// long form holds it against one second, and 50 milliseconds for 99 of 100.
+// TestManyNICs: 10 000 NICs in etcd, 100 of them on each of two hosts. A starting daemon makes its own ready, and a
+// rule that changes on one host applies on the other. The test prints how long that takes; the long form requires one
+// second, and 50 milliseconds for 99 of 100.
 func TestManyNICs(t *testing.T) {
 	w := newLabOf(t, 2, harness.Pick(1, 3))
 	begin := time.Now()
@@ -106,7 +106,7 @@ func TestManyNICs(t *testing.T) {
 		}
 		took := time.Since(begin)
 		best = min(best, took)
-		if n := w.b.readyNICs(t); n != 100 { // which takes a while to ask
+		if n := w.b.readyNICs(t); n != 100 { // which takes long to query
 			t.Fatalf("started again, b has %d NICs ready, want 100", n)
 		}
 		t.Logf("a daemon with 10 000 NICs in etcd serves and is in step after %v; it has %s", took, w.b.memory(t))

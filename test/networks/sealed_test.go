@@ -31,9 +31,9 @@ func output(t *testing.T, argv ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestEncryptedNetwork: three hosts find each other's keys in the store. What is of the encrypted network
-// is on the wire in WireGuard only, what is not is in the clear. A host gets another key while traffic
-// runs: the others follow the store, the connection goes on, and new ones are made.
+// TestEncryptedNetwork: three hosts find each other's keys in the store. Traffic of the encrypted network is on the
+// wire only as WireGuard; other traffic is not encrypted. When a host gets a new key under traffic, the others follow
+// the store, the connection goes on, and new connections work.
 func TestEncryptedNetwork(t *testing.T) {
 	t.Parallel()
 	harness.Need(t, "wg", "tshark")
@@ -61,7 +61,7 @@ func TestEncryptedNetwork(t *testing.T) {
 	client.Printed(t, "ping data", minute)
 	const some = 10_000
 	for range harness.Pick(2, 10) {
-		// As docs/how-to/encryption.md says: a new file in the old one's place.
+		// As in docs/how-to/encryption.md: a new file replaces the old one.
 		private := output(t, "wg", "genkey")
 		file := w.b.keyFile(t)
 		if err := os.WriteFile(file+".new", []byte(private+"\n"), 0o600); err != nil {
@@ -85,7 +85,7 @@ func TestEncryptedNetwork(t *testing.T) {
 	if server.Ended(0) || client.Ended(0) {
 		t.Errorf("the connection did not survive: %s, %s", server.Fate(), client.Fate())
 	}
-	// One that is no key is said to be none, and the host keeps its own.
+	// An invalid key is reported, and the host keeps its old one.
 	if err := os.WriteFile(w.b.keyFile(t), []byte("nonsense\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

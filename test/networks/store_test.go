@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// says waits until a command of a host says something.
+// says waits until a command of a host prints a text.
 func (h *host) says(t testing.TB, want string, args ...string) {
 	t.Helper()
 	last := ""
@@ -21,14 +21,14 @@ func (h *host) says(t testing.TB, want string, args ...string) {
 	}
 }
 
-// declared is what a host exports, without the first line, which names the store.
+// declared returns what a host exports, without the first line, which names the store.
 func (h *host) declared(t testing.TB) string {
 	t.Helper()
 	_, rest, _ := strings.Cut(h.must(t, "store", "export"), "\n")
 	return rest
 }
 
-// load imports what another host has exported.
+// load imports the export of another host.
 func (h *host) load(t testing.TB, text string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "export.yaml")
@@ -38,7 +38,7 @@ func (h *host) load(t testing.TB, text string) {
 	h.must(t, "store", "import", path)
 }
 
-// copied has a host keep its copy of the store where the next daemon finds it.
+// copied waits until a host has saved its copy of the store for the next daemon.
 func (h *host) copied(t testing.TB, w *lab) {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,9 +50,8 @@ func (h *host) copied(t testing.TB, w *lab) {
 	h.args = append(h.args, "--store-config", path)
 }
 
-// TestStoreWiped: an etcd that lost everything takes nothing from anybody, also not from a daemon
-// that starts while it is away and then finds it empty. What was declared goes to a file and to
-// the new etcd.
+// TestStoreWiped: an etcd that lost its data removes nothing from any host, not even from a daemon that starts while
+// etcd is away and then finds it empty. The objects are exported to a file and imported into the new etcd.
 func TestStoreWiped(t *testing.T) {
 	t.Parallel()
 	w := newLab(t)
@@ -93,7 +92,7 @@ func TestStoreWiped(t *testing.T) {
 	if got := alone.declared(t); got != want {
 		t.Errorf("imported into a file it is\n%s\nand was\n%s", got, want)
 	}
-	w.a.Stop(t) // its copy goes with its directory
+	w.a.Stop(t) // its copy is deleted with its directory
 	w.a.start(t)
 	if got := w.a.declared(t); strings.Contains(got, "red") {
 		t.Errorf("a new daemon has of the new store\n%s", got)

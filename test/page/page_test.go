@@ -1,4 +1,4 @@
-// Package page tests the report's page in a browser: a headless Chromium that is not ours.
+// Package page tests the report's page in a browser, a headless Chromium.
 package page
 
 import (
@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// look is put behind the page. It does what a reader does, and tells what it saw.
+// look is a script at the end of the page. It does what a reader does and records what it sees.
 const look = `
 <script>
 addEventListener('load', () => {
@@ -51,8 +51,8 @@ addEventListener('load', () => {
 });
 </script>`
 
-// frame shows the page as wide as a window that Chromium would not make so narrow, and writes down
-// what its script tells.
+// frame shows the page in a frame, because Chromium makes no window that narrow. It writes the script's records into
+// the document.
 const frame = `<!doctype html><meta charset="utf-8"><body style="margin:0"><script>
 addEventListener('message', e => {
   const out = document.createElement('pre');
@@ -62,7 +62,7 @@ addEventListener('message', e => {
 });
 </script><iframe src="report.html" width="%d" height="900" style="border:0"></iframe>`
 
-// saw is what look leaves.
+// saw is the record of look.
 type saw struct {
 	Figures                       [][2]float64
 	Wide                          []string
@@ -76,7 +76,7 @@ type saw struct {
 
 var found = regexp.MustCompile(`(?s)<pre id="saw">(.*?)</pre>`)
 
-// open opens the page in a window and returns what was seen.
+// open opens the page in a window and returns the record.
 func open(t *testing.T, page string, width int, args ...string) saw {
 	t.Helper()
 	around := filepath.Join(filepath.Dir(page), fmt.Sprintf("frame-%d.html", width))
@@ -100,8 +100,8 @@ func open(t *testing.T, page string, width int, args ...string) saw {
 	return s
 }
 
-// TestPage: the page of a real run is readable on a wide and on a narrow screen, by day and by night;
-// lines can be switched off, and points say what they are.
+// TestPage: the page of a real run is readable on wide and narrow screens, in light and dark mode. Lines can be
+// switched off, and points have labels.
 func TestPage(t *testing.T) {
 	r, err := experiment.Read("testdata")
 	if err != nil {
@@ -110,13 +110,14 @@ func TestPage(t *testing.T) {
 	check(t, r, views)
 }
 
-// TestEverySuite: so is the page of all suites, whose values are made up. It is large: the short form has one view.
+// TestEverySuite: the page of all suites is readable, too. Its values are invented. It is large, so the short form has
+// one view.
 func TestEverySuite(t *testing.T) {
 	night := view{"narrow, dark", 400, true}
 	check(t, invented(t), harness.Pick([]view{night}, append(views, night)))
 }
 
-// A view is how a page is looked at.
+// A view is a window's size and colour scheme.
 type view struct {
 	name  string
 	width int
@@ -125,8 +126,7 @@ type view struct {
 
 var views = []view{{"wide", 1280, false}, {"narrow", 400, false}, {"dark", 1280, true}}
 
-// invented are results of all suites: a cell costs something for each byte and each message, and guests cannot
-// be had.
+// invented are results of all suites: a cell costs a fixed time for each byte and each message, and guests are missing.
 func invented(t *testing.T) *experiment.Results {
 	t.Helper()
 	all, err := experiment.Suites()

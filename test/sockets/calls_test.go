@@ -7,8 +7,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// A program that expects of sockets what the kernel gives gets it from rsockets, of either
-// version: flags, poll, select, epoll, copies, vectors, options, ends, signals, streams, fork.
+// Sockets over both versions of rsockets behave as in the kernel: flags, poll, select, epoll, copies, vectors, options,
+// ends, signals, streams, fork.
 func TestCalls(t *testing.T) {
 	bin := harness.CompileWith(t, "sockets", "gcc")
 	for _, lib := range libraries(t) {

@@ -19,8 +19,8 @@ const (
 	listenerTaken = "was made by fork and uses a listener of its parent"
 )
 
-// Every way to fork leaves the parent's connections as they were, over either library, also
-// beside threads that make sockets.
+// Every kind of fork leaves the parent's connections unchanged, with either library, also beside threads that create
+// sockets.
 func TestForkCalls(t *testing.T) {
 	bin := harness.CompileWith(t, "forks", "gcc")
 	for _, lib := range libraries(t) {
@@ -39,8 +39,8 @@ func TestForkCalls(t *testing.T) {
 	}
 }
 
-// A server that forks, but not for its connections, goes on over RDMA: redis saves its
-// data in a child, which closes what it inherited and opens files.
+// A server that forks for other work than its connections stays on RDMA: redis saves its data in a child, which closes
+// the inherited descriptors and opens files.
 func TestForkRedis(t *testing.T) {
 	harness.Need(t, "redis-check-rdb", "redis-cli")
 	for _, lib := range libraries(t) {
@@ -85,15 +85,15 @@ func TestForkRedis(t *testing.T) {
 	}
 }
 
-// A server with a process for each connection: the first connection fails, the user is
-// told, the server lives on, and the next connections go over TCP.
+// A server with a process for each connection: the first connection fails, the user gets a message, the server lives
+// on, and the next connections use TCP.
 func TestForkPostgres(t *testing.T) {
 	harness.Need(t, "cp")
 	user := harness.Nobody() // postgres refuses root
 	d := harness.Start(t, harness.Options{User: user})
 	d.NoLeaks(t)
 	dir, port := harness.Directory(t, user), harness.FreePort(t)
-	for _, name := range []string{"postgresql-15", "postgresql-client-15"} { // where nobody can read it
+	for _, name := range []string{"postgresql-15", "postgresql-client-15"} { // where no test can read it
 		if out, err := exec.Command("cp", "-r", harness.Unpacked(t, name)+"/usr", dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -125,7 +125,7 @@ func TestForkPostgres(t *testing.T) {
 	}
 }
 
-// A server whose worker processes take the connections: they come over TCP.
+// A server whose worker processes accept the connections: they use TCP.
 func TestForkWorkers(t *testing.T) {
 	harness.Need(t, "curl")
 	for _, lib := range libraries(t) {

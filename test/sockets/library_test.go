@@ -44,17 +44,17 @@ func (l library) launch(t *testing.T, d *harness.Daemon, argv ...string) *harnes
 	return d.LaunchWith(t, flags, argv...)
 }
 
-// machine is the library that the machine has.
+// machine is the library that is installed on this machine.
 var machine = library{name: "rdma-core 44"}
 
-// libraries are those that the documentation speaks of.
+// libraries are those that the documentation names.
 func libraries(t *testing.T) []library {
 	t.Helper()
 	return []library{machine, {name: "newest", root: harness.NewestRoot(t)}}
 }
 
-// link puts into dir the servers whose packages are not installed, because they would start
-// them: nginx is unpacked, and redis-server is another name of a program in redis-tools.
+// link puts servers into dir whose packages are not installed, because installation would start them. nginx is
+// unpacked; redis-server is another name of a program in redis-tools.
 func (l library) link(t *testing.T, dir string) {
 	t.Helper()
 	nginx := "/usr/sbin/nginx"

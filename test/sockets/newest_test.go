@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// A program with the newest library finds the device and a peer with this machine's.
+// A program with the newest library finds the device, and a peer with this machine's library.
 func TestNewestLibrary(t *testing.T) {
 	harness.Need(t, "rping")
 	d := harness.Device(t)

@@ -15,9 +15,9 @@ import (
 // A program is one row of the table in docs/how-to/connections.md: a server and a client.
 type program struct {
 	name           string
-	server, client string // shell commands; PORT, DIR and FILE stand for what they say
+	server, client string // shell commands with placeholders PORT, DIR and FILE
 	bytes          uint64 // what the device must have carried
-	file           bool   // the client, or the server, prints the file
+	file           bool   // the client or the server prints the file
 	lasts          bool   // the server does not end with the client
 	no             string // why it does not work
 }
@@ -65,7 +65,7 @@ const (
 	fails    outcome = "fails"
 )
 
-// run runs the pair over lib and decides by the device's counters; note says more of a failure.
+// run runs the pair over lib. The device's counters decide the outcome; note adds details of a failure.
 func (p program) run(t *testing.T, d *harness.Daemon, lib library, limit time.Duration) (o outcome, note string) {
 	t.Helper()
 	dir := harness.Directory(t, nil)
@@ -110,9 +110,9 @@ func (p program) run(t *testing.T, d *harness.Daemon, lib library, limit time.Du
 	return overRDMA, ""
 }
 
-// Every program of the documentation's table does what the table says, over both
-// libraries. In the long form the stock libraries are tried without ours too, and the
-// table is printed as it should be: nothing is demanded of those, they may hang.
+// Every program of the documentation's table has the outcome that the table gives, over both libraries. The long form
+// also tries the stock libraries without ours and prints their table; it requires nothing of them, because they may
+// hang.
 func TestPrograms(t *testing.T) {
 	harness.Need(t, "iperf3", "sockperf", "NPtcp", "nc.openbsd", "nc.traditional", "socat", "curl", "wget", "redis-check-rdb", "redis-cli", "redis-benchmark", "qperf", "/usr/bin/python3")
 	documented := readTable(t)

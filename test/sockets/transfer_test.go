@@ -13,8 +13,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// An ordinary TCP program: one large transfer there and back, and a hundred connections at
-// once, a thread each. The device's counters prove which way they went, and vrdma says so.
+// An ordinary TCP program makes one large transfer in each direction, and a hundred connections at once, one thread
+// each. The device's counters prove that RDMA carried the data, and vrdma reports it.
 func TestTransfer(t *testing.T) {
 	bin := harness.CompileWith(t, "tcp", "gcc")
 	for _, lib := range libraries(t) {
@@ -46,8 +46,8 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// Killing either side in the middle of a transfer: the other hears of it, and nothing is
-// left. iperf3 is non-blocking and selects; NetPIPE blocks in read and write.
+// Either side is killed in the middle of a transfer: the other gets an error, and nothing is left. iperf3 is
+// non-blocking and uses select; NetPIPE blocks in read and write.
 func TestKill(t *testing.T) {
 	harness.Need(t, "iperf3", "NPtcp")
 	iperf := func(args ...string) func(port string) (s, c []string) {
@@ -61,7 +61,7 @@ func TestKill(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		ends    int // of connections while data flows
+		ends    int // connections while data flows
 		program func(port string) (s, c []string)
 	}{{"iperf3", 4, iperf()}, {"iperf3 -R", 4, iperf("-R")}, {"NPtcp", 2, netpipe}} {
 		for _, lib := range libraries(t)[:harness.Pick(1, 2)] {
@@ -93,7 +93,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// Killing either side at any moment, connecting and ending included, leaves nothing.
+// Either side is killed at a random moment, during connect and close too: nothing is left.
 func TestKillAtRandom(t *testing.T) {
 	bin := harness.CompileWith(t, "tcp", "gcc")
 	d := harness.Device(t)
@@ -110,7 +110,7 @@ func TestKillAtRandom(t *testing.T) {
 			killed, other = c, s
 		}
 		killed.Signal(syscall.SIGKILL)
-		// A server whose client died early waits for others; what it has must be gone.
+		// A server whose client died early waits for others. Its resources of the dead client must be released.
 		quiet := func() bool { return other.Ended(0) || other == s && d.Established(t) == 0 }
 		if !harness.Poll(minute, quiet) {
 			t.Errorf("round %d, killed %s after %v: %s\n%s\n%+v", round, killed.Name, moment, other.Fate(), other.Output(), d.Status(t).Connections)
@@ -121,7 +121,7 @@ func TestKillAtRandom(t *testing.T) {
 	}
 }
 
-// Peers without RDMA are served by TCP, in both directions, and vrdma says why.
+// Peers without RDMA are served over TCP, in both directions, and vrdma says why.
 func TestPlainPeer(t *testing.T) {
 	harness.Need(t, "nc.openbsd")
 	d := harness.Device(t)
@@ -157,8 +157,8 @@ func TestPlainPeer(t *testing.T) {
 	}
 }
 
-// curl does not wait in connect, so whether there is a connection is seen only later. One
-// that was refused is none.
+// curl does not wait in connect, so the result of a connection is known only later. A refused connection does not
+// count.
 func TestRefused(t *testing.T) {
 	harness.Need(t, "curl", "/usr/bin/python3")
 	const refused, none = 7, "0 connections went over RDMA, none over TCP" // curl's status
@@ -190,7 +190,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What a program did without RDMA is counted, whatever it did before.
+// vrdma counts a program's connections without RDMA, whatever happened before.
 func TestCount(t *testing.T) {
 	const udp = "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"
 	for _, lib := range libraries(t) {
@@ -212,7 +212,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// Whatever ends vrdma, it leaves no file.
+// Whatever ends vrdma, no file is left.
 func TestKilledLeavesNoFile(t *testing.T) {
 	d := harness.Device(t)
 	dir := harness.Directory(t, nil)
@@ -229,7 +229,7 @@ func TestKilledLeavesNoFile(t *testing.T) {
 	}
 }
 
-// It says what is missing, and which package has it.
+// An error names the missing library and its package.
 func TestMissingLibrary(t *testing.T) {
 	d := harness.Device(t)
 	cmd := d.Command("run", "--socket", d.Socket, "--sockets", "--", "true")

@@ -8,8 +8,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// The limits of --config are those of NIC default. A declared NIC has those that it declares, and
-// else what a daemon has that was told nothing.
+// The limits of --config apply to NIC default. A declared NIC has the limits that it declares, or the built-in
+// defaults.
 func TestConfigLimits(t *testing.T) {
 	harness.Need(t, "ibv_devinfo")
 	config := writeFile(t, "config.yaml", "limits: {qps: 77, cqs: 88}\n")

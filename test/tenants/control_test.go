@@ -80,8 +80,8 @@ func aNIC(of, name string) string {
 	return fmt.Sprintf("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: %s, tenant: %s}\nspec: {network: train}\n", name, of)
 }
 
-// The kernel says who somebody is: the operator may do everything, two administrators each their
-// own, others nothing; and while nobody administers a tenant, others cannot even connect.
+// The kernel identifies the caller: the operator may do everything, two administrators each manage their own tenant,
+// others nothing. While no tenant has an administrator, other users cannot even connect.
 func TestAdministrators(t *testing.T) {
 	const red, blue, stranger = 41001, 41002, 41003
 	d := startDaemon(t, filepath.Join(harness.Directory(t, nil), "store"))
@@ -108,15 +108,15 @@ func TestAdministrators(t *testing.T) {
 		}
 	}
 	wantOut(t, d, 0, fmt.Sprintf("applied      NIC red/a by vrdma (uid %d", red), "events")
-	wantRefused(t, d, stranger, "not ours to use", "stop")
+	wantRefused(t, d, stranger, "permission denied for the daemon", "stop")
 
-	// Root of somewhere else has root's number, and no more.
+	// Root of a user namespace has the user number 0 there, and no rights here.
 	cmd := exec.Command("unshare", "--pid", "--fork", "--", harness.Binary(), "--socket", d.Socket, "apply", "-f", redNIC)
 	if out, err := cmd.CombinedOutput(); err == nil {
 		t.Errorf("root of another process namespace may apply: %s", out)
 	}
 
-	// Without administrators the socket goes.
+	// Without administrators the socket is removed.
 	wantOut(t, d, 0, "deleted", "delete", "tenant", "red", "blue", "--force")
 	for _, path := range protocol.TenantPlaces(d.Socket, os.Geteuid()) {
 		if _, err := os.Lstat(path); err == nil {
@@ -126,8 +126,8 @@ func TestAdministrators(t *testing.T) {
 	d.Stop(t)
 }
 
-// A daemon that is killed at any moment of an apply has all of it or nothing afterwards, and
-// allocations for exactly what it has.
+// A daemon that is killed at any moment of an apply has all of the change or nothing afterwards, with matching address
+// allocations.
 func TestKilledInApply(t *testing.T) {
 	store := filepath.Join(harness.Directory(t, nil), "store")
 	const nics = 200
@@ -164,7 +164,7 @@ func TestKilledInApply(t *testing.T) {
 		t.Errorf("%d NICs at the end, %d had been acknowledged", n, kept)
 	}
 	t.Logf("%d of %d were committed", n/nics, 5)
-	// What was not committed can be applied again, addresses included.
+	// An uncommitted change can be applied again, addresses included.
 	if _, err := control.Apply(d.Socket, []control.File{{Name: "many", Text: many("t4", nics)}}, false); err != nil {
 		t.Error(err)
 	}
@@ -199,8 +199,7 @@ func linesWith(text string, parts ...string) (found []string) {
 	return found
 }
 
-// Who connected, who was refused and by which rule, whose connection was revoked: all of it is in
-// the events of the tenant, and not in another's.
+// The events of a tenant list connections, refusals with their rule, and revocations. Those of another tenant do not.
 func TestConnectionEvents(t *testing.T) {
 	harness.Need(t, "rping")
 	d := startDaemon(t, filepath.Join(harness.Directory(t, nil), "store"))
@@ -232,7 +231,7 @@ func TestConnectionEvents(t *testing.T) {
 			t.Fatalf("no event with %q:\n%s%s", want, out, client.Output())
 		}
 	}
-	// One that is killed ends a connection at both ends.
+	// Killing the program ends a connection at both ends.
 	count := func(parts ...string) int {
 		out, _ := as(d, 0, "events", "red")
 		return len(linesWith(out, parts...))

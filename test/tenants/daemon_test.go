@@ -38,7 +38,7 @@ const minute = time.Minute
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// A daemon is what cmd/vrdma makes, without the command line and without a default NIC.
+// A daemon is built as in cmd/vrdma, without the command line and without a default NIC.
 type daemon struct {
 	place       launch.Place
 	engine      *engine.Engine
@@ -50,8 +50,8 @@ type daemon struct {
 	log         locked.Buffer
 
 	mu      sync.Mutex
-	refused []string // guarded by mu; why, for each caller that was not admitted
-	quotas  []string // guarded by mu; whose quota was met
+	refused []string // guarded by mu; the reason for each caller that was not admitted
+	quotas  []string // guarded by mu; the tenants that reached a quota
 }
 
 // start starts a daemon that lives as long as the test, with the NICs of a file.
@@ -142,7 +142,7 @@ func (d *daemon) noted(list *[]string) string {
 	return strings.Join(*list, "\n")
 }
 
-// apply puts the objects of a file into the world, and its NICs on the host.
+// apply adds the objects of a file to the world, and its NICs to the host.
 func (d *daemon) apply(t testing.TB, file string) {
 	t.Helper()
 	objects, err := tenant.Parse("test.yaml", []byte(file))
@@ -169,12 +169,12 @@ func key(name string) tenant.Key {
 	return tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
 }
 
-// remove pulls a NIC out.
+// remove removes a NIC.
 func (d *daemon) remove(name string, force bool) error {
 	return d.provisioner.Remove([]tenant.Key{key(name)}, force)[key(name)]
 }
 
-// A port is a NIC, as a place where programs run. It implements harness.Machine.
+// A port is a NIC where programs run. It implements harness.Machine.
 type port struct {
 	d    *daemon
 	name string
@@ -209,7 +209,7 @@ func (p port) Await(t testing.TB, program harness.Program, tcp int) {
 	harness.Listening(t, program.(*harness.Process), tcp, minute)
 }
 
-// run runs argv to its good end.
+// run runs argv and requires success.
 func (p port) run(t testing.TB, argv ...string) string {
 	t.Helper()
 	return p.launch(t, argv...).OK(t, minute)
@@ -225,7 +225,7 @@ func (p port) status(t testing.TB) *protocol.Status {
 	return s
 }
 
-// nobody has a command run as an unprivileged user.
+// nobody makes a command run as an unprivileged user.
 func nobody(cmd *exec.Cmd) *exec.Cmd {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: harness.Nobody()}
 	return cmd

@@ -81,7 +81,7 @@ ls "$dir/state"
 echo served
 `
 
-// A daemon serves although the usage of tenants cannot be written, and writes it when it can.
+// A daemon serves although it cannot write the tenants' usage, and writes it later.
 func TestDisk(t *testing.T) {
 	harness.Need(t, "unshare", "mount", "dd")
 	for _, how := range []string{"full", "readonly"} {

@@ -7,8 +7,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Guesses of queue pair numbers are counted at the NIC that they hit, which is one of the same
-// network: who guesses in blue is seen in blue's counters, and not in red's.
+// Guesses of queue pair numbers are counted at the NIC that they hit. That NIC is in the same network: blue's guesses
+// appear in blue's counters and not in red's.
 func TestGuessesAreCounted(t *testing.T) {
 	d := start(t, example(t))
 	red := d.innocent(t)

@@ -15,11 +15,11 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// messages is how many a pair of red sends at a time.
+// messages is the number of messages that a pair of red sends at a time.
 const messages = 1600
 
-// innocents are programs of red, who have nothing to do with what blue does: pairs, one after the
-// other, that check every byte.
+// innocents are programs of tenant red, which blue's actions must not affect: pairs, one after the other, that check
+// every byte.
 type innocents struct {
 	d      *daemon
 	pairs  uint64
@@ -31,7 +31,7 @@ var ofRed = regexp.MustCompile(`\bred\b`)
 
 var redNICs = []string{"red/web", "red/db", "red/slow"}
 
-// innocent begins to watch red.
+// innocent starts the programs of red.
 func (d *daemon) innocent(t testing.TB) *innocents {
 	t.Helper()
 	return &innocents{d: d, before: d.counters(redNICs), denied: d.denials(t, redNICs...)}
@@ -47,7 +47,7 @@ func (d *daemon) counters(names []string) map[string]nic.Counters {
 	return all
 }
 
-// stream starts a pair between two NICs that sends n messages; 0: until it is ended.
+// stream starts a pair between two NICs that sends n messages; 0: until it is killed.
 func (d *daemon) stream(t testing.TB, server, client string, n int) *harness.Conversation {
 	t.Helper()
 	bin, tcp := harness.Compile(t, "stream"), harness.FreePort(t)
@@ -55,7 +55,7 @@ func (d *daemon) stream(t testing.TB, server, client string, n int) *harness.Con
 	return harness.Converse(t, tcp, d.at(server), []string{bin, "server", number, "careful"}, d.at(client), []string{bin, "client", number, strconv.Itoa(n), "careful"})
 }
 
-// work runs pairs until what they run beside is over, and one at least.
+// work runs pairs, at least one, until the attack beside them has ended.
 func (i *innocents) work(t testing.TB, over func() bool) {
 	t.Helper()
 	for begun := time.Now(); ; {
@@ -74,8 +74,7 @@ func (i *innocents) work(t testing.TB, over func() bool) {
 	}
 }
 
-// unmoved: the NICs of red have counted what red's programs sent, and nothing else; red has no
-// events.
+// unmoved: red's NICs have counted what red's programs sent and nothing else, and red has no events.
 func (i *innocents) unmoved(t testing.TB) {
 	t.Helper()
 	sum := func(m [transport.NumOps]uint64) (n uint64) {
@@ -109,8 +108,8 @@ func (i *innocents) unmoved(t testing.TB) {
 			}
 		}
 	}
-	// Nobody else has put anything into red's network, and nothing was taken out of it. (Packets that
-	// only acknowledge are joined on the way inside one daemon.)
+	// No foreign packet came into red's network, and none left it. (Inside one daemon, packets that only acknowledge
+	// are merged.)
 	web, db := after["red/web"], after["red/db"]
 	if web.SentBytes != db.RcvdBytes || db.SentBytes != web.RcvdBytes || web.Retransmitted+db.Retransmitted != 0 {
 		t.Errorf("red/web has sent %d bytes and red/db received %d; the other way %d and %d; sent again %d and %d packets",
@@ -138,8 +137,8 @@ func (d *daemon) gone(t testing.TB, name string) {
 	}
 }
 
-// Every attack of the hostile program, by another user on a NIC of blue: it is the tenant's own
-// device that suffers. Red has the same addresses and works on.
+// Another user runs every attack of the hostile program on a NIC of blue: only that tenant's own device suffers. Red
+// has the same addresses and works on.
 func TestHostileTenant(t *testing.T) {
 	bin := harness.Compile(t, "hostile")
 	list, err := exec.Command(bin, "list").Output()
@@ -153,8 +152,8 @@ func TestHostileTenant(t *testing.T) {
 			cmd := nobody(d.at("blue/web").command(bin, attack))
 			cmd.Env = append(cmd.Env, "HOSTILE_SECONDS="+harness.Pick("0.3", "3"))
 			p := harness.Spawn(t, cmd)
-			// What it may claim depends on the machine, and how long that takes on how loaded it is:
-			// it has enough time to do harm, and no more.
+			// The program's limits depend on the machine, and its duration on the load. It gets enough time to do harm,
+			// and no more.
 			enough := time.Now().Add(harness.Pick(10*time.Second, minute/2))
 			red.work(t, func() bool {
 				if attack == "claim_everything" && time.Now().After(enough) {
@@ -171,7 +170,7 @@ func TestHostileTenant(t *testing.T) {
 	}
 }
 
-// blue's programs end badly in all moments of a transfer.
+// blue's programs are killed at all moments of a transfer.
 func TestCrashesOfAnotherTenant(t *testing.T) {
 	d := opened(t)
 	red := d.innocent(t)
@@ -185,7 +184,7 @@ func TestCrashesOfAnotherTenant(t *testing.T) {
 			c.Server.(*harness.Process).Signal(syscall.SIGSEGV)
 		}
 		red.work(t, func() bool { return c.Client.Ended(0) || c.Server.Ended(0) })
-		c.Client.End() // who is left sends into the void for seconds
+		c.Client.End() // the survivor sends without answers for seconds
 		c.Server.End()
 	}
 	d.gone(t, "blue/web")
@@ -193,7 +192,7 @@ func TestCrashesOfAnotherTenant(t *testing.T) {
 	red.unmoved(t)
 }
 
-// blue sends as much as it can, with many queue pairs.
+// blue sends as fast as it can, with many queue pairs.
 func TestFloodOfAnotherTenant(t *testing.T) {
 	harness.Need(t, "ib_write_bw")
 	d := opened(t)
@@ -215,7 +214,7 @@ func TestFloodOfAnotherTenant(t *testing.T) {
 	red.unmoved(t)
 }
 
-// blue takes all that its quota gives, and is refused more.
+// blue uses its whole quota and is refused more.
 func TestQuotaOfAnotherTenant(t *testing.T) {
 	d := opened(t)
 	d.apply(t, "apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: blue}\nspec: {quota: {devices: 4, queuePairs: 5, completionQueues: 6, memory: 8Mi}}\n")
@@ -232,7 +231,7 @@ func TestQuotaOfAnotherTenant(t *testing.T) {
 	red.unmoved(t)
 }
 
-// blue's programs stop where they are, with queues full of work, and go on later.
+// blue's programs are stopped with queues full of work, and continued later.
 func TestStoppedTenant(t *testing.T) {
 	d := opened(t)
 	red := d.innocent(t)

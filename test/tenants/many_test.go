@@ -33,7 +33,7 @@ func manyNICs(networks, each int) string {
 	return b.String()
 }
 
-// A thousand NICs that nobody uses: a descriptor each, and not much memory.
+// A thousand unused NICs: one descriptor each, and little memory.
 func TestManyNICs(t *testing.T) {
 	harness.Need(t, "ibv_rc_pingpong")
 	networks, each := 100, 10
@@ -42,6 +42,7 @@ func TestManyNICs(t *testing.T) {
 	}
 	count := networks * each
 	d := startAt(t, shm(t), "", 0o600, 0o700)
+	tcp := harness.FreePort(t) // now, because the reservation is a descriptor
 	before := footprint(t, d)
 	begin := time.Now()
 	d.apply(t, manyNICs(networks, each))
@@ -64,7 +65,6 @@ func TestManyNICs(t *testing.T) {
 	}
 
 	// One of them works as if it were alone, and leaves nothing open.
-	tcp := harness.FreePort(t)
 	server, client := pingpong(tcp)
 	harness.Converse(t, tcp, d.at("t1/n3-0"), server, d.at("t1/n3-1"), client).OK(t, minute)
 	if !harness.Poll(minute, func() bool { return footprint(t, d).fds <= after.fds }) {
@@ -106,7 +106,7 @@ func shm(t testing.TB) string {
 	return dir
 }
 
-// awaitTrees waits until all device trees are sketched.
+// awaitTrees waits until all device trees have their short form.
 func awaitTrees(t testing.TB, d *daemon, count int) {
 	t.Helper()
 	trees := func() int {

@@ -30,7 +30,7 @@ metadata: {name: a, tenant: red}
 spec: {network: net, open: {%s}}
 `
 
-// Who may open a NIC is what the kernel says, and can be changed.
+// The kernel's credentials decide which programs may open a NIC, and the rule can change.
 func TestOpen(t *testing.T) {
 	nobodys := harness.Nobody()
 	group := controlGroup(t)
@@ -41,14 +41,14 @@ func TestOpen(t *testing.T) {
 	}{
 		{"uids: [65534]", true, ""},
 		{"gids: [65534]", true, ""},
-		{"uids: [1234], gids: [77]", true, ""},        // by a supplementary group
-		{"uids: [1234]", false, "is not ours to use"}, // the NIC's directory is closed
+		{"uids: [1234], gids: [77]", true, ""},               // by a supplementary group
+		{"uids: [1234]", false, "permission denied for NIC"}, // the NIC's directory is closed
 		{fmt.Sprintf("container: %q", group), true, ""},
 		{"container: /nowhere", false, "may not open it (spec.open.container)"},
 		{"uids: [65534], container: /nowhere", false, "may not open it (spec.open.container)"},
 		{"namespace: /proc/self/ns/net", true, ""}, // the daemon's
 		{"namespace: /proc/self/ns/mnt", false, "only the network namespace"},
-		{"namespace: /nothing", false, "only the network namespace"}, // whether it is there is not told
+		{"namespace: /nothing", false, "only the network namespace"}, // the error does not say whether it exists
 	} {
 		t.Run(test.open, func(t *testing.T) {
 			d := startAt(t, harness.Directory(t, nil), fmt.Sprintf(openFile, test.open), 0o600, 0o755)
@@ -61,10 +61,10 @@ func TestOpen(t *testing.T) {
 				t.Errorf("exit %d, want that it is admitted:\n%s", code, p.Output())
 			case !test.admit && (code == 0 || !strings.Contains(p.Output(), test.why)):
 				t.Errorf("exit %d, want that it is refused, since %q:\n%s", code, test.why, p.Output())
-			case !test.admit && test.why != "is not ours to use" && !strings.Contains(d.noted(&d.refused), test.why):
+			case !test.admit && test.why != "permission denied for NIC" && !strings.Contains(d.noted(&d.refused), test.why):
 				t.Errorf("the event says %q, want %q", d.noted(&d.refused), test.why)
 			}
-			// The daemon's owner may always.
+			// The daemon's owner may always open it.
 			d.at("red/a").run(t, "ibv_devinfo")
 		})
 	}
@@ -86,8 +86,8 @@ func controlGroup(t *testing.T) string {
 	return longest
 }
 
-// A program that comes by a mounted directory, as in a container, is told the reason by the listener; one
-// that may not open the NIC any more loses it.
+// A program that reaches the listener through a mounted directory, as in a container, gets the reason. A program that
+// loses the right to open the NIC loses the NIC.
 func TestOpenChanges(t *testing.T) {
 	d := startAt(t, harness.Directory(t, nil), fmt.Sprintf(openFile, "uids: [65534]"), 0o600, 0o755)
 	fatal := harness.Spawn(t, nobody(d.at("red/a").command(harness.Compile(t, "fatal"))))
@@ -105,7 +105,7 @@ func TestOpenChanges(t *testing.T) {
 	if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "NIC red/a is not for you: user 65534") {
 		t.Errorf("exit %d, want that libvrdma.so says why:\n%s", code, p.Output())
 	}
-	// A NIC that says nothing is for those whom the mode lets in.
+	// A NIC without a rule is open to users that the socket's mode admits.
 	c.Spec.Open = tenant.Who{}
 	if err := d.provisioner.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c); err != nil {
 		t.Fatal(err)
@@ -115,8 +115,7 @@ func TestOpenChanges(t *testing.T) {
 	}
 }
 
-// The directory alone, mounted somewhere, is all that a program needs: here in a mount namespace
-// in which there is nothing else of the daemon, read-only.
+// A program needs only the mounted directory: here in a mount namespace without anything else of the daemon, read-only.
 func TestMountedDirectory(t *testing.T) {
 	harness.Need(t, "unshare", "mount", "ibv_devinfo")
 	d := start(t, example(t))
@@ -129,15 +128,15 @@ func TestMountedDirectory(t *testing.T) {
 	if !strings.Contains(out, "hca_id:\trxe0") || !strings.Contains(out, "10.1.0.3") {
 		t.Errorf("want rxe0 with 10.1.0.3:\n%s", out)
 	}
-	// Who asks there which NICs there are hears of this one only.
+	// A query for NICs there shows this one only.
 	list, err := protocol.QueryNICs(d.provisioner.Socket(key("red/slow")))
 	if err != nil || len(list) != 1 || list[0].Name != "red/slow" {
 		t.Errorf("NICs at the listener of red/slow: %v, %v, want that one", list, err)
 	}
 }
 
-// TestUnusedPort: the device tree of a NIC that nobody has used is a sketch, and whoever looks at its
-// port finds one, without opening the device, in each of the ways to look.
+// TestUnusedPort: the device tree of an unused NIC is incomplete. A program that looks at its port, in any way, finds
+// it complete without opening the device.
 func TestUnusedPort(t *testing.T) {
 	harness.Need(t, "cat", "ls", "stat")
 	d := start(t, example(t))

@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// denials collects what the rules refuse to NICs.
+// denials collects the refusals of rules.
 func (d *daemon) denials(t testing.TB, names ...string) (list *[]string) {
 	t.Helper()
 	list = new([]string)
@@ -25,8 +25,7 @@ func (d *daemon) denials(t testing.TB, names ...string) (list *[]string) {
 	return list
 }
 
-// fails waits for the end of a program that must not succeed, within a time in which nothing has
-// timed out, and whose output has text.
+// fails waits until a program fails, before anything could time out, with text in its output.
 func fails(t *testing.T, p *harness.Process, text string) {
 	t.Helper()
 	begin := time.Now()
@@ -54,8 +53,7 @@ func (p port) listens(t testing.TB, program *harness.Process, tcp int) {
 	}
 }
 
-// TestPolicy: what programs see that the example's rule denies: red/slow does not reach red/db,
-// by whatever way, and everybody else does.
+// TestPolicy: programs under the rule of the example: red/slow does not reach red/db in any way, and all others do.
 func TestPolicy(t *testing.T) {
 	harness.Need(t, "ibv_rc_pingpong", "ibv_ud_pingpong", "rping")
 	d := start(t, example(t))
@@ -82,7 +80,7 @@ func TestPolicy(t *testing.T) {
 		}
 		for _, pair := range [][2]string{{"red/db", "red/slow"}, {"red/slow", "red/db"}} {
 			c := converse(pair[0], pair[1])
-			fails(t, c.Server.(*harness.Process), tool.text) // it is the first to know the other
+			fails(t, c.Server.(*harness.Process), tool.text) // the server gets the client's address first
 			fails(t, c.Client.(*harness.Process), "Couldn't read/write remote address")
 		}
 		converse("red/db", "red/web").OK(t, minute)
@@ -108,8 +106,8 @@ spec:
   - {direction: in, service: {space: tcp, ports: ["1024-65535"]}, ops: [read]}
 `
 
-// TestPolicyOperations: nobody who connects by hand reads the memory of red/db; who asks for a
-// port does, where that is allowed.
+// TestPolicyOperations: a program that connects without rdma_cm cannot read the memory of red/db. A program that
+// connects to an allowed port can.
 func TestPolicyOperations(t *testing.T) {
 	harness.Need(t, "ib_write_bw", "ib_read_bw")
 	d := start(t, example(t)+"---"+noRead)
@@ -154,8 +152,8 @@ spec:
   - {direction: in, peer: {prefix: 239.0.0.0/8}}
 `
 
-// TestPolicyDatagrams: datagrams of a service that rdma_cm was asked for pass where those by hand
-// do not, and a group that is denied is not joined.
+// TestPolicyDatagrams: datagrams to a service that rdma_cm resolved pass where those without rdma_cm do not. A denied
+// group cannot be joined.
 func TestPolicyDatagrams(t *testing.T) {
 	harness.Need(t, "udaddy", "mckey", "ibv_ud_pingpong")
 	d := start(t, example(t)+"---"+namedOnly)
@@ -186,8 +184,8 @@ spec:
   - {direction: out, peer: {nic: db}}
 `
 
-// TestPolicyRevoked: a rule that comes ends connections that are under way, by hand and by
-// rdma_cm, at both ends and soon; another one goes on.
+// TestPolicyRevoked: a new rule ends existing connections, with and without rdma_cm, at both ends and soon; an
+// unrelated connection goes on.
 func TestPolicyRevoked(t *testing.T) {
 	harness.Need(t, "ib_write_bw", "rping")
 	d := start(t, example(t))

@@ -19,7 +19,7 @@ import (
 // sleep on events: where there are more programs than processors, what the kernel gives them is
 // measured, too.
 
-// A traffic is a tenant's: an ib_write_bw from its NIC a to its NIC b.
+// A traffic is one tenant's ib_write_bw from its NIC a to its NIC b.
 type traffic struct {
 	name   string
 	tenant string // spec, lines of YAML
@@ -52,7 +52,7 @@ func (d *daemon) begin(t testing.TB, x traffic, seconds int, tool string, more .
 	return harness.Converse(t, tcp, d.at(x.name+"/b"), argv, d.at(x.name+"/a"), append(append([]string{}, argv...), "127.0.0.1"))
 }
 
-// had is what a NIC has had of the loop, and sent.
+// had is the loop time that a NIC has used, and what it has sent.
 type had struct {
 	schedule.Use
 	Time            ib.Time
@@ -74,7 +74,7 @@ func (d *daemon) had(name string) (h had) {
 	return h
 }
 
-// during is what the NICs a of all had in a second in the midst of their traffic.
+// during returns what the NICs a of all used in one second of their traffic.
 func (d *daemon) during(t testing.TB, all []traffic) []had {
 	t.Helper()
 	for _, x := range all {
@@ -103,7 +103,7 @@ func (d *daemon) during(t testing.TB, all []traffic) []had {
 	return list
 }
 
-// run measures all at once.
+// measure runs all of them at once and measures.
 func (d *daemon) measure(t testing.TB, all []traffic) []had {
 	t.Helper()
 	var running []*harness.Conversation
@@ -219,7 +219,7 @@ func BenchmarkQoSConservation(b *testing.B) {
 	}
 }
 
-// percentile is the bound below which so many of 100 delays were, in µs.
+// percentile returns the bound in µs that n of 100 delays stay below.
 func percentile(d, before *nic.Delays, p uint64) float64 {
 	sum := uint64(0)
 	for i := range d {
@@ -234,7 +234,7 @@ func percentile(d, before *nic.Delays, p uint64) float64 {
 	return math.Inf(1)
 }
 
-// typical is the median that ib_send_lat has printed.
+// typical returns the median that ib_send_lat printed.
 func typical(out string, size int) float64 {
 	for _, l := range strings.Split(out, "\n") {
 		if f := strings.Fields(l); len(f) > 5 && f[0] == strconv.Itoa(size) {

@@ -45,8 +45,8 @@ metadata: {name: a, tenant: blue}
 spec: {network: net}
 `
 
-// A tenant's quota holds for all of its NICs, the owner's programs included, and for no other
-// tenant; the log and an event say which one it was.
+// A tenant's quota applies to all of its NICs, the owner's programs included, and to no other tenant. The log and an
+// event name the quota.
 func TestQuotas(t *testing.T) {
 	d := start(t, fmt.Sprintf(quotaFile, "devices: 4, queuePairs: 5, completionQueues: 6, memory: 8Mi"))
 	program := harness.Compile(t, "quota")
@@ -68,7 +68,7 @@ func TestQuotas(t *testing.T) {
 	if got, want := d.at("blue/a").launch(t, program, "limits").OK(t, minute), "devices 64 all\ncqs 64 all\nqps 64 all\nmemory 64 all\n"; got != want {
 		t.Errorf("blue/a gets\n%swant\n%s", got, want)
 	}
-	// More is allowed, and holds for who is there.
+	// A higher quota also applies to running programs.
 	d.gone(t, "red/a")
 	d.apply(t, strings.SplitN(fmt.Sprintf(quotaFile, "queuePairs: 20"), "---", 2)[0])
 	if got := d.at("red/a").launch(t, program, "limits").OK(t, minute); !strings.Contains(got, "qps 18 EAGAIN\n") || !strings.Contains(got, "memory 64 all") {
@@ -76,7 +76,7 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// Commands over the tenant's rate wait, and are answered.
+// Commands above the tenant's rate wait, and are answered.
 func TestCommandPace(t *testing.T) {
 	d := start(t, fmt.Sprintf(quotaFile, "commands: 60"))
 	out := d.at("red/a").launch(t, harness.Compile(t, "quota"), "pace").OK(t, minute)
@@ -104,7 +104,7 @@ func TestCommandPace(t *testing.T) {
 	}
 }
 
-// Connections count at both ends. One too many is refused at once, with an errno that says so.
+// Connections count at both ends. One above the quota is refused at once, with an errno.
 func TestConnectionQuota(t *testing.T) {
 	harness.Need(t, "rping")
 	d := start(t, fmt.Sprintf(quotaFile, "connections: 2"))
@@ -123,7 +123,7 @@ func TestConnectionQuota(t *testing.T) {
 		t.Fatalf("red holds %d connections, want 2\n%s", held(), first.Output())
 	}
 	second := d.at("red/a").launch(t, "rping", "-c", "-a", "10.1.0.2", "-C", "1")
-	second.Printed(t, "rdma_connect: Resource temporarily unavailable", minute) // and then rping waits for ever
+	second.Printed(t, "rdma_connect: Resource temporarily unavailable", minute) // after that rping waits for ever
 	second.End()
 	// The event is written after the program was told.
 	if !harness.Poll(minute, func() bool { return strings.Contains(d.noted(&d.quotas), "connections of rdma_cm") }) {

@@ -11,15 +11,15 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Containers that run keep the libvrdma.so that they were started with, and a newer daemon serves
-// them: that of the commit before the protocol changed last. Where there is no history, as in an
-// exported tree, and in the long form, today's library says that it is the oldest that is served.
+// Running containers keep the libvrdma.so that they were started with, and a newer daemon serves them: here the library
+// of the commit before the last change of the protocol. Without a git history, and in the long form, today's library
+// claims the oldest supported version.
 func TestOlderLibrary(t *testing.T) {
 	harness.Need(t, "ibv_rc_pingpong", "rping", "gcc", "make", "tar", "git")
 	if library := harness.LibraryBefore(t); library != "" {
 		t.Run("of the commit before", func(t *testing.T) { older(t, library) })
 		if !harness.All() {
-			return // compiling takes longer than all the rest
+			return // the compilation takes longer than the rest of the test
 		}
 	}
 	t.Run("that says it is the oldest", func(t *testing.T) { older(t, libraryOfVersion(t, protocol.OldestVersion)) })
@@ -32,7 +32,7 @@ func older(t *testing.T, library string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The NICs' directories have links to this one file, which keeps its inode.
+	// The NICs' directories link to this one file, which keeps its inode.
 	if err := os.WriteFile(d.place.Library(), content, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func older(t *testing.T, library string) {
 	d.both(t, func(of string) *harness.Conversation {
 		tcp := harness.FreePort(t)
 		server, client := pingpong(tcp)
-		server, client = append(server, "-e"), append(client, "-e") // events: what an older one arms by command
+		server, client = append(server, "-e"), append(client, "-e") // events: an older library arms by command
 		return harness.Converse(t, tcp, d.at(of+"/web"), server, d.at(of+"/db"), client)
 	})
 	d.both(t, func(of string) *harness.Conversation {
@@ -57,7 +57,7 @@ func older(t *testing.T, library string) {
 	d.stream(t, "red/web", "red/db", messages).OK(t, minute)
 }
 
-// libraryOfVersion builds today's library with another number of the protocol.
+// libraryOfVersion builds today's library with another version of the protocol.
 func libraryOfVersion(t *testing.T, version int) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -13,12 +13,12 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// A NIC is not removed while somebody uses it; forced, its programs see a device that goes, their
-// peers a connection that fails, and others nothing.
+// A NIC in use is not removed. With force its programs see a removed device, their peers a failed connection, and
+// others nothing.
 func TestRemove(t *testing.T) {
 	harness.Need(t, "ib_send_bw", "ibv_devinfo")
 	d := start(t, example(t))
-	d.at("red/web").run(t, "ibv_devinfo") // the loop, and the server, have what they need
+	d.at("red/web").run(t, "ibv_devinfo") // until the loop and the server have allocated what they need
 	before := footprint(t, d)
 
 	fatal := d.at("red/web").launch(t, harness.Compile(t, "fatal"))
@@ -71,7 +71,7 @@ func TestRemove(t *testing.T) {
 	blue.Client.End()
 	blue.Server.End()
 
-	// It can be put in again, and works.
+	// It can be added again, and works.
 	c := d.world.NIC("red", "web")
 	if err := d.provisioner.Put(d.world.TenantOf(c), d.world.NetworkOf(c), c); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// A NIC whose address changes is another device: it is changed only while nobody uses it.
+// A NIC with another address is another device, so the address changes only while the NIC is unused.
 func TestPutAgain(t *testing.T) {
 	d := start(t, example(t))
 	fatal := d.at("blue/web").launch(t, harness.Compile(t, "fatal"))
@@ -97,7 +97,7 @@ func TestPutAgain(t *testing.T) {
 	c.Spec.Addresses = nil
 	c.Spec.Address = d.world.NIC("red", "slow").Spec.Addresses[0]
 	put := func() error { return d.provisioner.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c) }
-	if err := put(); err == nil || !strings.Contains(err.Error(), "only while nobody uses it") || fatal.Ended(0) {
+	if err := put(); err == nil || !strings.Contains(err.Error(), "only while no program uses it") || fatal.Ended(0) {
 		t.Errorf("another address while it is used: %v, want that it is in use", err)
 	}
 	fatal.End()

@@ -15,7 +15,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// timed is a store that knows when it has committed last.
+// timed is a store that records the time of its last commit.
 type timed struct {
 	store.Store
 	at time.Time

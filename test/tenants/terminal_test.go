@@ -62,7 +62,7 @@ func newTerminal(t *testing.T, columns, rows uint16) *terminal {
 	return term
 }
 
-// screen is what stands on it: what was drawn after it was cleared last.
+// screen returns what the terminal shows: the text since it was last cleared.
 func (term *terminal) screen() string {
 	term.mu.Lock()
 	defer term.mu.Unlock()
@@ -80,8 +80,7 @@ func (term *terminal) shows(t *testing.T, what string, f func(screen string) boo
 	}
 }
 
-// TestTopOnTerminal: a live table, keys that sort and fold it, lines that fit, and a terminal that
-// is left as it was.
+// TestTopOnTerminal: a live table, keys that sort and fold it, lines that fit, and a terminal that is restored.
 func TestTopOnTerminal(t *testing.T) {
 	d := startDaemon(t, filepath.Join(harness.Directory(t, nil), "store"))
 	wantOut(t, d, 0, "created", "apply", "-f", writeFile(t, "w.yaml", aTenant("red")+aNIC("red", "a")+"---\n"+aNIC("red", "b")))
@@ -114,7 +113,7 @@ func TestTopOnTerminal(t *testing.T) {
 	term.shows(t, "another order", func(s string) bool { return whole(s) && strings.Contains(s, "sorted by out") })
 	term.WriteString("t")
 	term.shows(t, "tenants only", func(s string) bool { return whole(s) && strings.Contains(s, "red") && !strings.Contains(s, "train") })
-	// What is declared meanwhile comes.
+	// New objects appear.
 	wantOut(t, d, 0, "created", "apply", "-f", writeFile(t, "b.yaml", aTenant("blue")+aNIC("blue", "a")))
 	term.shows(t, "a new tenant", func(s string) bool { return whole(s) && strings.Contains(s, "blue") })
 	term.WriteString("q")
@@ -151,14 +150,14 @@ func TestGetWatch(t *testing.T) {
 	table.Printed(t, "deleted", minute)
 	d.Stop(t)
 	for _, p := range []*harness.Process{table, names} {
-		if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "the daemon ended") {
+		if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "the daemon has ended") {
 			t.Errorf("it ends with %d:\n%s", code, p.Output())
 		}
 	}
 }
 
-// TestWhatTenantsSee: administrators see their own NICs in status, top and usage, and at a NIC's
-// socket there is nothing of the daemon as a whole, nor of how many sessions others have.
+// TestWhatTenantsSee: administrators see their own NICs in status, top and usage. A NIC's socket shows nothing of the
+// whole daemon, not even the number of others' sessions.
 func TestWhatTenantsSee(t *testing.T) {
 	harness.Need(t, "ibv_devinfo")
 	const red, blue = 41001, 41002

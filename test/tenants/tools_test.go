@@ -12,14 +12,13 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// pingpong is what runs between two NICs, whose addresses are told by TCP on the host's loopback.
+// pingpong runs between two NICs. The sides exchange their addresses over TCP on the host's loopback.
 func pingpong(tcp int) (server, client []string) {
 	server = []string{"ibv_rc_pingpong", "-g", "0", "-c", "-n", "500", "-p", strconv.Itoa(tcp)}
 	return server, append(append([]string{}, server...), "127.0.0.1")
 }
 
-// Two tenants have the same addresses, and their programs run at the same time, each in its own
-// network.
+// Two tenants have the same addresses, and their programs run at the same time, each in its own network.
 func TestTwoTenants(t *testing.T) {
 	harness.Need(t, "ibv_rc_pingpong", "rping", "ib_send_bw", "ib_write_lat", "ibv_devinfo")
 	d := start(t, example(t))
@@ -60,7 +59,7 @@ func (d *daemon) both(t *testing.T, begin func(of string) *harness.Conversation)
 	}
 }
 
-// listening waits until somebody listens by rdma_cm at a NIC.
+// listening waits until a program listens through rdma_cm at a NIC.
 func (d *daemon) listening(t testing.TB, name string) {
 	t.Helper()
 	ok := harness.Poll(minute, func() bool {
@@ -76,7 +75,7 @@ func (d *daemon) listening(t testing.TB, name string) {
 	}
 }
 
-// nothingOfOthers: red/slow has done nothing, and sees nothing of what the others do.
+// nothingOfOthers: red/slow has done nothing, and sees nothing of the others.
 func nothingOfOthers(t *testing.T, d *daemon) {
 	harness.Need(t, "rdma")
 	server := d.at("red/web").launch(t, "rping", "-s", "-a", "10.1.0.1")
@@ -95,8 +94,7 @@ func nothingOfOthers(t *testing.T, d *daemon) {
 	if out := slow.run(t, "rdma", "link"); strings.Count(out, "\n") != 1 {
 		t.Errorf("rdma link shows more than one line:\n%s", out)
 	}
-	// What the daemon's own listener knows of all others is not told at this one, nor is it asked
-	// by path.
+	// This listener does not show what the daemon's own listener knows of others, not even by path.
 	d.gone(t, "red/slow") // what has looked so far
 	s := slow.status(t)
 	if s.NIC != "red/slow" || len(s.Sessions)+len(s.Connections)+len(s.NICs) != 0 || s.Control != "" {
@@ -114,7 +112,7 @@ func nothingOfOthers(t *testing.T, d *daemon) {
 			t.Errorf("%s of red/slow: %q, %v, want 0", path, text, err)
 		}
 	}
-	// That of red/web has them.
+	// The listener of red/web shows them.
 	text, err := os.ReadFile(filepath.Join(d.provisioner.Socket(key("red/web"))+".d/sys", "class/infiniband/rxe0/ports/1/counters/port_xmit_data"))
 	if n, _ := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || n == 0 {
 		t.Errorf("red/web has sent %q (%v), want what it has", text, err)
@@ -122,9 +120,9 @@ func nothingOfOthers(t *testing.T, d *daemon) {
 	server.End()
 }
 
-// unreachable: what is not in the network is not there, and is not waited for.
+// unreachable: an address outside the network fails at once.
 func unreachable(t *testing.T, d *daemon) {
-	// red/slow has the address 10.1.0.3, in blue's network nobody has.
+	// red/slow has the address 10.1.0.3; no NIC of blue's network has it.
 	for name, argv := range map[string][]string{
 		"an address of another network": {"rping", "-c", "-a", "10.1.0.3", "-C", "1"},
 		"an address outside":            {"rping", "-c", "-a", "192.0.2.1", "-C", "1"},
@@ -134,7 +132,7 @@ func unreachable(t *testing.T, d *daemon) {
 			t.Errorf("%s: exit %d, want that the network is unreachable:\n%s", name, code, p.Output())
 		}
 	}
-	// An address that both have is one's own network's: red listens, blue does not.
+	// An address that both networks have means one's own network: red listens, blue does not.
 	server := d.at("red/web").launch(t, "rping", "-s", "-a", "10.1.0.1")
 	d.listening(t, "red/web")
 	p := d.at("blue/db").launch(t, "rping", "-c", "-a", "10.1.0.1", "-C", "1")
@@ -144,7 +142,7 @@ func unreachable(t *testing.T, d *daemon) {
 	server.End()
 }
 
-// A program of blue's knows everything about one of red's, and reaches nothing.
+// A program of blue knows all numbers of one of red's, and reaches nothing.
 func TestKeysOfAnotherNetwork(t *testing.T) {
 	d := start(t, example(t))
 	program := harness.Compile(t, "cross")
@@ -167,7 +165,7 @@ func TestKeysOfAnotherNetwork(t *testing.T) {
 	}
 }
 
-// What `vrdma run --nic` says where it cannot.
+// The errors of `vrdma run --nic`.
 func TestRunNIC(t *testing.T) {
 	d := start(t, example(t))
 	other := start(t, "")
@@ -191,7 +189,7 @@ func TestRunNIC(t *testing.T) {
 	if out, err := run.CombinedOutput(); err == nil || !strings.Contains(string(out), "no daemon serves /tmp/nothing") {
 		t.Errorf("without a daemon: %v\n%s", err, out)
 	}
-	// A program that names no NIC, of a daemon without a default one.
+	// A program without --nic, at a daemon without a default NIC.
 	p := harness.Spawn(t, exec.Command(harness.Binary(), "run", "--socket", d.place.Socket, "--", "ibv_devinfo"))
 	if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "has no default NIC") || !strings.Contains(p.Output(), "red/web") {
 		t.Errorf("without a NIC: exit %d, want that there is no default NIC:\n%s", code, p.Output())

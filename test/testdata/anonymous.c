@@ -35,7 +35,7 @@ static char *map(size_t n)
 	return map_at(NULL, n, 0);
 }
 
-/* Is p in a memfd, at this moment? */
+/* Reports whether p is in a memfd now. */
 static bool has_file(const void *p)
 {
 	char line[1024];
@@ -130,7 +130,7 @@ static void which(void)
 	prove(p, SIZE);
 	CHECK(mmap(p, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED &&
 	      errno == EEXIST, "MAP_FIXED_NOREPLACE replaces: %s", strerror(errno));
-	/* More than there is: the kernel decides, as without the library. */
+	/* More than the machine has: the kernel decides, as without the library. */
 	const size_t much = (size_t)1 << 46;
 	bool fails = syscall(SYS_mmap, NULL, much, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0) == -1;
 	void *too = mmap(NULL, much, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -181,7 +181,7 @@ static void freed(void)
 	CHECK(files(&bytes) == 1 && bytes <= (1 << 20) + (long)SMALLEST, "%ld bytes are left of 1000 mappings", bytes);
 }
 
-/* What a bare system call does is not seen, and changes nothing. */
+/* The library does not see a bare system call, and nothing changes. */
 static void bare(void)
 {
 	char *p = map(SIZE), *q = map(SIZE);
@@ -303,7 +303,7 @@ static void clone_keeps(void)
 	child_keeps(bare_fork);
 }
 
-/* A child that ends gives everything back to its parent, which frees it. */
+/* A child that ends returns everything to its parent, which frees it. */
 static void parent_frees(void)
 {
 	char *p = map(SIZE);
@@ -330,7 +330,7 @@ static void parent_frees(void)
 	expect_bytes_of_files(0, "after all children");
 }
 
-/* Children that stay: beyond some number of them, new memory is the kernel's own. */
+/* Children that stay: above a number of them, new memory is the kernel's own. */
 static void children(void)
 {
 	enum { N = 20 };
@@ -485,7 +485,10 @@ static void closes_all(void)
 	expect_bytes_of_files(0, "after munmap");
 }
 
-/* A bare system call closes ours, and the number becomes a file of the program: it stays as it is. */
+/*
+ * A bare system call closes our descriptor, and its number becomes a file of the program, which
+ * stays unchanged.
+ */
 static void closed_bare(void)
 {
 	char *p = map(SIZE), name[] = "/dev/shm/vrdma-test-XXXXXX", path[64], link[256];
@@ -514,7 +517,7 @@ static void closed_bare(void)
 	CHECK(pread(file, back, sizeof back, 0) == sizeof back && !memcmp(data, back, sizeof back), "a file of the program has changed");
 }
 
-/* A program that forbids itself every call but a few. Another one kills it. */
+/* A program that forbids itself all but a few calls. Any other call kills it. */
 static void confined(void)
 {
 	static const struct sock_filter code[] = {

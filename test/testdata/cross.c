@@ -56,7 +56,7 @@ static void target(struct dev *d)
 	printf("untouched\n");
 }
 
-/* Nobody answers there: the request fails after its retries. */
+/* No queue pair answers there: the request fails after its retries. */
 static void unanswered(struct dev *d, struct addr to, struct work w, const char *what)
 {
 	struct end e = end_new(d, (struct opt){.timeout = 8, .retry = 1});
@@ -90,7 +90,7 @@ static void attack(struct dev *d, char **v)
 	expect_bytes(mem.p, LEN, 0, "the attacker's memory");
 	couple_free(&c);
 
-	/* Datagrams go into the void, or are refused. */
+	/* Datagrams are dropped or refused. */
 	struct end ud = end_new(d, (struct opt){.type = IBV_QPT_UD});
 	end_connect(&ud, (struct addr){0});
 	const union ibv_gid *gids[] = {&to.gid, &g};

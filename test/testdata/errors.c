@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every way a work request can fail: the status on both sides, the state of both
- * queue pairs afterwards, and that nothing was written where it must not be.
+ * Every way in which a work request can fail: the status on both sides, the state of both queue
+ * pairs afterwards, and no write outside the target.
  */
 #include "vt.h"
 
@@ -90,7 +90,7 @@ static void retry_exceeded_peer_reset(void)
 	finish(&c);
 }
 
-/* The timeout's clock is the requester's own: 4.096 µs * 2^16 twice is half a second. */
+/* The requester's own timeout counts: 4.096 µs * 2^16 twice is half a second. */
 static void retry_exceeded_not_early(void)
 {
 	struct couple c = start((struct opt){.timeout = 16, .retry = 1});

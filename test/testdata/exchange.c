@@ -16,9 +16,11 @@
 
 enum { BATCH = 16, GRH = 40, UNTOUCHED = 0xee, READ_FROM = 1 << 20 };
 
-/* On a lossy network, once all is sent: what has not arrived when nothing did for so many
- * milliseconds is lost; and for so many something may still come twice. A message that is
- * late, for a side got no processor, uses up a receive of the next round. */
+/*
+ * On a lossy network, after everything is sent: a message is lost if none arrives for the first
+ * number of milliseconds; for the second, duplicates may arrive. A late message, from a side
+ * without a processor, uses up a receive of the next round.
+ */
 enum { LOST = 200, TWICE = 30 };
 
 static struct {
@@ -30,7 +32,7 @@ static struct {
 	bool lossy;
 } conf = {.type = IBV_QPT_RC, .mtu = 1024, .longest = 20000, .rounds = 20, .seed = 1};
 
-/* What one side does in one request; both sides compute it. */
+/* One request of one side; both sides compute it. */
 struct op {
 	enum ibv_wr_opcode code;
 	uint32_t len;
@@ -81,7 +83,9 @@ static void draw_batch(struct op *op, int side, unsigned round)
 		if (conf.type == IBV_QPT_RC)
 			op[i].code = rc[r % 7];
 		else if (conf.type == IBV_QPT_UC)
-			/* Of a lost write nobody knows; behind the last message everything is there. */
+			/*
+			 * A lost write is unknown; after the last message all others have arrived.
+			 */
 			op[i].code = uc[i == BATCH - 1 ? 0 : r % (conf.lossy ? 2 : 3)];
 		op[i].len = draw_len(&s, conf.longest);
 		op[i].from = (uint32_t)(draw(&s) >> 33) % (READ_FROM - conf.longest);
@@ -188,7 +192,7 @@ static void post(const struct op *op, int i, unsigned round)
 	post_work(&me.e, w);
 }
 
-/* Of our own requests: what came back into our memory. */
+/* For our own requests: the data that came back into our memory. */
 static void check_back(const struct op *op, int i)
 {
 	char *p = me.out.p + (size_t)i * me.slot;
@@ -211,7 +215,7 @@ static void check_message(const struct op *theirs, struct ibv_wc *wc, int i)
 	char *p = me.got.p + wc->wr_id * me.slot;
 	size_t grh = conf.type == IBV_QPT_UD ? GRH : 0;
 	bool write = op->code == IBV_WR_RDMA_WRITE_WITH_IMM;
-	/* A receive in which a message began that never ended is used again. */
+	/* A receive with an incomplete message is used again. */
 	bool fresh = !(conf.lossy && conf.type == IBV_QPT_UC);
 
 	CHECK(wc->opcode == (write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV), "message %d: opcode %d", i, wc->opcode);
@@ -261,7 +265,7 @@ static int wanted(const struct op *theirs)
 	return n;
 }
 
-/* Receives that wait: of slots tail-waiting … tail-1, in a ring. */
+/* The posted receives: slots tail-waiting to tail-1 of a ring. */
 static unsigned waiting, tail;
 
 static void post_receives(const struct op *theirs)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints "ready" and waits for the daemon to die; then every call must fail soon
- * and with the right error, and nothing may hang.
+ * Prints "ready" and waits until the daemon dies. Then every call must fail soon with the right
+ * error, and nothing may hang.
  */
 #include "vt.h"
 
@@ -37,13 +37,13 @@ int main(void)
 	e = ibv_modify_qp(c.a.qp, &a, IBV_QP_STATE);
 	CHECK(e == EIO || errno == EIO, "ibv_modify_qp: %d, want EIO", e);
 	(void)ibv_query_device(d.ctx, &da);
-	/* Posting either fails or nothing comes of it; polling is quiet or fails. */
+	/* Posting fails or has no effect; polling returns nothing or fails. */
 	struct work w = rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, (uintptr_t)mem.p + 4096, mem.mr->rkey);
 	(void)try_send(&c.a, &w);
 	struct ibv_wc wc;
 	for (int i = 0; i < 1000; i++)
 		(void)ibv_poll_cq(c.a.cq, 1, &wc);
-	/* A thread that sleeps on the completion channel is not left there for ever. */
+	/* A thread that sleeps on the completion channel wakes up. */
 	p.fd = ch->fd;
 	int r = poll(&p, 1, PATIENCE);
 	CHECK(r == 1, "poll on the completion channel: %d, want it to wake", r);

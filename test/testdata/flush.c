@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What becomes of work that is queued when a queue pair fails, or is posted after
- * it failed: every request comes back, once, in order, flushed; and the queue pair
- * can be used again.
+ * Work that is queued when a queue pair fails, or posted afterwards: every request completes once,
+ * in order, flushed, and the queue pair can be used again.
  */
 #include "vt.h"
 
@@ -63,7 +62,7 @@ static int cmp_double(const void *a, const void *b)
 	return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
 }
 
-/* Receives ring no doorbell, yet in the error state they must come back soon. */
+/* Receives ring no doorbell, but in the error state they must complete soon. */
 static void flush_receives_posted_in_error(void)
 {
 	struct couple c = start((struct opt){0});

@@ -58,7 +58,7 @@ static int call(const struct sockaddr_in *at)
 	return fd;
 }
 
-/* The library says so of an rsocket, the kernel never does. */
+/* The library reports this for an rsocket; the kernel never does. */
 static int is_rdma(int fd)
 {
 	char name[16] = "";
@@ -411,7 +411,7 @@ static void executed(void)
 	FAILS(read(0, &c, 1), ENOTCONN);
 }
 
-/* A program that gets a connection as its standard input learns that there is none. */
+/* A program with such a connection as its standard input gets an error. */
 static void hand(bool fast)
 {
 	int fd[2];
@@ -427,7 +427,7 @@ static void hand(bool fast)
 	unharmed(fd);
 }
 
-/* libc copies it without asking anybody. */
+/* libc copies it without a call that the library sees. */
 static void spawns(void)
 {
 	extern char **environ;
@@ -445,7 +445,9 @@ static void spawns(void)
 static void executes(void) { hand(false); }
 static void executes_fast(void) { hand(true); }
 
-/* A peer without RDMA, or -1: the port was somebody else's, and there is no TCP listener. */
+/*
+ * Returns a peer without RDMA, or -1: another process has the port, and there is no TCP listener.
+ */
 static int call_tcp(const struct sockaddr_in *at)
 {
 	int fd = (int)syscall(SYS_socket, AF_INET, SOCK_STREAM, 0);
@@ -471,7 +473,7 @@ static int listener_twice(struct sockaddr_in *at)
 	}
 }
 
-/* Until RDMA refuses and a call goes over TCP; the parent may learn of its child late. */
+/* Repeats until RDMA refuses and a call uses TCP; the parent may learn of its child late. */
 static int call_until_tcp(const struct sockaddr_in *at)
 {
 	for (;;) {
@@ -495,7 +497,7 @@ static void ask(int fd)
 	WANT(write(fd, "x", 1) == 1 && read(fd, &c, 1) == 1 && c == 'y' && close(fd) == 0);
 }
 
-/* A worker process that takes connections: they come over TCP, though the parent is idle. */
+/* A worker process that accepts connections: they use TCP, although the parent is idle. */
 static void listens(void)
 {
 	struct sockaddr_in at;
@@ -523,7 +525,7 @@ static void listens(void)
 	ask(call_tcp(&at));
 	ask(call_until_tcp(&at));
 	reap(pid);
-	/* The child closed its number, not the listener, which is the parent's again. */
+	/* The child closed its number, not the listener, which belongs to the parent again. */
 	int s = call(&at), got = accept(l, NULL, NULL), on = 1;
 	socklen_t n = sizeof at;
 	WANT(got >= 0 && !is_rdma(got) && !is_rdma(s));
@@ -536,7 +538,7 @@ static void listens(void)
 	unharmed(fd);
 }
 
-/* A process for every connection: the first one fails, then they go over TCP. */
+/* A process for every connection: the first connection fails, then they use TCP. */
 static void serves(void)
 {
 	struct sockaddr_in at;
@@ -565,7 +567,7 @@ static void serves(void)
 	unharmed(fd);
 }
 
-/* What was not used yet is the child's. */
+/* A socket that was not used yet belongs to the child. */
 static void fresh(void)
 {
 	struct sockaddr_in at;

@@ -64,7 +64,7 @@ static void check(struct member *m, struct ibv_wc *wc)
 	post_recv(&m->e, &mem, m->at + wc->wr_id * SLOT, SLOT, wc->wr_id);
 }
 
-/* Takes messages until every member has n, for so long at most. */
+/* Receives until every member has n messages, for a limited time. */
 static void collect(struct member *m, int members, unsigned n, int ms)
 {
 	double until = vt_now() + ms / 1e3;

@@ -28,7 +28,7 @@ static uint64_t rnd(void)
 	return seed;
 }
 
-/* A number that is interesting at its ends. */
+/* A random number, often near the ends of its range. */
 static uint64_t nasty(void)
 {
 	static const uint64_t v[] = {0, 1, 2, 127, 128, 255, 256, 4095, 4096, 65535, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffffffff, 0x8000000000000000, UINT64_MAX};
@@ -170,7 +170,7 @@ static void race_work_requests(void)
 	pthread_join(th, NULL);
 }
 
-/* Work requests with every field wild: keys, lengths, counts, opcodes. */
+/* Work requests with random values in every field: keys, lengths, counts, opcodes. */
 static void wild_work_requests(void)
 {
 	for (double end = vt_now() + SECONDS; vt_now() < end;) {
@@ -197,7 +197,7 @@ static void wild_work_requests(void)
 	}
 }
 
-/* Every doorbell rung, also those of queue pairs that are not there. */
+/* Rings every doorbell, also those of queue pairs that do not exist. */
 static void doorbells(void)
 {
 	char *page = mmap(NULL, 12288, PROT_READ | PROT_WRITE, MAP_SHARED, d.ctx->cmd_fd, 0);
@@ -213,7 +213,7 @@ static void doorbells(void)
 	}
 }
 
-/* Every completion queue armed at any moment, by words of any value, and events that nobody reads. */
+/* Arms every completion queue at any moment, with words of any value, and reads no events. */
 static void arms(void)
 {
 	char *page = mmap(NULL, 20480 + 64 * 64, PROT_READ | PROT_WRITE, MAP_SHARED, d.ctx->cmd_fd, 0);
@@ -261,7 +261,7 @@ static void memory_under_the_daemon(void)
 	traffic();
 }
 
-/* Buffers unmapped, moved and made read-only under living regions, work queued. */
+/* Unmaps, moves and write-protects buffers under living regions, with work queued. */
 static void unmap_regions(void)
 {
 	for (double end = vt_now() + SECONDS; vt_now() < end;) {
@@ -300,7 +300,7 @@ static void unmap_regions(void)
 	}
 }
 
-/* Commands: every number, every length, handles of anybody. */
+/* Commands with every number, every length, and handles of others. */
 static void raw_commands(void)
 {
 	for (double end = vt_now() + SECONDS; vt_now() < end;) {
@@ -324,7 +324,7 @@ static void raw_commands(void)
 	}
 }
 
-/* As many objects of each kind as they give. */
+/* As many objects of each kind as the daemon allows. */
 static void hoard(void)
 {
 	int n = 0;
@@ -353,7 +353,7 @@ static void hoard(void)
 	printf("hoarded %d objects\n", n);
 }
 
-/* Opens and drops devices, never closing, as fast as it goes. */
+/* Opens devices as fast as possible and never closes them. */
 static void open_flood(void)
 {
 	int n;
@@ -401,7 +401,7 @@ static void unread_events(void)
 	}
 }
 
-/* Registers address space it has no memory for, and keeps it. */
+/* Registers address space without memory behind it, and keeps it. */
 static void claim_everything(void)
 {
 	for (double end = vt_now() + SECONDS; vt_now() < end;) {
@@ -415,7 +415,7 @@ static void claim_everything(void)
 	}
 }
 
-/* Sends more than anybody reads: to itself, to full queues, for ever. */
+/* Sends more than any receiver reads: to itself, to full queues, for ever. */
 static void stuck_queues(void)
 {
 	struct couple k[16];

@@ -175,7 +175,7 @@ static void lane_ask(struct lane *l, bool all, enum mode m)
 		lane_arm(l, true);
 }
 
-/* What a sleeper finds that was not woken. */
+/* What a sleeper checks when it was not woken. */
 static void lost(struct lane *l)
 {
 	struct ibv_wc wc[BURST];
@@ -203,7 +203,7 @@ static void lane_sleep(struct lane *l)
 		lane_ack(l);
 }
 
-/* Messages before, while and after the queue is armed; sleeps until all are there. */
+/* Messages before, during and after arming; sleeps until all have arrived. */
 static void lane_race(struct lane *l, enum mode m)
 {
 	bool all = m == ALL || (m == MIXED && draw(2));
@@ -216,8 +216,10 @@ static void lane_race(struct lane *l, enum mode m)
 		}
 		if (draw(2))
 			dither();
-		/* Who waits for what is solicited has all that was sent before it, too. Who waits for
-		 * all is woken by what is not. */
+		/*
+		 * A waiter for solicited completions also gets all that was sent before. A waiter
+		 * for all completions wakes up at an unsolicited one.
+		 */
 		lane_send(l, (i == n - 1 && !all) || (m != ALL && draw(3) == 0));
 	}
 	if (before == n) {

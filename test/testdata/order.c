@@ -31,7 +31,7 @@ static void adder(void)
 	}
 	for (unsigned i = ADDS - 16; i < ADDS; i++)
 		expect_wc(e.cq, i, IBV_WC_SUCCESS, "fetch and add");
-	/* Compare and swap until it worked ADDS/10 times. */
+	/* Repeats compare-and-swap until it has succeeded ADDS/10 times. */
 	volatile uint64_t *got = (uint64_t *)b.p;
 	uint64_t seen = 0;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that was registered is ordinary memory again: what libc and bare system calls do to
- * it means what it always meant, and no two buffers share a page.
+ * Deregistered memory is ordinary memory again: libc calls and bare system calls work on it as
+ * always, and no two buffers share a page.
  */
 #include "vt.h"
 #include <pthread.h>
@@ -96,7 +96,7 @@ static void dontneed_after(void)
 	finish();
 }
 
-/* The region keeps the pages of a buffer that is unmapped too early, and gives them back. */
+/* The region keeps the pages of a buffer that is unmapped too early, and releases them later. */
 static void unmapped_too_early(void)
 {
 	start();
@@ -142,7 +142,7 @@ static void again_and_again(void)
 	finish();
 }
 
-/* A device is closed with a region that still is. */
+/* A device is closed while it still has a region. */
 static void closed_with_regions(void)
 {
 	start();

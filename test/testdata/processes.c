@@ -31,7 +31,7 @@ static void finish(void)
 	dev_close(&d);
 }
 
-/* The child has a copy of the registered bytes; what either writes is its own. */
+/* The child has a copy of the registered bytes; parent and child write to their own. */
 static void fork_keeps_memory_private(void)
 {
 	start();
@@ -99,7 +99,7 @@ static void fork_child_uses_rdma(void)
 	finish();
 }
 
-/* A child that ends without a word must not take the parent's device with it. */
+/* A child that ends without closing anything must not close the parent's device. */
 static void fork_child_exits_normally(void)
 {
 	start();
@@ -133,7 +133,7 @@ static void *hammer(void *arg)
 	return NULL;
 }
 
-/* Another thread writes registered memory all the while: it loses nothing. */
+/* Another thread writes to registered memory meanwhile: no write is lost. */
 static void fork_while_threads_write(void)
 {
 	start();
@@ -202,7 +202,7 @@ static void exec_again(void)
 	FAIL("exec: %s", strerror(errno));
 }
 
-/* Daemons close every descriptor at their start; ours must survive it. */
+/* Daemons close every descriptor when they start; ours must survive that. */
 static void close_all_before_open(void)
 {
 	struct rlimit rl;

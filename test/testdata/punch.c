@@ -34,7 +34,7 @@ static int memfd(void)
 	FAIL("no memfd");
 }
 
-/* Each word is written and read back. Only a hole that is punched between the two may change it, to 0. */
+/* Writes each word and reads it back. Only a hole punched in between may change it, to 0. */
 static void *writer(void *none)
 {
 	struct couple c = couple_new(&d, (struct opt){0});

@@ -74,7 +74,7 @@ static void cq_notification(void)
 		post_recv(&c.b, &mem, 4096, 64, 50);
 	post_work(&c.a, w);
 	CHECK(!event_comes(cq, 50), "event without a request for one");
-	/* Asked after the completion: no event for what is there already. */
+	/* Arming after the completion: no event for existing completions. */
 	ZERO(ibv_req_notify_cq(cq, 0));
 	post_work(&c.a, w);
 	CHECK(event_comes(cq, PATIENCE), "no event after ibv_req_notify_cq");
@@ -96,7 +96,7 @@ static void cq_notification(void)
 	finish();
 }
 
-/* Events nobody read must not block the end of the queue. */
+/* Unread events must not block the destruction of the queue. */
 static void cq_destroy_with_unread_events(void)
 {
 	start();
@@ -147,7 +147,7 @@ static void cq_resize(void)
 		expect_wc(cq, i, IBV_WC_SUCCESS, "completion before and after a resize");
 	for (uint64_t i = 0; i < 49; i++)
 		post_work(&c.a, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 8, i, at(4096), mem.mr->rkey));
-	/* Nobody may poll; but what the last of them fetches shows that the others are done. */
+	/* No thread may poll; but the last completion shows that the others are done. */
 	volatile char *fetched = mem.p + 64;
 	mem.p[8192] = 1, *fetched = 0;
 	post_work(&c.a, rdma(IBV_WR_RDMA_READ, &mem, 64, 1, 49, at(8192), mem.mr->rkey));
@@ -361,7 +361,7 @@ static void qp_query(void)
 	finish();
 }
 
-/* SQD: what was begun ends, the event comes, new work waits, RTS resumes it. */
+/* SQD: started work ends, the event arrives, new work waits, and RTS resumes it. */
 static void sqd(void)
 {
 	start();
@@ -372,7 +372,7 @@ static void sqd(void)
 	ZERO(ibv_modify_qp(c.a.qp, &a, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
 	struct ibv_async_event ev = expect_event(d.ctx, IBV_EVENT_SQ_DRAINED, "SQD with notification");
 	CHECK(ev.element.qp == c.a.qp, "the event names another QP");
-	/* Whether the write above began before SQD is not ours to say. */
+	/* The write above may or may not have started before SQD. */
 	struct ibv_wc wc;
 	bool first = poll_wc(c.a.cq, &wc, 30);
 	post_work(&c.a, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 4096, 2, at(8192), mem.mr->rkey));
@@ -460,7 +460,7 @@ static void deep_queues(void)
 	finish();
 }
 
-/* What the device does not have is refused with a word that says so. */
+/* Values above the device's limits are refused with the right errno. */
 static void raw_packet_qp_is_refused(void)
 {
 	start();

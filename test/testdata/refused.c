@@ -65,7 +65,7 @@ int main(void)
 	if (vvar())
 		reg("memory of the kernel", vvar(), PAGE, 0, EFAULT);
 
-	/* The probes of NCCL and UCX: whatever is not EOPNOTSUPP means that there is support. */
+	/* The probes of NCCL and UCX: any errno but EOPNOTSUPP means support. */
 	errno = 0;
 	if (ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0) || errno != EOPNOTSUPP) {
 		printf("NCCL's probe for dma-bufs: %s\n", strerror(errno));
@@ -77,7 +77,7 @@ int main(void)
 		wrong++;
 	}
 
-	/* NCCL overwrites what would tell apart the functions of a PCI device. */
+	/* NCCL overwrites the digits that distinguish functions of a PCI device. */
 	char *path = realpath("/sys/class/infiniband/rxe0/device", NULL), subsystem[PATH_MAX], *found = NULL;
 	if (path) {
 		size_t n = strlen(path);

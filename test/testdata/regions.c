@@ -54,7 +54,7 @@ static void exercise(char *p, size_t len, const char *what)
 	expect_fill(p, len, 4, what);
 	ZERO(ibv_dereg_mr(b.mr));
 	expect_fill(p, len, 4, "after deregistration");
-	fill(p, len, 6); /* the memory is the program's own again */
+	fill(p, len, 6); /* the memory belongs to the program again */
 	expect_fill(p, len, 6, "written after deregistration");
 }
 
@@ -304,7 +304,7 @@ static void overlapping(void)
 		expect_wc(c.a.cq, 1, IBV_WC_SUCCESS, "write through an overlapping region");
 		expect_fill(p + 10000, 10000, (uint32_t)i, "overlapping regions");
 	}
-	/* The first ones go; the last still works. */
+	/* The first regions are deregistered; the last still works. */
 	for (int i = 0; i < 7; i++)
 		ZERO(ibv_dereg_mr(mr[i]));
 	fill(other.p, 10000, 77);
@@ -392,7 +392,7 @@ static void registered_while_written(void)
 	finish();
 }
 
-/* Deregistered while sends from it wait: they fail or are done, nothing else happens. */
+/* Deregistered while sends from it wait: they fail or complete, and nothing else happens. */
 static void dereg_while_queued(void)
 {
 	start();
@@ -418,7 +418,7 @@ static void dereg_while_queued(void)
 	finish();
 }
 
-/* Unmapped under a living region: the region's user gets an error or old bytes, nobody crashes. */
+/* Unmapped under a living region: its user gets an error or old bytes, and no process crashes. */
 static void unmapped_under_region(void)
 {
 	start();
@@ -478,7 +478,7 @@ static void many_regions(void)
 	finish();
 }
 
-/* read(2) and write(2) of a registered buffer go through the kernel as ever. */
+/* read(2) and write(2) of a registered buffer work as always. */
 static void system_calls_on_region(void)
 {
 	start();
@@ -495,7 +495,7 @@ static void system_calls_on_region(void)
 	finish();
 }
 
-/* Remote peers use an address of our choice; only its place in the page is given. */
+/* Remote peers use an address of our choice; only its offset in the page is fixed. */
 static void io_address(void)
 {
 	start();

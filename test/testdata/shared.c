@@ -120,7 +120,7 @@ static void await(int fd)
 	CHECK(read(fd, &c, 1) == 1, "the other process has ended");
 }
 
-/* A process that was there before sees what RDMA writes to p, and RDMA sees its answer. */
+/* An older process sees what RDMA writes to p, and RDMA sees its answer. */
 static void coherent(void *p, const char *what)
 {
 	int go[2], done[2], status;
@@ -276,7 +276,7 @@ static void punched(void)
 	dev_close(&d);
 }
 
-/* Writes to a file that was made shorter. The daemon ends the session that does. */
+/* Writes to a file that was truncated. The daemon ends the session that does this. */
 static void write_to_what_is_gone(void)
 {
 	int fd = memfd();
@@ -294,7 +294,7 @@ static void write_to_what_is_gone(void)
 	_exit(n > 0 && wc.status == IBV_WC_SUCCESS); /* a session that has ended may say nothing */
 }
 
-/* A file that becomes shorter ends the session that uses what is gone, and no other. */
+/* Truncating a file ends the session that uses the missing part, and no other. */
 static void truncated(void)
 {
 	struct dev d = dev_open();
@@ -313,7 +313,7 @@ static void truncated(void)
 	dev_close(&d);
 }
 
-/* What the program maps for reading only cannot be registered for writing. */
+/* Memory that the program maps read-only cannot be registered for writing. */
 static void read_only(void)
 {
 	int fd = memfd();

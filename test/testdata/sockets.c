@@ -480,7 +480,7 @@ static void *pour(void *arg)
 	return NULL;
 }
 
-/* Who has read much waits as others do: until something comes, a limit, or a signal. */
+/* A reader of much data still waits like others: until data, a limit, or a signal. */
 static void streams(void)
 {
 	static unsigned char buf[65536];

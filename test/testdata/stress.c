@@ -223,7 +223,7 @@ static void make(struct worker *w)
 	}
 }
 
-/* The memory of a buffer is not where its regions think. */
+/* The memory of a buffer is not where its regions expect it. */
 static void strand(struct worker *w, int i)
 {
 	for (int k = 0; k < REGIONS; k++)
@@ -286,7 +286,7 @@ static void resize(struct worker *w)
 	verify_buffer(w, "resized", i);
 }
 
-/* A mapping goes to another address, as it is. */
+/* A mapping moves to another address, unchanged. */
 static void shift(struct worker *w)
 {
 	int i = some_buffer(w);
@@ -505,7 +505,7 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* Counts in its cells without a pause: a store that is lost shows at the next. */
+/* Counts in its cells without a pause: the next count shows a lost store. */
 static void *hammer(void *arg)
 {
 	unsigned id = WORKERS + (unsigned)(uintptr_t)arg;

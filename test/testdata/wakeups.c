@@ -38,7 +38,7 @@ static struct lane lanes[LANES];
 static int stop_fd;
 static pthread_mutex_t acking = PTHREAD_MUTEX_INITIALIZER;
 
-/* Takes events of any lane until it is told to stop. */
+/* Takes events of any lane until it must stop. */
 static void *taker(void *arg)
 {
 	struct ibv_comp_channel *channel = arg;
@@ -365,7 +365,7 @@ static void lane_join(struct lane *l, struct ibv_comp_channel *channel, int fd)
 	barrier(fd);
 }
 
-/* Answers every message, asleep between them, until nobody asks any more or it is killed. */
+/* Answers every message and sleeps between them, until the peer stops asking or it is killed. */
 static void peer(void)
 {
 	struct ibv_comp_channel *channel = start();
@@ -397,7 +397,7 @@ struct nuisance {
 	unsigned times;
 };
 
-/* Stops a process and lets it go on, at any moment. */
+/* Stops and continues a process, at random moments. */
 static void *nuisance(void *arg)
 {
 	struct nuisance *x = arg;
@@ -412,7 +412,7 @@ static void *nuisance(void *arg)
 	return NULL;
 }
 
-/* Asks n times, asleep until it is answered. */
+/* Asks n times and sleeps until each answer. */
 static void converse(struct lane *l, unsigned n)
 {
 	for (; n > 0; n--) {
@@ -454,8 +454,8 @@ static void stopped(void)
 }
 
 /*
- * The peer is killed at any moment, mostly asleep. What was sent to it fails, and who sleeps
- * until then is woken by that.
+ * The peer is killed at any moment, mostly asleep. Sends to it fail, and a thread that sleeps until
+ * then wakes up.
  */
 static void killed(void)
 {
@@ -479,7 +479,7 @@ static void killed(void)
 		ZERO(kill(pid, SIGKILL));
 		CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status), "the peer ended with status %#x", status);
 		kills++;
-		/* Flushed receives come to the queue that is armed; the failed send tells when. */
+		/* Flushed receives arrive at the armed queue; the failed send tells when. */
 		lane_arm(&l, true);
 		do { /* until the daemon has noticed, it takes messages for the peer */
 			post_send(&l.c.a, &l.b, RECEIVES * 64, 8, 1);

@@ -8,8 +8,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// ends has programs, agents and machines end in the midst of traffic. Each time the daemon has
-// nothing left of them, and serves the next.
+// ends: programs, agents and machines end in the middle of traffic. Each time the daemon releases everything, and
+// serves the next.
 func ends(t *testing.T, d *harness.Daemon, a *machine) {
 	var empty harness.Footprint
 	settled := func(t *testing.T, what string) {
@@ -62,7 +62,7 @@ func ends(t *testing.T, d *harness.Daemon, a *machine) {
 	d.LaunchWith(t, []string{"--nic", "red/a"}, "ibv_devinfo").OK(t, limit) // the NIC is free
 }
 
-// traffic starts programs in a machine that do not come to their end, and returns when they send.
+// traffic starts endless programs in a machine and waits until they send.
 func traffic(t *testing.T, d *harness.Daemon, m *machine) []*guest.Process {
 	t.Helper()
 	argv := []string{"ib_write_bw", "-x", "0", "-F", "-D", "600"}
@@ -75,7 +75,7 @@ func traffic(t *testing.T, d *harness.Daemon, m *machine) []*guest.Process {
 	return []*guest.Process{client, server}
 }
 
-// sends reports whether a queue pair of a program in a machine has sent something.
+// sends reports whether a queue pair of a program in a machine has sent data.
 func sends(t *testing.T, d *harness.Daemon) bool {
 	t.Helper()
 	for _, s := range d.Status(t).Sessions {

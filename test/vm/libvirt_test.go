@@ -14,9 +14,9 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestLibvirt starts two domains of type qemu from what `vrdma guest libvirt` prints, and runs ib_write_bw
-// between them. Libvirt is Debian's, unpacked; it runs in a mount namespace in which it is installed, and
-// what it writes to /etc, /var and /run is gone with that.
+// TestLibvirt starts two domains of type qemu from the output of `vrdma guest libvirt`, and runs ib_write_bw between
+// them. Debian's libvirt is unpacked and runs in its own mount namespace, where its writes to /etc, /var and /run end
+// with the test.
 func TestLibvirt(t *testing.T) {
 	if !harness.All() {
 		t.Skip("two machines boot: long form")
@@ -49,7 +49,7 @@ func TestLibvirt(t *testing.T) {
 	}
 }
 
-// libvirtWorld is world with a network that machines' cards are in.
+// libvirtWorld is world with a network for the machines' Ethernet cards.
 var libvirtWorld = strings.Replace(world, "subnets: [10.1.0.0/24]", "subnets: [10.1.0.0/24], way: vxlan, vni: 77", 1)
 
 // A libvirt is a daemon of libvirt's.
@@ -109,7 +109,7 @@ func (v *libvirt) virsh(args ...string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"-t", pid, "-m", "--pid=/proc/" + pid + "/ns/pid_for_children", "virsh", "-q", "-c", "qemu:///system"}, args...)...)
 }
 
-// create starts a domain that has a NIC. What it returns lasts as long as the domain.
+// create starts a domain with a NIC. The returned machine lives as long as the domain.
 func (v *libvirt) create(t *testing.T, d *harness.Daemon, nic, image, line string) *harness.Process {
 	t.Helper()
 	out, err := d.Command("guest", "libvirt", nic, "--tcg").CombinedOutput()

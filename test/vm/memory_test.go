@@ -15,8 +15,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestMemory takes memory from a machine with a balloon and gives it back, plugs memory in and out, while
-// programs of it exchange data and check it. Who does that is the operator, at QEMU's monitor.
+// TestMemory takes memory from a machine with a balloon and returns it, and plugs memory in and out, while its programs
+// exchange and check data. It does so at QEMU's monitor, as an operator would.
 func TestMemory(t *testing.T) {
 	if !harness.All() {
 		t.Skip("a machine boots: long form")
@@ -37,7 +37,7 @@ func TestMemory(t *testing.T) {
 			t.Fatalf("%s: client %s\n%s\nserver %s\n%s", when, client.Fate(), client.Output(), server.Fate(), server.Output())
 		}
 	}
-	for try := 0; ; try++ { // until the server listens it is refused
+	for try := 0; ; try++ { // refused until the server listens
 		client = m.verbs(t, "rping", "-c", "-a", m.ip, "-V", "-S", "8000", "-C", "100000000")
 		if harness.Poll(limit, func() bool { return sends(t, d) || client.Ended(0) }) && !client.Ended(0) {
 			break
@@ -78,7 +78,7 @@ func TestMemory(t *testing.T) {
 	client.End()
 	server.End()
 	qemu.ask(t, "object_del second-ram")
-	// What was unplugged is free when nobody is left who might use it.
+	// Unplugged memory is free when no program can use it any more.
 	if !harness.Poll(limit, func() bool { return len(d.Status(t).Sessions) == 0 && mapped(t, d, 128<<20) == 0 }) {
 		t.Errorf("the daemon keeps memory that was unplugged: %d mappings of it, sessions %q", mapped(t, d, 128<<20), programs(t, d))
 	}
@@ -98,7 +98,7 @@ func addBalloon(t *testing.T, root string) {
 	}
 }
 
-// mapped is how many mappings of so many bytes of a memfd the daemon has.
+// mapped counts the daemon's mappings of a memfd that have this size.
 func mapped(t *testing.T, d *harness.Daemon, size uint64) (n int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", d.PID()))
@@ -114,7 +114,7 @@ func mapped(t *testing.T, d *harness.Daemon, size uint64) (n int) {
 	return n
 }
 
-// A monitor is QEMU's.
+// A monitor is a connection to QEMU's monitor.
 type monitor struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -148,7 +148,7 @@ func (q *monitor) read(t *testing.T) string {
 	return b.String()
 }
 
-// ask gives a command and returns what comes of it.
+// ask sends a command and returns the answer.
 func (q *monitor) ask(t *testing.T, command string) string {
 	t.Helper()
 	if _, err := fmt.Fprintln(q.conn, command); err != nil {
@@ -161,7 +161,7 @@ func (q *monitor) ask(t *testing.T, command string) string {
 	return out
 }
 
-// await asks until the answer has a text.
+// await repeats a command until its answer has a text.
 func (q *monitor) await(t *testing.T, command, text string) {
 	t.Helper()
 	var out string
@@ -170,7 +170,7 @@ func (q *monitor) await(t *testing.T, command, text string) {
 	}
 }
 
-// gone asks until the answer has a text no more.
+// gone repeats a command until its answer no longer has a text.
 func (q *monitor) gone(t *testing.T, command, text string) {
 	t.Helper()
 	var out string
@@ -179,7 +179,7 @@ func (q *monitor) gone(t *testing.T, command, text string) {
 	}
 }
 
-// plug plugs memory in, and has the machine use it.
+// plug plugs memory in and makes the machine use it.
 func (q *monitor) plug(t *testing.T, m *machine, name string, mib int, how string) {
 	t.Helper()
 	q.ask(t, fmt.Sprintf("object_add memory-backend-memfd,id=%s-ram,size=%dM,share=on", name, mib))

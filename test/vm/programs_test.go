@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// more has more of rdma-core's and perftest's programs talk within a machine.
+// more runs more programs of rdma-core and perftest within a machine.
 func more(t *testing.T, a *machine) {
 	for _, argv := range [][]string{
 		{"ibv_uc_pingpong", "-g", "0", "-n", "30"}, {"ibv_ud_pingpong", "-g", "0", "-n", "30"}, {"ibv_srq_pingpong", "-g", "0", "-n", "30"},
@@ -20,7 +20,7 @@ func more(t *testing.T, a *machine) {
 	for _, program := range []string{"ucmatose", "udaddy"} {
 		t.Run(program, func(t *testing.T) {
 			server := a.verbs(t, program, "-b", a.ip)
-			for try := 0; ; try++ { // until the server listens it is refused
+			for try := 0; ; try++ { // refused until the server listens
 				c := a.verbs(t, program, "-s", a.ip, "-b", a.ip)
 				if c.Ended(limit) && c.Code() == 0 {
 					break
@@ -34,8 +34,8 @@ func more(t *testing.T, a *machine) {
 	}
 }
 
-// hostile has the hostile client of the test suite attack from a machine. It harms itself: programs of
-// another machine go on, the daemon lives, and holds nothing more afterwards.
+// hostile runs the test suite's hostile client in a machine. It harms only itself: programs of another machine go on,
+// and the daemon lives and releases everything afterwards.
 func hostile(t *testing.T, d *harness.Daemon, a, b *machine) {
 	bin := harness.Compile(t, "hostile")
 	a.Install(t, bin)

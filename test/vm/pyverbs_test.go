@@ -22,7 +22,7 @@ func TestPyverbs(t *testing.T) {
 	}
 	d := start(t, libvirtWorld)
 	m := bootWith(t, d, guest.Ours(t, func(root string) { addPython(t, root) }), "red/a", "10.1.0.1", 900)
-	// The card has the NIC's address: rdma_cm's tests look for it.
+	// The Ethernet card has the NIC's address, because rdma_cm's tests look for it.
 	m.Run(t, limit, "/usr/sbin/ip", "link", "set", "eth1", "up")
 	m.Run(t, limit, "/usr/sbin/ip", "address", "add", m.ip+"/24", "dev", "eth1")
 	pieces := [][]string{{"test_device.", "test_pd.", "test_mr.", "test_cq.", "test_cqex.", "test_cq_events."}, {"test_qp.", "test_qpex.", "test_srq"}, nil}
@@ -60,8 +60,8 @@ func TestPyverbs(t *testing.T) {
 	}
 }
 
-// pyverbs runs those tests of the suite whose names contain one of the texts, or none of those after a
-// !, and notes what came of each.
+// pyverbs runs the tests of the suite whose names contain one of the texts and none of the texts after a !, and records
+// the results.
 func pyverbs(t *testing.T, d *harness.Daemon, m *machine, texts []string, got map[string]string) {
 	argv := []string{"env", "SECONDS_A_TEST=180", "VRDMA_SOCKET=" + m.socket, home + "/vrdma", "run", "-q", "--",
 		"/usr/bin/python3.11", "/suite/run.py", "/suite", "/suite/excluded.txt", "--dev", "rxe0"}

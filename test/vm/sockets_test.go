@@ -27,7 +27,7 @@ func addSocketPrograms(t *testing.T, root string) {
 	}
 }
 
-// over starts a program whose sockets are over RDMA.
+// over starts a program with its sockets over RDMA.
 func (m *machine) over(t *testing.T, argv ...string) *guest.Process {
 	t.Helper()
 	return m.Launch(t, m.sockets(argv...)...)
@@ -38,8 +38,8 @@ func (m *machine) sockets(argv ...string) []string {
 	return append([]string{"env", "VRDMA_SOCKET=" + m.socket, home + "/vrdma", "run", "-q", "--sockets", "--"}, argv...)
 }
 
-// sockets has programs that know of sockets only talk over RDMA: within a machine, and between two.
-// That the device carried the bytes is what its counters show.
+// sockets runs socket programs over RDMA, within a machine and between two. The device's counters show that it carried
+// the bytes.
 func sockets(t *testing.T, d *harness.Daemon, a, b *machine) {
 	carried := func(t *testing.T, nic string, bytes uint64, f func()) {
 		t.Helper()

@@ -28,8 +28,8 @@ func addSystemd(t *testing.T, root string) {
 	}
 }
 
-// TestSystemd has a machine without a network install from the disk, by the line that the page has, and systemd run the agent: it is
-// there again when it was killed, and when it was stopped it is not.
+// TestSystemd: a machine without a network installs from the disk, with the command of the documentation, and systemd
+// runs the agent. systemd restarts a killed agent, but not a stopped one.
 func TestSystemd(t *testing.T) {
 	if !harness.All() {
 		t.Skip("a machine boots: long form")
@@ -37,7 +37,7 @@ func TestSystemd(t *testing.T) {
 	d := start(t, world)
 	m := bare(t, d, guest.Ours(t, func(root string) { addSystemd(t, root) }), "red/a", "10.1.0.1", 512)
 	m.Run(t, limit, "sh", "-c", "modprobe virtio_blk && /usr/lib/systemd/systemd-udevd --daemon && udevadm trigger && udevadm settle && mount -t cgroup2 cgroup2 /sys/fs/cgroup")
-	// It is the first process of a namespace: that of the machine is the test's.
+	// systemd is the first process of a namespace, because the machine's first process is the test's.
 	first := m.Launch(t, "sh", "-c", "exec unshare -m -p -f --mount-proc sh -c 'mount -t tmpfs run /run; exec env container=test /usr/lib/systemd/systemd --unit=multi-user.target --log-target=console --log-level=notice 2>&1'")
 	inside := func(command string) string {
 		t.Helper()

@@ -10,7 +10,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// addUCX puts UCX's benchmark into a root, with its libraries and the modules that those open by themselves.
+// addUCX copies UCX's benchmark into a root, with its libraries and the modules that these load.
 func addUCX(t *testing.T, root string) {
 	t.Helper()
 	harness.Need(t, "ucx_perftest")
@@ -27,13 +27,13 @@ func addUCX(t *testing.T, root string) {
 	}
 }
 
-// TestUCX has UCX talk within a machine, over the device and nothing else: the NIC's counters show it.
+// TestUCX runs UCX within a machine, over the device only: the NIC's counters show it.
 func TestUCX(t *testing.T) {
 	if !harness.All() {
 		t.Skip("a machine boots: long form")
 	}
 	d := start(t, world)
-	// UCX registers 60 MB at each side, and its queues are pinned, too.
+	// UCX registers 60 MB on each side, and its queues are pinned, too.
 	m := bootWith(t, d, guest.Ours(t, func(root string) { addUCX(t, root) }), "red/a", "10.1.0.1", 768)
 	const port, times = 13337, 100
 	for _, tl := range []string{"rc_v", "ud_v"} {

@@ -15,11 +15,10 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// limit is how long anything may take that a guest has a part in: it is emulated, and gets what
-// processor time others leave.
+// limit is the limit for anything that involves a guest, which is emulated and shares the processors.
 const limit = 3 * time.Minute
 
-// world is what is declared: three NICs of one network, two of them for machines.
+// world declares three NICs of one network, two of them for machines.
 const world = `
 apiVersion: vrdma.io/v1
 kind: Tenant
@@ -52,10 +51,10 @@ type machine struct {
 	nic, ip string
 	socket  string // the agent's
 	agent   *guest.Process
-	test    *testing.T // that it lives as long as
+	test    *testing.T // the test that it lives as long as
 }
 
-// home is where the machine's programs of ours are.
+// home is the directory of our programs in the machine.
 const home = guest.Home
 
 // boot starts a machine with a NIC of the daemon's, and the agent in it.
@@ -64,7 +63,7 @@ func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
 	return bootWith(t, d, image, nic, ip, 320)
 }
 
-// bootWith is boot with so much memory, in MiB, and further arguments of QEMU.
+// bootWith is boot with this much memory, in MiB, and further arguments of QEMU.
 func bootWith(t *testing.T, d *harness.Daemon, image, nic, ip string, memory int, args ...string) *machine {
 	t.Helper()
 	m := bare(t, d, image, nic, ip, memory, args...)
@@ -120,7 +119,7 @@ func (m *machine) pair(t *testing.T, argv ...string) string {
 	return client.Output()
 }
 
-// done waits for the good end of a program.
+// done waits until a program ends with status 0.
 func done(t *testing.T, p harness.Program) {
 	t.Helper()
 	if !p.Ended(limit) || strings.Contains(p.Fate(), "status") && !strings.Contains(p.Fate(), "status 0") {
@@ -137,13 +136,13 @@ func TestMachines(t *testing.T) {
 		t.Run("more", func(t *testing.T) { more(t, a) })
 		t.Run("hostile", func(t *testing.T) { hostile(t, d, a, b) })
 	}
-	if harness.All() { // a machine boots once more, and much waits for somebody's end
+	if harness.All() { // another machine boots, and many steps wait for the end of a process
 		t.Run("sockets", func(t *testing.T) { sockets(t, d, a, b) })
 		t.Run("ends", func(t *testing.T) { ends(t, d, a) })
 	}
 }
 
-// verbs has programs in machines talk: within one, with the host, with another machine.
+// verbs runs programs in machines: within one, with the host, and with another machine.
 func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 	t.Run("within", func(t *testing.T) {
 		if out := a.verbs(t, "ibv_devinfo"); !out.Ended(limit) || !strings.Contains(out.Output(), "PORT_ACTIVE") {
@@ -168,7 +167,7 @@ func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 		if !harness.Poll(limit, func() bool { return strings.Contains(programs(t, d), "rping@red-b") || p.Ended(0) }) {
 			t.Errorf("status shows %q, want rping of machine red-b", programs(t, d))
 		}
-		// Who has the NIC open has its RoCE; the other's is its machine's, for rxe.
+		// The program that has the NIC open uses its RoCE. The other NIC's RoCE belongs to its machine, for rxe.
 		whose := func() (all []string) {
 			for _, n := range d.Status(t).NICs {
 				all = append(all, n.NIC+" "+n.RoCE)
@@ -181,7 +180,7 @@ func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 	})
 }
 
-// ordinary has a user who may lock 8 MiB register 12, by which the agent does not count.
+// ordinary: a user who may lock 8 MiB registers 12 MiB. The agent's memory does not count against the limit.
 func ordinary(t *testing.T, m *machine) {
 	m.Run(t, limit, "sh", "-c", "grep -q ^user: /etc/passwd || echo user:x:1000:1000::/tmp:/bin/sh >>/etc/passwd")
 	command := func(args string) []string {
@@ -197,7 +196,7 @@ func ordinary(t *testing.T, m *machine) {
 	}
 }
 
-// disk has a machine install what it needs from the disk, without a network.
+// disk: a machine installs what it needs from the disk, without a network.
 func disk(t *testing.T, m *machine) {
 	out := m.Run(t, limit, "sh", "-c", "modprobe virtio_blk && tar -xOf /dev/vda install | PREFIX=/usr/local sh && env VRDMA_SOCKET="+m.socket+" /usr/local/bin/vrdma run -q -- ibv_devinfo")
 	if !strings.Contains(out, "vrdma: installed") || !strings.Contains(out, "PORT_ACTIVE") {
@@ -205,7 +204,7 @@ func disk(t *testing.T, m *machine) {
 	}
 }
 
-// rping has a client in a machine and a server elsewhere: ten messages of 2000 bytes, checked.
+// rping runs a client in a machine and a server elsewhere: ten messages of 2000 bytes, checked.
 func rping(t *testing.T, client *machine, start func(argv ...string) harness.Program, ip string) {
 	t.Helper()
 	server := start("rping", "-s", "-a", ip, "-C", "10", "-S", "2000", "-V")
@@ -214,7 +213,7 @@ func rping(t *testing.T, client *machine, start func(argv ...string) harness.Pro
 		if c.Ended(limit) && c.Code() == 0 {
 			break
 		}
-		// Until the server listens it is refused.
+		// Refused until the server listens.
 		if !c.Ended(0) || server.Ended(0) || try == 50 {
 			t.Fatalf("client: %s\n%s\nserver: %s\n%s", c.Fate(), c.Output(), server.Fate(), server.Output())
 		}
@@ -222,7 +221,7 @@ func rping(t *testing.T, client *machine, start func(argv ...string) harness.Pro
 	done(t, server)
 }
 
-// programs are those that have the device open.
+// programs returns the programs that have the device open.
 func programs(t *testing.T, d *harness.Daemon) string {
 	t.Helper()
 	var names []string

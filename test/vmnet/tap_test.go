@@ -19,7 +19,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// plug gives a network namespace, which stands for a container, the interface eth0 that is the NIC with that number in the switch.
+// plug gives a network namespace, which replaces a container, the interface eth0: the NIC with that number in the
+// switch.
 func plug(t *testing.T, s *vswitch.Switch, number int) *cable.Namespace {
 	t.Helper()
 	four, six := fmt.Sprintf("10.1.0.%d", number), fmt.Sprintf("fd00::%d", number)
@@ -57,7 +58,7 @@ func in(space *cable.Namespace, argv ...string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"--net=" + space.Path()}, argv...)...)
 }
 
-// stopClient kills the client that wrote the file, if it still runs: the number may be somebody else's by now.
+// stopClient kills the client that wrote the file, if it still runs. Another process may have the number by now.
 func stopClient(t *testing.T, pidFile string) {
 	t.Helper()
 	text, err := os.ReadFile(pidFile)
@@ -81,7 +82,7 @@ func stopClient(t *testing.T, pidFile string) {
 	}
 }
 
-// TestDHCP has a stock client, ISC's with the script of its package, get the NIC's addresses and the MTU, and give them back.
+// TestDHCP: ISC's stock client, with the script of its package, gets the NIC's addresses and MTU, and releases them.
 func TestDHCP(t *testing.T) {
 	harness.Need(t, "ip", "nsenter")
 	root := harness.Unpacked(t, "isc-dhcp-client")
@@ -95,7 +96,7 @@ func TestDHCP(t *testing.T) {
 		}
 		return string(out)
 	}
-	// Without a link-local address that is nobody else's the client does not begin.
+	// The client starts only after its link-local address has passed duplicate address detection.
 	if !harness.Poll(limit, func() bool {
 		out := show()
 		return strings.Contains(out, "fe80::") && !strings.Contains(out, "tentative")
@@ -105,16 +106,17 @@ func TestDHCP(t *testing.T) {
 	for family, want := range map[string][]string{"-4": {"inet 10.1.0.1/24", "mtu 1400"}, "-6": {"inet6 fd00::1/"}} {
 		dir := t.TempDir()
 		pidFile := filepath.Join(dir, "pid")
-		t.Cleanup(func() { stopClient(t, pidFile) }) // it goes on in the background with its lease
+		t.Cleanup(func() { stopClient(t, pidFile) }) // it continues in the background with its lease
 		client := func(what string) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			// Its script runs what the machine has in /etc/dhcp, and the machine's settings are not the test's to change.
+			// The client's script runs the machine's files in /etc/dhcp, and the test must not change the machine's
+			// settings.
 			c := exec.CommandContext(ctx, "nsenter", "--net="+space.Path(), "unshare", "-m", "sh", "-c", `[ ! -d /etc/dhcp ] || mount -t tmpfs none /etc/dhcp && exec "$@"`, "sh",
 				filepath.Join(root, "sbin/dhclient"), family, what, "-v", "-cf", "/dev/null", "-sf", filepath.Join(root, "sbin/dhclient-script"),
 				"-lf", filepath.Join(dir, "leases"), "-pf", pidFile, "eth0")
-			// What goes on in the background has our output open.
+			// The process in the background has our output open.
 			log, err := os.Create(filepath.Join(dir, "log"))
 			if err != nil {
 				t.Fatal(err)
@@ -139,8 +141,8 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
-// TestTaps has two network namespaces, which stand for containers, talk through a switch: the kernel's own
-// interfaces, with all offloads.
+// TestTaps: two network namespaces, which replace containers, talk through a switch: the kernel's own interfaces, with
+// all offloads.
 func TestTaps(t *testing.T) {
 	harness.Need(t, "ip", "busybox", "iperf3", "nsenter")
 	s := vswitch.New(vswitch.Config{})
@@ -158,7 +160,7 @@ func TestTaps(t *testing.T) {
 			t.Fatalf("%v: %v\n%s", argv, err, out)
 		}
 	}
-	// The kernel has asked for routers, and was told the MTU.
+	// The kernel sent a router solicitation, and the answer has the MTU.
 	if !harness.Poll(limit, func() bool {
 		mtu, _ := in(spaces[0], "cat", "/proc/sys/net/ipv6/conf/eth0/mtu").CombinedOutput()
 		return strings.TrimSpace(string(mtu)) == "1400"

@@ -18,8 +18,7 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// limit is how long anything may take that a guest has a part in: it is emulated, and gets what processor time
-// others leave.
+// limit is the limit for anything that involves a guest, which is emulated and shares the processors.
 const limit = 3 * time.Minute
 
 func TestMain(m *testing.M) { harness.Main(m) }
@@ -45,7 +44,7 @@ metadata: {name: b, tenant: red}
 spec: {network: train, address: 10.1.0.2}
 `
 
-// denied ends what a connects to at one of b's ports.
+// denied forbids connections from a to one of b's ports.
 const denied = `
 apiVersion: vrdma.io/v1
 kind: Policy
@@ -53,7 +52,7 @@ metadata: {name: closed, tenant: red}
 spec: {nics: {names: [b]}, deny: [{direction: in, service: {space: tcp, ports: [7001]}}]}
 `
 
-// A daemon that can be killed and started again at the same place.
+// A daemon can be killed and started again at the same path.
 type daemon struct {
 	dir     string
 	process *harness.Process
@@ -87,7 +86,7 @@ func (d *daemon) ended(t *testing.T) {
 	}
 }
 
-// command runs a command of ours and returns what it printed.
+// command runs a vrdma command and returns its output.
 func (d *daemon) command(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	c := exec.Command(harness.Binary(), append([]string{"--socket", d.socket()}, args...)...)
@@ -99,7 +98,7 @@ func (d *daemon) command(t *testing.T, stdin string, args ...string) string {
 	return string(out)
 }
 
-// apply declares objects. The control socket is there a little later than the daemon's own.
+// apply declares objects. The control socket appears a little later than the daemon's own.
 func (d *daemon) apply(t *testing.T, text string) {
 	t.Helper()
 	var out []byte
@@ -114,14 +113,14 @@ func (d *daemon) apply(t *testing.T, text string) {
 	}
 }
 
-// A machine is a guest to be.
+// A machine describes a guest before it boots.
 type machine struct {
 	nic    string
-	memory string // the kind of memory that it has; "": a memfd
+	memory string // its kind of memory; "": a memfd
 	queues int    // pairs of them
 }
 
-// boot starts guests that have NICs, together.
+// boot starts guests with NICs at the same time.
 func (d *daemon) boot(t *testing.T, machines ...machine) []*guest.Guest {
 	t.Helper()
 	var list []*guest.Guest
@@ -139,7 +138,7 @@ func (d *daemon) boot(t *testing.T, machines ...machine) []*guest.Guest {
 	return list
 }
 
-// sh runs a shell command in a guest, which has to succeed.
+// sh runs a shell command in a guest, which must succeed.
 func sh(t *testing.T, g *guest.Guest, format string, args ...any) string {
 	t.Helper()
 	return g.Run(t, limit, "sh", "-c", fmt.Sprintf(format, args...))
@@ -155,8 +154,8 @@ func fails(t *testing.T, g *guest.Guest, command string) bool {
 	return p.Code() != 0
 }
 
-// TestGuests has two machines with stock kernels talk to each other through a daemon's switch: sockets in the
-// guest, and nothing installed there.
+// TestGuests: two machines with stock kernels talk to each other through a daemon's switch, with sockets in the guest
+// and nothing installed there.
 func TestGuests(t *testing.T) {
 	harness.Build(t)
 	d := &daemon{dir: harness.Directory(t, nil)}
@@ -258,7 +257,7 @@ func TestGuests(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range used.Records {
-			// The file went from a to b, and a spoofed.
+			// The file went from a to b, and a sent spoofed frames.
 			if r.NIC == "a" && (r.Used["ethernet_transmit_bytes"] < 8<<20 || r.Used["ethernet_receive_frames"] == 0 || r.Used["dropped_spoof"] == 0) ||
 				r.NIC == "b" && r.Used["ethernet_receive_bytes"] < 8<<20 {
 				t.Errorf("NIC %s: %v", r.NIC, r.Used)
@@ -296,7 +295,7 @@ func TestGuests(t *testing.T) {
 	})
 }
 
-// hugePages has the kernel keep so many of 2 MiB until the test ends.
+// hugePages makes the kernel reserve n pages of 2 MiB until the test ends.
 func hugePages(t *testing.T, n int) {
 	t.Helper()
 	const file = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
@@ -333,7 +332,7 @@ func long(t *testing.T, name string, f func(t *testing.T)) {
 	}
 }
 
-// copyFile copies so many MiB by HTTP, and compares sums. meanwhile runs when some of it has arrived.
+// copyFile copies n MiB over HTTP and compares checksums. meanwhile runs after a part has arrived.
 func copyFile(t *testing.T, from, to *guest.Guest, address string, size int, meanwhile func()) {
 	t.Helper()
 	sh(t, from, "mkdir -p /tmp/web && dd if=/dev/urandom of=/tmp/web/file bs=1M count=%d 2>/dev/null", size)

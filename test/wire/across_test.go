@@ -13,8 +13,8 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// What a tenant may have, and what it has used, where its NICs are on two hosts. Each daemon counts and
-// limits its own end. (Policies across hosts: test/networks TestTwoHosts.)
+// Quotas, caps and usage of a tenant whose NICs are on two hosts. Each daemon counts and limits its own end. (Policies
+// across hosts: test/networks TestTwoHosts.)
 
 func underlay4(h *host) string { return h.ip4 }
 
@@ -30,7 +30,7 @@ func (h *host) ask(t testing.TB, answer any, args ...string) {
 	}
 }
 
-// count is what the NIC has counted until now, and when that was.
+// count returns a counter of the NIC, and when it was read.
 func (n tenantNIC) count(t testing.TB) (map[string]uint64, time.Time) {
 	t.Helper()
 	top, err := protocol.QueryTop(n.Socket)
@@ -46,7 +46,7 @@ func (n tenantNIC) count(t testing.TB) (map[string]uint64, time.Time) {
 	return nil, time.Time{}
 }
 
-// moves waits until a NIC has counted so much more.
+// moves waits until a NIC's counter has grown by n.
 func (n tenantNIC) moves(t testing.TB, column string, more uint64, c *harness.Conversation) {
 	t.Helper()
 	first, _ := n.count(t)
@@ -58,7 +58,7 @@ func (n tenantNIC) moves(t testing.TB, column string, more uint64, c *harness.Co
 	}
 }
 
-// object is one of the lab's NICs with more in its spec.
+// object returns one of the lab's NICs with more in its spec.
 func (n tenantNIC) object(more string) string {
 	of, name, _ := strings.Cut(n.name, "/")
 	return "apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: " + name + ", tenant: " + of + "}\nspec: {network: train, address: " + n.ip + more + "}\n"
@@ -68,8 +68,8 @@ func tenantObject(name, spec string) string {
 	return "apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: " + name + "}\nspec: {" + spec + "}\n"
 }
 
-// TestQuotaAcross: a quota holds for connections to another host, at the end that it was declared for,
-// and for no other tenant.
+// TestQuotaAcross: a quota applies to connections to another host, at the end where it is declared, and to no other
+// tenant.
 func TestQuotaAcross(t *testing.T) {
 	w, nics := overlayLab(t, layout{mtu: 1500}, underlay4)
 	a, b := nics["red"][0], nics["red"][1]
@@ -81,7 +81,7 @@ func TestQuotaAcross(t *testing.T) {
 	client := a.LaunchWith(t, []string{"--nic", a.name}, "rping", "-c", "-a", b.ip, "-v")
 	client.Printed(t, "ping data", minute)
 	second := a.LaunchWith(t, []string{"--nic", a.name}, "rping", "-c", "-a", b.ip, "-C", "1")
-	second.Printed(t, "rdma_connect: Resource temporarily unavailable", minute) // and then rping waits for ever
+	second.Printed(t, "rdma_connect: Resource temporarily unavailable", minute) // after that rping waits for ever
 	second.End()
 	second.Ended(minute)
 
@@ -101,8 +101,7 @@ func TestQuotaAcross(t *testing.T) {
 	}
 }
 
-// TestCapAcross: a cap of the sender holds for what leaves the host, and one of the receiver for what
-// comes from another host.
+// TestCapAcross: the sender's cap limits what leaves the host, and the receiver's cap what arrives from another host.
 func TestCapAcross(t *testing.T) {
 	const bits = 80e6
 	for _, c := range []struct {
@@ -116,7 +115,7 @@ func TestCapAcross(t *testing.T) {
 			capped := nics["red"][c.side]
 			capped.declare(t, capped.object(", rate: {"+c.name+": 80Mbit}"))
 			talk := workload.Perf("write_bw", "-D 180 -f 0 -s 65536 -t 16").Start(t, b.side(), a.side())
-			capped.moves(t, c.count, 1<<20, talk) // what may pass at once has passed
+			capped.moves(t, c.count, 1<<20, talk) // the burst has passed
 			before, begin := capped.count(t)
 			capped.moves(t, c.count, 10<<20, talk)
 			after, end := capped.count(t)
@@ -131,7 +130,7 @@ func TestCapAcross(t *testing.T) {
 	}
 }
 
-// TestUsageAcross: both hosts' bills say what was sent, each at its end.
+// TestUsageAcross: each host bills its own end of the traffic.
 func TestUsageAcross(t *testing.T) {
 	_, nics := overlayLab(t, layout{mtu: 1500}, underlay4)
 	a, b := nics["red"][0], nics["red"][1]
@@ -155,7 +154,7 @@ func TestUsageAcross(t *testing.T) {
 	}
 	from, to := billed(a), billed(b)
 	t.Logf("a: %v\nb: %v", from, to)
-	// What is sent again is sent, and counted.
+	// Retransmissions are sent, and so they are counted.
 	again := from["retransmitted_packets"] * 1024
 	if from["transmit_bytes"] < sent || from["transmit_bytes"] > sent+again || from["receive_bytes"] != 0 {
 		t.Errorf("the sender is billed for %d bytes out, %d of them for the second time, and %d in; the program sent %d", from["transmit_bytes"], again, from["receive_bytes"], sent)
@@ -165,9 +164,8 @@ func TestUsageAcross(t *testing.T) {
 	}
 }
 
-// TestPartition: the wire between the hosts is cut under traffic, and mended. A connection that has
-// retries left goes on; one that has none ends as with a dead host. NICs of the same host notice
-// nothing.
+// TestPartition: the wire between the hosts is cut under traffic, and restored. A connection with retries left goes on;
+// one without ends as with a dead host. NICs of the same host are not disturbed.
 func TestPartition(t *testing.T) {
 	w, nics := overlayLab(t, layout{mtu: 1500}, underlay4)
 	a, b := nics["red"][0], nics["red"][1]
@@ -198,13 +196,13 @@ func TestPartition(t *testing.T) {
 		c.Client.End()
 		c.Server.End()
 	}
-	// New ones are made.
+	// New connections work.
 	rping(t, nics["blue"][0], nics["blue"][1])
 }
 
-// TestSharesAcross: two tenants send to another host all that they can, without waiting for it: what
-// they compete for is the sender's loop. The one with eight times the weight has eight times the loop.
-// Programs that get no processor do not compete, so a window in which that is so is enough.
+// TestSharesAcross: two tenants send to another host at full rate. They compete for the sender's loop. The tenant with
+// eight times the weight gets eight times the loop. Programs without a processor do not compete, so one window in which
+// both compete is enough.
 func TestSharesAcross(t *testing.T) {
 	w, nics := overlayLab(t, layout{mtu: 1500}, underlay4)
 	w.a.declare(t, tenantObject("red", "weight: 8"))
@@ -244,9 +242,9 @@ func TestSharesAcross(t *testing.T) {
 	}
 }
 
-// TestStoppedDaemon: a daemon gets no processor for a while. Its peers cannot tell that from a host that
-// is gone: who has used up its retries gives it up, who has some left goes on when it is back, and new
-// connections are made. It was not the wire's fault, and nothing is lost of what goes on.
+// TestStoppedDaemon: a daemon gets no processor for a while. Its peers cannot tell that from a dead host: a connection
+// without retries ends, one with retries left goes on afterwards, and new connections work. The wire loses nothing, and
+// no data of the surviving connections is lost.
 func TestStoppedDaemon(t *testing.T) {
 	w, nics := overlayLab(t, layout{mtu: 1500}, underlay4)
 	a, b := nics["red"][0], nics["red"][1]

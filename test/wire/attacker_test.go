@@ -29,10 +29,10 @@ type attacker struct {
 
 	mu      sync.Mutex // guards all below
 	samples []golden.Packet
-	out     int // bytes of UDP payload that a has sent to port 4791
+	out     int // bytes of UDP payload from a to port 4791
 }
 
-// stranger is an address that nobody has.
+// stranger is an unused address.
 func (k *attacker) stranger() netip.Addr {
 	if k.v6 {
 		return netip.MustParseAddr("fd00:99::77")
@@ -47,14 +47,14 @@ func newAttacker(t *testing.T, v6 bool) *attacker {
 	k.probe = cable.NewProbe(func(frame []byte) { k.see(frame) })
 	k.lab = newWire(t, layout{mtu: 1500, cable: true, more: []cable.End{k.probe}})
 	k.ready.Store(true)
-	// What a host answers the stranger with shall reach the wire.
+	// The host's answers to the stranger must reach the wire.
 	k.a.space.IP(t, "neighbour", "add", k.stranger().String(), "lladdr", "02:00:00:00:00:77", "dev", "eth0", "nud", "permanent")
 	k.a.start(t)
 	k.b.start(t)
 	return k
 }
 
-// see takes what is on the wire.
+// see reads the frames on the wire.
 func (k *attacker) see(frame []byte) {
 	p, ok := golden.Parse(frame, pcap.Ethernet)
 	if !ok || !k.ready.Load() {
@@ -75,15 +75,14 @@ func (k *attacker) see(frame []byte) {
 	}
 }
 
-// sent is how much a has sent.
+// sent returns how much a has sent.
 func (k *attacker) sent() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.out
 }
 
-// forge makes a frame for host a of a packet, which gets the right ICRC if sealed and if
-// it is a packet at all.
+// forge wraps a packet in a frame for host a. If sealed, and if it is a valid packet, it gets the right ICRC.
 func (k *attacker) forge(from netip.AddrPort, data []byte, sealed bool) []byte {
 	k.mu.Lock()
 	sample := k.samples[0]
@@ -124,8 +123,7 @@ func (k *attacker) forge(from netip.AddrPort, data []byte, sealed bool) []byte {
 	return append(f, data...)
 }
 
-// counted is what host a has noticed of packets that it did not take: damaged, malformed,
-// or for nobody.
+// counted returns host a's counters of rejected packets: damaged, malformed, or without a receiver.
 func (k *attacker) counted(t *testing.T) uint64 {
 	t.Helper()
 	c := k.a.Status(t).Counters

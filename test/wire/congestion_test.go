@@ -47,8 +47,8 @@ func TestCongestion(t *testing.T) {
 	}
 	time.Sleep(time.Second) // to find their shares
 	hub.Load(ends[2])
-	// The share is the one over some seconds. Where a sender or the line itself had no
-	// processor for a part of them, the next ones count.
+	// The share is measured over some seconds. If a sender or the line had no processor for a part of them, the next
+	// seconds count.
 	var complaint string
 	for range 8 {
 		time.Sleep(3 * time.Second)
@@ -72,7 +72,7 @@ func TestCongestion(t *testing.T) {
 	if complaint != "" {
 		t.Error(complaint)
 	}
-	// Who has seen what: the receiver the marks, the senders its notifications.
+	// The receiver has seen the marks, and the senders its notifications.
 	for i, names := range [][]string{{"rp_cnp_handled"}, {"rp_cnp_handled"}, {"np_ecn_marked_roce_packets", "np_cnp_sent"}} {
 		for _, name := range names {
 			if hosts[i].Status(t).Counters[name] == 0 {

@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestCopyCapped: many small files are copied to and from a NIC with a cap on what comes in, over one stream. Its
-// acknowledgements are kept back then, of writes and of credits, while what it sends itself is not: no queue overflows by that.
+// TestCopyCapped: many small files are copied to and from a NIC with a cap on incoming data, over one stream. The cap
+// delays acknowledgements of writes and of credits, but not the NIC's own sends. No queue overflows.
 func TestCopyCapped(t *testing.T) {
 	_, nics := overlayLab(t, layout{mtu: 1500}, underlay4)
 	a, b := nics["red"][0], nics["red"][1]

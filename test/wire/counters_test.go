@@ -12,8 +12,8 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// readCounters reads the host's counters as monitoring tools do, from the device's files,
-// and holds them against what `vrdma status` has.
+// readCounters reads the host's counters from the device's files, as monitoring tools do, and compares them with `vrdma
+// status`.
 func (h *host) readCounters(t *testing.T) map[string]uint64 {
 	t.Helper()
 	out := h.Run(t, minute, "sh", "-c", "cd /sys/class/infiniband/rxe0/ports/1 && for f in counters/* hw_counters/*; do echo ${f##*/} $(cat $f); done")
@@ -24,7 +24,7 @@ func (h *host) readCounters(t *testing.T) map[string]uint64 {
 			t.Fatalf("a counter reads %q, want a name and a number", line)
 		}
 		if f[0] == "lifespan" {
-			continue // a setting: for how long the others may be kept
+			continue // a setting: how long the others may be cached
 		}
 		v, err := strconv.ParseUint(f[1], 10, 64)
 		if err != nil {
@@ -33,7 +33,7 @@ func (h *host) readCounters(t *testing.T) map[string]uint64 {
 		files[f[0]] = v
 	}
 	status := h.Status(t).Counters
-	// What hosts tell each other is no counter of the device.
+	// Messages between hosts are no counter of the device.
 	maps.DeleteFunc(status, func(name string, _ uint64) bool { return strings.HasPrefix(name, "hello_") })
 	if a, b := slices.Sorted(maps.Keys(files)), slices.Sorted(maps.Keys(status)); !slices.Equal(a, b) {
 		t.Errorf("the files are\n%v\nand vrdma status has\n%v", a, b)
@@ -46,7 +46,7 @@ func (h *host) readCounters(t *testing.T) map[string]uint64 {
 	return files
 }
 
-// TestCounters causes everything that is counted and looks at who counts it.
+// TestCounters causes every counted event and checks which side counts it.
 func TestCounters(t *testing.T) {
 	w := newLab(t, layout{mtu: 1500, cable: true})
 	errors := harness.Compile(t, "errors")
@@ -54,7 +54,7 @@ func TestCounters(t *testing.T) {
 		name   string
 		faults cable.Faults
 		run    func(t *testing.T)
-		moved  string // by one host or the other
+		moved  string // by one of the two hosts
 		still  string // by neither
 	}{
 		{
@@ -113,7 +113,7 @@ func TestCounters(t *testing.T) {
 			before := sum()
 			var after map[string]uint64
 			var unmoved []string
-			for range 5 { // chance decides which packets are lost, and the scheduler who is late
+			for range 5 { // chance decides which packets are lost, and which side is late
 				w.cable.SetFaults(c.faults)
 				c.run(t)
 				w.cable.SetFaults(cable.Faults{})

@@ -19,7 +19,7 @@ func (h *host) daemonCommand(t *testing.T, args ...string) *exec.Cmd {
 	return exec.Command("nsenter", argv...)
 }
 
-// TestPeerKilled: the other host's daemon dies in mid-transfer.
+// TestPeerKilled: the other host's daemon is killed in the middle of a transfer.
 func TestPeerKilled(t *testing.T) {
 	for _, tool := range []string{"write_bw", "read_bw", "send_bw"} {
 		t.Run(tool, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestPeerKilled(t *testing.T) {
 				t.Errorf("the client does not say %q\n%v", retryExceeded, c)
 			}
 			c.Server.End()
-			// The survivor is in good health, and so is the host that comes back.
+			// The survivor works, and so does the host after its restart.
 			w.a.start(t)
 			workload.Exchange(t, "rc", "-n 5").Run(t, w.a.side(false), w.b.side(false), minute)
 		})

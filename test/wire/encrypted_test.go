@@ -67,7 +67,7 @@ func sealedNetworks(t *testing.T, self int, at string, key [32]byte) string {
 	return text
 }
 
-// A seen is what a capture of the underlay has.
+// A seen is what a capture of the underlay contains.
 type seen struct {
 	sealed int            // datagrams of WireGuard's
 	vxlan  map[uint32]int // datagrams of a network in the clear
@@ -114,8 +114,8 @@ func readUnderlay(t *testing.T, file string) seen {
 	}
 }
 
-// TestEncrypted: the stock tools between NICs of an encrypted network, IPv4 and IPv6 inside and outside,
-// and by rdma_cm. Nothing of it is seen in the underlay, and the daemon's own capture shows the inside.
+// TestEncrypted: the stock tools between NICs of an encrypted network, IPv4 and IPv6 inside and outside, and over
+// rdma_cm. The underlay shows nothing of it, and the daemon's own capture shows the inside.
 func TestEncrypted(t *testing.T) {
 	harness.Need(t, "rping")
 	for _, outer := range []struct {
@@ -166,8 +166,8 @@ func TestEncrypted(t *testing.T) {
 	}
 }
 
-// TestEncryptedRestart: a daemon of an encrypted network is killed under traffic and started again, with
-// its store and its key. The other one talks to it as before, and with a new session.
+// TestEncryptedRestart: a daemon of an encrypted network is killed under traffic and restarted with its store and its
+// key. The other daemon reaches it again, with a new session.
 func TestEncryptedRestart(t *testing.T) {
 	harness.Need(t, "rping")
 	w, nics := sealedLab(t, layout{mtu: 1500}, func(h *host) string { return h.ip4 })

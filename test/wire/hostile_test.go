@@ -18,19 +18,17 @@ import (
 // attack is one kind of thing that an attacker does.
 type attack struct {
 	name string
-	// forge makes packets of what has been seen on the wire: what host b sent to a queue
-	// pair of host a.
+	// forge makes packets from recorded ones: those that host b sent to a queue pair of host a.
 	forge func(t testing.TB, k *attacker, seen []golden.Packet) [][]byte
-	// answered: they look right to the queue pair, or are for queue pair 1, so that host a
-	// may answer. It must not send more than it got. All others meet silence, and each is
-	// counted.
+	// answered: the packets look right to the queue pair, or are for queue pair 1, so host a may answer. It must not
+	// send more bytes than it received. All other packets get no answer, and each is counted.
 	answered bool
 }
 
-// somebody is a peer with a port of RoCEv2's.
+// somebody is a peer with a port of RoCEv2.
 func somebody(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 0xc123) }
 
-// each forges one packet of each of n samples.
+// each forges one packet from each of n samples.
 func each(seen []golden.Packet, n int, f func(p golden.Packet) []byte) (out [][]byte) {
 	for i := range n {
 		out = append(out, f(seen[i*len(seen)/n]))
@@ -65,7 +63,7 @@ var attacks = []attack{
 	{name: "damaged", forge: func(t testing.TB, k *attacker, seen []golden.Packet) [][]byte {
 		return each(seen, 300, func(p golden.Packet) []byte {
 			data := bytes.Clone(p.Data)
-			// The length of the padding is part of what is malformed, or not.
+			// The padding's length decides whether the packet is malformed.
 			data[2+k.rng.IntN(2)] ^= 0x5a
 			data[8+k.rng.IntN(len(data)-8)] ^= 1 << k.rng.IntN(8)
 			return k.forge(p.Src, data, false)
@@ -74,7 +72,7 @@ var attacks = []attack{
 	{name: "cut short", forge: func(t testing.TB, k *attacker, seen []golden.Packet) (out [][]byte) {
 		longest := slices.MaxFunc(seen, func(a, b golden.Packet) int { return len(a.Data) - len(b.Data) })
 		for n := 1; n < len(longest.Data); n += 1 + n/16 {
-			data := patch(longest.Data, func(b wire.BTH) { b.SetPKey(0x8001) }) // no ICRC of 16 bits shall save it
+			data := patch(longest.Data, func(b wire.BTH) { b.SetPKey(0x8001) }) // the packet must not pass by a 16-bit ICRC
 			out = append(out, k.forge(longest.Src, data[:n], false), k.forge(somebody(k.stranger()), longest.Data[:n], true))
 		}
 		return out
@@ -129,8 +127,8 @@ var attacks = []attack{
 	}},
 }
 
-// mutants are packets of all golden captures with some bytes changed, the connection
-// manager's among them, for the queue pair under attack and for queue pair 1.
+// mutants are packets of all golden captures with changed bytes, also of the connection manager, for the attacked queue
+// pair and for queue pair 1.
 func mutants(t testing.TB, k *attacker, seen []golden.Packet) (out [][]byte) {
 	for _, file := range golden.Files(t) {
 		packets := golden.Read(t, file)
@@ -151,7 +149,7 @@ func mutants(t testing.TB, k *attacker, seen []golden.Packet) (out [][]byte) {
 	return out
 }
 
-// strike sends what an attack is made of, and returns how much that is.
+// strike sends the packets of an attack and returns their number.
 func (k *attacker) strike(frames [][]byte) (bytes int) {
 	head := 14 + wire.IPv4Size + wire.UDPSize
 	if k.v6 {
@@ -164,14 +162,13 @@ func (k *attacker) strike(frames [][]byte) (bytes int) {
 	return bytes
 }
 
-// TestHostileNetwork: whatever comes from the network, the daemon lives, nobody's queue pair
-// is moved by what is not for it, everything that is dropped is counted, and the daemon
-// never sends more than it has received.
+// TestHostileNetwork: whatever comes from the network, the daemon lives, no packet changes a foreign queue pair, every
+// dropped packet is counted, and the daemon never sends more than it has received.
 func TestHostileNetwork(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(map[bool]string{false: "ipv4", true: "ipv6"}[v6], func(t *testing.T) {
 			k := newAttacker(t, v6)
-			// Two programs in the middle of a conversation, which for the time being is silent.
+			// Two programs in the middle of a conversation that is silent now.
 			talk := workload.Pingpong("rc", 3000, 4000, "").Start(t, k.a.side(v6), k.b.side(v6))
 			programs := []*harness.Process{talk.Server.(*harness.Process), talk.Client.(*harness.Process)}
 			k.await(t, talk)
@@ -182,7 +179,7 @@ func TestHostileNetwork(t *testing.T) {
 			k.mu.Lock()
 			seen := slices.Clone(k.samples)
 			k.mu.Unlock()
-			// What was for the queue pair: the connection's other packets are not.
+			// Packets to the queue pair; the connection's other packets do not count.
 			qp := wire.BTH(seen[len(seen)-1].Data).DestQP()
 			seen = slices.DeleteFunc(seen, func(p golden.Packet) bool { return wire.BTH(p.Data).DestQP() != qp })
 			for _, a := range attacks {
@@ -247,7 +244,7 @@ func (k *attacker) under(t *testing.T, seen []golden.Packet) {
 			flood.Go(func() {
 				for {
 					for _, a := range attacks {
-						// No more than a daemon can look at: this is not about floods.
+						// Only as many packets as a daemon can process: this test is not about floods.
 						for f := range slices.Chunk(a.forge(t, k, seen), 10) {
 							select {
 							case <-done:

@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// TestLocal: what is for the same host never leaves its memory, whatever address is used.
+// TestLocal: traffic within a host never leaves its memory, whatever address is used.
 func TestLocal(t *testing.T) {
 	w := newLab(t, layout{mtu: 1500})
 	if mtu := w.a.Status(t).Device.MTU; mtu != 1024 {
@@ -30,7 +30,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestPortTaken: somebody else has the port, which is explained.
+// TestPortTaken: another process has the port, and the error explains it.
 func TestPortTaken(t *testing.T) {
 	w := newWire(t, layout{mtu: 1500})
 	w.a.start(t)
@@ -45,7 +45,7 @@ func TestPortTaken(t *testing.T) {
 			t.Errorf("a second daemon at %s does not say %q:\n%s", w.a.ip4, want, out)
 		}
 	}
-	// The first one has not noticed.
+	// The first daemon is not disturbed.
 	w.b.start(t)
 	workload.Exchange(t, "rc", "-n 5").Run(t, w.a.side(false), w.b.side(false), minute)
 }

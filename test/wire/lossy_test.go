@@ -9,8 +9,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// repaired is how many gaps the hosts have filled without sending anything else again, and
-// how many packets they kept until then.
+// repaired returns how many gaps the hosts filled by single retransmissions, and how many packets they kept until then.
 func (w *lab) repaired(t *testing.T) (repairs, stashed uint64) {
 	t.Helper()
 	for _, h := range []*host{w.a, w.b} {
@@ -21,14 +20,12 @@ func (w *lab) repaired(t *testing.T) (repairs, stashed uint64) {
 	return repairs, stashed
 }
 
-// TestFaults: a wire that loses, doubles, reorders and damages packets. Everything still
-// completes, with the right data.
+// TestFaults: a wire drops, duplicates, reorders and damages packets. All work completes with the right data.
 func TestFaults(t *testing.T) {
 	rc := func(t *testing.T) []workload.Workload {
 		return []workload.Workload{
 			workload.Exchange(t, "rc", "-n 60"), workload.Exchange(t, "rc", "-n 10 -l 200000 -s 2"),
-			// No pingpong: it ends without waiting for the other side, which fails when
-			// the last ACK of all is the one that got lost.
+			// No pingpong: it ends without waiting for the other side, which then fails if the very last ACK was lost.
 			workload.Perf("send_lat", "-n 100"), workload.Perf("send_bw", "-n 100 -s 4096 --use-srq -q 2"),
 			workload.Perf("write_bw", "-n 100 -s 65536"), workload.Perf("read_bw", "-n 100 -s 65536"), workload.Perf("send_bw", "-n 100 -s 65536 -b"),
 			workload.Perf("atomic_bw", "-n 200"),
@@ -71,9 +68,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestLossyBandwidth, in the long form: where one packet of a hundred is lost in both
-// directions, a third of the bandwidth remains at least, at whatever speed the machine and
-// the cable can do. TestRecovery shows it on a cable that is the slowest part.
+// TestLossyBandwidth, in the long form: with one packet of a hundred lost in each direction, at least a third of the
+// bandwidth remains, at the speed of machine and cable. TestRecovery shows it on a cable that is the slowest part.
 func TestLossyBandwidth(t *testing.T) {
 	if !harness.All() {
 		return // TestLossyStreams of package simnet does the same in virtual time

@@ -32,7 +32,7 @@ type host struct {
 	space    *cable.Namespace
 	ip4, ip6 string
 	addrs    string   // of the device
-	args     []string // that its daemon had, where a test starts it again
+	args     []string // of its daemon, for tests that start it again
 }
 
 // layout says what lies between two hosts.
@@ -125,7 +125,7 @@ func (h *host) frames(t *testing.T) int {
 	return 0
 }
 
-// overflows is how many datagrams the host's sockets had no room for.
+// overflows returns how many datagrams the host's socket buffers could not hold.
 func (h *host) overflows(t *testing.T) int {
 	t.Helper()
 	total := 0

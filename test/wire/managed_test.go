@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// The tools that find each other through rdma_cm, over IPv4 and IPv6.
+// Tools that connect through rdma_cm, over IPv4 and IPv6.
 func TestManaged(t *testing.T) {
 	w := newLab(t, layout{mtu: 1500})
 	for _, tool := range workload.ManagedTools(harness.Pick(50, 1000)) {
@@ -23,8 +23,7 @@ func TestManaged(t *testing.T) {
 	})
 }
 
-// Where one packet of ten is lost, messages of the connection manager are too: they are
-// repeated.
+// With one packet of ten lost, messages of the connection manager are lost too, and repeated.
 func TestManagedLossy(t *testing.T) {
 	w := newLab(t, layout{mtu: 1500, cable: true})
 	w.cable.SetFaults(cable.Faults{Drop: 0.1, Duplicate: 0.1})

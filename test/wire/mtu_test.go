@@ -8,8 +8,8 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// TestInterfaceMTU: an interface's MTU is lowered while the daemon runs. Programs fail, and
-// the log and the status say why.
+// TestInterfaceMTU: an interface's MTU is lowered while the daemon runs. Programs fail, and log and status give the
+// reason.
 func TestInterfaceMTU(t *testing.T) {
 	w := newLab(t, layout{mtu: 9000})
 	w.run(t, false, minute, workload.Perf("write_bw", "-n 20 -s 65536"))

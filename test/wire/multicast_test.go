@@ -9,22 +9,20 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// groups are what multicast is tried with.
+// groups are the multicast addresses of the tests.
 var groups = []struct {
 	name, group string
 	v6          bool
 }{{"ipv4", "239.7.1.2", false}, {"ipv6", "ff0e::7:1", true}, {"ipv6-link", "ff12::7:2", true}}
 
-// memberships is how often a host's kernel has joined what the group's text in the
-// namespace's tables is.
+// memberships returns how often a host's kernel has joined a group, by the group's text in the namespace's tables.
 func (h *host) memberships(t *testing.T, v6 bool) int {
 	t.Helper()
 	return strings.Count(h.proc(t, pick6(v6, "igmp", "igmp6")), "\n")
 }
 
-// TestMulticast: a datagram to a group reaches the members on every host, each once; they
-// are members for the network as long as there is one, and no longer. By
-// ibv_attach_mcast, over three hosts.
+// TestMulticast: a datagram to a group reaches the members on every host once. A host is a member of the group as long
+// as one of its programs is. With ibv_attach_mcast, over three hosts.
 func TestMulticast(t *testing.T) {
 	program := harness.Compile(t, "group")
 	hosts := newHub(t, 3)
@@ -62,7 +60,7 @@ func TestMulticast(t *testing.T) {
 	}
 }
 
-// TestMulticastManaged: mckey between two hosts, either way.
+// TestMulticastManaged: mckey between two hosts, in both directions.
 func TestMulticastManaged(t *testing.T) {
 	harness.Need(t, "mckey", "stdbuf")
 	w := newLab(t, layout{mtu: 1500})

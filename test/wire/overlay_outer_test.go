@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// tsharkFields are fields of the packets of a capture that match, one packet a line.
+// tsharkFields returns fields of the packets in a capture that match, one packet a line.
 func tsharkFields(t *testing.T, file, match string, fields ...string) []string {
 	t.Helper()
 	args := []string{"-r", file, "-n", "-Y", match, "-T", "fields", "-E", "separator=;", "-E", "occurrence=a", "-E", "aggregator=,"}
@@ -26,9 +26,9 @@ func tsharkFields(t *testing.T, file, match string, fields ...string) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// TestOverlayOnly: daemons that have declared NICs and no default one are members of networks as others
-// are. vrdma pcap shows what members send, and with --outer what is on the wire: VXLAN with the
-// network's number between the hosts' addresses, and the same inside.
+// TestOverlayOnly: daemons with declared NICs and without a default one are members of networks. `vrdma pcap` shows
+// what members send. With --outer it shows the wire: VXLAN with the network's number between the hosts' addresses, and
+// the same packets inside.
 func TestOverlayOnly(t *testing.T) {
 	harness.Need(t, "rping", "tshark", "ib_write_bw")
 	w, nics := overlayLab(t, layout{mtu: 1500, args: []string{"--no-default-nic"}}, underlay4)

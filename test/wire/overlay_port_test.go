@@ -10,10 +10,9 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// TestOverlayPortTaken: a vxlan device of the kernel's is up at VXLAN's port, which excludes us. That is
-// said where somebody declares a network, with the device's name; NICs of this host reach each other
-// all the same. When the device is down the daemon takes the port, and nobody has to tell it. Another
-// port is another way out.
+// TestOverlayPortTaken: a vxlan device of the kernel has VXLAN's port, so the daemon cannot use it. Applying a network
+// gives an error with the device's name; NICs of this host still reach each other. When the device is down, the daemon
+// takes the port by itself. Another port also works.
 func TestOverlayPortTaken(t *testing.T) {
 	harness.Need(t, "nsenter", "ip", "rping")
 	w := newWire(t, layout{mtu: 1500})
@@ -49,8 +48,8 @@ func TestOverlayPortTaken(t *testing.T) {
 	rping(t, b, a)
 }
 
-// takePort has the kernel take VXLAN's port at a host, by a device of that name. Where it has no
-// vxlan a socket stands in for it.
+// takePort makes the kernel take VXLAN's port on a host, with a device of that name. A kernel without vxlan gets a
+// socket instead.
 func takePort(t *testing.T, h *host) (name string, free func()) {
 	t.Helper()
 	const device = "vxkernel"

@@ -11,9 +11,8 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// Virtual networks between hosts. Each daemon here has a store of its own, in which the other host
-// is declared as one that vrdma does not run: so neither knows more of the other than what VXLAN
-// says.
+// Virtual networks between hosts. Each daemon has its own store, which declares the other host as one without vrdma: so
+// neither knows more of the other than VXLAN tells.
 
 // tenantNIC is a declared NIC of a host, as a place for programs.
 type tenantNIC struct {
@@ -27,10 +26,10 @@ func (n tenantNIC) Program(t testing.TB, argv ...string) harness.Program {
 	return n.LaunchWith(t, []string{"--nic", n.name}, argv...)
 }
 
-// side is the NIC as one side of a conversation, which it arranges over TCP in the underlay.
+// side is the NIC as one side of a conversation, whose parameters are exchanged over TCP in the underlay.
 func (n tenantNIC) side() workload.Host { return workload.Host{Machine: n, IP: n.ip4} }
 
-// declare has a daemon hold objects.
+// declare applies objects to a daemon.
 func (h *host) declare(t *testing.T, text string) {
 	t.Helper()
 	file := filepath.Join(harness.Directory(t, nil), "objects.yaml")
@@ -108,7 +107,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// rping has one NIC ping another by rdma_cm.
+// rping runs rping from one NIC to another.
 func rping(t *testing.T, from, at tenantNIC) {
 	t.Helper()
 	server := at.Program(t, "rping", "-s", "-a", at.ip, "-C", "20", "-v")

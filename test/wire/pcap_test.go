@@ -22,7 +22,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// fields are what tshark is asked for, in the order of a dissection's.
+// fields are the fields that tshark prints, in the order of a dissection.
 var fields = []string{
 	"frame.protocols", "udp.srcport", "udp.dstport", "infiniband.bth.opcode", "infiniband.bth.destqp", "infiniband.bth.psn",
 	"infiniband.bth.p_key", "infiniband.invariant.crc", "infiniband.aeth.syndrome", "infiniband.mad.mgmtclass",
@@ -32,7 +32,7 @@ var fields = []string{
 // cmClass is the connection manager's.
 const cmClass = "0x07"
 
-// dissection is what tshark makes of one packet.
+// dissection is tshark's reading of one packet.
 type dissection struct {
 	protocols                       string
 	src, dst, op, qp, psn, key, crc uint64
@@ -40,7 +40,7 @@ type dissection struct {
 	sum, malformed                  string
 }
 
-// dissect has tshark take a capture apart.
+// dissect runs tshark on a capture.
 func dissect(t *testing.T, file string) (all []dissection) {
 	t.Helper()
 	args := []string{"-r", file, "-n", "-o", "ip.check_checksum:TRUE", "-T", "fields", "-E", "separator=;"}
@@ -62,7 +62,7 @@ func dissect(t *testing.T, file string) (all []dissection) {
 		d := dissection{protocols: f[0], syndrome: f[8], class: f[9], attribute: f[10], sum: f[11], malformed: f[12]}
 		for i, p := range []*uint64{&d.src, &d.dst, &d.op, &d.qp, &d.psn, &d.key, &d.crc} {
 			if p == &d.crc && f[i+1] == "" && d.class != cmClass {
-				continue // it stops at a management class that it does not know
+				continue // it stops at an unknown management class
 			}
 			if *p, err = strconv.ParseUint(f[i+1], 0, 64); err != nil {
 				t.Fatalf("tshark says %s of packet %d: %q, want a number\n%s", fields[i+1], len(all)+1, f[i+1], line)
@@ -73,8 +73,7 @@ func dissect(t *testing.T, file string) (all []dissection) {
 	return all
 }
 
-// startCapture starts `vrdma pcap` beside the host's daemon. From then on nothing is
-// missed.
+// startCapture starts `vrdma pcap` beside the host's daemon. When it returns, no packet is missed.
 func (h *host) startCapture(t *testing.T, file string) *harness.Process {
 	t.Helper()
 	p := harness.Spawn(t, h.Command("pcap", "-w", file))
@@ -85,8 +84,7 @@ func (h *host) startCapture(t *testing.T, file string) *harness.Process {
 	return p
 }
 
-// TestPcap: what `vrdma pcap` writes of local and remote traffic is what was on the wire,
-// and tshark reads in it what is there.
+// TestPcap: what `vrdma pcap` writes of local and remote traffic equals the traffic on the wire, and tshark decodes it.
 func TestPcap(t *testing.T) {
 	harness.Need(t, "tshark", "rping")
 	w := newLab(t, layout{mtu: 1500, cable: true})
@@ -95,7 +93,7 @@ func TestPcap(t *testing.T) {
 	stop := w.cable.Capture(t, line)
 	capture := w.a.startCapture(t, file)
 	here4, here6 := w.a.side(false), w.a.side(true)
-	// tshark 4.0 takes the shortest sends for something else: all are of 64 bytes or more.
+	// tshark 4.0 misreads the shortest sends, so all have 64 bytes or more.
 	workload.Pingpong("rc", 4096, 5, "").Run(t, here4, here4, minute)
 	workload.Pingpong("uc", 4096, 5, "").Run(t, here6, here6, minute)
 	workload.Pingpong("rc", 4096, 5, "").Run(t, here4, w.b.side(false), minute)
@@ -129,7 +127,7 @@ func TestPcap(t *testing.T) {
 // quiet waits until the cable has carried nothing for a while.
 func (w *lab) quiet(t *testing.T) {
 	t.Helper()
-	const still = time.Second // a host that has something to say may have to wait for a processor
+	const still = time.Second // a host that wants to send may wait for a processor
 	last, since := w.cable.Count().Carried, time.Now()
 	ok := harness.Poll(minute, func() bool {
 		if n := w.cable.Count().Carried; n != last {
@@ -142,7 +140,7 @@ func (w *lab) quiet(t *testing.T) {
 	}
 }
 
-// compare holds what a host captured against what its line carried: the same packets.
+// compare compares a host's capture with the traffic of its line: the same packets.
 func (w *lab) compare(t *testing.T, captured, line []golden.Packet) {
 	t.Helper()
 	own := func(a netip.Addr) bool { return a.String() == w.a.ip4 || a.String() == w.a.ip6 }
@@ -169,8 +167,8 @@ func (w *lab) compare(t *testing.T, captured, line []golden.Packet) {
 	}
 }
 
-// checkDissection holds what tshark reads in a capture against what we do, packet by
-// packet, and expects everything that the tools above must have sent.
+// checkDissection compares tshark's reading of a capture with ours, packet by packet, and requires everything that the
+// tools above must have sent.
 func checkDissection(t *testing.T, packets []golden.Packet, all []dissection) {
 	t.Helper()
 	if len(all) != len(packets) || len(all) < 100 {
@@ -234,8 +232,7 @@ func checkDissection(t *testing.T, packets []golden.Packet, all []dissection) {
 	}
 }
 
-// TestPcapPipe: a capture through a pipe, as in the manual, ended by its reader; and the
-// next one is not in its way.
+// TestPcapPipe: a capture through a pipe, as in the manual, ends with its reader and does not block the next one.
 func TestPcapPipe(t *testing.T) {
 	harness.Need(t, "tshark")
 	w := newLab(t, layout{mtu: 1500})
@@ -243,7 +240,7 @@ func TestPcapPipe(t *testing.T) {
 		pipe := w.a.Command()
 		pipe.Path, pipe.Args = "/bin/sh", []string{"sh", "-c", harness.Binary() + " pcap | tshark -l -r - -c 20 -T fields -e infiniband.bth.opcode"}
 		p := harness.Spawn(t, pipe)
-		// Traffic until the reader has had enough; a capture that has not begun misses some.
+		// Traffic continues until the reader ends; a capture that has not started misses some.
 		enough := harness.Poll(2*minute, func() bool {
 			workload.Pingpong("rc", 4096, 5, "").Run(t, w.a.side(false), w.b.side(false), minute)
 			return p.Ended(0)
@@ -255,7 +252,7 @@ func TestPcapPipe(t *testing.T) {
 			t.Errorf("tshark printed %d opcodes, want 20:\n%s", n, p.Output())
 		}
 	}
-	// One capture at a time; the second is told so.
+	// One capture at a time: the second gets an error.
 	first := w.a.startCapture(t, filepath.Join(t.TempDir(), "first.pcap"))
 	second := harness.Spawn(t, w.a.Command("pcap", "-w", filepath.Join(t.TempDir(), "second.pcap")))
 	if code := second.Wait(t, minute); code != 1 || !strings.Contains(second.Output(), "another capture is running") {

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// peer is what a host holds another one for, at an address; empty if it has not met it.
+// peer returns the kind that a host assigns to another one at an address; empty if they have not met.
 func (h *host) peer(t *testing.T, address string) protocol.PeerStatus {
 	t.Helper()
 	for _, p := range h.Status(t).Peers {
@@ -20,7 +20,7 @@ func (h *host) peer(t *testing.T, address string) protocol.PeerStatus {
 	return protocol.PeerStatus{}
 }
 
-// holds waits until h holds the host at address for a kind.
+// holds waits until h assigns a kind to the host at address.
 func (h *host) holds(t *testing.T, address, kind string) {
 	t.Helper()
 	if !harness.Poll(minute, func() bool { return h.peer(t, address).Kind == kind }) {
@@ -28,8 +28,8 @@ func (h *host) holds(t *testing.T, address, kind string) {
 	}
 }
 
-// TestRecognition: two vrdma hosts know each other, by every address that they use; with
-// recognition off on either side they treat each other as any host.
+// TestRecognition: two vrdma hosts recognize each other by every address that they use. With recognition off on either
+// side they treat each other as foreign hosts.
 func TestRecognition(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -51,7 +51,7 @@ func TestRecognition(t *testing.T) {
 					workload.Exchange(t, "rc", "-n 5").Run(t, w.a.side(v6), w.b.side(v6), minute)
 					continue
 				}
-				// A connection that stays until both have made up their minds.
+				// A connection that lasts until both have decided.
 				talk := workload.Perf("write_bw", "-D 180 -f 0 -s 4096").Start(t, w.a.side(v6), w.b.side(v6))
 				for _, p := range []struct {
 					args []string
@@ -76,7 +76,7 @@ func TestRecognition(t *testing.T) {
 				if n := s.Counters["hello_doubts"] + s.Counters["rx_icrc_encapsulated"]; n != 0 {
 					t.Errorf("%d packets doubted: %v", n, s.Counters)
 				}
-				// Where both asked at the same time, one of two answers comes too late to matter.
+				// If both asked at the same time, one of two answers comes too late to matter.
 				o := []*host{w.b, w.a}[i].Status(t).Counters
 				if n, most := s.Counters["hello_ignored"], o["hello_answered"]-min(o["hello_answered"], s.Counters["hello_recognised"]); n > most {
 					t.Errorf("%d messages ignored, at most %d came twice: %v", n, most, s.Counters)
@@ -97,8 +97,8 @@ func pick6(v6 bool, four, six string) string {
 	return four
 }
 
-// TestReplaced: a vrdma host is gone, and what comes back at its address is none. Whoever
-// connects treats it as what it is from the beginning, and it is held to be that in the end.
+// TestReplaced: a vrdma host disappears, and another kind of host comes back at its address. A new connection treats it
+// correctly from the start, and finally it is recorded as foreign.
 func TestReplaced(t *testing.T) {
 	w := newLab(t, layout{mtu: 1500, cable: true})
 	workload.Exchange(t, "rc", "-n 5").Run(t, w.a.side(false), w.b.side(false), minute)
@@ -107,18 +107,18 @@ func TestReplaced(t *testing.T) {
 	w.a.start(t, "--no-recognise")
 	w.cable.SetFaults(cable.Faults{Drop: 0.02})
 	workload.Exchange(t, "rc", "-n 20").Run(t, w.a.side(false), w.b.side(false), minute)
-	// A connection from now on asks, unless it has been asked just before.
+	// A new connection asks, unless another one has just asked.
 	if !harness.Poll(minute, func() bool {
 		workload.Exchange(t, "rc", "-n 2").Run(t, w.a.side(false), w.b.side(false), minute)
 		return w.b.peer(t, w.a.ip4).Kind == "foreign"
 	}) {
 		t.Errorf("the host at %s holds that at %s for %+v, want foreign", w.b.ip4, w.a.ip4, w.b.peer(t, w.a.ip4))
 	}
-	// It comes back as one of ours, and asks itself.
+	// It comes back as a vrdma host, and asks itself.
 	w.a.Stop(t)
 	w.a.start(t)
 	workload.Exchange(t, "rc", "-n 20").Run(t, w.a.side(false), w.b.side(false), minute)
-	// Who is not spoken to is forgotten, so both go on speaking.
+	// A silent peer is forgotten, so both continue to send.
 	if !harness.Poll(minute, func() bool {
 		workload.Exchange(t, "rc", "-n 2").Run(t, w.a.side(false), w.b.side(false), minute)
 		return w.a.peer(t, w.b.ip4).Kind == "vrdma" && w.b.peer(t, w.a.ip4).Kind == "vrdma"

@@ -31,8 +31,8 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// bandwidth is what a tool of perftest's measures, in MiB/s: the best of a few runs, at a
-// time when others want the processors too.
+// bandwidth returns what a tool of perftest measures, in MiB/s: the best of a few runs, because other processes need
+// the processors, too.
 func (w *lab) bandwidth(t *testing.T, tool string, good func(float64) bool) (best float64) {
 	t.Helper()
 	for range 8 {

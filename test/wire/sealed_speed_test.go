@@ -30,7 +30,7 @@ func (h *host) cpu(t *testing.T) (ticks int) {
 	return ticks
 }
 
-// tunnelDrops is what the host's tunnel has dropped, by why.
+// tunnelDrops returns the drops of the host's tunnel, by reason.
 func (h *host) tunnelDrops(t *testing.T) string {
 	t.Helper()
 	var all []string

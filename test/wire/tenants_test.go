@@ -11,10 +11,9 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Somebody on another host knows a declared NIC's address, and numbers, keys and addresses of a
-// program there. The daemon has the NIC in a network of its own: packets to the host's address
-// reach the daemon and nobody behind it, and those to the NIC's address reach nobody, also where
-// the machine has that address itself. Nor is there a socket that takes what comes with a VNI.
+// An attacker on another host knows a declared NIC's address, and the numbers, keys and addresses of a program there.
+// The NIC is in its own network: packets to the host's address reach the daemon and no NIC. Packets to the NIC's
+// address reach nothing, even where the machine itself has that address. No socket accepts packets with a VNI.
 func TestDeclaredNICFromTheWire(t *testing.T) {
 	w := newWire(t, layout{mtu: 1500})
 	w.a.start(t, "--store", filepath.Join(harness.Directory(t, nil), "store"))
@@ -70,8 +69,8 @@ func (p port) Program(t testing.TB, argv ...string) harness.Program {
 	return p.LaunchWith(t, []string{"--nic", p.nic}, argv...)
 }
 
-// Two hosts have a NIC each in networks with way host: the stock tools talk between them as they
-// do between default NICs, and a rule about a prefix keeps one out.
+// Two hosts have a NIC each in networks with way host. The stock tools work between them as between default NICs, and a
+// rule for a prefix denies one.
 func TestHostNetwork(t *testing.T) {
 	harness.Need(t, "rping", "ib_write_bw", "ib_send_lat")
 	w := newWire(t, layout{mtu: 1500})
@@ -107,8 +106,8 @@ func TestHostNetwork(t *testing.T) {
 	if out, err := rping(); err == nil || !strings.Contains(out, "REJECTED") {
 		t.Errorf("a peer that a rule refuses: %v\n%s", err, out)
 	}
-	// An address that the daemon does not serve is said to be none.
-	w.a.apply(t, strings.ReplaceAll(hostWorld("10.99.0.77"), "name: web", "name: wrong"), "is no address at which this daemon serves other hosts")
+	// An address that the daemon does not serve is an error.
+	w.a.apply(t, strings.ReplaceAll(hostWorld("10.99.0.77"), "name: web", "name: wrong"), "does not serve other hosts at")
 }
 
 // rpingPort is rping's own.

@@ -45,18 +45,16 @@ func everything(t *testing.T) []workload.Workload {
 		workload.Perf("write_bw", "-n 10 -s 67108864"), workload.Perf("write_bw", "-n 200 -s 65536 -m 256"), workload.Perf("write_bw", "-D 2 -f 0 -s 65536"))
 }
 
-// The lengths of messages, as perftest wants them. All of them in one run (-a) take it half
-// a minute on a busy machine: for each it measures how fast the processor's clock is.
-// Nothing holds UC back where the receiver has no processor for a while, and perftest
-// waits for ever for what was lost: 100 messages of each length are what a socket's buffer
-// holds for it.
+// The lengths of messages, as perftest's arguments. All of them in one run (-a) take half a minute on a busy machine,
+// because perftest measures the processor's clock for each. UC has no flow control, and perftest waits for ever for
+// lost messages: a socket's buffer holds 100 messages of each length.
 var (
 	fewSizes = []string{"-n 50 -s 2", "-n 50 -s 65536"}
 	allSizes = []string{"-n 200 -a"}
 	ucSizes  = []string{"-n 100 -s 1", "-n 100 -s 1023", "-n 100 -s 1024", "-n 100 -s 1025", "-n 100 -s 4096", "-n 100 -s 65536", "-n 10 -s 1048576"}
 )
 
-// six represents them on the other axes; mtu is the path's.
+// six are the tools for tests of the other axes; mtu is the path MTU.
 func six(t *testing.T, mtu string) []workload.Workload {
 	return []workload.Workload{
 		workload.Exchange(t, "rc", "-n 100 -l 100000 -m "+mtu), workload.Exchange(t, "ud", "-n 100 -m "+mtu), workload.Pingpong("uc", 100000, 100, "-m "+mtu),
@@ -64,7 +62,7 @@ func six(t *testing.T, mtu string) []workload.Workload {
 	}
 }
 
-// TestTools: every tool over the commonest of networks.
+// TestTools: every tool over the most common network.
 func TestTools(t *testing.T) {
 	w := newLab(t, layout{mtu: 1500})
 	w.a.NoLeaks(t)
@@ -78,7 +76,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestAxes: what carries the packets must not matter.
+// TestAxes: all kinds of packets and paths give the same results.
 func TestAxes(t *testing.T) {
 	plain := []string{"--no-gso", "--no-gro"}
 	for _, c := range []struct {

@@ -10,16 +10,14 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// AnswersProgram is test/testdata/rdmacm.c, compiled: it asks librdmacm everything that
-// has an answer.
+// AnswersProgram compiles test/testdata/rdmacm.c, which prints every answer of librdmacm.
 func AnswersProgram(t testing.TB) string {
 	t.Helper()
 	return harness.CompileWith(t, "rdmacm", "gcc", "-lrdmacm", "-libverbs")
 }
 
-// Answers runs it at a host and compares what it prints with what Linux printed
-// (test/testdata/rdmacm.txt). absent is an address in the host's network that nobody has,
-// foreign one to which it has no route.
+// Answers runs it on a host and compares its output with Linux' (test/testdata/rdmacm.txt). absent is an unused address
+// in the host's network, foreign one without a route.
 func Answers(t testing.TB, h Host, absent, foreign string, limit time.Duration) {
 	t.Helper()
 	p := h.Program(t, AnswersProgram(t), h.IP, absent, foreign)

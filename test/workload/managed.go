@@ -9,35 +9,35 @@ import (
 	"vrdma.dev/vrdma/test/harness"
 )
 
-// Manager is a harness.Machine that knows who listens with rdma_cm.
+// Manager is a harness.Machine that knows which programs listen with rdma_cm.
 type Manager interface {
-	// AwaitManaged waits until p listens on a port of rdma_cm's.
+	// AwaitManaged waits until p listens on a port of rdma_cm.
 	AwaitManaged(t testing.TB, p harness.Program, port int)
-	// AwaitVacant waits until nobody does any more.
+	// AwaitVacant waits until no program listens there.
 	AwaitVacant(t testing.TB, port int)
 }
 
 var _ Manager = (*harness.Daemon)(nil)
 
-// Managed is a server and a client that find each other through rdma_cm.
+// Managed is a server and a client that connect through rdma_cm.
 type Managed struct {
 	Name           string
 	Port           int
 	Server, Client string // command lines; ADDR is the server's address, PORT the port
 	Must           string // what both print
 	Endless        bool   // the server goes on: it is ended
-	// Apart makes the way between the two hosts take so long, if the test can do that.
+	// Apart sets the delay between the two hosts, if the test can do that.
 	Apart func(time.Duration)
 }
 
-// calls is how often a client of perftest may call in vain, and step what each gives its
-// server: see refused.
+// calls is how often a client of perftest may connect without success, and step is the head start that each attempt
+// adds for the server: see refused.
 const (
 	calls = 10
 	step  = 30 * time.Millisecond
 )
 
-// Run runs both sides to the end, which must be a good one.
+// Run runs both sides and requires status 0.
 func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 	t.Helper()
 	if err := m.Try(t, at, from, limit); err != nil {
@@ -45,7 +45,7 @@ func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 	}
 }
 
-// Try is Run for those who can live with a failure.
+// Try is Run, but returns a failure as an error.
 func (m Managed) Try(t testing.TB, at, from Host, limit time.Duration) error {
 	t.Helper()
 	fill := strings.NewReplacer("ADDR", at.IP, "PORT", fmt.Sprint(m.Port))
@@ -99,19 +99,16 @@ func (m Managed) Try(t testing.TB, at, from Host, limit time.Duration) error {
 	return nil
 }
 
-// refused reports whether a client of perftest found nobody listening. With -R the two
-// sides shake hands over a first connection; then the server listens for the second while
-// the client already calls. When it is refused it means to call again, but has destroyed
-// what it calls with, and crashes. On a busy machine the server may lose that race every
-// time. It gets a head start where a word of the client's takes longer to it and back, or
-// where the client gets the processor last.
+// refused reports whether a client of perftest found no listener. With -R the two sides handshake over a first
+// connection; then the server listens for the second while the client already connects. A refused client wants to
+// repeat the call, but has destroyed its identifier, and crashes. On a busy machine the server may lose that race every
+// time. A longer delay between the hosts, or a low priority of the client, gives the server a head start.
 func refused(out string) bool {
 	const invalidServiceID, serviceNotSupported = "REJECTED; error: 8.", "UNREACHABLE; error: 1."
 	return strings.Contains(out, invalidServiceID) || strings.Contains(out, serviceNotSupported)
 }
 
-// ManagedTools are the tools that use rdma_cm and are everywhere, the guest included.
-// n is how many messages each exchanges.
+// ManagedTools are the tools with rdma_cm that every machine has, the guest included. n is the number of messages.
 func ManagedTools(n int) []Managed {
 	count := fmt.Sprint(n)
 	return []Managed{

@@ -28,18 +28,16 @@ func Rows(out string) [][]string {
 	return rows
 }
 
-// noClock is what perftest says when it could not find out how fast the time stamp counter
-// runs. It holds the counter against the time of day, two hundred times for each row, and
-// where it had to wait for a processor in between the two do not fit. It then goes on with
-// a frequency of 0, and every bandwidth of that row is 0, every latency infinite.
+// noClock is perftest's message when it could not measure the frequency of the time stamp counter. It compares the
+// counter with the time of day two hundred times for each row. If it waited for a processor in between, the two do not
+// fit. Then it continues with a frequency of 0: every bandwidth of that row is 0, and every latency infinite.
 const noClock = "Correlation coefficient r^2:"
 
 var noClockLine = regexp.MustCompile(regexp.QuoteMeta(noClock) + ` [^\n]*\n?`)
 
-// CheckRows checks the results of perftest's: as many rows as wanted, or any number if
-// rows is negative, and in each of them every figure a number and not all of them 0. Rows
-// that perftest itself says it could not measure may be 0: as many as it says so. It says so
-// on the side that measured, and tells its peer only the figures: peer is what that printed.
+// CheckRows checks perftest's results: the wanted number of rows, or any number if rows is negative. In each row every
+// figure is a number, and not all are 0. Rows that perftest says it could not measure may be 0. It says so only on the
+// side that measured, and the peer gets only the figures: peer is that side's output.
 func CheckRows(out, peer string, rows int) error {
 	got := Rows(out)
 	if rows >= 0 && len(got) != rows {

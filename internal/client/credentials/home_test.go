@@ -13,7 +13,7 @@ func TestSees(t *testing.T) {
 	home := func(pid int) *Home {
 		h, err := HomeOf(pid)
 		if err == nil {
-			h.locate(pid) // of a process that is gone nothing is known
+			h.locate(pid) // nothing is known of a process that has ended
 		}
 		return &h
 	}

@@ -23,7 +23,7 @@ func nobody() (uid, gid int, cred *syscall.Credential) {
 	return 65534, 65534, &syscall.Credential{Uid: 65534, Gid: 65534}
 }
 
-// A child is a process of nobody's that has printed that it runs.
+// A child is a process of user nobody that has printed that it runs.
 type child struct {
 	Caller
 	in  io.WriteCloser
@@ -66,8 +66,8 @@ func (c *child) mapped(t *testing.T) int64 {
 	return 0
 }
 
-// TestForeignMemoryAfterExec: what was opened of a process stays with the address space that it
-// had, though its number lives on.
+// TestForeignMemoryAfterExec: an opened memory file stays with the old address space after exec, although the process
+// number is the same.
 func TestForeignMemoryAfterExec(t *testing.T) {
 	c := startChild(t, "/bin/sh", "-c", "echo runs; read x; exec sh -c 'echo again; read y'")
 	c.out.Scan()
@@ -96,7 +96,7 @@ func TestForeignMemoryAfterExec(t *testing.T) {
 	}
 }
 
-// TestForeignMemoryRefused: nobody gets at memory that is not its own.
+// TestForeignMemoryRefused: no process can open memory of another user.
 func TestForeignMemoryRefused(t *testing.T) {
 	refused := func(t *testing.T, who Caller, why string) {
 		t.Helper()
@@ -130,7 +130,7 @@ func TestForeignMemoryRefused(t *testing.T) {
 		refused(t, who, "no such")
 	})
 	t.Run("undumpable", func(t *testing.T) {
-		// A program that its own user cannot read must not be read through us either.
+		// A program that its own user cannot read must not be readable through the daemon.
 		path := filepath.Join(publicDir(t), "secret")
 		copyProgram(t, path, 0o711)
 		who := startChild(t, path).Caller
@@ -150,7 +150,7 @@ func TestForeignMemoryRefused(t *testing.T) {
 	})
 }
 
-// publicDir returns a directory that everybody can reach.
+// publicDir returns a directory that every user can enter.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "vrdma-test-")
@@ -179,7 +179,7 @@ func copyProgram(t *testing.T, path string, mode os.FileMode) {
 	}
 }
 
-// TestStatusIDs: one id among the eight that is another user's is enough.
+// TestStatusIDs: one of the eight IDs that belongs to another user is enough for a refusal.
 func TestStatusIDs(t *testing.T) {
 	for _, c := range []struct {
 		status string

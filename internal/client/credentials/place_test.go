@@ -38,7 +38,7 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// What the kernel says of ourselves, at the other end of a socket.
+// The kernel's view of this process, from the other end of a socket.
 func TestPlaceOfPeer(t *testing.T) {
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unixpacket"})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/meter"
 )
 
-// atOnce is a loop that runs everything where it is asked to.
+// atOnce is a loop that runs every function in the caller.
 type atOnce struct {
 	asked int
 	took  time.Duration
@@ -36,7 +36,7 @@ func (l *atOnce) Peers() ([]peers.Status, peers.Counters) { return nil, peers.Co
 
 func (l *atOnce) Throttled(n *nic.NIC) (out, in ib.Time) { return l.out[n], 0 }
 
-// For how long caps held a NIC up is counted.
+// The time for which caps delayed a NIC is counted.
 func TestThrottled(t *testing.T) {
 	loop, tab, m := &atOnce{out: make(map[*nic.NIC]ib.Time)}, registry.NewTable(), meter.New()
 	c := NewCensus(loop, tab)
@@ -66,8 +66,8 @@ func putNIC(t *testing.T, tab *registry.Table, name, network string) *registry.N
 	return n
 }
 
-// Whatever NICs come, count and go between two readings, the sums of the meter are those of the
-// NICs, and so are the device's.
+// NICs are added, count and are removed between two readings. The meter's and the device's sums always equal those of
+// the NICs.
 func TestCensus(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 3))
 	loop, tab, m := &atOnce{}, registry.NewTable(), meter.New()
@@ -119,7 +119,8 @@ func TestCensus(t *testing.T) {
 	}
 }
 
-// TestCensusOfFrames: what passes a NIC's port is its tenant's, also what passed before the NIC went, and none of the device's.
+// TestCensusOfFrames: frames through a NIC's port are counted for its tenant, also after the NIC was removed, and not
+// for the device.
 func TestCensusOfFrames(t *testing.T) {
 	loop, tab, m := &atOnce{}, registry.NewTable(), meter.New()
 	c := NewCensus(loop, tab)
@@ -156,7 +157,7 @@ func TestCensusOfFrames(t *testing.T) {
 	}
 }
 
-// The loop is asked for a bounded number of NICs at a time.
+// The loop reads a bounded number of NICs at a time.
 func TestCensusInPieces(t *testing.T) {
 	loop, tab := &atOnce{}, registry.NewTable()
 	const nics = 300
@@ -213,7 +214,7 @@ func TestUsageOfOthers(t *testing.T) {
 	}
 }
 
-// TestCensusOfIdle: what a NIC counts while nobody has it open is seen, too.
+// TestCensusOfIdle: counts of a NIC that no program has open are also read.
 func TestCensusOfIdle(t *testing.T) {
 	loop, tab := &atOnce{}, registry.NewTable()
 	c := NewCensus(loop, tab)
@@ -233,12 +234,12 @@ func TestCensusOfIdle(t *testing.T) {
 		}
 		n.Device.Drop(nic.DropNoQP, 1)
 		if i == 2 {
-			tab.Remove(other) // others are read into its place
+			tab.Remove(other) // later readings reuse its memory
 		}
 	}
 }
 
-// BenchmarkCensus1000 is the loop's time for one scrape of a thousand NICs.
+// BenchmarkCensus1000 measures the loop's time for one scrape of a thousand NICs.
 func BenchmarkCensus1000(b *testing.B) {
 	loop, tab := &atOnce{}, registry.NewTable()
 	for i := range 1000 {

@@ -36,7 +36,7 @@ func TestTraceSlow(t *testing.T) {
 	}
 }
 
-// TestWantsNeverWaits: the loop asks while others publish, and waits for none of them.
+// TestWantsNeverWaits: the loop calls Wants while others publish, and never waits.
 func TestWantsNeverWaits(t *testing.T) {
 	var h Hub
 	p := &credentials.Caller{UID: 1}

@@ -72,7 +72,7 @@ type reply struct {
 // errno of an acknowledgement.
 func (r *reply) errno() syscall.Errno { return syscall.Errno(-int32(order.Uint32(r.body))) }
 
-// answers asks and parses everything that comes back.
+// answers sends a request and parses the whole answer.
 func answers(t testing.TB, w *world, datagram []byte) (out []reply) {
 	t.Helper()
 	err := Answer(datagram, w, func(b []byte) error {
@@ -102,7 +102,7 @@ func answers(t testing.TB, w *world, datagram []byte) (out []reply) {
 	return out
 }
 
-// nested returns the attributes in attributes of a type.
+// nested returns the attributes inside attributes of a type.
 func nested(t testing.TB, b []byte) (out []reply) {
 	t.Helper()
 	for len(b) >= attrHeader {
@@ -149,7 +149,7 @@ func TestChardev(t *testing.T) {
 	if len(got) != 1 {
 		t.Fatalf("%+v", got)
 	}
-	// As libibverbs takes it apart.
+	// Parsed as libibverbs does it.
 	v := order.Uint64(got[0].attrs[attrChardev])
 	if major, minor := v&0xfff00>>8, v&0xff|v>>12&0xfff00; major != 231 || minor != 1216 {
 		t.Errorf("device number %d:%d, want 231:1216", major, minor)
@@ -163,7 +163,7 @@ func TestChardev(t *testing.T) {
 	}
 }
 
-// What is wrong gets the kernel's errno, or says why.
+// A wrong request gets the kernel's errno, or a reason.
 func TestErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		ask  []byte
@@ -196,7 +196,7 @@ func TestErrors(t *testing.T) {
 			}
 		})
 	}
-	// What is no request is not answered.
+	// A message that is no request gets no answer.
 	quiet := ask(cmdGet, flagDump)
 	order.PutUint16(quiet[6:], 0)
 	for _, b := range [][]byte{nil, {1, 2, 3}, quiet, append(make([]byte, 4), quiet[4:]...)} {
@@ -227,7 +227,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// A long table goes over many datagrams, and nothing is lost or doubled.
+// A long table takes many datagrams, without loss or duplicates.
 func TestDump(t *testing.T) {
 	commands := map[Kind]uint16{
 		PD: cmdResPDGet, CQ: cmdResCQGet, QP: cmdResQPGet, CMID: cmdResCMIDGet, MR: cmdResMRGet, Ctx: cmdResCtxGet, SRQ: cmdResSRQGet,
@@ -270,7 +270,7 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// Queue pairs that have no port yet are not among those of the port.
+// Queue pairs without a port are not listed for the port.
 func TestDumpOfPort(t *testing.T) {
 	w := &world{map[Kind][]Resource{QP: {{ID: 1, Port: 1}, {ID: 2}}}}
 	got := answers(t, w, ask(cmdResQPGet, flagDump, num(attrDevIndex, 0), num(attrPortIndex, 1)))
@@ -290,7 +290,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// A reader that goes away ends the answer.
+// A reader that closes its socket ends the answer.
 func TestSendFails(t *testing.T) {
 	w := &world{map[Kind][]Resource{MR: make([]Resource, 1000)}}
 	n, gone := 0, errors.New("gone")

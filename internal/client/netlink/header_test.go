@@ -21,7 +21,7 @@ func TestHeader(t *testing.T) {
 	want := map[string]string{}
 	for line := range strings.Lines(string(source)) {
 		if strings.Contains(line, "In no header of Debian 12") {
-			// The header of the machine may be as old as that.
+			// The machine's header may be this old.
 			break
 		}
 		add(want, &c, line)

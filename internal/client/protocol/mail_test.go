@@ -57,8 +57,7 @@ func TestMail(t *testing.T) {
 	}
 	c.End()
 
-	// The answer comes through the socket: because the client sleeps, because it is too
-	// long, because somebody else will send it.
+	// The answer uses the socket if the client sleeps, if it is too long, or if another goroutine will send it.
 	for name, answer := range map[string]func() bool{
 		"asleep":   func() bool { c.Await(0, buf); return d.Answer([]byte("x")) },
 		"too long": func() bool { return d.Answer(make([]byte, MailSize)) },
@@ -87,7 +86,7 @@ func TestMail(t *testing.T) {
 	}
 }
 
-// A client writes what it likes.
+// A client may write any bytes.
 func TestMailScribbled(t *testing.T) {
 	d, c := mailPair(t)
 	buf := make([]byte, MaxMessage)
@@ -106,8 +105,8 @@ func TestMailScribbled(t *testing.T) {
 	}
 }
 
-// However the two meet, each request is answered once, and its answer found: in the mailbox,
-// or at the socket, which are channels here.
+// In every timing each request is answered once, and the client finds the answer: in the mailbox or at the socket,
+// which are channels here.
 func TestMailRaces(t *testing.T) {
 	const rounds = 50_000
 	d, c := mailPair(t)
@@ -185,8 +184,8 @@ func TestMailRaces(t *testing.T) {
 	}
 }
 
-// TestLeave: whatever is left in a mailbox that is opened and shut all the time is taken once, in
-// order, and before the request that follows; and nothing lies in one that is shut.
+// TestLeave: commands that are left in a mailbox, which opens and shuts all the time, are taken once, in order, and
+// before the next request. A shut mailbox holds nothing.
 func TestLeave(t *testing.T) {
 	d, c := mailPair(t)
 	if c.Leave([]byte("command!")) {

@@ -6,12 +6,11 @@ import (
 	"testing"
 )
 
-// The mailbox as a model: client and daemon take one step at a time, each with one access to
-// the state word or the socket at most, and every order of their steps is searched. The word is
-// changed by locked instructions only, and what a request or a reply holds is written before
-// one and read after one, so there is no order of memory to be searched besides.
+// The mailbox as a model: client and daemon take one step at a time, each with at most one access to the state word or
+// the socket. A search runs every order of their steps. Only locked instructions change the word, and the contents of
+// requests and replies are written before one and read after one. So the search need not model the memory order.
 
-// A mailState is all there is at one moment.
+// A mailState is the whole state at one moment.
 type mailState struct {
 	word               uint32
 	request, reply     int8 // in the page
@@ -52,7 +51,7 @@ func (q *mailQueue) take() int8 {
 	return m
 }
 
-// Where the client stands.
+// The client's next step.
 const (
 	clBegin = iota
 	clAsk
@@ -65,7 +64,7 @@ const (
 	clDone
 )
 
-// Where the daemon stands.
+// The daemon's next step.
 const (
 	dmIdle = iota
 	dmServe
@@ -78,24 +77,24 @@ const (
 	dmLineOpen
 )
 
-// A mailMistake is one that the search has to find.
+// A mailMistake is a deliberate mistake that the search must find.
 type mailMistake int
 
 const (
 	noMistake       mailMistake = iota
-	forgetsShut                 // the daemon sleeps without looking at what Shut says
-	ignoresAsleep               // its answer stays in the mailbox
-	sleepsBlindly               // the client does not look at what was there when it set ASLEEP
-	asksAnyway                  // the client sets ASKED whether the mailbox is open or not
-	answersTwice                // the daemon serves what is answered
-	storesEnd                   // the client sets the word to what it was, in the end
+	forgetsShut                 // the daemon sleeps and ignores the result of Shut
+	ignoresAsleep               // the daemon's answer stays in the mailbox
+	sleepsBlindly               // the client ignores the word's value when it set ASLEEP
+	asksAnyway                  // the client sets ASKED in a shut mailbox, too
+	answersTwice                // the daemon serves an answered request
+	storesEnd                   // finally the client restores the old word
 	storesShut                  // the daemon clears OPEN by load and store
 	mailMistakesEnd = iota
 )
 
 var mailMistakes = [...]string{"none", "forgets Shut", "ignores ASLEEP", "sleeps blindly", "asks anyway", "answers twice", "stores End", "stores Shut"}
 
-// breaks notes a promise that is broken.
+// breaks records a violated property.
 func (s *mailState) breaks(format string, args ...any) { s.broken = fmt.Sprintf(format, args...) }
 
 // got checks a reply.
@@ -163,7 +162,7 @@ func (s mailState) clientSteps(m mailMistake) (next []mailState) {
 			add(s)
 		}
 	case clEnd:
-		// It also stands here after a request that was sent: then it changes nothing.
+		// The client is also here after it sent a request over the socket; then this changes nothing.
 		if m == storesEnd {
 			s.word = MailOpen
 		} else {
@@ -275,7 +274,7 @@ func (s mailState) daemonSteps(m mailMistake) (next []mailState) {
 	return next
 }
 
-// over says what is wrong where nobody can take a step, or nothing.
+// over returns what is wrong in a state without a next step, or nothing.
 func (s mailState) over() string {
 	if s.client != clDone {
 		return fmt.Sprintf("request %d waits for ever: word %#x, client at %d, daemon at %d, %d messages for it", s.number, s.word, s.client, s.daemon, s.toDaemon.n)
@@ -291,8 +290,7 @@ func (s mailState) over() string {
 	return ""
 }
 
-// searchMail goes through every order of steps. It returns how many states there are, and
-// the faults.
+// searchMail runs every order of steps. It returns the number of states and the faults.
 func searchMail(m mailMistake) (states int, faults map[string]bool) {
 	seen := map[mailState]bool{}
 	faults = map[string]bool{}
@@ -323,7 +321,7 @@ func searchMail(m mailMistake) (states int, faults map[string]bool) {
 	return len(seen), faults
 }
 
-// In whatever order the two take their steps, each request is run once and its answer found.
+// In every order of steps each request runs once, and the client finds its answer.
 func TestMailModel(t *testing.T) {
 	states, faults := searchMail(noMistake)
 	for f := range faults {
@@ -334,7 +332,7 @@ func TestMailModel(t *testing.T) {
 	}
 }
 
-// Every mistake that was thought of is found.
+// The search finds every deliberate mistake.
 func TestMailModelFinds(t *testing.T) {
 	for m := noMistake + 1; m < mailMistakesEnd; m++ {
 		t.Run(strings.ReplaceAll(mailMistakes[m], " ", "-"), func(t *testing.T) {

@@ -45,7 +45,7 @@ func TestControlPlaces(t *testing.T) {
 	}
 }
 
-// A socket that nobody made a control socket for has none, and looking is harmless.
+// A socket without a control socket: looking for one does no harm.
 func TestFindNoControl(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	if got := findControl(path); got != "" {

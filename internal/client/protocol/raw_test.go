@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
-// detached returns a pair of which one end is detached; before is called with the other first.
+// detached returns a pair with one end detached. before is called with the other end first.
 func detached(t *testing.T, before func(client *Conn)) (client, c *Conn) {
 	t.Helper()
 	client, c = pair(t)
@@ -56,8 +56,8 @@ func TestTryRead(t *testing.T) {
 	}
 }
 
-// A message with descriptors is not received, no matter when it was sent and how many it
-// has: whoever receives a descriptor has to close it, and that may take long.
+// A message with descriptors is not received, whenever it was sent and however many it has. A receiver would have to
+// close the descriptors, which can block for long.
 func TestTryReadDescriptors(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

@@ -109,8 +109,8 @@ func (a *admission) overdrawnBeside(err error) {
 	}
 }
 
-// A limit is what is logged by itself: a kind of a tenant, or a kind of all other accounts together, because users can
-// be many.
+// A limit has its own log line: a kind of one tenant, or a kind of all accounts without a tenant together, because
+// users can be many.
 type limit struct {
 	kind   budget.Kind
 	tenant string

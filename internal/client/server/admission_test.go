@@ -17,7 +17,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// roomy limits nothing that a few clients need.
+// roomy has limits far above what a few clients need.
 func roomy() budget.Limits {
 	var l budget.Limits
 	for k := range l.All {
@@ -27,8 +27,7 @@ func roomy() budget.Limits {
 	return l
 }
 
-// connectAs connects as another user: only this thread changes its number, and only for
-// as long as that takes.
+// connectAs connects as another user. Only this thread changes its user, and only for the call.
 func connectAs(t testing.TB, socket string, uid int) *protocol.Conn {
 	t.Helper()
 	runtime.LockOSThread()
@@ -42,7 +41,7 @@ func connectAs(t testing.TB, socket string, uid int) *protocol.Conn {
 		err = unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
 	}
 	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); e != 0 {
-		panic(e) // this thread is no use to anybody
+		panic(e) // this thread is not used again
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +56,7 @@ func connectAs(t testing.TB, socket string, uid int) *protocol.Conn {
 	return protocol.NewConn(c.(*net.UnixConn))
 }
 
-// greetAs is connectAs with a hello; err is a refusal, or what became of the connection.
+// greetAs is connectAs with a hello. err is a refusal or the connection's error.
 func greetAs(t testing.TB, s *Server, uid int, h protocol.Hello) (*protocol.Conn, protocol.Welcome, error) {
 	t.Helper()
 	c := connectAs(t, s.listeners.list[0].Socket, uid)
@@ -102,8 +101,8 @@ func sharedServer(t testing.TB, l budget.Limits) (*Server, *budget.Ledger) {
 
 const attacker, bystander = 65534, 1234
 
-// TestSilentConnections: a user who connects and says nothing, as often as the daemon
-// lets them, leaves descriptors for another user and for the owner, and all come back.
+// TestSilentConnections: a user who opens as many silent connections as the daemon allows leaves descriptors for
+// another user and for the owner, and all are released.
 func TestSilentConnections(t *testing.T) {
 	l := roomy()
 	l.User[budget.Files], l.Others[budget.Files], l.All[budget.Files] = 20, 30, 40
@@ -149,8 +148,8 @@ func TestProcessConnections(t *testing.T) {
 	open(t, s)
 }
 
-// TestOwnerElsewhere: root of a container has the owner's number, and neither the owner's
-// account nor the owner's share of turns and threads.
+// TestOwnerElsewhere: root of a container has the owner's user number, but neither the owner's account nor the owner's
+// share of turns and threads.
 func TestOwnerElsewhere(t *testing.T) {
 	for name, test := range map[string]struct {
 		pid         string
@@ -180,7 +179,7 @@ func TestOwnerElsewhere(t *testing.T) {
 	}
 }
 
-// TestUnfinishedRequest: the daemon holds little of a request that does not end.
+// TestUnfinishedRequest: the daemon keeps little of an incomplete request.
 func TestUnfinishedRequest(t *testing.T) {
 	s := testServer(t)
 	c := dial(t, s, protocol.Hello{Kind: protocol.KindControl})
@@ -195,7 +194,7 @@ func TestUnfinishedRequest(t *testing.T) {
 	}
 }
 
-// TestTools: a user has so many conversations with tools at a time, and fewer traces.
+// TestTools: a user may have a limited number of tool connections, and fewer traces.
 func TestTools(t *testing.T) {
 	s, _ := sharedServer(t, roomy())
 	var tools []*protocol.Conn
@@ -265,8 +264,8 @@ func TestUsersSeeTheirOwn(t *testing.T) {
 	}
 }
 
-// TestBudgetOfCommands: a command that would pass a limit fails with an errno, and when
-// the program has ended nothing is left on its account.
+// TestBudgetOfCommands: a command above a limit fails with an errno, and nothing stays charged after the program has
+// ended.
 func TestBudgetOfCommands(t *testing.T) {
 	l := roomy()
 	l.All[budget.State] = 1 << 20
@@ -291,8 +290,8 @@ func TestBudgetOfCommands(t *testing.T) {
 	eventually(t, "an empty account", func() bool { return ledger.Owner().Used() == budget.Bill{} })
 }
 
-// TestRecount: what a process has deregistered and taken out of its memfd is not charged
-// any more when another of its user's needs the room, although nobody said so.
+// TestRecount: pages that a process has deregistered and removed from its memfd are no longer charged when another
+// process of the user needs the budget, although no message said so.
 func TestRecount(t *testing.T) {
 	const start, size = 1 << 32, 48 << 20
 	l := roomy()
@@ -323,8 +322,8 @@ func TestRecount(t *testing.T) {
 	}
 }
 
-// TestRingsOnceMore: rings that are gone and not reclaimed yet are charged, but a ring is not
-// refused for them.
+// TestRingsOnceMore: destroyed rings that are not reclaimed yet are charged, but do not cause the refusal of a new
+// ring.
 func TestRingsOnceMore(t *testing.T) {
 	create := func(entries uint32) []byte {
 		return legacy(abi.CmdCreateCQ, &abi.CreateCQ{Response: respAddr, CQE: entries, CompChannel: -1}, nil, 24)

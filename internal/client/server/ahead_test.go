@@ -40,7 +40,7 @@ func newSeer(t testing.TB, s *Server) *seer {
 	return c
 }
 
-// do makes a command and keeps the answers ahead of its reply.
+// do runs a command and keeps the answers ahead of its reply.
 func (c *seer) do(command []byte) (resp []byte, errno syscall.Errno) {
 	c.t.Helper()
 	r := c.send(command)
@@ -69,7 +69,7 @@ func (c *seer) make(uid uint64) uint32 {
 	return u32(b, 0)
 }
 
-// take takes an event, if there is one: off the shelf, unless it is to be asked for.
+// take takes an event, if there is one: from the shelf, or by asking.
 func (c *seer) take() (e abi.CMEventResp, ok bool) {
 	c.t.Helper()
 	if n, ok := c.pick(); ok {
@@ -90,7 +90,7 @@ func (c *seer) take() (e abi.CMEventResp, ok bool) {
 	return c.took(e), true
 }
 
-// pick takes an event off the shelf.
+// pick takes an event from the shelf.
 func (c *seer) pick() (int, bool) {
 	if c.asks || !c.mail.Ahead() {
 		return 0, false
@@ -106,8 +106,8 @@ func (c *seer) took(e abi.CMEventResp) abi.CMEventResp {
 	return e
 }
 
-// check asks what it was told, if that was not revoked, and reports whether it did: the answer
-// must be the same.
+// check asks for the answer that it got ahead, unless that was revoked, and reports whether it did. Both answers must
+// be equal.
 func (c *seer) check(a protocol.Ahead) bool {
 	c.t.Helper()
 	if c.mail.Revision(a.ID) != a.Revision {
@@ -123,7 +123,7 @@ func (c *seer) check(a protocol.Ahead) bool {
 	return true
 }
 
-// next takes the next event, which has to be of this kind and bring so many answers; all are true.
+// next takes the next event, which must be of this kind and bring n answers, all of them true.
 func (c *seer) next(kind uint32, answers int) (e abi.CMEventResp) {
 	c.t.Helper()
 	c.said = nil
@@ -146,7 +146,7 @@ func (c *seer) must(command []byte) {
 	}
 }
 
-// connects makes two identifiers that want to be connected: the events are the caller's.
+// connects makes two identifiers that will be connected; the caller reads the events.
 func (c *seer) connects(l *seer, port uint16) (id uint32) {
 	c.t.Helper()
 	listener := l.make(100)
@@ -214,7 +214,7 @@ func TestNotAhead(t *testing.T) {
 	other.next(abi.CMEventAddrResolved, 0)
 }
 
-// Whatever programs do, what was said ahead and not revoked is what they would be answered.
+// Whatever programs do, an answer ahead that was not revoked equals the answer to the question.
 func TestAheadIsTrue(t *testing.T) {
 	seed := uint64(rand.Uint32())
 	if v := os.Getenv("VRDMA_SEED"); v != "" {
@@ -235,7 +235,7 @@ func TestAheadIsTrue(t *testing.T) {
 	enough := func() bool {
 		return a.picked+b.picked >= 5 && !slices.ContainsFunc(asked, func(k [2]uint32) bool { return checked[k] < 20 })
 	}
-	// What is checked is chance, and how fast the server is: it goes on until each was, a minute at most.
+	// Chance and the server's speed decide what is checked. The test continues until each kind was, a minute at most.
 	deadline := time.Now().Add(time.Minute)
 	for n := 0; n < 2500 || !enough() && time.Now().Before(deadline); n++ {
 		c, peer := a, b
@@ -329,8 +329,8 @@ func (c *seer) destroyed(id uint32) uint32 {
 	return u32(b, 0)
 }
 
-// Events that several wait are taken off the shelf, in order, each once, and the last by asking:
-// the descriptor can be read as long as there is one.
+// Waiting events are taken from the shelf in order, each once, and the last by asking. The descriptor is readable as
+// long as there is an event.
 func TestShelf(t *testing.T) {
 	s := testServer(t)
 	c := newSeer(t, s)
@@ -348,7 +348,7 @@ func TestShelf(t *testing.T) {
 	if c.picked != 9 {
 		t.Errorf("%d of 10 were taken off the shelf, which has %d slots; want 9", c.picked, protocol.ShelfSlots)
 	}
-	// What is destroyed has no more events; those that were taken count.
+	// A destroyed identifier has no more events; those that were taken count.
 	if n := c.destroyed(other); n != 5 {
 		t.Errorf("%d events of the second were read, want 5", n)
 	}
@@ -368,9 +368,8 @@ func TestShelf(t *testing.T) {
 	}
 }
 
-// Threads that take events off the shelf, and ask for them, while others are written and
-// withdrawn: each event of an identifier that lives is had once and in order, none after its
-// identifier's end.
+// Threads take events from the shelf and ask for them, while others are written and withdrawn. Each event of a living
+// identifier is delivered once and in order, none after its identifier's end.
 func TestShelfRaces(t *testing.T) {
 	s := testServer(t)
 	c := newSeer(t, s)
@@ -439,7 +438,7 @@ func TestShelfRaces(t *testing.T) {
 	}
 }
 
-// A client that writes anything to its shelf has its own events wrong, and is served.
+// A client that writes random data to its shelf gets wrong events itself, and is still served.
 func TestShelfScribbled(t *testing.T) {
 	s := testServer(t)
 	for range 5 {

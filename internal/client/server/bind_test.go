@@ -28,7 +28,7 @@ func here(t *testing.T) (cookie uint64, path string) {
 	return cookie, path
 }
 
-// A NIC that is bound is for that workload alone, until it is unbound, or the workload is gone.
+// A bound NIC belongs to that workload alone, until it is unbound or the workload ends.
 func TestBind(t *testing.T) {
 	s, enter, refused := exclusiveListener(t, 100*time.Millisecond)
 	n := s.listeners.list[1].NIC
@@ -94,7 +94,7 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// Workloads have names, of which the newest are kept.
+// Workloads have names; the newest are kept.
 func TestNames(t *testing.T) {
 	var s Server
 	for i := range uint64(mostNames + 10) {

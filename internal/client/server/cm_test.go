@@ -32,7 +32,7 @@ func process1(t testing.TB, s *Server) *protocol.Session {
 	return dial(t, s, protocol.Hello{Kind: protocol.KindProcess, Program: "prog"})
 }
 
-// ucm builds a command of rdma_cm; behind is what the shim sends after it.
+// ucm builds a command of rdma_cm; behind is what the shim appends.
 func ucm[T abi.Struct](cmd uint32, req *T, out int, behind ...byte) []byte {
 	body := abi.Encode(nil, req)
 	hdr := abi.CMCmdHeader{Cmd: cmd, In: uint16(len(body)), Out: uint16(out)}
@@ -97,7 +97,7 @@ func TestCMConnection(t *testing.T) {
 	if st, err := protocol.QueryStatus(s.listeners.list[0].Socket); err != nil || len(st.Connections) != 3 {
 		t.Errorf("status shows %+v, %v; want a listener and two ends", st.Connections, err)
 	}
-	// The client's process ends: the server hears of it.
+	// The client's process ends: the server gets an event.
 	other.proc.Close()
 	server.event(abi.CMEventDisconnected)
 	got := server.must(ucm(abi.CMCmdDestroyID, &abi.CMDestroyID{Response: respAddr, ID: req.ID}, 4))
@@ -137,7 +137,7 @@ func TestCMRefusals(t *testing.T) {
 	other.must(destroy(id))
 }
 
-// Where there is no way, the command fails; where nobody is, the event says so.
+// Without a route the command fails; without a peer the event says so.
 func TestCMUnreachable(t *testing.T) {
 	s := testServerWith(t, Config{Listeners: []Listener{{NIC: &registry.NIC{Routes: testRoutes{
 		from: func(_, to netip.Addr) (netip.Addr, error) {
@@ -160,8 +160,7 @@ func TestCMUnreachable(t *testing.T) {
 	}
 }
 
-// FuzzCM feeds an event channel a run of commands and looks for panics and for what
-// stays.
+// FuzzCM sends commands to an event channel and looks for panics and leaks.
 func FuzzCM(f *testing.F) {
 	seed := func(commands ...[]byte) {
 		var b []byte

@@ -8,8 +8,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// TestGolden holds where the rxe provider looks for what: the driver's part of each
-// response begins right behind the core's.
+// TestGolden checks the offsets that the rxe provider uses: the driver's part of each response follows the core's
+// directly.
 func TestGolden(t *testing.T) {
 	c := open(t, testServer(t))
 	p := pd(c)
@@ -129,7 +129,7 @@ func TestRegMR(t *testing.T) {
 	c.fails("wraps around", reg(func(m *abi.RegMR) { m.Length = 1<<64 - 1 }), syscall.EINVAL, shared)
 }
 
-// TestSizes holds the kernel's checks of the headers.
+// TestSizes checks the kernel's rules for headers.
 func TestSizes(t *testing.T) {
 	s := testServer(t)
 	c := open(t, s)
@@ -182,7 +182,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestErrno holds what the kernel answers to wrong handles, states and arguments.
+// TestErrno checks the kernel's answers to wrong handles, states and arguments.
 func TestErrno(t *testing.T) {
 	s := testServer(t)
 	fresh := newClient(t, s, "")

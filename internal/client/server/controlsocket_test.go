@@ -21,8 +21,7 @@ const (
 	chrootVariable = "VRDMA_TEST_CHROOT" // first change the root directory to this one
 )
 
-// askAsContainer is root of a container: it asks for everything that root may have and
-// prints what it got.
+// askAsContainer is root of a container: it asks for everything that root may have and prints the answers.
 func askAsContainer() {
 	dir, name := filepath.Split(os.Getenv(askVariable))
 	// The working directory stays reachable after chroot: like a mounted one.
@@ -115,8 +114,8 @@ func TestContainerRoot(t *testing.T) {
 	})
 }
 
-// TestProgramSocketHasNoControl: the program socket does not stop and does not capture,
-// whoever asks, and says where that is done.
+// TestProgramSocketHasNoControl: the program socket refuses to stop the daemon and to capture, for every caller, and
+// names the control socket.
 func TestProgramSocketHasNoControl(t *testing.T) {
 	s := testServerStop(t, func() { t.Error("stopped at the program socket") })
 	c := dial(t, s, protocol.Hello{Kind: protocol.KindControl})
@@ -136,8 +135,8 @@ func TestProgramSocketHasNoControl(t *testing.T) {
 	}
 }
 
-// TestControlDirectory: the directory is the user's alone, outside the mounted one, goes
-// with the last daemon, and what a dead daemon left goes with the next.
+// TestControlDirectory: the directory belongs to the user alone and is outside the mounted one. The last daemon removes
+// it, and the next daemon removes what a dead one left.
 func TestControlDirectory(t *testing.T) {
 	a, b := testListener(t, Config{}), testListener(t, Config{})
 	dir := filepath.Dir(a.control.path)
@@ -172,8 +171,8 @@ func TestControlDirectory(t *testing.T) {
 	}
 }
 
-// TestControlTakenOver: a daemon whose place was removed, and taken by another, does not
-// take the other's control socket with it when it ends.
+// TestControlTakenOver: a daemon whose path was removed and taken by another daemon does not remove the other's control
+// socket when it ends.
 func TestControlTakenOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c", "x.sock")
 	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
@@ -199,7 +198,7 @@ func TestControlTakenOver(t *testing.T) {
 	}
 }
 
-// TestLockDirectory refuses what others could have put in the directory's place.
+// TestLockDirectory rejects anything that other users could have put in the directory's place.
 func TestLockDirectory(t *testing.T) {
 	base, uid := t.TempDir(), os.Geteuid()
 	at := func(name string) string { return filepath.Join(base, name) }
@@ -225,7 +224,7 @@ func TestLockDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Removed while somebody waits for the lock: the waiter makes it anew.
+	// The directory is removed while another process waits for the lock: the waiter creates it again.
 	done := make(chan error, 1)
 	go func() {
 		g, err := lockDirectory(at("new"), uid, 0o700)

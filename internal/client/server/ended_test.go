@@ -36,8 +36,8 @@ func noUsers(t *testing.T, d *listener) {
 	})
 }
 
-// A container that is gone takes the NIC from its programs, also from those that are left over, and they do not get it again,
-// until a container is there again. Of two containers in one namespace the last one counts.
+// When a container ends, its remaining programs lose the NIC and do not get it again until a new container is there. Of
+// two containers in one namespace the last one counts.
 func TestContainerGone(t *testing.T) {
 	s, enter, _ := exclusiveListener(t, 2*time.Second)
 	n := s.listeners.list[1].NIC
@@ -89,7 +89,7 @@ func TestContainerGone(t *testing.T) {
 	}
 }
 
-// A binding whose container is gone, and of which nobody has said so, is found out when the next one comes.
+// A binding whose container ended without notice is detected when the next container comes.
 func TestContainerForgotten(t *testing.T) {
 	s, enter, _ := exclusiveListener(t, 100*time.Millisecond)
 	n := s.listeners.list[1].NIC
@@ -125,7 +125,8 @@ func TestContainerForgotten(t *testing.T) {
 	}
 }
 
-// A path that leads to another namespace than the binding's says nothing of the workload: it may have another process's number.
+// A path that leads to another namespace than the binding's says nothing about the workload: the process number may be
+// reused.
 func TestBindPathElsewhere(t *testing.T) {
 	s, _, _ := exclusiveListener(t, 100*time.Millisecond)
 	n := s.listeners.list[1].NIC
@@ -143,7 +144,7 @@ func TestBindPathElsewhere(t *testing.T) {
 	}
 }
 
-// Of bindings that go at once, one that ends programs does.
+// Of several bindings that end at once, one ends the programs.
 func TestEndsAmongOthers(t *testing.T) {
 	for _, ends := range []int{0, 1} {
 		s, enter, _ := exclusiveListener(t, 100*time.Millisecond)

@@ -14,8 +14,8 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/locked"
 )
 
-// TestForeignMemoryWhy: a program whose memory is not ours to touch is refused with EPERM, keeps
-// what it can map, and log and trace say why.
+// TestForeignMemoryWhy: a program whose memory the daemon may not access gets EPERM and keeps the memory that can be
+// mapped. Log and trace give the reason.
 func TestForeignMemoryWhy(t *testing.T) {
 	var text locked.Buffer
 	s := testServerWith(t, Config{Log: slog.New(slog.NewTextHandler(&text, nil))})

@@ -10,9 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/device/memory"
 )
 
-// FuzzCommand feeds a device a run of commands, each with its length before it, all
-// with one extent, and looks for panics, replies that do not parse and objects that
-// stay.
+// FuzzCommand sends commands to a device, each with its length before it, all with one extent. It looks for panics,
+// malformed replies and leaked objects.
 func FuzzCommand(f *testing.F) {
 	seed := func(commands ...[]byte) {
 		var b []byte

@@ -39,8 +39,8 @@ func testServerStop(t testing.TB, stop func()) *Server {
 	return testServerWith(t, Config{Stop: stop})
 }
 
-// testServerWith is one with a given configuration, as far as it goes: behind the first
-// listener is the device that the engine drives.
+// testServerWith is a server with a given configuration, completed with defaults. The engine drives the device of the
+// first listener.
 func testServerWith(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	var served chan error
@@ -158,7 +158,7 @@ func open(t testing.TB, s *Server) *client {
 	return c
 }
 
-// send makes a command and returns the reply; the caller owns the descriptors.
+// send runs a command and returns the reply; the caller owns the descriptors.
 func (c *client) send(command []byte, extents ...protocol.Extent) (protocol.Reply, []int) {
 	c.t.Helper()
 	req := protocol.Request{Op: protocol.OpCommand, Command: command, Extents: extents}
@@ -176,7 +176,7 @@ func (c *client) send(command []byte, extents ...protocol.Extent) (protocol.Repl
 	return r, fds
 }
 
-// must makes a command that has to succeed and returns what it stored at respAddr.
+// must runs a command that must succeed and returns what it stored at respAddr.
 func (c *client) must(command []byte, extents ...protocol.Extent) []byte {
 	c.t.Helper()
 	r, fds := c.send(command, extents...)
@@ -192,7 +192,7 @@ func (c *client) must(command []byte, extents ...protocol.Extent) []byte {
 	return nil
 }
 
-// fails makes a command and reports if it does not end with want.
+// fails runs a command and fails the test unless it ends with want.
 func (c *client) fails(name string, command []byte, want syscall.Errno, extents ...protocol.Extent) {
 	c.t.Helper()
 	r, fds := c.send(command, extents...)

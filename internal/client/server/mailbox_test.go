@@ -52,7 +52,7 @@ func newMailerWith(t testing.TB, s *Server, kind protocol.Kind, flags uint32) *m
 	return m
 }
 
-// send makes a command, as the shim does.
+// send runs a command as the shim does.
 func (m *mailer) send(command []byte) (r protocol.Reply) {
 	m.t.Helper()
 	req := (&protocol.Request{Op: protocol.OpCommand, Command: command}).Append(nil)
@@ -105,7 +105,7 @@ func portCommand(port uint8) []byte {
 	return legacy(abi.CmdQueryPort, &abi.QueryPort{Response: respAddr, PortNum: port}, nil, abi.Size[abi.QueryPortResp]())
 }
 
-// give makes commands until there is a mailbox, and it is open.
+// give runs commands until there is an open mailbox.
 func (m *mailer) give() {
 	m.t.Helper()
 	for m.patient() {
@@ -117,13 +117,12 @@ func (m *mailer) give() {
 	m.t.Fatal("there is no mailbox, or it is never open")
 }
 
-// patient reports whether a minute is not over: on a slow machine the loop often sleeps
-// between two commands, and a box is shut then.
+// patient reports whether less than a minute has passed. On a slow machine the loop often sleeps between two commands,
+// and then mailboxes are shut.
 func (m *mailer) patient() bool { return time.Since(m.began) < time.Minute }
 
-// Commands through the mailbox have the same outcomes as others: those that succeed, those that
-// fail, those that are handed over, those that make descriptors; and what the client sees does
-// not depend on how long it looks.
+// Commands through the mailbox have the same results as others: those that succeed, that fail, that the loop hands
+// over, and that create descriptors. The result does not depend on how long the client polls.
 func TestMailbox(t *testing.T) {
 	s := testServer(t)
 	m := newMailer(t, s, protocol.KindUverbs)
@@ -191,8 +190,7 @@ func TestMailboxTraced(t *testing.T) {
 	}
 }
 
-// What a mailbox takes is charged, and is free again when the session has ended. A user who
-// may have no more is served without.
+// A mailbox is charged, and released when the session has ended. A user above the limit is served without one.
 func TestMailboxIsCharged(t *testing.T) {
 	unlimited := budget.Bill{}
 	for i := range unlimited {
@@ -224,7 +222,7 @@ func TestMailboxIsCharged(t *testing.T) {
 	eventually(t, "its files are closed", func() bool { return leak.Descriptors(t) <= files })
 }
 
-// A client that does not ask for a mailbox is sent none.
+// A client that does not ask for a mailbox gets none.
 func TestNoMailbox(t *testing.T) {
 	s := testServer(t)
 	c := open(t, s)
@@ -236,7 +234,7 @@ func TestNoMailbox(t *testing.T) {
 	}
 }
 
-// A client that writes anything at all into its mailbox, at any time, ends itself at worst.
+// A client that writes random data into its mailbox, at any time, ends at most itself.
 func TestMailboxScribbled(t *testing.T) {
 	s := testServer(t)
 	other := open(t, s)

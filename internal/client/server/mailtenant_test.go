@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
-// A command in a mailbox that is over the tenant's rate waits as others do.
+// A command in a mailbox above the tenant's rate waits like others.
 func TestMailboxIsPaced(t *testing.T) {
 	const rate = 100
 	pace := &budget.Pace{Tenant: "red"}
@@ -43,7 +43,7 @@ func TestMailboxIsPaced(t *testing.T) {
 	}
 }
 
-// The time of commands in a mailbox is the NIC's, and its quota is theirs.
+// The time of commands in a mailbox is charged to the NIC, and its quota applies to them.
 func TestMailboxIsBilled(t *testing.T) {
 	l := roomy()
 	l.All[budget.State] = 1 << 20
@@ -80,8 +80,8 @@ func TestMailboxIsBilled(t *testing.T) {
 	}
 }
 
-// Clients that flip the state word all the time keep nobody else from being served, and nothing
-// is left of them when they go in the midst of it.
+// Clients that change the state word all the time do not keep others from being served, and nothing is left of them
+// when they end in the middle.
 func TestMailboxFlipped(t *testing.T) {
 	s := testServer(t)
 	other, line := newMailer(t, s, protocol.KindUverbs), open(t, s)

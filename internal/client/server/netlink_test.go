@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// netlink sends a request of RDMA_NL_NLDEV with an attribute DEV_INDEX and returns the
+// nl sends a request of RDMA_NL_NLDEV with an attribute DEV_INDEX and returns the
 // messages that answer it.
 func nl(t *testing.T, c *protocol.Session, command uint16, flags uint16) (out [][]byte) {
 	t.Helper()
@@ -47,7 +47,7 @@ const (
 	nlDump         = 0x300
 )
 
-// A program's netlink socket needs no other connection, and holds nothing.
+// A program's netlink socket needs no other connection and keeps no resources.
 func TestNetlink(t *testing.T) {
 	s := testServer(t)
 	c := dial(t, s, protocol.Hello{Kind: protocol.KindNetlink, Program: "rdma"})
@@ -74,7 +74,7 @@ func TestNetlink(t *testing.T) {
 	}
 }
 
-// What netlink tells of each kind is what the objects are.
+// The answers of netlink equal the objects of each kind.
 func TestLooker(t *testing.T) {
 	s := testServer(t)
 	prog := open(t, s)

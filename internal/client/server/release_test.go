@@ -23,8 +23,8 @@ func pagesIn(t testing.TB, fd int) int64 {
 	return st.Blocks * 512
 }
 
-// TestMemfdOutlivesProcess: a process ends, and somebody else holds its memfd. The pages go,
-// and only then does its user stop paying for them.
+// TestMemfdOutlivesProcess: a process ends while another one holds its memfd. The pages are removed, and only then its
+// user is no longer charged.
 func TestMemfdOutlivesProcess(t *testing.T) {
 	ledger := budget.New(roomy())
 	s := testServerWith(t, Config{Budget: ledger})
@@ -67,8 +67,8 @@ func TestMemfdOutlivesProcess(t *testing.T) {
 	}
 }
 
-// TestMemfdOfTheLiving: a process that lives on without its connection keeps its memory, which is
-// its heap, and its user is charged for it until it removes the pages.
+// TestMemfdOfTheLiving: a process that lives on without its connection keeps its memory, which is its heap. Its user is
+// charged until the process removes the pages.
 func TestMemfdOfTheLiving(t *testing.T) {
 	ledger := budget.New(roomy())
 	s := testServerWith(t, Config{Budget: ledger})

@@ -15,8 +15,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A client that sends requests and reads no answers holds up nobody, and has all of them,
-// in order, when it reads at last.
+// A client that sends requests and reads no answers delays no other client, and gets all answers in order when it
+// reads.
 func TestUnreadAnswers(t *testing.T) {
 	s := testServer(t)
 	rude, other := open(t, s), open(t, s)
@@ -54,8 +54,7 @@ func TestUnreadAnswers(t *testing.T) {
 	rude.must(port)
 }
 
-// Commands that the loop runs itself and commands that it hands over follow each other on a
-// connection.
+// On one connection, commands that the loop runs and commands that it hands over stay in order.
 func TestHandedOver(t *testing.T) {
 	s := testServer(t)
 	c := open(t, s)
@@ -67,7 +66,7 @@ func TestHandedOver(t *testing.T) {
 	}
 }
 
-// lingering is a socket of which the last close takes an hour, or until the test ends.
+// lingering is a socket whose last close takes an hour, or until the test ends.
 func lingering(t *testing.T) *os.File {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -102,8 +101,7 @@ func lingering(t *testing.T) *os.File {
 	return f
 }
 
-// Closing a descriptor that comes with a request may take as long as its sender likes. The
-// loop does not do it.
+// Closing a received descriptor may take as long as its sender likes. The loop does not do it.
 func TestDescriptorsThatLinger(t *testing.T) {
 	s := testServer(t)
 	rude, other := open(t, s), open(t, s)
@@ -134,8 +132,8 @@ func TestDescriptorsThatLinger(t *testing.T) {
 	}
 }
 
-// A program that closes its device waits until the daemon hangs up, and takes its memory back
-// then: the session must be gone.
+// A program that closes its device waits until the daemon hangs up, and then takes its memory back: the session must be
+// gone.
 func TestHangsUpLast(t *testing.T) {
 	s := testServer(t)
 	for range 50 {
@@ -156,8 +154,8 @@ func TestHangsUpLast(t *testing.T) {
 	}
 }
 
-// After a request that took long the goroutine keeps the connection for a moment: everything
-// that comes then is answered in order, also the end, and others are served meanwhile.
+// After a slow request the goroutine keeps the connection for a moment. Everything that comes then is answered in
+// order, also the end, and others are served meanwhile.
 func TestKept(t *testing.T) {
 	s := testServer(t)
 	c, other := open(t, s), open(t, s)

@@ -102,7 +102,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestProcessEnd closes the PROCESS connection; the device goes with it.
+// TestProcessEnd closes the PROCESS connection; the device is closed with it.
 func TestProcessEnd(t *testing.T) {
 	s := testServer(t)
 	c := open(t, s)
@@ -114,7 +114,7 @@ func TestProcessEnd(t *testing.T) {
 	eventually(t, "the end of the session", func() bool { return s.Sessions() == 0 })
 }
 
-// TestLeaks opens and closes devices in every way and looks at what is left.
+// TestLeaks opens and closes devices in every way and looks for leaks.
 func TestLeaks(t *testing.T) {
 	s := testServer(t)
 	warm := open(t, s)
@@ -192,7 +192,7 @@ func TestLastDescriptor(t *testing.T) {
 	got.session.Close()
 }
 
-// TestPanic shows that a mistake in a handler costs only the session that met it.
+// TestPanic shows that a panic in a handler ends only its own session.
 func TestPanic(t *testing.T) {
 	s := testServer(t)
 	victim, other := open(t, s), open(t, s)
@@ -356,7 +356,7 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// TestFlood has four clients send rubbish as fast as they can while a fifth works.
+// TestFlood: four clients send garbage as fast as they can while a fifth works.
 func TestFlood(t *testing.T) {
 	s := testServer(t)
 	good := open(t, s)

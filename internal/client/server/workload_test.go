@@ -44,7 +44,8 @@ func (r refusals) Record(e events.Event) {
 	}
 }
 
-// exclusiveListener is a server with a listener that is for one workload at a time, at which another waits so long.
+// exclusiveListener is a server with a listener for one workload at a time, where another workload waits for a limited
+// time.
 func exclusiveListener(t *testing.T, handover time.Duration, change ...func(*Listener)) (s *Server, enter func(protocol.Kind) (*protocol.Conn, error), refused chan string) {
 	t.Helper()
 	refused = make(chan string, 10)
@@ -105,7 +106,7 @@ func TestOneWorkload(t *testing.T) {
 	}
 }
 
-// The next workload has the listener when the last program of the first has gone: it waits for one that is just
+// The next workload gets the listener when the last program of the first has ended: it waits for a program that is just
 // ending.
 func TestNextWorkload(t *testing.T) {
 	_, enter, _ := exclusiveListener(t, time.Minute)

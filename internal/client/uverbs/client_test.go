@@ -15,8 +15,8 @@ import (
 
 var order = binary.NativeEndian
 
-// TestClientsInMemory: clients without sockets and descriptors, each on a vNIC of its own,
-// register scattered memory, connect, and move messages both ways; events tell of them.
+// TestClientsInMemory: clients without sockets and descriptors, each on its own NIC, register scattered memory,
+// connect, and exchange messages with events.
 func TestClientsInMemory(t *testing.T) {
 	table := registry.NewTable()
 	e, err := engine.New(engine.Options{Resolver: table})
@@ -63,7 +63,7 @@ func TestClientsInMemory(t *testing.T) {
 				t.Fatalf("round %d: byte %d is %d, want %d", round, i, got, v)
 			}
 		}
-		// The event has been read by nobody but us.
+		// No other reader has read the event.
 		var event [16]byte
 		wait(t, "an event", func() bool { var k int; event, k = to.compEvents.Withdraw(); return k == 8 })
 		if h := order.Uint64(event[:]); h != userCQ {

@@ -15,11 +15,10 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// This file is a client that has neither socket nor descriptor: queues, registered memory,
-// events and doorbell are memory of this process. It is what a client in a virtual machine
-// is to the daemon, apart from the way that bytes take.
+// This file is a client without socket and descriptors: queues, registered memory, events and doorbell are memory of
+// this process. To the daemon it is like a client in a virtual machine, except for how bytes are carried.
 
-// anonymous is memory that nobody else has.
+// anonymous is private memory.
 func anonymous(t *testing.T, size int) []byte {
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
@@ -83,7 +82,7 @@ func (e *events) Withdraw() (event [16]byte, n int) {
 func (e *events) HangupFd() int { return -1 }
 func (e *events) Close()        {}
 
-// A handle is how the client knows its events.
+// A handle identifies the client's events.
 type handle struct{ *events }
 
 func (handle) Close() error { return nil }
@@ -96,7 +95,7 @@ type client struct {
 	s     *nic.Session
 	arena pages
 	space *memory.Space
-	mem   slab // lies at base for the client, page by page backwards
+	mem   slab // is at base for the client, with its pages in reverse order
 	ctx   uverbs.Context
 	sinks []*events
 }
@@ -152,7 +151,7 @@ func (c *client) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
 	return e, handle{e}, nil
 }
 
-// Map knows where the client's pages are, as the table of a virtual machine would.
+// Map returns the client's pages, as the table of a virtual machine would.
 func (c *client) Map(start, length uint64) (*memory.Region, error) {
 	var extents []memory.Extent
 	for at := start; at < start+length; {
@@ -163,13 +162,13 @@ func (c *client) Map(start, length uint64) (*memory.Region, error) {
 	return c.space.Map(start, length, extents)
 }
 
-// offset returns where an address of the client lies in its backing.
+// offset returns the position of a client address in its backing.
 func offset(at uint64) uint64 {
 	at -= base
 	return memSize - page - at/page*page + at%page
 }
 
-// run makes a command as a program does, without driver data, and returns what it stored.
+// run runs a command as a program does, without driver data, and returns the stored reply.
 func run[Req, Resp abi.Struct](c *client, cmd uint32, req *Req, resp *Resp, driver int) []byte {
 	c.t.Helper()
 	body := abi.Encode(nil, req)
@@ -205,7 +204,7 @@ func run[Req, Resp abi.Struct](c *client, cmd uint32, req *Req, resp *Resp, driv
 	return nil
 }
 
-// A ring is a queue as its user has it.
+// A ring is a queue as its user sees it.
 type ring struct{ mem []byte }
 
 func (c *client) ring(m abi.MMInfo) ring { return ring{c.arena[m.Offset : m.Offset+uint64(m.Size)]} }
@@ -265,7 +264,7 @@ func (q *qp) arm() {
 	}
 }
 
-// connect takes q to the state in which it sends to peer.
+// connect moves q to RTS with peer as its destination.
 func (q *qp) connect(peer *qp) {
 	q.c.t.Helper()
 	modify := func(m abi.ModifyQP) {
@@ -321,7 +320,7 @@ func (q *qp) postSend(at, n int) {
 	}
 }
 
-// complete waits for a completion and returns how many bytes it is about.
+// complete waits for a completion and returns its byte count.
 func (q *qp) complete() int {
 	q.c.t.Helper()
 	cons := shared32(q.cqr.mem, abi.QueueConsumerIndex)

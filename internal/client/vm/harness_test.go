@@ -28,8 +28,8 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// ramBase and ramSize are where the memory of a test's machine is: not at 0, so that addresses and
-// offsets differ.
+// ramBase and ramSize are the range of the test machine's memory. It does not start at 0, so that addresses and offsets
+// differ.
 const (
 	ramBase = 1 << 20
 	ramSize = 16 << 20
@@ -60,7 +60,7 @@ func newTestRAM(t testing.TB) testRAM {
 	return testRAM{fd, mem, new(atomic.Int32)}
 }
 
-// shrink takes all memory away, as QEMU could.
+// shrink removes all memory, as QEMU could.
 func (r testRAM) shrink(t testing.TB) {
 	t.Helper()
 	if err := unix.Ftruncate(r.fd, 0); err != nil {
@@ -79,7 +79,7 @@ func (r testRAM) Slice(addr, n uint64) []byte {
 func (r testRAM) Contains(addr uintptr) bool { return memory.Within(addr, r.mem) }
 func (r testRAM) Release()                   { r.released.Add(1) }
 
-// awaitReleased waits until it was released as often as it was given.
+// awaitReleased waits until it was released as often as it was acquired.
 func (r testRAM) awaitReleased(t testing.TB, n int32) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); r.released.Load() != n; time.Sleep(time.Millisecond) {
@@ -187,7 +187,7 @@ func (a *testAgent) send(k vmproto.Kind, id uint32, body ...[]byte) {
 	a.write(vmproto.Append(nil, k, id, body...))
 }
 
-// greet greets the daemon and has its answer.
+// greet greets the daemon and reads its answer.
 func (a *testAgent) greet(version uint32) vmproto.Answer {
 	a.t.Helper()
 	g := vmproto.Greeting{Nonce: [16]byte{1}, Version: version, Name: "machine"}
@@ -243,7 +243,7 @@ func (a *testAgent) awaitEnd(otherwise string) {
 	}
 }
 
-// hello opens a conversation and has the answer.
+// hello opens a conversation and reads the answer.
 func (a *testAgent) hello(id uint32, h protocol.Hello, before ...vmproto.Frame) protocol.Welcome {
 	a.t.Helper()
 	h.Magic, h.Protocol, h.Program = protocol.Magic, protocol.Version, "test"
@@ -268,7 +268,7 @@ func pages(from uint64, n int) (runs []vmproto.Run) {
 	return runs
 }
 
-// testHost is a server with one NIC, whose card carries nothing. It implements Host.
+// testHost is a server with one NIC, whose Ethernet card carries nothing. It implements Host.
 type testHost struct {
 	s *server.Server
 	n *registry.NIC

@@ -68,7 +68,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestTables: while programs run all tables of memory stay, and only the last when none does.
+// TestTables: while programs run, all memory tables stay; without programs only the last one.
 func TestTables(t *testing.T) {
 	first, second := newTestRAM(t), newTestRAM(t)
 	r := newRAM(first)
@@ -87,8 +87,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestTooManyPieces: a queue whose pages are in too many pieces is refused, with a reason, and so is what would come
-// after it.
+// TestTooManyPieces: a queue whose pages are in too many pieces is refused with a reason, and so is every later one.
 func TestTooManyPieces(t *testing.T) {
 	r := newRAM(newTestRAM(t))
 	defer r.drop()
@@ -107,7 +106,7 @@ func TestTooManyPieces(t *testing.T) {
 	defer queues.Close()
 	var why []error
 	queues.refused = func(_ uint64, err error) { why = append(why, err) }
-	// Other sessions have all pieces for a while: the agent is not asked, and later there may be room.
+	// Other sessions use all pieces for a while. The agent gets no recall, and a later request may succeed.
 	runs.Add(mostRuns)
 	if queues.Grow(pageSize) == nil || asked != 0 || queues.full || len(why) != 1 {
 		t.Errorf("without pieces the agent was asked %d times, and the reasons are %v", asked, why)
@@ -124,7 +123,7 @@ func TestTooManyPieces(t *testing.T) {
 	}
 }
 
-// TestPiecesOfAll: the pieces of all machines of a user are bounded together, and are free again in the end.
+// TestPiecesOfAll: the pieces of all machines of a user have one common bound, and all are released in the end.
 func TestPiecesOfAll(t *testing.T) {
 	const limit = 1000
 	ledger := budget.New(budget.Limits{All: budget.Bill{budget.Mappings: limit}, Others: budget.Bill{budget.Mappings: limit}, User: budget.Bill{budget.Mappings: limit}})

@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A frontEnd is QEMU, as far as it tells which memory the machine has.
+// A frontEnd is the part of QEMU that tells which memory the machine has.
 type frontEnd struct {
 	t *testing.T
 	u *net.UnixConn
@@ -39,7 +39,7 @@ func (f frontEnd) ask(request, flags uint32, body []byte, fds ...int) {
 	}
 }
 
-// table says so many times that the machine has this memory, and no other, and waits for the answer to the last.
+// table sends n times that the machine has exactly this memory, and waits for the last answer.
 func (f frontEnd) table(r testRAM, times int) {
 	f.t.Helper()
 	const setMemTable, needReply = 5, 1 << 3
@@ -57,7 +57,7 @@ func (f frontEnd) table(r testRAM, times int) {
 	}
 }
 
-// opens has a program open the device with queues in this memory.
+// opens opens the device for a program with queues in this memory.
 func (a *testAgent) opens(t *testing.T, r testRAM) {
 	t.Helper()
 	token := process(t, a, 11)
@@ -72,8 +72,8 @@ func (a *testAgent) opens(t *testing.T, r testRAM) {
 	}
 }
 
-// TestManyTables: QEMU tells of other memory again and again. While programs run all that they may use is kept, up to
-// a bound; then they lose their devices. Without programs only the last is kept.
+// TestManyTables: QEMU announces other memory again and again. While programs run, the daemon keeps all memory that
+// they may use, up to a bound; then they lose their devices. Without programs it keeps only the last table.
 func TestManyTables(t *testing.T) {
 	for name, running := range map[string]bool{"programs": true, "none": false} {
 		t.Run(name, func(t *testing.T) {

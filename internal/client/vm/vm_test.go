@@ -17,14 +17,14 @@ import (
 	"vrdma.dev/vrdma/internal/device/memory"
 )
 
-// arena returns what an agent says of the pages for queues.
+// arena returns an agent's description of the pages for queues.
 func arena(runs []vmproto.Run) vmproto.Frame {
 	return vmproto.Frame{Kind: vmproto.Arena, Body: vmproto.RunsBody(vmproto.BellFrames, runs)}
 }
 
 const arenaPagesAtFirst = 300 // a doorbell page and the arm words, and some
 
-// process has a program introduce itself.
+// process introduces a program.
 func process(t *testing.T, a *testAgent, id uint32) protocol.Token {
 	t.Helper()
 	w := a.hello(id, protocol.Hello{Kind: protocol.KindProcess})
@@ -34,8 +34,8 @@ func process(t *testing.T, a *testAgent, id uint32) protocol.Token {
 	return w.Token
 }
 
-// TestDevice opens the device for a program in a machine. Its queues are pages of the machine: the
-// daemon says there that it sleeps, and what lies between is left alone.
+// TestDevice opens the device for a program in a machine. Its queues are pages of the machine: the daemon writes its
+// sleep flag there and leaves the memory between them alone.
 func TestDevice(t *testing.T) {
 	ram := newTestRAM(t)
 	for i := range ram.mem {
@@ -63,14 +63,14 @@ func TestDevice(t *testing.T) {
 	if p.Machine() != "machine" {
 		t.Errorf("the port has machine %q", p.Machine())
 	}
-	// The program goes; then nothing is left, and the memory goes with the agent.
+	// The program ends. Then nothing is left, and the memory is released with the agent.
 	a.send(vmproto.Close, 1)
 	a.awaitClosed(1, 2)
 	a.u.Close()
 	ram.awaitReleased(t, 1)
 }
 
-// TestLies has agents that name what is no memory, or too little, or nothing.
+// TestLies: agents name addresses without memory, too little memory, or nothing.
 func TestLies(t *testing.T) {
 	ram := newTestRAM(t)
 	a := newTestAgent(t, testPort(t, ram))
@@ -149,8 +149,8 @@ func TestRegion(t *testing.T) {
 	}
 }
 
-// TestGreetings: another version is refused; a second agent ends the conversations of the first
-// before it is answered, and so does nonsense.
+// TestGreetings: another version is refused. A second agent ends the conversations of the first before its answer, and
+// so does a malformed greeting.
 func TestGreetings(t *testing.T) {
 	ram := newTestRAM(t)
 	p := testPort(t, ram)
@@ -174,8 +174,8 @@ func TestGreetings(t *testing.T) {
 	ram.awaitReleased(t, 3)
 }
 
-// TestClose: an agent hears of the end of a conversation when its session has ended, not before: until
-// then the loop writes to the machine's pages. So does whoever revokes the memory.
+// TestClose: an agent learns of the end of a conversation only when its session has ended, because until then the loop
+// writes to the machine's pages. The same holds for the side that revokes the memory.
 func TestClose(t *testing.T) {
 	for name, end := range map[string]func(*testAgent, *Port){
 		"device":  func(a *testAgent, _ *Port) { a.send(vmproto.Close, 2) },
@@ -226,7 +226,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestShrunk: QEMU takes memory away that the daemon uses. That ends the session at most.
+// TestShrunk: QEMU removes memory that the daemon uses. At most the session ends.
 func TestShrunk(t *testing.T) {
 	ram := newTestRAM(t)
 	p := testPort(t, ram)
@@ -274,7 +274,7 @@ func TestShrunk(t *testing.T) {
 	}
 }
 
-// TestHeld: what is held has an end, but what was taken back always goes back.
+// TestHeld: held frames have a limit, but returned events always go back.
 func TestHeld(t *testing.T) {
 	s := &sink{c: &conversation{}, held: true}
 	for range mostHeld {
@@ -297,8 +297,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestRecall: events that a program has not read come back, before those that were sent meanwhile,
-// and what nobody takes is sent again.
+// TestRecall: events that a program has not read come back before later ones, and events without a reader are sent
+// again.
 func TestRecall(t *testing.T) {
 	server, agent := pipe(t)
 	m := &machine{link: newLink(server)}
@@ -314,7 +314,7 @@ func TestRecall(t *testing.T) {
 			t.Fatalf("got %+v, %v, want kind %d of event %d", f, err, k, first)
 		}
 	}
-	c.recall() // nothing was sent: nobody is asked
+	c.recall() // nothing was sent, so no recall is needed
 	post(1)
 	post(2)
 	next(vmproto.Event, 1)
@@ -363,7 +363,7 @@ func pipe(t *testing.T) (a, b *net.UnixConn) {
 	return a, b
 }
 
-// FuzzLine has an agent say anything. The daemon answers the next one all the same.
+// FuzzLine: an agent sends any bytes. The daemon still answers the next agent.
 func FuzzLine(f *testing.F) {
 	f.Add(vmproto.Append(nil, vmproto.Open, 1, vmproto.OpenBody(vmproto.Person{})))
 	f.Add(vmproto.Append(vmproto.Append(nil, vmproto.Open, 1, vmproto.OpenBody(vmproto.Person{})), vmproto.Pin, 1, vmproto.RunsBody(1, []vmproto.Run{{Addr: 1, Size: 1}})))
@@ -373,7 +373,7 @@ func FuzzLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a := newTestAgent(t, p)
 		a.greet(vmproto.Version)
-		a.u.Write(b) // it may be cut off in the midst of that
+		a.u.Write(b) // it may be cut off during that
 		a.u.Close()
 	})
 }

@@ -7,8 +7,8 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// TestWaiting: what an agent has wait for sessions is bounded for all programs of a machine together. Those that are
-// over the bound end, and in the end nothing waits.
+// TestWaiting: the frames that an agent queues for sessions have one bound for all programs of a machine. Sessions
+// above the bound end, and in the end nothing is queued.
 func TestWaiting(t *testing.T) {
 	full := make([]vmproto.Run, vmproto.MaxRuns)
 	for name, more := range map[string]func(*conversation){
@@ -67,7 +67,7 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// TestUnasked: what nobody has asked for is not kept.
+// TestUnasked: unrequested frames are not kept.
 func TestUnasked(t *testing.T) {
 	c, err := newConversation(&machine{link: &link{closed: true}}, 1)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// The time of a pass is that of the NICs that it worked for, to the nanosecond: where it went
-// on for another, the clock was read. Passes without work are nobody's.
+// A pass charges its time to the NICs that it worked for, to the nanosecond: it reads the clock at each change of NIC.
+// Passes without work are charged to none.
 func TestBill(t *testing.T) {
 	e, _, nics := twins(t, Options{}, address(1), address(2))
 	var qs [2]*testQP
@@ -21,7 +21,7 @@ func TestBill(t *testing.T) {
 	halt(e)
 	clock, step := e.clock.now, ib.Time(1_000)
 	e.clock.time = func() ib.Time { clock += step; return clock }
-	e.clock.read() // a loop that is stopped right after a command has not put it on the bill yet
+	e.clock.read() // a loop that stops right after a command has not charged it yet
 	spent := func(i int) ib.Time { return nics[i].Counters().LoopTime }
 	pass := func() (a, b, all ib.Time) {
 		begin := [2]ib.Time{spent(0), spent(1)}
@@ -72,7 +72,7 @@ func TestBill(t *testing.T) {
 	if a == 0 || a > 10_000 || b < 50_000 || a+b > all {
 		t.Errorf("a pass of %v for both, 50 us of it for doorbells of the second, cost %v and %v", all, a, b)
 	}
-	// A command, and what the loop does for nobody after it.
+	// A command, and the loop's unattributed work after it.
 	before := spent(1)
 	step = 1_000
 	e.clock.read()

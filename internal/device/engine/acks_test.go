@@ -7,8 +7,8 @@ import (
 	"vrdma.dev/vrdma/internal/device/transport"
 )
 
-// TestNewestAckCounts: of two acknowledgements that wait, the one for the later packet is
-// sent, whichever came last. The answer to a duplicate may be about older ones.
+// TestNewestAckCounts: of two waiting acknowledgements, the one for the later packet is sent, whichever came last. The
+// answer to a duplicate may be for older packets.
 func TestNewestAckCounts(t *testing.T) {
 	for _, c := range []struct {
 		name          string

@@ -104,8 +104,8 @@ func TestNICsApart(t *testing.T) {
 	}
 }
 
-// TestNoWay: without a Way to the peer a queue pair sends nothing, and its program gets an error. So it is
-// when an existing Way is removed. The program can continue when there is a Way again.
+// TestNoWay: without a Way to the peer a queue pair sends nothing, and its program gets an error. The same happens when
+// an existing Way is removed. The program can continue when there is a Way again.
 func TestNoWay(t *testing.T) {
 	e, w, nics := twins(t, Options{}, address(1), address(2))
 	gids := [2]ib.GID{nics[0].GIDs[0].GID, nics[1].GIDs[0].GID}
@@ -149,8 +149,8 @@ func TestNoWay(t *testing.T) {
 	}
 }
 
-// TestArrivals: a packet from another host is for the NIC that has the address it was sent
-// to, also where others have a queue pair of that number.
+// TestArrivals: a packet from another host goes to the NIC that has its destination address, even if other NICs have a
+// queue pair of that number.
 func TestArrivals(t *testing.T) {
 	net := roce.NewFakeNet()
 	ea, _, na := twins(t, Options{Port: roce.NewPort(net.Bind(roce.FakeOptions{}, address(1), address(2)))}, address(1), address(2))
@@ -169,7 +169,7 @@ func TestArrivals(t *testing.T) {
 		there[i].post(wr{op: opWrite, flags: signal, n: 5000, remote: here[i].c.base, rkey: here[i].mr.RKey})
 		deadline := time.Now().Add(time.Minute)
 		for done := false; !done; {
-			for _, e := range []*Engine{ea, eb} { // nobody wakes them for a fake network
+			for _, e := range []*Engine{ea, eb} { // a fake network wakes no loop
 				e.Do(func() { e.net.traffic.wake(e.clock.now) })
 			}
 			var w wc
@@ -200,8 +200,8 @@ func (p *post) Ends(ib.GID, []byte) bool            { return p.ends }
 func (p *post) Deadline() ib.Time                   { return p.due }
 func (p *post) Expire()                             { p.due = 0 }
 
-// TestManagementOfMany: a management datagram reaches the manager of the NIC that has the
-// address, and one with no way there reaches nobody. Each manager's deadline is kept.
+// TestManagementOfMany: a management datagram reaches the manager of the NIC that has the address. Without a Way it
+// reaches none. Each manager's deadline is kept.
 func TestManagementOfMany(t *testing.T) {
 	e, w, nics := twins(t, Options{}, address(1), address(2), address(3))
 	posts := make([]*post, len(nics))
@@ -233,8 +233,7 @@ func TestManagementOfMany(t *testing.T) {
 	})
 }
 
-// TestSameAddress: two NICs cannot have the address that packets for them arrive at, until
-// one is removed.
+// TestSameAddress: two NICs cannot have the same arrival address until one is removed.
 func TestSameAddress(t *testing.T) {
 	e, w, nics := twins(t, Options{}, address(1))
 	other := twin("other", address(1))
@@ -242,7 +241,7 @@ func TestSameAddress(t *testing.T) {
 		if err := e.Add(nics[0], nil); err == nil {
 			t.Error("a NIC was added twice")
 		}
-		w.Add(other) // the address is the other's from now on
+		w.Add(other) // the address belongs to the other NIC from now on
 		if err := e.Add(other, nil); err == nil {
 			t.Error("a second NIC with the same address was added")
 		}

@@ -10,8 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/transport"
 )
 
-// TestLongEntry: a scatter/gather entry may be longer than its region. What counts is the
-// bytes that are touched.
+// TestLongEntry: a scatter/gather entry may be longer than its region. Only the touched bytes count.
 func TestLongEntry(t *testing.T) {
 	const room = 64 // bytes between the entry's start and the region's end
 	for _, c := range []struct {
@@ -50,7 +49,7 @@ func TestLongEntry(t *testing.T) {
 	}
 }
 
-// TestFlushRegion: a flush of all of a region needs a key of it, and no range.
+// TestFlushRegion: a flush of a whole region needs its key, and no range.
 func TestFlushRegion(t *testing.T) {
 	a, b := pair(t)
 	const global, region, flushable = 1, 1, 0x1 | 0x100 // local write, flush global

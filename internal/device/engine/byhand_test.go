@@ -6,8 +6,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// BenchmarkByHand is what a WRITE costs the loop, with nobody to wait for: one thread posts
-// and makes the passes. It can be compared on a machine that is not quiet.
+// BenchmarkByHand measures what a WRITE costs the loop without any waiting: one thread posts and makes the passes. Its
+// results are comparable on a busy machine.
 func BenchmarkByHand(b *testing.B) {
 	for _, c := range []struct {
 		name string

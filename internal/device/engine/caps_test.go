@@ -37,8 +37,8 @@ func (s *stream) post() {
 	}
 }
 
-// A bench is an engine whose loop the test makes the passes of, in virtual time: the clock goes on
-// with what is moved, as if a byte took 50 ps and a packet 20 ns.
+// A bench is an engine whose passes the test makes, in virtual time: the clock advances with the moved data, 50 ps for
+// a byte and 20 ns for a packet.
 type bench struct {
 	t       *testing.T
 	e       *Engine
@@ -76,7 +76,7 @@ func newBench(t *testing.T, nics int) *bench {
 	return b
 }
 
-// stream has a queue pair of NIC from do w again and again, with one of NIC to.
+// stream makes a queue pair of NIC from repeat w with one of NIC to.
 func (b *bench) stream(from, to, depth int, w wr) *stream {
 	b.t.Helper()
 	gid := func(i int) ib.GID { return b.nics[i].GIDs[0].GID }
@@ -88,7 +88,7 @@ func (b *bench) stream(from, to, depth int, w wr) *stream {
 	return s
 }
 
-// begin takes the loop's place.
+// begin replaces the loop.
 func (b *bench) begin() {
 	halt(b.e)
 	moved := b.cost()
@@ -100,7 +100,7 @@ func (b *bench) begin() {
 	}
 }
 
-// cost is what everything that was sent took.
+// cost returns the time of everything that was sent.
 func (b *bench) cost() (c ib.Time) {
 	for _, s := range b.streams {
 		for _, q := range []*testQP{s.q, s.to} {
@@ -140,8 +140,7 @@ func (b *bench) within(what string, got, want float64, percent float64) {
 	}
 }
 
-// TestCaps: caps on what leaves and what comes in hold on the loop, of NIC and tenant, for WRITEs
-// and READs; nothing fails.
+// TestCaps: the loop enforces caps in both directions, of NIC and tenant, for WRITEs and READs, and nothing fails.
 func TestCaps(t *testing.T) {
 	const rate, burst = 100_000_000, 64 << 10
 	caps := func(out, in uint64) schedule.Rate { return schedule.Rate{Out: out, In: in, Burst: burst} }
@@ -178,7 +177,7 @@ func TestCaps(t *testing.T) {
 				} else {
 					b.e.SetShare(b.nics[c.nic], b.nics[c.nic].Name, schedule.NICParams{Rate: c.rate})
 				}
-				b.run(20 * time.Millisecond) // a READ of 1 MiB completes now and then only
+				b.run(20 * time.Millisecond) // a READ of 1 MiB completes only now and then
 				before, others := b.moved(s), other.done
 				b.run(50 * time.Millisecond)
 				b.within("bytes", float64(b.moved(s)-before), float64(c.rate.Out+c.rate.In)/20, 2)
@@ -189,7 +188,7 @@ func TestCaps(t *testing.T) {
 				if u.Throttled+u.Held < ib.Time(30*time.Millisecond) {
 					t.Errorf("%v of 70 ms were throttled", time.Duration(u.Throttled+u.Held))
 				}
-				// Without a cap it goes on at once.
+				// Without a cap it continues at once.
 				b.e.SetTenant(b.nics[c.nic].Name, schedule.TenantParams{})
 				b.e.SetShare(b.nics[c.nic], b.nics[c.nic].Name, schedule.NICParams{})
 				before = b.moved(s)
@@ -207,7 +206,7 @@ func (b *bench) moved(s *stream) uint64 {
 	return max(n.SentBytes, n.RcvdBytes)
 }
 
-// TestCapMessages: so do caps in messages.
+// TestCapMessages: the same for caps in messages.
 func TestCapMessages(t *testing.T) {
 	for i, p := range []schedule.NICParams{{Rate: schedule.Rate{MessagesOut: 50_000}}, {Rate: schedule.Rate{MessagesIn: 50_000}}} {
 		b := newBench(t, 2)
@@ -221,8 +220,8 @@ func TestCapMessages(t *testing.T) {
 	}
 }
 
-// TestTenantShares: tenants have their shares of the loop's time, whatever the number of their
-// NICs, sessions and queue pairs, and the size of their messages.
+// TestTenantShares: tenants get their shares of the loop's time, for any number of NICs, sessions and queue pairs, and
+// any size of messages.
 func TestTenantShares(t *testing.T) {
 	b := newBench(t, 6)
 	sizes := []uint32{64, 4 << 10, 1 << 20}
@@ -277,8 +276,7 @@ func TestLatencyNIC(t *testing.T) {
 	}
 }
 
-// TestMisbehavingTenant: a tenant with very many queue pairs, and one whose requests fail, leave
-// others their share.
+// TestMisbehavingTenant: a tenant with very many queue pairs, and one with failing requests, leave others their share.
 func TestMisbehavingTenant(t *testing.T) {
 	b := newBench(t, 4)
 	s := b.stream(0, 1, 16, wr{op: opWrite, n: 64 << 10})
@@ -309,8 +307,7 @@ func TestMisbehavingTenant(t *testing.T) {
 	}
 }
 
-// TestCapFromElsewhere: a cap on what comes in holds for what another host sends, and nothing
-// fails of it.
+// TestCapFromElsewhere: a cap on incoming data applies to data from another host, and nothing fails.
 func TestCapFromElsewhere(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -334,8 +331,7 @@ func TestCapFromElsewhere(t *testing.T) {
 					t.Fatalf("%+v", w)
 				}
 			}
-			// It may take longer, on a busy machine, but never less. READs may be asked for
-			// beyond the cap by what fits the window.
+			// On a busy machine it may take longer, but never less. READs may exceed the cap by what fits the window.
 			least := time.Duration(n*each-2<<20) * time.Second / rate
 			if took := time.Since(begin); took < least {
 				t.Errorf("%d bytes took %v, want %v at least", n*each, took, least)
@@ -362,9 +358,9 @@ func (l *slowLine) Serve() {
 
 func (l *slowLine) Fail(err error) { l.b.t.Error(err) }
 
-// TestCommandsInShare: requests count against the share of their tenant, and wait when it is used
-// up: a tenant that makes commands all the time leaves others theirs, and has its own turns, too.
-// Where nobody else wants turns they do not wait.
+// TestCommandsInShare: requests count against the share of their tenant, and wait when it is used up. A tenant that
+// sends commands all the time leaves others their share, and still gets its own turns. Without competition requests do
+// not wait.
 func TestCommandsInShare(t *testing.T) {
 	b := newBench(t, 4)
 	s := b.stream(0, 1, 64, wr{op: opWrite, n: 64 << 10})

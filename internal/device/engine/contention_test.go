@@ -11,8 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// contend has a loop yield for d every period until it moves or the time is up, and
-// returns when it moved.
+// contend makes a loop yield for d every period until it moves or the time is over, and returns when it moved.
 func contend(c *contention, now *ib.Time, d, period, until ib.Time) bool {
 	for *now < until {
 		left := *now + period - d
@@ -64,7 +63,7 @@ func TestContentionApart(t *testing.T) {
 	}
 }
 
-// TestContentionPatience: moves that do not help become rare, and one that does is forgotten.
+// TestContentionPatience: moves that do not help become rare, and a helpful one resets that.
 func TestContentionPatience(t *testing.T) {
 	const ms, us = ib.Time(1_000_000), ib.Time(1_000)
 	var w contention
@@ -105,7 +104,7 @@ func allowed(t *testing.T) string {
 	return ""
 }
 
-// TestLeave: another processor and back, and free to use every one that it could before.
+// TestLeave: the thread moves to another processor and back, and may still use all of its processors.
 func TestLeave(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

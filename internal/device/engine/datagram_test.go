@@ -37,8 +37,8 @@ func (q *testQP) datagram(ah, dst, qkey, n uint32) {
 	q.ring()
 }
 
-// TestDatagramMTU: a UD message is as long as the port's active MTU at most, to peers on
-// this host as to others. A longer one is not sent, and no error is reported.
+// TestDatagramMTU: a UD message is at most as long as the port's active MTU, to peers on this host and on others. A
+// longer one is not sent, and no error is reported.
 func TestDatagramMTU(t *testing.T) {
 	const mtu, qkey = 1024, 0x1234
 	n := nic.New(nic.Config{Name: "rxe0", MTU: 3, GIDs: []nic.GIDEntry{{GID: testGID, NetDev: "lo"}}})

@@ -10,8 +10,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// halt ends the loop of e: from then on the test makes the passes, and time is what it says.
-// Each look at the clock takes a microsecond.
+// halt ends the loop of e. From then on the test makes the passes and sets the time. Each reading of the clock takes a
+// microsecond.
 func halt(e *Engine) {
 	e.Stop()
 	e.clock.time = func() ib.Time { return e.clock.now + 1_000 }
@@ -81,8 +81,7 @@ func (c *program) sized(n uint32, cq nic.CQInfo, mr nic.MRInfo) *testQP {
 	return q
 }
 
-// storm makes n queue pairs that send to peers without a receive, for ever, without any
-// doing of their client.
+// storm makes n queue pairs that send for ever to peers without a receive, without further requests of their client.
 func storm(t testing.TB, e *Engine, n int) *program {
 	t.Helper()
 	return stormOf(newClient(t, e), n)
@@ -101,8 +100,8 @@ func stormOf(c *program, n int) *program {
 	return c
 }
 
-// TestTurnsGoRoundSessions: however many queue pairs of another session want turns, and
-// whatever their timers, a request waits for a few of them only.
+// TestTurnsGoRoundSessions: however many queue pairs of another session want turns, and whatever their timers, a
+// request waits for only a few of them.
 func TestTurnsGoRoundSessions(t *testing.T) {
 	for _, n := range []int{10, 1000} {
 		a, b := pair(t)
@@ -124,8 +123,7 @@ func TestTurnsGoRoundSessions(t *testing.T) {
 	}
 }
 
-// TestTurnsGoRoundUsers: however many sessions of another user want turns, a request waits for
-// a few of them only.
+// TestTurnsGoRoundUsers: however many sessions of another user want turns, a request waits for only a few of them.
 func TestTurnsGoRoundUsers(t *testing.T) {
 	const sessions = 100
 	a, b := pair(t)
@@ -208,8 +206,8 @@ func TestSlowTurnsShrink(t *testing.T) {
 	}
 }
 
-// TestTimersPerPass: one pass looks at a bounded number of timers, and a session's timer
-// does not wait for all those of another that were due before it.
+// TestTimersPerPass: one pass handles a bounded number of timers, and a session's timer does not wait for all earlier
+// ones of another session.
 func TestTimersPerPass(t *testing.T) {
 	const n = 1000
 	e := newEngine(t)
@@ -278,8 +276,8 @@ func sick(qs ...*testQP) {
 	}
 }
 
-// TestErroredPerPass: a pass visits a bounded number of queue pairs in the error state. A
-// session that has very many delays itself, and no other.
+// TestErroredPerPass: a pass visits a bounded number of queue pairs in the error state. A session with very many delays
+// only itself.
 func TestErroredPerPass(t *testing.T) {
 	const n = 3000
 	e := newEngine(t)
@@ -329,8 +327,8 @@ func TestErroredPerPass(t *testing.T) {
 	}
 }
 
-// TestFlushInPieces: what is posted to a queue pair is flushed to the last, a bounded number
-// in a pass, without waiting for the next visit.
+// TestFlushInPieces: everything posted to a queue pair is flushed, a bounded number in a pass, without waiting for the
+// next visit.
 func TestFlushInPieces(t *testing.T) {
 	e := newEngine(t)
 	q := newClient(t, e).newQP(rc)
@@ -355,8 +353,8 @@ func TestFlushInPieces(t *testing.T) {
 	}
 }
 
-// TestRingsPerPass: a session that rings for all its queue pairs all the time has a bounded
-// number noticed in a pass, each of them in its turn, and delays no other session.
+// TestRingsPerPass: if a session rings for all its queue pairs all the time, a pass handles a bounded number of them,
+// in turn, and no other session is delayed.
 func TestRingsPerPass(t *testing.T) {
 	const n = 1000
 	e := newEngine(t)
@@ -394,8 +392,8 @@ func TestRingsPerPass(t *testing.T) {
 	}
 }
 
-// TestStarvedPerPass: a sender whose peer has posted goes on soon, however many of another
-// session wait for peers that never do.
+// TestStarvedPerPass: a sender whose peer has posted a receive continues soon, however many queue pairs of another
+// session wait for peers that never post.
 func TestStarvedPerPass(t *testing.T) {
 	const n = 1000
 	a, b := pair(t)
@@ -440,8 +438,7 @@ func sendToAndFro(a, b *testQP, n int) time.Duration {
 	return took[n/2]
 }
 
-// BenchmarkBeside is how long a message takes beside others. On a machine with other work
-// only the median means something.
+// BenchmarkBeside measures how long a message takes beside others. On a busy machine only the median is meaningful.
 func BenchmarkBeside(b *testing.B) {
 	for _, c := range []struct {
 		name  string

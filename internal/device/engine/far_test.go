@@ -15,7 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A program in a virtual machine is waited for if it rang twice within farPace, and for as long once more.
+// The loop waits for a program in a virtual machine if it rang twice within farPace, and for farPace again.
 func TestFarRings(t *testing.T) {
 	e := &Engine{}
 	e.connect()
@@ -46,8 +46,8 @@ func TestFarRings(t *testing.T) {
 	}
 }
 
-// The loop's thread is woken promptly while there are programs in virtual machines, and nobody else's is: also if they come and go while it
-// sleeps, and somebody else does its work.
+// The loop's thread gets short timer slack while there are programs in virtual machines, and no other thread does, also
+// if the programs start and end while the loop sleeps and another thread does its work.
 func TestFarSlice(t *testing.T) {
 	e := newEngine(t)
 	runtime.LockOSThread()
@@ -99,7 +99,8 @@ func TestFarSlice(t *testing.T) {
 	wait(usual)
 }
 
-// The loop does not nap in the way of programs that talk with each other, nor of class latency; with those that talk with a machine it does.
+// The loop does not nap while programs of this host talk to each other, nor with class latency. With programs that talk
+// to a virtual machine it does.
 func TestNapsInNobodysWay(t *testing.T) {
 	b := newBench(t, 2)
 	lat := b.stream(0, 1, 1, wr{op: opWrite, n: 64})

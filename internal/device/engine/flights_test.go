@@ -20,8 +20,8 @@ func inFlight(e *Engine) (f flights) {
 	return f
 }
 
-// TestFlightOfReset: what a queue pair had in flight is forgotten when it is reset, also if
-// its timer finds nothing to do and it is destroyed after that.
+// TestFlightOfReset: a reset forgets what a queue pair had in flight, also if its timer then finds nothing to do and it
+// is destroyed.
 func TestFlightOfReset(t *testing.T) {
 	as, bs := byHand(t, 1, Options{InFlight: 1 << 20})
 	a, b := as[0], bs[0]
@@ -46,8 +46,8 @@ func TestFlightOfReset(t *testing.T) {
 	}
 }
 
-// TestFlightsAlwaysAddUp makes queue pairs send, and resets, fails, destroys and makes them
-// anew, at random: what is in flight is always what they say, and nothing in the end.
+// TestFlightsAlwaysAddUp makes queue pairs send, and resets, fails, destroys and recreates them at random. The sum in
+// flight always equals that of the queue pairs, and is 0 in the end.
 func TestFlightsAlwaysAddUp(t *testing.T) {
 	const pairs = 4
 	seed := rand.Uint64()

@@ -16,8 +16,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A far is a client's memory as one that cannot be mapped: its bytes are the client's own,
-// and a gate can hold up whoever touches them.
+// A far is a client's memory that cannot be mapped: its bytes are the client's own, and a gate can block every access.
 type far struct {
 	c     *program
 	gate  atomic.Pointer[chan struct{}] // closed: open
@@ -83,7 +82,7 @@ func (f *far) Close() error {
 	return nil
 }
 
-// foreign makes c's memory, as of the next queue pair, one that is not mapped.
+// foreign makes c's memory unmapped, from the next queue pair on.
 func (c *program) foreign() *far {
 	f := &far{c: c}
 	c.space.SetForeign(f)
@@ -139,8 +138,8 @@ func TestForeignRemote(t *testing.T) {
 	for name, prepare := range map[string]func(*program){"foreign": func(c *program) { c.foreign() }, "mixed": func(c *program) { c.mixed() }} {
 		t.Run(name, func(t *testing.T) {
 			a, b := twoHosts(t, prepare)
-			// A message takes four threads in turn here. On a machine that is busy with
-			// other things that may be longer than a peer, or memory, usually has.
+			// A message takes four threads in turn here. On a busy machine that may exceed the usual limits of peers
+			// and memory.
 			for _, q := range []*testQP{a, b} {
 				q.timeout = 19
 				q.c.e.Do(func() { q.c.e.only().Config.Patience = 60_000_000_000 })
@@ -153,8 +152,7 @@ func TestForeignRemote(t *testing.T) {
 	}
 }
 
-// TestForeignResend: as long as a requester fetches what it sends again, the silence of its
-// peer costs no retry.
+// TestForeignResend: while a requester reads foreign memory for a retransmission, its retry timer does not run.
 func TestForeignResend(t *testing.T) {
 	var f *far
 	a, b := twoHosts(t, func(c *program) {
@@ -300,7 +298,7 @@ func atomics(t *testing.T, a, b *testQP) {
 	}
 }
 
-// bounce is a victim: messages must go on.
+// bounce is a victim whose messages must continue.
 func bounce(t *testing.T, a, b *testQP, rounds int) {
 	t.Helper()
 	for range rounds {
@@ -358,8 +356,8 @@ func TestForeignHang(t *testing.T) {
 	bounce(t, va, vb, 10)
 }
 
-// TestForeignBounds: a user with many queue pairs that are stuck has a few threads, all of
-// the queue pairs fail, and another user's foreign memory is as fast as ever.
+// TestForeignBounds: a user with many stuck queue pairs has a few threads, all of the queue pairs fail, and another
+// user's foreign memory stays fast.
 func TestForeignBounds(t *testing.T) {
 	e := foreignEngine(t, 200_000_000)
 	stuck := e.only()
@@ -403,8 +401,8 @@ func TestForeignBounds(t *testing.T) {
 	}
 }
 
-// TestForeignClose: a session ends although a thread is in its memory. When the thread
-// is back it writes no more than the piece that it was stuck in.
+// TestForeignClose: a session ends although a thread is in its memory. When the thread returns, it writes no more than
+// the piece that it was stuck in.
 func TestForeignClose(t *testing.T) {
 	e := newEngine(t)
 	c, d := newClientOf(t, e, 2), newClientOf(t, e, 2)
@@ -499,8 +497,8 @@ func TestForeignDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestForeignFence: what a fenced request sends is what the READ before it has brought, though
-// the data of requests is read ahead.
+// TestForeignFence: a fenced request sends the data that the READ before it brought, although the data of requests is
+// read ahead.
 func TestForeignFence(t *testing.T) {
 	e := newEngine(t)
 	c, d := newClient(t, e), newClient(t, e)

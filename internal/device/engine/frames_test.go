@@ -86,7 +86,7 @@ func TestFrames(t *testing.T) {
 	got.mu.Unlock()
 }
 
-// TestFramesFull: where the loop does not take frames, the queue stays bounded and the rest is counted.
+// TestFramesFull: while the loop takes no frames, the queue stays bounded and the rest is counted as dropped.
 func TestFramesFull(t *testing.T) {
 	engines, _, maps := overlayHosts(t)
 	e := engines[0]

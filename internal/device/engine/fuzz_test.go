@@ -22,8 +22,8 @@ import (
 //	   ▲                                                │        guard │ open │ guard │ own │ guard
 //	   └────────────── responses ───────────────────────┘
 
-// Memory of the client under attack. Only open has remote rights, and only own is where
-// its receives are; all the rest is nobody's business.
+// Memory of the client under attack. Only open has remote rights, and only own holds its receives; no packet may reach
+// the rest.
 const (
 	guardByte = 0xa5
 	openAt    = 64 << 10
@@ -52,7 +52,7 @@ type victim struct {
 	room     [8][]byte
 }
 
-// guarded is what nobody may ever see.
+// guarded is memory that no peer may ever see.
 var guarded = [8]byte(bytes.Repeat([]byte{guardByte}, 8))
 
 func newVictim(t testing.TB, typ uint8) *victim {
@@ -250,8 +250,7 @@ func (v *victim) play(script []byte) error {
 	return nil
 }
 
-// look takes what the victim has sent: nothing to a stranger, and none of what it guards to
-// anybody.
+// look reads what the victim has sent: nothing to a stranger, and no guarded bytes to any peer.
 func (v *victim) look() error {
 	receive := func(b *roce.FakeBind) int {
 		for i := range v.in {

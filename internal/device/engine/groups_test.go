@@ -8,8 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// TestGroupCostsItsMembers: a datagram to a group costs its sender's turn as much as all the
-// copies of it.
+// TestGroupCostsItsMembers: a datagram to a group costs its sender's turn as much as all of its copies.
 func TestGroupCostsItsMembers(t *testing.T) {
 	const ud, members, datagrams = 4, 40, 500
 	group := ib.GID{10: 0xff, 11: 0xff, 12: 239, 15: 9}

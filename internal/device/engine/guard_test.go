@@ -18,8 +18,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A gate is a Guard that a test has made by hand: operations by peer, all for those that are not
-// there.
+// A gate is a hand-made Guard: operations by peer; peers that are not listed may do everything.
 type gate struct {
 	ops   map[ib.GID]ib.Operations
 	none  map[ib.GID]bool // these are not in the network
@@ -104,7 +103,7 @@ const (
 	wcRemOp   = 11
 )
 
-// TestGuardRefuses: what is asked for by command is refused with an errno, counted, and told.
+// TestGuardRefuses: a forbidden command is refused with an errno, counted, and reported.
 func TestGuardRefuses(t *testing.T) {
 	e, nics, a, b := underRules(t)
 	peer, nobody := b.gid, ib.GIDOf(address(99))
@@ -199,8 +198,8 @@ func (q *testQP) request(op, at uint32, to *testQP) {
 	q.ring()
 }
 
-// TestGuardOperations: operations that are not allowed are refused as wrong keys are, by the
-// responder whose peer knows no rules, and by the requester that has them itself.
+// TestGuardOperations: forbidden operations are refused like wrong keys, by the responder if its peer has no rules, and
+// by a requester with rules.
 func TestGuardOperations(t *testing.T) {
 	ops := map[string]struct {
 		op  uint32
@@ -254,7 +253,7 @@ func TestGuardOperations(t *testing.T) {
 	}
 }
 
-// TestRevoke: a connection that new rules do not allow fails at both ends, and no other does.
+// TestRevoke: a connection that new rules forbid fails at both ends, and no other does.
 func TestRevoke(t *testing.T) {
 	e, nics, pa, pb := underRules(t)
 	ea, eb := pa.events(), pb.events()
@@ -309,8 +308,7 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// TestRevokedPeerIsTold: a peer whose own side knows no rules is answered once, at once. What it
-// sends is not placed.
+// TestRevokedPeerIsTold: a peer without rules gets one answer at once. Its data is not placed.
 func TestRevokedPeerIsTold(t *testing.T) {
 	e, nics, pa, pb := underRules(t)
 	a, b := pa.newQP(rc), pb.newQP(rc)
@@ -328,8 +326,8 @@ func TestRevokedPeerIsTold(t *testing.T) {
 	}
 }
 
-// TestOperationsTakenAway: operations go and come back under a live connection, and a READ that
-// is under way ends.
+// TestOperationsTakenAway: operations are forbidden and allowed again on a live connection, and a READ in progress
+// ends.
 func TestOperationsTakenAway(t *testing.T) {
 	e, nics, pa, pb := underRules(t)
 	a, b := pa.newQP(rc), pb.newQP(rc)
@@ -352,8 +350,8 @@ func TestOperationsTakenAway(t *testing.T) {
 	}
 }
 
-// TestGuardDatagrams: a datagram that is not allowed is lost, for its sender without an error,
-// and counted where it was: at the sender that knows the rule, else at the receiver.
+// TestGuardDatagrams: a forbidden datagram is lost without an error for its sender, and counted where the rule is: at
+// the sender, else at the receiver.
 func TestGuardDatagrams(t *testing.T) {
 	const qkey = 7
 	e, nics, pa, pb := underRules(t)
@@ -403,8 +401,8 @@ func TestGuardDatagrams(t *testing.T) {
 	}
 }
 
-// TestGuardGroups: a datagram to a group reaches the members that may hear its sender, and who
-// may not be a member any more is none.
+// TestGuardGroups: a datagram to a group reaches the members that may receive from its sender. A NIC that may no longer
+// be a member is removed.
 func TestGuardGroups(t *testing.T) {
 	const qkey = 7
 	group := ib.GIDOf(netip.MustParseAddr("239.9.9.9"))
@@ -445,9 +443,8 @@ func TestGuardGroups(t *testing.T) {
 	}
 }
 
-// TestHandMadePeer: a peer that knows no rules and makes its packets by hand, with the right
-// numbers and keys, delivers nothing: not to a queue pair that it was connected to, not to one that
-// takes datagrams, not to others.
+// TestHandMadePeer: a peer without rules that forges packets with the right numbers and keys delivers nothing: not to a
+// queue pair that it was connected to, not to one for datagrams, not to others.
 func TestHandMadePeer(t *testing.T) {
 	const qkey, tries = 7, 1_000_000
 	e, nics, pa, pb := underRules(t)
@@ -559,8 +556,7 @@ func TestRevokeMany(t *testing.T) {
 	})
 }
 
-// BenchmarkGuard is what a datagram's two questions cost: without a Guard, and with one that was
-// asked before.
+// BenchmarkGuard measures the two decisions for a datagram: without a Guard, and with one that has decided before.
 func BenchmarkGuard(b *testing.B) {
 	for _, c := range []struct {
 		name string

@@ -67,8 +67,7 @@ func newEcho(t *testing.T, e *Engine, look func() byte) (*echo, int) {
 	return l, fds[1]
 }
 
-// readAnswer is a read that the runtime's signals may interrupt: with a limit of time, the
-// kernel does not begin it again.
+// readAnswer reads again after a signal of the runtime: with a timeout the kernel does not restart the call.
 func readAnswer(fd int, b []byte) (n int, err error) {
 	for err = unix.EINTR; err == unix.EINTR; {
 		n, err = unix.Read(fd, b)
@@ -89,8 +88,8 @@ func ask(t *testing.T, fd int, request byte) byte {
 	return b[0]
 }
 
-// What was posted before a request on a line happens before it, whether the loop sleeps, is
-// about to, or has just been woken.
+// Work that was posted before a request on a line runs before it, whether the loop sleeps, is about to, or has just
+// been woken.
 func TestPostedBeforeLine(t *testing.T) {
 	a, b := pair(t)
 	_, fd := newEcho(t, a.c.e, func() byte { return b.c.mem[0] })
@@ -106,8 +105,7 @@ func TestPostedBeforeLine(t *testing.T) {
 	}
 }
 
-// Every line has its turn while others send all the time, and a line that is paused is left
-// alone until it is resumed.
+// Every line has its turn while others send all the time, and a paused line is not served until it is resumed.
 func TestLinesInTurn(t *testing.T) {
 	e := newEngine(t)
 	const many = 3*commandsPerPass + 1
@@ -167,7 +165,7 @@ func TestLinePanics(t *testing.T) {
 	}
 }
 
-// A number that another connection has taken is not served as the one before.
+// A descriptor number that another connection has taken is not served as the previous one.
 func TestLineNumberAgain(t *testing.T) {
 	e := newEngine(t)
 	for i := range 50 {

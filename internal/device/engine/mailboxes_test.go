@@ -61,8 +61,8 @@ func (b *letterbox) look() (ok bool) {
 	return ok
 }
 
-// What was posted before a request in a box happens before it, and a request that comes while
-// the box is being shut, because the loop goes to sleep, is served.
+// Work that was posted before a request in a mailbox runs before it. A request is also served if it comes while the
+// mailbox is being shut because the loop goes to sleep.
 func TestPostedBeforeBox(t *testing.T) {
 	a, b := pair(t)
 	e := a.c.e
@@ -93,8 +93,7 @@ func TestPostedBeforeBox(t *testing.T) {
 	}
 }
 
-// A loop that has nothing to do shuts the boxes and sleeps; one that has a lot to do shuts
-// those that are silent.
+// An idle loop shuts the mailboxes and sleeps; a busy one shuts those that are silent.
 func TestBoxesAreShut(t *testing.T) {
 	e := newEngine(t)
 	box := newLetterbox(t, e, func() byte { return 1 })
@@ -194,8 +193,8 @@ func (b rudeBox) Asked() bool { return true }
 func (b rudeBox) Shut() bool  { return true }
 func (b rudeBox) Serve()      { b.served.Add(1) }
 
-// Clients that ask in their boxes all the time have one request each served before somebody
-// else has his, be that in a box or on a line.
+// Clients that use their mailboxes all the time have one request each served before another client is served, in a
+// mailbox or on a line.
 func TestRudeBoxes(t *testing.T) {
 	e := newEngine(t)
 	const many = mostMailboxes - 1
@@ -217,7 +216,7 @@ func TestRudeBoxes(t *testing.T) {
 			}
 		})
 	}
-	// With one processor that another process wants too, a round takes a second: the loop never sleeps here.
+	// With one processor that another process needs too, a round takes a second: the loop never sleeps here.
 	const rounds, atLeast = 200, 10
 	for i, start := 0, time.Now(); i < rounds && (i < atLeast || time.Since(start) < 20*time.Second); i++ {
 		look()

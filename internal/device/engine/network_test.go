@@ -33,8 +33,8 @@ func newHost(t testing.TB, at netip.Addr, o Options) (*Engine, ib.GID) {
 	return e, gid
 }
 
-// overUDP is two queue pairs of two engines that talk through sockets. Others on this
-// machine may test the same, so the addresses are random ones of the loopback network.
+// overUDP is two queue pairs of two engines that talk through sockets. Other tests may run on this machine, so the
+// addresses are random ones of the loopback network.
 func overUDP(t testing.TB) (a, b *testQP) {
 	t.Helper()
 	a, b = twoHosts(t, func(*program) {})
@@ -126,8 +126,7 @@ func TestRemoteDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestRemoteBatches: messages that are posted together leave in few calls and are
-// acknowledged together.
+// TestRemoteBatches: messages that are posted together are sent in few calls and acknowledged together.
 func TestRemoteBatches(t *testing.T) {
 	a, b := overUDP(t)
 	const messages = 512
@@ -154,8 +153,8 @@ func (q *testQP) counters() (c roce.Counters) {
 	return c
 }
 
-// byHand is n pairs of queue pairs of two engines on a fake network, whose loops have ended:
-// the test makes the passes, and time is what it says.
+// byHand is n pairs of queue pairs of two engines on a fake network, whose loops have ended: the test makes the passes
+// and sets the time.
 func byHand(t *testing.T, n int, o Options) (as, bs []*testQP) {
 	t.Helper()
 	return byHandOn(t, roce.NewFakeNet(), n, o)
@@ -187,7 +186,7 @@ func byHandOn(t *testing.T, net *roce.FakeNet, n int, o Options) (as, bs []*test
 	return as, bs
 }
 
-// pass makes one pass, d after the last, and returns the messages and packets that left.
+// pass makes one pass, d after the last, and returns the messages and packets that were sent.
 func (q *testQP) pass(d time.Duration) (calls, packets uint64) {
 	e := q.c.e
 	before := e.LinkCounters()
@@ -204,8 +203,8 @@ func (q *testQP) expectPass(what string, d time.Duration, calls, packets uint64)
 	}
 }
 
-// TestAckWaitsForAnswer: between programs that talk in turns an acknowledgement leaves with
-// the answer, in one call; where no answer came last time it leaves at once.
+// TestAckWaitsForAnswer: between programs that talk in turns, an acknowledgement is sent with the answer in one call.
+// If no answer came last time, it is sent at once.
 func TestAckWaitsForAnswer(t *testing.T) {
 	as, bs := byHand(t, 1, Options{})
 	a, b := as[0], bs[0]
@@ -247,8 +246,7 @@ func TestAckWaitsForAnswer(t *testing.T) {
 	}
 }
 
-// TestInFlightIsShared: what many queue pairs have on their way together is bounded, and
-// all get through.
+// TestInFlightIsShared: the data in flight of many queue pairs together is bounded, and all of it arrives.
 func TestInFlightIsShared(t *testing.T) {
 	const (
 		pairs = 16
@@ -288,8 +286,8 @@ func TestInFlightIsShared(t *testing.T) {
 	}
 }
 
-// TestFloodBeforeTimeout: what has arrived is heard before a timer expires, but a pass hears
-// a bounded part of a flood, however many timers are due, and a flood does not stop the clock.
+// TestFloodBeforeTimeout: arrived packets are handled before a timer expires. A pass handles a bounded part of a flood,
+// however many timers are due, and a flood does not stop the timers.
 func TestFloodBeforeTimeout(t *testing.T) {
 	const pairs, flood, batch = 8, 4000, 16
 	net := roce.NewFakeNet()
@@ -330,8 +328,8 @@ func TestFloodBeforeTimeout(t *testing.T) {
 	}
 }
 
-// TestHeardAfterWait: the loop has lost its processor in the midst of a pass, after it found nothing at
-// the sockets. What has come meanwhile is heard before somebody is held to have been silent.
+// TestHeardAfterWait: the loop loses its processor in the middle of a pass, after it found nothing at the sockets.
+// Packets that came meanwhile are handled before a peer counts as silent.
 func TestHeardAfterWait(t *testing.T) {
 	as, bs := byHand(t, 1, Options{})
 	a, b := as[0], bs[0]

@@ -110,8 +110,8 @@ func overlayHostsWith(t *testing.T, change func(i int, other *overlay.Host, o *O
 	return engines, nics, maps
 }
 
-// TestOverlayApart: two networks between the same two hosts, whose NICs have the same addresses,
-// queue pair numbers and keys. What is sent in one arrives in it, and not in the other.
+// TestOverlayApart: two networks between the same two hosts, whose NICs have the same addresses, queue pair numbers and
+// keys. Data that is sent in one arrives there, and not in the other.
 func TestOverlayApart(t *testing.T) {
 	engines, nics, _ := overlayHosts(t)
 	var qs [2][2]*testQP // by host, by network
@@ -160,8 +160,8 @@ func TestOverlayApart(t *testing.T) {
 	}
 }
 
-// TestOverlayAcquainted: two hosts with a store each, which have declared each other as hosts of type linux, find out in each network
-// that the other is a vrdma host; where one of them does not say so, the other takes it for what was declared.
+// TestOverlayAcquainted: two hosts with separate stores have declared each other as hosts of type linux. In each
+// network they find out that the other is a vrdma host. If one does not announce it, the other treats it as declared.
 func TestOverlayAcquainted(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -350,8 +350,7 @@ func TestOverlayStranger(t *testing.T) {
 	}
 }
 
-// TestOverlayGone: what leads to a member that is nowhere any more fails as a dead host's does, and
-// goes on when the member is there again.
+// TestOverlayGone: requests to a member that is gone fail as with a dead host, and continue when the member is back.
 func TestOverlayGone(t *testing.T) {
 	engines, nics, maps := overlayHosts(t)
 	qp := func(i int) *testQP { return newProgram(t, engines[i], nics[i][0], nics[i][0].GIDs[0].GID, 0).newQP(rc) }

@@ -10,8 +10,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// TestFaultOfNobody: a fault in memory that is no session's is our own mistake, and ends the
-// daemon where a pass makes it.
+// TestFaultOfNobody: a fault in memory that belongs to no session is a bug of the daemon, and ends it.
 func TestFaultOfNobody(t *testing.T) {
 	e := newEngine(t)
 	newClient(t, e).newQP(rc)
@@ -28,8 +27,8 @@ func TestFaultOfNobody(t *testing.T) {
 	})
 }
 
-// TestPanicInCommand: a panic in a command comes back from Do as an error, whether the loop
-// is awake or asleep, and nobody else notices.
+// TestPanicInCommand: a panic in a command returns from Do as an error, whether the loop is awake or asleep, and
+// nothing else is disturbed.
 func TestPanicInCommand(t *testing.T) {
 	a, b := pair(t)
 	e := a.c.e
@@ -73,7 +72,7 @@ func TestFaultInCommand(t *testing.T) {
 	})
 }
 
-// TestDoAfterStop: what does not run is said.
+// TestDoAfterStop: Do returns an error for a function that does not run.
 func TestDoAfterStop(t *testing.T) {
 	e := newEngine(t)
 	e.Stop()

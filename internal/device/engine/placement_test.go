@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A road is a loop that streams at a rate, in bytes a microsecond, that depends on its place.
+// A road is a loop that streams at a rate, in bytes a microsecond, that depends on its processor.
 type road struct {
 	p     placement
 	now   ib.Time
@@ -65,7 +65,7 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// TestPlacementAlike: where all processors are alike, tries become rare.
+// TestPlacementAlike: where all processors are alike, attempts become rare.
 func TestPlacementAlike(t *testing.T) {
 	const ms = ib.Time(1_000_000)
 	r := &road{now: 1}
@@ -78,8 +78,7 @@ func TestPlacementAlike(t *testing.T) {
 	}
 }
 
-// TestPlacementPause: what was known of a stream is forgotten when it pauses, and a loop that
-// was trying goes back.
+// TestPlacementPause: a pause of the stream resets what is known of it, and a loop in an attempt goes back.
 func TestPlacementPause(t *testing.T) {
 	const ms = ib.Time(1_000_000)
 	r := &road{now: 1}

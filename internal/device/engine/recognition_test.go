@@ -31,9 +31,8 @@ func (q *testQP) writeBytes(peer *testQP) uint64 {
 	return sent
 }
 
-// TestFillerNeedsFreshNews: a host that has said that it understands filler gets some; one
-// that has not been heard of lately may be another by now, and gets none from the moment on
-// that somebody connects to it until it has answered again.
+// TestFillerNeedsFreshNews: a host that announced support for filler gets filler. After a silence it may be another
+// host: from a new connection on it gets none until it has answered again.
 func TestFillerNeedsFreshNews(t *testing.T) {
 	as, bs := byHand(t, 1, Options{Recognise: true})
 	a, b := as[0], bs[0]
@@ -84,7 +83,7 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 	}
 }
 
-// TestStreaming: whoever has moved much looks around for longer before it sleeps, for a while.
+// TestStreaming: after much traffic a loop polls longer before it sleeps, for a while.
 func TestStreaming(t *testing.T) {
 	as, bs := byHand(t, 1, Options{})
 	a, b := as[0], bs[0]
@@ -121,7 +120,7 @@ func TestStreaming(t *testing.T) {
 	}
 }
 
-// TestForeignWindow: how much a vrdma host can take is known; others get no more than before.
+// TestForeignWindow: the window of a vrdma host is known; other hosts get the default.
 func TestForeignWindow(t *testing.T) {
 	for _, c := range []struct{ window, own, other uint32 }{
 		{0, 0, 0}, {64 << 10, 64 << 10, 64 << 10}, {1 << 20, 1 << 20, foreignWindow},

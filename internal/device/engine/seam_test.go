@@ -31,7 +31,7 @@ func (e *Engine) seam(t *task) (moved bool) {
 	return true
 }
 
-// withoutSeam is what is left of it in a daemon that knows users and sessions only.
+// withoutSeam is the same work in a daemon with users and sessions only.
 func (e *Engine) withoutSeam(t *task) (moved bool) {
 	t.schedule()
 	e.clock.now = e.clock.time()
@@ -41,8 +41,8 @@ func (e *Engine) withoutSeam(t *task) (moved bool) {
 	return e.sched.nextIn(e.sched.alone, e.clock.now) == t
 }
 
-// BenchmarkSeam is what a message costs because there could be tenants, where none are declared:
-// 50 ns at most are wanted for the difference between the two.
+// BenchmarkSeam measures what a message costs because tenants are possible, where none is declared. The difference
+// should be at most 50 ns.
 func BenchmarkSeam(b *testing.B) {
 	e, t := alone(b)
 	for _, c := range []struct {
@@ -60,7 +60,7 @@ func BenchmarkSeam(b *testing.B) {
 	}
 }
 
-// TestSeamDoesNotAllocate is in the words of BenchmarkSeam.
+// TestSeamDoesNotAllocate: the work of BenchmarkSeam allocates nothing.
 func TestSeamDoesNotAllocate(t *testing.T) {
 	e, task := alone(t)
 	before := task.adapter.nic.Counters().LoopTime
@@ -93,8 +93,7 @@ func alone(t testing.TB) (*Engine, *task) {
 	return e, of
 }
 
-// TestWaits: a NIC that changes its class, and one that goes, leave what they have waited where
-// it was counted.
+// TestWaits: a NIC that changes its class, and a removed one, leave their waiting times where they were counted.
 func TestWaits(t *testing.T) {
 	e, _, nics := twins(t, Options{}, address(1), address(2))
 	check := func(what string, bulk, latency int) {

@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// reachable makes c's memory one that can be reached aside, as of the next queue pair.
+// reachable makes c's memory reachable aside, from the next queue pair on.
 func (c *program) reachable() {
 	c.space.SetForeign(&far{c: c})
 }
@@ -26,8 +26,8 @@ func forgive(e *Engine) {
 	e.Do(func() { e.shared.ReviewAside(e.clock.now + 2*3600e9) })
 }
 
-// TestAside: all operations, between memory of every kind, while queue pairs are marked in the
-// midst of their work and the marks end.
+// TestAside: all operations, between memory of every kind, while queue pairs are marked in the middle of their work and
+// the marks end.
 func TestAside(t *testing.T) {
 	kinds := map[string]func(*program){"mapped": (*program).reachable, "mixed": func(c *program) { c.mixed() }}
 	for from, makeA := range kinds {
@@ -99,7 +99,7 @@ func TestAsideRemote(t *testing.T) {
 	}
 }
 
-// TestAsideAtomics: queue pairs that are marked and others count in the same word, and none is lost.
+// TestAsideAtomics: marked and unmarked queue pairs count in the same word, and no count is lost.
 func TestAsideAtomics(t *testing.T) {
 	e := newEngine(t)
 	ca, cb := newClientOf(t, e, 1), newClientOf(t, e, 2)
@@ -237,7 +237,7 @@ func TestStallSeen(t *testing.T) {
 		t.Errorf("marked %v and %v, want both", x, y)
 	}
 	bounce(t, a, b, 10)
-	// What is aside has not been touched: the next one is nobody's.
+	// Memory that is reached aside was not touched: the next stall belongs to no queue pair.
 	e.Do(func() {
 		e.stall.turn = a.task()
 		e.stall.seen.Store(true)
@@ -258,7 +258,7 @@ func TestStallSeen(t *testing.T) {
 	}
 }
 
-// TestLookout: what a watcher that looks now and then makes of a thread's states.
+// TestLookout: the watcher's verdict on sampled states of a thread.
 func TestLookout(t *testing.T) {
 	type look struct {
 		progress uint32
@@ -305,7 +305,7 @@ func TestThreadState(t *testing.T) {
 	}
 }
 
-// The watcher looks while programs work: it allocates nothing either.
+// The watcher samples while programs work: it allocates nothing either.
 func TestThreadStateDoesNotAllocate(t *testing.T) {
 	tid := threadID()
 	if n := testing.AllocsPerRun(100, func() { threadState(tid) }); n > 0 {

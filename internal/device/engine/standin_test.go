@@ -8,8 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// What belongs to the loop has one holder at a time, whoever it is: the race detector
-// would tell.
+// The loop's state has one holder at a time, whichever thread it is: the race detector checks it.
 func TestStandInsAlone(t *testing.T) {
 	e := newEngine(t)
 	var all sync.WaitGroup
@@ -32,8 +31,7 @@ func TestStandInsAlone(t *testing.T) {
 	})
 }
 
-// What was posted before a command happens before it, whether the loop sleeps, is about
-// to, or has just been woken.
+// Work that was posted before a command runs before it, whether the loop sleeps, is about to, or has just been woken.
 func TestPostedBeforeCommand(t *testing.T) {
 	a, b := pair(t)
 	for i := range 2000 {

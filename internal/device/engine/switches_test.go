@@ -8,8 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// TestNoFiller: a host with the switch off sends no filler to one that understands it, and
-// is sent none.
+// TestNoFiller: a host with the switch off sends no filler to a host that understands it, and gets none.
 func TestNoFiller(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		as, bs := byHand(t, 1, Options{Recognise: true, NoFiller: off})
@@ -41,8 +40,7 @@ func TestNoFiller(t *testing.T) {
 	}
 }
 
-// TestNoAckWait: with the switch off an acknowledgement leaves at once, also where programs
-// talk in turns.
+// TestNoAckWait: with the switch off an acknowledgement is sent at once, also where programs talk in turns.
 func TestNoAckWait(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		as, bs := byHand(t, 1, Options{NoAckWait: off})
@@ -69,8 +67,7 @@ func TestNoAckWait(t *testing.T) {
 	}
 }
 
-// TestNoMove: with the switch off the loop stays where it is, however long others have its
-// processor.
+// TestNoMove: with the switch off the loop stays on its processor, however long other processes use it.
 func TestNoMove(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		as, _ := byHand(t, 1, Options{NoMove: off})

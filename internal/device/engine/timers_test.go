@@ -2,8 +2,7 @@ package engine
 
 import "testing"
 
-// TestTimerOfDestroyed has queue pairs destroyed that wait for an answer for hours: the
-// heap of timers must not keep them.
+// TestTimerOfDestroyed destroys queue pairs that wait hours for an answer: the heap of timers must not keep them.
 func TestTimerOfDestroyed(t *testing.T) {
 	e := newEngine(t)
 	c := newClient(t, e)

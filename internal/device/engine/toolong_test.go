@@ -27,8 +27,8 @@ func (l *lines) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// TestTooLong: packets that are too long for the way to a peer are worth a line in the log
-// each ten minutes, and no number of peers makes it more than so many.
+// TestTooLong: packets that are too long for the path to a peer give one log line each ten minutes, with a limit for
+// all peers together.
 func TestTooLong(t *testing.T) {
 	var log lines
 	e := newEngine(t)

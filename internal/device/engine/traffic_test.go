@@ -6,7 +6,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// TestMode goes along every line of the drawing in traffic.go.
+// TestMode takes every transition of the diagram in traffic.go.
 func TestMode(t *testing.T) {
 	var (
 		f     traffic

@@ -50,8 +50,7 @@ func met(t *testing.T, err error, kind budget.Kind) {
 	}
 }
 
-// TestChargeWindows: a process that registers a page of every gibibyte meets the limit of
-// its user's mappings.
+// TestChargeWindows: a process that registers a page of every gibibyte reaches the limit of its user's mappings.
 func TestChargeWindows(t *testing.T) {
 	limit := plenty()
 	limit[budget.Mappings] = 10
@@ -73,8 +72,7 @@ func TestChargeWindows(t *testing.T) {
 	}
 }
 
-// TestChargeHoles: memory that the process has made costs nothing of Holes; what it has
-// never touched does, and there is little of it.
+// TestChargeHoles: memory that the process has touched is not charged as Holes; untouched memory is, with a low limit.
 func TestChargeHoles(t *testing.T) {
 	limit := plenty()
 	limit[budget.Holes] = 8 << 20
@@ -101,8 +99,8 @@ func TestChargeHoles(t *testing.T) {
 	r.Release()
 }
 
-// TestChargePages: pages count as long as they are in the memfd, regions or not. So
-// making them, one region after the other, ends at the limit.
+// TestChargePages: pages are charged as long as they are in the memfd, with or without regions. So creating them, one
+// region after the other, ends at the limit.
 func TestChargePages(t *testing.T) {
 	limit := plenty()
 	limit[budget.Memory] = 64 << 20
@@ -116,7 +114,7 @@ func TestChargePages(t *testing.T) {
 			break
 		}
 		rounds++
-		// What the daemon's copy does where the process has made no page.
+		// The daemon's copy creates a page where the process has none.
 		for _, p := range r.pieces {
 			for i := 0; i < len(p.mem); i += pageSize {
 				p.mem[i] = 1
@@ -149,7 +147,7 @@ func TestChargeAfterRelease(t *testing.T) {
 	}
 }
 
-// TestChargePieces: a region in many pieces takes heap for each.
+// TestChargePieces: a region in many pieces is charged for the heap of each.
 func TestChargePieces(t *testing.T) {
 	limit := plenty()
 	limit[budget.State] = 100 * pieceState
@@ -162,7 +160,7 @@ func TestChargePieces(t *testing.T) {
 	met(t, err, budget.State)
 }
 
-// TestRoom: what Map would refuse is known before there is a region, and costs nothing.
+// TestRoom: what Map would refuse is known before there is a region, at no cost.
 func TestRoom(t *testing.T) {
 	limit := plenty()
 	limit[budget.Memory] = 8 << 20

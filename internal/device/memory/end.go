@@ -28,8 +28,8 @@ func (s *Space) Dead() bool {
 	return s.Aside(look) == io.EOF // a dead one reads as empty; of one that lives it is EIO
 }
 
-// Empty reports whether no region lives and there is not a page, so that nothing is lost if
-// the space is closed. It charges for the pages that there are.
+// Empty reports whether the space has neither regions nor pages, so that closing it loses nothing. It updates the
+// charge for pages.
 func (s *Space) Empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -94,8 +94,8 @@ func TestRegionsShareWindows(t *testing.T) {
 	}
 }
 
-// A second registration of the same memory does not look at its pages again, but
-// only whole chunks are remembered, and only while the window is mapped.
+// A second registration of the same memory does not check its pages again. Only whole chunks are remembered, and only
+// while the window is mapped.
 func TestFilledChunksAreRemembered(t *testing.T) {
 	s := newSpace(t, 0)
 	const start = 5<<windowBits + chunkSize - 100
@@ -126,8 +126,8 @@ func TestFilledChunksAreRemembered(t *testing.T) {
 	}
 }
 
-// A process takes its pages out of the file when no region covers them any more: what was
-// remembered about them is forgotten, and only that.
+// A process removes its pages from the file when no region covers them: what was remembered of exactly these pages is
+// forgotten.
 func TestFilledChunksAreForgotten(t *testing.T) {
 	s := newSpace(t, 0)
 	const start = 5 << windowBits
@@ -161,7 +161,7 @@ func TestFilledChunksAreForgotten(t *testing.T) {
 	small.Release()
 }
 
-// Registering what the process never touched costs us nothing.
+// Registering untouched memory allocates nothing in the daemon.
 func TestHolesStayHoles(t *testing.T) {
 	s := newSpace(t, 0)
 	const start, length = 7 << windowBits, 64 << 20
@@ -303,7 +303,7 @@ func TestForeign(t *testing.T) {
 	if _, err := c.Copy(&dst, &src); !errors.Is(err, syscall.EFAULT) {
 		t.Errorf("copying to foreign memory in place: got %v, want EFAULT", err)
 	}
-	// The process unmaps it under our feet.
+	// The process unmaps it meanwhile.
 	unix.Munmap(mem)
 	if err := run(&write); !errors.Is(err, syscall.EFAULT) {
 		t.Errorf("writing unmapped memory: got %v, want EFAULT", err)
@@ -360,7 +360,7 @@ func TestCopyDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Seals: a client that truncates the file would take our pages away.
+// Seals: a client that truncates the file would remove our pages.
 func TestSealed(t *testing.T) {
 	s := newSpace(t, 0)
 	if err := unix.Ftruncate(int(s.File().Fd()), 0); err == nil {
@@ -401,7 +401,7 @@ func TestManyPieces(t *testing.T) {
 	if err != syscall.EINVAL {
 		t.Errorf("a border inside a page: %v, want EINVAL", err)
 	}
-	// One piece is enough for what is foreign in a row.
+	// Consecutive foreign pages need one piece.
 	f, err := s.Map(base, 2*pageSize, []Extent{{Start: base, Length: pageSize, Kind: Foreign, Prot: 3}, {Start: base + pageSize, Length: pageSize, Kind: Foreign, Prot: 3}})
 	if err != nil || len(f.pieces) != 1 {
 		t.Fatalf("two foreign extents in a row: %v", err)

@@ -47,8 +47,8 @@ func await(t *testing.T, p *Pool, woken chan struct{}, n int) (list []*Job) {
 	return list
 }
 
-// TestPool: a user has a few threads, stuck ones count, others are not concerned, and what
-// is given up ends with the piece that it was at.
+// TestPool: a user has a few threads, stuck ones count, other users are not affected, and an abandoned job ends after
+// its current piece.
 func TestPool(t *testing.T) {
 	woken := make(chan struct{}, 100)
 	p := NewPool(func() { woken <- struct{}{} })
@@ -108,7 +108,7 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// TestJob: what was read or written is known again, and nothing else is taken for it.
+// TestJob: a job's result is matched by what was read or written, and by nothing else.
 func TestJob(t *testing.T) {
 	woken := make(chan struct{}, 100)
 	p := NewPool(func() { woken <- struct{}{} })
@@ -195,7 +195,7 @@ func TestJob(t *testing.T) {
 	}
 }
 
-// TestProbeAside: registration that hangs answers in the end.
+// TestProbeAside: a registration that hangs returns an error in the end.
 func TestProbeAside(t *testing.T) {
 	s := newSpace(t, 0)
 	p := NewPool(func() {})
@@ -232,7 +232,7 @@ func (g *torn) WriteAt(b []byte, at int64) (int, error) {
 	return g.gated.WriteAt(b, at)
 }
 
-// TestJobFailsFromAPartOn: a job for several messages fails those only that it could not move.
+// TestJobFailsFromAPartOn: a job for several messages fails only those that it could not move.
 func TestJobFailsFromAPartOn(t *testing.T) {
 	s := newSpace(t, 0)
 	g := &torn{gated{mem: pattern(1 << 16), gate: make(chan struct{})}, 20000}
@@ -311,7 +311,7 @@ func TestPoolReplacesStuckThreads(t *testing.T) {
 	}
 }
 
-// TestBuffers: a Buffer is used again when its last user has dropped it, and not before.
+// TestBuffers: a Buffer is reused when its last user has released it, and not before.
 func TestBuffers(t *testing.T) {
 	var l Buffers
 	for _, n := range []int{1, 512, 513, 5000, 70000, 256 << 10} {

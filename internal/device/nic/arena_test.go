@@ -20,8 +20,7 @@ func (a *Arena) blocks(t *testing.T) int64 {
 	return st.Blocks * 512
 }
 
-// TestLargeRings: the loop neither fills a large ring nor gives its pages back, however
-// many were touched.
+// TestLargeRings: the loop neither fills a large ring nor releases its pages, however many were touched.
 func TestLargeRings(t *testing.T) {
 	a, err := NewArena()
 	if err != nil {
@@ -43,7 +42,7 @@ func TestLargeRings(t *testing.T) {
 	if got := a.blocks(t); got < touched {
 		t.Errorf("released: %d bytes are held, want %d until they are reclaimed", got, touched)
 	}
-	// Not reclaimed, it is not used again either.
+	// Before it is reclaimed it is not used again.
 	s, err := newRing(a, entries, elem)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +56,7 @@ func TestLargeRings(t *testing.T) {
 	}
 }
 
-// TestMoveBound: the loop copies what a queue holds when it is resized, but not any amount.
+// TestMoveBound: the loop copies the entries of a resized queue, up to a bound.
 func TestMoveBound(t *testing.T) {
 	a, err := NewArena()
 	if err != nil {
@@ -93,8 +92,8 @@ func (p punchingPages) Punch(offset, size uint64) {
 	clear(p.mem[offset : offset+size])
 }
 
-// TestShort: a ring that is refused while another is not reclaimed is not reclaimed on the
-// loop, which would wait for the client; whoever ran the command does it and tries again.
+// TestShort: a ring that is refused while another waits to be reclaimed is not reclaimed on the loop, which would wait
+// for the client. The goroutine of the command reclaims it and tries again.
 func TestShort(t *testing.T) {
 	punched := 0
 	a := NewArenaIn(punchingPages{plainPages{make([]byte, protocol.SharedSize+4*pageSize)}, &punched})
@@ -165,7 +164,7 @@ func (p *fewPages) Grow(size uint64) error {
 	return nil
 }
 
-// TestGrowForAccount: an arena grows for a ring that there are no pages for, and not for one that its account refuses.
+// TestGrowForAccount: an arena grows for a ring without free pages, unless its account refuses.
 func TestGrowForAccount(t *testing.T) {
 	f, err := newRingFile()
 	if err != nil {

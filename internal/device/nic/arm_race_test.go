@@ -25,12 +25,11 @@ func spinUntil(t *testing.T, what string, f func() bool) bool {
 	return true
 }
 
-// Nothing is between the two here but the shared words, so that they meet within nanoseconds:
-// a client arms, looks once more and sleeps, while a completion is written. The argument is in
-// arm.go, and package armcheck tries every order; here are the processor's.
+// Only the shared words are between the two here, so they meet within nanoseconds: a client arms, polls once more and
+// sleeps while a completion is written. arm.go has the argument, and package armcheck tries every order; this test has
+// the processor's own orders.
 func TestArmRaces(t *testing.T) {
-	// On a busy machine each waits for the other's turn on a processor: as many as there is
-	// time for.
+	// On a busy machine each waits for a processor: the number of races depends on the time.
 	const races, enough = 200_000, 2 * time.Second
 	start := time.Now()
 	s := newRig(t, DefaultLimits).open()

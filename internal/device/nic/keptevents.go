@@ -18,8 +18,8 @@ type keptEvent struct {
 // mostKept is the maximum number of kept events. When the ring is full, a new event sends the oldest.
 const mostKept = 32
 
-// KeepEvents switches keeping on or off. After it is switched off, events are still kept until those
-// that are kept already are sent.
+// KeepEvents switches keeping on or off. After the switch to off, new events are still kept until all kept events are
+// sent, so that the order stays.
 func (l *Loop) KeepEvents(on bool) { l.kept.on = on }
 
 // EventsKept reports whether there are events that SendEvent sends.

@@ -231,7 +231,7 @@ func TestMakerAhead(t *testing.T) {
 		}
 		fds = append(fds, fd)
 	}
-	for range Ahead { // nobody has let the helper go on
+	for range Ahead { // the test has not let the helper continue
 		take()
 	}
 	if n := <-asked; n < Ahead {
@@ -294,7 +294,7 @@ func TestMakerDry(t *testing.T) {
 	ask(firstBatch)
 	take(firstBatch-1, unix.AF_INET)
 	ask(2 * firstBatch)
-	take(3*firstBatch, unix.AF_INET6) // nobody has let the helper go on
+	take(3*firstBatch, unix.AF_INET6) // the test has not let the helper continue
 	may <- struct{}{}
 	take(1+2*firstBatch-Ahead, unix.AF_INET)
 	ask(4 * firstBatch)

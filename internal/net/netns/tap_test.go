@@ -130,7 +130,7 @@ func hasIPv6(t *testing.T, s *Space) (has bool) {
 	if err := s.inside(func() {
 		has = true
 		for _, of := range []string{"all", "default"} {
-			// What is not there is not known to the kernel.
+			// The kernel does not know an interface that does not exist.
 			text, err := os.ReadFile(ipv6Off(of))
 			has = has && err == nil && strings.TrimSpace(string(text)) == "0"
 		}

@@ -41,7 +41,7 @@ func TestHostsBehindTheTunnel(t *testing.T) {
 }
 
 func TestTunnelAddr(t *testing.T) {
-	// A machine that vrdma does not run has to be given this address: it must never change.
+	// Operators configure this address on machines without vrdma, so it must never change.
 	if got := TunnelAddr([32]byte{1}).String(); got != "fd56:1d0:fabd:251f:cbbe:2b93:b4b9:27b2" {
 		t.Error(got)
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestLoadKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.key")
-	// Several at once have one key in the end.
+	// Several concurrent callers get the same key.
 	var keys [8]Key
 	var wg sync.WaitGroup
 	for i := range keys {
@@ -44,7 +44,7 @@ func TestLoadKey(t *testing.T) {
 	}
 }
 
-// TestKeyOfWg: the key that wg(8) makes of this private key is ours.
+// TestKeyOfWg: our public key equals the one that wg(8) derives from this private key.
 func TestKeyOfWg(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.key")
 	// RFC 7748, section 6.1: Alice's keys.

@@ -20,7 +20,7 @@ func TestFrontEndErrors(t *testing.T) {
 	}
 	defer zero.Close()
 	small, large := memfd(t, 4096), memfd(t, 3<<40)
-	status, err := os.Open("/proc/self/status") // of no memory's file system
+	status, err := os.Open("/proc/self/status") // on a file system that is not memory
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,14 +87,14 @@ func TestFrontEndErrors(t *testing.T) {
 			if err := f.ended(); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v: want %q", err, c.want)
 			}
-			if after := leak.Descriptors(t); after >= before+2 { // its own socket has gone; a test may have opened one
+			if after := leak.Descriptors(t); after >= before+2 { // its own socket is closed; a test may have opened one
 				t.Errorf("%d descriptors are open: there were %d", after, before)
 			}
 		})
 	}
 }
 
-// Regions come and go, and one that somebody holds stays readable.
+// Regions are added and removed, and a region in use stays readable.
 func TestMemory(t *testing.T) {
 	f := connect(t, &Device{Rings: 1, Queues: 1})
 	f.ask(setProtocolFeatures, 0, u64(offered), false)
@@ -107,7 +107,7 @@ func TestMemory(t *testing.T) {
 	if got := f.ask(addMemReg, flagNeed, add, true, int(more.Fd())); le.Uint64(got) != 0 {
 		t.Fatal("refused")
 	}
-	// QEMU tells of it, and of its end, once for each pair of queues.
+	// QEMU announces it, and its end, once for each pair of queues.
 	if got := f.ask(addMemReg, flagNeed, add, true, int(more.Fd())); le.Uint64(got) != 0 {
 		t.Fatal("refused the second time")
 	}
@@ -172,7 +172,7 @@ func TestShorterMemory(t *testing.T) {
 	}
 }
 
-// A front end that makes its eventfds block holds up nobody but itself.
+// A front end whose eventfds block delays only itself.
 func TestBlockingEvents(t *testing.T) {
 	var held atomic.Int32
 	f := connect(t, echo(Device{Rings: 1, Queues: 1, Held: &held}))
@@ -199,7 +199,7 @@ func TestBlockingEvents(t *testing.T) {
 	}
 }
 
-// A ring whose kicks block is enabled all the same.
+// A ring whose kicks block can still be enabled.
 func TestBlockingKick(t *testing.T) {
 	kicked, leave := make(chan struct{}, 100), make(chan struct{})
 	f := connect(t, &Device{Rings: 1, Queues: 1, Kicked: func(*Ring) {
@@ -209,7 +209,7 @@ func TestBlockingKick(t *testing.T) {
 	f.t.Cleanup(func() { close(leave) })
 	f.start(1, 0)
 	<-kicked
-	// Nobody reads it now.
+	// No reader is left.
 	fillEvent(t, f.rings[0].kick)
 	for range 3 {
 		for on := range uint32(2) {
@@ -220,7 +220,7 @@ func TestBlockingKick(t *testing.T) {
 	}
 }
 
-// Whoever comes after front ends that hold up too much is refused.
+// When front ends delay too much, the next one is refused.
 func TestHeldUp(t *testing.T) {
 	var held atomic.Int32
 	for n, want := range map[int32]bool{mostHeld: true, mostHeld + 1: false} {
@@ -242,7 +242,7 @@ func TestHeldUp(t *testing.T) {
 func fillEvent(t *testing.T, e *os.File) {
 	t.Helper()
 	full := []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	for { // what was counted before does not fit beside it
+	for { // the old count and this value do not fit together
 		var b [8]byte
 		unix.Read(number(e), b[:])
 		if _, err := unix.Write(number(e), full); err == nil {
@@ -254,12 +254,12 @@ func fillEvent(t *testing.T, e *os.File) {
 	}
 }
 
-// Memory is what lies on tmpfs or hugetlbfs.
+// Only files on tmpfs or hugetlbfs count as memory.
 func TestIsRAM(t *testing.T) {
 	if !isRAM(number(memfd(t, 4096))) {
 		t.Error("a memfd is none")
 	}
-	if fd, err := unix.MemfdCreate("huge", unix.MFD_CLOEXEC|unix.MFD_HUGETLB); err == nil { // else the kernel has no huge pages
+	if fd, err := unix.MemfdCreate("huge", unix.MFD_CLOEXEC|unix.MFD_HUGETLB); err == nil { // otherwise the kernel has no huge pages
 		defer unix.Close(fd)
 		if !isRAM(fd) {
 			t.Error("a memfd of huge pages is none")
@@ -285,8 +285,8 @@ func TestIsRAM(t *testing.T) {
 	}
 }
 
-// TestMapped: memory that was taken away and is still held counts, and so do other connections: what all have mapped
-// has an end. In the end nothing is left.
+// TestMapped: removed memory that is still in use counts, and so do other connections: all mappings have a common
+// bound. In the end nothing is mapped.
 func TestMapped(t *testing.T) {
 	const limit = 8 << 40
 	var mapped atomic.Uint64

@@ -13,8 +13,8 @@ import (
 
 const (
 	ramSize = 1 << 20
-	ramBase = 0x4000_0000      // where the guest has its RAM
-	ramUser = 0x7f00_0000_0000 // where the front end says that it has it
+	ramBase = 0x4000_0000      // the guest's address of its RAM
+	ramUser = 0x7f00_0000_0000 // the front end's address of the same RAM
 	ringNum = 16
 	wait    = time.Minute
 )
@@ -28,7 +28,7 @@ type frontEnd struct {
 	served chan error
 	conn   *Conn
 	rings  []*driverRing
-	heap   uint64 // offset of memory that nobody has
+	heap   uint64 // offset of unused memory
 }
 
 // A driverRing is a ring as the driver sees it. Offsets are those in RAM.
@@ -75,7 +75,7 @@ func socketPair(t *testing.T) (a, b *net.UnixConn) {
 	return conn(fds[0]), conn(fds[1])
 }
 
-// connect has a back end serve d to a new front end.
+// connect makes a back end serve d to a new front end.
 func connect(t *testing.T, d *Device) *frontEnd {
 	t.Helper()
 	f := &frontEnd{t: t, file: memfd(t, ramSize), heap: 0x10000}
@@ -149,7 +149,7 @@ func u32(v ...uint32) (b []byte) {
 	return b
 }
 
-// start does what QEMU does when a driver starts, with so many rings.
+// start does what QEMU does when a driver starts, with n rings.
 func (f *frontEnd) start(rings int, features uint64, base ...uint16) {
 	f.t.Helper()
 	if got := le.Uint64(f.ask(getFeatures, 0, nil, true)); features&^got != 0 {
@@ -183,7 +183,7 @@ func (f *frontEnd) start(rings int, features uint64, base ...uint16) {
 	}
 }
 
-// table tells of the memory.
+// table sends the memory table.
 func (f *frontEnd) table() {
 	f.t.Helper()
 	if got := f.ask(setMemTable, flagNeed, append(u32(1, 0), u64(ramBase, ramSize, ramUser, 0)...), true, int(f.file.Fd())); le.Uint64(got) != 0 {
@@ -191,7 +191,7 @@ func (f *frontEnd) table() {
 	}
 }
 
-// ended waits until the back end has gone.
+// ended waits until the back end has ended.
 func (f *frontEnd) ended() error {
 	f.t.Helper()
 	select {
@@ -216,7 +216,7 @@ func event(t *testing.T) *os.File {
 	return e
 }
 
-// alloc is memory of the guest's.
+// alloc allocates memory of the guest.
 func (f *frontEnd) alloc(n int) (guest uint64, b []byte) {
 	at := f.heap
 	f.heap += uint64(n+15) &^ 15
@@ -260,13 +260,13 @@ func (r *driverRing) add(head uint16) {
 	r.kick.Write(one)
 }
 
-// used waits for the next chain that comes back.
+// wait waits until the next chain is returned.
 func (r *driverRing) wait() (head, n uint32) {
 	r.f.t.Helper()
 	u := r.f.ram[r.used:]
 	var b [8]byte
 	for load16(u, 2) == r.seen {
-		// With RingEventIdx the driver says after which chain it wants to hear.
+		// With RingEventIdx the driver names the chain after which it wants a notification.
 		store16(r.f.ram[r.avail:], 4+2*ringNum, r.seen) // a fence, too
 		if load16(u, 2) != r.seen {
 			break

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whatever comes at the socket, the back end answers or ends.
+// For any bytes at the socket the back end answers or ends.
 func FuzzRequests(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0})
 	f.Add(append([]byte{5, 0, 0, 0, 9, 0, 0, 0, 40, 0, 0, 0}, make([]byte, 40)...))
 	f.Add([]byte{12, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0})
-	// A ring that becomes longer when it has been placed, at the end of memory.
+	// A ring that grows after it was placed at the end of memory.
 	var grows []byte
 	for _, m := range []struct {
 		request Request
@@ -31,7 +31,7 @@ func FuzzRequests(f *testing.F) {
 			defer close(ended)
 			d := echo(Device{Rings: 2, Queues: 1})
 			Serve(other, d, func(c *Conn) {
-				// Kicks come some time, and with SEND_RARP at once.
+				// Kicks arrive eventually, and with SEND_RARP at once.
 				d.Announce = func([6]byte) {
 					for _, r := range c.Rings() {
 						d.Kicked(r)
@@ -41,7 +41,7 @@ func FuzzRequests(f *testing.F) {
 		}()
 		ram, kick := memfd(t, 1<<16), event(t)
 		socket.SetDeadline(time.Now().Add(wait))
-		// Every message has the descriptors that it may have.
+		// Every message has the descriptors that its type allows.
 		for len(b) >= headerSize {
 			n := min(headerSize+int(le.Uint32(b[8:])&0xfff), len(b))
 			var fds []int
@@ -65,7 +65,7 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// Whatever is in a ring, taking from it ends, and gives memory of the guest's only.
+// For any content of a ring, taking from it ends, and returns only the guest's memory.
 func FuzzRing(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}, uint16(1))
 	f.Add(make([]byte, 512), uint16(16))

@@ -75,7 +75,7 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// A driver that breaks the rules has its ring stopped, and nothing else happens to it.
+// When a driver breaks the rules, its ring is stopped, and nothing else happens.
 func TestBrokenRings(t *testing.T) {
 	const outside = ramBase + ramSize
 	for _, c := range []struct {
@@ -144,7 +144,7 @@ func TestBrokenRings(t *testing.T) {
 			if err := <-broken; !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %q: want %q", err, c.want)
 			}
-			// Its other ring goes on, and it is not kicked again.
+			// Its other ring continues, and the stopped one gets no more kicks.
 			r := f.rings[1]
 			out, _ := f.alloc(1)
 			r.write(0, desc{out, 1, 0, 0})
@@ -158,7 +158,7 @@ func TestBrokenRings(t *testing.T) {
 				t.Errorf("again: %v", err)
 			default:
 			}
-			// Stopped and started it works again.
+			// After a stop and a start it works again.
 			f.ask(getVringBase, 0, u32(0, 0), true)
 			f.ask(getVringBase, 0, u32(1, 0), true)
 			clear(f.ram[:0x2000])
@@ -170,7 +170,7 @@ func TestBrokenRings(t *testing.T) {
 	}
 }
 
-// A back end that dies leaves the used index; the next one goes on there.
+// A dead back end leaves the used index; the next one continues there.
 func TestReconnect(t *testing.T) {
 	f := connect(t, echo(Device{Rings: 1, Queues: 1}))
 	f.start(1, RingEventIdx)

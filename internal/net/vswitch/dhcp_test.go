@@ -94,7 +94,7 @@ func FuzzDHCP(f *testing.F) {
 	})
 }
 
-// Whatever a guest sends, what arrives at others is its own, and no longer than the network takes.
+// For any frame of a guest, other guests receive only frames of its own address, no longer than the network's MTU.
 func FuzzSend(f *testing.F) {
 	h, large := segment(overlay.MACOf(netip.MustParseAddr("10.1.0.1")), overlay.MACOf(netip.MustParseAddr("10.1.0.2")), "10.1.0.1", "10.1.0.2", 3000, 1400)
 	var head [headerSize]byte

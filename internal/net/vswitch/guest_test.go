@@ -16,7 +16,7 @@ import (
 
 const patience = time.Minute
 
-// A driver is a guest's driver and its QEMU, as small as they can be: one pair of rings of 16 descriptors.
+// A driver is a minimal guest driver with its QEMU: one pair of rings of 16 descriptors.
 type driver struct {
 	t      *testing.T
 	socket *net.UnixConn
@@ -31,11 +31,11 @@ const (
 	ramSize = 1 << 20
 	ramUser = 0x10000
 	entries = 16
-	// Where the parts of a ring are, each ring 4 KiB after the other.
+	// The offsets of a ring's parts; rings are 4 KiB apart.
 	availAt, usedAt = 0x400, 0x800
 )
 
-// attachDriver has a guest behind a port whose driver takes these features.
+// attachDriver attaches a guest to a port, whose driver accepts these features.
 func attachDriver(t *testing.T, p *Port, features uint64) *driver {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -133,7 +133,7 @@ func (d *driver) ask(request uint32, body []byte, fds ...int) {
 	if _, _, err := d.socket.WriteMsgUnix(append(halves(request, need, uint32(len(body))), body...), unix.UnixRights(fds...), nil); err != nil {
 		d.t.Fatal(err)
 	}
-	if request == 16 { // before this one nobody answers
+	if request == 16 { // before this message there are no replies
 		return
 	}
 	var b [20]byte
@@ -172,10 +172,10 @@ func (d *driver) send(h header, frame []byte) {
 	d.add(1, len(b), b)
 }
 
-// used returns how many chains of a ring have come back.
+// used returns how many chains of a ring were returned.
 func (d *driver) used(ring int) uint16 { return uint16(d.word(ring*0x1000+usedAt).Load() >> 16) }
 
-// await waits until so many have.
+// await waits until n chains were returned.
 func (d *driver) await(ring int, n uint16) {
 	d.t.Helper()
 	for end := time.Now().Add(patience); d.used(ring) < n; time.Sleep(time.Millisecond) {
@@ -185,7 +185,7 @@ func (d *driver) await(ring int, n uint16) {
 	}
 }
 
-// got returns what was written to a buffer that came back.
+// got returns what was written to a returned buffer.
 func (d *driver) got(i int, at int) []byte {
 	n := binary.LittleEndian.Uint32(d.ram[usedAt+4+8*i+4:])
 	return d.ram[at : at+int(n)]
@@ -211,7 +211,8 @@ func pairOfPorts(t *testing.T) (s *Switch, a, b *Port) {
 
 const allOffloads = vhostuser.NetMrgRxBuf | vhostuser.NetGuestCSum | vhostuser.NetGuestTSO4
 
-// A large segment goes from guest to guest as it is, into several buffers, or is cut for one that does not know them.
+// A large segment goes from guest to guest unchanged, into several buffers, or is split for a guest without support for
+// it.
 func TestGuestToGuest(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -260,7 +261,7 @@ func TestGuestToGuest(t *testing.T) {
 	}
 }
 
-// Frames wait, in order, for a guest that has no buffers, and no longer than is bounded.
+// Frames wait, in order and up to a bound, for a guest without buffers.
 func TestBacklog(t *testing.T) {
 	_, pa, pb := pairOfPorts(t)
 	a, b := attachDriver(t, pa, 0), attachDriver(t, pb, allOffloads)
@@ -293,7 +294,7 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-// What a hostile guest does to its own rings does not keep others from talking.
+// A hostile guest's changes to its own rings do not keep others from talking.
 func TestHostileGuest(t *testing.T) {
 	for name, harm := range map[string]func(d *driver){
 		"buffers without room":     func(d *driver) { d.add(0, 0, nil) },

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// segment returns a large segment of TCP with n bytes, to be cut into such of size.
+// segment returns a large TCP segment with n bytes, to be split into segments of size bytes.
 func segment(from, to overlay.MAC, src, dst string, n, size int) (header, []byte) {
 	tcp := make([]byte, 32, 32+n)
 	be.PutUint16(tcp, 1000)
@@ -79,7 +79,7 @@ func checkSegment(t *testing.T, b []byte, l4 int, seq uint32) {
 	}
 }
 
-// A checksum that was left out, with padding behind the packet.
+// A missing checksum, with padding behind the packet.
 func TestChecksum(t *testing.T) {
 	text := frameOf(overlay.MAC{2, 2}, overlay.MAC{2, 1}, "10.1.0.1", "10.1.0.2", protoUDP, datagram(5, 6, []byte("odd")))
 	var f frame
@@ -95,7 +95,7 @@ func TestChecksum(t *testing.T) {
 	})
 }
 
-// What a header says that cannot be is refused; what it says of the frame is not believed.
+// An impossible header is refused, and its statements about the frame are checked.
 func TestSettle(t *testing.T) {
 	a, b := overlay.MAC{2, 1}, overlay.MAC{2, 2}
 	_, tcp := segment(a, b, "10.1.0.1", "10.1.0.2", 3000, 1000)

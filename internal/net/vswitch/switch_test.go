@@ -14,7 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// A catcher is behind a port and keeps what it gets, as ordinary frames.
+// A catcher is attached to a port and keeps what it receives, as ordinary frames.
 type catcher struct {
 	mu     sync.Mutex
 	frames [][]byte
@@ -27,7 +27,7 @@ func (c *catcher) deliver(f *frame, _ int, scratch []byte) bool {
 	return true
 }
 
-// caught returns what it got since it was last asked.
+// caught returns what it received since the last call.
 func (c *catcher) caught() [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +36,7 @@ func (c *catcher) caught() [][]byte {
 	return out
 }
 
-// plug makes a port of network red/net with a catcher behind it.
+// plug makes a port of network red/net with a catcher attached.
 func plug(t testing.TB, s *Switch, network, nic string, addrs ...string) (*Port, *catcher) {
 	t.Helper()
 	c := PortConfig{NIC: nic, Network: network, MTU: 1500, Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00::/64")}}
@@ -57,7 +57,7 @@ func plug(t testing.TB, s *Switch, network, nic string, addrs ...string) (*Port,
 	return p, k
 }
 
-// say sends a frame from the machine behind a port.
+// say sends a frame from the machine at a port.
 func say(p *Port, h header, b []byte) {
 	var w worker
 	if w.frame.virtio = h; w.frame.take([][]byte{b}) {
@@ -167,8 +167,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// extended is IPv6 from fd00::1 to fd00::2, with headers between: each is its protocol and itself, whose first byte is
-// filled in.
+// extended is IPv6 from fd00::1 to fd00::2 with extension headers. Each is given as its protocol and its bytes, whose
+// first byte is filled in.
 func extended(to, from overlay.MAC, proto uint8, payload []byte, headers ...[]byte) []byte {
 	first := proto
 	for i := len(headers) - 1; i >= 0; i-- {
@@ -179,13 +179,13 @@ func extended(to, from overlay.MAC, proto uint8, payload []byte, headers ...[]by
 	return frameOf(to, from, "fd00::1", "fd00::2", first, payload)
 }
 
-// Headers between IPv6's and the one that rules are about hide nothing.
+// IPv6 extension headers hide nothing from the rules.
 func TestExtensions(t *testing.T) {
 	s := New(Config{})
 	defer s.Close()
 	a, _ := plug(t, s, "red/net", "red/a", "10.1.0.1", "fd00::1")
 	b, atB := plug(t, s, "red/net", "red/b", "10.1.0.2", "fd00::2")
-	// A may connect to UDP port 53, and send what has no ports.
+	// A may connect to UDP port 53, and send packets without ports.
 	const dns = spaceUDP<<16 | 53
 	a.SetGuard(rules(func(_ netip.Addr, c ib.Contact) bool { return c.By == ib.Nobody || c.ID == dns }))
 	zero := make([]byte, 7)
@@ -339,7 +339,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// A service that is denied where others are allowed is not reached from any port, nor any more once it was.
+// A denied service among allowed ones cannot be reached from any port, not even after an earlier success.
 func TestDenied(t *testing.T) {
 	s := New(Config{})
 	defer s.Close()
@@ -463,7 +463,7 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// TestTenantRate: what a tenant may get is of all its ports together, and none of another's.
+// TestTenantRate: a tenant's rate applies to all its ports together, and to no other tenant's.
 func TestTenantRate(t *testing.T) {
 	s := New(Config{})
 	defer s.Close()

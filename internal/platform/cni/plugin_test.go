@@ -20,7 +20,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A fake is a daemon, in memory.
+// A fake is a daemon in memory.
 type fake struct {
 	mu    sync.Mutex
 	bound map[tenant.Key]control.Binding
@@ -42,7 +42,7 @@ func (f *fake) Bind(b control.Binding) error {
 	return nil
 }
 
-// Plug makes interfaces of NICs but that are called host.
+// Plug creates interfaces for all NICs but those that are called host.
 func (f *fake) Plug(b control.Binding) (is control.Interface, err error) {
 	b.Plug = true
 	if err := f.Bind(b); err != nil || b.NIC.Name == "host" {
@@ -156,7 +156,7 @@ func TestChained(t *testing.T) {
 	}
 }
 
-// By itself the plugin has an interface made, and says what it is.
+// Without another plugin it creates the interface and reports it.
 func TestAlone(t *testing.T) {
 	e := newEngine()
 	for version, want := range map[string]string{
@@ -195,7 +195,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// What a DEL that was lost has left goes with the next garbage collection, in the same network.
+// The next garbage collection of the same network removes what a lost DEL left.
 func TestGC(t *testing.T) {
 	e := newEngine()
 	config := func(nic string) string { return strings.Replace(chained, "red.web", nic, 1) }
@@ -220,7 +220,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// Without a daemon containers go, and do not come.
+// Without a daemon containers can end, but not start.
 func TestNoDaemon(t *testing.T) {
 	e := newEngine()
 	for _, down := range []error{&fs.PathError{Op: "dial", Path: "/s", Err: syscall.ENOENT}, fmt.Errorf("dial: %w", syscall.ECONNREFUSED)} {
@@ -304,7 +304,7 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-// Containers that come and go at the same time for one NIC: one has it, and in the end nobody.
+// Containers start and end concurrently for one NIC: one has it at a time, and in the end none.
 func TestAtOnce(t *testing.T) {
 	e := newEngine()
 	var wg sync.WaitGroup
@@ -336,7 +336,7 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// The configuration in the example for Multus is a good one.
+// The configuration in the example for Multus is valid.
 func TestMultusExample(t *testing.T) {
 	text, err := os.ReadFile("../../../contrib/kubernetes/multus.yaml")
 	if err != nil {

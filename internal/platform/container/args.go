@@ -41,7 +41,7 @@ func Args(format string, p launch.Place) ([]string, error) {
 		}
 		out = append(out, string(text))
 	default:
-		return nil, fmt.Errorf("no format is called %q: choose among %s", format, strings.Join(Formats, ", "))
+		return nil, fmt.Errorf("unknown format %q: choose one of %s", format, strings.Join(Formats, ", "))
 	}
 	return out, nil
 }

@@ -38,7 +38,7 @@ func OpenBundle(dir string) (*Bundle, error) {
 		return nil, err
 	}
 	if b.whole, err = parseBundle(text); err != nil {
-		return nil, fmt.Errorf("%s is no configuration of OCI: %w", b.path, err)
+		return nil, fmt.Errorf("%s is not an OCI configuration: %w", b.path, err)
 	}
 	return b, nil
 }

@@ -160,7 +160,7 @@ func TestKeeperAmongOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Put(nics(t, "default", "mine/a")); err == nil || !strings.Contains(err.Error(), "vrdma-mine.json is there and is not ours") {
+	if err := k.Put(nics(t, "default", "mine/a")); err == nil || !strings.Contains(err.Error(), "vrdma-mine.json exists and is not a file of vrdma") {
 		t.Errorf("a file of a tenant's name that is not ours: %v", err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, "vrdma.json")); err != nil || info.Mode().Perm() != 0o600 {

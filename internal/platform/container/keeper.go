@@ -35,8 +35,8 @@ type Keeper struct {
 	before map[string][]byte // content of the files
 }
 
-// ErrKept means that another daemon keeps its files there.
-var ErrKept = errors.New("another daemon keeps its files there")
+// ErrKept means that another daemon has its files there.
+var ErrKept = errors.New("another daemon has its files there")
 
 // Keep takes a directory, creates it if needed, and removes the files of a dead daemon. mode is that of the
 // daemon's socket.
@@ -189,7 +189,7 @@ func (k *Keeper) write(tenant string, text []byte) error {
 		mode |= k.mode & 0o044
 	}
 	if _, err := os.Lstat(path); err == nil && !written(path) {
-		return fmt.Errorf("%s is there and is not ours: rename it, or choose another directory", path)
+		return fmt.Errorf("%s exists and is not a file of vrdma: rename it, or choose another directory", path)
 	}
 	part := filepath.Join(k.dir, partName)
 	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {

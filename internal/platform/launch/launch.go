@@ -110,7 +110,7 @@ func (p Place) notOurs() error {
 			whose = userName(int(st.Uid))
 		}
 	}
-	return fmt.Errorf("no daemon runs at %s, and %s may not start one in %s: have %s run vrdma daemon --socket %s --mode 0666, or choose another place with --socket",
+	return fmt.Errorf("no daemon runs at %s, and %s may not start one in %s: have %s run vrdma daemon --socket %s --mode 0666, or choose another path with --socket",
 		p.Socket, userName(os.Geteuid()), dir, whose, p.Socket)
 }
 
@@ -132,7 +132,7 @@ func (l *Launcher) accept(d Daemon) (Daemon, error) {
 	if d.Protocol == l.Protocol {
 		return d, nil
 	}
-	return d, fmt.Errorf("the daemon at %s (pid %d) is vrdma %s, and this is vrdma %s, protocol %d, which it does not speak: stop it with vrdma stop when its programs are done, or choose another place with --socket",
+	return d, fmt.Errorf("the daemon at %s (pid %d) is vrdma %s, and this is vrdma %s with protocol %d, which the daemon does not support: stop it with vrdma stop when its programs have ended, or choose another path with --socket",
 		l.Place.Socket, d.Pid, d.Version, l.Version, l.Protocol)
 }
 

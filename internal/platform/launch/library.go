@@ -30,7 +30,7 @@ func DirectoryMode(socket fs.FileMode) fs.FileMode {
 func InstallLibraries(place Place, dirMode fs.FileMode) error {
 	// Claim has removed the old directory. Another user may have put something in its place, a link for instance: Mkdir fails then.
 	if err := os.Mkdir(place.Dir(), dirMode); err != nil {
-		return fmt.Errorf("cannot make the directory for programs: %w; choose another place with --socket", err)
+		return fmt.Errorf("cannot make the directory for programs: %w; choose another path with --socket", err)
 	}
 	// The mode of the directory above limits access, not the umask.
 	if err := os.Chmod(place.Dir(), dirMode); err != nil {
@@ -66,7 +66,7 @@ func WarnNoExec(place Place, log *slog.Logger) {
 		return
 	}
 	log.Warn("programs cannot load libvrdma.so from the socket's directory, nor can containers: its file system is mounted noexec; Go programs with package verbs can use the device",
-		"directory", place.Dir(), "advice", "choose another place with --socket, /var/lib/vrdma/vrdma.sock for instance, or mount it with exec")
+		"directory", place.Dir(), "advice", "choose another path with --socket, /var/lib/vrdma/vrdma.sock for instance, or mount it with exec")
 }
 
 // FindLibrary finds a shared object beside the file in VRDMA_LIB, else beside the program or where packages install it.

@@ -19,7 +19,7 @@ import (
 var ErrTaken = errors.New("another daemon serves this socket")
 
 // errBusy means that another process holds the lock.
-var errBusy = errors.New("locked by somebody else")
+var errBusy = errors.New("locked by another process")
 
 // lockFile opens path and locks it without waiting. The lock lasts as long as the open file, including
 // duplicates in other processes. The holder of an exclusive lock may remove the file before it unlocks
@@ -132,7 +132,7 @@ func (p Place) Claim(ephemeral bool) (*Claim, error) {
 	f, err := waitLock(ctx, name, unix.LOCK_EX)
 	if err != nil && ctx.Err() != nil { // on a slow machine waitLock may succeed after the timeout
 		pid, _ := readPlain(name)
-		return nil, fmt.Errorf("%w: %s (pid %s): use it, stop it with vrdma stop, or choose another place with --socket",
+		return nil, fmt.Errorf("%w: %s (pid %s): use it, stop it with vrdma stop, or choose another path with --socket",
 			ErrTaken, p.Socket, bytes.TrimSpace(pid))
 	}
 	if err != nil {
@@ -181,7 +181,7 @@ func (c *Claim) sweep() error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s exists and is not a socket: choose another place with --socket", c.place.Socket)
+		return fmt.Errorf("%s exists and is not a socket: choose another path with --socket", c.place.Socket)
 	default:
 		if err := os.Remove(c.place.Socket); err != nil {
 			return fmt.Errorf("cannot remove the stale socket: %w", err)

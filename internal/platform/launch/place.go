@@ -149,7 +149,7 @@ func noExec(dir string) bool {
 // makeOwn creates dir for uid alone. It checks the result, because in /tmp another user may have created it first.
 func makeOwn(dir string, uid int) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("cannot make the runtime directory: %w; choose a place with --socket", err)
+		return fmt.Errorf("cannot make the runtime directory: %w; choose a path with --socket", err)
 	}
 	return ownDirectory(dir, uid)
 }
@@ -163,11 +163,11 @@ func ownDirectory(dir string, uid int) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.IsDir():
-		return fmt.Errorf("%s should be a directory and is a %s: remove it, or choose a place with --socket", dir, info.Mode().Type())
+		return fmt.Errorf("%s should be a directory and is a %s: remove it, or choose a path with --socket", dir, info.Mode().Type())
 	case !ok || int(stat.Uid) != uid:
-		return fmt.Errorf("%s belongs to another user (uid %d, we are %d): choose a place with --socket", dir, stat.Uid, uid)
+		return fmt.Errorf("%s belongs to another user (uid %d, we are %d): choose a path with --socket", dir, stat.Uid, uid)
 	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("%s can be written to by others (mode %04o): run chmod 700 on it, or choose a place with --socket", dir, info.Mode().Perm())
+		return fmt.Errorf("%s can be written to by others (mode %04o): run chmod 700 on it, or choose a path with --socket", dir, info.Mode().Perm())
 	}
 	return nil
 }

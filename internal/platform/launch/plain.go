@@ -12,7 +12,7 @@ import (
 
 // errLink means that a link, device or other object is in place of a file. In a directory that
 // others can write to, following it would let them choose the file that is written.
-var errLink = errors.New("is not a plain file of one name: remove it, or choose another place with --socket")
+var errLink = errors.New("is not a regular file with one name: remove it, or choose another path with --socket")
 
 // openPlain opens a file of a place: not through a symbolic link, not a device or a pipe, which
 // could block, and not a file with a second name.
@@ -50,7 +50,7 @@ func ReadOwn(path string, most int64) ([]byte, error) {
 		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
-		return nil, fmt.Errorf("%s is not ours alone: remove it, or choose another place with --socket", path)
+		return nil, fmt.Errorf("%s is not ours alone: remove it, or choose another path with --socket", path)
 	}
 	return io.ReadAll(io.LimitReader(f, most))
 }

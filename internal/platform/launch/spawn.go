@@ -35,7 +35,7 @@ func Spawn(ctx context.Context, command []string, log string) error {
 	defer out.Close()
 	if info, err := out.Stat(); err == nil && info.Size() > maxLog {
 		if err := out.Truncate(0); err != nil {
-			return fmt.Errorf("cannot begin the daemon's log anew: %w", err)
+			return fmt.Errorf("cannot truncate the daemon's log: %w", err)
 		}
 	}
 	start, err := out.Seek(0, io.SeekEnd)

@@ -67,7 +67,7 @@ func (h *Hook) bind(state *container.State, device string) (refused, err error) 
 		return fmt.Errorf("container %s cannot start: %w", state.Name(), err), nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("it is not bound to the container: %w", err)
+		return nil, fmt.Errorf("the NIC cannot be bound to the container: %w", err)
 	}
 	return nil, nil
 }
@@ -102,7 +102,7 @@ func (h *Hook) check(state *container.State, bundle *container.Bundle, device st
 	}
 	told.Cookie = workloadOf(state.Pid)
 	if err := control.Tell(h.Place.Socket, told); err != nil {
-		return fmt.Errorf("the daemon is not told: %w", err)
+		return fmt.Errorf("cannot tell the daemon: %w", err)
 	}
 	return nil
 }

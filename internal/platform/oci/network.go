@@ -86,7 +86,7 @@ func (h *Hook) Make(network string) error {
 	}
 	host, err := collectMade(place, key.Tenant)
 	if err != nil {
-		return fmt.Errorf("container %s cannot start: no NIC can be made for it in network %s: %w", state.Name(), network, err)
+		return fmt.Errorf("container %s cannot start: cannot create a NIC for it in network %s: %w", state.Name(), network, err)
 	}
 	text, err := madeText(key, m.network, host, state)
 	if err != nil {
@@ -103,7 +103,7 @@ func (h *Hook) Make(network string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("container %s cannot start: no NIC can be made for it in network %s: %w", state.Name(), network, err)
+		return fmt.Errorf("container %s cannot start: cannot create a NIC for it in network %s: %w", state.Name(), network, err)
 	}
 	device := key.Tenant + "." + key.Name
 	refused, err := h.bind(state, device)

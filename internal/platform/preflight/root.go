@@ -23,7 +23,7 @@ func Root(root string, programs ...string) ([]Finding, error) {
 	}
 	defer dir.Close()
 	if info, err := dir.Stat(); err != nil || !info.IsDir() {
-		return nil, fmt.Errorf("%s is no directory: it has to be the root of a file system", root)
+		return nil, fmt.Errorf("%s is not a directory: give the root of a file system", root)
 	}
 	if len(programs) == 0 {
 		programs = []string{"/bin/sh"}
@@ -150,7 +150,7 @@ func openIn(root *os.File, name string) (*os.File, error) {
 	f := os.NewFile(uintptr(fd), name)
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		f.Close()
-		return nil, fmt.Errorf("%s is no plain file", name)
+		return nil, fmt.Errorf("%s is not a regular file", name)
 	}
 	return f, nil
 }

@@ -17,10 +17,9 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// Random changes by several planes, which are cut off from the store and started again at random.
-// Meanwhile a NIC that may be anywhere goes from one host to another only when it is not open, and the
-// generation counts that. Afterwards all have what the store says: the world, the rules, the maps, the
-// NICs that are theirs; no NIC is open on two hosts; and nothing is allocated that nobody has.
+// Several planes make random changes, are cut off from the store and restarted at random. Meanwhile a NIC without a
+// host moves only while it is not open, and its generation counts the moves. Afterwards all agree with the store: the
+// world, the rules, the maps and their NICs. No NIC is open on two hosts, and nothing is allocated without an owner.
 func TestPlanesAgree(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { planesAgree(t, seed) })
@@ -73,8 +72,8 @@ func planesAgree(t *testing.T, seed uint64) {
 	}
 }
 
-// misplaced says which NIC is open on two hosts, or elsewhere than the store says; "" if none is. A plane
-// that hears of others' changes while it tidies does it the next time.
+// misplaced names a NIC that is open on two hosts, or elsewhere than the store says; "" if there is none. A plane that
+// learns of others' changes during its clean-up repeats it.
 func misplaced(nodes []*node, s *store.Memory) string {
 	open := make(map[tenant.Key]string)
 	for _, n := range nodes {
@@ -100,8 +99,7 @@ func misplaced(nodes []*node, s *store.Memory) string {
 	return ""
 }
 
-// watchPlaces follows all that is written, until ctx ends, and returns how often a NIC went to another
-// host.
+// watchPlaces follows all writes until ctx ends, and returns how often a NIC moved to another host.
 func watchPlaces(ctx context.Context, t *testing.T, s *store.Memory) (moves int) {
 	pin, at := make(map[string]string), make(map[string]placement)
 	w := s.Watch("", 1)
@@ -121,7 +119,7 @@ func watchPlaces(ctx context.Context, t *testing.T, s *store.Memory) (moves int)
 				if o, err := decode(store.Entry{Key: c.Key, Value: c.Value}); err == nil {
 					pin[name] = o.(*tenant.NIC).Spec.Host
 				}
-				if before := at[name]; before.Open { // somebody may have decided that it moves
+				if before := at[name]; before.Open { // another plane may have decided that it moves
 					before.Open = false
 					at[name] = before
 				}
@@ -149,7 +147,7 @@ func watchPlaces(ctx context.Context, t *testing.T, s *store.Memory) (moves int)
 	}
 }
 
-// disturb does something at random. Only number 0 is restarted, by itself.
+// disturb causes a random disturbance. Only plane 0 is restarted, alone.
 func (n *node) disturb(rnd *rand.Rand, number int, names []string) {
 	k := nicKey("red", fmt.Sprintf("n%d", rnd.IntN(6)))
 	host := append(slices.Clone(names), "anywhere", "anywhere")[rnd.IntN(5)]
@@ -189,14 +187,14 @@ func (n *node) disturb(rnd *rand.Rand, number int, names []string) {
 	}
 }
 
-// again starts the plane again, as a daemon that was killed: its programs have ended.
+// again restarts the plane like a killed daemon, whose programs have ended.
 func (n *node) again(name string, number int) {
 	n.plane.Close()
 	n.provisioner = newFakeProvisioner()
 	n.restart(config(n.way, n.provisioner, name, number))
 }
 
-// differs says what of a node is not as the store says; "" if all is.
+// differs returns how a node differs from the store; "" if it does not.
 func (n *node) differs(s *store.Memory) string {
 	whole, err := load(s, &tenant.World{})
 	if err != nil || len(whole.problems) > 0 {
@@ -231,7 +229,7 @@ func (n *node) differs(s *store.Memory) string {
 	return ""
 }
 
-// strays are allocations that nobody has, those that are missing, and placements of NICs that are not there.
+// strays returns allocations without an owner, missing ones, and placements of missing NICs.
 func strays(s *store.Memory) (problems []string) {
 	whole, err := load(s, &tenant.World{})
 	if err != nil {

@@ -35,8 +35,8 @@ func largeWorld() string {
 	return b.String()
 }
 
-// BenchmarkApply is 1000 NICs and 10 000 rules from text to a synced file, without a provisioner; and
-// one NIC more.
+// BenchmarkApply measures 1000 NICs and 10 000 rules from text to a synced file, without a provisioner, and then one
+// more NIC.
 func BenchmarkApply(b *testing.B) {
 	text := largeWorld()
 	for b.Loop() {
@@ -74,7 +74,7 @@ func BenchmarkApplyOneMore(b *testing.B) {
 	}
 }
 
-// BenchmarkOpen is a daemon's start with the large world in its store.
+// BenchmarkOpen measures a daemon's start with the large world in its store.
 func BenchmarkOpen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "store")
 	s, _, err := store.Open(path)

@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
-// A tenant's administrator may make so many changes a second, the operator as many as it likes.
+// A tenant's administrator has a limit of changes a second; the operator has none.
 func TestChangePace(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op, red, blue := h.operator(), h.user(1001), h.user(1002)

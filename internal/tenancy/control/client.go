@@ -17,7 +17,7 @@ func ask(socket string, req *Request) (*protocol.Session, *Reply, error) {
 	}
 	if err := s.SendJSON(req); err != nil {
 		s.Close()
-		return nil, nil, fmt.Errorf("the daemon hung up on the request: %w", err)
+		return nil, nil, fmt.Errorf("the daemon closed the connection without an answer: %w", err)
 	}
 	reply := new(Reply)
 	if err = s.ReceiveJSON(reply); err == nil && reply.Error != nil {
@@ -117,7 +117,7 @@ func TestPolicy(socket string, q PolicyQuestion, files []File) ([]PolicyAnswer, 
 		return nil, err
 	}
 	if len(reply.Policy) == 0 {
-		return nil, errors.New("the daemon's answer says nothing")
+		return nil, errors.New("the daemon's answer is empty")
 	}
 	return reply.Policy, nil
 }

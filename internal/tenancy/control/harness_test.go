@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A fakeRack remembers what it was told.
+// A fakeProvisioner remembers what it was told.
 type fakeProvisioner struct {
 	mu         sync.Mutex
 	in         map[tenant.Key]*tenant.NIC
@@ -108,14 +108,14 @@ func (r *fakeProvisioner) Users(k tenant.Key) []string {
 
 func (r *fakeProvisioner) Socket(k tenant.Key) string { return "/sockets/" + k.Path() }
 
-// set changes how it behaves.
+// set changes its behaviour.
 func (r *fakeProvisioner) set(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f()
 }
 
-// has are the NICs that are in, by name.
+// has returns its NICs by name.
 func (r *fakeProvisioner) has() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +127,7 @@ func (r *fakeProvisioner) has() []string {
 	return out
 }
 
-// puts is how many were put in so far; maps how many maps of the networks were made.
+// puts returns how many NICs were put so far; maps how many network maps were made.
 func (r *fakeProvisioner) puts() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,7 +177,7 @@ func (h *host) open() {
 	}
 }
 
-// as is a socket at which everybody is peer.
+// as returns a socket at which every caller is peer.
 func (h *host) as(peer credentials.Peer, uid int) string {
 	h.t.Helper()
 	h.mu.Lock()

@@ -50,7 +50,7 @@ func (n *node) restart(c Config) {
 	}
 }
 
-// open is a program that opens a NIC.
+// open opens a NIC as a program does.
 func (n *node) open(k tenant.Key) error {
 	n.provisioner.set(func() { n.provisioner.used[k] = []string{"a program"} })
 	err := n.plane.Claim(k)
@@ -60,20 +60,20 @@ func (n *node) open(k tenant.Key) error {
 	return err
 }
 
-// end is the end of the program.
+// end ends the program.
 func (n *node) end(k tenant.Key) {
 	n.provisioner.set(func() { delete(n.provisioner.used, k) })
 	n.plane.tidy()
 }
 
-// map is the one that the provisioner has.
+// chart returns the map that the provisioner has.
 func (n *node) chart() *overlay.Map {
 	n.provisioner.mu.Lock()
 	defer n.provisioner.mu.Unlock()
 	return n.provisioner.overlayMap
 }
 
-// at says on which host a node's map has an address of a network.
+// at returns the host of an address of a network in a node's map.
 func (n *node) at(vni uint32, a string) string {
 	m := n.chart().Find(vni, netip.MustParseAddr(a))
 	if m == nil {
@@ -125,7 +125,7 @@ func nic(of, name, spec string) []File {
 	return file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: " + name + ", tenant: " + of + "}\nspec: " + spec + "\n")
 }
 
-// What others write while a plane reads the whole store is not lost.
+// Writes of others are not lost while a plane reads the whole store.
 func TestWrittenWhileRead(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
@@ -159,7 +159,7 @@ func TestWrittenWhileRead(t *testing.T) {
 	}
 }
 
-// A daemon that registers while it reads the store is not fenced by what its predecessor had registered.
+// A daemon that registers while it reads the store is not fenced by its predecessor's registration.
 func TestNotFencedByItsPast(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2) // a registers, and ends
@@ -173,7 +173,7 @@ func TestNotFencedByItsPast(t *testing.T) {
 		a.plane.tidy()
 		registered = a.plane.registration.registered.Load()
 	})
-	a.plane.changing.Lock() // it hears of b's change by reading the store
+	a.plane.changing.Lock() // it learns of b's change by reading the store
 	a.way.partition(false)
 	err := a.plane.refresh()
 	a.plane.changing.Unlock()
@@ -185,7 +185,7 @@ func TestNotFencedByItsPast(t *testing.T) {
 	}
 }
 
-// A NIC that the provisioner takes only when it is asked again has its way to other hosts, too.
+// A NIC that the provisioner accepts only at the second attempt also has its path to other hosts.
 func TestLateNICIsCharted(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
@@ -200,7 +200,7 @@ func TestLateNICIsCharted(t *testing.T) {
 	})
 }
 
-// Two hosts on one store: each has its NICs, and a map that says where the others are.
+// Two hosts share one store. Each has its NICs, and a map of the others' NICs.
 func TestTwoHosts(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
@@ -220,7 +220,8 @@ func TestTwoHosts(t *testing.T) {
 		t.Errorf("the other hosts of red/train: %+v", h)
 	}
 
-	// It is where it is opened first; opened elsewhere meanwhile it is refused, saying where it is.
+	// The NIC belongs to the host that opens it first. Meanwhile another host's open is refused with the first host's
+	// name.
 	roams := nicKey("red", "roams")
 	if a.at(100, "10.1.0.9") != "" {
 		t.Error("a NIC that nobody has opened is somewhere")
@@ -249,7 +250,7 @@ func TestTwoHosts(t *testing.T) {
 		t.Errorf("on b its status is %+v", st)
 	}
 
-	// In use on b: not deleted, and not moved, by a.
+	// While b uses it, a can neither delete nor move it.
 	for what, f := range map[string]func() error{
 		"delete": func() error { _, err := Delete(aop, []tenant.Key{roams}, false, false); return err },
 		"pin": func() error {
@@ -262,7 +263,7 @@ func TestTwoHosts(t *testing.T) {
 		}
 	}
 
-	// Given up, it can be opened on a; the generation counts up, the address stays.
+	// After b has closed it, a can open it. The generation increases, and the address stays.
 	b.end(roams)
 	eventually(t, "it was given up", func() bool { return !a.plane.snapshots.now.Load().placements[roams].Open })
 	if got := a.at(100, "10.1.0.9"); got != "b" {
@@ -277,7 +278,7 @@ func TestTwoHosts(t *testing.T) {
 	eventually(t, "b learns that it has moved", func() bool { return b.at(100, "10.1.0.9") == "a" })
 	a.end(roams)
 
-	// By spec.host: it moves at once.
+	// With spec.host it moves at once.
 	mustApply(t, bop, nic("red", "web", "{network: train, host: b}"))
 	eventually(t, "both know", func() bool { return a.at(100, "10.1.0.1") == "b" && b.at(100, "10.1.0.1") == "b" })
 	eventually(t, "it left a", func() bool { return !slices.Contains(a.provisioner.has(), "red/web") })
@@ -285,7 +286,7 @@ func TestTwoHosts(t *testing.T) {
 		t.Error("it is not on b")
 	}
 
-	// Deleted: its placement goes with it.
+	// Deleting the NIC deletes its placement.
 	eventually(t, "b knows that a has given it up", func() bool { return !b.plane.snapshots.now.Load().placements[roams].Open })
 	if _, err := Delete(bop, []tenant.Key{roams}, false, false); err != nil {
 		t.Fatal(err)
@@ -313,8 +314,8 @@ func getHosts(t *testing.T, op string) (out []string) {
 	return out
 }
 
-// A Linux host is declared, is a member, and is listed as enforcing nothing. One of ours is
-// written by its daemon, whatever somebody applies; when it has died it can be deleted.
+// A Linux host is declared, is a member, and is listed as enforcing nothing. A vrdma host is written by its own daemon,
+// and apply does not change it; it can be deleted when it is dead.
 func TestHosts(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
@@ -389,7 +390,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// A host's name is one daemon's.
+// A host's name belongs to one daemon.
 func TestFencing(t *testing.T) {
 	s := &store.Memory{}
 	a := join(t, s, "a", 1)
@@ -400,7 +401,7 @@ func TestFencing(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Another machine that says it is a is refused while a lives.
+	// Another machine with the name a is refused while a lives.
 	c := config(&remote{Memory: s}, newFakeProvisioner(), "a", 3)
 	c.Identity = "another machine"
 	if _, err := Open(c); err == nil || !strings.Contains(err.Error(), "--host-name") {
@@ -410,8 +411,8 @@ func TestFencing(t *testing.T) {
 		t.Fatal("the first was fenced by one that was refused")
 	}
 
-	// The same machine again, while the first still runs: the first is fenced. So it is after a
-	// restart in which the old process does not end.
+	// The same machine starts again while the first daemon runs: the first is fenced. The same holds for a restart in
+	// which the old process does not end.
 	again := config(&remote{Memory: s}, newFakeProvisioner(), "a", 1)
 	p, err := Open(again)
 	if err != nil {
@@ -454,7 +455,7 @@ func mustApplyTo(t testing.TB, p *Plane, text string) {
 	}
 }
 
-// Two hosts that say they have one address do not cost the others their map.
+// Two hosts that claim the same address do not break the others' maps.
 func TestSameUnderlayAddress(t *testing.T) {
 	s := &store.Memory{}
 	a := join(t, s, "a", 1)
@@ -472,7 +473,7 @@ func TestSameUnderlayAddress(t *testing.T) {
 	}
 }
 
-// A daemon whose store is away goes on, says so, refuses changes, and is in step when it is back.
+// A daemon without its store goes on, reports it, refuses changes, and catches up when the store is back.
 func TestStoreAway(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
@@ -519,7 +520,7 @@ func TestStoreAway(t *testing.T) {
 		t.Errorf("what was opened meanwhile is not written down: %+v", at)
 	}
 
-	// Wiped: nothing is torn down, and it says so.
+	// A wiped store: nothing is removed, and the daemon reports it.
 	list, _, _ := s.List("")
 	var wipe []store.Write
 	for _, e := range list {
@@ -535,8 +536,7 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// The placement that a host had while it was cut off may be another's by now, if the operator said so:
-// its programs lose the NIC.
+// While a host was cut off, the operator may have moved its NIC: then its programs lose the NIC.
 func TestEvict(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
@@ -567,7 +567,7 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// agrees reports whether a node's map is what the store says.
+// agrees reports whether a node's map equals the store's.
 func (n *node) agrees(s *store.Memory) bool {
 	whole, err := load(s, &tenant.World{})
 	if err != nil {

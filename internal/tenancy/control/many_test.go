@@ -59,7 +59,7 @@ func manyHosts(t testing.TB, s *store.Memory) {
 	}
 }
 
-// rule is the policy of a network, about some port.
+// rule returns the policy of a network for a port.
 func rule(of, network string, port int) *tenant.Policy {
 	return &tenant.Policy{
 		Metadata: tenant.Metadata{Name: "p-" + network, Tenant: of},
@@ -70,7 +70,7 @@ func rule(of, network string, port int) *tenant.Policy {
 	}
 }
 
-// A compiler is a provisioner that makes rules of a world, as the real one does, and says when it has.
+// A compiler is a provisioner that compiles the rules of a world, as the real one does, and reports the end.
 type compiler struct {
 	*fakeProvisioner
 	rules *policy.Rules
@@ -85,7 +85,7 @@ func (c *compiler) Enforce(w *tenant.World) {
 	}
 }
 
-// TestManyHosts: a daemon with 100 of 10 000 NICs has those, and a map of all.
+// TestManyHosts: a daemon that owns 100 of 10 000 NICs puts those, and has a map of all.
 func TestManyHosts(t *testing.T) {
 	s := &store.Memory{}
 	manyHosts(t, s)
@@ -101,7 +101,7 @@ func TestManyHosts(t *testing.T) {
 			t.Errorf("network %d has %d other hosts", vni, got)
 		}
 	}
-	// A change elsewhere touches nothing here but the map.
+	// A change elsewhere changes only the map here.
 	puts, charts := n.provisioner.puts(), n.provisioner.maps()
 	other := join(t, s, "h1", 2)
 	mustApplyTo(t, other.plane, "apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: more, tenant: t0}\nspec: {network: net0, address: 10.1.2.1, host: h1}\n")
@@ -111,7 +111,7 @@ func TestManyHosts(t *testing.T) {
 	}
 }
 
-// BenchmarkStart is a daemon's start with 10 000 NICs in the store, 100 of them its own.
+// BenchmarkStart measures a daemon's start with 10 000 NICs in the store, 100 of them its own.
 func BenchmarkStart(b *testing.B) {
 	s := &store.Memory{}
 	manyHosts(b, s)
@@ -124,8 +124,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkPolicyElsewhere is a policy that changes on one host, until its rules hold on another:
-// 10 000 NICs.
+// BenchmarkPolicyElsewhere measures the time from a policy change on one host until its rules apply on another, with 10
+// 000 NICs.
 func BenchmarkPolicyElsewhere(b *testing.B) {
 	s := &store.Memory{}
 	manyHosts(b, s)

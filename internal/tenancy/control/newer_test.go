@@ -8,8 +8,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
-// Old and new daemons side by side: what a newer one wrote is refused, the old one keeps what
-// it had, and does not write over it; all the rest goes on.
+// Old and new daemons share a store. The old one rejects what a newer one wrote, keeps its own state and does not
+// overwrite the newer entry; everything else goes on.
 func TestNewerBeside(t *testing.T) {
 	s := &store.Memory{}
 	h := newHost(t, s)
@@ -35,8 +35,8 @@ func TestNewerBeside(t *testing.T) {
 	}
 }
 
-// What a later version of the same schema has added is passed over, and stays where it is: in objects, in
-// the store's own entry, in those of hosts and placements.
+// Fields of a later version of the same schema are ignored and kept: in objects, in the store's own entry, and in those
+// of hosts and placements.
 func TestLaterFields(t *testing.T) {
 	s := &store.Memory{}
 	a, b := join(t, s, "a", 1), join(t, s, "b", 2)

@@ -13,7 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// What the daemon finds wrong names file and line, though it has never seen the file.
+// The daemon's errors name file and line, although it has never seen the file.
 func TestErrorsHaveLines(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
@@ -33,7 +33,7 @@ func TestErrorsHaveLines(t *testing.T) {
 			t.Errorf("policy test: %v\nwant %s", err, want)
 		}
 	}
-	// All problems of many have their lines; what was cut is still said.
+	// Every problem has its line; the error says how many were left out.
 	text := ""
 	for i := range 300 {
 		text += "---\n" + strings.Replace(nicFile("red", fmt.Sprint("n", i))[0].Text, "network: train", "network: none", 1)
@@ -74,7 +74,7 @@ func worst(size int) map[string][]byte {
 	}
 }
 
-// A request takes a bounded multiple of its size while it is read, whatever is in it.
+// Reading a request takes a bounded multiple of its size in memory, whatever it contains.
 func TestObjectsMemory(t *testing.T) {
 	const size = 1 << 20
 	for name, text := range worst(size) {
@@ -99,7 +99,7 @@ func TestObjectsMemory(t *testing.T) {
 	}
 }
 
-// What only a client of somebody's own making sends.
+// Requests that only a hand-written client sends.
 func TestHostileObjects(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
@@ -144,7 +144,7 @@ func FuzzObjects(f *testing.F) {
 			return
 		}
 		if _, err := json.Marshal(r.Objects); err != nil {
-			t.Skip() // what no file can say
+			t.Skip() // what no file can contain
 		}
 		(&tenant.World{}).Next(tenant.Change{Put: r.Objects}, nil)
 	})

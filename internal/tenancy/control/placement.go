@@ -97,7 +97,7 @@ func (pl *placements) claim(k tenant.Key) error {
 		case err != nil && (pinned || before):
 			return nil
 		case err != nil:
-			return fmt.Errorf("%v is on no host yet, and it cannot be noted that it is on this one: %w", k, err)
+			return fmt.Errorf("%v is on no host yet, and this host cannot be recorded as its host: %w", k, err)
 		case ok:
 			pl.overlay.update()
 			return nil
@@ -126,7 +126,7 @@ func (pl *placements) claimed(s *snapshot, n *tenant.NIC) (placement, error) {
 	case why != "":
 		return at, fmt.Errorf("%v: %s", n.Key(), why)
 	case n.Spec.Host != "" && n.Spec.Host != pl.cfg.Host:
-		return at, fmt.Errorf("%v is of host %s: open it there", n.Key(), n.Spec.Host)
+		return at, fmt.Errorf("%v belongs to host %s: open it there", n.Key(), n.Spec.Host)
 	case n.Spec.Host == "" && at.Open && at.Host != pl.cfg.Host:
 		advice := "end the programs that have it open there"
 		if s.live[at.Host] == "" {

@@ -299,7 +299,7 @@ func (p *Plane) settleSome(w *tenant.World, keys []tenant.Key, moved bool) (warn
 }
 
 // errConflict: another daemon has written to the store meanwhile.
-var errConflict = errors.New("others keep changing the store: try again")
+var errConflict = errors.New("other daemons keep changing the store: try again")
 
 // mostTries is how often a change is checked again because other daemons were faster.
 const mostTries = 16

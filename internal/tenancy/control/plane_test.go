@@ -14,8 +14,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// The example is applied, is in the provisioner, is there again after a restart, and changes nothing
-// when it is applied again.
+// The example is applied and reaches the provisioner. It is there again after a restart, and applying it again changes
+// nothing.
 func TestApply(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	s, _, err := store.Open(path)
@@ -77,7 +77,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Something wrong anywhere: nothing is changed.
+// One error anywhere: nothing is changed.
 func TestApplyAtomic(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
@@ -131,7 +131,7 @@ func TestDeleteInUse(t *testing.T) {
 	}
 }
 
-// A NIC that cannot be pulled out is put in again, since its listener may be closed already.
+// A NIC that cannot be removed is put again, because its listener may be closed already.
 func TestDeleteStuck(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
@@ -147,7 +147,7 @@ func TestDeleteStuck(t *testing.T) {
 	}
 }
 
-// A store that fails changes nothing, and what was pulled out comes back.
+// A failing store changes nothing, and removed NICs are put again.
 func TestStoreFails(t *testing.T) {
 	s := &failing{}
 	h := newHost(t, s)
@@ -180,8 +180,7 @@ func (f *failing) Commit(c []store.Condition, w []store.Write) (int64, bool, err
 	return f.Memory.Commit(c, w)
 }
 
-// Rules that cannot be enforced do not count as those that hold, until they do. A NIC that does not come
-// does not keep them back.
+// Rules that cannot be enforced do not count as applied until they are. A NIC that cannot be put does not delay them.
 func TestRulesFail(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
@@ -203,7 +202,7 @@ func TestRulesFail(t *testing.T) {
 	}
 }
 
-// What the provisioner cannot do for one NIC is that NIC's status, and is tried again.
+// An error of the provisioner for one NIC is that NIC's status, and is retried.
 func TestRackFails(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
@@ -238,7 +237,7 @@ func TestRackFails(t *testing.T) {
 	h.provisioner.set(func() { h.provisioner.panics = false })
 }
 
-// A NIC of another host is not put in here, and goes when it moves there.
+// A NIC of another host is not put here, and is removed when it moves there.
 func TestOtherHost(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
@@ -269,7 +268,7 @@ func TestOtherHost(t *testing.T) {
 	}
 }
 
-// Two planes on one store: each sees what the other does, and none overwrites it.
+// Two planes share one store: each sees the other's changes, and neither overwrites them.
 func TestTwoPlanes(t *testing.T) {
 	s := &store.Memory{}
 	a, b := newHost(t, s), newHost(t, s)
@@ -302,7 +301,7 @@ func TestTwoPlanes(t *testing.T) {
 	}
 }
 
-// A store that became another one is not believed.
+// A store with another identity is rejected.
 func TestStoreReplaced(t *testing.T) {
 	s := &store.Memory{}
 	h := newHost(t, s)
@@ -325,7 +324,7 @@ func TestStoreReplaced(t *testing.T) {
 	}
 }
 
-// What is wrong in the store is left out and reported; the rest is served.
+// Wrong entries of the store are left out and reported; the rest is served.
 func TestHostileStore(t *testing.T) {
 	s := &store.Memory{}
 	h := newHost(t, s)
@@ -369,13 +368,13 @@ func TestHostileStore(t *testing.T) {
 	if refused != 6 {
 		t.Errorf("%d events, want 6", refused)
 	}
-	mustApply(t, h2.operator(), example(t)) // writes good ones over them
+	mustApply(t, h2.operator(), example(t)) // overwrites them with good ones
 	if got := h2.provisioner.has(); len(got) != 5 {
 		t.Errorf("then the provisioner has %v", got)
 	}
 }
 
-// Whatever an entry says, the plane opens.
+// The plane opens with any entries.
 func FuzzStore(f *testing.F) {
 	o := `{"schema":1,"apiVersion":"vrdma.io/v1","kind":"NIC","metadata":{"name":"web","tenant":"red"},"spec":{"network":"train","addresses":["10.1.0.1"]}}`
 	f.Add("spec/nic/red/train/web", []byte(o), "spec/tenant/red", []byte(`{"schema":1,"apiVersion":"vrdma.io/v1","kind":"Tenant","metadata":{"name":"red"}}`))

@@ -15,7 +15,7 @@ import (
 func (t *conversation) testPolicy(req *Request) error {
 	q := req.Policy
 	if q == nil {
-		return errors.New("the question is missing: which NIC to which")
+		return errors.New("the two NICs are missing")
 	}
 	w, err := t.supposed(req.Objects)
 	if err != nil {

@@ -222,7 +222,7 @@ func try(log *slog.Logger, f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			log.Error("panic in the provisioner", "panic", r, "stack", stack())
-			err = fmt.Errorf("a mistake of vrdma's, see the daemon's log: %v", r)
+			err = fmt.Errorf("a bug in vrdma, see the daemon's log: %v", r)
 		}
 	}()
 	return f()

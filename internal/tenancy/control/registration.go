@@ -114,7 +114,7 @@ func (r *registration) register() error {
 	}
 	old := s.hosts[r.cfg.Host]
 	if old != nil && old.identity != r.cfg.Identity && s.live[r.cfg.Host] != "" {
-		return fmt.Errorf("host %s is another daemon's, at %s, which is alive: choose another name with --host-name", r.cfg.Host, addressesText(old.host))
+		return fmt.Errorf("host %s belongs to another daemon, at %s, which is alive: choose another name with --host-name", r.cfg.Host, addressesText(old.host))
 	}
 	value, err := encodeHost(self, r.boot, r.cfg.Identity)
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
 
-// A remote is one daemon's way to a store that several share. The way can be cut.
+// A remote is one daemon's connection to a shared store. It can be cut.
 type remote struct {
 	*store.Memory
 	mu    sync.Mutex
-	cut   chan struct{} // closed when the way is whole again; nil: it is
-	old   []store.Entry // what was seen last, while it is cut
+	cut   chan struct{} // closed when the connection works again; nil: it works
+	old   []store.Entry // the last state, while it is cut
 	at    int64
 	heard time.Time
 	// listed is called between reading the store and the return of what was read.
@@ -95,14 +95,14 @@ func (r *remote) broken() chan struct{} {
 	return r.cut
 }
 
-// onList has f called when the store was read, before that returns.
+// onList calls f after the store was read and before the reading returns.
 func (r *remote) onList(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.listed = f
 }
 
-// partition cuts the way, or mends it.
+// partition cuts the connection, or restores it.
 func (r *remote) partition(cut bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -86,7 +86,7 @@ func (p *Plane) administers(who tenant.Caller) bool {
 }
 
 // errHungUp: the tool has disconnected.
-var errHungUp = errors.New("the tool hung up")
+var errHungUp = errors.New("the tool disconnected")
 
 // receive reads the request. A caller that may change nothing needs no long request.
 func (t *conversation) receive() (*Request, error) {

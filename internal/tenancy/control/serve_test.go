@@ -72,7 +72,7 @@ func TestRights(t *testing.T) {
 	op, red, blue := h.operator(), h.user(1001), h.user(1002)
 	mustApply(t, op, file(twoAdministrators))
 	nobody, opener := h.user(1003), h.user(1500)
-	container := h.as(credentials.Peer{}, 1001) // the number of red's administrator, from somewhere else
+	container := h.as(credentials.Peer{}, 1001) // the user number of red's administrator, in another namespace
 
 	mustApply(t, red, nicFile("red", "a"))
 	mustApply(t, blue, nicFile("blue", "a"))
@@ -142,7 +142,7 @@ func TestRights(t *testing.T) {
 	if got := getNames(t, op, Selection{Kind: tenant.KindTenant, Tenant: "red", Name: "red"}); len(got) != 1 {
 		t.Errorf("one tenant: %v", got)
 	}
-	// Whether something is there is not told.
+	// The error does not say whether the object exists.
 	_, hidden := Describe(red, nicKey("blue", "web"))
 	_, absent := Describe(red, nicKey("blue", "none"))
 	if hidden == nil || strings.ReplaceAll(hidden.Error(), "web", "none") != absent.Error() {
@@ -224,7 +224,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A watch tells of what is there, then of every change, once and in order.
+// A watch lists the objects, then every change once and in order.
 func TestWatch(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op := h.operator()
@@ -290,7 +290,7 @@ func TestSlowWatch(t *testing.T) {
 	if _, err := w.Next(); err != nil {
 		t.Fatal(err)
 	}
-	// More than fits into the socket and the feed, so that the watcher has to catch up.
+	// More than the socket and the feed hold, so that the watcher has to catch up.
 	big := strings.Repeat("x", 60)
 	for i := range 40 {
 		text := ""
@@ -320,7 +320,7 @@ func TestSlowWatch(t *testing.T) {
 	})
 }
 
-// What was exported makes an equal world elsewhere, and replaces another.
+// An export makes an equal world elsewhere, and replaces another.
 func TestExportImport(t *testing.T) {
 	a, b := newHost(t, &store.Memory{}), newHost(t, &store.Memory{})
 	mustApply(t, a.operator(), example(t))
@@ -379,7 +379,7 @@ func TestRequestLimits(t *testing.T) {
 	if _, err := once(h.operator(), &Request{Op: OpDescribe}); err == nil {
 		t.Error("nothing is described")
 	}
-	// Everything that was charged is given back.
+	// Everything charged is refunded.
 	for _, uid := range []int{0, 1003} {
 		a := h.budget.User(uid)
 		eventually(t, "nothing is held", func() bool { used := a.Used(); return used == [len(used)]uint64{} })
@@ -387,8 +387,8 @@ func TestRequestLimits(t *testing.T) {
 	}
 }
 
-// What an administrator asks for in vain is kept as a short event, under names that can be, and so
-// many a second, whatever they name.
+// An administrator's refused requests are kept as short events, under valid names, with a limit per second for all
+// names together.
 func TestRefusedIsBrief(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	op, red, blue := h.operator(), h.user(1001), h.user(1002)
@@ -444,7 +444,7 @@ func TestRefusedIsBrief(t *testing.T) {
 	}
 }
 
-// Of one verb and object only so many events are kept a second; others are not held up by it.
+// A limit per second applies to the events of one verb and object, and does not delay others.
 func TestEventRate(t *testing.T) {
 	j := NewJournal()
 	for range 1000 {
@@ -463,14 +463,14 @@ func TestEventRate(t *testing.T) {
 			t.Fatalf("event %d has number %d", i, e.Sequence)
 		}
 	}
-	// The next that is kept says how many were not.
+	// The next event says how many were left out.
 	later := events.Event{Verb: events.Refused, Object: nicKey("red", "web"), Time: recorded[0].Time.Add(1 << 40)}
 	j.Record(later)
 	recorded, _, _, _ = j.feed.after(0, 10000)
 	if last := recorded[len(recorded)-1]; last.Missed == 0 || last.Missed+uint64(len(recorded)) != 1002 {
 		t.Errorf("%d events, the last says that %d are missing; want 1002 together", len(recorded), last.Missed)
 	}
-	// However many kinds there are, memory is bounded.
+	// Memory is bounded for any number of kinds.
 	for i := range 3 * mostKinds {
 		j.Record(events.Event{Verb: events.Refused, Object: nicKey("red", fmt.Sprint(i))})
 	}

@@ -69,7 +69,7 @@ func (f *fakeWorkloads) name(cookie uint64) string {
 	return f.names[cookie]
 }
 
-// Engines say for which containers NICs are, and what was found out about one: the operator's do, and nobody else.
+// Engines report a NIC's container and what they found out about it. Only the operator's engines may.
 func TestWorkloads(t *testing.T) {
 	w := &fakeWorkloads{names: make(map[uint64]string)}
 	h := newHost(t, &store.Memory{})

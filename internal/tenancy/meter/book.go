@@ -114,7 +114,7 @@ func (b *book) acquire() error {
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
-		return fmt.Errorf("the usage file %s is another daemon's (%w): choose another with --usage", b.path, err)
+		return fmt.Errorf("the usage file %s belongs to another daemon (%w): choose another with --usage", b.path, err)
 	}
 	b.lock = lock
 	return nil
@@ -147,7 +147,7 @@ func (m *Meter) restore(path string) (damage, err error) {
 	if good == len(data) || torn {
 		return nil, nil
 	}
-	damage = fmt.Errorf("the usage file %s cannot be read beyond byte %d of %d: what came after is lost, and the file is kept as %s.damaged", path, good, len(data), path)
+	damage = fmt.Errorf("the usage file %s cannot be read beyond byte %d of %d: the rest is lost, and the file is kept as %s.damaged", path, good, len(data), path)
 	if err := os.Rename(path, path+".damaged"); err != nil {
 		return nil, fmt.Errorf("the usage file: %w", err)
 	}

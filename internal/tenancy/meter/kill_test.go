@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// countForEver counts in two tenants as fast as it can, and says what it is about to flush and
-// that it has. Roll-ups and new files come often.
+// countForEver counts in two tenants as fast as it can, and prints before and after each flush. Roll-ups and new files
+// are frequent.
 func countForEver(path string) {
 	mostRecords = 40
 	now := epoch
@@ -55,8 +55,8 @@ func countForEver(path string) {
 	}
 }
 
-// TestKilled: a daemon that is killed at any moment has lost what it had not flushed, nothing
-// else, and nothing is counted twice. The sum of records is that of totals.
+// TestKilled: a daemon that is killed at any moment loses only what it had not flushed, and counts nothing twice. The
+// records sum up to the totals.
 func TestKilled(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -87,7 +87,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// killed runs a child, kills it after some lines and returns what it said last.
+// killed runs a child, kills it after some lines and returns its last output.
 func killed(t *testing.T, self, path string, lines int) (tried, did uint64) {
 	t.Helper()
 	c := exec.Command(self)
@@ -113,7 +113,7 @@ func killed(t *testing.T, self, path string, lines int) (tried, did uint64) {
 			did = n
 		}
 		if lines--; lines == 0 {
-			c.Process.Kill() // what it said meanwhile is still to be read
+			c.Process.Kill() // its last output is still unread
 		}
 	}
 	c.Process.Kill()

@@ -46,8 +46,7 @@ func wantEqual(t *testing.T, what string, got, want map[string]Usage) {
 	}
 }
 
-// A world of NICs that come, count, are made anew and go; what each has counted in its tenant
-// is known.
+// A world of NICs that are added, count, restart and are removed. The test knows what each counted for its tenant.
 type world struct {
 	rnd   *rand.Rand
 	nics  map[string]*fakeNIC
@@ -64,7 +63,7 @@ func newWorld(seed uint64) *world {
 	return &world{rnd: rand.New(rand.NewPCG(seed, 1)), nics: map[string]*fakeNIC{}, truth: map[string]Usage{}}
 }
 
-// step lets something happen and returns what a reader sees then.
+// step makes a random change and returns what a reader sees then.
 func (w *world) step() []Reading {
 	var out []Reading
 	if len(w.nics) < 8 && w.rnd.IntN(3) == 0 {
@@ -101,7 +100,7 @@ func (w *world) step() []Reading {
 	return out
 }
 
-// nonzero drops tenants of which nothing was counted: the meter may know of them or not.
+// nonzero drops tenants without any counts, which the meter may list or not.
 func nonzero(in map[string]Usage) map[string]Usage {
 	out := map[string]Usage{}
 	for k, u := range in {
@@ -112,8 +111,7 @@ func nonzero(in map[string]Usage) map[string]Usage {
 	return out
 }
 
-// TestSums: whatever comes and goes, over restarts and roll-ups, totals and the sum of records
-// of a tenant are what its NICs counted.
+// TestSums: over restarts and roll-ups, a tenant's totals and the sum of its records equal the counts of its NICs.
 func TestSums(t *testing.T) {
 	old := mostRecords
 	mostRecords = 300
@@ -136,7 +134,7 @@ func TestSums(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if i%100 == 99 { // a restart: all NICs are made anew
+			if i%100 == 99 { // a restart: all NICs start again
 				if err := m.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -250,8 +248,7 @@ func written(t testing.TB, seed uint64) (data []byte, ends []int, states []map[s
 	return data, ends, states
 }
 
-// TestTorn: a file that was cut anywhere holds what had been flushed before, records and totals
-// alike.
+// TestTorn: a file that is cut anywhere holds what had been flushed before, in records and totals.
 func TestTorn(t *testing.T) {
 	data, ends, states := written(t, 3)
 	for cut := range len(data) + 1 {
@@ -301,7 +298,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestFull: what cannot be written now is written later.
+// TestFull: data that cannot be written now is written later.
 func TestFull(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "usage")
@@ -402,7 +399,7 @@ func TestLazy(t *testing.T) {
 	}
 }
 
-// TestColumnsMove: a file of a program with other columns is read by their names.
+// TestColumnsMove: a file with other columns is read by their names.
 func TestColumnsMove(t *testing.T) {
 	body := []byte{entryColumns, 3}
 	for _, n := range []string{"received_ud", "of_the_future", "transmit_bytes"} {
@@ -423,14 +420,13 @@ func TestColumnsMove(t *testing.T) {
 	}
 }
 
-// FuzzLoad: whatever a file holds, it is read without harm; what was read can be written and
-// read again.
+// FuzzLoad: any file is read without harm, and what was read can be written and read again.
 func FuzzLoad(f *testing.F) {
 	data, _, _ := written(f, 5)
 	f.Add(data)
 	f.Add([]byte(bookHead))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		// With right checksums more of it is looked at.
+		// Right checksums let the fuzzer reach more of the code.
 		fixed := bytes.Clone(data)
 		for at := len(bookHead); at+8 <= len(fixed); {
 			n := int(fixed[at]) | int(fixed[at+1])<<8 | int(fixed[at+2])<<16 | int(fixed[at+3])<<24
@@ -475,8 +471,7 @@ func BenchmarkSample1000(b *testing.B) {
 	}
 }
 
-// More records than are kept, of one minute and with a clock that was set back: no old day is
-// forgotten for it.
+// More records of one minute than are kept, with a clock that was set back: no old day is dropped for them.
 func TestSetBack(t *testing.T) {
 	old := mostRecords
 	mostRecords = 300

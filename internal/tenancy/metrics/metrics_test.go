@@ -65,7 +65,7 @@ func (f *fake) Alive() error {
 	return nil
 }
 
-// waited are three requests: one that waited for 2 µs at most, one for 1 ms, one for a second.
+// waited is three requests: one that waited for at most 2 µs, one for 1 ms, one for a second.
 func waited() (w nic.Waits) {
 	for _, t := range []time.Duration{2 * time.Microsecond, time.Millisecond, time.Second} {
 		w.Count(ib.Time(t))
@@ -73,7 +73,7 @@ func waited() (w nic.Waits) {
 	return w
 }
 
-// TestWaits: the histogram is cumulative, and what is beyond its last bound is in +Inf alone.
+// TestWaits: the histogram is cumulative, and values above its last bound are in +Inf alone.
 func TestWaits(t *testing.T) {
 	page := string(serve(t, world(1)).Page())
 	for _, want := range []string{
@@ -177,7 +177,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestLabels: at most 256 NICs have a label, whoever comes and goes, and no sum over NICs falls.
+// TestLabels: at most 256 NICs have a label at any time, and no sum over NICs falls.
 func TestLabels(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	l := &labeller{}
@@ -245,8 +245,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestDashboard: the dashboard in contrib is JSON, and asks only for what there is, with labels
-// that it has.
+// TestDashboard: the dashboard in contrib is JSON, and uses only existing metrics and labels.
 func TestDashboard(t *testing.T) {
 	data, err := os.ReadFile("../../../contrib/grafana/vrdma.json")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// New connections of NICs whose policy says maxStaleness are refused when the rules may be older;
-// those of others are not.
+// If the rules may be older than a policy's maxStaleness, new connections of its NICs are refused, and those of others
+// are not.
 func TestMaxStaleness(t *testing.T) {
 	p := noBatch()
 	p.Spec.MaxStaleness = tenant.Duration(5 * time.Minute)

@@ -91,7 +91,7 @@ func (r *Rules) Explain(from, to tenant.Key, c ib.Contact) (*Answer, error) {
 		}}}, nil
 	}
 	if c.By == ib.Them {
-		return nil, fmt.Errorf("who asks for the connection comes first")
+		return nil, fmt.Errorf("name the NIC that asks for the connection first")
 	}
 	a := g.explain(h.nic, c)
 	a.Operations = g.net.judge(g.nic, h.nic, c)
@@ -237,7 +237,7 @@ func ContactOf(t, service string) (c ib.Contact, err error) {
 	case tenant.UD:
 		c.Type = ib.UD
 	default:
-		return c, fmt.Errorf("%q is no type of queue pair: say rc, uc or ud", t)
+		return c, fmt.Errorf("%q is not a type of queue pair: write rc, uc or ud", t)
 	}
 	if service == "manual" {
 		return c, nil
@@ -246,7 +246,7 @@ func ContactOf(t, service string) (c ib.Contact, err error) {
 	id, ok := spaces[space]
 	at, err := netip.ParseAddrPort("0.0.0.0:" + port)
 	if !ok || err != nil {
-		return c, fmt.Errorf("%q is no service: say manual, or a port as in tcp:7471 (tcp, udp, ib)", service)
+		return c, fmt.Errorf("%q is not a service: write manual, or a port as in tcp:7471 (tcp, udp, ib)", service)
 	}
 	c.By, c.ID = ib.Us, id<<16|uint64(at.Port())
 	return c, nil

@@ -12,8 +12,8 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// The naive engine: the sentences of the package comment, read aloud. It shares nothing with the
-// compiled form, not even what a label or a port is.
+// The naive engine implements the package comment sentence by sentence. It shares nothing with the compiled form, not
+// even what a label or a port is.
 
 type naive struct {
 	network  *tenant.Network
@@ -21,7 +21,7 @@ type naive struct {
 	policies []*tenant.Policy
 }
 
-// connection judges one that from asks to for; to is nil for an address that no NIC has.
+// connection judges a connection from one NIC to another; to is nil for an address without a NIC.
 func (w *naive) connection(from, to *tenant.NIC, c ib.Contact) ib.Operations {
 	ops := w.bounds(from, to, c.Type)
 	if from == to {

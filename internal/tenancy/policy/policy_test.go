@@ -45,7 +45,7 @@ func key(name string) tenant.Key {
 	return tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: name}
 }
 
-// TestSentences: what the documentation says of rules.
+// TestSentences: the documentation's statements about rules.
 func TestSentences(t *testing.T) {
 	port := func(n ...uint64) *tenant.Service {
 		s := &tenant.Service{Space: "tcp"}
@@ -95,8 +95,8 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// TestUnknownAddresses: in a network of its own an address that no NIC has is not there; on the
-// host's network rules about prefixes hold for it, and for groups everywhere.
+// TestUnknownAddresses: in a virtual network an address without a NIC does not exist. On the host's network rules about
+// prefixes apply to it, and everywhere to groups.
 func TestUnknownAddresses(t *testing.T) {
 	w := train(policyOf("p", tenant.PolicySpec{Deny: []tenant.Rule{
 		{Direction: tenant.Out, Peer: tenant.Peer{Prefix: netip.MustParsePrefix("192.0.2.0/24")}},
@@ -134,8 +134,8 @@ func TestUnknownAddresses(t *testing.T) {
 	}
 }
 
-// TestContainersAddresses: where NICs have the addresses of their containers, nobody knows which NIC an address is
-// of. What is denied to some of them is denied to all, what is allowed to some is allowed to none.
+// TestContainersAddresses: where NICs have the addresses of their containers, the NIC of an address is unknown. What is
+// denied to some of them is denied to all, and what is allowed to some is allowed to none.
 func TestContainersAddresses(t *testing.T) {
 	them := ib.Contact{Type: ib.RC, By: ib.Them, ID: 0x106<<16 | 7471}
 	allow := policyOf("batch-only", tenant.PolicySpec{Allow: []tenant.Rule{{Direction: tenant.In, Peer: tenant.Peer{Labels: role("batch")}}}})
@@ -162,7 +162,7 @@ func TestContainersAddresses(t *testing.T) {
 	}
 }
 
-// TestUnchanged: guards of a network that did not change are the same.
+// TestUnchanged: the guards of an unchanged network stay the same.
 func TestUnchanged(t *testing.T) {
 	w := train(noBatch())
 	before := w.rules()
@@ -253,7 +253,7 @@ func BenchmarkDecide(b *testing.B) {
 			}
 		})
 	}
-	// A NIC that all rules are about, and all of them for the peer.
+	// All rules are about one NIC, and all of them apply to the peer.
 	all := policyOf("all", tenant.PolicySpec{})
 	for i := range 10_000 {
 		all.Spec.Deny = append(all.Spec.Deny, tenant.Rule{Service: &tenant.Service{Space: "tcp", Ports: []tenant.PortRange{{First: uint64(i * 6), Last: uint64(i*6 + 2)}}}})
@@ -268,7 +268,7 @@ func BenchmarkDecide(b *testing.B) {
 	})
 }
 
-// TestDecideDoesNotAllocate: once a pair has been asked for.
+// TestDecideDoesNotAllocate: the second and later decisions for a pair allocate nothing.
 func TestDecideDoesNotAllocate(t *testing.T) {
 	g := train(noBatch()).rules().NIC(key("db"))
 	peer, other := ib.GIDOf(netip.MustParseAddr("10.1.0.3")), ib.GIDOf(netip.MustParseAddr("10.1.0.99"))
@@ -281,8 +281,8 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestCellsAreBounded: a tenant whose policies have many ports, and whose NICs all differ, does not
-// fill the memory by connecting each with each; and the answers stay.
+// TestCellsAreBounded: a tenant with many ports in its policies and with different NICs cannot fill the memory by
+// connecting each with each, and the decisions stay right.
 func TestCellsAreBounded(t *testing.T) {
 	const nics, ports = 30, 900
 	file := &strings.Builder{}

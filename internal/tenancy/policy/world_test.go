@@ -67,7 +67,7 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestSurvey: services that are answered alike are one line.
+// TestSurvey: services with the same answer share one line.
 func TestSurvey(t *testing.T) {
 	w := train(policyOf("p", tenant.PolicySpec{
 		NICs: tenant.Selector{Names: []string{"db"}},

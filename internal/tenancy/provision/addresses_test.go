@@ -11,7 +11,7 @@ import (
 
 // TestAddresses looks for addresses in a network namespace of its own, where one comes later.
 func TestAddresses(t *testing.T) {
-	runtime.LockOSThread() // and it ends with the test: nobody else gets the namespace
+	runtime.LockOSThread() // and it ends with the test, so no other goroutine gets the namespace
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatalf("a network namespace: %v (the test needs root)", err)
 	}

@@ -82,7 +82,7 @@ func (b *testContainer) conn() (_ *net.UnixConn, end func()) {
 	return s, func() { s.Close(); c.Close() }
 }
 
-// until waits until something is so.
+// until waits until a condition is true.
 func until(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !so(); time.Sleep(time.Millisecond) {
@@ -92,11 +92,11 @@ func until(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// namespaceNIC is a NIC whose way is a namespace.
+// namespaceNIC is a NIC with way namespace.
 func namespaceNIC(t *testing.T) (*Provisioner, *hostedNIC) {
 	t.Helper()
 	r, _ := newTest(t)
-	r.namespaces.pace.Set(0) // this test is in a hurry
+	r.namespaces.pace.Set(0) // short, for this test
 	a, n, c := objects("red", "web", "10.1.0.1")
 	n.Spec, c.Spec.Addresses = tenant.NetworkSpec{Way: tenant.WayNamespace}, nil
 	if err := r.Put(a, n, c); err != nil {
@@ -115,7 +115,7 @@ func (s *hostedNIC) has(a string) bool {
 	return false
 }
 
-// A NIC follows its container's addresses, again and again, and nothing is left of that.
+// A NIC follows its container's addresses again and again, and leaves nothing behind.
 func TestFollow(t *testing.T) {
 	r, s := namespaceNIC(t)
 	b := newContainer(t)
@@ -134,7 +134,7 @@ func TestFollow(t *testing.T) {
 			b.ip("address del 10.9.0.2/24 dev e0")
 			until(t, "it has gone", func() bool { return !s.has("10.9.0.2") && s.has("10.9.0.1") })
 		}
-		b.ip("address add 10.9.0.2/24 dev e0") // while it is taken away
+		b.ip("address add 10.9.0.2/24 dev e0") // while it is removed
 		s.namespace.detach()
 		b.ip("address del 10.9.0.2/24 dev e0")
 		if len(s.nic.Device.Face().GIDs) != 0 {
@@ -153,7 +153,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// An address whose port somebody has is tried again.
+// An address whose port is taken is tried again.
 func TestFollowRetries(t *testing.T) {
 	_, s := namespaceNIC(t)
 	b := newContainer(t)

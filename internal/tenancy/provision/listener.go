@@ -37,7 +37,7 @@ func (o *openness) admit(who *credentials.Caller, conn syscall.Conn) error {
 	if w.Container != "" {
 		group, err := who.ControlGroup(conn)
 		if err != nil {
-			return fmt.Errorf("your control group is not known: %w", err)
+			return fmt.Errorf("your control group is unknown: %w", err)
 		}
 		if !credentials.Within(group, w.Container) {
 			return fmt.Errorf("the control group %s may not open it (spec.open.container)", group)

@@ -159,7 +159,7 @@ func (p *namespacePort) attach(conn syscall.Conn) (err error) {
 	last := p.last
 	p.mu.Unlock()
 	if !last.over(lastTime) {
-		return fmt.Errorf("NIC %s is still leaving the network namespace of the container before: try again", p.nic.Name)
+		return fmt.Errorf("NIC %s is still leaving the network namespace of the previous container: try again", p.nic.Name)
 	}
 	st, err := p.open(conn)
 	if err != nil {

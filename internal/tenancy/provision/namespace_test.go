@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/routes"
 )
 
-// A container chooses how many addresses it has, and not how many sockets we make for it.
+// A container decides how many addresses it has, but not how many sockets the daemon opens.
 func TestBounded(t *testing.T) {
 	var all []routes.Interface
 	add := func(a string, count int) {
@@ -39,7 +39,7 @@ func TestBounded(t *testing.T) {
 	if use, over := bounded(nil, use); len(use) != mostOutward+mostLoopback || over != 0 {
 		t.Errorf("as many as there may be: %d, %d left out", len(use), over)
 	}
-	// An address that has a row keeps it, whatever comes before it now.
+	// An address that has a row keeps it, whatever addresses come before it.
 	was := arrange(nil, use)
 	add("10.0.0.11", 10)
 	use, over = bounded(was, usable(all))

@@ -270,7 +270,7 @@ func (r *Provisioner) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) er
 			return r.change(s, t, c)
 		}
 		if err := r.Remove([]tenant.Key{k}, s.leaving)[k]; err != nil {
-			return fmt.Errorf("a NIC gets other addresses, another network or MTU only while nobody uses it: %w", err)
+			return fmt.Errorf("the addresses, network and MTU of a NIC change only while no program uses it: %w", err)
 		}
 	}
 	return r.put(t, n, c, m)
@@ -291,14 +291,14 @@ func (r *Provisioner) plan(n *tenant.Network, c *tenant.NIC) (m made, err error)
 	}
 	list := c.Addresses()
 	if m.namespace && len(list) > 0 {
-		return m, fmt.Errorf("%v has an address, and in %v the engine gives those: delete it and declare it again", c.Key(), n.Key())
+		return m, fmt.Errorf("%v has an address, and in %v the engine assigns addresses: delete it and declare it again", c.Key(), n.Key())
 	}
 	if len(list) == 0 && !m.namespace {
 		return m, fmt.Errorf("%v has no address", c.Key())
 	}
 	for _, a := range list {
 		if n.Spec.Way == tenant.WayHost && r.cfg.HostAddresses != nil && !slices.Contains(r.cfg.HostAddresses, a) {
-			return m, fmt.Errorf("%v is in a network with way host, and %v is no address at which this daemon serves other hosts: it serves %v; have vrdma daemon --no-default-nic --addr name it", c.Key(), a, r.cfg.HostAddresses)
+			return m, fmt.Errorf("%v is in a network with way host, and this daemon does not serve other hosts at %v: it serves %v; start vrdma daemon --no-default-nic with this address in --addr", c.Key(), a, r.cfg.HostAddresses)
 		}
 	}
 	m.addresses = fmt.Sprint(list)

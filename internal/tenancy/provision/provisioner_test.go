@@ -23,12 +23,12 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// fakeDoors opens no sockets. A NIC in used is used.
+// fakeListeners opens no sockets. A NIC in used is used.
 type fakeListeners struct {
 	open map[string]server.Listener
 	used map[string]bool
 	fail error
-	// stuck are NICs that somebody does not let go of.
+	// stuck are NICs that a user does not release.
 	stuck map[string]error
 }
 
@@ -158,7 +158,7 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestRemoveAndPut: nothing is left of a NIC that is gone, nor of one that could not be put in.
+// TestRemoveAndPut: nothing is left of a removed NIC, nor of one that could not be put.
 func TestRemoveAndPut(t *testing.T) {
 	r, listeners := newTest(t)
 	c := put(t, r, "red", "a", "10.1.0.1")
@@ -188,7 +188,7 @@ func TestRemoveAndPut(t *testing.T) {
 		t.Helper()
 		_, err := os.Stat(r.cfg.Place.NICs())
 		for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); _, err = os.Stat(r.cfg.Place.NICs()) {
-			time.Sleep(time.Millisecond) // the files go beside everything else
+			time.Sleep(time.Millisecond) // the files are removed in the background
 		}
 		if !errors.Is(err, os.ErrNotExist) || len(r.cfg.NICs.All()) != 0 || len(r.accounts.of) != 0 || r.Socket(c.Key()) != "" {
 			t.Errorf("%s: directory %v, NICs %v, tenants %v", when, err, r.cfg.NICs.Names(), r.accounts.of)
@@ -204,7 +204,7 @@ func TestRemoveAndPut(t *testing.T) {
 	put(t, r, "red", "a", "10.1.0.1")
 	_, n, c := objects("red", "b", "10.1.0.2")
 	n.Spec.Way = tenant.WayNamespace
-	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "the engine gives those") {
+	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "the engine assigns addresses") {
 		t.Errorf("way namespace with an address: %v", err)
 	}
 }
@@ -213,7 +213,7 @@ func TestRemoveAndPut(t *testing.T) {
 func TestHostAddresses(t *testing.T) {
 	r, _ := newTest(t)
 	r.cfg.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-	for address, want := range map[string]string{"192.0.2.1": "", "192.0.2.2": "192.0.2.2 is no address at which this daemon serves other hosts"} {
+	for address, want := range map[string]string{"192.0.2.1": "", "192.0.2.2": "this daemon does not serve other hosts at 192.0.2.2"} {
 		of, n, c := objects("red", "a", address)
 		n.Spec.Way = tenant.WayHost
 		if err := r.Put(of, n, c); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -222,8 +222,8 @@ func TestHostAddresses(t *testing.T) {
 	}
 }
 
-// TestRemoveMany: NICs go together, or stay together while one of them is in use. One that somebody
-// does not let go of can be neither used nor put in again until it has been let go of.
+// TestRemoveMany: NICs are removed together, or all stay while one of them is in use. A NIC that is not released can be
+// neither used nor put again until it is.
 func TestRemoveMany(t *testing.T) {
 	r, listeners := newTest(t)
 	var keys []tenant.Key
@@ -231,7 +231,7 @@ func TestRemoveMany(t *testing.T) {
 		address := map[string]string{"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3"}[name]
 		keys = append(keys, put(t, r, "red", name, address).Key())
 	}
-	// A program that is run by the socket's path has a file beside the socket.
+	// A program that names the socket's path has a file beside the socket.
 	if err := os.WriteFile(r.Socket(keys[0])+".lease", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -259,8 +259,8 @@ func TestRemoveMany(t *testing.T) {
 	}
 }
 
-// TestDirectoriesStay: a container has a NIC's directory mounted, and finds the next daemon there.
-// What nobody declares any more goes.
+// TestDirectoriesStay: a container has a NIC's directory mounted and finds the next daemon there. The directories of
+// undeclared NICs are removed.
 func TestDirectoriesStay(t *testing.T) {
 	r, _ := newTest(t)
 	put(t, r, "red", "a", "10.1.0.1")

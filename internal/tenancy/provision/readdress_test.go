@@ -15,7 +15,7 @@ func interfaces(addrs ...string) (out []routes.Interface) {
 	return out
 }
 
-// Addresses keep their rows of the GID table; new ones have the first that are free, before loopback's.
+// Addresses keep their rows of the GID table; new ones get the first free rows, before loopback's.
 func TestArrange(t *testing.T) {
 	var rows []row
 	for _, c := range []struct {

@@ -7,8 +7,8 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// What a NIC has counted elsewhere and what its device has counted here are together what it is to go on from, whatever the
-// device had counted before.
+// A NIC continues from the sum of what it counted elsewhere and what its device counted here, whatever the device had
+// counted before.
 func TestLess(t *testing.T) {
 	var then, here nic.Counters
 	then.SentBytes, then.Drops[0], then.Refusals[1], then.Connected, then.RcvdMessages[2] = 1000, 7, 8, 9, 10

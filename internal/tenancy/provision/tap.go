@@ -96,7 +96,7 @@ func (r *Provisioner) Plug(k tenant.Key, c InterfaceConfig) (Interface, error) {
 	}
 	defer space.Close()
 	if space.Cookie() != c.Cookie {
-		return Interface{}, fmt.Errorf("%s leads to another network namespace by now", c.Namespace)
+		return Interface{}, fmt.Errorf("%s now leads to another network namespace", c.Namespace)
 	}
 	return s.ethernet.tap(space, c)
 }
@@ -135,7 +135,7 @@ func soon(claim func() error, while, most time.Duration) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("it is not known within %v whether another host has it: the store does not answer", most)
+		return fmt.Errorf("the store did not say within %v whether another host has it", most)
 	}
 }
 
@@ -198,7 +198,7 @@ func (g *switchPort) tapOf(conn syscall.Conn) (Interface, error) {
 	defer space.Close()
 	path, err := credentials.First(conn)
 	if err != nil {
-		return Interface{}, fmt.Errorf("it is not known how long its network namespace is there: %w", err)
+		return Interface{}, fmt.Errorf("its network namespace cannot be watched: %w", err)
 	}
 	if path == "/proc/1/ns/net" {
 		return Interface{}, errNoContainer
@@ -231,7 +231,7 @@ func (g *switchPort) tap(space *netns.Space, c InterfaceConfig) (Interface, erro
 		return Interface{}, err
 	}
 	if name, err := space.Name(); err != nil || name != inode {
-		return Interface{}, fmt.Errorf("%s leads to another network namespace by now", c.Namespace)
+		return Interface{}, fmt.Errorf("%s now leads to another network namespace", c.Namespace)
 	}
 	t := &tap{config: c, inode: inode, gone: make(chan struct{})}
 	t.is = Interface{MAC: g.port.MAC.String(), MTU: g.mtu}

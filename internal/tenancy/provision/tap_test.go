@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A container waits a while for a NIC that another host gives up, and not for a store that hangs.
+// A container waits a while for a NIC that another host releases, but not for a store that hangs.
 func TestSoon(t *testing.T) {
 	busy := errors.New("it is on host b")
 	tries := 0

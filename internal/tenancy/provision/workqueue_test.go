@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestWorkQueueRest: a item that came lately is put off, also while others are done: more may come. The
-// items take the times themselves, so a busy machine only makes the wait longer.
+// TestWorkQueueRest: a recent item is delayed, also while others are processed, because more may come. The items record
+// the times themselves, so a busy machine only makes the wait longer.
 func TestWorkQueueRest(t *testing.T) {
 	var c workQueue
 	c.start()

@@ -83,7 +83,7 @@ func (s *Bolt) open() (problems []error, err error) {
 	}
 	if err != nil {
 		s.db = nil
-		return nil, fmt.Errorf("the store %s cannot be read: %w; move it away to begin with an empty one, then vrdma store import what was exported", s.path, err)
+		return nil, fmt.Errorf("the store %s cannot be read: %w; rename it to start with an empty store, then run vrdma store import with the last export", s.path, err)
 	}
 	return problems, nil
 }
@@ -138,7 +138,7 @@ func openPlain(path string, flag int, mode os.FileMode) (*os.File, error) {
 		st, known := info.Sys().(*syscall.Stat_t)
 		switch {
 		case !info.Mode().IsRegular():
-			err = fmt.Errorf("%s is no plain file", path)
+			err = fmt.Errorf("%s is not a regular file", path)
 		case known && int(st.Uid) != os.Geteuid():
 			err = fmt.Errorf("%s belongs to user %d and not to the daemon's, %d", path, st.Uid, os.Geteuid())
 		case info.Mode().Perm()&0o022 != 0:
@@ -207,12 +207,12 @@ func (s *Bolt) load() (problems []error, err error) {
 // decode reads an entry of the file; k and v are bbolt's, and v is nil for a bucket.
 func decode(k, v []byte) (Entry, error) {
 	if len(v) < 8 {
-		return Entry{}, fmt.Errorf("%.80q is no entry: it has no revision", k)
+		return Entry{}, fmt.Errorf("%.80q is not an entry: it has no revision", k)
 	}
 	e := Entry{string(k), bytes.Clone(v[8:]), int64(binary.BigEndian.Uint64(v))}
 	// Half of the range stays free, so that the store can count on from any of these.
 	if e.Revision <= 0 || e.Revision > 1<<62 {
-		return e, fmt.Errorf("%.80q is no entry: its revision is %d", k, e.Revision)
+		return e, fmt.Errorf("%.80q is not an entry: its revision is %d", k, e.Revision)
 	}
 	return e, checkEntry(e.Key, e.Value)
 }

@@ -20,8 +20,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// The file and the memory give the same answers to the same commits, and the file gives them
-// again after it was closed.
+// The file and the memory give the same answers to the same commits, and the file also after it was closed.
 func TestBoltIsMemory(t *testing.T) {
 	for seed := range uint64(8) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
@@ -84,7 +83,7 @@ func randomCommit(rnd *rand.Rand) (conditions []Condition, writes []Write) {
 	return conditions, writes
 }
 
-// killedEnv has the test binary commit to a file until it is killed.
+// killedEnv makes the test binary commit to a file until it is killed.
 const killedEnv = "VRDMA_TEST_STORE"
 
 func TestMain(m *testing.M) {
@@ -95,7 +94,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// killedKeys is how many keys each commit writes: the same value to all.
+// killedKeys is the number of keys that each commit writes, all with the same value.
 const killedKeys = 300
 
 func killedWrites(n int) []Write {
@@ -106,7 +105,7 @@ func killedWrites(n int) []Write {
 	return writes
 }
 
-// commitForEver says after each commit which one it was.
+// commitForEver prints the number of each commit.
 func commitForEver(path string) {
 	s, _, err := Open(path)
 	if err != nil {
@@ -127,8 +126,7 @@ func commitForEver(path string) {
 	}
 }
 
-// A store whose daemon was killed at any moment has the last commit that was acknowledged, or
-// the one after it, whole.
+// A store whose daemon was killed at any moment has the last acknowledged commit, or all of the next one.
 func TestKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	last := 0
@@ -178,7 +176,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// A file that somebody else wrote: what can be no entry is left out and reported.
+// A file that another program wrote: invalid entries are left out and reported.
 func TestHostileEntries(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	s := openTest(t, path)
@@ -222,7 +220,7 @@ func TestHostileEntries(t *testing.T) {
 	}
 }
 
-// A newer format, another file, a link, others' files: refused, saying why.
+// A newer format, another file, a link, others' files: each is refused with the reason.
 func TestOpenRefused(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "store")
@@ -269,7 +267,7 @@ func TestOpenRefused(t *testing.T) {
 	}
 }
 
-// A file that is cut short under our feet breaks the store, not the daemon.
+// Truncating the file while it is open breaks the store, not the daemon.
 func TestCutShort(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	s := openTest(t, path)
@@ -293,7 +291,7 @@ func TestCutShort(t *testing.T) {
 	t.Log("bbolt did not notice")
 }
 
-// Damage anywhere in the file is an error, a problem, or not noticed.
+// Damage anywhere in the file is an error, a reported problem, or without effect.
 func FuzzDamaged(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "store")
 	s, _, err := Open(path)

@@ -8,7 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/store/storetest"
 )
 
-// stores are what has to behave alike, with the one in etcd (package etcd).
+// stores are the stores that must behave alike, with the one in etcd (package etcd).
 var stores = map[string]func(t testing.TB) store.Store{
 	"memory": func(testing.TB) store.Store { return &store.Memory{} },
 	"bolt": func(t testing.TB) store.Store {

@@ -26,8 +26,7 @@ func copyTexts(t *testing.T, c *Copy) (string, int64) {
 	return texts(list), revision
 }
 
-// A copy is there again after it was closed, with its revision, when it was heard of, and who
-// we are.
+// A closed copy is read again with its revision, its time and the host's name.
 func TestCopy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "copy")
 	c := openCopyTest(t, path)
@@ -62,7 +61,7 @@ func TestCopy(t *testing.T) {
 	if got, r := copyTexts(t, c); got != want || r != 15 || !c.Heard().Equal(now) || c.ID() != "0123456789" {
 		t.Errorf("opened again it has %s at %d, of %v, as %s", got, r, c.Heard(), c.ID())
 	}
-	// b is the same, c was written again, d is new, and what is not in the list is gone.
+	// b is the same, c was written again, d is new, and an entry that is not in the list is removed.
 	w = c.Watch("", 0)
 	c.Replace([]Entry{{"b", []byte("1"), 7}, {"c", []byte("1"), 16}, {"d", []byte("1"), 17}}, 20)
 	if got, r := copyTexts(t, c); got != "b=1@9 c=1@20 d=1@20" || r != 20 {

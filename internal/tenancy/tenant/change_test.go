@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// head begins an object in the tests' files.
+// object begins an object in the tests' files.
 func object(kind, meta, spec string) string {
 	return fmt.Sprintf("---\napiVersion: vrdma.io/v1\nkind: %s\nmetadata: {%s}\nspec: {%s}\n", kind, meta, spec)
 }
@@ -20,7 +20,7 @@ func of(kind, path, spec string) string {
 	return object(kind, "name: "+name+", tenant: "+tenant, spec)
 }
 
-// red is a world with one tenant, one network of six addresses, two NICs and a policy.
+// redWorld is a world with one tenant, one network of six addresses, two NICs and a policy.
 func redWorld(t *testing.T) *World {
 	return apply(t, &World{}, tenant("red", "weight: 1")+
 		of("Network", "red/lab", "vni: 7, subnets: [10.0.0.0/29]")+
@@ -136,7 +136,7 @@ func TestDelete(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) { wantLines(t, refused(t, w, Change{Delete: keys(t, c.delete...)}), c.want) })
 	}
 
-	// What refers to it may go, or stop referring, in the same change.
+	// An object that refers to it may be deleted, or stop referring, in the same change.
 	for _, c := range []Change{
 		{Delete: keys(t, "Policy red/p", "NIC red/a")},
 		{Delete: keys(t, "NIC red/a"), Put: parse(t, of("Policy", "red/p", "nics: {names: [b]}, deny: [{}]"))},
@@ -147,7 +147,7 @@ func TestDelete(t *testing.T) {
 		}
 	}
 
-	// By force everything that cannot be without it goes, and nothing else.
+	// With force every object that depends on it is deleted, and nothing else.
 	next, effects, err := w.Next(Change{Delete: keys(t, "Network red/lab"), Force: true}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestDelete(t *testing.T) {
 	if next.NetworkByVNI(7) != nil || next.NICs(Key{KindNetwork, "red", "lab"}) != nil || len(next.ObjectsOf(KindNIC, "red")) != 1 {
 		t.Error("the network is still found")
 	}
-	// The policy names NICs that are gone; a store may have kept it so.
+	// The policy names deleted NICs; a store may have kept it so.
 	if _, err := NewWorld(next.Objects("")); err != nil {
 		t.Error(err)
 	}
@@ -201,7 +201,7 @@ func TestAllocation(t *testing.T) {
 	want(add("a"), "10.0.0.1 and fd00::1")
 	want(add("b"), "10.0.0.2 and fd00::2")
 	drop("a")
-	want(add("c"), "10.0.0.3 and fd00::3") // not the one that was freed just now
+	want(add("c"), "10.0.0.3 and fd00::3") // not the one that was just freed
 	drop("c")
 	for _, name := range []string{"d", "e", "f"} {
 		add(name)
@@ -219,7 +219,7 @@ func TestAllocation(t *testing.T) {
 	w = apply(t, w, of("NIC", "red/m", "network: n, addresses: ['fd00::98', 10.0.0.1], host: anywhere"))
 	want(w.NIC("red", "m").Spec.Addresses, "10.0.0.1 and fd00::98")
 
-	// A world from a store does not give a NIC's address to another.
+	// A world from a store does not give a NIC's address to another NIC.
 	kept, err := NewWorld(w.Objects(""))
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func TestAllocation(t *testing.T) {
 	}
 	want(next.NIC("red", "z").Spec.Addresses, "10.0.0.2 and fd00::9a")
 
-	// Subnets may be added, and those that nobody is in may go.
+	// Subnets may be added, and unused ones removed.
 	next = apply(t, next, of("Network", "red/n", "subnets: ['fd00::/64', 10.0.0.0/29, 10.0.1.0/30, 10.0.2.0/24]"))
 	next = apply(t, next, of("NIC", "red/y", "network: n"))
 	want(next.NIC("red", "y").Spec.Addresses, "10.0.2.1 and fd00::9b")

@@ -43,7 +43,7 @@ func TestParseRefuses(t *testing.T) {
 		{"VNI beyond 32 bits", of("Network", "a/b", "vni: 4294967296"), []string{`spec.vni: "4294967296" is not a whole number from 0 to 4294967295`}},
 		{"no list", of("Network", "a/b", "subnets: 10.0.0.0/24"), []string{`spec.subnets: is "10.0.0.0/24": want a list: [10.0.0.0/24]`}},
 		{"prefix", of("Network", "a/b", "subnets: [10.0.0.0]"), []string{`spec.subnets[0]: "10.0.0.0" is not a prefix: write it like 10.1.0.0/24`}},
-		{"word", of("Network", "a/b", "default: Allow"), []string{`spec.default: "Allow" is none of the words that can be here: allow, deny`}},
+		{"word", of("Network", "a/b", "default: Allow"), []string{`spec.default: "Allow" is not allowed here: choose one of allow, deny`}},
 		{"bytes", tenant("a", "quota: {memory: 4GB}"), []string{`spec.quota.memory: "4GB" is not an amount of bytes (no unit is called GB): write it like 4096`}},
 		{"service", of("Policy", "a/b", "deny: [{service: tcp}]"), []string{`spec.deny[0].service: "tcp" is not a service: write manual, or {space: tcp, ports: [7471]}`}},
 		{"port", of("Policy", "a/b", "deny: [{service: {space: tcp, ports: [http]}}]"), []string{`spec.deny[0].service.ports[0]: "http" is not a port`}},
@@ -118,7 +118,7 @@ metadata: {name: b, tenant: red}
 spec: {network: n, address: 10.0.0.2, host: switch-7.example.com, mac: '02:56:0a:00:00:02'}
 `
 
-// ofDaemons are fields that no file has.
+// ofDaemons are fields that a file cannot have.
 var ofDaemons = map[string]bool{
 	"HostSpec.Address": true, "HostSpec.Version": true, "HostSpec.Features": true, "HostSpec.Capacity": true,
 	"Capacity.Processors": true, "Capacity.Memory": true, "Capacity.MTU": true,
@@ -229,7 +229,7 @@ spec:
 }
 
 func TestUnmarshalIsOfAnotherVersion(t *testing.T) {
-	// A field of a later version is passed over; a later apiVersion is not.
+	// A field of a later version is ignored; a later apiVersion is not.
 	if _, err := Unmarshal([]byte(`{"apiVersion":"vrdma.io/v1","kind":"Tenant","metadata":{"name":"a"},"spec":{"weight":2,"new":{}}}`)); err != nil {
 		t.Error(err)
 	}
@@ -346,7 +346,7 @@ func FuzzUnmarshal(f *testing.F) {
 	})
 }
 
-// However much is wrong with a file, so much is said.
+// The number of reported errors of a file is bounded.
 func TestErrorsAreBounded(t *testing.T) {
 	const head = "apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: a, tenant: red}\nspec: "
 	for what, text := range map[string]string{

@@ -72,7 +72,7 @@ func TestLinuxHost(t *testing.T) {
 	tunnel := one("Host", "{name: box}", "{type: linux, address: 192.0.2.7, publicKey: AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=}")
 	apply(t, w, tunnel+one("Network", "{name: train, tenant: red}", "{subnets: [10.1.0.0/24], encryption: true}"))
 
-	// A host that NICs are on stays; with force they go, too.
+	// A host with NICs cannot be deleted; with force its NICs are deleted, too.
 	key := Key{Kind: KindHost, Name: "box"}
 	if got := refused(t, w, Change{Delete: []Key{key}}); !strings.Contains(got, "is used by NIC red/box") {
 		t.Error(got)

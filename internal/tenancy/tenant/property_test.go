@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// naive says whether a list of objects can be a world, as plainly as it can be said: by comparing
-// each with each. Addresses and VNIs are allocated already.
+// naive reports whether a list of objects can be a world, in the plainest way: it compares each with each. Addresses
+// and VNIs are allocated already.
 func naive(objects []Object) bool {
 	find := func(k Key) Object {
 		for _, o := range objects {
@@ -68,7 +68,7 @@ func naive(objects []Object) bool {
 	return true
 }
 
-// clash reports whether two objects want the same VNI or address.
+// clash reports whether two objects have the same VNI or address.
 func clash(o, p Object) bool {
 	switch o := o.(type) {
 	case *Network:
@@ -82,7 +82,7 @@ func clash(o, p Object) bool {
 	return false
 }
 
-// randomChange is of few names, so that changes meet each other.
+// randomChange uses few names, so that changes interact.
 func randomChange(rnd *rand.Rand) (c Change) {
 	pick := func(list ...string) string { return list[rnd.IntN(len(list))] }
 	meta := func() Metadata { return Metadata{Name: pick("a", "b", "c"), Tenant: pick("red", "blue")} }
@@ -122,7 +122,7 @@ func randomChange(rnd *rand.Rand) (c Change) {
 	return c
 }
 
-// expected is the change done naively: which objects there would be, or that it cannot be.
+// expected makes the change naively: it returns the resulting objects, or that the change is invalid.
 func expected(w *World, c Change) (objects []Object, ok bool) {
 	deleted := func(k Key) bool { return slices.Contains(c.Delete, k) }
 	for i, o := range c.Put {
@@ -158,9 +158,8 @@ func expected(w *World, c Change) (objects []Object, ok bool) {
 	return objects, true
 }
 
-// TestChangeAgainstNaive makes random changes. What Next accepts is a world for the naive check,
-// too, and has exactly the objects that it should; what it refuses is refused by the naive check,
-// or for want of an address.
+// TestChangeAgainstNaive makes random changes. Every world that Next accepts passes the naive check and has the
+// expected objects. What Next refuses fails the naive check, or lacks a free address.
 func TestChangeAgainstNaive(t *testing.T) {
 	for seed := range uint64(10) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -208,8 +207,7 @@ func TestChangeAgainstNaive(t *testing.T) {
 	}
 }
 
-// complete fills in what would be allocated, where that is not a matter of luck: it reports false
-// if something would have to be.
+// complete fills in allocated values where they are not random; it reports false if a random one would be needed.
 func complete(objects []Object, w *World) bool {
 	for _, o := range objects {
 		switch o := o.(type) {
@@ -232,7 +230,7 @@ func complete(objects []Object, w *World) bool {
 	return true
 }
 
-// dangling reports whether a policy names a NIC that is gone, after a deletion by force.
+// dangling reports whether a policy names a NIC that was deleted by force.
 func dangling(all []Object) bool {
 	for _, o := range all {
 		p, is := o.(*Policy)
@@ -261,7 +259,7 @@ func dump(w *World) (lines []string) {
 	return lines
 }
 
-// sound compares what a world is indexed by with its objects.
+// sound compares a world's indexes with its objects.
 func sound(t *testing.T, w *World) {
 	t.Helper()
 	addresses, vnis, belongings := 0, 0, 0
@@ -343,7 +341,7 @@ func BenchmarkNextLarge(b *testing.B) {
 	}
 }
 
-// One NIC more, in a world that is large already.
+// One more NIC in a large world.
 func BenchmarkNextOne(b *testing.B) {
 	w := apply(b, &World{}, large())
 	one := parse(b, of("NIC", "t1/one", "network: n1"))

@@ -78,7 +78,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestRulesThatAreThere: what the operator has declared may stay, and become less.
+// TestRulesThatAreThere: rules that the operator declared may stay, and become fewer.
 func TestRulesThatAreThere(t *testing.T) {
 	w := apply(t, &World{}, tenant("red", "administrators: {uids: [1000]}")+of("Network", "red/n", "subnets: [10.0.0.0/24]")+of("Policy", "red/p", many(2000)))
 	admin := Caller{UID: 1000}

@@ -15,7 +15,7 @@ func oneOf[T ~string](into *T, text []byte, words ...T) error {
 		for i, w := range words {
 			all[i] = string(w)
 		}
-		return fmt.Errorf("%q is none of the words that can be here: %s", text, strings.Join(all, ", "))
+		return fmt.Errorf("%q is not allowed here: choose one of %s", text, strings.Join(all, ", "))
 	}
 	*into = T(text)
 	return nil

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// source of VNIs that is the same in every run.
+// A source of VNIs that is the same in every run.
 func seeded() Rand { return rand.New(rand.NewPCG(1, 2)) }
 
 // parse is a file without errors.
@@ -71,7 +71,7 @@ func TestExample(t *testing.T) {
 		t.Error("the rule does not match red/slow alone")
 	}
 
-	// Again: nothing changes, the allocated address stays.
+	// Applied again: nothing changes, and the allocated address stays.
 	again, effects, err := w.Next(Change{Put: parse(t, example(t))}, nil)
 	if err != nil {
 		t.Fatal(err)

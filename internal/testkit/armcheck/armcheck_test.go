@@ -11,7 +11,7 @@ var (
 	inTurn       = []int8{solicited, all}
 )
 
-// setups are what every right protocol is checked with.
+// setups are the setups that every right protocol is checked with.
 func setups() []setup {
 	urgents := []made{{0, urgent}, {0, urgent}}
 	plains := []made{{0, plain}, {0, plain}}
@@ -67,7 +67,7 @@ func TestEveryInterleaving(t *testing.T) {
 			}
 			for _, m := range []memoryModel{sequential, tso, pso} {
 				if c.pollFirst && m != pso {
-					continue // what happens there happens in pso memory, too
+					continue // pso memory allows everything that happens there
 				}
 				states, fault := c.system(m).explore()
 				if fault != "" {
@@ -80,8 +80,8 @@ func TestEveryInterleaving(t *testing.T) {
 	t.Logf("%d states", total)
 }
 
-// The checker finds what is wrong with each of the wrong protocols, and where the mistake
-// needs a processor that holds stores back, finds nothing without.
+// The checker finds the fault of each wrong protocol. A fault that needs a processor with a store buffer is not found
+// without one.
 func TestWrongProtocols(t *testing.T) {
 	for _, w := range []struct {
 		name  string

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// What a state has room for.
+// The sizes of a state.
 const (
 	maxThreads = 6
-	maxBuffer  = 4 // stores that a processor holds back
+	maxBuffer  = 4 // stores in a processor's buffer
 	maxEvents  = 8 // in the channel
 	maxSlots   = 8 // completions of one ring
 	maxCQs     = 2 // on the channel
@@ -17,7 +17,7 @@ const (
 	rings      = 2 // of a queue: before and after it is resized
 	ringWords  = maxSlots + 2
 	lineWords  = 3                                      // arm word, woken, urgent
-	toldWord   = maxCQs * (lineWords + rings*ringWords) // not 0: arms have to be commands
+	toldWord   = maxCQs * (lineWords + rings*ringWords) // not 0: arming must use commands
 	maxWords   = toldWord + 1
 )
 
@@ -46,7 +46,7 @@ type store struct {
 	release        bool
 }
 
-// A thread is where it stands, what it remembers, and its store buffer, oldest first.
+// A thread is its next step, its registers, and its store buffer, oldest first.
 type thread struct {
 	pc     uint8
 	reg    [registers]int8
@@ -54,7 +54,7 @@ type thread struct {
 	buffer [maxBuffer]store
 }
 
-// A queue is what there is of a completion queue besides its shared words.
+// A queue is the state of a completion queue besides its shared words.
 type queue struct {
 	polling  bool // the provider's lock
 	ring     int8 // where the program polls
@@ -62,15 +62,15 @@ type queue struct {
 	daemons  int8 // ring that the daemon fills
 	producer int8 // the daemon's own count
 	dead     bool // destroyed: the bit that lets the shim arm it is off
-	told     int8 // how many events the program has read, when it destroyed the queue
+	told     int8 // number of events that the program had read when it destroyed the queue
 	acked    int8
 
-	// What an observer notes who sees everything at once: the strongest arm since the
-	// last event, and how often it was armed and reported.
+	// The record of an observer that sees everything at once: the strongest arm since the last event, and the numbers
+	// of arms and events.
 	armed, arms, events int8
 }
 
-// A state is all there is at one moment. It is comparable.
+// A state is the whole state at one moment. It is comparable.
 type state struct {
 	mem     [maxWords]int8
 	threads [maxThreads]thread
@@ -80,19 +80,19 @@ type state struct {
 	started int8 // waiters that have armed every queue
 	channel [maxEvents]int8
 	waiting int8 // events in the channel
-	broken  bool // a promise was seen broken; note says which
+	broken  bool // a property is violated; note says which
 }
 
-// A step is one thread's next action. It has one access to shared memory at most. It returns
-// false, and has changed nothing, if the thread cannot go on now.
+// A step is one thread's next action, with at most one access to shared memory. It returns false and changes nothing if
+// the thread cannot continue now.
 type step func(x *processor) bool
 
-// A program is what a thread does. What runs off its end is done.
+// A program is the steps of a thread. A thread behind the last step is done.
 type program struct {
 	name  string
 	steps []step
 	said  []string
-	sleep map[uint8]bool // where a thread may stand for ever
+	sleep map[uint8]bool // where a thread may stop for ever
 }
 
 // A label is a place in a program that steps jump to.
@@ -139,12 +139,11 @@ func (x *processor) store(a, v int8, release bool) bool {
 	return true
 }
 
-// fenced is whether all that the thread stored is in memory: a fence, and a locked
-// instruction, wait for it.
+// fenced reports whether all stores of the thread are in memory. Fences and locked instructions wait for that.
 func (x *processor) fenced() bool { return x.held == 0 }
 
-// heldElsewhere is whether another thread's store to a word is not in memory yet. A lock that was
-// released after that store cannot be taken before the store is visible.
+// heldElsewhere reports whether another thread's store to a word is not in memory yet. A lock that was released after
+// that store cannot be taken before the store is visible.
 func (x *processor) heldElsewhere(a int8) bool {
 	for i := range x.threads {
 		t := &x.threads[i]
@@ -165,7 +164,7 @@ func (x *processor) breaks(format string, args ...any) {
 	x.note = fmt.Sprintf(format, args...)
 }
 
-// drains is whether the store at i of t's buffer may reach memory now.
+// drains reports whether the store at i of t's buffer may reach memory now.
 func (t *thread) drains(m memoryModel, i int8) bool {
 	if i == 0 {
 		return true
@@ -189,12 +188,12 @@ func (s *state) drain(t, i int8) {
 	th.buffer[th.held] = store{}
 }
 
-// A move is what can happen next: a step of a thread, or one of its stores reaches memory.
+// A move is a possible next event: a step of a thread, or one of its stores reaches memory.
 type move struct{ thread, drain int8 } // drain: index, -1 for a step
 
 const noDrain = -1
 
-// A system is threads over shared words, and what must hold when nobody can move.
+// A system is threads over shared words, and the condition for a state without moves.
 type system struct {
 	programs []*program
 	model    memoryModel
@@ -202,7 +201,7 @@ type system struct {
 	final    func(*state) string // "" or what is wrong
 }
 
-// try makes a move in s and reports whether it was possible. x is where it is executed.
+// try makes a move in s and reports whether it was possible. x executes it.
 func (y *system) try(x *processor, s *state, m move) bool {
 	t := &s.threads[m.thread]
 	if m.drain != noDrain {
@@ -226,7 +225,7 @@ func (y *system) try(x *processor, s *state, m move) bool {
 	return true
 }
 
-// verdict is what is wrong with a state in which nobody can move.
+// verdict returns what is wrong with a state without moves.
 func (y *system) verdict(s *state) string {
 	for i, p := range y.programs {
 		pc := s.threads[i].pc
@@ -255,7 +254,7 @@ type node struct {
 	chain  int32 // the next of the same hash, -1 for none
 }
 
-// A search is every state of a system that can be reached.
+// A search has every reachable state of a system.
 type search struct {
 	*system
 	nodes []node
@@ -263,8 +262,8 @@ type search struct {
 	seed  maphash.Seed
 }
 
-// explore visits every state, nearest first, and returns how many there are. fault is empty,
-// or says what is wrong in the first state where something is, and how it is reached.
+// explore visits every state, nearest first, and returns their number. fault is empty, or describes the first faulty
+// state and the moves that lead to it.
 func (y *system) explore() (states int, fault string) {
 	r := &search{system: y, index: map[uint64]int32{}, seed: maphash.MakeSeed()}
 	r.add(&y.start, -1, move{})
@@ -293,7 +292,7 @@ func (y *system) explore() (states int, fault string) {
 	return len(r.nodes), fault
 }
 
-// add notes a state, and reports whether it is new.
+// add records a state and reports whether it is new.
 func (r *search) add(s *state, parent int32, by move) bool {
 	h := maphash.Comparable(r.seed, *s)
 	first, found := r.index[h]
@@ -310,7 +309,7 @@ func (r *search) add(s *state, parent int32, by move) bool {
 	return true
 }
 
-// story tells the moves that lead to a state.
+// story describes the moves that lead to a state.
 func (r *search) story(at int32) string {
 	var lines []string
 	for ; r.nodes[at].parent >= 0; at = r.nodes[at].parent {

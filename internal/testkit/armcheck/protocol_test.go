@@ -18,10 +18,10 @@ const (
 	failed
 )
 
-// none is in woken and urgent words: nothing is noted.
+// none is in woken and urgent words: nothing is recorded.
 const none int8 = -1
 
-// matches is whether a completion is one that an arm asks for.
+// matches reports whether an arm asks for this completion.
 func matches(arm, completion int8) bool {
 	return arm&all != 0 || arm&solicited != 0 && completion != plain
 }
@@ -29,7 +29,7 @@ func matches(arm, completion int8) bool {
 // A made completion: on which queue, of which kind.
 type made struct{ queue, kind int8 }
 
-// A mutation is the protocol with a mistake in it.
+// A mutation is the protocol with a deliberate mistake.
 type mutation int
 
 const (
@@ -41,31 +41,31 @@ const (
 	oneByCommand   // the last waiter arms by command, the others in memory
 
 	// Wrong:
-	looksFirst       // the daemon looks at the arm word before it writes the completion
-	noFence          // the daemon does not wait for its stores before it looks
+	looksFirst       // the daemon reads the arm word before it writes the completion
+	noFence          // the daemon reads the arm word before its stores are visible
 	shimNoFence      // the shim's arm is a store without a fence
-	storesPlainly    // the shim stores what is wanted: solicited lowers all
+	storesPlainly    // the shim stores what is wanted, so "solicited" replaces "all"
 	orNotAtomic      // the shim loads, and stores with the bit: two instructions
 	clearsApart      // the daemon clears the bits by a store, after it looked
 	clearsLast       // the daemon clears the bits after it has sent the event
 	neverClears      // the daemon leaves the word as it is
-	neverLooks       // the shim does not look at the ring when it has armed
-	looksTooSoon     // the shim looks at the ring before it sets the bit
-	lookArms         // the daemon arms again when it is to look
-	lookIgnoresArm   // the daemon sends an event when it is to look, armed or not
+	neverLooks       // the shim does not read the ring after arming
+	looksTooSoon     // the shim reads the ring before it sets the bit
+	lookArms         // the daemon arms again when it must look
+	lookIgnoresArm   // the daemon sends an event when it must look, armed or not
 	wokenAlways      // the daemon notes the consumer's index if nothing is left to poll, too
 	urgentLast       // the daemon notes a solicited completion after it has published it
-	resizeKeeps      // the notes are not moved with the ring
-	resizeForgets    // the note of a solicited completion is gone with the ring
+	resizeKeeps      // the notes do not move with the ring
+	resizeForgets    // the note of a solicited completion is lost with the ring
 	looksForItself   // the shim looks for what it was asked for, not for what the queue is armed for
-	armInRing        // the word is a part of the ring, and is not moved with it
+	armInRing        // the word is a part of the ring, and does not move with it
 	producerUnfenced // the producer's index may be seen before the completion (pso)
 	createKeepsWord  // a new queue of the same handle begins with the old word
 	destroyKeeps     // destroying a queue leaves its events in the channel
-	commandLowers    // the daemon's command stores what is wanted, without a look
+	commandLowers    // the daemon's command stores what is wanted without reading first
 )
 
-// A setup is what is checked: who waits, for what; what completes; what else goes on.
+// A setup has the waiters with what they wait for, the completions, and other activities.
 type setup struct {
 	name        string
 	waiters     [][]int8 // of each waiter: what it arms for, in turn
@@ -74,7 +74,7 @@ type setup struct {
 	batch       bool // the completions are made in one pass of the loop
 	resize      bool // queue 0, meanwhile
 	destroy     bool // queue 0, afterwards; and another is made with its handle
-	trace       bool // somebody begins to trace the session, and ends
+	trace       bool // another client starts to trace the session, and ends
 	lateAck     bool // waiters acknowledge an event after they have polled
 	pollFirst   bool // waiters poll, arm, and sleep without another poll
 	wrong       mutation
@@ -103,7 +103,7 @@ func (c *setup) system(m memoryModel) *system {
 	return y
 }
 
-// final judges a state in which nobody moves: every waiter sleeps.
+// final judges a state without moves: every waiter sleeps.
 func (c *setup) final(s *state) string {
 	if s.waiting > 0 {
 		return "an event is in the channel, and nobody reads it"
@@ -124,8 +124,7 @@ func (c *setup) final(s *state) string {
 	return ""
 }
 
-// sure is whether a completion of this kind is consumed in the end, because every arm
-// asks for it.
+// sure reports whether a completion of this kind is consumed in the end, because every arm asks for it.
 func (c *setup) sure(kind int8) bool {
 	for _, kinds := range c.waiters {
 		for _, k := range kinds {
@@ -139,7 +138,7 @@ func (c *setup) sure(kind int8) bool {
 
 // ---- the program ----
 
-// waiter is the loop that every program has: arm, poll until there is nothing, sleep; or poll, arm, sleep.
+// waiter is the loop of every program: arm, poll until nothing is left, sleep; or poll, arm, sleep.
 func (c *setup) waiter(i int) *program {
 	p := &program{name: fmt.Sprintf("waiter %d", i), sleep: map[uint8]bool{}}
 	kinds := c.waiters[i]
@@ -183,8 +182,8 @@ func (c *setup) waiter(i int) *program {
 	return p
 }
 
-// arm appends the shim's part: ibv_req_notify_cq. Register 1 says which of kinds is wanted
-// next, register 2 is the word as it was loaded.
+// arm appends the shim's part: ibv_req_notify_cq. Register 1 is the index of the wanted kind, register 2 the loaded
+// word.
 func (c *setup) arm(p *program, waiter int, kinds []int8, queue func(*processor) int8) {
 	var command, look, done label
 	wanted := func(x *processor) int8 { return kinds[x.reg[1]] }

@@ -21,7 +21,7 @@ var (
 // schedules is how many schedules one random setup is run with.
 const schedules = 200
 
-// randomSetup is larger than what can be explored: up to three threads, eight completions.
+// randomSetup is larger than a search can explore: up to three threads, eight completions.
 func randomSetup(r *rand.Rand) (c setup, m memoryModel) {
 	c = setup{
 		cqs: 1 + int8(r.IntN(maxCQs)), batch: r.IntN(2) == 0, resize: r.IntN(3) == 0, trace: r.IntN(4) == 0, lateAck: r.IntN(2) == 0, pollFirst: r.IntN(2) == 0,
@@ -45,9 +45,8 @@ func randomSetup(r *rand.Rand) (c setup, m memoryModel) {
 	return c, memoryModel(r.IntN(3))
 }
 
-// simulate runs a system by a random schedule. A thread goes on for a random while, and its
-// stores reach memory sooner or later. told is called with every move. It returns how often
-// a queue was armed, and what is wrong in the end.
+// simulate runs a system with a random schedule. A thread runs for a random while, and its stores reach memory sooner
+// or later. told is called with every move. It returns the number of arms, and what is wrong in the end.
 func (y *system) simulate(x *processor, r *rand.Rand, told func(*state, move)) (arms int64, fault string) {
 	s := y.start
 	var was state
@@ -103,7 +102,7 @@ func (y *system) choose(r *rand.Rand, s *state, t int8, held uint64) move {
 	return move{t, noDrain}
 }
 
-// one runs everything of a seed.
+// one runs all schedules of a seed.
 func one(seed uint64, told func(*system, *state, move)) (arms int64, fault string) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	c, m := randomSetup(r)
@@ -163,7 +162,7 @@ func TestSimulatedRaces(t *testing.T) {
 	t.Logf("%d races, by %d setups of %d schedules each", done.Load(), next.Load(), schedules)
 }
 
-// repeat tells the schedule that failed.
+// repeat prints the schedule that failed.
 func repeat(t *testing.T, seed uint64) {
 	var story []string
 	_, fault := one(seed, func(y *system, s *state, m move) {
@@ -179,13 +178,13 @@ func repeat(t *testing.T, seed uint64) {
 	t.Errorf("%s\n  %s", fault, strings.Join(story, "\n  "))
 }
 
-// The simulation finds what the search finds.
+// The simulation finds the same faults as the search.
 func TestSimulationFinds(t *testing.T) {
 	for _, wrong := range []mutation{looksFirst, noFence, shimNoFence, storesPlainly, orNotAtomic, clearsApart, clearsLast, neverClears, commandLowers} {
 		x := new(processor)
 		r := rand.New(rand.NewPCG(1, uint64(wrong)))
 		c := setup{cqs: 1, waiters: [][]int8{forAll, inTurn}, wrong: wrong}
-		for i := range int8(maxSlots) { // the last is plain: nothing after it wakes who missed it
+		for i := range int8(maxSlots) { // the last is plain: no later one wakes a waiter that missed it
 			c.completions = append(c.completions, made{0, plain + (i+1)%2})
 		}
 		y, fault, n := c.system(tso), "", 0

@@ -13,7 +13,7 @@ const (
 // A frame is a physical page; 0 is none.
 type frame = int8
 
-// What is mapped at the address.
+// The mapping at the address.
 const (
 	present  int8 = iota // a frame
 	hole                 // nothing: an access fails
@@ -21,16 +21,16 @@ const (
 	guardedV             // the same under a userfaultfd: the kernel's access fails, a thread's waits
 )
 
-// A bits value has one bit for every write that is made.
+// A bits value has one bit for every write.
 type bits = uint16
 
-// An actor is where it stands and which frame it remembers.
+// An actor is its next step and the frame that it remembers.
 type actor struct {
 	pc   int8
 	held frame
 }
 
-// A state is all there is at one moment. It is comparable.
+// A state is the whole state at one moment. It is comparable.
 type state struct {
 	data   [maxFrames]bits
 	pins   [maxFrames]int8
@@ -63,7 +63,7 @@ func (s *state) fresh() frame {
 
 func (s *state) fail(format string, args ...any) { s.broken = fmt.Sprintf(format, args...) }
 
-// access is how an access to the address ends.
+// access is the result of an access to the address.
 type access int
 
 const (
@@ -89,14 +89,13 @@ func (s *state) touch(kernel bool) (frame, access) {
 	return s.at, reached
 }
 
-// A step is an actor's next action; false: it cannot go on now, and has changed nothing.
+// A step is an actor's next action; false: it cannot continue now, and has changed nothing.
 type step struct {
 	said string
 	do   func(s *state, a *actor) bool
 }
 
-// A program is what an actor does, step by step. An actor may stop before any step that is
-// optional.
+// A program is the steps of an actor. An actor may stop before any optional step.
 type program struct {
 	name  string
 	steps []step
@@ -106,16 +105,16 @@ func (p *program) do(said string, f func(s *state, a *actor) bool) {
 	p.steps = append(p.steps, step{said, f})
 }
 
-// jump lets an actor go on at a step.
+// jump makes an actor continue at a step.
 func (a *actor) jump(to int) bool { a.pc = int8(to); return true }
 
-// A system is the actors and the state that they begin with.
+// A system is the actors and their initial state.
 type system struct {
 	programs []*program
 	start    state
 }
 
-// verdict is what is wrong where no actor can move.
+// verdict returns what is wrong when no actor can move.
 func (y *system) verdict(s *state) string {
 	for i, p := range y.programs {
 		if pc := int(s.actors[i].pc); pc < len(p.steps) {
@@ -131,8 +130,8 @@ func (y *system) verdict(s *state) string {
 	return ""
 }
 
-// explore visits every state, nearest first. fault is empty, or says what is wrong in the first
-// state where something is, and the steps that lead to it.
+// explore visits every state, nearest first. fault is empty, or describes the first faulty state and the steps that
+// lead to it.
 func (y *system) explore() (states int, fault string) {
 	type node struct {
 		state

@@ -1,6 +1,6 @@
 package swapcheck
 
-// A mistake is a protocol that loses writes, or fails calls.
+// A mistake is a protocol that loses writes or fails calls.
 type mistake int
 
 const (
@@ -8,11 +8,11 @@ const (
 
 	// Of registrations:
 	noHalt          // threads run on
-	haltsLate       // looks for pins and an io_uring, then halts, then moves without a look
+	haltsLate       // checks for pins and an io_uring, then halts, then moves without a check
 	ignoresRing     // replaces pages of a process with an io_uring
 	noPinCheck      // moves pinned pages as well
-	checksFirst     // looks for pins where the page is, then moves it
-	copiesFirst     // copies, then maps over the page: nothing is moved away
+	checksFirst     // checks for pins at the old address, then moves the page
+	copiesFirst     // copies, then maps over the page, without moving it away
 	leavesVacant    // UFFDIO_MOVE, and the empty range is not registered with the userfaultfd
 	mapsFirst       // maps the memfd's page, then copies into it
 	resumesEarly    // resumes before the page is mapped
@@ -22,12 +22,12 @@ const (
 	// Of deregistrations:
 	deregNoHalt
 	deregIgnoresRing // makes pages private that an io_uring may have pinned
-	deregCopiesFirst // copies, then maps over the shared page: nothing is moved away
+	deregCopiesFirst // copies, then maps over the shared page, without moving it away
 	deregMapsFirst   // maps empty private memory, then fills it
-	punchesFirst     // gives the memfd's page back before it is copied
+	punchesFirst     // releases the memfd's page before it is copied
 )
 
-// A method is how a page is moved away and a pin is found.
+// A method says how a page is moved away and how a pin is found.
 type method int
 
 const (
@@ -35,7 +35,7 @@ const (
 	byMremap                    // mremap, and fork with bit 56 of pagemap
 )
 
-// A registrar registers and deregisters the page so many times.
+// A registrar registers and deregisters the page n times.
 type registrar struct {
 	turns  int
 	method method
@@ -195,8 +195,8 @@ func (r registrar) uffdMove(p *program, foreign *label) {
 	})
 }
 
-// mremap appends the older way: the mapping moves, whatever holds its pages, and pins are found
-// at an address that nothing else knows.
+// mremap appends the older method: the mapping moves even if its pages are pinned, and pins are checked at an address
+// that nothing else knows.
 func (r registrar) mremap(p *program, foreign, mend *label) {
 	if r.wrong == checksFirst {
 		p.do("look for pins", func(s *state, a *actor) bool {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A setup is what goes on beside the registering thread.
+// A setup is the actors beside the registering thread.
 type setup struct {
 	name   string
 	others func() []*program
@@ -56,7 +56,7 @@ func TestEveryInterleaving(t *testing.T) {
 	t.Logf("%d states", total)
 }
 
-// A pin of another process that begins and ends around the move of a registration is seen.
+// A pin of another process around the move of a registration is seen.
 func TestRemotePin(t *testing.T) {
 	for _, m := range []method{byUserfaultfd, byMremap} {
 		var c counter
@@ -82,7 +82,7 @@ func TestKnownLoss(t *testing.T) {
 	t.Log(fault)
 }
 
-// The model finds what is wrong with each wrong protocol.
+// The model finds the fault of each wrong protocol.
 func TestMistakes(t *testing.T) {
 	for _, w := range []struct {
 		name   string
@@ -116,7 +116,7 @@ func TestMistakes(t *testing.T) {
 					continue
 				}
 				states, fault := build(registrar{turns: 2, method: w.method, wrong: w.wrong}, s.others()...).explore()
-				if w.want == "" { // the look for an io_uring covers it
+				if w.want == "" { // the check for an io_uring covers it
 					if fault != "" {
 						t.Errorf("found: %s", fault)
 					}
@@ -133,7 +133,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// What only a pin of another process shows, at a registration.
+// Faults that only a pin of another process shows, at a registration.
 func TestPinMistakes(t *testing.T) {
 	for _, w := range []struct {
 		name   string

@@ -33,7 +33,7 @@ static uint64_t query(int fd, uint32_t id)
 	return v;
 }
 
-/* A channel on which answers are given ahead, with one of id. */
+/* A channel with answers ahead, one of them for id. */
 static int farsighted(uint32_t id)
 {
 	int fd = open_channel();
@@ -63,7 +63,7 @@ static void alone(void)
 	CHECK(ask(fd, CHANGE, 3) == v + 2);
 	CHECK(query(fd, 3 + 1016) == v && ask(fd, ASKED, 0) == 7);
 
-	/* Another channel under that number has answers of its own. */
+	/* A new channel with the same number has its own answers. */
 	CHECK(call(fd, FORESEE, 3, 0, NULL) == 0 && close(fd) == 0);
 	int again = farsighted(4);
 	CHECK(again == fd && query(again, 3) >> 32 != v >> 32 && query(again, 4) >> 32 != v >> 32);
@@ -167,7 +167,7 @@ static void *taker(void *arg)
 	return NULL;
 }
 
-/* Each event is had once, whoever takes it. */
+/* Each event is delivered once, to any thread. */
 static void takers(void)
 {
 	enum { ROUNDS = 100, EACH = 6 };

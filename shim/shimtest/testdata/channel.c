@@ -86,7 +86,7 @@ static void *waiter(void *arg)
 	return (void *)(intptr_t)get_event(fd, &v);
 }
 
-/* Returns when the thread has come to the place where it waits: recvfrom. */
+/* Returns when the thread waits in recvfrom. */
 static pthread_t start_waiter(int *fd)
 {
 	char path[64], text[64] = "";
@@ -134,7 +134,7 @@ static void cancelled(void)
 	t = start_waiter(&fd);
 	CHECK(pthread_cancel(t) == 0 && pthread_join(t, &r) == 0 && r == PTHREAD_CANCELED);
 	CHECK(ask(fd, CMD_ECHO, 1) == 2); /* it held nothing */
-	/* A thread that waits on a channel when it is closed waits for ever, as in the kernel. */
+	/* A thread that waits on a closed channel waits for ever, as in the kernel. */
 	t = start_waiter(&fd);
 	close(fd);
 	fd = open_channel(0); /* may get the same number */
@@ -250,7 +250,7 @@ static void death(void)
 	CHECK(call(other, CMD_DIE, 0, 0, NULL) == EIO);
 	CHECK(pthread_join(t, &r) == 0 && (intptr_t)r == EIO);
 	CHECK(call(fd, CMD_ECHO, 0, 0, NULL) == EIO);
-	/* librdmacm's thread asks as long as poll says that there is something. */
+	/* librdmacm's thread reads as long as poll reports data. */
 	struct timespec begin, end;
 	uint64_t v = 0;
 	clock_gettime(CLOCK_MONOTONIC, &begin);

@@ -1,6 +1,6 @@
 /*
- * Memory that was registered is ordinary again, and memory that still is never hands out
- * another buffer's pages. First alone, then with other threads about.
+ * Deregistered memory is ordinary again. Registered memory never exposes another buffer's pages.
+ * First with one thread, then with several.
  */
 #include "t.h"
 
@@ -10,7 +10,7 @@
 #define N (1ul << 20)
 #define PAGES (N / 4096)
 
-/* Memory away from that of threads, which is never replaced, nor are its neighbours. */
+/* Memory apart from that of threads, which is never replaced, and neither are its neighbours. */
 static char *fresh(size_t n)
 {
 	static _Atomic uint64_t next;
@@ -30,7 +30,7 @@ static void all_are(const char *p, size_t n, char want)
 		}
 }
 
-/* The memfd holds nothing any more. */
+/* The memfd is empty again. */
 static void nothing_left(int fd)
 {
 	uint64_t n = ask(fd, CMD_DATA, 0);
@@ -50,7 +50,7 @@ static bool shared(int fd, volatile void *p)
 	return yes;
 }
 
-/* Bare calls: libc's own do not come by us either. */
+/* Bare system calls: libc's own calls bypass the library, too. */
 static void *bare_mremap(void *p, size_t n, size_t more)
 {
 	return (void *)syscall(SYS_mremap, p, n, more, MREMAP_MAYMOVE, NULL);
@@ -79,7 +79,7 @@ static void blocks(int fd, bool registered)
 	nothing_left(fd);
 }
 
-/* More than a chunk: it is one mapping again, or mremap would refuse. */
+/* More than a chunk: it must be one mapping again, because mremap refuses several. */
 static void grows(int fd)
 {
 	size_t n = 20 * N;
@@ -95,7 +95,7 @@ static void grows(int fd)
 	munmap(q, n + N);
 }
 
-/* While it is registered: no bare call may grow it, ours appends fresh memory. */
+/* While it is registered, a bare call cannot grow it; the library's call appends fresh memory. */
 static void moves(int fd)
 {
 	char *area = fresh(4 * N), *p = area, *other = area + N;
@@ -110,7 +110,7 @@ static void moves(int fd)
 	all_are(q + N, N, 0);
 	memset(q + N, 7, N);
 	all_are(other, N, 6);
-	/* As with pinned pages, the region is where the bytes went. */
+	/* As with pinned pages, the region follows the bytes. */
 	CHECK(call(fd, CMD_POKE, (uintptr_t)p + 4096, 99, NULL) == 0 && *(uint64_t *)(q + 4096) == 99);
 	*(uint64_t *)(q + 8192) = 98;
 	CHECK(ask(fd, CMD_PEEK, (uintptr_t)p + 8192) == 98);
@@ -125,7 +125,7 @@ static void moves(int fd)
 	nothing_left(fd);
 }
 
-/* In place, too, if there is room. */
+/* mremap also grows memory in place, if the addresses behind it are free. */
 static void appends(int fd)
 {
 	char *p = fresh(2 * N);
@@ -363,7 +363,9 @@ static void *reads(void *arg)
 	return NULL;
 }
 
-/* Registers parts that overlap those of others, has the daemon write to them, gives them back. */
+/*
+ * Registers parts that overlap others' parts, lets the daemon write to them, and deregisters them.
+ */
 static void *registers(void *arg)
 {
 	struct writer *w = arg;
@@ -383,7 +385,7 @@ static void *registers(void *arg)
 	return NULL;
 }
 
-/* Maps and unmaps memory of its own, which nobody else may touch. */
+/* Maps and unmaps its own memory, which no other thread may touch. */
 static void *maps(void *arg)
 {
 	struct writer *w = arg;

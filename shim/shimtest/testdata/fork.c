@@ -9,7 +9,7 @@
 static char *buffer;
 static _Atomic int stop;
 
-/* Exercises the allocator: it must not be confused by what it inherited. */
+/* Exercises the allocator, which must work with the inherited memory. */
 static void churn(void)
 {
 	void *p[64] = {0};
@@ -23,7 +23,7 @@ static void churn(void)
 		free(p[i]);
 }
 
-/* A child has the bytes of the moment of the fork, and keeps them. */
+/* A child has the bytes from the moment of the fork, and keeps them. */
 static void one_thread(int fd)
 {
 	char *small = malloc(3000);
@@ -118,7 +118,7 @@ static void *writes(void *arg)
 	return NULL;
 }
 
-/* What the daemon writes is seen at once, and is not undone. */
+/* The daemon's writes are visible at once, and are not undone. */
 static void *pokes(void *arg)
 {
 	struct worker *w = arg;

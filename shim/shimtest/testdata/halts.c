@@ -51,7 +51,7 @@ static void *halter(void *arg)
 	return NULL;
 }
 
-/* Runs f while somebody halts, from the moment on that this has worked. */
+/* Runs f while another thread halts, after the first successful halt. */
 static void under_halts(void *(*f)(void *), void *arg)
 {
 	pthread_t t;
@@ -76,7 +76,7 @@ struct item {
 	uint32_t number;
 };
 
-/* The other side: sends a number after a while, when it was asked to. */
+/* The peer sends a number after a delay, on request. */
 static void *sends(void *arg)
 {
 	char c;
@@ -468,7 +468,7 @@ static void case_registers(void)
 	under_halts(keeps_registers, &pair[0]);
 }
 
-/* A call that was repeated is a cancellation point as any other, and unwinders find their way out. */
+/* A repeated call is still a cancellation point, and unwinders can unwind it. */
 static _Atomic bool cleaned;
 
 static void cleans(void *arg)
@@ -676,7 +676,7 @@ static void *ends_guest(void *flag)
 	return NULL;
 }
 
-/* The guest waits for a byte of its memory and writes to a port; KVM_RUN returns then, and not before. */
+/* The guest waits for a byte of its memory and writes to a port. KVM_RUN returns only then. */
 static void *runs_guest(void *arg)
 {
 	/* 1: cmp byte [0x1800], 0; je 1b; out 0x10, al; hlt */
@@ -747,8 +747,8 @@ static void *receives_pieces(void *arg)
 }
 
 /*
- * Here a thread is often halted again before it has run: also between the moment at which the kernel
- * has prepared a system call for its repetition, and the repetition.
+ * Here a thread is often halted again before it has run, also between the kernel's preparation of a
+ * repeated system call and its repetition.
  */
 static void case_pieces(void)
 {
@@ -810,7 +810,7 @@ static void *catches(void *arg)
 	struct epoll_event ev;
 	int e = epoll_of(pair[0]);
 	(void)arg;
-	/* Each call ends only by a signal; one that is lost leaves us waiting. */
+	/* Only a signal ends each call; a lost signal leaves the test waiting. */
 	for (int i = 0; handled < SIGNALS; i++) {
 		int before = handled + others;
 		int r = i % 2 ? epoll_wait(e, &ev, 1, -1) : poll(NULL, 0, -1);
@@ -871,7 +871,7 @@ static void case_storm(void)
 	CHECK(born == 4 * 400 * 8);
 }
 
-/* While all are halted nobody runs. */
+/* While all are halted, no thread runs. */
 static volatile uint64_t counter[4];
 
 static void *increments(void *arg)
@@ -982,7 +982,7 @@ static void case_vfork(void)
 	}
 	CHECK(write(pair[1], "x", 1) == 1);
 	pthread_join(t, NULL);
-	/* The helper that stayed for the thread goes away by itself. */
+	/* The helper that stayed for the thread ends by itself. */
 	for (int i = 0; !vrdma_halt(NULL, NULL); i++) {
 		CHECK(i < 1000);
 		nap(10000);
@@ -993,8 +993,8 @@ static void case_vfork(void)
 }
 
 /*
- * A system call that waits, in a way that nothing interrupts, for a page which another thread of the
- * process provides. If that one is halted first, the halt fails, and both go on.
+ * A system call waits uninterruptibly for a page that another thread of the process provides. If
+ * that thread is halted first, the halt fails, and both go on.
  */
 static char *pages;
 #define SERVED 5
@@ -1006,7 +1006,7 @@ static void *serves(void *arg)
 	while (read(fd, &m, sizeof m) == sizeof m) {
 		nap(3000);
 		struct uffdio_zeropage z = {.range = {m.arg.pagefault.address & ~4095ull, 4096}};
-		/* An interrupted fault is reported again, which servers have to expect. */
+		/* An interrupted fault is reported again, and servers must accept that. */
 		CHECK(ioctl(fd, UFFDIO_ZEROPAGE, &z) == 0 || errno == EEXIST);
 		if (z.range.start == (uintptr_t)pages + (SERVED - 1) * 4096)
 			break;

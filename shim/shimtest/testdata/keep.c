@@ -34,7 +34,7 @@ static void all_are(const char *p, size_t n, char want)
 		}
 }
 
-/* Everything is private again, at the latest with the next deregistration. */
+/* Everything is private again at the next deregistration at the latest. */
 static void nothing_left(void)
 {
 	char *p = fresh(PAGE);
@@ -78,7 +78,7 @@ static void stop_counting(pthread_t t)
 
 /* ---- cases ---- */
 
-/* Moved memory grows by fresh memory, not by the pages of whoever is behind its old place. */
+/* Moved memory grows by fresh memory, not by the pages behind its old address. */
 static void moved(void)
 {
 	char *p = fresh(2 * SMALL), *other = p + SMALL, *to = fresh(N);
@@ -102,7 +102,9 @@ static void moved(void)
 	nothing_left();
 }
 
-/* A bare mremap appended pages of the file. They are registered, and that ends first. */
+/*
+ * A bare mremap appended pages of the file. They are registered, and their registration ends first.
+ */
 static void appended(void)
 {
 	char *p = fresh(2 * SMALL);
@@ -307,7 +309,7 @@ static void *counts_on_its_stack(void *arg)
 	return NULL;
 }
 
-/* A registered buffer that became a thread's stack stays as it is for as long as the thread lives. */
+/* A registered buffer that became a thread's stack stays shared as long as the thread lives. */
 static void beneath(void)
 {
 	pthread_attr_t a;

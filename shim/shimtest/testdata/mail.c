@@ -64,7 +64,7 @@ static void meanwhile(void (*f)(void))
 	echoes(device, 5, 100);
 }
 
-/* What a child inherits is not its own; what it opens is. */
+/* Inherited devices do not work in a child; its own do. */
 static void forks(void)
 {
 	for (int i = 0; i < 10; i++) {
@@ -99,7 +99,7 @@ static void vforks(void)
 	}
 }
 
-/* No handler of ours runs: the child has our table, and our mailbox. */
+/* No handler of ours runs: the child has our table and our mailbox. */
 static void clones(void)
 {
 	for (int i = 0; i < 10; i++) {
@@ -112,7 +112,7 @@ static void clones(void)
 	}
 }
 
-/* Others are stopped, and killed, in the midst of a request. */
+/* Other processes are stopped and killed in the middle of a request. */
 static void stopped(void)
 {
 	for (int i = 0; i < 10; i++) {
@@ -144,7 +144,7 @@ static void stopped(void)
 	}
 }
 
-/* There is no descriptor for the mailbox: commands that need none do not fail. */
+/* There is no descriptor for the mailbox: commands without a descriptor do not fail. */
 static void full(void)
 {
 	struct rlimit r;
@@ -157,7 +157,7 @@ static void full(void)
 	echoes(device, 1, 100);
 }
 
-/* What is sure has happened before the next command, once, however it came to the daemon. */
+/* A sure command has happened once before the next command, however it reached the daemon. */
 static void sure(void)
 {
 	uint64_t sum = 0;

@@ -32,7 +32,7 @@ static _Atomic int taken, ended;
 static struct context *context;
 static _Atomic uint32_t *waiting;
 
-/* The library calls this one: as if the daemon were of another scheduler group. */
+/* The library calls this function, as if the daemon were in another scheduler group. */
 int sched_yield(void)
 {
 	return 0;
@@ -60,7 +60,7 @@ static void *poller(void *first)
 	return NULL;
 }
 
-/* The daemon's part; returns whether somebody slept. */
+/* The daemon's part; returns whether a thread slept. */
 static bool wake(void)
 {
 	static uint32_t round;

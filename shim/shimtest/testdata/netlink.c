@@ -78,7 +78,7 @@ static void descriptors(void)
 	int other = dup(fd);
 	CHECK(close(fd) == 0);
 	datagrams(other);
-	/* A child of fork goes on with it. */
+	/* A child of fork continues to use it. */
 	pid_t child = fork();
 	if (child == 0) {
 		datagrams(other);
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
 	datagrams(fd);
 	CHECK(close(fd) == 0);
 	descriptors();
-	/* Another protocol is the kernel's business. */
+	/* Other protocols go to the kernel. */
 	fd = socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
 	struct sockaddr_nl a = kernel;
 	socklen_t n = sizeof a;

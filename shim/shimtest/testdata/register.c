@@ -1,4 +1,4 @@
-/* What registration makes of every kind of memory. */
+/* How registration treats every kind of memory. */
 #include "t.h"
 
 #include <sys/prctl.h>
@@ -109,7 +109,7 @@ static void mappings(int fd)
 	CHECK(reg_mr(fd, NULL, ~0ull >> 1, &x) == 0 && x.e[0].kind == HOLE);
 }
 
-/* Freed and mapped anew at the same place; carried elsewhere by mremap. */
+/* Freed and mapped again at the same address; moved by mremap. */
 static void reuse(int fd)
 {
 	size_t n = 1 << 20;
@@ -166,7 +166,9 @@ static void advice(int fd)
 	munmap(p, n);
 }
 
-/* What the daemon would refuse for its size is not touched; what it does not speak of is shared. */
+/*
+ * A range that the daemon would refuse for its size is not touched; one without a limit is shared.
+ */
 static void terabytes(int fd)
 {
 	uint64_t before = ask(fd, CMD_DATA, 0);

@@ -61,12 +61,12 @@ static int install(int tcp)
 int socket(int domain, int type, int protocol)
 {
 	int fd = (int)syscall(SYS_socket, domain, type, protocol);
-	/* The real one does not take these: the library before it takes the flags away. */
+	/* The real library does not accept these flags; the library in front of it removes them. */
 	REQUIRE(domain != AF_INET || type == SOCK_STREAM);
 	return fd < 0 || domain != AF_INET ? fd : install(fd);
 }
 
-/* RDMA has ports of its own: what is 127.0.0.1 there, is another address of the kernel's. */
+/* RDMA has its own ports: its 127.0.0.1 is another address in the kernel. */
 #define HERE htonl(0x7f000001)
 #define THERE htonl(0x7f000009)
 
@@ -141,7 +141,7 @@ int shutdown(int fd, int how) { return (int)syscall(SYS_shutdown, number(fd), ho
 
 static int name(long call, int fd, struct sockaddr *a, socklen_t *n)
 {
-	/* All that a fork child may ask: it is written in memory. */
+	/* What a fork child may ask; the answer is in memory. */
 	int r = (int)syscall(call, behind(fd) >= 0 ? behind(fd) : fd, a, n);
 	if (r == 0 && behind(fd) >= 0)
 		swap(a, THERE, HERE);
@@ -202,7 +202,7 @@ int setsockopt(int fd, int level, int name, const void *v, socklen_t n)
 	return (int)syscall(SYS_setsockopt, number(fd), level, name, v, n);
 }
 
-/* librdmacm's. What it tells to the service thread, the parent's would hear. */
+/* librdmacm's. The parent's service thread would receive what it says. */
 int rclose(int fd)
 {
 	REQUIRE(mine() && !table[fd].closed);
@@ -229,7 +229,7 @@ int close(int fd)
 	return r;
 }
 
-/* A copy of the real one ends the connection when it is closed. */
+/* Closing a copy ends the connection in the real library. */
 int dup2(int from, int to)
 {
 	REQUIRE(behind(from) < 0 && behind(to) < 0);

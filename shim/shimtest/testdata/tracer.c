@@ -67,7 +67,7 @@ static int check(long allowed, long before)
 	}
 	int fd = open(DEVICE, O_RDWR);
 	CHECK(fd >= 0);
-	/* Allowed before the daemon hears of us, forbidden when it has answered, and not again. */
+	/* Allowed before the daemon learns of us, forbidden after its answer, and only once. */
 	CHECK(count >= 3);
 	CHECK(seen[0] == allowed);
 	CHECK(seen[1] == SENT);

@@ -76,7 +76,10 @@ static void goes_on(void)
 	}
 }
 
-/* Halting works, if not at once: a refusal is remembered for a moment, a machine may be busy. */
+/*
+ * Halting works, though not at once: a refusal is remembered for a moment, and the machine may be
+ * busy.
+ */
 static void works(void)
 {
 	for (int i = 0; !vrdma_halt(NULL, NULL); i++) {
@@ -198,7 +201,7 @@ static void case_user(void)
 	fails();
 }
 
-/* /proc of another pid namespace: its numbers are not ours. */
+/* /proc of another pid namespace has other numbers. */
 static void case_proc(void)
 {
 	int status;
@@ -212,7 +215,7 @@ static void case_proc(void)
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 }
 
-/* Under valgrind, which aborts at what it does not know. */
+/* Under valgrind, which aborts at unknown system calls. */
 static void case_valgrind(void)
 {
 	crowd();
@@ -317,7 +320,10 @@ static void note_helper(void *kill_it)
 		sched_yield();
 }
 
-/* The process is killed: so is the helper. The helper is killed: so is the process, which relied on it. */
+/*
+ * If the process is killed, the helper ends too. If the helper is killed, the process that relied
+ * on it ends too.
+ */
 static void case_death(void)
 {
 	int status;

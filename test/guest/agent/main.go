@@ -18,7 +18,7 @@ import (
 	"vrdma.dev/vrdma/test/guest/talk"
 )
 
-// patience is how long the agent waits for somebody to listen: the guest may be slow.
+// patience is how long the agent waits for a listener: the guest may be slow.
 const patience = 3 * time.Minute
 
 type agent struct {

@@ -12,15 +12,14 @@ type Request struct {
 	Run []string `json:",omitempty"`
 	// Kill sends this signal to the program of this ID.
 	Kill int `json:",omitempty"`
-	// Listen waits until somebody listens on this TCP port: one Event with Exit 0, or 1
-	// if nobody does within the agent's patience.
+	// Listen waits until a program listens on this TCP port: one Event with Exit 0, or 1 after the agent's patience.
 	Listen int `json:",omitempty"`
 	// File makes an executable file of this name with this content.
 	File    string `json:",omitempty"`
 	Content []byte `json:",omitempty"`
 }
 
-// Event tells what became of a request.
+// Event reports on a request.
 type Event struct {
 	ID     int
 	Output []byte `json:",omitempty"`

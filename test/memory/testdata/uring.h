@@ -69,7 +69,7 @@ VT void ring_pin(struct ring *r, void *p, size_t len)
 	struct iovec v = {p, len};
 	long e;
 
-	/* The kernel frees the pages of a ring that was closed a little later: the limit may be full. */
+	/* The kernel frees the pages of a closed ring a little later, so the limit may still be reached. */
 	for (int i = 0; i < 2000; i++) {
 		e = syscall(SYS_io_uring_register, r->fd, IORING_REGISTER_BUFFERS, &v, 1);
 		if (!e || errno != ENOMEM)

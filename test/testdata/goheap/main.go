@@ -36,7 +36,7 @@ func fail(format string, args ...any) {
 	os.Exit(1)
 }
 
-// work registers, overwrites and drops buffers, and looks at new ones in between.
+// work registers, overwrites and drops buffers, and checks new ones in between.
 func work(pd *C.struct_ibv_pd, seed int) {
 	for round := range rounds {
 		b := make([]byte, 100_000+seed)

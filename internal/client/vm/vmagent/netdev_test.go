@@ -11,7 +11,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A GID is said to be of the interface that has its address in this machine, whatever the daemon calls it.
+// A GID belongs to the interface that has its address in this machine, whatever name the daemon gives.
 func TestInterfacesOfGIDs(t *testing.T) {
 	a := &Agent{cfg: Config{Tree: t.TempDir(), Log: slog.New(slog.DiscardHandler)}}
 	const port = "class/infiniband/rxe0/ports/1/"
@@ -48,7 +48,8 @@ func TestInterfacesOfGIDs(t *testing.T) {
 	}
 }
 
-// Several GIDs may be of one interface: the device has it while one is. A row that becomes empty is of none.
+// Several GIDs may belong to one interface: the device has the interface while one of them does. An empty row belongs
+// to none.
 func TestSharedInterface(t *testing.T) {
 	a := &Agent{cfg: Config{Tree: t.TempDir(), Log: slog.New(slog.DiscardHandler)}}
 	const (

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMapHuge: the pages are those of the file, wherever they begin in it.
+// TestMapHuge: the pages are those of the file, at any offset.
 func TestMapHuge(t *testing.T) {
 	const size = 3*hugePage + pageSize
 	fd, err := newMemfd("test", 16<<20)
@@ -35,7 +35,7 @@ func TestMapHuge(t *testing.T) {
 	}
 }
 
-// TestLimit: what may be pinned follows the memory that the machine has.
+// TestLimit: the limit of pinned memory follows the machine's memory.
 func TestLimit(t *testing.T) {
 	total := uint64(1000)
 	p := &pinner{share: 50, total: func() (uint64, error) { return total, nil }}

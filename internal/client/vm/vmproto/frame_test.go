@@ -31,7 +31,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestFind: a stream that begins in the middle of something is understood from the next greeting on.
+// TestFind: a reader that starts in the middle of a stream understands it from the next greeting on.
 func TestFind(t *testing.T) {
 	g := Greeting{Nonce: [16]byte{1, 2, 3}, Version: 5, Name: "machine"}
 	b := AppendHello(append([]byte("the rest of a frame vrdma\x00agent"), helloMagic[:7]...), g)
@@ -74,7 +74,7 @@ func FuzzNext(f *testing.F) {
 	})
 }
 
-// FuzzBodies: whatever is understood is written as it was.
+// FuzzBodies: every decoded body encodes to the same bytes.
 func FuzzBodies(f *testing.F) {
 	f.Add(RunsBody(1, []Run{{0x1000, 4096}}))
 	f.Add(ReturnedBody([]Returning{{Handle: 2, N: 16}}))

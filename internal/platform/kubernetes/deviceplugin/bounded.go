@@ -34,7 +34,7 @@ func bounded[T any](limit time.Duration, call func() (T, error)) (T, error) {
 	var none T
 	if calls.Add(1) > mostCalls {
 		calls.Add(-1)
-		return none, fmt.Errorf("the daemon does not answer, and %d questions wait for it already", mostCalls)
+		return none, fmt.Errorf("the daemon does not answer, and %d requests wait for it already", mostCalls)
 	}
 	done, ended := make(chan answer, 1), make(chan struct{})
 	go func() {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A daemon that is stuck keeps nobody, and not more and more of us.
+// A daemon that hangs blocks no caller, and does not collect waiting goroutines.
 func TestBounded(t *testing.T) {
 	if got, err := bounded(time.Minute, func() (int, error) { return 7, nil }); got != 7 || err != nil {
 		t.Errorf("%d, %v", got, err)

@@ -81,9 +81,9 @@ func (w World) TenantOf(namespace string) (string, error) {
 	case 1:
 		return of[0], nil
 	case 0:
-		return "", fmt.Errorf("namespace %s is no tenant's: have the operator name it in spec.namespaces of a Tenant", namespace)
+		return "", fmt.Errorf("namespace %s belongs to no tenant: the operator must add it to spec.namespaces of a Tenant", namespace)
 	}
-	return "", fmt.Errorf("namespace %s is of more than one tenant, %s: have the operator take it from the others", namespace, strings.Join(of, " and "))
+	return "", fmt.Errorf("namespace %s belongs to more than one tenant, %s: the operator must remove it from the others", namespace, strings.Join(of, " and "))
 }
 
 // make is a new NIC for the pod alone.
@@ -144,7 +144,7 @@ func (w World) Network(of, name string, said bool) (string, error) {
 	case len(all) == 1:
 		return all[0], nil
 	}
-	return "", fmt.Errorf("tenant %s has %s: say which", of, list(all))
+	return "", fmt.Errorf("tenant %s has %s: choose one", of, list(all))
 }
 
 func list(names []string) string {

@@ -16,7 +16,7 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// labels of a pod, as the API server has them in a version.
+// podText returns a pod with labels, as the API server has it in a version.
 func podText(uid, version, role string) json.RawMessage {
 	return json.RawMessage(fmt.Sprintf(`{"metadata":{"name":"shop","namespace":"web","uid":%q,"resourceVersion":%q,"labels":{"role":%q,"vrdma.io/node":"evil"}},"spec":{"nodeName":"node1"}}`, uid, version, role))
 }
@@ -88,13 +88,13 @@ func TestLabeler(t *testing.T) {
 	}
 	events <- modified("11", "cache")
 	c.role(t, shop, "cache")
-	// The daemon is away: it is tried again.
+	// While the daemon is away, the update is repeated.
 	c.set(func() { c.down = errors.New("down") })
 	events <- modified("12", "front")
 	time.Sleep(5 * time.Millisecond)
 	c.set(func() { c.down = nil })
 	c.role(t, shop, "front")
-	// An answer of the API server is ahead of the watch, which comes late: what is older does not count.
+	// An answer of the API server is newer than the late watch: older versions are ignored.
 	l.Made(&Pod{UID: "77", version: 20, Labels: map[string]string{"role": "newest"}})
 	c.role(t, shop, "newest")
 	events <- modified("15", "late")
@@ -109,7 +109,7 @@ func TestLabeler(t *testing.T) {
 	c.role(t, shop, "last")
 }
 
-// A NIC that fails does not keep others from their labels, and one with a warning has them.
+// A NIC that fails does not keep others from their labels, and a NIC with a warning gets them.
 func TestLabelsFail(t *testing.T) {
 	c, n := start(t)
 	names := []string{"a", "b", "c"}
@@ -143,7 +143,7 @@ func TestLabelsFail(t *testing.T) {
 	}
 }
 
-// A daemon that has not answered in time may do later what it was asked. Its labels, which are old by then, do not stay.
+// A daemon that did not answer in time may execute the request later. Its labels, old by then, do not stay.
 func TestLabelsLate(t *testing.T) {
 	c, n := start(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

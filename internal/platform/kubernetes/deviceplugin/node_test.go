@@ -22,16 +22,16 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
-// A cluster stands in for everything around a Node.
+// A cluster replaces everything around a Node.
 type cluster struct {
 	mu      sync.Mutex
 	world   World // guarded by mu, as the others
-	down    error // what the daemon answers instead
+	down    error // the daemon's answer instead of success
 	made    map[tenant.Key]*tenant.NIC
 	holders map[string]kubelet.Holder
 	pods    map[kubelet.Holder]*Pod
 	place   launch.Place
-	// put is what Put answers for a NIC by its name, and whether that writes it; nil: it does.
+	// put decides what Put answers for a NIC, by its name, and whether Put stores it; nil: it does.
 	put func(name string) (writes bool, err error)
 }
 
@@ -94,7 +94,7 @@ func (c *cluster) set(f func()) {
 	f()
 }
 
-// directory makes what a daemon makes of a NIC, as far as it is looked at.
+// directory makes the parts of a NIC's directory that the code reads.
 func directory(place launch.Place, k tenant.Key) error {
 	at, err := place.NIC(k.Tenant, k.Name)
 	if err != nil {
@@ -148,7 +148,7 @@ func TestSlots(t *testing.T) {
 		if to, err := os.Readlink(n.link(slot)); err != nil || to != at.Gate() {
 			t.Errorf("slot %s leads to %s (%v), want %s", slot, to, err, at.Gate())
 		}
-		// What the CDI file says of the slot is there.
+		// The slot contains what the CDI file names.
 		if _, err := os.Stat(filepath.Join(n.link(slot), "nic", "vrdma.sock.d", "ld.so.preload")); err != nil {
 			t.Error(err)
 		}
@@ -156,7 +156,7 @@ func TestSlots(t *testing.T) {
 	if got, want := c.names(), []string{"red/shop-77"}; !slices.Equal(got, want) {
 		t.Errorf("NICs %v, want %v", got, want)
 	}
-	// Another host's NIC stays, whoever is here.
+	// Another host's NIC stays, whatever pods are here.
 	other := &tenant.NIC{Metadata: tenant.Metadata{Name: "far", Tenant: "red", Labels: map[string]string{labelNode: "node2"}}}
 	c.made[other.Key()] = other
 	sweep := func(times int) {
@@ -170,7 +170,7 @@ func TestSlots(t *testing.T) {
 	there := func(slot string) bool { _, err := os.Lstat(n.link(slot)); return err == nil }
 	delete(c.holders, "1")
 	sweep(sweeps - 1)
-	c.holders["1"] = shop // the kubelet knows it again
+	c.holders["1"] = shop // the kubelet lists it again
 	sweep(1)
 	delete(c.holders, "1")
 	sweep(sweeps - 1)
@@ -184,7 +184,7 @@ func TestSlots(t *testing.T) {
 	if got, want := c.names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) {
 		t.Errorf("NICs %v, want %v: the other container is there", got, want)
 	}
-	// A kubelet that has just started may know no pod yet.
+	// A kubelet that has just started may list no pod yet.
 	since := time.Now()
 	n.Since = func() time.Time { return since }
 	delete(c.holders, "2")
@@ -203,14 +203,14 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// A pod gets no NIC before it is known which, and none if there is none for it.
+// A pod waits until its NIC is known, and fails if there is none for it.
 func TestPrepareWaits(t *testing.T) {
 	c, n := start(t)
 	shop := kubelet.Holder{Namespace: "web", Name: "shop"}
 	done := make(chan error, 1)
 	go func() { done <- n.Prepare(t.Context(), []string{"0"}) }()
 	c.set(func() { c.holders["0"] = shop })
-	time.Sleep(20 * time.Millisecond) // if it went on without the labels, it would here
+	time.Sleep(20 * time.Millisecond) // without waiting for the labels it would continue here
 	if _, err := os.Lstat(n.link("0")); err == nil {
 		t.Error("a pod of which nothing is known has a NIC")
 	}
@@ -230,7 +230,7 @@ func TestPrepareWaits(t *testing.T) {
 	}
 	stranger := kubelet.Holder{Namespace: "kube-system", Name: "x"}
 	c.holders["1"], c.pods[stranger] = stranger, &Pod{Namespace: "kube-system", Name: "x", UID: "2"}
-	if err := n.Prepare(t.Context(), []string{"1"}); err == nil || !strings.Contains(err.Error(), "no tenant's") {
+	if err := n.Prepare(t.Context(), []string{"1"}); err == nil || !strings.Contains(err.Error(), "no tenant") {
 		t.Errorf("a pod of no tenant's: %v", err)
 	}
 }
@@ -247,7 +247,7 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-// The slots work as long as the daemon does.
+// The slots are healthy as long as the daemon works.
 func TestWatch(t *testing.T) {
 	c, n := start(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -124,7 +124,7 @@ func (c *resourceClaim) pod() (h kubelet.Holder, uid string, err error) {
 	for _, r := range c.Status.ReservedFor {
 		names = append(names, r.Name)
 		if r.APIGroup != "" || r.Resource != "pods" {
-			return h, "", fmt.Errorf("the claim is reserved for a %s, which is no pod", r.Resource)
+			return h, "", fmt.Errorf("the claim is reserved for a %s, which is not a pod", r.Resource)
 		}
 		h, uid = kubelet.Holder{Namespace: c.Metadata.Namespace, Name: r.Name}, r.UID
 	}
@@ -134,7 +134,7 @@ func (c *resourceClaim) pod() (h kubelet.Holder, uid string, err error) {
 	case 1:
 		return h, uid, nil
 	}
-	return h, "", fmt.Errorf("the claim is of %d pods, %s: a NIC has one, so give each a claim of its own (a ResourceClaimTemplate does)", len(names), strings.Join(names, ", "))
+	return h, "", fmt.Errorf("the claim is reserved for %d pods, %s: a NIC has one pod, so give each pod its own claim (a ResourceClaimTemplate does)", len(names), strings.Join(names, ", "))
 }
 
 // choose returns the NIC of a claim. made is nil if the NIC was declared.
@@ -145,7 +145,7 @@ func choose(w deviceplugin.World, node string, c *resourceClaim, p Parameters, p
 	}
 	if p.Tenant != "" && p.Tenant != of {
 		// The error does not tell whether another tenant of that name exists.
-		return nic, nil, fmt.Errorf("namespace %s may not use tenant %q: it is tenant %s's", c.Metadata.Namespace, p.Tenant, of)
+		return nic, nil, fmt.Errorf("namespace %s may not use tenant %q: it belongs to tenant %s", c.Metadata.Namespace, p.Tenant, of)
 	}
 	if p.NIC != "" {
 		nic = tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: p.NIC}

@@ -29,13 +29,13 @@ const (
 	prefix = "/apis/resource.k8s.io/v1/namespaces/"
 )
 
-// A cluster stands in for everything around a Node: the API server's claims, the daemon, the pods.
+// A cluster replaces everything around a Node: the API server's claims, the daemon, the pods.
 type cluster struct {
 	mu     sync.Mutex
 	claims map[string]string // by path, guarded by mu, as the others
 	asked  int
 	world  deviceplugin.World
-	down   error // what the daemon answers instead
+	down   error // the daemon's answer instead of success
 	made   map[tenant.Key]*tenant.NIC
 	pods   map[kubelet.Holder]*deviceplugin.Pod
 	place  launch.Place
@@ -79,7 +79,7 @@ func (c *cluster) Put(n *tenant.NIC) error {
 	return c.directory(n.Key())
 }
 
-// directory makes what a daemon makes of a NIC, as far as it is looked at. mu is held.
+// directory makes the parts of a NIC's directory that the code reads. mu is held.
 func (c *cluster) directory(k tenant.Key) error {
 	at, err := c.place.NIC(k.Tenant, k.Name)
 	if err != nil {
@@ -187,7 +187,7 @@ func parameters(source, fields string) string {
 	return fmt.Sprintf(`{"source":%q,"requests":["nic"],"opaque":{"driver":"vrdma.io","parameters":{"apiVersion":"vrdma.io/v1","kind":"ClaimParameters"%s}}}`, source, fields)
 }
 
-// claim makes one that the scheduler has allocated, and its pod. The UID is the name's and a 1.
+// claim makes an allocated claim and its pod. The UID is the name and a 1.
 func (c *cluster) claim(namespace, name, slot string, configs ...string) kubelet.Claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +198,7 @@ func (c *cluster) claim(namespace, name, slot string, configs ...string) kubelet
 	return kubelet.Claim{Namespace: namespace, Name: name, UID: name + "-1"}
 }
 
-// leads is the NIC that a slot leads to; "": none.
+// leads returns the NIC that a slot links to; "": none.
 func leads(t *testing.T, n *Node, slot string) string {
 	t.Helper()
 	to, err := os.Readlink(n.link(slot))
@@ -245,11 +245,11 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("label %s is %q, want %q", name, got, want)
 		}
 	}
-	// What the CDI file says of the slot is there.
+	// The slot contains what the CDI file names.
 	if _, err := os.Stat(filepath.Join(n.link("nic-2"), "nic", "vrdma.sock.d", "ld.so.preload")); err != nil {
 		t.Error(err)
 	}
-	// Back, twice, after the claim was deleted.
+	// Unprepared twice, after the claim was deleted.
 	c.set(func() { clear(c.claims) })
 	for range 2 {
 		if err := n.Unprepare(t.Context(), shop); err != nil {
@@ -282,8 +282,8 @@ func TestRefused(t *testing.T) {
 	}{
 		"a foreign tenant":        {"web", "nic-0", []string{parameters("FromClaim", `,"tenant":"blue"`)}, nil, `may not use tenant "blue"`},
 		"a tenant of nobody's":    {"web", "nic-0", []string{parameters("FromClaim", `,"tenant":"none"`)}, nil, `may not use tenant "none"`},
-		"a namespace of nobody's": {"kube-system", "nic-0", nil, nil, "is no tenant's"},
-		"which network":           {"train", "nic-0", nil, nil, "has networks a, b: say which"},
+		"a namespace of nobody's": {"kube-system", "nic-0", nil, nil, "belongs to no tenant"},
+		"which network":           {"train", "nic-0", nil, nil, "has networks a, b: choose one"},
 		"a foreign network":       {"web", "nic-0", []string{parameters("FromClaim", `,"network":"a"`)}, nil, `red has no network "a"`},
 		"a foreign NIC":           {"train", "nic-0", []string{parameters("FromClaim", `,"nic":"db"`)}, nil, `blue has no NIC "db"`},
 		"NIC and address":         {"web", "nic-0", []string{parameters("FromClaim", `,"nic":"db","address":"10.1.0.1"`)}, nil, "leave out address"},
@@ -291,7 +291,7 @@ func TestRefused(t *testing.T) {
 		"not an address":          {"web", "nic-0", []string{parameters("FromClaim", `,"address":"10.1"`)}, nil, "10.1"},
 		"not a rate":              {"web", "nic-0", []string{parameters("FromClaim", `,"rate":{"out":"fast"}`)}, nil, "fast"},
 		"another kind":            {"web", "nic-0", []string{strings.Replace(parameters("FromClaim", ""), "ClaimParameters", "NIC", 1)}, nil, "write apiVersion: vrdma.io/v1, kind: ClaimParameters"},
-		"the class has said it":   {"web", "nic-0", []string{parameters("FromClass", `,"rate":{"out":"1Gbit"}`), parameters("FromClaim", `,"rate":{"out":"9Gbit"}`)}, nil, "the device class says the rate already"},
+		"the class has said it":   {"web", "nic-0", []string{parameters("FromClass", `,"rate":{"out":"1Gbit"}`), parameters("FromClaim", `,"rate":{"out":"9Gbit"}`)}, nil, "the device class sets the rate already"},
 		"two configs":             {"web", "nic-0", []string{parameters("FromClaim", `,"network":"front"`), parameters("FromClaim", `,"address":"10.1.0.1"`)}, nil, "more than one config"},
 		"no such slot":            {"web", "nic-4", nil, nil, `no slot "nic-4"`},
 		"a path for a slot":       {"web", "../nic-0", nil, nil, "no slot"},
@@ -300,7 +300,7 @@ func TestRefused(t *testing.T) {
 		"two NICs":                {"web", "nic-0", nil, instead(`"results":[`, `"results":[{"request":"b","driver":"vrdma.io","pool":"node1","device":"nic-1"},`), "a pod has one NIC"},
 		"an administrator's":      {"web", "nic-0", nil, instead(`"pool":"node1"`, `"pool":"node1","adminAccess":true`), "no adminAccess"},
 		"two pods":                {"web", "nic-0", nil, instead(`"reservedFor":[`, `"reservedFor":[{"resource":"pods","name":"b","uid":"2"},`), "ResourceClaimTemplate"},
-		"no pod":                  {"web", "nic-0", nil, instead(`"resource":"pods"`, `"resource":"robots","apiGroup":"x"`), "no pod"},
+		"no pod":                  {"web", "nic-0", nil, instead(`"resource":"pods"`, `"resource":"robots","apiGroup":"x"`), "not a pod"},
 		"another UID":             {"web", "nic-0", nil, instead(`"uid":"w-1"`, `"uid":"w-2"`), "no such object"},
 		"a pod that was before":   {"web", "nic-0", nil, instead(`"uid":"pod-w"`, `"uid":"pod-v"`), "not known yet"},
 		"not allocated":           {"web", "nic-0", nil, instead(`"allocation"`, `"b"`), "not allocated"},
@@ -329,7 +329,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A claim whose pod's labels are not known yet waits.
+// A claim whose pod's labels are unknown waits.
 func TestPrepareWaits(t *testing.T) {
 	c, n := start(t)
 	shop := c.claim("web", "shop", "nic-0")
@@ -338,7 +338,7 @@ func TestPrepareWaits(t *testing.T) {
 	c.set(func() { delete(c.pods, holder) })
 	done := make(chan error, 1)
 	go func() { _, err := n.Prepare(t.Context(), shop); done <- err }()
-	time.Sleep(20 * time.Millisecond) // if it went on without the labels, it would here
+	time.Sleep(20 * time.Millisecond) // without waiting for the labels it would continue here
 	if got := c.names(); len(got) != 0 {
 		t.Errorf("NICs %v of a pod of which nothing is known", got)
 	}
@@ -348,7 +348,7 @@ func TestPrepareWaits(t *testing.T) {
 	}
 }
 
-// A declared NIC is one claim's at a time, and stays.
+// A declared NIC belongs to one claim at a time, and stays afterwards.
 func TestDeclared(t *testing.T) {
 	c, n := start(t)
 	first := c.claim("web", "first", "nic-0", parameters("FromClaim", `,"nic":"db"`))
@@ -356,7 +356,7 @@ func TestDeclared(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Prepare(t.Context(), second); err == nil || !strings.Contains(err.Error(), "NIC red/db is claim web/first's") {
+	if _, err := n.Prepare(t.Context(), second); err == nil || !strings.Contains(err.Error(), "NIC red/db belongs to claim web/first") {
 		t.Errorf("a second claim: %v", err)
 	}
 	if err := n.Unprepare(t.Context(), first); err != nil {
@@ -370,7 +370,7 @@ func TestDeclared(t *testing.T) {
 	}
 }
 
-// Restarts: of ours, of the kubelet, of the daemon, in the middle of everything.
+// The plugin, the kubelet and the daemon restart in the middle of everything.
 func TestRestarts(t *testing.T) {
 	c, n := start(t)
 	shop := c.claim("web", "shop", "nic-0")
@@ -382,13 +382,13 @@ func TestRestarts(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), shop); err != nil {
 		t.Fatal(err)
 	}
-	// A plugin that starts again has what the one before has prepared, and asks nobody for it.
+	// A restarted plugin has the claims that its predecessor prepared, without asking the API server.
 	n = c.node(t)
 	c.set(func() { c.away, c.down = true, errors.New("down") })
 	if got, err := n.Prepare(t.Context(), shop); err != nil || got[0].Device != "nic-0" {
 		t.Errorf("after a restart, with everybody away: %v, %v", got, err)
 	}
-	// The claim goes while the daemon is away: the pod does not wait for it.
+	// The claim is deleted while the daemon is away: the pod does not wait.
 	if err := n.Unprepare(t.Context(), shop); err != nil {
 		t.Errorf("taken back without a daemon: %v", err)
 	}
@@ -406,7 +406,7 @@ func TestRestarts(t *testing.T) {
 	if got := c.names(); len(got) != 0 || kept(t, n) != 0 {
 		t.Errorf("left behind: NICs %v, %d records", got, kept(t, n))
 	}
-	// It was not taken back in time, and is asked for again: it is there again, and stays.
+	// The NIC was not removed in time, and is requested again: it is there again, and stays.
 	if _, err := n.Prepare(t.Context(), shop); err != nil {
 		t.Fatal(err)
 	}
@@ -423,7 +423,7 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// What nobody takes back goes, but not because somebody does not answer.
+// A claim that is never unprepared is removed, but not because another component does not answer.
 func TestSweep(t *testing.T) {
 	c, n := start(t)
 	shop, other := c.claim("web", "shop", "nic-0"), c.claim("web", "other", "nic-1")
@@ -462,7 +462,7 @@ func TestSweep(t *testing.T) {
 	if leads(t, n, "nic-0") != "" || leads(t, n, "nic-1") == "" || kept(t, n) != 1 {
 		t.Errorf("slots lead to %q, %q, %d records", leads(t, n, "nic-0"), leads(t, n, "nic-1"), kept(t, n))
 	}
-	// The scheduler has given the slot to another claim: the one before is gone, whatever the kubelet says.
+	// The scheduler gave the slot to another claim: the previous claim is gone, whatever the kubelet says.
 	next := c.claim("web", "next", "nic-1")
 	if _, err := n.Prepare(t.Context(), next); err != nil {
 		t.Fatal(err)
@@ -471,7 +471,7 @@ func TestSweep(t *testing.T) {
 	if got, want := c.names(), []string{"red/far", "red/next-next1"}; !slices.Equal(got, want) || leads(t, n, "nic-1") != "red/next-next1" {
 		t.Errorf("NICs %v, want %v; slot to %q", got, want, leads(t, n, "nic-1"))
 	}
-	// Late news of the one before do no harm.
+	// Late requests for the previous claim do no harm.
 	if err := n.Unprepare(t.Context(), other); err != nil || leads(t, n, "nic-1") != "red/next-next1" {
 		t.Errorf("%v, slot to %q", err, leads(t, n, "nic-1"))
 	}
@@ -496,7 +496,7 @@ func FuzzParseParameters(f *testing.F) {
 	})
 }
 
-// A record that a power loss has damaged is as good as none, and keeps nobody else from a NIC.
+// A record that a power loss damaged counts as missing, and keeps no other claim from a NIC.
 func TestDamaged(t *testing.T) {
 	c, n := start(t)
 	shop, other, third := c.claim("web", "shop", "nic-0"), c.claim("web", "other", "nic-1"), c.claim("web", "third", "nic-2")
@@ -518,7 +518,7 @@ func TestDamaged(t *testing.T) {
 	if _, err := os.Stat(n.recordFile(shop.UID) + damagedEnd); err != nil || kept(t, n) != 1 {
 		t.Errorf("%d records, and the damaged one: %v", kept(t, n), err)
 	}
-	// The kubelet asks again: it is whole again, and nothing goes.
+	// The kubelet asks again: the record is complete again, and nothing is removed.
 	prepare(shop)
 	for range misses {
 		if err := n.sweep(t.Context()); err != nil {
@@ -528,7 +528,7 @@ func TestDamaged(t *testing.T) {
 	if got, want := c.names(), []string{"red/other-other1", "red/shop-shop1"}; !slices.Equal(got, want) || kept(t, n) != 2 {
 		t.Errorf("NICs %v, want %v", got, want)
 	}
-	// It takes the claim back: that ends, and the NIC is nobody's.
+	// The kubelet unprepares the claim: the NIC becomes free.
 	damage(`{"claim":{},"slot":"nic-0"}`)
 	if err := n.Unprepare(t.Context(), shop); err != nil {
 		t.Error(err)
@@ -542,7 +542,7 @@ func TestDamaged(t *testing.T) {
 	if got, want := c.names(), []string{"red/other-other1", "red/third-third1"}; !slices.Equal(got, want) {
 		t.Errorf("NICs %v, want %v", got, want)
 	}
-	// One that cannot be read may be good: then nothing is taken away.
+	// An unreadable record may be good, so nothing is removed.
 	if err := os.Mkdir(n.recordFile(shop.UID), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func (n *Node) Labeler() *deviceplugin.Labeler {
 // Prepare implements kubelet.Claims: it gives a claim its NIC.
 func (n *Node) Prepare(ctx context.Context, c kubelet.Claim) ([]kubelet.Allocated, error) {
 	if !goodUID(c.UID) {
-		return nil, fmt.Errorf("claim %v: %q is no UID", c, c.UID)
+		return nil, fmt.Errorf("claim %v: %q is not a UID", c, c.UID)
 	}
 	if r := n.ready(c); r != nil {
 		return n.answer(r), nil
@@ -206,7 +206,7 @@ func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameter
 				return nil, err
 			}
 		} else if other.NIC == nic {
-			return nil, fmt.Errorf("NIC %s is claim %v's: a NIC has one", nic.Path(), other.Claim)
+			return nil, fmt.Errorf("NIC %s belongs to claim %v: a NIC has one claim", nic.Path(), other.Claim)
 		}
 	}
 	mine := &record{Claim: c, NIC: nic, Made: made != nil, Slot: r.Device, Request: r.Request}

@@ -36,7 +36,7 @@ func ParseParameters(text []byte) (p Parameters, err error) {
 		return Parameters{}, fmt.Errorf("the parameters: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Parameters{}, errors.New("the parameters: there is something after them")
+		return Parameters{}, errors.New("the parameters: more data follows them")
 	}
 	if p.APIVersion != tenant.APIVersion || p.Kind != kind {
 		return Parameters{}, fmt.Errorf("the parameters: apiVersion %q, kind %q: write apiVersion: %s, kind: %s", p.APIVersion, p.Kind, tenant.APIVersion, kind)
@@ -65,7 +65,7 @@ func (p *Parameters) check() error {
 	}
 	others := slices.DeleteFunc(p.said(), func(name string) bool { return name == "nic" || name == "tenant" })
 	if len(others) > 0 {
-		return fmt.Errorf("a declared NIC (nic: %s) has all that already: leave out %s", p.NIC, strings.Join(others, ", "))
+		return fmt.Errorf("a declared NIC (nic: %s) has these already: leave out %s", p.NIC, strings.Join(others, ", "))
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func join(class, claim Parameters) (Parameters, error) {
 	mine := class.said()
 	for _, name := range claim.said() {
 		if slices.Contains(mine, name) {
-			return Parameters{}, fmt.Errorf("the device class says the %s already: leave it out of the claim", name)
+			return Parameters{}, fmt.Errorf("the device class sets the %s already: leave it out of the claim", name)
 		}
 	}
 	out := class

@@ -19,8 +19,8 @@ import (
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
 )
 
-// A shelf is an API server's ResourceSlices: it has versions, refuses what is not of the version that is there, and
-// tells changes.
+// A shelf is an API server's ResourceSlices: it has versions, rejects an update of another version, and reports
+// changes.
 type shelf struct {
 	mu      sync.Mutex
 	version int
@@ -50,7 +50,7 @@ func startShelf(t *testing.T) (*shelf, *kubeapi.Client) {
 	return s, client
 }
 
-// change changes something, and tells what has become of it.
+// change changes an object and reports the result.
 func (s *shelf) change(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,10 +196,10 @@ func TestPublisher(t *testing.T) {
 	}
 	stop := run(names)
 	s.becomes(t, 2, 128)
-	// The kubelet wipes them, when we were away.
+	// The kubelet deletes the slices while the plugin is away.
 	s.change(func() { clear(s.slices) })
 	s.becomes(t, 2, 128)
-	// Somebody changes one, and somebody makes another.
+	// Another client changes one slice and creates another.
 	s.change(func() {
 		for _, one := range s.slices {
 			one.Spec.Devices = nil
@@ -215,7 +215,7 @@ func TestPublisher(t *testing.T) {
 	stop()
 	written := func() int { s.mu.Lock(); defer s.mu.Unlock(); return s.writes }
 	before := written()
-	// What is right already is not written again.
+	// A correct slice is not written again.
 	stop = run(names)
 	time.Sleep(50 * time.Millisecond)
 	stop()

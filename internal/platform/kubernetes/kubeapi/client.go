@@ -35,7 +35,7 @@ type Client struct {
 // Errors that are answers. Other errors mean that the server does not answer now.
 var (
 	ErrNotFound = errors.New("there is no such object")
-	ErrConflict = errors.New("somebody else has changed the object")
+	ErrConflict = errors.New("another client has changed the object")
 	ErrGone     = errors.New("the version is too old")
 )
 
@@ -46,7 +46,7 @@ const accounts = "/var/run/secrets/kubernetes.io/serviceaccount"
 func InCluster() (*Client, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, errors.New("KUBERNETES_SERVICE_HOST is not set: this is no pod; say where the API server is")
+		return nil, errors.New("KUBERNETES_SERVICE_HOST is not set, so this is not a pod: name the API server's address")
 	}
 	return With("https://"+net.JoinHostPort(host, port), filepath.Join(accounts, "token"), filepath.Join(accounts, "ca.crt"))
 }
@@ -197,7 +197,7 @@ func (c *Client) refused(code int, path string, why *status) error {
 	case http.StatusGone:
 		err = ErrGone
 	case http.StatusForbidden, http.StatusUnauthorized:
-		return fmt.Errorf("%s%s: %d %s: our service account lacks a right (contrib/kubernetes has the role)", c.URL, path, code, message)
+		return fmt.Errorf("%s%s: %d %s: the service account lacks a right (contrib/kubernetes has the role)", c.URL, path, code, message)
 	default:
 		return fmt.Errorf("%s%s: %d %s", c.URL, path, code, message)
 	}

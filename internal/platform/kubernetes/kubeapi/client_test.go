@@ -77,7 +77,7 @@ func TestClient(t *testing.T) {
 	if err := c.Get(t.Context(), "/things/none", &got); !errors.Is(err, ErrNotFound) {
 		t.Errorf("not there: %v", err)
 	}
-	for path, want := range map[string]string{"forbidden": "cannot get things: our service account lacks a right", "garbage": "unexpected end", "busy": "429"} {
+	for path, want := range map[string]string{"forbidden": "cannot get things: the service account lacks a right", "garbage": "unexpected end", "busy": "429"} {
 		if err := c.Get(t.Context(), "/things/"+path, &got); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
@@ -93,12 +93,12 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// A server of a cluster has a certificate that only the cluster's own authority vouches for.
+// Only the cluster's own authority signs the certificate of a cluster's server.
 func TestWith(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		json.NewEncoder(w).Encode(map[string]string{"token": r.Header.Get("Authorization")})
 	}))
-	s.Config.ErrorLog = log.New(t.Output(), "", 0) // of the handshake that we refuse
+	s.Config.ErrorLog = log.New(t.Output(), "", 0) // the handshake that we refuse
 	s.StartTLS()
 	defer s.Close()
 	dir := t.TempDir()

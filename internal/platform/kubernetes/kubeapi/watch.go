@@ -165,10 +165,10 @@ func tell(e *event, l Listener) (version string, err error) {
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(e.Object, &o); err != nil {
-		return "", fmt.Errorf("the watch says %s of something that is no object: %w", e.Type, err)
+		return "", fmt.Errorf("the watch event %s has no valid object: %w", e.Type, err)
 	}
 	if o.Metadata.Version == "" {
-		return "", fmt.Errorf("the watch says %s of something without a version", e.Type)
+		return "", fmt.Errorf("the watch event %s has an object without a version", e.Type)
 	}
 	switch e.Type {
 	case "ADDED", "MODIFIED":
@@ -177,7 +177,7 @@ func tell(e *event, l Listener) (version string, err error) {
 		err = l.Delete(e.Object)
 	case "BOOKMARK":
 	default:
-		err = fmt.Errorf("the watch says %q, which is not known", e.Type)
+		err = fmt.Errorf("the watch has an unknown event %q", e.Type)
 	}
 	return o.Metadata.Version, err
 }

@@ -18,8 +18,8 @@ import (
 
 const soon = time.Minute
 
-// A server does what the API server does with a list: it has versions, remembers some of the past, tells changes
-// from a version on, and answers 410 for a version that it has forgotten.
+// A server imitates the API server for a list: it has versions, remembers a part of the past, reports changes since a
+// version, and answers 410 for a forgotten version.
 type server struct {
 	t *testing.T
 	*httptest.Server
@@ -30,7 +30,7 @@ type server struct {
 	forgot   int           // versions up to this one
 	changed  chan struct{} // closed with the next change
 	broken   chan struct{} // closed when all connections break
-	bookmark bool          // watches get one, at once
+	bookmark bool          // watches get an error at once
 	mute     bool          // watches send nothing, not even an answer
 	lists    int
 	watches  []string // from which versions
@@ -48,7 +48,7 @@ func startServer(t *testing.T) *server {
 	return s
 }
 
-// object is one, in a version.
+// object returns an object with a version.
 func object(name, value string, version int) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"resourceVersion":"%d"},"value":%q}`, name, version, value)
 }
@@ -83,7 +83,7 @@ func (s *server) say(kind, object string) {
 	s.tell(kind, object)
 }
 
-// forget changes something that no watch tells, and forgets everything up to then.
+// forget makes a change that no watch reports, and forgets everything up to then.
 func (s *server) forget(change func()) {
 	s.mu.Lock()
 	change()
@@ -94,8 +94,8 @@ func (s *server) forget(change func()) {
 	s.sever()
 }
 
-// sever breaks the connections of all watches. Those that are made meanwhile stay: a client may be back at once, and
-// would count as one that lists twice if its list was cut off.
+// sever breaks the connections of all watches. Newer ones stay: a client may reconnect at once, and a broken list would
+// count as a second list.
 func (s *server) sever() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +172,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A mirror is a listener that has what it was told.
+// A mirror is a listener that keeps what it received.
 type mirror struct {
 	mu      sync.Mutex
 	objects map[string]string
@@ -246,7 +246,7 @@ func follow(t *testing.T, s *server, adjust func(*Client)) *mirror {
 	return m
 }
 
-// becomes waits until the mirror has these, as NAME=VALUE.
+// becomes waits until the mirror has these objects, as NAME=VALUE.
 func (m *mirror) becomes(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -265,7 +265,7 @@ func (m *mirror) becomes(t *testing.T, want ...string) {
 	t.Fatalf("has %v, want %v", got, want)
 }
 
-// watching waits until there were so many watches, and returns from where the last one is.
+// watching waits until there were n watches, and returns the start version of the last one.
 func (s *server) watching(n int) string {
 	s.t.Helper()
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -302,7 +302,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// A connection that breaks loses nothing, and does not ask for everything again.
+// A broken connection loses nothing, and does not cause a new list.
 func TestFollowBroken(t *testing.T) {
 	s := startServer(t)
 	m := follow(t, s, nil)
@@ -321,7 +321,7 @@ func TestFollowBroken(t *testing.T) {
 	}
 }
 
-// What happened is forgotten: then everything is asked for, and what went meanwhile is not kept.
+// After a forgotten version the client lists everything, and drops deleted objects.
 func TestFollowGone(t *testing.T) {
 	s := startServer(t)
 	s.set("a", "1")
@@ -333,7 +333,7 @@ func TestFollowGone(t *testing.T) {
 	if n := s.listed(); n != 2 {
 		t.Errorf("%d lists, want two", n)
 	}
-	// The same as an event of a watch that has begun well.
+	// The same, as an event of a working watch.
 	s.set("c", "1")
 	m.becomes(t, "b=1", "c=1")
 	s.say("ERROR", `{"kind":"Status","code":410,"message":"too old"}`)
@@ -344,7 +344,7 @@ func TestFollowGone(t *testing.T) {
 	}
 }
 
-// With bookmarks a watch goes on from a recent version, although nothing has changed.
+// With bookmarks a watch continues from a recent version, although nothing has changed.
 func TestFollowBookmarks(t *testing.T) {
 	s := startServer(t)
 	s.bookmark = true
@@ -371,7 +371,7 @@ func TestFollowBookmarks(t *testing.T) {
 	}
 }
 
-// A server that ends a watch, or sends nothing at all, is asked again.
+// The client retries after a server ended a watch, or sent nothing.
 func TestFollowSlow(t *testing.T) {
 	s := startServer(t)
 	s.mute = true
@@ -380,7 +380,7 @@ func TestFollowSlow(t *testing.T) {
 	s.mu.Lock()
 	s.mute = false
 	s.mu.Unlock()
-	s.set("a", "1") // which the mute one does not tell
+	s.set("a", "1") // which the silent one does not report
 	m.becomes(t, "a=1")
 	s.watching(3) // the second has ended after its second
 	s.set("a", "2")
@@ -390,7 +390,7 @@ func TestFollowSlow(t *testing.T) {
 	}
 }
 
-// What cannot be understood, or was not taken, is asked for again.
+// After a malformed or rejected line the client asks again.
 func TestFollowWrong(t *testing.T) {
 	s := startServer(t)
 	m := follow(t, s, nil)
@@ -399,7 +399,7 @@ func TestFollowWrong(t *testing.T) {
 		n := s.listed()
 		s.mu.Lock()
 		s.version++
-		s.objects["a"] = strconv.Itoa(i) // a change that is lost in what is wrong
+		s.objects["a"] = strconv.Itoa(i) // a change that is lost in the malformed line
 		s.history = append(s.history, line{s.version, `{"type":` + wrong + `}`})
 		close(s.changed)
 		s.changed = make(chan struct{})

@@ -162,7 +162,7 @@ func (a *claimAnswers) NotifyRegistrationStatus(_ context.Context, s *registrati
 	if s.PluginRegistered {
 		a.driver.Log.Info("offered to the kubelet", "driver", a.driver.Name)
 	} else {
-		a.driver.Log.Warn("the kubelet does not take us, and will ask again", "driver", a.driver.Name, "error", s.Error)
+		a.driver.Log.Warn("the kubelet rejects the driver, and will ask again", "driver", a.driver.Name, "error", s.Error)
 	}
 	return &registration.RegistrationStatusResponse{}, nil
 }

@@ -34,7 +34,7 @@ func (f *few) Unprepare(_ context.Context, c Claim) error {
 	return nil
 }
 
-// startDriver runs one in a kubelet's directory until the test ends.
+// startDriver runs a driver in a kubelet's directory until the test ends.
 func startDriver(t *testing.T, dir string) (stop func()) {
 	t.Helper()
 	d := &Driver{Name: "vrdma.io", Dir: dir, Claims: new(few), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Every: 5 * time.Millisecond}
@@ -80,7 +80,7 @@ func registers(t *testing.T, dir string) dra.DRAPluginClient {
 	defer cancel()
 	var info *registration.PluginInfo
 	for {
-		// A connection for each try: what answers may be the one that is about to end.
+		// A new connection for each attempt, because the answer may come from a driver that is about to end.
 		conn := dial(t, path)
 		var err error
 		if info, err = registration.NewRegistrationClient(conn).GetInfo(ctx, &registration.InfoRequest{}); err == nil {
@@ -133,7 +133,7 @@ func TestDriver(t *testing.T) {
 	if one, found := taken.Claims["1"]; !found || one.Error != "" || taken.Claims["3"].GetError() == "" {
 		t.Errorf("taken back: %v", taken)
 	}
-	// The version before, as an older kubelet asks.
+	// The previous version of the API, for an older kubelet.
 	var older dra.NodePrepareResourcesResponse
 	conn := dial(t, filepath.Join(dir, "plugins", "vrdma.io", "dra.sock"))
 	if err := conn.Invoke(t.Context(), "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources", &dra.NodePrepareResourcesRequest{Claims: claims[:1]}, &older); err != nil || len(older.Claims["1"].GetDevices()) != 1 {
@@ -147,7 +147,7 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// Each side may come first, and may come again.
+// Either side may start first, and may restart.
 func TestDriverRestarts(t *testing.T) {
 	dir := t.TempDir()
 	stop := startDriver(t, dir) // before the kubelet, which makes its directories
@@ -158,13 +158,13 @@ func TestDriverRestarts(t *testing.T) {
 	stop()
 	stop = startDriver(t, dir)
 	registers(t, dir)
-	// Somebody empties the registry, for instance another kubelet's installation.
+	// Another program empties the registry, for instance another kubelet's installation.
 	if err := os.Remove(filepath.Join(dir, "plugins_registry", "vrdma.io-reg.sock")); err != nil {
 		t.Fatal(err)
 	}
 	registers(t, dir)
 	stop()
-	// What a killed driver has left is in nobody's way; one that lives is not replaced.
+	// The files of a killed driver do not disturb the next; a living driver is not replaced.
 	left, err := listen(filepath.Join(dir, "plugins_registry", "vrdma.io-reg.sock"), "vrdma.io")
 	if err != nil {
 		t.Fatal(err)

@@ -146,7 +146,7 @@ func (p *Plugin) register(ctx context.Context, kubelet string) error {
 		Options:      options(),
 	})
 	if err != nil {
-		return fmt.Errorf("the kubelet at %s does not take %s: %w", kubelet, p.Resource, err)
+		return fmt.Errorf("the kubelet at %s rejects %s: %w", kubelet, p.Resource, err)
 	}
 	return nil
 }

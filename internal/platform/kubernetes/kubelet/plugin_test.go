@@ -24,8 +24,8 @@ const (
 	soon     = time.Minute
 )
 
-// A standIn does what the kubelet does with a plugin, in the same order and with the same messages: it
-// takes the registration, calls back by the name of the socket, and listens to the list of devices.
+// A standIn does what the kubelet does with a plugin, in the same order and with the same messages: it accepts the
+// registration, connects to the socket of that name, and reads the list of devices.
 type standIn struct {
 	api.UnimplementedRegistrationServer
 	dir    string
@@ -36,7 +36,7 @@ type standIn struct {
 
 func startKubelet(t *testing.T, dir string) *standIn {
 	t.Helper()
-	// A kubelet that starts removes the sockets of all plugins.
+	// A starting kubelet removes the sockets of all plugins.
 	old, err := filepath.Glob(filepath.Join(dir, "*.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func (s *slots) Prepare(_ context.Context, ids []string) error {
 	return errors.New("the pod is not known yet")
 }
 
-// startPlugin runs one until the test ends, and sees to it that it leaves nothing.
+// startPlugin runs a plugin until the test ends, and checks that it leaves nothing.
 func startPlugin(t *testing.T, dir string, devices Devices) (stop func()) {
 	t.Helper()
 	p := &Plugin{Resource: resource, Dir: dir, Devices: devices, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Every: 5 * time.Millisecond}
@@ -208,7 +208,7 @@ func TestPlugin(t *testing.T) {
 	}
 }
 
-// Each side may come first, and may come again.
+// Either side may start first, and may restart.
 func TestRestarts(t *testing.T) {
 	dir := t.TempDir()
 	devices := &slots{now: []Device{{"0", true}}}
@@ -226,7 +226,7 @@ func TestRestarts(t *testing.T) {
 	k.registered(t)
 }
 
-// What a killed plugin left is in nobody's way, and one that lives is not replaced.
+// The files of a killed plugin do not disturb the next, and a living one is not replaced.
 func TestSocket(t *testing.T) {
 	dir := t.TempDir()
 	k := startKubelet(t, dir)
@@ -248,7 +248,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// A kubelet that refuses is asked again.
+// The plugin retries at a kubelet that refuses it.
 func TestRefused(t *testing.T) {
 	dir := t.TempDir()
 	k := startKubelet(t, dir)

@@ -20,7 +20,7 @@ import (
 // long is the form of make test-all.
 var long = os.Getenv("VRDMA_TEST_ALL") != ""
 
-// A follower assembles the state from a list and what a watch tells.
+// A follower assembles the state from a list and a watch.
 type follower struct {
 	mu    sync.Mutex
 	state map[string]string
@@ -82,8 +82,8 @@ func (f *follower) texts() string {
 	return strings.Join(out, " ")
 }
 
-// trouble kills, stops and cuts off members at random, never a majority for long, until ctx ends.
-// Then all are well.
+// trouble kills, stops and cuts off members at random, never a majority for long, until ctx ends. Then all members
+// work.
 func trouble(ctx context.Context, c *etcdtest.Cluster, rnd *rand.Rand) {
 	wait := func(most time.Duration) {
 		select {
@@ -111,8 +111,8 @@ func trouble(ctx context.Context, c *etcdtest.Cluster, rnd *rand.Rand) {
 	}
 }
 
-// Several writers commit, small and large, while members are killed, stopped and cut off. No
-// reader ever sees a part of a commit, and at the end all agree.
+// Several writers make small and large commits while members are killed, stopped and cut off. No reader sees a part of
+// a commit, and at the end all agree.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t, 3)
@@ -183,7 +183,7 @@ func TestChaos(t *testing.T) {
 	if made == failed {
 		t.Errorf("of %d commits %d failed", made, failed)
 	}
-	// A last one each, so that what was staged and whose outcome was not known is settled.
+	// One last commit each settles staged commits with an unknown result.
 	for i, s := range stores {
 		until(t, "a commit succeeds", func() bool {
 			_, ok, err := s.Commit(nil, []store.Write{put(fmt.Sprintf("last/%d", i), "done")})
@@ -198,8 +198,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// Clients allocate and free at random while members die. No address is given twice, and none is
-// held by nobody.
+// Clients allocate and free at random while members die. No address is allocated twice, and none without an owner.
 func TestAllocations(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t, 3)
@@ -225,7 +224,7 @@ func TestAllocations(t *testing.T) {
 				if over {
 					return
 				}
-				if rnd.IntN(50) == 0 { // a daemon that is killed, and starts again
+				if rnd.IntN(50) == 0 { // a killed daemon that restarts
 					s.etcd.cancel()
 					s.Close()
 					s = open(t, c, "s")
@@ -262,7 +261,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// allocate gives a new NIC a random address that is free, or takes one away.
+// allocate gives a new NIC a random free address, or removes a NIC.
 func allocate(s *Store, rnd *rand.Rand, who, n int) {
 	const room = 200
 	if list, _, _ := s.List("nic/"); len(list) > room/2 || len(list) > 0 && rnd.IntN(3) == 0 {

@@ -243,7 +243,7 @@ func (e *cluster) entry(kv *mvccpb.KeyValue) (store.Entry, error) {
 		out.Value = []byte{}
 	}
 	if err := store.Check(nil, []store.Write{{Key: out.Key, Value: out.Value}}); err != nil {
-		return out, fmt.Errorf("%.80q is no entry of the store's: %w", kv.Key, err)
+		return out, fmt.Errorf("%.80q is not an entry of the store: %w", kv.Key, err)
 	}
 	return out, nil
 }

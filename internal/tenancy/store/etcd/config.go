@@ -55,7 +55,7 @@ func Endpoints(name string) ([]string, error) {
 	for one := range strings.SplitSeq(strings.TrimSuffix(list, "/"), ",") {
 		host, port, err := net.SplitHostPort(one)
 		if err != nil || host == "" || port == "" || strings.ContainsAny(one, "/@?#") {
-			return nil, fmt.Errorf("the store %q: %q is no HOST:PORT: write %sa:2379,b:2379,c:2379; credentials are in the file of --store-config", name, one, Scheme)
+			return nil, fmt.Errorf("the store %q: %q is not HOST:PORT: write %sa:2379,b:2379,c:2379; credentials are in the file of --store-config", name, one, Scheme)
 		}
 		out = append(out, one)
 	}
@@ -128,7 +128,7 @@ func (c *Config) password() (string, error) {
 func private(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("a secret of the store's: %w", err)
+		return fmt.Errorf("a secret of the store: %w", err)
 	}
 	if info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
 		return fmt.Errorf("%s has mode %04o: others can read this secret; chmod 0600 it", path, info.Mode().Perm())

@@ -31,7 +31,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// What is wrong with credentials is said before etcd is asked.
+// Wrong credentials are reported before the first request to etcd.
 func TestCredentials(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {
@@ -81,7 +81,7 @@ func TestPassword(t *testing.T) {
 	untilState(t, s, store.InStep)
 	commit(t, s, put("a", "2"))
 
-	// The tokens of a user that is made anew are worth nothing any more.
+	// The tokens of a user that was deleted and created again are invalid.
 	c.Ctl("user", "delete", etcdtest.User)
 	c.Ctl("user", "add", etcdtest.User+":correct horse")
 	c.Ctl("user", "grant-role", etcdtest.User, "vrdma")

@@ -106,7 +106,7 @@ func (s *Store) begin() error {
 		case <-over:
 			h := s.health.now()
 			if !have {
-				return fmt.Errorf("the store %s does not answer, and this daemon has no copy of it yet to start from: %w; see that etcd runs there and that --store and --store-config are right", s.etcd.name(), h.Why)
+				return fmt.Errorf("the store %s does not answer, and this daemon has no copy of it yet to start from: %w; check that etcd runs there, and check --store and --store-config", s.etcd.name(), h.Why)
 			}
 			s.etcd.cfg.Log.Warn("the store does not answer: starting with what it last said", "store", s.etcd.name(), "heard", h.Heard, "error", h.Why)
 			return nil

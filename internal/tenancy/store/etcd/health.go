@@ -119,7 +119,7 @@ func (h *health) usable() error {
 	case h.etcd.ctx.Err() != nil:
 		return store.ErrClosed
 	case h.state == store.Strange:
-		return fmt.Errorf("nothing is changed: %w", h.why)
+		return fmt.Errorf("nothing was changed: %w", h.why)
 	case h.state == store.Away:
 		return fmt.Errorf("the store %s does not answer (%w), last heard of %s; nothing was changed", h.etcd.name(), h.why, h.etcd.copy.Heard().Format(time.RFC3339))
 	}

@@ -58,7 +58,7 @@ func (h *heartbeat) hold(ctx context.Context) error {
 		select {
 		case _, more := <-answers:
 			if !more {
-				return errors.New("the lease is over")
+				return errors.New("the lease has expired")
 			}
 		case <-ctx.Done():
 			return ctx.Err()

@@ -17,8 +17,8 @@ import (
 	"vrdma.dev/vrdma/test/etcdtest"
 )
 
-// until waits for something, a minute at most. It counts, so that a machine that stands still for
-// a while does not end it.
+// until waits until a condition is true, a minute at most. It counts attempts, so that a paused machine does not end
+// it.
 func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	const step = 5 * time.Millisecond
@@ -67,8 +67,7 @@ func commit(t testing.TB, s store.Store, writes ...store.Write) int64 {
 	return r
 }
 
-// An etcd that is gone for a while: what it said is there, after a restart too; nothing can be
-// changed; then all is in step.
+// etcd is gone for a while: the last state is still there, after a restart too; changes are refused; then all agree.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t, 1)
@@ -138,7 +137,7 @@ func TestAway(t *testing.T) {
 	until(t, "it was deleted, and is put again", func() bool { return string(other.etcd.copy.Get("live/h").Value) == "boot 2" })
 }
 
-// An etcd that is away for longer than a lease: the entry is put again, on a new lease.
+// etcd is away for longer than a lease: the entry is written again with a new lease.
 func TestAliveAgain(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t, 1)
@@ -148,7 +147,7 @@ func TestAliveAgain(t *testing.T) {
 	first := s.etcd.copy.Get("live/h").Revision
 	c.Members[0].Kill()
 	untilState(t, s, store.Away)
-	// A server that comes back sooner renews the lease, and nothing is put again.
+	// A server that is back sooner renews the lease, and the entry is not written again.
 	time.Sleep(6 * time.Second)
 	c.Members[0].Start()
 	until(t, "it lives again, on a lease that is kept", func() bool { return s.etcd.copy.Get("live/h").Revision > first })
@@ -160,7 +159,7 @@ func TestAliveAgain(t *testing.T) {
 	}
 }
 
-// An etcd that comes back empty, or as another one, or as it was some time ago, is not believed.
+// An etcd that comes back empty, with another identity, or with an older state is rejected.
 func TestStrange(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t, 1)
@@ -182,7 +181,7 @@ func TestStrange(t *testing.T) {
 	}
 	refused := func() {
 		t.Helper()
-		if _, _, err := s.Commit(nil, []store.Write{put("c", "1")}); err == nil || !strings.Contains(err.Error(), "nothing is changed") {
+		if _, _, err := s.Commit(nil, []store.Write{put("c", "1")}); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
 			t.Errorf("a commit to a strange store: %v", err)
 		}
 		if got := texts(t, s); got != want {
@@ -190,14 +189,14 @@ func TestStrange(t *testing.T) {
 		}
 	}
 	refused()
-	// Nor is it after a restart of the daemon.
+	// It is also rejected after a restart of the daemon.
 	s.Close()
 	s = open(t, c, "s", func(cfg *Config) { cfg.Copy = path })
 	untilState(t, s, store.Strange)
 	refused()
 	c.Ctl("put", etcdtest.Prefix+"s/meta", `{"schema":1,"id":"somebody else"}`)
 	until(t, "it is another one", func() bool { return strings.Contains(s.Health().Why.Error(), "somebody else") })
-	// The right one, but of before.
+	// The right cluster with an older state.
 	c.Ctl("put", etcdtest.Prefix+"s/meta", string(name.Value))
 	refused()
 	for range 40 {
@@ -207,7 +206,7 @@ func TestStrange(t *testing.T) {
 	if got := string(s.etcd.copy.Get("a").Value); got != "restored" {
 		t.Errorf("in step it has a=%s", got)
 	}
-	// While it runs somebody puts another identity.
+	// Another client writes another identity at run time.
 	want = texts(t, s)
 	c.Ctl("put", etcdtest.Prefix+"s/meta", `{"schema":2,"id":"newer"}`)
 	if h := untilState(t, s, store.Strange); !strings.Contains(h.Why.Error(), "schema 2") {
@@ -216,14 +215,14 @@ func TestStrange(t *testing.T) {
 	refused()
 }
 
-// Answers are lost, and what Commit says is true nevertheless.
+// Answers are lost, and the result of Commit is still true.
 func TestLostAnswers(t *testing.T) {
 	defer func(was time.Duration) { askTime = was }(askTime)
 	c := etcdtest.Start(t, 1)
 	askTime = 300 * time.Millisecond
 	m := c.Members[0]
 	s := open(t, c, "s")
-	defer s.Close() // before askTime is what it was
+	defer s.Close() // before askTime has its old value again
 	cfg := config(c, "s")
 	secure, err := cfg.tls()
 	if err != nil {
@@ -274,7 +273,7 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// What others change while a watcher is cut off, and what etcd has forgotten meanwhile, arrives.
+// A watcher that was cut off gets the changes of others, even those that etcd has compacted.
 func TestCompacted(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t, 1)

@@ -421,7 +421,7 @@ func (r *replica) probe() {
 func (r *replica) open(ctx context.Context, kv *mvccpb.KeyValue, revision int64) (*pending, error) {
 	p := &pending{at: kv.ModRevision}
 	if err := json.Unmarshal(kv.Value, &p.record); err != nil || !validID(p.ID) {
-		p.broken = fmt.Errorf("the entry %s of the store is no commit: %.80q", keyCommit, kv.Value)
+		p.broken = fmt.Errorf("the entry %s of the store is not a commit: %.80q", keyCommit, kv.Value)
 	} else if p.Schema > store.Schema {
 		p.broken = fmt.Errorf("a large commit to the store has schema %d, this version reads %d: use a newer vrdma", p.Schema, store.Schema)
 	}
@@ -450,7 +450,7 @@ func (r *replica) open(ctx context.Context, kv *mvccpb.KeyValue, revision int64)
 			}
 			for _, w := range list {
 				if _, twice := writes[w.Key]; twice || w.Key == store.KeyMeta && !w.Delete && r.etcd.same(w.Value) != nil || w.Key == store.KeyMeta && w.Delete {
-					p.broken = fmt.Errorf("%.120q: %.80q is not to be written", piece.Key, w.Key)
+					p.broken = fmt.Errorf("%.120q: %.80q must not be written", piece.Key, w.Key)
 				}
 				writes[w.Key] = w
 			}

@@ -37,7 +37,7 @@ func largeWrites(n int, value string) (writes []store.Write) {
 	return writes
 }
 
-// prepareLarge does the first step of a large commit, as a writer that dies after it.
+// prepareLarge does the first step of a large commit, like a writer that dies afterwards.
 func prepareLarge(t testing.TB, s *Store, id string, writes []store.Write) (record, clientv3.LeaseID) {
 	t.Helper()
 	lease, err := s.etcd.client.Grant(t.Context(), writerTime)
@@ -52,14 +52,14 @@ func prepareLarge(t testing.TB, s *Store, id string, writes []store.Write) (reco
 	return rec, lease.ID
 }
 
-// A writer dies before, after and while its large commit is copied. Readers have all of it or
-// nothing, the next commit finishes it, and nothing is left behind.
+// A writer dies before, after and during the copying of its large commit. Readers see all of it or nothing, the next
+// commit finishes it, and nothing is left behind.
 func TestKilledCommit(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	a, b := open(t, c, "s"), open(t, c, "s")
 	commit(t, a, put("k0001", "old"), put("z", "1"))
 
-	// Before: it never was.
+	// Before: the commit never happened.
 	_, lease := prepareLarge(t, a, strings.Repeat("A", 26), largeWrites(500, "never"))
 	if err := b.sweeper.sweep(); err != nil || len(keys(t, b)) == 0 {
 		t.Fatalf("pieces of a writer that lives are gone: %v, %v", keys(t, b), err)
@@ -107,7 +107,7 @@ func TestKilledCommit(t *testing.T) {
 		if err := b.sweeper.sweep(); err != nil || len(keys(t, b)) == 0 {
 			t.Fatalf("the pieces of a visible commit are tidied away: %v", err)
 		}
-		// Somebody else commits, on a condition that names an entry of it.
+		// Another client commits on a condition that names an entry of it.
 		if _, ok, err := b.Commit([]store.Condition{{Key: "k0001", Revision: before[0].Revision}}, []store.Write{put("z", "2")}); !ok || err != nil {
 			t.Fatalf("the next commit: %v, %v", ok, err)
 		}
@@ -131,7 +131,7 @@ func TestKilledCommit(t *testing.T) {
 	}
 }
 
-// Somebody removes ~commit before it was copied: readers have what the keys have.
+// Another client removes ~commit before it was copied: readers see the values of the keys.
 func TestCommitRemoved(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	s := open(t, c, "s")
@@ -144,7 +144,7 @@ func TestCommitRemoved(t *testing.T) {
 	until(t, "it is gone", func() bool { return texts(t, s) == "z=1" })
 }
 
-// What others put to the store's own keys and to entries stops nobody.
+// Foreign values in the store's own keys and entries stop no client.
 func TestHostile(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	s := open(t, c, "s")
@@ -179,7 +179,7 @@ func TestHostile(t *testing.T) {
 	if err := s.sweeper.sweep(); err != nil {
 		t.Fatal(err)
 	}
-	// One of a newer version is left to that.
+	// A commit of a newer version is left to a newer client.
 	if _, err := s.etcd.client.Put(t.Context(), at("~commit"), `{"schema":9,"id":"`+id+`","pieces":1}`); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct file *) pool; /* every struct file there is */
 static _Atomic int owner;           /* the process the table describes */
 
-bool door_foreign(void)
+bool other_process(void)
 {
 	int pid = (int)sys(SYS_getpid), mine = atomic_load(&owner);
 	if (likely(pid == mine))
@@ -282,7 +282,7 @@ bool fd_vacate(int fd)
 	return true;
 }
 
-void door_child(void)
+void files_child(void)
 {
 	atomic_store(&owner, (int)sys(SYS_getpid));
 	pthread_mutex_init(&pool_lock, NULL);
@@ -300,13 +300,13 @@ void door_child(void)
 
 /* ---- opening the device ---- */
 
-int door_open(int flags)
+int device_open(int flags)
 {
 	struct vrdma_welcome w;
 	struct stat st;
 	int control, fds[2], e;
 
-	if (door_foreign())
+	if (other_process())
 		return errno = ENODEV, -1;
 	if ((e = wire_process(false)) || (e = wire_open(VRDMA_KIND_UVERBS, &w, &control, fds, 2)))
 		return errno = e, -1;
@@ -348,7 +348,7 @@ fail:
 	return errno = e, -1;
 }
 
-bool door_alive(struct file *f)
+bool device_alive(struct file *f)
 {
 	struct pollfd p = {.fd = atomic_load(&f->control), .events = 0};
 	struct timespec now = {0};

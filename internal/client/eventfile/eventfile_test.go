@@ -20,7 +20,7 @@ func pair(t *testing.T) (*Socket, *os.File) {
 	return s, client
 }
 
-// What was posted is read as one message each, or taken back, in order.
+// Posted events are read as one message each, or withdrawn, in order.
 func TestEvents(t *testing.T) {
 	s, client := pair(t)
 	for i := range byte(3) {
@@ -84,8 +84,7 @@ func TestRaise(t *testing.T) {
 	s.Lower()
 }
 
-// A client can send nothing that would be closed with the socket, and still reads events and
-// hangs up.
+// A client cannot make the daemon close the socket with unread data, and can still read events and hang up.
 func TestNothingComesBack(t *testing.T) {
 	s, client := pair(t)
 	fd := int(client.Fd())

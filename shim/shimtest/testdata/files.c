@@ -110,8 +110,9 @@ static void arming(int fd)
 }
 
 /*
- * Arming a queue with completions: the daemon is asked to look, and says EDOM here, if there is one that
- * no event announced. The ring is 16 slots at the first page behind the arm words.
+ * Arming a queue that has completions. If one came after the last event, the library asks the
+ * daemon to look, and the fake daemon answers EDOM. The ring has 16 slots in the first page behind
+ * the arm words.
  */
 static void arming_late(int fd)
 {
@@ -279,7 +280,7 @@ static void close_everything(void)
 	CHECK(hidden_fds() == 2);
 }
 
-/* What a vfork child closes stays open here. */
+/* A descriptor that a vfork child closes stays open here. */
 static void vfork_child(void)
 {
 	int fd = open_device();
