@@ -15,6 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/client/server"
 	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/registry"
 	"vrdma.dev/vrdma/internal/exit"
@@ -154,6 +155,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 		Resolver: d.nics,
 		Port:     d.port.port, Wake: d.port.wake, Window: d.port.window, InFlight: d.port.flight, Recognise: !d.NoRecognise, Version: d.Version, Log: d.log,
 		Evict: func(s *nic.Session) { d.server.Evict(s) },
+		Fault: func(n *nic.NIC, h fault.Hit) { d.server.Fault(n, h) },
 	})
 	if err != nil {
 		return exit.Lacks("%w", err)
