@@ -38,9 +38,12 @@ there is no such program, 3 if it could not see the device.
 With --nic the device is a declared NIC of a running daemon. In the host's own network only
 RDMA has its address: connect by rdma_cm (ib_send_bw -R). In a container sockets have it too.
 
+With --fault something of the program fails on purpose: packets, messages, connections or
+calls. docs/reference/faults.md lists the rules.
+
 If PROGRAM is podman or docker with run or create, the container gets the device: vrdma adds
 the arguments that vrdma nic args prints.`,
-		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1\n  vrdma run --nic red/web -- ib_send_bw\n  vrdma run -- podman run IMAGE ib_send_bw",
+		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1\n  vrdma run --nic red/web -- ib_send_bw\n  vrdma run --fault drop,probability=1% -- ib_send_bw 127.0.0.1\n  vrdma run -- podman run IMAGE ib_send_bw",
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := setFaults(faults); err != nil {
 				return err

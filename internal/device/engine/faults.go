@@ -57,7 +57,8 @@ type faulted struct {
 	after   [2]*heldBurst // the packet that waits to be overtaken: out, in
 	refuses bool          // it answered the last request with an RNR NAK on purpose
 	deaf    bool          // an action waits in todo: what it sends meanwhile is lost
-	queued  int           // bytes that wait because of a rate
+	queued  int           // bursts that wait because of a rate
+	until   ib.Time       // when the last of them is due
 	waits   bool          // it has no turns until fewer bytes wait
 }
 
@@ -109,10 +110,11 @@ func (h *heldBursts) Pop() any {
 const (
 	// mostHeld is how many bursts may be late at a time; others are lost, as in a full buffer of a switch.
 	mostHeld = 4096
-	// pacedMost is how many bytes of a queue pair may wait for a rate before it has no more turns, and pacedFew how
-	// few before it has turns again.
-	pacedMost = 128 << 10
-	pacedFew  = 64 << 10
+	// pacedMost is how long the last byte of a queue pair may have to wait for a rate before the queue pair has no more
+	// turns, and pacedFew when it has turns again. The loop may wake up some milliseconds late: the link must not be
+	// idle meanwhile.
+	pacedMost = ib.Time(10_000_000)
+	pacedFew  = ib.Time(5_000_000)
 )
 
 // SetFaults replaces the plans of a NIC's declared Faults. It runs on the loop.
@@ -460,7 +462,8 @@ func (f *faults) hold(t *task, b *transport.Burst, i uint32, out bool, d ib.Time
 	h.b.Data, h.b.CE = nil, false
 	stdheap.Push(&f.held, h)
 	if known := f.of(t); paced && out {
-		if known.queued += len(h.data); known.queued >= pacedMost {
+		known.queued++
+		if known.until = h.due; d > pacedMost {
 			known.waits = true
 			f.e.shared.Scratch().Held = true
 		}
@@ -479,7 +482,7 @@ func (f *faults) release(h *heldBurst) {
 	t := h.t
 	known := f.of(t)
 	if h.paced && h.out {
-		if known.queued -= len(h.data); known.waits && known.queued < pacedFew {
+		if known.queued--; known.waits && (known.queued == 0 || known.until-f.e.clock.now < pacedFew) {
 			known.waits = false
 			t.schedule()
 		}
