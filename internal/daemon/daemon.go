@@ -156,6 +156,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 		Port:     d.port.port, Wake: d.port.wake, Window: d.port.window, InFlight: d.port.flight, Recognise: !d.NoRecognise, Version: d.Version, Log: d.log,
 		Evict: func(s *nic.Session) { d.server.Evict(s) },
 		Fault: func(n *nic.NIC, h fault.Hit) { d.server.Fault(n, h) },
+		Faced: func(n *nic.NIC) { go d.renewTree(n) },
 	})
 	if err != nil {
 		return exit.Lacks("%w", err)
@@ -390,4 +391,16 @@ func gidTexts(entries []nic.GIDEntry) []string {
 		out = append(out, addressOf(e.GID).String())
 	}
 	return out
+}
+
+// renewTree makes the device tree of a NIC show what its port is now.
+func (d *daemon) renewTree(n *nic.NIC) {
+	for _, v := range d.nics.All() {
+		if v.Device != n || v.Tree == nil {
+			continue
+		}
+		if err := v.Tree.Renew(); err != nil {
+			d.log.Warn("the device tree of a NIC does not show a change of its port", "nic", v.Name, "error", err)
+		}
+	}
 }

@@ -46,6 +46,8 @@ type Options struct {
 	// Fault is called on the loop for each packet or call that fails on purpose; nil: nothing is
 	// called.
 	Fault func(n *nic.NIC, h fault.Hit)
+	// Faced is called on the loop when a fault on purpose has changed what a NIC shows of its port; nil: nothing is.
+	Faced func(n *nic.NIC)
 	// Log receives messages for the operator.
 	Log *slog.Logger
 	// Evict is called, on a new goroutine, for a session whose memory faulted. The owner of
@@ -80,7 +82,8 @@ type Engine struct {
 	chores   chores
 	stall    stall
 	faults   *faults // nil: nothing fails on purpose
-	long     bool    // this pass precedes a command
+	hits     [fault.NumActions]uint64
+	long     bool // this pass precedes a command
 }
 
 const defaultSpin = 50 * time.Microsecond

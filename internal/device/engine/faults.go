@@ -41,9 +41,12 @@ type subject struct {
 }
 
 // happen does what a plan wants of the device.
-func (of *subject) happen(e fault.Event) {
+func (of *subject) happen(e fault.Event, opts *Options) {
 	if !of.process {
 		of.nic.Happen(nil, e)
+		if opts.Faced != nil {
+			opts.Faced(of.nic)
+		}
 		return
 	}
 	for _, s := range of.sessions {
@@ -167,6 +170,9 @@ func (f *faults) leave(s *nic.Session) {
 	}
 }
 
+// FaultHits returns how often each action has hit since the engine was made, but for rates. It runs on the loop.
+func (e *Engine) FaultHits() [fault.NumActions]uint64 { return e.hits }
+
 func (e *Engine) openFaults() *faults {
 	if e.faults == nil {
 		e.faults = &faults{e: e, plans: make(map[*fault.Plan]*subject), tasks: make(map[*task]*faulted)}
@@ -194,7 +200,7 @@ func (f *faults) remove(p *fault.Plan) {
 	}
 	delete(f.plans, p)
 	for _, e := range p.End() {
-		of.happen(e)
+		of.happen(e, &f.e.opts)
 	}
 	for _, s := range f.tasks {
 		delete(s.out, p)
@@ -204,7 +210,7 @@ func (f *faults) remove(p *fault.Plan) {
 
 // hit counts and reports a hit.
 func (f *faults) hit(of *subject, h fault.Hit) {
-	of.nic.CountFault(h.Action)
+	f.e.hits[h.Action]++
 	if tap := f.e.net.tap; tap != nil && f.at != nil {
 		tap.Note(f.at.SGID.Addr(), f.at.DGID.Addr(), h.String())
 	}
@@ -317,7 +323,7 @@ func (f *faults) verdict(known *faulted, plans []*fault.Plan, b *transport.Burst
 		v.Delay, v.Reorder = max(v.Delay, w.Delay), max(v.Reorder, w.Reorder)
 		v.Limited, v.Duplicate = v.Limited || w.Limited, v.Duplicate || w.Duplicate
 		if w.Event != fault.None {
-			f.plans[p].happen(fault.Event{Action: w.Event})
+			f.plans[p].happen(fault.Event{Action: w.Event}, &f.e.opts)
 			v.Action = fault.Drop // the packet that it began with is lost
 		}
 		if w.Action != fault.None {
@@ -532,7 +538,7 @@ func (f *faults) run() bool {
 	}
 	for p, of := range f.plans {
 		for _, happens := range p.Due(time.Duration(now)) {
-			of.happen(happens)
+			of.happen(happens, &e.opts)
 		}
 	}
 	for range min(faultsPerPass, len(f.held)) {

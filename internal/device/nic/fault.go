@@ -20,7 +20,6 @@ type faults struct {
 	plans []*fault.Plan
 	rows  []int // before the addresses moved to other rows of the GID table
 	moved bool
-	hits  [fault.NumActions]uint64
 }
 
 // SetFaults replaces the plans of the NIC's declared Faults.
@@ -33,9 +32,6 @@ func (n *NIC) SetFaults(plans []*fault.Plan) {
 
 // Faults returns the plans of the NIC. The caller does not change the list.
 func (n *NIC) Faults() []*fault.Plan { return n.faults.plans }
-
-// CountFault counts a hit.
-func (n *NIC) CountFault(a fault.Action) { n.faults.hits[a]++ }
 
 // SetFaults sets the plan of the session's process.
 func (s *Session) SetFaults(p *fault.Plan) {
