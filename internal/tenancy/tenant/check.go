@@ -315,7 +315,7 @@ func (c *checker) fault(o *Fault) {
 	s := &o.Spec
 	switch {
 	case len(s.Rules) == 0:
-		c.wrong("spec", "has no rules: write rules: [\"drop,probability=1%\"]")
+		c.wrong("spec", "has no rules: write rules: [\"drop,probability=1%%\"]")
 	case len(s.Rules) > mostFaults:
 		c.wrong("spec.rules", "%d rules are too many: a Fault has up to %d", len(s.Rules), mostFaults)
 	}

@@ -35,7 +35,7 @@ type Key struct {
 type Metadata struct {
 	// Name is a DNS label: at most 63 of a-z, 0-9 and "-". It is unique among the objects of its kind and tenant.
 	Name string `json:"name"`
-	// Tenant owns the object; a Tenant and a Host have none. "default" is reserved.
+	// Tenant owns the object; a Tenant and a Host have none. "default" is reserved, but for a Fault of the default NIC.
 	Tenant string `json:"tenant,omitempty"`
 	// Labels are names and values that policies and `vrdma get -l` select by.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -290,7 +290,7 @@ type Fault struct {
 type FaultSpec struct {
 	// NICs selects the NICs that the fault applies to. Default: every NIC of the tenant. A Fault of tenant default applies to the default NIC and selects nothing.
 	NICs Selector `json:"nics,omitzero"`
-	// Rules are what fails, at most 32, in the language of `vrdma run --fault`: docs/reference/faults.md.
+	// Rules are what fails, at most 32, in the language of `vrdma run --fault`: see [faults.md](faults.md).
 	Rules []fault.Rule `json:"rules"`
 }
 
