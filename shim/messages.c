@@ -330,6 +330,12 @@ static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcom
 	copy_text(hello.vnic, sizeof hello.vnic, s->vnic);
 	copy_text(hello.label, sizeof hello.label, s->label);
 	copy_text(hello.program, sizeof hello.program, program_invocation_short_name);
+	if (kind == VRDMA_KIND_PROCESS && s->faults[0]) {
+		hello.flags |= VRDMA_HELLO_FAULTS;
+		m.part[1] = s->faults;
+		m.length[1] = strlen(s->faults) + 1;
+		m.nparts = 2;
+	}
 	if (kind == VRDMA_KIND_PROCESS)
 		tracer_allow(peer_pid(socket)); /* it opens memory that it cannot map */
 	n = transmit(socket, &m);

@@ -46,13 +46,16 @@ enum vrdma_kind {
 /* In flags of a hello: the client can use a mailbox; and, of an RDMACM one, answers ahead. */
 #define VRDMA_HELLO_MAIL 1u
 #define VRDMA_HELLO_AHEAD 2u
+/* Of a PROCESS one: the faults of VRDMA_FAULT follow, VRDMA_MAX_FAULTS bytes at most, NUL included. */
+#define VRDMA_HELLO_FAULTS 4u
+#define VRDMA_MAX_FAULTS 512u
 
 /* First message of every connection, client to daemon. */
 struct vrdma_hello {
 	uint32_t magic;
 	uint32_t protocol;
 	uint32_t kind;
-	uint32_t flags;    /* VRDMA_HELLO_MAIL, VRDMA_HELLO_AHEAD */
+	uint32_t flags;    /* VRDMA_HELLO_* */
 	uint8_t token[16]; /* of the process; zero with KIND_PROCESS */
 	char vnic[32];     /* NUL padded; empty: the default vNIC */
 	char label[32];    /* what `vrdma trace` asked for, else empty */

@@ -86,6 +86,7 @@ static void read_environment(void)
 	values.tree_len = strlen(values.tree);
 	copy(values.vnic, sizeof values.vnic, secure_getenv("VRDMA_VNIC"));
 	copy(values.label, sizeof values.label, secure_getenv("VRDMA_TRACE"));
+	copy(values.faults, sizeof values.faults, secure_getenv("VRDMA_FAULT"));
 	values.yield = number(secure_getenv("VRDMA_YIELD"), 16);
 	values.nap = number(secure_getenv("VRDMA_NAP"), 100);
 }

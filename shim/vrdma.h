@@ -75,6 +75,7 @@ struct settings {
 	size_t tree_len;
 	char vnic[32];
 	char label[32];
+	char faults[VRDMA_MAX_FAULTS]; /* what shall fail on purpose */
 	unsigned yield; /* empty polls before a yield; 0: never */
 	unsigned nap;   /* microseconds that a thread which polls may sleep; 0: never */
 };

@@ -66,7 +66,11 @@ func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
 	fmt.Fprintf(t, "%s\t%s\n", it.Key.Kind, it.Key.Path())
 	fmt.Fprintf(t, "Labels\t%s\n", cmp.Or(labelText(o.Meta().Labels), "none"))
 	if s := it.Status; s != nil {
-		fmt.Fprintf(t, "State\t%s, for %s\n", s.State, age(now, s.Since))
+		if it.Key.Kind == tenant.KindFault {
+			fmt.Fprintf(t, "NICs\t%d\nHits\t%d\n", s.NICs, s.Hits)
+		} else {
+			fmt.Fprintf(t, "State\t%s, for %s\n", s.State, age(now, s.Since))
+		}
 		if s.Reason != "" {
 			fmt.Fprintf(t, "Reason\t%s\n", plain(s.Reason))
 		}
@@ -74,7 +78,7 @@ func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
 			fmt.Fprintf(t, "Socket\t%s\n", s.Socket)
 		}
 	}
-	if it.Key.Kind != tenant.KindPolicy && len(r.InUse) == 0 {
+	if it.Key.Kind != tenant.KindPolicy && it.Key.Kind != tenant.KindFault && len(r.InUse) == 0 {
 		fmt.Fprintf(t, "Used by\tnobody\n")
 	}
 	for i, by := range r.InUse {

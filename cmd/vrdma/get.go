@@ -29,7 +29,7 @@ func getCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "get KIND [NAME]",
 		Short: "list declared objects",
-		Long: `Lists tenants, hosts, networks, nics or policies, or all; or one object, as NAME or
+		Long: `Lists tenants, hosts, networks, nics, policies or faults, or all; or one object, as NAME or
 TENANT/NAME. The operator sees all objects, administrators those of their tenant, other users
 the NICs that they may open.
 

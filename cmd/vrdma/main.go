@@ -6,6 +6,7 @@
 //	vrdma trace -- PROGRAM   what a program asks of it
 //	vrdma cp FILE HOST:DIR   copies files over RDMA
 //	vrdma apply -f FILE      declares tenants, networks, NICs and policies
+//	vrdma fault add SPEC     makes NICs fail on purpose
 //
 // Every subcommand is one file here and only connects the packages that do the
 // work. Results go to stdout, everything else to stderr; the exit status is 0 (ok),
@@ -98,6 +99,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		describeCommand(o),
 		doctorCommand(),
 		eventsCommand(o),
+		faultCommand(o),
 		getCommand(o),
 		goperfCommand(o),
 		guestCommand(o),

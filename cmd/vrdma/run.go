@@ -7,12 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/exit"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/platform/preflight"
@@ -24,6 +27,7 @@ const startTimeout = 20 * time.Second
 func runCommand(o *options) *cobra.Command {
 	var quiet, sockets bool
 	var nic string
+	var faults []string
 	c := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARGS...]",
 		Short: "run a program with an RDMA device",
@@ -34,11 +38,20 @@ there is no such program, 3 if it could not see the device.
 With --nic the device is a declared NIC of a running daemon. In the host's own network only
 RDMA has its address: connect by rdma_cm (ib_send_bw -R). In a container sockets have it too.
 
+With --fault something of the program fails on purpose: packets, messages, connections or
+calls. docs/reference/faults.md lists the rules.
+
 If PROGRAM is podman or docker with run or create, the container gets the device: vrdma adds
 the arguments that vrdma nic args prints.`,
-		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1\n  vrdma run --nic red/web -- ib_send_bw\n  vrdma run -- podman run IMAGE ib_send_bw",
+		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1\n  vrdma run --nic red/web -- ib_send_bw\n  vrdma run --fault drop,probability=1% -- ib_send_bw 127.0.0.1\n  vrdma run -- podman run IMAGE ib_send_bw",
 		RunE: func(_ *cobra.Command, args []string) error {
+			if err := setFaults(faults); err != nil {
+				return err
+			}
 			if format, at := engineRun(args); at > 0 {
+				if len(faults) > 0 {
+					return usage("--fault is for programs of this host: in a container set VRDMA_FAULT, with --env VRDMA_FAULT=%s", faults[0])
+				}
 				return runEngine(o, nic, sockets, args, format, at)
 			}
 			path, err := checkProgram(args, quiet)
@@ -73,8 +86,26 @@ the arguments that vrdma nic args prints.`,
 	c.Flags().SetInterspersed(false)
 	c.Flags().BoolVar(&sockets, "sockets", false, "carry the program's TCP connections over RDMA, with rdma-core's rsockets")
 	c.Flags().StringVar(&nic, "nic", "", "a declared NIC, TENANT/NAME")
+	c.Flags().StringArrayVar(&faults, "fault", nil, "make something of the program fail on purpose, for example drop,probability=1%; can be given several times")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not warn about what the machine lacks")
 	return c
+}
+
+// setFaults puts rules into the environment, where the library of the program finds them.
+func setFaults(specs []string) error {
+	if len(specs) == 0 {
+		return nil
+	}
+	for _, spec := range specs {
+		if _, err := fault.Parse(spec); err != nil {
+			return usage("--fault %s: %v", spec, err)
+		}
+	}
+	all := strings.Join(specs, " ")
+	if len(all) >= protocol.MaxFaults {
+		return usage("the faults have %d bytes together, and a program may have %d: declare a Fault for its NIC instead", len(all), protocol.MaxFaults-1)
+	}
+	return os.Setenv(fault.Variable, all)
 }
 
 // execute replaces this process by the program, as execvp does: the shell runs a script without #!.

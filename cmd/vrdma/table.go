@@ -83,6 +83,21 @@ var objectColumns = map[tenant.Kind][]column{
 		labelsColumn,
 		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return plain(st.Reason) }},
 	},
+	tenant.KindFault: {
+		nameColumn,
+		faultColumn("NICS", func(s *tenant.FaultSpec) string {
+			return cmp.Or(strings.Trim(strings.Join(s.NICs.Names, ",")+" "+labelText(s.NICs.Labels), " "), "all")
+		}),
+		{title: "HITS", value: func(_ tenant.Object, st *control.Status) string { return strconv.FormatUint(st.Hits, 10) }},
+		faultColumn("RULES", func(s *tenant.FaultSpec) string {
+			var rules []string
+			for _, r := range s.Rules {
+				rules = append(rules, r.String())
+			}
+			return strings.Join(rules, " ")
+		}),
+		labelsColumn,
+	},
 	tenant.KindPolicy: {
 		nameColumn,
 		policyColumn("NETWORK", func(s *tenant.PolicySpec) string { return cmp.Or(s.NICs.Network, "any") }),
@@ -93,6 +108,10 @@ var objectColumns = map[tenant.Kind][]column{
 		policyColumn("DENY", func(s *tenant.PolicySpec) string { return strconv.Itoa(len(s.Deny)) }),
 		labelsColumn,
 	},
+}
+
+func faultColumn(title string, f func(*tenant.FaultSpec) string) column {
+	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.Fault).Spec) }}
 }
 
 func whenWide(c column) column {

@@ -262,6 +262,7 @@ var constants = map[string]int64{
 	"IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS":      DeviceMemMgtExt,
 	"IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B":      DeviceMemWindow2B,
 	"IBV_ATOMIC_HCA":                           AtomicHCA,
+	"IBV_PORT_DOWN":                            PortDown,
 	"IBV_PORT_ACTIVE":                          PortActive,
 	"IBV_MTU_4096":                             MTU4096,
 	"IBV_LINK_LAYER_ETHERNET":                  LinkLayerEthernet,

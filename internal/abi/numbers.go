@@ -228,7 +228,9 @@ const AtomicHCA = 1
 // Port attributes: enum ib_port_state, ib_port_phys_state, ib_mtu,
 // rdma_link_layer, ib_port_width, ib_port_speed.
 const (
+	PortDown          = 1 // IB_PORT_DOWN
 	PortActive        = 4 // IB_PORT_ACTIVE
+	PhysStateDisabled = 3 // IB_PORT_PHYS_STATE_DISABLED
 	PhysStateLinkUp   = 5 // IB_PORT_PHYS_STATE_LINK_UP
 	MTU4096           = 5 // IB_MTU_4096
 	LinkLayerEthernet = 2 // IB_LINK_LAYER_ETHERNET

@@ -15,6 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/client/server"
 	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/registry"
 	"vrdma.dev/vrdma/internal/exit"
@@ -180,6 +181,8 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 		Resolver: d.nics,
 		Port:     d.port.port, Wake: d.port.wake, Window: d.port.window, InFlight: d.port.flight, Recognise: !d.NoRecognise, Version: d.Version, Log: d.log, Deaf: d.from != nil,
 		Evict: func(s *nic.Session) { d.server.Evict(s) },
+		Fault: func(n *nic.NIC, h fault.Hit) { d.server.Fault(n, h) },
+		Faced: func(n *nic.NIC) { go d.renewTree(n) },
 	})
 	if err != nil {
 		return exit.Lacks("%w", err)
@@ -416,4 +419,16 @@ func gidTexts(entries []nic.GIDEntry) []string {
 		out = append(out, addressOf(e.GID).String())
 	}
 	return out
+}
+
+// renewTree makes the device tree of a NIC show what its port is now.
+func (d *daemon) renewTree(n *nic.NIC) {
+	for _, v := range d.nics.All() {
+		if v.Device != n || v.Tree == nil {
+			continue
+		}
+		if err := v.Tree.Renew(); err != nil {
+			d.log.Warn("the device tree of a NIC does not show a change of its port", "nic", v.Name, "error", err)
+		}
+	}
 }

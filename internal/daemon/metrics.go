@@ -10,6 +10,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/device/engine"
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/registry"
 	"vrdma.dev/vrdma/internal/exit"
@@ -71,6 +72,11 @@ func (m *measured) Device() metrics.Device {
 			out.Overlay = append(out.Overlay, metrics.Dropped{Reason: roce.OverlayReasons[i], Value: n})
 		}
 		out.OverlayAnswers = o.Questions
+	}
+	var hits [fault.NumActions]uint64
+	m.engine.Do(func() { hits = m.engine.FaultHits() }) // fails only after the loop has ended
+	for a := fault.Drop; a < fault.NumActions; a++ {
+		out.Faults = append(out.Faults, metrics.Dropped{Reason: a.String(), Value: hits[a]})
 	}
 	return out
 }

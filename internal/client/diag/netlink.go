@@ -49,6 +49,9 @@ func (l *Looker) Device() netlink.Device {
 // Port implements netlink.Source.
 func (l *Looker) Port() netlink.Port {
 	p := netlink.Port{CapFlags: abi.PortCapCM, State: abi.PortActive, PhysState: abi.PhysStateLinkUp}
+	if l.nic.Device.Face().Down {
+		p.State, p.PhysState = abi.PortDown, abi.PhysStateDisabled
+	}
 	// The name and number of an interface are valid only in its network namespace.
 	if gids := l.nic.Device.Face().GIDs; len(gids) > 0 && l.who.Home.Net != "" && l.who.Home.Net == credentials.Own().Whole.Net {
 		if i, err := net.InterfaceByName(gids[0].NetDev); err == nil {

@@ -72,6 +72,9 @@ func (d *Service) device(st *protocol.Status, v *View) {
 	st.Device = protocol.DeviceStatus{
 		Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << f.MTU,
 	}
+	if f.Down {
+		st.Device.State = "DOWN"
+	}
 	for i, g := range f.GIDs {
 		st.Device.GIDs = append(st.Device.GIDs, protocol.GIDStatus{
 			Index: f.Row(i), GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,

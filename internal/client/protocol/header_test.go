@@ -33,7 +33,7 @@ var twins = map[string]int64{
 	"VRDMA_WHY_MAPPINGS": int64(WhyMappings), "VRDMA_WHY_KERNEL": int64(WhyKernel), "VRDMA_WHY_SPECIAL": int64(WhySpecial),
 	"VRDMA_WHY_MEMORY": int64(WhyMemory), "VRDMA_WHY_STALLED": int64(WhyStalled), "VRDMA_WHY_COPIED": int64(WhyCopied),
 	"VRDMA_FD_ASYNC": FDAsync, "VRDMA_FD_COMP": FDComp, "VRDMA_FD_MAIL": FDMail,
-	"VRDMA_HELLO_MAIL": HelloMail, "VRDMA_HELLO_AHEAD": HelloAhead, "VRDMA_MAIL_AHEAD": MailAhead,
+	"VRDMA_HELLO_MAIL": HelloMail, "VRDMA_HELLO_AHEAD": HelloAhead, "VRDMA_HELLO_FAULTS": HelloFaults, "VRDMA_MAX_FAULTS": MaxFaults, "VRDMA_MAIL_AHEAD": MailAhead,
 	"VRDMA_AHEAD_COMMAND": AheadCommand, "VRDMA_AHEAD_EVENTS": AheadEvents, "VRDMA_AHEAD_REVISIONS": AheadRevisions,
 	"VRDMA_AHEAD_IDS": AheadIDs, "VRDMA_AHEAD_SIZE": AheadSize, "VRDMA_AHEAD_REVISIONS + 8 * VRDMA_AHEAD_IDS": ShelfTaken,
 	"VRDMA_SHELF_TAKEN": ShelfTaken, "VRDMA_SHELF_READY": ShelfReady, "VRDMA_SHELF_FROZEN": ShelfFrozen, "VRDMA_SHELF_SLOT": ShelfSlot,

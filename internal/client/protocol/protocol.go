@@ -117,6 +117,8 @@ const (
 const (
 	HelloMail  = 1 // VRDMA_HELLO_MAIL
 	HelloAhead = 2 // VRDMA_HELLO_AHEAD
+	// HelloFaults: faults follow the hello of a process.
+	HelloFaults = 4 // VRDMA_HELLO_FAULTS
 )
 
 // Layout of a mailbox; protocol.h explains it.
@@ -203,6 +205,7 @@ const (
 // Sizes of the fixed parts of messages.
 const (
 	HelloSize   = 160 // sizeof(struct vrdma_hello)
+	MaxFaults   = 512 // VRDMA_MAX_FAULTS
 	WelcomeSize = 248 // sizeof(struct vrdma_welcome)
 	RequestSize = 16  // sizeof(struct vrdma_request)
 	ExtentSize  = 24  // sizeof(struct vrdma_extent)
@@ -234,6 +237,7 @@ type Hello struct {
 	VNIC     string // at most 31 bytes
 	Label    string // at most 31 bytes
 	Program  string // at most 63 bytes
+	Faults   string // what shall fail on purpose, less than MaxFaults bytes; see HelloFaults
 }
 
 // Append appends the encoded h; strings that are too long are cut.
@@ -245,7 +249,11 @@ func (h *Hello) Append(b []byte) []byte {
 	b = append(b, h.Token[:]...)
 	b = appendText(b, h.VNIC, 32)
 	b = appendText(b, h.Label, 32)
-	return appendText(b, h.Program, 64)
+	b = appendText(b, h.Program, 64)
+	if h.Flags&HelloFaults != 0 {
+		b = append(append(b, h.Faults...), 0)
+	}
+	return b
 }
 
 // ParseHello decodes a hello. A longer one comes from a newer protocol; only the known part is decoded, and its version tells the rest.
@@ -262,6 +270,9 @@ func ParseHello(b []byte) (Hello, error) {
 		VNIC:     text(b[32:64]),
 		Label:    text(b[64:96]),
 		Program:  text(b[96:160]),
+	}
+	if h.Flags&HelloFaults != 0 {
+		h.Faults = text(b[HelloSize:])
 	}
 	if h.Magic != Magic {
 		return Hello{}, malformed("magic %#x, want %#x", h.Magic, uint32(Magic))

@@ -80,7 +80,7 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 	}
 	switch h.Kind {
 	case protocol.KindProcess:
-		err = s.serveProcess(c, l, who, d)
+		err = s.serveProcess(c, l, who, d, h)
 	case protocol.KindUverbs:
 		err = s.serveUverbs(c, l, who, d, h)
 	case protocol.KindRDMACM:

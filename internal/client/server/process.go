@@ -8,6 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/registry"
 )
@@ -29,6 +30,8 @@ type process struct {
 	sessions map[*session]struct{}
 	channels map[*cmSession]struct{}
 
+	faults *fault.Plan // what fails of it on purpose; nil: nothing
+
 	cm *rdmacm.Client // its identifiers and channels; touched on the loop only
 }
 
@@ -36,7 +39,11 @@ type process struct {
 const maxOpens = 512
 
 // serveProcess serves a process until it ends.
-func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, d *listener) error {
+func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, d *listener, h protocol.Hello) error {
+	rules, err := faultsOf(&h)
+	if err != nil {
+		return err
+	}
 	if err := who.Account.Charge(processBill); err != nil {
 		s.admission.overdrawn(err)
 		return refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
@@ -63,6 +70,10 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 	p.apart = id.Why
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() { p.manage(d.NIC.Manager.NewClient(who.Pid, who.Program)) })
+	}
+	if len(rules) > 0 {
+		s.loop.Do(func() { p.setFaults(s.loop.AddFaults(d.NIC.Device, rules)) })
+		defer s.loop.Do(func() { s.loop.RemoveFaults(p.faults) })
 	}
 	s.clients.add(p)
 	defer p.watch(id.Pidfd)()

@@ -15,6 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/registry"
@@ -43,6 +44,11 @@ type Loop interface {
 	Bill(n *nic.NIC)
 	// Wake makes the loop serve a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
+	// AddFaults makes the plan of a process that uses a NIC, JoinFaults adds a session of the process, and RemoveFaults
+	// ends the plan.
+	AddFaults(n *nic.NIC, rules []fault.Named) *fault.Plan
+	JoinFaults(s *nic.Session, p *fault.Plan)
+	RemoveFaults(p *fault.Plan)
 	// Watch makes the loop serve a connection of a NIC's client; Unwatch undoes it.
 	Watch(fd int, n *nic.NIC, l loopLine) error
 	Unwatch(fd int)
@@ -113,6 +119,7 @@ type Server struct {
 	cfg       Config
 	log       *slog.Logger
 	loop      Loop
+	faults    faultLog
 	admission *admission
 	acceptor  acceptor
 	listeners listenerSet

@@ -150,6 +150,9 @@ func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
 		if err == nil {
 			err = s.loop.Attach(ses.dev, ses.doorbell)
 		}
+		if err == nil && p.faults != nil {
+			s.loop.JoinFaults(ses.dev, p.faults)
+		}
 	}); perr != nil {
 		err = perr
 	}

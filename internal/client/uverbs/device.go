@@ -89,5 +89,10 @@ func queryPort(c *Call, req *abi.QueryPort, resp *abi.QueryPortResp) error {
 		ActiveWidth: nic.PortWidth, ActiveSpeed: nic.PortSpeed,
 		PhysState: abi.PhysStateLinkUp, LinkLayer: abi.LinkLayerEthernet, Flags: abi.QueryPortGRH,
 	}
-	return nil
+	return c.dev.Do(func(s *nic.Session) error {
+		if s.Down() {
+			resp.State, resp.PhysState = abi.PortDown, abi.PhysStateDisabled
+		}
+		return nil
+	})
 }

@@ -5,6 +5,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/wire"
@@ -90,6 +91,9 @@ type Client struct {
 	Program string
 	// Established counts the stream connections so far.
 	Established uint64
+
+	// Faults are what fails of the process on purpose; nil: nothing.
+	Faults *fault.Plan
 
 	cma      *CMA
 	requests *budget.Pace // nil: no limit

@@ -9,6 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/abi"
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/wire"
@@ -111,6 +112,16 @@ func (id *ID) Connect(p *abi.CMConnParam, ece cm.ECE) (err error) {
 	if !id.cma.allowed(nic.RefusedConnect, id.dgid, id.qpType, ib.Us, service, id.client) {
 		id.qpn = p.QPNum
 		id.refuse()
+		return nil
+	}
+	switch id.cma.fails(id.client, id.dgid, true) {
+	case fault.CMReject:
+		id.qpn = p.QPNum
+		id.rejected()
+		return nil
+	case fault.CMTimeout:
+		id.qpn = p.QPNum
+		id.unanswered()
 		return nil
 	}
 	if id.ud() {

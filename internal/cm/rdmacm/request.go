@@ -6,6 +6,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/abi"
 	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/wire"
@@ -81,6 +82,12 @@ func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 		return nil, cm.RejectConsumer // as Linux does
 	case qpType == 0:
 		return nil, cm.RejectTransport
+	}
+	switch a.fails(l.client, c.Path.DGID, false) {
+	case fault.CMReject:
+		return nil, cm.RejectConsumer
+	case fault.CMTimeout:
+		return nil, cm.Ignore
 	}
 	if l.ch.settle(); l.waiting >= l.backlog {
 		return nil, cm.Ignore

@@ -64,6 +64,9 @@ func (e *Engine) Remove(n *nic.NIC) {
 	if a == nil {
 		return
 	}
+	if len(n.Faults()) > 0 {
+		e.SetFaults(n, nil)
+	}
 	e.adapters.remove(a)
 	e.sched.removeNIC(a)
 	if e.clock.of == a {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/ib"
@@ -44,6 +45,11 @@ type Options struct {
 	// NoAckWait sends ACKs at the end of each pass. They do not wait for a request that they
 	// could leave with, see acks.go.
 	NoAckWait bool
+	// Fault is called on the loop for each packet or call that fails on purpose; nil: nothing is
+	// called.
+	Fault func(n *nic.NIC, h fault.Hit)
+	// Faced is called on the loop when a fault on purpose has changed what a NIC shows of its port; nil: nothing is.
+	Faced func(n *nic.NIC)
 	// Log receives messages for the operator.
 	Log *slog.Logger
 	// Evict is called, on a new goroutine, for a session whose memory faulted. The owner of
@@ -77,6 +83,8 @@ type Engine struct {
 	waiters  waiters
 	chores   chores
 	stall    stall
+	faults   *faults // nil: nothing fails on purpose
+	hits     [fault.NumActions]uint64
 	long     bool // this pass precedes a command
 }
 
@@ -209,6 +217,9 @@ func (e *Engine) Detach(s *nic.Session) {
 	c := clientOf(s)
 	if c == nil {
 		return
+	}
+	if e.faults != nil {
+		e.faults.leave(s)
 	}
 	s.SetOwner(nil)
 	e.sched.leave(&c.flow)

@@ -43,6 +43,9 @@ func (l *local) waiting() bool { return l.replies.n > 0 || l.starved.n > 0 }
 // before it returns. Acknowledgements wait until the sender's call has ended, because their
 // requester may be the one that is running.
 func (t *task) Send(b *transport.Burst) {
+	if f := t.e.faults; f != nil && f.sends(t, b) {
+		return
+	}
 	if b.Type == ib.UD && !t.q.MayTell(&b.DGID) {
 		return
 	}
@@ -118,6 +121,9 @@ func (t *task) findPeer(b *transport.Burst) *task {
 
 // deliver gives b to t, or keeps it in the inbox of t.
 func (t *task) deliver(b *transport.Burst) {
+	if f := t.e.faults; f != nil && f.receives(t, b) {
+		return
+	}
 	if s := &t.e.sched; s.nics.Limited() {
 		s.chargeIn(t, b)
 	}

@@ -123,6 +123,9 @@ func (e *Engine) step() bool {
 		e.turns()
 		work = true
 	}
+	if e.faults != nil && e.faults.run() {
+		work = true
+	}
 	if e.shared.EventsKept() {
 		e.events.send()
 		work = true

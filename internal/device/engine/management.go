@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/transport"
@@ -92,7 +94,7 @@ func (m *management) await(a *adapter, at ib.Time) {
 func (s MADs) SendMAD(from, to ib.GID, mad []byte) {
 	m := s.m
 	a := m.adapters.of[s.n]
-	if a == nil {
+	if a == nil || m.loses(a, &to) {
 		return
 	}
 	r := m.adapters.find(a, &from, &to)
@@ -107,6 +109,16 @@ func (s MADs) SendMAD(from, to ib.GID, mad []byte) {
 	case r.network.IsNamespace():
 		m.postAcross(a, from, to, mad)
 	} // else there is no way: it is lost, as on a wire
+}
+
+// loses reports whether datagrams between a and a peer are lost on purpose: the port is down, or the peer has vanished.
+func (m *management) loses(a *adapter, peer *ib.GID) bool {
+	for _, p := range a.nic.Faults() {
+		if p.Gone(time.Duration(m.clock.now), peer.Addr()) {
+			return true
+		}
+	}
+	return a.nic.Face().Down
 }
 
 // post queues a datagram for a NIC of this daemon.
@@ -154,7 +166,7 @@ func (m *management) run() bool {
 	}
 	for i := 0; i < madsPerPass && m.local.n > 0; i++ {
 		d := *m.local.pop()
-		if d.adapter.manage != nil {
+		if d.adapter.manage != nil && !m.loses(d.adapter, &d.from) {
 			m.clock.worksFor(d.adapter)
 			d.adapter.manage.ReceiveMAD(d.from, d.to, d.mad[:])
 		}
@@ -194,7 +206,7 @@ func (m *management) receive(id ib.NetworkID, b *transport.Burst) {
 	if u := m.net.of(id); u != nil && u.hello(id, a, b) {
 		return
 	}
-	if a.manage != nil {
+	if a.manage != nil && !m.loses(a, &b.SGID) {
 		m.clock.worksFor(a)
 		a.manage.ReceiveMAD(b.SGID, b.DGID, m.in[:])
 	}

@@ -58,6 +58,9 @@ func (e *Engine) nextDeadline() ib.Time {
 	if e.chores.ticking {
 		d = sooner(d, e.chores.tick)
 	}
+	if e.faults != nil {
+		d = sooner(d, e.faults.due())
+	}
 	return sooner(sooner(d, e.shared.ForeignDue()), sooner(e.mgmt.timers.due(), e.net.peersDue()))
 }
 

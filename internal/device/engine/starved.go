@@ -55,6 +55,8 @@ func (t *task) starvesStill() bool {
 	switch {
 	case t.q.Gone() || peer == nil || peer.q.Gone() || !m.WaitsForReceiver():
 		return false
+	case t.e.faults != nil && t.e.faults.refusing(peer):
+		return true
 	case peer.q.HasReceive():
 		m.ReceiverReady()
 		t.schedule()

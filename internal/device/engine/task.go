@@ -83,6 +83,9 @@ func (t *task) Wake() {
 func (t *task) Forget() {
 	t.e.net.flights.set(t, 0)
 	t.unpark()
+	if f := t.e.faults; f != nil {
+		f.forget(t)
+	}
 	t.e.sched.forget(t)
 	t.c.tasks.remove(t.q.Handle())
 	t.Disconnect() // a record that still points here must not keep the peer alive

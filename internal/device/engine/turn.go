@@ -92,6 +92,9 @@ func (t *task) work(budget int) (more bool) {
 		t.await(peer)
 		return false
 	}
+	if e.faults != nil && e.faults.holds(t) {
+		return false
+	}
 	sc, env := e.shared.Scratch(), q.Env()
 	sc.Share, sc.Held, sc.HoldReads = t.share(), false, false
 	if e.sched.nics.Gated() {

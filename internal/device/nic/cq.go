@@ -5,6 +5,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/abi"
 	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 const cqeSize = 64 // elements are powers of two, and abi.WCSize is not
@@ -24,6 +25,11 @@ type CQ struct {
 	refs       int
 	events     uint32 // completion events sent
 	async      uint32 // asynchronous events sent
+	gone       bool
+
+	// Completions that are held back, see fault.go.
+	held      int
+	heldUntil ib.Time
 }
 
 // CQParams ask for a completion queue.
@@ -122,6 +128,7 @@ func (s *Session) DestroyCQ(h uint32) (comp, async uint32, err error) {
 		return 0, 0, syscall.EBUSY
 	}
 	s.cqs.remove(h)
+	c.gone = true
 	c.arm.close()
 	if c.channel != nil {
 		c.channel.cqs--

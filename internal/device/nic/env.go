@@ -46,7 +46,12 @@ func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint3
 
 // complete pushes a completion. The queue belongs to the same loop; of another's it would
 // have to be asked.
-func (q *QP) complete(c *CQ, w *completion) bool { return c.push(w) }
+func (q *QP) complete(c *CQ, w *completion) bool {
+	if (len(q.session.faults) > 0 || c.held > 0) && q.holdBack(c, w) {
+		return false
+	}
+	return c.push(w)
+}
 
 // TakeRecv implements transport.NIC.
 func (q *QP) TakeRecv(w *transport.RecvWQE) bool {

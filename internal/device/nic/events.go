@@ -76,7 +76,7 @@ func (e *event) asyncOwner() byte {
 		return 'c'
 	case abi.EventSRQErr, abi.EventSRQLimitReached:
 		return 's'
-	case abi.EventGIDChange:
+	case abi.EventGIDChange, abi.EventPortErr, abi.EventPortActive, abi.EventDeviceFatal:
 		return 'p'
 	}
 	return 'q'

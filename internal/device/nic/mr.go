@@ -71,6 +71,9 @@ type MRInfo struct{ Handle, LKey, RKey uint32 }
 // RegMR makes a memory region over p.Region, which it owns from then on if it
 // succeeds.
 func (s *Session) RegMR(p MRParams) (MRInfo, error) {
+	if len(s.faults) > 0 && s.fails() {
+		return MRInfo{}, syscall.ENOMEM
+	}
 	pd, err := s.pds.get(p.PD)
 	if err != nil {
 		return MRInfo{}, err

@@ -54,6 +54,8 @@ type NIC struct {
 	face atomic.Pointer[Face] // see port.go
 
 	tally tally // see meter.go
+
+	faults faults // see fault.go
 }
 
 // Serial returns a number for a new object, unique in the NIC. Tools show it, because handles are

@@ -74,6 +74,8 @@ type Loop struct {
 
 	waiters waiters
 	kept    keptEvents
+
+	completions []heldCompletion // see fault.go
 }
 
 // NewLoop makes one. rouse has the loop call CollectForeign soon; any goroutine may call it.
@@ -103,8 +105,9 @@ func (s *Session) SetOwner(o SessionOwner) {
 // Owner is the loop's record of the session; nil: no loop serves it.
 func (s *Session) Owner() SessionOwner { return s.owner }
 
-// Served reports whether a loop serves the session. A fault in the session's memory ends that.
-func (s *Session) Served() bool { return s.owner != nil }
+// Served reports whether a loop serves the session. A fault in the session's memory ends that, and so does a device
+// that fails on purpose.
+func (s *Session) Served() bool { return s.owner != nil && !s.fatal }
 
 // Owner is the loop's record of the queue pair.
 func (q *QP) Owner() Owner { return q.owner }

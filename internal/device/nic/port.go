@@ -37,6 +37,7 @@ const leastRows = 32
 type Face struct {
 	GIDs []GIDEntry
 	MTU  uint8
+	Down bool // on purpose, see fault.go
 	// Rows are where in the GID table each of GIDs is, in rising order; nil: they are the first rows. Programs name a GID by its
 	// row, so an address that goes leaves a row empty.
 	Rows []int

@@ -8,6 +8,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/memory"
 )
 
@@ -47,6 +48,12 @@ type Session struct {
 
 	stalls int // copies that stopped the loop and could not be made aside, see aside.go
 
+	// See fault.go.
+	faults    []*fault.Plan // of the NIC and of the process
+	ownFaults *fault.Plan   // of the process; nil: it has none
+	down      bool          // its port is down
+	fatal     bool          // its device is gone
+
 	owner SessionOwner // nil: no loop serves it
 	loop  *Loop        // that has what the session has; nil: none had yet
 }
@@ -63,6 +70,7 @@ func (n *NIC) Open(o SessionOptions) (*Session, error) {
 	}
 	s.waiting.open(o.Arena)
 	n.sessions[s] = struct{}{}
+	s.joinFaults()
 	return s, nil
 }
 

@@ -23,6 +23,13 @@ func (t *Tree) Renew() error {
 	if err := t.renewInterfaces(f.GIDs); err != nil || !t.written {
 		return err
 	}
+	state, phys := portState(f)
+	if err := t.replace(filepath.Join(t.port(), "state"), state); err != nil {
+		return err
+	}
+	if err := t.replace(filepath.Join(t.port(), "phys_state"), phys); err != nil {
+		return err
+	}
 	for row := range f.TableLen() {
 		g, full := f.Entry(row)
 		if err := t.replace(filepath.Join(t.port(), "gids", fmt.Sprint(row)), abitext.SysfsGID(g.GID)); err != nil {
@@ -38,6 +45,14 @@ func (t *Tree) Renew() error {
 		}
 	}
 	return nil
+}
+
+// portState is the logical and the physical state of the port.
+func portState(f *nic.Face) (state, phys string) {
+	if f.Down {
+		return "1: DOWN", "3: Disabled"
+	}
+	return "4: ACTIVE", "5: LinkUp"
 }
 
 // renewInterfaces updates the network interfaces of the device.

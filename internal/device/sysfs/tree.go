@@ -267,8 +267,9 @@ const (
 
 func (w *writer) port(n *nic.NIC) {
 	p := filepath.Join("class/infiniband", n.Name, "ports/1") + "/"
-	w.file(p+"state", "4: ACTIVE")
-	w.file(p+"phys_state", "5: LinkUp")
+	state, phys := portState(n.Face())
+	w.file(p+"state", "%s", state)
+	w.file(p+"phys_state", "%s", phys)
 	w.file(p+"rate", "%s", rateText(nic.PortWidth, nic.PortSpeed))
 	w.file(p+"link_layer", "Ethernet")
 	w.file(p+"lid", "0x0")

@@ -43,6 +43,7 @@ type Burst struct {
 	Solicited  bool
 	Migrated   bool
 	CE         bool   // Congestion Experienced (ECN), only in received bursts
+	Damaged    bool   // its packets have a wrong ICRC, on purpose
 	Src, Dst   uint32 // queue pair numbers
 	SGID, DGID ib.GID
 	PKey       uint16

@@ -160,6 +160,9 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 			c.head.Put(buf[n:], length-before)
 			c.flow.Seal(p, 0)
 		}
+		if c.b.Damaged {
+			p.Bytes()[len(p.Bytes())-1] ^= 0xff // a byte of the ICRC
+		}
 		n += length
 		if c.packet++; c.packet == c.b.Packets {
 			c.b = nil

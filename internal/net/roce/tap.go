@@ -121,6 +121,17 @@ func (t *Tap) Burst(b *transport.Burst) {
 	}
 }
 
+// notePort is the UDP port of notes: that of syslog, so that Wireshark shows their text.
+const notePort = 514
+
+// Note records a remark about the next packet, as a syslog message between the same addresses.
+func (t *Tap) Note(src, dst netip.Addr, text string) {
+	if src.Is4() != dst.Is4() {
+		return
+	}
+	t.record(t.now(), netip.AddrPortFrom(src, notePort), netip.AddrPortFrom(dst, notePort), []byte("<134>vrdma: "+text), 0, 0)
+}
+
 // message records the packets of a sent message; the first has this identification.
 func (t *Tap) message(m *Message, id uint16) {
 	segment := m.Segment

@@ -45,6 +45,8 @@ func keyOf(o tenant.Object) string {
 		return "spec/nic/" + o.Metadata.Tenant + "/" + o.Spec.Network + "/" + o.Metadata.Name
 	case *tenant.Policy:
 		return "spec/policy/" + o.Metadata.Tenant + "/" + o.Metadata.Name
+	case *tenant.Fault:
+		return "spec/fault/" + o.Metadata.Tenant + "/" + o.Metadata.Name
 	case *tenant.Host:
 		return "spec/host/" + o.Metadata.Name
 	}
@@ -63,6 +65,8 @@ func objectAt(key string) (k tenant.Key, ok bool) {
 		k = tenant.Key{Kind: tenant.KindNetwork, Tenant: parts[2], Name: parts[3]}
 	case len(parts) == 4 && parts[1] == "policy":
 		k = tenant.Key{Kind: tenant.KindPolicy, Tenant: parts[2], Name: parts[3]}
+	case len(parts) == 4 && parts[1] == "fault":
+		k = tenant.Key{Kind: tenant.KindFault, Tenant: parts[2], Name: parts[3]}
 	case len(parts) == 5 && parts[1] == "nic":
 		k = tenant.Key{Kind: tenant.KindNIC, Tenant: parts[2], Name: parts[4]}
 	}

@@ -131,12 +131,12 @@ type Item struct {
 	Key tenant.Key `json:"key"`
 	// Object is the object in JSON, as a file would have it, with what was allocated. tenant.Unmarshal reads it.
 	Object json.RawMessage `json:"object,omitempty"`
-	Status *Status         `json:"status,omitempty"` // of a NIC, of a host
+	Status *Status         `json:"status,omitempty"` // of a NIC, of a host, of a Fault
 	// Deleted: the object was deleted during a watch.
 	Deleted bool `json:"deleted,omitempty"`
 }
 
-// A Status is the status of a NIC on this host, or of a host.
+// A Status is the status of a NIC on this host, of a host, or of a Fault.
 type Status struct {
 	State  State     `json:"state"`
 	Reason string    `json:"reason,omitempty"` // why it is not ready
@@ -147,6 +147,9 @@ type Status struct {
 	Alone bool `json:"alone,omitempty"`
 	// Socket is the path of the NIC's listener on this host, where it is ready.
 	Socket string `json:"socket,omitempty"`
+	// Hits, of a Fault: how often its rules have hit NICs of this host; and NICs, how many it applies to.
+	Hits uint64 `json:"hits,omitempty"`
+	NICs int    `json:"nics,omitempty"`
 }
 
 // A State is the state of a NIC or a host.

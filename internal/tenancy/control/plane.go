@@ -277,7 +277,7 @@ func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
 // settleFor is settle after a change. A change of rules only does not change the overlay map.
 func (p *Plane) settleFor(w *tenant.World, effects []tenant.Effect) (warnings []string) {
 	moved := slices.ContainsFunc(effects, func(e tenant.Effect) bool {
-		return e.Changed() && e.Key.Kind != tenant.KindPolicy && e.Key.Kind != tenant.KindTenant
+		return e.Changed() && e.Key.Kind != tenant.KindPolicy && e.Key.Kind != tenant.KindFault && e.Key.Kind != tenant.KindTenant
 	})
 	return p.settleSome(w, p.touched(w, effects), moved)
 }

@@ -29,6 +29,12 @@ type NICInfo interface {
 	Socket(k tenant.Key) string
 }
 
+// FaultInfo is implemented by a Provisioner that knows what Faults have hit.
+type FaultInfo interface {
+	// FaultHits is how often the rules of a Fault have hit NICs of this host, and how many NICs it applies to.
+	FaultHits(k tenant.Key) (hits uint64, nics int)
+}
+
 // A CounterKeeper is a Provisioner whose NICs keep their counters when they move to another host.
 type CounterKeeper interface {
 	// Counted returns a NIC's counters, those of previous hosts included; "": there are none, or the NIC is not on this

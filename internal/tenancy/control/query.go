@@ -50,6 +50,11 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 		it.Status = &status
 	case *tenant.NIC:
 		it.Status = p.nicStatus(o)
+	case *tenant.Fault:
+		if info, knows := p.cfg.Provisioner.(FaultInfo); knows {
+			hits, nics := info.FaultHits(o.Key())
+			it.Status = &Status{State: Ready, Hits: hits, NICs: nics}
+		}
 	}
 	return it, nil
 }

@@ -10,6 +10,8 @@ type Device struct {
 	// answered ARP requests and neighbour solicitations.
 	Overlay        []Dropped
 	OverlayAnswers uint64
+	// Faults are packets, messages and calls that failed on purpose, by action.
+	Faults []Dropped
 }
 
 // families are node_exporter's names, without node_infiniband_, for the kernel's, and ours
@@ -75,6 +77,10 @@ func (p *page) device(d *Device) {
 		}
 		p.family("vrdma_overlay_answers_total", "counter", "ARP and neighbour solicitations of Linux members that the daemon answered.")
 		p.sample(float64(d.OverlayAnswers))
+	}
+	p.family("vrdma_faults_total", "counter", "Packets, messages and calls that failed on purpose, by action.")
+	for _, c := range d.Faults {
+		p.sample(float64(c.Value), "action", c.Reason)
 	}
 	p.family("node_infiniband_state_id", "gauge", "State of the port; 4 is active.")
 	p.sample(4, labels...)

@@ -45,7 +45,7 @@ type fake struct {
 
 func (f *fake) Totals() []meter.Total { return f.totals }
 func (*fake) Device() Device {
-	return Device{Name: "rxe0", SentBytes: 7, RcvdBytes: 9, Counters: map[string]uint64{"sent_pkts": 3}}
+	return Device{Name: "rxe0", SentBytes: 7, RcvdBytes: 9, Faults: []Dropped{{"drop", 1}}, Counters: map[string]uint64{"sent_pkts": 3}}
 }
 func (f *fake) NICs() int { return len(f.totals) - 1 }
 func (*fake) Waits() map[string]nic.Waits {

@@ -118,10 +118,12 @@ type Provisioner struct {
 	connection  connection
 	namespaces  namespaces
 
-	mu    sync.Mutex                   // for methods that may be called at any time
-	nics  map[tenant.Key]*hostedNIC    // guarded by mu
-	rules *policy.Rules                // nil: no world has been enforced yet
-	aging atomic.Pointer[policy.Rules] // rules, for Age
+	mu     sync.Mutex                   // for methods that may be called at any time
+	nics   map[tenant.Key]*hostedNIC    // guarded by mu
+	rules  *policy.Rules                // nil: no world has been enforced yet
+	aging  atomic.Pointer[policy.Rules] // rules, for Age
+	first  *registry.NIC                // the default NIC; nil: there is none
+	faults declaredFaults               // touched on the loop
 
 	waiting  *launch.Place                // nil: there is no directory for containers whose NIC does not exist yet
 	networks atomic.Pointer[[]tenant.Key] // see Networks
@@ -194,7 +196,9 @@ func (r *Provisioner) Open(d Listeners) {
 // before Open.
 func (r *Provisioner) Default(device nic.Config) (*registry.NIC, error) {
 	device.Name = DeviceName
-	return r.insert(device, registry.NIC{Name: registry.Default, Network: registry.HostNetwork, Routes: r.cfg.HostRoutes}, nil)
+	var err error
+	r.first, err = r.insert(device, registry.NIC{Name: registry.Default, Network: registry.HostNetwork, Routes: r.cfg.HostRoutes}, nil)
+	return r.first, err
 }
 
 // insert creates a NIC, calls prepare with its device, and adds it to the loop.
@@ -247,6 +251,7 @@ func (r *Provisioner) extract(hosted []*hostedNIC) {
 		r.onLoop(func() { // fails only after the loop has ended
 			networks := make(map[string]bool)
 			for _, n := range some {
+				r.setFaults(n.Device, nil)
 				r.cfg.Engine.Remove(n.Device)
 				networks[n.Network] = true
 			}
@@ -326,7 +331,10 @@ func (r *Provisioner) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m 
 		s.namespace.nic = s.nic
 	}
 	s.account = r.accounts.hold(t)
-	r.onLoop(func() { r.share(t, c, s.nic.Device) }) // fails only after the loop has ended
+	r.onLoop(func() { // fails only after the loop has ended
+		r.share(t, c, s.nic.Device)
+		r.faultsOfNew(s.nic.Device, c)
+	})
 	err = r.plugIn(s, t, n, c)
 	if err == nil {
 		err = r.listen(s)
@@ -462,6 +470,7 @@ func (r *Provisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error
 func (r *Provisioner) Enforce(w *tenant.World) {
 	r.accounts.enforce(w)
 	r.enforceRules(w)
+	r.enforceFaults(w)
 	r.shareTenants(w)
 	r.noteNetworks(w)
 }

@@ -14,9 +14,9 @@ func (b *builder) household(name string) *household {
 	if h != nil && b.cloned[h] {
 		return h
 	}
-	made := &household{networks: map[string]struct{}{}, nics: map[string]struct{}{}, policies: map[string]struct{}{}}
+	made := &household{networks: map[string]struct{}{}, nics: map[string]struct{}{}, policies: map[string]struct{}{}, faults: map[string]struct{}{}}
 	if h != nil {
-		made = &household{maps.Clone(h.networks), maps.Clone(h.nics), maps.Clone(h.policies)}
+		made = &household{maps.Clone(h.networks), maps.Clone(h.nics), maps.Clone(h.policies), maps.Clone(h.faults)}
 	}
 	b.next.tenants[name], b.cloned[made] = made, true
 	return made
@@ -357,6 +357,14 @@ func (b *builder) putPolicy(p *put, o *Policy) {
 	b.peers(p, o, "spec.allow", s.Allow)
 	b.peers(p, o, "spec.deny", s.Deny)
 	if p.bad && b.kept {
+		return
+	}
+	b.insert(p)
+}
+
+// putFault adds a Fault. It may name NICs that do not exist yet: tests declare faults first.
+func (b *builder) putFault(p *put, o *Fault) {
+	if o.Metadata.Tenant != DefaultTenant && !b.inTenant(p) {
 		return
 	}
 	b.insert(p)

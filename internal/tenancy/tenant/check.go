@@ -23,6 +23,8 @@ func check(o Object) Errors {
 		c.policy(&o.Spec)
 	case *Host:
 		c.host(&o.Spec)
+	case *Fault:
+		c.fault(o)
 	}
 	return c.errs
 }
@@ -71,6 +73,7 @@ func (c *checker) metadata(m *Metadata, kind Kind) {
 	case kind == KindHost:
 	case kind == KindTenant && m.Tenant != "":
 		c.wrong("metadata.tenant", "%q: a Tenant has no tenant: leave it out", m.Tenant)
+	case kind == KindFault && m.Tenant == DefaultTenant: // the default NIC can fail, too
 	case kind == KindTenant && m.Name == DefaultTenant, kind != KindTenant && m.Tenant == DefaultTenant:
 		c.wrong("metadata", "tenant %q is reserved for programs that name no NIC: choose another name", DefaultTenant)
 	case kind != KindTenant && m.Tenant == "":
@@ -303,6 +306,29 @@ func (c *checker) policy(s *PolicySpec) {
 	for i := range s.Deny {
 		c.rule("spec.deny", i, s, &s.Deny[i])
 	}
+}
+
+// mostFaults is how many rules a Fault may have: the loop asks each of them about each packet.
+const mostFaults = 32
+
+func (c *checker) fault(o *Fault) {
+	s := &o.Spec
+	switch {
+	case len(s.Rules) == 0:
+		c.wrong("spec", "has no rules: write rules: [\"drop,probability=1%%\"]")
+	case len(s.Rules) > mostFaults:
+		c.wrong("spec.rules", "%d rules are too many: a Fault has up to %d", len(s.Rules), mostFaults)
+	}
+	if o.Metadata.Tenant == DefaultTenant && (s.NICs.Network != "" || len(s.NICs.Names) > 0 || len(s.NICs.Labels) > 0) {
+		c.wrong("spec.nics", "tenant %s has one NIC: leave nics out", DefaultTenant)
+	}
+	if s.NICs.Network != "" {
+		c.name("spec.nics.network", s.NICs.Network)
+	}
+	for i, name := range s.NICs.Names {
+		c.name(fmt.Sprintf("spec.nics.names[%d]", i), name)
+	}
+	c.labels("spec.nics.labels", s.NICs.Labels)
 }
 
 func (c *checker) rule(list string, i int, s *PolicySpec, r *Rule) {

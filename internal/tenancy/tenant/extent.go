@@ -8,6 +8,8 @@ const (
 	mostRules = 1000
 	// mostWords is how many labels, users and groups a NIC may have.
 	mostWords = 100
+	// mostTenantFaults is how many Faults a tenant may have.
+	mostTenantFaults = 64
 )
 
 // rules is how much a policy counts: itself, its names and labels, its rules and what they list.

@@ -95,6 +95,8 @@ func newObject(kind Kind) Object {
 		return new(Policy)
 	case KindHost:
 		return new(Host)
+	case KindFault:
+		return new(Fault)
 	}
 	return nil
 }
@@ -106,12 +108,12 @@ func decodeObject(file string, n *yaml.Node) (Object, Errors) {
 	}
 	kind := entry(n, "kind")
 	if kind == nil {
-		d.wrong(n, "", "the object has no kind: write kind: Tenant, Network, NIC, Policy or Host")
+		d.wrong(n, "", "the object has no kind: write kind: Tenant, Network, NIC, Policy, Host or Fault")
 		return nil, d.errs
 	}
 	o := newObject(Kind(kind.Value))
 	if o == nil {
-		d.wrong(kind, "kind", "%q is not a kind of object: write Tenant, Network, NIC, Policy or Host", kind.Value)
+		d.wrong(kind, "kind", "%q is not a kind of object: write Tenant, Network, NIC, Policy, Host or Fault", kind.Value)
 		return nil, d.errs
 	}
 	d.key = Key{Kind: Kind(kind.Value)}

@@ -26,7 +26,7 @@ func TestParseRefuses(t *testing.T) {
 		{"no kind", "apiVersion: vrdma.io/v1\nmetadata: {name: a}\n", []string{"f.yaml:1: the object has no kind: write kind: Tenant"}},
 		{"no apiVersion", "kind: Tenant\nmetadata: {name: a}\n", []string{"f.yaml:1: Tenant a: the object has no apiVersion: write apiVersion: vrdma.io/v1"}},
 		{"apiVersion", "apiVersion: v2\nkind: Tenant\nmetadata: {name: a}\n", []string{`apiVersion: "v2" is not known: write vrdma.io/v1`}},
-		{"kind", "apiVersion: vrdma.io/v1\nkind: Nic\nmetadata: {name: a}\n", []string{`f.yaml:2: kind: "Nic" is not a kind of object: write Tenant, Network, NIC, Policy or Host`}},
+		{"kind", "apiVersion: vrdma.io/v1\nkind: Nic\nmetadata: {name: a}\n", []string{`f.yaml:2: kind: "Nic" is not a kind of object: write Tenant, Network, NIC, Policy, Host or Fault`}},
 		{"no metadata", "apiVersion: vrdma.io/v1\nkind: Tenant\n", []string{"the object has no metadata"}},
 		{"a list", "[a, b]\n", []string{"f.yaml:1: is a list: want an object"}},
 		{"a word", "red\n", []string{`f.yaml:1: is "red": want an object`}},

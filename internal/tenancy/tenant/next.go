@@ -169,6 +169,9 @@ func normal(o Object) Object {
 	case *Policy:
 		copied := *o
 		made = &copied
+	case *Fault:
+		copied := *o
+		made = &copied
 	case *Host:
 		made = normalHost(o)
 	}
@@ -240,7 +243,7 @@ func keyList(keys []Key) string {
 func (w *World) Belongings(k Key) (list []Key) {
 	switch k.Kind {
 	case KindTenant:
-		for _, kind := range []Kind{KindNetwork, KindNIC, KindPolicy} {
+		for _, kind := range []Kind{KindNetwork, KindNIC, KindPolicy, KindFault} {
 			for name := range w.tenants[k.Name].names(kind) {
 				list = append(list, Key{kind, k.Name, name})
 			}
@@ -294,6 +297,7 @@ func (b *builder) put() {
 	b.each(b.allocateAddresses)
 	b.outsiders()
 	b.each(b.putPolicy)
+	b.each(b.putFault)
 	b.sums()
 }
 
@@ -311,6 +315,8 @@ func (b *builder) each(f any) {
 		case func(*put, *NIC):
 			call(p, f)
 		case func(*put, *Policy):
+			call(p, f)
+		case func(*put, *Fault):
 			call(p, f)
 		case func(*put, *Host):
 			call(p, f)

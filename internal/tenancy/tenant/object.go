@@ -1,6 +1,10 @@
 package tenant
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"vrdma.dev/vrdma/internal/device/fault"
+)
 
 // APIVersion is that of every object.
 const APIVersion = "vrdma.io/v1"
@@ -17,6 +21,7 @@ const (
 	KindNIC     Kind = "NIC"
 	KindPolicy  Kind = "Policy"
 	KindHost    Kind = "Host"
+	KindFault   Kind = "Fault"
 )
 
 // A Key identifies an object. Names are unique per kind and tenant.
@@ -30,7 +35,7 @@ type Key struct {
 type Metadata struct {
 	// Name is a DNS label: at most 63 of a-z, 0-9 and "-". It is unique among the objects of its kind and tenant.
 	Name string `json:"name"`
-	// Tenant owns the object; a Tenant and a Host have none. "default" is reserved.
+	// Tenant owns the object; a Tenant and a Host have none. "default" is reserved, but for a Fault of the default NIC.
 	Tenant string `json:"tenant,omitempty"`
 	// Labels are names and values that policies and `vrdma get -l` select by.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -38,7 +43,7 @@ type Metadata struct {
 	from source // of what Parse returns; a world has none
 }
 
-// An Object is a *Tenant, *Network, *NIC, *Policy or *Host. Objects of a World are not changed.
+// An Object is a *Tenant, *Network, *NIC, *Policy, *Host or *Fault. Objects of a World are not changed.
 type Object interface {
 	Key() Key
 	Meta() *Metadata
@@ -276,6 +281,19 @@ type Rule struct {
 	Operations []Operation `json:"ops,omitempty"`
 }
 
+// A Fault makes something of NICs fail on purpose, for tests.
+type Fault struct {
+	Metadata Metadata  `json:"metadata"`
+	Spec     FaultSpec `json:"spec"`
+}
+
+type FaultSpec struct {
+	// NICs selects the NICs that the fault applies to. Default: every NIC of the tenant. A Fault of tenant default applies to the default NIC and selects nothing.
+	NICs Selector `json:"nics,omitzero"`
+	// Rules are what fails, at most 32, in the language of `vrdma run --fault`: see [faults.md](faults.md).
+	Rules []fault.Rule `json:"rules"`
+}
+
 // A Direction says which side asks for the connection.
 type Direction string
 
@@ -313,10 +331,12 @@ func (o *Tenant) Key() Key  { return Key{Kind: KindTenant, Name: o.Metadata.Name
 func (o *Network) Key() Key { return Key{KindNetwork, o.Metadata.Tenant, o.Metadata.Name} }
 func (o *NIC) Key() Key     { return Key{KindNIC, o.Metadata.Tenant, o.Metadata.Name} }
 func (o *Policy) Key() Key  { return Key{KindPolicy, o.Metadata.Tenant, o.Metadata.Name} }
+func (o *Fault) Key() Key   { return Key{KindFault, o.Metadata.Tenant, o.Metadata.Name} }
 func (o *Host) Key() Key    { return Key{Kind: KindHost, Name: o.Metadata.Name} }
 
 func (o *Tenant) Meta() *Metadata  { return &o.Metadata }
 func (o *Network) Meta() *Metadata { return &o.Metadata }
 func (o *NIC) Meta() *Metadata     { return &o.Metadata }
 func (o *Policy) Meta() *Metadata  { return &o.Metadata }
+func (o *Fault) Meta() *Metadata   { return &o.Metadata }
 func (o *Host) Meta() *Metadata    { return &o.Metadata }

@@ -92,7 +92,7 @@ rates are bits per second with a unit: ` + "`500Mbit`, `2.5Gbit`" + `.
 		fields(types[name], path)
 	}
 	section("metadata", comments["Metadata"], "Metadata", "metadata.")
-	for _, kind := range []string{"Tenant", "Network", "NIC", "Policy", "Host"} {
+	for _, kind := range []string{"Tenant", "Network", "NIC", "Policy", "Host", "Fault"} {
 		section(kind, comments[kind], kind+"Spec", "spec.")
 	}
 	docs.Check(t, "docs/reference/objects.md", b.String())
@@ -112,7 +112,7 @@ func typeName(e ast.Expr) string {
 		}
 		return e.Name
 	case *ast.SelectorExpr:
-		return map[string]string{"Addr": "IP address", "Prefix": "IP prefix"}[e.Sel.Name]
+		return map[string]string{"Addr": "IP address", "Prefix": "IP prefix", "Rule": "text"}[e.Sel.Name]
 	case *ast.MapType:
 		return "map of text"
 	}

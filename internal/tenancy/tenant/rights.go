@@ -20,7 +20,7 @@ func (w *Who) Admits(c Caller) bool {
 }
 
 // May returns nil if the caller may make a change, else Errors with the reasons. The operator may make every change.
-// The administrators of a tenant may put and delete its NICs and policies. They may not give a NIC a guarantee or the
+// The administrators of a tenant may put and delete its NICs, policies and faults. They may not give a NIC a guarantee or the
 // latency class, which take resources from other tenants, nor exceed the limits of extent.go.
 func (w *World) May(who Caller, c Change) error {
 	if who.Operator {
@@ -36,7 +36,7 @@ func (w *World) May(who Caller, c Change) error {
 	}
 	judge := func(k Key, o Object) {
 		switch {
-		case k.Kind != KindNIC && k.Kind != KindPolicy:
+		case k.Kind != KindNIC && k.Kind != KindPolicy && k.Kind != KindFault:
 			deny(k, o, "", "only the operator may change a %s: ask whoever runs the daemon", k.Kind)
 		case !w.administers(who, k.Tenant):
 			deny(k, o, "", "user %d is not an administrator of tenant %s: ask one of them, or the operator", who.UID, k.Tenant)
@@ -49,6 +49,11 @@ func (w *World) May(who Caller, c Change) error {
 			counted[k.Tenant] = true
 			if before, after := w.rulesAfter(k.Tenant, c); after > max(before, mostRules) {
 				deny(k, o, "", "the policies of tenant %s would have %d rules, ports, names and labels, and its administrators may declare %d: write fewer, or ask the operator", k.Tenant, after, mostRules)
+			}
+		}
+		if k := o.Key(); k.Kind == KindFault {
+			if n := len(w.tenants[k.Tenant].names(KindFault)); n >= mostTenantFaults && w.Get(k) == nil {
+				deny(k, o, "", "tenant %s has %d faults, and its administrators may declare %d: delete some, or ask the operator", k.Tenant, n, mostTenantFaults)
 			}
 		}
 		nic, is := o.(*NIC)

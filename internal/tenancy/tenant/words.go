@@ -22,7 +22,7 @@ func oneOf[T ~string](into *T, text []byte, words ...T) error {
 }
 
 func (k *Kind) UnmarshalText(t []byte) error {
-	return oneOf(k, t, KindTenant, KindNetwork, KindNIC, KindPolicy, KindHost)
+	return oneOf(k, t, KindTenant, KindNetwork, KindNIC, KindPolicy, KindHost, KindFault)
 }
 func (w *Way) UnmarshalText(t []byte) error     { return oneOf(w, t, WayVXLAN, WayHost, WayNamespace) }
 func (v *Verdict) UnmarshalText(t []byte) error { return oneOf(v, t, Allow, Deny) }
@@ -47,8 +47,10 @@ func ParseKind(text string) (Kind, error) {
 		return KindPolicy, nil
 	case "host", "hosts":
 		return KindHost, nil
+	case "fault", "faults":
+		return KindFault, nil
 	}
-	return "", fmt.Errorf("%q is not a kind of object: choose tenant, network, nic, policy or host", text)
+	return "", fmt.Errorf("%q is not a kind of object: choose tenant, network, nic, policy, host or fault", text)
 }
 
 // serviceManual is how a file spells a service without rdma_cm.

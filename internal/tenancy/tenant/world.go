@@ -15,9 +15,9 @@ type World struct {
 	vnis     map[uint32]Key
 }
 
-// A household has the names of a tenant's networks, NICs and policies.
+// A household has the names of a tenant's networks, NICs, policies and faults.
 type household struct {
-	networks, nics, policies map[string]struct{} // names
+	networks, nics, policies, faults map[string]struct{} // names
 }
 
 // A segment is the NICs of a network and their addresses.
@@ -91,6 +91,8 @@ func (h *household) names(kind Kind) map[string]struct{} {
 		return h.nics
 	case KindPolicy:
 		return h.policies
+	case KindFault:
+		return h.faults
 	}
 	return nil
 }
@@ -170,7 +172,7 @@ func hasLabels(n *NIC, want map[string]string) bool {
 }
 
 // rank is the order of kinds: each refers to those before it.
-var rank = map[Kind]int{KindTenant: 1, KindHost: 2, KindNetwork: 3, KindNIC: 4, KindPolicy: 5}
+var rank = map[Kind]int{KindTenant: 1, KindHost: 2, KindNetwork: 3, KindNIC: 4, KindPolicy: 5, KindFault: 6}
 
 // Compare orders keys by kind, tenant and name.
 func (k Key) Compare(l Key) int {

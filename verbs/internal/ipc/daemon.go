@@ -133,7 +133,11 @@ func (p *process) join() bool {
 
 // dial connects the registration. If it fails, it is removed, and waiting callers try again themselves.
 func (p *process) dial(ctx context.Context) error {
-	s, err := protocol.DialContext(ctx, p.socket, protocol.Hello{Kind: protocol.KindProcess, Program: program(), Label: os.Getenv("VRDMA_TRACE")})
+	hello := protocol.Hello{Kind: protocol.KindProcess, Program: program(), Label: os.Getenv("VRDMA_TRACE"), Faults: os.Getenv("VRDMA_FAULT")}
+	if hello.Faults != "" {
+		hello.Flags |= protocol.HelloFaults
+	}
+	s, err := protocol.DialContext(ctx, p.socket, hello)
 	if err == nil && len(s.Files) != 1 {
 		err = fmt.Errorf("the daemon sent %d descriptors for a process, not one", len(s.Files))
 		s.Close()
