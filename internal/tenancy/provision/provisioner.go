@@ -67,7 +67,7 @@ type Config struct {
 	Sockets roce.UDPOptions
 	// HostRoutes are the routes of NICs in the host's own network.
 	HostRoutes registry.Routes
-	// HostAddresses are the addresses at which other hosts reach this one. NICs in the host's network have no others.
+	// HostAddresses are the addresses at which other hosts reach this one at first. NICs in the host's network have no others.
 	// nil: there are no other hosts.
 	HostAddresses []netip.Addr
 	// Switch connects virtual machines and containers as Ethernet; nil: there is none.
@@ -126,6 +126,8 @@ type Provisioner struct {
 	waiting  *launch.Place                // nil: there is no directory for containers whose NIC does not exist yet
 	networks atomic.Pointer[[]tenant.Key] // see Networks
 	exposed  *exposed                     // nil: the default NIC has no directory for containers
+	// hostAddresses are those at which other hosts reach this one now; nil: there are no other hosts.
+	hostAddresses atomic.Pointer[[]netip.Addr]
 }
 
 // A host is what the parts of a Provisioner share.
@@ -180,6 +182,7 @@ func New(c Config) *Provisioner {
 		host: h, work: work, nics: make(map[tenant.Key]*hostedNIC),
 		directories: directories{host: h, work: work}, accounts: accounts{host: h, of: make(map[string]*account)}, connection: connection{host: h},
 	}
+	r.hostAddresses.Store(&c.HostAddresses)
 	r.namespaces.pace.Set(readdressRate)
 	return r
 }
@@ -297,8 +300,9 @@ func (r *Provisioner) plan(n *tenant.Network, c *tenant.NIC) (m made, err error)
 		return m, fmt.Errorf("%v has no address", c.Key())
 	}
 	for _, a := range list {
-		if n.Spec.Way == tenant.WayHost && r.cfg.HostAddresses != nil && !slices.Contains(r.cfg.HostAddresses, a) {
-			return m, fmt.Errorf("%v is in a network with way host, and %v is no address at which this daemon serves other hosts: it serves %v; have vrdma daemon --no-default-nic --addr name it", c.Key(), a, r.cfg.HostAddresses)
+		served := *r.hostAddresses.Load()
+		if n.Spec.Way == tenant.WayHost && len(served) > 0 && !slices.Contains(served, a) {
+			return m, fmt.Errorf("%v is in a network with way host, and %v is no address at which this daemon serves other hosts: it serves %v; have vrdma daemon --no-default-nic --addr name it", c.Key(), a, served)
 		}
 	}
 	m.addresses = fmt.Sprint(list)

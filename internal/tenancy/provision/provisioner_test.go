@@ -212,7 +212,7 @@ func TestRemoveAndPut(t *testing.T) {
 // TestHostAddresses: a NIC in the host's network has an address at which other hosts reach the host.
 func TestHostAddresses(t *testing.T) {
 	r, _ := newTest(t)
-	r.cfg.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	r.hostAddresses.Store(&[]netip.Addr{netip.MustParseAddr("192.0.2.1")})
 	for address, want := range map[string]string{"192.0.2.1": "", "192.0.2.2": "192.0.2.2 is no address at which this daemon serves other hosts"} {
 		of, n, c := objects("red", "a", address)
 		n.Spec.Way = tenant.WayHost
