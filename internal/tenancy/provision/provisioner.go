@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -180,7 +181,7 @@ func New(c Config) *Provisioner {
 	h, work := &host{cfg: c}, new(workQueue)
 	r := &Provisioner{
 		host: h, work: work, nics: make(map[tenant.Key]*hostedNIC),
-		directories: directories{host: h, work: work}, accounts: accounts{host: h, of: make(map[string]*account)}, connection: connection{host: h},
+		directories: directories{host: h, work: work, passage: passage{dir: filepath.Dir(c.Place.Socket), log: c.Log}}, accounts: accounts{host: h, of: make(map[string]*account)}, connection: connection{host: h},
 	}
 	r.hostAddresses.Store(&c.HostAddresses)
 	r.namespaces.pace.Set(readdressRate)
@@ -190,6 +191,7 @@ func New(c Config) *Provisioner {
 // Open sets what opens listeners. The loop runs from now on.
 func (r *Provisioner) Open(d Listeners) {
 	r.listeners, r.running = d, true
+	r.directories.passage.clear() // a daemon that was killed leaves its list
 	r.work.start()
 }
 
@@ -482,6 +484,7 @@ func (r *Provisioner) Close() {
 	}
 	r.unexpose()
 	r.removeWaiting()
+	r.directories.passage.clear()
 	r.directories.empty()
 }
 
