@@ -63,7 +63,9 @@ func openHostPort(device *nic.Config, o roce.UDPOptions, follow bool, log *slog.
 		return hostPort{}, exit.Lacks("%w; --network=false serves this machine only", err)
 	}
 	if p.udp == nil {
-		log.Warn(provision.OnlyLoopback)
+		if follow { // a list of addresses is the user's choice
+			log.Warn(provision.OnlyLoopback)
+		}
 		return p, nil
 	}
 	p.port, p.wake = roce.NewPort(p.udp), p.udp.Descriptors()

@@ -101,10 +101,11 @@ func (d *directories) makeShared(place launch.Place, gate, mode fs.FileMode) err
 	return errors.Join(makeDirectory(place.Gate(), gate), makeDirectory(filepath.Dir(place.Socket), mode), makeDirectory(place.Dir(), mode))
 }
 
-// modes are the modes of a NIC's socket and directory.
+// modes are the modes of a NIC's socket and directory. The gate closes the directory to other users. In a container every
+// user loads the shared object, which says why a user may not open the NIC.
 func (h *host) modes(s *hostedNIC) (socket, dir fs.FileMode) {
 	if s.open.anybody() {
-		return h.cfg.Mode, h.cfg.DirMode
+		return h.cfg.Mode, 0o755
 	}
 	return 0o666, 0o755
 }

@@ -71,6 +71,8 @@ type Config struct {
 	// HostAddresses are the addresses at which other hosts reach this one at first. NICs in the host's network have no others.
 	// nil: there are no other hosts.
 	HostAddresses []netip.Addr
+	// Returns: engines may start containers while the daemon is stopped, so the files that containers mount stay.
+	Returns bool
 	// Switch connects virtual machines and containers as Ethernet; nil: there is none.
 	Switch *vswitch.Switch
 	// Events records what policies refuse, caps that NICs reach, connections of declared NICs, and containers without an
@@ -476,14 +478,15 @@ func (r *Provisioner) Enforce(w *tenant.World) {
 // stay for the next daemon, because containers have them mounted.
 func (r *Provisioner) Close() {
 	r.work.stop()
+	m := findMounts()
 	for _, s := range r.nics {
 		s.ethernet.pull()
-		if err := clearPlace(s.place); err != nil {
+		if err := clearPlace(s.place, r.keeps(m, s.place)); err != nil {
 			r.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
 		}
 	}
-	r.unexpose()
-	r.removeWaiting()
+	r.unexpose(m)
+	r.removeWaiting(m)
 	r.directories.passage.clear()
 	r.directories.empty()
 }

@@ -163,7 +163,7 @@ func TestRemoveAndPut(t *testing.T) {
 	r, listeners := newTest(t)
 	c := put(t, r, "red", "a", "10.1.0.1")
 	dir := filepath.Join(r.cfg.Place.NICs(), "red", "a", "nic")
-	for path, mode := range map[string]os.FileMode{"": 0o700, "..": 0o700, "../..": 0o711, "../../..": 0o711} {
+	for path, mode := range map[string]os.FileMode{"": 0o755, "..": 0o700, "../..": 0o711, "../../..": 0o711} {
 		if info, err := os.Stat(filepath.Join(dir, path)); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v %v, want mode %o", filepath.Join(dir, path), info, err, mode)
 		}
