@@ -508,6 +508,9 @@ func TestStoreAway(t *testing.T) {
 	if a.plane.Age() == 0 || a.plane.Health().State != store.Away {
 		t.Error("the store is not away")
 	}
+	if r, err := Get(aop, Selection{Kind: tenant.KindHost, Name: "b"}); err != nil || len(r.Items) != 1 || r.Items[0].Status.State != Unknown {
+		t.Errorf("another host while the store is away: %+v, %v; want that nobody knows", r, err)
+	}
 	mustApply(t, bop, nic("red", "new", "{network: train, address: 10.1.0.30, host: b}"))
 	if a.at(100, "10.1.0.30") != "" {
 		t.Error("a knows what it cannot know")

@@ -381,6 +381,7 @@ func (p *Plane) change(who tenant.Caller, by events.Actor, c tenant.Change, dryR
 	if err != nil {
 		return nil, nil, errorOf(err)
 	}
+	passed = append(passed, hostWarnings(p.cfg.Host, old, next, effects)...)
 	if dryRun {
 		return append(effects, gone...), passed, nil
 	}
