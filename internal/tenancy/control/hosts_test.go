@@ -596,3 +596,27 @@ func (n *node) agrees(s *store.Memory) bool {
 	}
 	return true
 }
+
+// TestFirstAnswer: a question right after the start waits for the store, because the daemon knows only its copy.
+func TestFirstAnswer(t *testing.T) {
+	s := &store.Memory{}
+	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
+	a.plane.Close()
+	a.way.partition(true)
+	a.restart(config(a.way, a.provisioner, "a", 1))
+	mustApplyTo(t, b.plane, pinned)
+	op := a.operator()
+	type answer struct {
+		r   *Reply
+		err error
+	}
+	answers := make(chan answer)
+	go func() {
+		r, err := Get(op, Selection{Kind: tenant.KindNIC})
+		answers <- answer{r, err}
+	}()
+	a.way.partition(false)
+	if got := <-answers; got.err != nil || len(got.r.Items) == 0 {
+		t.Errorf("get nics after the start: %+v, %v, want those of the store", got.r, got.err)
+	}
+}

@@ -84,7 +84,7 @@ type Reply struct {
 
 	Revision int64          `json:"revision,omitempty"` // of the store, where the answer is of one revision
 	Results  []Result       `json:"results,omitempty"`  // apply, delete, import
-	Warnings []string       `json:"warnings,omitempty"` // apply, delete, import: what the Provisioner cannot do yet, and surprises; tell
+	Warnings []string       `json:"warnings,omitempty"` // apply, delete, import: what the Provisioner cannot do yet, and surprises; tell; get: why the answer may be old
 	Items    []Item         `json:"items,omitempty"`    // get, describe, watch
 	Host     string         `json:"host,omitempty"`     // get: the host of the answering daemon, for callers that may see hosts
 	Events   []events.Event `json:"events,omitempty"`   // describe, events
