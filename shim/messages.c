@@ -262,19 +262,29 @@ static int explain_connect(long error, bool quiet)
 	switch (error) {
 	case ENOENT:
 	case ENOTDIR:
-		if (!quiet)
+		if (!quiet && in_container())
+			complain("no RDMA device: the vrdma daemon on this container's host is not running; it has to be "
+				 "started there, and then new programs have the device");
+		else if (!quiet)
 			complain("no RDMA device: there is no vrdma daemon at %s; start the program "
 				 "with 'vrdma run -- PROGRAM', or set VRDMA_SOCKET (in a container: "
 				 "bind-mount the daemon's directory at the same place)", path);
 		return ENODEV;
 	case ECONNREFUSED:
-		if (!quiet)
+		if (!quiet && in_container())
+			complain("no RDMA device: the vrdma daemon on this container's host has ended; it has to be "
+				 "started there, and then new programs have the device");
+		else if (!quiet)
 			complain("no RDMA device: nobody listens at %s (the daemon has ended); start "
 				 "one with 'vrdma daemon --socket %s'", path, path);
 		return ECONNREFUSED;
 	case EACCES:
 	case EPERM:
-		if (!quiet)
+		if (!quiet && in_container())
+			complain("no RDMA device: user %lu may not open this container's NIC; run the program as "
+				 "root, or have spec.open of the NIC name the user",
+				 (unsigned long)sys(SYS_geteuid));
+		else if (!quiet)
 			complain("no RDMA device: this user may not connect to the daemon at %s", path);
 		return EACCES;
 	case EAGAIN:

@@ -305,8 +305,12 @@ FREOPEN(freopen64)
 static void explain_no_tree(const char *path)
 {
 	const struct settings *s = settings();
-	if (strncmp(path, s->tree, s->tree_len) == 0 &&
-	    strcmp(path + s->tree_len, "/class/infiniband_verbs") == 0)
+	if (strncmp(path, s->tree, s->tree_len) != 0 || strcmp(path + s->tree_len, "/class/infiniband_verbs") != 0)
+		return;
+	if (in_container())
+		complain("no RDMA device: the vrdma daemon on this container's host is not running; it has to be "
+			 "started there, and then new programs have the device");
+	else
 		complain("no RDMA device: there is no device tree at %s; start the program with "
 			 "'vrdma run -- PROGRAM', or set VRDMA_SOCKET to a running daemon's socket "
 			 "(in a container: bind-mount its directory at the same place)", s->tree);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "vrdma.h"
@@ -127,4 +128,12 @@ void complain(const char *format, ...)
 	size_t len = strlen(line);
 	line[len++] = '\n';
 	sys(SYS_write, 2, line, len);
+}
+
+bool in_container(void)
+{
+	struct stat dir, above;
+	return strcmp(settings()->socket, "/run/vrdma/vrdma.sock") == 0 &&
+	       sys(SYS_newfstatat, AT_FDCWD, "/run/vrdma", &dir, 0) == 0 &&
+	       sys(SYS_newfstatat, AT_FDCWD, "/run", &above, 0) == 0 && dir.st_dev != above.st_dev;
 }

@@ -81,6 +81,7 @@ struct settings {
 };
 
 const struct settings *settings(void);
+bool in_container(void); /* the socket's directory is one that an engine mounted (container.Dir) */
 /* One line on stderr. Each distinct format is printed once a process. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

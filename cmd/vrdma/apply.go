@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"vrdma.dev/vrdma/internal/tenancy/control"
@@ -40,6 +42,9 @@ file is applied again. docs/reference/objects.md lists every field.
 				return objectsError(place, err)
 			}
 			printResults(c, reply, dryRun)
+			if len(reply.Results) == 0 {
+				fmt.Fprintln(c.ErrOrStderr(), "vrdma: warning: the files declare no objects: nothing was changed")
+			}
 			return nil
 		},
 	}

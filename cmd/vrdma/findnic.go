@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/platform/launch"
@@ -39,9 +42,19 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 		}
 		return place, absentNIC(place, name)
 	case errors.Is(err, fs.ErrPermission):
-		return place, lacks("permission denied for NIC %s (%w): spec.open of the NIC must name the user or the group; ask the operator of the daemon", name, syscall.EACCES)
+		return place, lacks("permission denied for NIC %s (%w at %s): spec.open of the NIC must name user %d or one of its groups; ask the operator of the daemon", name, syscall.EACCES, closed(at.Socket), os.Getuid())
 	}
 	return place, lacks("NIC %s at %s does not answer properly: %w", name, at.Socket, err)
+}
+
+// closed returns the first directory on the way to a path that this process cannot search, else the path.
+func closed(path string) string {
+	for i, c := range path {
+		if dir := path[:i]; c == '/' && i > 0 && unix.Access(dir, unix.X_OK) != nil {
+			return dir
+		}
+	}
+	return path
 }
 
 // elsewhere returns an error if the NIC is on another host.

@@ -53,6 +53,9 @@ the NICs that they may open.
 			if err != nil {
 				return objectsError(place, err)
 			}
+			for _, text := range reply.Warnings {
+				fmt.Fprintln(c.ErrOrStderr(), "vrdma: warning:", plain(text))
+			}
 			if len(reply.Items) == 0 && which.Name != "" {
 				return fmt.Errorf("there is no %s %s that you may see", which.Kind, args[1])
 			}

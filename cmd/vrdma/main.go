@@ -48,6 +48,19 @@ type options struct {
 // place returns the place of the daemon: --socket, VRDMA_SOCKET, or the user's own.
 func (o *options) place() (launch.Place, error) { return o.placeBy(launch.Default) }
 
+// placeOfNIC returns the place of the daemon that has declared NICs: place, unless the user named none and has no daemon. Then it is
+// that of root's daemon.
+func (o *options) placeOfNIC() (launch.Place, error) {
+	place, err := o.place()
+	if err != nil || o.socket != "" || os.Getenv("VRDMA_SOCKET") != "" {
+		return place, err
+	}
+	if _, err := os.Lstat(place.Socket); err == nil {
+		return place, nil
+	}
+	return launch.At(launch.System)
+}
+
 // placeBy is place with another default.
 func (o *options) placeBy(own func(getenv func(string) string, uid int, tmp, system string) (launch.Place, error)) (launch.Place, error) {
 	socket := o.socket

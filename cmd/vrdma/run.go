@@ -58,7 +58,11 @@ the arguments that vrdma nic args prints.`,
 			if err != nil {
 				return err
 			}
-			place, err := o.place()
+			find := o.place
+			if nic != "" {
+				find = o.placeOfNIC
+			}
+			place, err := find()
 			if err != nil {
 				return err
 			}
@@ -141,8 +145,9 @@ func checkProgram(args []string, quiet bool) (string, error) {
 
 // ensureDaemon makes sure that a daemon serves place.
 func ensureDaemon(place launch.Place) (lease *os.File, err error) {
-	if err := os.MkdirAll(filepath.Dir(place.Socket), 0o700); err != nil {
-		return nil, lacks("no daemon runs at %s, and one cannot be started there: cannot make the socket's directory: %w; have its owner start it, or choose another path with --socket", place.Socket, err)
+	// A directory that is missing may be a mistake in --socket: vrdma daemon makes one, and this command does not.
+	if _, err := os.Stat(filepath.Dir(place.Socket)); err != nil {
+		return nil, lacks("no daemon runs at %s, and one cannot be started there: the socket's directory: %w; have its owner start it, or choose another place with --socket", place.Socket, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

@@ -8,7 +8,9 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"vrdma.dev/vrdma/internal/device/nic"
@@ -23,29 +25,34 @@ import (
 type underlay struct {
 	addrs []netip.Addr // at most one of each family
 	port  uint16
-	mtu   int // the smallest of their interfaces; 0: virtual networks stay on this host
+	mtu   int // the smallest of their interfaces, or that of Ethernet until there is an address; 0: virtual networks stay on this host
 	opts  roce.UDPOptions
 }
 
 // setUnderlay sets the underlay: the addresses of --underlay; else the first of each family among those that --addr or the file gives
 // the device; else those of the default route; else the machine's first.
-func (s *settings) setUnderlay() error {
+func (s *settings) setUnderlay() (err error) {
+	s.under, err = s.findUnderlay()
+	return err
+}
+
+// findUnderlay is the underlay by the machine's addresses now.
+func (s *settings) findUnderlay() (u underlay, err error) {
 	port := s.OverlayPort
 	if s.config.Overlay.Port != 0 && port == overlay.DefaultPort {
 		port = s.config.Overlay.Port
 	}
 	if port < 1 || port > math.MaxUint16 {
-		return exit.Usage("--overlay-port %d: a UDP port is from 1 to 65535, VXLAN's is %d", port, overlay.DefaultPort)
+		return u, exit.Usage("--overlay-port %d: a UDP port is from 1 to 65535, VXLAN's is %d", port, overlay.DefaultPort)
 	}
-	u := &s.under
 	u.port = uint16(port)
 	u.opts = roce.UDPOptions{NoGSO: s.NoGSO, NoGRO: s.NoGRO, Port: u.port}
 	if !s.Network || s.Ephemeral {
-		return nil
+		return u, nil
 	}
 	all, err := machineAddresses()
 	if err != nil {
-		return exit.Lacks("%w", err)
+		return u, exit.Lacks("%w", err)
 	}
 	named := s.Underlay
 	if len(named) == 0 {
@@ -58,7 +65,7 @@ func (s *settings) setUnderlay() error {
 	from := append(defaultRoute(all), defaultOrder(all)...)
 	if len(list) > 0 {
 		if from, err = parseAddresses(list, all); err != nil {
-			return exit.Usage("%w", err)
+			return u, exit.Usage("%w", err)
 		}
 	}
 	for _, a := range from {
@@ -67,15 +74,21 @@ func (s *settings) setUnderlay() error {
 		}
 		if len(u.addrs) > 0 && (len(u.addrs) == 2 || u.addrs[0].Is4() == a.ip.Is4()) {
 			if len(named) > 0 {
-				return exit.Usage("--underlay %s: give at most one IPv4 and one IPv6 address", strings.Join(named, ","))
+				return u, exit.Usage("--underlay %s: give at most one IPv4 and one IPv6 address", strings.Join(named, ","))
 			}
 			continue
 		}
 		u.addrs = append(u.addrs, a.ip)
 		u.mtu = min(cmp.Or(u.mtu, math.MaxInt), interfaceMTU(a.netdev))
 	}
-	return nil
+	if len(u.addrs) == 0 && s.follows() {
+		u.mtu = ethernetMTU // DHCP may not have answered yet
+	}
+	return u, nil
 }
+
+// ethernetMTU is the usual MTU of interfaces.
+const ethernetMTU = 1500
 
 // defaultRoute are the addresses that this machine uses on its default routes.
 func defaultRoute(all []address) (out []address) {
@@ -109,30 +122,52 @@ func (u *underlay) head() int {
 // between opens the sockets of virtual networks between hosts, when the first network has a member elsewhere. It implements
 // provision.Between.
 type between struct {
-	underlay
+	mu     sync.Mutex // guards under
+	under  underlay
 	key    tunnelKey
 	log    *slog.Logger
 	udp    atomic.Pointer[roce.UDP]      // nil: not open
 	tunnel atomic.Pointer[tunnel.Tunnel] // nil: not open
 }
 
+// at is this host's underlay.
+func (b *between) at() underlay {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.under
+}
+
+// move sets the underlay, before any socket is open.
+func (b *between) move(u underlay) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.under = u
+}
+
+// addressTexts are addresses without their order.
+func addressTexts(list []netip.Addr) string {
+	list = slices.SortedFunc(slices.Values(list), netip.Addr.Compare)
+	return fmt.Sprint(list)
+}
+
 // OpenOverlay implements provision.Between.
 func (b *between) OpenOverlay() (*provision.Overlay, error) {
-	if len(b.addrs) == 0 {
-		return nil, errors.New("this host has no address that others could reach: give it one with --underlay")
+	u := b.at()
+	if len(u.addrs) == 0 {
+		return nil, errors.New("this host has no address that others could reach yet; --underlay names one")
 	}
-	udp, err := roce.ListenUDP(b.opts, b.addrs...)
+	udp, err := roce.ListenUDP(u.opts, u.addrs...)
 	if err != nil {
 		return nil, err
 	}
 	b.udp.Store(udp)
-	o := &provision.Overlay{Overlay: roce.NewOverlay(roce.OverlayConfig{Bind: udp, Addrs: b.addrs}), Wake: udp.Descriptors()}
+	o := &provision.Overlay{Overlay: roce.NewOverlay(roce.OverlayConfig{Bind: udp, Addrs: u.addrs}), Wake: udp.Descriptors()}
 	o.Window, o.Flight = udp.Windows()
-	mtu, plain := nic.MTUWithin(b.mtu-b.head()), nic.MTUWithin(b.mtu)
-	b.log.Info("overlay", "addresses", b.addrs, "port", b.port, "gso", udp.GSO(), "gro", udp.GRO(), "interface_mtu", b.mtu, "mtu", 128<<mtu)
+	mtu, plain := nic.MTUWithin(u.mtu-u.head()), nic.MTUWithin(u.mtu)
+	b.log.Info("overlay", "addresses", u.addrs, "port", u.port, "gso", udp.GSO(), "gro", udp.GRO(), "interface_mtu", u.mtu, "mtu", 128<<mtu)
 	if mtu < plain {
 		b.log.Warn("packets of virtual networks are smaller than those of the host's own network: VXLAN headers take space in the interface's packets",
-			"interface_mtu", b.mtu, "mtu", 128<<mtu, "without_overlay", 128<<plain, "do", fmt.Sprintf("raise the interface's MTU by %d on all hosts", b.head()))
+			"interface_mtu", u.mtu, "mtu", 128<<mtu, "without_overlay", 128<<plain, "do", fmt.Sprintf("raise the interface's MTU by %d on all hosts", u.head()))
 	}
 	return o, nil
 }
@@ -143,13 +178,13 @@ func (b *between) OpenTunnel() (roce.Tunnel, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := tunnel.Open(tunnel.Options{Key: k, Addrs: b.addrs, Port: b.key.port, Log: b.log})
+	t, err := tunnel.Open(tunnel.Options{Key: k, Addrs: b.at().addrs, Port: b.key.port, Log: b.log})
 	if err != nil {
 		return nil, err
 	}
 	b.tunnel.Store(t)
 	public := k.Public()
-	b.log.Info("tunnel", "addresses", b.addrs, "port", b.key.port, "public_key", tunnel.FormatPublic(public), "address_inside", overlay.TunnelAddr(public))
+	b.log.Info("tunnel", "addresses", b.at().addrs, "port", b.key.port, "public_key", tunnel.FormatPublic(public), "address_inside", overlay.TunnelAddr(public))
 	return t, nil
 }
 

@@ -78,12 +78,15 @@ func (c *cdiFiles) take(asked bool) error {
 	return nil
 }
 
-// release gives the directory back if keep was never called.
+// stay reports whether the files stay when the daemon ends. Engines then find the devices, and the hook says that no daemon runs.
+func (c *cdiFiles) stay() bool { return c.dir != "" && c.hook != "" }
+
+// release gives the directory back.
 func (c *cdiFiles) release() error {
 	if c.keeper == nil {
 		return nil
 	}
-	return c.keeper.Close()
+	return c.keeper.Close(c.stay())
 }
 
 // changed is called when NICs were created or removed.
@@ -94,7 +97,7 @@ func (c *cdiFiles) changed() {
 	}
 }
 
-// keep keeps the files current until stop is called, which removes them.
+// keep keeps the files current until stop is called. Without hooks it removes them then.
 func (c *cdiFiles) keep() (stop func()) {
 	if c.dir == "" {
 		return func() {}

@@ -135,7 +135,7 @@ func newDaemon(s *settings, claim *launch.Claim) (*daemon, error) {
 	d := &daemon{
 		settings: s, claim: claim, journal: control.NewJournal(), budget: budget.New(s.machine.Limits()), nics: registry.NewTable(),
 		plane: newPlane(), stop: make(chan string, 1),
-		between: &between{underlay: s.under, key: key, log: s.log},
+		between: &between{under: s.under, key: key, log: s.log},
 	}
 	d.cdi = &cdiFiles{dir: s.cdiDirectory(), mode: s.mode, place: s.place, nics: d.nics, log: s.log, wake: make(chan struct{}, 1)}
 	d.workloads = &workloads{nics: d.nics, events: d.journal, log: s.log, cdi: d.cdi, wake: make(chan struct{}, 1)}
@@ -145,7 +145,7 @@ func newDaemon(s *settings, claim *launch.Claim) (*daemon, error) {
 // openDevice opens the port to other hosts, the usage file, the CDI directory and the device. closed is called when the daemon ends.
 func (d *daemon) openDevice() (closed func(), err error) {
 	if d.served() {
-		if d.port, err = openHostPort(&d.device, d.sockets(), d.log); err != nil {
+		if d.port, err = openHostPort(&d.device, d.sockets(), d.follows(), d.log); err != nil {
 			return nil, err
 		}
 	}
@@ -245,13 +245,12 @@ func (d *daemon) provisionConfig() provision.Config {
 	c := provision.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
 		Seed: guidSeed(d.place.Socket), Underlay: d.port.mtu, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{},
-		Sockets: roce.UDPOptions{NoGSO: d.NoGSO, NoGRO: d.NoGRO}, Switch: d.ethernet,
+		Sockets: roce.UDPOptions{NoGSO: d.NoGSO, NoGRO: d.NoGRO}, Switch: d.ethernet, Returns: d.cdi.stay(),
 		Events: d.journal, Placement: d.plane, Workloads: d.workloads,
 	}
-	if d.port.port == nil {
+	c.HostAddresses = d.port.addresses
+	if d.port.port == nil && !(d.served() && d.follows()) {
 		c.HostRoutes = routes.None{}
-	} else {
-		c.HostAddresses = d.port.addresses
 	}
 	if d.under.mtu != 0 {
 		c.Between, c.TunnelHead = d.between, tunnel.Head
@@ -330,6 +329,7 @@ func (d *daemon) serve() error {
 		d.workloads.restore(working)
 	}()
 	go d.followKey(working)
+	unfollow := d.followAddresses(working)
 
 	var failure error
 	select {
@@ -343,6 +343,7 @@ func (d *daemon) serve() error {
 	}
 	d.serving.Store(false)
 	stopWork()
+	unfollow()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	err := d.close(ctx, restored)

@@ -61,7 +61,7 @@ func (d *daemon) openPlane() error {
 
 // self is this host as others reach it.
 func (d *daemon) self() tenant.HostSpec {
-	u := &d.between.underlay
+	u := d.between.at()
 	return tenant.HostSpec{
 		Addresses: u.addrs, Port: int(u.port), Version: d.Version, Features: d.engine.Features(),
 		Capacity:  tenant.Capacity{MTU: u.mtu, Processors: runtime.NumCPU(), Memory: tenant.Bytes(budget.ThisMachine().Memory)},

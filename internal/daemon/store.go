@@ -5,8 +5,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,11 +101,24 @@ func (s *settings) openEtcd(path string, p *plane) (*storage, error) {
 	if s.Ephemeral {
 		return nil, exit.Usage("--ephemeral: a daemon that ends with its programs has no store in etcd")
 	}
+	if !cfg.Secure() && slices.ContainsFunc(endpoints, elsewhere) {
+		s.log.Warn("the store is reached over a network without TLS: others can read and change what is declared", "store", s.Store, "do", "give etcd certificates, and name ca, certificate and key in --store-config")
+	}
 	opened, err := etcd.Open(cfg)
 	if err != nil {
 		return nil, exit.Lacks("%w", err)
 	}
 	return &storage{Store: opened, name: s.Store, plane: p}, nil
+}
+
+// elsewhere reports whether an endpoint may be on another machine.
+func elsewhere(endpoint string) bool {
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		host = endpoint
+	}
+	ip, err := netip.ParseAddr(host)
+	return err != nil && host != "localhost" || err == nil && !ip.IsLoopback()
 }
 
 // readStoreConfig reads the file of --store-config. A name that it does not know is an error.

@@ -28,3 +28,15 @@ func TestFirstReachable(t *testing.T) {
 		}
 	}
 }
+
+// Plain etcd on another machine is warned about.
+func TestElsewhere(t *testing.T) {
+	for endpoint, want := range map[string]bool{
+		"127.0.0.1:2379": false, "[::1]:2379": false, "localhost:2379": false,
+		"10.0.0.1:2379": true, "[fd00::1]:2379": true, "etcd-1:2379": true,
+	} {
+		if got := elsewhere(endpoint); got != want {
+			t.Errorf("%s: %v, want %v", endpoint, got, want)
+		}
+	}
+}

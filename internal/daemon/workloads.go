@@ -88,6 +88,11 @@ func (w *workloads) Bindings() (out []control.Binding) {
 	return out
 }
 
+// MayOpen implements control.Workloads.
+func (w *workloads) MayOpen(k tenant.Key, uid int, gids []int) error {
+	return w.provisioner.MayOpen(k, uid, gids)
+}
+
 // Name implements control.Workloads.
 func (w *workloads) Name(cookie uint64, name string) { w.server.Name(cookie, name) }
 

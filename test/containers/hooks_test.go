@@ -52,6 +52,19 @@ func TestLook(t *testing.T) {
 	if out := h.run(t, "vrdma", "nic", "check", "fine"); out != "" {
 		t.Errorf("vrdma nic check:\n%s", out)
 	}
+	// A user who may not open the NIC: the event says so, every program runs, and a program that needs the device says why.
+	user := container{"bookworm", "red.db", []string{"--user", "1000"}}
+	p := h.start(t, user.argv("sh", "-c", "true && ibv_devinfo")...)
+	if p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "user 1000 may not open this container's NIC") || strings.Contains(p.Output(), "ld.so") {
+		t.Errorf("a container with another user: exit %d\n%s", p.Code(), p.Output())
+	}
+	if out := h.run(t, "vrdma", "events", "red/db"); !strings.Contains(out, "user 1000 may not open NIC red/db") || !strings.Contains(out, "open: {uids: [1000]}") {
+		t.Errorf("the events of its NIC:\n%s", out)
+	}
+	h.apply(t, `{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: db, tenant: red}, spec: {network: train, address: 10.1.0.2, open: {uids: [1000]}}}`)
+	if out := h.run(t, user.argv("ibv_devinfo")...); !strings.Contains(out, "PORT_ACTIVE") {
+		t.Errorf("after spec.open names the user:\n%s", out)
+	}
 	h.run(t, "sh", "-c", "rm /images/bookworm/usr/lib/*/libibverbs/librxe-*")
 	h.stay(t, "bare", container{"bookworm", "default", nil})
 	if p := h.start(t, "vrdma", "nic", "check", "bare"); p.Wait(t, minute) != 1 || !strings.Contains(p.Output(), "rxe provider is not installed") {

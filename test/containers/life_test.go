@@ -103,6 +103,16 @@ func TestDaemonRestarts(t *testing.T) {
 		for _, p := range watching {
 			p.Printed(t, "IBV_EVENT_DEVICE_FATAL", minute)
 		}
+		for _, name := range all {
+			// The shared object is still there: ld.so has nothing to say.
+			if out := h.exec(t, name, "true").OK(t, minute); out != "" {
+				t.Errorf("container %s after the daemon was %s: a program that needs no device prints\n%s", name, c.name, out)
+			}
+			p := h.exec(t, name, "ibv_devinfo")
+			if p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "the vrdma daemon on this container's host") {
+				t.Errorf("container %s after the daemon was %s: exit %d, want advice for a container:\n%s", name, c.name, p.Code(), p.Output())
+			}
+		}
 		h.serve(t)
 		for _, name := range all {
 			if out := h.exec(t, name, "ibv_devinfo").OK(t, minute); !strings.Contains(out, "PORT_ACTIVE") {

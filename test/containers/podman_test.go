@@ -69,11 +69,16 @@ func TestOneFlag(t *testing.T) {
 		}
 	})
 	h.stop(t)
-	for _, path := range []string{"/run/cdi", socket} {
-		if h.exists(path) {
-			t.Errorf("%s is left", path)
-		}
+	if h.exists(socket) {
+		t.Errorf("%s is left", socket)
 	}
+	// Engines still know the device, and the hook says why it cannot be had.
+	p := h.start(t, podman("bookworm", device("default"), "true")...)
+	if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "no vrdma daemon serves "+socket) {
+		t.Errorf("a container while the daemon is stopped: exit %d\n%s", code, p.Output())
+	}
+	h.serve(t)
+	h.run(t, podman("bookworm", device("default"), "ibv_devices")...)
 }
 
 // The daemon refuses a socket directory on a noexec file system, with the reason.

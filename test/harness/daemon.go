@@ -25,7 +25,7 @@ type Daemon struct {
 
 // Options change how a daemon is started.
 type Options struct {
-	Addr string              // --addr; empty: 127.0.0.1,::1
+	Addr string              // --addr; empty: 127.0.0.1,::1; OwnAddresses: no such flag
 	Args []string            // further arguments
 	User *syscall.Credential // run daemon and programs as this user
 	Wrap []string            // a command to run the daemon under
@@ -34,6 +34,9 @@ type Options struct {
 	Network string // run daemon and programs in the network namespace with this path
 	Binary  string // another build of vrdma, for daemon and commands
 }
+
+// OwnAddresses is the Addr of a daemon that has the machine's addresses.
+const OwnAddresses = "own"
 
 // Nobody is an unprivileged user.
 func Nobody() *syscall.Credential { return &syscall.Credential{Uid: 65534, Gid: 65534} }
@@ -74,7 +77,10 @@ func Start(t testing.TB, o Options) *Daemon {
 		}
 		binary = raceBinary()
 	}
-	argv := append(append([]string{}, o.Wrap...), binary, "daemon", "--socket", d.Socket, "--addr", o.Addr)
+	argv := append(append([]string{}, o.Wrap...), binary, "daemon", "--socket", d.Socket)
+	if o.Addr != OwnAddresses {
+		argv = append(argv, "--addr", o.Addr)
+	}
 	argv = d.inside(append(argv, o.Args...))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	d.dress(cmd)

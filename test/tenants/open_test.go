@@ -70,6 +70,49 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// A user in spec.open can open that NIC of a daemon whose directory is closed, as root's default is, and nothing else there.
+func TestOpenInClosedDirectory(t *testing.T) {
+	dir := harness.Directory(t, nil)
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d := startAt(t, dir, fmt.Sprintf(openFile, "uids: [65534]")+`---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: b, tenant: red}
+spec: {network: net, open: {uids: [1234]}}
+`, 0o600, 0o700)
+	d.mayOpen(t, "red/a", "")
+	d.mayOpen(t, "red/b", "spec.open of the NIC must name user 65534")
+	sh := func(script string) error {
+		return nobody(exec.Command("sh", "-c", script, "sh", dir, d.place.Socket)).Run()
+	}
+	for _, script := range []string{`ls "$1"`, `ls "$2.nics"`, `ls "$2.d"`, `cat "$2.d/libvrdma.so"`, `touch "$1/new"`} {
+		if sh(script) == nil {
+			t.Errorf("%s: done, want that another user may not", script)
+		}
+	}
+	cmd := nobody(exec.Command(harness.Binary(), "--socket", d.place.Socket, "status"))
+	if out, err := cmd.CombinedOutput(); err == nil {
+		t.Errorf("another user sees the daemon's status:\n%s", out)
+	}
+	c := *d.world.NIC("red", "a")
+	c.Spec.Open = tenant.Who{UIDs: []int{1234}}
+	if err := d.provisioner.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c); err != nil {
+		t.Fatal(err)
+	}
+	d.mayOpen(t, "red/a", "is not ours to use (permission denied at "+dir+")")
+}
+
+// mayOpen checks that nobody may open a NIC, or that it is told why not.
+func (d *daemon) mayOpen(t *testing.T, nic, why string) {
+	t.Helper()
+	p := harness.Spawn(t, nobody(d.at(nic).command("ibv_devinfo")))
+	if code := p.Wait(t, minute); (code == 0) != (why == "") || !strings.Contains(p.Output(), why) {
+		t.Errorf("%s: exit %d, want %q:\n%s", nic, code, why, p.Output())
+	}
+}
+
 // controlGroup is ours.
 func controlGroup(t *testing.T) string {
 	t.Helper()

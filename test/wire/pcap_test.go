@@ -2,12 +2,14 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/bits"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -119,9 +121,72 @@ func TestPcap(t *testing.T) {
 	packets := golden.Decode(t, data)
 	w.compare(t, packets, golden.Read(t, line))
 	checkDissection(t, packets, dissect(t, file))
-	if says := fmt.Sprintf("captured %d bytes", len(data)); !strings.Contains(capture.Output(), says) {
+	if says := fmt.Sprintf("captured %d packets, 0 were left out", len(packets)); !strings.Contains(capture.Output(), says) {
 		t.Errorf("vrdma pcap does not say %q:\n%s", says, capture.Output())
 	}
+}
+
+// TestPcapSelects: a capture of one peer, of so many packets and of their first bytes, in pcapng, as Wireshark's tools read it. What
+// a reader that is too slow misses is said, and is in the file's statistics.
+func TestPcapSelects(t *testing.T) {
+	harness.Need(t, "tshark", "capinfos")
+	w := newLab(t, layout{mtu: 1500})
+	file := filepath.Join(t.TempDir(), "a.pcapng")
+	capture := harness.Spawn(t, w.a.Command("pcap", "-w", file, "--nic", "default", "--peer", w.b.ip4, "-c", "10", "-s", "64"))
+	there := func() bool { _, err := os.Stat(file); return err == nil || capture.Ended(0) }
+	if !harness.Poll(minute, there) || capture.Ended(0) {
+		t.Fatalf("no capture: %s\n%s", capture.Fate(), capture.Output())
+	}
+	workload.Pingpong("rc", 4096, 5, "").Run(t, w.a.side(false), w.a.side(false), minute) // another peer
+	workload.Pingpong("rc", 4096, 20, "").Run(t, w.a.side(false), w.b.side(false), minute)
+	if out := capture.OK(t, minute); !strings.Contains(out, "captured 10 packets, 0 were left out") {
+		t.Errorf("vrdma pcap says:\n%s", out)
+	}
+	read := func(tool string, args ...string) string {
+		t.Helper()
+		p := harness.Spawn(t, exec.Command(tool, append(args, file)...))
+		p.OK(t, minute)
+		return p.Stdout()
+	}
+	if out := read("capinfos"); !strings.Contains(out, "pcapng") || !strings.Contains(out, "Number of packets:   10") || !strings.Contains(out, "Number of packets dropped = 0") && !strings.Contains(out, "Number of stat entries = 1") {
+		t.Errorf("capinfos says:\n%s", out)
+	}
+	for line := range strings.Lines(read("tshark", "-n", "-T", "fields", "-e", "ip.addr", "-e", "frame.cap_len", "-r")) {
+		if f := strings.Fields(line); len(f) != 2 || !strings.Contains(f[0], w.b.ip4) || f[1] > "64" {
+			t.Errorf("a packet that nobody asked for: %q", line)
+		}
+	}
+	// A reader that stands still.
+	file = filepath.Join(t.TempDir(), "slow.pcapng")
+	slow := harness.Spawn(t, w.a.Command("pcap", "-w", file))
+	if !harness.Poll(minute, func() bool { _, err := os.Stat(file); return err == nil || slow.Ended(0) }) || slow.Ended(0) {
+		t.Fatalf("no capture: %s\n%s", slow.Fate(), slow.Output())
+	}
+	slow.Signal(syscall.SIGSTOP)
+	workload.Perf("write_bw", "-n 200 -s 1048576").Run(t, w.a.side(false), w.a.side(false), minute)
+	slow.Signal(syscall.SIGCONT)
+	slow.Signal(syscall.SIGINT)
+	out := slow.OK(t, minute)
+	if strings.Contains(out, " 0 were left out") || !strings.Contains(out, "were left out because the reader was too slow") {
+		t.Errorf("vrdma pcap says:\n%s", out)
+	}
+	if left, stats := regexp.MustCompile(`(\d+) were left out`).FindStringSubmatch(out), statistics(t, file); len(left) != 2 || !strings.Contains(stats, left[1]) {
+		t.Errorf("the file's statistics are %s, want %v", stats, left)
+	}
+}
+
+// statistics are the last block of a pcapng file, as text: how many packets there were, and how many are not in the file.
+func statistics(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil || len(data) < 60 {
+		t.Fatalf("%s: %v, %d bytes", file, err, len(data))
+	}
+	block := data[len(data)-int(binary.LittleEndian.Uint32(data[len(data)-4:])):]
+	if binary.LittleEndian.Uint32(block) != 5 {
+		t.Fatalf("the last block is % x, want statistics", block)
+	}
+	return fmt.Sprintf("received %d, dropped %d", binary.LittleEndian.Uint64(block[24:]), binary.LittleEndian.Uint64(block[36:]))
 }
 
 // quiet waits until the cable has carried nothing for a while.

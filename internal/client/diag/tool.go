@@ -56,7 +56,7 @@ func (d *Service) Answer(c *protocol.Conn, v *View, req *protocol.ControlRequest
 			c.SendJSON(protocol.ControlReply{Error: d.denied(v.Who, "see everybody's packets")})
 			return true
 		}
-		d.serveCapture(c, req.Outer)
+		d.serveCapture(c, req)
 		return false
 	case protocol.ControlStop:
 		if !v.All {

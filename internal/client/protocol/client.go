@@ -1,7 +1,11 @@
 package protocol
 
 import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -212,12 +216,14 @@ type Capture struct {
 	s    *Session
 	buf  []byte
 	left []byte
+	mark []byte // begins the last message
+	end  *CaptureEnd
 }
 
-// OpenCapture makes the daemon record every packet from now on. Packets of virtual networks are recorded as their members see
-// them, or with their outer headers if outer is true.
-func OpenCapture(socket string, outer bool) (*Capture, error) {
-	s, err := control(socket, ControlRequest{Op: ControlCapture, Outer: outer})
+// OpenCapture makes the daemon record packets from now on. The request has what is recorded; Op and End are set here.
+func OpenCapture(socket string, req ControlRequest) (*Capture, error) {
+	req.Op, req.End = ControlCapture, rand.Text()
+	s, err := control(socket, req)
 	if err != nil {
 		return nil, err
 	}
@@ -225,10 +231,10 @@ func OpenCapture(socket string, outer bool) (*Capture, error) {
 		s.Close()
 		return nil, err
 	}
-	return &Capture{s: s, buf: make([]byte, MaxMessage)}, nil
+	return &Capture{s: s, buf: make([]byte, MaxMessage), mark: []byte(req.End)}, nil
 }
 
-// Read implements io.Reader; io.EOF means that the daemon ended.
+// Read implements io.Reader; io.EOF means that the capture or the daemon ended.
 func (c *Capture) Read(b []byte) (int, error) {
 	if len(c.left) == 0 {
 		n, fds, err := c.s.ReadMessage(c.buf)
@@ -236,12 +242,28 @@ func (c *Capture) Read(b []byte) (int, error) {
 			return 0, err
 		}
 		CloseFDs(fds)
+		if text, last := bytes.CutPrefix(c.buf[:n], c.mark); last {
+			c.end = new(CaptureEnd)
+			if err := json.Unmarshal(text, c.end); err != nil {
+				return 0, err
+			}
+			return 0, io.EOF
+		}
 		c.left = c.buf[:n]
 	}
 	n := copy(b, c.left)
 	c.left = c.left[n:]
 	return n, nil
 }
+
+// More reports whether Read has something without the daemon.
+func (c *Capture) More() bool { return len(c.left) > 0 }
+
+// Stop asks the daemon to end the capture. Read returns the rest of it.
+func (c *Capture) Stop() error { return c.s.CloseWrite() }
+
+// Counted returns the number of packets, after the end; nil: the daemon did not say.
+func (c *Capture) Counted() *CaptureEnd { return c.end }
 
 // Close ends the capture; a Read that waits then fails.
 func (c *Capture) Close() error { return c.s.Close() }

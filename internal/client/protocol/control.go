@@ -3,6 +3,7 @@ package protocol
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 )
@@ -32,6 +33,12 @@ type ControlRequest struct {
 	Tenant string    `json:"tenant,omitempty"`
 	// For capture: record packets of virtual networks with their outer headers.
 	Outer bool `json:"outer,omitempty"`
+	// For capture: record packets from or to these addresses only, and from or to this NIC's; at most Snap bytes of each. End is a
+	// random text: the message after the last one of the file begins with it, and has a CaptureEnd.
+	Peers []netip.Addr `json:"peers,omitempty"`
+	NIC   string       `json:"nic,omitempty"`
+	Snap  int          `json:"snap,omitempty"`
+	End   string       `json:"end,omitempty"`
 	// For upgrade: the path of the next daemon's program.
 	Program string `json:"program,omitempty"`
 }
@@ -42,6 +49,12 @@ type Upgrade struct {
 	Pid   int    `json:"pid,omitempty"` // of the daemon that continues
 	// Blackout is how long programs were not served.
 	Blackout time.Duration `json:"blackout,omitempty"`
+}
+
+// CaptureEnd counts the packets of a capture.
+type CaptureEnd struct {
+	Packets uint64 `json:"packets"`
+	LeftOut uint64 `json:"leftOut"` // the reader was too slow
 }
 
 // Operations of a ControlRequest.

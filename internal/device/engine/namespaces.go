@@ -19,18 +19,18 @@ import (
 //
 // Namespaces come and go while the loop runs, with the programs that use the NIC.
 
-// AddNamespace adds the underlay of a NIC in a network namespace: a port there, its descriptors, of
-// which one is readable when packets have arrived, and its number. The Resolver knows the NIC's
-// addresses there. window and flight are Options' Window and InFlight, unless those are set. It runs
-// on the loop.
-func (e *Engine) AddNamespace(n *nic.NIC, number ib.NetworkID, p *roce.Port, wake []int, window, flight uint32) error {
-	return e.net.addNamespace(n, number, p, wake, window, flight)
+// AddPort adds the underlay of a NIC in a network namespace, or of the default NIC in the hosts' own
+// network: a port there, its descriptors, of which one is readable when packets have arrived, and the
+// network's number. The Resolver knows the NIC's addresses there. window and flight are Options'
+// Window and InFlight, unless those are set. It runs on the loop.
+func (e *Engine) AddPort(n *nic.NIC, number ib.NetworkID, p *roce.Port, wake []int, window, flight uint32) error {
+	return e.net.addPort(n, number, p, wake, window, flight)
 }
 
-func (n *network) addNamespace(dev *nic.NIC, number ib.NetworkID, p *roce.Port, wake []int, window, flight uint32) error {
+func (n *network) addPort(dev *nic.NIC, number ib.NetworkID, p *roce.Port, wake []int, window, flight uint32) error {
 	u := &n.underlays
-	if u.namespaces[number] != nil || !number.IsNamespace() {
-		return fmt.Errorf("engine: %v is there already, or is no namespace", number)
+	if u.of(number) != nil || number.IsVirtual() {
+		return fmt.Errorf("engine: %v has a port already, or needs none", number)
 	}
 	under := &portUnderlay{Port: p, net: n}
 	a, err := n.attach(under, wake)
@@ -40,7 +40,11 @@ func (n *network) addNamespace(dev *nic.NIC, number ib.NetworkID, p *roce.Port, 
 	if u.namespaces == nil {
 		u.namespaces = make(map[ib.NetworkID]*attached)
 	}
-	u.namespaces[number] = a
+	if number == ib.HostNetwork {
+		u.host = a
+	} else {
+		u.namespaces[number] = a
+	}
 	if n.opts.Window == 0 {
 		n.opts.Window, n.opts.InFlight = window, flight
 	}
@@ -57,18 +61,18 @@ func (n *network) addNamespace(dev *nic.NIC, number ib.NetworkID, p *roce.Port, 
 	return nil
 }
 
-// ReaddressNamespace is called when the NIC has other addresses, which the Resolver knows. move opens
-// the sockets of the namespace's port for them and closes the others. It returns all descriptors that
+// Readdress is called when the NIC has other addresses, which the Resolver knows. move opens the
+// sockets of the port for them and closes the others. It returns all descriptors that
 // the port has then. regroup says for IPv4 and IPv6 whether the addresses are at other interfaces now:
 // the NIC joins its groups there. After an error the caller tries again later. It runs on the loop.
-func (e *Engine) ReaddressNamespace(n *nic.NIC, number ib.NetworkID, regroup [2]bool, move func() []int) error {
-	return e.net.readdressNamespace(n, number, regroup, move)
+func (e *Engine) Readdress(n *nic.NIC, number ib.NetworkID, regroup [2]bool, move func() []int) error {
+	return e.net.readdress(n, number, regroup, move)
 }
 
-func (n *network) readdressNamespace(dev *nic.NIC, number ib.NetworkID, regroup [2]bool, move func() []int) error {
-	a := n.namespaces[number]
-	if a == nil {
-		return fmt.Errorf("engine: there is no %v", number)
+func (n *network) readdress(dev *nic.NIC, number ib.NetworkID, regroup [2]bool, move func() []int) error {
+	a := n.of(number)
+	if a == nil || number.IsVirtual() {
+		return fmt.Errorf("engine: %v has no port", number)
 	}
 	n.acks.flush(n.clock.now)
 	a.Flush()
@@ -125,7 +129,7 @@ func (e *Engine) CountGroups(n *nic.NIC) (count [2]int) {
 	return count
 }
 
-// RemoveNamespace undoes AddNamespace and closes the port. The NIC has no sessions any more. It runs
+// RemoveNamespace undoes AddPort for a namespace and closes the port. The NIC has no sessions any more. It runs
 // on the loop.
 func (e *Engine) RemoveNamespace(n *nic.NIC, number ib.NetworkID) { e.net.removeNamespace(n, number) }
 

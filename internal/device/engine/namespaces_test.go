@@ -44,7 +44,7 @@ func TestSites(t *testing.T) {
 		if err := e.Add(nics[i], nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.AddNamespace(nics[i], r[nics[i]], roce.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
+		if err := e.AddPort(nics[i], r[nics[i]], roce.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,7 +67,7 @@ func TestSites(t *testing.T) {
 	var before, after roce.Counters
 	e.Do(func() {
 		before = e.LinkCounters()
-		if err := e.AddNamespace(nics[0], r[nics[0]], nil, nil, 0, 0); err == nil {
+		if err := e.AddPort(nics[0], r[nics[0]], nil, nil, 0, 0); err == nil {
 			t.Error("a site of a number that is taken")
 		}
 		for i, m := range nics {
@@ -113,7 +113,7 @@ func TestFarewell(t *testing.T) {
 		if err := e.Add(nics[i], posts[i]); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.AddNamespace(nics[i], r[nics[i]], roce.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
+		if err := e.AddPort(nics[i], r[nics[i]], roce.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -175,7 +175,7 @@ func TestRegroup(t *testing.T) {
 	if err := e.Add(n, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.AddNamespace(n, r[n], roce.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
+	if err := e.AddPort(n, r[n], roce.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
 		t.Fatal(err)
 	}
 	e.Start()
@@ -195,7 +195,7 @@ func TestRegroup(t *testing.T) {
 			sockets  int
 		}{{[2]bool{}, 0}, {[2]bool{false, true}, 0}, {[2]bool{true, false}, 2}} {
 			made = 0
-			if err := e.ReaddressNamespace(n, r[n], c.families, udp.Descriptors); err != nil || made != c.sockets {
+			if err := e.Readdress(n, r[n], c.families, udp.Descriptors); err != nil || made != c.sockets {
 				t.Errorf("%v: %d sockets were made, want %d: %v", c.families, made, c.sockets, err)
 			}
 			if len(e.net.groups.of) != 3 || len(e.net.groups.fds) != 2 {

@@ -1,5 +1,5 @@
-// Package pcap reads and writes capture files in the classic libpcap format, which
-// Wireshark, tshark and tcpdump understand.
+// Package pcap reads and writes capture files in the classic libpcap format, and writes them in pcapng format (ng.go). Wireshark,
+// tshark and tcpdump understand both.
 //
 //	file header (24 bytes): magic, version 2.4, snap length, link type
 //	record header (16 bytes): seconds, fraction, bytes kept, bytes on the wire
@@ -66,11 +66,14 @@ func (w *Writer) Write(at time.Time, packet []byte) error {
 }
 
 // WriteHeader writes the header of a packet of n bytes; the caller writes the packet to the file.
-func (w *Writer) WriteHeader(at time.Time, n int) error {
+func (w *Writer) WriteHeader(at time.Time, n int) error { return w.WriteShort(at, n, n) }
+
+// WriteShort is WriteHeader for the first n bytes of a packet that had so many on the wire.
+func (w *Writer) WriteShort(at time.Time, n, length int) error {
 	binary.LittleEndian.PutUint32(w.rec[0:], uint32(at.Unix()))
 	binary.LittleEndian.PutUint32(w.rec[4:], uint32(at.Nanosecond()))
 	binary.LittleEndian.PutUint32(w.rec[8:], uint32(n))
-	binary.LittleEndian.PutUint32(w.rec[12:], uint32(n))
+	binary.LittleEndian.PutUint32(w.rec[12:], uint32(length))
 	if _, err := w.w.Write(w.rec[:]); err != nil {
 		return fmt.Errorf("write to the capture: %w", err)
 	}
@@ -84,6 +87,7 @@ type Reader struct {
 	unit  time.Duration
 	link  LinkType
 	buf   []byte
+	wire  int // the length of the last packet on the wire
 }
 
 // NewReader reads the file header.
@@ -108,6 +112,9 @@ func NewReader(r io.Reader) (*Reader, error) {
 	return p, nil
 }
 
+// Length returns the number of bytes that the last packet had on the wire.
+func (p *Reader) Length() int { return p.wire }
+
 // LinkType returns the type of the packets' first header.
 func (p *Reader) LinkType() LinkType { return p.link }
 
@@ -121,6 +128,7 @@ func (p *Reader) Next() (at time.Time, packet []byte, err error) {
 		return time.Time{}, nil, fmt.Errorf("read the capture: %w", err)
 	}
 	n := p.order.Uint32(h[8:])
+	p.wire = int(p.order.Uint32(h[12:]))
 	if n > maxPacket {
 		return time.Time{}, nil, fmt.Errorf("read the capture: a packet of %d bytes; the file is damaged", n)
 	}

@@ -30,12 +30,14 @@ type Tap struct {
 	now  func() time.Time
 
 	outer bool // see SetOuter
+	only  Selection
 
 	chunk *chunk // the chunk being filled
 	pcap  *pcap.Writer
 	free  chan *chunk
 	full  chan *chunk
 
+	count  atomic.Uint64 // recorded packets
 	left   atomic.Uint64
 	failed atomic.Bool
 	done   chan struct{}
@@ -44,6 +46,36 @@ type Tap struct {
 
 // chunk is a part of the file.
 type chunk struct{ data []byte }
+
+// A Selection is the part of the packets that a Tap records.
+type Selection struct {
+	// Peers and NICs are addresses: a packet is from or to one of each. Empty: any.
+	Peers, NICs map[netip.Addr]bool
+	// Snap is how many bytes of a packet are recorded; 0: all.
+	Snap int
+}
+
+// has reports whether packets between these addresses are recorded.
+func (s *Selection) has(a, b netip.Addr) bool {
+	return (len(s.Peers) == 0 || s.Peers[a] || s.Peers[b]) && (len(s.NICs) == 0 || s.NICs[a] || s.NICs[b])
+}
+
+// hasPacket is has for an IP packet.
+func (s *Selection) hasPacket(p []byte) bool {
+	if len(s.Peers)+len(s.NICs) == 0 {
+		return true
+	}
+	switch {
+	case len(p) >= wire.IPv4Size && p[0]>>4 == 4:
+		return s.has(netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20])))
+	case len(p) >= wire.IPv6Size && p[0]>>4 == 6:
+		return s.has(netip.AddrFrom16([16]byte(p[8:24])), netip.AddrFrom16([16]byte(p[24:40])))
+	}
+	return false
+}
+
+// Select restricts what is recorded. It is called before the loop uses t.
+func (t *Tap) Select(s Selection) { t.only = s }
 
 // NewTap writes the file header to w and starts recording.
 func NewTap(w io.Writer) (*Tap, error) {
@@ -103,6 +135,9 @@ func (t *Tap) push() bool {
 // Burst records a burst that never becomes packets, because sender and receiver are on this host.
 func (t *Tap) Burst(b *transport.Burst) {
 	src, dst := b.SGID.Addr(), b.DGID.Addr()
+	if !t.only.has(src, dst) {
+		return
+	}
 	m := Message{
 		Local:  netip.AddrPortFrom(src, firstPort+uint16(spread(b.Src)%numPorts)),
 		Remote: netip.AddrPortFrom(dst, wire.Port),
@@ -143,7 +178,7 @@ func (t *Tap) message(m *Message, id uint16) {
 		data := m.Data[at:min(len(m.Data), at+segment)]
 		if m.Inside {
 			t.inside(now, m.Local, m.Remote, data, ect)
-		} else {
+		} else if t.only.has(m.Local.Addr(), m.Remote.Addr()) {
 			t.record(now, m.Local, m.Remote, data, id, ect)
 		}
 		id++
@@ -156,17 +191,21 @@ func (t *Tap) SetOuter(outer bool) { t.outer = outer }
 
 // inside records a VXLAN datagram, or the packet in it.
 func (t *Tap) inside(now time.Time, src, dst netip.AddrPort, data []byte, ecn uint8) {
-	if t.outer && src.Addr().Is4() == dst.Addr().Is4() {
+	packet, ok := overlay.Inside(data)
+	switch {
+	case ok && !t.only.hasPacket(packet):
+	case t.outer && src.Addr().Is4() == dst.Addr().Is4():
 		t.record(now, src, dst, data, 0, ecn)
-		return
-	}
-	if packet, ok := overlay.Inside(data); ok {
+	case ok:
 		t.append(now, nil, packet)
 	}
 }
 
 // datagram records a received packet of m.
 func (t *Tap) datagram(m *Message, data []byte, id uint16) {
+	if !t.only.has(m.Remote.Addr(), m.Local.Addr()) {
+		return
+	}
 	ecn := uint8(ect)
 	if m.CE {
 		ecn = ce
@@ -191,8 +230,14 @@ func (t *Tap) append(now time.Time, h, data []byte) {
 		t.left.Add(1)
 		return
 	}
+	length := len(h) + len(data)
+	if snap := t.only.Snap; snap > 0 {
+		h = h[:min(len(h), snap)]
+		data = data[:min(len(data), snap-len(h))]
+	}
+	t.count.Add(1)
 	// The chunk has space: neither write can fail.
-	_ = t.pcap.WriteHeader(now, len(h)+len(data))
+	_ = t.pcap.WriteShort(now, len(h)+len(data), length)
 	_, _ = t.Write(h)
 	_, _ = t.Write(data)
 	if len(t.full) == 0 {
@@ -235,6 +280,9 @@ func (t *Tap) headers(src, dst netip.AddrPort, n int, id uint16, ecn uint8) []by
 
 // Flush passes recorded packets to the writer.
 func (t *Tap) Flush() { t.push() }
+
+// Recorded returns how many packets were recorded.
+func (t *Tap) Recorded() uint64 { return t.count.Load() }
 
 // LeftOut returns how many packets were not recorded because the writer was too slow or failed.
 func (t *Tap) LeftOut() uint64 { return t.left.Load() }

@@ -98,6 +98,21 @@ func (b *Bundle) Program() string {
 	return process.Args[0]
 }
 
+// User returns the user of the container's first program and its groups, as the container numbers them.
+func (b *Bundle) User() (uid int, gids []int) {
+	var process struct {
+		User struct {
+			UID  int   `json:"uid"`
+			GID  int   `json:"gid"`
+			More []int `json:"additionalGids"`
+		} `json:"user"`
+	}
+	if b.get("process", &process) != nil {
+		return 0, nil
+	}
+	return process.User.UID, append([]int{process.User.GID}, process.User.More...)
+}
+
 // Wanted returns the device name of the NIC that the container asks for; "": none. A container asks by a device of that
 // name:
 //

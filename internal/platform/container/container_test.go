@@ -135,9 +135,25 @@ func TestKeeper(t *testing.T) {
 	if _, err := Keep(dir, 0o600); !errors.Is(err, ErrKept) {
 		t.Errorf("a second daemon: %v, want %v", err, ErrKept)
 	}
-	if err := k.Close(); err != nil {
+	if err := k.Close(true); err != nil {
 		t.Error(err)
 	}
+	if k, err = Keep(dir, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := read(t, dir), map[string][]string{"vrdma-red.json": {"red.web"}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("files that stayed for the next daemon: %v, want %v", got, want)
+	}
+	if err := k.Put(nics(t, "default")); err != nil {
+		t.Error(err)
+	}
+	if got, want := read(t, dir), map[string][]string{"vrdma.json": {"default"}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("files of the next daemon: %v, want %v", got, want)
+	}
+	if err := k.Close(false); err != nil {
+		t.Error(err)
+	}
+	os.Remove(dir) // the first keeper made it, and the second does not know
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory that was made is left: %v", err)
 	}
@@ -166,7 +182,7 @@ func TestKeeperAmongOthers(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "vrdma.json")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the default NIC's file: %v, %v, want mode 0600", info, err)
 	}
-	if err := k.Close(); err != nil {
+	if err := k.Close(false); err != nil {
 		t.Error(err)
 	}
 	entries, err := os.ReadDir(dir)

@@ -38,7 +38,7 @@ type Keeper struct {
 // ErrKept means that another daemon has its files there.
 var ErrKept = errors.New("another daemon has its files there")
 
-// Keep takes a directory, creates it if needed, and removes the files of a dead daemon. mode is that of the
+// Keep takes a directory and creates it if needed. The files of an earlier daemon stay until Put knows the NICs. mode is that of the
 // daemon's socket.
 func Keep(dir string, mode fs.FileMode) (*Keeper, error) {
 	k := &Keeper{dir: dir, mode: mode, before: make(map[string][]byte)}
@@ -53,11 +53,25 @@ func Keep(dir string, mode fs.FileMode) (*Keeper, error) {
 		}
 		return nil, err
 	}
-	if err := k.sweep(); err != nil {
+	if err := k.adopt(); err != nil {
 		k.lock.Close()
 		return nil, err
 	}
 	return k, nil
+}
+
+// adopt takes over the files of an earlier keeper: Put replaces them, or removes them.
+func (k *Keeper) adopt() error {
+	entries, err := os.ReadDir(k.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if file := e.Name(); named(file) && written(filepath.Join(k.dir, file)) {
+			k.before[strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(file, "vrdma"), ".json"), "-")] = nil
+		}
+	}
+	return nil
 }
 
 // lockIn locks a directory. The holder removes the lock file before it unlocks, so a lock counts only if the
@@ -209,9 +223,12 @@ func (k *Keeper) write(tenant string, text []byte) error {
 	return err
 }
 
-// Close removes the files, and the directory if the keeper created it and it is empty.
-func (k *Keeper) Close() error {
-	err := errors.Join(k.sweep(), os.Remove(k.lock.Name()), k.lock.Close())
+// Close removes the files, unless they stay for the next keeper, and the directory if the keeper created it and it is empty.
+func (k *Keeper) Close(stay bool) (err error) {
+	if !stay {
+		err = k.sweep()
+	}
+	err = errors.Join(err, os.Remove(k.lock.Name()), k.lock.Close())
 	if k.owns {
 		os.Remove(k.dir) // fails if it is not empty
 	}

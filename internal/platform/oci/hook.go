@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,7 +39,7 @@ func (h *Hook) bundle() (*container.State, *container.Bundle, error) {
 }
 
 // Look is the createRuntime hook of a container with a NIC: it binds the NIC and checks the container's root. If refused is not nil,
-// another container has the NIC and this one must not start. Other errors do not keep it from starting.
+// another container has the NIC, or no daemon runs, and this container must not start. Other errors do not keep it from starting.
 func (h *Hook) Look(device string) (refused, err error) {
 	state, bundle, err := h.bundle()
 	if err != nil {
@@ -47,7 +48,18 @@ func (h *Hook) Look(device string) (refused, err error) {
 	if refused, err = h.bind(state, device); refused != nil {
 		return refused, nil
 	}
-	return nil, errors.Join(err, h.check(state, bundle, device))
+	if err == nil {
+		err = h.check(state, bundle, device)
+	}
+	if absent(err) {
+		return fmt.Errorf("container %s cannot start with NIC %s: no vrdma daemon serves %s; start it (systemctl start vrdma, or vrdma daemon)", state.Name(), device, h.Place.Socket), nil
+	}
+	return nil, err
+}
+
+// absent reports whether an error says that no daemon serves the socket.
+func absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // bind binds a declared NIC to the container's network namespace, unless the container uses the host's. refused says which container
@@ -93,7 +105,7 @@ func (h *Hook) check(state *container.State, bundle *container.Bundle, device st
 	}
 	found, err := preflight.Start(root, bundle.Program())
 	if err != nil {
-		return err
+		return fmt.Errorf("the container's root is not checked: %v", err) // not %w: see absent
 	}
 	told := control.Container{ID: state.ID, Name: state.Name(), NIC: keyOfDevice(device)}
 	for _, f := range found {
@@ -101,10 +113,47 @@ func (h *Hook) check(state *container.State, bundle *container.Bundle, device st
 		fmt.Fprintf(h.Log, "vrdma: container %s with NIC %s: %v\n", told.Name, device, f)
 	}
 	told.Cookie = workloadOf(state.Pid)
-	if err := control.Tell(h.Place.Socket, told); err != nil {
+	uid, gids := bundle.User()
+	if outside, ok := onHost(state.Pid, "uid_map", uid); ok {
+		told.User = &outside
+	}
+	for _, gid := range gids {
+		if outside, ok := onHost(state.Pid, "gid_map", gid); ok {
+			told.Groups = append(told.Groups, outside)
+		}
+	}
+	more, err := control.Tell(h.Place.Socket, told)
+	if err != nil {
 		return fmt.Errorf("cannot tell the daemon: %w", err)
 	}
+	for _, text := range more {
+		fmt.Fprintf(h.Log, "vrdma: container %s with NIC %s: %s\n", told.Name, device, text)
+	}
 	return nil
+}
+
+// onHost translates an ID of a container to the host's. The hook may be in a user namespace of its own, that of a rootless engine.
+func onHost(pid int, file string, id int) (int, bool) {
+	id, ok := mapped(fmt.Sprintf("/proc/%d/%s", pid, file), id)
+	if !ok {
+		return 0, false
+	}
+	return mapped("/proc/self/"+file, id)
+}
+
+// mapped translates an ID by a uid_map or gid_map (user_namespaces(7)): lines of the first ID inside, the first outside, a number.
+func mapped(path string, id int) (int, bool) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(text)) {
+		var inside, outside, n int
+		if _, err := fmt.Sscan(line, &inside, &outside, &n); err == nil && id >= inside && id-inside < n {
+			return outside + id - inside, true
+		}
+	}
+	return 0, false
 }
 
 // keyOfDevice is the key of a NIC that engines call TENANT.NAME; zero for the default NIC.

@@ -509,6 +509,9 @@ func TestStoreAway(t *testing.T) {
 	if a.plane.Age() == 0 || a.plane.Health().State != store.Away {
 		t.Error("the store is not away")
 	}
+	if r, err := Get(aop, Selection{Kind: tenant.KindHost, Name: "b"}); err != nil || len(r.Items) != 1 || r.Items[0].Status.State != Unknown {
+		t.Errorf("another host while the store is away: %+v, %v; want that nobody knows", r, err)
+	}
 	mustApply(t, bop, nic("red", "new", "{network: train, address: 10.1.0.30, host: b}"))
 	if a.at(100, "10.1.0.30") != "" {
 		t.Error("a knows what it cannot know")
@@ -592,4 +595,28 @@ func (n *node) agrees(s *store.Memory) bool {
 		}
 	}
 	return true
+}
+
+// TestFirstAnswer: a question right after the start waits for the store, because the daemon knows only its copy.
+func TestFirstAnswer(t *testing.T) {
+	s := &store.Memory{}
+	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
+	a.plane.Close()
+	a.way.partition(true)
+	a.restart(config(a.way, a.provisioner, "a", 1))
+	mustApplyTo(t, b.plane, pinned)
+	op := a.operator()
+	type answer struct {
+		r   *Reply
+		err error
+	}
+	answers := make(chan answer)
+	go func() {
+		r, err := Get(op, Selection{Kind: tenant.KindNIC})
+		answers <- answer{r, err}
+	}()
+	a.way.partition(false)
+	if got := <-answers; got.err != nil || len(got.r.Items) == 0 {
+		t.Errorf("get nics after the start: %+v, %v, want those of the store", got.r, got.err)
+	}
 }

@@ -84,7 +84,7 @@ type Reply struct {
 
 	Revision int64          `json:"revision,omitempty"` // of the store, where the answer is of one revision
 	Results  []Result       `json:"results,omitempty"`  // apply, delete, import
-	Warnings []string       `json:"warnings,omitempty"` // apply, delete, import: what the Provisioner cannot do yet
+	Warnings []string       `json:"warnings,omitempty"` // apply, delete, import: what the Provisioner cannot do yet, and surprises; tell; get: why the answer may be old
 	Items    []Item         `json:"items,omitempty"`    // get, describe, watch
 	Host     string         `json:"host,omitempty"`     // get: the host of the answering daemon, for callers that may see hosts
 	Events   []events.Event `json:"events,omitempty"`   // describe, events
@@ -159,8 +159,9 @@ const (
 	Ready     State = "ready"
 	Failed    State = "failed"    // the Provisioner failed; it is tried again
 	Elsewhere State = "elsewhere" // it is on another host
-	// Of hosts: no heartbeat; no heartbeat is expected.
+	// Of hosts: no heartbeat; the store, which has the heartbeats, does not answer; no heartbeat is expected.
 	Gone      State = "gone"
+	Unknown   State = "unknown"
 	Unwatched State = "unwatched"
 )
 

@@ -64,6 +64,9 @@ type Plane struct {
 	overlay      *overlayMap
 	placements   *placements
 
+	opened   time.Time
+	answered atomic.Bool // a shared store has answered since opened
+
 	changes sync.WaitGroup // goroutines that Close waits for
 	stop    context.CancelFunc
 	ended   context.Context
@@ -137,6 +140,7 @@ func newPlane(cfg Config) *Plane {
 		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), again: make(wakeup, 1),
 		paces: ratelimit.Buckets[int]{Rate: changeRate, Burst: changeBurst, Most: mostPaces},
 	}
+	p.opened = time.Now()
 	p.ended, p.stop = context.WithCancel(context.Background())
 	c := &p.cfg
 	p.snapshots = &snapshots{cfg: c, moved: make(chan struct{})}
@@ -381,6 +385,7 @@ func (p *Plane) change(who tenant.Caller, by events.Actor, c tenant.Change, dryR
 	if err != nil {
 		return nil, nil, errorOf(err)
 	}
+	passed = append(passed, hostWarnings(p.cfg.Host, old, next, effects)...)
 	if dryRun {
 		return append(effects, gone...), passed, nil
 	}

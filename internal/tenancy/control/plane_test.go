@@ -254,7 +254,15 @@ func TestOtherHost(t *testing.T) {
 		t.Errorf("it was moved while in use: %v", err)
 	}
 	h.provisioner.set(func() { delete(h.provisioner.used, nicKey("red", "web")) })
-	mustApply(t, op, nic("there"))
+	moved, err := Apply(op, nic("there"), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"moves from host here to there; a file that says host: here moves it back", "host: anywhere", "host there, which does not exist", "there are here"} {
+		if !strings.Contains(strings.Join(moved.Warnings, "\n"), want) {
+			t.Errorf("the warnings have no %q: %q", want, moved.Warnings)
+		}
+	}
 	if slices.Contains(h.provisioner.has(), "red/web") {
 		t.Error("it is still here")
 	}

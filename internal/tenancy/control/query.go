@@ -92,6 +92,7 @@ func (p *Plane) items(objects []tenant.Object) ([]Item, error) {
 }
 
 func (t *conversation) get(req *Request) error {
+	t.p.awaitFirst()
 	snap := t.p.snapshots.now.Load()
 	objects := t.selected(snap, &req.Select)
 	items, err := t.p.items(objects)
@@ -99,6 +100,9 @@ func (t *conversation) get(req *Request) error {
 		return err
 	}
 	reply := &Reply{Revision: snap.revision, Items: items}
+	if why := t.p.health.away(); why != "" {
+		reply.Warnings = append(reply.Warnings, why+": this is what it said last")
+	}
 	if self := t.p.registration.self(); t.sees(snap.world, self) {
 		reply.Host = self.Metadata.Name
 	}

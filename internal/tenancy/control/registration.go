@@ -251,6 +251,8 @@ func (r *registration) status(s *snapshot, h *tenant.Host) Status {
 		return Status{State: Failed, Reason: r.reason()}
 	case name == r.cfg.Host:
 		return Status{State: Ready, Alone: !r.health.shared()}
+	case r.health.away() != "":
+		return Status{State: Unknown, Reason: "heartbeats are not seen: " + r.health.away()}
 	case s.live[name] == "":
 		return Status{State: Gone, Reason: "its daemon has sent no heartbeat for 30 s; its NICs stay where they are"}
 	}

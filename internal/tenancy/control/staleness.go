@@ -92,3 +92,26 @@ func (h *storeHealth) alarm() string {
 	}
 	return ""
 }
+
+// firstWait is how long a question waits for the first answer of a shared store after the daemon's start.
+const firstWait = 5 * time.Second
+
+// awaitFirst waits until the store has answered once since the plane was opened, and reads it then. Before that the daemon knows only
+// its copy of the store, which may be empty.
+func (p *Plane) awaitFirst() {
+	for p.health.shared() && !p.answered.Load() && time.Since(p.opened) < firstWait {
+		if p.health.now().State == store.InStep {
+			p.changing.Lock()
+			if p.refresh() == nil {
+				p.answered.Store(true)
+			}
+			p.changing.Unlock()
+			return
+		}
+		select {
+		case <-time.After(firstWait / 250):
+		case <-p.ended.Done():
+			return
+		}
+	}
+}

@@ -44,6 +44,9 @@ type Container struct {
 	Name   string     `json:"name,omitempty"` // for messages; "": ID
 	// Warnings are what prevents its programs from using the NIC, one each.
 	Warnings []string `json:"warnings,omitempty"`
+	// User is the user of its first program, as the daemon's host numbers users; nil: it is not known. Groups are its groups.
+	User   *int  `json:"user,omitempty"`
+	Groups []int `json:"groups,omitempty"`
 }
 
 // An Interface is a NIC as an ordinary interface of a container.
@@ -65,6 +68,8 @@ type Workloads interface {
 	// empty must be equal.
 	Unbind(b Binding) []Binding
 	Bindings() []Binding
+	// MayOpen returns why a user with these groups may not open a NIC.
+	MayOpen(k tenant.Key, uid int, gids []int) error
 	// Name sets the name of a workload.
 	Name(cookie uint64, name string)
 }
@@ -130,7 +135,8 @@ func (t *conversation) workloads(req *Request) error {
 	case OpBound:
 		reply.Bindings = w.Bindings()
 	case OpTell:
-		if err := t.tellContainer(req.Container); err != nil {
+		var err error
+		if reply.Warnings, err = t.tellContainer(req.Container); err != nil {
 			return err
 		}
 	}
@@ -190,20 +196,26 @@ func (b *Binding) Title() string {
 	return "container " + name
 }
 
-// tellContainer stores a hook's report.
-func (t *conversation) tellContainer(c *Container) error {
+// tellContainer stores a hook's report, and returns what the hook does not know.
+func (t *conversation) tellContainer(c *Container) (more []string, err error) {
 	if c == nil || len(c.ID) > mostText || len(c.Name) > mostText || len(c.Warnings) > mostWarnings {
-		return fmt.Errorf("tell wants a container, with names of %d bytes and %d warnings at most", mostText, mostWarnings)
+		return nil, fmt.Errorf("tell wants a container, with names of %d bytes and %d warnings at most", mostText, mostWarnings)
 	}
 	name := c.Name
 	if name == "" {
 		name = c.ID
 	}
 	t.p.cfg.Workloads.Name(c.Cookie, name)
+	if c.User != nil && c.NIC != (tenant.Key{}) {
+		if err := t.p.cfg.Workloads.MayOpen(c.NIC, *c.User, c.Groups); err != nil {
+			more = append(more, err.Error())
+			c.Warnings = append(c.Warnings, err.Error())
+		}
+	}
 	if len(c.Warnings) > 0 {
 		t.p.Record(events.Event{Verb: events.Warned, Object: c.NIC, Reason: fmt.Sprintf("container %s: %.*s", name, mostText, strings.Join(c.Warnings, "; ")), By: t.by})
 	}
-	return nil
+	return more, nil
 }
 
 // Bind tells the daemon at socket to which container a NIC is bound.
@@ -238,8 +250,11 @@ func Bindings(socket string) ([]Binding, error) {
 	return r.Bindings, nil
 }
 
-// Tell reports a new container to the daemon.
-func Tell(socket string, c Container) error {
-	_, err := once(socket, &Request{Op: OpTell, Container: &c})
-	return err
+// Tell reports a new container to the daemon, and returns what the daemon warns about.
+func Tell(socket string, c Container) ([]string, error) {
+	r, err := once(socket, &Request{Op: OpTell, Container: &c})
+	if err != nil {
+		return nil, err
+	}
+	return r.Warnings, nil
 }

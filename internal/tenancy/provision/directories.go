@@ -14,6 +14,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/platform/container"
 	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A NIC's directory:
@@ -31,8 +32,9 @@ import (
 
 // directories makes and removes the directories of NICs.
 type directories struct {
-	host *host
-	work *workQueue
+	host    *host
+	work    *workQueue
+	passage passage
 
 	mu        sync.Mutex // held while directories are made or removed that several NICs share
 	discarded int        // guarded by mu: how many directories were moved to the trash
@@ -99,10 +101,11 @@ func (d *directories) makeShared(place launch.Place, gate, mode fs.FileMode) err
 	return errors.Join(makeDirectory(place.Gate(), gate), makeDirectory(filepath.Dir(place.Socket), mode), makeDirectory(place.Dir(), mode))
 }
 
-// modes are the modes of a NIC's socket and directory.
+// modes are the modes of a NIC's socket and directory. The gate closes the directory to other users. In a container every
+// user loads the shared object, which says why a user may not open the NIC.
 func (h *host) modes(s *hostedNIC) (socket, dir fs.FileMode) {
 	if s.open.anybody() {
-		return h.cfg.Mode, h.cfg.DirMode
+		return h.cfg.Mode, 0o755
 	}
 	return 0o666, 0o755
 }
@@ -157,7 +160,7 @@ func share(from, to string) error {
 	return errors.Join(err, out.Chmod(0o755), out.Close())
 }
 
-// warnUnreachable warns once that other users cannot reach the listeners that are open to them.
+// warnUnreachable warns once that users cannot reach listeners that are open to a control group or a namespace.
 func (d *directories) warnUnreachable() {
 	dir := filepath.Dir(d.host.cfg.Place.Socket)
 	if info, err := os.Stat(dir); d.warned || err != nil || info.Mode().Perm()&0o001 != 0 {
@@ -171,6 +174,7 @@ func (d *directories) warnUnreachable() {
 // discard removes a NIC's directory, and the tenant's directory with the last one. The more than a hundred files of the
 // NIC are removed in the background.
 func (d *directories) discard(s *hostedNIC) {
+	d.passage.set(s.key, new(tenant.Who))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	dir, bin := s.place.Gate(), d.trash()

@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"vrdma.dev/vrdma/internal/client/server"
 	"vrdma.dev/vrdma/internal/device/registry"
+	"vrdma.dev/vrdma/internal/platform/container"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
@@ -44,12 +46,12 @@ func (r *Provisioner) Expose(n *registry.NIC, ephemeral bool) error {
 		err = r.directories.install(place)
 	}
 	if err != nil {
-		r.unexpose()
+		r.unexpose(nil)
 		return err
 	}
 	err = r.listeners.OpenListener(server.Listener{Socket: place.Socket, NIC: n, DirMode: dirMode, SocketMode: mode, Rests: true, Secondary: true})
 	if err != nil {
-		r.unexpose()
+		r.unexpose(nil)
 	}
 	return err
 }
@@ -72,11 +74,11 @@ func (r *Provisioner) Await() error {
 }
 
 // removeWaiting removes that directory.
-func (r *Provisioner) removeWaiting() {
+func (r *Provisioner) removeWaiting(m mounts) {
 	if r.waiting == nil {
 		return
 	}
-	if err := clearPlace(*r.waiting); err != nil {
+	if err := clearPlace(*r.waiting, r.keeps(m, *r.waiting)); err != nil {
 		r.cfg.Log.Warn("something is left of the directory for containers whose NIC is made", "error", err)
 	}
 	r.directories.removeEmpty(filepath.Dir(r.waiting.Socket))
@@ -104,14 +106,14 @@ func (r *Provisioner) noteNetworks(w *tenant.World) {
 	}
 }
 
-// unexpose removes the files in the directory, after the listener has been closed. The directory itself stays for the
+// unexpose removes the files in the directory, as clearPlace does, after the listener has been closed. The directory itself stays for the
 // next daemon, because containers may have it mounted. An ephemeral daemon removes it, too.
-func (r *Provisioner) unexpose() {
+func (r *Provisioner) unexpose(m mounts) {
 	e := r.exposed
 	if e == nil {
 		return
 	}
-	err := clearPlace(e.place)
+	err := clearPlace(e.place, !e.ephemeral && r.keeps(m, e.place))
 	if e.ephemeral {
 		r.directories.removeEmpty(filepath.Dir(e.place.Socket))
 	}
@@ -120,11 +122,46 @@ func (r *Provisioner) unexpose() {
 	}
 }
 
-// clearPlace removes the files in a NIC's directory. The directory stays.
-func clearPlace(at launch.Place) error {
-	err := os.RemoveAll(at.Dir())
-	if rerr := os.Remove(at.Socket); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
-		err = errors.Join(err, rerr)
+// clearPlace removes the files in a NIC's directory. The directory stays. keep leaves the files that a container mounts:
+// every program in there loads the shared object, and without the file ld.so prints an error.
+func clearPlace(at launch.Place, keep bool) error {
+	dir := at.Dir()
+	if keep {
+		dir = at.Sysfs()
 	}
-	return err
+	remove := os.RemoveAll(dir)
+	if err := os.Remove(at.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		remove = errors.Join(remove, err)
+	}
+	return remove
 }
+
+// mounts are the directories of NICs that containers have mounted.
+type mounts map[[2]uint64]bool
+
+// findMounts looks into every mount namespace that this daemon can see.
+func findMounts() mounts {
+	found, seen := make(mounts), make(map[string]bool)
+	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is fine
+	for _, p := range processes {
+		space, err := os.Readlink(p + "/ns/mnt")
+		if err != nil || seen[space] {
+			continue
+		}
+		seen[space] = true
+		var st syscall.Stat_t
+		if syscall.Stat(p+"/root"+container.Dir, &st) == nil {
+			found[[2]uint64{st.Dev, st.Ino}] = true
+		}
+	}
+	return found
+}
+
+// has reports whether a container has mounted the directory of a NIC.
+func (m mounts) has(at launch.Place) bool {
+	var st syscall.Stat_t
+	return syscall.Stat(filepath.Dir(at.Socket), &st) == nil && m[[2]uint64{st.Dev, st.Ino}]
+}
+
+// keeps reports whether the files that containers mount stay when the daemon ends.
+func (r *Provisioner) keeps(m mounts, at launch.Place) bool { return r.cfg.Returns || m.has(at) }

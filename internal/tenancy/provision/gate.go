@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -19,8 +21,74 @@ import (
 //
 // On a file system without such lists every user can enter, too, and the listener decides.
 
+// The gates lie below the directory of the daemon's socket, which is often closed: root's default is 0700. That
+// directory has an access control list, too: the users and groups of all gates can search it, and nothing else. The
+// daemon's other files there are the daemon's own by their modes.
+
+// A passage is the access control list of the daemon's directory.
+type passage struct {
+	dir string
+	log *slog.Logger
+	mu  sync.Mutex // guards of
+	of  map[tenant.Key]*tenant.Who
+}
+
+// set admits the users of a NIC as far as its gate; an empty who admits nobody.
+func (p *passage) set(k tenant.Key, who *tenant.Who) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of == nil {
+		p.of = make(map[tenant.Key]*tenant.Who)
+	}
+	_, had := p.of[k]
+	if has := len(who.UIDs)+len(who.GIDs) > 0; has {
+		p.of[k] = who
+	} else if had {
+		delete(p.of, k)
+	} else {
+		return
+	}
+	p.apply()
+}
+
+// clear removes the list: the daemon starts or ends.
+func (p *passage) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.of = nil
+	p.apply()
+}
+
+// apply sets the list, if the directory is the daemon's own and closed to others. mu is held.
+func (p *passage) apply() {
+	var st unix.Stat_t
+	if unix.Stat(p.dir, &st) != nil || int(st.Uid) != os.Geteuid() || st.Mode&0o001 != 0 {
+		return
+	}
+	var all tenant.Who
+	for _, who := range p.of {
+		all.UIDs, all.GIDs = append(all.UIDs, who.UIDs...), append(all.GIDs, who.GIDs...)
+	}
+	if len(p.of) == 0 {
+		if err := unix.Removexattr(p.dir, aclAttribute); err == nil {
+			err = unix.Chmod(p.dir, 0o700) // the mode had the list's mask as the group's rights
+			p.warn(err)
+		}
+		return
+	}
+	p.warn(unix.Setxattr(p.dir, aclAttribute, aclOf(&all), 0))
+}
+
+func (p *passage) warn(err error) {
+	if err != nil {
+		p.log.Warn("users in spec.open reach their NICs only where the NIC's directory is mounted: the daemon's directory is closed to them",
+			"directory", p.dir, "error", err, "do", "chmod o+x it, or start the daemon with --mode 0666")
+	}
+}
+
 // setGate admits the users that may open the NIC now.
 func (d *directories) setGate(s *hostedNIC) error {
+	d.passage.set(s.key, s.open.now.Load())
 	gate, who := s.place.Gate(), s.open.now.Load()
 	mode := fs.FileMode(searchable)
 	if s.open.anybody() {

@@ -53,6 +53,24 @@ func (o *openness) admit(who *credentials.Caller, conn syscall.Conn) error {
 	return nil
 }
 
+// MayOpen returns why a user with these groups may not open a NIC; nil: it may, or the NIC is not here. Control groups
+// and namespaces in spec.open are not checked. It may be called at any time.
+func (r *Provisioner) MayOpen(k tenant.Key, uid int, gids []int) error {
+	s := r.find(k)
+	if s == nil || uid == r.cfg.Owner {
+		return nil
+	}
+	w := s.open.now.Load()
+	in := func(gid int) bool { return slices.Contains(w.GIDs, gid) }
+	switch {
+	case len(w.UIDs)+len(w.GIDs) > 0 && !slices.Contains(w.UIDs, uid) && !slices.ContainsFunc(gids, in):
+		return fmt.Errorf("user %d may not open %v: add it to spec.open.uids of the NIC", uid, k)
+	case s.open.anybody() && r.cfg.Mode&0o006 != 0o006:
+		return fmt.Errorf("user %d may not open %v, which only the daemon's user may: name it in spec.open of the NIC, open: {uids: [%d]}", uid, k, uid)
+	}
+	return nil
+}
+
 // listen makes the NIC's directory and opens its listener.
 func (r *Provisioner) listen(s *hostedNIC) (err error) {
 	defer func() {
@@ -67,7 +85,7 @@ func (r *Provisioner) listen(s *hostedNIC) (err error) {
 	if err := r.directories.install(s.place); err != nil {
 		return err
 	}
-	if !s.open.anybody() {
+	if w := s.open.now.Load(); !s.open.anybody() && len(w.UIDs)+len(w.GIDs) == 0 {
 		r.directories.warnUnreachable()
 	}
 	a := s.account

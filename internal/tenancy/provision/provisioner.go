@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -67,9 +68,11 @@ type Config struct {
 	Sockets roce.UDPOptions
 	// HostRoutes are the routes of NICs in the host's own network.
 	HostRoutes registry.Routes
-	// HostAddresses are the addresses at which other hosts reach this one. NICs in the host's network have no others.
+	// HostAddresses are the addresses at which other hosts reach this one at first. NICs in the host's network have no others.
 	// nil: there are no other hosts.
 	HostAddresses []netip.Addr
+	// Returns: engines may start containers while the daemon is stopped, so the files that containers mount stay.
+	Returns bool
 	// Switch connects virtual machines and containers as Ethernet; nil: there is none.
 	Switch *vswitch.Switch
 	// Events records what policies refuse, caps that NICs reach, connections of declared NICs, and containers without an
@@ -128,6 +131,8 @@ type Provisioner struct {
 	waiting  *launch.Place                // nil: there is no directory for containers whose NIC does not exist yet
 	networks atomic.Pointer[[]tenant.Key] // see Networks
 	exposed  *exposed                     // nil: the default NIC has no directory for containers
+	// hostAddresses are those at which other hosts reach this one now; nil: there are no other hosts.
+	hostAddresses atomic.Pointer[[]netip.Addr]
 }
 
 // A host is what the parts of a Provisioner share.
@@ -180,8 +185,9 @@ func New(c Config) *Provisioner {
 	h, work := &host{cfg: c}, new(workQueue)
 	r := &Provisioner{
 		host: h, work: work, nics: make(map[tenant.Key]*hostedNIC),
-		directories: directories{host: h, work: work}, accounts: accounts{host: h, of: make(map[string]*account)}, connection: connection{host: h},
+		directories: directories{host: h, work: work, passage: passage{dir: filepath.Dir(c.Place.Socket), log: c.Log}}, accounts: accounts{host: h, of: make(map[string]*account)}, connection: connection{host: h},
 	}
+	r.hostAddresses.Store(&c.HostAddresses)
 	r.namespaces.pace.Set(readdressRate)
 	return r
 }
@@ -189,6 +195,7 @@ func New(c Config) *Provisioner {
 // Open sets what opens listeners. The loop runs from now on.
 func (r *Provisioner) Open(d Listeners) {
 	r.listeners, r.running = d, true
+	r.directories.passage.clear() // a daemon that was killed leaves its list
 	r.work.start()
 }
 
@@ -302,8 +309,9 @@ func (r *Provisioner) plan(n *tenant.Network, c *tenant.NIC) (m made, err error)
 		return m, fmt.Errorf("%v has no address", c.Key())
 	}
 	for _, a := range list {
-		if n.Spec.Way == tenant.WayHost && r.cfg.HostAddresses != nil && !slices.Contains(r.cfg.HostAddresses, a) {
-			return m, fmt.Errorf("%v is in a network with way host, and this daemon does not serve other hosts at %v: it serves %v; start vrdma daemon --no-default-nic with this address in --addr", c.Key(), a, r.cfg.HostAddresses)
+		served := *r.hostAddresses.Load()
+		if n.Spec.Way == tenant.WayHost && len(served) > 0 && !slices.Contains(served, a) {
+			return m, fmt.Errorf("%v is in a network with way host, and this daemon does not serve other hosts at %v: it serves %v; start vrdma daemon --no-default-nic with this address in --addr", c.Key(), a, served)
 		}
 	}
 	m.addresses = fmt.Sprint(list)
@@ -479,14 +487,16 @@ func (r *Provisioner) Enforce(w *tenant.World) {
 // stay for the next daemon, because containers have them mounted.
 func (r *Provisioner) Close() {
 	r.work.stop()
+	m := findMounts()
 	for _, s := range r.nics {
 		s.ethernet.pull()
-		if err := clearPlace(s.place); err != nil {
+		if err := clearPlace(s.place, r.keeps(m, s.place)); err != nil {
 			r.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
 		}
 	}
-	r.unexpose()
-	r.removeWaiting()
+	r.unexpose(m)
+	r.removeWaiting(m)
+	r.directories.passage.clear()
 	r.directories.empty()
 }
 

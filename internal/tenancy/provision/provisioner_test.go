@@ -163,7 +163,7 @@ func TestRemoveAndPut(t *testing.T) {
 	r, listeners := newTest(t)
 	c := put(t, r, "red", "a", "10.1.0.1")
 	dir := filepath.Join(r.cfg.Place.NICs(), "red", "a", "nic")
-	for path, mode := range map[string]os.FileMode{"": 0o700, "..": 0o700, "../..": 0o711, "../../..": 0o711} {
+	for path, mode := range map[string]os.FileMode{"": 0o755, "..": 0o700, "../..": 0o711, "../../..": 0o711} {
 		if info, err := os.Stat(filepath.Join(dir, path)); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v %v, want mode %o", filepath.Join(dir, path), info, err, mode)
 		}
@@ -212,7 +212,7 @@ func TestRemoveAndPut(t *testing.T) {
 // TestHostAddresses: a NIC in the host's network has an address at which other hosts reach the host.
 func TestHostAddresses(t *testing.T) {
 	r, _ := newTest(t)
-	r.cfg.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	r.hostAddresses.Store(&[]netip.Addr{netip.MustParseAddr("192.0.2.1")})
 	for address, want := range map[string]string{"192.0.2.1": "", "192.0.2.2": "this daemon does not serve other hosts at 192.0.2.2"} {
 		of, n, c := objects("red", "a", address)
 		n.Spec.Way = tenant.WayHost

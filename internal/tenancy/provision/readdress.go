@@ -172,7 +172,7 @@ func (p *namespacePort) commit(st *attachment, rows []row, regroup [2]bool, more
 		}
 		switch {
 		case p.udp != nil:
-			err = p.moveSockets(rows, regroup, more, gone)
+			err = p.host.cfg.Engine.Readdress(p.nic.Device, p.number, regroup, func() []int { return moveSockets(p.udp, rows, more, gone) })
 		case more != nil:
 			if err = p.addSockets(more); err != nil {
 				p.host.cfg.NICs.SetFace(p.nic, old)
@@ -332,28 +332,26 @@ func (p *namespacePort) openSockets(st *attachment, first bool, fresh []netip.Ad
 // addSockets gives the engine the first sockets. It runs on the loop with mu held.
 func (p *namespacePort) addSockets(first *roce.UDP) error {
 	window, flight := first.Windows()
-	err := p.host.cfg.Engine.AddNamespace(p.nic.Device, p.number, roce.NewPort(first), first.Descriptors(), window, flight)
+	err := p.host.cfg.Engine.AddPort(p.nic.Device, p.number, roce.NewPort(first), first.Descriptors(), window, flight)
 	if err == nil {
 		p.udp = first
 	}
 	return err
 }
 
-// moveSockets adds sockets to the engine, which may be nil, and removes those of addresses that are gone. It runs on
-// the loop with mu held.
-func (p *namespacePort) moveSockets(rows []row, regroup [2]bool, more *roce.UDP, gone []netip.Addr) error {
-	return p.host.cfg.Engine.ReaddressNamespace(p.nic.Device, p.number, regroup, func() []int {
-		if more != nil {
-			p.udp.Take(more)
-		}
-		for _, a := range gone {
-			p.udp.Drop(a)
-		}
-		for _, i := range rows {
-			p.udp.SetInterface(i.Addr, i.Index)
-		}
-		return p.udp.Descriptors()
-	})
+// moveSockets adds more sockets, which may be nil, to u and closes those of addresses that are gone. It returns the
+// descriptors that u has then. It runs on the loop.
+func moveSockets(u *roce.UDP, rows []row, more *roce.UDP, gone []netip.Addr) []int {
+	if more != nil {
+		u.Take(more)
+	}
+	for _, a := range gone {
+		u.Drop(a)
+	}
+	for _, i := range rows {
+		u.SetInterface(i.Addr, i.Index)
+	}
+	return u.Descriptors()
 }
 
 // usable are the addresses that become GIDs, in the order in which tools should find them, since tools use the first

@@ -12,6 +12,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
@@ -45,6 +46,7 @@ func (co *committer) commit(conditions []store.Condition, writes []store.Write) 
 	}
 	co.mu.Lock()
 	defer co.mu.Unlock()
+	co.confirm()
 	for range mostTries {
 		if err := co.health.usable(); err != nil {
 			return 0, false, err
@@ -67,6 +69,34 @@ func (co *committer) commit(conditions []store.Condition, writes []store.Write) 
 		}
 	}
 	return 0, false, errors.New("the store: others keep it busy; try again")
+}
+
+// confirmAfter is how long an answer of etcd counts, and confirmTime how long a commit waits for another one. A commit that is sent
+// to an etcd that has died ends after twice askTime, and nobody knows whether it was made.
+const (
+	confirmAfter = time.Second
+	confirmTime  = 2500 * time.Millisecond
+)
+
+// confirm makes sure that etcd answers, before a commit is sent. Otherwise the store is Away then.
+func (co *committer) confirm() {
+	if co.health.usable() != nil || time.Since(co.etcd.copy.Heard()) < confirmAfter {
+		return
+	}
+	if co.etcd.client.ActiveConnection().GetState() == connectivity.TransientFailure {
+		co.health.judge(errors.New("no member accepts a connection"))
+		return
+	}
+	var err error
+	for range 2 { // the client asks another member
+		ctx, cancel := context.WithTimeout(co.etcd.ctx, confirmTime)
+		err = co.replica.verify(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+	co.health.judge(err)
 }
 
 // translate converts conditions to etcd's. An entry of a large commit was committed at one revision and is in etcd

@@ -62,9 +62,14 @@ func Endpoints(name string) ([]string, error) {
 	return out, nil
 }
 
+// Secure reports whether the connection is encrypted.
+func (c *Config) Secure() bool {
+	return c.CA != "" || c.Certificate != "" || c.Key != "" || c.ServerName != ""
+}
+
 // tls is the TLS configuration; nil: the connection is not encrypted.
 func (c *Config) tls() (*tls.Config, error) {
-	if c.CA == "" && c.Certificate == "" && c.Key == "" && c.ServerName == "" {
+	if !c.Secure() {
 		return nil, nil
 	}
 	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}

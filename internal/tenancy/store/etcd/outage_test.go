@@ -86,7 +86,12 @@ func TestAway(t *testing.T) {
 	other := open(t, c, "s", func(cfg *Config) { cfg.Endpoints = c.Direct() })
 	until(t, "others know that it lives", func() bool { return string(other.etcd.copy.Get("live/h").Value) == "boot" })
 
+	// The first commit after its death says that nothing was changed: it is sent only to a store that answers.
 	c.Members[0].Kill()
+	until(t, "its last answer is old", func() bool { return time.Since(s.etcd.copy.Heard()) > confirmAfter })
+	if _, _, err := s.Commit(nil, []store.Write{put("c", "0")}); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("the first commit without the store: %v", err)
+	}
 	h := untilState(t, s, store.Away)
 	if h.Why == nil || time.Since(h.Heard) > time.Hour {
 		t.Errorf("away: %+v", h)
