@@ -91,6 +91,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		benchCommand(),
 		cdiCommand(o),
 		cniCommand(o),
+		configCommand(),
 		cpCommand(o),
 		daemonCommand(o),
 		deleteCommand(o),

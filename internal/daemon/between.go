@@ -31,9 +31,6 @@ type underlay struct {
 // the device; else those of the default route; else the machine's first.
 func (s *settings) setUnderlay() error {
 	port := s.OverlayPort
-	if s.config.Overlay.Port != 0 && port == overlay.DefaultPort {
-		port = s.config.Overlay.Port
-	}
 	if port < 1 || port > math.MaxUint16 {
 		return exit.Usage("--overlay-port %d: a UDP port is from 1 to 65535, VXLAN's is %d", port, overlay.DefaultPort)
 	}
@@ -48,12 +45,9 @@ func (s *settings) setUnderlay() error {
 		return exit.Lacks("%w", err)
 	}
 	named := s.Underlay
-	if len(named) == 0 {
-		named = s.config.Underlay
-	}
 	list := named
 	if len(list) == 0 {
-		list = s.addresses()
+		list = s.Addr
 	}
 	from := append(defaultRoute(all), defaultOrder(all)...)
 	if len(list) > 0 {

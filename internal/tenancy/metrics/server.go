@@ -66,6 +66,7 @@ var aliveTime = 2 * time.Second
 // A Server answers scrapers.
 type Server struct {
 	src   Config
+	asked string // the address as Listen got it
 	http  *http.Server
 	l     net.Listener
 	busy  chan struct{} // holds one for each request in progress
@@ -81,7 +82,7 @@ func Listen(addr string, src Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics at %s: %w; choose another HOST:PORT with --metrics", addr, err)
 	}
-	s := &Server{src: src, l: l, busy: make(chan struct{}, atOnce), ended: make(chan struct{})}
+	s := &Server{src: src, asked: addr, l: l, busy: make(chan struct{}, atOnce), ended: make(chan struct{})}
 	if src.PerNIC {
 		s.labels = &labeller{}
 	}
@@ -95,6 +96,9 @@ func Listen(addr string, src Config) (*Server, error) {
 	}()
 	return s, nil
 }
+
+// Asked is the address that Listen got.
+func (s *Server) Asked() string { return s.asked }
 
 // Addr is the address of the server.
 func (s *Server) Addr() net.Addr { return s.l.Addr() }
