@@ -88,6 +88,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 	root.PersistentFlags().StringVar(&o.socket, "socket", "", "the daemon's socket (default: VRDMA_SOCKET, else this user's own)")
 	root.AddCommand(
 		applyCommand(o),
+		auditCommand(o),
 		benchCommand(),
 		cdiCommand(o),
 		cniCommand(o),
@@ -98,6 +99,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		demoCommand(),
 		describeCommand(o),
 		doctorCommand(),
+		drainCommand(o),
 		eventsCommand(o),
 		getCommand(o),
 		goperfCommand(o),
@@ -110,6 +112,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		ociRuntimeCommand(o),
 		pcapCommand(o),
 		policyCommand(o),
+		reloadCommand(o),
 		reportCommand(),
 		runCommand(o),
 		statusCommand(o),

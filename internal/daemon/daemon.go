@@ -43,6 +43,7 @@ type daemon struct {
 	claim       *launch.Claim
 	store       *storage
 	journal     *control.Journal
+	audit       *control.AuditLog // nil: none is kept
 	budget      *budget.Ledger
 	nics        *registry.Table
 	port        hostPort
@@ -89,6 +90,11 @@ func Run(o Options) error {
 		return err
 	}
 	defer d.store.Close()
+	if d.audit, err = s.openAudit(); err != nil {
+		return err
+	}
+	defer d.audit.Close()
+	d.journal.Audit(d.audit)
 	closeDevice, err := d.openDevice()
 	if err != nil {
 		return err
@@ -184,7 +190,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 	})
 	d.server, err = server.Listen(server.Config{
 		Listeners: []server.Listener{first}, Engine: d.engine, Log: d.log, Version: d.Version, Budget: d.budget, NICs: d.nics, Collector: d.measured.collector,
-		Stop: func() { d.ask("vrdma stop") }, Store: d.store, Machines: d.provisioner, Events: d.journal,
+		Stop: func() { d.ask("vrdma stop") }, Operation: d, Store: d.store, Machines: d.provisioner, Events: d.journal,
 	})
 	if err != nil {
 		return err

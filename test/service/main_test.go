@@ -1,6 +1,7 @@
 package service
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,3 +12,5 @@ import (
 const limit = time.Minute
 
 func TestMain(m *testing.M) { harness.Main(m) }
+
+func itoa(n int) string { return strconv.Itoa(n) }

@@ -19,6 +19,8 @@ import (
 //	{"op":"top"}                  answered by one Top
 //	{"op":"usage","since":T,"tenant":"N"}  answered by one UsageReport
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
+//	{"op":"reload"}               answered by one ControlReply with lines
+//	{"op":"drain","off":B}        answered by one ControlReply
 //	{"op":"objects"}              answered by a ControlReply; then one request about declared
 //	                              objects follows, and its answers (package control)
 type ControlRequest struct {
@@ -29,6 +31,8 @@ type ControlRequest struct {
 	Tenant string    `json:"tenant,omitempty"`
 	// For capture: record packets of virtual networks with their outer headers.
 	Outer bool `json:"outer,omitempty"`
+	// For drain: admit programs again.
+	Off bool `json:"off,omitempty"`
 }
 
 // Operations of a ControlRequest.
@@ -41,12 +45,16 @@ const (
 	ControlTop     = "top"
 	ControlUsage   = "usage"
 	ControlStop    = "stop"
+	ControlReload  = "reload"
+	ControlDrain   = "drain"
 	ControlObjects = "objects"
 )
 
 // ControlReply acknowledges a request or contains its error. The stream of a trace begins with one.
 type ControlReply struct {
 	Error string `json:"error,omitempty"`
+	// Lines are the answer to a reload, for people.
+	Lines []string `json:"lines,omitempty"`
 }
 
 // Status is the content of `vrdma status`.
@@ -75,8 +83,23 @@ type Status struct {
 	Budgets []BudgetStatus `json:"budgets,omitempty"`
 	// Store is the state of a store that several hosts share, for callers that may see all; nil: the store is the daemon's own.
 	Store *StoreStatus `json:"store,omitempty"`
+	// Programs are the served processes, for callers that may see all. Draining: new ones are refused.
+	Programs []ProgramStatus `json:"programs,omitempty"`
+	Draining bool            `json:"draining,omitempty"`
+	// Audit is the path of the audit log, for callers that may see all; empty: none is kept.
+	Audit string `json:"audit,omitempty"`
 	// Refused counts commands that were not supported, by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+// ProgramStatus is a served process.
+type ProgramStatus struct {
+	NIC     string `json:"nic"`
+	Pid     int    `json:"pid"`
+	UID     int    `json:"uid"`
+	Program string `json:"program"`
+	// Container is the container or virtual machine that has the NIC; empty: none.
+	Container string `json:"container,omitempty"`
 }
 
 // StoreStatus is the state of a store that several hosts share.

@@ -95,6 +95,8 @@ type Config struct {
 	// Stop is called once, when a tool requests the end of the daemon. It is a function, like a context.CancelFunc,
 	// because it has no other use than this call.
 	Stop func()
+	// Operation is what else the daemon's owner can ask of the whole daemon; nil: nothing.
+	Operation diag.Operation
 
 	handover time.Duration // replaces the constant in tests
 }
@@ -112,6 +114,7 @@ type Server struct {
 	listeners listenerSet
 	clients   clients
 	tracing   tracing
+	draining  atomic.Bool
 	names     workloadNames
 
 	control *controlSocket // nil: none could be made
@@ -170,7 +173,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	desk := diag.Config{
 		Loop: s.loop, Clients: clientList{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.admission.uid,
-		NICs: cfg.NICs, Collector: cfg.Collector, Stop: cfg.Stop, Store: cfg.Store,
+		NICs: cfg.NICs, Collector: cfg.Collector, Stop: cfg.Stop, Operation: cfg.Operation, Store: cfg.Store,
 	}
 	var cerr error
 	if s.control, cerr = listenControl(s.listeners.first().Socket, s.admission.uid); cerr != nil {
