@@ -111,7 +111,7 @@ func TestAudit(t *testing.T) {
 	options := harness.Options{Args: []string{"--audit", audit, "--store", filepath.Join(dir, "s.db")}}
 	d := harness.Start(t, options)
 	objects := filepath.Join(dir, "o.yaml")
-	write(t, objects, "kind: Tenant\nmetadata: {name: red}\n")
+	write(t, objects, "apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: red}\n")
 	command(t, d, "apply", "-f", objects)
 	if !harness.Poll(limit, func() bool { return strings.Contains(command(t, d, "audit"), "applied") }) {
 		t.Fatal("the change is not in the audit log")
