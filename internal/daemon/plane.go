@@ -4,7 +4,6 @@ import (
 	"errors"
 	"runtime"
 	"time"
-	"vrdma.dev/vrdma/internal/budget"
 
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/exit"
