@@ -4,14 +4,15 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vrdma.dev/vrdma/internal/daemon"
-	"vrdma.dev/vrdma/internal/net/overlay"
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 func daemonCommand(o *options) *cobra.Command {
-	f, detach := daemon.Options{Version: version}, false
+	f, detach := daemon.NewOptions(), false
+	f.Version = version
 	c := &cobra.Command{
 		Use:   "daemon",
 		Short: "run the RDMA device in the foreground",
@@ -34,19 +35,11 @@ be, and continues and starts with the copy while etcd is unreachable.
 Administrators of tenants use HASH.sock in vrdma-tenants-UID beside the control socket's
 directory. It exists while a tenant has administrators.
 
-A file for --config; all lines are optional, and flags override them:
-
-  socket: /run/vrdma/vrdma.sock
-  addr: [192.0.2.10, 127.0.0.1]
-  underlay: [192.0.2.10]
-  overlay:
-    port: 4789
-    tunnelPort: 51820
-  limits:               # of NIC default, for each opened device; also pds, cqs, mrs, mws,
-    qps: 1000           # srqs, ahs, channels. Declared NICs have their own limits
-    memory: 1073741824  # registered bytes, for each process`,
+The file of --config has everything that flags can say, and limits of NIC default. Flags override
+it. vrdma config print shows all names, vrdma config check FILE finds mistakes. After SIGHUP, or
+with vrdma reload, the daemon reads it again.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			if detach {
 				return launch.Detach(undetached(os.Args[1:]))
 			}
@@ -59,40 +52,37 @@ A file for --config; all lines are optional, and flags override them:
 				}
 				return o.placeBy(launch.ForDaemon)
 			}
-			err := daemon.Run(f)
+			f.Given = c.Flags().Changed
+			err := daemon.Run(*f)
 			launch.Ready(err) // has no effect if the daemon was ready before
 			return err
 		},
 	}
-	c.Flags().StringVar(&f.Config, "config", "", "a YAML file with socket, addr, limits")
-	c.Flags().StringSliceVar(&f.Addr, "addr", nil, "the addresses that become the device's GIDs (default: this machine's, loopback last)")
-	c.Flags().StringVar(&f.Mode, "mode", "0600", "the socket's permissions; 0666 lets other users in")
-	c.Flags().StringVar(&f.LogFormat, "log-format", "text", "text or json")
-	c.Flags().StringVar(&f.LogLevel, "log-level", "info", "debug, info, warn or error")
-	c.Flags().BoolVar(&f.Network, "network", true, "serve other hosts: RoCEv2 on UDP port 4791 of all addresses but loopback")
-	c.Flags().StringSliceVar(&f.Underlay, "underlay", nil, "source addresses for packets of virtual networks between hosts, at most one IPv4 and one IPv6 address (default: the first of --addr, else those of the default route)")
-	c.Flags().IntVar(&f.OverlayPort, "overlay-port", overlay.DefaultPort, "the UDP port for packets of virtual networks (VXLAN); opened when a network has members on other hosts")
-	c.Flags().IntVar(&f.TunnelPort, "tunnel-port", overlay.DefaultTunnelPort, "the UDP port for packets of encrypted networks (WireGuard); opened when such a network has members on other hosts")
-	c.Flags().StringVar(&f.TunnelKey, "tunnel-key", "", "the file of this host's WireGuard private key, created when needed (default: in the default directory of --store)")
-	c.Flags().BoolVar(&f.NoGSO, "no-gso", false, "send each packet with its own system call")
-	c.Flags().BoolVar(&f.NoGRO, "no-gro", false, "receive each packet with its own system call")
-	c.Flags().BoolVar(&f.NoRecognise, "no-recognise", false, "treat other vrdma hosts like the kernel's rxe: use no protocol extension")
-	c.Flags().BoolVar(&f.NoDefault, "no-default-nic", false, "have declared NICs only: programs name theirs with vrdma run --nic, or have its directory mounted; --addr lists the addresses for NICs of networks with way host")
-	c.Flags().StringVar(&f.Store, "store", "", "the file for declared objects, or etcd://HOST:PORT,… for many hosts")
-	c.Flags().StringVar(&f.HostName, "host-name", "", "this host's name in spec.host of NICs (default: the machine's name)")
-	c.Flags().StringVar(&f.StoreConfig, "store-config", "", "a YAML file with ca, certificate, key, user, passwordFile for etcd; files with secrets must be readable for this user only")
-	c.Flags().BoolVar(&f.Ephemeral, "ephemeral", false, "end after the last program has ended")
+	c.Flags().StringVar(&f.Config, "config", "", "a YAML file with everything that these flags can say, see vrdma config")
+	settingFlags(c.Flags(), f)
 	c.Flags().BoolVar(&f.Takeover, "takeover", false, "take over from the daemon that serves the socket: programs and their connections continue (vrdma upgrade does this)")
-	c.Flags().StringVar(&f.Usage, "usage", "", "the file for usage records; none: keep none (default: beside the store; none with --ephemeral)")
-	c.Flags().StringVar(&f.Metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: none)")
-	c.Flags().BoolVar(&f.PerNIC, "metrics-per-nic", false, "add the label nic to metrics, for at most 256 NICs")
-	c.Flags().StringVar(&f.CDI, "cdi", "", "the directory for CDI files, with which podman and other engines find the NICs (vrdma cdi prints them); none: write none (default: "+daemon.SystemCDI+" for root's daemon with its socket in /run or /var/lib; else none)")
-	c.Flags().StringVar(&f.Hook, "hook", "", "the path of vrdma in the engines' mount namespace, for hooks in CDI files; none: no hooks (default: this program). Needed if the daemon is in a container")
-	c.Flags().StringSliceVar(&f.Guests, "guest", nil, "NICs for programs in virtual machines, default or TENANT/NAME: creates sockets for QEMU, see vrdma guest args (default: none)")
-	c.Flags().StringVar(&f.Profile, "cpuprofile", "", "write a CPU profile to this file at the end, for go tool pprof")
 	c.Flags().BoolVar(&detach, "detach", false, "start in the background, for vrdma run")
 	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
 	return c
+}
+
+// settingFlags adds the flags of a daemon's settings.
+func settingFlags(flags *pflag.FlagSet, o *daemon.Options) {
+	for _, s := range o.Settings() {
+		if s.Flag == "" {
+			continue
+		}
+		switch into := s.Into.(type) {
+		case *string:
+			flags.StringVar(into, s.Flag, *into, s.Help)
+		case *[]string:
+			flags.StringSliceVar(into, s.Flag, *into, s.Help)
+		case *bool:
+			flags.BoolVar(into, s.Flag, *into, s.Help)
+		case *int:
+			flags.IntVar(into, s.Flag, *into, s.Help)
+		}
+	}
 }
 
 // undetached returns a command line without --detach.

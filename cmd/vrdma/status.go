@@ -20,6 +20,7 @@ import (
 
 func statusCommand(o *options) *cobra.Command {
 	var output string
+	var impact bool
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "show the device, its programs, connections and peer hosts, and its counters",
@@ -53,6 +54,9 @@ Long lists are cut, except with -o json, which also shows the resources of every
 			case err != nil:
 				return improper(place, err)
 			}
+			if impact {
+				return showImpact(c.OutOrStdout(), status, output == "json")
+			}
 			if output == "json" {
 				encoder := json.NewEncoder(c.OutOrStdout())
 				encoder.SetIndent("", "  ")
@@ -62,6 +66,7 @@ Long lists are cut, except with -o json, which also shows the resources of every
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	c.Flags().BoolVar(&impact, "impact", false, "list the programs that a stop of the daemon would hit")
 	return c
 }
 
@@ -96,6 +101,9 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	}
 	for _, g := range s.Device.GIDs {
 		fmt.Fprintf(t, "  GID %d\t%s  %s  %s\n", g.Index, g.GID, g.Type, plain(g.NetDev)) // a container may have chosen the name
+	}
+	if s.Draining {
+		fmt.Fprintf(t, "draining\tnew programs are refused; vrdma drain --off admits them again\n")
 	}
 	if s.Store != nil {
 		fmt.Fprintf(t, "store\t%s\n", storeText(s.Store, now))

@@ -39,9 +39,6 @@ func (s *settings) setUnderlay() (err error) {
 // findUnderlay is the underlay by the machine's addresses now.
 func (s *settings) findUnderlay() (u underlay, err error) {
 	port := s.OverlayPort
-	if s.config.Overlay.Port != 0 && port == overlay.DefaultPort {
-		port = s.config.Overlay.Port
-	}
 	if port < 1 || port > math.MaxUint16 {
 		return u, exit.Usage("--overlay-port %d: a UDP port is from 1 to 65535, VXLAN's is %d", port, overlay.DefaultPort)
 	}
@@ -55,12 +52,9 @@ func (s *settings) findUnderlay() (u underlay, err error) {
 		return u, exit.Lacks("%w", err)
 	}
 	named := s.Underlay
-	if len(named) == 0 {
-		named = s.config.Underlay
-	}
 	list := named
 	if len(list) == 0 {
-		list = s.addresses()
+		list = s.Addr
 	}
 	from := append(defaultRoute(all), defaultOrder(all)...)
 	if len(list) > 0 {

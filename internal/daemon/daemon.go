@@ -25,9 +25,9 @@ import (
 	"vrdma.dev/vrdma/internal/net/vswitch"
 	"vrdma.dev/vrdma/internal/platform/container"
 	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/platform/systemd"
 	"vrdma.dev/vrdma/internal/tenancy/control"
 	"vrdma.dev/vrdma/internal/tenancy/meter"
-	"vrdma.dev/vrdma/internal/tenancy/metrics"
 	"vrdma.dev/vrdma/internal/tenancy/provision"
 )
 
@@ -44,6 +44,7 @@ type daemon struct {
 	claim       *launch.Claim
 	store       *storage
 	journal     *control.Journal
+	audit       *control.AuditLog // nil: none is kept
 	budget      *budget.Ledger
 	nics        *registry.Table
 	port        hostPort
@@ -56,17 +57,23 @@ type daemon struct {
 	workloads   *workloads
 	cdi         *cdiFiles
 	measured    *measured
-	metrics     *metrics.Server // nil: not served
-	stop        chan string     // holds one: why the daemon is to end
-	serving     atomic.Bool     // programs are served
+	reloading   reloading
+	started     time.Time
+	stop        chan string // holds one: why the daemon is to end
+	serving     atomic.Bool // programs are served
 }
 
 // Run is a daemon, from the claim of its socket to its end by a signal, a tool or idleness.
 func Run(o Options) (failure error) {
+	service, err := inheritService()
+	if err != nil {
+		return err
+	}
 	s, err := o.check()
 	if err != nil {
 		return err
 	}
+	s.service = service
 	claim, err := s.claim()
 	if s.from != nil {
 		defer func() {
@@ -93,6 +100,11 @@ func Run(o Options) (failure error) {
 		return err
 	}
 	defer s.unlessAbandoned(func() { d.store.Close() })
+	if d.audit, err = s.openAudit(); err != nil {
+		return err
+	}
+	defer s.unlessAbandoned(func() { d.audit.Close() })
+	d.journal.Audit(d.audit)
 	closeDevice, err := d.openDevice()
 	if err != nil {
 		return err
@@ -113,6 +125,7 @@ func Run(o Options) (failure error) {
 	}
 	defer end()
 	launch.Ready(nil)
+	d.tell(systemd.Ready, d.statusLine())
 	if s.Ephemeral {
 		go d.retire()
 	}
@@ -134,7 +147,7 @@ func newDaemon(s *settings, claim *launch.Claim) (*daemon, error) {
 	}
 	d := &daemon{
 		settings: s, claim: claim, journal: control.NewJournal(), budget: budget.New(s.machine.Limits()), nics: registry.NewTable(),
-		plane: newPlane(), stop: make(chan string, 1),
+		plane: newPlane(), started: time.Now(), stop: make(chan string, 1),
 		between: &between{under: s.under, key: key, log: s.log},
 	}
 	d.cdi = &cdiFiles{dir: s.cdiDirectory(), mode: s.mode, place: s.place, nics: d.nics, log: s.log, wake: make(chan struct{}, 1)}
@@ -193,7 +206,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 	}
 	d.provisioner = provision.New(d.provisionConfig())
 	d.workloads.provisioner, d.cdi.provisioner = d.provisioner, d.provisioner
-	first := server.Listener{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
+	first := server.Listener{Socket: d.place.Socket, Inherited: d.service.socket, DirMode: d.dirMode, SocketMode: d.mode}
 	if len(d.device.GIDs) > 0 {
 		if first.NIC, err = d.provisioner.Default(d.device); err != nil {
 			return err
@@ -205,7 +218,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 	})
 	d.server, err = server.Listen(server.Config{
 		Listeners: []server.Listener{first}, Engine: d.engine, Log: d.log, Version: d.Version, Budget: d.budget, NICs: d.nics, Collector: d.measured.collector,
-		Stop: func() { d.ask("vrdma stop") }, Store: d.store, Machines: d.provisioner, Events: d.journal, Inherited: d.from.inherited(),
+		Stop: func() { d.ask("vrdma stop") }, Operation: d, Store: d.store, Machines: d.provisioner, Events: d.journal, Inherited: d.from.inherited(),
 	})
 	if err != nil {
 		return err
@@ -271,15 +284,13 @@ func (d *daemon) openExtras() (end func(), err error) {
 			endAll()
 		}
 	}()
-	if d.Metrics != "" {
-		m, err := metrics.Listen(d.Metrics, metrics.Config{Source: d.measured, Started: time.Now(), Version: d.Version, PerNIC: d.PerNIC, Socket: d.from.file(d.from.metrics())})
-		if err != nil {
-			return nil, exit.Lacks("%w", err)
-		}
-		d.metrics = m
-		ends = append(ends, func() { m.Close() })
-		d.log.Info("serving metrics", "address", m.Addr().String())
+	d.reloading.mu.Lock()
+	err = d.serveMetrics()
+	d.reloading.mu.Unlock()
+	if err != nil {
+		return nil, exit.Lacks("%w", err)
 	}
+	ends = append(ends, d.endMetrics)
 	if len(d.Guests) > 0 {
 		closed, err := d.openMachines()
 		if err != nil {
@@ -330,6 +341,7 @@ func (d *daemon) serve() error {
 	}()
 	go d.followKey(working)
 	unfollow := d.followAddresses(working)
+	go d.followService(working)
 
 	var failure error
 	select {
@@ -342,6 +354,7 @@ func (d *daemon) serve() error {
 		d.log.Error("stopping", "why", failure)
 	}
 	d.serving.Store(false)
+	d.tell(systemd.Stopping, systemd.Status("stopping"))
 	stopWork()
 	unfollow()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -357,7 +370,7 @@ func (d *daemon) serve() error {
 }
 
 // followHangups handles SIGHUP until end is called. The end of a daemon's terminal ends the daemon, too.
-// Without a terminal the signal asks for the configuration to be read again, which a running daemon cannot do.
+// Without a terminal the signal asks for the configuration to be read again.
 func (d *daemon) followHangups() (end func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -368,7 +381,7 @@ func (d *daemon) followHangups() (end func()) {
 				d.ask("the terminal has ended")
 				continue
 			}
-			d.log.Warn("SIGHUP changes nothing: the daemon reads its configuration when it starts; objects change with vrdma apply", "do", "restart the daemon")
+			d.Reload() // the log has the result
 		}
 	}()
 	return func() {

@@ -75,7 +75,7 @@ func openHostPort(device *nic.Config, o roce.UDPOptions, follow bool, log *slog.
 }
 
 // follows reports whether the default NIC follows the machine's addresses. A list of addresses stays as it was given.
-func (s *settings) follows() bool { return !s.Ephemeral && !s.NoDefault && len(s.addresses()) == 0 }
+func (s *settings) follows() bool { return !s.Ephemeral && !s.NoDefault && len(s.Addr) == 0 }
 
 // followAddresses makes the default NIC follow the machine's addresses, and the overlay wait for its first one, until end is called.
 func (d *daemon) followAddresses(ctx context.Context) (end func()) {

@@ -1,24 +1,25 @@
 package daemon
 
 import (
-	"log/slog"
-	"os"
-
-	"vrdma.dev/vrdma/internal/exit"
 	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // SystemCDI is the directory in which engines look for CDI files that a program keeps current.
 const SystemCDI = "/var/run/cdi"
 
-// Options are the flags of vrdma daemon.
+// Options are what the operator decides. Settings lists them with their names in flags and in the file.
 type Options struct {
 	// Place is the daemon's socket for one that the user did not name, from the file's "socket" if that is not "".
 	Place func(socket string) (launch.Place, error)
 	// Version is that of the program.
 	Version string
 
-	Config    string   // a YAML file; flags win over it
+	Config string // a YAML file; flags override it
+	// Given reports whether a flag was given, and so overrides the file; nil: none was.
+	Given func(flag string) bool
+
+	Socket    string   // of the file
 	Addr      []string // the addresses that become GIDs; none: the machine's
 	Mode      string   // the socket's permissions, octal
 	LogFormat string   // text or json
@@ -43,26 +44,12 @@ type Options struct {
 	StoreConfig string // the file with the credentials for etcd
 	HostName    string // "": the machine's
 	Usage       string // the file for the usage of tenants; "none": none; "": beside the store
+	Audit       string // the file for the audit log; "none": none; "": beside the store
 	Metrics     string // HOST:PORT for Prometheus; "": not served
 	PerNIC      bool   // metrics have NICs as a label
 
-	CDI    string   // the directory for CDI files; "none": none; "": the system's for the system's daemon
-	Hook   string   // the path of vrdma for hooks in CDI files; "none": no hooks; "": this program
-	Guests []string // NICs for virtual machines
-}
-
-func (o *Options) logger() (*slog.Logger, error) {
-	options := &slog.HandlerOptions{}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(o.LogLevel)); err != nil {
-		return nil, exit.Usage("--log-level %s: choose debug, info, warn or error", o.LogLevel)
-	}
-	options.Level = level
-	switch o.LogFormat {
-	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
-	}
-	return nil, exit.Usage("--log-format %s: choose text or json", o.LogFormat)
+	CDI    string        // the directory for CDI files; "none": none; "": the system's for the system's daemon
+	Hook   string        // the path of vrdma for hooks in CDI files; "none": no hooks; "": this program
+	Guests []string      // NICs for virtual machines
+	Limits tenant.Limits // of NIC default
 }

@@ -18,6 +18,7 @@ import (
 	"vrdma.dev/vrdma/internal/handover"
 	"vrdma.dev/vrdma/internal/net/roce"
 	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/platform/systemd"
 	"vrdma.dev/vrdma/internal/state"
 )
 
@@ -148,6 +149,7 @@ func (s *succession) handOver(link *handover.Link) error {
 // leave ends the process. What it has is the next daemon's.
 func (s *succession) leave(next int, blackout time.Duration) {
 	s.d.log.Info("handed over", "pid", next, "blackout", blackout)
+	s.d.tell(systemd.MainPID(next))
 	if c := s.asker.Load(); c != nil {
 		c.SendJSON(protocol.Upgrade{Pid: next, Blackout: blackout})
 	}
@@ -182,9 +184,11 @@ func (s *succession) offer() (o offer, fds []int) {
 	}
 	o = offer{Header: state.Own(d.Version), Listeners: make(map[string]server.FD), GUID: d.device.NodeGUID}
 	o.Claim = add(int(d.claim.File().Fd()))
-	for path, fd := range d.server.Inherited() {
+	sockets, kept := d.server.Inherited()
+	for path, fd := range sockets {
 		o.Listeners[path] = add(fd)
 	}
+	o.Kept = kept
 	for _, u := range []*roce.UDP{d.port.udp, d.between.udp.Load()} {
 		if u == nil {
 			continue
@@ -193,8 +197,10 @@ func (s *succession) offer() (o offer, fds []int) {
 			o.UDP = append(o.UDP, udpOf(addr, u.Port(), sockets, add))
 		}
 	}
-	if d.metrics != nil {
-		if fd, err := d.metrics.Descriptor(); err == nil {
+	d.reloading.mu.Lock()
+	defer d.reloading.mu.Unlock()
+	if m := d.reloading.metrics; m != nil {
+		if fd, err := m.Descriptor(); err == nil {
 			o.Metrics = add(fd)
 		}
 	}
@@ -223,7 +229,7 @@ func (s *succession) Upgrade(c *protocol.Conn, program string) {
 	err := s.obstacles()
 	if err == nil {
 		// After a success this process ends before the next daemon.
-		err = launch.Succeed(program, successorArgs(os.Args[1:]))
+		err = launch.Succeed(program, successorArgs(os.Args[1:]), s.d.service.notify.Environment())
 	}
 	c.SendJSON(protocol.Upgrade{Error: err.Error()})
 }

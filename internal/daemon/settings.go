@@ -20,8 +20,9 @@ import (
 // settings are the options and the file, checked.
 type settings struct {
 	*Options
-	config        config
+	flags         Options // without the file's values
 	log           *slog.Logger
+	level         *slog.LevelVar // of log
 	place         launch.Place
 	mode, dirMode fs.FileMode // of the socket and its directories
 	device        nic.Config  // the default NIC; without GIDs there is none
@@ -29,18 +30,20 @@ type settings struct {
 	host          string     // this host's name
 	from          *successor // nil: the daemon begins anew
 	machine       budget.Machine
+	service       service
 }
 
 // check reads the file and checks the options.
 func (o *Options) check() (s *settings, err error) {
 	s = &settings{Options: o}
-	if s.log, err = o.logger(); err != nil {
-		return nil, err
-	}
-	if s.config, err = readConfig(o.Config); err != nil {
+	s.flags = *o
+	if err := o.readFile(); err != nil {
 		return nil, exit.Usage("%w", err)
 	}
-	if s.place, err = o.Place(s.config.Socket); err != nil {
+	if s.log, s.level, err = o.logger(os.Stderr); err != nil {
+		return nil, err
+	}
+	if s.place, err = o.Place(o.Socket); err != nil {
 		return nil, err
 	}
 	mode, err := strconv.ParseUint(o.Mode, 8, 9)
@@ -75,29 +78,21 @@ func (s *settings) setDevice() error {
 		return exit.Lacks("%w", err)
 	}
 	addresses := defaultOrder(all)
-	if list := s.addresses(); len(list) > 0 {
+	if list := s.Addr; len(list) > 0 {
 		if addresses, err = parseAddresses(list, all); err != nil {
 			return exit.Usage("%w", err)
 		}
 	}
-	s.device = nic.Config{NodeGUID: randomGUID(), Limits: provision.SetLimits(nic.DefaultLimits, s.config.Limits)}
+	s.device = nic.Config{NodeGUID: randomGUID(), Limits: provision.SetLimits(nic.DefaultLimits, s.Limits)}
 	for _, a := range addresses {
 		s.device.GIDs = append(s.device.GIDs, nic.GIDEntry{GID: a.ip.As16(), NetDev: a.netdev})
 	}
 	return nil
 }
 
-// addresses are those that the flags or the file give the device.
-func (s *settings) addresses() []string {
-	if len(s.Addr) > 0 {
-		return s.Addr
-	}
-	return s.config.Addr
-}
-
 // served reports whether the daemon serves other hosts on the host's own network.
 func (s *settings) served() bool {
-	return s.Network && !s.Ephemeral && (!s.NoDefault || len(s.addresses()) > 0)
+	return s.Network && !s.Ephemeral && (!s.NoDefault || len(s.Addr) > 0)
 }
 
 // claim takes the place for this daemon.
@@ -112,7 +107,14 @@ func (s *settings) claim() (_ *launch.Claim, err error) {
 	if err := os.MkdirAll(filepath.Dir(s.place.Socket), s.dirMode); err != nil {
 		return nil, exit.Lacks("cannot make the socket's directory: %w; choose another path with --socket", err)
 	}
-	claim, err := s.place.Claim(s.Ephemeral)
+	take := func() (*launch.Claim, error) { return s.place.Claim(s.Ephemeral) }
+	if s.service.socket != nil {
+		if err := s.service.checkSocket(s.place.Socket); err != nil {
+			return nil, err
+		}
+		take = s.place.ClaimAround
+	}
+	claim, err := take()
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 		return nil, exit.Lacks("%w; choose another path with --socket", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
@@ -34,6 +35,7 @@ type offer struct {
 	UDP       []udpOffer           `cbor:"4,keyasint,omitempty"`
 	Metrics   server.FD            `cbor:"5,keyasint,omitempty"`
 	GUID      uint64               `cbor:"6,keyasint,omitempty"` // of the default NIC
+	Kept      []string             `cbor:"7,keyasint,omitempty"` // paths of listeners that the service manager keeps
 }
 
 // udpOffer is the sockets of an address.
@@ -53,10 +55,11 @@ type daemonState struct {
 // A successor is a daemon that takes over from a running one. Until it is done nothing may be undone when it ends: its
 // sockets and files are the other daemon's.
 type successor struct {
-	link  *handover.Link
-	offer offer
-	files []*os.File // of offer; nil once used
-	done  bool       // the other daemon has ended, or is about to
+	link    *handover.Link
+	offer   offer
+	files   []*os.File // of offer; nil once used
+	scraped *os.File   // the socket of the metrics, once the state is restored; nil: none
+	done    bool       // the other daemon has ended, or is about to
 }
 
 // The limits of waiting for the other daemon.
@@ -115,12 +118,14 @@ func (h *successor) file(fd server.FD) *os.File {
 	return f
 }
 
-// metrics is the socket of the metrics; 0: there is none.
-func (h *successor) metrics() server.FD {
+// metrics takes the socket of the metrics; nil: there is none.
+func (h *successor) metrics() *os.File {
 	if h == nil {
-		return 0
+		return nil
 	}
-	return h.offer.Metrics
+	f := h.scraped
+	h.scraped = nil
+	return f
 }
 
 // inherited are the sockets for programs and tools; nil: there are none.
@@ -150,7 +155,9 @@ func (h *successor) claim(p launch.Place) (*launch.Claim, error) {
 }
 
 // Listener implements server.Inherited.
-func (h *successor) Listener(path string) *os.File { return h.file(h.offer.Listeners[path]) }
+func (h *successor) Listener(path string) (f *os.File, kept bool) {
+	return h.file(h.offer.Listeners[path]), slices.Contains(h.offer.Kept, path)
+}
 
 // sockets returns the sockets of an address, for roce.UDPOptions.
 func (h *successor) sockets(port uint16, addr netip.Addr) (fds []int) {
@@ -191,7 +198,8 @@ func (h *successor) take(d *daemon) error {
 		return errors.New("the other daemon has sent no state")
 	}
 	// The loop restores the sessions, and serves them only after the other daemon has ended.
-	var serve func()
+	var commit, serve func()
+	var rules []engine.Guarded
 	perr := d.engine.Do(func() {
 		if err = d.engine.Listen(); err != nil {
 			return
@@ -202,14 +210,21 @@ func (h *successor) take(d *daemon) error {
 		if err != nil {
 			return
 		}
-		if serve, err = d.server.Thaw(st.Server, files); err != nil {
+		if commit, serve, err = d.server.Thaw(st.Server, files); err != nil {
 			return
 		}
 		if err = h.link.Send(handover.Restored, nil, nil); err != nil {
 			return
 		}
-		if _, err = h.link.Receive(handover.Go, nil); err == nil {
-			h.done = true
+		if _, err = h.link.Receive(handover.Go, nil); err != nil {
+			return
+		}
+		h.done = true
+		commit()
+		for _, n := range d.nics.All() {
+			if g := n.Device.Guard(); g != nil {
+				rules = append(rules, engine.Guarded{NIC: n.Device, Guard: g})
+			}
 		}
 	})
 	if err = errors.Join(err, perr); err != nil {
@@ -221,10 +236,12 @@ func (h *successor) take(d *daemon) error {
 	if err := d.claim.Sign(d.Ephemeral); err != nil {
 		d.log.Warn("the file with the daemon's process number is not current", "error", err)
 	}
+	h.scraped = h.file(h.offer.Metrics)
 	handover.CloseAll(h.files)
 	h.link.Close()
 	serve()
-	return nil
+	// The rules may differ from those that the connections were made under.
+	return d.engine.SetGuards(rules)
 }
 
 // abandon ends a daemon that cannot take over. It undoes nothing, because the other daemon continues with the same

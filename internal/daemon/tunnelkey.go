@@ -28,9 +28,6 @@ type tunnelKey struct {
 // tunnelKey is what the options say about it.
 func (s *settings) tunnelKey() (k tunnelKey, err error) {
 	port := s.TunnelPort
-	if s.config.Overlay.TunnelPort != 0 && port == overlay.DefaultTunnelPort {
-		port = s.config.Overlay.TunnelPort
-	}
 	if port < 1 || port > math.MaxUint16 {
 		return k, exit.Usage("--tunnel-port %d: a UDP port is from 1 to 65535, WireGuard's is %d", port, overlay.DefaultTunnelPort)
 	}

@@ -16,7 +16,8 @@ const (
 	Deleted      Verb = "deleted"
 	Refused      Verb = "refused" // the daemon refused a change, a connection or an operation
 	Revoked      Verb = "revoked"
-	Capped       Verb = "capped" // delayed by a cap
+	Capped       Verb = "capped"   // a cap begins to delay it
+	Uncapped     Verb = "uncapped" // no cap delays it any more
 	Quota        Verb = "quota"
 	Connected    Verb = "connected"
 	Disconnected Verb = "disconnected"
@@ -28,6 +29,15 @@ const (
 	Unbound      Verb = "unbound"
 	Warned       Verb = "warned" // a container's programs cannot use the NIC fully
 )
+
+// Warns reports whether an operator has to know: something failed, was refused or was ended.
+func (v Verb) Warns() bool {
+	switch v {
+	case Failed, Refused, Revoked, Quota, Warned:
+		return true
+	}
+	return false
+}
 
 // An Event is something that happened to an object or to a connection of a NIC.
 type Event struct {

@@ -88,6 +88,8 @@ type Config struct {
 	// Stop is called once, when the owner asks the daemon to end; nil: it does not end. It is a function like a
 	// context.CancelFunc, because it has no other use.
 	Stop func()
+	// Operation is what else the owner can ask of the whole daemon; nil: nothing.
+	Operation Operation
 }
 
 // A Service answers queries. trace.mu, refused.mu, mu and the locks of looks are leaves in the lock order.

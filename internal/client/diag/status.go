@@ -50,6 +50,7 @@ func (d *Service) status(v *View, sessions []Session) protocol.Status {
 	if v.All {
 		lines = d.cfg.Budget.Lines()
 		st.Control = d.cfg.Control
+		d.operation(&st)
 		if d.cfg.Store != nil {
 			st.Store = d.cfg.Store.StoreStatus()
 		}

@@ -58,6 +58,8 @@ func (d *Service) Answer(c *protocol.Conn, v *View, req *protocol.ControlRequest
 		}
 		d.serveCapture(c, req)
 		return false
+	case protocol.ControlReload, protocol.ControlDrain:
+		return d.operate(c, v, req) == nil
 	case protocol.ControlStop:
 		if !v.All {
 			c.SendJSON(protocol.ControlReply{Error: d.denied(v.Who, "stop it")})

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -38,7 +39,7 @@ func dialControl(socket, op string) (*Session, error) {
 	}
 	s, err := Dial(socket, hello)
 	// The refusal of the control socket explains more than the answer of the program socket.
-	if err == nil && refused != nil && (op == ControlStop || op == ControlCapture) {
+	if err == nil && refused != nil && slices.Contains([]string{ControlStop, ControlCapture, ControlReload, ControlDrain}, op) {
 		s.Close()
 		return nil, refused
 	}
@@ -324,4 +325,32 @@ func ask(socket string, req ControlRequest, answer any, failure *string) error {
 		return errors.New(*failure)
 	}
 	return nil
+}
+
+// ReloadDaemon makes the daemon at socket read its configuration again, and returns what has changed.
+func ReloadDaemon(socket string) ([]string, error) {
+	reply, err := operate(socket, ControlRequest{Op: ControlReload})
+	return reply.Lines, err
+}
+
+// DrainDaemon makes the daemon at socket refuse new programs, or admit them again.
+func DrainDaemon(socket string, off bool) error {
+	_, err := operate(socket, ControlRequest{Op: ControlDrain, Off: off})
+	return err
+}
+
+// operate sends a request that one ControlReply answers.
+func operate(socket string, req ControlRequest) (reply ControlReply, err error) {
+	s, err := control(socket, req)
+	if err != nil {
+		return reply, err
+	}
+	defer s.Close()
+	if err := s.ReceiveJSON(&reply); err != nil {
+		return reply, err
+	}
+	if reply.Error != "" {
+		err = errors.New(reply.Error)
+	}
+	return reply, err
 }

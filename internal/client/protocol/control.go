@@ -20,6 +20,8 @@ import (
 //	{"op":"top"}                  answered by one Top
 //	{"op":"usage","since":T,"tenant":"N"}  answered by one UsageReport
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
+//	{"op":"reload"}               answered by one ControlReply with lines
+//	{"op":"drain","off":B}        answered by one ControlReply
 //	{"op":"objects"}              answered by a ControlReply; then one request about declared
 //	                              objects follows, and its answers (package control)
 //	{"op":"hand over"}            answered by a ControlReply; then a message with a descriptor
@@ -39,6 +41,8 @@ type ControlRequest struct {
 	NIC   string       `json:"nic,omitempty"`
 	Snap  int          `json:"snap,omitempty"`
 	End   string       `json:"end,omitempty"`
+	// For drain: admit programs again.
+	Off bool `json:"off,omitempty"`
 	// For upgrade: the path of the next daemon's program.
 	Program string `json:"program,omitempty"`
 }
@@ -70,11 +74,15 @@ const (
 	ControlObjects  = "objects"
 	ControlHandOver = "hand over"
 	ControlUpgrade  = "upgrade"
+	ControlReload   = "reload"
+	ControlDrain    = "drain"
 )
 
 // ControlReply acknowledges a request or contains its error. The stream of a trace begins with one.
 type ControlReply struct {
 	Error string `json:"error,omitempty"`
+	// Lines are the answer to a reload, for people.
+	Lines []string `json:"lines,omitempty"`
 }
 
 // Status is the content of `vrdma status`.
@@ -103,8 +111,23 @@ type Status struct {
 	Budgets []BudgetStatus `json:"budgets,omitempty"`
 	// Store is the state of a store that several hosts share, for callers that may see all; nil: the store is the daemon's own.
 	Store *StoreStatus `json:"store,omitempty"`
+	// Programs are the served processes, for callers that may see all. Draining: new ones are refused.
+	Programs []ProgramStatus `json:"programs,omitempty"`
+	Draining bool            `json:"draining,omitempty"`
+	// Audit is the path of the audit log, for callers that may see all; empty: none is kept.
+	Audit string `json:"audit,omitempty"`
 	// Refused counts commands that were not supported, by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+// ProgramStatus is a served process.
+type ProgramStatus struct {
+	NIC     string `json:"nic"`
+	Pid     int    `json:"pid"`
+	UID     int    `json:"uid"`
+	Program string `json:"program"`
+	// Container is the container or virtual machine that has the NIC; empty: none.
+	Container string `json:"container,omitempty"`
 }
 
 // StoreStatus is the state of a store that several hosts share.

@@ -12,6 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/registry"
 	"vrdma.dev/vrdma/internal/events"
 	"vrdma.dev/vrdma/internal/ratelimit"
 )
@@ -90,14 +91,24 @@ func leave(who *credentials.Caller) {
 
 // overdrawn logs that a user has reached a limit, at most once a second for each kind and account. The program itself
 // only gets an errno.
-func (a *admission) overdrawn(err error) {
+func (a *admission) overdrawn(err error) { a.overdrawnBy(err, "", nil, nil) }
+
+// overdrawnBy is overdrawn for a request of a program at a NIC: the event names the NIC, the program and what it wanted.
+func (a *admission) overdrawnBy(err error, wanted string, n *registry.NIC, who *credentials.Caller) {
 	var e *budget.Error
 	if !errors.As(err, &e) {
 		return
 	}
 	if _, ok := a.warned.Take(limit{e.Kind, e.Tenant}, time.Now()); ok {
-		a.log.Warn("a limit is reached", "error", fmt.Sprint(e), "asked", e.Asked)
-		a.events.Record(events.Limit(e))
+		event := events.Limit(e)
+		if n != nil {
+			event.By = events.By(who)
+			if event.Reason = "NIC " + n.Name + ": " + event.Reason; wanted != "" {
+				event.Reason = "NIC " + n.Name + ", " + wanted + ": " + fmt.Sprint(e)
+			}
+		}
+		a.log.Warn("a limit is reached", "error", event.Reason, "asked", e.Asked)
+		a.events.Record(event)
 	}
 }
 

@@ -49,6 +49,7 @@ func (s *Server) listenFirst(socket string, places []string, dir, mode fs.FileMo
 			if err != nil {
 				return nil, err
 			}
+			l.SetUnlinkOnClose(false) // the path may be another daemon's by then
 			file, err := os.Lstat(path)
 			return &controlSocket{l, path, file, dir}, err
 		}

@@ -119,9 +119,10 @@ func (s *Server) allRequests() (out []*requests) {
 	return out
 }
 
-// Inherited are the sockets at which connections are accepted, by path, for the next daemon.
-func (s *Server) Inherited() map[string]int {
-	out := make(map[string]int)
+// Inherited are the sockets at which connections are accepted, by path, for the next daemon; and the paths of those that
+// the service manager keeps.
+func (s *Server) Inherited() (out map[string]int, kept []string) {
+	out = make(map[string]int)
 	add := func(path string, c syscall.Conn) {
 		if fd, err := descriptorOf(c); err == nil {
 			out[path] = fd
@@ -129,6 +130,9 @@ func (s *Server) Inherited() map[string]int {
 	}
 	for _, d := range s.listeners.all() {
 		add(d.Socket, d.socket)
+		if d.Inherited != nil {
+			kept = append(kept, d.Socket)
+		}
 	}
 	if s.control != nil {
 		add(s.control.path, s.control.listener)
@@ -138,7 +142,7 @@ func (s *Server) Inherited() map[string]int {
 	if s.tenants.socket != nil {
 		add(s.tenants.socket.path, s.tenants.socket.listener)
 	}
-	return out
+	return out, kept
 }
 
 // Machines returns the names of virtual machines whose programs use a NIC: their sessions cannot be handed over.

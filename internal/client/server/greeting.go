@@ -49,6 +49,9 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 	if d.NIC == nil && h.Kind != protocol.KindControl {
 		return refusal(syscall.ENODEV, "this daemon has no default NIC: name one with vrdma run --nic TENANT/NAME, or mount the directory of one")
 	}
+	if err := s.drained(h.Kind); err != nil {
+		return err
+	}
 	// A process that was admitted may have changed its user since: its token is the proof. Others become users before
 	// Admit is called, so that Recheck finds every admitted caller.
 	asked := h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM && !l.Vouched()

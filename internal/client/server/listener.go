@@ -24,6 +24,8 @@ import (
 // no other. What a client says does not matter.
 type Listener struct {
 	Socket string // PATH; the device tree lies in PATH.d/sys
+	// Inherited is the socket, if the service manager made it with its directory and mode; nil: the server makes it.
+	Inherited *net.UnixListener
 	// NIC is nil for the first listener of a daemon without a default NIC. Programs get an error there.
 	NIC *registry.NIC
 	// DirMode is the mode of the socket's directory if the server makes it; 0 means 0700.
@@ -90,6 +92,21 @@ func (s *Server) openListener(d Listener) (*listener, error) {
 	if d.SocketMode == 0 {
 		d.SocketMode = 0o600
 	}
+	l := d.Inherited
+	if l == nil {
+		var err error
+		if l, err = s.listen(&d); err != nil {
+			return nil, err
+		}
+	}
+	return &listener{
+		Listener: d, srv: s, socket: l, users: make(map[*protocol.Conn]*User), gone: make(chan struct{}), empty: make(chan struct{}),
+		bound: stillThere(d.Bound),
+	}, nil
+}
+
+// listen makes the socket and its directory.
+func (s *Server) listen(d *Listener) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(d.Socket), d.DirMode); err != nil {
 		return nil, fmt.Errorf("the socket's directory: %w", err)
 	}
@@ -97,9 +114,7 @@ func (s *Server) openListener(d Listener) (*listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l != nil {
-		l.SetUnlinkOnClose(true) // as that of a socket that ListenUnix makes
-	} else {
+	if l == nil {
 		if err := clearStale(d.Socket); err != nil {
 			return nil, err
 		}
@@ -111,10 +126,7 @@ func (s *Server) openListener(d Listener) (*listener, error) {
 		l.Close()
 		return nil, fmt.Errorf("the socket's mode: %w", err)
 	}
-	return &listener{
-		Listener: d, srv: s, socket: l, users: make(map[*protocol.Conn]*User), gone: make(chan struct{}), empty: make(chan struct{}),
-		bound: stillThere(d.Bound),
-	}, nil
+	return l, nil
 }
 
 // writeTree writes the device tree of the listener's NIC beside its socket, or sets where it will be.

@@ -107,6 +107,8 @@ type Config struct {
 	// Stop is called once, when a tool requests the end of the daemon. It is a function, like a context.CancelFunc,
 	// because it has no other use than this call.
 	Stop func()
+	// Operation is what else the daemon's owner can ask of the whole daemon; nil: nothing.
+	Operation diag.Operation
 
 	handover time.Duration // replaces the constant in tests
 }
@@ -125,6 +127,7 @@ type Server struct {
 	listeners listenerSet
 	clients   clients
 	tracing   tracing
+	draining  atomic.Bool
 	names     workloadNames
 
 	control    *controlSocket // nil: none could be made
@@ -152,8 +155,9 @@ type Server struct {
 
 // Inherited are the sockets of another daemon.
 type Inherited interface {
-	// Listener returns the socket at a path, which the caller closes; nil: there is none.
-	Listener(path string) *os.File
+	// Listener returns the socket at a path, which the caller closes; nil: there is none. kept: the service manager
+	// keeps it when the daemon ends.
+	Listener(path string) (f *os.File, kept bool)
 }
 
 // inherit returns the socket at a path that another daemon has left; nil: there is none.
@@ -161,7 +165,7 @@ func (s *Server) inherit(path string) (*net.UnixListener, error) {
 	if s.cfg.Inherited == nil {
 		return nil, nil
 	}
-	f := s.cfg.Inherited.Listener(path)
+	f, kept := s.cfg.Inherited.Listener(path)
 	if f == nil {
 		return nil, nil
 	}
@@ -175,6 +179,7 @@ func (s *Server) inherit(path string) (*net.UnixListener, error) {
 		l.Close()
 		return nil, fmt.Errorf("the inherited socket %s is no unix socket", path)
 	}
+	u.SetUnlinkOnClose(!kept)
 	return u, nil
 }
 
@@ -215,7 +220,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	desk := diag.Config{
 		Loop: s.loop, Clients: clientList{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.admission.uid,
-		NICs: cfg.NICs, Collector: cfg.Collector, Stop: cfg.Stop, Store: cfg.Store,
+		NICs: cfg.NICs, Collector: cfg.Collector, Stop: cfg.Stop, Operation: cfg.Operation, Store: cfg.Store,
 	}
 	var cerr error
 	if s.control, cerr = s.listenControl(s.listeners.first().Socket); cerr != nil {

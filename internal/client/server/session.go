@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -127,7 +128,7 @@ func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
 	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: p.listener.ids.Add(1), opened: time.Now()}
 	ses.loopDev.session = ses
 	if err := p.Account.Charge(nic.SessionBill); err != nil {
-		s.admission.overdrawn(err)
+		s.admission.overdrawnBy(err, "opening the device", p.nic, &p.Caller)
 		return nil, refusal(protocol.Errno(err, syscall.ENOMEM), "%v", err)
 	}
 	ses.account = p.Account.Hold() // the process may end before the session
@@ -239,7 +240,7 @@ func (d besideDevice) Do(f func(*nic.Session) error) error {
 		panic(p)
 	}
 	ses.exceededBeside(err)
-	ses.srv.admission.overdrawn(err)
+	ses.srv.admission.overdrawnBy(err, "", ses.nic, &ses.proc.Caller)
 	return err
 }
 
@@ -423,7 +424,7 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 		done()
 	}
 	ses.exceededBeside(err)
-	ses.srv.admission.overdrawn(err)
+	ses.srv.admission.overdrawnBy(err, fmt.Sprintf("registration of %d bytes", length), ses.nic, &ses.proc.Caller)
 	switch {
 	case err == syscall.EPERM && ses.proc.apart != nil:
 		ses.refused = ses.proc.apart.Error()

@@ -24,15 +24,16 @@ import (
 type thawing struct {
 	srv   *Server
 	files []*os.File // nil once used
+	last  []func()   // runs on the loop after the other daemon has ended
 	begin []func()   // starts the goroutine of a connection
 	pages []*memory.Space
 }
 
 // Thaw restores the state of another daemon's server. The listeners are open, and serve no connection yet. It runs on
 // the loop, which does not serve the sessions before the caller lets it continue: until then nothing is changed that
-// the other daemon and its clients see. Then the caller calls serve, or after an error ends the process. Thaw takes
-// over the files.
-func (s *Server) Thaw(st *State, files []*os.File) (serve func(), err error) {
+// the other daemon and its clients see. When the other daemon has ended, the caller calls commit, still on the loop, and
+// then serve beside it. After an error the caller ends the process. Thaw takes over the files.
+func (s *Server) Thaw(st *State, files []*os.File) (commit, serve func(), err error) {
 	t := &thawing{srv: s, files: files}
 	for cookie, name := range st.Names {
 		s.names.set(cookie, name)
@@ -45,34 +46,44 @@ func (s *Server) Thaw(st *State, files []*os.File) (serve func(), err error) {
 	}
 	for i := range st.NICs {
 		if err := t.nic(nics[st.NICs[i].Name], &st.NICs[i]); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	for i := range st.Listeners {
 		if err := t.listener(&st.Listeners[i]); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	for _, fd := range st.Tools {
 		if err := t.fresh(fd, controlEndpoint{s}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return func() {
-		for _, f := range t.begin {
-			f()
+	return t.commit, t.serve, nil
+}
+
+// commit changes what the clients see.
+func (t *thawing) commit() {
+	for _, f := range t.last {
+		f()
+	}
+}
+
+// serve starts to serve the connections.
+func (t *thawing) serve() {
+	for _, f := range t.begin {
+		f()
+	}
+	for _, f := range t.files {
+		if f != nil {
+			f.Close()
 		}
-		for _, f := range t.files {
-			if f != nil {
-				f.Close()
-			}
+	}
+	go func() { // faults are slower than this
+		for _, space := range t.pages {
+			space.Populate()
 		}
-		go func() { // faults are slower than this
-			for _, space := range t.pages {
-				space.Populate()
-			}
-		}()
-	}, nil
+	}()
 }
 
 // file takes a descriptor.
@@ -460,7 +471,7 @@ func (t *thawing) channel(p *process, st *ChannelState) (*cmSession, error) {
 		return nil, errors.New("the connection of an event channel cannot be used")
 	}
 	if st.Ahead && mail.page != nil {
-		ses.foresee(mail.page)
+		t.last = append(t.last, func() { ses.foresee(mail.page) })
 	}
 	t.start(d, c, who, func() {
 		defer ses.end()

@@ -89,6 +89,8 @@ type Claim struct {
 	place Place
 	file  *os.File
 	lease *os.File // once retired
+	// inherited: the service manager made the socket, and keeps it.
+	inherited bool
 }
 
 // ephemeralWord follows the process number of a daemon that a launcher started and may replace.
@@ -124,7 +126,12 @@ func (p Place) AwaitEnd(ctx context.Context) error {
 }
 
 // Claim takes the place for a daemon and removes the files of a dead daemon. The directory must exist.
-func (p Place) Claim(ephemeral bool) (*Claim, error) {
+func (p Place) Claim(ephemeral bool) (*Claim, error) { return p.claim(ephemeral, false) }
+
+// ClaimAround is Claim for a daemon that inherited the socket: the socket stays, also when the daemon ends.
+func (p Place) ClaimAround() (*Claim, error) { return p.claim(false, true) }
+
+func (p Place) claim(ephemeral, inherited bool) (*Claim, error) {
 	name := p.pid()
 	// Served holds the lock for a moment.
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
@@ -138,7 +145,7 @@ func (p Place) Claim(ephemeral bool) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot claim %s: %w", p.Socket, err)
 	}
-	c := &Claim{place: p, file: f}
+	c := &Claim{place: p, file: f, inherited: inherited}
 	if err := errors.Join(c.sign(ephemeral), c.sweep()); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("cannot claim %s: %w", p.Socket, err)
@@ -173,8 +180,11 @@ func (c *Claim) sign(ephemeral bool) error {
 	return err
 }
 
-// sweep removes the socket and the directory beside it.
+// sweep removes the socket, unless it was inherited, and the directory beside it.
 func (c *Claim) sweep() error {
+	if c.inherited {
+		return os.RemoveAll(c.place.Dir())
+	}
 	info, err := os.Lstat(c.place.Socket)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

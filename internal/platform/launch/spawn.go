@@ -151,9 +151,9 @@ func Ready(failure error) {
 	fmt.Fprintln(report, word) // fails if Spawn has given up, which is fine
 }
 
-// Succeed starts a program that takes over from this process, with the same environment, directory and output. It returns
-// why the program has not taken over: after a success this process ends first.
-func Succeed(program string, args []string) error {
+// Succeed starts a program that takes over from this process, with the same directory and output, and env in addition to
+// the same environment. It returns why the program has not taken over: after a success this process ends first.
+func Succeed(program string, args, env []string) error {
 	read, write, err := os.Pipe()
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func Succeed(program string, args []string) error {
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{write}
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", readyVariable, readyFD))
+	cmd.Env = append(append(os.Environ(), env...), fmt.Sprintf("%s=%d", readyVariable, readyFD))
 	err = cmd.Start()
 	write.Close()
 	if err != nil {

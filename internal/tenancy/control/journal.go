@@ -28,8 +28,12 @@ type Journal struct {
 	feed  feed[events.Event]
 	kinds ratelimit.Buckets[eventKind]
 
-	mu sync.Mutex // held while events are numbered; before feed.mu
+	mu    sync.Mutex // held while events are numbered; before feed.mu
+	audit *AuditLog  // nil: there is none
 }
+
+// Audit makes the journal write changes of people to an audit log. It is called before the first event.
+func (j *Journal) Audit(a *AuditLog) { j.audit = a }
 
 // An eventKind is what is rate-limited by itself.
 type eventKind struct {
@@ -80,6 +84,7 @@ func (j *Journal) number(recorded ...events.Event) {
 		recorded[i].Sequence = next + uint64(i) + 1 // the first event has number 1
 	}
 	j.feed.addLocked(recorded)
+	j.audit.record(recorded)
 }
 
 // write copies events to a log until ctx ends. Record does not wait for it.
@@ -125,5 +130,9 @@ func logEvent(log *slog.Logger, e events.Event) {
 	if e.Missed > 0 {
 		args = append(args, "missed", e.Missed)
 	}
-	log.Info("event", args...)
+	level := slog.LevelInfo
+	if e.Verb.Warns() {
+		level = slog.LevelWarn
+	}
+	log.Log(context.Background(), level, "event", args...)
 }

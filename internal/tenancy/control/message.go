@@ -132,6 +132,8 @@ type Item struct {
 	// Object is the object in JSON, as a file would have it, with what was allocated. tenant.Unmarshal reads it.
 	Object json.RawMessage `json:"object,omitempty"`
 	Status *Status         `json:"status,omitempty"` // of a NIC, of a host, of a Fault
+	// Quota is what a tenant holds on this host, and its limits.
+	Quota []QuotaUse `json:"quota,omitempty"`
 	// Deleted: the object was deleted during a watch.
 	Deleted bool `json:"deleted,omitempty"`
 }
@@ -150,6 +152,8 @@ type Status struct {
 	// Hits, of a Fault: how often its rules have hit NICs of this host; and NICs, how many it applies to.
 	Hits uint64 `json:"hits,omitempty"`
 	NICs int    `json:"nics,omitempty"`
+	// Quota is the item's, for tables.
+	Quota []QuotaUse `json:"-"`
 }
 
 // A State is the state of a NIC or a host.

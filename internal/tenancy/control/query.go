@@ -55,6 +55,8 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 			hits, nics := info.FaultHits(o.Key())
 			it.Status = &Status{State: Ready, Hits: hits, NICs: nics}
 		}
+	case *tenant.Tenant:
+		it.Quota = p.quotaOf(o)
 	}
 	return it, nil
 }

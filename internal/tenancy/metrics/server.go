@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -39,6 +41,10 @@ type Source interface {
 	Processor() time.Duration
 	// Alive waits for the loop to answer.
 	Alive() error
+	// Quotas are what tenants hold, and their limits.
+	Quotas() []Quota
+	// Hosts counts the hosts of a shared store by state.
+	Hosts() map[string]int
 	// Ready says why programs are not served; nil: they are.
 	Ready() error
 }
@@ -70,6 +76,7 @@ var aliveTime = 2 * time.Second
 // A Server answers scrapers.
 type Server struct {
 	src   Config
+	asked string // the address as Listen got it
 	http  *http.Server
 	l     net.Listener
 	busy  chan struct{} // holds one for each request in progress
@@ -85,7 +92,7 @@ func Listen(addr string, src Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics at %s: %w; choose another HOST:PORT with --metrics", addr, err)
 	}
-	s := &Server{src: src, l: l, busy: make(chan struct{}, atOnce), ended: make(chan struct{})}
+	s := &Server{src: src, asked: addr, l: l, busy: make(chan struct{}, atOnce), ended: make(chan struct{})}
 	if src.PerNIC {
 		s.labels = &labeller{}
 	}
@@ -122,6 +129,9 @@ func (s *Server) Descriptor() (fd int, err error) {
 	err = raw.Control(func(of uintptr) { fd = int(of) })
 	return fd, err
 }
+
+// Asked is the address that Listen got.
+func (s *Server) Asked() string { return s.asked }
 
 // Addr is the address of the server.
 func (s *Server) Addr() net.Addr { return s.l.Addr() }
@@ -199,8 +209,8 @@ func (s *Server) Page() []byte {
 	list := groups(totals, s.labels)
 	s.mu.Unlock()
 	var p page
-	p.family("vrdma_build_info", "gauge", "Version of the daemon; always 1.")
-	p.sample(1, "version", s.src.Version)
+	p.build(s.src.Version)
+	p.process()
 	p.family("process_cpu_seconds_total", "counter", "Processor time of the daemon, all threads.")
 	p.sample(s.src.Processor().Seconds())
 	p.family("vrdma_loop_stalls_total", "counter", "Page faults that stopped the daemon's loop for 10 ms or longer.")
@@ -216,6 +226,9 @@ func (s *Server) Page() []byte {
 	p.family("vrdma_policy_generation", "gauge", "Revision of the store whose policies are in force.")
 	p.sample(float64(s.src.Generation()))
 	p.waits(s.src.Waits())
+	hosts := s.src.Hosts()
+	p.hosts(hosts, slices.Sorted(maps.Keys(hosts)))
+	p.quotas(s.src.Quotas())
 	p.device(&device)
 	p.tenants(list)
 	return p.Bytes()

@@ -377,7 +377,8 @@ func (r *Provisioner) device(c *tenant.NIC, m made) nic.Config {
 	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: lower(nic.DefaultLimits, c.Spec.Limits)}
 	key := c.Key()
 	d.Denied = func(of nic.Denial) { r.cfg.Events.Record(denied(key, of)) }
-	d.Capped = func(limit string) { r.cfg.Events.Record(events.Event{Verb: events.Capped, Object: key, Reason: limit}) }
+	spell := &capSpell{sink: r.cfg.Events, key: key, throttled: func() time.Duration { return r.throttled(key) }}
+	d.Capped = spell.capped
 	for _, a := range c.Addresses() {
 		g := nic.GIDEntry{GID: a.As16()}
 		if m.network == registry.HostNetwork {
