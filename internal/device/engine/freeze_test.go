@@ -370,6 +370,7 @@ func (w *world) settle() {
 		}
 		switch {
 		case threads:
+			n--
 			runtime.Gosched()
 			time.Sleep(10 * time.Microsecond)
 		case next != nil:
@@ -408,10 +409,8 @@ func (w *world) maybeFreeze() {
 		w.bytes += len(b)
 		return b
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	fail := w.frng.IntN(4) == 0
-	w.must(h.e.halt(ctx, func() error {
+	w.must(h.e.halt(context.Background(), func() error {
 		device, engine = encode(h.n.Freeze()), encode(h.e.Freeze())
 		for _, p := range h.progs {
 			st, err := p.s.Freeze()

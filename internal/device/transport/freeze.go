@@ -259,7 +259,7 @@ func (q *QP) check() error {
 		return fmt.Errorf("%d responder resources, %d pending from %d, head %d", n, rs.Res.Pending, rs.Res.Next, rs.Res.Head)
 	case q.psns()&^ib.PSNMask != 0:
 		return fmt.Errorf("a sequence number has more than 24 bits")
-	case r.CC.Spread && r.CC.Cwnd == 0:
+	case (r.CC.Spread || c.Path.Remote) && r.CC.Cwnd == 0:
 		return fmt.Errorf("a window of nothing")
 	case r.Repair.Active && r.Repair.Gaps.Num == 0:
 		return fmt.Errorf("a repair without a gap")

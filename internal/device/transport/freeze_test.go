@@ -167,6 +167,7 @@ func TestThawRefuses(t *testing.T) {
 		"many sent":      func(s *QPState) { s.Sent.WRID = make([]uint64, 65) },
 		"positions":      func(s *QPState) { s.Req.Tail = 1 },
 		"within a call":  func(s *QPState) { s.Common.Failed = true },
+		"remote nothing": func(s *QPState) { s.Common.Path.Remote = true },
 		"spread nothing": func(s *QPState) { s.Req.CC.Spread, s.Req.CC.Cwnd = true, 0 },
 	} {
 		var q QP
