@@ -13,7 +13,7 @@ LDFLAGS   = -s -w -X $(BUILDINFO).version=$(VERSION) -X $(BUILDINFO).commit=$(CO
 
 # The race detector makes Go 5 to 10 times slower. Few tests compare times or rates
 # (docs/reference/testing.md lists them), so this costs only time.
-UNIT     := ./cmd/... ./examples/... ./internal/... ./shim/... ./verbs/...
+UNIT     := ./cmd/... ./examples/... ./internal/... ./packaging/... ./shim/... ./verbs/...
 TIMEOUT  ?= 20m
 FUZZTIME ?= 20s
 
@@ -62,7 +62,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/gpu-bundle tools/kubelet tools/module-path tools/multus tools/newest-root tools/stress tools/unpacked test/guest/image test/guest/init internal/instrument/testbed/programs/*.sh cmd/vrdma/guest/install packaging/version packaging/install packaging/scripts/*; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/debian-root tools/helm tools/engine-image tools/gpu-bundle tools/kubelet tools/module-path tools/multus tools/newest-root tools/stress tools/unpacked test/guest/image test/guest/init internal/instrument/testbed/programs/*.sh cmd/vrdma/guest/install packaging/version packaging/install packaging/scripts/*; do sh -n $$script || exit 1; done
 
 # The random conversations and the model of arming only compute: without the race detector there is time for
 # tens of thousands, and for every interleaving.
@@ -124,7 +124,7 @@ stress: build ## run tests of PKG that match RUN N times while all processors ar
 # Goroutines make coverage differ between runs. Minimising interesting inputs would then take all of the
 # time.
 fuzz: ## every fuzz target for FUZZTIME each
-	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal shim verbs); do \
+	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal packaging shim verbs); do \
 		for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
 			echo "fuzz: $$name in $$(dirname $$file)"; \
 			$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$file); \

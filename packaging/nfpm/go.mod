@@ -1,4 +1,4 @@
-module vrdma.dev/vrdma/packaging
+module vrdma.dev/vrdma/packaging/nfpm
 
 go 1.26.0
 
