@@ -49,7 +49,7 @@ func TestChart(t *testing.T) {
 			if out, err := helm(t, "lint", "--strict", chart(), "--values", values); err != nil {
 				t.Errorf("helm lint: %v\n%s", err, out)
 			}
-			got, err := helm(t, "template", "vrdma", chart(), "--namespace", "vrdma", "--values", values)
+			got, err := helm(t, "template", "--kube-version", "1.34.0", "vrdma", chart(), "--namespace", "vrdma", "--values", values)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +121,7 @@ func TestChartRefuses(t *testing.T) {
 		{"a monitor without metrics", "singleNode=true,metrics.enabled=false,metrics.serviceMonitor.enabled=true", "needs metrics.enabled"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if out, err := helm(t, "template", "vrdma", chart(), "--set", c.set); err == nil || !strings.Contains(err.Error(), c.want) {
+			if out, err := helm(t, "template", "--kube-version", "1.34.0", "vrdma", chart(), "--set", c.set); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want an error with %q\n%s", err, c.want, out)
 			}
 		})
