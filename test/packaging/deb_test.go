@@ -42,6 +42,7 @@ func TestDeb(t *testing.T) {
 	}
 	t.Run("guest", func(t *testing.T) { agent(t, newMachine(t, "bookworm", packages)) })
 	t.Run("systemd", func(t *testing.T) { scripts(t, newMachine(t, "bookworm", packages)) })
+	t.Run("ci", func(t *testing.T) { recipe(t, packages, newMachine(t, "bookworm", packages)) })
 	t.Run("rpm", func(t *testing.T) { unpacked(t, packages, newMachine(t, "bookworm", packages)) })
 }
 
@@ -55,9 +56,8 @@ func life(t *testing.T, m *machine) {
 		t.Errorf("vrdma version: %s", out)
 	}
 	for _, name := range []string{"/usr/share/man/man1/vrdma-run.1.gz", "/usr/share/bash-completion/completions/vrdma",
-		"/usr/share/doc/vrdma/examples/two-tenants.yaml", "/usr/share/doc/vrdma/copyright"} {
-		// Debian's containers exclude documents; dpkg then does not unpack them.
-		if !m.exists(name) && !strings.HasPrefix(name, "/usr/share/doc") && !strings.HasPrefix(name, "/usr/share/man") {
+		"/usr/share/zsh/vendor-completions/_vrdma", "/usr/share/doc/vrdma/examples/two-tenants.yaml", "/usr/share/doc/vrdma/copyright"} {
+		if !m.exists(name) {
 			t.Errorf("there is no %s", name)
 		}
 	}
@@ -67,6 +67,7 @@ func life(t *testing.T, m *machine) {
 	}
 	daemon := m.serve(t)
 	m.writes(t)
+	beside(t, m)
 
 	// The operator's change and the running daemon survive the upgrade.
 	config := m.path("/etc/vrdma/vrdma.yaml")
@@ -103,6 +104,21 @@ func life(t *testing.T, m *machine) {
 	}
 	m.run(t, "dpkg", "--purge", "vrdma")
 	m.nothingLeft(t, clean)
+}
+
+// beside: programs under vrdma run see vrdma's device only, others only that of the machine.
+func beside(t *testing.T, m *machine) {
+	t.Helper()
+	const list = "/sys/class/infiniband"
+	if out := m.run(t, "ls", list); strings.TrimSpace(out) != "mlx5_0" {
+		t.Errorf("the machine has the devices %q, want mlx5_0", out)
+	}
+	if out := m.run(t, "vrdma", "run", "--", "ls", list); strings.TrimSpace(out) != "rxe0" {
+		t.Errorf("under vrdma run there are the devices %q, want rxe0", out)
+	}
+	if out := m.run(t, "vrdma", "run", "--", "ibv_devices"); !strings.Contains(out, "rxe0") || strings.Contains(out, "mlx5_0") {
+		t.Errorf("ibv_devices under vrdma run: %s", out)
+	}
 }
 
 // agent installs the guest's package where no systemd is.
@@ -151,6 +167,27 @@ func scripts(t *testing.T, m *machine) {
 	m.run(t, "dpkg", "--purge", "vrdma-guest", "vrdma")
 	if got := asked(); !strings.Contains(got, "--now disable vrdma.service") || !strings.Contains(got, "--now disable vrdma-agent.service") {
 		t.Errorf("removing asked systemd for %q, want disable --now of both units", got)
+	}
+}
+
+// recipe runs the step of docs/how-to/ci.md that other projects have instead of modprobe rdma_rxe.
+func recipe(t *testing.T, packages string, m *machine) {
+	text, err := os.ReadFile(filepath.Join(harness.Root(), "contrib/ci/install"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(packages, "ci-install"), text, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const deb = "PACKAGE=/packages/new/vrdma_1.1.0-1_amd64.deb"
+	if p := m.start(t, "env", deb, "SHA256="+strings.Repeat("0", 64), "/packages/ci-install"); p.Wait(t, minute) == 0 {
+		t.Errorf("a package with another checksum is installed:\n%s", p.Output())
+	}
+	if out := m.run(t, "env", deb, "/packages/ci-install"); !strings.Contains(out, "PORT_ACTIVE") {
+		t.Errorf("the step does not show the device:\n%s", out)
+	}
+	if p := m.start(t, "vrdma", "run", "--", "sh", "-c", "ibv_devices && exit 7"); p.Wait(t, minute) != 7 || !strings.Contains(p.Output(), "rxe0") {
+		t.Errorf("vrdma run exits with %d, want that of the tests, 7:\n%s", p.Code(), p.Output())
 	}
 }
 

@@ -34,8 +34,13 @@ mount -t overlay none -o "lowerdir=$lower,upperdir=$dir/up,workdir=$dir/work" "$
 root=$dir/root
 mount -t proc proc "$root/proc"
 mount -t sysfs sys "$root/sys"
+# The machine has an RDMA device of its own.
+mkdir "$dir/sysup" "$dir/syswork"
+mount -t overlay none -o "lowerdir=$root/sys/class,upperdir=$dir/sysup,workdir=$dir/syswork" "$root/sys/class"
+mkdir -p "$root/sys/class/infiniband/mlx5_0/ports/1" "$root/sys/class/infiniband_verbs/uverbs0"
+echo mlx5_0 >"$root/sys/class/infiniband_verbs/uverbs0/ibdev"
 mount --rbind /dev "$root/dev"
-mkdir "$root/packages"
+mkdir -p "$root/packages"
 mount --bind "$packages" "$root/packages"
 ip link set lo up
 cd "$root"
@@ -51,13 +56,19 @@ while :; do sleep 1; done
 // newMachine makes a machine of an installed Debian. It sees the packages in /packages.
 func newMachine(t *testing.T, suite, packages string) *machine {
 	t.Helper()
+	return newMachineOf(t, harness.Installed(t, suite), packages)
+}
+
+// newMachineOf makes one of a root directory.
+func newMachineOf(t *testing.T, root, packages string) *machine {
+	t.Helper()
 	harness.Need(t, "unshare", "nsenter", "ip", "busybox")
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		t.Fatal(err)
 	}
 	init := harness.Spawn(t, exec.Command("unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--propagation", "private",
-		"sh", "-c", machineInit, "sh", harness.Directory(t, nil), harness.Installed(t, suite), packages, busybox))
+		"sh", "-c", machineInit, "sh", harness.Directory(t, nil), root, packages, busybox))
 	init.Printed(t, "up", minute)
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", init.PID()))
 	if err != nil {
