@@ -23,7 +23,7 @@ events_logger = "file"
 	"/etc/containers/storage.conf": "[storage]\ndriver = \"vfs\"\n",
 }
 
-// TestImages: podman loads the image of vrdma, which has labels and an SBOM, and runs it. The same input gives the same digest.
+// TestImages: podman loads the image of vrdma, which has labels and an SBOM. Its program runs without anything else. The same input gives the same digest.
 func TestImages(t *testing.T) {
 	harness.Build(t)
 	dir := harness.Directory(t, nil)
@@ -77,7 +77,8 @@ func TestImages(t *testing.T) {
 	if found[0].Digest != digest || found[0].Labels["org.opencontainers.image.revision"] != "abc" {
 		t.Errorf("podman has %+v, want digest %s", found[0], digest)
 	}
-	if out := m.run(t, "podman", "run", "--rm", "--network", "none", image, "version"); !strings.Contains(out, "protocol programs") {
+	// Containers need control groups, which are the machine's. test/containers has hosts for them.
+	if out := m.run(t, "sh", "-c", `chroot "$(podman image mount "$0")" /usr/bin/vrdma version`, image); !strings.Contains(out, "protocol programs") {
 		t.Errorf("the image's vrdma version: %s", out)
 	}
 }
