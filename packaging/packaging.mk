@@ -15,12 +15,13 @@ HOSTARCH   := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)
 CC_amd64   := $(if $(filter amd64,$(HOSTARCH)),$(CC),x86_64-linux-gnu-gcc)
 CC_arm64   := $(if $(filter arm64,$(HOSTARCH)),$(CC),aarch64-linux-gnu-gcc)
 
-.PHONY: install uninstall package images release $(ARCHES:%=build-%) $(ARCHES:%=stage-%) $(ARCHES:%=package-%)
+.PHONY: install install-kube uninstall package images release $(ARCHES:%=build-%) $(ARCHES:%=stage-%) $(ARCHES:%=package-%)
 
-install: build ## copy vrdma to PREFIX (/usr/local) below DESTDIR: programs, man pages, completions, units
+# sudo make install copies what make build has built: root may have no Go, and git may refuse another user's directory.
+install: $(if $(wildcard $(BIN)/vrdma),,build) ## copy vrdma to PREFIX (/usr/local) below DESTDIR: programs, man pages, completions, units
 	$(LAYOUT) vrdma
 
-install-kube: kube ## the same for vrdma-kube
+install-kube: $(if $(wildcard $(BIN)/vrdma-kube),,kube) ## the same for vrdma-kube
 	$(LAYOUT) kube
 
 uninstall: ## remove what make install has copied
