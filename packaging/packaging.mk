@@ -5,6 +5,7 @@ SYSCONFDIR := /etc
 DIST       := dist
 ARCHES     := amd64 arm64
 PARTS      := vrdma kube guest
+KINDS      := deb rpm
 # Everything in a release has the time of the commit.
 EPOCH       = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || echo 0))
 PKGVERSION  = $(shell packaging/version '$(VERSION)')
@@ -42,13 +43,13 @@ $(ARCHES:%=stage-%): stage-%: build-% build-$(HOSTARCH)
 # nfpm is a tool of the module in packaging/nfpm: its 60 modules stay out of ours.
 $(ARCHES:%=package-%): package-%: stage-%
 	@mkdir -p $(DIST)
-	@nfpm=$$($(GO) -C packaging/nfpm tool -n nfpm) && cd packaging && for part in $(PARTS); do for kind in deb rpm; do \
+	@nfpm=$$($(GO) -C packaging/nfpm tool -n nfpm) && cd packaging && for part in $(PARTS); do for kind in $(KINDS); do \
 		STAGE='$(abspath $(DIST))/stage/$*'/$$part PKGVERSION='$(PKGVERSION)' PKGARCH=$* SOURCE_DATE_EPOCH=$(EPOCH) \
 		$$nfpm package -f nfpm/$$part.yaml -p $$kind -t '$(abspath $(DIST))/' >/dev/null || exit; \
 	done; done
 
 package: deps-package ## .deb and .rpm of vrdma, vrdma-kube and vrdma-guest in dist, for ARCHES
-	@$(MAKE) --no-print-directory $(ARCHES:%=package-%)
+	@$(MAKE) --no-print-directory $(ARCHES:%=package-%) VERSION='$(VERSION)'
 
 RELEASE = $(GO) run ./packaging/release
 LIBS     = usr/lib/vrdma/libvrdma.so=$(DIST)/build/$*/libvrdma.so usr/lib/vrdma/libvrdma-sockets.so=$(DIST)/build/$*/libvrdma-sockets.so
@@ -70,7 +71,7 @@ $(ARCHES:%=images-%): images-%: build-% sbom-%
 		usr/share/doc/vrdma/sbom.spdx.json=$(DIST)/vrdma-$(PKGVERSION)-$*.spdx.json
 
 images: deps-package ## OCI images of vrdma and vrdma-kube as archives in dist, for ARCHES; prints their digests
-	@$(MAKE) --no-print-directory $(ARCHES:%=images-%)
+	@$(MAKE) --no-print-directory $(ARCHES:%=images-%) VERSION='$(VERSION)'
 
 # The chart of a release names its image. Its version has to be a semantic one.
 CHARTVERSION = $(subst ~,-,$(PKGVERSION))
@@ -83,7 +84,7 @@ chart:
 # Twice the same commit gives the same bytes.
 release: deps-package ## packages, images, chart, SBOMs, notes and checksums in dist
 	@rm -rf $(DIST)
-	@$(MAKE) --no-print-directory $(ARCHES:%=package-%) $(ARCHES:%=images-%) chart
+	@$(MAKE) --no-print-directory $(ARCHES:%=package-%) $(ARCHES:%=images-%) chart VERSION='$(VERSION)'
 	@$(RELEASE) notes --version '$(PKGVERSION)' --out $(DIST)/NOTES.md
 	@rm -rf $(DIST)/build $(DIST)/stage $(DIST)/chart
 	@cd $(DIST) && sha256sum *.deb *.rpm *.oci.tar *.tgz *.spdx.json NOTES.md >SHA256SUMS && cat SHA256SUMS

@@ -3,15 +3,18 @@ package packaging
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
 
+	"vrdma.dev/vrdma/test/etcdtest"
 	"vrdma.dev/vrdma/test/harness"
 )
 
@@ -66,8 +69,9 @@ func TestChart(t *testing.T) {
 			if got != string(want) {
 				t.Errorf("the chart renders otherwise than %s; VRDMA_UPDATE_DOCS=1 writes it. Got:\n%s", golden, got)
 			}
-			for _, flag := range daemonFlags(t, got) {
-				if !strings.Contains(string(help), " "+flag+" ") {
+			args, _ := rendered(t, got)
+			for _, flag := range args {
+				if strings.HasPrefix(flag, "--") && !strings.Contains(string(help), " "+flag+" ") {
 					t.Errorf("vrdma daemon has no flag %s", flag)
 				}
 			}
@@ -75,12 +79,13 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// daemonFlags returns the flags after -- in the arguments of the DaemonSet's container.
-func daemonFlags(t *testing.T, manifests string) (flags []string) {
+// rendered are the daemon's arguments and the file for its store, as the chart renders them.
+func rendered(t *testing.T, manifests string) (args []string, store string) {
 	t.Helper()
 	for d := yaml.NewDecoder(strings.NewReader(manifests)); ; {
 		var set struct {
 			Kind string
+			Data map[string]string
 			Spec struct {
 				Template struct {
 					Spec struct {
@@ -94,21 +99,63 @@ func daemonFlags(t *testing.T, manifests string) (flags []string) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		if set.Kind != "DaemonSet" {
-			continue
-		}
-		after := false
-		for _, arg := range set.Spec.Template.Spec.Containers[0].Args {
-			if after && strings.HasPrefix(arg, "--") {
-				flags = append(flags, arg)
-			}
-			after = after || arg == "--"
+		switch set.Kind {
+		case "ConfigMap":
+			store = set.Data["store.yaml"]
+		case "DaemonSet":
+			all := set.Spec.Template.Spec.Containers[0].Args
+			args = all[slices.Index(all, "--")+1:]
 		}
 	}
-	if len(flags) == 0 {
+	if len(args) == 0 {
 		t.Error("the DaemonSet starts the daemon without flags")
 	}
-	return flags
+	return args, store
+}
+
+// TestChartNodes: two daemons with the chart's settings share what is declared.
+func TestChartNodes(t *testing.T) {
+	etcd := etcdtest.Start(t, 1)
+	text, err := helm(t, "template", "--kube-version", "1.34.0", "vrdma", chart(), "--set", "store.endpoints={"+strings.Join(etcd.Endpoints(), ",")+"}",
+		"--set", "store.secret=vrdma-etcd", "--set", "metrics.enabled=false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args, store := rendered(t, text)
+	// The volumes of the pod are files here.
+	store = strings.NewReplacer("/etc/vrdma-credentials/ca.crt", etcd.CA, "/etc/vrdma-credentials/tls.crt", etcd.Certificate,
+		"/etc/vrdma-credentials/tls.key", etcd.Key).Replace(store)
+	config := filepath.Join(harness.Directory(t, nil), "store.yaml")
+	if err := os.WriteFile(config, []byte(store), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var nodes []*harness.Daemon
+	for i, name := range []string{"node-a", "node-b"} {
+		own := slices.Clone(args)
+		for j, arg := range own {
+			switch arg {
+			case "/etc/vrdma/store.yaml":
+				own[j] = config
+			case "127.0.0.1:9479":
+				own[j] = fmt.Sprintf("127.0.0.1:%d", harness.FreePort(t))
+			}
+		}
+		// Hosts tell each other an address. Here no packet goes to it.
+		own = append(own, "--host-name", name, "--underlay", fmt.Sprintf("192.0.2.%d", i+1))
+		nodes = append(nodes, harness.Start(t, harness.Options{Addr: "127.0.0.1", Args: own}))
+	}
+	apply := nodes[0].Command("apply", "-f", "-")
+	apply.Stdin = strings.NewReader("{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: team-a}, spec: {}}\n")
+	harness.Spawn(t, apply).OK(t, minute)
+	said := ""
+	if !harness.Poll(minute, func() bool {
+		p := harness.Spawn(t, nodes[1].Command("get", "tenants", "-o", "name"))
+		p.Wait(t, minute)
+		said = p.Output()
+		return strings.Contains(said, "team-a")
+	}) {
+		t.Errorf("the second node does not have what the first was told: %s", said)
+	}
 }
 
 // TestChartRefuses: the chart does not render values with which nodes would not see each other's objects, nor unknown values.
