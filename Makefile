@@ -5,12 +5,17 @@ ifeq ($(origin CC),default)
 CC       := gcc
 endif
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# The date of the commit, not of the build: two builds of a commit are equal.
+COMMIT    = $(shell git rev-parse HEAD 2>/dev/null)
+DATE      = $(shell TZ=UTC0 git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
+BUILDINFO := vrdma.dev/vrdma/internal/buildinfo
+LDFLAGS   = -s -w -X $(BUILDINFO).version=$(VERSION) -X $(BUILDINFO).commit=$(COMMIT) -X $(BUILDINFO).date=$(DATE)
 
 # Of one package's tests.
 TIMEOUT  ?= 30m
 # The race detector makes Go 5 to 10 times slower. Few tests compare times or rates
 # (docs/reference/testing.md lists them), so this costs only time.
-UNIT     := ./cmd/... ./examples/... ./internal/... ./shim/... ./verbs/...
+UNIT     := ./cmd/... ./examples/... ./internal/... ./packaging/... ./shim/... ./verbs/...
 # These only compute, each case on one goroutine. The race detector can find nothing in them, and without it there is
 # time for tens of thousands of cases, and for every interleaving.
 PURE     := armcheck|simnet|swapcheck
@@ -27,28 +32,33 @@ FUZZTIME ?= 20s
 
 # help is the default target.
 .DEFAULT_GOAL := help
-.PHONY: help build kube test test-all test-kube check unit integration demo bench report report-page docs performance stress fuzz clean deps-build deps-demo deps-test deps-bench
+.PHONY: help build kube test test-all test-kube check unit integration demo bench report report-page docs performance stress fuzz clean deps-build deps-demo deps-test deps-bench deps-package
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile packaging/packaging.mk
 
-build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the shared objects beside it
+# BIN and GOARCH together with CC build for another architecture: see packaging/packaging.mk.
+BIN      := bin
+
+build: $(BIN)/vrdma $(BIN)/libvrdma.so $(BIN)/libvrdma-sockets.so ## bin/vrdma and the shared objects beside it
 
 # The go command decides what is up to date.
-.PHONY: bin/vrdma
-bin/vrdma:
-	@mkdir -p bin
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
+.PHONY: $(BIN)/vrdma
+$(BIN)/vrdma:
+	@mkdir -p $(BIN)
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $@ ./cmd/vrdma
 
-kube: bin/vrdma-kube ## bin/vrdma-kube: device plugin and DRA driver for Kubernetes
+kube: $(BIN)/vrdma-kube ## bin/vrdma-kube: device plugin and DRA driver for Kubernetes
 
-.PHONY: bin/vrdma-kube
-bin/vrdma-kube:
-	@mkdir -p bin
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/vrdma-kube
+.PHONY: $(BIN)/vrdma-kube
+$(BIN)/vrdma-kube:
+	@mkdir -p $(BIN)
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $@ ./cmd/vrdma-kube
 
 # bin/libvrdma.so, bin/libvrdma-sockets.so
 include shim/shim.mk
+# install, uninstall, package, images, release
+include packaging/packaging.mk
 
 test: deps-test build check unit integration ## everything that must pass, as .ci/run calls it
 	@echo "make test: all passed"
@@ -61,11 +71,11 @@ test-all: TIMEOUT := 6h
 test-all: test fuzz ## the long form of everything, and every fuzz target for FUZZTIME each
 
 check: ## formatting, go vet, staticcheck, shell scripts
-	@unformatted=$$(gofmt -l cmd examples internal shim test verbs); if [ -n "$$unformatted" ]; then \
+	@unformatted=$$(gofmt -l cmd examples internal packaging shim test verbs); if [ -n "$$unformatted" ]; then \
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(PLAIN) $(GO) vet ./...
 	$(PLAIN) $(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/gpu-bundle tools/kubelet tools/module-path tools/multus tools/newest-root tools/stress tools/unpacked test/guest/image test/guest/init internal/instrument/testbed/programs/*.sh cmd/vrdma/guest/install; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/debian-root tools/engine-image tools/gpu-bundle tools/helm tools/kubelet tools/module-path tools/multus tools/newest-root tools/stress tools/unpacked test/guest/image test/guest/init internal/instrument/testbed/programs/*.sh cmd/vrdma/guest/install contrib/ci/install packaging/version packaging/install packaging/scripts/*; do sh -n $$script || exit 1; done
 
 unit: ## Go tests of every package, with the race detector
 	$(GOTEST) -race $$($(GO) list $(UNIT) | grep -vE '/testkit/($(PURE))$$')
@@ -127,7 +137,7 @@ stress: build ## run tests of PKG that match RUN N times while all processors ar
 # Goroutines make coverage differ between runs. Minimising interesting inputs would then take all of the
 # time.
 fuzz: ## every fuzz target for FUZZTIME each
-	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal shim verbs); do \
+	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal packaging shim verbs); do \
 		for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
 			echo "fuzz: $$name in $$(dirname $$file)"; \
 			$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$file); \
@@ -135,9 +145,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 	done
 
 clean: ## remove the build's files
-	rm -rf bin bench/results
+	rm -rf bin bench/results dist
 
 # VRDMA_SKIP_DEPS=1 skips the installation of packages and Go modules.
-deps-build deps-demo deps-test deps-bench:
+deps-build deps-demo deps-test deps-bench deps-package:
 	@[ -n "$(VRDMA_SKIP_DEPS)" ] || tools/install-deps build $(patsubst deps-%,%,$(filter-out deps-build,$@)) $(if $(filter deps-test,$@),demo) $(if $(filter deps-bench,$@),demo test)
-	@[ -n "$(VRDMA_SKIP_DEPS)$(filter deps-demo deps-bench,$@)" ] || $(GO) mod download || echo "make: not all Go modules can be downloaded; go test says which it needs" >&2
+	@[ -n "$(VRDMA_SKIP_DEPS)$(filter deps-demo deps-bench deps-package,$@)" ] || $(GO) mod download || echo "make: not all Go modules can be downloaded; go test says which it needs" >&2

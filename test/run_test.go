@@ -170,7 +170,7 @@ func TestAutostartObstacles(t *testing.T) {
 		d := auto(t, nil)
 		other := filepath.Join(filepath.Dir(harness.Binary()), "vrdma-other")
 		t.Cleanup(func() { os.Remove(other) })
-		build := exec.Command("go", "build", "-ldflags", "-X main.version=other", "-o", other, "./cmd/vrdma")
+		build := exec.Command("go", "build", "-ldflags", "-X vrdma.dev/vrdma/internal/buildinfo.version=other", "-o", other, "./cmd/vrdma")
 		build.Dir = harness.Root()
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)

@@ -27,9 +27,6 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// version is set by the linker.
-var version = "unknown"
-
 // The main goroutine has the first thread to itself. The kernel delivers the process's signals to
 // that thread, and a thread that a client's memory blocks (memory.Pool) would not take them.
 func init() { runtime.LockOSThread() }
@@ -121,6 +118,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		goperfCommand(o),
 		guestCommand(o),
 		labCommand(o),
+		manCommand(),
 		netnsCommand(),
 		networkCommand(o),
 		nicCommand(o),

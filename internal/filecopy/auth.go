@@ -58,7 +58,7 @@ var errKey = errors.New("the key is wrong")
 
 // greet is the server's side of the handshake. It returns the purpose of the connection. With a nil key every client is accepted.
 func greet(ctx context.Context, c conn, key []byte) (*answer, error) {
-	ch := &challenge{Version: protocolVersion, Public: key == nil}
+	ch := &challenge{Version: ProtocolVersion, Public: key == nil}
 	rand.Read(ch.Nonce[:])
 	if err := c.send(ch); err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func greet(ctx context.Context, c conn, key []byte) (*answer, error) {
 	if !ok {
 		return nil, violation("%T, not an answer to the challenge", m)
 	}
-	if a.Version != protocolVersion {
-		return nil, refuse(c, fmt.Errorf("version %d of the protocol, this is %d: use the same vrdma on both sides", a.Version, protocolVersion))
+	if a.Version != ProtocolVersion {
+		return nil, refuse(c, fmt.Errorf("version %d of the protocol, this is %d: use the same vrdma on both sides", a.Version, ProtocolVersion))
 	}
 	if key != nil {
 		if p := proof(key, "client", ch, a); !hmac.Equal(p[:], a.Proof[:]) {
@@ -109,14 +109,14 @@ func introduce(ctx context.Context, c conn, key []byte, a *answer) error {
 		return violation("%T, not a challenge", m)
 	}
 	switch {
-	case ch.Version != protocolVersion:
-		return &RefusedError{fmt.Sprintf("it speaks version %d of the protocol, this is %d: use the same vrdma on both sides", ch.Version, protocolVersion)}
+	case ch.Version != ProtocolVersion:
+		return &RefusedError{fmt.Sprintf("it speaks version %d of the protocol, this is %d: use the same vrdma on both sides", ch.Version, ProtocolVersion)}
 	case !ch.Public && key == nil:
 		return &RefusedError{"it wants a key: give --key-file"}
 	case ch.Public && key != nil:
 		return &RefusedError{"it asks for no key, so it may be anybody: leave out --key-file if that is right"}
 	}
-	a.Version = protocolVersion
+	a.Version = ProtocolVersion
 	rand.Read(a.Nonce[:])
 	a.Proof = proof(key, "client", ch, a)
 	if err := c.send(a); err != nil {

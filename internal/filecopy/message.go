@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// protocolVersion changes with the messages.
-const protocolVersion = 1
+// ProtocolVersion changes with the messages.
+const ProtocolVersion = 1
 
 const (
 	// maxMessage is the longest message. A path has at most maxPath bytes.

@@ -19,7 +19,7 @@ func pages(t *testing.T) map[string]string {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." || name == "bench" || name == "bin"):
+		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." || name == "bench" || name == "bin" || name == "dist"):
 			return filepath.SkipDir
 		case filepath.Ext(name) == ".md" && !d.IsDir():
 			text, err := os.ReadFile(path)

@@ -1,0 +1,28 @@
+package harness
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// Installed is the root of a small Debian with dpkg and apt, in which packages can be installed: bookworm, trixie, testing. It
+// is made if this machine has not done so before. See tools/debian-root.
+func Installed(t testing.TB, suite string) string {
+	t.Helper()
+	Need(t, "mmdebstrap")
+	dir, err := cached("debian-"+suite, "debian-root", suite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "root")
+}
+
+// Helm is its program, which is built if this machine has not done so before: minutes. See tools/helm.
+func Helm(t testing.TB) string {
+	t.Helper()
+	dir, err := cached("helm", "helm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "helm")
+}
