@@ -19,8 +19,9 @@ UNIT     := ./cmd/... ./examples/... ./internal/... ./packaging/... ./shim/... .
 # These only compute, each case on one goroutine. The race detector can find nothing in them, and without it there is
 # time for tens of thousands of cases, and for every interleaving.
 PURE     := armcheck|simnet|swapcheck
-# Integration tests run two packages at a time, because most of them wait more than they compute. The longest come
-# first, so that none of them is left over at the end.
+# Integration tests run JOBS packages at a time, the longest first. They start daemons and real programs that poll, so
+# with two at a time on two processors some reach their limits.
+JOBS     ?= 1
 LONG     := ./test/guest ./test/wire ./test
 # These tests compare rates, so nothing else runs beside them.
 ALONE    := ^(TestRecovery|TestCongestion|TestSharesAcross|TestCapAcross)$$
@@ -84,7 +85,7 @@ unit: ## Go tests of every package, with the race detector
 # VRDMA_BUILT tells the tests that bin/ is up to date.
 integration: export VRDMA_BUILT := 1
 integration: build ## real programs against a real daemon
-	$(GOTEST) -race -p 2 -skip '$(ALONE)' $(LONG) ./test/...
+	$(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) ./test/...
 	$(GOTEST) -race -p 1 -run '$(ALONE)' ./test/wire
 
 # The first run builds Kubernetes from its sources: about ten minutes of processor time.
