@@ -109,7 +109,9 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		deleteCommand(o),
 		demoCommand(),
 		describeCommand(o),
+		diffCommand(o),
 		doctorCommand(),
+		editCommand(o),
 		eventsCommand(o),
 		getCommand(o),
 		goperfCommand(o),
@@ -131,7 +133,9 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		traceCommand(o),
 		usageCommand(o),
 		versionCommand(),
+		waitCommand(o),
 	)
+	completeAll(o, root)
 	showUse(root)
 	return root
 }
