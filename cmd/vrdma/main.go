@@ -110,8 +110,10 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		deleteCommand(o),
 		demoCommand(),
 		describeCommand(o),
+		diffCommand(o),
 		doctorCommand(),
 		drainCommand(o),
+		editCommand(o),
 		eventsCommand(o),
 		faultCommand(o),
 		getCommand(o),
@@ -137,7 +139,9 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		traceCommand(o),
 		usageCommand(o),
 		versionCommand(),
+		waitCommand(o),
 	)
+	completeAll(o, root)
 	showUse(root)
 	return root
 }

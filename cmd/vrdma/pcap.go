@@ -72,7 +72,7 @@ capture less with --nic, --peer and -s, or write to a faster disk.`,
 			capture, err := protocol.OpenCapture(place.Socket, req)
 			if err != nil {
 				if absent(err) {
-					return fmt.Errorf("cannot capture at %s: %w; start a daemon with vrdma daemon", place.Socket, err)
+					return lacks("cannot capture at %s: %w; start a daemon with vrdma daemon", place.Socket, err)
 				}
 				return fmt.Errorf("cannot capture at %s: %w", place.Socket, err)
 			}

@@ -259,7 +259,11 @@ func printCounts(w io.Writer, title string, counts map[string]uint64) {
 			fmt.Fprintf(w, "\n%s\n", title)
 			printed = true
 		}
-		fmt.Fprintf(t, "  %s\t%d\t\n", name, counts[name])
+		note := ""
+		if name == "port_xmit_data" || name == "port_rcv_data" { // the kernel's unit
+			note = "words of 4 bytes: " + bytesText(4*counts[name])
+		}
+		fmt.Fprintf(t, "  %s\t%d\t%s\n", name, counts[name], note)
 	}
 	t.Flush()
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 )
@@ -23,7 +22,7 @@ their async descriptor and EIO from every further command.`,
 			defer cancel()
 			if err := stop(ctx, place); err != nil {
 				if absent(err) {
-					return fmt.Errorf("no daemon serves %s: nothing to stop", place.Socket)
+					return lacks("no daemon serves %s: nothing to stop", place.Socket)
 				}
 				return improper(place, err)
 			}

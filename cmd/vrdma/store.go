@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -54,7 +53,7 @@ func storeImportCommand(o *options) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		Long: `Declares the objects that vrdma store export has printed; - reads standard input. With
 --replace all other objects are deleted, and programs that use them lose their device.`,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			place, err := o.place()
 			if err != nil {
 				return err
@@ -67,12 +66,7 @@ func storeImportCommand(o *options) *cobra.Command {
 			if err != nil {
 				return unanswered(place, err)
 			}
-			for _, r := range reply.Results {
-				fmt.Printf("%v %s\n", r.Key, r.Verb)
-			}
-			for _, w := range reply.Warnings {
-				fmt.Fprintln(os.Stderr, "vrdma: warning:", plain(w))
-			}
+			printResults(c, reply, dryRun)
 			return nil
 		},
 	}

@@ -10,6 +10,9 @@ import (
 
 // storeText formats the state of a store.
 func storeText(s *protocol.StoreStatus, now time.Time) string {
+	if s.State == "own" {
+		return s.Name + ", of this daemon alone"
+	}
 	text := fmt.Sprintf("%s, %s", s.Name, s.State)
 	if s.State != string(store.InStep) {
 		since := "never heard of"

@@ -58,7 +58,7 @@ func firstReachable(paths []string) string {
 // storage is the store of declared objects. It implements diag.Store.
 type storage struct {
 	store.Store
-	name  string // of a store that several hosts share
+	name  string // of a store that several hosts share, or the file
 	plane *plane // for the generation
 }
 
@@ -81,7 +81,7 @@ func (s *settings) openStore(p *plane) (*storage, error) {
 	for _, p := range problems {
 		s.log.Warn("an entry of the store is left out", "store", path, "why", p)
 	}
-	return &storage{Store: opened, plane: p}, nil
+	return &storage{Store: opened, name: path, plane: p}, nil
 }
 
 // openEtcd opens a store that other hosts use too. path is for a copy of its last contents.
@@ -136,11 +136,14 @@ func readStoreConfig(path string) (cfg etcd.Config, err error) {
 	return cfg, nil
 }
 
+// ownStore is the state of a store in a file: no other host has it.
+const ownStore = "own"
+
 // StoreStatus implements diag.Store.
 func (s *storage) StoreStatus() *protocol.StoreStatus {
 	remote, shared := s.Store.(store.Remote)
 	if !shared {
-		return nil
+		return &protocol.StoreStatus{Name: s.name, State: ownStore, Generation: s.plane.Generation()}
 	}
 	h := remote.Health()
 	st := &protocol.StoreStatus{Name: s.name, State: string(h.State), Heard: h.Heard, Problems: h.Problems, Generation: s.plane.Generation()}

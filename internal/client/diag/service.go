@@ -51,7 +51,7 @@ type Clients interface {
 
 // Store is the store of declared objects.
 type Store interface {
-	// StoreStatus returns the state of a store that several hosts share; nil: this host has its own store.
+	// StoreStatus returns the state of the store.
 	StoreStatus() *protocol.StoreStatus
 }
 

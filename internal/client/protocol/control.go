@@ -130,10 +130,10 @@ type ProgramStatus struct {
 	Container string `json:"container,omitempty"`
 }
 
-// StoreStatus is the state of a store that several hosts share.
+// StoreStatus is the state of the store.
 type StoreStatus struct {
 	Name  string `json:"name"`
-	State string `json:"state"` // in step, away, strange
+	State string `json:"state"` // in step, away, strange; own: a file that only this daemon has
 	// Heard is the time of its last answer.
 	Heard time.Time `json:"heard"`
 	Why   string    `json:"why,omitempty"` // why it is not in step

@@ -3,6 +3,8 @@ package control
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
@@ -59,6 +61,9 @@ func Parse(files []File) (objects []tenant.Object, err error) {
 // send is once for a request with the objects of files. Errors have file and line.
 func send(socket string, req *Request, files []File) (*Reply, error) {
 	objects, err := Parse(files)
+	if wrong := (tenant.Errors)(nil); errors.As(err, &wrong) {
+		return nil, errorOf(append(wrong, alsoWrong(socket, req, files, wrong)...))
+	}
 	if err == nil {
 		err = tenant.Twice(objects) // the daemon could not distinguish them
 	}
@@ -71,6 +76,40 @@ func send(socket string, req *Request, files []File) (*Reply, error) {
 		err = e.locate(objects)
 	}
 	return reply, err
+}
+
+// alsoWrong returns what the daemon finds wrong with the objects that could be parsed, so that all errors of a file come together.
+// It leaves out errors that may follow from those that are known.
+func alsoWrong(socket string, req *Request, files []File, known tenant.Errors) (out tenant.Errors) {
+	var rest []tenant.Object
+	for _, f := range files {
+		some, _ := tenant.Parse(f.Name, []byte(f.Text)) // the errors are known
+		rest = append(rest, some...)
+	}
+	bad := make(map[tenant.Key]bool)
+	for _, e := range known {
+		if !e.Key.Valid() {
+			return nil // others may refer to it
+		}
+		bad[e.Key] = true
+	}
+	rest = slices.DeleteFunc(rest, func(o tenant.Object) bool { return bad[o.Key()] })
+	if req.Op != OpApply || len(rest) == 0 || tenant.Twice(rest) != nil {
+		return nil
+	}
+	_, err := once(socket, &Request{Op: OpApply, DryRun: true, Objects: rest})
+	e := (*Error)(nil)
+	if !errors.As(err, &e) || !errors.As(tenant.Locate(e.Errors, rest), &out) {
+		return nil
+	}
+	return slices.DeleteFunc(out, func(e *tenant.Error) bool {
+		for k := range bad {
+			if strings.Contains(e.Text, "/"+k.Name) || strings.Contains(e.Text, `"`+k.Name+`"`) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // locate adds file and line to the daemon's errors.
@@ -86,6 +125,21 @@ func (e *Error) locate(objects []tenant.Object) error {
 // Apply applies files, all of them or none. The reply has Results and Warnings.
 func Apply(socket string, files []File, dryRun bool) (*Reply, error) {
 	return send(socket, &Request{Op: OpApply, DryRun: dryRun}, files)
+}
+
+// ApplyOptions change what ApplyWith does.
+type ApplyOptions struct {
+	DryRun bool
+	Force  bool // also remove NICs in use from a host
+	// Prune: also delete the networks, NICs and policies of the files' tenants that the files do not have.
+	Prune bool
+	// Changes: the Results have the objects before and after.
+	Changes bool
+}
+
+// ApplyWith is Apply with options.
+func ApplyWith(socket string, files []File, o ApplyOptions) (*Reply, error) {
+	return send(socket, &Request{Op: OpApply, DryRun: o.DryRun, Force: o.Force, Prune: o.Prune, Changes: o.Changes}, files)
 }
 
 // ApplyForced is Apply that also removes NICs in use from a host.

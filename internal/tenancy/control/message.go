@@ -39,8 +39,11 @@ type Request struct {
 	DryRun  bool            `json:"dryRun,omitempty"`
 	Force   bool            `json:"force,omitempty"`
 	Replace bool            `json:"replace,omitempty"`
-	Follow  bool            `json:"follow,omitempty"`
-	Last    int             `json:"last,omitempty"`
+	// For apply: Prune also deletes what the tenants among Objects have besides. Changes makes Results contain the objects.
+	Prune   bool `json:"prune,omitempty"`
+	Changes bool `json:"changes,omitempty"`
+	Follow  bool `json:"follow,omitempty"`
+	Last    int  `json:"last,omitempty"`
 
 	Bindings  []Binding  `json:"bindings,omitempty"`
 	Container *Container `json:"container,omitempty"`
@@ -116,6 +119,9 @@ type Result struct {
 	Key tenant.Key `json:"key"`
 	// Verb is created, changed, unchanged or deleted, as tenant.Effect says.
 	Verb string `json:"verb"`
+	// Old and New are the object as JSON, if it has changed and the request has Changes; "": there is none.
+	Old string `json:"old,omitempty"`
+	New string `json:"new,omitempty"`
 }
 
 // Verbs of a Result.

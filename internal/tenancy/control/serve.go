@@ -201,8 +201,11 @@ func (t *conversation) apply(req *Request, replace bool) error {
 		return err
 	}
 	c := tenant.Change{Put: req.Objects, Force: req.Force}
-	if replace {
+	switch {
+	case replace:
 		c.Delete, c.Force = others(t.p.World(), req.Objects), true
+	case req.Prune:
+		c.Delete = besides(t.p.World(), req.Objects)
 	}
 	return t.change(req, c)
 }
@@ -219,6 +222,48 @@ func others(w *tenant.World, some []tenant.Object) (keys []tenant.Key) {
 		}
 	}
 	return keys
+}
+
+// labelContainer is the label of a NIC that was made for a container, and ends with it.
+const labelContainer = "vrdma.io/container"
+
+// besides are the networks, NICs and policies of the tenants among some objects that are not among them themselves. NICs that
+// engines made for containers are left out.
+func besides(w *tenant.World, some []tenant.Object) []tenant.Key {
+	tenants := make(map[string]bool)
+	for _, o := range some {
+		if k := o.Key(); k.Kind == tenant.KindTenant {
+			tenants[k.Name] = true
+		}
+	}
+	return slices.DeleteFunc(others(w, some), func(k tenant.Key) bool {
+		if n := w.NIC(k.Tenant, k.Name); k.Kind == tenant.KindNIC && n != nil && n.Metadata.Labels[labelContainer] != "" {
+			return true
+		}
+		return k.Tenant == "" || !tenants[k.Tenant]
+	})
+}
+
+// result is the result for one object.
+func result(e tenant.Effect, changes bool) (r Result, err error) {
+	r = Result{Key: e.Key, Verb: e.What()}
+	if !changes || e.Old == e.New {
+		return r, nil
+	}
+	for _, side := range []struct {
+		of   tenant.Object
+		text *string
+	}{{e.Old, &r.Old}, {e.New, &r.New}} {
+		if side.of == nil {
+			continue
+		}
+		text, err := tenant.Marshal(side.of)
+		if err != nil {
+			return r, err
+		}
+		*side.text = string(text)
+	}
+	return r, nil
 }
 
 // change makes a change and sends the results.
@@ -240,9 +285,17 @@ func (t *conversation) change(req *Request, c tenant.Change) error {
 	}
 	reply := &Reply{Revision: t.p.snapshots.now.Load().revision, Warnings: warnings}
 	for _, e := range effects {
-		reply.Results = append(reply.Results, Result{e.Key, e.What()})
+		r, err := result(e, req.Changes)
+		if err != nil {
+			return err
+		}
+		reply.Results = append(reply.Results, r)
 	}
-	return t.send(reply, len(reply.Results)/8)
+	cost := len(reply.Results) / 8
+	if req.Changes {
+		cost = 2 * len(reply.Results)
+	}
+	return t.send(reply, cost)
 }
 
 // send sends a reply, whose memory is charged as that of items.
