@@ -65,9 +65,11 @@ type faulted struct {
 	waits   bool          // it has no turns until fewer bytes wait
 }
 
-// A fatality is an action on a queue pair. It waits until no call of a queue pair is in progress.
+// A fatality is an action on a queue pair, or an event of a device. It waits until no call of a queue pair is in
+// progress.
 type fatality struct {
-	t      *task
+	t      *task    // nil: an event
+	of     *subject // of an event
 	action fault.Action
 }
 
@@ -323,8 +325,12 @@ func (f *faults) verdict(known *faulted, plans []*fault.Plan, b *transport.Burst
 		v.Delay, v.Reorder = max(v.Delay, w.Delay), max(v.Reorder, w.Reorder)
 		v.Limited, v.Duplicate = v.Limited || w.Limited, v.Duplicate || w.Duplicate
 		if w.Event != fault.None {
-			f.plans[p].happen(fault.Event{Action: w.Event}, &f.e.opts)
-			v.Action = fault.Drop // the packet that it began with is lost
+			if of := f.plans[p]; of != nil { // else its process has ended
+				f.todo = append(f.todo, fatality{of: of, action: w.Event})
+			}
+			if w.Event != fault.GIDChange {
+				v.Action = fault.Drop // the packet that it began with is lost
+			}
 		}
 		if w.Action != fault.None {
 			v.Action = w.Action
@@ -448,7 +454,7 @@ func (f *faults) refusing(t *task) bool {
 // later queues an action on t.
 func (f *faults) later(t *task, known *faulted, a fault.Action) {
 	known.deaf = true
-	f.todo = append(f.todo, fatality{t, a})
+	f.todo = append(f.todo, fatality{t: t, action: a})
 }
 
 // hold keeps packet i of b for d. It returns nil if too many are kept: the packet is lost.
@@ -486,7 +492,11 @@ func (f *faults) holds(t *task) bool {
 // release passes on a burst that was held.
 func (f *faults) release(h *heldBurst) {
 	t := h.t
-	known := f.of(t)
+	known := f.tasks[t]
+	if known == nil { // the queue pair is gone
+		h.drop()
+		return
+	}
 	if h.paced && h.out {
 		if known.queued--; known.waits && (known.queued == 0 || known.until-f.e.clock.now < pacedFew) {
 			known.waits = false
@@ -503,13 +513,18 @@ func (f *faults) release(h *heldBurst) {
 		}
 		f.through(t, &h.b, h.out)
 	}
-	if h.in != nil {
-		h.in.Drop()
-	}
+	h.drop()
 	for i := range known.after {
 		if known.after[i] == h {
 			known.after[i] = nil
 		}
+	}
+}
+
+// drop releases the memory of a burst.
+func (h *heldBurst) drop() {
+	if h.in != nil {
+		h.in.Drop()
 	}
 }
 
@@ -553,7 +568,13 @@ func (f *faults) run() bool {
 	todo := f.todo
 	f.todo = nil
 	for _, d := range todo {
-		f.of(d.t).deaf = false
+		if d.t == nil {
+			d.of.happen(fault.Event{Action: d.action}, &e.opts)
+			continue
+		}
+		if known := f.tasks[d.t]; known != nil {
+			known.deaf = false
+		}
 		if !d.t.q.Gone() {
 			e.clock.worksFor(d.t.adapter)
 			f.act(d)
