@@ -68,8 +68,8 @@ type faulted struct {
 // A fatality is an action on a queue pair, or an event of a device. It waits until no call of a queue pair is in
 // progress.
 type fatality struct {
-	t      *task    // nil: an event
-	of     *subject // of an event
+	t      *task
+	of     *subject // of an event; nil: it is an action on t
 	action fault.Action
 }
 
@@ -283,7 +283,7 @@ func (f *faults) decide(t *task, b *transport.Burst, out bool) bool {
 	begin, taken := uint32(0), false
 	for i := uint32(0); i < last; i++ {
 		x.First, x.PSN = b.First && i == 0, ib.PSNAdd(b.PSN, i)
-		v := f.verdict(known, plans, b, &x)
+		v := f.verdict(t, known, plans, b, &x)
 		if v == (fault.Verdict{}) && known.after[side(out)] == nil {
 			continue
 		}
@@ -309,7 +309,7 @@ func side(out bool) int {
 }
 
 // verdict asks all plans about a packet.
-func (f *faults) verdict(known *faulted, plans []*fault.Plan, b *transport.Burst, x *fault.Packet) (v fault.Verdict) {
+func (f *faults) verdict(t *task, known *faulted, plans []*fault.Plan, b *transport.Burst, x *fault.Packet) (v fault.Verdict) {
 	flows := known.in
 	if x.Out {
 		flows = known.out
@@ -326,10 +326,10 @@ func (f *faults) verdict(known *faulted, plans []*fault.Plan, b *transport.Burst
 		v.Limited, v.Duplicate = v.Limited || w.Limited, v.Duplicate || w.Duplicate
 		if w.Event != fault.None {
 			if of := f.plans[p]; of != nil { // else its process has ended
-				f.todo = append(f.todo, fatality{of: of, action: w.Event})
+				f.todo = append(f.todo, fatality{t: t, of: of, action: w.Event})
 			}
 			if w.Event != fault.GIDChange {
-				v.Action = fault.Drop // the packet that it began with is lost
+				v.Action, v.Event = fault.Drop, w.Event // what it began with is lost
 			}
 		}
 		if w.Action != fault.None {
@@ -346,7 +346,8 @@ func (f *faults) apply(t *task, known *faulted, b *transport.Burst, i uint32, ou
 	switch v.Action {
 	case fault.Drop:
 		f.record(b, i, out)
-		return false
+		known.deaf = known.deaf || v.Event != fault.None // until the event has happened
+		return v.Event != fault.None
 	case fault.Corrupt:
 		if out {
 			f.forward(t, b, i, 1, true, true)
@@ -568,12 +569,12 @@ func (f *faults) run() bool {
 	todo := f.todo
 	f.todo = nil
 	for _, d := range todo {
-		if d.t == nil {
-			d.of.happen(fault.Event{Action: d.action}, &e.opts)
-			continue
-		}
 		if known := f.tasks[d.t]; known != nil {
 			known.deaf = false
+		}
+		if d.of != nil {
+			d.of.happen(fault.Event{Action: d.action}, &e.opts)
+			continue
 		}
 		if !d.t.q.Gone() {
 			e.clock.worksFor(d.t.adapter)
