@@ -60,8 +60,8 @@ var samples = []struct {
 	got             []byte
 }{
 	{"hello", "struct vrdma_hello",
-		`{.magic = VRDMA_MAGIC, .protocol = 1, .kind = VRDMA_KIND_UVERBS, .flags = 7, .token = {1, 2, 3}, .vnic = "v", .label = "l", .program = "ib_send_bw"}`,
-		(&Hello{Magic: Magic, Protocol: 1, Kind: KindUverbs, Flags: 7, Token: Token{1, 2, 3}, VNIC: "v", Label: "l", Program: "ib_send_bw"}).Append(nil)},
+		`{.magic = VRDMA_MAGIC, .protocol = 1, .kind = VRDMA_KIND_UVERBS, .flags = 3, .token = {1, 2, 3}, .vnic = "v", .label = "l", .program = "ib_send_bw"}`,
+		(&Hello{Magic: Magic, Protocol: 1, Kind: KindUverbs, Flags: 3, Token: Token{1, 2, 3}, VNIC: "v", Label: "l", Program: "ib_send_bw"}).Append(nil)},
 	{"welcome", "struct vrdma_welcome",
 		`{.magic = VRDMA_MAGIC, .protocol = 1, .error = 71, .nfds = 2, .token = {9}, .arena_size = 1ull << 32, .rdev_major = 231, .rdev_minor = 192, .daemon_pid = -5, .text = "why"}`,
 		(&Welcome{Magic: Magic, Protocol: 1, Error: 71, NumFDs: 2, Token: Token{9}, ArenaSize: 1 << 32, RdevMajor: 231, RdevMinor: 192, DaemonPid: -5, Text: "why"}).Append(nil)},

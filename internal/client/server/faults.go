@@ -60,10 +60,10 @@ type loggedHit struct {
 }
 
 const (
-	// faultQueue is how many hits may wait to be logged, and faultLines how many are logged in a second. Metrics count
-	// all of them.
+	// faultQueue is how many hits may wait to be logged, and faultLines how many are logged in a minute: every program may
+	// have faults, and must not fill the disk. Metrics count all of them.
 	faultQueue = 8192
-	faultLines = 1000
+	faultLines = 2000
 )
 
 // Fault logs a hit. The loop calls it.
@@ -104,7 +104,7 @@ func (l *faultLog) run(s *Server) {
 
 // write logs a hit and returns 0, or returns 1 if there were too many.
 func (l *faultLog) write(s *Server, h *loggedHit) int {
-	if h.at.Sub(l.since) >= time.Second {
+	if h.at.Sub(l.since) >= time.Minute {
 		l.since, l.said = h.at, 0
 	}
 	s.traceFault(h)

@@ -65,9 +65,11 @@ type faulted struct {
 	waits   bool          // it has no turns until fewer bytes wait
 }
 
-// A fatality is an action on a queue pair. It waits until no call of a queue pair is in progress.
+// A fatality is an action on a queue pair, or an event of a device. It waits until no call of a queue pair is in
+// progress.
 type fatality struct {
 	t      *task
+	of     *subject // of an event; nil: it is an action on t
 	action fault.Action
 }
 
@@ -281,7 +283,7 @@ func (f *faults) decide(t *task, b *transport.Burst, out bool) bool {
 	begin, taken := uint32(0), false
 	for i := uint32(0); i < last; i++ {
 		x.First, x.PSN = b.First && i == 0, ib.PSNAdd(b.PSN, i)
-		v := f.verdict(known, plans, b, &x)
+		v := f.verdict(t, known, plans, b, &x)
 		if v == (fault.Verdict{}) && known.after[side(out)] == nil {
 			continue
 		}
@@ -307,7 +309,7 @@ func side(out bool) int {
 }
 
 // verdict asks all plans about a packet.
-func (f *faults) verdict(known *faulted, plans []*fault.Plan, b *transport.Burst, x *fault.Packet) (v fault.Verdict) {
+func (f *faults) verdict(t *task, known *faulted, plans []*fault.Plan, b *transport.Burst, x *fault.Packet) (v fault.Verdict) {
 	flows := known.in
 	if x.Out {
 		flows = known.out
@@ -323,8 +325,12 @@ func (f *faults) verdict(known *faulted, plans []*fault.Plan, b *transport.Burst
 		v.Delay, v.Reorder = max(v.Delay, w.Delay), max(v.Reorder, w.Reorder)
 		v.Limited, v.Duplicate = v.Limited || w.Limited, v.Duplicate || w.Duplicate
 		if w.Event != fault.None {
-			f.plans[p].happen(fault.Event{Action: w.Event}, &f.e.opts)
-			v.Action = fault.Drop // the packet that it began with is lost
+			if of := f.plans[p]; of != nil { // else its process has ended
+				f.todo = append(f.todo, fatality{t: t, of: of, action: w.Event})
+			}
+			if w.Event != fault.GIDChange {
+				v.Action, v.Event = fault.Drop, w.Event // what it began with is lost
+			}
 		}
 		if w.Action != fault.None {
 			v.Action = w.Action
@@ -340,7 +346,8 @@ func (f *faults) apply(t *task, known *faulted, b *transport.Burst, i uint32, ou
 	switch v.Action {
 	case fault.Drop:
 		f.record(b, i, out)
-		return false
+		known.deaf = known.deaf || v.Event != fault.None // until the event has happened
+		return v.Event != fault.None
 	case fault.Corrupt:
 		if out {
 			f.forward(t, b, i, 1, true, true)
@@ -448,7 +455,7 @@ func (f *faults) refusing(t *task) bool {
 // later queues an action on t.
 func (f *faults) later(t *task, known *faulted, a fault.Action) {
 	known.deaf = true
-	f.todo = append(f.todo, fatality{t, a})
+	f.todo = append(f.todo, fatality{t: t, action: a})
 }
 
 // hold keeps packet i of b for d. It returns nil if too many are kept: the packet is lost.
@@ -486,7 +493,11 @@ func (f *faults) holds(t *task) bool {
 // release passes on a burst that was held.
 func (f *faults) release(h *heldBurst) {
 	t := h.t
-	known := f.of(t)
+	known := f.tasks[t]
+	if known == nil { // the queue pair is gone
+		h.drop()
+		return
+	}
 	if h.paced && h.out {
 		if known.queued--; known.waits && (known.queued == 0 || known.until-f.e.clock.now < pacedFew) {
 			known.waits = false
@@ -503,13 +514,18 @@ func (f *faults) release(h *heldBurst) {
 		}
 		f.through(t, &h.b, h.out)
 	}
-	if h.in != nil {
-		h.in.Drop()
-	}
+	h.drop()
 	for i := range known.after {
 		if known.after[i] == h {
 			known.after[i] = nil
 		}
+	}
+}
+
+// drop releases the memory of a burst.
+func (h *heldBurst) drop() {
+	if h.in != nil {
+		h.in.Drop()
 	}
 }
 
@@ -553,7 +569,13 @@ func (f *faults) run() bool {
 	todo := f.todo
 	f.todo = nil
 	for _, d := range todo {
-		f.of(d.t).deaf = false
+		if known := f.tasks[d.t]; known != nil {
+			known.deaf = false
+		}
+		if d.of != nil {
+			d.of.happen(fault.Event{Action: d.action}, &e.opts)
+			continue
+		}
 		if !d.t.q.Gone() {
 			e.clock.worksFor(d.t.adapter)
 			f.act(d)
