@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -49,6 +50,20 @@ users, and its last events.
 	return c
 }
 
+// quotaText formats used/limit.
+func quotaText(q *control.QuotaUse) string {
+	number := func(n uint64) string {
+		if q.Kind == "memory" || q.Kind == "rings" {
+			return bytesText(n)
+		}
+		return strconv.FormatUint(n, 10)
+	}
+	if q.Limit == 0 {
+		return number(q.Used) + " of no limit"
+	}
+	return fmt.Sprintf("%s of %s (%d %%)", number(q.Used), number(q.Limit), 100*q.Used/q.Limit)
+}
+
 func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
 	if len(r.Items) != 1 {
 		return fmt.Errorf("the daemon's answer has %d objects, want one", len(r.Items))
@@ -73,6 +88,9 @@ func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
 		if s.Socket != "" {
 			fmt.Fprintf(t, "Socket\t%s\n", s.Socket)
 		}
+	}
+	for i, q := range it.Quota {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", [2]string{"Quota", ""}[min(i, 1)], q.Kind, quotaText(&q))
 	}
 	if it.Key.Kind != tenant.KindPolicy && len(r.InUse) == 0 {
 		fmt.Fprintf(t, "Used by\tnobody\n")

@@ -190,4 +190,3 @@ func showImpact(w io.Writer, s *protocol.Status, asJSON bool) error {
 	e.SetIndent("", "  ")
 	return e.Encode(list)
 }
-

@@ -90,6 +90,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		applyCommand(o),
 		auditCommand(o),
 		benchCommand(),
+		bugreportCommand(o),
 		cdiCommand(o),
 		cniCommand(o),
 		configCommand(),

@@ -35,6 +35,7 @@ var objectColumns = map[tenant.Kind][]column{
 		tenantColumn("MEMORY", func(s *tenant.TenantSpec) string { return quantityText(s.Quota.Memory) }),
 		tenantColumn("RATE-OUT", func(s *tenant.TenantSpec) string { return quantityText(s.Rate.Out) }),
 		tenantColumn("RATE-IN", func(s *tenant.TenantSpec) string { return quantityText(s.Rate.In) }),
+		usedColumn("NICS-USED", "nics"), usedColumn("QPS-USED", "queuePairs"), usedColumn("MEMORY-USED", "memory"), usedColumn("DEVICES-USED", "devices"),
 		whenWide(tenantColumn("ADMINISTRATORS", func(s *tenant.TenantSpec) string { return whoText(&s.Administrators) })),
 		labelsColumn,
 	},
@@ -93,6 +94,26 @@ var objectColumns = map[tenant.Kind][]column{
 		policyColumn("DENY", func(s *tenant.PolicySpec) string { return strconv.Itoa(len(s.Deny)) }),
 		labelsColumn,
 	},
+}
+
+// usedColumn shows what a tenant holds of a kind, and the limit.
+func usedColumn(title, kind string) column {
+	return column{title: title, wide: true, value: func(_ tenant.Object, st *control.Status) string {
+		for _, q := range st.Quota {
+			if q.Kind != kind {
+				continue
+			}
+			used, limit := strconv.FormatUint(q.Used, 10), strconv.FormatUint(q.Limit, 10)
+			if kind == "memory" {
+				used, limit = tenant.Bytes(q.Used).String(), tenant.Bytes(q.Limit).String()
+			}
+			if q.Limit == 0 {
+				return used
+			}
+			return used + "/" + limit
+		}
+		return ""
+	}}
 }
 
 func whenWide(c column) column {
@@ -233,6 +254,7 @@ func (p *rowPrinter) row(it control.Item) ([]string, error) {
 	if status == nil {
 		status = &control.Status{}
 	}
+	status.Quota = it.Quota
 	row := make([]string, len(p.shown))
 	for i, c := range p.shown {
 		row[i] = cmp.Or(c.value(o, status), "-")

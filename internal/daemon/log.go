@@ -202,7 +202,9 @@ func (h *repeats) summarise(m message) {
 	h.Handler.Handle(context.Background(), r)
 }
 
-func (h *repeats) WithAttrs(a []slog.Attr) slog.Handler { return &repeats{h.Handler.WithAttrs(a), h.of} }
+func (h *repeats) WithAttrs(a []slog.Attr) slog.Handler {
+	return &repeats{h.Handler.WithAttrs(a), h.of}
+}
 
 func (h *repeats) WithGroup(name string) slog.Handler {
 	return &repeats{h.Handler.WithGroup(name), h.of}

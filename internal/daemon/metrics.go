@@ -109,6 +109,17 @@ func (m *measured) Processor() time.Duration { return diag.ProcessTime() }
 // Alive implements metrics.Source.
 func (m *measured) Alive() error { return m.engine.Do(func() {}) }
 
+// Quotas implements metrics.Source.
+func (m *measured) Quotas() (out []metrics.Quota) {
+	for _, q := range m.plane.quotas() {
+		out = append(out, metrics.Quota{Tenant: q.Tenant, Kind: q.Kind, Used: q.Used, Limit: q.Limit})
+	}
+	return out
+}
+
+// Hosts implements metrics.Source.
+func (m *measured) Hosts() map[string]int { return m.plane.hosts() }
+
 // Ready implements metrics.Source.
 func (m *measured) Ready() error {
 	if !m.serving.Load() {

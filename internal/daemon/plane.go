@@ -43,11 +43,34 @@ func (p *plane) Generation() int64 {
 	}
 }
 
+// quotas are what tenants hold; none before the plane is open.
+func (p *plane) quotas() []budget.Quota {
+	select {
+	case <-p.opened:
+		return p.Plane.Quotas()
+	default:
+		return nil
+	}
+}
+
+// hosts counts the hosts of a shared store by state.
+func (p *plane) hosts() map[string]int {
+	out := make(map[string]int)
+	select {
+	case <-p.opened:
+		for state, n := range p.HostStates() {
+			out[string(state)] = n
+		}
+	default:
+	}
+	return out
+}
+
 // openPlane opens the control plane, which creates the declared NICs.
 func (d *daemon) openPlane() error {
 	opened, err := control.Open(control.Config{
 		Store: d.store.Store, Provisioner: d.provisioner, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Log: d.log,
-		Tenants: d.server, Workloads: d.workloads, Journal: d.journal,
+		Tenants: d.server, Workloads: d.workloads, Journal: d.journal, Budget: d.budget,
 	})
 	if err != nil {
 		return exit.Lacks("%w", err)

@@ -38,6 +38,12 @@ func (d *daemon) Reload() (lines []string, err error) {
 			return nil, err
 		}
 	}
+	// Both levels show the lines about the change: a higher one is set after them.
+	defer d.level.Set(d.level.Level())
+	var before slog.Level
+	if before.UnmarshalText([]byte(was.LogLevel)) == nil && before < d.level.Level() {
+		d.level.Set(before)
+	}
 	for _, c := range changed {
 		d.log.Info("the configuration has changed", "setting", c.key, "was", c.was, "is", c.is)
 		lines = append(lines, fmt.Sprintf("%s: %s, was %s", c.key, c.is, c.was))
@@ -141,4 +147,3 @@ func (d *daemon) endMetrics() {
 		d.reloading.metrics = nil
 	}
 }
-

@@ -111,7 +111,7 @@ func TestAudit(t *testing.T) {
 	options := harness.Options{Args: []string{"--audit", audit, "--store", filepath.Join(dir, "s.db")}}
 	d := harness.Start(t, options)
 	objects := filepath.Join(dir, "o.yaml")
-	write(t, objects, "kind: Tenant\nmetadata: {name: red}\n")
+	write(t, objects, "apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: red}\n")
 	command(t, d, "apply", "-f", objects)
 	if !harness.Poll(limit, func() bool { return strings.Contains(command(t, d, "audit"), "applied") }) {
 		t.Fatal("the change is not in the audit log")
@@ -124,5 +124,34 @@ func TestAudit(t *testing.T) {
 	}
 	if out := command(t, d, "audit", "--file", audit, "blue"); out != "" {
 		t.Errorf("of another tenant: %s", out)
+	}
+}
+
+// TestBugReport: one archive has what a report needs, and neither the passwords in the configuration nor payload.
+func TestBugReport(t *testing.T) {
+	dir := harness.Directory(t, nil)
+	config := filepath.Join(dir, "c.yaml")
+	write(t, config, "# password: hunter2\nlog: {level: debug}\n")
+	d := harness.Start(t, harness.Options{Args: []string{"--config", config}})
+	archive := filepath.Join(dir, "r.tar.gz")
+	command(t, d, "bugreport", "--config", config, "-o", archive)
+	out, err := exec.Command("tar", "-xzf", archive, "-C", dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for name, want := range map[string]string{"version.txt": "vrdma", "status.json": `"protocol"`, "doctor.txt": "", "configuration.yaml": "level: debug", "daemon/limits": "Max open files", "daemon/cmdline": "--config", "machine/proc-meminfo": "MemTotal"} {
+		text, err := os.ReadFile(filepath.Join(dir, "vrdma-bugreport", name))
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s: %v, want %q\n%s", name, err, want, harness.Tail(string(text), 5))
+		}
+		if strings.Contains(string(text), "hunter2") {
+			t.Errorf("%s has a password", name)
+		}
+	}
+	if out, err := d.Command("bugreport", "-o", archive).CombinedOutput(); err == nil {
+		t.Errorf("an existing file is overwritten: %s", out)
+	}
+	if info, err := os.Stat(archive); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
 	}
 }

@@ -132,6 +132,8 @@ type Item struct {
 	// Object is the object in JSON, as a file would have it, with what was allocated. tenant.Unmarshal reads it.
 	Object json.RawMessage `json:"object,omitempty"`
 	Status *Status         `json:"status,omitempty"` // of a NIC, of a host
+	// Quota is what a tenant holds on this host, and its limits.
+	Quota []QuotaUse `json:"quota,omitempty"`
 	// Deleted: the object was deleted during a watch.
 	Deleted bool `json:"deleted,omitempty"`
 }
@@ -147,6 +149,8 @@ type Status struct {
 	Alone bool `json:"alone,omitempty"`
 	// Socket is the path of the NIC's listener on this host, where it is ready.
 	Socket string `json:"socket,omitempty"`
+	// Quota is the item's, for tables.
+	Quota []QuotaUse `json:"-"`
 }
 
 // A State is the state of a NIC or a host.

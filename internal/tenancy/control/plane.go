@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/events"
 	"vrdma.dev/vrdma/internal/ratelimit"
 	"vrdma.dev/vrdma/internal/tenancy/store"
@@ -39,6 +40,8 @@ type Config struct {
 	Journal *Journal
 	// Workloads are the containers that have NICs; nil: there are none.
 	Workloads Workloads
+	// Budget has what tenants hold on this host; nil: nothing is counted.
+	Budget *budget.Ledger
 }
 
 // Tenants is the socket at which administrators of tenants connect.

@@ -50,6 +50,8 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 		it.Status = &status
 	case *tenant.NIC:
 		it.Status = p.nicStatus(o)
+	case *tenant.Tenant:
+		it.Quota = p.quotaOf(o)
 	}
 	return it, nil
 }

@@ -51,6 +51,10 @@ func (f *fake) NICs() int { return len(f.totals) - 1 }
 func (*fake) Waits() map[string]nic.Waits {
 	return map[string]nic.Waits{"bulk": waited(), "latency": {}}
 }
+func (*fake) Quotas() []Quota {
+	return []Quota{{"red", "memory", 40, 100}, {"red", "devices", 1, 0}}
+}
+func (*fake) Hosts() map[string]int   { return map[string]int{"ready": 2, "gone": 1} }
 func (*fake) StoreAge() time.Duration { return 1500 * time.Millisecond }
 
 func (*fake) UsageUnwritten() time.Duration { return 2 * time.Second }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +39,10 @@ type Source interface {
 	Processor() time.Duration
 	// Alive waits for the loop to answer.
 	Alive() error
+	// Quotas are what tenants hold, and their limits.
+	Quotas() []Quota
+	// Hosts counts the hosts of a shared store by state.
+	Hosts() map[string]int
 	// Ready says why programs are not served; nil: they are.
 	Ready() error
 }
@@ -176,8 +182,8 @@ func (s *Server) Page() []byte {
 	list := groups(totals, s.labels)
 	s.mu.Unlock()
 	var p page
-	p.family("vrdma_build_info", "gauge", "Version of the daemon; always 1.")
-	p.sample(1, "version", s.src.Version)
+	p.build(s.src.Version)
+	p.process()
 	p.family("process_cpu_seconds_total", "counter", "Processor time of the daemon, all threads.")
 	p.sample(s.src.Processor().Seconds())
 	p.family("vrdma_loop_stalls_total", "counter", "Page faults that stopped the daemon's loop for 10 ms or longer.")
@@ -193,6 +199,9 @@ func (s *Server) Page() []byte {
 	p.family("vrdma_policy_generation", "gauge", "Revision of the store whose policies are in force.")
 	p.sample(float64(s.src.Generation()))
 	p.waits(s.src.Waits())
+	hosts := s.src.Hosts()
+	p.hosts(hosts, slices.Sorted(maps.Keys(hosts)))
+	p.quotas(s.src.Quotas())
 	p.device(&device)
 	p.tenants(list)
 	return p.Bytes()
