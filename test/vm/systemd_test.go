@@ -2,6 +2,7 @@ package vm
 
 import (
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,7 +15,9 @@ func addSystemd(t *testing.T, root string) {
 	t.Helper()
 	harness.Need(t, "systemctl", "udevadm")
 	const script = `set -e; cd "$1"
-		mkdir -p usr/bin usr/lib/systemd/system usr/lib/udev/rules.d etc/systemd/system
+		mkdir -p usr/bin usr/lib/systemd/system usr/lib/udev/rules.d etc/systemd/system etc/vrdma
+		cp "$2"/systemd/vrdma.service "$2"/systemd/vrdma.socket usr/lib/systemd/system/
+		printf 'addr: [127.0.0.1]\nnetwork: false\ncdi: none\n' >etc/vrdma/vrdma.yaml
 		cp /lib/systemd/systemd usr/lib/systemd/
 		cp /bin/systemctl /bin/udevadm usr/bin/
 		ln -s /usr/bin/udevadm usr/lib/systemd/systemd-udevd
@@ -23,13 +26,14 @@ func addSystemd(t *testing.T, root string) {
 		for lib in $(ldd usr/lib/systemd/systemd usr/bin/systemctl usr/bin/udevadm | grep -oE ' /[^ ]+' | sort -u); do
 			to=.$(echo $lib | sed 's,^/lib,/usr/lib,'); mkdir -p $(dirname $to); [ -e $to ] || cp -L $lib $to
 		done`
-	if out, err := exec.Command("sh", "-c", script, "sh", root).CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "-c", script, "sh", root, filepath.Join(harness.Root(), "contrib")).CombinedOutput(); err != nil {
 		t.Fatalf("add systemd: %v\n%s", err, out)
 	}
 }
 
 // TestSystemd has a machine without a network install from the disk, by the line that the page has, and systemd run the agent: it is
-// there again when it was killed, and when it was stopped it is not.
+// there again when it was killed, and when it was stopped it is not. Then systemd runs a daemon in the machine, with the unit's
+// sandbox: a program starts it through the socket unit, it reloads, and restarts when it was killed.
 func TestSystemd(t *testing.T) {
 	if !harness.All() {
 		t.Skip("a machine boots: long form")
@@ -60,4 +64,17 @@ func TestSystemd(t *testing.T) {
 	until("the agent does not come again", "[ $(systemctl show --value -p NRestarts vrdma-agent.service) -ge 1 ] && "+device)
 	inside("systemctl stop vrdma-agent.service")
 	until("the agent does not end", "! pidof vrdma")
+
+	program := "/usr/local/bin/vrdma --socket /var/lib/vrdma/vrdma.sock run -q -- ibv_devinfo | grep PORT_ACTIVE"
+	inside("systemctl start vrdma.socket")
+	inside(program) // starts the daemon
+	if out := inside("systemctl is-active vrdma.service; systemctl show -p StatusText vrdma.service"); !strings.Contains(out, "active") || !strings.Contains(out, "1 NIC") {
+		t.Error(out)
+	}
+	inside("printf \"addr: [127.0.0.1]\\nnetwork: false\\ncdi: none\\nlog: {level: debug}\\n\" >/etc/vrdma/vrdma.yaml && systemctl reload vrdma.service")
+	inside("systemctl is-active vrdma.service")
+	inside("kill -9 $(systemctl show --value -p MainPID vrdma.service)")
+	until("the daemon does not come again", "[ $(systemctl show --value -p NRestarts vrdma.service) -ge 1 ] && systemctl is-active vrdma.service && "+program)
+	inside("systemctl stop vrdma.socket vrdma.service")
+	until("the daemon does not end", "! pidof vrdma")
 }

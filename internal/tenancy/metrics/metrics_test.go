@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -165,18 +166,18 @@ func TestPage(t *testing.T) {
 	for name, want := range map[string]float64{
 		`node_infiniband_port_data_transmitted_bytes_total{device="rxe0",port="1"}`: 7,
 		`vrdma_nics`: 100,
-		`vrdma_transmit_bytes_total{tenant="t03",network="net"}`:                     1000 * (3 + 23 + 43 + 63 + 83),
-		`vrdma_queue_pairs{tenant="t03",network="net"}`:                              10,
-		`vrdma_dropped_packets_total{tenant="_system",network="",reason="icrc"}`:     0,
-		`vrdma_messages_total{tenant="t00",network="net",direction="out",op="send"}`: 1000*(20+40+60+80) + 5*float64(meter.Sent(0)),
-		`vrdma_denied_total{tenant="t00",network="net",reason="revoked"}`:            1000*(20+40+60+80) + 5*float64(meter.Refusals(nic.Revoked)),
-		`vrdma_build_info{version="odd \"version\" \\ of\ntwo lines"}`:               1,
+		`vrdma_transmit_bytes_total{tenant="t03",network="net"}`:                                                         1000 * (3 + 23 + 43 + 63 + 83),
+		`vrdma_queue_pairs{tenant="t03",network="net"}`:                                                                  10,
+		`vrdma_dropped_packets_total{tenant="_system",network="",reason="icrc"}`:                                         0,
+		`vrdma_messages_total{tenant="t00",network="net",direction="out",op="send"}`:                                     1000*(20+40+60+80) + 5*float64(meter.Sent(0)),
+		`vrdma_denied_total{tenant="t00",network="net",reason="revoked"}`:                                                1000*(20+40+60+80) + 5*float64(meter.Refusals(nic.Revoked)),
+		`vrdma_build_info{version="odd \"version\" \\ of\ntwo lines",revision="",goversion="` + runtime.Version() + `"}`: 1,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
 		}
 	}
-	if n := len(got); n > 60+20*50 {
+	if n := len(got); n > 80+20*50 {
 		t.Errorf("%d series for 20 tenants", n)
 	}
 }
