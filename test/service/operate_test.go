@@ -119,7 +119,7 @@ func TestAudit(t *testing.T) {
 	d.Process.Signal(syscall.SIGKILL)
 	<-d.Process.Done()
 	out := command(t, d, "audit", "--file", audit, "red")
-	if !strings.Contains(out, "applied      tenant red by vrdma (uid ") {
+	if !strings.Contains(out, "applied      Tenant red by vrdma (uid ") {
 		t.Errorf("got %s", out)
 	}
 	if out := command(t, d, "audit", "--file", audit, "blue"); out != "" {

@@ -32,7 +32,7 @@ func addSystemd(t *testing.T, root string) {
 }
 
 // TestSystemd has a machine without a network install from the disk, by the line that the page has, and systemd run the agent: it is
-// there again when it was killed, and when it was stopped it is not. Then systemd runs a daemon in the machine, with the unit's
+// there again when it was killed, and when it was stopped it is not. Meanwhile systemd runs a daemon in the machine, with the unit's
 // sandbox: a program starts it through the socket unit, it reloads, and restarts when it was killed.
 func TestSystemd(t *testing.T) {
 	if !harness.All() {
@@ -62,19 +62,17 @@ func TestSystemd(t *testing.T) {
 	until("the agent does not answer", device)
 	inside("systemctl is-enabled vrdma-agent.service && kill -9 $(systemctl show --value -p MainPID vrdma-agent.service)")
 	until("the agent does not come again", "[ $(systemctl show --value -p NRestarts vrdma-agent.service) -ge 1 ] && "+device)
-	inside("systemctl stop vrdma-agent.service")
-	until("the agent does not end", "! pidof vrdma")
-
 	program := "/usr/local/bin/vrdma --socket /var/lib/vrdma/vrdma.sock run -q -- ibv_devinfo | grep PORT_ACTIVE"
 	inside("systemctl start vrdma.socket")
 	inside(program) // starts the daemon
-	if out := inside("systemctl is-active vrdma.service; systemctl show -p StatusText vrdma.service"); !strings.Contains(out, "active") || !strings.Contains(out, "1 NIC") {
+	if out := inside("systemctl is-active vrdma.service && systemctl show -p StatusText vrdma.service"); !strings.Contains(out, "active") || !strings.Contains(out, "1 NIC") {
 		t.Error(out)
 	}
 	inside("printf \"addr: [127.0.0.1]\\nnetwork: false\\ncdi: none\\nlog: {level: debug}\\n\" >/etc/vrdma/vrdma.yaml && systemctl reload vrdma.service")
 	inside("systemctl is-active vrdma.service")
 	inside("kill -9 $(systemctl show --value -p MainPID vrdma.service)")
 	until("the daemon does not come again", "[ $(systemctl show --value -p NRestarts vrdma.service) -ge 1 ] && systemctl is-active vrdma.service && "+program)
-	inside("systemctl stop vrdma.socket vrdma.service")
-	until("the daemon does not end", "! pidof vrdma")
+	inside("systemctl stop vrdma.socket vrdma.service && ! systemctl is-active vrdma.service")
+	inside("systemctl stop vrdma-agent.service")
+	until("the agent does not end", "! pidof vrdma || { ps; false; }")
 }
