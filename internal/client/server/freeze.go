@@ -290,7 +290,7 @@ func (f *Frozen) process(p *process, g *User) (st ProcessState, err error) {
 	if st.Conn, err = f.conn(p.conn, &p.Caller, g.Since); err != nil {
 		return st, err
 	}
-	st.Token, st.Workload, st.Container = p.token, g.workload, g.Container
+	st.Token, st.Workload, st.Container, st.Faults = p.token, g.workload, g.Container, p.rules
 	if p.apart != nil {
 		st.Apart = p.apart.Error()
 	}

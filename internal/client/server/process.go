@@ -31,6 +31,7 @@ type process struct {
 	channels map[*cmSession]struct{}
 
 	faults *fault.Plan // what fails of it on purpose; nil: nothing
+	rules  string      // of faults, as they were in the hello
 
 	cm *rdmacm.Client // its identifiers and channels; touched on the loop only
 }
@@ -67,7 +68,7 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.Pid, "program", who.Program, "why", id.Why)
 	}
 	p := s.newProcess(c, who, d, space, newToken())
-	p.apart = id.Why
+	p.apart, p.rules = id.Why, h.Faults
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() { p.manage(d.NIC.Manager.NewClient(who.Pid, who.Program)) })
 	}

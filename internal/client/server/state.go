@@ -61,6 +61,7 @@ type ProcessState struct {
 	Manager   *rdmacm.ClientState `cbor:"8,keyasint,omitempty"`
 	Sessions  []SessionState      `cbor:"9,keyasint,omitempty"`
 	Channels  []ChannelState      `cbor:"10,keyasint,omitempty"`
+	Faults    string              `cbor:"11,keyasint,omitempty"` // rules of vrdma run --fault; they count anew
 }
 
 // SessionState is the state of an open device.

@@ -298,11 +298,22 @@ func (t *thawing) process(d *listener, st *ProcessState) error {
 	if st.Apart != "" {
 		p.apart = errors.New(st.Apart)
 	}
+	p.rules = st.Faults
+	rules, err := faultsOf(&protocol.Hello{Faults: st.Faults})
+	if err != nil {
+		return err
+	}
+	if len(rules) > 0 {
+		p.setFaults(s.loop.AddFaults(d.NIC.Device, rules))
+	}
 	s.clients.add(p)
 	user := who
 	t.user(d, c, &user, &st.Conn, &User{who: &user, process: true, workload: st.Workload, Container: st.Container})
 	t.start(d, c, who, func() {
 		defer who.Account.Refund(processBill)
+		if p.faults != nil {
+			defer s.loop.Do(func() { s.loop.RemoveFaults(p.faults) })
+		}
 		defer p.watch(credentials.Pidfd(c, &who))()
 		p.converse()
 	})
@@ -378,6 +389,9 @@ func (t *thawing) session(p *process, st *SessionState) error {
 	if err := s.loop.Attach(ses.dev, ses.doorbell); err != nil {
 		return err
 	}
+	if p.faults != nil {
+		s.loop.JoinFaults(ses.dev, p.faults)
+	}
 	if err := p.adopt(ses); err != nil {
 		return err
 	}
@@ -429,6 +443,7 @@ func (t *thawing) manager(p *process, st *ProcessState) (err error) {
 		return err
 	}
 	p.cm.SetPace(p.listener.Requests)
+	p.cm.Faults = p.faults
 	of := make(map[*rdmacm.Channel]*cmSession)
 	for i := range st.Channels {
 		ses, err := t.channel(p, &st.Channels[i])
