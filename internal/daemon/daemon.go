@@ -229,6 +229,9 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 	d.provisioner.Open(d.server)
 	d.expose(first.NIC)
 	if err := d.openPlane(); err != nil {
+		if d.from != nil {
+			d.from.abandon(err)
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		err = errors.Join(err, d.server.Close(ctx))

@@ -238,6 +238,7 @@ func (h *successor) take(d *daemon) error {
 	}
 	h.scraped = h.file(h.offer.Metrics)
 	handover.CloseAll(h.files)
+	h.files = nil
 	h.link.Close()
 	serve()
 	// The rules may differ from those that the connections were made under.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -49,7 +50,9 @@ func (s *Server) listenFirst(socket string, places []string, dir, mode fs.FileMo
 			if err != nil {
 				return nil, err
 			}
-			l.SetUnlinkOnClose(false) // the path may be another daemon's by then
+			s.mu.Lock()
+			s.unlink = slices.DeleteFunc(s.unlink, func(o *net.UnixListener) bool { return o == l }) // close removes it
+			s.mu.Unlock()
 			file, err := os.Lstat(path)
 			return &controlSocket{l, path, file, dir}, err
 		}

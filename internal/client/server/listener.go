@@ -70,7 +70,9 @@ type listener struct {
 	srv    *Server
 	socket *net.UnixListener
 	tree   *sysfs.Tree
-	ids    atomic.Uint64 // of sessions and event channels; a common counter would tell a tenant about others
+	// continueTree sets tree when the daemon before has ended; nil: tree is set.
+	continueTree func() error
+	ids          atomic.Uint64 // of sessions and event channels; a common counter would tell a tenant about others
 
 	attaching sync.Mutex // held while Attach or Detach is called; before mu
 
@@ -135,9 +137,13 @@ func (d *listener) writeTree(desk *diag.Service) error {
 		return nil
 	}
 	root, read := d.Socket+".d/sys", func() []sysfs.Counter { return desk.Counters(d.NIC) }
+	inherits := d.srv.inherits.Load()
 	switch {
 	case d.Secondary:
 		d.tree = sysfs.Later(root, d.NIC.Device, d.DirMode, read)
+		if inherits {
+			d.tree.Adopt()
+		}
 		go func() { // close waits for it; a program that connects before writes it at once
 			if err := d.tree.Write(); err != nil {
 				d.srv.log.Warn("a NIC has no device tree for containers", "nic", d.NIC.Name, "error", err)
@@ -146,6 +152,16 @@ func (d *listener) writeTree(desk *diag.Service) error {
 		return nil
 	case d.Rests:
 		d.NIC.PlaceTree(root, d.DirMode, read)
+		if inherits {
+			d.NIC.Tree.Adopt()
+		}
+	case inherits: // the other daemon still writes its counters
+		d.continueTree = func() error {
+			err := d.NIC.ContinueTree(root, d.DirMode, read)
+			d.tree = d.NIC.Tree
+			return err
+		}
+		return nil
 	default:
 		if err := d.NIC.WriteTree(root, d.DirMode, read); err != nil {
 			return err

@@ -144,12 +144,15 @@ type Server struct {
 
 	work sync.WaitGroup // goroutines that Close waits for
 
+	inherits atomic.Bool // sockets and device trees are another daemon's, until it has handed over
+
 	gate   gate
 	paused bool // the loop's: it reads no requests, see freeze.go
 
 	mu      sync.Mutex // guards the fields below
 	serving bool       // Serve has been called
 	closed  bool
+	unlink  []*net.UnixListener         // inherited sockets whose files go with the daemon, once they are this daemon's
 	conns   map[*protocol.Conn]endpoint // of those that have not said hello, where they connected
 }
 
@@ -179,7 +182,13 @@ func (s *Server) inherit(path string) (*net.UnixListener, error) {
 		l.Close()
 		return nil, fmt.Errorf("the inherited socket %s is no unix socket", path)
 	}
-	u.SetUnlinkOnClose(!kept)
+	// While the other daemon runs, the path is its own. thawing.serve changes that.
+	u.SetUnlinkOnClose(false)
+	if !kept {
+		s.mu.Lock()
+		s.unlink = append(s.unlink, u)
+		s.mu.Unlock()
+	}
 	return u, nil
 }
 
@@ -200,6 +209,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 		failed: make(chan error, 1),
 		conns:  make(map[*protocol.Conn]endpoint),
 	}
+	s.inherits.Store(cfg.Inherited != nil)
 	s.acceptor = acceptor{srv: s, rejecting: make(chan struct{}, mostRejections)}
 	s.clients = clients{processes: make(map[protocol.Token]*process), sessions: make(map[*session]struct{})}
 	s.tracing.srv, s.tenants.srv = s, s

@@ -69,8 +69,24 @@ func (t *thawing) commit() {
 	}
 }
 
-// serve starts to serve the connections.
+// serve starts to serve the connections. Sockets and device trees are this daemon's from now on.
 func (t *thawing) serve() {
+	s := t.srv
+	s.inherits.Store(false)
+	s.mu.Lock()
+	for _, l := range s.unlink {
+		l.SetUnlinkOnClose(true)
+	}
+	s.unlink = nil
+	s.mu.Unlock()
+	for _, d := range s.listeners.all() {
+		if d.continueTree == nil {
+			continue
+		}
+		if err := d.continueTree(); err != nil {
+			s.log.Warn("the counters of the device tree are not current", "nic", d.NIC.Name, "error", err)
+		}
+	}
 	for _, f := range t.begin {
 		f()
 	}

@@ -87,6 +87,12 @@ func (n *NIC) WriteTree(root string, mode fs.FileMode, read func() []sysfs.Count
 	return err
 }
 
+// ContinueTree is WriteTree for a tree that another daemon has left.
+func (n *NIC) ContinueTree(root string, mode fs.FileMode, read func() []sysfs.Counter) (err error) {
+	n.Tree, err = sysfs.Continue(root, n.Device, mode, read)
+	return err
+}
+
 // PlaceTree is WriteTree for a NIC that is not in use yet: see sysfs.Later.
 func (n *NIC) PlaceTree(root string, mode fs.FileMode, read func() []sysfs.Counter) {
 	n.Tree = sysfs.Later(root, n.Device, mode, read)

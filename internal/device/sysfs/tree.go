@@ -66,6 +66,33 @@ func New(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter) (*
 	return t, nil
 }
 
+// Continue is New for a tree that another daemon has left. Programs see no moment without it: only the counters are replaced.
+// With an error the tree is not complete.
+func Continue(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter) (*Tree, error) {
+	t := newTree(root, n, dirMode, read)
+	t.Adopt()
+	t.life.Lock()
+	defer t.life.Unlock()
+	for _, c := range read() {
+		t.last[filepath.Join(c.Dir, c.Name)] = c.Value
+	}
+	if err := t.write(); err != nil {
+		return t, err
+	}
+	return t, t.follow()
+}
+
+// Adopt makes a tree on disk, if there is one, the tree of t. A newer daemon does not add attributes to it.
+func (t *Tree) Adopt() {
+	t.life.Lock()
+	defer t.life.Unlock()
+	if _, err := os.Stat(filepath.Join(t.root, "class/infiniband_verbs")); err != nil {
+		return
+	}
+	_, err := os.Stat(filepath.Join(t.root, Unfinished))
+	t.sketched, t.written = true, errors.Is(err, fs.ErrNotExist)
+}
+
 func newTree(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter) *Tree {
 	return &Tree{
 		root: root, nic: n, mode: dirMode, read: read, wake: make(chan struct{}, 1), files: make(map[string]*os.File), last: make(map[string]uint64),
