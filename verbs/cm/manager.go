@@ -127,6 +127,7 @@ type identifier struct {
 	why    error                // set before gone is closed
 	once   sync.Once
 	left   sync.Once
+	met    bool   // used by dispatch only: the peer has accepted, or the connection is complete
 	ending func() // guarded by Manager.idMu; called at the end of the connection; may be nil
 }
 
@@ -224,11 +225,14 @@ func (m *Manager) dispatch(e *abi.CMEventResp) {
 	case i == nil && e.Event == abi.CMEventConnectRequest:
 		m.drop(e.ID)
 	case i == nil:
-	case e.Event == abi.CMEventDisconnected || e.Event == abi.CMEventTimewaitExit || e.Event == abi.CMEventDeviceRemoval:
+	case e.Event == abi.CMEventDisconnected || e.Event == abi.CMEventTimewaitExit || e.Event == abi.CMEventDeviceRemoval ||
+		e.Event == abi.CMEventRejected && i.met:
+		// A peer that ends before our RTU has arrived rejects a connection that is complete here.
 		if i.end(syscall.ECONNRESET); ending != nil {
 			ending()
 		}
 	default:
+		i.met = i.met || e.Event == abi.CMEventConnectResponse || e.Event == abi.CMEventEstablished
 		select {
 		case i.events <- *e:
 		default: // the listener's queue is full
