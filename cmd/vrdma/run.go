@@ -147,7 +147,7 @@ func checkProgram(args []string, quiet bool) (string, error) {
 func ensureDaemon(place launch.Place) (lease *os.File, err error) {
 	// A directory that is missing may be a mistake in --socket: vrdma daemon makes one, and this command does not.
 	if _, err := os.Stat(filepath.Dir(place.Socket)); err != nil {
-		return nil, lacks("no daemon runs at %s, and one cannot be started there: the socket's directory: %w; have its owner start it, or choose another place with --socket", place.Socket, err)
+		return nil, lacks("no daemon runs at %s, and one cannot be started there: the socket's directory: %w; have its owner start it, or choose another path with --socket", place.Socket, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

@@ -101,7 +101,7 @@ spec: {network: net, open: {uids: [1234]}}
 	if err := d.provisioner.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c); err != nil {
 		t.Fatal(err)
 	}
-	d.mayOpen(t, "red/a", "is not ours to use (permission denied at "+dir+")")
+	d.mayOpen(t, "red/a", "(permission denied at "+dir+")")
 }
 
 // mayOpen checks that nobody may open a NIC, or that it is told why not.
