@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -106,19 +107,37 @@ func RequestUpgrade(socket, program string) (u Upgrade, err error) {
 
 // QueryStatus asks the daemon at socket for its status.
 func QueryStatus(socket string) (*Status, error) {
-	s, err := control(socket, ControlRequest{Op: ControlStatus})
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
 	st := new(Status)
-	if err := s.ReceiveJSON(st); err != nil {
+	if err := query(socket, ControlRequest{Op: ControlStatus}, st); err != nil {
 		return nil, err
 	}
 	if st.Error != "" {
 		return nil, errors.New(st.Error)
 	}
 	return st, nil
+}
+
+// queries is how often a query is sent if the daemon ends before it answers: the next daemon may have taken over.
+const queries = 3
+
+// query sends a request that changes nothing, and receives the answer.
+func query(socket string, req ControlRequest, answer any) (err error) {
+	for range queries {
+		err = queryOnce(socket, req, answer)
+		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+			break
+		}
+	}
+	return err
+}
+
+func queryOnce(socket string, req ControlRequest, answer any) error {
+	s, err := control(socket, req)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.ReceiveJSON(answer)
 }
 
 // QueryTenants queries the tenants' socket of the daemon at socket for the NICs of tenants that this user administers; nil if
@@ -133,13 +152,8 @@ func QueryTenants(socket string) *Status {
 
 // QueryNICs returns the NICs of the daemon at socket that this user may open.
 func QueryNICs(socket string) ([]NICSocket, error) {
-	s, err := control(socket, ControlRequest{Op: ControlNICs})
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
 	var list NICList
-	if err := s.ReceiveJSON(&list); err != nil {
+	if err := query(socket, ControlRequest{Op: ControlNICs}, &list); err != nil {
 		return nil, err
 	}
 	if list.Error != "" {
