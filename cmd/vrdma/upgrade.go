@@ -34,7 +34,7 @@ Programs notice a pause of some milliseconds. Connections of vrdma top, trace an
 			before, err := protocol.QueryStatus(place.Socket)
 			if err != nil {
 				if absent(err) {
-					return fmt.Errorf("no daemon serves %s: start one with vrdma daemon", place.Socket)
+					return lacks("no daemon serves %s: start one with vrdma daemon", place.Socket)
 				}
 				return improper(place, err)
 			}
@@ -60,7 +60,7 @@ func successor(args []string) (string, error) {
 	}
 	path, err := exec.LookPath(args[0])
 	if err != nil {
-		return "", err
+		return "", usage("%s is not a program that can be started: %w", args[0], err)
 	}
 	return filepath.Abs(path)
 }

@@ -124,7 +124,7 @@ func (p *prefixed) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Of one message this many lines are in the log at once, and then this many a second. Lines that differ only in values are one
+// The log takes this many lines of one message at once, and then this many a second. Lines that differ only in values are one
 // message, unless they are about different objects.
 const (
 	repeatBurst = 20
