@@ -213,6 +213,7 @@ func (l *localRows) foreign(ctx context.Context, row *Row) error {
 	mapped := Series{Name: "mapped memory", Unit: "s"}
 	foreign := Series{Name: "foreign memory", Unit: "s"}
 	for range l.Rounds {
+		l.takeTurns()
 		seconds, err := l.Lab.Numbers(ctx, 2, l.host.Under(l.programs["foreign"], "2000")...)
 		if err != nil {
 			return err
@@ -235,6 +236,7 @@ func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 		both := Series{Name: "ibv_reg_mr and ibv_dereg_mr", Unit: "s"}
 		back := Series{Name: "ibv_dereg_mr", Unit: "s"}
 		for range l.Rounds {
+			l.takeTurns()
 			cmd := append([]string{l.programs["cycle"], strconv.Itoa(size.bytes), strconv.Itoa(size.times)}, size.args...)
 			seconds, err := l.Lab.Numbers(ctx, 3, l.host.Under(cmd...)...)
 			if err != nil {
