@@ -309,8 +309,17 @@ func TestStatistics(t *testing.T) {
 		t.Errorf("median %v", m)
 	}
 	s := Summarize([]float64{1, 2, 3, 4, 5, 6, 7, 8, 9})
-	if s.Median != 5 || s.Low < 2 || s.Low > 4 || s.High < 6 || s.High > 8 {
+	if s.Median != 5 || s.Low != 2 || s.High != 8 {
 		t.Errorf("summary %+v", s)
+	}
+	// Coverages of order statistics, as in tables of the sign test. Fewer than six values cannot give 95 %.
+	for _, test := range []struct {
+		n, cut  int
+		covered float64
+	}{{1, 0, 0}, {2, 0, 0.5}, {3, 0, 0.75}, {5, 0, 0.9375}, {6, 0, 0.96875}, {8, 0, 0.9921875}, {9, 1, 0.9609375}, {10, 1, 0.978515625}, {20, 5, 0.958610534667969}} {
+		if cut, covered := orderStatistics(test.n); cut != test.cut || math.Abs(covered-test.covered) > 1e-9 {
+			t.Errorf("%d values: %d left out at each end, coverage %v; want %d, %v", test.n, cut, covered, test.cut, test.covered)
+		}
 	}
 	if s := Summarize(nil); s.N != 0 || !math.IsNaN(s.Median) {
 		t.Errorf("of nothing %+v", s)

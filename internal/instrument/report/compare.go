@@ -36,7 +36,7 @@ func Compare(w io.Writer, before, after *experiment.Results) error {
 					continue
 				}
 				both++
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", f.Experiment.Name, p.Cell, interval(o, f.Metric), interval(p, f.Metric), change(o, p))
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", f.Experiment.Name, p.Cell, deviation(o, f.Metric), deviation(p, f.Metric), change(o, p))
 			}
 		}
 	}
@@ -63,8 +63,8 @@ func find(figures []Figure, like Figure, c experiment.Cell) (Point, bool) {
 	return Point{}, false
 }
 
-// interval formats a median with half of its interval in percent.
-func interval(p Point, metric string) string {
+// deviation formats a median with the larger half of its interval in percent.
+func deviation(p Point, metric string) string {
 	s := p.Summary
 	return fmt.Sprintf("%s ± %.0f %%", experiment.Quantity(s.Median, metric), 100*max(s.High-s.Median, s.Median-s.Low)/s.Median)
 }

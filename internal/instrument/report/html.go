@@ -206,7 +206,7 @@ func caption(f Figure) string {
 	if len(f.Cited) > 0 {
 		text += "What is published is thin and grey, and of other machines: compare shapes and ratios, not values. "
 	}
-	text += "Medians; bars are 95 % intervals of the median."
+	text += "Medians; bars are intervals of the median, with the coverage that the table states."
 	return text
 }
 
@@ -223,7 +223,7 @@ func newValuesView(f Figure) *valuesView {
 	if len(f.Lines) == 0 {
 		return nil
 	}
-	v := &valuesView{Head: []string{"what", "size", "pairs", "median", "95 % interval"}, File: f.Experiment.Name + "-" + f.Metric + ".csv"}
+	v := &valuesView{Head: []string{"what", "size", "pairs", "median", "interval", "coverage"}, File: f.Experiment.Name + "-" + f.Metric + ".csv"}
 	if f.Metric == experiment.Latency {
 		v.Head = append(v.Head, "p99", "p99.9")
 	}
@@ -277,7 +277,7 @@ func valuesRow(f Figure, name string, p *Point, roles []string, mixed bool) []st
 		mtu = fmt.Sprint(p.PathMTU)
 	}
 	row := []string{name, size, fmt.Sprint(p.Cell.Pairs), experiment.Quantity(p.Summary.Median, f.Metric),
-		experiment.Quantity(p.Summary.Low, f.Metric) + " to " + experiment.Quantity(p.Summary.High, f.Metric)}
+		interval(p.Summary, f.Metric), coverage(p.Summary)}
 	if f.Metric == experiment.Latency {
 		row = append(row, percentile(p.P99), percentile(p.P999))
 	}

@@ -315,8 +315,11 @@ func tip(f Figure, l Line, p Point) string {
 		text += fmt.Sprintf(", %d pairs", p.Cell.Pairs)
 	}
 	text += ": " + experiment.Quantity(p.Summary.Median, f.Metric)
-	if p.Summary.N > 1 {
-		text += fmt.Sprintf(" (%s to %s, %d rounds)", experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric), p.Summary.N)
+	switch {
+	case p.Summary.N > 1:
+		text += fmt.Sprintf(" (%s, %d rounds)", interval(p.Summary, f.Metric), p.Summary.N)
+	case !l.Published:
+		text += " (single run)"
 	}
 	if odd := p.oddity(f.Metric); odd != "" {
 		text += "; odd: " + odd

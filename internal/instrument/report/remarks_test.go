@@ -45,13 +45,13 @@ func TestRemarks(t *testing.T) {
 // TestCases: a case has the latency of its smallest message and the bandwidth of its largest, or a reason.
 func TestCases(t *testing.T) {
 	point := func(size experiment.Size, v float64) Point {
-		return Point{Cell: experiment.Cell{Transport: experiment.Vhost, Size: size, Pairs: 1}, Summary: experiment.Summary{N: 1, Median: v}}
+		return Point{Cell: experiment.Cell{Transport: experiment.Vhost, Tool: "NPtcp", Size: size, Pairs: 1}, Summary: experiment.Summary{N: 1, Median: v}}
 	}
 	guests := &experiment.Experiment{Name: "mikelangelo-guests"}
 	figures := []Figure{
 		{Experiment: guests, Metric: experiment.Latency, Lines: []Line{{Points: []Point{point(64, 1e-4), point(1<<20, 1e-2)}}}},
 		{Experiment: guests, Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{point(64, 1e6), point(1<<20, 1e9)}}},
-			Missing: []Point{{Cell: experiment.Cell{Transport: experiment.OVS}, Failed: "ovs-vswitchd-dpdk: no memory"}}},
+			Missing: []Point{{Cell: experiment.Cell{Transport: experiment.OVS, Tool: "NPtcp"}, Failed: "ovs-vswitchd-dpdk: no memory"}}},
 	}
 	for _, c := range []struct{ name, transport, metric, want string }{
 		{"mikelangelo-guests", experiment.Vhost, experiment.Latency, "100 µs (64 B)"},
@@ -59,7 +59,7 @@ func TestCases(t *testing.T) {
 		{"mikelangelo-guests", experiment.OVS, experiment.Bandwidth, "ovs-vswitchd-dpdk: no memory"},
 		{"mikelangelo-guests", experiment.TCP, experiment.Latency, "not in this run"},
 	} {
-		if got := caseCell(figures, c.name, c.transport, c.metric); got.text != c.want {
+		if got := caseCell(figures, c.name, c.transport, "NPtcp", c.metric); got.text != c.want {
 			t.Errorf("%s %s %s: %v, want %q", c.name, c.transport, c.metric, got, c.want)
 		}
 	}

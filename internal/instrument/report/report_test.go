@@ -360,3 +360,44 @@ func TestGuestsColumn(t *testing.T) {
 		}
 	}
 }
+
+// Prototype II: each tool has a row of its own, also where sizes are equal.
+func TestCasesByTool(t *testing.T) {
+	point := func(tool string, size experiment.Size, v float64) Point {
+		return Point{Cell: experiment.Cell{Transport: experiment.Verbs, Tool: tool, Size: size}, Summary: experiment.Summary{N: 3, Median: v}}
+	}
+	e := &experiment.Experiment{Name: "mikelangelo-guests-verbs"}
+	figures := []Figure{
+		{Experiment: e, Metric: experiment.Bandwidth, Lines: []Line{
+			{Points: []Point{point("ib_write_bw", 64<<10, 10e9/8), point("ib_write_bw", 1<<20, 236e9/8)}},
+			{Points: []Point{point("ib_send_bw", 64<<10, 20e9/8), point("ib_send_bw", 1<<20, 135e9/8)}},
+		}},
+		{Experiment: e, Metric: experiment.Latency, Lines: []Line{{Points: []Point{point("ib_write_lat", 1<<20, 2e-3), point("ib_write_lat", 64, 40e-6)}}}},
+	}
+	var b strings.Builder
+	casesTable(figures).markdown(&b)
+	for _, want := range []string{
+		"(ib_write_bw) | not a metric of ib_write_bw | 236 Gb/s (1 MiB) |",
+		"(ib_send_bw) | not a metric of ib_send_bw | 135 Gb/s (1 MiB) |",
+		"(ib_write_lat) | 40 µs (64 B) | not a metric of ib_write_lat |",
+		"| 20–25 % (derived) |", "| 9.8–12.3 µs (derived) |",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
+// A single run has no interval, and no ratio with it is certain.
+func TestSingleRun(t *testing.T) {
+	r := results(1)
+	r.Records = slices.DeleteFunc(r.Records, func(rec experiment.Record) bool { return rec.Round > 1 })
+	f := figures(t, r)
+	var b strings.Builder
+	if err := Markdown(&b, r, f); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), "| 10.1 µs | single run |  | 1 |") || Ratios(f[0])[0].Sure {
+		t.Errorf("a single run has an interval:\n%s", b.String())
+	}
+}

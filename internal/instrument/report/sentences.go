@@ -22,7 +22,7 @@ type Ratio struct {
 	Ours    *Point
 	Against *Point
 	Factor  float64 // above 1: ours is better
-	Sure    bool    // the intervals do not overlap
+	Sure    bool    // the intervals do not overlap, and neither is of a single run
 }
 
 // baselines are what vrdma is compared with: the first that a figure has.
@@ -63,7 +63,7 @@ func ratios(f Figure, base string) (list []Ratio) {
 			continue
 		}
 		a, b := p.Summary, against[i].Summary
-		list = append(list, Ratio{f.Metric, p, against[i], better(f.Metric, a.Median, b.Median), a.Low > b.High || a.High < b.Low})
+		list = append(list, Ratio{f.Metric, p, against[i], better(f.Metric, a.Median, b.Median), min(a.N, b.N) > 1 && (a.Low > b.High || a.High < b.Low)})
 	}
 	return list
 }

@@ -94,11 +94,11 @@ func markdownTable(b *strings.Builder, f Figure) {
 		unit = ", " + unit
 	}
 	columns := f.Metric != experiment.CPU
-	b.WriteString("| what | size | pairs | median | 95 % interval | rounds |")
+	b.WriteString("| what | size | pairs | median | interval | coverage | rounds |")
 	if columns {
-		fmt.Fprintf(b, " CPU%s | rest of the machine |\n|---|---|---|---|---|---|---|---|\n", unit)
+		fmt.Fprintf(b, " CPU%s | rest of the machine |\n|---|---|---|---|---|---|---|---|---|\n", unit)
 	} else {
-		b.WriteString("\n|---|---|---|---|---|---|\n")
+		b.WriteString("\n|---|---|---|---|---|---|---|\n")
 	}
 	for _, l := range f.Lines {
 		for i := range l.Points {
@@ -109,18 +109,37 @@ func markdownTable(b *strings.Builder, f Figure) {
 			}
 			if v := p.CPU["client"] + p.CPU["server"] + p.CPU["daemon"]; v > 0 {
 				cpu = processorTime(p, v, mixed)
+				if p.StartUp {
+					cpu += " with start-up"
+				}
 			}
 			if v, counted := p.CPU["rest"]; counted {
 				rest = processorTime(p, v, mixed)
 			}
-			fmt.Fprintf(b, "| %s | %s | %d | %s | %s to %s | %d |", l.Name, size, p.Cell.Pairs, experiment.Quantity(p.Summary.Median, f.Metric),
-				experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric), p.Summary.N)
+			fmt.Fprintf(b, "| %s | %s | %d | %s | %s | %s | %d |", l.Name, size, p.Cell.Pairs, experiment.Quantity(p.Summary.Median, f.Metric),
+				interval(p.Summary, f.Metric), coverage(p.Summary), p.Summary.N)
 			if columns {
 				fmt.Fprintf(b, " %s | %s |", cpu, rest)
 			}
 			b.WriteString("\n")
 		}
 	}
+}
+
+// interval formats the interval of a median.
+func interval(s experiment.Summary, metric string) string {
+	if s.N < 2 {
+		return "single run"
+	}
+	return experiment.Quantity(s.Low, metric) + " to " + experiment.Quantity(s.High, metric)
+}
+
+// coverage formats the coverage of an interval; "": there is no interval.
+func coverage(s experiment.Summary) string {
+	if s.N < 2 {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %%", 100*s.Coverage)
 }
 
 // CSV writes every value, in seconds, bytes/s and 1/s.
@@ -142,7 +161,7 @@ func rolesOf(figures []Figure) []string {
 func writeCSV(w io.Writer, figures []Figure) error {
 	c := csv.NewWriter(w)
 	roles := rolesOf(figures)
-	head := []string{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "link_rate", "link_delay", "per_side", "server_share", "queue_pairs", "depth", "inline", "role", "rounds", "median", "low", "high", "p99", "p999", "cpu_per"}
+	head := []string{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "link_rate", "link_delay", "per_side", "server_share", "queue_pairs", "depth", "inline", "role", "rounds", "median", "low", "high", "coverage", "p99", "p999", "cpu_per", "cpu_with_start_up"}
 	for _, role := range roles {
 		head = append(head, "cpu_"+role)
 	}
@@ -170,11 +189,11 @@ func writeCSV(w io.Writer, figures []Figure) error {
 			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
 				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, p.Cell.Rate, p.Cell.Delay, fmt.Sprint(p.Cell.ContainersPerSide()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), fmt.Sprint(max(p.Cell.QPs, 1)), depth(p.Depth), p.Inline, p.role, fmt.Sprint(p.Summary.N)}
 			if p.Summary.N > 0 {
-				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), percentile(p.P99), percentile(p.P999))
+				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), number(p.Summary.Coverage), percentile(p.P99), percentile(p.P999))
 			} else {
-				row = append(row, "", "", "", "", "")
+				row = append(row, "", "", "", "", "", "")
 			}
-			row = append(row, strings.TrimPrefix(perWhat(&p.Tool), "s/"))
+			row = append(row, strings.TrimPrefix(perWhat(&p.Tool), "s/"), strconv.FormatBool(p.StartUp))
 			for _, role := range roles {
 				text := ""
 				if v, counted := p.CPU[role]; counted {
