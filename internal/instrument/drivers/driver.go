@@ -15,6 +15,8 @@ type Job struct {
 	Routes  []testbed.Route // of all containers or guests of the cell, for a tool that runs all pairs with one command
 	Port    int
 	Seconds int
+	// Messages is how many messages a latency tool sends; 0: the default.
+	Messages int
 	// Kernel is the device of transport kernel, else nil.
 	Kernel *testbed.KernelDevice
 	// program and Dir are set by Prepare.
@@ -45,6 +47,8 @@ type Driver struct {
 	Prepare func(ctx context.Context, l *testbed.Lab, j *Job) error
 	// Interrupt means that the server prints its results when it is interrupted.
 	Interrupt bool
+	// Counted means that the tool sends a number of messages (Job.Messages). Others run for a time (Job.Seconds).
+	Counted bool
 	// Windowed means that clients can run until they are stopped, and print a line every second.
 	Windowed bool
 }

@@ -1,6 +1,7 @@
 package drivers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os/exec"
@@ -129,7 +130,7 @@ func perftestDriver(tool string) Driver {
 			}
 			switch {
 			case latency:
-				args = append(args, "-n", strconv.Itoa(latencyCount(j.Cell)))
+				args = append(args, "-n", strconv.Itoa(cmp.Or(j.Messages, latencyCount(j.Cell))))
 			case j.waitsForEvents():
 				args = append(args, "-n", strconv.Itoa(eventMessages(j.Cell, j.Seconds)))
 			case windowed && CommonWindow(j.Cell):
@@ -150,6 +151,7 @@ func perftestDriver(tool string) Driver {
 			l, err := ParseLatency(output)
 			return ToolResult{Values: map[string]float64{experiment.Latency: l.Typical * 1e-6, "p99": l.P99 * 1e-6, "p999": l.P999 * 1e-6}, Samples: l.Iterations}, err
 		},
+		Counted:  latency,
 		Windowed: windowed,
 	}
 }

@@ -63,7 +63,9 @@ type Measurement struct {
 	// without processes is missing; nil: there are no groups.
 	Groups map[string]float64 `json:"cgroups,omitempty"`
 	// Seconds is the duration of the run, over which CPU was counted.
-	Seconds float64            `json:"seconds,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"`
+	// Steady is the same without start-up and end of the programs; nil: not measured.
+	Steady  *Steady            `json:"steady,omitempty"`
 	Bytes   float64            `json:"bytes,omitempty"`   // sent by vrdma's devices
 	Packets float64            `json:"packets,omitempty"` // sent by the device: the kernel's or vrdma's
 	Links   map[string]float64 `json:"links,omitempty"`   // bytes sent by the cards of guests
@@ -90,6 +92,31 @@ type Measurement struct {
 	Steal    float64    `json:"steal,omitempty"`
 	Commands [][]string `json:"commands,omitempty"`
 	Output   string     `json:"output,omitempty"`
+}
+
+// Steady is what a tool used and did while it transferred. Programs need time to start, connect and register memory, which is more than
+// a short transfer takes. So the tool runs twice, and Steady is the longer run less the shorter one. Runs with a common window have no
+// start-up in it: there the window is the transfer.
+type Steady struct {
+	CPU     map[string]float64 `json:"cpu"`     // processor time in seconds by role
+	Seconds float64            `json:"seconds"` // of transfer
+	Samples int64              `json:"samples,omitempty"`
+	Bytes   float64            `json:"bytes,omitempty"`   // sent by vrdma's devices
+	Payload float64            `json:"payload,omitempty"` // bytes moved, as the tool says
+}
+
+// Beyond returns what run m took more than the shorter run s. It returns nil if the longer run did not transfer more, or not
+// for clearly longer: processor time is counted in ticks of 10 ms, so a small difference says nothing.
+func (m *Measurement) Beyond(s *Measurement) *Steady {
+	const shortest = 0.3 // seconds
+	d := &Steady{CPU: make(map[string]float64), Seconds: m.Seconds - s.Seconds, Samples: m.Samples - s.Samples, Bytes: m.Bytes - s.Bytes, Payload: m.Payload - s.Payload}
+	if d.Seconds < shortest || d.Samples < 0 || d.Bytes < 0 || d.Payload < 0 || d.Samples == 0 && d.Bytes == 0 && d.Payload == 0 {
+		return nil
+	}
+	for role, used := range m.CPU {
+		d.CPU[role] = max(0, used-s.CPU[role])
+	}
+	return d
 }
 
 // Results are the content of a results directory.

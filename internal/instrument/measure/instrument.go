@@ -18,7 +18,8 @@ type Instrument struct {
 	// Device is the device of transport kernel; "": there is none.
 	Device string
 
-	limits map[int]float64 // measured copy rates in bytes/s, by size
+	limits map[int]float64         // measured copy rates in bytes/s, by size
+	steady map[experiment.Cell]int // how often processor time without start-up was measured
 }
 
 // Close stops all environments.
@@ -40,16 +41,80 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 		return m, fmt.Errorf("%s cannot be run by this version", c.Tool)
 	}
 	err = in.Environments.With(ctx, c, func(p *testbed.Environment) (err error) {
-		m, err = in.measure(ctx, p, c, w, d, seconds)
+		m, err = in.measureSteady(ctx, p, c, w, d, seconds)
 		return err
 	})
 	return m, err
 }
 
+// measureSteady measures a cell, and its processor time without start-up: see experiment.Steady.
+func (in *Instrument) measureSteady(ctx context.Context, p *testbed.Environment, c experiment.Cell, w testbed.Launcher, d drivers.Driver, seconds int) (m experiment.Measurement, err error) {
+	if m, err = in.measure(ctx, p, c, w, d, length{seconds: seconds}); err != nil {
+		return m, err
+	}
+	if m.Window > 0 {
+		m.Steady = &experiment.Steady{CPU: m.CPU, Seconds: m.Seconds, Samples: m.Samples, Bytes: m.Bytes, Payload: m.Payload}
+		return m, nil
+	}
+	other, longer, sensible := secondLength(c, d, &m, seconds)
+	if !sensible || p.Guest != nil || in.steady[c] >= steadyRuns {
+		return m, nil
+	}
+	if in.steady == nil {
+		in.steady = make(map[experiment.Cell]int)
+	}
+	in.steady[c]++
+	o, err := in.measure(ctx, p, c, w, d, other)
+	if err != nil {
+		return m, err
+	}
+	if longer {
+		m.Steady = o.Beyond(&m)
+	} else {
+		m.Steady = m.Beyond(&o)
+	}
+	return m, nil
+}
+
+// steadyRuns is how many rounds of a cell measure processor time without start-up. Each needs a second run.
+const steadyRuns = 2
+
+// A length says how long a tool runs.
+type length struct{ seconds, messages int }
+
+// mostMessages bounds the longer run of a latency tool, which keeps every time in memory.
+const mostMessages = 1_000_000
+
+// secondLength returns how long the second run of a cell is, and whether it is longer than the first. A tool that sends a number of messages
+// sends more, for about the seconds of the cell; its first run gives the latency. A tool that runs for a time runs for
+// a second. Tools that do one transfer, or whose run is that short already, have no second run.
+func secondLength(c experiment.Cell, d drivers.Driver, m *experiment.Measurement, seconds int) (other length, longer, sensible bool) {
+	t, _ := experiment.FindTool(c.Tool)
+	switch {
+	case t.Asks || experiment.Guests(c.Setting):
+		return length{}, false, false
+	case d.Counted:
+		each := m.Values[experiment.Latency]
+		if !t.RoundTrip {
+			each *= 2 // the tool prints half of a round trip
+		}
+		if each <= 0 {
+			return length{}, false, false
+		}
+		n := int(min(float64(max(seconds, 1))/each, mostMessages))
+		return length{seconds: seconds, messages: int(m.Samples) + n}, true, true
+	case t.Metric == experiment.Time || c.Tool == "cmtime":
+		return length{}, false, false
+	case seconds > 1:
+		return length{seconds: 1}, false, true
+	}
+	return length{seconds: 3}, true, true
+}
+
 // measure runs the tool of a cell in its environment.
-func (in *Instrument) measure(ctx context.Context, p *testbed.Environment, c experiment.Cell, w testbed.Launcher, d drivers.Driver, seconds int) (m experiment.Measurement, err error) {
+func (in *Instrument) measure(ctx context.Context, p *testbed.Environment, c experiment.Cell, w testbed.Launcher, d drivers.Driver, long length) (m experiment.Measurement, err error) {
 	if p.Guest != nil {
-		return p.Guest.Measure(ctx, c, seconds)
+		return p.Guest.Measure(ctx, c, long.seconds)
 	}
 	if p.OVS != nil {
 		p.OVS.Resume()
@@ -66,7 +131,7 @@ func (in *Instrument) measure(ctx context.Context, p *testbed.Environment, c exp
 	if err != nil {
 		return m, err
 	}
-	jobs, err := makeJobs(ctx, in.Environments.Lab, d, c, routes, kernel, seconds)
+	jobs, err := makeJobs(ctx, in.Environments.Lab, d, c, routes, kernel, long)
 	if err != nil {
 		return m, err
 	}
@@ -77,7 +142,7 @@ func (in *Instrument) measure(ctx context.Context, p *testbed.Environment, c exp
 			return err
 		}
 	}
-	f := newWindow(c, d, seconds)
+	f := newWindow(c, d, long.seconds)
 	if f != nil {
 		f.open, f.close = look(&before), look(&after)
 	} else if err := look(&before)(); err != nil {
@@ -122,6 +187,9 @@ func (in *Instrument) measure(ctx context.Context, p *testbed.Environment, c exp
 	if long := after.Counted.Sub(before.Counted).Seconds(); f != nil && long > 0 && m.Bytes > 0 {
 		useCounted(c, m.Bytes/long, &m)
 	}
+	if m.Bytes == 0 && m.Payload == 0 { // tools of TCP that run for a time do not say how many bytes they moved
+		m.Payload = m.Values[experiment.Bandwidth] * float64(max(long.seconds, 1))
+	}
 	in.bound(c, &m)
 	return m, nil
 }
@@ -136,9 +204,9 @@ func newWindow(c experiment.Cell, d drivers.Driver, seconds int) *window {
 }
 
 // makeJobs returns a job for each pair. A tool that runs all pairs with one command has one job.
-func makeJobs(ctx context.Context, l *testbed.Lab, d drivers.Driver, c experiment.Cell, routes []testbed.Route, kernel *testbed.KernelDevice, seconds int) (list []*drivers.Job, err error) {
+func makeJobs(ctx context.Context, l *testbed.Lab, d drivers.Driver, c experiment.Cell, routes []testbed.Route, kernel *testbed.KernelDevice, long length) (list []*drivers.Job, err error) {
 	for i := range c.Pairs {
-		j := &drivers.Job{Cell: c, Route: routes[i%len(routes)], Routes: routes, Seconds: seconds, Kernel: kernel}
+		j := &drivers.Job{Cell: c, Route: routes[i%len(routes)], Routes: routes, Seconds: long.seconds, Messages: long.messages, Kernel: kernel}
 		if j.Port, err = testbed.FreePort(); err != nil {
 			return nil, err
 		}

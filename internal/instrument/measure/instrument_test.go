@@ -170,7 +170,7 @@ func TestDealt(t *testing.T) {
 	host := func(ip string) *testbed.Host { return &testbed.Host{Lab: l, IP: ip, PID: 1, Socket: l.Dir + "/" + ip} }
 	routes := []testbed.Route{{Client: host("1.1"), Server: host("2.1")}, {Client: host("1.2"), Server: host("2.2")}}
 	c := experiment.Cell{Setting: experiment.Containers, Transport: experiment.TCP, Tool: "tcp_bw", Pairs: 4, PerSide: 2, Size: 64}
-	jobs, err := makeJobs(t.Context(), l, drivers.Tools["tcp_bw"], c, routes, nil, 1)
+	jobs, err := makeJobs(t.Context(), l, drivers.Tools["tcp_bw"], c, routes, nil, length{seconds: 1})
 	if err != nil || len(jobs) != 4 {
 		t.Fatalf("%d jobs: %v", len(jobs), err)
 	}
@@ -196,6 +196,32 @@ func TestDealt(t *testing.T) {
 	for _, r := range routes {
 		if !strings.Contains(string(script), r.Client.IP+") exec ") || !strings.Contains(string(script), r.Server.IP+") exec ") {
 			t.Errorf("%v: nobody is started at %s or %s:\n%s", err, r.Client.IP, r.Server.IP, script)
+		}
+	}
+}
+
+// The second run of a cell is long enough that start-up does not matter, and tools that do one transfer have none.
+func TestSecondLength(t *testing.T) {
+	for _, test := range []struct {
+		cell     experiment.Cell
+		latency  float64
+		seconds  int
+		want     length
+		longer   bool
+		sensible bool
+	}{
+		{experiment.Cell{Tool: "ib_send_lat"}, 2e-6, 2, length{2, 510_000}, true, true},
+		{experiment.Cell{Tool: "ib_read_lat"}, 4e-6, 1, length{1, 260_000}, true, true},
+		{experiment.Cell{Tool: "ib_send_lat"}, 1e-9, 1, length{1, 10_000 + mostMessages}, true, true},
+		{experiment.Cell{Tool: "ib_write_bw"}, 0, 2, length{1, 0}, false, true},
+		{experiment.Cell{Tool: "tcp_bw"}, 0, 1, length{3, 0}, true, true},
+		{experiment.Cell{Tool: "mpi_transfer"}, 0, 2, length{}, false, false},
+		{experiment.Cell{Tool: "ib_write_bw", Setting: experiment.VMs}, 0, 2, length{}, false, false},
+	} {
+		m := experiment.Measurement{Samples: 10_000, Values: map[string]float64{experiment.Latency: test.latency}}
+		got, longer, sensible := secondLength(test.cell, drivers.Tools[test.cell.Tool], &m, test.seconds)
+		if got != test.want || longer != test.longer || sensible != test.sensible {
+			t.Errorf("%s: %+v %v %v, want %+v %v %v", test.cell.Tool, got, longer, sensible, test.want, test.longer, test.sensible)
 		}
 	}
 }

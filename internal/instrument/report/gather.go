@@ -18,8 +18,9 @@ type Point struct {
 	P99     float64 // 0: unknown
 	P999    float64 // 0: unknown; it needs ten thousand messages
 	// CPU is processor time by role, in seconds per GiB or per million messages (perWhat). Busy is the number of busy processors
-	// by role.
+	// by role: core-seconds per second of transfer.
 	CPU, Busy map[string]float64
+	StartUp   bool    // CPU and Busy include the start of the programs: the tool does one transfer
 	Limit     float64 // limit of the bandwidth in bytes/s; 0: none
 	LimitOf   string
 	Claimed   float64 // the bandwidth that the tool printed, where the devices counted it; 0: none
@@ -222,10 +223,7 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 			p.Failed = rec.Failed
 			continue
 		}
-		switch v, has := rec.Values[metric]; {
-		case metric == experiment.CPU:
-			p.Values = append(p.Values, (rec.CPU["client"]+rec.CPU["server"]+rec.CPU["daemon"])/max(rec.Seconds, 1e-9))
-		case has:
+		if v, has := rec.Values[metric]; has && metric != experiment.CPU {
 			p.Values = append(p.Values, v)
 		}
 		if v := rec.Values["slowest"]; v > 0 {
@@ -238,11 +236,6 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 			limits, p.LimitOf = append(limits, rec.Limit), rec.LimitOf
 		}
 		p.StoodFor = rec.Setting
-		if rec.Seconds > 0 {
-			for role, seconds := range rec.CPU {
-				busy[role] = append(busy[role], seconds/rec.Seconds)
-			}
-		}
 		if v := rec.Values["p99"]; v > 0 && rec.Samples >= samplesForP99 {
 			p99 = append(p99, v)
 		}
@@ -253,12 +246,8 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 		if rec.Inline != nil {
 			p.Inline = fmt.Sprint(*rec.Inline)
 		}
-		if work := effort(rec, &tool); work > 0 {
-			for role, seconds := range rec.CPU {
-				per[role] = append(per[role], seconds/work)
-			}
-		}
 	}
+	p.StartUp = !p.addCosts(r, name, metric, per, busy)
 	if p.Failed == "" && len(p.Values) == 0 {
 		p.Failed = "not measured: the run was ended before"
 	}
@@ -288,6 +277,46 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 	return p
 }
 
+// addCosts adds processor time of all rounds: per unit of work, and per second of transfer. It reports whether the values are without the
+// start of the programs. Rounds that include it count only if there are no others.
+func (p *Point) addCosts(r *experiment.Results, name, metric string, per, busy map[string][]float64) (steady bool) {
+	var with, without []*experiment.Steady
+	for i := range r.Records {
+		rec := &r.Records[i]
+		switch {
+		case rec.Experiment != name || rec.Cell != p.Cell || rec.Failed != "":
+		case rec.Steady != nil:
+			without = append(without, rec.Steady)
+		default:
+			s := &experiment.Steady{CPU: rec.CPU, Seconds: rec.Seconds, Samples: rec.Samples, Bytes: rec.Bytes, Payload: rec.Payload}
+			if s.Bytes == 0 && s.Payload == 0 { // TCP: the tool does not count bytes
+				s.Payload = rec.Values[experiment.Bandwidth] * rec.Seconds
+			}
+			with = append(with, s)
+		}
+	}
+	list := with
+	if len(without) > 0 {
+		list = without
+	}
+	for _, s := range list {
+		if work := effort(s, &p.Tool); work > 0 {
+			for role, seconds := range s.CPU {
+				per[role] = append(per[role], seconds/work)
+			}
+		}
+		if s.Seconds > 0 {
+			for role, seconds := range s.CPU {
+				busy[role] = append(busy[role], seconds/s.Seconds)
+			}
+			if metric == experiment.CPU {
+				p.Values = append(p.Values, (s.CPU["client"]+s.CPU["server"]+s.CPU["daemon"])/s.Seconds)
+			}
+		}
+	}
+	return len(without) > 0
+}
+
 // samplesForP999 and samplesForP99 are the fewest messages for a 99.9th and a 99th percentile: ten messages are above it.
 const (
 	samplesForP999 = 10000
@@ -308,20 +337,17 @@ func perWhat(tool *experiment.Tool) string {
 }
 
 // effort is the divisor of processor time: GiB or millions of messages.
-func effort(rec *experiment.Record, tool *experiment.Tool) float64 {
+func effort(s *experiment.Steady, tool *experiment.Tool) float64 {
 	if tool.Asks {
 		return 0
 	}
 	if perMessage(tool) {
-		return float64(rec.Samples) / 1e6
+		return float64(s.Samples) / 1e6
 	}
-	if rec.Bytes > 0 {
-		return rec.Bytes / (1 << 30)
+	if s.Bytes > 0 {
+		return s.Bytes / (1 << 30)
 	}
-	if rec.Payload > 0 {
-		return rec.Payload / (1 << 30)
-	}
-	return rec.Values[experiment.Bandwidth] * rec.Seconds / (1 << 30) // TCP: the tool does not count bytes
+	return s.Payload / (1 << 30)
 }
 
 // lineName names the axes in which a line differs from others of its figure.
