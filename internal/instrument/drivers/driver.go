@@ -82,6 +82,7 @@ var Tools = map[string]Driver{
 	"rc_rdma_write_lat": qperfDriver("rc_rdma_write_lat", "latency", experiment.Latency),
 	"iperf3":            iperf3Driver,
 	"sockperf":          sockperfDriver("ping-pong", "--tcp"),
+	"sockperf_poll":     sockperfDriver("ping-pong", "--tcp", "--nonblocked"),
 	"sockperf_udp":      sockperfDriver("ping-pong"),
 	"sockperf_bw":       sockperfDriver("throughput", "--tcp"),
 	"sockperf_udp_bw":   sockperfDriver("throughput"),

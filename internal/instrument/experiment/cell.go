@@ -68,6 +68,8 @@ type Tool struct {
 	RoundTrip bool
 	// Asks means that it only queries the device and moves no data.
 	Asks bool
+	// spins means that it polls for some microseconds before it sleeps, as completion queues of package verbs do.
+	spins bool
 	// Operations means that its latency is of an application's operation, not of a message.
 	Operations bool
 }
@@ -112,6 +114,8 @@ var tools = []Tool{
 	{Name: "rc_rdma_read_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true, RoundTrip: true},
 	{Name: "rc_rdma_write_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true},
 	{Name: "sockperf", Metric: Latency, transports: socket, waits: eventOnly, sized: true},
+	// Sockets that do not block: both sides poll, and keep a processor each awake.
+	{Name: "sockperf_poll", Metric: Latency, transports: kernels, waits: pollOnly, sized: true},
 	{Name: "sockperf_bw", Metric: Bandwidth, Also: rated, transports: socket, waits: eventOnly, sized: true},
 	{Name: "sockperf_udp", Metric: Latency, transports: kernels, waits: eventOnly, sized: true},
 	{Name: "sockperf_udp_bw", Metric: Bandwidth, Also: rated, transports: kernels, waits: eventOnly, sized: true},
@@ -120,11 +124,11 @@ var tools = []Tool{
 	{Name: "mpi_transfer", Metric: Time, Also: []string{Bandwidth}, transports: []string{TCP, Verbs, Overlay, Vhost}, waits: pollOnly, sized: true},
 	{Name: "cmtime", Metric: Rate, transports: verbsOnly, waits: eventOnly},
 	{Name: "ibv_devinfo", Metric: Bandwidth, transports: []string{Verbs}, waits: eventOnly, Asks: true},
-	{Name: "kv_update", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
-	{Name: "kv_rpc", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
-	{Name: "kv_read", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
+	{Name: "kv_update", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, spins: true, Operations: true},
+	{Name: "kv_rpc", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, spins: true, Operations: true},
+	{Name: "kv_read", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, spins: true, Operations: true},
 	{Name: "kv_tcp", Metric: Latency, Also: rated, transports: []string{TCP}, waits: eventOnly, Operations: true},
-	{Name: "vrdma_cp", Metric: Time, Also: []string{Bandwidth}, transports: []string{TCP, Verbs}, waits: eventOnly, sized: true},
+	{Name: "vrdma_cp", Metric: Time, Also: []string{Bandwidth}, transports: []string{TCP, Verbs}, waits: eventOnly, sized: true, spins: true},
 	{Name: "fio_rdma", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: eventOnly, sized: true},
 }
 
@@ -175,6 +179,26 @@ func (c Cell) Sides() string {
 		return ""
 	}
 	return fmt.Sprintf("%d %s a side", c.PerSide, map[string]string{Containers: "containers", VMs: "guests"}[c.Setting])
+}
+
+// How a program of a cell really waited. The axis says what the tool was told.
+const (
+	Polls  = "polls"
+	Sleeps = "sleeps"
+	Spins  = "polls, then sleeps"
+)
+
+// Waiting says how the programs wait for the other side. rsockets, which carry transport sockets, poll before they sleep, and so do
+// completion queues of package verbs unless the program polls all the time.
+func (c Cell) Waiting() string {
+	t, _ := FindTool(c.Tool)
+	switch {
+	case c.Wait == Poll && c.Transport != Sockets:
+		return Polls
+	case c.Transport == Sockets || t.spins && c.Transport == Verbs:
+		return Spins
+	}
+	return Sleeps
 }
 
 func (c Cell) String() string {

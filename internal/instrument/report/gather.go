@@ -51,6 +51,7 @@ type Figure struct {
 	Experiment *experiment.Experiment
 	Metric     string
 	By         string // "size" or "pairs"; "": each line has one point
+	Apart      string // which settings it has, if the experiment is drawn twice: see distances
 	Lines      []Line
 	Cited      []Line // published values
 	Missing    []Point
@@ -67,12 +68,14 @@ func Gather(r *experiment.Results) ([]Figure, error) {
 		}
 		for _, e := range list {
 			for _, metric := range experiment.Metrics {
-				f, err := gather(r, e, metric)
-				if err != nil {
-					return nil, err
-				}
-				if len(f.Lines)+len(f.Missing) > 0 {
-					figures = append(figures, f)
+				for _, apart := range distances(e) {
+					f, err := gather(r, e, metric, apart)
+					if err != nil {
+						return nil, err
+					}
+					if len(f.Lines)+len(f.Missing) > 0 {
+						figures = append(figures, f)
+					}
 				}
 			}
 		}
@@ -81,6 +84,36 @@ func Gather(r *experiment.Results) ([]Figure, error) {
 		return cmp.Compare(rank(a.Experiment.Spec.Suite), rank(b.Experiment.Spec.Suite))
 	})
 	return figures, nil
+}
+
+// The two distances of settings. The values of publications are between two hosts, so they stand beside such settings only.
+const (
+	twoHosts = "two hosts"
+	oneHost  = "one host"
+)
+
+// distance says how far apart the programs of a setting are.
+func distance(setting string) string {
+	switch setting {
+	case experiment.Hosts, experiment.VMsApart, experiment.Remote:
+		return twoHosts
+	}
+	return oneHost
+}
+
+// distances returns for which distances an experiment has figures; "": one figure for all. An experiment beside published
+// values has a figure for each distance, so that like stands beside like.
+func distances(e *experiment.Experiment) []string {
+	var list []string
+	for _, setting := range e.Spec.Settings {
+		if d := distance(setting); !slices.Contains(list, d) {
+			list = append(list, d)
+		}
+	}
+	if e.Spec.Like == "" || len(list) < 2 {
+		return []string{""}
+	}
+	return []string{twoHosts, oneHost}
 }
 
 // rank orders suites on the page: quick first, then the publications, then the users' own.
@@ -100,8 +133,8 @@ func drawn(e *experiment.Experiment, t experiment.Tool, metric string) bool {
 	return t.Metric == metric
 }
 
-func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f Figure, err error) {
-	f = Figure{Experiment: e, Metric: metric}
+func gather(r *experiment.Results, e *experiment.Experiment, metric, apart string) (f Figure, err error) {
+	f = Figure{Experiment: e, Metric: metric, Apart: apart}
 	switch {
 	case len(e.Spec.Sizes) > 1:
 		f.By = "size"
@@ -110,7 +143,7 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f F
 	}
 	for _, c := range e.Cells() {
 		tool, _ := experiment.FindTool(c.Tool)
-		if !drawn(e, tool, metric) {
+		if !drawn(e, tool, metric) || apart != "" && distance(c.Setting) != apart {
 			continue
 		}
 		p := point(r, e.Name, c, tool, metric)
@@ -134,8 +167,10 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f F
 		}
 	}
 	f.flag()
-	if f.Cited, err = cited(e, metric, f.By); err != nil {
-		return f, err
+	if distance(e.Spec.Settings[0]) == twoHosts && apart == "" || apart == twoHosts {
+		if f.Cited, err = cited(e, metric, f.By); err != nil {
+			return f, err
+		}
 	}
 	if e.Spec.Panels {
 		f.split()
@@ -156,7 +191,7 @@ func (f *Figure) add(name string, p Point) {
 // split makes a panel for each tool.
 func (f *Figure) split() {
 	for _, tool := range f.Experiment.Spec.Tools {
-		panel := Figure{Experiment: f.Experiment, Metric: f.Metric, By: f.By}
+		panel := Figure{Experiment: f.Experiment, Metric: f.Metric, By: f.By, Apart: f.Apart}
 		for _, list := range []struct {
 			from []Line
 			to   *[]Line
@@ -377,8 +412,9 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 	if len(e.Spec.QueuePairs) > 1 {
 		parts = append(parts, fmt.Sprintf("%d queue pairs", max(c.QPs, 1)))
 	}
-	if c.Transport != experiment.TCP && c.Wait == experiment.Event {
-		parts = append(parts, "events")
+	switch w := c.Waiting(); {
+	case w == experiment.Spins, w == experiment.Sleeps && rdma(c.Transport), w == experiment.Polls && !rdma(c.Transport) && !strings.Contains(c.Tool, "mpi"):
+		parts = append(parts, w)
 	}
 	if by != "size" && len(e.Spec.Sizes) > 1 {
 		parts = append(parts, c.Size.String())
@@ -387,6 +423,11 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 		parts = append(parts, fmt.Sprintf("%d pairs", c.Pairs))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// rdma reports whether programs of a transport use verbs.
+func rdma(transport string) bool {
+	return transport == experiment.Verbs || transport == experiment.Kernel
 }
 
 // where describes a setting.
@@ -418,7 +459,8 @@ var metrics = map[string][]string{
 }
 
 // cited returns the published lines of the figures that an experiment is like. A line of a tool that the experiment runs belongs to
-// that tool, others to all.
+// that tool, others to all. Guests stand beside guests only. If several figures have a line of bare metal, each is of other hardware: then
+// there is none.
 func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 	if e.Spec.Like == "" {
 		return nil, nil
@@ -434,6 +476,10 @@ func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 	f := &Figure{}
 	for _, v := range all {
 		if !slices.Contains(likes, v.Experiment) || !slices.Contains(metrics[metric], v.Metric) || by == "size" && (v.Size == 0 || v.Size > int64(slices.Max(e.Spec.Sizes))) {
+			continue
+		}
+		guests := strings.HasPrefix(v.Setting, "vm2vm") || strings.HasPrefix(v.Setting, "kvm")
+		if guests != experiment.Guests(e.Spec.Settings[0]) || len(likes) > 1 && v.System == "bare-metal" && severalHardwares(likes, all) {
 			continue
 		}
 		tool, fits := publishedTool(e, v.Tool)
@@ -464,6 +510,24 @@ func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 		})
 	}
 	return f.Lines, nil
+}
+
+// severalHardwares reports whether the figures have values of bare metal with different hardware, which is the first word of the setting.
+func severalHardwares(likes []string, all []published.Value) bool {
+	first := ""
+	for _, v := range all {
+		if v.System != "bare-metal" || !slices.Contains(likes, v.Experiment) {
+			continue
+		}
+		hardware, _, _ := strings.Cut(v.Setting, " ")
+		if first == "" {
+			first = hardware
+		}
+		if hardware != first {
+			return true
+		}
+	}
+	return false
 }
 
 // cite adds a published point. Several values of one point, such as of four senders, become their mean.

@@ -67,13 +67,13 @@ func TestCosts(t *testing.T) {
 // TestVerdicts: the factors against TCP, or against the kernel's rxe where there is no TCP.
 func TestVerdicts(t *testing.T) {
 	point := func(transport string, size experiment.Size, v float64) Point {
-		return Point{Cell: experiment.Cell{Setting: experiment.GuestRXE, Transport: transport, Tool: "ib_write_bw", Size: size, Pairs: 1},
+		return Point{Cell: experiment.Cell{Setting: experiment.GuestRXE, Transport: transport, Tool: "ib_write_bw", Size: size, Pairs: 1, Wait: experiment.Poll},
 			Summary: experiment.Summary{N: 3, Median: v, Low: v, High: v}}
 	}
 	f := Figure{Experiment: &experiment.Experiment{Spec: experiment.Spec{Title: "Bandwidth of a guest"}}, Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{
 		point(experiment.Kernel, 64, 100), point(experiment.Verbs, 64, 200), point(experiment.Kernel, 4096, 100), point(experiment.Verbs, 4096, 800),
 	}}}}
-	want := "Bandwidth of a guest, against the kernel's rxe: one guest, verbs: 2.0 x to 8.0 x, geometric mean 4.0 x (2 values)."
+	want := "Bandwidth of a guest, against the kernel's rxe: one guest, verbs, polls: 2.0 x to 8.0 x, geometric mean 4.0 x (2 values)."
 	twice := f // by another metric, with the same factors
 	twice.Metric = experiment.Rate
 	if got := verdicts([]Figure{f, twice}); len(got) != 1 || got[0] != want {
@@ -86,7 +86,7 @@ func TestVerdicts(t *testing.T) {
 	events, kernel := point(experiment.Verbs, 64, 300), point(experiment.Kernel, 64, 100)
 	events.Cell.Wait, kernel.Cell.Wait = experiment.Event, experiment.Event
 	f.Lines[0].Points = append(f.Lines[0].Points, other, events, kernel)
-	if got := verdicts([]Figure{f}); len(got) != 1 || got[0] != strings.TrimSuffix(want, ".")+"; one guest, verbs, sleeping on events: 3.0 x." {
+	if got := verdicts([]Figure{f}); len(got) != 1 || got[0] != strings.TrimSuffix(want, ".")+"; one guest, verbs, sleeps: 3.0 x." {
 		t.Errorf("got %q", got)
 	}
 	for i := range f.Lines[0].Points {

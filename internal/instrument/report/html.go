@@ -158,13 +158,17 @@ func missingViews(list []Point) (views []missingView) {
 
 // title is the experiment's title, with the metric unless the title contains it.
 func title(f Figure) string {
-	if t := f.Experiment.Spec.Title; t != "" {
-		if strings.Contains(strings.ToLower(t), f.Metric) {
-			return t
-		}
-		return t + ": " + f.Metric
+	text := f.Experiment.Spec.Title
+	if text == "" {
+		text = f.Experiment.Name
 	}
-	return f.Experiment.Name + ": " + f.Metric
+	if !strings.Contains(strings.ToLower(text), f.Metric) {
+		text += ": " + f.Metric
+	}
+	if f.Apart != "" {
+		text += ", " + f.Apart
+	}
+	return text
 }
 
 func firstLine(text string) string {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/html"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/published"
 )
 
 const document = `apiVersion: vrdma.io/v1
@@ -81,13 +82,8 @@ func TestGather(t *testing.T) {
 			t.Errorf("%v does not say why", p.Cell)
 		}
 	}
-	// The published lines: SoftRoCE, and the hardware it was compared with.
-	var names []string
-	for _, l := range f.Cited {
-		names = append(names, l.Name)
-	}
-	if len(names) != 2 || !strings.Contains(strings.Join(names, ""), "ib_send_lat, softroce (published)") {
-		t.Errorf("published: %v", names)
+	if len(f.Cited) != 0 { // they are of two hosts
+		t.Errorf("published values stand beside one host: %v", f.Cited)
 	}
 	ratios := Ratios(f)
 	if len(ratios) != 2 || ratios[0].Factor < 4.9 || ratios[0].Factor > 5.1 || !ratios[0].Sure {
@@ -101,7 +97,7 @@ func TestGather(t *testing.T) {
 
 func TestSentences(t *testing.T) {
 	text := strings.Join(Sentences(figures(t, results(1))[0]), "\n")
-	if !strings.Contains(text, "ib_send_lat (one host) of 64 B has 2.04 µs, TCP 10.2 µs: 5.00 times better.") {
+	if !strings.Contains(text, "ib_send_lat (one host) of 64 B, which polls, has 2.04 µs, TCP that sleeps 10.2 µs: 5.00 times better.") {
 		t.Errorf("in words:\n%s", text)
 	}
 	if text := strings.Join(Sentences(figures(t, results(10))[0]), "\n"); !strings.Contains(text, "2.00 times worse") {
@@ -399,5 +395,111 @@ func TestSingleRun(t *testing.T) {
 	}
 	if !strings.Contains(b.String(), "| 10.1 µs | single run |  | 1 |") || Ratios(f[0])[0].Sure {
 		t.Errorf("a single run has an interval:\n%s", b.String())
+	}
+}
+
+// Published values are of two hosts, so they stand beside measurements between two hosts only: the experiment has two figures.
+func TestCitedBesideHosts(t *testing.T) {
+	r := results(1)
+	r.Header.Experiments[0] = strings.Replace(document, "[host, vms]", "[host, hosts]", 1)
+	for i := range r.Records {
+		if r.Records[i].Cell.Setting == experiment.VMs {
+			r.Records[i].Cell.Setting, r.Records[i].Cell.MTU = experiment.Hosts, 9000
+		}
+	}
+	list := figures(t, r)
+	if len(list) != 2 || list[0].Apart != twoHosts || list[1].Apart != oneHost || title(list[0]) == title(list[1]) {
+		t.Fatalf("%d figures: %+v", len(list), list)
+	}
+	// SoftRoCE, and the hardware it was compared with.
+	var names []string
+	for _, l := range list[0].Cited {
+		names = append(names, l.Name)
+	}
+	if len(names) != 2 || !strings.Contains(strings.Join(names, ""), "ib_send_lat, softroce (published)") || len(list[1].Cited) != 0 {
+		t.Errorf("published: %v beside two hosts, %v beside one", names, list[1].Cited)
+	}
+	for _, f := range list {
+		for _, l := range f.Lines {
+			for _, p := range l.Points {
+				if distance(p.Cell.Setting) != f.Apart {
+					t.Errorf("%s has %v", f.Apart, p.Cell)
+				}
+			}
+		}
+	}
+}
+
+// Lines of bare metal from figures with different hardware are left out: their mean is of nothing.
+func TestHardwares(t *testing.T) {
+	all, err := published.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if severalHardwares([]string{"T-SR-LAT"}, all) || !severalHardwares([]string{"T-SH-LAT", "T-FF-LAT"}, all) {
+		t.Error("T-SR-LAT has one hardware, T-SH-LAT and T-FF-LAT have two")
+	}
+}
+
+// Every published experiment is repeated by an experiment of a suite, or the table says why not; never both.
+func TestRepeated(t *testing.T) {
+	all, err1 := published.All()
+	suites, err2 := experiment.Suites()
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	known := make(map[string]bool)
+	for _, v := range all {
+		known[v.Experiment] = true
+	}
+	for name := range known {
+		if by, why := repeating(suites, name), notRepeated[name]; (len(by) > 0) == (why != "") {
+			t.Errorf("%s is repeated by %q, and the reason why it is not is %q: want one of the two", name, by, why)
+		}
+	}
+	for name := range notRepeated {
+		if !known[name] {
+			t.Errorf("%s is no published experiment", name)
+		}
+	}
+	for _, e := range suites {
+		for like := range strings.SplitSeq(e.Spec.Like, ",") {
+			if like = strings.TrimSpace(like); like != "" && !known[like] {
+				t.Errorf("%s is like %s, which is no published experiment", e.Name, like)
+			}
+		}
+		if e.Spec.Like != "" && e.Spec.Rounds < 10 && distance(e.Spec.Settings[0]) == twoHosts && !experiment.Guests(e.Spec.Settings[0]) {
+			t.Errorf("%s stands beside published values and has %d rounds, want 10", e.Name, e.Spec.Rounds)
+		}
+	}
+}
+
+// A program that polls is compared with TCP that polls and with TCP that sleeps; a program that sleeps only with TCP that sleeps.
+func TestWaitsAlike(t *testing.T) {
+	point := func(transport, tool, wait string, v float64) Point {
+		return Point{Cell: experiment.Cell{Setting: experiment.Host, Transport: transport, Tool: tool, Size: 64, Pairs: 1, Wait: wait}, Summary: experiment.Summary{N: 5, Median: v, Low: v, High: v}}
+	}
+	f := Figure{Experiment: &experiment.Experiment{Spec: experiment.Spec{Title: "Latency"}}, Metric: experiment.Latency, Lines: []Line{{Points: []Point{
+		point(experiment.TCP, "tcp_lat", experiment.Event, 30e-6), point(experiment.TCP, "sockperf_poll", experiment.Poll, 4e-6),
+		point(experiment.Verbs, "ib_send_lat", experiment.Poll, 2e-6), point(experiment.Verbs, "ib_send_lat", experiment.Event, 15e-6),
+	}}}}
+	text := strings.Join(verdicts([]Figure{f}), "\n")
+	want := "Latency, against TCP that sleeps: one host, verbs, polls: 15 x.\nLatency, against TCP: one host, verbs, polls: 2.0 x; one host, verbs, sleeps: 2.0 x."
+	if text != want {
+		t.Errorf("got\n%s\nwant\n%s", text, want)
+	}
+	for _, test := range []struct {
+		cell experiment.Cell
+		want string
+	}{
+		{experiment.Cell{Tool: "sockperf", Transport: experiment.Sockets, Wait: experiment.Event}, experiment.Spins},
+		{experiment.Cell{Tool: "kv_read", Transport: experiment.Verbs, Wait: experiment.Event}, experiment.Spins},
+		{experiment.Cell{Tool: "vrdma_cp", Transport: experiment.TCP, Wait: experiment.Event}, experiment.Sleeps},
+		{experiment.Cell{Tool: "ib_send_lat", Transport: experiment.Verbs, Wait: experiment.Event}, experiment.Sleeps},
+		{experiment.Cell{Tool: "sockperf_poll", Transport: experiment.TCP, Wait: experiment.Poll}, experiment.Polls},
+	} {
+		if got := test.cell.Waiting(); got != test.want {
+			t.Errorf("%v: %s, want %s", test.cell, got, test.want)
+		}
 	}
 }

@@ -55,23 +55,34 @@ func ratios(f Figure, base string) (list []Ratio) {
 		}
 	}
 	for _, p := range all {
-		i := slices.IndexFunc(against, func(o *Point) bool {
-			return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Delay == p.Cell.Delay && o.Cell.Pairs == p.Cell.Pairs && o.Cell.PerSide == p.Cell.PerSide && o.Cell.Share == p.Cell.Share && (o.Cell.QPs == p.Cell.QPs || base == experiment.TCP) &&
-				(o.Cell.Size == p.Cell.Size || o.Cell.Size == 0) && (base == experiment.TCP || o.Cell.Tool == p.Cell.Tool && o.Cell.Wait == p.Cell.Wait)
-		})
-		if i < 0 {
-			continue
+		var waits []string // of the baselines that p is compared with
+		for _, o := range against {
+			w := o.Cell.Waiting()
+			if !comparable(p.Cell, o.Cell, base) || slices.Contains(waits, w) || w == experiment.Polls && p.Cell.Waiting() == experiment.Sleeps {
+				continue
+			}
+			waits = append(waits, w)
+			a, b := p.Summary, o.Summary
+			list = append(list, Ratio{f.Metric, p, o, better(f.Metric, a.Median, b.Median), min(a.N, b.N) > 1 && (a.Low > b.High || a.High < b.Low)})
 		}
-		a, b := p.Summary, against[i].Summary
-		list = append(list, Ratio{f.Metric, p, against[i], better(f.Metric, a.Median, b.Median), min(a.N, b.N) > 1 && (a.Low > b.High || a.High < b.Low)})
 	}
 	return list
 }
 
-// name is the name of the baseline.
+// comparable reports whether p differs from o of the baseline only in transport and tool. How the two wait may differ, which the name of the
+// baseline then says.
+func comparable(p, o experiment.Cell, base string) bool {
+	return o.Setting == p.Setting && o.MTU == p.MTU && o.Rate == p.Rate && o.Delay == p.Delay && o.Pairs == p.Pairs && o.PerSide == p.PerSide && o.Share == p.Share &&
+		(o.QPs == p.QPs || base == experiment.TCP) && (o.Size == p.Size || o.Size == 0) && (base == experiment.TCP || o.Tool == p.Tool && o.Wait == p.Wait)
+}
+
+// name is the name of the baseline. It says how the baseline waits if ours waits in another way.
 func (r Ratio) name() string {
 	switch {
 	case r.Against.Cell.Transport != experiment.Kernel:
+		if ours, theirs := r.Ours.Cell.Waiting(), r.Against.Cell.Waiting(); ours != theirs {
+			return "TCP that " + theirs
+		}
 		return "TCP"
 	case r.Against.Cell.Setting == experiment.GuestRXE:
 		return "the kernel's rxe"
@@ -92,9 +103,7 @@ func Sentences(f Figure) (out []string) {
 		if r.Ours.Cell.Transport != experiment.Verbs {
 			what += " over " + r.Ours.Cell.Transport
 		}
-		if r.Ours.Cell.Wait == experiment.Event && r.Ours.Cell.Transport == experiment.Verbs {
-			what += ", sleeping on events,"
-		}
+		what += ", which " + r.Ours.Cell.Waiting() + ","
 		ours, theirs := experiment.Quantity(r.Ours.Summary.Median, f.Metric), experiment.Quantity(r.Against.Summary.Median, f.Metric)
 		switch {
 		case !r.Sure:

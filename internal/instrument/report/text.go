@@ -22,6 +22,7 @@ func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 		}
 		fmt.Fprintf(&b, "%s:\n\n- %s\n", p.Title, strings.Join(p.Sentences, "\n- "))
 	}
+	repeatedTable().markdown(&b)
 	suite := ""
 	for _, f := range figures {
 		if f.Experiment.Spec.Suite != suite {
@@ -187,7 +188,7 @@ func writeCSV(w io.Writer, figures []Figure) error {
 		for i := range points {
 			p := &points[i]
 			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
-				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, p.Cell.Rate, p.Cell.Delay, fmt.Sprint(p.Cell.ContainersPerSide()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), fmt.Sprint(max(p.Cell.QPs, 1)), depth(p.Depth), p.Inline, p.role, fmt.Sprint(p.Summary.N)}
+				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Waiting(), p.Cell.Rate, p.Cell.Delay, fmt.Sprint(p.Cell.ContainersPerSide()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), fmt.Sprint(max(p.Cell.QPs, 1)), depth(p.Depth), p.Inline, p.role, fmt.Sprint(p.Summary.N)}
 			if p.Summary.N > 0 {
 				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), number(p.Summary.Coverage), percentile(p.P99), percentile(p.P999))
 			} else {

@@ -24,9 +24,7 @@ func verdicts(figures []Figure) (out []string) {
 				continue
 			}
 			g := group{map[string]string{experiment.Verbs: "verbs", experiment.Sockets: "sockets over vrdma"}[t], where(r.Ours.Cell), "", r.name()}
-			if t == experiment.Verbs {
-				g.wait = map[string]string{experiment.Poll: ", polling", experiment.Event: ", sleeping on events"}[r.Ours.Cell.Wait]
-			}
+			g.wait = ", " + r.Ours.Cell.Waiting()
 			if ratios[g] == nil {
 				kinds = append(kinds, g)
 			}
