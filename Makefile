@@ -98,11 +98,12 @@ demo: deps-demo build ## a demonstration in a minute: RDMA through vrdma beside 
 bench: deps-bench build ## the speed table, also written to bench/results
 	@bin/vrdma bench --out bench/results
 
-# About an hour, on an idle machine. After an interruption it continues.
+# About two hours, on an idle machine. After an interruption it continues. The results name the commit, so there must be one.
 # make report SUITES=thesis measures one suite, and makes the page of all measured suites.
 REPORT := bench/results/report
 SUITES := quick thesis slides lab progress mikelangelo
 report: deps-bench build ## docs/report: every suite, measured here
+	@[ -z "$$(git status --porcelain -uno)" ] || { echo "make report: the work tree has changes that no commit has; commit them first" >&2; exit 1; }
 	@for suite in $(SUITES); do \
 		if [ -e $(REPORT)/$$suite/results.ndjson ]; then bin/vrdma bench run --resume --out $(REPORT)/$$suite; \
 		else bin/vrdma bench run $$suite --out $(REPORT)/$$suite; fi || exit; \

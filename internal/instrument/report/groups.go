@@ -25,6 +25,9 @@ var groups = []struct {
 	{"10: four containers a side, RDMA", experiment.Containers, experiment.Verbs, 4, 0, 0},
 }
 
+// transferSize is what the report is taken to have transferred.
+const transferSize = 1e9
+
 // transfersOf returns the figures of transfers.
 func transfersOf(figures []Figure) (list []*Figure) {
 	names := []string{"progress-transfers", "progress-guests", "progress-many-containers", "progress-many-guests"}
@@ -44,17 +47,21 @@ func groupsTable(figures []Figure) *table {
 	}
 	t := &table{title: "The ten groups", head: []string{"group", "one", "four at once", "published: one", "four"},
 		why: "Seconds of a transfer of 1 GB, between guests of the bytes that the cell says; the mean over transfers that run at once; median of rounds. " +
-			"Groups 7 and 8 show that it works: no conclusion is drawn from them. Published: tables 5 and 6, means of ten runs."}
+			"Groups 7 and 8 show that it works: no conclusion is drawn from them. Published: tables 5 and 6, means of ten runs of 1 GB."}
 	for _, g := range groups {
 		row := []field{{text: g.name}}
 		for _, pairs := range []int{1, 4} {
 			row = append(row, groupCell(transfers, g.setting, g.transport, g.sides, pairs))
 		}
-		for _, v := range []float64{g.one, g.four} {
-			if v > 0 {
-				row = append(row, value("%s", experiment.Quantity(v, experiment.Time)))
-			} else {
+		for i, v := range []float64{g.one, g.four} {
+			p, _ := findTransfer(transfers, g.setting, g.transport, 0, []int{1, 4}[i])
+			switch {
+			case v == 0:
 				row = append(row, reason("never measured"))
+			case p != nil && p.Cell.Size != transferSize:
+				row = append(row, reason(fmt.Sprintf("%s for 1 GB: not compared with %s", experiment.Quantity(v, experiment.Time), p.Cell.Size)))
+			default:
+				row = append(row, value("%s", experiment.Quantity(v, experiment.Time)))
 			}
 		}
 		t.add(row...)
@@ -116,7 +123,7 @@ func groupCell(figures []*Figure, setting, transport string, sides, pairs int) f
 // transferText formats a time, and the size if it is not the report's.
 func transferText(p *Point) string {
 	text := experiment.Quantity(p.Summary.Median, experiment.Time)
-	if p.Cell.Size != 1e9 {
+	if p.Cell.Size != transferSize {
 		text += " for " + p.Cell.Size.String()
 	}
 	return text
@@ -172,6 +179,9 @@ func transferRatios(figures []Figure) *table {
 			here.text = "guests are emulated: no conclusion"
 		default:
 			here = value("%.2f", a.Summary.Median/b.Summary.Median)
+			if a.Cell.Size != transferSize {
+				here.text += " for " + a.Cell.Size.String()
+			}
 		}
 		if a, b := publishedTransfer(r.a.setting, r.a.transport, r.pairs), publishedTransfer(r.b.setting, r.b.transport, r.pairs); a > 0 && b > 0 {
 			there = value("%.2f", a/b)

@@ -31,6 +31,7 @@ type (
 		Summary  []passageView
 		Contents []suiteView
 		Figures  []figureView
+		Repeated tableView
 	}
 	passageView struct {
 		Title string
@@ -82,7 +83,7 @@ type (
 
 // HTML writes a page that needs no other file and no network.
 func HTML(w io.Writer, r *experiment.Results, figures []Figure) error {
-	page := pageView{Style: template.CSS(style), Script: template.JS(script), Contents: contents(figures)}
+	page := pageView{Style: template.CSS(style), Script: template.JS(script), Contents: contents(figures), Repeated: repeatedTable().view()}
 	for _, p := range Summary(r, figures) {
 		page.Summary = append(page.Summary, passageView{p.Title, listView{Sentences: p.Sentences}})
 	}

@@ -234,8 +234,8 @@ func TestHTML(t *testing.T) {
 			}
 		}
 	}
-	if scripts != 1 || figures != 1 || tables != 1 {
-		t.Errorf("%d scripts, %d figures, %d tables; want one each", scripts, figures, tables)
+	if scripts != 1 || figures != 1 || tables != 2 {
+		t.Errorf("%d scripts, %d figures, %d tables; want one each, and the table of published experiments", scripts, figures, tables)
 	}
 }
 
@@ -501,5 +501,28 @@ func TestWaitsAlike(t *testing.T) {
 		if got := test.cell.Waiting(); got != test.want {
 			t.Errorf("%v: %s, want %s", test.cell, got, test.want)
 		}
+	}
+}
+
+// Results of several commits, of a dirty tree or of several machines are not for publication.
+func TestProvenance(t *testing.T) {
+	part := func(program, processor string) experiment.Part {
+		return experiment.Part{Program: program, Machine: experiment.Machine{Processor: processor}}
+	}
+	for _, test := range []struct {
+		parts []experiment.Part
+		want  string
+	}{
+		{[]experiment.Part{part("1", "Z80"), part("1", "Z80")}, ""},
+		{[]experiment.Part{part("1", "Z80"), part("2-dirty", "6502")}, "of 2 commits and of changes that no commit has (2-dirty) and of 2 machines."},
+		{nil, ""},
+	} {
+		got := provenance(&experiment.Results{Parts: test.parts})
+		if test.want == "" && got != "" || !strings.Contains(got, test.want) {
+			t.Errorf("got %q, want %q", got, test.want)
+		}
+	}
+	if got := tools(experiment.Machine{Programs: map[string]string{"qperf": "0.4.11", "perftest": "4.5"}}); got != "Versions: perftest 4.5; qperf 0.4.11." {
+		t.Errorf("tools: %q", got)
 	}
 }

@@ -138,10 +138,11 @@ func Summary(r *experiment.Results, figures []Figure) (out []Passage) {
 			out = append(out, Passage{title, sentences})
 		}
 	}
-	add("What was measured", append(measured(r), origins(r.Parts), durations(r.Parts))...)
+	add("What was measured", append(measured(r), provenance(r), origins(r.Parts), tools(r.Header.Machine), durations(r.Parts))...)
 	add("By what factor vrdma is better; below 1 it is worse", verdicts(figures)...)
 	add("What a GiB costs", costSentence(figures))
 	add("What was not measured, and why", missing(figures)...)
+	add("Threats to validity", threats(r)...)
 	add("How to read it", append(asides(r, figures), proven(len(r.Records), figures))...)
 	return out
 }

@@ -22,7 +22,6 @@ func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 		}
 		fmt.Fprintf(&b, "%s:\n\n- %s\n", p.Title, strings.Join(p.Sentences, "\n- "))
 	}
-	repeatedTable().markdown(&b)
 	suite := ""
 	for _, f := range figures {
 		if f.Experiment.Spec.Suite != suite {
@@ -41,6 +40,7 @@ func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 			fmt.Fprintf(&b, "\nNot measured: %s: %s\n", p.Cell, short(p.Failed))
 		}
 	}
+	repeatedTable().markdown(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
