@@ -210,8 +210,8 @@ func TestSecondLength(t *testing.T) {
 		longer   bool
 		sensible bool
 	}{
-		{experiment.Cell{Tool: "ib_send_lat"}, 2e-6, 2, length{2, 510_000}, true, true},
-		{experiment.Cell{Tool: "ib_read_lat"}, 4e-6, 1, length{1, 260_000}, true, true},
+		{experiment.Cell{Tool: "ib_send_lat"}, 2e-5, 2, length{2, 60_000}, true, true},
+		{experiment.Cell{Tool: "ib_read_lat"}, 4e-5, 1, length{1, 35_000}, true, true},
 		{experiment.Cell{Tool: "ib_send_lat"}, 1e-9, 1, length{1, 10_000 + mostMessages}, true, true},
 		{experiment.Cell{Tool: "ib_write_bw"}, 0, 2, length{1, 0}, false, true},
 		{experiment.Cell{Tool: "tcp_bw"}, 0, 1, length{3, 0}, true, true},
