@@ -14,6 +14,7 @@ import (
 
 func reportCommand() *cobra.Command {
 	var out string
+	var figures bool
 	c := &cobra.Command{
 		Use:   "report DIR [AFTER | DIR... -o OUT]",
 		Short: "make a page of results, or compare two results",
@@ -23,7 +24,8 @@ one file: no server, no network, every number with its source.
 With two directories it compares them, cell by cell: medians, intervals, and the probability
 of such a difference if nothing had changed (Mann-Whitney U).
 
-With -o several directories become one page, for instance one suite in each.`,
+With -o several directories become one page, for instance one suite in each. --figures also
+writes every figure as SVG and its values as CSV, for papers.`,
 		Example: `  vrdma bench run --out results && vrdma report results
   vrdma report before after
   vrdma report results/* -o page`,
@@ -50,15 +52,16 @@ With -o several directories become one page, for instance one suite in each.`,
 			if err != nil {
 				return err
 			}
-			return writeReport(c.OutOrStdout(), r, out)
+			return writeReport(c.OutOrStdout(), r, out, figures)
 		},
 	}
 	c.Flags().StringVarP(&out, "output", "o", "", "the directory for the report (default: DIR)")
+	c.Flags().BoolVar(&figures, "figures", false, "also write figures/NAME.svg and figures/NAME.csv")
 	return c
 }
 
-// writeReport writes the three files.
-func writeReport(w io.Writer, r *experiment.Results, dir string) error {
+// writeReport writes the three files, and with each a file for every figure.
+func writeReport(w io.Writer, r *experiment.Results, dir string, each bool) error {
 	figures, err := report.Gather(r)
 	if err != nil {
 		return err
@@ -83,6 +86,19 @@ func writeReport(w io.Writer, r *experiment.Results, dir string) error {
 		}
 		fmt.Fprintln(w, path)
 	}
+	if !each {
+		return nil
+	}
+	dir = filepath.Join(dir, "figures")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, f := range report.Files(figures) {
+		if err := writeWhole(filepath.Join(dir, f.Name), f.Write); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(w, dir)
 	return nil
 }
 

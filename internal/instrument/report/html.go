@@ -217,8 +217,10 @@ func caption(f Figure) string {
 
 // legend has a switch for each line.
 func legend(f Figure) (list []legendView) {
-	for i, l := range append(append([]Line(nil), f.Lines...), f.Cited...) {
-		list = append(list, legendView{lineClass(i, l), l.Name, mark(i, 17, 6, l.Published)})
+	lines := append(append([]Line(nil), f.Lines...), f.Cited...)
+	styles := lineStyles(lines)
+	for i, l := range lines {
+		list = append(list, legendView{styles[i].class(l), l.Name, mark(styles[i].shape, 17, 6, l.Published)})
 	}
 	return list
 }
@@ -228,7 +230,7 @@ func newValuesView(f Figure) *valuesView {
 	if len(f.Lines) == 0 {
 		return nil
 	}
-	v := &valuesView{Head: []string{"what", "size", "pairs", "median", "interval", "coverage"}, File: f.Experiment.Name + "-" + f.Metric + ".csv"}
+	v := &valuesView{Head: []string{"what", "size", "pairs", "median", "interval", "coverage"}, File: f.fileName() + ".csv"}
 	if f.Metric == experiment.Latency {
 		v.Head = append(v.Head, "p99", "p99.9")
 	}

@@ -22,7 +22,6 @@ const (
 	mostTicks             = 12
 	tickRoom              = 58 // for a label of the x axis
 	innerWidth            = plotWidth - plotLeft - plotRight
-	colours               = 8 // in style.css
 	dashes                = 4
 	nearLimit             = 1.7 // a limit further above the highest value is not drawn
 )
@@ -169,15 +168,15 @@ func newPlot(f Figure) *plotView {
 	if drawnLimit(limit, ys) {
 		ys = append(ys, limit)
 	}
-	// The publication with panels has axes from 0.
-	y := newScale(f.Metric, ys, plotHeight-plotBottom, lineTop, f.Experiment.Spec.Panels)
+	y := newScale(f.Metric, ys, plotHeight-plotBottom, lineTop, false)
 	plot := &plotView{Width: plotWidth, Height: plotHeight, Label: f.Experiment.Spec.Title, Axes: newAxes(f, x, y)}
 	if drawnLimit(limit, ys) {
 		at := y.at(limit) // its text is on the left, where lines are low
 		plot.Limit = &limitView{Left: plotLeft, Right: plotWidth - plotRight, X: plotLeft + 6, At: pixels(at), Y: pixels(at - 5), Text: shortLimit(of)}
 	}
+	styles := lineStyles(lines)
 	for i, l := range lines {
-		plot.Lines = append(plot.Lines, newLine(f, i, l, x, y))
+		plot.Lines = append(plot.Lines, newLine(f, styles[i], l, x, y))
 	}
 	return plot
 }
@@ -262,13 +261,13 @@ func next(f Figure, v float64) float64 {
 }
 
 // newLine draws a line, a mark at each point, and the point's interval.
-func newLine(f Figure, i int, l Line, x, y scale) lineView {
-	v := lineView{Class: lineClass(i, l)}
+func newLine(f Figure, s lineStyle, l Line, x, y scale) lineView {
+	v := lineView{Class: s.class(l)}
 	var points strings.Builder
 	for _, p := range l.Points {
 		px, py := x.at(along(f, p)), y.at(p.Summary.Median)
 		fmt.Fprintf(&points, "%.1f,%.1f ", px, py)
-		m := pointView{X: pixels(px), Y: pixels(py), Mark: mark(i, px, py, l.Published), Odd: p.oddity(f.Metric) != "", Tip: tip(f, l, p)}
+		m := pointView{X: pixels(px), Y: pixels(py), Mark: mark(s.shape, px, py, l.Published), Odd: p.oddity(f.Metric) != "", Tip: tip(f, l, p)}
 		if p.Summary.High > p.Summary.Low {
 			m.Interval = &intervalView{X: m.X, Low: pixels(y.at(p.Summary.Low)), High: pixels(y.at(p.Summary.High))}
 		}
@@ -278,12 +277,36 @@ func newLine(f Figure, i int, l Line, x, y scale) lineView {
 	return v
 }
 
-// lineClass is the CSS class of a line. Published lines are grey and differ in their dashes.
-func lineClass(i int, l Line) string {
-	if l.Published {
-		return fmt.Sprintf("cited d%d", 1+i%(dashes-1))
+// A lineStyle tells a line from others: by its colour, and without colours by its dashes and marks.
+type lineStyle struct{ colour, dash, shape int }
+
+// transportColours are the colours of transports: a colour means the same transport in every figure.
+var transportColours = map[string]int{
+	experiment.Verbs: 0, experiment.TCP: 1, experiment.Sockets: 2, experiment.Kernel: 3, experiment.Overlay: 4, experiment.Vhost: 5, experiment.OVS: 6,
+}
+
+// lineStyles returns the style of each line. Lines of one transport differ in dashes and marks. Published lines are grey.
+func lineStyles(lines []Line) []lineStyle {
+	styles := make([]lineStyle, len(lines))
+	count := make(map[int]int) // lines of a colour
+	for i, l := range lines {
+		colour := -1
+		if !l.Published && len(l.Points) > 0 {
+			colour = transportColours[l.Points[0].Cell.Transport]
+		}
+		n := count[colour]
+		count[colour]++
+		styles[i] = lineStyle{colour, n % dashes, (n + n/dashes) % dashes}
 	}
-	return fmt.Sprintf("c%d d%d", i%colours, i/colours%dashes)
+	return styles
+}
+
+// class is the CSS class of a line.
+func (s lineStyle) class(l Line) string {
+	if l.Published {
+		return fmt.Sprintf("cited d%d", s.dash)
+	}
+	return fmt.Sprintf("c%d d%d", s.colour, s.dash)
 }
 
 // mark is a shape that tells lines apart without colours.
@@ -341,7 +364,7 @@ func newBars(f Figure) *plotView {
 		top := plotTop + i*barRow
 		end := x.at(p.Summary.Median)
 		bar := barView{
-			Class: fmt.Sprintf("c%d", barColour(p)), Name: l.Name, Left: barLeft, Top: top, BarTop: top + 5,
+			Class: fmt.Sprintf("c%d", transportColours[p.Cell.Transport]), Name: l.Name, Left: barLeft, Top: top, BarTop: top + 5,
 			Width: pixels(max(end-barLeft, 1)), Height: barHeight,
 			ValueX: pixels(max(end, x.at(p.Summary.High)) + 8), ValueY: top + barHeight + 3, Value: experiment.Quantity(p.Summary.Median, f.Metric),
 			HitTop: top - 10, HitWidth: plotWidth, HitHeight: barRow - 4, Tip: tip(f, l, p),
@@ -355,15 +378,4 @@ func newBars(f Figure) *plotView {
 		plot.Bars = append(plot.Bars, bar)
 	}
 	return plot
-}
-
-// barColour distinguishes transports.
-func barColour(p Point) int {
-	switch p.Cell.Transport {
-	case experiment.TCP:
-		return 1
-	case experiment.Verbs:
-		return 0
-	}
-	return 2
 }

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"encoding/csv"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
@@ -524,5 +525,58 @@ func TestProvenance(t *testing.T) {
 	}
 	if got := tools(experiment.Machine{Programs: map[string]string{"qperf": "0.4.11", "perftest": "4.5"}}); got != "Versions: perftest 4.5; qperf 0.4.11." {
 		t.Errorf("tools: %q", got)
+	}
+}
+
+// Every figure is also a file of its own: well-formed SVG with a legend, and CSV. Names and titles are unique.
+func TestFiles(t *testing.T) {
+	f := figures(t, results(1))
+	seen := make(map[string]bool)
+	for _, file := range Files(f) {
+		if seen[file.Name] {
+			t.Errorf("two files are called %s", file.Name)
+		}
+		seen[file.Name] = true
+		var b bytes.Buffer
+		if err := file.Write(&b); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(file.Name, ".svg") {
+			continue
+		}
+		for d := xml.NewDecoder(&b); ; {
+			_, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", file.Name, err)
+			}
+		}
+	}
+	if !seen["lat-latency.svg"] || !seen["lat-latency.csv"] {
+		t.Errorf("files: %v", seen)
+	}
+}
+
+// A colour means one transport in every figure; lines of one transport differ in dashes or marks.
+func TestLineStyles(t *testing.T) {
+	line := func(transport string, published bool) Line {
+		return Line{Published: published, Points: []Point{{Cell: experiment.Cell{Transport: transport}}}}
+	}
+	var lines []Line
+	for range 7 {
+		lines = append(lines, line(experiment.Verbs, false), line(experiment.TCP, false), line("", true))
+	}
+	seen := make(map[string]bool)
+	for i, s := range lineStyles(lines) {
+		if l := lines[i]; !l.Published && s.colour != transportColours[l.Points[0].Cell.Transport] {
+			t.Errorf("line %d has colour %d", i, s.colour)
+		}
+		key := fmt.Sprint(s.class(lines[i]), s.shape)
+		if seen[key] {
+			t.Errorf("two lines look like %s", key)
+		}
+		seen[key] = true
 	}
 }
