@@ -106,6 +106,8 @@ func Sentences(f Figure) (out []string) {
 		what += ", which " + r.Ours.Cell.Waiting() + ","
 		ours, theirs := experiment.Quantity(r.Ours.Summary.Median, f.Metric), experiment.Quantity(r.Against.Summary.Median, f.Metric)
 		switch {
+		case min(r.Ours.Summary.N, r.Against.Summary.N) < 2:
+			out = append(out, fmt.Sprintf("%s has %s, %s %s: of a single run, which proves nothing.", what, ours, r.name(), theirs))
 		case !r.Sure:
 			out = append(out, fmt.Sprintf("%s has %s, %s %s: within the spread of the rounds.", what, ours, r.name(), theirs))
 		case r.Factor >= 1:
