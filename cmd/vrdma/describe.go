@@ -93,6 +93,12 @@ func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
 			fmt.Fprintf(t, "Socket\t%s\n", s.Socket)
 		}
 	}
+	if it.Key.Kind == tenant.KindNetwork {
+		fmt.Fprintf(t, "Trusts\t%s\n", trustText(it.Forgeable))
+		if len(it.Forgeable) > 0 {
+			fmt.Fprintf(t, "\tany user of these hosts can forge packets of their NICs in this network: encryption: true prevents it\n")
+		}
+	}
 	for i, q := range it.Quota {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", [2]string{"Quota", ""}[min(i, 1)], q.Kind, quotaText(&q))
 	}

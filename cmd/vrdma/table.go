@@ -46,6 +46,7 @@ var objectColumns = map[tenant.Kind][]column{
 		networkColumn("MTU", func(s *tenant.NetworkSpec) string { return limitText(s.MTU) }),
 		networkColumn("DEFAULT", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Default, tenant.Allow)) }),
 		networkColumn("WAY", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Way, tenant.WayVXLAN)) }),
+		{title: "TRUSTS", value: func(_ tenant.Object, st *control.Status) string { return trustText(st.Forgeable) }},
 		whenWide(networkColumn("ENCRYPTION", func(s *tenant.NetworkSpec) string { return strconv.FormatBool(s.Encryption) })),
 		labelsColumn,
 	},
@@ -109,6 +110,14 @@ var objectColumns = map[tenant.Kind][]column{
 		policyColumn("DENY", func(s *tenant.PolicySpec) string { return strconv.Itoa(len(s.Deny)) }),
 		labelsColumn,
 	},
+}
+
+// trustText says whose packets the hosts of a network accept: those of daemons, or those of every user of some hosts.
+func trustText(forgeable []string) string {
+	if len(forgeable) == 0 {
+		return "daemons"
+	}
+	return "users of " + strings.Join(forgeable, ",")
 }
 
 func faultColumn(title string, f func(*tenant.FaultSpec) string) column {
@@ -273,7 +282,7 @@ func (p *rowPrinter) row(it control.Item) ([]string, error) {
 	if status == nil {
 		status = &control.Status{}
 	}
-	status.Quota = it.Quota
+	status.Quota, status.Forgeable = it.Quota, it.Forgeable
 	row := make([]string, len(p.shown))
 	for i, c := range p.shown {
 		row[i] = cmp.Or(c.value(o, status), "-")

@@ -54,9 +54,9 @@ blue   1        -      -             -        -          -
 red    3        10     1000          4Gi      -          -
 `},
 		{tenant.KindNetwork, false, `
-NAME         VNI   SUBNETS       MTU   DEFAULT   WAY
-blue/train   200   10.1.0.0/24   -     allow     vxlan
-red/train    100   10.1.0.0/24   -     allow     vxlan
+NAME         VNI   SUBNETS       MTU   DEFAULT   WAY     TRUSTS
+blue/train   200   10.1.0.0/24   -     allow     vxlan   daemons
+red/train    100   10.1.0.0/24   -     allow     vxlan   daemons
 `},
 		{tenant.KindNIC, true, `
 NAME       NETWORK   ADDRESSES   HOST       STATE   CLASS   RATE-OUT   RATE-IN   GUARANTEE   OPEN   LABELS       REASON

@@ -116,8 +116,9 @@ func (u *underlay) head() int {
 // between opens the sockets of virtual networks between hosts, when the first network has a member elsewhere. It implements
 // provision.Between.
 type between struct {
-	mu     sync.Mutex // guards under
+	mu     sync.Mutex // guards under and ports
 	under  underlay
+	ports  *roce.Ports // from which this host sends; nil: any, see hold
 	key    tunnelKey
 	log    *slog.Logger
 	udp    atomic.Pointer[roce.UDP]      // nil: not open
@@ -128,7 +129,9 @@ type between struct {
 func (b *between) at() underlay {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.under
+	u := b.under
+	u.opts.Ports = b.ports
+	return u
 }
 
 // move sets the underlay, before any socket is open.
@@ -136,6 +139,19 @@ func (b *between) move(u underlay) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.under = u
+}
+
+// hold takes the ports from which this host will send packets of virtual networks, and returns them. Other hosts learn them before
+// the first packet. It returns nil if other programs could send from them. It is called before the sockets are opened.
+func (b *between) hold() []uint16 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	first := netip.IPv4Unspecified()
+	if len(b.under.addrs) > 0 {
+		first = b.under.addrs[0]
+	}
+	b.ports = holdPorts(first, b.under.port, b.log)
+	return b.ports.Numbers()
 }
 
 // addressTexts are addresses without their order.

@@ -158,6 +158,7 @@ func newDaemon(s *settings, claim *launch.Claim) (*daemon, error) {
 // openDevice opens the port to other hosts, the usage file, the CDI directory and the device. closed is called when the daemon ends.
 func (d *daemon) openDevice() (closed func(), err error) {
 	if d.served() {
+		d.ports = d.holdPorts()
 		if d.port, err = openHostPort(&d.device, d.sockets(), d.follows(), d.log); err != nil {
 			return nil, err
 		}
@@ -261,7 +262,7 @@ func (d *daemon) provisionConfig() provision.Config {
 	c := provision.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
 		Seed: guidSeed(d.place.Socket), Underlay: d.port.mtu, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{},
-		Sockets: roce.UDPOptions{NoGSO: d.NoGSO, NoGRO: d.NoGRO}, Switch: d.ethernet, Returns: d.cdi.stay(),
+		Sockets: roce.UDPOptions{NoGSO: d.NoGSO, NoGRO: d.NoGRO, Ports: d.ports}, Switch: d.ethernet, Returns: d.cdi.stay(),
 		Events: d.journal, Placement: d.plane, Workloads: d.workloads,
 	}
 	c.HostAddresses = d.port.addresses

@@ -8,6 +8,7 @@ import (
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/exit"
 	"vrdma.dev/vrdma/internal/tenancy/control"
+	"vrdma.dev/vrdma/internal/tenancy/store"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
@@ -85,8 +86,13 @@ func (d *daemon) openPlane() error {
 // self is this host as others reach it.
 func (d *daemon) self() tenant.HostSpec {
 	u := d.between.at()
+	var ports []uint16
+	if _, shared := d.store.Store.(store.Remote); shared {
+		ports = d.between.hold()
+	}
 	return tenant.HostSpec{
-		Addresses: u.addrs, Port: int(u.port), Version: d.Version, Features: d.engine.Features(),
+		SourcePorts: ports,
+		Addresses:   u.addrs, Port: int(u.port), Version: d.Version, Features: d.engine.Features(),
 		Capacity:  tenant.Capacity{MTU: u.mtu, Processors: runtime.NumCPU(), Memory: tenant.Bytes(budget.ThisMachine().Memory)},
 		PublicKey: d.between.key.public(d.log), TunnelPort: int(d.between.key.port),
 	}

@@ -17,6 +17,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/server"
 	"vrdma.dev/vrdma/internal/handover"
 	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/wire"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/platform/systemd"
 	"vrdma.dev/vrdma/internal/state"
@@ -196,6 +197,9 @@ func (s *succession) offer() (o offer, fds []int) {
 		for addr, sockets := range u.Sockets() {
 			o.UDP = append(o.UDP, udpOf(addr, u.Port(), sockets, add))
 		}
+	}
+	if d.ports != nil {
+		o.UDP = append(o.UDP, udpOf(holdersAt, wire.Port, d.ports.Sockets(), add))
 	}
 	d.reloading.mu.Lock()
 	defer d.reloading.mu.Unlock()

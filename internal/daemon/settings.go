@@ -13,6 +13,7 @@ import (
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/net/roce"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/provision"
 )
@@ -27,8 +28,9 @@ type settings struct {
 	mode, dirMode fs.FileMode // of the socket and its directories
 	device        nic.Config  // the default NIC; without GIDs there is none
 	under         underlay
-	host          string     // this host's name
-	from          *successor // nil: the daemon begins anew
+	ports         *roce.Ports // from which the host's own network is served; nil: any
+	host          string      // this host's name
+	from          *successor  // nil: the daemon begins anew
 	machine       budget.Machine
 	service       service
 }

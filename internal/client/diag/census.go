@@ -160,7 +160,7 @@ func (c *Census) Overlay() roce.OverlayCounters {
 // nobodys returns the packets that were dropped before their NIC was known.
 func nobodys(l *roce.Counters) (u meter.Usage) {
 	o := &l.Overlay
-	u[meter.Drops(nic.DropSpoof)] = l.FromSelf + o.Spoofed + o.NotMember + o.Strangers + o.Unsealed
+	u[meter.Drops(nic.DropSpoof)] = l.FromSelf + l.WrongPort + o.Spoofed + o.WrongPort + o.NotMember + o.Strangers + o.Unsealed
 	u[meter.Drops(nic.DropNoNIC)] = l.Nowhere + l.SendErrors + l.NoSource + o.NotHere + o.NoNetwork
 	u[meter.Drops(nic.DropICRC)] = l.BadICRC
 	u[meter.Drops(nic.DropMalformed)] = l.Malformed + o.BadHead

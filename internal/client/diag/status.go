@@ -97,11 +97,12 @@ var featureNames = []struct {
 func (d *Service) peers(st *protocol.Status, all bool) {
 	var list []peers.Status
 	var c peers.Counters
-	var o roce.OverlayCounters
+	var link roce.Counters
 	d.looks.of(all).look(d.cfg.Loop, func() {
 		list, c = d.cfg.Loop.Peers()
-		o = d.cfg.Loop.LinkCounters().Overlay
+		link = d.cfg.Loop.LinkCounters()
 	})
+	o := link.Overlay
 	for name, n := range map[string]uint64{
 		"hello_asked": c.Asked, "hello_answered": c.Answered, "hello_limited": c.Limited, "hello_recognised": c.Recognised,
 		"hello_refused": c.Refused, "hello_ignored": c.Ignored, "hello_doubts": c.Doubts,
@@ -111,6 +112,7 @@ func (d *Service) peers(st *protocol.Status, all bool) {
 	if !all {
 		return
 	}
+	st.Counters["wrong_port"] = link.WrongPort
 	if o != (roce.OverlayCounters{}) {
 		for i, n := range o.Dropped() {
 			st.Counters["overlay_"+roce.OverlayReasons[i]] = n
@@ -123,6 +125,9 @@ func (d *Service) peers(st *protocol.Status, all bool) {
 			if h.Features&f.bit != 0 {
 				p.Features = append(p.Features, f.name)
 			}
+		}
+		if h.Ports > 0 {
+			p.Features = append(p.Features, "source-ports")
 		}
 		if h.TooLong != 0 {
 			p.Problem = fmt.Sprintf("packets of %d bytes are too long for the way: see the MTU of the interfaces", h.TooLong)

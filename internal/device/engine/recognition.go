@@ -140,7 +140,7 @@ func (n *network) greeted(a *adapter, id ib.NetworkID, b *transport.Burst) bool 
 		return false
 	}
 	// The whole packet was seen: its identification says nothing.
-	hello := others.Receive(n.clock.now, b.SGID, b.DGID, n.mgmt.in[:], false)
+	hello := others.Receive(n.clock.now, b.SGID, b.DGID, n.mgmt.in[:], peers.Arrival{})
 	n.virtual.note(others)
 	return hello
 }
@@ -171,8 +171,13 @@ func (n *network) mayGreet(a *adapter, id ib.NetworkID, to ib.GID) bool {
 
 // newPeers makes the table of the hosts behind a port; nil: in a virtual network.
 func (n *network) newPeers(id ib.NetworkID, p *roce.Port) *peers.Table {
-	t := peers.New(peers.Config{Version: n.opts.Version, Features: n.opts.features(), Random: random64, Env: recognition{n, id, p}})
+	c := peers.Config{Version: n.opts.Version, Features: n.opts.features(), Random: random64, Env: recognition{n, id, p}}
 	if p != nil {
+		c.Ports = func(local ib.GID) []uint16 { return p.Held(local.Addr()) }
+	}
+	t := peers.New(c)
+	if p != nil {
+		p.OnStrange(func(a netip.Addr) { t.Strange(n.clock.now, ib.GIDOf(a)) })
 		p.OnDoubt(func(a netip.Addr) { t.Doubt(n.clock.now, ib.GIDOf(a)) })
 	}
 	return t
@@ -256,6 +261,7 @@ func (r recognition) Judged(gid ib.GID) {
 		}
 		f = under.peers.Features(gid)
 		under.SetOwn(at, under.peers.ShortIDs(gid))
+		under.SetPorts(at, under.peers.Ports(gid))
 		under.setFeatures(at, f)
 	case *overlayUnderlay:
 		others := r.net.virtual.in(r.id)

@@ -211,7 +211,7 @@ func (p *portUnderlay) maxBurst(uint32, bool) uint32 { return remoteBurst }
 
 // hello implements underlay.
 func (p *portUnderlay) hello(_ ib.NetworkID, _ *adapter, b *transport.Burst) bool {
-	return p.peers != nil && p.peers.Receive(p.net.clock.now, b.SGID, b.DGID, p.net.mgmt.in[:], p.LongID())
+	return p.peers != nil && p.peers.Receive(p.net.clock.now, b.SGID, b.DGID, p.net.mgmt.in[:], peers.Arrival{LongID: p.LongID(), Strange: p.Strange()})
 }
 
 // join implements underlay.

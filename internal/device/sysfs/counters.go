@@ -44,7 +44,7 @@ func Counters(c nic.Counters, l roce.Counters) []Counter {
 		{HWCounters, "resp_remote_access_errors", c.AccessErrors},
 		{HWCounters, "rx_icrc_encapsulated", l.BadICRC},
 		{HWCounters, "rx_roce_error_pkts", l.Malformed},
-		{HWCounters, "rx_roce_discard_pkts", c.Dropped + c.BadPKey + c.BadQKey + l.Strays + l.FromSelf},
+		{HWCounters, "rx_roce_discard_pkts", c.Dropped + c.BadPKey + c.BadQKey + l.Strays + l.FromSelf + l.WrongPort},
 		{HWCounters, "np_ecn_marked_roce_packets", l.RcvdMarked},
 		{HWCounters, "np_cnp_sent", l.SentCNP},
 		{HWCounters, "rp_cnp_handled", l.RcvdCNP},

@@ -1,6 +1,10 @@
 package peers
 
-import "vrdma.dev/vrdma/internal/net/wire"
+import (
+	"slices"
+
+	"vrdma.dev/vrdma/internal/net/wire"
+)
 
 // ask starts to ask a host whether it is a vrdma host.
 func (t *Table) ask(now Time, gid GID, p *peer) {
@@ -17,27 +21,38 @@ func (t *Table) send(now Time, gid GID, p *peer) {
 	t.tid++
 	h := wire.Hello(t.out[:])
 	h.Init(t.tid, p.nonce)
-	t.sign(h)
+	t.sign(h, p.local)
 	t.count.Asked++
 	t.later(p, now+firstWait<<p.tries)
 	p.tries++
 	t.conf.Env.SendMAD(p.local, gid, h)
 }
 
-func (t *Table) sign(h wire.Hello) { h.SetSender(t.conf.Features, t.instance, t.conf.Version) }
+// sign describes this host, which sends from local.
+func (t *Table) sign(h wire.Hello, local GID) {
+	h.SetSender(t.conf.Features, t.instance, t.conf.Version)
+	if t.conf.Ports != nil {
+		h.SetPorts(t.conf.Ports(local))
+	}
+}
 
-// Receive processes a MAD from one address to one of ours, and reports whether it was a hello. longID means that its packet had
-// an IP identification that no vrdma host uses. It keeps no reference to mad.
-func (t *Table) Receive(now Time, from, to GID, mad []byte, longID bool) bool {
+// Arrival says how the packet of a MAD arrived.
+type Arrival struct {
+	LongID  bool // with an IP identification that no vrdma host uses
+	Strange bool // from a source port that the host has not announced
+}
+
+// Receive processes a MAD from one address to one of ours, and reports whether it was a hello. It keeps no reference to mad.
+func (t *Table) Receive(now Time, from, to GID, mad []byte, a Arrival) bool {
 	h := wire.MAD(mad).Hello()
 	if h == nil {
 		return wire.MAD(mad).IsValid() && wire.MAD(mad).Class() == wire.ClassHello
 	}
 	switch {
 	case h.IsQuestion():
-		t.answer(now, from, to, h)
+		t.answer(now, from, to, h, a.Strange)
 	case h.IsAnswer():
-		t.answered(now, from, to, h, longID)
+		t.answered(now, from, to, h, a.LongID)
 	case h.IsRefusal():
 		t.refused(now, from, h)
 	default:
@@ -47,14 +62,21 @@ func (t *Table) Receive(now Time, from, to GID, mad []byte, longID bool) bool {
 }
 
 // answer answers a question. If this host talks with the sender and does not know it, the answer contains a question.
-func (t *Table) answer(now Time, from, to GID, q wire.Hello) {
-	if !t.answers.take(now) {
+//
+// Questions from the announced ports of a vrdma host have a rate limit of their own. Otherwise a flood of forged questions would
+// make vrdma hosts that recognised each other foreign to each other.
+func (t *Table) answer(now Time, from, to GID, q wire.Hello, strange bool) {
+	limit := &t.answers
+	if !strange && t.Ports(from) != nil {
+		limit = &t.sure
+	}
+	if !limit.take(now) {
 		t.count.Limited++
 		return
 	}
 	h := wire.Hello(t.out[:])
 	h.InitAnswer(q)
-	t.sign(h)
+	t.sign(h, to)
 	if p := t.peers[from]; p != nil && (p.known(t.conf.Features) == 0 || p.instance != q.Instance()) {
 		if p.nonce == 0 || now-p.asked > nonceLife {
 			p.nonce, p.asked = t.newNonce(), now
@@ -103,18 +125,21 @@ func (t *Table) answered(now Time, from, to GID, h wire.Hello, longID bool) {
 	p.kind, p.asking, p.doubted, p.waiting = Own, false, false, false
 	p.nonce, p.spent, p.rounds, p.heard = 0, p.nonce, 0, now
 	p.features, p.instance, p.version = h.Features(), h.Instance(), h.Version()
+	ports := h.AppendPorts(nil)
+	moved := !slices.Equal(ports, p.ports)
+	p.ports = ports
 	if longID {
 		p.features &^= wire.FeatureShortIDs
 	}
 	t.later(p, now+refreshEvery)
-	if news || p.known(t.conf.Features) != before || t.ShortIDs(from) != strict {
+	if news || moved || p.known(t.conf.Features) != before || t.ShortIDs(from) != strict {
 		t.conf.Env.Judged(from)
 	}
-	if c := h.Challenge(); c != 0 && t.answers.take(now) {
+	if c := h.Challenge(); c != 0 && t.sure.take(now) { // its sender knew the nonce
 		a := wire.Hello(t.out[:])
 		a.Init(wire.MAD(h).TID(), c)
 		a.SetAnswer()
-		t.sign(a)
+		t.sign(a, to)
 		t.count.Answered++
 		t.conf.Env.SendMAD(to, from, a)
 	}

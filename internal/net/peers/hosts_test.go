@@ -36,6 +36,7 @@ type node struct {
 	judged int
 	used   []GID
 	local  GID // the local address of used; zero: gid
+	ports  []uint16
 }
 
 func newWorld(t *testing.T) *world { return &world{t: t, now: 1, nodes: map[GID]*node{}} }
@@ -54,7 +55,7 @@ func (n *node) start(features uint32) {
 	n.table = nil
 	if features != 0 {
 		r := rand.New(rand.NewPCG(uint64(n.gid[15]), uint64(n.w.now)))
-		n.table = New(Config{Version: "1.2", Features: features, Random: r.Uint64, Env: n})
+		n.table = New(Config{Version: "1.2", Features: features, Random: r.Uint64, Env: n, Ports: func(GID) []uint16 { return n.ports }})
 	}
 }
 
@@ -97,7 +98,7 @@ func (w *world) deliver() {
 		}
 		switch {
 		case n.table != nil:
-			n.table.Receive(w.now, l.from, l.to, l.mad, w.renumbers)
+			n.table.Receive(w.now, l.from, l.to, l.mad, Arrival{LongID: w.renumbers})
 		case n.refuse:
 			m := wire.MAD(l.mad)
 			if m.Method() == wire.MethodGet {
@@ -397,15 +398,15 @@ func TestForgery(t *testing.T) {
 		{"too late", b.gid, answer, w.now + nonceLife + 1},
 	}
 	for i, s := range steps {
-		a.table.Receive(s.at, s.from, a.gid, s.mad, false)
+		a.table.Receive(s.at, s.from, a.gid, s.mad, Arrival{})
 		if n := a.table.count.Ignored; n != uint64(i+1) {
 			t.Errorf("%s: %d answers ignored, want %d", s.name, n, i+1)
 		}
 		w.want(a, b, Asking, 0)
 	}
-	a.table.Receive(w.now, b.gid, a.gid, answer, false)
+	a.table.Receive(w.now, b.gid, a.gid, answer, Arrival{})
 	w.want(a, b, Own, all)
-	a.table.Receive(w.now, b.gid, a.gid, answer, false) // once more
+	a.table.Receive(w.now, b.gid, a.gid, answer, Arrival{}) // once more
 	if n := a.table.count.Recognised; n != 1 {
 		t.Errorf("an answer counted %d times", n)
 	}
@@ -423,7 +424,7 @@ func TestFlood(t *testing.T) {
 	q.SetSender(all, 3, "x")
 	const flood = 100_000
 	for i := range flood {
-		a.table.Receive(w.now+Time(i)*10_000, b.gid, a.gid, q, false)
+		a.table.Receive(w.now+Time(i)*10_000, b.gid, a.gid, q, Arrival{})
 		if w.sent > i+1 {
 			t.Fatalf("%d messages for %d questions", w.sent, i+1)
 		}
@@ -518,7 +519,7 @@ func TestAnsweredBound(t *testing.T) {
 		answer.InitAnswer(wire.Hello(w.mail[0].mad))
 		answer.SetSender(all, 9, "x")
 		w.mail = nil
-		a.table.Receive(w.now, stranger(i), a.gid, answer, false)
+		a.table.Receive(w.now, stranger(i), a.gid, answer, Arrival{})
 	}
 	if f := a.table.Features(stranger(maxAnswered - 2)); f != all {
 		t.Errorf("host %d has features %#x, want %#x", maxAnswered, f, all)
@@ -548,11 +549,11 @@ func FuzzReceive(f *testing.F) {
 		n.table.peers[o.gid].nonce = 1<<63 | 5
 		w.mail, w.sent = nil, 0
 		before := slices.Clone(mad)
-		n.table.Receive(w.now, gid(3), n.gid, mad, false) // from somebody else
+		n.table.Receive(w.now, gid(3), n.gid, mad, Arrival{}) // from somebody else
 		if len(n.table.peers) != 1 || n.kind(o) != Asking || w.sent > 1 {
 			t.Fatalf("a stranger's message made %+v and %d messages", n.table.List(), w.sent)
 		}
-		n.table.Receive(w.now, o.gid, n.gid, mad, false)
+		n.table.Receive(w.now, o.gid, n.gid, mad, Arrival{})
 		if w.sent > 2 || !slices.Equal(before, mad) {
 			t.Fatalf("%d messages for two", w.sent)
 		}
@@ -568,4 +569,87 @@ func FuzzReceive(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestPorts checks that a vrdma host's answer tells its source ports, that a question does not, and that a packet from
+// another port makes the table ask again: the daemon there may have started again with other ports.
+func TestPorts(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, 3), w.add(2, 3)
+	a.ports, b.ports = []uint16{50000, 50001}, []uint16{60000}
+	a.meet(b)
+	if got := a.table.Ports(b.gid); got != nil {
+		t.Errorf("ports %v before an answer", got)
+	}
+	w.deliver()
+	if got := a.table.Ports(b.gid); !slices.Equal(got, b.ports) {
+		t.Errorf("the ports of b are %v, want %v", got, b.ports)
+	}
+	if got := b.table.Ports(a.gid); got != nil {
+		t.Errorf("b has not asked, and knows %v", got)
+	}
+	b.meet(a)
+	w.deliver()
+	if got := b.table.Ports(a.gid); !slices.Equal(got, a.ports) {
+		t.Errorf("the ports of a are %v, want %v", got, a.ports)
+	}
+	// b starts again with other ports, and a hears of it by a packet.
+	b.ports = []uint16{61000}
+	b.start(3)
+	w.run(2 * second)
+	judged, sent := a.judged, w.sent
+	for range 5 {
+		a.table.Strange(w.now, b.gid)
+		w.deliver()
+	}
+	if got := a.table.Ports(b.gid); !slices.Equal(got, b.ports) || a.judged == judged {
+		t.Errorf("after the restart the ports of b are %v, want %v; judged %d times", got, b.ports, a.judged-judged)
+	}
+	if w.sent-sent > 3 {
+		t.Errorf("five strange packets cause %d messages, want one exchange", w.sent-sent)
+	}
+	// The state has them.
+	st := a.table.Freeze(w.now)
+	c := w.add(1, 3)
+	if err := c.table.Thaw(st, w.now); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.table.Ports(b.gid); !slices.Equal(got, b.ports) {
+		t.Errorf("the restored ports of b are %v, want %v", got, b.ports)
+	}
+	// A host that does not answer any more is unknown, and so are its ports.
+	delete(w.nodes, b.gid)
+	c.used = []GID{b.gid}
+	w.run(120 * second)
+	if got := c.table.Ports(b.gid); got != nil {
+		t.Errorf("the ports of a host that is gone are %v", got)
+	}
+}
+
+// TestForgedQuestions checks that a flood of questions from forged ports leaves the answers to a vrdma host's own questions.
+func TestForgedQuestions(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, 3), w.add(2, 3)
+	a.ports, b.ports = []uint16{50000}, []uint16{60000}
+	a.meet(b)
+	b.meet(a)
+	w.deliver()
+	var out [wire.MADSize]byte
+	q := wire.Hello(out[:])
+	q.Init(7, 9)
+	q.SetSender(3, 4, "x")
+	for range 10_000 {
+		a.table.Receive(w.now, b.gid, a.gid, q, Arrival{Strange: true})
+	}
+	if a.table.Counters().Limited == 0 {
+		t.Fatal("the flood was not limited")
+	}
+	w.mail = nil
+	a.table.Receive(w.now, b.gid, a.gid, q, Arrival{})
+	if len(w.mail) != 1 {
+		t.Errorf("%d answers to the host itself, want 1", len(w.mail))
+	}
+	if got := a.table.Ports(b.gid); !slices.Equal(got, b.ports) {
+		t.Errorf("the ports of b are %v, want %v", got, b.ports)
+	}
 }

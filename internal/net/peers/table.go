@@ -39,6 +39,9 @@ type Config struct {
 	Version string
 	// Features are the features that this host announces, and uses if others announce them.
 	Features uint32
+	// Ports returns the source ports of this host's packets from an address, if no other program of this machine can send from
+	// them. It is nil, or returns nil, if that is not known.
+	Ports func(local GID) []uint16
 	// Random supplies nonces.
 	Random func() uint64
 	Env    Env
@@ -63,6 +66,8 @@ const (
 	// doubtEvery is the minimum interval between two doubts about a host: packets that cause doubt can be forged, and
 	// each doubt disables the features of its connections for a moment.
 	doubtEvery = 10 * second
+	// strangeEvery is the minimum interval between two questions because of packets from a port that a host has not announced.
+	strangeEvery = second
 	// tick is the granularity of times, so that many hosts share one call of Expire.
 	tick = firstWait / 2
 )
@@ -93,6 +98,7 @@ type peer struct {
 	features  uint32
 	instance  uint64
 	version   string
+	ports     []uint16 // the source ports that it has announced; nil: none
 }
 
 // Table has the state of other hosts.
@@ -104,6 +110,7 @@ type Table struct {
 	named    list // hosts that have never answered
 	due      Time // earliest due time
 	answers  bucket
+	sure     bucket // of answers to hosts that have announced their ports
 	count    Counters
 	used     map[GID]GID // addresses in use, with the local address that uses them
 	out      [wire.MADSize]byte
@@ -213,6 +220,23 @@ func (t *Table) ShortIDs(gid GID) bool {
 	return p != nil && p.kind == Own && p.features&t.conf.Features&wire.FeatureShortIDs != 0
 }
 
+// Ports returns the source ports that a vrdma host has announced; nil: it has announced none, or it is not a vrdma host. Like
+// ShortIDs, only an answer, or no answer, to a question changes them.
+func (t *Table) Ports(gid GID) []uint16 {
+	if p := t.peers[gid]; p != nil && p.kind == Own {
+		return p.ports
+	}
+	return nil
+}
+
+// Strange records a packet from a port that a vrdma host has not announced: a user of that host has forged it, or the daemon
+// there has been started again with other ports. The host is asked for its ports; nothing else changes.
+func (t *Table) Strange(now Time, gid GID) {
+	if p := t.peers[gid]; p != nil && p.kind == Own && !p.asking && now-p.asked >= strangeEvery {
+		t.ask(now, gid, p)
+	}
+}
+
 // Doubt records a packet from a vrdma host that no vrdma host would send: another system may have its address now, or forges it.
 // Until the host answers again, it is treated as foreign.
 func (t *Table) Doubt(now Time, gid GID) {
@@ -315,7 +339,7 @@ func (t *Table) expire(now Time, gid GID, p *peer) {
 func (t *Table) foreign(now Time, gid GID, p *peer, rounds uint8) {
 	before := p.kind
 	p.kind, p.asking, p.doubted, p.waiting, p.nonce = Foreign, false, false, false, 0
-	p.features, p.version = 0, ""
+	p.features, p.version, p.ports = 0, "", nil
 	p.rounds = min(rounds+1, 8)
 	t.later(p, now+min(againFirst<<(p.rounds-1), againMost))
 	if before == Own {
@@ -371,6 +395,7 @@ type Status struct {
 	Kind     Kind
 	Version  string // of a vrdma host
 	Features uint32 // in use
+	Ports    int    // number of source ports that it has announced; 0: its packets may come from any port
 	TooLong  int    // size of the shortest packet that was too long for the path; the engine sets it
 }
 
@@ -378,7 +403,7 @@ type Status struct {
 func (t *Table) List() []Status {
 	out := make([]Status, 0, len(t.peers))
 	for gid, p := range t.peers {
-		s := Status{GID: gid, Kind: p.kind, Version: p.version, Features: p.known(t.conf.Features)}
+		s := Status{GID: gid, Kind: p.kind, Version: p.version, Features: p.known(t.conf.Features), Ports: len(t.Ports(gid))}
 		if p.doubted {
 			s.Kind = Asking
 		}

@@ -142,8 +142,8 @@ func TestOverlayForged(t *testing.T) {
 			}
 		}
 		m.Data, m.Segment = buf[:n], length
-		if a := m.Remote.Addr(); a != w.b.from {
-			w.b.speaks(w.b.members.HostAt(a), a, false)
+		if m.Remote != w.b.from {
+			w.b.arrives(m.Remote)
 		}
 		w.b.take(&m, check)
 		if check.packets != want {
@@ -173,8 +173,8 @@ func TestOverlayMap(t *testing.T) {
 	check := &checker{t: t}
 	give := func() {
 		m := Message{Data: b[:n], Remote: netip.AddrPortFrom(underA, 40000), Local: netip.AddrPortFrom(underB, overlayPort)}
-		if a := m.Remote.Addr(); a != w.b.from {
-			w.b.speaks(w.b.members.HostAt(a), a, false)
+		if m.Remote != w.b.from {
+			w.b.arrives(m.Remote)
 		}
 		w.b.take(&m, check)
 	}
@@ -212,7 +212,7 @@ func FuzzOverlay(f *testing.F) {
 	w := newOverlayWorld(f, wire.FeatureFiller)
 	f.Fuzz(func(t *testing.T, data []byte, segment uint16) {
 		for _, under := range []netip.Addr{underA, underL} {
-			w.b.speaks(w.b.members.HostAt(under), under, false)
+			w.b.speaks(w.b.members.HostAt(under), netip.AddrPortFrom(under, 0), false)
 			m := Message{Data: data, Segment: int(segment), Remote: netip.AddrPortFrom(under, 40000), Local: netip.AddrPortFrom(underB, overlayPort)}
 			if len(data) == 0 {
 				continue

@@ -13,9 +13,10 @@ import (
 type incoming struct {
 	inbound
 	// The sender of the current message, and how the message arrived.
-	host   *overlay.Host
-	from   netip.Addr
-	sealed bool
+	host    *overlay.Host
+	from    netip.AddrPort
+	sealed  bool
+	strange bool // from is a port from which the host does not send
 	// A cache of the last accepted header, its content and the length of its datagram. It is empty while length
 	// is 0.
 	seen   [overlay.Head6]byte
@@ -25,7 +26,9 @@ type incoming struct {
 }
 
 // forget clears the cache.
-func (n *incoming) forget() { n.length, n.host, n.from, n.head = 0, nil, netip.Addr{}, overlay.Head{} }
+func (n *incoming) forget() {
+	n.length, n.host, n.from, n.head = 0, nil, netip.AddrPort{}, overlay.Head{}
+}
 
 // Poll implements Underlay.
 func (o *Overlay) Poll(r Receiver) bool {
@@ -33,8 +36,8 @@ func (o *Overlay) Poll(r Receiver) bool {
 	found := n > 0 && err == nil
 	for i := range n {
 		m := &o.in[i]
-		if a := m.Remote.Addr(); a != o.from || o.sealedIn() {
-			o.speaks(o.members.HostAt(a.WithZone("")), a, false)
+		if m.Remote != o.from || o.sealedIn() {
+			o.arrives(m.Remote)
 		}
 		o.take(m, r)
 		m.Data = m.Data[:receiveRoom]
@@ -46,7 +49,7 @@ func (o *Overlay) Poll(r Receiver) bool {
 	for i := range n {
 		m := &o.in[i]
 		if m.Host != o.host || !o.sealedIn() {
-			o.speaks(m.Host, netip.Addr{}, true)
+			o.speaks(m.Host, netip.AddrPort{}, true)
 		}
 		o.take(m, r)
 		m.Data, m.Host = m.Data[:receiveRoom], nil
@@ -56,10 +59,19 @@ func (o *Overlay) Poll(r Receiver) bool {
 
 func (o *Overlay) sealedIn() bool { return o.incoming.sealed }
 
+// arrives prepares for datagrams from an address and port of the underlay.
+func (o *Overlay) arrives(from netip.AddrPort) {
+	if a := from.Addr(); a != o.from.Addr() || o.sealedIn() {
+		o.speaks(o.members.HostAt(a.WithZone("")), from, false)
+	}
+	o.from = from
+	o.strange = o.host != nil && !o.host.SendsFrom(from.Port())
+}
+
 // speaks prepares for datagrams of a host; nil means an unknown host.
-func (o *Overlay) speaks(h *overlay.Host, from netip.Addr, sealed bool) {
+func (o *Overlay) speaks(h *overlay.Host, from netip.AddrPort, sealed bool) {
 	o.forget()
-	o.host, o.from, o.incoming.sealed = h, from, sealed
+	o.host, o.from, o.incoming.sealed, o.strange = h, from, sealed, false
 }
 
 // take checks the datagrams of a message, each of which may be of another network or pair of members, and
@@ -71,12 +83,16 @@ func (o *Overlay) take(m *Message, r Receiver) {
 	if m.CE {
 		c.RcvdMarked++
 	}
-	if k := uint64(packetsIn(m)); o.host == nil || o.host.Self {
+	if o.host == nil || o.host.Self || o.strange {
+		k := uint64(packetsIn(m))
 		c.RcvdPackets += k
-		if o.host == nil {
+		switch {
+		case o.host == nil:
 			c.Overlay.Strangers += k
-		} else {
+		case o.host.Self:
 			c.FromSelf += k
+		default:
+			c.Overlay.WrongPort += k
 		}
 		return
 	}

@@ -1,6 +1,8 @@
 package roce
 
 import (
+	"slices"
+
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/wire"
 )
@@ -65,6 +67,16 @@ func (p *Port) open(m *Message, data []byte, guess uint16) (wire.Packet, bool) {
 		}
 		return pkt, false
 	}
+	if p.strange && !isHello(pkt) {
+		p.count.WrongPort++
+		if p.tap != nil {
+			p.tap.datagram(m, data, 0)
+		}
+		if p.stranger != nil {
+			p.stranger(m.Remote.Addr())
+		}
+		return pkt, false
+	}
 	id, ok := p.flow.Check(pkt, guess)
 	p.id = id
 	if p.tap != nil {
@@ -94,6 +106,8 @@ func (p *Port) setFlow(m *Message) {
 	p.from, p.to = m.Remote, m.Local
 	p.flow.Set(m.Remote, m.Local)
 	p.sgid, p.dgid = ib.GIDOf(m.Remote.Addr()), ib.GIDOf(m.Local.Addr())
-	p.isOwn = p.own[m.Remote.Addr().Unmap().WithZone("")]
+	h := p.own[bare(m.Remote.Addr())]
+	p.isOwn = h.shortIDs
+	p.strange = h.ports != nil && !slices.Contains(h.ports, m.Remote.Port())
 	_, _, p.isSelf = p.bind.Source(m.Remote.Addr(), 0)
 }

@@ -46,6 +46,7 @@ type Counters struct {
 	FromSelf      uint64 `cbor:"19,keyasint,omitempty"` // dropped: source is an address of this port, so a local program forged it
 	Strays        uint64 `cbor:"20,keyasint,omitempty"` // dropped: no such queue pair; the port's owner counts them
 	Nowhere       uint64 `cbor:"21,keyasint,omitempty"` // part of Strays: no such NIC
+	WrongPort     uint64 `cbor:"23,keyasint,omitempty"` // dropped: from a port that the sending vrdma host does not send from
 
 	Overlay OverlayCounters `cbor:"22,keyasint,omitzero"`
 }
@@ -73,6 +74,7 @@ func (c Counters) Add(d Counters) Counters {
 	c.FromSelf += d.FromSelf
 	c.Strays += d.Strays
 	c.Nowhere += d.Nowhere
+	c.WrongPort += d.WrongPort
 	if d.Overlay != (OverlayCounters{}) {
 		c.Overlay = d.Overlay // only an Overlay has them
 	}
@@ -94,6 +96,7 @@ type OverlayCounters struct {
 	Questions  uint64         `cbor:"10,keyasint,omitempty"` // MAC requests for NICs here: answered
 	Unanswered uint64         `cbor:"11,keyasint,omitempty"` // MAC requests for others: not answered
 	News       uint64         `cbor:"12,keyasint,omitempty"` // announcements of NICs that are new here
+	WrongPort  uint64         `cbor:"13,keyasint,omitempty"` // from a port that the sending host's daemon does not send from
 }
 
 // TunnelCounters count the packets that the tunnel of encrypted networks dropped.
@@ -106,12 +109,12 @@ type TunnelCounters struct {
 
 // OverlayReasons are the reasons for dropping datagrams of virtual networks, in the order of Dropped.
 var OverlayReasons = []string{"bad_head", "stranger", "no_network", "not_member", "spoofed", "not_here", "not_encrypted", "ignored", "unanswered",
-	"tunnel_stranger", "tunnel_no_session", "tunnel_refused", "tunnel_full"}
+	"tunnel_stranger", "tunnel_no_session", "tunnel_refused", "tunnel_full", "wrong_port"}
 
 // Dropped returns the number of dropped datagrams for each of OverlayReasons.
 func (c *OverlayCounters) Dropped() []uint64 {
 	return []uint64{c.BadHead, c.Strangers, c.NoNetwork, c.NotMember, c.Spoofed, c.NotHere, c.Unsealed, c.Ignored, c.Unanswered,
-		c.Tunnel.Strangers, c.Tunnel.NoSession, c.Tunnel.Refused, c.Tunnel.Full}
+		c.Tunnel.Strangers, c.Tunnel.NoSession, c.Tunnel.Refused, c.Tunnel.Full, c.WrongPort}
 }
 
 // A Port carries bursts to and from other hosts. It belongs to one loop.
@@ -130,16 +133,24 @@ type Port struct {
 
 	inbound
 	from, to netip.AddrPort // addresses of flow
-	own      map[netip.Addr]bool
+	own      map[netip.Addr]ownHost
 	isOwn    bool // from is a vrdma host
 	isSelf   bool // from is an address of this port
+	strange  bool // from is a vrdma host, and a port from which it does not send
 	doubt    func(netip.Addr)
+	stranger func(netip.Addr)
 	tooLong  func(from, to netip.Addr, size int)
+}
+
+// ownHost is what a Port knows of a vrdma host.
+type ownHost struct {
+	shortIDs bool     // its packets have identifications below ownIDs
+	ports    []uint16 // the ports from which it sends; nil: any
 }
 
 // NewPort returns a port on bind; Close closes the bind.
 func NewPort(bind Bind) *Port {
-	p := &Port{bind: bind, own: map[netip.Addr]bool{}, filler: map[netip.Addr]bool{}, long: map[netip.Addr]bool{}}
+	p := &Port{bind: bind, own: map[netip.Addr]ownHost{}, filler: map[netip.Addr]bool{}, long: map[netip.Addr]bool{}}
 	p.in = receiveSlots()
 	p.outbox = newOutbox(bind)
 	p.segments = bind.Segments
@@ -166,9 +177,30 @@ func (p *Port) Counters() Counters { return p.count }
 // SetOwn sets whether a peer is a vrdma host. From a vrdma host, packets with an identification that vrdma hosts do
 // not use count as corrupted.
 func (p *Port) SetOwn(peer netip.Addr, own bool) {
-	note(p.own, peer, own)
+	h := p.own[bare(peer)]
+	h.shortIDs = own
+	p.setOwn(peer, h)
+}
+
+// SetPorts sets the ports from which a vrdma host sends; nil: any. Packets from other ports are dropped, except those by
+// which hosts recognise each other: their nonce authenticates them.
+func (p *Port) SetPorts(peer netip.Addr, ports []uint16) {
+	h := p.own[bare(peer)]
+	h.ports = ports
+	p.setOwn(peer, h)
+}
+
+func (p *Port) setOwn(peer netip.Addr, h ownHost) {
+	if h.shortIDs || h.ports != nil {
+		p.own[bare(peer)] = h
+	} else {
+		delete(p.own, bare(peer))
+	}
 	p.from = netip.AddrPort{} // clear the cache
 }
+
+// bare returns an address as the keys of sets have it.
+func bare(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // SetFiller sets whether a peer understands filler.
 func (p *Port) SetFiller(peer netip.Addr, understands bool) {
@@ -185,7 +217,7 @@ func (p *Port) SetLongFiller(peer netip.Addr, understands bool) {
 
 // note adds a peer to a set, or removes it.
 func note(set map[netip.Addr]bool, peer netip.Addr, in bool) {
-	peer = peer.Unmap().WithZone("")
+	peer = bare(peer)
 	if in {
 		set[peer] = true
 	} else {
@@ -197,6 +229,12 @@ func note(set map[netip.Addr]bool, peer netip.Addr, in bool) {
 // packet may be corrupted with a matching ICRC, or another host has the address now, or forges it. The port drops
 // such packets until SetOwn says that the peer is not a vrdma host: a forged packet must not weaken the check.
 func (p *Port) OnDoubt(f func(peer netip.Addr)) { p.doubt = f }
+
+// OnStrange sets the function that is called when a packet came from a port that its host has not announced.
+func (p *Port) OnStrange(f func(peer netip.Addr)) { p.stranger = f }
+
+// Strange reports whether the burst passed to Receive came from such a port.
+func (p *Port) Strange() bool { return p.strange }
 
 // OnTooLong sets the function that is called when the kernel refuses a packet because it is too long for the
 // interface or the path. size includes all headers from the IP header on.

@@ -39,6 +39,9 @@ type UDPOptions struct {
 	// returns the number of the interface that has an address there.
 	Socket    func(family int) (int, error)
 	Interface func(netip.Addr) int
+	// Ports are the ports from which each address sends; nil: any free ones, from which other programs can send, too.
+	// They belong to the daemon's network namespace: with Socket, they are not used.
+	Ports *Ports
 	// Inherited returns the sockets of an address at the port that another daemon has left (Sockets), which the
 	// UDP closes; nil: there are none.
 	Inherited func(port uint16, addr netip.Addr) []int
@@ -70,6 +73,7 @@ type endpoint struct {
 	fd    int
 	out   [poolSize]int // sending sockets
 	port  [poolSize]uint16
+	held  bool // only this daemon can send from them: they are those of UDPOptions.Ports
 }
 
 // ListenUDP opens the sockets of these addresses. A link-local address needs a zone.
@@ -122,6 +126,9 @@ func (u *UDP) add(a netip.Addr) error {
 	if err := u.prepareReceive(p); err != nil {
 		return fmt.Errorf("prepare the socket at %v: %w", p.local, err)
 	}
+	if u.opts.Ports != nil && u.opts.Socket == nil {
+		return u.sendFromHeld(p)
+	}
 	// Start at a random port: other programs may use some.
 	try := rand.Uint32N(numPorts)
 	for i := range p.out {
@@ -150,6 +157,24 @@ func (u *UDP) add(a netip.Addr) error {
 	return nil
 }
 
+// sendFromHeld opens the sending sockets of e at the ports of UDPOptions.Ports.
+func (u *UDP) sendFromHeld(e *endpoint) (err error) {
+	for i := range e.out {
+		if e.out[i], err = u.socket(e.family()); err != nil {
+			return u.explain(e.addr, err)
+		}
+		if err = u.opts.Ports.bind(e.out[i], e, i); err == nil {
+			e.port[i] = u.opts.Ports.numbers[i]
+			err = u.prepareSend(e, e.out[i])
+		}
+		if err != nil {
+			return fmt.Errorf("prepare the socket at port %d of %v: %w", u.opts.Ports.numbers[i], e.addr, err)
+		}
+	}
+	e.held = true
+	return nil
+}
+
 // inherit makes e of the sockets that another daemon has left: the receiving one first. They have their options.
 func (u *UDP) inherit(e *endpoint, fds []int) error {
 	if len(fds) != 1+poolSize {
@@ -158,17 +183,12 @@ func (u *UDP) inherit(e *endpoint, fds []int) error {
 	e.fd = fds[0]
 	copy(e.out[:], fds[1:])
 	for i, fd := range e.out {
-		at, err := unix.Getsockname(fd)
-		if err != nil {
+		var err error
+		if e.port[i], err = boundPort(fd); err != nil {
 			return fmt.Errorf("an inherited socket at %v: %w", e.addr, err)
 		}
-		switch at := at.(type) {
-		case *unix.SockaddrInet4:
-			e.port[i] = uint16(at.Port)
-		case *unix.SockaddrInet6:
-			e.port[i] = uint16(at.Port)
-		}
 	}
+	e.held = u.opts.Ports != nil && e.port == u.opts.Ports.numbers
 	u.gro = !u.opts.NoGRO && probe(e.fd, featureGRO)
 	u.gso = !u.opts.NoGSO && probe(e.out[0], featureGSO)
 	return nil

@@ -19,6 +19,8 @@ import (
 //	56  instance of the sender, 8 bytes: changes at every start
 //	64  challenge, 8 bytes, in an answer: 0, or the nonce of a question to the asking host
 //	72  version of the sender, text of up to 32 bytes
+//	104 number of source ports, 2 bytes; 0: the sender does not say from which ports it sends
+//	106 source ports, 2 bytes each: the sender's packets from this address have no others
 //
 // The Linux kernel answers a Get of an unknown class with the same bytes, a status and the method
 // GetResp. The role distinguishes that from a real answer.
@@ -37,7 +39,12 @@ const (
 	helloChallenge = 64
 	helloVersion   = 72
 	helloEnd       = 104
+	helloNumPorts  = 104
+	helloPorts     = 106
 )
+
+// MaxHelloPorts is the maximum number of source ports in a Hello.
+const MaxHelloPorts = 64
 
 const (
 	// ClassHello is a vendor class with OUI.
@@ -136,6 +143,29 @@ func (h Hello) Challenge() uint64 { return binary.BigEndian.Uint64(h[helloChalle
 
 // SetChallenge adds a question to an answer.
 func (h Hello) SetChallenge(v uint64) { binary.BigEndian.PutUint64(h[helloChallenge:], v) }
+
+// AppendPorts appends the source ports of the sender to list: none if the sender does not say.
+func (h Hello) AppendPorts(list []uint16) []uint16 {
+	n := int(binary.BigEndian.Uint16(h[helloNumPorts:]))
+	if n > MaxHelloPorts {
+		return list
+	}
+	for i := range n {
+		list = append(list, binary.BigEndian.Uint16(h[helloPorts+2*i:]))
+	}
+	return list
+}
+
+// SetPorts sets the source ports of the sender. More than MaxHelloPorts are not announced.
+func (h Hello) SetPorts(list []uint16) {
+	if len(list) > MaxHelloPorts {
+		return
+	}
+	binary.BigEndian.PutUint16(h[helloNumPorts:], uint16(len(list)))
+	for i, p := range list {
+		binary.BigEndian.PutUint16(h[helloPorts+2*i:], p)
+	}
+}
 
 // Version returns the sender's version, reduced to printable characters.
 func (h Hello) Version() string {

@@ -140,6 +140,8 @@ type Item struct {
 	Status *Status         `json:"status,omitempty"` // of a NIC, of a host, of a Fault
 	// Quota is what a tenant holds on this host, and its limits.
 	Quota []QuotaUse `json:"quota,omitempty"`
+	// Forgeable, of a network: its hosts of which every user can forge packets in the network. See forgeable.
+	Forgeable []string `json:"forgeable,omitempty"`
 	// Deleted: the object was deleted during a watch.
 	Deleted bool `json:"deleted,omitempty"`
 }
@@ -160,6 +162,8 @@ type Status struct {
 	NICs int    `json:"nics,omitempty"`
 	// Quota is the item's, for tables.
 	Quota []QuotaUse `json:"-"`
+	// Forgeable is the item's, for tables.
+	Forgeable []string `json:"-"`
 }
 
 // A State is the state of a NIC or a host.

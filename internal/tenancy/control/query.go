@@ -57,8 +57,33 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 		}
 	case *tenant.Tenant:
 		it.Quota = p.quotaOf(o)
+	case *tenant.Network:
+		it.Forgeable = p.forgeable(o)
 	}
 	return it, nil
+}
+
+// forgeable are the hosts of which every user can send packets in a network, in the name of NICs of that host: Linux hosts,
+// and hosts whose daemon has not published the ports from which it sends. A network that is encrypted or on one host has none.
+func (p *Plane) forgeable(o *tenant.Network) (names []string) {
+	if o.Spec.Encryption || o.Spec.Way != "" && o.Spec.Way != tenant.WayVXLAN {
+		return nil
+	}
+	s := p.snapshots.now.Load()
+	hosts := make(map[string]bool)
+	for _, n := range s.world.NICs(o.Key()) {
+		if name := s.where(n, p.cfg.Host, p.health.shared()); name != "" && !hosts[name] {
+			hosts[name] = true
+			if h := p.registration.host(s, name); h != nil && len(h.Spec.SourcePorts) == 0 {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(hosts) < 2 {
+		return nil
+	}
+	slices.Sort(names)
+	return names
 }
 
 // nicStatus is the status of a NIC, and its host.

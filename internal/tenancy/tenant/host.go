@@ -32,6 +32,9 @@ type HostSpec struct {
 	// TunnelPort is the UDP port for WireGuard. Default: 51820.
 	TunnelPort int `json:"tunnelPort,omitempty"`
 
+	// SourcePorts are the UDP ports from which the host sends VXLAN; the daemon writes them. Other hosts drop datagrams from
+	// other ports, because a user of the host has forged them.
+	SourcePorts []uint16 `json:"sourcePorts,omitempty"`
 	// Version is that of the daemon, which writes it.
 	Version string `json:"version,omitempty"`
 	// Features are the protocol extensions between vrdma hosts; the daemon writes them.
@@ -49,6 +52,9 @@ type Capacity struct {
 	// MTU is that of the underlay.
 	MTU int `json:"mtu,omitempty"`
 }
+
+// mostSourcePorts bounds the source ports of a host, which a receiver searches for every batch of packets.
+const mostSourcePorts = 64
 
 // A HostType says which implementation of VXLAN a host has: vrdma, or the kernel's (linux).
 type HostType string
@@ -110,10 +116,13 @@ func (c *checker) host(s *HostSpec) {
 	if s.TunnelPort < 0 || s.TunnelPort > 65535 {
 		c.wrong("spec.tunnelPort", "%d is not a UDP port: it is from 1 to 65535; leave it out for 51820", s.TunnelPort)
 	}
+	if len(s.SourcePorts) > mostSourcePorts {
+		c.wrong("spec.sourcePorts", "%d are too many: a daemon has at most %d", len(s.SourcePorts), mostSourcePorts)
+	}
 	c.count("spec.capacity.processors", s.Capacity.Processors, mostCount)
 	c.count("spec.capacity.mtu", s.Capacity.MTU, mostCount)
-	if s.Type == HostLinux && (s.Version != "" || s.Features != 0 || s.Capacity != (Capacity{})) {
-		c.wrong("spec", "version, features and capacity are of hosts that run vrdma: leave them out")
+	if s.Type == HostLinux && (len(s.SourcePorts) > 0 || s.Version != "" || s.Features != 0 || s.Capacity != (Capacity{})) {
+		c.wrong("spec", "version, features, capacity and sourcePorts are of hosts that run vrdma: leave them out")
 	}
 }
 
