@@ -120,6 +120,7 @@ type between struct {
 	under  underlay
 	key    tunnelKey
 	log    *slog.Logger
+	silent atomic.Bool                   // another daemon has the sockets until begin
 	udp    atomic.Pointer[roce.UDP]      // nil: not open
 	tunnel atomic.Pointer[tunnel.Tunnel] // nil: not open
 }
@@ -172,14 +173,24 @@ func (b *between) OpenTunnel() (roce.Tunnel, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := tunnel.Open(tunnel.Options{Key: k, Addrs: b.at().addrs, Port: b.key.port, Log: b.log})
+	u := b.at()
+	t, err := tunnel.Open(tunnel.Options{Key: k, Addrs: u.addrs, Port: b.key.port, Log: b.log, Inherited: u.opts.Inherited, Silent: b.silent.Load()})
 	if err != nil {
 		return nil, err
 	}
 	b.tunnel.Store(t)
 	public := k.Public()
-	b.log.Info("tunnel", "addresses", b.at().addrs, "port", b.key.port, "public_key", tunnel.FormatPublic(public), "address_inside", overlay.TunnelAddr(public))
+	b.log.Info("tunnel", "addresses", u.addrs, "port", b.key.port, "public_key", tunnel.FormatPublic(public), "address_inside", overlay.TunnelAddr(public))
 	return t, nil
+}
+
+// begin starts the tunnel, after the daemon before has ended.
+func (b *between) begin() error {
+	b.silent.Store(false)
+	if t := b.tunnel.Load(); t != nil {
+		return t.Begin()
+	}
+	return nil
 }
 
 // setKey gives the open tunnel another private key.

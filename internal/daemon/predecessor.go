@@ -80,8 +80,8 @@ func (s *succession) obstacles(taken []string) error {
 	if why := d.plane.Fenced(); why != "" {
 		return errors.New(why)
 	}
-	if d.between.tunnel.Load() != nil {
-		return errors.New("it has encrypted networks, whose tunnels are not handed over yet: restart the daemon")
+	if d.between.tunnel.Load() != nil && !slices.Contains(taken, takesTunnel) {
+		return errors.New("it has encrypted networks, and the next version cannot take over their tunnels: restart the daemon")
 	}
 	if why := d.provisioner.Attachments(); len(why) > 0 {
 		return fmt.Errorf("%s: not handed over yet; restart the daemon", strings.Join(why, ", "))
@@ -209,6 +209,11 @@ func (s *succession) offer() (o offer, fds []int) {
 		}
 		for addr, sockets := range u.Sockets() {
 			o.UDP = append(o.UDP, udpOf(addr, u.Port(), sockets, add))
+		}
+	}
+	if t := d.between.tunnel.Load(); t != nil {
+		for addr, sockets := range t.Sockets() {
+			o.UDP = append(o.UDP, udpOf(addr, t.Port(), sockets, add))
 		}
 	}
 	d.reloading.mu.Lock()

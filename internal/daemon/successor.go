@@ -30,11 +30,12 @@ type greeting struct {
 
 // What not every version can take over. A daemon that has it hands over only to one that names it in its greeting.
 const (
-	takesEtcd = "etcd" // the registration in etcd
+	takesEtcd   = "etcd"   // the registration in etcd
+	takesTunnel = "tunnel" // the sockets of encrypted networks
 )
 
 // takes is all that this version can take over.
-var takes = []string{takesEtcd}
+var takes = []string{takesEtcd, takesTunnel}
 
 // offer is what the next daemon opens instead of new sockets and locks.
 type offer struct {
@@ -248,6 +249,9 @@ func (h *successor) take(d *daemon) error {
 		}
 		h.done = true
 		commit()
+		if terr := d.between.begin(); terr != nil {
+			d.log.Error("encrypted networks stay on this host: the tunnel cannot be opened", "error", terr)
+		}
 		for _, n := range d.nics.All() {
 			if g := n.Device.Guard(); g != nil {
 				rules = append(rules, engine.Guarded{NIC: n.Device, Guard: g})

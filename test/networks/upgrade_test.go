@@ -100,15 +100,8 @@ func TestUpgradeFails(t *testing.T) {
 	client := w.a.program(t, "red/web", "rping", "-c", "-a", "10.1.0.2", "-v", "-V")
 	client.Printed(t, "ping data", minute)
 	pid := w.a.Status(t).Pid
-	broken := filepath.Join(harness.Directory(t, nil), "broken")
-	script := "#!/bin/sh\nexec '" + w.a.Executable() + "' \"$@\" --cdi /proc/none\n"
-	if err := os.WriteFile(broken, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	for range 2 {
-		if out, err := w.a.vrdma("upgrade", broken); err == nil || !strings.Contains(out, "continues") {
-			t.Errorf("vrdma upgrade with a next daemon that fails: %v\n%s", err, out)
-		}
+		w.a.refuse(t)
 	}
 	if now := w.a.Status(t).Pid; now != pid {
 		t.Errorf("the daemon was process %d and is %d", pid, now)
@@ -121,5 +114,55 @@ func TestUpgradeFails(t *testing.T) {
 	w.a.sends(t, "red/web", client, 1000)
 	if server.Ended(0) || client.Ended(0) {
 		t.Errorf("the connection did not survive: %s, %s", server.Fate(), client.Fate())
+	}
+}
+
+// TestUpgradeEncrypted: connections over an encrypted network go on while the daemons of both hosts are replaced. The
+// next daemon continues with the sockets and makes new sessions. A next daemon that fails leaves the old session: the
+// connection goes on. Nothing of the network is on the wire in the clear.
+func TestUpgradeEncrypted(t *testing.T) {
+	t.Parallel()
+	harness.Need(t, "tshark")
+	w := newUpgradableLab(t, 3)
+	capture := filepath.Join(t.TempDir(), "wire.pcap")
+	stop := w.cable.Capture(t, capture)
+	w.a.declare(t, strings.Replace(threeHosts(), "vni: 100,", "vni: 100, encryption: true,", 1))
+	for _, h := range w.hosts {
+		h.ready(t, "red/"+h.name)
+	}
+	ends := []string{"-V", "-C", "500", "-S", "300"}
+	counted := []*harness.Process{w.b.serve(t, "red/b", "10.1.0.2", ends...)}
+	counted = append(counted, w.a.program(t, "red/a", append([]string{"rping", "-c", "-a", "10.1.0.2"}, ends...)...))
+	server := w.c.serve(t, "red/c", "10.1.0.3", "-V")
+	client := w.a.program(t, "red/a", "rping", "-c", "-a", "10.1.0.3", "-v", "-V")
+	client.Printed(t, "ping data", minute)
+	w.a.refuse(t)
+	for range harness.Pick(1, 10) {
+		w.a.Upgrade(t)
+		w.b.Upgrade(t)
+		w.a.sends(t, "red/a", client, 100)
+	}
+	for _, p := range counted {
+		p.OK(t, minute)
+	}
+	if server.Ended(0) || client.Ended(0) {
+		t.Errorf("a connection did not survive: %s, %s", server.Fate(), client.Fate())
+	}
+	stop()
+	if clear := output(t, "tshark", "-r", capture, "-Y", "vxlan", "-T", "fields", "-e", "vxlan.vni"); clear != "" {
+		t.Errorf("networks are on the wire in the clear: %.100s", clear)
+	}
+}
+
+// refuse upgrades the daemon with a next daemon that fails after it has opened store and sockets.
+func (h *host) refuse(t *testing.T) {
+	t.Helper()
+	broken := filepath.Join(harness.Directory(t, nil), "broken")
+	script := "#!/bin/sh\nexec '" + h.Executable() + "' \"$@\" --cdi /proc/none\n"
+	if err := os.WriteFile(broken, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := h.vrdma("upgrade", broken); err == nil || !strings.Contains(out, "continues") {
+		t.Errorf("vrdma upgrade with a next daemon that fails: %v\n%s", err, out)
 	}
 }
