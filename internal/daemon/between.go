@@ -121,6 +121,7 @@ type between struct {
 	ports  *roce.Ports // from which this host sends; nil: any, see hold
 	key    tunnelKey
 	log    *slog.Logger
+	silent atomic.Bool                   // another daemon has the sockets until begin
 	udp    atomic.Pointer[roce.UDP]      // nil: not open
 	tunnel atomic.Pointer[tunnel.Tunnel] // nil: not open
 }
@@ -142,7 +143,8 @@ func (b *between) move(u underlay) {
 }
 
 // hold takes the ports from which this host will send packets of virtual networks, and returns them. Other hosts learn them before
-// the first packet. It returns nil if other programs could send from them. It is called before the sockets are opened.
+// the first packet. It returns nil if other programs could send from them. It is called before the sockets are opened. If another daemon
+// has left its sockets, they send from its ports, so the ports stay.
 func (b *between) hold() []uint16 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,8 +152,18 @@ func (b *between) hold() []uint16 {
 	if len(b.under.addrs) > 0 {
 		first = b.under.addrs[0]
 	}
-	b.ports = holdPorts(first, b.under.port, b.log)
+	b.ports = inheritPorts(b.under.opts.Inherited, b.under.port)
+	if b.ports == nil {
+		b.ports = holdPorts(first, b.under.port, b.log)
+	}
 	return b.ports.Numbers()
+}
+
+// holders are the sockets that hold the ports, and at which port this host receives; none: the ports are not held.
+func (b *between) holders() (sockets []int, port uint16) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ports.Sockets(), b.under.port
 }
 
 // addressTexts are addresses without their order.
@@ -188,14 +200,24 @@ func (b *between) OpenTunnel() (roce.Tunnel, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := tunnel.Open(tunnel.Options{Key: k, Addrs: b.at().addrs, Port: b.key.port, Log: b.log})
+	u := b.at()
+	t, err := tunnel.Open(tunnel.Options{Key: k, Addrs: u.addrs, Port: b.key.port, Log: b.log, Inherited: u.opts.Inherited, Silent: b.silent.Load()})
 	if err != nil {
 		return nil, err
 	}
 	b.tunnel.Store(t)
 	public := k.Public()
-	b.log.Info("tunnel", "addresses", b.at().addrs, "port", b.key.port, "public_key", tunnel.FormatPublic(public), "address_inside", overlay.TunnelAddr(public))
+	b.log.Info("tunnel", "addresses", u.addrs, "port", b.key.port, "public_key", tunnel.FormatPublic(public), "address_inside", overlay.TunnelAddr(public))
 	return t, nil
+}
+
+// begin starts the tunnel, after the daemon before has ended.
+func (b *between) begin() error {
+	b.silent.Store(false)
+	if t := b.tunnel.Load(); t != nil {
+		return t.Begin()
+	}
+	return nil
 }
 
 // setKey gives the open tunnel another private key.

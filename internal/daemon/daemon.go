@@ -150,6 +150,7 @@ func newDaemon(s *settings, claim *launch.Claim) (*daemon, error) {
 		plane: newPlane(), started: time.Now(), stop: make(chan string, 1),
 		between: &between{under: s.under, key: key, log: s.log},
 	}
+	d.between.silent.Store(s.from != nil)
 	d.cdi = &cdiFiles{dir: s.cdiDirectory(), mode: s.mode, place: s.place, nics: d.nics, log: s.log, wake: make(chan struct{}, 1)}
 	d.workloads = &workloads{nics: d.nics, events: d.journal, log: s.log, cdi: d.cdi, wake: make(chan struct{}, 1)}
 	return d, nil

@@ -71,7 +71,7 @@ func (p *plane) hosts() map[string]int {
 func (d *daemon) openPlane() error {
 	opened, err := control.Open(control.Config{
 		Store: d.store.Store, Provisioner: d.provisioner, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Log: d.log,
-		Tenants: d.server, Workloads: d.workloads, Journal: d.journal, Budget: d.budget,
+		Tenants: d.server, Workloads: d.workloads, Journal: d.journal, Budget: d.budget, Boot: d.from.boot(),
 	})
 	if err != nil {
 		return exit.Lacks("%w", err)
@@ -79,7 +79,9 @@ func (d *daemon) openPlane() error {
 	d.plane.Plane = opened
 	close(d.plane.opened)
 	d.server.ServeObjects(opened)
-	d.provisioner.Sweep() // every declared NIC exists
+	if d.from == nil { // otherwise directories may be the other daemon's
+		d.provisioner.Sweep() // every declared NIC exists
+	}
 	return nil
 }
 

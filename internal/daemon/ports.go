@@ -21,13 +21,27 @@ func holdPorts(a netip.Addr, port uint16, log *slog.Logger) *roce.Ports {
 	return p
 }
 
+// inheritPorts takes the ports of the daemon before that receives at a port; nil: it has left none.
+func inheritPorts(left func(port uint16, addr netip.Addr) []int, port uint16) *roce.Ports {
+	if left == nil {
+		return nil
+	}
+	fds := left(port, holdersAt)
+	if len(fds) == 0 {
+		return nil
+	}
+	p, err := roce.InheritPorts(fds)
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
 // holdPorts takes the ports from which the host's own network is served: those of the daemon before, if it has left some.
 func (d *daemon) holdPorts() *roce.Ports {
 	if d.from != nil {
-		if fds := d.from.sockets(wire.Port, holdersAt); len(fds) > 0 {
-			if p, err := roce.InheritPorts(fds); err == nil {
-				return p
-			}
+		if p := inheritPorts(d.from.sockets, wire.Port); p != nil {
+			return p
 		}
 	}
 	first := netip.IPv4Unspecified()

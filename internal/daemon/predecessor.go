@@ -21,6 +21,7 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/platform/systemd"
 	"vrdma.dev/vrdma/internal/state"
+	"vrdma.dev/vrdma/internal/tenancy/store/etcd"
 )
 
 // A live upgrade, the old daemon's side. successor.go has the other side.
@@ -68,17 +69,20 @@ func (s *succession) HandOver(c *protocol.Conn) {
 	s.d.log.Warn("the next daemon has not taken over; this one continues", "why", err)
 }
 
-// obstacles returns why the daemon cannot be handed over; nil: it can.
-func (s *succession) obstacles() error {
+// obstacles returns why the daemon cannot be handed over to one that takes over these; nil: it can.
+func (s *succession) obstacles(taken []string) error {
 	d := s.d
 	if len(d.Guests) > 0 {
 		return errors.New("it serves programs in virtual machines (--guest), which are not handed over yet: stop them and restart the daemon")
 	}
-	if _, ok := d.store.Store.(lender); !ok {
-		return errors.New("its store is in etcd, and the registration there is not handed over yet: restart the daemon")
+	if _, ok := d.store.Store.(*etcd.Store); ok && !slices.Contains(taken, takesEtcd) {
+		return errors.New("its store is in etcd, and the next version cannot take over the registration there: restart the daemon")
 	}
-	if d.between.tunnel.Load() != nil {
-		return errors.New("it has encrypted networks, whose tunnels are not handed over yet: restart the daemon")
+	if why := d.plane.Fenced(); why != "" {
+		return errors.New(why)
+	}
+	if d.between.tunnel.Load() != nil && !slices.Contains(taken, takesTunnel) {
+		return errors.New("it has encrypted networks, and the next version cannot take over their tunnels: restart the daemon")
 	}
 	if why := d.provisioner.Attachments(); len(why) > 0 {
 		return fmt.Errorf("%s: not handed over yet; restart the daemon", strings.Join(why, ", "))
@@ -97,9 +101,16 @@ func (s *succession) handOver(link *handover.Link) error {
 	if _, err := link.Receive(handover.Hello, &next); err != nil {
 		return err
 	}
-	if err := s.obstacles(); err != nil {
+	if err := s.obstacles(next.Takes); err != nil {
 		return err
 	}
+	pause, cancel := context.WithTimeout(context.Background(), freezeTime)
+	defer cancel()
+	resume, err := d.plane.Pause(pause)
+	if err != nil {
+		return err
+	}
+	defer resume()
 	restore, err := s.release()
 	defer restore()
 	if err != nil {
@@ -183,7 +194,10 @@ func (s *succession) offer() (o offer, fds []int) {
 		fds = append(fds, fd)
 		return server.FD(len(fds))
 	}
-	o = offer{Header: state.Own(d.Version), Listeners: make(map[string]server.FD), GUID: d.device.NodeGUID}
+	o = offer{Header: state.Own(d.Version), Listeners: make(map[string]server.FD), GUID: d.device.NodeGUID, Boot: d.plane.Boot()}
+	if e, ok := d.store.Store.(*etcd.Store); ok {
+		o.Leases = e.Leases()
+	}
 	o.Claim = add(int(d.claim.File().Fd()))
 	sockets, kept := d.server.Inherited()
 	for path, fd := range sockets {
@@ -200,6 +214,14 @@ func (s *succession) offer() (o offer, fds []int) {
 	}
 	if d.ports != nil {
 		o.UDP = append(o.UDP, udpOf(holdersAt, wire.Port, d.ports.Sockets(), add))
+	}
+	if held, port := d.between.holders(); len(held) > 0 {
+		o.UDP = append(o.UDP, udpOf(holdersAt, port, held, add))
+	}
+	if t := d.between.tunnel.Load(); t != nil {
+		for addr, sockets := range t.Sockets() {
+			o.UDP = append(o.UDP, udpOf(addr, t.Port(), sockets, add))
+		}
 	}
 	d.reloading.mu.Lock()
 	defer d.reloading.mu.Unlock()
@@ -230,7 +252,7 @@ func (s *succession) Upgrade(c *protocol.Conn, program string) {
 		return
 	}
 	defer s.asker.Store(nil)
-	err := s.obstacles()
+	err := s.obstacles(takes)
 	if err == nil {
 		// After a success this process ends before the next daemon.
 		err = launch.Succeed(program, successorArgs(os.Args[1:]), s.d.service.notify.Environment())

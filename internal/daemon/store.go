@@ -97,7 +97,7 @@ func (s *settings) openEtcd(path string, p *plane) (*storage, error) {
 	if cfg.Copy == "" {
 		cfg.Copy = path
 	}
-	cfg.Endpoints, cfg.Log = endpoints, s.log
+	cfg.Endpoints, cfg.Log, cfg.Leases = endpoints, s.log, s.from.leases()
 	if s.Ephemeral {
 		return nil, exit.Usage("--ephemeral: a daemon that ends with its programs has no store in etcd")
 	}

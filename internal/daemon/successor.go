@@ -25,7 +25,17 @@ import (
 type greeting struct {
 	Header state.Header `cbor:"1,keyasint,omitempty"` // of what it writes
 	Pid    int          `cbor:"2,keyasint,omitempty"`
+	Takes  []string     `cbor:"3,keyasint,omitempty"` // what it can take over, of the constants below
 }
+
+// What not every version can take over. A daemon that has it hands over only to one that names it in its greeting.
+const (
+	takesEtcd   = "etcd"   // the registration in etcd
+	takesTunnel = "tunnel" // the sockets of encrypted networks
+)
+
+// takes is all that this version can take over.
+var takes = []string{takesEtcd, takesTunnel}
 
 // offer is what the next daemon opens instead of new sockets and locks.
 type offer struct {
@@ -36,6 +46,8 @@ type offer struct {
 	Metrics   server.FD            `cbor:"5,keyasint,omitempty"`
 	GUID      uint64               `cbor:"6,keyasint,omitempty"` // of the default NIC
 	Kept      []string             `cbor:"7,keyasint,omitempty"` // paths of listeners that the service manager keeps
+	Boot      string               `cbor:"8,keyasint,omitempty"` // of the control plane
+	Leases    map[string]int64     `cbor:"9,keyasint,omitempty"` // in etcd, by key
 }
 
 // udpOffer is the sockets of an address.
@@ -93,7 +105,7 @@ func (s *settings) succeed() (*successor, error) {
 	}
 	h := &successor{link: link}
 	link.SetDeadline(time.Now().Add(offerTime))
-	if err = link.Send(handover.Hello, greeting{state.Own(s.Version), os.Getpid()}, nil); err == nil {
+	if err = link.Send(handover.Hello, greeting{state.Own(s.Version), os.Getpid(), takes}, nil); err == nil {
 		h.files, err = link.Receive(handover.Offer, &h.offer)
 	}
 	if err == nil {
@@ -126,6 +138,22 @@ func (h *successor) metrics() *os.File {
 	f := h.scraped
 	h.scraped = nil
 	return f
+}
+
+// boot is that of the other daemon's control plane; "": there is none.
+func (h *successor) boot() string {
+	if h == nil {
+		return ""
+	}
+	return h.offer.Boot
+}
+
+// leases are those of the other daemon in etcd.
+func (h *successor) leases() map[string]int64 {
+	if h == nil {
+		return nil
+	}
+	return h.offer.Leases
 }
 
 // inherited are the sockets for programs and tools; nil: there are none.
@@ -221,6 +249,9 @@ func (h *successor) take(d *daemon) error {
 		}
 		h.done = true
 		commit()
+		if terr := d.between.begin(); terr != nil {
+			d.log.Error("encrypted networks stay on this host: the tunnel cannot be opened", "error", terr)
+		}
 		for _, n := range d.nics.All() {
 			if g := n.Device.Guard(); g != nil {
 				rules = append(rules, engine.Guarded{NIC: n.Device, Guard: g})
@@ -241,6 +272,8 @@ func (h *successor) take(d *daemon) error {
 	h.files = nil
 	h.link.Close()
 	serve()
+	d.provisioner.Sweep()
+	d.plane.Continue()
 	// The rules may differ from those that the connections were made under.
 	return d.engine.SetGuards(rules)
 }

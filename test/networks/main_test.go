@@ -71,6 +71,12 @@ func newLab(t *testing.T) *lab {
 // newLabOf makes hosts on one wire and starts their daemons, which share an etcd cluster.
 func newLabOf(t *testing.T, hosts, members int, args ...string) *lab {
 	t.Helper()
+	return newLabWith(t, hosts, members, func(h *host) { h.start(t) }, args...)
+}
+
+// newLabWith is newLabOf with another way to start the daemons.
+func newLabWith(t *testing.T, hosts, members int, start func(*host), args ...string) *lab {
+	t.Helper()
 	harness.Need(t, "nsenter", "ip", "rping")
 	w := &lab{etcd: etcdtest.Start(t, members)}
 	config := w.storeConfig(t)
@@ -94,7 +100,7 @@ func newLabOf(t *testing.T, hosts, members int, args ...string) *lab {
 			h.way = append(h.way, newWay(t, h.space, to))
 		}
 		h.args = append([]string{"--store", w.etcd.URL(), "--store-config", config, "--host-name", h.name, "--underlay", h.ip}, args...)
-		h.start(t)
+		start(h)
 	}
 	return w
 }

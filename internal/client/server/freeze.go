@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -178,6 +179,12 @@ func (f *Frozen) Snapshot() (*State, []int, error) {
 			ns := NICState{Name: n.Name, Device: *n.Device.Freeze()}
 			if n.Manager != nil {
 				ns.Manager = n.Manager.Freeze()
+			}
+			if n.Before != nil {
+				var err error
+				if ns.Before, err = json.Marshal(n.Before); err != nil {
+					return nil, nil, err
+				}
 			}
 			st.NICs = append(st.NICs, ns)
 		}

@@ -29,6 +29,7 @@ type NICState struct {
 	Name    string           `cbor:"1,keyasint,omitempty"`
 	Device  nic.NICState     `cbor:"2,keyasint,omitempty"`
 	Manager *rdmacm.CMAState `cbor:"3,keyasint,omitempty"`
+	Before  []byte           `cbor:"4,keyasint,omitempty"` // registry.NIC's Before, as JSON
 }
 
 // ListenerState is the state of a listener, and of the connections there.

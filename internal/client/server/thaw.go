@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -200,6 +201,12 @@ func (t *thawing) nic(n *registry.NIC, st *NICState) error {
 	}
 	if err := n.Device.Thaw(&st.Device); err != nil {
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
+	}
+	if len(st.Before) > 0 {
+		n.Before = new(nic.Counters)
+		if err := json.Unmarshal(st.Before, n.Before); err != nil {
+			return fmt.Errorf("the counters of NIC %s: %w", n.Name, err)
+		}
 	}
 	if st.Manager == nil {
 		return nil

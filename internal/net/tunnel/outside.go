@@ -149,7 +149,7 @@ func (t *outside) hold(p *peer, b []byte, to netip.AddrPort) bool {
 		}
 		held := bytes.Clone(b)
 		p.held.Store(&held)
-		time.AfterFunc(precedence, func() {
+		time.AfterFunc(t.wait, func() {
 			if p.held.CompareAndSwap(&held, nil) {
 				_ = t.socket.send([][]byte{held}, to) // WireGuard retries after a failure
 			}

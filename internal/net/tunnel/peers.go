@@ -25,6 +25,9 @@ const (
 	patience = 3 * time.Second
 	// precedence is how long the host with the larger key delays its handshake initiation.
 	precedence = 100 * time.Millisecond
+	// shortPrecedence is the same for a tunnel that continues another daemon's. Connections wait for it, and the peer
+	// rarely starts a handshake at that moment.
+	shortPrecedence = 20 * time.Millisecond
 )
 
 // A peer is the host at the other end of a tunnel.

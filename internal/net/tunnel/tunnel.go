@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/device"
@@ -37,6 +38,11 @@ type Options struct {
 	// Buffer is the size of the socket buffers; 0 means 16 MiB. The kernel may limit it.
 	Buffer int
 	Log    *slog.Logger
+	// Inherited returns the socket of an address at the port that another daemon has left (Sockets), which the tunnel
+	// then owns; none: the tunnel opens one. nil: there are none.
+	Inherited func(port uint16, addr netip.Addr) []int
+	// Silent makes the tunnel read and send nothing until Begin: the sockets are another daemon's until then.
+	Silent bool
 }
 
 // Counters count packets.
@@ -76,7 +82,10 @@ type Tunnel struct {
 	pending atomic.Bool   // wanted is not applied yet
 	mu      sync.Mutex    // guards key; held while peers change
 	key     Key
+	silent  bool // until Begin; guarded by mu
 	peers   atomic.Pointer[peers]
+	wait    time.Duration // how long the host with the larger key delays its handshake initiation
+	sockets func() map[netip.Addr][]int
 
 	// To WireGuard: the loop writes, inside.Read reads.
 	out        *ring
@@ -112,8 +121,10 @@ func Open(o Options) (*Tunnel, error) {
 	t, err := open(o, s)
 	if err != nil {
 		s.close()
+		return nil, err
 	}
-	return t, err
+	t.sockets = s.descriptors
+	return t, nil
 }
 
 // open opens a tunnel over a socket; Close closes the socket.
@@ -122,7 +133,7 @@ func open(o Options, s socket) (*Tunnel, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	t := &Tunnel{
-		log: o.Log, key: o.Key, port: o.Port, families: map[bool]bool{},
+		log: o.Log, key: o.Key, port: o.Port, families: map[bool]bool{}, silent: o.Silent, wait: precedence,
 		out: newRing(ringSlots, ringBytes), in: newRing(ringSlots, ringBytes),
 		work: make(chan struct{}, 1), room: make(chan struct{}, 1),
 		addrs: make(map[*overlay.Host]netip.AddrPort), news: make(chan struct{}, 1),
@@ -142,8 +153,11 @@ func open(o Options, s socket) (*Tunnel, error) {
 		chat = complain
 	}
 	t.device = device.NewDevice(inside{t}, &outside{Tunnel: t, socket: s}, &device.Logger{Verbosef: chat, Errorf: complain})
+	if o.Silent {
+		t.wait = shortPrecedence
+	}
 	err = t.setKey(o.Key)
-	if err == nil {
+	if err == nil && !o.Silent {
 		err = t.device.Up()
 	}
 	if err != nil {

@@ -33,6 +33,7 @@ type udp struct {
 
 // udpConn is the socket of one address.
 type udpConn struct {
+	addr  netip.Addr
 	conn  *net.UDPConn
 	batch batcher
 	gso   atomic.Bool
@@ -72,7 +73,7 @@ func listenUDP(o Options) (*udp, error) {
 
 // listen opens the socket of one address.
 func listen(a netip.Addr, o Options) (*udpConn, error) {
-	c := &udpConn{}
+	c := &udpConn{addr: a}
 	network := "udp4"
 	if a.Is6() {
 		network = "udp6"
@@ -84,7 +85,15 @@ func listen(a netip.Addr, o Options) (*udpConn, error) {
 		}
 		return err
 	}}
-	pc, err := l.ListenPacket(context.Background(), network, netip.AddrPortFrom(a, o.Port).String())
+	var pc net.PacketConn
+	var err error
+	if fds := o.inherited(a); len(fds) == 1 {
+		if pc, err = inherit(fds[0]); err == nil {
+			err = c.probe(pc)
+		}
+	} else {
+		pc, err = l.ListenPacket(context.Background(), network, netip.AddrPortFrom(a, o.Port).String())
+	}
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		return nil, fmt.Errorf("UDP port %d of %v is taken: another program, perhaps the kernel's WireGuard or another vrdma daemon, has it (ss -ulnp 'sport = %d'; wg show); stop it or give this daemon another --tunnel-port: %w", o.Port, a, o.Port, err)
@@ -111,13 +120,40 @@ func (c *udpConn) prepare(fd int, is6 bool, buffer int) error {
 		}
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, udpGRO, 1) // without GRO every datagram is received separately
-	_, err := unix.GetsockoptInt(fd, unix.SOL_UDP, udpSegment)
-	c.gso.Store(err == nil)
+	c.probeGSO(fd)
 	// Forbid fragments: one lost fragment loses the datagram, and the path MTU is chosen so that none are needed.
 	if is6 {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
 	}
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+}
+
+// probeGSO finds out whether the kernel splits messages.
+func (c *udpConn) probeGSO(fd int) {
+	_, err := unix.GetsockoptInt(fd, unix.SOL_UDP, udpSegment)
+	c.gso.Store(err == nil)
+}
+
+// probe is probeGSO for a socket that has its options already.
+func (c *udpConn) probe(pc net.PacketConn) error {
+	u, ok := pc.(*net.UDPConn)
+	if !ok {
+		pc.Close()
+		return errors.New("tunnel: the other daemon's socket is not a UDP socket")
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) { c.probeGSO(int(fd)) })
+}
+
+// inherited returns the sockets of an address that another daemon has left.
+func (o *Options) inherited(a netip.Addr) []int {
+	if o.Inherited == nil {
+		return nil
+	}
+	return o.Inherited(o.Port, a)
 }
 
 // sending is the working storage of a send.

@@ -33,7 +33,10 @@ type Config struct {
 	// use its name. It does not change at a restart.
 	Self     tenant.HostSpec
 	Identity string
-	Log      *slog.Logger
+	// Boot is that of the daemon that this one takes over from; "": none. The plane then writes nothing to the store, and
+	// changes no NIC after Open, before Continue.
+	Boot string
+	Log  *slog.Logger
 	// Tenants is open while a tenant has administrators; nil: they are not admitted.
 	Tenants Tenants
 	// Journal records events, also those of other parts of the daemon; nil: the Plane makes one.
@@ -77,8 +80,10 @@ type Plane struct {
 	paces   ratelimit.Buckets[int] // of changes, by uid
 	held    atomic.Int64           // the generation whose rules are enforced
 
-	changing sync.Mutex // held from the check of a change until the Provisioner has it
-	rnd      *rand.Rand // guarded by changing
+	paused   atomic.Bool // the next daemon takes over, see Pause
+	begin    []func()    // the goroutines that Continue starts
+	changing sync.Mutex  // held from the check of a change until the Provisioner has it
+	rnd      *rand.Rand  // guarded by changing
 }
 
 // A wakeup wakes one goroutine.
@@ -114,7 +119,9 @@ func Open(cfg Config) (*Plane, error) {
 	}
 	p := newPlane(cfg)
 	p.changing.Lock()
-	defer p.changing.Unlock()
+	if cfg.Boot == "" {
+		defer p.changing.Unlock()
+	}
 	p.snapshots.amend(func(s *snapshot) { *s = *snap })
 	p.report(nil, snap.problems)
 	work := []func(){
@@ -123,13 +130,19 @@ func Open(cfg Config) (*Plane, error) {
 		func() { p.follow(p.snapshots.now.Load().revision + 1) },
 	}
 	if p.health.shared() {
-		if err := p.join(); err != nil {
-			p.Close()
-			return nil, err
+		if cfg.Boot == "" {
+			if err := p.join(); err != nil {
+				p.Close()
+				return nil, err
+			}
 		}
 		work = append(work, p.tidyUp)
 	}
 	p.settle(p.World(), nil)
+	if cfg.Boot != "" {
+		p.begin = work
+		return p, nil
+	}
 	for _, f := range work {
 		p.changes.Go(f)
 	}
@@ -149,7 +162,7 @@ func newPlane(cfg Config) *Plane {
 	p.snapshots = &snapshots{cfg: c, moved: make(chan struct{})}
 	p.health = &storeHealth{cfg: c, journal: p.journal}
 	p.states = &nicStates{of: make(map[tenant.Key]*nicState)}
-	p.registration = &registration{cfg: c, journal: p.journal, snapshots: p.snapshots, health: p.health, boot: crand.Text()}
+	p.registration = &registration{cfg: c, journal: p.journal, snapshots: p.snapshots, health: p.health, boot: cmp.Or(c.Boot, crand.Text())}
 	p.registration.spec.Store(&c.Self)
 	p.reconciler = &reconciler{cfg: c, journal: p.journal, updates: p.updates, registration: p.registration, states: p.states}
 	p.overlay = &overlayMap{cfg: c, journal: p.journal, snapshots: p.snapshots, health: p.health, registration: p.registration, states: p.states, again: p.again}
@@ -314,6 +327,9 @@ const mostTries = 16
 // Change makes a change for a caller. When it returns, the change is checked, committed and provisioned, or nothing has
 // happened. Warnings are what the Provisioner could not do yet.
 func (p *Plane) Change(who tenant.Caller, by events.Actor, c tenant.Change, dryRun bool) (effects []tenant.Effect, warnings []string, err error) {
+	if p.paused.Load() {
+		return nil, nil, errors.New("the daemon is being upgraded: try again in a moment")
+	}
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	for range mostTries {

@@ -132,9 +132,7 @@ func (r *registration) register() error {
 		return err
 	}
 	r.registered.Store(true)
-	if remote, is := r.cfg.Store.(store.Remote); is && r.release == nil {
-		r.release = remote.Alive(prefixLive+r.cfg.Host, []byte(r.boot), lifeTime)
-	}
+	r.keepAlive()
 	return nil
 }
 

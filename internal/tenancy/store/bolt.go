@@ -67,12 +67,21 @@ func Open(path string) (s *Bolt, problems []error, err error) {
 	return s, problems, nil
 }
 
-// open opens the file and reads it.
-func (s *Bolt) open() (problems []error, err error) {
-	err = s.guard(func() (err error) {
+// openFile opens the file.
+func (s *Bolt) openFile() error {
+	err := s.guard(func() (err error) {
 		s.db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: lockTime, FreelistType: bolt.FreelistMapType, OpenFile: openPlain})
 		return err
 	})
+	if err != nil {
+		s.db = nil
+	}
+	return err
+}
+
+// open opens the file and reads it.
+func (s *Bolt) open() (problems []error, err error) {
+	err = s.openFile()
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("the store %s is open in another daemon: stop that one, or name another file with --store", s.path)
 	}

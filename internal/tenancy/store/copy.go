@@ -27,9 +27,12 @@ type Copy struct {
 	heard time.Time // guarded by file.mu, as dirty
 	id    string
 	save  chan struct{} // there are changes to write
-	done  chan struct{}
-	work  sync.WaitGroup
-	once  sync.Once
+	// writing is held while the file is written, closed or opened. Lock order: writing, then file.mu.
+	writing sync.Mutex
+	lent    bool // the next daemon has the file, see Release; guarded by writing
+	done    chan struct{}
+	work    sync.WaitGroup
+	once    sync.Once
 	// failed is called when the file cannot be written; may be nil.
 	failed func(error)
 }
@@ -200,8 +203,57 @@ func (c *Copy) write() {
 	}
 }
 
-// flush writes the dirty entries to the file. After an error they stay dirty.
+// Release writes the file and closes it, so that the next daemon can open it. The copy in memory continues; what
+// changes until Reclaim is not written.
+func (c *Copy) Release() error {
+	c.flush()
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.file.path == "" || c.lent {
+		return nil
+	}
+	err := c.file.shut()
+	c.file.db, c.lent = nil, true
+	return err
+}
+
+// Reclaim undoes Release. The next daemon may have written to the file, so all of it is replaced by this copy.
+func (c *Copy) Reclaim() error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if !c.lent {
+		return nil
+	}
+	if err := c.file.openFile(); err != nil {
+		return err
+	}
+	c.lent = false
+	c.file.mu.Lock()
+	defer c.file.mu.Unlock()
+	err := c.file.guard(func() error {
+		return c.file.db.Update(func(tx *bolt.Tx) error {
+			if err := tx.DeleteBucket(bucketEntries); err != nil {
+				return err
+			}
+			if _, err := tx.CreateBucket(bucketEntries); err != nil {
+				return err
+			}
+			return putAll(tx, slices.Collect(maps.Values(c.file.entries)), c.file.revision, c.heard)
+		})
+	})
+	if err == nil {
+		clear(c.dirty)
+	}
+	return err
+}
+
+// flush writes the dirty entries to the file. After an error, or while the file is lent, they stay dirty.
 func (c *Copy) flush() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.lent || c.file.path == "" {
+		return
+	}
 	c.file.mu.Lock()
 	dirty := c.dirty
 	c.dirty = make(map[string]struct{})

@@ -75,3 +75,30 @@ func TestCopy(t *testing.T) {
 		t.Errorf("the watch says %+v, %v", b, err)
 	}
 }
+
+// While the next daemon has the file, the copy goes on in memory. Afterwards the file is what the copy is, whatever the
+// next daemon wrote.
+func TestCopyLent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "copy")
+	c := openCopyTest(t, path)
+	c.Replace([]Entry{{"a", []byte("1"), 3}, {"b", []byte("1"), 4}}, 9)
+	if err := c.Release(); err != nil {
+		t.Fatal(err)
+	}
+	next := openCopyTest(t, path)
+	if got, r := copyTexts(t, next); got != "a=1@9 b=1@9" || r != 9 || next.ID() != c.ID() {
+		t.Errorf("the next daemon has %s at %d as client %s", got, r, next.ID())
+	}
+	next.Advance(20, []Change{{Key: "theirs", Value: []byte("1")}, {Key: "a", Deleted: true}})
+	next.Close()
+	c.Advance(15, []Change{{Key: "ours", Value: []byte("1")}, {Key: "b", Deleted: true}})
+	c.Save()
+	if err := c.Reclaim(); err != nil {
+		t.Fatal(err)
+	}
+	c.Advance(16, []Change{{Key: "late", Value: []byte("1")}})
+	c.Close()
+	if got, r := copyTexts(t, openCopyTest(t, path)); got != "a=1@9 late=1@16 ours=1@15" || r != 16 {
+		t.Errorf("after a failed upgrade the file has %s at %d", got, r)
+	}
+}

@@ -24,6 +24,8 @@ type Config struct {
 	// Endpoints are HOST:PORT each, of the members.
 	Endpoints []string     `json:"-"`
 	Log       *slog.Logger `json:"-"`
+	// Leases are those of the daemon that this one takes over from, by the keys of Alive. Alive continues them.
+	Leases map[string]int64 `json:"-"`
 
 	// Copy is the file for the last state; "": there is none.
 	Copy string `json:"copy,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,7 +31,7 @@ var (
 
 // Store is a store in etcd. The package comment has the layout.
 //
-// Lock order: committer.mu, replica.mu, then health.mu, cluster.mu and the lock of the copy, which are leaves.
+// Lock order: committer.mu, replica.mu, then health.mu, cluster.mu, leases.mu and the lock of the copy, which are leaves.
 type Store struct {
 	etcd    *cluster
 	health  *health
@@ -39,6 +40,7 @@ type Store struct {
 	sweeper *sweeper
 	work    sync.WaitGroup // of the goroutines
 	closed  atomic.Bool
+	leases  leases
 }
 
 var _ store.Remote = (*Store)(nil)
@@ -75,7 +77,10 @@ func newStore(e *cluster) *Store {
 	h := newHealth(e)
 	r := newReplica(e, h)
 	co := &committer{etcd: e, health: h, replica: r, turns: turns{etcd: e}}
-	return &Store{etcd: e, health: h, replica: r, commits: co, sweeper: &sweeper{etcd: e, health: h, replica: r, commits: co}}
+	return &Store{
+		etcd: e, health: h, replica: r, commits: co, sweeper: &sweeper{etcd: e, health: h, replica: r, commits: co},
+		leases: leases{of: maps.Clone(e.cfg.Leases)},
+	}
 }
 
 // begin waits until the copy is in step with etcd, or etcd turns out to be another store.
@@ -137,7 +142,7 @@ func (s *Store) Changed() <-chan struct{} { return s.health.next() }
 func (s *Store) Alive(key string, value []byte, ttl time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(s.etcd.ctx)
 	done := make(chan struct{})
-	h := heartbeat{etcd: s.etcd, health: s.health, key: key, value: value, ttl: ttl}
+	h := heartbeat{etcd: s.etcd, health: s.health, key: key, value: value, ttl: ttl, leases: &s.leases}
 	s.work.Go(func() {
 		defer close(done)
 		h.run(ctx)
@@ -147,6 +152,16 @@ func (s *Store) Alive(key string, value []byte, ttl time.Duration) (stop func())
 		<-done
 	}
 }
+
+// Leases returns the leases of the entries that Alive keeps, for the next daemon.
+func (s *Store) Leases() map[string]int64 { return s.leases.all() }
+
+// Release gives the file of the copy to the next daemon. Everything else continues: the next daemon commits nothing,
+// and keeps no entry alive, before this one has ended.
+func (s *Store) Release() error { return s.etcd.copy.Release() }
+
+// Reclaim undoes Release.
+func (s *Store) Reclaim() error { return s.etcd.copy.Reclaim() }
 
 // Close closes the connection and ends the watchers. Entries of Alive remain until their lease expires.
 func (s *Store) Close() error {

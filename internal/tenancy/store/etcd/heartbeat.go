@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
+	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vrdma.dev/vrdma/internal/tenancy/store"
@@ -21,6 +24,34 @@ type heartbeat struct {
 	key    string
 	value  []byte
 	ttl    time.Duration
+	leases *leases
+}
+
+// leases are the leases of entries that are kept alive, by key.
+type leases struct {
+	mu sync.Mutex
+	of map[string]int64
+}
+
+func (l *leases) get(key string) clientv3.LeaseID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return clientv3.LeaseID(l.of[key])
+}
+
+func (l *leases) set(key string, id clientv3.LeaseID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of == nil {
+		l.of = make(map[string]int64)
+	}
+	l.of[key] = int64(id)
+}
+
+func (l *leases) all() map[string]int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.of)
 }
 
 // run keeps the entry until ctx ends.
@@ -41,16 +72,11 @@ func (h *heartbeat) hold(ctx context.Context) error {
 	if err := h.health.strange(); err != nil {
 		return err // never write to another store
 	}
-	once, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	lease, err := h.etcd.client.Grant(once, max(1, int64(h.ttl.Seconds())))
+	lease, err := h.lease(ctx)
 	if err != nil {
 		return err
 	}
-	if _, err := h.etcd.client.Put(once, h.etcd.key(h.key), string(h.value), clientv3.WithLease(lease.ID)); err != nil {
-		return err
-	}
-	answers, err := h.etcd.client.KeepAlive(ctx, lease.ID)
+	answers, err := h.etcd.client.KeepAlive(ctx, lease)
 	if err != nil {
 		return err
 	}
@@ -69,4 +95,30 @@ func (h *heartbeat) hold(ctx context.Context) error {
 			return errors.New("the entry was removed")
 		}
 	}
+}
+
+// lease returns the lease that has the entry: that of the daemon before, if it has not expired, else a new one. etcd
+// then never sees the entry without a lease, and no watcher sees a change.
+func (h *heartbeat) lease(ctx context.Context) (clientv3.LeaseID, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	if id := h.leases.get(h.key); id != 0 {
+		_, err := h.etcd.client.KeepAliveOnce(ctx, id)
+		if err == nil && bytes.Equal(h.etcd.copy.Get(h.key).Value, h.value) {
+			return id, nil
+		}
+		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return 0, err
+		}
+		h.leases.set(h.key, 0)
+	}
+	granted, err := h.etcd.client.Grant(ctx, max(1, int64(h.ttl.Seconds())))
+	if err != nil {
+		return 0, err
+	}
+	if _, err := h.etcd.client.Put(ctx, h.etcd.key(h.key), string(h.value), clientv3.WithLease(granted.ID)); err != nil {
+		return 0, err
+	}
+	h.leases.set(h.key, granted.ID)
+	return granted.ID, nil
 }
