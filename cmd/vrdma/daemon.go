@@ -44,9 +44,7 @@ with vrdma reload, the daemon reads it again.`,
 				return launch.Detach(undetached(os.Args[1:]))
 			}
 			f.Place = func(socket string) (launch.Place, error) {
-				if o.socket == "" {
-					o.socket = socket
-				}
+				o.useSocket(socket)
 				if f.Ephemeral {
 					return o.placeBy(launch.Default)
 				}

@@ -91,33 +91,6 @@ func awaitEmpty(ctx context.Context, w io.Writer, query func() (*protocol.Status
 	}
 }
 
-func reloadCommand(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "reload",
-		Short: "make the daemon read its configuration file again",
-		Long: `Makes the daemon read the file of --config again, as SIGHUP does. It prints what has changed, and
-what needs a restart. If the file has a mistake nothing changes.`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			place, err := o.place()
-			if err != nil {
-				return err
-			}
-			lines, err := protocol.ReloadDaemon(place.Socket)
-			if err != nil {
-				return unanswered(place, err)
-			}
-			for _, l := range lines {
-				fmt.Fprintln(c.OutOrStdout(), plain(l))
-			}
-			if len(lines) == 0 {
-				fmt.Fprintln(c.OutOrStdout(), "nothing has changed")
-			}
-			return nil
-		},
-	}
-}
-
 // An impact is what the end of the daemon would do to one program.
 type impact struct {
 	protocol.ProgramStatus

@@ -58,6 +58,13 @@ func (o *options) placeOfNIC() (launch.Place, error) {
 	return launch.At(launch.System)
 }
 
+// useSocket takes the socket of a configuration file, if the user has named none.
+func (o *options) useSocket(socket string) {
+	if o.socket == "" && os.Getenv("VRDMA_SOCKET") == "" {
+		o.socket = socket
+	}
+}
+
 // placeBy is place with another default.
 func (o *options) placeBy(own func(getenv func(string) string, uid int, tmp, system string) (launch.Place, error)) (launch.Place, error) {
 	socket := o.socket

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
 func upgradeCommand(o *options) *cobra.Command {
@@ -38,19 +40,24 @@ Programs notice a pause of some milliseconds. Connections of vrdma top, trace an
 				}
 				return improper(place, err)
 			}
-			u, err := protocol.RequestUpgrade(place.Socket, program)
-			if err != nil {
-				return fmt.Errorf("the daemon (pid %d, version %s) continues: %w", before.Pid, before.Version, err)
-			}
-			now, err := protocol.QueryStatus(place.Socket)
-			if err != nil {
-				return improper(place, err)
-			}
-			fmt.Fprintf(c.OutOrStdout(), "upgraded: pid %d, version %s; before: pid %d, version %s; programs paused for %v\n",
-				now.Pid, now.Version, before.Pid, before.Version, u.Blackout.Round(10*time.Microsecond))
-			return nil
+			return replace(c.OutOrStdout(), place, before, program)
 		},
 	}
+}
+
+// replace makes the daemon with status before hand over to a program, and prints the result.
+func replace(w io.Writer, place launch.Place, before *protocol.Status, program string) error {
+	u, err := protocol.RequestUpgrade(place.Socket, program)
+	if err != nil {
+		return fmt.Errorf("the daemon (pid %d, version %s) continues: %w", before.Pid, before.Version, err)
+	}
+	now, err := protocol.QueryStatus(place.Socket)
+	if err != nil {
+		return improper(place, err)
+	}
+	fmt.Fprintf(w, "upgraded: pid %d, version %s; before: pid %d, version %s; programs paused for %v\n",
+		now.Pid, now.Version, before.Pid, before.Version, u.Blackout.Round(10*time.Microsecond))
+	return nil
 }
 
 // successor is the absolute path of the next daemon's program.

@@ -169,7 +169,7 @@ func scripts(t *testing.T, m *machine) {
 	if got := asked(); strings.Contains(got, "start") || strings.Contains(got, "enable") || !strings.Contains(got, "daemon-reload") {
 		t.Errorf("installing asked systemd for %q, want daemon-reload and no start", got)
 	}
-	if out := m.run(t, "apt-get", "install", "-y", "/packages/new/vrdma_1.1.0-1_amd64.deb"); !strings.Contains(out, "vrdma upgrade") {
+	if out := m.run(t, "apt-get", "install", "-y", "/packages/new/vrdma_1.1.0-1_amd64.deb"); !strings.Contains(out, "systemctl reload vrdma") {
 		t.Errorf("the upgrade does not say that the previous daemon serves:\n%s", out)
 	}
 	if got := asked(); strings.Contains(got, "restart") || strings.Contains(got, "stop") || strings.Contains(got, "disable") {

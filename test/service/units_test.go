@@ -24,8 +24,7 @@ func unitRoot(t *testing.T) string {
 		cp /usr/lib/systemd/user/*.target /usr/lib/systemd/user/*.slice usr/lib/systemd/user/
 		cp $units/vrdma.service $units/vrdma.socket usr/lib/systemd/system/
 		cp $units/user/vrdma.service $units/user/vrdma.socket usr/lib/systemd/user/
-		cp $binary usr/bin/vrdma
-		printf '#!/bin/sh\n' >usr/bin/kill; chmod 755 usr/bin/kill`
+		cp $binary usr/bin/vrdma`
 	if out, err := exec.Command("sh", "-c", script, "sh", root, filepath.Join(harness.Root(), "contrib/systemd"), harness.Binary()).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -69,7 +68,7 @@ func TestUnits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text = []byte(strings.ReplaceAll(string(text), "ExecStart=vrdma ", "ExecStart="+harness.Binary()+" "))
+		text = []byte(strings.ReplaceAll(string(text), "=vrdma ", "="+harness.Binary()+" "))
 		if err := os.WriteFile(filepath.Join(user, name), text, 0o644); err != nil {
 			t.Fatal(err)
 		}
