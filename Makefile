@@ -24,6 +24,8 @@ MODELS   := internal/testkit/armcheck|internal/testkit/simnet|internal/testkit/s
 # with two at a time on two processors some reach their limits.
 JOBS     ?= 1
 LONG     := ./test/guest ./test/wire ./test
+# These mostly wait, for containers, stores and browsers. Two at a time share no limit and no measurement.
+WAITING  := containers|cp|docs|etcdtest|networks|page|service
 # These tests compare rates, so nothing else runs beside them.
 ALONE    := ^(TestRecovery|TestCongestion|TestSharesAcross|TestCapAcross)$$
 # make check vets everything; go test need not do it again.
@@ -86,7 +88,8 @@ unit: ## Go tests of every package, with the race detector
 # VRDMA_BUILT tells the tests that bin/ is up to date.
 integration: export VRDMA_BUILT := 1
 integration: build ## real programs against a real daemon
-	$(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) ./test/...
+	$(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) $$($(GO) list ./test/... | grep -vE '/test/($(WAITING))$$')
+	$(GOTEST) -race -p 2 $$($(GO) list ./test/... | grep -E '/test/($(WAITING))$$')
 	$(GOTEST) -race -p 1 -run '$(ALONE)' ./test/wire
 
 # The first run builds Kubernetes from its sources: about ten minutes of processor time.
