@@ -17,12 +17,15 @@ TIMEOUT  ?= 30m
 # (docs/reference/testing.md lists them), so this costs only time.
 UNIT     := ./cmd/... ./examples/... ./internal/... ./packaging/... ./shim/... ./verbs/...
 # These only compute, each case on one goroutine. The race detector can find nothing in them, and without it there is
-# time for tens of thousands of cases, and for every interleaving.
-PURE     := armcheck|simnet|swapcheck
+# time for tens of thousands of cases, and for every interleaving. TestPure of package imports checks the first line.
+PURE     := internal/device/schedule|internal/device/transport|internal/cm/rdmacm
+MODELS   := internal/testkit/armcheck|internal/testkit/simnet|internal/testkit/swapcheck
 # Integration tests run JOBS packages at a time, the longest first. They start daemons and real programs that poll, so
 # with two at a time on two processors some reach their limits.
 JOBS     ?= 1
 LONG     := ./test/guest ./test/wire ./test
+# These mostly wait, for containers, stores and browsers. Two at a time share no limit and no measurement.
+WAITING  := containers|cp|docs|etcdtest|networks|page|service
 # These tests compare rates, so nothing else runs beside them.
 ALONE    := ^(TestRecovery|TestCongestion|TestSharesAcross|TestCapAcross)$$
 # make check vets everything; go test need not do it again.
@@ -79,13 +82,14 @@ check: ## formatting, go vet, staticcheck, shell scripts
 	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/debian-root tools/engine-image tools/gpu-bundle tools/helm tools/kubelet tools/module-path tools/multus tools/newest-root tools/stress tools/unpacked test/guest/image test/guest/init internal/instrument/testbed/programs/*.sh cmd/vrdma/guest/install contrib/ci/install packaging/version packaging/install packaging/scripts/*; do sh -n $$script || exit 1; done
 
 unit: ## Go tests of every package, with the race detector
-	$(GOTEST) -race $$($(GO) list $(UNIT) | grep -vE '/testkit/($(PURE))$$')
-	$(PLAIN) $(GOTEST) $$($(GO) list $(UNIT) | grep -E '/testkit/($(PURE))$$')
+	$(GOTEST) -race $$($(GO) list $(UNIT) | grep -vE '/($(PURE)|$(MODELS))$$')
+	$(PLAIN) $(GOTEST) $$($(GO) list $(UNIT) | grep -E '/($(PURE)|$(MODELS))$$')
 
 # VRDMA_BUILT tells the tests that bin/ is up to date.
 integration: export VRDMA_BUILT := 1
 integration: build ## real programs against a real daemon
-	$(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) ./test/...
+	$(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) $$($(GO) list ./test/... | grep -vE '/test/($(WAITING))$$')
+	$(GOTEST) -race -p 2 $$($(GO) list ./test/... | grep -E '/test/($(WAITING))$$')
 	$(GOTEST) -race -p 1 -run '$(ALONE)' ./test/wire
 
 # The first run builds Kubernetes from its sources: about ten minutes of processor time.

@@ -497,7 +497,9 @@ ssize_t device_write(struct file *f, int fd, const void *buf, size_t n)
 
 /*
  * What a read() of an event file returns, given what the socket returned. Its end
- * means that the daemon is gone: an asynchronous file says so once.
+ * means that the daemon is gone: an asynchronous file says so once. After that poll always
+ * reports an event, as with a device that the kernel removed. Some programs only log the error
+ * and poll again; the pause keeps them from using a whole processor.
  */
 ssize_t device_event(struct file *f, ssize_t got, void *buf, size_t n)
 {
@@ -515,5 +517,9 @@ ssize_t device_event(struct file *f, ssize_t got, void *buf, size_t n)
 		memcpy(buf, &fatal, sizeof fatal);
 		return sizeof fatal;
 	}
+	static const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+	if (atomic_load(&f->kind) == FILE_ASYNC ? atomic_load(&f->fatal_told)
+						: atomic_exchange(&f->fatal_told, true))
+		sys(SYS_nanosleep, &pause, NULL);
 	return errno = EIO, -1;
 }

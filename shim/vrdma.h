@@ -118,7 +118,7 @@ struct file {
 	_Atomic int refs;
 	_Atomic int kind; /* enum file_kind */
 	_Atomic bool dead;       /* the daemon is gone, or we are a fork child */
-	_Atomic bool fatal_told; /* DEVICE_FATAL was reported */
+	_Atomic bool fatal_told; /* the end of the daemon was reported */
 	uint32_t id;             /* of an event file or channel: the daemon's name for it; of a
 				  * netlink socket: its port */
 	uint32_t rdev_major, rdev_minor;

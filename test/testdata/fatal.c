@@ -3,6 +3,8 @@
  * Prints "ready" and waits until the daemon dies. Then every call must fail soon with the right
  * error, and nothing may hang.
  */
+#include <sys/resource.h>
+
 #include "vt.h"
 
 int main(void)
@@ -50,6 +52,22 @@ int main(void)
 	struct ibv_cq *cq;
 	void *ctx;
 	(void)ibv_get_cq_event(ch, &cq, &ctx);
+	/* A program that ignores the error and polls again sleeps in between: it does not spin. */
+	for (int async = 0; async < 2; async++) {
+		struct rusage before, after;
+		const int times = 20;
+		p.fd = async ? d.ctx->async_fd : ch->fd;
+		getrusage(RUSAGE_THREAD, &before);
+		for (int i = 0; i < times; i++) {
+			CHECK(poll(&p, 1, PATIENCE) == 1, "poll does not report the end of the daemon again");
+			errno = 0;
+			CHECK((async ? ibv_get_async_event(d.ctx, &ev) : ibv_get_cq_event(ch, &cq, &ctx)) && errno == EIO,
+			      "an event after the daemon's end, or errno %d instead of EIO", errno);
+		}
+		getrusage(RUSAGE_THREAD, &after);
+		CHECK(after.ru_nvcsw - before.ru_nvcsw >= times, "%ld sleeps in %d reads of the %s file", after.ru_nvcsw - before.ru_nvcsw,
+		      times, async ? "asynchronous" : "completion");
+	}
 	/* Cleaning up may fail, and must not hang or crash. */
 	ibv_destroy_qp(c.a.qp);
 	ibv_destroy_qp(c.b.qp);

@@ -152,7 +152,7 @@ func (m *Manager) dial(ctx context.Context, to netip.AddrPort, c Config) (conn *
 	}
 	e, err := i.expect(ctx, abi.CMEventConnectResponse)
 	if err != nil {
-		return nil, err
+		return nil, phaseReply.of(err)
 	}
 	if err := conn.confirm(); err != nil {
 		return nil, i.over(err)
@@ -189,13 +189,13 @@ func (i *identifier) resolve(ctx context.Context, to netip.AddrPort) error {
 		return err
 	}
 	if _, err := i.expect(ctx, abi.CMEventAddrResolved); err != nil {
-		return err
+		return phaseAddress.of(err)
 	}
 	if err := tell(i.m, abi.CMCmdResolveRoute, &abi.CMResolveRoute{ID: i.id, TimeoutMS: patience(ctx)}); err != nil {
 		return err
 	}
 	_, err := i.expect(ctx, abi.CMEventRouteResolved)
-	return err
+	return phaseRoute.of(err)
 }
 
 // addresses returns the two addresses of the identifier. An unknown address is invalid (netip's zero value).
@@ -257,7 +257,7 @@ func (c *Conn) ready(states ...verbs.State) error {
 func (c *Conn) established(ctx context.Context, cfg *Config) error {
 	e, err := c.i.expect(ctx, abi.CMEventEstablished)
 	if err != nil {
-		return err
+		return phaseReply.of(err)
 	}
 	if err := c.ready(connecting...); err != nil {
 		return err

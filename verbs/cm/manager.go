@@ -72,7 +72,10 @@ func fault(op string, err error) error {
 }
 
 func advice(err error) string {
+	var late *lateError
 	switch {
+	case errors.As(err, &late):
+		return late.during.advice
 	case errors.Is(err, syscall.EADDRINUSE):
 		return "another listener has the port: choose another, or 0 for a free one"
 	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.ENODEV):
