@@ -5,17 +5,18 @@ import (
 	"net/netip"
 
 	"vrdma.dev/vrdma/internal/net/roce"
-	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// holdersAt is the address under which a daemon hands the sockets that hold its ports to the next one.
+// holdersAt and holdersPort are the address and port under which a daemon hands the sockets that hold its ports to the next one.
 var holdersAt = netip.IPv6Unspecified()
+
+const holdersPort = 0
 
 // holdPorts takes ports from which only this daemon can send; nil: there are none, and other hosts accept packets from any port.
 func holdPorts(a netip.Addr, port uint16, log *slog.Logger) *roce.Ports {
 	p, err := roce.HoldPorts(roce.PortSeed(a, port))
 	if err != nil {
-		log.Warn("other users of this host can forge its packets: no UDP ports can be held", "port", port, "error", err)
+		log.Warn("other users of this host can forge its packets: no UDP ports can be held", "error", err)
 		return nil
 	}
 	return p
@@ -40,7 +41,7 @@ func inheritPorts(left func(port uint16, addr netip.Addr) []int, port uint16) *r
 // holdPorts takes the ports from which the host's own network is served: those of the daemon before, if it has left some.
 func (d *daemon) holdPorts() *roce.Ports {
 	if d.from != nil {
-		if p := inheritPorts(d.from.sockets, wire.Port); p != nil {
+		if p := inheritPorts(d.from.sockets, holdersPort); p != nil {
 			return p
 		}
 	}
@@ -51,5 +52,5 @@ func (d *daemon) holdPorts() *roce.Ports {
 			break
 		}
 	}
-	return holdPorts(first, wire.Port, d.log)
+	return holdPorts(first, holdersPort, d.log)
 }

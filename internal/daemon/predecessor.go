@@ -17,7 +17,6 @@ import (
 	"vrdma.dev/vrdma/internal/client/server"
 	"vrdma.dev/vrdma/internal/handover"
 	"vrdma.dev/vrdma/internal/net/roce"
-	"vrdma.dev/vrdma/internal/net/wire"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/platform/systemd"
 	"vrdma.dev/vrdma/internal/state"
@@ -213,7 +212,7 @@ func (s *succession) offer() (o offer, fds []int) {
 		}
 	}
 	if d.ports != nil {
-		o.UDP = append(o.UDP, udpOf(holdersAt, wire.Port, d.ports.Sockets(), add))
+		o.UDP = append(o.UDP, udpOf(holdersAt, holdersPort, d.ports.Sockets(), add))
 	}
 	if held, port := d.between.holders(); len(held) > 0 {
 		o.UDP = append(o.UDP, udpOf(holdersAt, port, held, add))

@@ -54,16 +54,11 @@ type Host struct {
 	Features uint32
 	// SourcePorts are the UDP ports from which a vrdma host sends VXLAN; nil: any. No other program of that host can send
 	// from them, so that datagrams from other ports are forged.
-	SourcePorts []uint16
+	SourcePorts *PortSet
 	// Key is its public WireGuard key; zero: none.
 	Key [32]byte
 	// TunnelPort is the port at which it receives WireGuard; 0 means DefaultTunnelPort.
 	TunnelPort uint16
-}
-
-// SendsFrom reports whether a datagram from a port can be from the host's daemon.
-func (h *Host) SendsFrom(port uint16) bool {
-	return h.SourcePorts == nil || slices.Contains(h.SourcePorts, port)
 }
 
 // A Network is one virtual network with its members on all hosts.

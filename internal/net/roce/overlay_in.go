@@ -14,7 +14,8 @@ type incoming struct {
 	inbound
 	// The sender of the current message, and how the message arrived.
 	host    *overlay.Host
-	from    netip.AddrPort
+	from    netip.Addr
+	port    uint16
 	sealed  bool
 	strange bool // from is a port from which the host does not send
 	// A cache of the last accepted header, its content and the length of its datagram. It is empty while length
@@ -27,7 +28,7 @@ type incoming struct {
 
 // forget clears the cache.
 func (n *incoming) forget() {
-	n.length, n.host, n.from, n.head = 0, nil, netip.AddrPort{}, overlay.Head{}
+	n.length, n.host, n.from, n.head = 0, nil, netip.Addr{}, overlay.Head{}
 }
 
 // Poll implements Underlay.
@@ -36,9 +37,7 @@ func (o *Overlay) Poll(r Receiver) bool {
 	found := n > 0 && err == nil
 	for i := range n {
 		m := &o.in[i]
-		if m.Remote != o.from || o.sealedIn() {
-			o.arrives(m.Remote)
-		}
+		o.arrives(m.Remote)
 		o.take(m, r)
 		m.Data = m.Data[:receiveRoom]
 	}
@@ -49,7 +48,7 @@ func (o *Overlay) Poll(r Receiver) bool {
 	for i := range n {
 		m := &o.in[i]
 		if m.Host != o.host || !o.sealedIn() {
-			o.speaks(m.Host, netip.AddrPort{}, true)
+			o.speaks(m.Host, netip.Addr{}, true)
 		}
 		o.take(m, r)
 		m.Data, m.Host = m.Data[:receiveRoom], nil
@@ -59,17 +58,19 @@ func (o *Overlay) Poll(r Receiver) bool {
 
 func (o *Overlay) sealedIn() bool { return o.incoming.sealed }
 
-// arrives prepares for datagrams from an address and port of the underlay.
+// arrives prepares for datagrams from an address and port of the underlay, which are mostly the previous ones.
 func (o *Overlay) arrives(from netip.AddrPort) {
-	if a := from.Addr(); a != o.from.Addr() || o.sealedIn() {
-		o.speaks(o.members.HostAt(a.WithZone("")), from, false)
+	a, port := from.Addr(), from.Port()
+	if a != o.from || o.sealedIn() {
+		o.speaks(o.members.HostAt(a.WithZone("")), a, false)
+	} else if port == o.port {
+		return
 	}
-	o.from = from
-	o.strange = o.host != nil && !o.host.SendsFrom(from.Port())
+	o.port, o.strange = port, o.host != nil && !o.host.SourcePorts.Has(port)
 }
 
 // speaks prepares for datagrams of a host; nil means an unknown host.
-func (o *Overlay) speaks(h *overlay.Host, from netip.AddrPort, sealed bool) {
+func (o *Overlay) speaks(h *overlay.Host, from netip.Addr, sealed bool) {
 	o.forget()
 	o.host, o.from, o.incoming.sealed, o.strange = h, from, sealed, false
 }

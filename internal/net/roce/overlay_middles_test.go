@@ -66,9 +66,7 @@ func takeIn(o *Overlay, msgs []Message) (got notes) {
 	for _, m := range msgs {
 		m.Remote, m.Local = netip.AddrPortFrom(underA, 40000), netip.AddrPortFrom(underB, overlayPort)
 		m.Data = slices.Clone(m.Data)
-		if m.Remote != o.from {
-			o.arrives(m.Remote)
-		}
+		o.arrives(m.Remote)
 		o.take(&m, &got)
 	}
 	return got

@@ -49,7 +49,7 @@ func arp(vni uint32, from netip.Addr, mac overlay.MAC, to overlay.MAC, target ne
 
 // ask passes a datagram to b as if a host of the underlay had sent it.
 func (w *overlayWorld) ask(under netip.Addr, data []byte) {
-	w.b.speaks(w.b.members.HostAt(under), netip.AddrPortFrom(under, 0), false)
+	w.b.speaks(w.b.members.HostAt(under), under, false)
 	w.b.take(&Message{Data: bytes.Clone(data), Remote: netip.AddrPortFrom(under, 40000), Local: netip.AddrPortFrom(underB, overlayPort)}, &insider{})
 	w.b.Flush()
 }
@@ -144,7 +144,7 @@ func overlayStream(t testing.TB) (w *overlayWorld, b *transport.Burst, m Message
 		}
 	}
 	w.a.plain.queue, w.a.plain.used = w.a.plain.queue[:0], 0
-	w.b.speaks(w.b.members.HostAt(underA), netip.AddrPortFrom(underA, 0), false)
+	w.b.speaks(w.b.members.HostAt(underA), underA, false)
 	return w, b, m
 }
 

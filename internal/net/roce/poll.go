@@ -1,8 +1,6 @@
 package roce
 
 import (
-	"slices"
-
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/wire"
 )
@@ -108,6 +106,6 @@ func (p *Port) setFlow(m *Message) {
 	p.sgid, p.dgid = ib.GIDOf(m.Remote.Addr()), ib.GIDOf(m.Local.Addr())
 	h := p.own[bare(m.Remote.Addr())]
 	p.isOwn = h.shortIDs
-	p.strange = h.ports != nil && !slices.Contains(h.ports, m.Remote.Port())
+	p.strange = !h.ports.Has(m.Remote.Port())
 	_, _, p.isSelf = p.bind.Source(m.Remote.Addr(), 0)
 }

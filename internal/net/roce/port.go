@@ -8,6 +8,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/overlay"
 	"vrdma.dev/vrdma/internal/net/wire"
 )
 
@@ -144,8 +145,8 @@ type Port struct {
 
 // ownHost is what a Port knows of a vrdma host.
 type ownHost struct {
-	shortIDs bool     // its packets have identifications below ownIDs
-	ports    []uint16 // the ports from which it sends; nil: any
+	shortIDs bool             // its packets have identifications below ownIDs
+	ports    *overlay.PortSet // the ports from which it sends
 }
 
 // NewPort returns a port on bind; Close closes the bind.
@@ -186,7 +187,7 @@ func (p *Port) SetOwn(peer netip.Addr, own bool) {
 // which hosts recognise each other: their nonce authenticates them.
 func (p *Port) SetPorts(peer netip.Addr, ports []uint16) {
 	h := p.own[bare(peer)]
-	h.ports = ports
+	h.ports = overlay.NewPortSet(ports)
 	p.setOwn(peer, h)
 }
 

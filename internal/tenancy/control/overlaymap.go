@@ -97,7 +97,7 @@ func (m *overlayMap) underlay(s *snapshot) (hosts map[string]*overlay.Host, prob
 		}
 		hosts[name] = &overlay.Host{
 			Name: name, Addrs: o.Spec.Addresses, Port: uint16(o.Spec.Port), Self: name == m.cfg.Host, Linux: o.Linux(), Features: o.Spec.Features,
-			SourcePorts: o.Spec.SourcePorts,
+			SourcePorts: overlay.NewPortSet(o.Spec.SourcePorts),
 			Key:         o.Spec.PublicKey, TunnelPort: uint16(o.Spec.TunnelPort),
 		}
 	}
@@ -157,5 +157,5 @@ func sameNetwork(a, b overlay.Network) bool {
 
 func sameHost(a, b *overlay.Host) bool {
 	return a == b || a.Name == b.Name && slices.Equal(a.Addrs, b.Addrs) && a.Port == b.Port && a.Self == b.Self && a.Linux == b.Linux &&
-		a.Features == b.Features && slices.Equal(a.SourcePorts, b.SourcePorts) && a.Key == b.Key && a.TunnelPort == b.TunnelPort
+		a.Features == b.Features && a.SourcePorts.Equal(b.SourcePorts) && a.Key == b.Key && a.TunnelPort == b.TunnelPort
 }

@@ -120,7 +120,7 @@ spec: {network: n, address: 10.0.0.2, host: switch-7.example.com, mac: '02:56:0a
 
 // ofDaemons are fields that a file cannot have.
 var ofDaemons = map[string]bool{
-	"HostSpec.Address": true, "HostSpec.Version": true, "HostSpec.Features": true, "HostSpec.Capacity": true,
+	"HostSpec.Address": true, "HostSpec.Version": true, "HostSpec.Features": true, "HostSpec.Capacity": true, "HostSpec.SourcePorts": true,
 	"Capacity.Processors": true, "Capacity.Memory": true, "Capacity.MTU": true,
 }
 
