@@ -248,3 +248,39 @@ func listening(t *testing.T, d *harness.Daemon) bool {
 	}
 	return false
 }
+
+// Two ranks of Open MPI exchange and check data, and redis serves clients over RDMA, while the daemon is replaced again
+// and again until they end.
+func TestUpgradeUnderLibraries(t *testing.T) {
+	harness.Need(t, "mpirun", "mpicc", "redis-check-rdb", "redis-cli", "redis-benchmark")
+	prog := harness.CompileWith(t, "mpi", "mpicc")
+	d := harness.StartUpgradable(t, harness.Options{})
+	dir, port := t.TempDir(), harness.FreePort(t)
+	server := filepath.Join(dir, "redis-server") // another name of a program in redis-tools
+	if err := os.Symlink("/usr/bin/redis-check-rdb", server); err != nil {
+		t.Fatal(err)
+	}
+	sockets := []string{"--sockets"}
+	redis := d.LaunchWith(t, sockets, server, "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--save", "", "--dir", dir)
+	d.AwaitManaged(t, redis, port)
+	load := d.LaunchWith(t, sockets, "redis-benchmark", "-p", strconv.Itoa(port), "-c", "8", "-n", harness.Pick("20000", "500000"), "-d", "4096", "-t", "set,get", "-q")
+	ranks := d.Launch(t, "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2",
+		"--mca", "pml", "ucx", "--mca", "btl", "^openib,vader,tcp", "--mca", "osc", "ucx",
+		"-x", "UCX_TLS=rc_v,self", "-x", "UCX_NET_DEVICES=rxe0:1", "-x", "UCX_LOG_LEVEL=warn", prog)
+	const most = 100
+	for n := 0; n < 2 || n < most && !(load.Ended(0) && ranks.Ended(0)); n++ {
+		d.Upgrade(t)
+	}
+	load.OK(t, 2*minute)
+	if out := ranks.OK(t, 2*minute); !strings.Contains(out, "ok rank 0 of 2") || !strings.Contains(out, "ok rank 1 of 2") {
+		t.Errorf("want both ranks to report ok, got:\n%s", out)
+	}
+	d.Upgrade(t)
+	if redis.Ended(0) {
+		t.Fatalf("redis has ended: %s\n%s", redis.Fate(), redis.Output())
+	}
+	d.LaunchWith(t, sockets, "redis-cli", "-p", strconv.Itoa(port), "shutdown", "nosave").OK(t, minute)
+	if out := redis.OK(t, minute); !strings.Contains(out, "none over TCP") {
+		t.Errorf("redis used TCP:\n%s", out)
+	}
+}

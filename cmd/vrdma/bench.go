@@ -40,7 +40,7 @@ tool of the repository: see make bench.
 
 Measures the speed table, every tool in turn and round after round. Prints it as Markdown,
 and writes JSON and Markdown to a directory. A tool that fails is reported in its row. By
-default all parts are measured, except rxe, which needs a kernel with rxe:
+default all parts are measured, except rxe, which needs a kernel with rxe, and upgrade:
 
   local        programs on one host, and their cost
   cm           connections per second
@@ -56,6 +56,7 @@ default all parts are measured, except rxe, which needs a kernel with rxe:
   guest        against the kernel's rxe, in a virtual machine
   vms          two virtual machines: verbs and sockets against TCP over a tap, and rxe
   rxe          against the kernel's rxe, on this machine
+  upgrade      how long an upgrade of the daemon stops programs
   allocations  of the data path
 
 With --against, the vrdma side of every row is measured with this build, with this build
@@ -63,7 +64,7 @@ again as the control, and with the other build, in turn. BINARY is the other bui
 with its libvrdma.so and libvrdma-sockets.so beside it. A row is WORSE if this build's median
 is worse by more than 3 % and by more than this build differs from itself. The exit status is
 then 1. TCP and other comparisons are not measured, nor are the parts containers, guest, vms,
-rxe and allocations.
+rxe, upgrade and allocations.
 
 With --attacks, the latency of a victim is measured alone and beside a hostile tenant of the
 same daemon, and the daemon's resources before, during and after. With --against the other

@@ -36,11 +36,16 @@ func (h *Host) StartIdle(ctx context.Context, idle string, n, qps int) (*IdlePro
 	return c, nil
 }
 
-// Stop ends all programs and waits for them.
-func (c *IdlePrograms) Stop() {
+// End ends the standard input of all programs, which makes them end.
+func (c *IdlePrograms) End() {
 	for _, in := range c.inputs {
 		in.Close()
 	}
+}
+
+// Stop ends all programs and waits for them.
+func (c *IdlePrograms) Stop() {
+	c.End()
 	for _, member := range c.programs {
 		member.Wait() // the exit status does not matter
 	}
