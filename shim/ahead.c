@@ -72,7 +72,11 @@ void ahead_forget(struct file *f)
 		sys(SYS_munmap, all, PLACES);
 }
 
-/* Makes this thread the only writer of p; false: another thread writes to it. */
+/*
+ * Makes this thread the only writer of p; false: another thread writes to it. seq is a sequence lock: the fence keeps the bytes
+ * behind the odd number, and the release at the end keeps them before the even one. A reader has an acquire load before its copy,
+ * and an acquire fence between the copy and the second load. This is enough for weak ordering.
+ */
 static bool begin(struct foreseen *p, uint32_t *seq)
 {
 	*seq = atomic_load_explicit(&p->seq, memory_order_relaxed);
@@ -172,7 +176,11 @@ bool ahead_events(struct file *f)
 	return atomic_load_explicit(events, memory_order_relaxed) != 0;
 }
 
-/* Takes the next event off the shelf, into to. Its length; 0: there is none. */
+/*
+ * Takes the next event off the shelf, into to. Its length; 0: there is none. The load of ready keeps the copy of the slot
+ * behind it, and the compare-exchange, a release, before the new number. The daemon writes to the slot again only after it
+ * has loaded that number.
+ */
 static size_t take(unsigned char *mail, unsigned char *to)
 {
 	_Atomic uint64_t *taken = (_Atomic uint64_t *)(void *)(mail + VRDMA_SHELF_TAKEN);

@@ -73,6 +73,11 @@ static bool ready(struct file *f, uint32_t qp)
 	return atomic_load_explicit(&bits[bit / 64], memory_order_relaxed) >> (bit % 64) & 1;
 }
 
+/*
+ * The releases keep the work request, which the provider has written, before its bit, the bit before the summary, and
+ * the summary before any. any and armed are seq_cst on both sides (on arm64 STLR and LDAR, which keep their order):
+ * either this thread sees armed, or the daemon, which has stored armed, sees any.
+ */
 static void ring(struct file *f, uint32_t qp)
 {
 	_Atomic uint32_t *armed = (_Atomic uint32_t *)(f->page + VRDMA_DB_ARMED);
@@ -160,7 +165,8 @@ static bool unannounced(struct file *f, int fd, unsigned char *line, bool solici
 /*
  * Arms a completion queue in the arena; false: the daemon wants the command. *look: the queue is
  * armed, and the daemon has to look at it. protocol.h has the rules. The fence keeps the look, and the
- * application's next poll, behind the bit.
+ * application's next poll, behind the bit: on arm64 a load can pass the store of the read-modify-write before it.
+ * The loads of READY and by_command are only hints, so they need no order: the fetch_or reads READY again.
  */
 static bool arm(struct file *f, int fd, uint32_t cq, bool solicited_only, bool *look)
 {

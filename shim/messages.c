@@ -113,7 +113,15 @@ static ssize_t transmit(int socket, const struct message *m)
 	return n;
 }
 
-/* ---- the mailbox: protocol.h says how it is used ---- */
+/*
+ * ---- the mailbox: protocol.h says how it is used ----
+ *
+ * Requests, answers and their lengths are plain bytes. The owner writes them before it changes the state with a release, and
+ * the other side reads them after it has read the state with an acquire: read-modify-writes here are seq_cst, and so are
+ * those of the daemon. The first load of the state is only a hint; the compare-exchange decides. wire_leave stores the length,
+ * then loads the state; the daemon closes the state, then loads the length. All four are seq_cst, so that at least one
+ * sees the other also on arm64.
+ */
 
 static _Atomic uint32_t *mail_state(unsigned char *mail)
 {

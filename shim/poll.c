@@ -72,6 +72,9 @@ static void rest(struct file *f, struct cq *cq)
 	if (!announced_in) {
 		announced_in = cq;
 		announced = atomic_fetch_or(waiting, VRDMA_DB_ANNOUNCED) | VRDMA_DB_ANNOUNCED;
+		/* The poll that follows loads the producer index with an acquire. On arm64 it could pass the store
+		 * of the line above. */
+		atomic_thread_fence(memory_order_seq_cst);
 		return;
 	}
 	if (announced_in != cq)

@@ -26,7 +26,10 @@ import (
 //
 // No wake-up is lost. C1 and C2 have a full fence between them, and so have D1 and D2. So
 // either D2 sees what C1 set, and there will be an event; or D2 came before C1 in the one
-// order of all these accesses, then D1 came before C2, and C2 finds the completion. The loop
+// order of all these accesses, then D1 came before C2, and C2 finds the completion. On arm64 the daemon's fence is that of
+// Go's atomics: the store of the producer index is a STLR, the load of the bit a LDAR, and these keep their order. The
+// STLR also keeps the completion before the index. The client needs a fence of its own (DMB) behind C1: a load can pass the
+// store of an atomic read-modify-write. Package armcheck checks both, with loads that are made early. The loop
 // executes D1 to D3 and LOOK one after the other, so one arm gives one event at most.
 //
 // An arm can be set between D2 and D3. If D2 fired, D3 clears the new arm as well, and the

@@ -26,6 +26,8 @@ import (
 // announcement from a later one of another thread. A client that writes wrong values is woken in
 // vain or not at all, and sleeps for a bounded time only.
 //
+// Between the announcement and the poll, and between the completion and the look, is a full fence, as in arm.go.
+//
 // waitRound is what a round adds to the word.
 const waitRound = 4
 

@@ -25,7 +25,8 @@ func load16(b []byte, at int) uint16 {
 	return uint16(pair(b[at&^3:]).Load() >> (at & 2 * 8))
 }
 
-// store16 writes the first word of a pair and keeps the second, which the driver may own. It is a full fence.
+// store16 writes the first word of a pair and keeps the second, which the driver may own. No load16 behind it is
+// made before it, on arm64 too: the exchange is a release, a Load an acquire, and these keep their order.
 func store16(b []byte, at int, v uint16) {
 	p := pair(b[at:])
 	for {

@@ -65,9 +65,9 @@ func TestEveryInterleaving(t *testing.T) {
 			if c.wrong = variant.protocol; c.pollFirst && variant.protocol != correct && variant.protocol != oneByCommand {
 				continue
 			}
-			for _, m := range []memoryModel{sequential, tso, pso} {
-				if c.pollFirst && m != pso {
-					continue // pso memory allows everything that happens there
+			for _, m := range []memoryModel{sequential, tso, rmo} { // rmo allows everything that pso does
+				if c.pollFirst && m != rmo {
+					continue // rmo allows everything that happens there
 				}
 				states, fault := c.system(m).explore()
 				if fault != "" {
@@ -115,6 +115,8 @@ func TestWrongProtocols(t *testing.T) {
 		{"the note of a solicited one is lost", resizeForgets, "resized, solicited, polls first", sequential, "lost wake-up"},
 		{"the arm word is in the ring", armInRing, "resized", sequential, "lost wake-up"},
 		{"the index before the completion", producerUnfenced, "all", pso, "not written"},
+		{"no fence behind the bit", orUnfenced, "all, polls first", rmo, "lost wake-up"},
+		{"the completion before the index", pollsRelaxed, "all", rmo, "not written"},
 		{"a new queue keeps the word", createKeepsWord, "destroyed", sequential, "nobody armed"},
 		{"destroying keeps events", destroyKeeps, "destroyed", sequential, "nobody armed"},
 	} {
@@ -124,7 +126,7 @@ func TestWrongProtocols(t *testing.T) {
 					continue
 				}
 				c.wrong = w.wrong
-				for _, m := range []memoryModel{sequential, tso, pso} {
+				for _, m := range []memoryModel{sequential, tso, pso, rmo} {
 					states, fault := c.system(m).explore()
 					if m == w.least {
 						t.Logf("%v memory, %d states: %s", m, states, fault)

@@ -14,10 +14,11 @@
 // and look, have a fence between them. Then either look sees the bit, or ask sees the index, and the daemon
 // reports what it finds. An arm gives one event at most.
 //
-// The search (machine_test.go) knows three kinds of memory: sequentially consistent; with a
-// store buffer for each thread (x86), where a missing fence shows; and with store buffers in
-// which stores to different words pass each other, where a missing release shows. Loads are
-// always made in order. The lock around a poll, the provider's or the program's own, makes the
+// The search (machine_test.go) knows four kinds of memory: sequentially consistent; with a
+// store buffer for each thread (x86), where a missing fence shows; with store buffers in
+// which stores to different words pass each other, where a missing release shows; and, in addition, with
+// loads that are made before earlier steps (arm64), where a missing acquire shows, and a missing fence behind an
+// atomic read-modify-write. The simulation makes loads in order. The lock around a poll, the provider's or the program's own, makes the
 // consumer index visible to the next thread that polls. It is a fence on x86; here it orders nothing else.
 //
 // The threads (protocol_test.go): one to three that arm, poll and sleep, on one or two queues

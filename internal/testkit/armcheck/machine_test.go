@@ -29,16 +29,17 @@ func producerWord(q, ring int8) int8 { return armWord(q) + lineWords + ring*ring
 func consumerWord(q, ring int8) int8 { return producerWord(q, ring) + 1 }
 func slotWord(q, ring, i int8) int8  { return consumerWord(q, ring) + 1 + i }
 
-// A memory model says which stores a processor may hold back.
+// A memory model says which stores a processor may hold back, and which loads it may make early.
 type memoryModel int
 
 const (
 	sequential memoryModel = iota // none
 	tso                           // any; they reach memory in the order they were made (x86)
 	pso                           // any; a store passes others to other words, unless it releases
+	rmo                           // like pso; a load that is not ordered passes earlier steps (arm64)
 )
 
-func (m memoryModel) String() string { return [...]string{"sequential", "tso", "pso"}[m] }
+func (m memoryModel) String() string { return [...]string{"sequential", "tso", "pso", "rmo"}[m] }
 
 // A store that other processors do not see yet.
 type store struct {
@@ -46,8 +47,15 @@ type store struct {
 	release        bool
 }
 
-// A thread is its next step, its registers, and its store buffer, oldest first.
+// An early load was made before its turn.
+type early struct {
+	address, value int8
+	made           bool
+}
+
+// A thread is its next step, its registers, its store buffer, oldest first, and at most one load that was made early.
 type thread struct {
+	early  early
 	pc     uint8
 	reg    [registers]int8
 	held   int8
@@ -93,6 +101,16 @@ type program struct {
 	steps []step
 	said  []string
 	sleep map[uint8]bool // where a thread may stop for ever
+
+	early map[uint8]func(*processor) int8 // the words that may be loaded before a step, by a load behind it
+}
+
+// passes says that the load of a word, which comes later, may pass the next step: it orders nothing. That load is a loadEarly.
+func (p *program) passes(word func(*processor) int8) {
+	if p.early == nil {
+		p.early = map[uint8]func(*processor) int8{}
+	}
+	p.early[uint8(len(p.steps))] = word
 }
 
 // A label is a place in a program that steps jump to.
@@ -115,8 +133,22 @@ type processor struct {
 
 func (x *processor) jump(l *label) bool { x.pc = l.at; return true }
 
-// load reads a word: the thread's own latest store, or memory.
+// load reads a word: the thread's own latest store, or memory. It is an acquire: no later load is made before it.
 func (x *processor) load(a int8) int8 {
+	x.early = early{}
+	return x.read(a)
+}
+
+// loadEarly reads a word that the processor may have read before.
+func (x *processor) loadEarly(a int8) int8 {
+	if e := x.early; e.made && e.address == a {
+		x.early = early{}
+		return e.value
+	}
+	return x.read(a)
+}
+
+func (x *processor) read(a int8) int8 {
 	for i := x.held - 1; i >= 0; i-- {
 		if x.buffer[i].address == a {
 			return x.buffer[i].value
@@ -139,8 +171,12 @@ func (x *processor) store(a, v int8, release bool) bool {
 	return true
 }
 
-// fenced reports whether all stores of the thread are in memory. Fences and locked instructions wait for that.
-func (x *processor) fenced() bool { return x.held == 0 }
+// fenced reports whether all stores of the thread are in memory. Fences and locked instructions wait for that, and no later load is
+// made before them.
+func (x *processor) fenced() bool {
+	x.early = early{}
+	return x.held == 0
+}
 
 // heldElsewhere reports whether another thread's store to a word is not in memory yet. A lock that was released after
 // that store cannot be taken before the store is visible.
@@ -169,7 +205,7 @@ func (t *thread) drains(m memoryModel, i int8) bool {
 	if i == 0 {
 		return true
 	}
-	if m != pso || t.buffer[i].release {
+	if m < pso || t.buffer[i].release {
 		return false
 	}
 	for _, earlier := range t.buffer[:i] {
@@ -188,10 +224,25 @@ func (s *state) drain(t, i int8) {
 	th.buffer[th.held] = store{}
 }
 
-// A move is a possible next event: a step of a thread, or one of its stores reaches memory.
-type move struct{ thread, drain int8 } // drain: index, -1 for a step
+// A move is a possible next event: a step of a thread, one of its stores reaches memory, or a load is made early.
+type move struct{ thread, drain int8 } // drain: index, noDrain or earlyLoad
 
-const noDrain = -1
+const (
+	noDrain   = -1 // a step
+	earlyLoad = -2
+)
+
+// loadsEarly makes a load of t before its turn.
+func (y *system) loadsEarly(x *processor, s *state, t *thread, p *program) bool {
+	word := p.early[t.pc]
+	if word == nil || t.early.made {
+		return false
+	}
+	x.state, x.thread, x.model = s, t, y.model
+	a := word(x)
+	t.early = early{a, x.read(a), true}
+	return true
+}
 
 // A system is threads over shared words, and the condition for a state without moves.
 type system struct {
@@ -204,6 +255,9 @@ type system struct {
 // try makes a move in s and reports whether it was possible. x executes it.
 func (y *system) try(x *processor, s *state, m move) bool {
 	t := &s.threads[m.thread]
+	if m.drain == earlyLoad {
+		return y.loadsEarly(x, s, t, y.programs[m.thread])
+	}
 	if m.drain != noDrain {
 		if m.drain >= t.held || !t.drains(y.model, m.drain) {
 			return false
@@ -242,6 +296,9 @@ func (y *system) moves(s *state, f func(move)) {
 		f(move{t, noDrain})
 		for i := range s.threads[t].held {
 			f(move{t, i})
+		}
+		if y.model == rmo {
+			f(move{t, earlyLoad})
 		}
 	}
 }
@@ -325,6 +382,9 @@ func (r *search) story(at int32) string {
 
 func (y *system) tell(s *state, m move) string {
 	t, p := &s.threads[m.thread], y.programs[m.thread]
+	if m.drain == earlyLoad {
+		return fmt.Sprintf("%s: a later load passes: %s", p.name, p.said[t.pc])
+	}
 	if m.drain != noDrain {
 		return fmt.Sprintf("%s: its store of %d to word %d reaches memory", p.name, t.buffer[m.drain].value, t.buffer[m.drain].address)
 	}

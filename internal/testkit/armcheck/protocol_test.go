@@ -63,6 +63,8 @@ const (
 	createKeepsWord  // a new queue of the same handle begins with the old word
 	destroyKeeps     // destroying a queue leaves its events in the channel
 	commandLowers    // the daemon's command stores what is wanted without reading first
+	orUnfenced       // the shim has no fence between the fetch-and-or and the look (rmo)
+	pollsRelaxed     // the poll loads the producer's index without an acquire (rmo)
 )
 
 // A setup has the waiters with what they wait for, the completions, and other activities.
@@ -237,8 +239,12 @@ func (c *setup) arm(p *program, waiter int, kinds []int8, queue func(*processor)
 				return (c.wrong == shimNoFence || x.fenced()) && x.jump(&look)
 			})
 		default:
+			if c.wrong == orUnfenced {
+				p.passes(func(x *processor) int8 { return producerWord(queue(x), x.queues[queue(x)].daemons) })
+			}
 			p.do("arm: fetch and or", func(x *processor) bool {
-				if !x.fenced() {
+				// It is a release and an acquire, and the fence is behind it.
+				if x.held != 0 || c.wrong != orUnfenced && !x.fenced() {
 					return false
 				}
 				was := x.mem[word(x)]
@@ -300,8 +306,10 @@ func (c *setup) look(p *program, kinds []int8, queue func(*processor) int8, othe
 		return true
 	})
 	ring := func(x *processor) int8 { return x.reg[2] % 2 }
+	// It is an acquire, which keeps later loads behind it. Only the fence keeps it behind the bit.
 	p.do("look: load the producer's index", func(x *processor) bool {
-		x.reg[3] = x.load(producerWord(queue(x), ring(x))) * base
+		x.reg[3] = x.loadEarly(producerWord(queue(x), ring(x))) * base
+		x.early = early{}
 		return true
 	})
 	p.do("look: load the consumer's index", func(x *processor) bool {
@@ -390,13 +398,23 @@ func (c *setup) armWordIn(q, ring int8) int8 {
 func (c *setup) poll(p *program, queue func(*processor) int8) {
 	var again, empty label
 	p.here(&again)
+	if c.wrong == pollsRelaxed {
+		p.passes(func(x *processor) int8 {
+			u := &x.queues[queue(x)]
+			return slotWord(queue(x), u.ring, u.consumer)
+		})
+	}
 	p.do("poll: load the producer's index", func(x *processor) bool {
 		q := queue(x)
 		u := &x.queues[q]
 		if u.polling || x.heldElsewhere(consumerWord(q, u.ring)) {
 			return false
 		}
-		if x.load(producerWord(q, u.ring)) == u.consumer {
+		load := x.load
+		if c.wrong == pollsRelaxed {
+			load = x.read
+		}
+		if load(producerWord(q, u.ring)) == u.consumer {
 			return x.jump(&empty)
 		}
 		u.polling = true
@@ -408,7 +426,7 @@ func (c *setup) poll(p *program, queue func(*processor) int8) {
 		if !x.store(consumerWord(q, u.ring), u.consumer+1, true) {
 			return false
 		}
-		if x.load(slotWord(q, u.ring, u.consumer)) == 0 {
+		if x.loadEarly(slotWord(q, u.ring, u.consumer)) == 0 {
 			x.breaks("the program polled a completion that is not written")
 		}
 		u.consumer++
