@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 type succession struct {
 	d       *daemon
 	handing atomic.Bool                   // the daemon is being handed over
+	busy    sync.Mutex                    // held meanwhile, and while vrdma upgrade is answered
 	asker   atomic.Pointer[protocol.Conn] // of vrdma upgrade, which waits for the outcome; nil: none
 }
 
@@ -47,6 +49,8 @@ func (s *succession) HandOver(c *protocol.Conn) {
 		c.SendJSON(protocol.ControlReply{Error: errHanding.Error()})
 		return
 	}
+	s.busy.Lock()
+	defer s.busy.Unlock()
 	defer s.handing.Store(false)
 	link, theirs, err := handover.Pair()
 	if err != nil {
@@ -255,6 +259,9 @@ func (s *succession) Upgrade(c *protocol.Conn, program string) {
 	if err == nil {
 		// After a success this process ends before the next daemon.
 		err = launch.Succeed(program, successorArgs(os.Args[1:]), s.d.service.notify.Environment())
+		// The next daemon has ended. The answer follows when this one continues and accepts changes again.
+		s.busy.Lock()
+		defer s.busy.Unlock()
 	}
 	c.SendJSON(protocol.Upgrade{Error: err.Error()})
 }
