@@ -25,6 +25,7 @@ type heartbeat struct {
 	value  []byte
 	ttl    time.Duration
 	leases *leases
+	begun  bool // the entry was written, or taken over from the daemon before
 }
 
 // leases are the leases of entries that are kept alive, by key.
@@ -97,14 +98,15 @@ func (h *heartbeat) hold(ctx context.Context) error {
 	}
 }
 
-// lease returns the lease that has the entry: that of the daemon before, if it has not expired, else a new one. etcd
+// lease returns the lease that has the entry: at first that of the daemon before, if it has not expired, else a new one. etcd
 // then never sees the entry without a lease, and no watcher sees a change.
 func (h *heartbeat) lease(ctx context.Context) (clientv3.LeaseID, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	if id := h.leases.get(h.key); id != 0 {
+	if id := h.leases.get(h.key); id != 0 && !h.begun {
 		_, err := h.etcd.client.KeepAliveOnce(ctx, id)
 		if err == nil && bytes.Equal(h.etcd.copy.Get(h.key).Value, h.value) {
+			h.begun = true
 			return id, nil
 		}
 		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -120,5 +122,6 @@ func (h *heartbeat) lease(ctx context.Context) (clientv3.LeaseID, error) {
 		return 0, err
 	}
 	h.leases.set(h.key, granted.ID)
+	h.begun = true
 	return granted.ID, nil
 }
