@@ -85,7 +85,10 @@ var userThreads = min(max(runtime.NumCPU()/2, 1), userJobs)
 
 // NewPool makes a pool. wake is called, on any goroutine, when Collect has something to
 // give or Free may say otherwise than before.
-func NewPool(wake func()) *Pool { return &Pool{users: make(map[int]*user), wake: wake} }
+func NewPool(wake func()) *Pool {
+	ownMemory() // opened now: a descriptor that appears later looks like a leak, and there may be none left
+	return &Pool{users: make(map[int]*user), wake: wake}
+}
 
 // take takes one of the jobs that a user may have; nil if there is none.
 func (p *Pool) take(uid int) *user {
