@@ -33,6 +33,8 @@ type Source interface {
 	StoreAge() time.Duration
 	// UsageUnwritten is how long the usage file could not be written; 0: it is up to date.
 	UsageUnwritten() time.Duration
+	// Tight reports whether memory is short, so that users have smaller limits.
+	Tight() bool
 	// Generation is the revision of the store whose policies are in force.
 	Generation() int64
 	// Stalls is how often a page fault stopped the loop.
@@ -223,6 +225,12 @@ func (s *Server) Page() []byte {
 	p.sample(s.src.StoreAge().Seconds())
 	p.family("vrdma_usage_unwritten_seconds", "gauge", "Time since the usage of tenants could not be written to its file: a daemon that ends now loses what it counted. 0: the file is up to date.")
 	p.sample(s.src.UsageUnwritten().Seconds())
+	p.family("vrdma_memory_pressure", "gauge", "1 while memory is short and users have smaller limits, else 0.")
+	tight := 0.0
+	if s.src.Tight() {
+		tight = 1
+	}
+	p.sample(tight)
 	p.family("vrdma_policy_generation", "gauge", "Revision of the store whose policies are in force.")
 	p.sample(float64(s.src.Generation()))
 	p.waits(s.src.Waits())
