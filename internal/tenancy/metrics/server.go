@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -70,6 +71,8 @@ const (
 	headerBytes = 16 << 10
 	// atOnce bounds the requests that are answered at the same time. Others get an error.
 	atOnce = 8
+	// mostConnections bounds the connections, which are descriptors of the daemon. Others are closed at once.
+	mostConnections = 64
 )
 
 // aliveTime is how long the loop may take to answer.
@@ -104,9 +107,42 @@ func Listen(addr string, src Config) (*Server, error) {
 	}
 	go func() {
 		defer close(s.ended)
-		s.http.Serve(l)
+		s.http.Serve(&bounded{Listener: l})
 	}()
 	return s, nil
+}
+
+// bounded is a listener with at most mostConnections open connections: every user of the machine can connect.
+type bounded struct {
+	net.Listener
+	open atomic.Int64
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	for {
+		c, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if b.open.Add(1) <= mostConnections {
+			return &counted{Conn: c, closed: sync.OnceFunc(func() { b.open.Add(-1) })}, nil
+		}
+		b.open.Add(-1)
+		c.Close()
+	}
+}
+
+// counted is a connection that counts until it is closed.
+type counted struct {
+	net.Conn
+	closed func()
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	defer c.closed()
+	return c.Conn.Close()
 }
 
 // listen returns the socket of another daemon, or a new one.
