@@ -30,6 +30,7 @@ type Ledger struct {
 	users  map[user]*Account // accounts that are held or not empty
 	// tenants are the accounts that are held or have users.
 	tenants map[string]*Account
+	tight   bool // memory is short, see SetTight
 }
 
 // A user is a user number, of the daemon or of a tenant.
@@ -167,8 +168,9 @@ func (a *Account) Charge(b Bill) error {
 	for at := a; at != nil; at = at.parent {
 		for k, n := range b {
 			// The sum cannot overflow: used is at most the limit, and n is compared with the rest.
-			if n != 0 && !free(k, at.limit[k]) && (at.used[k] >= at.limit[k] || n > at.limit[k]-at.used[k]) {
-				return &Error{Kind: Kind(k), Whose: at.name, Tenant: at.tenant, Limit: at.limit[k], Used: at.used[k], Asked: n}
+			limit := at.limitOf(k)
+			if n != 0 && !free(k, at.limit[k]) && (at.used[k] >= limit || n > limit-at.used[k]) {
+				return &Error{Kind: Kind(k), Whose: at.name, Tenant: at.tenant, Limit: limit, Used: at.used[k], Asked: n, Tight: limit != at.limit[k]}
 			}
 		}
 	}

@@ -78,15 +78,20 @@ func parseHierarchies(mountinfo string) (list []hierarchy) {
 	return list
 }
 
-// lowest returns the lowest number in the named files of a group and the groups above it. Where the mount
-// does not show the group, its root stands for it: a container sees only its own groups.
-func (h hierarchy) lowest(group string, files ...string) uint64 {
-	lowest := uint64(math.MaxInt64)
+// below returns the path of a group below the mount. Where the mount does not show the group, its root stands for it: a
+// container sees only its own groups.
+func (h hierarchy) below(group string) string {
 	below, err := filepath.Rel(h.root, filepath.Clean("/"+group))
 	if err != nil || below == ".." || strings.HasPrefix(below, "../") {
-		below = "."
+		return "."
 	}
-	for ; ; below = filepath.Dir(below) {
+	return below
+}
+
+// lowest returns the lowest number in the named files of a group and the groups above it.
+func (h hierarchy) lowest(group string, files ...string) uint64 {
+	lowest := uint64(math.MaxInt64)
+	for below := h.below(group); ; below = filepath.Dir(below) {
 		for _, f := range files {
 			lowest = min(lowest, readNumber(filepath.Join(h.at, below, f)))
 		}

@@ -74,10 +74,14 @@ type Error struct {
 	Whose              string
 	Tenant             string // the tenant of the quota; "": none
 	Limit, Used, Asked uint64
+	Tight              bool // the limit is small because memory is short
 }
 
 // Error returns a text that fits into a Welcome (191 bytes).
 func (e *Error) Error() string {
+	if e.Tight {
+		return fmt.Sprintf("%s may have %d %s while memory is short, and has %d: try again later", e.Whose, e.Limit, e.Kind, e.Used)
+	}
 	return fmt.Sprintf("%s may have %d %s and has %d: %s", e.Whose, e.Limit, e.Kind, e.Used, kindText[e.Kind].do)
 }
 

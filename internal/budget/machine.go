@@ -14,6 +14,7 @@ type Machine struct {
 	Files    uint64 // RLIMIT_NOFILE of the daemon
 	Mappings uint64 // vm.max_map_count
 	Memory   uint64 // bytes, of the machine or of the control group
+	Physical uint64 // bytes of the machine
 }
 
 const (
@@ -43,6 +44,7 @@ func ThisMachine() Machine {
 	if unix.Sysinfo(&i) == nil {
 		m.Memory = uint64(i.Totalram) * uint64(i.Unit)
 	}
+	m.Physical = m.Memory
 	m.Memory = min(m.Memory, groupMemory("/proc/self"))
 	return m
 }

@@ -145,6 +145,7 @@ func newDaemon(s *settings, claim *launch.Claim) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.limitHeap()
 	d := &daemon{
 		settings: s, claim: claim, journal: control.NewJournal(), budget: budget.New(s.machine.Limits()), nics: registry.NewTable(),
 		plane: newPlane(), started: time.Now(), stop: make(chan string, 1),
@@ -214,7 +215,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 			return err
 		}
 	}
-	d.measured = &measured{census: diag.NewCensus(d.engine, d.nics), nics: d.nics, engine: d.engine, store: d.store, plane: d.plane, serving: &d.serving}
+	d.measured = &measured{budget: d.budget, census: diag.NewCensus(d.engine, d.nics), nics: d.nics, engine: d.engine, store: d.store, plane: d.plane, serving: &d.serving}
 	d.measured.collector = meter.NewCollector(used, d.measured.census.Read, func(err error) {
 		d.log.Error("the usage of tenants cannot be written, and would be lost when the daemon ends; it is tried again every second", "error", err)
 	})
@@ -345,6 +346,7 @@ func (d *daemon) serve() error {
 		d.workloads.restore(working)
 	}()
 	go d.followKey(working)
+	go d.followPressure(working)
 	unfollow := d.followAddresses(working)
 	go d.followService(working)
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/device/engine"
 	"vrdma.dev/vrdma/internal/device/fault"
@@ -45,6 +46,7 @@ const metricsAge = 100 * time.Millisecond
 
 // measured reads the counters of a daemon. It implements metrics.Source.
 type measured struct {
+	budget    *budget.Ledger
 	census    *diag.Census
 	collector *meter.Collector
 	nics      *registry.Table
@@ -99,6 +101,9 @@ func (m *measured) UsageUnwritten() time.Duration {
 	}
 	return time.Since(since)
 }
+
+// Tight implements metrics.Source.
+func (m *measured) Tight() bool { return m.budget.Tight() }
 
 // StoreAge implements metrics.Source.
 func (m *measured) StoreAge() time.Duration { return m.store.age() }

@@ -19,6 +19,7 @@ func TestRXE(t *testing.T) {
 	t.Run("managed", l.managed)
 	t.Run("go", l.goVerbs)
 	if harness.All() {
+		t.Run("pressure", l.pressure)
 		t.Run("store", l.store)
 	}
 	t.Run("multicast", l.multicast)

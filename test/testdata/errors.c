@@ -266,6 +266,148 @@ static void atomic_misaligned(void)
 	finish(&c);
 }
 
+/* ---- the edges of regions and windows, and of the address space ---- */
+
+/* Bytes that a key covers. */
+struct range {
+	uint64_t lo, hi;
+	uint32_t key;
+};
+
+static bool covers(struct range r, uint64_t at, uint64_t len)
+{
+	return at >= r.lo && at <= r.hi && len <= r.hi - at;
+}
+
+/* One operation at an edge: it works if the key covers it, and else changes nothing. */
+static void at_edge(struct couple *c, enum ibv_wr_opcode op, struct range r, uint64_t at, uint32_t len)
+{
+	bool fits = covers(r, at, len);
+	char what[100];
+	struct work w = op == IBV_WR_ATOMIC_FETCH_AND_ADD ? atomic_op(op, &mem, 0, 1, at, r.key, 1, 0) : rdma(op, &mem, 0, len, 1, at, r.key);
+
+	snprintf(what, sizeof(what), "operation %d of %u bytes at the start %+lld, the end %+lld", op, len, (long long)(at - r.lo), (long long)(at - r.hi));
+	memset(mem.p, 0x11, 4096);
+	memset(mem.p + 4096, 0x5a, mem.len - 4096);
+	post_work(&c->a, w);
+	expect_wc(c->a.cq, 1, fits ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR, what);
+	if (fits && op != IBV_WR_RDMA_READ) {
+		size_t off = at - (uintptr_t)mem.p;
+		CHECK(mem.p[off] != 0x5a, "%s: nothing was written", what);
+		memset(mem.p + off, 0x5a, len);
+	}
+	expect_bytes(mem.p + 4096, mem.len - 4096, 0x5a, what);
+	if (!fits) {
+		couple_free(c);
+		*c = couple_new(&d, (struct opt){0});
+	}
+}
+
+static void edges(struct couple *c, struct range r)
+{
+	static const uint32_t lengths[] = {1, 8, 2000};
+
+	for (int op = 0; op < 2; op++)
+		for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+			uint32_t n = lengths[i];
+			uint64_t at[] = {r.lo - n, r.lo - 1, r.lo, r.lo + 1, r.hi - n - 1, r.hi - n, r.hi - n + 1, r.hi - 1, r.hi, r.hi + 1, 0, 1,
+					 0 - (uint64_t)n, 1 - (uint64_t)n, UINT64_MAX, r.lo + (1ull << 32), r.lo + (1ull << 63), r.hi - n + (1ull << 48)};
+			for (size_t k = 0; k < sizeof(at) / sizeof(at[0]); k++)
+				at_edge(c, op ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, r, at[k], n);
+		}
+	uint64_t at[] = {r.lo - 8, r.lo, r.hi - 8, r.hi, 0, 0 - 8ull, r.lo + (1ull << 63)};
+	for (size_t k = 0; k < sizeof(at) / sizeof(at[0]); k++)
+		at_edge(c, IBV_WR_ATOMIC_FETCH_AND_ADD, r, at[k], 8);
+}
+
+static void edges_of_a_region(void)
+{
+	struct couple c = start((struct opt){0});
+	struct ibv_mr *mr = MADE(ibv_reg_mr(d.pd, mem.p + 6000, 3000, ALL_ACCESS));
+
+	edges(&c, (struct range){remote(6000), remote(9000), mr->rkey});
+	ZERO(ibv_dereg_mr(mr));
+	finish(&c);
+}
+
+static void edges_of_a_window(void)
+{
+	struct couple c = start((struct opt){0});
+	struct ibv_mw *mw = MADE(ibv_alloc_mw(d.pd, IBV_MW_TYPE_1));
+	struct ibv_mw_bind b = {.wr_id = 1, .send_flags = IBV_SEND_SIGNALED,
+				.bind_info = {.mr = mem.mr, .addr = remote(6000), .length = 3000, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC}};
+
+	ZERO(ibv_bind_mw(c.b.qp, mw, &b));
+	expect_wc(c.b.cq, 1, IBV_WC_SUCCESS, "bind");
+	edges(&c, (struct range){remote(6000), remote(9000), mw->rkey});
+	ZERO(ibv_dealloc_mw(mw));
+	finish(&c);
+}
+
+/* Windows that leave their region are not bound. */
+static void windows_past_a_region(void)
+{
+	static const struct {
+		uint64_t off, len;
+	} wrong[] = {{6000 - 1, 10}, {9000 - 9, 10}, {9000, 1}, {6000, 3001}, {6000, UINT64_MAX}, {6000 + 8, UINT64_MAX - 7}, {6000, 1ull << 63}, {0 - 16ull, 32}};
+	struct couple c = start((struct opt){0});
+	struct ibv_mr *mr = MADE(ibv_reg_mr(d.pd, mem.p + 6000, 3000, ALL_ACCESS | IBV_ACCESS_MW_BIND));
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		struct ibv_mw *mw = MADE(ibv_alloc_mw(d.pd, IBV_MW_TYPE_1));
+		struct ibv_mw_bind b = {.wr_id = 1, .send_flags = IBV_SEND_SIGNALED,
+					.bind_info = {.mr = mr, .addr = remote(0) + wrong[i].off, .length = wrong[i].len, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE}};
+		struct ibv_wc wc;
+		if (!ibv_bind_mw(c.b.qp, mw, &b)) { /* else the library has refused it */
+			CHECK(poll_wc(c.b.cq, &wc, PATIENCE), "bind %zu: no completion", i);
+			CHECK(wc.status != IBV_WC_SUCCESS, "bind %zu: a window of %llu bytes at %lld of a region from 6000 to 9000", i, (unsigned long long)wrong[i].len, (long long)wrong[i].off);
+			couple_free(&c);
+			c = couple_new(&d, (struct opt){0});
+		}
+		ZERO(ibv_dealloc_mw(mw));
+	}
+	ZERO(ibv_dereg_mr(mr));
+	finish(&c);
+}
+
+/* Lists of local buffers whose sum of lengths, or one of whose ends, passes 2^32 or 2^64. */
+static void local_edges(void)
+{
+	struct couple c = start((struct opt){.sge = 4});
+	struct ibv_mr *mr = MADE(ibv_reg_mr(d.pd, mem.p + 6000, 3000, ALL_ACCESS));
+	const uint64_t lo = remote(6000), hi = remote(9000);
+	const struct ibv_sge bad[][2] = {
+		{{lo, 100, mr->lkey}, {hi - 9, 10, mr->lkey}},
+		{{lo, 100, mr->lkey}, {lo - 1, 10, mr->lkey}},
+		{{lo, 100, mr->lkey}, {hi, 1, mr->lkey}},
+		{{lo, 0x7fffffff, mr->lkey}, {lo, 1, mr->lkey}},
+		{{lo, 0x7fffffff, mr->lkey}, {lo, 0x7fffffff, mr->lkey}},
+		{{lo, 0xfffffff0, mr->lkey}, {lo, 0x20, mr->lkey}},
+		{{UINT64_MAX, 1, mr->lkey}, {lo, 1, mr->lkey}},
+		{{0 - 8ull, 16, mr->lkey}, {lo, 1, mr->lkey}},
+		{{lo + (1ull << 63), 8, mr->lkey}, {lo, 1, mr->lkey}},
+	};
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct ibv_sge list[2];
+		struct work w = rdma(IBV_WR_RDMA_WRITE, &mem, 0, 1, 1, remote(12288), mem.mr->rkey);
+		struct ibv_wc wc;
+		memcpy(list, bad[i], sizeof(list));
+		memset(mem.p, 0x5a, mem.len);
+		w.wr.sg_list = list;
+		w.wr.num_sge = 2;
+		if (try_send(&c.a, &w))
+			continue; /* the library has refused it */
+		CHECK(poll_wc(c.a.cq, &wc, PATIENCE), "list %zu: no completion", i);
+		CHECK(wc.status == IBV_WC_LOC_PROT_ERR || wc.status == IBV_WC_LOC_LEN_ERR || wc.status == IBV_WC_LOC_QP_OP_ERR, "list %zu: %s", i, ibv_wc_status_str(wc.status));
+		expect_bytes(mem.p, mem.len, 0x5a, "a list that leaves its region");
+		couple_free(&c);
+		c = couple_new(&d, (struct opt){.sge = 4});
+	}
+	ZERO(ibv_dereg_mr(mr));
+	finish(&c);
+}
+
 /* A zero-length write touches nothing, so no key is checked. */
 static void zero_length_write_any_key(void)
 {
@@ -479,6 +621,10 @@ static const struct vt_case cases[] = {
 	{"rkey_of_other_pd", rkey_of_other_pd},
 	{"rkey_after_dereg", rkey_after_dereg},
 	{"atomic_misaligned", atomic_misaligned},
+	{"edges_of_a_region", edges_of_a_region},
+	{"edges_of_a_window", edges_of_a_window},
+	{"windows_past_a_region", windows_past_a_region},
+	{"local_edges", local_edges},
 	{"zero_length_write_any_key", zero_length_write_any_key},
 	{"receive_too_small", receive_too_small},
 	{"receive_too_small_many_packets", receive_too_small_many_packets},

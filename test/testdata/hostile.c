@@ -170,6 +170,62 @@ static void race_work_requests(void)
 	pthread_join(th, NULL);
 }
 
+static void *scribble_everything(void *arg)
+{
+	struct area *a = arg;
+
+	while (!stop) {
+		struct area *x = &a[rnd() % 64];
+		if (!x->p)
+			continue;
+		size_t off = (rnd() % 4 ? rnd() % x->len : rnd() % 4096 % x->len) & ~7ul;
+		if (off + 8 <= x->len)
+			*(volatile uint64_t *)(x->p + off) = nasty();
+	}
+	return NULL;
+}
+
+/* A thread writes to mailbox, doorbells, arm words, event shelf and rings while commands of every kind run. */
+static void scribble_during_commands(void)
+{
+	static struct area a[64];
+	pthread_t th;
+
+	for (int i = 0; i < 500; i++) { /* the mailbox exists after some commands */
+		struct ibv_port_attr p;
+		(void)ibv_query_port(d.ctx, 1, &p);
+	}
+	areas(a, 64);
+	for (int i = 0; i < 64; i++)
+		if (a[i].p && is_ours(a[i].p))
+			a[i].p = NULL;
+	ZERO(pthread_create(&th, NULL, scribble_everything, a));
+	for (double end = vt_now() + SECONDS; vt_now() < end;) {
+		struct ibv_port_attr p;
+		struct ibv_qp_attr q;
+		struct ibv_qp_init_attr init;
+		struct ibv_cq *cq = ibv_create_cq(d.ctx, 1 + (int)(rnd() % 100), NULL, NULL, 0);
+		struct ibv_mr *mr = ibv_reg_mr(d.pd, mem.p, mem.len, ALL_ACCESS);
+		(void)ibv_query_port(d.ctx, 1, &p);
+		if (cq) {
+			struct ibv_qp_init_attr x = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1}};
+			struct ibv_qp *qp = ibv_create_qp(d.pd, &x);
+			(void)ibv_resize_cq(cq, 1 + (int)(rnd() % 1000));
+			if (qp) {
+				(void)ibv_query_qp(qp, &q, IBV_QP_STATE, &init);
+				(void)ibv_destroy_qp(qp);
+			}
+			(void)ibv_destroy_cq(cq);
+		}
+		if (mr)
+			(void)ibv_dereg_mr(mr);
+		(void)ibv_query_qp(c.a.qp, &q, IBV_QP_STATE, &init);
+		traffic();
+	}
+	stop = 1;
+	pthread_join(th, NULL);
+}
+
 /* Work requests with random values in every field: keys, lengths, counts, opcodes. */
 static void wild_work_requests(void)
 {
@@ -435,6 +491,7 @@ static const struct vt_case attacks[] = {
 	{"indices", indices},
 	{"scribble", scribble},
 	{"race_work_requests", race_work_requests},
+	{"scribble_during_commands", scribble_during_commands},
 	{"wild_work_requests", wild_work_requests},
 	{"doorbells", doorbells},
 	{"arms", arms},

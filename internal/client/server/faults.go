@@ -9,6 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/printable"
 )
 
 // A program may fail on purpose (package fault): the hello of its process carries the rules that `vrdma run --fault` was
@@ -22,7 +23,7 @@ func faultsOf(h *protocol.Hello) ([]fault.Named, error) {
 	rules, err := fault.ParseAll(h.Faults)
 	switch {
 	case err != nil:
-		return nil, refusal(syscall.EINVAL, "VRDMA_FAULT: %s", printable(err.Error()))
+		return nil, refusal(syscall.EINVAL, "VRDMA_FAULT: %s", printable.Text(err.Error()))
 	case len(rules) > mostRules:
 		return nil, refusal(syscall.EINVAL, "VRDMA_FAULT has %d rules, and a program may have %d", len(rules), mostRules)
 	}

@@ -14,6 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/printable"
 )
 
 // guarded serves a connection, and sends an error of converse to the client. A panic ends the connection, not the
@@ -135,9 +136,9 @@ func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *listener)
 	}
 	if h.VNIC != "" && d.NIC != nil && h.VNIC != d.NIC.Name {
 		return h, who, refusal(syscall.ENODEV, "there is no vNIC %q behind %s, only %q: connect to the socket of that vNIC, or name none",
-			printable(h.VNIC), d.Socket, d.NIC.Name)
+			printable.Text(h.VNIC), d.Socket, d.NIC.Name)
 	}
-	who.Program, who.Label = filepath.Base(printable(h.Program)), printable(h.Label)
+	who.Program, who.Label = filepath.Base(printable.Text(h.Program)), printable.Text(h.Label)
 	if who.Machine != "" {
 		who.Program += "@" + who.Machine
 	}
@@ -145,17 +146,6 @@ func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *listener)
 		who.NIC = d.NIC.Name
 	}
 	return h, who, nil
-}
-
-// printable removes control characters from a client's text, which may be printed to a terminal.
-func printable(s string) string {
-	b := []byte(s)
-	for i, c := range b {
-		if c < ' ' || c == 0x7f {
-			b[i] = '?'
-		}
-	}
-	return string(b)
 }
 
 // refusal is the error that a Welcome carries.

@@ -107,12 +107,26 @@ func (t *Tree) replace(name, text string) error {
 	if old, err := os.ReadFile(path); err == nil && string(old) == text+"\n" {
 		return nil
 	}
-	mode := fileMode(t.mode)
-	if err := os.WriteFile(fresh, []byte(text+"\n"), mode); err != nil {
+	f, err := newFile(fresh, fileMode(t.mode))
+	if err != nil {
 		return err
 	}
-	if err := os.Chmod(fresh, mode); err != nil {
-		return err
+	_, err = f.WriteString(text + "\n")
+	return errors.Join(err, f.Close(), os.Rename(fresh, path))
+}
+
+// newFile makes a file in place of whatever has its name. Root of a container that has the tree may have put a link there.
+func newFile(path string, mode fs.FileMode) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
-	return os.Rename(fresh, path)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Chmod(mode); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }

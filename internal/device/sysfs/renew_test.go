@@ -62,3 +62,29 @@ func TestRenew(t *testing.T) {
 	}
 	tree.Done()
 }
+
+// Root of a container that can write to the tree puts a link in place of the file that is about to be written: the file behind
+// the link does not change.
+func TestLinksAreNotFollowed(t *testing.T) {
+	dir := t.TempDir()
+	victim := filepath.Join(dir, "victim")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := testNIC()
+	tree := Later(filepath.Join(dir, "a.d", "sys"), n, 0o755, func() []Counter { return nil })
+	defer tree.Remove()
+	if err := tree.Use(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, filepath.Join(tree.root, "fresh")); err != nil {
+		t.Fatal(err)
+	}
+	n.SetFace(nic.Face{GIDs: []nic.GIDEntry{{GID: netip.MustParseAddr("192.0.2.77").As16(), NetDev: "eth0"}}, MTU: 3})
+	if err := tree.Renew(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(victim); string(text) != "precious" {
+		t.Errorf("the file behind the link is now %q, %v", text, err)
+	}
+}

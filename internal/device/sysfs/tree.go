@@ -345,12 +345,12 @@ func (t *Tree) openCounters(port string, w *writer) error {
 		}
 		// Do not write to the existing file: it may be shared by all counters, see Later.
 		path, fresh := filepath.Join(t.root, port, key), filepath.Join(t.root, "fresh")
-		f, err := os.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_TRUNC, w.fileMode)
+		f, err := newFile(fresh, w.fileMode)
 		if err != nil {
 			return err
 		}
 		t.files[key] = f
-		if err := errors.Join(f.Chmod(w.fileMode), put(f, t.last[key]), os.Rename(fresh, path)); err != nil {
+		if err := errors.Join(put(f, t.last[key]), os.Rename(fresh, path)); err != nil {
 			return err
 		}
 	}

@@ -150,6 +150,36 @@ func TestForgedPort(t *testing.T) {
 	}
 }
 
+// TestTranslatedPort: a NAT that changes the source port of a RoCEv2 packet makes its ICRC wrong, which covers addresses and
+// ports. Hellos do not arrive either: the host behind the NAT is never recognised, and its ports are never checked.
+func TestTranslatedPort(t *testing.T) {
+	net := NewFakeNet()
+	bind := net.Bind(FakeOptions{}, hostA)
+	b := NewPort(net.Bind(FakeOptions{}, hostB))
+	_, from, _ := bind.Source(hostA, 0)
+	to := netip.AddrPortFrom(hostB, wire.Port)
+	for _, hello := range []bool{false, true} {
+		before := b.Counters()
+		p := wire.Make(make([]byte, 400), wire.UDSendOnly, wire.MADSize)
+		if hello {
+			p.BTH().SetDestQP(wire.GSIQP)
+			wire.Hello(p.Payload()).Init(1, 2)
+		}
+		var flow wire.Flow
+		flow.Set(netip.AddrPortFrom(from.Addr(), from.Port()^1), to) // as sent; from is the port behind the NAT
+		flow.Seal(p, 0)
+		if _, err := bind.Send([]Message{{Data: p.Bytes(), Remote: to}}); err != nil {
+			t.Fatal(err)
+		}
+		s := &sink{t: t}
+		drain(b, s)
+		if after := b.Counters(); len(s.bursts) != 0 || after.BadICRC != before.BadICRC+1 || after.WrongPort != before.WrongPort {
+			t.Errorf("hello %v: %d arrive, %d with a wrong ICRC, %d from a wrong port; want 0, 1, 0",
+				hello, len(s.bursts), after.BadICRC-before.BadICRC, after.WrongPort-before.WrongPort)
+		}
+	}
+}
+
 // TestForgedOverlayPort checks that an Overlay drops datagrams from a port that the map does not have for their host.
 func TestForgedOverlayPort(t *testing.T) {
 	w := newOverlayWorld(t, 0)

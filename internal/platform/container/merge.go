@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma.dev/vrdma/internal/platform/preflight"
 )
 
 // An image may have its own /etc/ld.so.preload, over which the NIC's is mounted. A hook in the container's namespaces merges
@@ -47,16 +49,13 @@ func ownPreload(root string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open_tree %s: %w", root, err)
 	}
-	defer unix.Close(fd)
-	f, err := openBelow(fd, Preload, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	tree := os.NewFile(uintptr(fd), root)
+	defer tree.Close()
+	f, err := preflight.OpenIn(tree, Preload)
 	if err != nil {
 		return nil, nil // there is none
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return nil, err
-	}
 	text, err := io.ReadAll(io.LimitReader(f, mostPreload+1))
 	if err == nil && len(text) > mostPreload {
 		err = fmt.Errorf("the image's %s has more than %d bytes: it is left out", Preload, mostPreload)

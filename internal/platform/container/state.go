@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+
+	"vrdma.dev/vrdma/internal/printable"
 )
 
 // A State is the container's state, which an OCI runtime writes to a hook's stdin.
@@ -56,11 +58,11 @@ func (s *State) NIC() string {
 func (s *State) Name() string {
 	for _, p := range podNames {
 		if space, name := s.Annotations[p[0]], s.Annotations[p[1]]; space != "" && name != "" {
-			return space + "/" + name
+			return printable.Text(space + "/" + name)
 		}
 	}
 	if identifier.MatchString(s.ID) {
 		return s.ID[:12]
 	}
-	return s.ID
+	return printable.Text(s.ID)
 }

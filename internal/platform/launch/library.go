@@ -40,7 +40,22 @@ func InstallLibraries(place Place, dirMode fs.FileMode) error {
 }
 
 // ReplaceLibraries replaces the shared objects in the socket's directory. Programs that have loaded the old ones keep them.
+//
+// Another user may own the directory around it, or be root of a container that has it: the place of the directory, or of a file
+// in it, may be taken by a link. Links are not followed.
 func ReplaceLibraries(place Place) error {
+	if err := ownDirectory(place.Dir(), os.Geteuid()); err != nil {
+		return err
+	}
+	dir, err := os.OpenRoot(place.Dir())
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	is, err := dir.Lstat(".")
+	if now, lerr := os.Lstat(place.Dir()); err != nil || lerr != nil || !os.SameFile(is, now) {
+		return fmt.Errorf("%s was replaced at this moment", place.Dir())
+	}
 	for _, to := range []string{place.Library(), place.Sockets()} {
 		source, err := FindLibrary(filepath.Base(to))
 		if err != nil {
@@ -50,12 +65,25 @@ func ReplaceLibraries(place Place) error {
 		if err != nil {
 			return exit.Lacks("cannot read %s: %w", source, err)
 		}
-		part := to + ".part"
-		if err := errors.Join(os.WriteFile(part, content, 0o755), os.Chmod(part, 0o755), os.Rename(part, to)); err != nil {
+		if err := replaceIn(dir, filepath.Base(to), content); err != nil {
 			return fmt.Errorf("cannot install %s: %w", filepath.Base(to), err)
 		}
 	}
 	return nil
+}
+
+// replaceIn replaces an executable file in a directory.
+func replaceIn(dir *os.Root, name string, content []byte) error {
+	part := name + ".part"
+	if err := dir.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := dir.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Chmod(0o755), f.Close(), dir.Rename(part, name))
 }
 
 // WarnNoExec logs a warning if programs cannot load the shared objects because their file system is mounted noexec, as /run of

@@ -85,3 +85,54 @@ func TestGoneDaemonOfAnother(t *testing.T) {
 		}
 	})
 }
+
+// TestReplacedLibraries: an upgraded daemon writes the shared objects again, into a directory that another user may have changed.
+func TestReplacedLibraries(t *testing.T) {
+	p := testPlace(t)
+	dir := filepath.Dir(p.Socket)
+	source := filepath.Join(dir, "source")
+	if err := os.Mkdir(source, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(path, text string) string {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, of := range []string{p.Library(), p.Sockets()} {
+		write(filepath.Join(source, filepath.Base(of)), "new")
+	}
+	t.Setenv("VRDMA_LIB", filepath.Join(source, filepath.Base(p.Library())))
+	if err := InstallLibraries(p, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	victim := write(filepath.Join(dir, "victim"), "precious")
+	for _, name := range []string{p.Library() + ".part", p.Sockets() + ".part"} {
+		if err := os.Symlink(victim, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ReplaceLibraries(p); err != nil {
+		t.Errorf("with links in it: %v", err)
+	}
+	if text, err := os.ReadFile(p.Library()); string(text) != "new" {
+		t.Errorf("the library is %q, %v", text, err)
+	}
+	// The directory itself is a link to another one.
+	other := filepath.Join(dir, "other")
+	if err := errors.Join(os.Rename(p.Dir(), other), os.Symlink(other, p.Dir())); err != nil {
+		t.Fatal(err)
+	}
+	write(filepath.Join(other, filepath.Base(p.Library())), "old")
+	if err := ReplaceLibraries(p); err == nil {
+		t.Error("a link in place of the directory was followed")
+	}
+	if text, _ := os.ReadFile(filepath.Join(other, filepath.Base(p.Library()))); string(text) != "old" {
+		t.Errorf("the library in another directory is %q", text)
+	}
+	if text, err := os.ReadFile(victim); string(text) != "precious" {
+		t.Errorf("the file behind the link is now %q, %v", text, err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"vrdma.dev/vrdma/internal/client/credentials"
@@ -272,6 +273,9 @@ func madeIsGone(labels map[string]string, boot string) bool {
 	label := labels[labelProcess]
 	pid, _, ok := strings.Cut(label, ".")
 	if !ok || labels[labelBoot] != boot { // in another process namespace
+		return false
+	}
+	if _, err := strconv.ParseUint(pid, 10, 31); err != nil { // an administrator of the tenant has changed the label
 		return false
 	}
 	space, err := credentials.NamespaceAt("/proc/" + pid + "/ns/net")

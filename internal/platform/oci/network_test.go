@@ -84,3 +84,16 @@ func TestToCollect(t *testing.T) {
 		t.Error("what is no object is collected")
 	}
 }
+
+// An administrator of the tenant can change the labels of a NIC: they do not become paths that root looks at.
+func TestLabelsAreNoPaths(t *testing.T) {
+	boot, err := container.BootLabel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for label, want := range map[string]bool{"../../tmp/x.0.0": false, "self.0.0": false, "-1.0.0": false, ".0.0": false, "1.0.0": true} {
+		if got := madeIsGone(map[string]string{labelBoot: boot, labelProcess: label}, boot); got != want {
+			t.Errorf("%q: gone %v, want %v", label, got, want)
+		}
+	}
+}

@@ -7,6 +7,8 @@
 // Called by cmd/vrdma. It changes nothing and starts nothing, except a shell that prints its limits.
 package preflight
 
+import "vrdma.dev/vrdma/internal/printable"
+
 // A Finding is one problem.
 type Finding struct {
 	What  string // the problem
@@ -14,7 +16,8 @@ type Finding struct {
 	Fatal bool
 }
 
-func (f Finding) String() string { return f.What + ": " + f.Do }
+// String returns the finding in one line, which is safe to print: an image chooses the names in it.
+func (f Finding) String() string { return printable.Text(f.What + ": " + f.Do) }
 
 // Fatal returns the first fatal finding.
 func Fatal(findings []Finding) (Finding, bool) {

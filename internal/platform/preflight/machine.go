@@ -3,10 +3,11 @@ package preflight
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"path"
 	"strconv"
 	"strings"
 
@@ -34,7 +35,10 @@ func Machine(root string) []Finding {
 	add(files())
 	add(memfd())
 	add(userfault())
-	add(provider(root))
+	if dir, err := os.Open(root); err == nil {
+		add(provider(dir))
+		dir.Close()
+	}
 	return found
 }
 
@@ -104,14 +108,14 @@ func userfault() *Finding {
 
 // provider checks for libibverbs' rxe provider, without which the device is unusable. A private build of
 // rdma-core may have it elsewhere, so its absence is only a warning.
-func provider(root string) *Finding {
+func provider(root *os.File) *Finding {
 	for _, pattern := range []string{
 		"usr/lib/*/libibverbs/librxe-rdmav*.so", "usr/lib/libibverbs/librxe-rdmav*.so",
 		"usr/lib64/libibverbs/librxe-rdmav*.so", "usr/local/lib*/libibverbs/librxe-rdmav*.so",
 		"usr/local/lib/*/libibverbs/librxe-rdmav*.so",
 	} {
 		// The only error is a bad pattern.
-		if found, err := filepath.Glob(filepath.Join(root, pattern)); err == nil && len(found) > 0 {
+		if found, err := fs.Glob(tree{root}, pattern); err == nil && len(found) > 0 {
 			return driver(root)
 		}
 	}
@@ -122,9 +126,9 @@ func provider(root string) *Finding {
 }
 
 // driver checks for the file that makes libibverbs load the provider.
-func driver(root string) *Finding {
+func driver(root *os.File) *Finding {
 	for _, dir := range []string{"etc", "usr/local/etc", "usr/etc"} {
-		if _, err := os.Stat(filepath.Join(root, dir, "libibverbs.d/rxe.driver")); !errors.Is(err, os.ErrNotExist) {
+		if _, err := fs.Stat(tree{root}, path.Join(dir, "libibverbs.d/rxe.driver")); !errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 	}

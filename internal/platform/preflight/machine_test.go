@@ -53,7 +53,12 @@ func TestProvider(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			found := provider(root)
+			dir, err := os.Open(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dir.Close()
+			found := provider(dir)
 			if (found == nil) != (test.want == "") || found != nil && !strings.Contains(found.What, test.want) {
 				t.Errorf("found %v, want %q", found, test.want)
 			}

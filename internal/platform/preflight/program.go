@@ -181,13 +181,30 @@ func linked(path string, file *os.File) *Finding {
 // ownVerbs reports whether a Go binary contains this module: package verbs needs no library, only the
 // environment.
 func ownVerbs(file *os.File) bool {
-	info, err := buildinfo.Read(file)
+	info, err := buildinfo.Read(&limited{file, mostSearched})
 	if err != nil {
 		return false
 	}
 	// Written so that tools/module-path finds it.
 	module := strings.TrimSuffix("vrdma.dev/vrdma/verbs", "/verbs")
 	return info.Main.Path == module || slices.ContainsFunc(info.Deps, func(d *debug.Module) bool { return d.Path == module })
+}
+
+// mostSearched bounds how much of a program is read to find out how it was built. A hostile file may be sparse and endless.
+const mostSearched = 256 << 20
+
+// limited reads at most left bytes of a file.
+type limited struct {
+	file io.ReaderAt
+	left int
+}
+
+// ReadAt implements io.ReaderAt.
+func (l *limited) ReadAt(b []byte, off int64) (int, error) {
+	if l.left -= len(b); l.left < 0 {
+		return 0, errors.New("the file is too large")
+	}
+	return l.file.ReadAt(b, off)
 }
 
 // loaderOf returns the dynamic loader of an image, or "".

@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -32,7 +33,7 @@ func Root(root string, programs ...string) ([]Finding, error) {
 	for _, name := range programs {
 		found = append(found, programIn(dir, name))
 	}
-	for _, f := range []*Finding{provider(root), ownPreload(dir)} {
+	for _, f := range []*Finding{provider(dir), ownPreload(dir)} {
 		if f != nil {
 			found = append(found, *f)
 		}
@@ -58,7 +59,7 @@ func Start(root, program string) ([]Finding, error) {
 			break
 		}
 	}
-	if f := provider(root); f != nil && len(clean(found)) == 0 {
+	if f := provider(dir); f != nil && len(clean(found)) == 0 {
 		found = append(found, *f) // with another C library or architecture the provider does not matter
 	}
 	return clean(found), nil
@@ -67,7 +68,7 @@ func Start(root, program string) ([]Finding, error) {
 // findIn returns the path of a program in a root file system; "" if it is missing.
 func findIn(root *os.File, name string) string {
 	for _, at := range candidates(name) {
-		if f, err := openIn(root, at); err == nil {
+		if f, err := OpenIn(root, at); err == nil {
 			f.Close()
 			return at
 		}
@@ -104,7 +105,7 @@ func candidates(name string) (out []string) {
 // programIn checks a program in a root file system. Setuid programs work there.
 func programIn(root *os.File, name string) Finding {
 	for _, at := range candidates(name) {
-		f, err := openIn(root, at)
+		f, err := OpenIn(root, at)
 		if err != nil {
 			continue
 		}
@@ -123,7 +124,7 @@ func programIn(root *os.File, name string) Finding {
 
 // ownPreload reports a non-empty /etc/ld.so.preload, which the mount hides.
 func ownPreload(root *os.File) *Finding {
-	f, err := openIn(root, "/etc/ld.so.preload")
+	f, err := OpenIn(root, "/etc/ld.so.preload")
 	if err != nil {
 		return nil
 	}
@@ -139,18 +140,41 @@ func ownPreload(root *os.File) *Finding {
 	}
 }
 
-// openIn opens a plain file of a root file system.
-func openIn(root *os.File, name string) (*os.File, error) {
-	fd, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
-		Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+// OpenIn opens a plain file of a root file system, for reading. It opens nothing else, because opening a device can have an
+// effect: an image may contain the node of a watchdog, which would restart the machine.
+func OpenIn(root *os.File, name string) (*os.File, error) { return openAs(root, name, unix.S_IFREG) }
+
+// openAs opens a file of a root file system if it has a type, S_IFREG or S_IFDIR.
+func openAs(root *os.File, name string, kind uint32) (*os.File, error) {
+	at, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}
-	f := os.NewFile(uintptr(fd), name)
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		f.Close()
-		return nil, fmt.Errorf("%s is not a regular file", name)
+	defer unix.Close(at)
+	var st unix.Stat_t
+	if err := unix.Fstat(at, &st); err != nil || st.Mode&unix.S_IFMT != kind {
+		return nil, fmt.Errorf("%s has another type (mode %o)", name, st.Mode)
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", at), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// A tree is a root file system as an fs.FS of directories and plain files.
+type tree struct{ root *os.File }
+
+// Open implements fs.FS.
+func (t tree) Open(name string) (fs.File, error) {
+	f, err := openAs(t.root, name, unix.S_IFDIR)
+	if err != nil {
+		f, err = OpenIn(t.root, name)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return f, nil
 }

@@ -3,10 +3,12 @@ package control
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/printable"
 	"vrdma.dev/vrdma/internal/ratelimit"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
@@ -81,11 +83,17 @@ func (j *Journal) number(recorded ...events.Event) {
 	defer j.feed.mu.Unlock()
 	next := j.feed.first + uint64(len(j.feed.items))
 	for i := range recorded {
-		recorded[i].Sequence = next + uint64(i) + 1 // the first event has number 1
+		e := &recorded[i]
+		e.Sequence = next + uint64(i) + 1 // the first event has number 1
+		// Programs, images and other hosts choose parts of these texts.
+		e.Reason, e.Peer, e.By.Program = line(e.Reason), line(e.Peer), line(e.By.Program)
 	}
 	j.feed.addLocked(recorded)
 	j.audit.record(recorded)
 }
+
+// line returns a text as one line that is safe to print.
+func line(s string) string { return printable.Text(strings.ReplaceAll(s, "\n", "; ")) }
 
 // write copies events to a log until ctx ends. Record does not wait for it.
 func (j *Journal) write(ctx context.Context, log *slog.Logger) {

@@ -490,3 +490,20 @@ func BenchmarkRecord(b *testing.B) {
 		j.Record(e)
 	}
 }
+
+// Programs and container images choose parts of an event, which an operator prints.
+func TestEventsArePrintable(t *testing.T) {
+	j := NewJournal()
+	j.Record(events.Event{
+		Verb: events.Warned, Object: nicKey("red", "web"), Reason: "container \x1b]0;x\a: first\nsecond", Peer: "\u009b2J", By: events.Actor{Program: "a\rb"},
+	})
+	recorded, _, _, _ := j.feed.after(0, 10)
+	e := recorded[0]
+	if e.Reason != "container ?]0;x?: first; second" || e.Peer != "?2J" || e.By.Program != "a?b" {
+		t.Errorf("got %q, %q, %q", e.Reason, e.Peer, e.By.Program)
+	}
+	b := Binding{Name: "\x1b[2J"}
+	if got := b.Title(); got != "container ?[2J" {
+		t.Errorf("title %q", got)
+	}
+}

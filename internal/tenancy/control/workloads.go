@@ -10,6 +10,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/printable"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
@@ -193,7 +194,7 @@ func (b *Binding) Title() string {
 	if name == "" {
 		return "a network namespace"
 	}
-	return "container " + name
+	return "container " + printable.Text(name)
 }
 
 // tellContainer stores a hook's report, and returns what the hook does not know.
@@ -205,7 +206,7 @@ func (t *conversation) tellContainer(c *Container) (more []string, err error) {
 	if name == "" {
 		name = c.ID
 	}
-	t.p.cfg.Workloads.Name(c.Cookie, name)
+	t.p.cfg.Workloads.Name(c.Cookie, printable.Text(name))
 	if c.User != nil && c.NIC != (tenant.Key{}) {
 		if err := t.p.cfg.Workloads.MayOpen(c.NIC, *c.User, c.Groups); err != nil {
 			more = append(more, err.Error())

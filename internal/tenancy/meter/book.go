@@ -120,6 +120,24 @@ func (b *book) acquire() error {
 	return nil
 }
 
+// vanished reports whether the open file or the lock has no longer its name: somebody has removed the directory.
+func (b *book) vanished() bool {
+	return gone(b.f, b.path) || gone(b.lock, b.path+".lock")
+}
+
+// gone reports whether an open file is no longer what a path names.
+func gone(f *os.File, path string) bool {
+	if f == nil {
+		return false
+	}
+	is, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	at, err := os.Lstat(path)
+	return errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(is, at)
+}
+
 // release undoes acquire.
 func (b *book) release() {
 	b.close()
@@ -235,6 +253,9 @@ func (m *Meter) write() error {
 	entries := m.changes()
 	m.mu.Unlock()
 	b := m.book
+	if b.vanished() {
+		b.release() // what is written to a file without a name is lost
+	}
 	if b.lock == nil {
 		if err := b.acquire(); err != nil {
 			return err // Flush tries again in a second, and then writes everything

@@ -370,6 +370,46 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
+// TestVanished: somebody removes the directory of the usage file while the daemon writes to it. The next flush writes everything
+// again, and the lock is there again.
+func TestVanished(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dir", "usage")
+	m, _, err := Open(path, false, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Reading{ID: 1, Key: Key{"red", "train", "web"}}
+	for i := range 3 {
+		r.Counted[TransmitBytes] += 5
+		m.Sample(epoch.Add(time.Duration(i)*time.Second), []Reading{r})
+		if err := m.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		switch i {
+		case 0:
+			err = os.RemoveAll(filepath.Dir(path))
+		case 1:
+			err = os.Remove(path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := Open(path, false, epoch); err == nil {
+		t.Error("a second daemon has the file, too")
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if m, _, err = Open(path, false, epoch); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if totals, _ := sums(m); totals["red"][TransmitBytes] != 15 {
+		t.Errorf("totals %v, want 15", totals)
+	}
+}
+
 // TestLazy: the file is created when there is a tenant other than the default one, with everything that was counted
 // before.
 func TestLazy(t *testing.T) {

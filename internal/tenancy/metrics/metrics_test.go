@@ -59,6 +59,7 @@ func (*fake) Hosts() map[string]int   { return map[string]int{"ready": 2, "gone"
 func (*fake) StoreAge() time.Duration { return 1500 * time.Millisecond }
 
 func (*fake) UsageUnwritten() time.Duration { return 2 * time.Second }
+func (*fake) Tight() bool                   { return true }
 func (*fake) Generation() int64             { return 17 }
 func (*fake) Processor() time.Duration      { return time.Second }
 func (f *fake) Ready() error                { return f.ready }
@@ -89,7 +90,7 @@ func TestWaits(t *testing.T) {
 		`vrdma_service_delay_seconds_bucket{class="bulk",le="+Inf"} 3`,
 		`vrdma_service_delay_seconds_sum{class="bulk"} 1.001002`, `vrdma_service_delay_seconds_count{class="bulk"} 3`,
 		`vrdma_service_delay_seconds_count{class="latency"} 0`,
-		`vrdma_store_age_seconds 1.5`, `vrdma_usage_unwritten_seconds 2`, `vrdma_policy_generation 17`,
+		`vrdma_store_age_seconds 1.5`, `vrdma_usage_unwritten_seconds 2`, `vrdma_memory_pressure 1`, `vrdma_policy_generation 17`,
 	} {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("the page has no %q", want)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,6 +34,8 @@ type Source interface {
 	StoreAge() time.Duration
 	// UsageUnwritten is how long the usage file could not be written; 0: it is up to date.
 	UsageUnwritten() time.Duration
+	// Tight reports whether memory is short, so that users have smaller limits.
+	Tight() bool
 	// Generation is the revision of the store whose policies are in force.
 	Generation() int64
 	// Stalls is how often a page fault stopped the loop.
@@ -68,6 +71,8 @@ const (
 	headerBytes = 16 << 10
 	// atOnce bounds the requests that are answered at the same time. Others get an error.
 	atOnce = 8
+	// mostConnections bounds the connections, which are descriptors of the daemon. Others are closed at once.
+	mostConnections = 64
 )
 
 // aliveTime is how long the loop may take to answer.
@@ -102,9 +107,42 @@ func Listen(addr string, src Config) (*Server, error) {
 	}
 	go func() {
 		defer close(s.ended)
-		s.http.Serve(l)
+		s.http.Serve(&bounded{Listener: l})
 	}()
 	return s, nil
+}
+
+// bounded is a listener with at most mostConnections open connections: every user of the machine can connect.
+type bounded struct {
+	net.Listener
+	open atomic.Int64
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	for {
+		c, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if b.open.Add(1) <= mostConnections {
+			return &counted{Conn: c, closed: sync.OnceFunc(func() { b.open.Add(-1) })}, nil
+		}
+		b.open.Add(-1)
+		c.Close()
+	}
+}
+
+// counted is a connection that counts until it is closed.
+type counted struct {
+	net.Conn
+	closed func()
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	defer c.closed()
+	return c.Conn.Close()
 }
 
 // listen returns the socket of another daemon, or a new one.
@@ -223,6 +261,12 @@ func (s *Server) Page() []byte {
 	p.sample(s.src.StoreAge().Seconds())
 	p.family("vrdma_usage_unwritten_seconds", "gauge", "Time since the usage of tenants could not be written to its file: a daemon that ends now loses what it counted. 0: the file is up to date.")
 	p.sample(s.src.UsageUnwritten().Seconds())
+	p.family("vrdma_memory_pressure", "gauge", "1 while memory is short and users have smaller limits, else 0.")
+	tight := 0.0
+	if s.src.Tight() {
+		tight = 1
+	}
+	p.sample(tight)
 	p.family("vrdma_policy_generation", "gauge", "Revision of the store whose policies are in force.")
 	p.sample(float64(s.src.Generation()))
 	p.waits(s.src.Waits())

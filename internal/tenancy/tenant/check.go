@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"vrdma.dev/vrdma/internal/printable"
 )
 
 // check returns all errors of one object by itself.
@@ -162,7 +164,7 @@ func (c *checker) who(field string, w *Who) {
 		c.count(fmt.Sprintf("%s.gids[%d]", field, i), id, mostID)
 	}
 	for name, path := range map[string]string{"container": w.Container, "namespace": w.Namespace} {
-		if path != "" && (path[0] != '/' || strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f })) {
+		if path != "" && (path[0] != '/' || !printable.Is(path)) {
 			c.wrong(field+"."+name, "%q is not a path from the root: begin it with /", path)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"vrdma.dev/vrdma/internal/printable"
 )
 
 // A Host is a machine with members of networks. A daemon writes the Host of its own machine. An operator declares
@@ -52,6 +54,9 @@ type Capacity struct {
 	// MTU is that of the underlay.
 	MTU int `json:"mtu,omitempty"`
 }
+
+// mostVersion bounds the bytes of a version.
+const mostVersion = 256
 
 // mostSourcePorts bounds the source ports of a host, which a receiver searches for every batch of packets.
 const mostSourcePorts = 64
@@ -118,6 +123,9 @@ func (c *checker) host(s *HostSpec) {
 	}
 	if len(s.SourcePorts) > mostSourcePorts {
 		c.wrong("spec.sourcePorts", "%d are too many: a daemon has at most %d", len(s.SourcePorts), mostSourcePorts)
+	}
+	if len(s.Version) > mostVersion || !printable.Is(s.Version) {
+		c.wrong("spec.version", "%.*q is not a version: want at most %d printable characters", mostVersion, s.Version, mostVersion)
 	}
 	c.count("spec.capacity.processors", s.Capacity.Processors, mostCount)
 	c.count("spec.capacity.mtu", s.Capacity.MTU, mostCount)

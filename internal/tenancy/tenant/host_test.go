@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -133,6 +134,18 @@ func TestFollow(t *testing.T) {
 	} {
 		if _, _, err := w.Follow(c.put, c.gone); err == nil {
 			t.Errorf("%v fits", c)
+		}
+	}
+}
+
+// A host writes its version itself, and operators print it.
+func TestHostVersion(t *testing.T) {
+	for version, ok := range map[string]bool{
+		"": true, "v1.2.3-4-gabcdef": true, "\x1b]0;x\a": false, "1\n2": false, "\u009b2J": false, strings.Repeat("1", mostVersion): true, strings.Repeat("1", mostVersion+1): false,
+	} {
+		o := &Host{Metadata: Metadata{Name: "a"}, Spec: HostSpec{Address: netip.MustParseAddr("192.0.2.1"), Version: version}}
+		if err := o.Check(); (err == nil) != ok {
+			t.Errorf("%.20q: %v", version, err)
 		}
 	}
 }

@@ -45,6 +45,8 @@ type Config struct {
 	Prefix string `json:"prefix,omitempty"`
 
 	fresh time.Duration // replaces freshTime if it is not 0
+	most  int           // replaces mostHeld if it is not 0
+	again time.Duration // replaces largeTime if it is not 0
 }
 
 // Endpoints reads etcd://a:2379,b:2379.

@@ -67,11 +67,16 @@ func (h *health) set(state store.State, why error) {
 }
 
 // errStrange is the error for an etcd whose contents are not those of this store.
-type errStrange struct{ text string }
+type errStrange struct {
+	text  string
+	large bool // it has too much
+}
 
 func (e *errStrange) Error() string { return e.text }
 
-func strange(format string, args ...any) error { return &errStrange{fmt.Sprintf(format, args...)} }
+func strange(format string, args ...any) error {
+	return &errStrange{text: fmt.Sprintf(format, args...)}
+}
 
 // judge sets the state that an error stands for.
 func (h *health) judge(err error) {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"vrdma.dev/vrdma/internal/tenancy/store"
 )
@@ -29,6 +32,23 @@ const (
 // pageSize is how many entries one answer has.
 const pageSize = 5000
 
+// A host that was taken over may write as much as etcd holds. So that it cannot use up the memory of all daemons, a daemon takes
+// nothing from a store with more than mostHeld bytes, and no answer above mostAnswer. 50 000 NICs have about 100 MB.
+const (
+	mostHeld   = 512 << 20
+	mostAnswer = 64 << 20
+	// largeTime is the time between two lists of a store that is too large.
+	largeTime = 30 * time.Second
+)
+
+// most is how many bytes the daemon takes from the store.
+func (r *replica) most() int { return cmp.Or(r.etcd.cfg.most, mostHeld) }
+
+// tooLarge is the error for a store with more than most bytes.
+func (r *replica) tooLarge() error {
+	return &errStrange{large: true, text: fmt.Sprintf("the store has more than %d bytes below %s: nothing is taken from it; see who writes there (etcdctl get --prefix --keys-only)", r.most(), r.etcd.cfg.Prefix)}
+}
+
 // mostProblems bounds the problems that are kept.
 const mostProblems = 100
 
@@ -43,6 +63,7 @@ type replica struct {
 	first    chan struct{} // closed when the copy is in step for the first time
 
 	mu       sync.Mutex         // guards the fields below
+	taken    int                // bytes of the entries listed, and of all changes since
 	seen     int64              // etcd's revision up to which the copy has everything; 0: list
 	physical map[string]int64   // ModRevisions in etcd of entries whose revision in the copy is another
 	pending  *pending           // a large commit that is visible, and whose pieces are being copied
@@ -84,6 +105,9 @@ func (r *replica) follow() {
 			r.seen = 0
 			r.mu.Unlock()
 			wait = rand.N(relistJitter)
+		}
+		if odd := (*errStrange)(nil); errors.As(err, &odd) && odd.large {
+			wait = cmp.Or(r.etcd.cfg.again, largeTime)
 		}
 		if !r.etcd.sleep(wait) {
 			return
@@ -134,7 +158,7 @@ func (r *replica) session() error {
 	from := r.seen + 1
 	r.mu.Unlock()
 	r.watches(cancel)
-	watch := r.etcd.client.Watch(ctx, r.etcd.cfg.Prefix, clientv3.WithRange(r.etcd.key(endRead)), clientv3.WithRev(from), clientv3.WithCreatedNotify())
+	watch := r.etcd.client.Watch(ctx, r.etcd.cfg.Prefix, clientv3.WithRange(r.etcd.key(endRead)), clientv3.WithRev(from), clientv3.WithCreatedNotify(), clientv3.WithFragment())
 	stream := int64(-1)
 	for resp := range watch {
 		if err := resp.Err(); err != nil {
@@ -185,10 +209,15 @@ func (r *replica) list(ctx context.Context) error {
 	var commit *mvccpb.KeyValue
 	revision, from := int64(0), r.etcd.cfg.Prefix
 	r.health.clearProblems()
+	page, taken := int64(pageSize), 0
 	for more := true; more; {
 		once, cancel := context.WithTimeout(ctx, askTime)
-		resp, err := r.etcd.client.Get(once, from, clientv3.WithRange(r.etcd.key(endRead)), clientv3.WithLimit(pageSize), clientv3.WithRev(revision))
+		resp, err := r.etcd.client.Get(once, from, clientv3.WithRange(r.etcd.key(endRead)), clientv3.WithLimit(page), clientv3.WithRev(revision))
 		cancel()
+		if status.Code(err) == codes.ResourceExhausted && page > 1 {
+			page /= 8 // the answer is larger than mostAnswer
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -197,6 +226,9 @@ func (r *replica) list(ctx context.Context) error {
 			revision = resp.Header.Revision
 		}
 		for _, kv := range resp.Kvs {
+			if taken += len(kv.Key) + len(kv.Value); taken > r.most() {
+				return r.tooLarge()
+			}
 			e, err := r.etcd.entry(kv)
 			switch {
 			case e.Key == keyCommit:
@@ -226,12 +258,12 @@ func (r *replica) list(ctx context.Context) error {
 		p.expect(func(key string) int64 { return physical[key] })
 		entries = p.over(entries)
 	}
-	r.replace(entries, physical, revision, p)
+	r.replace(entries, physical, revision, p, taken)
 	return nil
 }
 
 // replace replaces the copy by a list. physical has the ModRevisions of its entries in etcd.
-func (r *replica) replace(entries []store.Entry, physical map[string]int64, revision int64, p *pending) {
+func (r *replica) replace(entries []store.Entry, physical map[string]int64, revision int64, p *pending, taken int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.etcd.copy.Replace(entries, revision)
@@ -240,12 +272,16 @@ func (r *replica) replace(entries []store.Entry, physical map[string]int64, revi
 			delete(physical, key)
 		}
 	}
-	r.physical, r.seen, r.pending = physical, revision, p
+	r.physical, r.seen, r.pending, r.taken = physical, revision, p, taken
 	r.move()
 }
 
 // take applies events. They come in the order of their revisions, and all events of a revision come together.
 func (r *replica) take(ctx context.Context, events []*clientv3.Event) error {
+	if r.grows(events) {
+		r.forget() // a list finds out how much is there now
+		return errAgain
+	}
 	for len(events) > 0 {
 		n, revision := 1, events[0].Kv.ModRevision
 		for n < len(events) && events[n].Kv.ModRevision == revision {
@@ -257,6 +293,16 @@ func (r *replica) take(ctx context.Context, events []*clientv3.Event) error {
 		events = events[n:]
 	}
 	return nil
+}
+
+// grows counts the bytes of events, and reports whether the store may be too large now.
+func (r *replica) grows(events []*clientv3.Event) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ev := range events {
+		r.taken += len(ev.Kv.Key) + len(ev.Kv.Value)
+	}
+	return r.taken > r.most()
 }
 
 // step applies the events of one revision.
@@ -431,7 +477,7 @@ func (r *replica) open(ctx context.Context, kv *mvccpb.KeyValue, revision int64)
 	}
 	prefix := r.etcd.key(prefixStage + p.ID + "/")
 	from := prefix
-	var found int
+	var found, taken int
 	writes := make(map[string]store.Write)
 	for more := true; more && p.broken == nil; {
 		once, cancel := context.WithTimeout(ctx, askTime)
@@ -443,6 +489,9 @@ func (r *replica) open(ctx context.Context, kv *mvccpb.KeyValue, revision int64)
 		}
 		r.etcd.heard()
 		for _, piece := range resp.Kvs {
+			if taken += len(piece.Value); taken > r.most() {
+				return nil, r.tooLarge()
+			}
 			list, err := readWrites(piece.Value)
 			if err != nil {
 				p.broken = fmt.Errorf("%.120q: %w", piece.Key, err)

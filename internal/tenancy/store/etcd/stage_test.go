@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -186,6 +187,48 @@ func TestHostile(t *testing.T) {
 	if _, _, err := s.Commit(nil, []store.Write{put("a", "x")}); err == nil || !strings.Contains(err.Error(), "schema 9") {
 		t.Errorf("a commit over one of a newer version: %v", err)
 	}
+}
+
+// A host that was taken over fills etcd: other hosts keep what they have, and continue when there is less again.
+func TestTooLarge(t *testing.T) {
+	c := etcdtest.Start(t, 1)
+	small := func(cfg *Config) { cfg.most, cfg.again = 4<<20, 200*time.Millisecond }
+	s := open(t, c, "large", small)
+	_, _, name := store.Name()
+	commit(t, s, name, put("a", "0"))
+	at := func(i int) string { return etcdtest.Prefix + fmt.Sprintf("large/k%d", i) }
+	value := strings.Repeat("x", 1<<20)
+	const n = 100 // more than one answer may have
+	for i := range n {
+		if _, err := s.etcd.client.Put(t.Context(), at(i), value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "too much is noticed", func() bool { return s.Health().State == store.Strange })
+	if got := s.etcd.copy.Get("a"); string(got.Value) != "0" {
+		t.Errorf("the copy has %q", got.Value)
+	}
+	list, _, err := s.List("")
+	held := 0
+	for _, e := range list {
+		held += len(e.Value)
+	}
+	if err != nil || held > 5<<20 {
+		t.Errorf("the copy has %d bytes, %v", held, err)
+	}
+	if _, _, err := s.Commit(nil, []store.Write{put("a", "1")}); err == nil || !strings.Contains(err.Error(), "bytes") {
+		t.Errorf("a commit: %v", err)
+	}
+	// One that may have more lists it in several answers.
+	big := open(t, c, "large")
+	if list, _, err := big.List("k"); err != nil || len(list) != n {
+		t.Errorf("%d entries, %v; want %d", len(list), err, n)
+	}
+	if _, err := s.etcd.client.Delete(t.Context(), etcdtest.Prefix+"large/k", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is in step again", func() bool { return s.Health().State == store.InStep && texts(t, s) == "a=0 meta="+string(name.Value) })
+	commit(t, s, put("a", "2"))
 }
 
 func FuzzPiece(f *testing.F) {
