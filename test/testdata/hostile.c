@@ -199,6 +199,8 @@ static void scribble_during_commands(void)
 	for (int i = 0; i < 64; i++)
 		if (a[i].p && is_ours(a[i].p))
 			a[i].p = NULL;
+	signal(SIGALRM, die_quietly); /* it may wait for an answer for ever, which it has overwritten */
+	alarm((unsigned)SECONDS + 2);
 	ZERO(pthread_create(&th, NULL, scribble_everything, a));
 	for (double end = vt_now() + SECONDS; vt_now() < end;) {
 		struct ibv_port_attr p;

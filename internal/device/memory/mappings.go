@@ -83,13 +83,40 @@ func (m *Mappings) find(addr uint64) (mapping, error) {
 		}
 		m.text.Store(true) // before Linux 6.11
 	}
-	f := io.NewSectionReader(m.list, 0, 1<<62)
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if v, ok := parseMapping(s.Text()); ok && addr >= v.start && addr < v.end {
-			return v, nil
+	return findLine(io.NewSectionReader(m.list, 0, 1<<62), addr)
+}
+
+// findLine finds the mapping at addr in the text of /proc/PID/maps, which is sorted. A process can have 65 530 mappings, so only
+// the line of the mapping is parsed in full, and no line behind it is read.
+func findLine(maps io.Reader, addr uint64) (mapping, error) {
+	for s := bufio.NewScanner(maps); s.Scan(); {
+		line := s.Bytes()
+		start, line := hex(line)
+		if start > addr || len(line) == 0 {
+			break
+		}
+		if end, _ := hex(line[1:]); addr < end {
+			if v, ok := parseMapping(s.Text()); ok {
+				return v, nil
+			}
 		}
 	}
 	return mapping{}, syscall.ENOENT
+}
+
+// hex parses the hexadecimal number at the beginning of a text, and returns the rest.
+func hex(b []byte) (n uint64, rest []byte) {
+	for i, c := range b {
+		switch {
+		case c >= '0' && c <= '9':
+			n = n<<4 | uint64(c-'0')
+		case c >= 'a' && c <= 'f':
+			n = n<<4 | uint64(c-'a'+10)
+		default:
+			return n, b[i:]
+		}
+	}
+	return n, nil
 }
 
 // parseMapping reads a line of /proc/PID/maps.

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -74,7 +75,7 @@ func (e *cluster) connect() error {
 	nobody := clientv3.Config{Endpoints: endpoints, TLS: secure, Logger: zap.NewNop(), DialTimeout: askTime}
 	e.client, err = clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: secure, Username: e.cfg.User, Password: password, Logger: zap.NewNop(),
-		DialTimeout: askTime, MaxCallRecvMsgSize: mostAnswer,
+		DialTimeout: askTime, MaxCallRecvMsgSize: cmp.Or(e.cfg.part, mostAnswer),
 		// etcd takes pings every 5 s at most. One that was stopped is found after 9 s.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		DialOptions: []grpc.DialOption{

@@ -46,6 +46,7 @@ type Config struct {
 
 	fresh time.Duration // replaces freshTime if it is not 0
 	most  int           // replaces mostHeld if it is not 0
+	part  int           // replaces mostAnswer if it is not 0
 	again time.Duration // replaces largeTime if it is not 0
 }
 

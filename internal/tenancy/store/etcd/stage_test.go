@@ -192,12 +192,12 @@ func TestHostile(t *testing.T) {
 // A host that was taken over fills etcd: other hosts keep what they have, and continue when there is less again.
 func TestTooLarge(t *testing.T) {
 	c := etcdtest.Start(t, 1)
-	small := func(cfg *Config) { cfg.most, cfg.again = 4<<20, 200*time.Millisecond }
+	small := func(cfg *Config) { cfg.most, cfg.part, cfg.again = 400<<10, 1<<20, 200*time.Millisecond }
 	s := open(t, c, "large", small)
 	_, _, name := store.Name()
 	commit(t, s, name, put("a", "0"))
 	at := func(i int) string { return etcdtest.Prefix + fmt.Sprintf("large/k%d", i) }
-	value := strings.Repeat("x", 1<<20)
+	value := strings.Repeat("x", 32<<10)
 	const n = 100 // more than one answer may have
 	for i := range n {
 		if _, err := s.etcd.client.Put(t.Context(), at(i), value); err != nil {
@@ -213,14 +213,14 @@ func TestTooLarge(t *testing.T) {
 	for _, e := range list {
 		held += len(e.Value)
 	}
-	if err != nil || held > 5<<20 {
+	if err != nil || held > 500<<10 {
 		t.Errorf("the copy has %d bytes, %v", held, err)
 	}
 	if _, _, err := s.Commit(nil, []store.Write{put("a", "1")}); err == nil || !strings.Contains(err.Error(), "bytes") {
 		t.Errorf("a commit: %v", err)
 	}
 	// One that may have more lists it in several answers.
-	big := open(t, c, "large")
+	big := open(t, c, "large", func(cfg *Config) { cfg.part = 1 << 20 })
 	if list, _, err := big.List("k"); err != nil || len(list) != n {
 		t.Errorf("%d entries, %v; want %d", len(list), err, n)
 	}
