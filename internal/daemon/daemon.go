@@ -87,7 +87,7 @@ func Run(o Options) (failure error) {
 	}
 	defer s.unlessAbandoned(func() { claim.Release() })
 	if s.from == nil {
-		if err := launch.InstallLibraries(s.place, s.dirMode); err != nil {
+		if err := launch.InstallLibraries(s.place, s.filesMode()); err != nil {
 			return err
 		}
 	}
@@ -209,7 +209,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 	}
 	d.provisioner = provision.New(d.provisionConfig())
 	d.workloads.provisioner, d.cdi.provisioner = d.provisioner, d.provisioner
-	first := server.Listener{Socket: d.place.Socket, Inherited: d.service.socket, DirMode: d.dirMode, SocketMode: d.mode}
+	first := server.Listener{Socket: d.place.Socket, Inherited: d.service.socket, DirMode: d.filesMode(), SocketMode: d.mode}
 	if len(d.device.GIDs) > 0 {
 		if first.NIC, err = d.provisioner.Default(d.device); err != nil {
 			return err

@@ -43,19 +43,7 @@ func (o *Options) parseFile(path string, text []byte) error {
 	if len(p.mistakes) > 0 {
 		return errors.Join(p.mistakes...)
 	}
-	for _, v := range p.values {
-		if v.setting.Flag != "" && o.Given != nil && o.Given(v.setting.Flag) {
-			continue
-		}
-		if v.setting.List() {
-			*v.setting.Into.(*[]string) = nil
-		}
-		for i, text := range v.texts {
-			if err := v.setting.Set(text); err != nil {
-				p.mistake(v.lines[i], "%s is %q: %v", v.setting.Key, text, err)
-			}
-		}
-	}
+	p.set(o.Given)
 	l := provision.SetLimits(nic.DefaultLimits, o.Limits)
 	if err := l.Check(); err != nil && len(p.mistakes) == 0 {
 		field, _, _ := strings.Cut(err.Error(), " ")
@@ -88,6 +76,23 @@ type fileValue struct {
 	setting *Setting
 	texts   []string
 	lines   []int
+}
+
+// set sets the values of the file, but those of flags that were given; nil: there are no flags.
+func (p *parser) set(given func(flag string) bool) {
+	for _, v := range p.values {
+		if v.setting.Flag != "" && given != nil && given(v.setting.Flag) {
+			continue
+		}
+		if v.setting.List() {
+			*v.setting.Into.(*[]string) = nil
+		}
+		for i, text := range v.texts {
+			if err := v.setting.Set(text); err != nil {
+				p.mistake(v.lines[i], "%s is %q: %v", v.setting.Key, text, err)
+			}
+		}
+	}
 }
 
 func (p *parser) mistake(line int, format string, args ...any) {
@@ -263,25 +268,4 @@ func yamlText(s *Setting, values []string) string {
 		return "0"
 	}
 	return quoted[0]
-}
-
-// readYAML decodes YAML into a value whose fields are named for JSON. A name without a field is an error.
-func readYAML(text []byte, into any) error {
-	var v any
-	if err := yaml.Unmarshal(text, &v); err != nil {
-		return err
-	}
-	if v == nil {
-		return nil // the file is empty
-	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		return errors.New("want names with values")
-	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-	}
-	return nil
 }

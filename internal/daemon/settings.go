@@ -97,6 +97,17 @@ func (s *settings) served() bool {
 	return s.Network && !s.Ephemeral && (!s.NoDefault || len(s.Addr) > 0)
 }
 
+// filesMode is the mode of the directory with the files for programs: those who may use the socket read them. The service manager
+// chooses the mode of its socket.
+func (s *settings) filesMode() fs.FileMode {
+	if s.service.socket != nil || s.from.kept(s.place.Socket) {
+		if info, err := os.Stat(s.place.Socket); err == nil {
+			return launch.DirectoryMode(info.Mode().Perm())
+		}
+	}
+	return s.dirMode
+}
+
 // claim takes the place for this daemon.
 func (s *settings) claim() (_ *launch.Claim, err error) {
 	if s.Takeover {

@@ -121,7 +121,7 @@ func elsewhere(endpoint string) bool {
 	return err != nil && host != "localhost" || err == nil && !ip.IsLoopback()
 }
 
-// readStoreConfig reads the file of --store-config. A name that it does not know is an error.
+// readStoreConfig reads the file of --store-config. The error has one line for each mistake, with file and line.
 func readStoreConfig(path string) (cfg etcd.Config, err error) {
 	if path == "" {
 		return cfg, nil
@@ -130,10 +130,38 @@ func readStoreConfig(path string) (cfg etcd.Config, err error) {
 	if err != nil {
 		return cfg, exit.Lacks("--store-config: %w", err)
 	}
-	if err := readYAML(text, &cfg); err != nil {
-		return cfg, exit.Usage("--store-config %s: %w; it has ca, certificate, key, serverName, user, passwordFile, prefix and copy", path, err)
+	p := parser{path: path, settings: storeSettings(&cfg), seen: make(map[string]int)}
+	p.parse(text)
+	if len(p.mistakes) == 0 {
+		p.set(nil)
+	}
+	if len(p.mistakes) > 0 {
+		return cfg, exit.Usage("%w", errors.Join(p.mistakes...))
 	}
 	return cfg, nil
+}
+
+// storeSettings are the fields of the file of --store-config.
+func storeSettings(c *etcd.Config) []Setting {
+	return []Setting{
+		{Key: "ca", Into: &c.CA, check: checkFile},
+		{Key: "certificate", Into: &c.Certificate, check: checkFile},
+		{Key: "key", Into: &c.Key, check: checkFile},
+		{Key: "serverName", Into: &c.ServerName},
+		{Key: "user", Into: &c.User},
+		{Key: "passwordFile", Into: &c.PasswordFile, check: checkFile},
+		{Key: "prefix", Into: &c.Prefix},
+		{Key: "copy", Into: &c.Copy},
+	}
+}
+
+// checkFile is for values that are files which the daemon reads.
+func checkFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return errors.Unwrap(err) // the value has the path
+	}
+	return f.Close()
 }
 
 // ownStore is the state of a store in a file: no other host has it.

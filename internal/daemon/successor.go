@@ -179,13 +179,16 @@ func (h *successor) claim(p launch.Place) (*launch.Claim, error) {
 	if f == nil {
 		return nil, errors.New("the other daemon has no lock to give")
 	}
-	return p.Inherit(f)
+	return p.Inherit(f, h.kept(p.Socket))
 }
 
 // Listener implements server.Inherited.
 func (h *successor) Listener(path string) (f *os.File, kept bool) {
-	return h.file(h.offer.Listeners[path]), slices.Contains(h.offer.Kept, path)
+	return h.file(h.offer.Listeners[path]), h.kept(path)
 }
+
+// kept reports whether the service manager made the socket at a path, and keeps it.
+func (h *successor) kept(path string) bool { return h != nil && slices.Contains(h.offer.Kept, path) }
 
 // sockets returns the sockets of an address, for roce.UDPOptions.
 func (h *successor) sockets(port uint16, addr netip.Addr) (fds []int) {

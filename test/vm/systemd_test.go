@@ -17,6 +17,8 @@ func addSystemd(t *testing.T, root string) {
 	const script = `set -e; cd "$1"
 		mkdir -p usr/bin usr/lib/systemd/system usr/lib/udev/rules.d etc/systemd/system etc/vrdma
 		cp "$2"/systemd/vrdma.service "$2"/systemd/vrdma.socket usr/lib/systemd/system/
+		mkdir -p etc/systemd/system/vrdma.service.d
+		printf '[Service]\nStandardError=append:/vrdma.log\n' >etc/systemd/system/vrdma.service.d/log.conf # there is no journald
 		printf 'addr: [127.0.0.1]\nnetwork: false\ncdi: none\n' >etc/vrdma/vrdma.yaml
 		cp /lib/systemd/systemd usr/lib/systemd/
 		cp /bin/systemctl /bin/udevadm usr/bin/
@@ -33,7 +35,7 @@ func addSystemd(t *testing.T, root string) {
 
 // TestSystemd has a machine without a network install from the disk, by the line that the page has, and systemd run the agent: it is
 // there again when it was killed, and when it was stopped it is not. Meanwhile systemd runs a daemon in the machine, with the unit's
-// sandbox: a program starts it through the socket unit, it reloads, restarts when it was killed, and hands over to another program.
+// sandbox: a program starts it through the socket unit, it reloads, restarts when it was killed, hands over to another program, and restarts when that one was killed.
 func TestSystemd(t *testing.T) {
 	if !harness.All() {
 		t.Skip("a machine boots: long form")
@@ -51,7 +53,8 @@ func TestSystemd(t *testing.T) {
 		t.Helper()
 		p := m.Launch(t, "sh", "-c", "i=0; until nsenter -t $(pidof systemd | tr ' ' '\\n' | sort -n | head -1) -m -p sh -c '"+command+"'; do i=$((i+1)); [ $i -lt 300 ] || exit 1; sleep .5; done")
 		if !p.Ended(limit) || p.Code() != 0 {
-			t.Fatalf("%s: %s\n%s\nsystemd: %s\n%s", what, p.Fate(), harness.Tail(p.Output(), 20), first.Fate(), harness.Tail(first.Output(), 20))
+			state := inside("systemctl show -p SubState,Result,NRestarts,MainPID,ExecMainStatus vrdma.service; tail -n 20 /vrdma.log || true")
+			t.Fatalf("%s: %s\n%s\nsystemd: %s\n%s\n%s", what, p.Fate(), harness.Tail(p.Output(), 20), first.Fate(), harness.Tail(first.Output(), 20), state)
 		}
 	}
 	until("systemd does not start", "systemctl is-active multi-user.target")
@@ -76,6 +79,10 @@ func TestSystemd(t *testing.T) {
 	inside("was=$(systemctl show --value -p MainPID vrdma.service) restarts=$(systemctl show --value -p NRestarts vrdma.service);" +
 		" cd /usr/local/bin && cp vrdma vrdma.new && echo next >>vrdma.new && mv -f vrdma.new vrdma && systemctl reload vrdma.service &&" +
 		" [ $(systemctl show --value -p MainPID vrdma.service) != $was ] && [ $(systemctl show --value -p NRestarts vrdma.service) = $restarts ] && systemctl is-active vrdma.service")
+	inside("[ $(stat -c %a /var/lib/vrdma/vrdma.sock) = 666 ]") // as the socket unit made it
+	// systemd notices the end of the next daemon, too, which it has not started.
+	inside("kill -9 $(systemctl show --value -p MainPID vrdma.service)")
+	until("the daemon that took over does not come again", "[ $(systemctl show --value -p NRestarts vrdma.service) -ge 2 ] && systemctl is-active vrdma.service && "+program)
 	inside("systemctl stop vrdma.socket vrdma.service && ! systemctl is-active vrdma.service")
 	inside("systemctl stop vrdma-agent.service")
 	until("the agent does not end", "! pidof vrdma || { ps; false; }")

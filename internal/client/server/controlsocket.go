@@ -46,7 +46,7 @@ func (s *Server) listenControl(socket string) (*controlSocket, error) {
 func (s *Server) listenFirst(socket string, places []string, dir, mode fs.FileMode) (*controlSocket, error) {
 	var errs []error
 	for _, path := range places {
-		if l, err := s.inherit(path); l != nil || err != nil {
+		if l, _, err := s.inherit(path); l != nil || err != nil {
 			if err != nil {
 				return nil, err
 			}

@@ -24,7 +24,8 @@ import (
 // no other. What a client says does not matter.
 type Listener struct {
 	Socket string // PATH; the device tree lies in PATH.d/sys
-	// Inherited is the socket, if the service manager made it with its directory and mode; nil: the server makes it.
+	// Inherited is the socket, if the service manager made it with its directory and mode, and keeps it; nil: the server makes it,
+	// or another daemon hands it over.
 	Inherited *net.UnixListener
 	// NIC is nil for the first listener of a daemon without a default NIC. Programs get an error there.
 	NIC *registry.NIC
@@ -112,9 +113,13 @@ func (s *Server) listen(d *Listener) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(d.Socket), d.DirMode); err != nil {
 		return nil, fmt.Errorf("the socket's directory: %w", err)
 	}
-	l, err := s.inherit(d.Socket)
+	l, kept, err := s.inherit(d.Socket)
 	if err != nil {
 		return nil, err
+	}
+	if kept { // its mode is the service manager's choice
+		d.Inherited = l
+		return l, nil
 	}
 	if l == nil {
 		if err := clearStale(d.Socket); err != nil {

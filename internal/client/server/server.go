@@ -163,24 +163,24 @@ type Inherited interface {
 	Listener(path string) (f *os.File, kept bool)
 }
 
-// inherit returns the socket at a path that another daemon has left; nil: there is none.
-func (s *Server) inherit(path string) (*net.UnixListener, error) {
+// inherit returns the socket at a path that another daemon has left; nil: there is none. kept: it belongs to the service manager.
+func (s *Server) inherit(path string) (u *net.UnixListener, kept bool, err error) {
 	if s.cfg.Inherited == nil {
-		return nil, nil
+		return nil, false, nil
 	}
 	f, kept := s.cfg.Inherited.Listener(path)
 	if f == nil {
-		return nil, nil
+		return nil, false, nil
 	}
 	defer f.Close()
 	l, err := net.FileListener(f)
 	if err != nil {
-		return nil, fmt.Errorf("the inherited socket %s: %w", path, err)
+		return nil, false, fmt.Errorf("the inherited socket %s: %w", path, err)
 	}
 	u, ok := l.(*net.UnixListener)
 	if !ok {
 		l.Close()
-		return nil, fmt.Errorf("the inherited socket %s is no unix socket", path)
+		return nil, false, fmt.Errorf("the inherited socket %s is no unix socket", path)
 	}
 	// While the other daemon runs, the path is its own. thawing.serve changes that.
 	u.SetUnlinkOnClose(false)
@@ -189,7 +189,7 @@ func (s *Server) inherit(path string) (*net.UnixListener, error) {
 		s.unlink = append(s.unlink, u)
 		s.mu.Unlock()
 	}
-	return u, nil
+	return u, kept, nil
 }
 
 // greetingTime bounds how long a client may take to send its hello.

@@ -156,12 +156,13 @@ func (p Place) claim(ephemeral, inherited bool) (*Claim, error) {
 // File is the lock of the claim, for the next daemon (Inherit).
 func (c *Claim) File() *os.File { return c.file }
 
-// Inherit makes a claim of the lock of another daemon at p, which it closes in the end. Sign completes it.
-func (p Place) Inherit(lock *os.File) (*Claim, error) {
+// Inherit makes a claim of the lock of another daemon at p, which it closes in the end. Sign completes it. kept: the service manager
+// made the socket, which stays when the daemon ends.
+func (p Place) Inherit(lock *os.File, kept bool) (*Claim, error) {
 	if !sameFile(lock, p.pid()) {
 		return nil, fmt.Errorf("the daemon that hands over does not serve %s", p.Socket)
 	}
-	return &Claim{place: p, file: lock}, nil
+	return &Claim{place: p, file: lock, inherited: kept}, nil
 }
 
 // Sign makes this process the owner of an inherited claim.
