@@ -124,7 +124,7 @@ report-page: build ## docs/report again, from the results beside it
 
 # The tests compare generated pages with the code; with VRDMA_UPDATE_DOCS=1 they write them.
 docs: ## write the generated parts of the documents
-	VRDMA_UPDATE_DOCS=1 $(GO) test -count=1 -run '^(TestReference|TestList|TestPerformance)$$' $(patsubst %,./%,$(dir $(shell git ls-files '*/reference_test.go'))) ./test/docs
+	VRDMA_UPDATE_DOCS=1 $(GO) test -count=1 -run '^(TestReference|TestList|TestPerformance)$$' $(patsubst %,./%,$(dir $(shell git ls-files '*/reference_test.go'))) ./internal/daemon ./test/docs
 
 # make performance RESULTS=FILE.json uses another file than the newest of bench/results.
 RESULTS ?= $(lastword $(sort $(wildcard bench/results/*.json)))

@@ -120,6 +120,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		diffCommand(o),
 		doctorCommand(),
 		drainCommand(o),
+		loopsCommand(o),
 		editCommand(o),
 		eventsCommand(o),
 		faultCommand(o),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/pprof"
 	"slices"
 	"sync/atomic"
@@ -194,14 +195,18 @@ func (d *daemon) openDevice() (closed func(), err error) {
 // open starts the engine, opens the socket with the default NIC behind it, if that has an address, and then the control plane.
 func (d *daemon) open(used *meter.Meter) (err error) {
 	d.engine, err = engine.New(engine.Options{
-		Resolver: d.nics,
-		Port:     d.port.port, Wake: d.port.wake, Window: d.port.window, InFlight: d.port.flight, Recognise: !d.NoRecognise, Version: d.Version, Log: d.log, Deaf: d.from != nil,
+		Resolver: d.nics, Loops: d.loops, Auto: d.autoLoops,
+		Port: d.port.port, Wake: d.port.wake, Window: d.port.window, InFlight: d.port.flight, Recognise: !d.NoRecognise, Version: d.Version, Log: d.log, Deaf: d.from != nil,
 		Evict: func(s *nic.Session) { d.server.Evict(s) },
 		Fault: func(n *nic.NIC, h fault.Hit) { d.server.Fault(n, h) },
 		Faced: func(n *nic.NIC) { go d.renewTree(n) },
 	})
 	if err != nil {
 		return exit.Lacks("%w", err)
+	}
+	if d.loops > 1 {
+		// A loop keeps one of Go's processors busy. The goroutines beside the loops need theirs.
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + d.loops - 1)
 	}
 	d.ethernet = vswitch.New(vswitch.Config{Log: d.log, Hosts: d.engine})
 	if err := d.workloads.saved.read(d.place.Socket + ".bound"); err != nil {
@@ -304,7 +309,7 @@ func (d *daemon) openExtras() (end func(), err error) {
 		}
 		ends = append(ends, closed)
 	}
-	d.log.Info("serving", "version", d.Version, "socket", d.place.Socket, "device", provision.DeviceName, "gids", gidTexts(d.device.GIDs), "ephemeral", d.Ephemeral)
+	d.log.Info("serving", "version", d.Version, "socket", d.place.Socket, "device", provision.DeviceName, "gids", gidTexts(d.device.GIDs), "ephemeral", d.Ephemeral, "loops", d.loops)
 	if d.Profile != "" {
 		file, err := os.Create(d.Profile)
 		if err != nil {

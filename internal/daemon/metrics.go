@@ -117,6 +117,18 @@ func (m *measured) Stalls() uint64 { return m.engine.Stalls() }
 // Processor implements metrics.Source.
 func (m *measured) Processor() time.Duration { return diag.ProcessTime() }
 
+// Loops implements metrics.Source.
+func (m *measured) Loops() (list []metrics.Loop, moves uint64) {
+	m.engine.Do(func() { // fails only after the loop has ended
+		all, n := m.engine.LoopStatus()
+		for _, l := range all {
+			list = append(list, metrics.Loop{Number: l.Number, Sessions: l.Sessions, Busy: time.Duration(l.Busy)})
+		}
+		moves = n
+	})
+	return list, moves
+}
+
 // Alive implements metrics.Source.
 func (m *measured) Alive() error { return m.engine.Do(func() {}) }
 

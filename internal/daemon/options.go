@@ -25,6 +25,7 @@ type Options struct {
 	LogFormat string   // text or json
 	LogLevel  string
 	Profile   string // the file for a CPU profile; "": none
+	Loops     string // the number of loops; "": that of VRDMA_LOOPS, or 1
 	// Ephemeral: the daemon ends after the last program.
 	Ephemeral bool
 	// Takeover: the daemon continues for the one that serves the socket.

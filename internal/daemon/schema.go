@@ -66,6 +66,7 @@ func (o *Options) Settings() []Setting {
 		{Key: "cdi", Flag: "cdi", Into: &o.CDI, Help: "the directory for CDI files, with which podman and other engines find the NICs (vrdma cdi prints them); none: write none (default: " + SystemCDI + " for root's daemon with its socket in /run or /var/lib; else none)"},
 		{Key: "hook", Flag: "hook", Into: &o.Hook, Help: "the path of vrdma in the engines' mount namespace, for hooks in CDI files; none: no hooks (default: this program). Needed if the daemon is in a container"},
 		{Key: "guest", Flag: "guest", Into: &o.Guests, Help: "NICs for programs in virtual machines, default or TENANT/NAME: creates sockets for QEMU, see vrdma guest args (default: none)"},
+		{Key: "loops", Flag: "loops", Into: &o.Loops, check: checkLoops, Help: "the number of loops, each a thread that moves the data of some programs: 1 to 64, or auto for as many as the traffic needs and processors are free (default: the value of VRDMA_LOOPS; else auto with --ephemeral, as vrdma run starts it, and 1 without)"},
 		{Key: "ephemeral", Flag: "ephemeral", Into: &o.Ephemeral, Help: "end after the last program has ended"},
 		{Key: "cpuProfile", Flag: "cpuprofile", Into: &o.Profile, Help: "write a CPU profile to this file at the end, for go tool pprof"},
 	}

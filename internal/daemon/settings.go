@@ -33,6 +33,8 @@ type settings struct {
 	from          *successor  // nil: the daemon begins anew
 	machine       budget.Machine
 	service       service
+	loops         int
+	autoLoops     bool
 }
 
 // check reads the file and checks the options.
@@ -65,6 +67,9 @@ func (o *Options) check() (s *settings, err error) {
 		return nil, err
 	}
 	if s.host, err = hostName(o.HostName); err != nil {
+		return nil, err
+	}
+	if s.loops, s.autoLoops, err = o.countLoops(); err != nil {
 		return nil, err
 	}
 	if s.machine = budget.ThisMachine(); s.machine.Files < budget.FewestFiles {

@@ -134,7 +134,7 @@ func At(socket string, user *syscall.Credential) *Daemon {
 // dress gives a command a user's environment, and the user.
 func (d *Daemon) dress(cmd *exec.Cmd) {
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "VRDMA_") && !strings.HasPrefix(v, "LD_PRELOAD=") && !strings.HasPrefix(v, "XDG_") {
+		if (!strings.HasPrefix(v, "VRDMA_") || strings.HasPrefix(v, "VRDMA_LOOPS=")) && !strings.HasPrefix(v, "LD_PRELOAD=") && !strings.HasPrefix(v, "XDG_") {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}

@@ -30,8 +30,10 @@ func (l *atOnce) Do(f func()) error {
 	return nil
 }
 
-func (l *atOnce) SetTap(*roce.Tap)                        {}
-func (l *atOnce) LinkCounters() roce.Counters             { return l.link }
+func (l *atOnce) SetTap(*roce.Tap)            {}
+func (l *atOnce) LinkCounters() roce.Counters { return l.link }
+func (l *atOnce) LoopOf(*nic.Session) int     { return 0 }
+
 func (l *atOnce) Peers() ([]peers.Status, peers.Counters) { return nil, peers.Counters{} }
 
 func (l *atOnce) Throttled(n *nic.NIC) (out, in ib.Time) { return l.out[n], 0 }

@@ -17,6 +17,10 @@ type Operation interface {
 	Draining() bool
 	// AuditFile is the path of the audit log; "": none is kept.
 	AuditFile() string
+	// Loops describes the loops, and says how many sessions have moved between them.
+	Loops() (list []protocol.LoopStatus, moves uint64)
+	// MoveProcess moves the sessions of a process to another loop.
+	MoveProcess(pid, loop int) error
 }
 
 // operate answers a request of the owner about the whole daemon.
@@ -37,6 +41,10 @@ func (d *Service) operate(c *protocol.Conn, v *View, req *protocol.ControlReques
 		}
 	case protocol.ControlDrain:
 		d.cfg.Operation.Drain(!req.Off)
+	case protocol.ControlMove:
+		if err := d.cfg.Operation.MoveProcess(req.Pid, req.Loop); err != nil {
+			reply.Error = err.Error()
+		}
 	}
 	return c.SendJSON(reply)
 }
@@ -45,6 +53,7 @@ func (d *Service) operate(c *protocol.Conn, v *View, req *protocol.ControlReques
 func (d *Service) operation(st *protocol.Status) {
 	if d.cfg.Operation != nil {
 		st.Draining, st.Audit = d.cfg.Operation.Draining(), d.cfg.Operation.AuditFile()
+		st.Loops, st.Moves = d.cfg.Operation.Loops()
 	}
 	containers := d.cfg.Clients.Containers()
 	for _, p := range d.cfg.Clients.Programs() {

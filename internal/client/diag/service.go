@@ -27,6 +27,8 @@ type Loop interface {
 	SetTap(t *roce.Tap)
 	// LinkCounters returns the counters of traffic with other hosts.
 	LinkCounters() roce.Counters
+	// LoopOf returns the number of the loop that serves a session.
+	LoopOf(s *nic.Session) int
 	// Peers returns the known other hosts.
 	Peers() ([]peers.Status, peers.Counters)
 }

@@ -176,10 +176,11 @@ func (d *Service) connections(v *View) []protocol.ConnectionStatus {
 // session describes one session. Each is a separate call on the loop, so that a long status does not stall it.
 func (d *Service) session(ses *Session, t *throttle) protocol.SessionStatus {
 	var in nic.SessionStatus
-	t.look(d.cfg.Loop, func() { in = ses.Device.Status() })
+	loop := 0
+	t.look(d.cfg.Loop, func() { in, loop = ses.Device.Status(), d.cfg.Loop.LoopOf(ses.Device) })
 	out := protocol.SessionStatus{
 		ID: ses.ID, NIC: ses.NIC.Name, Pid: ses.Of.Pid, UID: ses.Of.UID, Program: ses.Of.Program, Label: ses.Of.Label,
-		Opened: ses.Opened, Commands: ses.Commands, MRBytes: in.MRBytes, Memory: usage(in.Usage),
+		Opened: ses.Opened, Commands: ses.Commands, Loop: loop, MRBytes: in.MRBytes, Memory: usage(in.Usage),
 		Objects: protocol.ObjectCount{
 			PDs: in.PDs, MRs: in.MRs, MWs: in.MWs, CQs: in.CQs, QPs: len(in.QPs), SRQs: in.SRQs, AHs: in.AHs,
 			Channels: in.Chans,

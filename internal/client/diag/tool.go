@@ -58,7 +58,7 @@ func (d *Service) Answer(c *protocol.Conn, v *View, req *protocol.ControlRequest
 		}
 		d.serveCapture(c, req)
 		return false
-	case protocol.ControlReload, protocol.ControlDrain:
+	case protocol.ControlReload, protocol.ControlDrain, protocol.ControlMove:
 		return d.operate(c, v, req) == nil
 	case protocol.ControlStop:
 		if !v.All {

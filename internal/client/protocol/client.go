@@ -40,7 +40,7 @@ func dialControl(socket, op string) (*Session, error) {
 	}
 	s, err := Dial(socket, hello)
 	// The refusal of the control socket explains more than the answer of the program socket.
-	if err == nil && refused != nil && slices.Contains([]string{ControlStop, ControlCapture, ControlReload, ControlDrain}, op) {
+	if err == nil && refused != nil && slices.Contains([]string{ControlStop, ControlCapture, ControlReload, ControlDrain, ControlMove}, op) {
 		s.Close()
 		return nil, refused
 	}
@@ -350,6 +350,13 @@ func ReloadDaemon(socket string) ([]string, error) {
 // DrainDaemon makes the daemon at socket refuse new programs, or admit them again.
 func DrainDaemon(socket string, off bool) error {
 	_, err := operate(socket, ControlRequest{Op: ControlDrain, Off: off})
+	return err
+}
+
+// MoveProcess makes the daemon at socket serve the sessions of a process, and those that they are connected to, on
+// another loop.
+func MoveProcess(socket string, pid, loop int) error {
+	_, err := operate(socket, ControlRequest{Op: ControlMove, Pid: pid, Loop: loop})
 	return err
 }
 

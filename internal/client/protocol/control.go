@@ -22,6 +22,7 @@ import (
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
 //	{"op":"reload"}               answered by one ControlReply with lines
 //	{"op":"drain","off":B}        answered by one ControlReply
+//	{"op":"move","pid":P,"loop":N}  answered by one ControlReply
 //	{"op":"objects"}              answered by a ControlReply; then one request about declared
 //	                              objects follows, and its answers (package control)
 //	{"op":"hand over"}            answered by a ControlReply; then a message with a descriptor
@@ -43,6 +44,9 @@ type ControlRequest struct {
 	End   string       `json:"end,omitempty"`
 	// For drain: admit programs again.
 	Off bool `json:"off,omitempty"`
+	// For move: the process whose sessions move, and their next loop.
+	Pid  int `json:"pid,omitempty"`
+	Loop int `json:"loop,omitempty"`
 	// For upgrade: the path of the next daemon's program.
 	Program string `json:"program,omitempty"`
 }
@@ -76,6 +80,7 @@ const (
 	ControlUpgrade  = "upgrade"
 	ControlReload   = "reload"
 	ControlDrain    = "drain"
+	ControlMove     = "move"
 )
 
 // ControlReply acknowledges a request or contains its error. The stream of a trace begins with one.
@@ -114,10 +119,21 @@ type Status struct {
 	// Programs are the served processes, for callers that may see all. Draining: new ones are refused.
 	Programs []ProgramStatus `json:"programs,omitempty"`
 	Draining bool            `json:"draining,omitempty"`
+	// Loops are the daemon's loops, and Moves how many sessions have moved between them, for callers that may see all.
+	Loops []LoopStatus `json:"loops,omitempty"`
+	Moves uint64       `json:"moves,omitempty"`
 	// Audit is the path of the audit log, for callers that may see all; empty: none is kept.
 	Audit string `json:"audit,omitempty"`
 	// Refused counts commands that were not supported, by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+// LoopStatus is a loop of the daemon.
+type LoopStatus struct {
+	Number   int           `json:"number"`
+	Used     bool          `json:"used"` // new sessions may come to it
+	Sessions int           `json:"sessions"`
+	Busy     time.Duration `json:"busy"` // time that it has worked for sessions
 }
 
 // ProgramStatus is a served process.
@@ -194,6 +210,7 @@ type SessionStatus struct {
 	Label    string      `json:"label,omitempty"`
 	Opened   time.Time   `json:"opened"`
 	Commands uint64      `json:"commands"`
+	Loop     int         `json:"loop,omitempty"` // the number of the loop that serves it
 	Objects  ObjectCount `json:"objects"`
 	MRBytes  uint64      `json:"mr_bytes"`
 	// Memory covers all regions; Regions are the first thousand.

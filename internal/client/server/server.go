@@ -63,6 +63,8 @@ type Loop interface {
 	SetTap(t *roce.Tap)
 	LinkCounters() roce.Counters
 	Peers() ([]peers.Status, peers.Counters)
+	// LoopOf returns the number of the loop that serves a session.
+	LoopOf(s *nic.Session) int
 }
 
 // A loopLine is a connection that the loop serves. It is an alias, as engine.Line is, so that both are one type and an

@@ -25,6 +25,7 @@ type clock struct {
 	time  func() ib.Time // tests replace it
 	sched *scheduler     // holds the shares that are charged
 
+	busy  ib.Time  // time that was charged to NICs
 	of    *adapter // the NIC that the time is charged to; nil: none
 	turn  bool     // of has a turn; else the loop works for it beside its turns
 	since ib.Time  // when it began to work for of
@@ -64,7 +65,8 @@ func (c *clock) read() {
 	}
 	c.of = nil
 	cost := min(max(c.now-c.since, 0), schedule.MostTurn)
-	if a.nic.Spend(cost); c.sched.alone == nil {
+	c.busy += cost
+	if a.part.Spend(cost); c.sched.alone == nil {
 		c.countShare(a, cost)
 	}
 }

@@ -17,12 +17,16 @@ import (
 //	packet ── destination address ──▶ adapters.at ──▶ adapter ──▶ QP
 type adapter struct {
 	nic    *nic.NIC
+	part   *nic.Part          // what this loop counts for it
 	manage Management         // receives its management datagrams; nil: they are dropped
 	due    timer              // deadline of manage
 	groups map[ib.GID]netAddr // multicast groups that it has joined, and their underlay addresses
 	band   band
-	late   queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
-	held   queue[*task] // queue pairs that wait to send to the NIC, see caps.go
+	// tenant is its tenant's name, and special says that it has caps or a share of its own. Only the first loop has them.
+	tenant  string
+	special bool
+	late    queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
+	held    queue[*task] // queue pairs that wait to send to the NIC, see caps.go
 }
 
 // adapters are the NICs that the loop serves, by NIC and by the address that packets arrive at.
@@ -51,6 +55,9 @@ func (e *Engine) Add(n *nic.NIC, m Management) error {
 	if err != nil {
 		return err
 	}
+	for _, o := range e.loops.others {
+		o.serve(n)
+	}
 	if m != nil {
 		e.mgmt.await(a, m.Deadline())
 	}
@@ -67,6 +74,9 @@ func (e *Engine) Remove(n *nic.NIC) {
 	if len(n.Faults()) > 0 {
 		e.SetFaults(n, nil)
 	}
+	for _, o := range e.loops.others {
+		o.unserve(n)
+	}
 	e.adapters.remove(a)
 	e.sched.removeNIC(a)
 	if e.clock.of == a {
@@ -80,7 +90,7 @@ func (l *adapters) add(n *nic.NIC, m Management) (*adapter, error) {
 	if l.of[n] != nil {
 		return nil, fmt.Errorf("engine: the NIC %s is there already", n.Name)
 	}
-	a := &adapter{nic: n, manage: m, groups: make(map[ib.GID]netAddr)}
+	a := &adapter{nic: n, part: n.Part(), manage: m, groups: make(map[ib.GID]netAddr)}
 	at := l.addresses(n)
 	for _, p := range at {
 		if o := l.at[p]; o != nil {
@@ -164,8 +174,8 @@ func (l *adapters) arrived(n ib.NetworkID, gid *ib.GID) *adapter {
 func (l *adapters) eachRemote(f func(*task)) {
 	for n := range l.of {
 		n.EachQP(func(q *nic.QP) {
-			if q.Transport().Path().Remote {
-				f(taskOf(q))
+			if t := taskOf(q); t.e.loops.number == 0 && q.Transport().Path().Remote {
+				f(t)
 			}
 		})
 	}

@@ -36,10 +36,17 @@ func (e *Engine) SetTenant(name string, p schedule.TenantParams) {
 	e.sched.nics.SetTenant(e.sched.tenant(name), p, e.clock.now)
 	e.sched.decide()
 	e.sched.releaseHeld()
+	e.setTenant(name, p)
 }
 
 // ForgetTenant removes a tenant that has no NICs any more. It runs on the loop.
-func (e *Engine) ForgetTenant(name string) { e.sched.forgetTenant(name) }
+func (e *Engine) ForgetTenant(name string) {
+	e.sched.forgetTenant(name)
+	for _, o := range e.loops.others {
+		o.sched.forgetTenant(name)
+	}
+	delete(e.loops.special, name)
+}
 
 // forgetTenant removes a tenant.
 func (s *scheduler) forgetTenant(name string) {
@@ -60,6 +67,7 @@ func (e *Engine) SetShare(n *nic.NIC, tenant string, p schedule.NICParams) {
 	if a == nil {
 		return
 	}
+	e.setShare(a, tenant, p)
 	s := &e.sched
 	class := s.waited.of(&a.band)
 	s.nics.Move(&a.band.nic, s.tenant(tenant), e.clock.now)

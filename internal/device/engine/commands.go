@@ -27,6 +27,7 @@ type commands struct {
 	stopping atomic.Bool
 	arrived  atomic.Bool   // foreign memory has arrived, see inbox.go
 	held     atomic.Uint32 // which goroutine holds the loop's state: see standin.go
+	wanted   atomic.Bool   // the first loop wants this loop's state, see loops.go
 	done     chan struct{} // closed when the loop has ended
 
 	poller *poller // wakes the loop

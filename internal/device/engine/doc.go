@@ -1,4 +1,4 @@
-// Package engine drives NICs: one loop that turns doorbells into work, work into bursts, bursts into
+// Package engine drives NICs: loops that turn doorbells into work, work into bursts, bursts into
 // copies and completions, and deadlines into retries.
 //
 //	doorbells ──────┐                        ┌─► peer of this daemon (one copy)
@@ -28,14 +28,15 @@
 //	waiters      programs that sleep while they poll (waiters.go)
 //	eventSender  completion events while NICs of class latency are active (prompt.go)
 //	chores       periodic work (loop.go)
+//	loops        the other loops, and which sessions move between them (loops.go, balance.go)
 //
 // loop.go is the loop and one pass of it, turn.go a queue pair's turn, panics.go what a panic means.
 //
 // The loop owns every object of the NICs that it serves; nothing there is locked. It reads the
 // requests of clients itself; other goroutines give it functions with Do. It runs on a thread of its
 // own. The package has no variables that change, and objects are reached through their owner
-// (nic.Owner). Several loops can therefore run beside each other, and requests from one to another
-// would pass through one function each (see nic/owner.go).
+// (nic.Owner). Several loops run beside each other and share nothing on the data path; commands run while
+// all but the first stand still (loops.go).
 //
 // Fairness: turns go round users, their sessions, and a session's queue pairs, and move a bounded
 // number of bytes (scheduler.go). One pass of the loop is bounded in everything it does: turns, by

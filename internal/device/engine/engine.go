@@ -21,6 +21,10 @@ import (
 type Options struct {
 	// Resolver finds the NIC or host that has an address.
 	Resolver nic.Resolver
+	// Loops is the number of loops; 0: one. See loops.go. Auto: it is the largest number, and the engine uses as many as
+	// the traffic needs.
+	Loops int
+	Auto  bool
 	// Spin is how long an idle loop polls, yielding its processor, before it sleeps.
 	Spin time.Duration
 	// Port leads to other hosts; nil: there are none. Wake are its descriptors: one of them is
@@ -57,11 +61,13 @@ type Options struct {
 	Evict func(*nic.Session)
 }
 
-// Engine is one loop and its parts, see the package comment. Engines share nothing, so a daemon
-// can have several. Its own methods are the public interface and the loop itself; each part has
-// the methods that work on it.
+// Engine is one loop and its parts, see the package comment. The engine that New returns is the first loop, and has the
+// others (loops.go). Its own methods are the public interface and the loop itself; each part has the methods that work
+// on it.
 type Engine struct {
-	opts Options
+	opts  Options
+	loops loops
+	busy  atomic.Int64 // clock.busy, as of lately
 
 	// Other goroutines use these, too.
 	cmds   commands
@@ -90,8 +96,21 @@ type Engine struct {
 
 const defaultSpin = 50 * time.Microsecond
 
-// New makes an engine. Add adds NICs, Start starts the loop.
+// New makes an engine. Add adds NICs, Start starts the loops.
 func New(o Options) (*Engine, error) {
+	e, err := newLoop(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.addLoops(o.Loops - 1); err != nil {
+		e.shut()
+		return nil, err
+	}
+	return e, nil
+}
+
+// newLoop makes one loop.
+func newLoop(o Options) (*Engine, error) {
 	if o.Spin == 0 {
 		o.Spin = defaultSpin
 	}
@@ -99,6 +118,7 @@ func New(o Options) (*Engine, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{opts: o}
+	e.loops.first = e
 	e.connect()
 	if err := e.poller.open(); err != nil {
 		return nil, err
@@ -113,6 +133,16 @@ func New(o Options) (*Engine, error) {
 		return nil, err
 	}
 	return e, nil
+}
+
+// shut closes what newLoop has opened.
+func (e *Engine) shut() {
+	for _, o := range e.loops.others {
+		o.shut()
+	}
+	e.shared.CloseForeign()
+	e.lines.close()
+	e.poller.close()
 }
 
 // connect makes the parts, and gives each the other parts that it uses.
@@ -133,12 +163,23 @@ func (e *Engine) connect() {
 	e.waiters = waiters{clock: &e.clock, sched: &e.sched, shared: e.shared}
 	e.chores.shared = e.shared
 	e.stall.clock, e.stall.cmds, e.stall.shared, e.stall.log = &e.clock, &e.cmds, e.shared, e.opts.Log
-	e.stall.wake, e.stall.command = make(chan struct{}, 1), e.command
+	e.stall.wake, e.stall.command, e.stall.first = make(chan struct{}, 1), e.command, &e.cmds
 	e.local.shared, e.local.log = e.shared, e.opts.Log
 }
 
-// Start runs the loop.
+// Start runs the loops.
 func (e *Engine) Start() {
+	for _, o := range e.loops.others {
+		o.run()
+	}
+	e.run()
+	if len(e.loops.others) > 0 {
+		go e.balance()
+	}
+}
+
+// run runs this loop.
+func (e *Engine) run() {
 	go func() {
 		runtime.LockOSThread()
 		debug.SetPanicOnFault(true)
@@ -153,8 +194,9 @@ func (e *Engine) Start() {
 	}()
 }
 
-// Stop ends the loop and waits for it. All sessions are closed before.
+// Stop ends the loops and waits for them. All sessions are closed before.
 func (e *Engine) Stop() {
+	e.stopOthers()
 	e.cmds.stopping.Store(true)
 	e.Do(func() {}) // ErrStopped if it was stopped before
 	<-e.cmds.done
@@ -175,6 +217,11 @@ func (e *Engine) Aside() *memory.Pool { return e.shared.Aside() }
 // command, because a burst for a queue pair that is not there yet is lost. A client without a doorbell
 // descriptor calls Ring instead. It runs on the loop.
 func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
+	return e.place(s, doorbell).attach(s, doorbell)
+}
+
+// attach is Attach for this loop.
+func (e *Engine) attach(s *nic.Session, doorbell nic.Doorbell) error {
 	adapter := e.adapters.of[s.NIC()]
 	if adapter == nil {
 		return fmt.Errorf("engine: the NIC %s was not added", s.NIC().Name)
@@ -188,6 +235,7 @@ func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 		}
 	}
 	s.SetOwner(c)
+	e.loops.first.joined(1)
 	e.sched.join(&c.flow, &adapter.band, s.User)
 	e.bells.setPrompt(&c.bell, adapter.band.nic.Latency())
 	e.bells.add(&c.bell, e.clock.now)
@@ -206,7 +254,7 @@ func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 func (e *Engine) Ring(s *nic.Session) {
 	e.Do(func() {
 		if c := clientOf(s); c != nil {
-			e.bells.activate(&c.bell, e.clock.now)
+			c.e.bells.activate(&c.bell, c.e.clock.now)
 		}
 	})
 }
@@ -221,6 +269,8 @@ func (e *Engine) Detach(s *nic.Session) {
 	if e.faults != nil {
 		e.faults.leave(s)
 	}
+	e.loops.first.joined(-1)
+	e = c.e
 	s.SetOwner(nil)
 	e.sched.leave(&c.flow)
 	e.bells.setPrompt(&c.bell, false)

@@ -124,6 +124,7 @@ const (
 
 // SetFaults replaces the plans of a NIC's declared Faults. It runs on the loop.
 func (e *Engine) SetFaults(n *nic.NIC, plans []*fault.Plan) {
+	e.gatherNIC(n)
 	old := n.Faults()
 	n.SetFaults(plans)
 	f := e.openFaults()
@@ -153,6 +154,9 @@ func (e *Engine) AddFaults(n *nic.NIC, rules []fault.Named) *fault.Plan {
 func (e *Engine) JoinFaults(s *nic.Session, p *fault.Plan) {
 	if of := e.openFaults().plans[p]; of != nil {
 		of.sessions = append(of.sessions, s)
+		if c := clientOf(s); c != nil && c.e != e {
+			e.move(e.group(nil, c), e) // it is new
+		}
 		s.SetFaults(p)
 	}
 }
@@ -250,7 +254,7 @@ func (f *faults) receives(t *task, b *transport.Burst) bool {
 		return false
 	}
 	if b.Damaged {
-		t.adapter.nic.Drop(nic.DropICRC, b.Packets)
+		t.adapter.part.Drop(nic.DropICRC, b.Packets)
 		return true
 	}
 	return f.decide(t, b, false)
@@ -352,7 +356,7 @@ func (f *faults) apply(t *task, known *faulted, b *transport.Burst, i uint32, ou
 		if out {
 			f.forward(t, b, i, 1, true, true)
 		} else {
-			t.adapter.nic.Drop(nic.DropICRC, 1)
+			t.adapter.part.Drop(nic.DropICRC, 1)
 		}
 		return false
 	case fault.RNR, fault.NakSequence, fault.NakAccess:
@@ -461,7 +465,7 @@ func (f *faults) later(t *task, known *faulted, a fault.Action) {
 // hold keeps packet i of b for d. It returns nil if too many are kept: the packet is lost.
 func (f *faults) hold(t *task, b *transport.Burst, i uint32, out bool, d ib.Time, paced bool) *heldBurst {
 	if len(f.held) >= mostHeld {
-		t.adapter.nic.Drop(nic.DropBuffer, 1)
+		t.adapter.part.Drop(nic.DropBuffer, 1)
 		return nil
 	}
 	f.serial++

@@ -38,10 +38,10 @@ type WaitsState struct {
 
 // Freeze returns the state of the engine. It changes nothing, and runs on the loop.
 func (e *Engine) Freeze() *EngineState {
-	now := e.clock.now
+	now, removed := e.clock.now, e.removedWaits()
 	st := &EngineState{
 		Loop: e.shared.Freeze(now), Gone: e.net.virtual.gone, Link: e.LinkCounters(),
-		Bulk: freezeWaits(&e.sched.waited.bulk), Latency: freezeWaits(&e.sched.waited.latency),
+		Bulk: freezeWaits(&removed.bulk), Latency: freezeWaits(&removed.latency),
 	}
 	e.net.eachTable(func(id ib.NetworkID, t *peers.Table) {
 		st.Peers = append(st.Peers, PeersState{id, t.Freeze(now)})
@@ -128,7 +128,7 @@ func (t *task) resume() {
 		switch r := &t.route; {
 		case r.adapter != nil:
 			t.setPath(t.path(r, false))
-			if p := r.adapter.taskAt(t.q.Peer()); p != nil {
+			if p := r.adapter.taskAt(t.q.Peer()); p != nil && p.e == t.e {
 				t.meets(p)
 				if p.q.Peer() == t.q.Num() && p.peer == nil && p.route.adapter == t.adapter {
 					p.meets(t)

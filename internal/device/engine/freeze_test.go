@@ -33,7 +33,8 @@ import (
 type world struct {
 	t      *testing.T
 	rng    *rand.Rand // of the program
-	frng   *rand.Rand // of freezes; nil: there are none
+	frng   *rand.Rand // of freezes, or of moves between loops; nil: there are none
+	loops  int        // of each host; 0: hosts are frozen, and have one
 	hosts  []*frozenHost
 	conns  []*conn
 	qps    map[uint32]*fqp // by number
@@ -158,8 +159,8 @@ const (
 	ud = 4
 )
 
-func newWorld(t *testing.T, seed uint64, hosts int, kind memory.ExtentKind, freeze bool, at []netip.Addr) *world {
-	w := &world{t: t, at: at, rng: rand.New(rand.NewPCG(seed, 1)), qps: make(map[uint32]*fqp)}
+func newWorld(t *testing.T, seed uint64, hosts int, kind memory.ExtentKind, freeze bool, loops int, at []netip.Addr) *world {
+	w := &world{t: t, at: at, rng: rand.New(rand.NewPCG(seed, 1)), qps: make(map[uint32]*fqp), loops: loops}
 	if freeze {
 		w.frng = rand.New(rand.NewPCG(seed, 2))
 	}
@@ -213,7 +214,7 @@ func (w *world) addHost(i int, seed uint64, udp bool) {
 
 // engine makes an engine that the test drives.
 func (h *frozenHost) engine(n *nic.NIC) *Engine {
-	o := Options{Window: 1 << 20, NoMove: true, NoAckWait: true}
+	o := Options{Window: 1 << 20, NoMove: true, NoAckWait: true, Loops: h.w.loops}
 	if h.udp != nil {
 		o.Port, o.Wake = roce.NewPort(h.udp), h.udp.Descriptors()
 	}
@@ -294,9 +295,7 @@ func forsake(e *Engine, s *nic.Session, a *nic.Arena, m *memory.Space) {
 
 // end ends an engine that the test has driven.
 func end(e *Engine) {
-	e.shared.CloseForeign()
-	e.lines.close()
-	e.poller.close()
+	e.shut()
 }
 
 func (w *world) close() {
@@ -319,10 +318,29 @@ func (w *world) close() {
 
 // pass makes a pass of a host.
 func (h *frozenHost) pass() bool {
-	h.e.clock.read()
-	h.e.bells.activateRung(h.e.clock.now)
-	h.e.net.traffic.wake(h.e.clock.now)
-	return h.e.step()
+	e := h.e
+	h.unite()
+	e.clock.read()
+	e.bells.activateRung(e.clock.now)
+	e.net.traffic.wake(e.clock.now)
+	work := e.step()
+	for _, o := range e.loops.others {
+		o.clock.read()
+		o.bells.activateRung(o.clock.now)
+		work = o.step() || work
+	}
+	return work
+}
+
+// unite does what follows a command: connected sessions meet on one loop.
+func (h *frozenHost) unite() {
+	for h.e.cmds.pending.Load() {
+		h.e.cmds.pop()() // a queue pair asks to meet its peer
+	}
+	if l := &h.e.loops; len(l.meet) > 0 {
+		l.again = true // no timer: the next pass tries again
+		h.e.unite()
+	}
 }
 
 // passes makes n passes of every host.
@@ -393,6 +411,10 @@ func (w *world) settle() {
 func (w *world) maybeFreeze() {
 	w.t.Helper()
 	if w.frng == nil || w.frng.IntN(3) != 0 {
+		return
+	}
+	if w.loops > 0 {
+		w.moveGroup()
 		return
 	}
 	h := w.hosts[w.frng.IntN(len(w.hosts))]
@@ -1044,7 +1066,7 @@ func TestFrozenBehavesAsBefore(t *testing.T) {
 				var traces [2][]string
 				var at []netip.Addr
 				for i := range traces {
-					w := newWorld(t, seed, c.hosts, c.kind, i == 1, at)
+					w := newWorld(t, seed, c.hosts, c.kind, i == 1, 0, at)
 					w.run(rounds)
 					w.close()
 					at = w.at

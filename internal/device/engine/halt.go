@@ -38,6 +38,15 @@ func (e *Engine) Halt(ctx context.Context, f func() error) error {
 func (e *Engine) halt(ctx context.Context, f func() error) error {
 	defer e.stall.seen.Store(false) // f may take long; no memory is to blame
 	e.finishRequests(ctx)
+	for !e.gather() {
+		for _, o := range e.loops.holds {
+			o.contain(o.settle)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("engine: memory of a program does not arrive: %w", ctx.Err())
+		}
+		time.Sleep(haltLook)
+	}
 	for {
 		e.contain(e.settle)
 		s := e.unsettled()

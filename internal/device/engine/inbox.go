@@ -66,7 +66,7 @@ func (t *task) park(b *transport.Burst, copied *memory.Buffer) {
 	}
 	in.lost = in.kept.n >= inboxBursts || in.bytes+size > inboxBytes || !in.keep(t, b, size, copied)
 	if in.lost {
-		t.adapter.nic.Drop(nic.DropBuffer, b.Packets)
+		t.adapter.part.Drop(nic.DropBuffer, b.Packets)
 	}
 	if in.full() || t.q.Crowded() {
 		e.shared.Scratch().Held = true

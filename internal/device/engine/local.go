@@ -16,9 +16,8 @@ import (
 //	    ▲                                     │
 //	    └── deliver ◀── deliverReplies ◀── replies        when the sender's call has ended
 //
-// task.deliver is the one function that brings a burst to a queue pair of this daemon. With one
-// loop it is a call. For a queue pair of another loop it would be a queue of that loop, and the
-// burst's data would have to stay valid until that loop takes it.
+// task.deliver is the one function that brings a burst to a queue pair of this daemon. Both are on the same
+// loop, see loops.go.
 type local struct {
 	replies queue[reply]
 	reply   reply // the one being delivered
@@ -72,7 +71,7 @@ func (t *task) Send(b *transport.Burst) {
 	to := t.peer
 	if to == nil || to.q.Num() != b.Dst || to.q.Gone() || b.Type == ib.UD {
 		if to = t.findPeer(b); to == nil {
-			t.adapter.nic.Drop(nic.DropNoQP, b.Packets)
+			t.adapter.part.Drop(nic.DropNoQP, b.Packets)
 			return // lost, as on a wire: the sender's timer detects it
 		}
 	}
@@ -97,7 +96,7 @@ func (t *task) leaveHost(b *transport.Burst) {
 		n.depart(t, &t.route, b)
 		return
 	}
-	t.adapter.nic.Drop(nic.DropNoNIC, b.Packets)
+	t.adapter.part.Drop(nic.DropNoNIC, b.Packets)
 	if n.tap != nil {
 		n.tap.Burst(b) // a capture shows packets without a destination, too
 	}
@@ -113,6 +112,10 @@ func supersedes(b, a *transport.Burst) bool {
 // nil: there is no such queue pair.
 func (t *task) findPeer(b *transport.Burst) *task {
 	p := t.route.adapter.taskAt(b.Dst)
+	if p != nil && p.e != t.e {
+		t.meetsLater(p)
+		return nil
+	}
 	if b.Type != ib.UD {
 		t.peer = p
 	}

@@ -51,6 +51,9 @@ func (e *Engine) loop() {
 	idle := ib.Time(0) // since when nothing happened
 	pass := uint32(0)
 	for !e.cmds.stopping.Load() || e.cmds.pending.Load() {
+		if e.cmds.wanted.Load() {
+			e.standAside()
+		}
 		e.clock.read()
 		if e.bells.short != (e.bells.fars > 0) {
 			e.bells.slice()
@@ -63,8 +66,10 @@ func (e *Engine) loop() {
 			n := e.cmds.inOnePass()
 			e.wakeRung()
 			e.longPass()
+			e.holdOthers()
 			e.cmds.run(n, &e.clock)
 			e.serveLines()
+			e.releaseOthers()
 			work = true
 		}
 		if e.contain(e.step) || work {

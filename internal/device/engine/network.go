@@ -70,6 +70,9 @@ func (n *network) waiting() bool { return n.traffic.polled || n.acks.n > 0 || n.
 
 // SetTap records every packet, local ones too; nil ends that. It runs on the loop.
 func (e *Engine) SetTap(t *roce.Tap) {
+	if t != nil {
+		e.gather()
+	}
 	e.net.tap = t
 	for _, a := range e.net.list {
 		a.SetTap(t)
@@ -184,14 +187,14 @@ func (n *network) Receive(id ib.NetworkID, b *transport.Burst, ce bool) {
 	if a := n.adapters.arrived(id, &b.DGID); a != nil {
 		t = a.taskAt(b.Dst)
 	}
-	if t == nil {
+	if t == nil || t.e.loops.number > 0 {
 		n.stray(id, &b.DGID, b.Packets)
 		return
 	}
 	if n.sched.nics.Gated() && b.Kind < transport.KindReadResp {
 		mark, drop := n.sched.nics.Arrive(&t.adapter.band.nic, n.clock.now)
 		if drop {
-			t.adapter.nic.Drop(nic.DropCap, b.Packets)
+			t.adapter.part.Drop(nic.DropCap, b.Packets)
 			return
 		}
 		ce = ce || mark
@@ -219,7 +222,7 @@ func (n *network) Receive(id ib.NetworkID, b *transport.Burst, ce bool) {
 func (n *network) stray(id ib.NetworkID, to *ib.GID, packets uint32) {
 	n.strays += uint64(packets)
 	if a := n.adapters.arrived(id, to); a != nil {
-		a.nic.Drop(nic.DropNoQP, packets)
+		a.part.Drop(nic.DropNoQP, packets)
 	} else {
 		n.nowhere += uint64(packets)
 	}
@@ -234,7 +237,7 @@ func (n *network) Congested(id ib.NetworkID, qp uint32, from, to ib.GID) {
 	if a := n.adapters.arrived(id, &to); a != nil {
 		t = a.taskAt(qp)
 	}
-	if t == nil {
+	if t == nil || t.e.loops.number > 0 {
 		n.stray(id, &to, 1)
 		return
 	}

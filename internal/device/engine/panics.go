@@ -50,14 +50,20 @@ func (e *Engine) command(f func()) (err error) {
 
 // fault ends the session whose memory faulted. It returns false if r is no fault, or one in memory of
 // no session.
-func (e *Engine) fault(r any) bool {
+func (e *Engine) fault(r any) (ok bool) {
 	at, ok := r.(interface{ Addr() uintptr })
 	if !ok {
 		return false
 	}
 	e.stall.turn = nil // it has ended
+	e.onFirst(func() { ok = e.loops.first.evict(at.Addr()) })
+	return ok
+}
+
+// evict ends the session whose memory contains addr. It returns false if none does. No other loop runs.
+func (e *Engine) evict(addr uintptr) bool {
 	for n := range e.adapters.of {
-		victim := n.FaultOwner(at.Addr())
+		victim := n.FaultOwner(addr)
 		if victim == nil {
 			continue
 		}

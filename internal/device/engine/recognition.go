@@ -163,8 +163,9 @@ func (n *network) mayGreet(a *adapter, id ib.NetworkID, to ib.GID) bool {
 	k.scanned = n.clock.now
 	found, at := false, to.Addr()
 	a.nic.EachQP(func(q *nic.QP) {
-		r := &taskOf(q).route
-		found = found || q.Transport().Path().Remote && r.network == id && r.to == at
+		if t := taskOf(q); t.e.loops.number == 0 {
+			found = found || q.Transport().Path().Remote && t.route.network == id && t.route.to == at
+		}
 	})
 	return found
 }

@@ -214,7 +214,7 @@ func (s *scheduler) next(now ib.Time) *task {
 		s.nics.Idle(&b.nic, now)
 	}
 	if t != nil {
-		b.adapter.nic.Waited(now - t.since)
+		b.adapter.part.Waited(now - t.since)
 	}
 	return t
 }

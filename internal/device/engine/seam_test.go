@@ -105,18 +105,18 @@ func TestWaits(t *testing.T) {
 	}
 	latency := schedule.NICParams{Class: schedule.Latency, Rate: schedule.Rate{Out: 1e9}}
 	halt(e)
-	nics[0].Waited(1000)
+	nics[0].Part().Waited(1000)
 	check("one", 1, 0)
 	e.SetShare(nics[0], "red", latency)
 	check("after the change", 1, 0)
-	nics[0].Waited(1000)
-	nics[1].Waited(1000)
+	nics[0].Part().Waited(1000)
+	nics[1].Part().Waited(1000)
 	check("two more", 2, 1)
 	e.SetShare(nics[0], "red", schedule.NICParams{Class: schedule.Latency}) // bulk: it has no cap
-	nics[0].Waited(1000)
+	nics[0].Part().Waited(1000)
 	check("without a cap", 3, 1)
 	e.SetShare(nics[0], "red", latency)
-	nics[0].Waited(1000)
+	nics[0].Part().Waited(1000)
 	check("again", 3, 2)
 	e.Remove(nics[0])
 	check("gone", 3, 2)

@@ -26,6 +26,7 @@ func (e *Engine) sleep() {
 		e.cmds.sleeping.Store(false)
 		return
 	}
+	e.busy.Store(int64(e.clock.busy))
 	n := e.away(e.nextDeadline())
 	e.cmds.sleeping.Store(false)
 	e.stall.look()
@@ -77,6 +78,7 @@ func sooner(a, b ib.Time) ib.Time {
 func (e *Engine) pollWakes() {
 	e.stall.look()
 	e.stall.rouse()
+	e.busy.Store(int64(e.clock.busy))
 	e.bells.tellProcessor(currentCPU())
 	e.chores.woken = e.clock.now
 	if n, err := epollNap(e.poller.epfd, e.poller.events[:], 0); err == nil {

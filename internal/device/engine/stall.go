@@ -49,6 +49,7 @@ type stall struct {
 
 	clock  *clock
 	cmds   *commands
+	first  *commands // of the first loop
 	shared *nic.Loop
 	log    *slog.Logger
 
@@ -262,8 +263,8 @@ func (s *stall) blame(t *task) {
 	s.due.Store(int64(time.Since(begun)) + int64(s.shared.AsideDue(s.clock.now)-s.clock.now))
 	s.sayStalled(b.q.Session(), other, stood, &result)
 	for _, q := range result.Fail {
-		s.cmds.push(func() { s.command(q.Fail) }) // its queues may fault, too
-		s.cmds.wake()
+		s.first.push(func() { s.command(q.Fail) }) // its queues may fault, too
+		s.first.wake()
 	}
 }
 
@@ -334,7 +335,13 @@ func (s *stall) reviewAside() {
 }
 
 // Stalls is how often a page stopped the loop. Any goroutine may call it.
-func (e *Engine) Stalls() uint64 { return e.stall.count.Load() }
+func (e *Engine) Stalls() uint64 {
+	n := e.stall.count.Load()
+	for _, o := range e.loops.all {
+		n += o.stall.count.Load()
+	}
+	return n
+}
 
 // threadID is that of the calling thread.
 func threadID() int32 { return int32(unix.Gettid()) }

@@ -33,7 +33,7 @@ const (
 
 // standIn runs f in place of a sleeping loop. If the loop does not sleep, ran is false.
 func (e *Engine) standIn(f func()) (ran bool, err error) {
-	if !e.cmds.held.CompareAndSwap(free, heldByStandIn) {
+	if e.loops.number > 0 || !e.cmds.held.CompareAndSwap(free, heldByStandIn) {
 		return false, nil
 	}
 	if len(e.bells.of) > standInBells {
@@ -51,7 +51,9 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 	// already, which then waits for the stand-in to leave.
 	e.bells.activateRung(e.clock.now)
 	e.longPass()
+	e.holdOthers()
 	err = e.command(f)
+	e.releaseOthers()
 	for range standInPasses {
 		if !e.contain(e.step) {
 			break
@@ -86,15 +88,25 @@ func (e *Engine) away(d ib.Time) int {
 	e.chores.until = d
 	e.cmds.held.Store(free)
 	n := e.poller.wait(timeout, &e.cmds.pending, &e.frames.waiting)
-	for i := 0; !e.cmds.held.CompareAndSwap(free, heldByLoop); i++ {
+	e.takeBack()
+	return n
+}
+
+// takeBack waits until nobody else holds the loop's state, and takes it.
+func (e *Engine) takeBack() {
+	spinUntil(func() bool { return e.cmds.held.CompareAndSwap(free, heldByLoop) })
+	if e.stall.tid.Load() != e.stall.own { // a stand-in was here
+		e.stall.tid.Store(e.stall.own)
+	}
+}
+
+// spinUntil waits for what another thread does within microseconds, if it has a processor.
+func spinUntil(so func() bool) {
+	for i := 0; !so(); i++ {
 		if i < patientSpins {
 			yield()
 		} else {
 			runtime.Gosched()
 		}
 	}
-	if e.stall.tid.Load() != e.stall.own { // a stand-in was here
-		e.stall.tid.Store(e.stall.own)
-	}
-	return n
 }

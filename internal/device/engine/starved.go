@@ -41,7 +41,7 @@ func (s *starved) retry() {
 		if f.starving = false; f.starved.n > 0 {
 			s.queue(f)
 		}
-		if t.starvesStill() { // it reads a client's memory, and may fault
+		if !f.gone && t.starvesStill() { // it reads a client's memory, and may fault
 			s.add(t)
 		}
 	}

@@ -36,6 +36,7 @@ type task struct {
 	let    bool // it has waited, and may go first
 
 	// For queue pairs of this host that wait for each other, see starved.go and inbox.go.
+	asked   bool // its session is to join the loop of its peer, see loops.go
 	starved bool // it waits for its peer to post receives
 	parked  bool // bursts for it wait in an inbox
 	waits   bool // it waits for a parked peer
@@ -67,6 +68,7 @@ func (a *adapter) taskAt(num uint32) *task {
 func (t *task) Connect(sgid, dgid *ib.GID) transport.Path {
 	t.peer = nil
 	t.find(sgid, dgid)
+	t.e.loops.first.regroup(t.q)
 	return t.path(&t.route, true)
 }
 
@@ -115,11 +117,15 @@ type client struct {
 	bell    bell
 	flow    flow
 	tasks   tasks
+	done    uint64 // see recent
 }
 
 // Adopt implements nic.SessionOwner.
 func (c *client) Adopt(q *nic.QP) nic.Owner {
 	t := &task{e: c.e, q: q, c: c, adapter: c.adapter}
+	if q.Type() == ib.UD {
+		c.e.loops.first.regroup(q)
+	}
 	c.tasks.add(q.Handle(), t)
 	return t
 }

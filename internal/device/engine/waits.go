@@ -3,7 +3,7 @@ package engine
 import "vrdma.dev/vrdma/internal/device/nic"
 
 // waits are how long requests have waited for their turns, by the class of the NIC. Each NIC
-// counts its own (nic.NIC.Waited). waits has the counts of removed NICs, and of NICs that have
+// counts its own (nic.Part.Waited). waits has the counts of removed NICs, and of NICs that have
 // changed their class. Waits adds the others.
 type waits struct{ bulk, latency nic.Waits }
 
@@ -17,7 +17,7 @@ func (w *waits) of(b *band) *nic.Waits {
 
 // settle adds what a NIC has counted until now to a class that it leaves.
 func (a *adapter) settle(class *nic.Waits) {
-	now := a.nic.Waits()
+	now := a.part.Waits()
 	class.Add(&now, a.band.settled)
 	a.band.settled = &now
 }
@@ -25,10 +25,22 @@ func (a *adapter) settle(class *nic.Waits) {
 // Waits returns how long requests of NICs of both classes have waited for their turns. It runs on
 // the loop.
 func (e *Engine) Waits() (bulk, latency nic.Waits) {
-	sum := e.sched.waited
-	for n, a := range e.adapters.of {
-		now := n.Waits()
-		sum.of(&a.band).Add(&now, a.band.settled)
+	sum := e.removedWaits()
+	for _, l := range append(e.loops.others[:len(e.loops.others):len(e.loops.others)], e) {
+		for n, a := range l.adapters.of {
+			now := a.part.Waits()
+			sum.of(&e.adapters.of[n].band).Add(&now, a.band.settled)
+		}
 	}
 	return sum.bulk, sum.latency
+}
+
+// removedWaits returns the counts of removed NICs, and of NICs that have changed their class, of all loops.
+func (e *Engine) removedWaits() waits {
+	sum := e.sched.waited
+	for _, o := range e.loops.others {
+		sum.bulk.Add(&o.sched.waited.bulk, nil)
+		sum.latency.Add(&o.sched.waited.latency, nil)
+	}
+	return sum
 }

@@ -297,6 +297,9 @@ func (j *Job) Err() error { return j.err }
 // Mute says that the loop does not wait for j any more: it ends as soon as it can.
 func (j *Job) Mute() { j.mute.Store(true) }
 
+// Muted reports whether Mute was called.
+func (j *Job) Muted() bool { return j.mute.Load() }
+
 // run does it, on a thread that may be held up for as long as the process likes.
 func (j *Job) run(u *user) {
 	defer j.releaseWindows()

@@ -62,9 +62,8 @@ func (w *Waits) Add(o, in *Waits) {
 	w.Sum += o.Sum - in.Sum
 }
 
-// Waited counts a request of this NIC that waited for t from its doorbell to its turn. It runs on
-// the loop, and so does Waits.
-func (n *NIC) Waited(t ib.Time) { n.tally.waits.Count(t) }
+// Waited counts a request of the NIC that waited for t from its doorbell to its turn. It runs on the loop.
+func (p *Part) Waited(t ib.Time) { p.waits.Count(t) }
 
 // Waits are what Waited has counted.
-func (n *NIC) Waits() Waits { return n.tally.waits }
+func (p *Part) Waits() Waits { return p.waits }

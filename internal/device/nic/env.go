@@ -44,8 +44,7 @@ func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint3
 	q.complete(q.sendCQ, &completion{wrID: w.WRID, status: st, opcode: wcOpcode[w.Op&15], byteLen: bytes, qpNum: q.num})
 }
 
-// complete pushes a completion. The queue belongs to the same loop; of another's it would
-// have to be asked.
+// complete pushes a completion. The queue belongs to the same loop.
 func (q *QP) complete(c *CQ, w *completion) bool {
 	if (len(q.session.faults) > 0 || c.held > 0) && q.holdBack(c, w) {
 		return false

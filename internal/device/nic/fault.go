@@ -49,6 +49,9 @@ func (s *Session) joinFaults() {
 // Faults returns the plans of the session: those of its NIC and that of its process.
 func (s *Session) Faults() []*fault.Plan { return s.faults }
 
+// Faulty reports whether something of the session fails on purpose, or has.
+func (s *Session) Faulty() bool { return len(s.faults) > 0 || s.down || s.fatal }
+
 // fails reports whether a registration fails on purpose.
 func (s *Session) fails() (fails bool) {
 	for _, p := range s.faults {

@@ -453,9 +453,12 @@ func (l *Loop) CollectForeign() {
 	f.done = f.pool.Collect(f.done[:0])
 	for i, j := range f.done {
 		f.done[i] = nil
+		if j.Muted() {
+			continue // given up; its thread is back, and the queue pair may belong to another loop
+		}
 		e := j.Tag.(*errand)
 		if e.job != j {
-			continue // given up; its thread is back
+			continue
 		}
 		if e.orphan {
 			e.q.finish(e)

@@ -195,10 +195,10 @@ func (s *Session) Sinks() (async EventSink, channels map[uint32]EventSink) {
 
 // Freeze returns the state of the NIC without its sessions. It changes nothing, and runs on the loop.
 func (n *NIC) Freeze() *NICState {
-	f := n.Face()
+	f, p := n.Face(), n.tally.sum()
 	st := &NICState{
-		Serial: n.serial, Retired: n.retired.Counters, Drops: slices.Clone(n.tally.drops[:]), Connected: n.tally.connected,
-		Loop: n.tally.loop, Delays: slices.Clone(n.tally.waits.Delays[:]), Waited: n.tally.waits.Sum, Refusals: slices.Clone(n.rules.count[:]),
+		Serial: n.serial, Retired: n.retired.Counters, Drops: slices.Clone(p.drops[:]), Connected: n.tally.connected,
+		Loop: p.loop, Delays: slices.Clone(p.waits.Delays[:]), Waited: p.waits.Sum, Refusals: slices.Clone(n.rules.count[:]),
 		Face: FaceState{MTU: f.MTU, Rows: slices.Clone(f.Rows)},
 	}
 	for _, g := range f.GIDs {

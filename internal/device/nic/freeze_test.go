@@ -311,8 +311,8 @@ func TestThawNIC(t *testing.T) {
 	n.Serial()
 	n.Drop(DropSpoof, 3)
 	n.Exceeded()
-	n.Waited(5000)
-	n.Spend(77)
+	n.Part().Waited(5000)
+	n.Part().Spend(77)
 	n.SetFace(Face{GIDs: []GIDEntry{{GID: ib.GID{15: 1}, NetDev: "a"}, {GID: ib.GID{15: 2}, NetDev: "b"}}, MTU: 3, Rows: []int{1, 4}})
 	var st NICState
 	b, err := state.Marshal(n.Freeze())
@@ -326,7 +326,7 @@ func TestThawNIC(t *testing.T) {
 	if err := m.Thaw(&st); err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(m.Face(), n.Face()) || m.Counters() != n.Counters() || m.Waits() != n.Waits() || m.serial != n.serial {
+	if !reflect.DeepEqual(m.Face(), n.Face()) || m.Counters() != n.Counters() || m.Part().Waits() != n.Part().Waits() || m.serial != n.serial {
 		t.Errorf("got %+v, %+v, want %+v, %+v", m.Face(), m.Counters(), n.Face(), n.Counters())
 	}
 	st.Face.MTU = 9

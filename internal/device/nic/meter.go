@@ -1,12 +1,14 @@
 package nic
 
 import (
+	"slices"
+
 	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Counters of a NIC that no queue pair has, for accounting, metrics and tools. They belong to the
-// loop, as the NIC does.
+// loops that serve the NIC.
 
 // A Reason is why packets were dropped.
 type Reason uint8
@@ -31,25 +33,73 @@ func (r Reason) String() string { return reasonNames[r] }
 
 // tally has the counters of the NIC as a whole.
 type tally struct {
-	drops      [NumReasons]uint64
-	connected  uint64  // connected queue pairs that there have been
-	loop       ib.Time // of the loop, spent for this NIC
-	registered uint64  // bytes, now
-	waits      Waits
+	Part              // of the first loop
+	connected  uint64 // connected queue pairs that there have been
+	registered uint64 // bytes, now
+	parts      []*Part
+}
+
+// A Part has the counters of a NIC that change on the data path. Each loop that serves the NIC has its own, so that
+// loops share no memory that they write.
+type Part struct {
+	drops [NumReasons]uint64
+	loop  ib.Time // of the loop, spent for this NIC
+	waits Waits
+}
+
+// Part returns the counters of the first loop.
+func (n *NIC) Part() *Part { return &n.tally.Part }
+
+// NewPart returns the counters of another loop, which the NIC's counters include from now on.
+func (n *NIC) NewPart() *Part {
+	p := new(Part)
+	n.tally.parts = append(n.tally.parts, p)
+	return p
+}
+
+// EndPart ends NewPart: the NIC keeps what p has counted.
+func (n *NIC) EndPart(p *Part) {
+	n.tally.Part.add(p)
+	n.tally.parts = slices.DeleteFunc(n.tally.parts, func(o *Part) bool { return o == p })
+}
+
+// add adds the counters of o.
+func (p *Part) add(o *Part) {
+	for r := range p.drops {
+		p.drops[r] += o.drops[r]
+	}
+	p.loop += o.loop
+	p.waits.Add(&o.waits, nil)
+}
+
+// sum is what all loops have counted.
+func (t *tally) sum() Part {
+	sum := t.Part
+	for _, p := range t.parts {
+		sum.add(p)
+	}
+	return sum
 }
 
 // Drop counts packets that were dropped before a queue pair saw them.
-func (n *NIC) Drop(r Reason, packets uint32) { n.tally.drops[r] += uint64(packets) }
+func (p *Part) Drop(r Reason, packets uint32) { p.drops[r] += uint64(packets) }
+
+// Drop counts packets that the first loop has dropped before a queue pair saw them.
+func (n *NIC) Drop(r Reason, packets uint32) { n.tally.Drop(r, packets) }
 
 // Exceeded counts an object that its tenant's quota refused.
 func (n *NIC) Exceeded() { n.rules.count[RefusedQuota]++ }
 
-// Spend counts time of the loop that went into this NIC.
-func (n *NIC) Spend(d ib.Time) { n.tally.loop += d }
+// Spend counts time of the loop that went into the NIC.
+func (p *Part) Spend(d ib.Time) { p.loop += d }
+
+// Spent is what Spend has counted.
+func (p *Part) Spent() ib.Time { return p.loop }
 
 // fill adds the NIC's own counters to c, and sorts the packets that queue pairs dropped by reason.
 func (t *tally) fill(c *Counters) {
-	c.Drops, c.Connected, c.LoopTime, c.Delays = t.drops, t.connected, t.loop, t.waits.Delays
+	p := t.sum()
+	c.Drops, c.Connected, c.LoopTime, c.Delays = p.drops, t.connected, p.loop, p.waits.Delays
 	c.Drops[DropSpoof] += c.WrongPeer
 	c.Drops[DropBuffer] += c.NoReceive
 	c.Drops[DropKey] += c.BadPKey + c.BadQKey
@@ -92,8 +142,9 @@ func (n *NIC) Mark() (m Mark, idle bool) {
 	if len(n.sessions) > 0 || len(n.qps) > 0 {
 		return m, false
 	}
-	m.loop, m.serial = n.tally.loop, n.serial
-	for _, d := range &n.tally.drops {
+	p := n.tally.sum()
+	m.loop, m.serial = p.loop, n.serial
+	for _, d := range &p.drops {
 		m.drops += d
 	}
 	for _, r := range &n.rules.count {

@@ -16,16 +16,13 @@ import (
 // only the interfaces. So there may be several loops: what moves a session to another one
 // gives it another SessionOwner, which adopts its queue pairs.
 //
-// Today there is one loop, and a queue pair may therefore do three things without asking
-// whose the other side is. With several loops each of these becomes a message to the owner of
-// the other side:
-//
-//   - a burst reaches the peer (Owner.Send: the loop has one function that delivers),
-//   - a completion reaches a CQ (QP.complete),
-//   - a receive is taken from an SRQ (QP.TakeRecv).
+// Sessions whose queue pairs are connected to each other are on the same loop (engine/loops.go). So a
+// queue pair may do three things without asking whose the other side is: a burst reaches the peer, a
+// completion reaches a CQ, and a receive is taken from an SRQ.
 //
 // What is a NIC's and not a session's (the tables of queue pair numbers, keys and groups) is
-// read on the data path and changed by commands only.
+// read on the data path of all loops, and changed by commands only, during which no loop runs. Counters that
+// change on the data path are in a Part for each loop.
 
 // Owner is the loop as one of its queue pairs sees it. The loop makes one for each.
 type Owner interface {

@@ -227,6 +227,9 @@ func (q *QP) destroy() {
 	q.owner.Forget()
 }
 
+// Type is the service type.
+func (q *QP) Type() ib.Service { return q.typ }
+
 // Peer is the number of the queue pair that this one is connected to.
 func (q *QP) Peer() uint32 { return q.attr.DestQPN }
 

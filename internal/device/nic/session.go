@@ -116,6 +116,9 @@ func (s *Session) QP(handle uint32) *QP {
 // QPs is how many queue pairs there are.
 func (s *Session) QPs() int { return s.qps.len() }
 
+// EachQP calls f for every queue pair.
+func (s *Session) EachQP(f func(*QP)) { s.qps.walk(func(_ uint32, q *QP) { f(q) }) }
+
 // CreateAsync gives the session a sink for asynchronous events. open opens it, if it may
 // have one.
 func (s *Session) CreateAsync(open func() (EventSink, error)) error {

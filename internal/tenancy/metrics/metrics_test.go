@@ -63,7 +63,10 @@ func (*fake) Tight() bool                   { return true }
 func (*fake) Generation() int64             { return 17 }
 func (*fake) Processor() time.Duration      { return time.Second }
 func (f *fake) Ready() error                { return f.ready }
-func (*fake) Stalls() uint64                { return 2 }
+func (*fake) Loops() ([]Loop, uint64) {
+	return []Loop{{0, 3, 1500 * time.Millisecond}, {1, 2, time.Second}}, 7
+}
+func (*fake) Stalls() uint64 { return 2 }
 func (f *fake) Alive() error {
 	if f.dead != nil {
 		<-f.dead

@@ -40,6 +40,8 @@ type Source interface {
 	Generation() int64
 	// Stalls is how often a page fault stopped the loop.
 	Stalls() uint64
+	// Loops describes the loops, and says how many sessions have moved between them.
+	Loops() (list []Loop, moves uint64)
 	// Processor is the processor time of the daemon, all threads.
 	Processor() time.Duration
 	// Alive waits for the loop to answer.
@@ -253,6 +255,7 @@ func (s *Server) Page() []byte {
 	p.sample(s.src.Processor().Seconds())
 	p.family("vrdma_loop_stalls_total", "counter", "Page faults that stopped the daemon's loop for 10 ms or longer.")
 	p.sample(float64(s.src.Stalls()))
+	p.loops(s.src.Loops())
 	p.family("process_start_time_seconds", "gauge", "Start time of the daemon, in seconds since the epoch.")
 	p.sample(float64(s.src.Started.UnixMilli()) / 1000)
 	p.family("vrdma_nics", "gauge", "Virtual NICs.")

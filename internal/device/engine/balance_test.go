@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"testing"
+	"time"
+)
+
+func TestRemedies(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		l    loads
+		want remedy
+	}{
+		{"idle", loads{busy: []float64{0, 0}}, remedy{}},
+		{"one busy, one idle", loads{busy: []float64{0.9, 0.1}}, remedy{from: 0, to: 1}},
+		{"both busy", loads{busy: []float64{0.9, 0.8}}, remedy{}},
+		{"little difference", loads{busy: []float64{0.9, 0.7}}, remedy{}},
+		{"neither is full", loads{busy: []float64{0.6, 0.1}}, remedy{}},
+		{"the last is busy", loads{busy: []float64{0.2, 0.1, 0.95}}, remedy{from: 2, to: 1}},
+		{"auto, one busy, processors free", loads{busy: []float64{0.9}, free: 1, most: 4}, remedy{from: 0, to: 1, use: 2}},
+		{"auto, one busy, no processor free", loads{busy: []float64{0.9}, free: 0.1, most: 4}, remedy{}},
+		{"auto, all in use", loads{busy: []float64{0.9, 0.9}, free: 2, most: 2}, remedy{}},
+		{"auto, one of two would do", loads{busy: []float64{0.2, 0.1}, free: 1, most: 4}, remedy{from: 1, to: 0, use: 1}},
+		{"not auto: all stay in use", loads{busy: []float64{0.2, 0.1}, free: 1}, remedy{}},
+	} {
+		if got := c.l.advise(); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestParseIdle(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"cpu  1 2 3 400 50 6 7 8 9 10\ncpu0 1 2 3 4 5 6": 4500 * time.Millisecond,
+		"cpu  1 2 3 400\n": 0,
+		"intr 1 2 3 4 5 6": 0,
+		"":                 0,
+		"cpu a b c d e f":  0,
+	} {
+		if got, err := parseIdle([]byte(text)); got != want || err == nil != (want != 0) {
+			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
+		}
+	}
+}

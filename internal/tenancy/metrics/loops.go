@@ -1,0 +1,27 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+)
+
+// A Loop is a loop of the daemon.
+type Loop struct {
+	Number   int
+	Sessions int
+	Busy     time.Duration // time that it has worked for programs
+}
+
+// loops writes how busy the loops are, and their sessions.
+func (p *page) loops(list []Loop, moves uint64) {
+	p.family("vrdma_loop_busy_seconds_total", "counter", "Time that a loop has worked for programs. A loop whose rate is near 1 is a bottleneck: see vrdma daemon --loops.")
+	for _, l := range list {
+		p.sample(l.Busy.Seconds(), "loop", strconv.Itoa(l.Number))
+	}
+	p.family("vrdma_loop_sessions", "gauge", "Open devices that a loop serves.")
+	for _, l := range list {
+		p.sample(float64(l.Sessions), "loop", strconv.Itoa(l.Number))
+	}
+	p.family("vrdma_loop_moves_total", "counter", "Open devices that have moved to another loop.")
+	p.sample(float64(moves))
+}
