@@ -11,7 +11,8 @@ import (
 
 // TestRanks: eight ranks of Open MPI on eight nodes, which are namespaces with a NIC each, start together, round after
 // round. Each node needs its own directory for temporary files: with a shared one, a start may lose a daemon and mpirun
-// waits until its timeout.
+// waits until its timeout. The short form leaves out TCP: on a busy machine a rank of Open MPI 4.1 with its TCP
+// transport may crash in MPI_Init, without vrdma.
 func TestRanks(t *testing.T) {
 	harness.Need(t, "mpirun", "mpicc")
 	dir := t.TempDir()
@@ -21,7 +22,7 @@ kind: Experiment
 metadata: {name: ranks}
 spec:
   settings: [containers]
-  transports: [verbs, tcp]
+  transports: ` + harness.Pick("[verbs]", "[verbs, tcp]") + `
   tools: [mpi_transfer]
   sizes: [1MiB]
   perSide: [4]
@@ -34,7 +35,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := harness.Pick(2, 50); len(r.Records) != want {
+	if want := harness.Pick(1, 50); len(r.Records) != want {
 		t.Errorf("%d records, want %d", len(r.Records), want)
 	}
 	for _, rec := range r.Records {
