@@ -163,7 +163,7 @@ func (e *Engine) connect() {
 	e.waiters = waiters{clock: &e.clock, sched: &e.sched, shared: e.shared}
 	e.chores.shared = e.shared
 	e.stall.clock, e.stall.cmds, e.stall.shared, e.stall.log = &e.clock, &e.cmds, e.shared, e.opts.Log
-	e.stall.wake, e.stall.command, e.stall.first = make(chan struct{}, 1), e.command, &e.cmds
+	e.stall.wake, e.stall.command, e.stall.first, e.stall.spread = make(chan struct{}, 1), e.command, &e.cmds, e.spreadMark
 	e.local.shared, e.local.log = e.shared, e.opts.Log
 }
 

@@ -558,7 +558,7 @@ func (f *faults) run() bool {
 	}
 	for p, of := range f.plans {
 		for _, happens := range p.Due(time.Duration(now)) {
-			of.happen(happens, &e.opts)
+			e.onFirst(func() { of.happen(happens, &e.opts) })
 		}
 	}
 	for range min(faultsPerPass, len(f.held)) {
@@ -577,7 +577,7 @@ func (f *faults) run() bool {
 			known.deaf = false
 		}
 		if d.of != nil {
-			d.of.happen(fault.Event{Action: d.action}, &e.opts)
+			e.onFirst(func() { d.of.happen(fault.Event{Action: d.action}, &e.opts) })
 			continue
 		}
 		if !d.t.q.Gone() {

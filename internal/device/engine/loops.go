@@ -48,7 +48,11 @@ type loops struct {
 	crowd    chan struct{} // a second session has come, see balance.go
 	stopping chan struct{} // closed when the data loops end
 	again    bool          // a timer is set to look at meet again
+	retry    time.Duration // how long that timer waits
 	moves    uint64        // sessions that have moved
+	held     ib.Time       // since when the data loops are held
+	busy     bool          // one of them has work, or had lately
+	mayHold  ib.Time       // until then they are not held again
 	// special are the tenants with caps or a share of their own.
 	special map[string]bool
 }
@@ -68,7 +72,7 @@ func (e *Engine) addLoops(n int) error {
 	}
 	l := &e.loops
 	l.all = slices.Clone(l.others)
-	l.crowd, l.stopping = make(chan struct{}, 1), make(chan struct{})
+	l.crowd, l.stopping, l.retry = make(chan struct{}, 1), make(chan struct{}), firstRetry
 	if l.use.Store(1); !e.opts.Auto {
 		l.use.Store(int32(e.Loops()))
 	}
@@ -103,12 +107,21 @@ func (e *Engine) stopOthers() {
 // Loops is how many loops there are.
 func (e *Engine) Loops() int { return 1 + len(e.loops.all) }
 
+// mostPause bounds how long the first loop keeps off the data loops after it has held them.
+const mostPause = ib.Time(1_000_000)
+
+// mayHold reports whether the first loop may hold the others now. Data loops that are busy have at least half of the
+// time: programs that make many commands delay traffic on other loops no more than on their own.
+func (e *Engine) mayHold(now ib.Time) bool { return now >= e.loops.mayHold || len(e.loops.others) == 0 }
+
 // holdOthers makes the data loops stand aside, and takes their state.
 func (e *Engine) holdOthers() {
 	l := &e.loops
 	if len(l.others) == 0 || len(l.holds) > 0 {
 		return
 	}
+	e.clock.read() // no NIC is charged for waiting
+	l.held, l.busy = e.clock.now, false
 	l.holds = append(l.holds, l.others...)
 	for _, o := range l.holds {
 		o.cmds.wanted.Store(true)
@@ -116,16 +129,37 @@ func (e *Engine) holdOthers() {
 	for _, o := range l.holds {
 		spinUntil(func() bool { return o.cmds.held.CompareAndSwap(free, heldByStandIn) })
 	}
-	// Work posted before a command is done before it.
 	for _, o := range l.holds {
-		if o.clock.read(); len(o.bells.of) == 0 {
-			continue
-		}
-		o.wakeRung()
-		if o.sched.waiting() || len(o.bells.active) > 0 {
-			o.longPass()
-		}
+		e.tend(o)
 	}
+	e.clock.read()
+}
+
+// tend makes a pass of a data loop that e holds, if there is work: what was posted before a command is done before it.
+func (e *Engine) tend(o *Engine) {
+	if o.clock.read(); len(o.bells.of) == 0 {
+		return
+	}
+	o.wakeRung()
+	if due := o.sched.due(); len(o.bells.active) == 0 && !o.sched.waiting() && o.local.replies.n == 0 && !o.cmds.arrived.Load() && (due == 0 || due > o.clock.now) {
+		return
+	}
+	e.loops.busy = true
+	// The watcher of o watches this thread, so that a page that stops it is found (stall.go).
+	s, before := &o.stall, o.stall.count.Load()
+	s.look()
+	s.rouse()
+	s.tid.Store(e.stall.tid.Load())
+	s.lent.Store(true)
+	if o.local.replies.n > 0 { // a fault has ended a pass
+		o.contain(func() bool { o.local.deliverReplies(); return true })
+	}
+	o.longPass()
+	s.lent.Store(false)
+	if s.count.Load() != before {
+		e.stall.seen.Store(false) // the watcher of e has seen the same
+	}
+	o.clock.read() // no NIC is charged for the command
 }
 
 // releaseOthers moves groups that have to move, and lets the data loops continue.
@@ -144,6 +178,9 @@ func (e *Engine) releaseOthers() {
 	}
 	clear(l.holds)
 	l.holds = l.holds[:0]
+	if e.clock.read(); l.busy {
+		l.mayHold = e.clock.now + min(e.clock.now-l.held, mostPause)
+	}
 }
 
 // standAside gives the state of a data loop to the first loop, until the first loop gives it back.
@@ -246,9 +283,7 @@ func (e *Engine) pinned(c *client) bool {
 		return true
 	}
 	pinned := false
-	c.tasks.each(func(t *task) {
-		pinned = pinned || t.q.Type() == ib.UD || t.route.adapter == nil && t.route.to.IsValid() || t.q.Transport().Path().Remote
-	})
+	c.tasks.each(func(t *task) { pinned = pinned || t.pins() })
 	return pinned
 }
 
@@ -259,10 +294,10 @@ func (e *Engine) regroup(q *nic.QP) {
 	}
 }
 
-// meetsLater is called when t sends to p, which is on another loop: they were connected in an unusual order. The burst
-// is lost, and their groups unite soon.
-func (t *task) meetsLater(p *task) {
-	if t.asked || t.q.Type() == ib.UD || p.q.Type() != t.q.Type() {
+// regroupLater is called on a data loop when the route of t leads to another loop or to another host. It was found
+// after the connection was made. The burst is lost, and the group of t moves soon.
+func (t *task) regroupLater() {
+	if t.e.loops.number == 0 || t.asked || t.q.Type() == ib.UD {
 		return
 	}
 	t.asked = true
@@ -270,6 +305,12 @@ func (t *task) meetsLater(p *task) {
 	first.cmds.push(func() { first.regroup(q) })
 	first.cmds.wake()
 }
+
+// A group that cannot be moved is tried again after firstRetry, and then after twice as long, up to lastRetry.
+const (
+	firstRetry = time.Millisecond
+	lastRetry  = 64 * time.Millisecond
+)
 
 // unite moves groups so that connected sessions are on one loop. The first loop holds all others.
 func (e *Engine) unite() {
@@ -281,35 +322,66 @@ func (e *Engine) unite() {
 		if q.Gone() || c == nil {
 			continue
 		}
-		t := taskOf(q)
-		t.asked = false
-		g := e.group(nil, c)
-		to := c.e
-		if p := t.localPeer(); p != nil && clientOf(p.q.Session()) != nil {
-			g = e.group(g, p.c)
-			to = p.e
-		}
-		if slices.ContainsFunc(g, e.pinned) {
-			to = e
-		}
+		g, to := e.meeting(taskOf(q))
 		if !e.move(g, to) {
 			l.meet = append(l.meet, q)
-		} else if t = taskOf(q); t.e != c.e && t.route.under != nil {
+		} else if t := taskOf(q); t.e != c.e && t.route.under != nil {
 			t.setPath(t.path(&t.route, true)) // only the first loop knows other hosts
 		}
 	}
-	if len(l.meet) > 0 && !l.again {
+	switch {
+	case len(l.meet) == 0:
+		l.retry = firstRetry
+	case !l.again:
 		l.again = true
-		time.AfterFunc(time.Millisecond, func() { e.Do(func() { l.again = false }) })
+		time.AfterFunc(l.retry, func() { e.Do(func() { l.again = false }) })
+		l.retry = min(2*l.retry, lastRetry)
 	}
 }
 
-// localPeer is the queue pair of this daemon that t is connected to; nil: there is none, or it is not found yet.
+// meeting returns the sessions that have to move because of t, and where: to the first loop if t or its group needs
+// that, or else the session with fewer queue pairs, and its group, to the loop of the other. Mostly no session has to
+// move, and meeting does not look at the group: a program may have thousands of queue pairs.
+func (e *Engine) meeting(t *task) (g []*client, to *Engine) {
+	p := t.localPeer()
+	stays := t.pins() || e.mustStay(t.q.Session())
+	if (p == nil || p.e == t.e) && (t.e == e || !stays) {
+		return nil, t.e
+	}
+	small, big := t, p
+	if p == nil || !stays && p.q.Session().QPs() < t.q.Session().QPs() {
+		small, big = p, t
+	}
+	if small != nil {
+		g = e.group(g, small.c)
+	}
+	if stays || slices.ContainsFunc(g, e.pinned) {
+		return e.group(g, big.c), e
+	}
+	return g, big.e
+}
+
+// pins reports whether t needs the first loop, and its session with it: it reaches other hosts or groups.
+func (t *task) pins() bool {
+	return t.q.Type() == ib.UD || t.route.adapter == nil && t.route.to.IsValid() || t.q.Transport().Path().Remote
+}
+
+// localPeer is the queue pair of this daemon that t is connected to, and that is connected to t; nil: there is none.
+// If only t is connected, by mistake or on purpose, its group does not include the other, which drops its bursts.
 func (t *task) localPeer() *task {
 	if t.q.Type() == ib.UD || t.q.Peer() == 0 || t.route.adapter == nil {
 		return nil
 	}
-	return t.route.adapter.taskAt(t.q.Peer())
+	p := t.route.adapter.taskAt(t.q.Peer())
+	if p == nil || !p.expects(t) || clientOf(p.q.Session()) == nil {
+		return nil
+	}
+	return p
+}
+
+// expects reports whether t is connected to the queue pair of o.
+func (t *task) expects(o *task) bool {
+	return t.q.Type() == o.q.Type() && t.q.Peer() == o.q.Num() && t.route.adapter != nil && t.route.adapter.nic == o.adapter.nic
 }
 
 // group adds the group of c to g: the sessions that its queue pairs are connected to, and those of its process.
@@ -371,7 +443,7 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 
 // movable reports whether the session of c can go to another loop.
 func (c *client) movable() bool {
-	ok := c.session.Movable()
+	ok := c.session.Movable() && c.e.local.replies.n == 0
 	c.tasks.each(func(t *task) {
 		ok = ok && !t.parked && !t.waits && !t.held && t.flight == 0 && t.ack == 0 && (t.late == nil || !t.late.waits)
 	})
@@ -381,7 +453,7 @@ func (c *client) movable() bool {
 // moveTo makes another loop serve the session of c, and returns its record there.
 func (c *client) moveTo(to *Engine) (*client, error) {
 	s, from := c.session, c.e
-	d := &client{e: to, session: s, adapter: to.adapters.of[s.NIC()]}
+	d := &client{e: to, session: s, adapter: to.adapters.of[s.NIC()], done: c.done}
 	d.bell = bell{client: d, fd: c.bell.fd, far: c.bell.far, page: newPage(s.Arena.Doorbell())}
 	if d.bell.fd >= 0 {
 		if err := to.poller.watch(d.bell.fd); err != nil {
@@ -393,6 +465,7 @@ func (c *client) moveTo(to *Engine) (*client, error) {
 	from.bells.remove(&c.bell)
 	to.sched.join(&d.flow, &d.adapter.band, s.User)
 	s.MoveTo(d)
+	to.stall.reviewAside() // the marks of its queue pairs end there
 	to.bells.setPrompt(&d.bell, d.adapter.band.nic.Latency())
 	to.bells.add(&d.bell, to.clock.now)
 	return d, nil
@@ -409,19 +482,17 @@ func (e *Engine) forgetMoved() {
 	}
 }
 
-// gather brings all groups to the first loop, as far as they can move now. It reports whether all have come. It runs in
-// a command.
-func (e *Engine) gather() bool {
-	all := true
+// gather brings all groups to the first loop, as far as they can move now, and returns a session of each that cannot. It
+// runs in a command.
+func (e *Engine) gather() (left []*client) {
 	for _, o := range e.loops.holds {
 		for _, b := range o.clients() {
 			if c := clientOf(b.session); c == b && !e.move(e.group(nil, c), e) {
-				all = false
-				c.session.EachQP(e.regroup) // later, if it has to be on the first loop
+				left = append(left, c)
 			}
 		}
 	}
-	return all
+	return left
 }
 
 // clients are the sessions of this loop.
