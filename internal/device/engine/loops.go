@@ -420,6 +420,7 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 			return false
 		}
 	}
+	all := true
 	var moved []*client
 	from := make(map[*Engine]bool)
 	for _, c := range g {
@@ -427,6 +428,7 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 		d, err := c.moveTo(to)
 		if err != nil {
 			e.opts.Log.Warn("a session cannot be moved to another loop", "pid", c.session.Pid, "program", c.session.Program, "error", err)
+			all = false
 			continue
 		}
 		moved = append(moved, d)
@@ -438,7 +440,7 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 	for _, d := range moved {
 		d.tasks.each((*task).resume)
 	}
-	return true
+	return all
 }
 
 // movable reports whether the session of c can go to another loop.

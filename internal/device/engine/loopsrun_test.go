@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -318,5 +319,72 @@ func TestCommandsLeaveTime(t *testing.T) {
 	}
 	if busy == 0 {
 		t.Error("the data loop was never busy")
+	}
+}
+
+// TestMarksReachAllLoops: memory that has stopped one loop is reached aside on all loops, also for programs of the user
+// that move, and the marks end everywhere.
+func TestMarksReachAllLoops(t *testing.T) {
+	e := severalLoops(t, 3)
+	var of []*testQP
+	for loop := range 3 {
+		c := newClientOf(t, e, 7)
+		c.reachable()
+		q := c.newQP(rc)
+		connect(q, q)
+		c.moveTo(loop)
+		of = append(of, q)
+	}
+	other := newClientOf(t, e, 8)
+	other.reachable()
+	stranger := other.newQP(rc)
+	connect(stranger, stranger)
+	e.Do(func() { of[1].task().e.stall.blame(of[1].task()) })
+	aside := func(q *testQP) (is bool) {
+		e.Do(func() { is = q.task().q.Aside() })
+		return is
+	}
+	for i, q := range of {
+		eventually(t, "loop "+strconv.Itoa(i)+" reaches the memory aside", func() bool { return aside(q) })
+	}
+	if aside(stranger) {
+		t.Error("another user's memory is reached aside")
+	}
+	of[0].c.moveTo(2)
+	if !aside(of[0]) {
+		t.Error("the mark is lost by a move")
+	}
+	e.Do(func() {
+		for _, o := range append(e.loops.others[:2:2], e) {
+			if o.stall.due.Load() == 0 {
+				t.Errorf("loop %d does not review its marks", o.loops.number)
+			}
+		}
+	})
+	for _, q := range of {
+		q.post(wr{op: opWrite, flags: signal, n: 64, remote: q.c.base, rkey: q.mr.RKey})
+		if w := q.wait(); w.status != 0 {
+			t.Errorf("%+v", w)
+		}
+	}
+}
+
+// TestHeldLoopIsNotStopped: a loop that is held for long was not stopped by a client's memory.
+func TestHeldLoopIsNotStopped(t *testing.T) {
+	e := severalLoops(t, 3)
+	a, b := newClient(t, e).newQP(rc), newClient(t, e).newQP(rc)
+	connect(a, b)
+	a.c.moveTo(1)
+	before := e.Stalls()
+	for range 3 {
+		bounce(t, a, b, 3)
+		if err := e.Halt(t.Context(), func() error { time.Sleep(20 * stallLook); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		a.c.moveTo(1)
+	}
+	bounce(t, a, b, 3)
+	if n := e.Stalls() - before; n != 0 {
+		t.Errorf("%d stalls of loops that were held", n)
 	}
 }
