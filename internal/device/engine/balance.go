@@ -289,7 +289,7 @@ func (e *Engine) MoveProcess(pid, loop int) error {
 		if loop != 0 {
 			for _, o := range g {
 				if e.pinned(o) {
-					return fmt.Errorf("process %d (%s) needs loop 0: it has datagrams, peers on other hosts, a NIC with a share or a cap, or faults", o.session.Pid, o.session.Program)
+					return fmt.Errorf("process %d (%s) needs loop 0: it has datagrams, peers on other hosts, a NIC or a tenant with a weight, or faults", o.session.Pid, o.session.Program)
 				}
 			}
 		}

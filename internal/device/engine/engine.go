@@ -217,7 +217,13 @@ func (e *Engine) Aside() *memory.Pool { return e.shared.Aside() }
 // command, because a burst for a queue pair that is not there yet is lost. A client without a doorbell
 // descriptor calls Ring instead. It runs on the loop.
 func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
-	return e.place(s, doorbell).attach(s, doorbell)
+	if err := e.place(s, doorbell).attach(s, doorbell); err != nil {
+		return err
+	}
+	if len(e.loops.others) > 0 {
+		e.joinMates(s)
+	}
+	return nil
 }
 
 // attach is Attach for this loop.

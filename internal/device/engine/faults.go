@@ -155,7 +155,7 @@ func (e *Engine) JoinFaults(s *nic.Session, p *fault.Plan) {
 	if of := e.openFaults().plans[p]; of != nil {
 		of.sessions = append(of.sessions, s)
 		if c := clientOf(s); c != nil && c.e != e {
-			e.move(e.group(nil, c), e) // it is new
+			e.bring(c) // now, because it is new
 		}
 		s.SetFaults(p)
 	}

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
-	"vrdma.dev/vrdma/internal/device/schedule"
 	"vrdma.dev/vrdma/internal/ib"
 )
 
@@ -16,7 +16,7 @@ import (
 //
 //	               ┌──────────── first loop ────────────┐   ┌──── data loop ────┐   ┌──── data loop ────┐
 //	sessions of    │ commands, network, management,     │   │ doorbells, turns, │   │ doorbells, turns, │
-//	one group ───▶ │ sessions with caps, faults, UD, …  │   │ timers            │   │ timers            │
+//	one group ───▶ │ sessions with weights, faults, UD …│   │ timers            │   │ timers            │
 //	               └──────────┬─────────────────────────┘   └─────────▲─────────┘   └─────────▲─────────┘
 //	                          └── holds them during a command ────────┴───────────────────────┘
 //
@@ -44,17 +44,16 @@ type loops struct {
 	meet   []*nic.QP // queue pairs whose group may have to move
 	// use is how many loops are used: the first, and use - 1 others.
 	use      atomic.Int32
-	sessions atomic.Int32  // of all loops
-	crowd    chan struct{} // a second session has come, see balance.go
-	stopping chan struct{} // closed when the data loops end
-	again    bool          // a timer is set to look at meet again
-	retry    time.Duration // how long that timer waits
-	moves    uint64        // sessions that have moved
-	held     ib.Time       // since when the data loops are held
-	busy     bool          // one of them has work, or had lately
-	mayHold  ib.Time       // until then they are not held again
-	// special are the tenants with caps or a share of their own.
-	special map[string]bool
+	sessions atomic.Int32      // of all loops
+	crowd    chan struct{}     // a second session has come, see balance.go
+	stopping chan struct{}     // closed when the data loops end
+	again    bool              // a timer is set to look at meet again
+	retry    time.Duration     // how long that timer waits
+	moves    uint64            // sessions that have moved
+	held     ib.Time           // since when the data loops are held
+	busy     bool              // one of them has work, or had lately
+	mayHold  ib.Time           // until then they are not held again
+	owners   map[string]*owner // see tenants.go
 }
 
 // addLoops makes n data loops.
@@ -103,6 +102,9 @@ func (e *Engine) stopOthers() {
 		<-o.cmds.done
 	}
 }
+
+// heldLoops are all loops, of which the first holds the others.
+func (e *Engine) heldLoops() []*Engine { return append([]*Engine{e}, e.loops.others...) }
 
 // Loops is how many loops there are.
 func (e *Engine) Loops() int { return 1 + len(e.loops.all) }
@@ -256,24 +258,30 @@ func (e *Engine) place(s *nic.Session, doorbell nic.Doorbell) *Engine {
 	return best
 }
 
-// kin returns another session of the process of s; nil: there is none.
+// kin returns another session that has to be on the loop of s: one of its process, or one that a cap holds together with
+// it; nil: there is none.
 func (e *Engine) kin(s *nic.Session) (k *client) {
-	if s.Space == nil {
-		return nil
-	}
-	s.NIC().EachSession(func(o *nic.Session) {
-		if c := clientOf(o); c != nil && o != s && o.Space == s.Space {
+	note := func(o *nic.Session) {
+		if c := clientOf(o); c != nil && o != s {
 			k = c
 		}
-	})
+	}
+	e.eachMate(s, note)
+	if k == nil && s.Space != nil {
+		s.NIC().EachSession(func(o *nic.Session) {
+			if o.Space == s.Space {
+				note(o)
+			}
+		})
+	}
 	return k
 }
 
-// mustStay reports whether a session needs the first loop, whatever queue pairs it has: its NIC has caps or a share of
-// its own, something fails on purpose, or packets are captured.
+// mustStay reports whether a session needs the first loop, whatever queue pairs it has: its NIC or its tenant has a
+// weight, something fails on purpose, or packets are captured.
 func (e *Engine) mustStay(s *nic.Session) bool {
 	a := e.adapters.of[s.NIC()]
-	return a == nil || a.special || e.loops.special[a.tenant] || e.net.tap != nil || s.Faulty()
+	return a == nil || a.weighted || a.owner != nil && a.owner.weighted || e.net.tap != nil || s.Faulty()
 }
 
 // pinned reports whether the session of c needs the first loop: for itself, or for a queue pair that reaches other hosts
@@ -344,7 +352,7 @@ func (e *Engine) unite() {
 // move, and meeting does not look at the group: a program may have thousands of queue pairs.
 func (e *Engine) meeting(t *task) (g []*client, to *Engine) {
 	p := t.localPeer()
-	stays := t.pins() || e.mustStay(t.q.Session())
+	stays := t.pins() || t.c.astray || e.mustStay(t.q.Session())
 	if (p == nil || p.e == t.e) && (t.e == e || !stays) {
 		return nil, t.e
 	}
@@ -384,11 +392,20 @@ func (t *task) expects(o *task) bool {
 	return t.q.Type() == o.q.Type() && t.q.Peer() == o.q.Num() && t.route.adapter != nil && t.route.adapter.nic == o.adapter.nic
 }
 
-// group adds the group of c to g: the sessions that its queue pairs are connected to, and those of its process.
+// group adds the group of c to g: the sessions that its queue pairs are connected to, those of its process, and those that
+// a cap holds together with it.
 func (e *Engine) group(g []*client, c *client) []*client {
-	begin := len(g)
+	begin, seen := len(g), make(map[any]bool) // clients, and what several of them share
+	first := func(k any) bool {
+		was := seen[k]
+		seen[k] = true
+		return !was
+	}
+	for _, o := range g {
+		first(o)
+	}
 	add := func(o *client) {
-		if o != nil && !slices.Contains(g, o) {
+		if o != nil && first(o) {
 			g = append(g, o)
 		}
 	}
@@ -400,7 +417,15 @@ func (e *Engine) group(g []*client, c *client) []*client {
 				add(clientOf(p.q.Session()))
 			}
 		})
-		if s := o.session; s.Space != nil {
+		s := o.session
+		if k := e.capOf(s); k != nil && first(k) {
+			e.eachMate(s, func(o *nic.Session) { add(clientOf(o)) })
+		}
+		type process struct {
+			n *nic.NIC
+			s *memory.Space
+		}
+		if s.Space != nil && first(process{s.NIC(), s.Space}) {
 			s.NIC().EachSession(func(k *nic.Session) {
 				if k.Space == s.Space {
 					add(clientOf(k))
@@ -447,7 +472,7 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 func (c *client) movable() bool {
 	ok := c.session.Movable() && c.e.local.replies.n == 0
 	c.tasks.each(func(t *task) {
-		ok = ok && !t.parked && !t.waits && !t.held && t.flight == 0 && t.ack == 0 && (t.late == nil || !t.late.waits)
+		ok = ok && !t.parked && !t.waits && t.flight == 0 && t.ack == 0 && (t.late == nil || !t.late.waits)
 	})
 	return ok
 }
@@ -462,6 +487,7 @@ func (c *client) moveTo(to *Engine) (*client, error) {
 			return nil, err
 		}
 	}
+	c.inheritCaps(d)
 	from.sched.leave(&c.flow)
 	from.bells.setPrompt(&c.bell, false)
 	from.bells.remove(&c.bell)
@@ -503,51 +529,4 @@ func (e *Engine) clients() (list []*client) {
 		list = append(list, b.client)
 	}
 	return list
-}
-
-// gatherNIC brings the groups of a NIC's sessions to the first loop, now or soon.
-func (e *Engine) gatherNIC(n *nic.NIC) {
-	if len(e.loops.others) == 0 {
-		return
-	}
-	n.EachSession(func(s *nic.Session) {
-		if c := clientOf(s); c != nil && c.e != e && !e.move(e.group(nil, c), e) {
-			s.EachQP(e.regroup)
-		}
-	})
-}
-
-// setTenant notes the parameters of a tenant. The data loops give every tenant the same share.
-func (e *Engine) setTenant(name string, p schedule.TenantParams) {
-	l := &e.loops
-	if l.special == nil {
-		l.special = make(map[string]bool)
-	}
-	if !unequal(p.Weight, p.Rate, 0) {
-		delete(l.special, name)
-		return
-	}
-	l.special[name] = true
-	for n, a := range e.adapters.of {
-		if a.tenant == name {
-			e.gatherNIC(n)
-		}
-	}
-}
-
-// setShare notes the tenant and the parameters of a NIC.
-func (e *Engine) setShare(a *adapter, tenant string, p schedule.NICParams) {
-	a.tenant, a.special = tenant, unequal(p.Weight, p.Rate, p.Guarantee)
-	for _, o := range e.loops.others {
-		o.sched.nics.Move(&o.adapters.of[a.nic].band.nic, o.sched.tenant(tenant), o.clock.now)
-		o.sched.decide()
-	}
-	if a.special || e.loops.special[tenant] {
-		e.gatherNIC(a.nic)
-	}
-}
-
-// unequal reports whether a share has caps, or another weight than others.
-func unequal(weight int, r schedule.Rate, guarantee uint64) bool {
-	return weight > 1 || guarantee != 0 || r != (schedule.Rate{})
 }

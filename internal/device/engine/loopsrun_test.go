@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -386,5 +387,76 @@ func TestHeldLoopIsNotStopped(t *testing.T) {
 	bounce(t, a, b, 3)
 	if n := e.Stalls() - before; n != 0 {
 		t.Errorf("%d stalls of loops that were held", n)
+	}
+}
+
+// TestCapAcrossLoops: programs of a NIC with a cap, or of a tenant with one, are on one loop, whenever the cap comes and
+// wherever they are moved, and do not exceed the cap.
+func TestCapAcrossLoops(t *testing.T) {
+	const most = 100_000_000
+	for name, rate := range map[string]schedule.Rate{"NIC, out": {Out: most}, "NIC, in": {In: most}, "tenant, out": {Out: most}, "tenant, in": {In: most}} {
+		e := severalLoops(t, 3)
+		pairs := make([][2]*testQP, 3)
+		for i := range pairs {
+			a, b := newClientOf(t, e, i).newQP(rc), newClientOf(t, e, i).newQP(rc)
+			a.timeout, b.timeout = 19, 19
+			connect(a, b)
+			a.c.moveTo(i)
+			pairs[i] = [2]*testQP{a, b}
+		}
+		e.Do(func() {
+			if strings.HasPrefix(name, "NIC") {
+				e.SetShare(e.only(), "red", schedule.NICParams{Rate: rate})
+			} else {
+				e.SetShare(e.only(), "red", schedule.NICParams{})
+				e.SetTenant("red", schedule.TenantParams{Rate: rate})
+			}
+		})
+		late := newClientOf(t, e, 9)
+		together := func(want int) {
+			t.Helper()
+			for _, c := range []*program{pairs[0][0].c, pairs[1][1].c, pairs[2][0].c, late} {
+				if n := c.loop(); n != want {
+					t.Fatalf("a program is on loop %d, want %d", n, want)
+				}
+			}
+		}
+		together(0)
+		begun, sent := time.Now(), 0
+		const size, window = 64 << 10, 16
+		for i := range 12 {
+			for _, p := range pairs {
+				for range window {
+					p[0].post(wr{op: opWrite, flags: signal, n: size, remote: p[1].c.base, rkey: p[1].mr.RKey})
+				}
+			}
+			for !pairs[i%3][0].c.moveTo(i % 3) { // a reply may be under way
+			}
+			together(i % 3)
+			if i%10 == 4 {
+				if err := e.Halt(t.Context(), func() error { return nil }); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, p := range pairs {
+				for range window {
+					if w := p[0].wait(); w.status != 0 {
+						t.Fatalf("%+v", w)
+					}
+					sent += size
+				}
+			}
+		}
+		passed := time.Since(begun)
+		t.Logf("%s: %.0f %% of the cap", name, float64(sent)/passed.Seconds()/most*100)
+		if allowed := int(most*passed.Seconds()) + 2<<20; sent > allowed {
+			t.Errorf("%s: %d bytes in %v, want %d at most", name, sent, passed, allowed)
+		}
+		e.Do(func() {
+			if out, in := e.Throttled(e.only()); out+in == 0 {
+				t.Errorf("%s: the NIC was not throttled", name)
+			}
+		})
+		e.Do(func() { e.SetTenant("red", schedule.TenantParams{}) })
 	}
 }

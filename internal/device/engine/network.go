@@ -72,7 +72,7 @@ func (n *network) waiting() bool { return n.traffic.polled || n.acks.n > 0 || n.
 func (e *Engine) SetTap(t *roce.Tap) {
 	if t != nil {
 		for _, c := range e.gather() {
-			c.session.EachQP(e.regroup) // as soon as it can move
+			e.bring(c) // as soon as it can move
 		}
 	}
 	e.net.tap = t

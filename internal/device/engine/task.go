@@ -118,6 +118,7 @@ type client struct {
 	flow    flow
 	tasks   tasks
 	done    uint64 // see recent
+	astray  bool   // it has to come to the first loop, but could not be moved yet
 }
 
 // Adopt implements nic.SessionOwner.
