@@ -325,14 +325,22 @@ func (e *Engine) unite() {
 	l := &e.loops
 	list := slices.Clone(l.meet)
 	l.meet = l.meet[:0]
+	stuck := make(map[*client]bool) // looked at already
 	for _, q := range list {
 		c := clientOf(q.Session())
 		if q.Gone() || c == nil {
 			continue
 		}
+		if stuck[c] {
+			l.meet = append(l.meet, q)
+			continue
+		}
 		g, to := e.meeting(taskOf(q))
 		if !e.move(g, to) {
 			l.meet = append(l.meet, q)
+			for _, o := range g {
+				stuck[o] = true
+			}
 		} else if t := taskOf(q); t.e != c.e && t.route.under != nil {
 			t.setPath(t.path(&t.route, true)) // only the first loop knows other hosts
 		}
