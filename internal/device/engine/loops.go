@@ -129,7 +129,7 @@ func (e *Engine) holdOthers() {
 		o.cmds.wanted.Store(true)
 	}
 	for _, o := range l.holds {
-		spinUntil(func() bool { return o.cmds.held.CompareAndSwap(free, heldByStandIn) })
+		o.take()
 	}
 	for _, o := range l.holds {
 		e.tend(o)
@@ -137,12 +137,36 @@ func (e *Engine) holdOthers() {
 	e.clock.read()
 }
 
+// take takes the state of a data loop that is wanted, as soon as the loop stands aside or sleeps. The thread of a loop that
+// sleeps is asking the poller, so nobody else can. With many sessions the loop is woken, and says itself who has rung.
+func (o *Engine) take() {
+	woken := false
+	spinUntil(func() bool {
+		if !o.cmds.held.CompareAndSwap(free, heldByStandIn) {
+			return false
+		}
+		if !o.cmds.sleeping.Load() || len(o.bells.of) <= standInBells {
+			return true
+		}
+		o.cmds.held.Store(free)
+		if !woken {
+			woken = true
+			o.poller.kick()
+		}
+		return false
+	})
+}
+
 // tend makes a pass of a data loop that e holds, if there is work: what was posted before a command is done before it.
 func (e *Engine) tend(o *Engine) {
 	if o.clock.read(); len(o.bells.of) == 0 {
 		return
 	}
-	o.wakeRung()
+	if o.cmds.sleeping.Load() {
+		o.bells.activateRung(o.clock.now)
+	} else {
+		o.wakeRung()
+	}
 	if due := o.sched.due(); len(o.bells.active) == 0 && !o.sched.waiting() && o.local.replies.n == 0 && !o.cmds.arrived.Load() && (due == 0 || due > o.clock.now) {
 		return
 	}

@@ -460,3 +460,52 @@ func TestCapAcrossLoops(t *testing.T) {
 		e.Do(func() { e.SetTenant("red", schedule.TenantParams{}) })
 	}
 }
+
+// TestManySessionsOnHeldLoop: no ring is lost while the first loop holds a data loop with few or many sessions, which falls
+// asleep again and again.
+func TestManySessionsOnHeldLoop(t *testing.T) {
+	rounds := 300
+	if os.Getenv("VRDMA_TEST_ALL") != "" {
+		rounds = 10_000
+	}
+	for _, n := range []int{fewBells, standInBells / 2, standInBells + 8} {
+		e := severalLoops(t, 2)
+		pairs := make([][2]*testQP, 2)
+		for i := range pairs {
+			pairs[i] = [2]*testQP{newClient(t, e).newQP(rc), newClient(t, e).newQP(rc)}
+			connect(pairs[i][0], pairs[i][1])
+			pairs[i][0].c.moveTo(1)
+		}
+		for range n {
+			newClient(t, e).moveTo(1)
+		}
+		var over atomic.Bool
+		var commands sync.WaitGroup
+		commands.Go(func() {
+			for !over.Load() {
+				e.Do(func() {})
+			}
+		})
+		for i := range rounds {
+			if i%8 == 0 {
+				time.Sleep(300 * time.Microsecond) // the loop falls asleep
+			}
+			for _, p := range pairs {
+				p[1].recv(0, 64)
+				p[0].post(wr{op: opSend, flags: signal, n: 64})
+			}
+			for _, p := range pairs {
+				for _, q := range p {
+					if w := q.wait(); w.status != 0 {
+						t.Fatalf("%+v", w)
+					}
+				}
+			}
+		}
+		over.Store(true)
+		commands.Wait()
+		if loop := pairs[0][0].c.loop(); loop != 1 {
+			t.Errorf("the programs are on loop %d", loop)
+		}
+	}
+}
