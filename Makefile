@@ -26,6 +26,9 @@ JOBS     ?= 1
 LONG     := ./test/guest ./test/wire ./test
 # These mostly wait, for containers, stores and browsers. Two at a time share no limit and no measurement.
 WAITING  := containers|cp|docs|etcdtest|networks|page|service
+# Their daemons have three loops, others one. make test-all gives every daemon four.
+LOOPED   := cm|tenants
+LOOPS    ?=
 # These tests compare rates, so nothing else runs beside them.
 ALONE    := ^(TestRecovery|TestCongestion|TestSharesAcross|TestCapAcross)$$
 # make check vets everything; go test need not do it again.
@@ -72,6 +75,7 @@ test-all: export VRDMA_TEST_ALL := 1
 test-all: export VRDMA_CONVERSATIONS := 100000
 test-all: export VRDMA_RACES := 100000000
 test-all: TIMEOUT := 6h
+test-all: LOOPS := 4
 test-all: test fuzz ## the long form of everything, and every fuzz target for FUZZTIME each
 
 check: ## formatting, go vet, staticcheck, shell scripts
@@ -88,8 +92,9 @@ unit: ## Go tests of every package, with the race detector
 # VRDMA_BUILT tells the tests that bin/ is up to date.
 integration: export VRDMA_BUILT := 1
 integration: build ## real programs against a real daemon
-	$(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) $$($(GO) list ./test/... | grep -vE '/test/($(WAITING))$$')
-	$(GOTEST) -race -p 2 $$($(GO) list ./test/... | grep -E '/test/($(WAITING))$$')
+	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) $$($(GO) list ./test/... | grep -vE '/test/($(WAITING)|$(LOOPED))$$')
+	VRDMA_LOOPS=$(or $(LOOPS),3) $(GOTEST) -race -p $(JOBS) $$($(GO) list ./test/... | grep -E '/test/($(LOOPED))$$')
+	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race -p 2 $$($(GO) list ./test/... | grep -E '/test/($(WAITING))$$')
 	$(GOTEST) -race -p 1 -run '$(ALONE)' ./test/wire
 
 # The first run builds Kubernetes from its sources: about ten minutes of processor time.

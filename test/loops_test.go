@@ -2,6 +2,8 @@ package test
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,8 +124,8 @@ func TestLoopsPrograms(t *testing.T) {
 	if !refused {
 		t.Error("a program with datagrams was never refused")
 	}
-	if len(d.Status(t).Sessions) != 0 {
-		t.Errorf("sessions are left: %+v", d.Status(t).Sessions)
+	for _, p := range running {
+		d.Gone(t, p.PID())
 	}
 }
 
@@ -160,19 +162,32 @@ func TestLoopsHostile(t *testing.T) {
 	stillRuns(t, innocent)
 }
 
-// An upgrade takes sessions of all loops along.
+// An upgrade takes sessions of all loops along, to a daemon with another number of loops.
 func TestLoopsUpgrade(t *testing.T) {
-	d := harness.StartUpgradable(t, harness.Options{Args: []string{"--loops", strconv.Itoa(someLoops)}})
-	pairs := []stream{startStream(t, d, 0), startStream(t, d, 0), startStream(t, d, 0)}
-	for i := range harness.Pick(4, 40) {
-		d.Upgrade(t)
-		if err := protocol.MoveProcess(d.Socket, pairs[i%len(pairs)].client.PID(), 1+i%(someLoops-1)); err != nil && !strings.Contains(err.Error(), "try again") {
+	config := filepath.Join(t.TempDir(), "vrdma.yaml")
+	configure := func(n int) {
+		if err := os.WriteFile(config, []byte("loops: "+strconv.Itoa(n)+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := len(d.Status(t).Loops); n != someLoops {
-		t.Errorf("the last daemon has %d loops, want %d", n, someLoops)
+	configure(someLoops)
+	d := harness.StartUpgradable(t, harness.Options{Args: []string{"--config", config}})
+	pairs := []stream{startStream(t, d, 0), startStream(t, d, 0), startStream(t, d, 0)}
+	counts := []int{1, 4, 2, someLoops}
+	for i := range harness.Pick(4, 40) {
+		loops := counts[i%len(counts)]
+		configure(loops)
+		d.Upgrade(t)
+		if n := len(d.Status(t).Loops); n != loops {
+			t.Errorf("the daemon has %d loops, want %d", n, loops)
+		}
+		for k, p := range pairs {
+			if err := protocol.MoveProcess(d.Socket, p.client.PID(), k%loops); err != nil && !strings.Contains(err.Error(), "try again") {
+				t.Fatal(err)
+			}
+		}
 	}
+	lossless(t, d)
 	for _, p := range pairs {
 		stillRuns(t, p)
 	}

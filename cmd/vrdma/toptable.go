@@ -43,6 +43,18 @@ func (v *topView) key(k byte) {
 	}
 }
 
+// loopShares says how busy each loop was; "": there is only one.
+func loopShares(before, now *protocol.Top, seconds float64) string {
+	if len(now.Loops) == 0 || len(before.Loops) != len(now.Loops) || seconds <= 0 {
+		return ""
+	}
+	shares := make([]string, len(now.Loops))
+	for i, l := range now.Loops {
+		shares[i] = fmt.Sprintf("%.0f", 100*(l.Busy-before.Loops[i].Busy).Seconds()/seconds)
+	}
+	return "loops " + strings.Join(shares, " ") + " %, "
+}
+
 // A sortKey is an index into sorts.
 type sortKey int
 
@@ -166,7 +178,7 @@ func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
 	}
 	whole := "" // the daemon's total, for users that see all NICs
 	if now.Pid != 0 {
-		whole = fmt.Sprintf("pid %d, daemon %.0f %% of a core, ", now.Pid, 100*cpu)
+		whole = fmt.Sprintf("pid %d, daemon %.0f %% of a core, %s", now.Pid, 100*cpu, loopShares(before, now, seconds))
 	}
 	fmt.Fprintf(w, "vrdma top: %sup %s, sorted by %s\n\n", whole, age(now.Time, now.Started), sorts[v.sort].name)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

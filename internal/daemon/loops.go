@@ -22,7 +22,7 @@ const (
 // parseLoops reads a number of loops.
 func parseLoops(text string) (n int, auto bool, err error) {
 	if text == autoLoops {
-		return min(runtime.NumCPU(), mostAuto), true, nil
+		return min(runtime.GOMAXPROCS(0), mostAuto), true, nil // it knows the process's processors and its cgroup's limit
 	}
 	if n, err = strconv.Atoi(text); err != nil || n < 1 || n > mostLoops {
 		return 0, false, fmt.Errorf("want auto, or a number from 1 to %d", mostLoops)

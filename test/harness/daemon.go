@@ -5,7 +5,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -34,6 +37,15 @@ type Options struct {
 	Network string // run daemon and programs in the network namespace with this path
 	Binary  string // another build of vrdma, for daemon and commands
 }
+
+// Loops is the number of loops of a daemon that a test makes itself: that of VRDMA_LOOPS, which other daemons read.
+// Like a daemon it gives each loop one of Go's processors.
+var Loops = sync.OnceValue(func() int {
+	n, _ := strconv.Atoi(os.Getenv("VRDMA_LOOPS"))
+	n = max(n, 1)
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n - 1)
+	return n
+})
 
 // OwnAddresses is the Addr of a daemon that has the machine's addresses.
 const OwnAddresses = "own"

@@ -82,7 +82,7 @@ func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon 
 			t.Fatal(err)
 		}
 	}
-	d.engine, err = engine.New(engine.Options{Resolver: d.nics, Log: log, Evict: func(s *nic.Session) { d.server.Evict(s) }})
+	d.engine, err = engine.New(engine.Options{Resolver: d.nics, Loops: harness.Loops(), Log: log, Evict: func(s *nic.Session) { d.server.Evict(s) }})
 	if err != nil {
 		t.Fatal(err)
 	}

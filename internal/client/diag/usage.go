@@ -123,6 +123,11 @@ func (d *Service) sendTop(c *protocol.Conn, v *View) error {
 		// A tenant must not see the daemon's total work.
 		if v.All || v.NIC != nil && v.NIC.Name == registry.Default {
 			t.Pid, t.CPU = os.Getpid(), ProcessTime().Seconds()
+			if d.cfg.Operation != nil {
+				if loops, _ := d.cfg.Operation.Loops(); len(loops) > 1 {
+					t.Loops = loops
+				}
+			}
 		}
 		return t
 	})

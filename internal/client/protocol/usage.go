@@ -10,6 +10,8 @@ type Top struct {
 	Pid     int         `json:"pid"`
 	CPU     float64     `json:"cpu_seconds"` // of the daemon, all threads
 	NICs    []NICStatus `json:"nics"`
+	// Loops are the daemon's loops, if there are several, for callers that may see its total work.
+	Loops []LoopStatus `json:"loops,omitempty"`
 }
 
 // NICStatus is a virtual NIC, the rest of a tenant's deleted NICs (no NIC), or traffic without a tenant (tenant _system).

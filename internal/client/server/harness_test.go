@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -76,7 +78,8 @@ func testListener(t testing.TB, cfg Config) *Server {
 	n := testNIC()
 	nics := registry.NewTable()
 	var s *Server
-	e, err := engine.New(engine.Options{Resolver: nics, Evict: func(d *nic.Session) { s.Evict(d) }})
+	loops, _ := strconv.Atoi(os.Getenv("VRDMA_LOOPS"))
+	e, err := engine.New(engine.Options{Resolver: nics, Loops: loops, Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
 		t.Fatal(err)
 	}

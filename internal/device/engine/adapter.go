@@ -22,11 +22,12 @@ type adapter struct {
 	due    timer              // deadline of manage
 	groups map[ib.GID]netAddr // multicast groups that it has joined, and their underlay addresses
 	band   band
-	// tenant is its tenant's name, and special says that it has caps or a share of its own. Only the first loop has them.
-	tenant  string
-	special bool
-	late    queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
-	held    queue[*task] // queue pairs that wait to send to the NIC, see caps.go
+	// What follows has only the first loop, if there are others, see tenants.go.
+	owner    *owner // its tenant
+	weighted bool
+	capped   bool
+	late     queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
+	held     queue[*task] // queue pairs that wait to send to the NIC, see caps.go
 }
 
 // adapters are the NICs that the loop serves, by NIC and by the address that packets arrive at.
@@ -58,6 +59,9 @@ func (e *Engine) Add(n *nic.NIC, m Management) error {
 	for _, o := range e.loops.others {
 		o.serve(n)
 	}
+	if len(e.loops.others) > 0 {
+		e.loops.own(a, defaultTenant)
+	}
 	if m != nil {
 		e.mgmt.await(a, m.Deadline())
 	}
@@ -77,6 +81,7 @@ func (e *Engine) Remove(n *nic.NIC) {
 	for _, o := range e.loops.others {
 		o.unserve(n)
 	}
+	e.loops.own(a, "")
 	e.adapters.remove(a)
 	e.sched.removeNIC(a)
 	if e.clock.of == a {

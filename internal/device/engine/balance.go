@@ -18,6 +18,9 @@ const (
 	// balanceEvery is how often the balancer looks, and balanceAfter after how many looks with the same result it acts.
 	balanceEvery = 100 * time.Millisecond
 	balanceAfter = 3
+	// balanceIdle is how often it looks while no loop is busy.
+	balanceIdle = 500 * time.Millisecond
+	idle        = 0.01
 	// fullLoad is the load of a loop that needs help, and uneven the difference between two loops that is worth a move.
 	fullLoad = 0.7
 	uneven   = 0.3
@@ -74,12 +77,12 @@ type balancer struct {
 	at    time.Time
 	busy  []ib.Time // of each loop, at the last look
 	idle  time.Duration
+	known bool // idle is of the last look
 }
 
 // balance looks at the loops until they stop.
 func (e *Engine) balance() {
 	b := &balancer{e: e, auto: e.opts.Auto, at: time.Now(), busy: make([]ib.Time, e.Loops())}
-	b.idle, _ = idleTime()
 	t := time.NewTicker(balanceEvery)
 	defer t.Stop()
 	for {
@@ -100,12 +103,15 @@ func (e *Engine) balance() {
 			case <-e.loops.crowd:
 			}
 			t.Reset(balanceEvery)
-			b.at, b.times = time.Now(), 0
-			b.idle, _ = idleTime()
+			b.at, b.times, b.known = time.Now(), 0, false
 			b.note()
 			continue
 		}
-		b.look()
+		if b.look() > idle {
+			t.Reset(balanceEvery)
+		} else {
+			t.Reset(balanceIdle)
+		}
 	}
 }
 
@@ -119,8 +125,9 @@ func (b *balancer) note() (spent []ib.Time) {
 	return spent
 }
 
-// look compares the loops, and acts if that has given the same result often enough.
-func (b *balancer) look() {
+// look compares the loops, and acts if that has given the same result often enough. It returns how busy the busiest
+// loop was.
+func (b *balancer) look() (most float64) {
 	now := time.Now()
 	passed := now.Sub(b.at)
 	b.at = now
@@ -129,12 +136,13 @@ func (b *balancer) look() {
 	for _, s := range b.note()[:use] {
 		l.busy = append(l.busy, min(float64(s)/float64(passed), 1))
 	}
-	if idle, err := idleTime(); err == nil {
-		l.free = float64(idle-b.idle) / float64(passed)
-		b.idle = idle
-	}
 	if b.auto {
 		l.most = b.e.Loops()
+	}
+	if most = slices.Max(l.busy); slices.Min(l.busy) >= fullLoad && use < l.most {
+		l.free = b.free(passed)
+	} else {
+		b.known = false
 	}
 	a := l.advise()
 	if a != b.last {
@@ -146,10 +154,21 @@ func (b *balancer) look() {
 		after = idleLooks
 	}
 	if a == (remedy{}) || b.times < after {
-		return
+		return most
 	}
 	b.last, b.times = remedy{}, 0
 	b.e.Do(func() { b.e.follow(a) }) // fails only after the loop has ended
+	return most
+}
+
+// free is how many processors were free since the last look; 0 if that is not known.
+func (b *balancer) free(passed time.Duration) (free float64) {
+	now, err := idleTime()
+	if err == nil && b.known {
+		free = float64(now-b.idle) / float64(passed)
+	}
+	b.idle, b.known = now, err == nil
+	return free
 }
 
 // follow does what a remedy says. It runs in a command.
@@ -270,7 +289,7 @@ func (e *Engine) MoveProcess(pid, loop int) error {
 		if loop != 0 {
 			for _, o := range g {
 				if e.pinned(o) {
-					return fmt.Errorf("process %d (%s) needs loop 0: it has datagrams, peers on other hosts, a NIC with a share or a cap, or faults", o.session.Pid, o.session.Program)
+					return fmt.Errorf("process %d (%s) needs loop 0: it has datagrams, peers on other hosts, a NIC or a tenant with a weight, or faults", o.session.Pid, o.session.Program)
 				}
 			}
 		}

@@ -31,13 +31,14 @@ func TestRemedies(t *testing.T) {
 
 func TestParseIdle(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"cpu  1 2 3 400 50 6 7 8 9 10\ncpu0 1 2 3 4 5 6": 4500 * time.Millisecond,
-		"cpu  1 2 3 400\n": 0,
-		"intr 1 2 3 4 5 6": 0,
-		"":                 0,
-		"cpu a b c d e f":  0,
+		"cpu  1 2 3 900 90 6 7 8 9 10\ncpu0 1 2 3 400 50 6\ncpu1 1 2 3 100 20 6\ncpu2 1 2 3 400 20 6\nintr 5": 5700 * time.Millisecond,
+		"cpu2 1 2 3 400 50 6\n":               0,
+		"cpu  1 2 3 400 50 6\ncpu0 1 2 3 4\n": 0,
+		"intr 1 2 3 4 5 6":                    0,
+		"":                                    0,
+		"cpu0 a b c d e f":                    0,
 	} {
-		if got, err := parseIdle([]byte(text)); got != want || err == nil != (want != 0) {
+		if got, err := parseIdle([]byte(text), func(cpu int) bool { return cpu < 2 }); got != want || err == nil != (want != 0) {
 			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
 		}
 	}

@@ -33,19 +33,22 @@ const heldAtOnce = 8
 // SetTenant changes the share and the caps of a tenant; a new tenant has none. It runs on the
 // loop.
 func (e *Engine) SetTenant(name string, p schedule.TenantParams) {
-	e.sched.nics.SetTenant(e.sched.tenant(name), p, e.clock.now)
-	e.sched.decide()
-	e.sched.releaseHeld()
-	e.setTenant(name, p)
+	for _, o := range e.heldLoops() {
+		o.sched.nics.SetTenant(o.sched.tenant(name), p, o.clock.now)
+		o.sched.decide()
+		o.sched.releaseHeld()
+	}
+	e.noteTenant(name, p)
 }
 
 // ForgetTenant removes a tenant that has no NICs any more. It runs on the loop.
 func (e *Engine) ForgetTenant(name string) {
-	e.sched.forgetTenant(name)
-	for _, o := range e.loops.others {
+	for _, o := range e.heldLoops() {
 		o.sched.forgetTenant(name)
 	}
-	delete(e.loops.special, name)
+	if o := e.loops.owners[name]; o != nil && len(o.nics) == 0 {
+		delete(e.loops.owners, name)
+	}
 }
 
 // forgetTenant removes a tenant.
@@ -67,7 +70,14 @@ func (e *Engine) SetShare(n *nic.NIC, tenant string, p schedule.NICParams) {
 	if a == nil {
 		return
 	}
-	e.setShare(a, tenant, p)
+	for _, o := range e.heldLoops() {
+		o.setShare(o.adapters.of[n], tenant, p)
+	}
+	e.noteShare(a, tenant, p)
+}
+
+// setShare is SetShare for one loop.
+func (e *Engine) setShare(a *adapter, tenant string, p schedule.NICParams) {
 	s := &e.sched
 	class := s.waited.of(&a.band)
 	s.nics.Move(&a.band.nic, s.tenant(tenant), e.clock.now)
@@ -124,11 +134,15 @@ func (s *scheduler) removeNIC(a *adapter) {
 
 // Usage returns how long n was throttled and held back by caps. It runs on the loop.
 func (e *Engine) Usage(n *nic.NIC) schedule.Use {
-	a := e.adapters.of[n]
-	if a == nil {
-		return schedule.Use{}
+	var sum schedule.Use
+	for _, o := range e.heldLoops() {
+		if a := o.adapters.of[n]; a != nil {
+			u := o.sched.nics.Used(&a.band.nic)
+			sum.Throttled += u.Throttled
+			sum.Held += u.Held
+		}
 	}
-	return *e.sched.nics.Used(&a.band.nic)
+	return sum
 }
 
 // Throttled returns how long n wanted turns while over a cap (out), and how long others wanted to

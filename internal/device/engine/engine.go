@@ -163,7 +163,7 @@ func (e *Engine) connect() {
 	e.waiters = waiters{clock: &e.clock, sched: &e.sched, shared: e.shared}
 	e.chores.shared = e.shared
 	e.stall.clock, e.stall.cmds, e.stall.shared, e.stall.log = &e.clock, &e.cmds, e.shared, e.opts.Log
-	e.stall.wake, e.stall.command, e.stall.first = make(chan struct{}, 1), e.command, &e.cmds
+	e.stall.wake, e.stall.command, e.stall.first, e.stall.spread = make(chan struct{}, 1), e.command, &e.cmds, e.spreadMark
 	e.local.shared, e.local.log = e.shared, e.opts.Log
 }
 
@@ -217,7 +217,13 @@ func (e *Engine) Aside() *memory.Pool { return e.shared.Aside() }
 // command, because a burst for a queue pair that is not there yet is lost. A client without a doorbell
 // descriptor calls Ring instead. It runs on the loop.
 func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
-	return e.place(s, doorbell).attach(s, doorbell)
+	if err := e.place(s, doorbell).attach(s, doorbell); err != nil {
+		return err
+	}
+	if len(e.loops.others) > 0 {
+		e.joinMates(s)
+	}
+	return nil
 }
 
 // attach is Attach for this loop.

@@ -155,7 +155,7 @@ func (e *Engine) JoinFaults(s *nic.Session, p *fault.Plan) {
 	if of := e.openFaults().plans[p]; of != nil {
 		of.sessions = append(of.sessions, s)
 		if c := clientOf(s); c != nil && c.e != e {
-			e.move(e.group(nil, c), e) // it is new
+			e.bring(c) // now, because it is new
 		}
 		s.SetFaults(p)
 	}
@@ -558,7 +558,7 @@ func (f *faults) run() bool {
 	}
 	for p, of := range f.plans {
 		for _, happens := range p.Due(time.Duration(now)) {
-			of.happen(happens, &e.opts)
+			e.onFirst(func() { of.happen(happens, &e.opts) })
 		}
 	}
 	for range min(faultsPerPass, len(f.held)) {
@@ -577,7 +577,7 @@ func (f *faults) run() bool {
 			known.deaf = false
 		}
 		if d.of != nil {
-			d.of.happen(fault.Event{Action: d.action}, &e.opts)
+			e.onFirst(func() { d.of.happen(fault.Event{Action: d.action}, &e.opts) })
 			continue
 		}
 		if !d.t.q.Gone() {

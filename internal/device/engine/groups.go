@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/roce"
@@ -109,6 +110,16 @@ func (n *network) join(a *adapter, gid ib.GID) error {
 	g.nics = append(slices.Clone(g.nics), member{a, gid})
 	a.groups[gid] = to
 	return nil
+}
+
+// join makes a NIC a member of a group. It runs in a command, on the first loop.
+func (e *Engine) join(n *nic.NIC, gid ib.GID) error { return e.net.join(e.adapters.of[n], gid) }
+
+// leave undoes join.
+func (e *Engine) leave(n *nic.NIC, gid ib.GID) {
+	if a := e.adapters.of[n]; a != nil {
+		e.net.leave(a, gid)
+	}
 }
 
 // joinNetwork joins a group on the network and returns its descriptor; -1: there is none.

@@ -38,12 +38,12 @@ func (e *Engine) Halt(ctx context.Context, f func() error) error {
 func (e *Engine) halt(ctx context.Context, f func() error) error {
 	defer e.stall.seen.Store(false) // f may take long; no memory is to blame
 	e.finishRequests(ctx)
-	for !e.gather() {
+	for left := e.gather(); len(left) > 0; left = e.gather() {
 		for _, o := range e.loops.holds {
 			o.contain(o.settle)
 		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("engine: memory of a program does not arrive: %w", ctx.Err())
+		if s := left[0].session; ctx.Err() != nil {
+			return fmt.Errorf("engine: memory of process %d (%s) of NIC %s does not arrive: %w", s.Pid, s.Program, s.NIC().Name, ctx.Err())
 		}
 		time.Sleep(haltLook)
 	}
@@ -98,6 +98,7 @@ func (e *Engine) finishRequests(ctx context.Context) {
 // settle continues what waits for threads that write foreign memory. It always returns false.
 func (e *Engine) settle() bool {
 	e.clock.read()
+	e.local.deliverReplies()
 	e.cmds.arrived.Store(true)
 	e.local.retryForeign(&e.cmds.arrived)
 	e.local.expireForeign(e.clock.now)

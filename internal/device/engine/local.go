@@ -58,7 +58,7 @@ func (t *task) Send(b *transport.Burst) {
 	}
 	r := &t.route
 	if r.stale(t, b) {
-		t.peer = nil
+		t.peer, t.asked = nil, false
 		t.find(&b.SGID, &b.DGID)
 	}
 	if r.adapter == nil {
@@ -96,6 +96,9 @@ func (t *task) leaveHost(b *transport.Burst) {
 		n.depart(t, &t.route, b)
 		return
 	}
+	if t.route.to.IsValid() {
+		t.regroupLater()
+	}
 	t.adapter.part.Drop(nic.DropNoNIC, b.Packets)
 	if n.tap != nil {
 		n.tap.Burst(b) // a capture shows packets without a destination, too
@@ -113,7 +116,9 @@ func supersedes(b, a *transport.Burst) bool {
 func (t *task) findPeer(b *transport.Burst) *task {
 	p := t.route.adapter.taskAt(b.Dst)
 	if p != nil && p.e != t.e {
-		t.meetsLater(p)
+		if p.expects(t) {
+			t.regroupLater()
+		}
 		return nil
 	}
 	if b.Type != ib.UD {

@@ -62,7 +62,11 @@ func (e *Engine) loop() {
 			e.pollWakes()
 		}
 		work := false
-		if e.lines.poll(e.clock.now) || e.cmds.pending.Load() {
+		if !e.lines.poll(e.clock.now) && !e.cmds.pending.Load() {
+			// There are no commands.
+		} else if !e.mayHold(e.clock.now) {
+			work = true // soon
+		} else {
 			n := e.cmds.inOnePass()
 			e.wakeRung()
 			e.longPass()

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
-	"vrdma.dev/vrdma/internal/device/schedule"
 	"vrdma.dev/vrdma/internal/ib"
 )
 
@@ -16,7 +16,7 @@ import (
 //
 //	               ┌──────────── first loop ────────────┐   ┌──── data loop ────┐   ┌──── data loop ────┐
 //	sessions of    │ commands, network, management,     │   │ doorbells, turns, │   │ doorbells, turns, │
-//	one group ───▶ │ sessions with caps, faults, UD, …  │   │ timers            │   │ timers            │
+//	one group ───▶ │ sessions with weights, faults, UD …│   │ timers            │   │ timers            │
 //	               └──────────┬─────────────────────────┘   └─────────▲─────────┘   └─────────▲─────────┘
 //	                          └── holds them during a command ────────┴───────────────────────┘
 //
@@ -44,13 +44,16 @@ type loops struct {
 	meet   []*nic.QP // queue pairs whose group may have to move
 	// use is how many loops are used: the first, and use - 1 others.
 	use      atomic.Int32
-	sessions atomic.Int32  // of all loops
-	crowd    chan struct{} // a second session has come, see balance.go
-	stopping chan struct{} // closed when the data loops end
-	again    bool          // a timer is set to look at meet again
-	moves    uint64        // sessions that have moved
-	// special are the tenants with caps or a share of their own.
-	special map[string]bool
+	sessions atomic.Int32      // of all loops
+	crowd    chan struct{}     // a second session has come, see balance.go
+	stopping chan struct{}     // closed when the data loops end
+	again    bool              // a timer is set to look at meet again
+	retry    time.Duration     // how long that timer waits
+	moves    uint64            // sessions that have moved
+	held     ib.Time           // since when the data loops are held
+	busy     bool              // one of them has work, or had lately
+	mayHold  ib.Time           // until then they are not held again
+	owners   map[string]*owner // see tenants.go
 }
 
 // addLoops makes n data loops.
@@ -68,7 +71,7 @@ func (e *Engine) addLoops(n int) error {
 	}
 	l := &e.loops
 	l.all = slices.Clone(l.others)
-	l.crowd, l.stopping = make(chan struct{}, 1), make(chan struct{})
+	l.crowd, l.stopping, l.retry = make(chan struct{}, 1), make(chan struct{}), firstRetry
 	if l.use.Store(1); !e.opts.Auto {
 		l.use.Store(int32(e.Loops()))
 	}
@@ -100,8 +103,18 @@ func (e *Engine) stopOthers() {
 	}
 }
 
+// heldLoops are all loops, of which the first holds the others.
+func (e *Engine) heldLoops() []*Engine { return append([]*Engine{e}, e.loops.others...) }
+
 // Loops is how many loops there are.
 func (e *Engine) Loops() int { return 1 + len(e.loops.all) }
+
+// mostPause bounds how long the first loop keeps off the data loops after it has held them.
+const mostPause = ib.Time(1_000_000)
+
+// mayHold reports whether the first loop may hold the others now. Data loops that are busy have at least half of the
+// time: programs that make many commands delay traffic on other loops no more than on their own.
+func (e *Engine) mayHold(now ib.Time) bool { return now >= e.loops.mayHold || len(e.loops.others) == 0 }
 
 // holdOthers makes the data loops stand aside, and takes their state.
 func (e *Engine) holdOthers() {
@@ -109,23 +122,70 @@ func (e *Engine) holdOthers() {
 	if len(l.others) == 0 || len(l.holds) > 0 {
 		return
 	}
+	e.clock.read() // no NIC is charged for waiting
+	l.held, l.busy = e.clock.now, false
 	l.holds = append(l.holds, l.others...)
 	for _, o := range l.holds {
 		o.cmds.wanted.Store(true)
 	}
 	for _, o := range l.holds {
-		spinUntil(func() bool { return o.cmds.held.CompareAndSwap(free, heldByStandIn) })
+		o.take()
 	}
-	// Work posted before a command is done before it.
 	for _, o := range l.holds {
-		if o.clock.read(); len(o.bells.of) == 0 {
-			continue
-		}
-		o.wakeRung()
-		if o.sched.waiting() || len(o.bells.active) > 0 {
-			o.longPass()
-		}
+		e.tend(o)
 	}
+	e.clock.read()
+}
+
+// take takes the state of a data loop that is wanted, as soon as the loop stands aside or sleeps. The thread of a loop that
+// sleeps is asking the poller, so nobody else can. With many sessions the loop is woken, and says itself who has rung.
+func (o *Engine) take() {
+	woken := false
+	spinUntil(func() bool {
+		if !o.cmds.held.CompareAndSwap(free, heldByStandIn) {
+			return false
+		}
+		if !o.cmds.sleeping.Load() || len(o.bells.of) <= standInBells {
+			return true
+		}
+		o.cmds.held.Store(free)
+		if !woken {
+			woken = true
+			o.poller.kick()
+		}
+		return false
+	})
+}
+
+// tend makes a pass of a data loop that e holds, if there is work: what was posted before a command is done before it.
+func (e *Engine) tend(o *Engine) {
+	if o.clock.read(); len(o.bells.of) == 0 {
+		return
+	}
+	if o.cmds.sleeping.Load() {
+		o.bells.activateRung(o.clock.now)
+	} else {
+		o.wakeRung()
+	}
+	if due := o.sched.due(); len(o.bells.active) == 0 && !o.sched.waiting() && o.local.replies.n == 0 && !o.cmds.arrived.Load() && (due == 0 || due > o.clock.now) {
+		return
+	}
+	e.loops.busy = true
+	// The watcher of o watches this thread, so that a page that stops it is found (stall.go).
+	s, before := &o.stall, o.stall.count.Load()
+	s.look()
+	s.rouse()
+	s.tid.Store(e.stall.tid.Load())
+	s.lent.Store(true)
+	if o.local.replies.n > 0 { // a fault has ended a pass
+		o.contain(func() bool { o.local.deliverReplies(); return true })
+	}
+	o.longPass()
+	s.lent.Store(false)
+	if s.count.Load() != before {
+		e.stall.seen.Store(false) // the watcher of e has seen the same
+	}
+	o.clock.read() // no NIC is charged for the command
 }
 
 // releaseOthers moves groups that have to move, and lets the data loops continue.
@@ -144,6 +204,9 @@ func (e *Engine) releaseOthers() {
 	}
 	clear(l.holds)
 	l.holds = l.holds[:0]
+	if e.clock.read(); l.busy {
+		l.mayHold = e.clock.now + min(e.clock.now-l.held, mostPause)
+	}
 }
 
 // standAside gives the state of a data loop to the first loop, until the first loop gives it back.
@@ -219,24 +282,30 @@ func (e *Engine) place(s *nic.Session, doorbell nic.Doorbell) *Engine {
 	return best
 }
 
-// kin returns another session of the process of s; nil: there is none.
+// kin returns another session that has to be on the loop of s: one of its process, or one that a cap holds together with
+// it; nil: there is none.
 func (e *Engine) kin(s *nic.Session) (k *client) {
-	if s.Space == nil {
-		return nil
-	}
-	s.NIC().EachSession(func(o *nic.Session) {
-		if c := clientOf(o); c != nil && o != s && o.Space == s.Space {
+	note := func(o *nic.Session) {
+		if c := clientOf(o); c != nil && o != s {
 			k = c
 		}
-	})
+	}
+	e.eachMate(s, note)
+	if k == nil && s.Space != nil {
+		s.NIC().EachSession(func(o *nic.Session) {
+			if o.Space == s.Space {
+				note(o)
+			}
+		})
+	}
 	return k
 }
 
-// mustStay reports whether a session needs the first loop, whatever queue pairs it has: its NIC has caps or a share of
-// its own, something fails on purpose, or packets are captured.
+// mustStay reports whether a session needs the first loop, whatever queue pairs it has: its NIC or its tenant has a
+// weight, something fails on purpose, or packets are captured.
 func (e *Engine) mustStay(s *nic.Session) bool {
 	a := e.adapters.of[s.NIC()]
-	return a == nil || a.special || e.loops.special[a.tenant] || e.net.tap != nil || s.Faulty()
+	return a == nil || a.weighted || a.owner != nil && a.owner.weighted || e.net.tap != nil || s.Faulty()
 }
 
 // pinned reports whether the session of c needs the first loop: for itself, or for a queue pair that reaches other hosts
@@ -246,9 +315,7 @@ func (e *Engine) pinned(c *client) bool {
 		return true
 	}
 	pinned := false
-	c.tasks.each(func(t *task) {
-		pinned = pinned || t.q.Type() == ib.UD || t.route.adapter == nil && t.route.to.IsValid() || t.q.Transport().Path().Remote
-	})
+	c.tasks.each(func(t *task) { pinned = pinned || t.pins() })
 	return pinned
 }
 
@@ -259,10 +326,10 @@ func (e *Engine) regroup(q *nic.QP) {
 	}
 }
 
-// meetsLater is called when t sends to p, which is on another loop: they were connected in an unusual order. The burst
-// is lost, and their groups unite soon.
-func (t *task) meetsLater(p *task) {
-	if t.asked || t.q.Type() == ib.UD || p.q.Type() != t.q.Type() {
+// regroupLater is called on a data loop when the route of t leads to another loop or to another host. It was found
+// after the connection was made. The burst is lost, and the group of t moves soon.
+func (t *task) regroupLater() {
+	if t.e.loops.number == 0 || t.asked || t.q.Type() == ib.UD {
 		return
 	}
 	t.asked = true
@@ -271,52 +338,106 @@ func (t *task) meetsLater(p *task) {
 	first.cmds.wake()
 }
 
+// A group that cannot be moved is tried again after firstRetry, and then after twice as long, up to lastRetry.
+const (
+	firstRetry = time.Millisecond
+	lastRetry  = 64 * time.Millisecond
+)
+
 // unite moves groups so that connected sessions are on one loop. The first loop holds all others.
 func (e *Engine) unite() {
 	l := &e.loops
 	list := slices.Clone(l.meet)
 	l.meet = l.meet[:0]
+	stuck := make(map[*client]bool) // looked at already
 	for _, q := range list {
 		c := clientOf(q.Session())
 		if q.Gone() || c == nil {
 			continue
 		}
-		t := taskOf(q)
-		t.asked = false
-		g := e.group(nil, c)
-		to := c.e
-		if p := t.localPeer(); p != nil && clientOf(p.q.Session()) != nil {
-			g = e.group(g, p.c)
-			to = p.e
+		if stuck[c] {
+			l.meet = append(l.meet, q)
+			continue
 		}
-		if slices.ContainsFunc(g, e.pinned) {
-			to = e
-		}
+		g, to := e.meeting(taskOf(q))
 		if !e.move(g, to) {
 			l.meet = append(l.meet, q)
-		} else if t = taskOf(q); t.e != c.e && t.route.under != nil {
+			for _, o := range g {
+				stuck[o] = true
+			}
+		} else if t := taskOf(q); t.e != c.e && t.route.under != nil {
 			t.setPath(t.path(&t.route, true)) // only the first loop knows other hosts
 		}
 	}
-	if len(l.meet) > 0 && !l.again {
+	switch {
+	case len(l.meet) == 0:
+		l.retry = firstRetry
+	case !l.again:
 		l.again = true
-		time.AfterFunc(time.Millisecond, func() { e.Do(func() { l.again = false }) })
+		time.AfterFunc(l.retry, func() { e.Do(func() { l.again = false }) })
+		l.retry = min(2*l.retry, lastRetry)
 	}
 }
 
-// localPeer is the queue pair of this daemon that t is connected to; nil: there is none, or it is not found yet.
+// meeting returns the sessions that have to move because of t, and where: to the first loop if t or its group needs
+// that, or else the session with fewer queue pairs, and its group, to the loop of the other. Mostly no session has to
+// move, and meeting does not look at the group: a program may have thousands of queue pairs.
+func (e *Engine) meeting(t *task) (g []*client, to *Engine) {
+	p := t.localPeer()
+	stays := t.pins() || t.c.astray || e.mustStay(t.q.Session())
+	if (p == nil || p.e == t.e) && (t.e == e || !stays) {
+		return nil, t.e
+	}
+	small, big := t, p
+	if p == nil || !stays && p.q.Session().QPs() < t.q.Session().QPs() {
+		small, big = p, t
+	}
+	if small != nil {
+		g = e.group(g, small.c)
+	}
+	if stays || slices.ContainsFunc(g, e.pinned) {
+		return e.group(g, big.c), e
+	}
+	return g, big.e
+}
+
+// pins reports whether t needs the first loop, and its session with it: it reaches other hosts or groups.
+func (t *task) pins() bool {
+	return t.q.Type() == ib.UD || t.route.adapter == nil && t.route.to.IsValid() || t.q.Transport().Path().Remote
+}
+
+// localPeer is the queue pair of this daemon that t is connected to, and that is connected to t; nil: there is none.
+// If only t is connected, by mistake or on purpose, its group does not include the other, which drops its bursts.
 func (t *task) localPeer() *task {
 	if t.q.Type() == ib.UD || t.q.Peer() == 0 || t.route.adapter == nil {
 		return nil
 	}
-	return t.route.adapter.taskAt(t.q.Peer())
+	p := t.route.adapter.taskAt(t.q.Peer())
+	if p == nil || !p.expects(t) || clientOf(p.q.Session()) == nil {
+		return nil
+	}
+	return p
 }
 
-// group adds the group of c to g: the sessions that its queue pairs are connected to, and those of its process.
+// expects reports whether t is connected to the queue pair of o.
+func (t *task) expects(o *task) bool {
+	return t.q.Type() == o.q.Type() && t.q.Peer() == o.q.Num() && t.route.adapter != nil && t.route.adapter.nic == o.adapter.nic
+}
+
+// group adds the group of c to g: the sessions that its queue pairs are connected to, those of its process, and those that
+// a cap holds together with it.
 func (e *Engine) group(g []*client, c *client) []*client {
-	begin := len(g)
+	begin, seen := len(g), make(map[any]bool) // clients, and what several of them share
+	first := func(k any) bool {
+		was := seen[k]
+		seen[k] = true
+		return !was
+	}
+	for _, o := range g {
+		first(o)
+	}
 	add := func(o *client) {
-		if o != nil && !slices.Contains(g, o) {
+		if o != nil && first(o) {
 			g = append(g, o)
 		}
 	}
@@ -328,7 +449,15 @@ func (e *Engine) group(g []*client, c *client) []*client {
 				add(clientOf(p.q.Session()))
 			}
 		})
-		if s := o.session; s.Space != nil {
+		s := o.session
+		if k := e.capOf(s); k != nil && first(k) {
+			e.eachMate(s, func(o *nic.Session) { add(clientOf(o)) })
+		}
+		type process struct {
+			n *nic.NIC
+			s *memory.Space
+		}
+		if s.Space != nil && first(process{s.NIC(), s.Space}) {
 			s.NIC().EachSession(func(k *nic.Session) {
 				if k.Space == s.Space {
 					add(clientOf(k))
@@ -348,6 +477,7 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 			return false
 		}
 	}
+	all := true
 	var moved []*client
 	from := make(map[*Engine]bool)
 	for _, c := range g {
@@ -355,6 +485,7 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 		d, err := c.moveTo(to)
 		if err != nil {
 			e.opts.Log.Warn("a session cannot be moved to another loop", "pid", c.session.Pid, "program", c.session.Program, "error", err)
+			all = false
 			continue
 		}
 		moved = append(moved, d)
@@ -366,14 +497,14 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 	for _, d := range moved {
 		d.tasks.each((*task).resume)
 	}
-	return true
+	return all
 }
 
 // movable reports whether the session of c can go to another loop.
 func (c *client) movable() bool {
-	ok := c.session.Movable()
+	ok := c.session.Movable() && c.e.local.replies.n == 0
 	c.tasks.each(func(t *task) {
-		ok = ok && !t.parked && !t.waits && !t.held && t.flight == 0 && t.ack == 0 && (t.late == nil || !t.late.waits)
+		ok = ok && !t.parked && !t.waits && t.flight == 0 && t.ack == 0 && (t.late == nil || !t.late.waits)
 	})
 	return ok
 }
@@ -381,18 +512,20 @@ func (c *client) movable() bool {
 // moveTo makes another loop serve the session of c, and returns its record there.
 func (c *client) moveTo(to *Engine) (*client, error) {
 	s, from := c.session, c.e
-	d := &client{e: to, session: s, adapter: to.adapters.of[s.NIC()]}
+	d := &client{e: to, session: s, adapter: to.adapters.of[s.NIC()], done: c.done}
 	d.bell = bell{client: d, fd: c.bell.fd, far: c.bell.far, page: newPage(s.Arena.Doorbell())}
 	if d.bell.fd >= 0 {
 		if err := to.poller.watch(d.bell.fd); err != nil {
 			return nil, err
 		}
 	}
+	c.inheritCaps(d)
 	from.sched.leave(&c.flow)
 	from.bells.setPrompt(&c.bell, false)
 	from.bells.remove(&c.bell)
 	to.sched.join(&d.flow, &d.adapter.band, s.User)
 	s.MoveTo(d)
+	to.stall.reviewAside() // the marks of its queue pairs end there
 	to.bells.setPrompt(&d.bell, d.adapter.band.nic.Latency())
 	to.bells.add(&d.bell, to.clock.now)
 	return d, nil
@@ -409,19 +542,17 @@ func (e *Engine) forgetMoved() {
 	}
 }
 
-// gather brings all groups to the first loop, as far as they can move now. It reports whether all have come. It runs in
-// a command.
-func (e *Engine) gather() bool {
-	all := true
+// gather brings all groups to the first loop, as far as they can move now, and returns a session of each that cannot. It
+// runs in a command.
+func (e *Engine) gather() (left []*client) {
 	for _, o := range e.loops.holds {
 		for _, b := range o.clients() {
 			if c := clientOf(b.session); c == b && !e.move(e.group(nil, c), e) {
-				all = false
-				c.session.EachQP(e.regroup) // later, if it has to be on the first loop
+				left = append(left, c)
 			}
 		}
 	}
-	return all
+	return left
 }
 
 // clients are the sessions of this loop.
@@ -430,51 +561,4 @@ func (e *Engine) clients() (list []*client) {
 		list = append(list, b.client)
 	}
 	return list
-}
-
-// gatherNIC brings the groups of a NIC's sessions to the first loop, now or soon.
-func (e *Engine) gatherNIC(n *nic.NIC) {
-	if len(e.loops.others) == 0 {
-		return
-	}
-	n.EachSession(func(s *nic.Session) {
-		if c := clientOf(s); c != nil && c.e != e && !e.move(e.group(nil, c), e) {
-			s.EachQP(e.regroup)
-		}
-	})
-}
-
-// setTenant notes the parameters of a tenant. The data loops give every tenant the same share.
-func (e *Engine) setTenant(name string, p schedule.TenantParams) {
-	l := &e.loops
-	if l.special == nil {
-		l.special = make(map[string]bool)
-	}
-	if !unequal(p.Weight, p.Rate, 0) {
-		delete(l.special, name)
-		return
-	}
-	l.special[name] = true
-	for n, a := range e.adapters.of {
-		if a.tenant == name {
-			e.gatherNIC(n)
-		}
-	}
-}
-
-// setShare notes the tenant and the parameters of a NIC.
-func (e *Engine) setShare(a *adapter, tenant string, p schedule.NICParams) {
-	a.tenant, a.special = tenant, unequal(p.Weight, p.Rate, p.Guarantee)
-	for _, o := range e.loops.others {
-		o.sched.nics.Move(&o.adapters.of[a.nic].band.nic, o.sched.tenant(tenant), o.clock.now)
-		o.sched.decide()
-	}
-	if a.special || e.loops.special[tenant] {
-		e.gatherNIC(a.nic)
-	}
-}
-
-// unequal reports whether a share has caps, or another weight than others.
-func unequal(weight int, r schedule.Rate, guarantee uint64) bool {
-	return weight > 1 || guarantee != 0 || r != (schedule.Rate{})
 }

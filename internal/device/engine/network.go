@@ -71,7 +71,9 @@ func (n *network) waiting() bool { return n.traffic.polled || n.acks.n > 0 || n.
 // SetTap records every packet, local ones too; nil ends that. It runs on the loop.
 func (e *Engine) SetTap(t *roce.Tap) {
 	if t != nil {
-		e.gather()
+		for _, c := range e.gather() {
+			e.bring(c) // as soon as it can move
+		}
 	}
 	e.net.tap = t
 	for _, a := range e.net.list {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // What a panic means, on the loop and in a stand-in:
@@ -56,27 +58,36 @@ func (e *Engine) fault(r any) (ok bool) {
 		return false
 	}
 	e.stall.turn = nil // it has ended
-	e.onFirst(func() { ok = e.loops.first.evict(at.Addr()) })
-	return ok
+	// The victim is known before this loop waits for the first one: another command may close it meanwhile.
+	victim, stack := e.faultOwner(at.Addr()), string(debug.Stack())
+	if victim == nil {
+		return false
+	}
+	e.onFirst(func() { e.loops.first.evict(victim, stack) })
+	return true
 }
 
-// evict ends the session whose memory contains addr. It returns false if none does. No other loop runs.
-func (e *Engine) evict(addr uintptr) bool {
+// faultOwner returns the session whose memory contains addr; nil: none does.
+func (e *Engine) faultOwner(addr uintptr) *nic.Session {
 	for n := range e.adapters.of {
-		victim := n.FaultOwner(addr)
-		if victim == nil {
-			continue
+		if s := n.FaultOwner(addr); s != nil {
+			return s
 		}
-		e.opts.Log.Error("memory fault in a client's pages, closing its session",
-			"pid", victim.Pid, "program", victim.Program, "stack", string(debug.Stack()))
-		e.Detach(victim)
-		victim.CloseLost()
-		if e.opts.Evict != nil {
-			go e.opts.Evict(victim)
-		}
-		return true
 	}
-	return false
+	return nil
+}
+
+// evict ends a session whose memory faulted, unless that was done already. No other loop runs.
+func (e *Engine) evict(victim *nic.Session, stack string) {
+	if victim.Closed() {
+		return
+	}
+	e.opts.Log.Error("memory fault in a client's pages, closing its session", "pid", victim.Pid, "program", victim.Program, "stack", stack)
+	e.Detach(victim)
+	victim.CloseLost()
+	if e.opts.Evict != nil {
+		go e.opts.Evict(victim)
+	}
 }
 
 // fatal ends the program after a panic in a stand-in's pass. The goroutine that stands in may recover

@@ -13,6 +13,11 @@ func shared(mem []byte, off int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe
 // addressOf is where b lies.
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
 
+// bytesAt is the n bytes at an address.
+func bytesAt(at uintptr, n int) []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(nil), at)), n)
+}
+
 // futexWait sleeps on a word, as a client does.
 func futexWait(word *atomic.Uint32, value uint32, most time.Duration) error {
 	t := unix.NsecToTimespec(int64(most))

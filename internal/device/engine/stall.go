@@ -36,6 +36,7 @@ type stall struct {
 	due      atomic.Int64  // when marks have to be reviewed; 0: never
 	count    atomic.Uint64 // stalls
 	resting  atomic.Bool   // the watcher sleeps
+	lent     atomic.Bool   // the first loop, which holds this one, does the work of this one
 	// reviewing: a goroutine reviews marks
 	reviewing atomic.Bool
 	wake      chan struct{} // it has room for one
@@ -54,6 +55,7 @@ type stall struct {
 	log    *slog.Logger
 
 	command func(func()) error // Engine.command: it survives a fault in a client's memory
+	spread  func(user int)     // marks the user on the other loops, too
 }
 
 const (
@@ -137,7 +139,7 @@ func (s *stall) watch(do func(func()) error) {
 				do(s.reviewAside)
 			}()
 		}
-		if s.cmds.held.Load() == free {
+		if s.idle() {
 			l = lookout{}
 			if asleep++; asleep >= stallRest {
 				t.Stop()
@@ -161,12 +163,17 @@ func (s *stall) watch(do func(func()) error) {
 	}
 }
 
+// idle reports that the loop does nothing: it sleeps, or the first loop holds it.
+func (s *stall) idle() bool {
+	return s.cmds.held.Load() == free || s.cmds.wanted.Load() && !s.lent.Load()
+}
+
 // rest sleeps until the loop has worked for a while, or a mark ends. It reports false when the loop
 // has ended.
 func (s *stall) rest() bool {
 	before := s.progress.Load()
 	s.resting.Store(true)
-	if s.cmds.held.Load() != free || s.progress.Load() != before {
+	if !s.idle() || s.progress.Load() != before {
 		s.unrest()
 		return true
 	}
@@ -262,6 +269,9 @@ func (s *stall) blame(t *task) {
 	result := s.shared.Blame(b.q, other, s.clock.now)
 	s.due.Store(int64(time.Since(begun)) + int64(s.shared.AsideDue(s.clock.now)-s.clock.now))
 	s.sayStalled(b.q.Session(), other, stood, &result)
+	if result.User {
+		s.spread(b.q.Session().User)
+	}
 	for _, q := range result.Fail {
 		s.first.push(func() { s.command(q.Fail) }) // its queues may fault, too
 		s.first.wake()
@@ -332,6 +342,23 @@ func (s *stall) reviewAside() {
 		due = int64(time.Since(begun)) + int64(d-s.clock.now)
 	}
 	s.due.Store(due)
+}
+
+// spreadMark makes other loops reach a user's memory aside, as this one does, soon.
+func (e *Engine) spreadMark(user int) {
+	first := e.loops.first
+	if len(first.loops.all) == 0 {
+		return
+	}
+	first.cmds.push(func() {
+		for _, o := range append(first.loops.others[:len(first.loops.others):len(first.loops.others)], first) {
+			if o != e {
+				e.shared.PassMark(user, o.shared, first.clock.now)
+				o.stall.reviewAside()
+			}
+		}
+	})
+	first.cmds.wake()
 }
 
 // Stalls is how often a page stopped the loop. Any goroutine may call it.

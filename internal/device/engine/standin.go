@@ -3,6 +3,7 @@ package engine
 import (
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"vrdma.dev/vrdma/internal/ib"
 )
@@ -29,6 +30,9 @@ const (
 	// patientSpins is how often a waking loop checks whether the stand-in has left before it
 	// calls Go's scheduler.
 	patientSpins = 200
+	// shortSpins is how often it calls that before it sleeps, for spinNap at a time: the holder does something long.
+	shortSpins = 2000
+	spinNap    = 100 * time.Microsecond
 )
 
 // standIn runs f in place of a sleeping loop. If the loop does not sleep, ran is false.
@@ -36,7 +40,7 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 	if e.loops.number > 0 || !e.cmds.held.CompareAndSwap(free, heldByStandIn) {
 		return false, nil
 	}
-	if len(e.bells.of) > standInBells {
+	if len(e.bells.of) > standInBells || !e.mayHold(e.clock.time()) {
 		e.cmds.held.Store(free)
 		return false, nil
 	}
@@ -69,10 +73,12 @@ func (e *Engine) handBack() {
 		e.clock.read()
 	}
 	due := e.nextDeadline()
-	work := len(e.bells.active) > 0 || len(e.lines.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.shared.EventsKept() || e.mgmt.local.n > 0 || e.net.waiting() ||
+	work := len(e.bells.active) > 0 || len(e.lines.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.shared.EventsKept() || e.shared.Waiters() ||
+		e.shared.Troubled() && !e.chores.ticking || e.mgmt.local.n > 0 || e.net.waiting() ||
 		e.cmds.stopping.Load() || due != 0 && (e.chores.until == 0 || due < e.chores.until)
+	asleep := e.cmds.sleeping.Load() // else it stands aside, and continues by itself
 	e.cmds.held.Store(free)
-	if work {
+	if work && asleep {
 		e.poller.kick()
 	}
 }
@@ -103,10 +109,13 @@ func (e *Engine) takeBack() {
 // spinUntil waits for what another thread does within microseconds, if it has a processor.
 func spinUntil(so func() bool) {
 	for i := 0; !so(); i++ {
-		if i < patientSpins {
+		switch {
+		case i < patientSpins:
 			yield()
-		} else {
+		case i < shortSpins:
 			runtime.Gosched()
+		default:
+			time.Sleep(spinNap)
 		}
 	}
 }

@@ -36,7 +36,7 @@ type task struct {
 	let    bool // it has waited, and may go first
 
 	// For queue pairs of this host that wait for each other, see starved.go and inbox.go.
-	asked   bool // its session is to join the loop of its peer, see loops.go
+	asked   bool // the first loop knows that its route leads elsewhere, see loops.go
 	starved bool // it waits for its peer to post receives
 	parked  bool // bursts for it wait in an inbox
 	waits   bool // it waits for a parked peer
@@ -66,7 +66,7 @@ func (a *adapter) taskAt(num uint32) *task {
 
 // Connect implements nic.Owner.
 func (t *task) Connect(sgid, dgid *ib.GID) transport.Path {
-	t.peer = nil
+	t.peer, t.asked = nil, false
 	t.find(sgid, dgid)
 	t.e.loops.first.regroup(t.q)
 	return t.path(&t.route, true)
@@ -95,7 +95,7 @@ func (t *task) Forget() {
 
 // Join implements nic.Owner.
 func (t *task) Join(gid ib.GID) error {
-	err := t.e.net.join(t.adapter, gid)
+	err := t.e.loops.first.join(t.adapter.nic, gid)
 	if err != nil {
 		t.e.opts.Log.Warn("a queue pair cannot be attached to a multicast group", "group", gid.Addr(), "why", err)
 		return joinErrno(err)
@@ -104,7 +104,7 @@ func (t *task) Join(gid ib.GID) error {
 }
 
 // Leave implements nic.Owner.
-func (t *task) Leave(gid ib.GID) { t.e.net.leave(t.adapter, gid) }
+func (t *task) Leave(gid ib.GID) { t.e.loops.first.leave(t.adapter.nic, gid) }
 
 // Now implements nic.Owner.
 func (t *task) Now() ib.Time { return t.e.clock.now }
@@ -118,6 +118,7 @@ type client struct {
 	flow    flow
 	tasks   tasks
 	done    uint64 // see recent
+	astray  bool   // it has to come to the first loop, but could not be moved yet
 }
 
 // Adopt implements nic.SessionOwner.

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"sync"
 	"syscall"
 
 	"vrdma.dev/vrdma/internal/ib"
@@ -85,9 +86,11 @@ type rules struct {
 	number      uint32 // of the Guard; not 0
 	connections Connections
 	old         []*QP // that have to be judged again
-	count       Refusals
-	told        int     // denials since the time in since; those above denialsPerSecond were not reported
-	since       ib.Time // when the current second began
+	// All loops that serve the NIC count refusals: mu guards what follows, and calls of NIC.Denied.
+	mu    sync.Mutex
+	count Refusals
+	told  int     // denials since the time in since; those above denialsPerSecond were not reported
+	since ib.Time // when the current second began
 }
 
 // Guard is what the NIC has to ask; nil: everything is allowed.
@@ -138,10 +141,12 @@ func (n *NIC) Rejudge(most int) (more bool) {
 // cause any number of them. All of them are counted.
 const denialsPerSecond = 32
 
-// Refuse counts a refusal and calls Denied with it. It sets NIC, What and Why of d. It runs on the
-// loop.
+// Refuse counts a refusal and calls Denied with it. It sets NIC, What and Why of d. It runs on any
+// loop that serves the NIC.
 func (n *NIC) Refuse(what Refusal, d Denial, now ib.Time) {
 	r := &n.rules
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.count[what]++
 	if n.Denied == nil {
 		return
@@ -302,7 +307,9 @@ func (q *QP) may(v *verdict, peer *ib.GID, what Refusal) bool {
 	r := &q.nic.rules
 	if v.rules == r.number && v.peer == *peer {
 		if !v.ok {
+			r.mu.Lock()
 			r.count[what]++
+			r.mu.Unlock()
 		}
 		return v.ok
 	}

@@ -102,15 +102,29 @@ func (m *asides) pass(s *Session, to *asides, now ib.Time) {
 			to.mark(q, *a)
 		}
 	})
-	a := m.users[s.User]
+	m.passUser(s.User, to, now)
+}
+
+// passUser gives a user's mark to another loop.
+func (m *asides) passUser(user int, to *asides, now ib.Time) {
+	a := m.users[user]
 	if a == nil || a.until <= now {
 		return
 	}
-	u := to.users[s.User]
+	u := to.users[user]
 	if u == nil {
-		u = to.newUser(s.User, now)
+		u = to.newUser(user, now)
 	}
 	if a.until > u.until {
 		*u = *a
+	}
+}
+
+// PassMark gives a user's mark to another loop, if there is one: the other reaches that user's memory aside, too. Both
+// loops stand still.
+func (l *Loop) PassMark(user int, to *Loop, now ib.Time) {
+	l.foreign.asides.passUser(user, &to.foreign.asides, now)
+	if t := to.foreign.tenants[user]; t != nil {
+		t.each(func(q *QP) { q.review(now) })
 	}
 }

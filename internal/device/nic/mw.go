@@ -78,9 +78,9 @@ func (w *MW) unbind() {
 	w.mr, w.qp, w.addr, w.length, w.access = nil, nil, 0, 0, 0
 }
 
-// allows checks key and rights of an access through the window.
+// allows checks key and rights of an access through the window. Only the pd of a window that another loop serves may be read.
 func (w *MW) allows(q *QP, rkey uint32, need ib.Access) bool {
-	return w.rkey == rkey && w.pd == q.pd && w.mr != nil && (w.typ != abi.MWType2 || w.qp == q) && w.access&need == need
+	return w.pd == q.pd && w.rkey == rkey && w.mr != nil && (w.typ != abi.MWType2 || w.qp == q) && w.access&need == need
 }
 
 // resolve checks an access through the window.
@@ -101,7 +101,7 @@ func (w *MW) resolve(q *QP, rkey uint32, va, n uint64, need ib.Access) (*MR, uin
 // bind performs IBV_WR_BIND_MW.
 func (q *QP) bind(r *transport.SendWQE) transport.Status {
 	w, ok := q.nic.keys[r.MWRKey>>8].(*MW)
-	if !ok || w.rkey != r.MWRKey || w.session != q.session || w.pd != q.pd {
+	if !ok || w.session != q.session || w.pd != q.pd || w.rkey != r.MWRKey {
 		return transport.MWBindErr
 	}
 	a := ib.Access(r.MWAccess)
@@ -157,7 +157,7 @@ func mayBind(m *MR, w *MW, r *transport.SendWQE, a ib.Access) bool {
 // programs.
 func (q *QP) invalidate(rkey uint32) bool {
 	w, ok := q.nic.keys[rkey>>8].(*MW)
-	if !ok || w.rkey != rkey || w.pd != q.pd || w.typ != abi.MWType2 || w.mr == nil || w.qp != q {
+	if !ok || w.pd != q.pd || w.rkey != rkey || w.typ != abi.MWType2 || w.mr == nil || w.qp != q {
 		return false
 	}
 	w.unbind()

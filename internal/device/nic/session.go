@@ -101,6 +101,9 @@ func (s *Session) Close() {
 	}
 }
 
+// Closed reports whether the session was closed.
+func (s *Session) Closed() bool { return s.closed }
+
 // CloseLost is Close for a session whose arena cannot be read or written any more.
 func (s *Session) CloseLost() {
 	s.Arena.lost = true

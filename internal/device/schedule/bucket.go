@@ -53,6 +53,18 @@ func (b *bucket) set(rate, burst uint64, now ib.Time) {
 	b.level, b.deferred, b.dry = min(b.level, b.burst), 0, false
 }
 
+// inherit makes b continue where o is, if o has less.
+func (b *bucket) inherit(o *bucket, now ib.Time) {
+	if b.perNS == 0 || o.perNS == 0 {
+		return
+	}
+	b.fill(now)
+	o.fill(now)
+	if o.level < b.level {
+		b.level, b.deferred, b.dry = o.level, o.deferred, o.dry
+	}
+}
+
 // setBytes changes the rate of a bucket of bytes.
 func (b *bucket) setBytes(rate, burst uint64, now ib.Time) {
 	if burst == 0 {
@@ -178,6 +190,11 @@ type caps struct {
 func (c *caps) set(bytes, messages, burst uint64, now ib.Time) {
 	c.bytes.setBytes(bytes, burst, now)
 	c.messages.setMessages(messages, now)
+}
+
+func (c *caps) inherit(o *caps, now ib.Time) {
+	c.bytes.inherit(&o.bytes, now)
+	c.messages.inherit(&o.messages, now)
 }
 
 func (c *caps) limited() bool { return c.bytes.limited() || c.messages.limited() }

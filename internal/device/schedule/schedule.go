@@ -447,6 +447,17 @@ func (s *Scheduler) Charge(n *NIC, cost ib.Time) {
 	s.tenants.charge(&t.place, cost)
 }
 
+// Inherit makes the buckets of n and of its tenant continue where those of o, the same NIC in another Scheduler, are. The
+// traffic of o comes to n.
+func (s *Scheduler) Inherit(n, o *NIC, now ib.Time) {
+	n.out.inherit(&o.out, now)
+	n.in.inherit(&o.in, now)
+	n.promise.inherit(&o.promise, now)
+	n.time.inherit(&o.time, now)
+	n.tenant.out.inherit(&o.tenant.out, now)
+	n.tenant.in.inherit(&o.tenant.in, now)
+}
+
 // Bill charges n for work outside of its turns.
 func (s *Scheduler) Bill(n *NIC, cost ib.Time) {
 	n.place.bill(cost)

@@ -563,3 +563,44 @@ func BenchmarkWake(b *testing.B) {
 		})
 	}
 }
+
+// TestInherit: a NIC that moves between schedulers, with its caps, never exceeds them, and loses little.
+func TestInherit(t *testing.T) {
+	const rate, step, steps = 1_000_000_000, ib.Time(20_000), 50_000
+	for _, of := range []string{"the NIC", "the tenant"} {
+		r := rand.New(rand.NewPCG(1, 2))
+		var s [3]Scheduler
+		var nics [3]NIC
+		now := ib.Time(1)
+		for i := range s {
+			tenant := NewTenant("red")
+			s[i].Join(&nics[i], tenant, now)
+			if of == "the NIC" {
+				s[i].SetNIC(&nics[i], NICParams{Rate: Rate{Out: rate}}, now)
+			} else {
+				s[i].SetTenant(tenant, TenantParams{Rate: Rate{Out: rate}}, now)
+			}
+		}
+		sent, at := 0, 0
+		for range steps {
+			now += step
+			if to := r.IntN(len(s)); to != at && r.IntN(10) == 0 {
+				s[to].Inherit(&nics[to], &nics[at], now)
+				s[at].Idle(&nics[at], now)
+				at = to
+			}
+			s[at].Wake(now)
+			s[at].Ready(&nics[at], now)
+			for n := s[at].Next(now); n != nil; n = s[at].Next(now) {
+				bytes := s[at].Budget(n, 64<<10, now)
+				s[at].Out(n, bytes, 1)
+				s[at].Charge(n, 1_000)
+				sent += bytes
+			}
+		}
+		allowed := rate / 1_000_000_000 * int(step) * steps
+		if most := allowed + rate/1000 + 64<<10; sent > most || sent < allowed*9/10 {
+			t.Errorf("a cap of %s: %d bytes, want %d to %d", of, sent, allowed*9/10, most)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package engine
+
+import (
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/schedule"
+)
+
+// Tenants on several loops. All loops know all shares and caps, and none is divided:
+//
+//   - A NIC with a cap or a guarantee has all its sessions on one loop, and a tenant with a cap all sessions of its NICs: they
+//     form one group, with those that they are connected to. So one bucket counts all traffic of a cap. It moves with the group.
+//   - Weights compare tenants that share a loop's time. A tenant or a NIC with a weight stays on the first loop.
+//   - Others are on any loop, and have equal shares of it.
+
+// An owner is what the first loop knows of a tenant.
+type owner struct {
+	nics     map[*adapter]struct{} // of the first loop
+	weighted bool
+	capped   bool
+}
+
+// owner returns the record of a tenant, and makes it if there is none.
+func (l *loops) owner(name string) *owner {
+	o := l.owners[name]
+	if o == nil {
+		if l.owners == nil {
+			l.owners = make(map[string]*owner)
+		}
+		o = &owner{nics: make(map[*adapter]struct{})}
+		l.owners[name] = o
+	}
+	return o
+}
+
+// own makes a NIC one of a tenant; an empty name: of none.
+func (l *loops) own(a *adapter, name string) {
+	if a.owner != nil {
+		delete(a.owner.nics, a)
+		a.owner = nil
+	}
+	if name != "" {
+		a.owner = l.owner(name)
+		a.owner.nics[a] = struct{}{}
+	}
+}
+
+// isCapped reports whether a rate has a cap.
+func isCapped(r schedule.Rate) bool { r.Burst = 0; return r != (schedule.Rate{}) }
+
+// noteTenant notes the parameters of a tenant. Its sessions come together on the first loop if they have to.
+func (e *Engine) noteTenant(name string, p schedule.TenantParams) {
+	if len(e.loops.others) == 0 {
+		return
+	}
+	o := e.loops.owner(name)
+	before := *o
+	if o.weighted, o.capped = p.Weight > 1, isCapped(p.Rate); o.weighted && !before.weighted || o.capped && !before.capped {
+		for a := range o.nics {
+			e.gatherNIC(a.nic)
+		}
+	}
+}
+
+// noteShare notes the tenant and the parameters of a NIC.
+func (e *Engine) noteShare(a *adapter, tenant string, p schedule.NICParams) {
+	if len(e.loops.others) == 0 {
+		return
+	}
+	before, weighted, capped := a.owner, a.weighted, a.capped
+	e.loops.own(a, tenant)
+	a.weighted, a.capped = p.Weight > 1, isCapped(p.Rate) || p.Guarantee != 0
+	if a.weighted && !weighted || a.capped && !capped || a.owner != before && (a.owner.weighted || a.owner.capped) {
+		e.gatherNIC(a.nic)
+	}
+}
+
+// gatherNIC brings the groups of a NIC's sessions to the first loop, now or soon.
+func (e *Engine) gatherNIC(n *nic.NIC) {
+	if len(e.loops.others) == 0 {
+		return
+	}
+	n.EachSession(func(s *nic.Session) {
+		if c := clientOf(s); c != nil && c.e != e {
+			e.bring(c)
+		}
+	})
+}
+
+// capOf returns the tenant, or else the NIC, whose sessions a cap holds together with s; nil: none does.
+func (e *Engine) capOf(s *nic.Session) any {
+	switch a := e.adapters.of[s.NIC()]; {
+	case a == nil || a.owner == nil:
+		return nil
+	case a.owner.capped:
+		return a.owner
+	case a.capped:
+		return a
+	}
+	return nil
+}
+
+// eachMate calls f for the sessions that a cap holds together with s.
+func (e *Engine) eachMate(s *nic.Session, f func(*nic.Session)) {
+	switch k := e.capOf(s).(type) {
+	case *owner:
+		for a := range k.nics {
+			a.nic.EachSession(f)
+		}
+	case *adapter:
+		k.nic.EachSession(f)
+	}
+}
+
+// joinMates brings a new session and those that a cap holds together with it to the first loop, unless they are on one.
+func (e *Engine) joinMates(s *nic.Session) {
+	c, apart := clientOf(s), false
+	e.eachMate(s, func(o *nic.Session) {
+		k := clientOf(o)
+		apart = apart || k != nil && k.e != c.e
+	})
+	if apart {
+		e.bring(c)
+	}
+}
+
+// bring moves the group of c to the first loop, now or soon.
+func (e *Engine) bring(c *client) {
+	g := e.group(nil, c)
+	if e.move(g, e) {
+		return
+	}
+	for _, o := range g {
+		if o.e != e {
+			o.astray = true
+			o.session.EachQP(e.regroup)
+		}
+	}
+}
+
+// inheritCaps makes the caps of c's NIC and tenant continue on the loop that c is moved to.
+func (c *client) inheritCaps(d *client) {
+	if c.e.sched.nics.Limited() {
+		d.e.sched.nics.Inherit(&d.adapter.band.nic, &c.adapter.band.nic, d.e.clock.now)
+	}
+}
