@@ -28,8 +28,7 @@ type adapter struct {
 	late    queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
 	held    queue[*task] // queue pairs that wait to send to the NIC, see caps.go
 	// It is being moved to another host, see suspend.go.
-	suspended   bool
-	suspendedAt ib.Time
+	suspended bool
 }
 
 // adapters are the NICs that the loop serves, by NIC and by the address that packets arrive at.

@@ -42,6 +42,7 @@ type world struct {
 	at     []netip.Addr // of the hosts
 	types  []uint8      // of connections
 	moving []*machine   // NICs move between these; nil: hosts are frozen, and stay
+	reads  int          // READs of the transfer under way
 	frozen int
 	bytes  int // of all states
 }
@@ -838,6 +839,7 @@ func (w *world) transfer(c *conn) {
 		w.say("arm: %v", peer.p.s.ReqNotify(peer.cq.info.Handle, h))
 	}
 	early := w.rng.IntN(2) == 0 // receives come before sends
+	w.reads = 0
 	var receives []func()
 	for range 1 + w.rng.IntN(6) {
 		r, needs := w.request(c, d)
@@ -909,6 +911,12 @@ func (w *world) request(c *conn, d int) (r request, needs bool) {
 		}
 	}
 	r.op = ops[w.rng.IntN(len(ops))]
+	if r.op == transport.WRRead {
+		// After a loss, the data of two READs into the same memory may arrive in any order.
+		if w.reads++; w.moving != nil && w.reads > 1 {
+			r.op = transport.WRSend
+		}
+	}
 	switch r.op {
 	case transport.WRSend, transport.WRSendImm, transport.WRWriteImm, transport.WRSendInv:
 		needs = true

@@ -20,19 +20,13 @@ import (
 // Its queue pairs have no turns, and its timers stand still. Other queue pairs meet it so:
 //
 //   - A request of a reliable connection from another host gets an RNR NAK (transport.QP.Postpone). The peer sends it
-//     again later. That uses no retry, only an RNR retry, of which most programs allow any number (rnr_retry 7).
+//     again after 655 ms. That uses no retry, only an RNR retry, of which most programs allow any number (rnr_retry 7).
 //   - A connected queue pair of this daemon has no turns either.
 //   - Everything else is lost, as on a wire: datagrams, ACKs, messages of the connection manager.
 //
-// When the move has ended, in either way, each queue pair that is connected to the NIC on a host that notices (this one;
-// and others by the new map) sends again what is outstanding (transport.QP.Moved), and does not wait for a timer.
-
-const (
-	// The timer of an RNR NAK is a quarter of the time for which the NIC has been suspended, within these limits. So the
-	// wait delays a peer by at most a quarter of that time, and a peer with few RNR retries endures a long move.
-	shortestPostponement = ib.Time(10_240_000)
-	longestPostponement  = ib.Time(655_360_000)
-)
+// When the move has ended, in either way, nobody waits for a timer. The NIC's queue pairs, and those that are connected to
+// them on a host that notices (this one; and others by the new map) send again what is outstanding (transport.QP.Moved).
+// Peers elsewhere get another RNR NAK, of the shortest timer (transport.QP.Recall).
 
 // Suspend makes a NIC stand still, until Continue or until it is removed. It runs on the loop, in Halt: after the snapshot
 // nothing may change.
@@ -41,7 +35,7 @@ func (e *Engine) Suspend(n *nic.NIC) error {
 	if a == nil || a.suspended {
 		return fmt.Errorf("engine: the NIC %s cannot be suspended: it is not served, or suspended already", n.Name)
 	}
-	a.suspended, a.suspendedAt = true, e.clock.now
+	a.suspended = true
 	n.SetSuspended(true)
 	e.adapters.suspended++
 	return nil
@@ -54,7 +48,13 @@ func (e *Engine) Continue(n *nic.NIC) {
 		return
 	}
 	e.adapters.wake(a)
-	n.EachQP(func(q *nic.QP) { taskOf(q).moved() })
+	n.EachQP(func(q *nic.QP) {
+		t := taskOf(q)
+		if t.moved(); q.Transport().Path().Remote && t.route.under != nil {
+			q.Transport().Recall(e.clock.now, q.Env())
+		}
+	})
+	e.local.deliverReplies()
 	e.movedTo(a)
 	if a.manage != nil {
 		e.mgmt.await(a, a.manage.Deadline())
@@ -83,9 +83,7 @@ func (t *task) waitsForMove() bool {
 
 // postpone answers a burst for a queue pair of a suspended NIC.
 func (t *task) postpone(b *transport.Burst) {
-	d := (t.e.clock.now - t.adapter.suspendedAt) / 4
-	d = min(max(d, shortestPostponement), longestPostponement)
-	if !t.q.Transport().Postpone(t.e.clock.now, b, d, t.q.Env()) {
+	if !t.q.Transport().Postpone(t.e.clock.now, b, t.q.Env()) {
 		t.adapter.part.Drop(nic.DropStale, b.Packets)
 	}
 }

@@ -194,7 +194,7 @@ func stripCounters(w *world, st *nic.SessionState) []byte {
 	for i := range st.QPs {
 		q := &st.QPs[i].Transport
 		q.Common.Count, q.Common.Pace, q.CNP = zero.Common.Count, zero.Common.Pace, zero.CNP
-		q.Req.Loss, q.Req.CC, q.Resp.Nak = zero.Req.Loss, zero.Req.CC, zero.Resp.Nak
+		q.Req.Loss, q.Req.CC, q.Req.Reads.HoleAt, q.Resp.Nak = zero.Req.Loss, zero.Req.CC, 0, zero.Resp.Nak
 	}
 	return must1(state.Marshal(st.QPs))
 }

@@ -4,21 +4,36 @@ import "vrdma.dev/vrdma/internal/ib"
 
 // This file is what a queue pair does while its NIC is suspended, and after it or its peer has moved to another host.
 
-// Postpone answers the request b with an RNR NAK whose timer is at least d, although the queue pair stands still. So the
-// peer sends b again later, and does not count it as lost. Postpone changes nothing but counters: the state may have
-// been frozen. It returns false, and sends nothing, unless b is the next request of a reliable connection or an earlier
-// one. A later request is lost, because a NAK for it would acknowledge those before it.
-func (q *QP) Postpone(now ib.Time, b *Burst, d ib.Time, h *Env) bool {
+// Postpone answers the request b with an RNR NAK of the longest timer, although the queue pair stands still. So the peer
+// sends b again later, and does not count it as lost. Postpone changes nothing but counters: the state may have been
+// frozen. It returns false, and sends nothing, unless b is the next request of a reliable connection or an earlier one. A
+// later request is lost, because a NAK for it would acknowledge those before it.
+func (q *QP) Postpone(now ib.Time, b *Burst, h *Env) bool {
 	c := q.respCall(now, h)
-	if b.Type != ib.RC || c.Conf.Type != ib.RC || b.Kind >= KindReadResp || b.Src != c.Attr.DestQPN || b.SGID != c.Attr.DGID {
+	if b.Type != ib.RC || b.Kind >= KindReadResp || b.Src != c.Attr.DestQPN || b.SGID != c.Attr.DGID ||
+		ib.PSNDist(b.PSN, q.resp.PSN) >= ib.PSNHalf {
 		return false
 	}
-	return q.resp.postpone(&c, b.PSN, d)
+	return q.resp.putOff(&c, b.PSN, rnrLongest)
 }
 
-// postpone is Postpone for a request with a PSN that comes from the peer.
-func (rs *responder) postpone(c *respCall, psn uint32, d ib.Time) bool {
-	if c.State < ib.StateRTR || c.State > ib.StateSQE || ib.PSNDist(psn, rs.PSN) >= ib.PSNHalf {
+// Recall ends the wait of a peer that Postpone has answered: it answers the next request with an RNR NAK of the shortest
+// timer. A peer that does not wait takes no notice. With a limited RNR retry count the NAK costs a peer that is no vrdma
+// host one retry.
+func (q *QP) Recall(now ib.Time, h *Env) {
+	c := q.respCall(now, h)
+	q.resp.putOff(&c, q.resp.PSN, rnrShortest)
+}
+
+// Timer codes of RNR NAKs: 655 ms and 10 microseconds.
+const (
+	rnrLongest  = 0
+	rnrShortest = 1
+)
+
+// putOff answers the request psn with an RNR NAK. It returns false if there can be no request.
+func (rs *responder) putOff(c *respCall, psn uint32, code uint8) bool {
+	if c.Conf.Type != ib.RC || c.State < ib.StateRTR || c.State > ib.StateSQE {
 		return false
 	}
 	if rs.Res.Pending > 0 {
@@ -29,18 +44,8 @@ func (rs *responder) postpone(c *respCall, psn uint32, d ib.Time) bool {
 		}
 	}
 	c.Count.SentRNR++
-	rs.answer(c, KindAck, psn, RNRNak|RNRCode(d), 0, rs.MSN)
+	rs.answer(c, KindAck, psn, RNRNak|code, 0, rs.MSN)
 	return true
-}
-
-// RNRCode returns the timer code of the shortest wait that is not shorter than d, or of the longest one.
-func RNRCode(d ib.Time) uint8 {
-	for code := uint8(1); code < uint8(len(rnrDelay)); code++ {
-		if RNRDelay(code) >= d {
-			return code
-		}
-	}
-	return 0
 }
 
 // Moved sets the path after the queue pair or its peer has moved, or has stood still: what is outstanding may be lost.
