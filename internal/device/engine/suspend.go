@@ -35,9 +35,12 @@ func (e *Engine) Suspend(n *nic.NIC) error {
 	if a == nil || a.suspended {
 		return fmt.Errorf("engine: the NIC %s cannot be suspended: it is not served, or suspended already", n.Name)
 	}
-	a.suspended = true
-	n.SetSuspended(true)
-	e.adapters.suspended++
+	e.onFirst(func() {
+		a.suspended = true
+		n.SetSuspended(true)
+		e.adapters.suspended++
+		e.gatherNIC(n)
+	})
 	return nil
 }
 
@@ -47,6 +50,11 @@ func (e *Engine) Continue(n *nic.NIC) {
 	if a == nil || !a.suspended {
 		return
 	}
+	e.onFirst(func() { e.continueNIC(n, a) })
+}
+
+// continueNIC is Continue. The first loop holds the others: queue pairs of other NICs may be theirs.
+func (e *Engine) continueNIC(n *nic.NIC, a *adapter) {
 	e.adapters.wake(a)
 	n.EachQP(func(q *nic.QP) {
 		t := taskOf(q)
@@ -59,12 +67,6 @@ func (e *Engine) Continue(n *nic.NIC) {
 	if a.manage != nil {
 		e.mgmt.await(a, a.manage.Deadline())
 	}
-}
-
-// Suspended reports whether a NIC is suspended. It runs on the loop.
-func (e *Engine) Suspended(n *nic.NIC) bool {
-	a := e.adapters.of[n]
-	return a != nil && a.suspended
 }
 
 // wake ends the suspension of a.

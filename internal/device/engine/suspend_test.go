@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,9 +10,11 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/transport"
@@ -235,4 +238,58 @@ func TestMovesBetweenHosts(t *testing.T) {
 		t.Errorf("%d moves of %d programs", moves, seeds)
 	}
 	t.Logf("%d moves, %d bytes each", moves, size/max(moves, 1))
+}
+
+// TestSuspendOnLoops suspends one of three NICs again and again, by command and by a fault, while programs on several
+// loops write to each other. All data arrives.
+func TestSuspendOnLoops(t *testing.T) {
+	e, _, nics := twins(t, Options{Loops: 3}, address(1), address(2), address(3))
+	var qs [6]*testQP
+	for i := range qs {
+		n := nics[i/2]
+		qs[i] = newProgram(t, e, n, n.GIDs[0].GID, i).newQP(rc)
+	}
+	// One pair within each of the first NICs, and one between the last two.
+	pairs := [][2]*testQP{{qs[0], qs[1]}, {qs[2], qs[4]}, {qs[3], qs[5]}}
+	for _, p := range pairs {
+		connect(p[0], p[1])
+	}
+	rules, err := fault.ParseAll("suspend,for=1ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n, writes = 100_000, 30
+	for round := range 40 {
+		victim := nics[round%len(nics)]
+		for i, p := range pairs {
+			pattern(p[0].c.mem[:n], byte(round+i))
+			clear(p[1].c.mem[:n])
+			for range writes {
+				p[0].post(wr{op: opWrite, flags: signal, n: n, remote: p[1].c.base, rkey: p[1].mr.RKey})
+			}
+		}
+		if round%2 == 0 {
+			e.Do(func() {
+				if err := e.Suspend(victim); err != nil {
+					t.Error(err)
+				}
+			})
+			e.Do(func() { e.Continue(victim) })
+		} else {
+			e.Do(func() {
+				e.SetFaults(victim, []*fault.Plan{fault.New([]fault.Named{{Name: "f", Rule: rules[0]}}, time.Duration(e.Now()))})
+			})
+		}
+		for i, p := range pairs {
+			for range writes {
+				if w := p[0].wait(); w.status != 0 {
+					t.Fatalf("round %d, pair %d: %+v", round, i, w)
+				}
+			}
+			if !bytes.Equal(p[1].c.mem[:n], p[0].c.mem[:n]) {
+				t.Fatalf("round %d, pair %d: other data arrived", round, i)
+			}
+		}
+		e.Do(func() { e.SetFaults(victim, nil) })
+	}
 }
