@@ -197,6 +197,31 @@ func TestFaultObjects(t *testing.T) {
 	}
 }
 
+// TestFaultSuspend: the NIC of two programs stands still in the middle of a transfer, until the fault is removed.
+func TestFaultSuspend(t *testing.T) {
+	d := harness.Start(t, harness.Options{})
+	vrdma(t, d, "fault", "add", "--name", "still", "suspend,message=20")
+	port := harness.FreePort(t)
+	args := []string{"ib_send_bw", "-s", "65536", "-n", "1000", "-p", strconv.Itoa(port)}
+	server := d.Launch(t, args...)
+	harness.Listening(t, server, port, minute)
+	client := d.Launch(t, append(args, "127.0.0.1")...)
+	hit := regexp.MustCompile(`default/still +all +1 +suspend,message=20`)
+	if !harness.Poll(minute, func() bool { return hit.MatchString(vrdma(t, d, "fault", "list")) }) {
+		t.Fatalf("the fault has not happened:\n%s", vrdma(t, d, "fault", "list"))
+	}
+	if client.Ended(0) || server.Ended(0) {
+		t.Errorf("a program has ended although its NIC stands still:\n%s\n%s", client.Output(), server.Output())
+	}
+	vrdma(t, d, "fault", "remove", "still")
+	client.OK(t, minute)
+	server.OK(t, minute)
+	refused := harness.Spawn(t, d.Command("run", "--fault", "suspend,for=1s", "--", "true"))
+	if code := refused.Wait(t, minute); code != 2 || !strings.Contains(refused.Output(), "vrdma fault add suspend,for=1s") {
+		t.Errorf("a program suspends its NIC: exit status %d, want 2\n%s", code, refused.Output())
+	}
+}
+
 // TestFaultSeen: a capture and a trace show what was hit.
 func TestFaultSeen(t *testing.T) {
 	d := harness.Device(t)

@@ -101,8 +101,12 @@ func setFaults(specs []string) error {
 		return nil
 	}
 	for _, spec := range specs {
-		if _, err := fault.Parse(spec); err != nil {
+		r, err := fault.Parse(spec)
+		if err != nil {
 			return usage("--fault %s: %v", spec, err)
+		}
+		if r.Action.OfNIC() {
+			return usage("--fault %s: a program cannot have it, only a NIC: vrdma fault add %s", spec, spec)
 		}
 	}
 	all := strings.Join(specs, " ")

@@ -46,6 +46,27 @@ func (l *lab) faults(t *testing.T) {
 	}
 }
 
+// suspended: our NIC stands still in the middle of what rxe asks of it, as while it moves to another host, for longer
+// than the guest's retries would last. rxe takes RNR NAKs for an answer to every operation, waits, and continues.
+func (l *lab) suspended(t *testing.T) {
+	d := l.daemon(t)
+	p := l.pair(t, d, false)
+	vrdma := func(args ...string) {
+		t.Helper()
+		harness.Spawn(t, d.Command(args...)).OK(t, limit)
+	}
+	// 7 retries of 67 ms each; patience would last longer than the suspension.
+	for _, w := range []workload.Workload{workload.Perf("write_bw", "-n 20 -s 65536 -u 14"), workload.Perf("send_bw", "-n 20 -s 65536 -u 14"), workload.Perf("read_bw", "-n 20 -s 65536 -u 14")} {
+		before := d.Status(t).Counters["send_rnr_err"]
+		vrdma("fault", "add", "--name", "still", "suspend,message=5,direction=in,for=2s")
+		t.Run(w.Name, func(t *testing.T) { p.persist(t, w, p.ours, p.guest) })
+		vrdma("fault", "remove", "still")
+		if n := d.Status(t).Counters["send_rnr_err"]; n == before {
+			t.Errorf("%s: rxe has got no RNR NAK", w.Name)
+		}
+	}
+}
+
 // death: the guest loses power in the middle of a transfer. Our requests end with an error, and the daemon goes on.
 func (l *lab) death(t *testing.T) {
 	d := l.daemon(t)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"log/slog"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -28,4 +29,15 @@ func TestFault(t *testing.T) {
 		t.Error("there is memory")
 		return nil
 	})
+}
+
+// TestFaultsOf: rules of a program. It cannot have those of NICs.
+func TestFaultsOf(t *testing.T) {
+	rules, err := faultsOf(&protocol.Hello{Faults: "drop,packet=1 rnr"})
+	if err != nil || len(rules) != 2 || rules[1].Name != "run/2" {
+		t.Errorf("got %v, %v", rules, err)
+	}
+	if _, err := faultsOf(&protocol.Hello{Faults: "drop,packet=1 suspend,for=1s"}); err == nil || !strings.Contains(err.Error(), "vrdma fault add") {
+		t.Errorf("a program suspends its NIC: %v", err)
+	}
 }

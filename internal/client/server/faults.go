@@ -29,6 +29,9 @@ func faultsOf(h *protocol.Hello) ([]fault.Named, error) {
 	}
 	var list []fault.Named
 	for i, r := range rules {
+		if r.Action.OfNIC() {
+			return nil, refusal(syscall.EINVAL, "VRDMA_FAULT: a program cannot have %s, only a NIC: use vrdma fault add", r.Action)
+		}
 		list = append(list, fault.Named{Name: fmt.Sprintf("run/%d", i+1), Rule: r})
 	}
 	return list, nil

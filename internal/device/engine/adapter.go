@@ -28,6 +28,8 @@ type adapter struct {
 	capped   bool
 	late     queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
 	held     queue[*task] // queue pairs that wait to send to the NIC, see caps.go
+	// It is being moved to another host, see suspend.go.
+	suspended bool
 }
 
 // adapters are the NICs that the loop serves, by NIC and by the address that packets arrive at.
@@ -37,6 +39,8 @@ type adapters struct {
 	// The result of the last lookup in at.
 	lastAddr netAddr
 	last     *adapter
+
+	suspended int // how many NICs are suspended
 
 	resolver nic.Resolver
 	under    *underlays // for routes to other hosts
@@ -82,6 +86,7 @@ func (e *Engine) Remove(n *nic.NIC) {
 		o.unserve(n)
 	}
 	e.loops.own(a, "")
+	e.adapters.wake(a)
 	e.adapters.remove(a)
 	e.sched.removeNIC(a)
 	if e.clock.of == a {

@@ -41,16 +41,21 @@ type subject struct {
 }
 
 // happen does what a plan wants of the device.
-func (of *subject) happen(e fault.Event, opts *Options) {
-	if !of.process {
-		of.nic.Happen(nil, e)
-		if opts.Faced != nil {
-			opts.Faced(of.nic)
+func (of *subject) happen(what fault.Event, e *Engine) {
+	switch {
+	case what.Action == fault.Suspend && what.Over:
+		e.Continue(of.nic)
+	case what.Action == fault.Suspend:
+		e.Suspend(of.nic) // fails if another rule has suspended it
+	case !of.process:
+		of.nic.Happen(nil, what)
+		if e.opts.Faced != nil {
+			e.opts.Faced(of.nic)
 		}
-		return
-	}
-	for _, s := range of.sessions {
-		of.nic.Happen(s, e)
+	default:
+		for _, s := range of.sessions {
+			of.nic.Happen(s, what)
+		}
 	}
 }
 
@@ -205,8 +210,8 @@ func (f *faults) remove(p *fault.Plan) {
 		return
 	}
 	delete(f.plans, p)
-	for _, e := range p.End() {
-		of.happen(e, &f.e.opts)
+	for _, what := range p.End() {
+		of.happen(what, f.e)
 	}
 	for _, s := range f.tasks {
 		delete(s.out, p)
@@ -558,7 +563,7 @@ func (f *faults) run() bool {
 	}
 	for p, of := range f.plans {
 		for _, happens := range p.Due(time.Duration(now)) {
-			e.onFirst(func() { of.happen(happens, &e.opts) })
+			e.onFirst(func() { of.happen(happens, e) })
 		}
 	}
 	for range min(faultsPerPass, len(f.held)) {
@@ -577,7 +582,7 @@ func (f *faults) run() bool {
 			known.deaf = false
 		}
 		if d.of != nil {
-			e.onFirst(func() { d.of.happen(fault.Event{Action: d.action}, &e.opts) })
+			e.onFirst(func() { d.of.happen(fault.Event{Action: d.action}, e) })
 			continue
 		}
 		if !d.t.q.Gone() {

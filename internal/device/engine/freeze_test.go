@@ -40,21 +40,31 @@ type world struct {
 	qps    map[uint32]*fqp // by number
 	trace  []string
 	at     []netip.Addr // of the hosts
+	types  []uint8      // of connections
+	moving []*machine   // NICs move between these; nil: hosts are frozen, and stay
+	reads  int          // READs of the transfer under way
 	frozen int
 	bytes  int // of all states
 }
 
-// A frozenHost is a daemon, or one after the other.
+// A frozenHost is a NIC at a daemon, or at one after the other.
 type frozenHost struct {
+	*machine
 	w      *world
-	e      *Engine
 	n      *nic.NIC
 	conf   nic.Config
-	udp    *roce.UDP
 	gid    ib.GID
-	now    ib.Time
 	progs  []*fprog
 	random *rand.Rand
+}
+
+// A machine is a daemon. The test makes its passes, in its virtual time.
+type machine struct {
+	e    *Engine
+	udp  *roce.UDP
+	now  ib.Time
+	over *roce.Overlay // where NICs move
+	here *virtual
 }
 
 // An fprog is a program of a host. What the daemon has of it changes with the daemon.
@@ -160,7 +170,7 @@ const (
 )
 
 func newWorld(t *testing.T, seed uint64, hosts int, kind memory.ExtentKind, freeze bool, loops int, at []netip.Addr) *world {
-	w := &world{t: t, at: at, rng: rand.New(rand.NewPCG(seed, 1)), qps: make(map[uint32]*fqp), loops: loops}
+	w := &world{t: t, at: at, types: []uint8{rc, rc, rc, uc, ud}, rng: rand.New(rand.NewPCG(seed, 1)), qps: make(map[uint32]*fqp), loops: loops}
 	if freeze {
 		w.frng = rand.New(rand.NewPCG(seed, 2))
 	}
@@ -192,7 +202,7 @@ func (w *world) say(format string, args ...any) {
 }
 
 func (w *world) addHost(i int, seed uint64, udp bool) {
-	h := &frozenHost{w: w, gid: testGID, now: 1, random: rand.New(rand.NewPCG(seed, uint64(10+i)))}
+	h := &frozenHost{machine: &machine{now: 1}, w: w, gid: testGID, random: rand.New(rand.NewPCG(seed, uint64(10+i)))}
 	if udp {
 		err := error(unix.EADDRINUSE)
 		for try := 0; try < 100 && errors.Is(err, unix.EADDRINUSE); try++ {
@@ -299,8 +309,8 @@ func end(e *Engine) {
 }
 
 func (w *world) close() {
-	hosts := w.hosts
-	w.hosts = nil
+	hosts, machines := w.hosts, w.machines()
+	w.hosts, w.moving = nil, nil
 	for _, h := range hosts {
 		for _, p := range h.progs {
 			forsake(h.e, p.s, p.arena, p.space)
@@ -309,15 +319,31 @@ func (w *world) close() {
 			unix.Munmap(p.mem)
 			unix.Munmap(p.mapping)
 		}
-		end(h.e)
-		if h.udp != nil {
-			h.udp.Close()
+	}
+	for _, m := range machines {
+		end(m.e)
+		if m.over != nil {
+			m.over.Close() // and its socket
+		} else if m.udp != nil {
+			m.udp.Close()
 		}
 	}
 }
 
-// pass makes a pass of a host.
-func (h *frozenHost) pass() bool {
+// machines are all machines.
+func (w *world) machines() []*machine {
+	if w.moving != nil {
+		return w.moving
+	}
+	var list []*machine
+	for _, h := range w.hosts {
+		list = append(list, h.machine)
+	}
+	return list
+}
+
+// pass makes a pass of a machine.
+func (h *machine) pass() bool {
 	e := h.e
 	h.unite()
 	e.clock.read()
@@ -333,7 +359,7 @@ func (h *frozenHost) pass() bool {
 }
 
 // unite does what follows a command: connected sessions meet on one loop.
-func (h *frozenHost) unite() {
+func (h *machine) unite() {
 	for h.e.cmds.pending.Load() {
 		h.e.cmds.pop()() // a queue pair asks to meet its peer
 	}
@@ -346,8 +372,8 @@ func (h *frozenHost) unite() {
 // passes makes n passes of every host.
 func (w *world) passes(n int) (work bool) {
 	for range n {
-		for _, h := range w.hosts {
-			work = h.pass() || work
+		for _, m := range w.machines() {
+			work = m.pass() || work
 		}
 	}
 	return work
@@ -392,15 +418,15 @@ func (w *world) settle() {
 			runtime.Gosched()
 			time.Sleep(10 * time.Microsecond)
 		case next != nil:
-			for _, h := range w.hosts {
-				h.now += wait
+			for _, m := range w.machines() {
+				m.now += wait
 			}
 		default:
 			// Receives of queue pairs in error, and full event channels, are looked at by and by.
 			quiet++
-			for _, h := range w.hosts {
-				h.now += 2 * tickEvery
-				h.e.chores.startTick(h.e.clock.now - tickEvery)
+			for _, m := range w.machines() {
+				m.now += 2 * tickEvery
+				m.e.chores.startTick(m.e.clock.now - tickEvery)
 			}
 		}
 	}
@@ -411,6 +437,10 @@ func (w *world) settle() {
 func (w *world) maybeFreeze() {
 	w.t.Helper()
 	if w.frng == nil || w.frng.IntN(3) != 0 {
+		return
+	}
+	if w.moving != nil {
+		w.moveNIC()
 		return
 	}
 	if w.loops > 0 {
@@ -443,7 +473,8 @@ func (w *world) maybeFreeze() {
 		}
 		return nil
 	}))
-	old := *h
+	old, next := *h, *h.machine
+	h.machine = &next
 	oldProgs := make([]fprog, len(h.progs))
 	for i, p := range h.progs {
 		oldProgs[i] = *p
@@ -577,7 +608,7 @@ func (w *world) newConn() {
 		return
 	}
 	progs := w.allProgs()
-	c := &conn{typ: []uint8{rc, rc, rc, uc, ud}[w.rng.IntN(5)], area: area}
+	c := &conn{typ: w.types[w.rng.IntN(len(w.types))], area: area}
 	shared := w.rng.IntN(3) == 0
 	for i := range c.q {
 		c.q[i] = w.newQP(progs[w.rng.IntN(len(progs))], c.typ, shared)
@@ -727,8 +758,12 @@ func (w *world) poll(c *fcq) {
 			imm = le.Uint32(b[abi.WCImm:])
 		}
 		q, id := w.qps[le.Uint32(b[abi.WCQPNum:])], le.Uint64(b)
+		status := le.Uint32(b[abi.WCStatus:])
+		if w.moving != nil && status >= abi.WCStatusRemInvReqErr && status <= abi.WCStatusRetryExcErr {
+			status = abi.WCStatusRetryExcErr // a NAK of a queue pair that has failed is sent once, and may be lost
+		}
 		q.done[id/recvID] = append(q.done[id/recvID], fmt.Sprintf("%d: status %d, op %d, %d bytes, imm %x, from %x, flags %x",
-			id, le.Uint32(b[abi.WCStatus:]), le.Uint32(b[abi.WCOpcode:]), le.Uint32(b[abi.WCByteLen:]), imm, le.Uint32(b[abi.WCSrcQP:]), le.Uint32(b[abi.WCFlags:])))
+			id, status, le.Uint32(b[abi.WCOpcode:]), le.Uint32(b[abi.WCByteLen:]), imm, le.Uint32(b[abi.WCSrcQP:]), le.Uint32(b[abi.WCFlags:])))
 		cons.Store((cons.Load() + 1) & c.ring.mask)
 	}
 }
@@ -804,6 +839,7 @@ func (w *world) transfer(c *conn) {
 		w.say("arm: %v", peer.p.s.ReqNotify(peer.cq.info.Handle, h))
 	}
 	early := w.rng.IntN(2) == 0 // receives come before sends
+	w.reads = 0
 	var receives []func()
 	for range 1 + w.rng.IntN(6) {
 		r, needs := w.request(c, d)
@@ -875,6 +911,12 @@ func (w *world) request(c *conn, d int) (r request, needs bool) {
 		}
 	}
 	r.op = ops[w.rng.IntN(len(ops))]
+	if r.op == transport.WRRead {
+		// After a loss, the data of two READs into the same memory may arrive in any order.
+		if w.reads++; w.moving != nil && w.reads > 1 {
+			r.op = transport.WRSend
+		}
+	}
 	switch r.op {
 	case transport.WRSend, transport.WRSendImm, transport.WRWriteImm, transport.WRSendInv:
 		needs = true
@@ -926,6 +968,9 @@ func (w *world) change() {
 		}
 	case 3, 4:
 		a, init, err := s.QueryQP(q.info.Handle)
+		if w.moving != nil && ib.State(a.State) == ib.StateError {
+			a.SQPSN, a.RQPSN = 0, 0 // how much of what failed had been sent
+		}
 		w.say("query: %+v %+v %v", a, init, err)
 	case 5: // drain the send queue, and continue
 		if c.typ == rc {

@@ -129,6 +129,10 @@ func (t *task) findPeer(b *transport.Burst) *task {
 
 // deliver gives b to t, or keeps it in the inbox of t.
 func (t *task) deliver(b *transport.Burst) {
+	if t.adapter.suspended {
+		t.postpone(b)
+		return
+	}
 	if f := t.e.faults; f != nil && f.receives(t, b) {
 		return
 	}

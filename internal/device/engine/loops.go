@@ -305,7 +305,7 @@ func (e *Engine) kin(s *nic.Session) (k *client) {
 // weight, something fails on purpose, or packets are captured.
 func (e *Engine) mustStay(s *nic.Session) bool {
 	a := e.adapters.of[s.NIC()]
-	return a == nil || a.weighted || a.owner != nil && a.owner.weighted || e.net.tap != nil || s.Faulty()
+	return a == nil || a.suspended || a.weighted || a.owner != nil && a.owner.weighted || e.net.tap != nil || s.Faulty()
 }
 
 // pinned reports whether the session of c needs the first loop: for itself, or for a queue pair that reaches other hosts

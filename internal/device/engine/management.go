@@ -166,7 +166,7 @@ func (m *management) run() bool {
 	}
 	for i := 0; i < madsPerPass && m.local.n > 0; i++ {
 		d := *m.local.pop()
-		if d.adapter.manage != nil && !m.loses(d.adapter, &d.from) {
+		if d.adapter.manage != nil && !d.adapter.suspended && !m.loses(d.adapter, &d.from) {
 			m.clock.worksFor(d.adapter)
 			d.adapter.manage.ReceiveMAD(d.from, d.to, d.mad[:])
 		}
@@ -177,12 +177,14 @@ func (m *management) run() bool {
 			break
 		}
 		a := m.timers.pop()
+		if work = true; a.suspended {
+			continue // Continue looks at its deadline again
+		}
 		if d := a.manage.Deadline(); d != 0 && d <= m.clock.now {
 			m.clock.worksFor(a)
 			a.manage.Expire()
 		}
 		m.await(a, a.manage.Deadline())
-		work = true
 	}
 	return work
 }
@@ -206,7 +208,7 @@ func (m *management) receive(id ib.NetworkID, b *transport.Burst) {
 	if u := m.net.of(id); u != nil && u.hello(id, a, b) {
 		return
 	}
-	if a.manage != nil && !m.loses(a, &b.SGID) {
+	if a.manage != nil && !a.suspended && !m.loses(a, &b.SGID) {
 		m.clock.worksFor(a)
 		a.manage.ReceiveMAD(b.SGID, b.DGID, m.in[:])
 	}

@@ -53,7 +53,7 @@ func (t *task) starvesStill() bool {
 	m := t.q.Transport()
 	peer := t.peer
 	switch {
-	case t.q.Gone() || peer == nil || peer.q.Gone() || !m.WaitsForReceiver():
+	case t.waitsForMove(), t.q.Gone() || peer == nil || peer.q.Gone() || !m.WaitsForReceiver():
 		return false
 	case t.e.faults != nil && t.e.faults.refusing(peer):
 		return true

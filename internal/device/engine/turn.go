@@ -75,6 +75,9 @@ func (t *task) work(budget int) (more bool) {
 	if q.Gone() {
 		return false
 	}
+	if t.waitsForMove() {
+		return false
+	}
 	m := q.Transport()
 	if t.parked {
 		t.offer()

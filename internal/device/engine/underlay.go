@@ -300,10 +300,12 @@ func (e *Engine) AddTunnel(t roce.Tunnel) error {
 // runs on the loop.
 func (e *Engine) SetMap(m *overlay.Map) {
 	n := &e.net
+	var relocated []overlay.Place
 	if o := n.overlay; o != nil {
 		old := o.Members()
 		o.SetMap(m)
 		n.virtual.keep(old, m)
+		relocated = m.Relocated(old)
 	}
 	e.adapters.readdressAll()
 	n.rejoin()
@@ -312,6 +314,7 @@ func (e *Engine) SetMap(m *overlay.Map) {
 			t.q.Transport().SetPath(t.path(&t.route, false))
 		}
 	})
+	e.followMap(relocated)
 }
 
 // Features are those that this host announces to others.

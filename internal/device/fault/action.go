@@ -30,6 +30,7 @@ const (
 	CMTimeout
 	RegMR
 	CompletionDelay
+	Suspend
 	NumActions // how many there are
 )
 
@@ -45,6 +46,7 @@ const (
 	isCall                          // it hits a call
 	isCompletion                    // it hits completions
 	isReorder
+	isNIC // it happens to a NIC, never to a program
 	hasTime
 	hasJitter
 	hasRate
@@ -75,6 +77,7 @@ var actions = [NumActions]struct {
 	CMTimeout:       {"cm-timeout", isConnect, "a connection request of rdma_cm gets no answer"},
 	RegMR:           {"reg-mr", isCall, "ibv_reg_mr fails with ENOMEM"},
 	CompletionDelay: {"completion-delay", isCompletion | hasTime | hasJitter, "the completion appears time later; later ones of the queue wait behind it"},
+	Suspend:         {"suspend", isPacket | isEvent | isNIC, "the NIC stands still, as while it moves to another host, until for has passed: requests of other hosts get RNR NAKs"},
 }
 
 // String is the action's name in a SPEC.
@@ -92,6 +95,9 @@ func (a Action) Traits() Traits {
 	}
 	return actions[a].traits
 }
+
+// OfNIC reports whether a happens to a NIC only: a program cannot have it.
+func (a Action) OfNIC() bool { return a.Traits()&isNIC != 0 }
 
 func actionByName(name string) (Action, bool) {
 	for a := Drop; a < NumActions; a++ {

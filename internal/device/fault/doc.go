@@ -3,7 +3,7 @@
 //
 //	SPEC ── Parse ──▶ Rule ── New ──▶ Plan ── Decide(now, flow, packet) ──▶ Verdict
 //	                                    ├──── Call(now, CallRegMR …) ─────▶ hit, delay
-//	                                    └──── Due(now) ───────────────────▶ device-fatal, port-down, gid-change
+//	                                    └──── Due(now) ───────────────────▶ device-fatal, port-down, gid-change, suspend
 //
 // A Rule is what a user writes: one action, and selectors that say what it hits. A Plan is a list of rules with their
 // counters. A NIC has a Plan for its declared Faults, and a process has one for the rules that it was started with

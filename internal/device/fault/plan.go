@@ -163,7 +163,7 @@ func (p *Plan) Decide(now time.Duration, f *Flow, x *Packet) (v Verdict) {
 			v.Limited = true
 			r.hits++
 			continue // every packet is hit: to log it says nothing
-		case DeviceFatal, PortDown, GIDChange:
+		case DeviceFatal, PortDown, GIDChange, Suspend:
 			if r.fired {
 				continue
 			}

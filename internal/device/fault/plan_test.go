@@ -201,7 +201,7 @@ func TestCalls(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	p, _ := plan(t, "port-down,from=1s,for=2s", "device-fatal,from=5s", "gid-change,message=1")
+	p, _ := plan(t, "port-down,from=1s,for=2s", "device-fatal,from=5s", "gid-change,message=1", "suspend,message=2,for=3s")
 	due := func(now time.Duration, want ...Event) {
 		t.Helper()
 		if got := p.Due(now); !slices.Equal(got, want) {
@@ -227,7 +227,10 @@ func TestEvents(t *testing.T) {
 	if v := p.Decide(6*time.Second, f, &x); v.Event != GIDChange {
 		t.Errorf("the first message: %+v", v)
 	}
-	if got := p.End(); !slices.Equal(got, []Event{{DeviceFatal, true}, {GIDChange, true}}) {
+	if v := p.Decide(6*time.Second, f, &x); v.Event != Suspend || p.Next() != 9*time.Second {
+		t.Errorf("the second message: %+v, next: %v", v, p.Next())
+	}
+	if got := p.End(); !slices.Equal(got, []Event{{DeviceFatal, true}, {GIDChange, true}, {Suspend, true}}) {
 		t.Errorf("the end of the plan ends %v", got)
 	}
 }

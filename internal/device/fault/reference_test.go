@@ -68,8 +68,9 @@ Every key that is given must match. Packets and messages are counted for each qu
 Rules are asked in their order, those of the NIC before those of the program. The first that loses a packet or answers it ends the
 search. Delays, duplicates and reordering of several rules add up.
 
-` + "`device-fatal`, `port-down` and `gid-change`" + ` happen once. With ` + "`op`, `packet`, `message`, `every`, `probability`, `peer` or `qp`" + ` they happen at the
-first packet that matches, else at the time ` + "`from`" + `. For them ` + "`for`" + ` is how long the port stays down.
+` + "`device-fatal`, `port-down`, `gid-change` and `suspend`" + ` happen once. With ` + "`op`, `packet`, `message`, `every`, `probability`, `peer` or `qp`" + ` they happen at the
+first packet that matches, else at the time ` + "`from`" + `. For them ` + "`for`" + ` is how long the port stays down,
+or the NIC stands still. ` + "`suspend`" + ` is for NICs, not for ` + "`vrdma run --fault`" + `: programs on the same host that share the NIC stand still with it.
 
 Acknowledgements are hit only with ` + "`op=ack`" + ` or ` + "`op=any`" + `: their number depends on the speed of the machine, so that a replay would differ.
 `)

@@ -56,6 +56,8 @@ type NIC struct {
 	tally tally // see meter.go
 
 	faults faults // see fault.go
+
+	suspended bool // see SetSuspended
 }
 
 // Serial returns a number for a new object, unique in the NIC. Tools show it, because handles are

@@ -134,6 +134,11 @@ func (l *Loop) VisitTroubled(limit int) (more bool) {
 	for limit > 0 && l.visiting.first != nil {
 		s := l.visiting.pop()
 		t := &s.trouble
+		if s.nic.suspended {
+			limit--
+			l.troubled.push(s)
+			continue
+		}
 		if !s.closed {
 			limit -= max(s.visitSome(visitBatch), 1)
 		}
@@ -149,6 +154,10 @@ func (l *Loop) VisitTroubled(limit int) (more bool) {
 	}
 	return l.visiting.first != nil
 }
+
+// SetSuspended sets whether the NIC is suspended: nothing of it changes then, because it is being moved to another
+// host. It runs on the loop.
+func (n *NIC) SetSuspended(so bool) { n.suspended = so }
 
 // visitSome visits a full event channel, if there is one, and some queue pairs in the error
 // state. It returns what that cost.

@@ -25,10 +25,22 @@ func (r *requester) fits(c *reqCall) bool {
 	if out >= r.CC.Window {
 		return false
 	}
+	if r.Chunk != wholeRead && !r.fitsPieces(c) {
+		return false
+	}
 	if r.W.Op == WRRead && out != 0 {
 		return out+packetsOf(r.W.Length-r.Off, c.Attr.MTU) <= ib.PSNHalf
 	}
 	return true
+}
+
+// fitsPieces is fits for a path that was remote: READs were begun in pieces. It returns false while the peer has as many
+// of them as it has resources for. When nothing is outstanding, READs are whole again.
+func (r *requester) fitsPieces(c *reqCall) bool {
+	if r.Una == r.Max {
+		r.Chunk = wholeRead
+	}
+	return r.W.Op != WRRead || r.RDOut == 0 || r.RDOut < uint32(c.Attr.MaxRDAtomic)
 }
 
 // fitsPath reports whether the next burst may be sent to another host when out packets are in flight.

@@ -84,6 +84,9 @@ func (r *requester) nak(c *reqCall, b *Burst) {
 // rnrNak waits for the time in the RNR NAK and then sends again from b.PSN on.
 func (r *requester) rnrNak(c *reqCall, b *Burst) {
 	c.Count.RcvdRNR++
+	if r.Loss.RNRAt != 0 {
+		r.Loss.RNRAt = min(r.Loss.RNRAt, c.now+RNRDelay(b.Syndrome)) // the peer has become ready, see Recall
+	}
 	if r.advance(c, b.PSN) {
 		r.implicitNak(c)
 		return

@@ -154,6 +154,27 @@ func (m *Map) Find(vni uint32, a netip.Addr) *Member {
 	return nil
 }
 
+// A Place is an address of a network.
+type Place struct {
+	VNI  uint32
+	Addr netip.Addr
+}
+
+// Relocated returns the addresses that are on another host than in an older map.
+func (m *Map) Relocated(old *Map) (out []Place) {
+	if m == nil || old == nil {
+		return nil
+	}
+	for vni, n := range m.networks {
+		for a, e := range n.at {
+			if was := old.Find(vni, a); was != nil && was.Host != e.Host && was.Host.Name != e.Host.Name {
+				out = append(out, Place{vni, a})
+			}
+		}
+	}
+	return out
+}
+
 // VNI returns the VNI of the network with a name; 0 if it is unknown.
 func (m *Map) VNI(name string) uint32 {
 	if m == nil || m.byName[name] == nil {

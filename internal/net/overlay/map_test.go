@@ -75,3 +75,30 @@ func TestMACOf(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestRelocated checks which addresses are on another host than before: neither new ones nor those that are gone.
+func TestRelocated(t *testing.T) {
+	at := func(hosts map[string]string) *Map {
+		t.Helper()
+		n := Network{VNI: 7, Name: "red/n"}
+		for addr, host := range hosts {
+			a := netip.MustParseAddr(addr)
+			n.Members = append(n.Members, Member{Addr: a, MAC: MACOf(a), Host: &Host{Name: host}})
+		}
+		m, err := NewMap([]Network{n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	old := at(map[string]string{"10.0.0.1": "a", "10.0.0.2": "a", "10.0.0.3": "b"})
+	now := at(map[string]string{"10.0.0.1": "a", "10.0.0.2": "b", "10.0.0.4": "c"})
+	if got := now.Relocated(old); len(got) != 1 || got[0] != (Place{7, netip.MustParseAddr("10.0.0.2")}) {
+		t.Errorf("got %v, want 10.0.0.2", got)
+	}
+	for _, pair := range [][2]*Map{{nil, now}, {now, nil}, {now, now}} {
+		if got := pair[0].Relocated(pair[1]); len(got) != 0 {
+			t.Errorf("got %v, want nothing", got)
+		}
+	}
+}
