@@ -87,7 +87,7 @@ func (s *succession) obstacles(taken []string) error {
 	if d.between.tunnel.Load() != nil && !slices.Contains(taken, takesTunnel) {
 		return errors.New("it has encrypted networks, and the next version cannot take over their tunnels: restart the daemon")
 	}
-	if why := d.provisioner.Attachments(); len(why) > 0 {
+	if why := d.provisioner.Obstacles(slices.Contains(taken, takesContainers)); len(why) > 0 {
 		return fmt.Errorf("%s: not handed over yet; restart the daemon", strings.Join(why, ", "))
 	}
 	if names := d.server.Machines(); len(names) > 0 {
@@ -137,11 +137,27 @@ func (s *succession) handOver(link *handover.Link) error {
 		return err
 	}
 	defer frozen.Resume()
+	nics, err := d.provisioner.Freeze(ctx)
+	if err != nil {
+		return err
+	}
+	defer nics.Resume()
+	bound, err := d.workloads.freeze()
+	if err != nil {
+		return err
+	}
 	return d.engine.Halt(ctx, func() error {
-		st := daemonState{Engine: d.engine.Freeze()}
+		st := daemonState{Engine: d.engine.Freeze(), Bound: bound}
 		var fds []int
 		var err error
 		if st.Server, fds, err = frozen.Snapshot(); err != nil {
+			return err
+		}
+		add := func(fd int) server.FD {
+			fds = append(fds, fd)
+			return server.FD(len(fds))
+		}
+		if st.NICs, err = nics.Snapshot(add); err != nil {
 			return err
 		}
 		used := d.measured.collector.Meter().Freeze()
