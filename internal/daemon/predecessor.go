@@ -87,8 +87,8 @@ func (s *succession) obstacles(taken []string) error {
 	if d.between.tunnel.Load() != nil && !slices.Contains(taken, takesTunnel) {
 		return errors.New("it has encrypted networks, and the next version cannot take over their tunnels: restart the daemon")
 	}
-	if why := d.provisioner.Obstacles(slices.Contains(taken, takesContainers)); len(why) > 0 {
-		return fmt.Errorf("%s: not handed over yet; restart the daemon", strings.Join(why, ", "))
+	if why := d.provisioner.Obstacles(slices.Contains(taken, takesContainers), slices.Contains(taken, takesCards)); len(why) > 0 {
+		return fmt.Errorf("%s: the next version cannot take that over; restart the daemon", strings.Join(why, ", "))
 	}
 	if names := d.server.Machines(); len(names) > 0 {
 		return fmt.Errorf("the virtual machines %s have NICs, which are not handed over yet", strings.Join(names, ", "))

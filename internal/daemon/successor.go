@@ -35,10 +35,11 @@ const (
 	takesTunnel = "tunnel" // the sockets of encrypted networks
 	// takesContainers: interfaces of containers, and network namespaces that give NICs their addresses.
 	takesContainers = "containers"
+	takesCards      = "cards" // network cards of virtual machines without an agent
 )
 
 // takes is all that this version can take over.
-var takes = []string{takesEtcd, takesTunnel, takesContainers}
+var takes = []string{takesEtcd, takesTunnel, takesContainers, takesCards}
 
 // offer is what the next daemon opens instead of new sockets and locks.
 type offer struct {

@@ -6,10 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 // A live upgrade: the switch of the next daemon continues with the counters and flows of this one, and with the files of
@@ -153,10 +156,23 @@ func (a *attachment) rest() {
 	}
 }
 
-// Pause stops the goroutines that read the frames of containers, until resume is called. Virtual machines go on: the
-// caller has refused to hand them over. Nothing is attached or detached meanwhile. It fails, and changes nothing, if a
-// goroutine does not stop before ctx ends.
+// Pause stops the goroutines that read the frames of containers, and the connections and rings of virtual machines, until
+// resume is called. Nothing is attached meanwhile. It fails, and changes nothing, if one of them does not stop before ctx
+// ends.
 func (s *Switch) Pause(ctx context.Context) (resume func(), err error) {
+	resumeContainers, err := s.pauseContainers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resumeGuests, err := s.pauseGuests(ctx)
+	if err != nil {
+		resumeContainers()
+		return nil, err
+	}
+	return func() { resumeGuests(); resumeContainers() }, nil
+}
+
+func (s *Switch) pauseContainers(ctx context.Context) (resume func(), err error) {
 	var paused []*attachment
 	resume = func() {
 		for _, a := range paused {
@@ -165,7 +181,10 @@ func (s *Switch) Pause(ctx context.Context) (resume func(), err error) {
 			close(p.over)
 		}
 	}
-	for _, a := range s.containers() {
+	for _, a := range s.attachments() {
+		if a.interrupt == nil {
+			continue
+		}
 		p := &pause{make(chan struct{}), make(chan struct{})}
 		a.pause.Store(p)
 		paused = append(paused, a)
@@ -181,16 +200,97 @@ func (s *Switch) Pause(ctx context.Context) (resume func(), err error) {
 	return resume, nil
 }
 
-// containers are the attachments of containers.
-func (s *Switch) containers() (out []*attachment) {
+// pauseGuests keeps requests of QEMU in their sockets, and then the rings from moving.
+func (s *Switch) pauseGuests(ctx context.Context) (resume func(), err error) {
+	var undo []func()
+	resume = func() {
+		for _, f := range slices.Backward(undo) {
+			f()
+		}
+	}
+	var guests []*vhostuser.Conn
+	for _, a := range s.attachments() {
+		g, ok := a.receiver.(*guest)
+		if !ok {
+			continue
+		}
+		c := g.conn.Load()
+		if c == nil {
+			continue // it has just connected, which Frozen refuses
+		}
+		r, err := c.Pause(ctx)
+		if err != nil {
+			resume()
+			return nil, err
+		}
+		undo, guests = append(undo, r), append(guests, c)
+	}
+	// A sender holds its transmit ring while it takes the receive ring of another guest.
+	for _, receive := range []bool{false, true} {
+		for _, c := range guests {
+			for _, r := range c.Rings() {
+				if (r.Index%2 == 0) != receive {
+					continue
+				}
+				if err := r.Hold(ctx); err != nil {
+					resume()
+					return nil, err
+				}
+				undo = append(undo, r.End)
+			}
+		}
+	}
+	return resume, nil
+}
+
+// attachments are those of all ports.
+func (s *Switch) attachments() (out []*attachment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.networks {
 		for _, p := range n.attached() {
-			if a := p.behind.Load(); a != nil && a.interrupt != nil {
+			if a := p.behind.Load(); a != nil {
 				out = append(out, a)
 			}
 		}
 	}
 	return out
+}
+
+// FreezeGuest returns the state of the network card of the guest at p, while the switch is paused; nil: there is no guest.
+func (p *Port) FreezeGuest(add func(fd int) uint32) (*vhostuser.ConnState, error) {
+	a := p.behind.Load()
+	if a == nil {
+		return nil, nil
+	}
+	g, ok := a.receiver.(*guest)
+	if !ok {
+		return nil, nil
+	}
+	c := g.conn.Load()
+	if c == nil {
+		return nil, errors.New("a virtual machine is connecting")
+	}
+	return c.Freeze(add)
+}
+
+// ThawGuest restores the network card of a guest at p, whose QEMU is at a socket. file returns a descriptor, which ThawGuest
+// closes. serve is Serve for that guest; until it is called nothing is changed that another daemon sees.
+func (p *Port) ThawGuest(socket *net.UnixConn, st *vhostuser.ConnState, file func(uint32) (int, error)) (serve func() error, err error) {
+	g, d := &guest{port: p}, new(vhostuser.Device)
+	g.device(d)
+	c, start, err := vhostuser.Thaw(socket, d, st, file)
+	if err != nil {
+		return nil, err
+	}
+	g.connect(c)
+	return func() error {
+		done, ok := p.attach(&attachment{receiver: g, close: func() { socket.Close() }})
+		if !ok {
+			socket.Close()
+			return ErrTaken
+		}
+		defer done()
+		return c.Continue(start)
+	}, nil
 }

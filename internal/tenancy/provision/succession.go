@@ -20,6 +20,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/netns"
 	"vrdma.dev/vrdma/internal/net/roce"
 	"vrdma.dev/vrdma/internal/net/routes"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 	"vrdma.dev/vrdma/internal/net/vswitch"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
@@ -37,6 +38,7 @@ type State struct {
 	Interfaces []InterfaceState `cbor:"2,keyasint,omitempty"`
 	Switch     *vswitch.State   `cbor:"3,keyasint,omitempty"`
 	Cards      []CardState      `cbor:"4,keyasint,omitempty"`
+	Machines   []MachineState   `cbor:"5,keyasint,omitempty"`
 }
 
 // NamespaceState is the connection of a NIC with a network namespace.
@@ -75,10 +77,19 @@ type InterfaceState struct {
 	File      server.FD `cbor:"8,keyasint,omitempty"`
 }
 
-// CardState is the socket of a NIC for virtual machines. None is connected.
+// CardState is the socket of a NIC at which virtual machines connect.
 type CardState struct {
 	NIC      string    `cbor:"1,keyasint,omitempty"` // TENANT/NAME
 	Listener server.FD `cbor:"2,keyasint,omitempty"`
+}
+
+// MachineState is a virtual machine that has a NIC as a network card, without an agent.
+type MachineState struct {
+	NIC    string               `cbor:"1,keyasint,omitempty"` // TENANT/NAME
+	Who    string               `cbor:"2,keyasint,omitempty"`
+	Name   string               `cbor:"3,keyasint,omitempty"`
+	Socket server.FD            `cbor:"4,keyasint,omitempty"` // of QEMU
+	Conn   *vhostuser.ConnState `cbor:"5,keyasint,omitempty"`
 }
 
 // mostRows bounds the rows of a NIC.
@@ -262,7 +273,9 @@ func (f *Frozen) port(st *State, g *switchPort, add func(fd int) server.FD) erro
 	defer g.mu.Unlock()
 	name, t := g.of.key.Path(), g.plugged
 	if g.who != "" && t == nil {
-		return fmt.Errorf("%s has just connected to NIC %s, and is not handed over", g.who, name)
+		if err := g.machine(st, add); err != nil {
+			return fmt.Errorf("NIC %s of %s: %w", name, g.who, err)
+		}
 	}
 	if g.listener != nil {
 		raw, err := g.listener.SyscallConn()
@@ -286,6 +299,30 @@ func (f *Frozen) port(st *State, g *switchPort, add func(fd int) server.FD) erro
 		NIC: name, Namespace: c.Namespace, Cookie: c.Cookie, Interface: c.Interface, Who: c.Who, Inode: t.inode, Name: t.is.Name,
 		File: add(int(file.Fd())),
 	})
+	return nil
+}
+
+// machine adds the state of the virtual machine that has the port. mu is held.
+func (g *switchPort) machine(st *State, add func(fd int) server.FD) error {
+	if g.conn == nil {
+		return errors.New("it is connecting")
+	}
+	card, err := g.port.FreezeGuest(func(fd int) uint32 { return uint32(add(fd)) })
+	if err != nil {
+		return err
+	}
+	if card == nil {
+		return errors.New("it is connecting, or leaving")
+	}
+	ms := MachineState{NIC: g.of.key.Path(), Who: g.who, Name: g.name, Conn: card}
+	raw, err := g.conn.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { ms.Socket = add(int(fd)) })
+	}
+	if err != nil {
+		return err
+	}
+	st.Machines = append(st.Machines, ms)
 	return nil
 }
 
@@ -327,6 +364,12 @@ func (r *Provisioner) Thaw(st *State, files []*os.File) (commit func(), number f
 		c := &st.Cards[i]
 		if err := t.card(c); err != nil {
 			return nil, nil, fmt.Errorf("NIC %s, which has a socket for virtual machines: %w", c.NIC, err)
+		}
+	}
+	for i := range st.Machines {
+		m := &st.Machines[i]
+		if err := t.machine(m); err != nil {
+			return nil, nil, fmt.Errorf("NIC %s of %s: %w", m.NIC, m.Who, err)
 		}
 	}
 	t.last = append(t.last, r.reopen)
@@ -498,6 +541,53 @@ func (t *thawing) card(st *CardState) error {
 	g.listener = u
 	g.mu.Unlock()
 	t.last = append(t.last, func() { go g.accept(u) })
+	return nil
+}
+
+// machine restores the network card of a virtual machine.
+func (t *thawing) machine(st *MachineState) error {
+	s, err := t.find(st.NIC)
+	if err != nil {
+		return err
+	}
+	g := s.ethernet
+	if g == nil {
+		return ErrNoPort
+	}
+	if st.Conn == nil {
+		return errors.New("it has no state")
+	}
+	file, err := t.file(st.Socket)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	c, err := net.FileConn(file)
+	if err != nil {
+		return err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return errors.New("its connection is no unix socket")
+	}
+	serve, err := g.port.ThawGuest(u, st.Conn, func(fd uint32) (int, error) { return t.number(server.FD(fd)) })
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.who, g.name, g.conn = st.Who, st.Name, u
+	g.mu.Unlock()
+	t.last = append(t.last, func() {
+		go func() {
+			defer u.Close()
+			defer g.leave()
+			if err := serve(); err != nil {
+				g.host.cfg.Log.Warn("a virtual machine cannot have a NIC, or not any more", "nic", st.NIC, "why", err)
+			}
+			g.host.cfg.Log.Info("a virtual machine has gone", "nic", st.NIC)
+		}()
+	})
 	return nil
 }
 

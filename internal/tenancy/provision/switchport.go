@@ -149,10 +149,9 @@ func (r *Provisioner) AttachedCount() (n int) {
 	return n
 }
 
-// Obstacles describes the NICs that cannot be handed over to the next daemon, because a virtual machine has them.
-// containers says that the next daemon takes over those of containers; otherwise they are obstacles, too. It may be
-// called at any time.
-func (r *Provisioner) Obstacles(containers bool) (out []string) {
+// Obstacles describes the NICs that cannot be handed over to a next daemon that takes over those of containers, or of
+// virtual machines without an agent, or not. It may be called at any time.
+func (r *Provisioner) Obstacles(containers, machines bool) (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.nics {
@@ -160,7 +159,11 @@ func (r *Provisioner) Obstacles(containers bool) (out []string) {
 			out = append(out, fmt.Sprintf("NIC %s has the addresses of a container", s.nic.Name))
 		}
 		for _, who := range s.ethernet.users() {
-			if !containers || !s.ethernet.contained() {
+			taken := machines
+			if s.ethernet.contained() {
+				taken = containers
+			}
+			if !taken {
 				out = append(out, fmt.Sprintf("NIC %s is an interface of %s", s.nic.Name, who))
 			}
 		}
