@@ -372,7 +372,10 @@ func (r *Provisioner) Thaw(st *State, files []*os.File) (commit func(), number f
 			return nil, nil, fmt.Errorf("NIC %s of %s: %w", m.NIC, m.Who, err)
 		}
 	}
-	t.last = append(t.last, r.reopen)
+	t.last = append(t.last, func() {
+		r.cfg.Succeeds = false // the control plane, which creates NICs, waits
+		r.reopen()
+	})
 	return t.commit, number, nil
 }
 

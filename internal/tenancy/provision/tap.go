@@ -139,6 +139,17 @@ func soon(claim func() error, while, most time.Duration) error {
 	}
 }
 
+// Plugged reports whether a NIC is an interface of the container with that namespace. It may be called at any time.
+func (r *Provisioner) Plugged(k tenant.Key, cookie uint64) bool {
+	s := r.find(k)
+	if s == nil || s.ethernet == nil {
+		return false
+	}
+	s.ethernet.mu.Lock()
+	defer s.ethernet.mu.Unlock()
+	return s.ethernet.plugged != nil && s.ethernet.plugged.config.Cookie == cookie
+}
+
 // Unplug removes the interface of a NIC from the container with that namespace. It may be called at any time.
 func (r *Provisioner) Unplug(k tenant.Key, cookie uint64) {
 	if s := r.find(k); s != nil {
