@@ -1,7 +1,9 @@
 package vswitch
 
 import (
+	"bytes"
 	"context"
+	"net"
 	"net/netip"
 	"os"
 	"reflect"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 // plugged returns a switch with one port, and the ends of a tap there.
@@ -113,5 +116,102 @@ func TestThaw(t *testing.T) {
 	st.Networks[0].Flows = st.Networks[0].Flows[1:]
 	if next.Thaw(st) == nil {
 		t.Error("a part of a flow was accepted")
+	}
+}
+
+// TestGuestSuccession: while a switch is paused, no frame leaves a guest. The next switch continues with the rings of
+// both guests, also with frames that were sent in between.
+func TestGuestSuccession(t *testing.T) {
+	s, pa, pb := pairOfPorts(t)
+	a, b := attachDriver(t, pa, vhostuser.NetCSum|vhostuser.NetHostTSO4), attachDriver(t, pb, allOffloads)
+	text := func(i int) []byte {
+		return frameOf(pb.MAC, pa.MAC, "10.1.0.1", "10.1.0.2", protoUDP, datagram(1, uint16(i), nil))
+	}
+	var at []int
+	exchange := func(i int) {
+		t.Helper()
+		b.await(0, uint16(i+1))
+		if got := b.got(i, at[i]); !bytes.Equal(got[headerSize:], text(i)) {
+			t.Fatalf("frame %d is %x", i, got)
+		}
+	}
+	for range 8 {
+		at = append(at, b.add(0, 2048, nil))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	a.send(header{}, text(0))
+	exchange(0)
+	resume, err := s.Pause(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.send(header{}, text(1))
+	if a.used(1) != 1 || b.used(0) != 1 {
+		t.Errorf("paused, %d frames were taken and %d arrived", a.used(1), b.used(0))
+	}
+	resume()
+	exchange(1)
+	a.await(1, 2)
+
+	if resume, err = s.Pause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_, na, nb := pairOfPorts(t)
+	var serve []func() error
+	sockets := []*net.UnixConn{a.other, b.other}
+	for i, p := range [][2]*Port{{pa, na}, {pb, nb}} {
+		var fds []int
+		st, err := p[0].FreezeGuest(func(fd int) uint32 {
+			n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				t.Error(err)
+			}
+			fds = append(fds, n)
+			return uint32(len(fds))
+		})
+		if err != nil || st == nil {
+			t.Fatalf("the state of a guest: %v, %v", st, err)
+		}
+		f, err := sockets[i].File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		socket, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := p[1].ThawGuest(socket.(*net.UnixConn), st, func(i uint32) (int, error) { return fds[i-1], nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		serve = append(serve, run)
+		p[0].behind.Load().close() // the other daemon ends
+	}
+	resume()
+	eventually(t, "the end of the old switch", func() bool { return !pa.Attached() && !pb.Attached() })
+	a.send(header{}, text(2))
+	ended := make(chan error, 2)
+	for _, run := range serve {
+		go func() { ended <- run() }()
+	}
+	t.Cleanup(func() {
+		a.socket.Close()
+		b.socket.Close()
+		for range serve {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	eventually(t, "both cards", func() bool { return na.Attached() && nb.Attached() })
+	for i := 3; i < 8; i++ {
+		a.send(header{}, text(i))
+	}
+	a.await(1, 8)
+	b.await(0, 7) // b may not have been attached yet when the third was sent
+	if sent := na.SentFrames.Load(); sent != 6 {
+		t.Errorf("%d frames were sent through the next switch, want 6", sent)
 	}
 }
