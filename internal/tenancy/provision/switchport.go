@@ -257,8 +257,7 @@ func (g *switchPort) accept(l *net.UnixListener) {
 			return
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) { // Freeze keeps connections in the socket
-			g.tapping.Lock()
-			g.tapping.Unlock()
+			g.awaitResume()
 			continue
 		}
 		if err != nil {
@@ -267,6 +266,12 @@ func (g *switchPort) accept(l *net.UnixListener) {
 		}
 		go g.serve(c)
 	}
+}
+
+// awaitResume waits while the NIC stands still.
+func (g *switchPort) awaitResume() {
+	g.tapping.Lock()
+	defer g.tapping.Unlock()
 }
 
 // admit returns why the peer may not have the NIC. The rule is that of the NIC's listener.
