@@ -66,7 +66,7 @@ func TestSuccession(t *testing.T) {
 	begin := func(server, client *harness.Process) {
 		running = append(running, server, client)
 	}
-	seconds := harness.Pick("5", "20")
+	seconds := harness.Pick("4", "20")
 	s := harness.Spawn(t, h.inside(t, "a", "iperf3", "-s", "-1", "--forceflush"))
 	s.Printed(t, "listening", minute)
 	begin(s, harness.Spawn(t, h.inside(t, "b", "iperf3", "-c", "10.1.0.1", "-t", seconds, "--forceflush")))
@@ -112,7 +112,9 @@ func TestSuccession(t *testing.T) {
 	watch.End()
 
 	// The last daemon serves the containers as the first did.
-	talk(t, h, h, "a", "b", "10.1.0.1")
+	if harness.All() {
+		talk(t, h, h, "a", "b", "10.1.0.1")
+	}
 	h.run(t, "podman", "network", "create", "--disable-dns", "--subnet", "10.90.0.0/24", "more")
 	keep := h.exec(t, "c", "ibv_asyncwatch")
 	keep.Printed(t, "async event FD", minute)
@@ -120,6 +122,9 @@ func TestSuccession(t *testing.T) {
 	h.run(t, "podman", "network", "connect", "--ip", "10.90.0.10", "more", "c")
 	keep.Printed(t, "IBV_EVENT_GID_CHANGE", minute)
 	keep.End()
+	if !harness.All() { // TestInterface has the rest, too
+		return
+	}
 	before := h.descriptors(t)
 	h.run(t, "podman", "rm", "-f", "-t", "0", "a", "c")
 	if !harness.Poll(minute, func() bool { return h.descriptors(t) < before }) {
