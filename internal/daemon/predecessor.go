@@ -213,7 +213,7 @@ func (s *succession) offer() (o offer, fds []int) {
 		fds = append(fds, fd)
 		return server.FD(len(fds))
 	}
-	o = offer{Header: state.Own(d.Version), Listeners: make(map[string]server.FD), GUID: d.device.NodeGUID, Boot: d.plane.Boot()}
+	o = offer{Header: state.Own(d.Version), Listeners: make(map[string]server.FD), GUID: d.device.NodeGUID, Boot: d.plane.Boot(), Seed: d.seed}
 	if e, ok := d.store.Store.(*etcd.Store); ok {
 		o.Leases = e.Leases()
 	}

@@ -52,6 +52,7 @@ type offer struct {
 	Kept      []string             `cbor:"7,keyasint,omitempty"` // paths of listeners that the service manager keeps
 	Boot      string               `cbor:"8,keyasint,omitempty"` // of the control plane
 	Leases    map[string]int64     `cbor:"9,keyasint,omitempty"` // in etcd, by key
+	Seed      []byte               `cbor:"10,keyasint,omitempty"`
 }
 
 // udpOffer is the sockets of an address.
@@ -123,6 +124,9 @@ func (s *settings) succeed() (*successor, error) {
 		return fail(err)
 	}
 	s.device.NodeGUID = h.offer.GUID
+	if h.offer.Seed != nil {
+		s.seed = h.offer.Seed
+	}
 	return h, nil
 }
 
