@@ -230,3 +230,25 @@ func FuzzThaw(f *testing.F) {
 		}
 	})
 }
+
+// What a next daemon does not take over is named.
+func TestObstacles(t *testing.T) {
+	r, s := namespaceNIC(t)
+	c, end := newContainer(t).conn()
+	defer end()
+	if err := s.namespace.attach(c); err != nil {
+		t.Fatal(err)
+	}
+	defer s.namespace.detach()
+	s.ethernet = &switchPort{host: r.host, of: s, who: "virtual machine one"}
+	const card, addresses = "NIC red/web is an interface of virtual machine one", "NIC red/web has the addresses of a container"
+	for _, o := range []struct {
+		containers, machines bool
+		want                 []string
+	}{{false, false, []string{addresses, card}}, {true, false, []string{card}}, {false, true, []string{addresses}}, {true, true, nil}} {
+		if got := r.Obstacles(o.containers, o.machines); !slices.Equal(got, o.want) {
+			t.Errorf("containers %v, machines %v: %q, want %q", o.containers, o.machines, got, o.want)
+		}
+	}
+	s.ethernet = nil
+}
