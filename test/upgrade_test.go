@@ -284,3 +284,13 @@ func TestUpgradeUnderLibraries(t *testing.T) {
 		t.Errorf("redis used TCP:\n%s", out)
 	}
 }
+
+// A daemon that serves programs in virtual machines refuses, and says what to do.
+func TestUpgradeRefused(t *testing.T) {
+	d := harness.Start(t, harness.Options{Args: []string{"--guest", "default"}})
+	out, err := d.Command("upgrade").CombinedOutput()
+	if want := "programs in virtual machines (--guest), which are not handed over yet"; err == nil || !strings.Contains(string(out), want) {
+		t.Errorf("vrdma upgrade: %v, want %q\n%s", err, want, out)
+	}
+	d.Launch(t, "ibv_devinfo").OK(t, minute)
+}

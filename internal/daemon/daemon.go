@@ -268,9 +268,9 @@ func (d *daemon) expose(device *registry.NIC) {
 func (d *daemon) provisionConfig() provision.Config {
 	c := provision.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Seed: guidSeed(d.place.Socket), Underlay: d.port.mtu, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{},
+		Seed: d.seed, Underlay: d.port.mtu, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{},
 		Sockets: roce.UDPOptions{NoGSO: d.NoGSO, NoGRO: d.NoGRO, Ports: d.ports}, Switch: d.ethernet, Returns: d.cdi.stay(),
-		Events: d.journal, Placement: d.plane, Workloads: d.workloads,
+		Events: d.journal, Placement: d.plane, Workloads: d.workloads, Succeeds: d.from != nil,
 	}
 	c.HostAddresses = d.port.addresses
 	if d.port.port == nil && !(d.served() && d.follows()) {

@@ -12,6 +12,7 @@ import (
 )
 
 // guidSeed is the seed of the GUIDs of declared NICs. It is the same after a restart and differs between hosts and sockets.
+// On a machine without an ID it is random, and an upgrade hands it over: programs know their device by its GUID.
 func guidSeed(socket string) []byte {
 	machine, err := os.ReadFile("/etc/machine-id")
 	if err != nil || len(machine) < 32 {
@@ -29,8 +30,8 @@ func randomGUID() uint64 {
 }
 
 // identity distinguishes this daemon from others that use the same host name.
-func identity(socket string) string {
-	sum := sha256.Sum256(append([]byte("identity"), guidSeed(socket)...))
+func identity(seed []byte) string {
+	sum := sha256.Sum256(append([]byte("identity"), seed...))
 	return hex.EncodeToString(sum[:16])
 }
 

@@ -70,7 +70,7 @@ func (p *plane) hosts() map[string]int {
 // openPlane opens the control plane, which creates the declared NICs.
 func (d *daemon) openPlane() error {
 	opened, err := control.Open(control.Config{
-		Store: d.store.Store, Provisioner: d.provisioner, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Log: d.log,
+		Store: d.store.Store, Provisioner: d.provisioner, Host: d.host, Self: d.self(), Identity: identity(d.seed), Log: d.log,
 		Tenants: d.server, Workloads: d.workloads, Journal: d.journal, Budget: d.budget, Boot: d.from.boot(),
 	})
 	if err != nil {

@@ -87,8 +87,8 @@ func (s *succession) obstacles(taken []string) error {
 	if d.between.tunnel.Load() != nil && !slices.Contains(taken, takesTunnel) {
 		return errors.New("it has encrypted networks, and the next version cannot take over their tunnels: restart the daemon")
 	}
-	if why := d.provisioner.Attachments(); len(why) > 0 {
-		return fmt.Errorf("%s: not handed over yet; restart the daemon", strings.Join(why, ", "))
+	if why := d.provisioner.Obstacles(slices.Contains(taken, takesContainers), slices.Contains(taken, takesCards)); len(why) > 0 {
+		return fmt.Errorf("%s: the next version cannot take that over; restart the daemon", strings.Join(why, ", "))
 	}
 	if names := d.server.Machines(); len(names) > 0 {
 		return fmt.Errorf("the virtual machines %s have NICs, which are not handed over yet", strings.Join(names, ", "))
@@ -137,11 +137,27 @@ func (s *succession) handOver(link *handover.Link) error {
 		return err
 	}
 	defer frozen.Resume()
+	nics, err := d.provisioner.Freeze(ctx)
+	if err != nil {
+		return err
+	}
+	defer nics.Resume()
+	bound, err := d.workloads.freeze()
+	if err != nil {
+		return err
+	}
 	return d.engine.Halt(ctx, func() error {
-		st := daemonState{Engine: d.engine.Freeze()}
+		st := daemonState{Engine: d.engine.Freeze(), Bound: bound}
 		var fds []int
 		var err error
 		if st.Server, fds, err = frozen.Snapshot(); err != nil {
+			return err
+		}
+		add := func(fd int) server.FD {
+			fds = append(fds, fd)
+			return server.FD(len(fds))
+		}
+		if st.NICs, err = nics.Snapshot(add); err != nil {
 			return err
 		}
 		used := d.measured.collector.Meter().Freeze()
@@ -197,7 +213,7 @@ func (s *succession) offer() (o offer, fds []int) {
 		fds = append(fds, fd)
 		return server.FD(len(fds))
 	}
-	o = offer{Header: state.Own(d.Version), Listeners: make(map[string]server.FD), GUID: d.device.NodeGUID, Boot: d.plane.Boot()}
+	o = offer{Header: state.Own(d.Version), Listeners: make(map[string]server.FD), GUID: d.device.NodeGUID, Boot: d.plane.Boot(), Seed: d.seed}
 	if e, ok := d.store.Store.(*etcd.Store); ok {
 		o.Leases = e.Leases()
 	}

@@ -30,6 +30,7 @@ type settings struct {
 	under         underlay
 	ports         *roce.Ports // from which the host's own network is served; nil: any
 	host          string      // this host's name
+	seed          []byte      // see guidSeed
 	from          *successor  // nil: the daemon begins anew
 	machine       budget.Machine
 	service       service
@@ -50,6 +51,7 @@ func (o *Options) check() (s *settings, err error) {
 	if s.place, err = o.Place(o.Socket); err != nil {
 		return nil, err
 	}
+	s.seed = guidSeed(s.place.Socket)
 	mode, err := strconv.ParseUint(o.Mode, 8, 9)
 	if err != nil {
 		return nil, exit.Usage("--mode %s: want octal permissions such as 0600", o.Mode)

@@ -17,6 +17,7 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/state"
 	"vrdma.dev/vrdma/internal/tenancy/meter"
+	"vrdma.dev/vrdma/internal/tenancy/provision"
 )
 
 // A live upgrade, the next daemon's side. predecessor.go has the other side, package handover the conversation.
@@ -32,10 +33,13 @@ type greeting struct {
 const (
 	takesEtcd   = "etcd"   // the registration in etcd
 	takesTunnel = "tunnel" // the sockets of encrypted networks
+	// takesContainers: interfaces of containers, and network namespaces that give NICs their addresses.
+	takesContainers = "containers"
+	takesCards      = "cards" // network cards of virtual machines without an agent
 )
 
 // takes is all that this version can take over.
-var takes = []string{takesEtcd, takesTunnel}
+var takes = []string{takesEtcd, takesTunnel, takesContainers, takesCards}
 
 // offer is what the next daemon opens instead of new sockets and locks.
 type offer struct {
@@ -48,6 +52,7 @@ type offer struct {
 	Kept      []string             `cbor:"7,keyasint,omitempty"` // paths of listeners that the service manager keeps
 	Boot      string               `cbor:"8,keyasint,omitempty"` // of the control plane
 	Leases    map[string]int64     `cbor:"9,keyasint,omitempty"` // in etcd, by key
+	Seed      []byte               `cbor:"10,keyasint,omitempty"`
 }
 
 // udpOffer is the sockets of an address.
@@ -62,6 +67,8 @@ type daemonState struct {
 	Server *server.State       `cbor:"1,keyasint,omitempty"`
 	Engine *engine.EngineState `cbor:"2,keyasint,omitempty"`
 	Meter  *meter.State        `cbor:"3,keyasint,omitempty"`
+	NICs   *provision.State    `cbor:"4,keyasint,omitempty"`
+	Bound  []byte              `cbor:"5,keyasint,omitempty"` // the bindings of NICs to containers, as JSON
 }
 
 // A successor is a daemon that takes over from a running one. Until it is done nothing may be undone when it ends: its
@@ -117,6 +124,9 @@ func (s *settings) succeed() (*successor, error) {
 		return fail(err)
 	}
 	s.device.NodeGUID = h.offer.GUID
+	if h.offer.Seed != nil {
+		s.seed = h.offer.Seed
+	}
 	return h, nil
 }
 
@@ -229,13 +239,14 @@ func (h *successor) take(d *daemon) error {
 		return errors.New("the other daemon has sent no state")
 	}
 	// The loop restores the sessions, and serves them only after the other daemon has ended.
-	var commit, serve func()
+	var commit, contain, serve func()
 	var rules []engine.Guarded
 	perr := d.engine.Do(func() {
 		if err = d.engine.Listen(); err != nil {
 			return
 		}
-		if st.Engine != nil {
+		contain, err = d.thawNICs(&st, files)
+		if err == nil && st.Engine != nil {
 			err = d.engine.Thaw(st.Engine)
 		}
 		if err != nil {
@@ -252,6 +263,7 @@ func (h *successor) take(d *daemon) error {
 		}
 		h.done = true
 		commit()
+		contain()
 		if terr := d.between.begin(); terr != nil {
 			d.log.Error("encrypted networks stay on this host: the tunnel cannot be opened", "error", terr)
 		}
@@ -275,10 +287,27 @@ func (h *successor) take(d *daemon) error {
 	h.files = nil
 	h.link.Close()
 	serve()
+	d.workloads.thaw(st.Bound)
 	d.provisioner.Sweep()
 	d.plane.Continue()
 	// The rules may differ from those that the connections were made under.
 	return d.engine.SetGuards(rules)
+}
+
+// thawNICs restores what the NICs have of containers. The engine's state has the numbers of network namespaces in the
+// other daemon, and gets those in this one. It runs on the loop.
+func (d *daemon) thawNICs(st *daemonState, files []*os.File) (commit func(), err error) {
+	if st.NICs == nil { // of an older daemon: no container has a NIC
+		st.NICs = new(provision.State)
+	}
+	commit, number, err := d.provisioner.Thaw(st.NICs, files)
+	if err == nil && st.Engine != nil {
+		for i := range st.Engine.Peers {
+			p := &st.Engine.Peers[i]
+			p.Network = number(p.Network)
+		}
+	}
+	return commit, err
 }
 
 // abandon ends a daemon that cannot take over. It undoes nothing, because the other daemon continues with the same

@@ -167,6 +167,8 @@ func (w *workloads) restoreOnce(ctx context.Context) bool {
 			err = errors.New("its NIC is not here yet")
 		case !bound(p.Binding):
 			continue // the container has ended
+		case w.provisioner.Plugged(p.NIC, p.Cookie):
+			continue // the daemon before has handed it over, with the name that it has now
 		default:
 			if _, err = w.provisioner.Plug(p.NIC, interfaceConfig(&p.Binding)); errors.Is(err, provision.ErrNoPort) {
 				continue

@@ -188,13 +188,20 @@ func (h *host) run(t *testing.T, argv ...string) string {
 // serve starts the host's daemon and waits until it answers.
 func (h *host) serve(t *testing.T, args ...string) {
 	t.Helper()
-	h.daemon = h.start(t, append([]string{"vrdma", "daemon", "--socket", socket, "--addr", "127.0.0.1", "--usage", "none"}, args...)...)
+	h.serveBy(t, []string{"vrdma"}, args...)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("daemon's log, last part:\n%s", harness.Tail(h.daemon.Output(), 40))
 		}
 	})
 	h.daemon.Printed(t, "msg=serving ", minute)
+}
+
+// serveBy starts the daemon with a command in place of vrdma.
+func (h *host) serveBy(t *testing.T, command []string, args ...string) {
+	t.Helper()
+	argv := append(command, "daemon", "--socket", socket, "--addr", "127.0.0.1", "--usage", "none")
+	h.daemon = h.start(t, append(argv, args...)...)
 }
 
 // stop ends it.

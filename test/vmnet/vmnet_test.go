@@ -52,10 +52,10 @@ metadata: {name: closed, tenant: red}
 spec: {nics: {names: [b]}, deny: [{direction: in, service: {space: tcp, ports: [7001]}}]}
 `
 
-// A daemon can be killed and started again at the same path.
+// A daemon can be killed and started again at the same path, and upgraded.
 type daemon struct {
 	dir     string
-	process *harness.Process
+	process *harness.Process // the first of upgraded ones
 }
 
 func (d *daemon) socket() string { return filepath.Join(d.dir, "vrdma.sock") }
@@ -63,26 +63,43 @@ func (d *daemon) socket() string { return filepath.Join(d.dir, "vrdma.sock") }
 // start starts it, until t ends.
 func (d *daemon) start(t *testing.T) {
 	t.Helper()
-	d.process = harness.Spawn(t, exec.Command(harness.Binary(), "daemon", "--socket", d.socket(), "--store", filepath.Join(d.dir, "store"), "--addr", "127.0.0.1"))
+	// The log is a file, because the next daemon writes to the same output after the first has ended.
+	d.process = harness.Spawn(t, exec.Command("sh", "-c", `log=$1; shift; exec "$@" >>"$log" 2>&1`, "sh", d.logFile(),
+		harness.Binary(), "daemon", "--socket", d.socket(), "--store", filepath.Join(d.dir, "store"), "--addr", "127.0.0.1"))
 	if !harness.Poll(limit, func() bool {
 		_, err := protocol.QueryStatus(d.socket())
 		return err == nil || d.process.Ended(0)
 	}) || d.process.Ended(0) {
-		t.Fatalf("the daemon is not ready\n%s", d.process.Output())
+		t.Fatalf("the daemon is not ready\n%s", d.log())
 	}
-	p := d.process
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("daemon's log:\n%s", harness.Tail(p.Output(), 40))
+			t.Logf("daemon's log:\n%s", d.log())
 		}
 	})
+}
+
+func (d *daemon) logFile() string { return filepath.Join(d.dir, "log") }
+
+// log is the end of the log of all daemons.
+func (d *daemon) log() string {
+	text, _ := os.ReadFile(d.logFile())
+	return harness.Tail(string(text), 40)
+}
+
+// upgrade replaces the daemon by one of the same program, which ends with t.
+func (d *daemon) upgrade(t *testing.T) {
+	t.Helper()
+	if out := d.command(t, "", "upgrade"); !strings.HasPrefix(out, "upgraded: pid ") {
+		t.Errorf("vrdma upgrade says:\n%s", out)
+	}
 }
 
 // ended waits until it has ended.
 func (d *daemon) ended(t *testing.T) {
 	t.Helper()
 	if !d.process.Ended(limit) {
-		t.Fatalf("the daemon does not end\n%s", harness.Tail(d.process.Output(), 40))
+		t.Fatalf("the daemon does not end\n%s", d.log())
 	}
 }
 
@@ -279,6 +296,18 @@ func TestGuests(t *testing.T) {
 		d.ended(t)
 		d.start(whole)
 		sh(t, a, "i=0; until ping -c 1 -W 2 10.1.0.2; do i=$((i+1)); [ $i -lt 60 ] || exit 1; sleep 1; done")
+	})
+	t.Run("daemon upgraded", func(t *testing.T) {
+		whole.Cleanup(func() { exec.Command(harness.Binary(), "--socket", d.socket(), "stop").Run() }) // not a process of the test
+		const limited = "{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: b, tenant: red}, spec: {network: train, address: 10.1.0.2, rate: {%s}}}"
+		d.apply(t, fmt.Sprintf(limited, "out: 16Mbit")) // so that the transfer takes longer than the upgrades
+		copyFile(t, b, a, "10.1.0.2", harness.Pick(8, 32), func() {
+			for range harness.Pick(2, 10) {
+				d.upgrade(t)
+			}
+		})
+		d.apply(t, fmt.Sprintf(limited, ""))
+		sh(t, b, "ping -c 1 -W 20 10.1.0.1")
 	})
 	t.Run("guest gone", func(t *testing.T) {
 		b.Kill()

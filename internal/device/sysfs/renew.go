@@ -37,6 +37,11 @@ func (t *Tree) Renew() error {
 		}
 		name := filepath.Join(t.port(), "gid_attrs/ndevs", fmt.Sprint(row))
 		if full && g.NetDev != "" {
+			w := t.writer()
+			w.dir(filepath.Dir(name)) // a tree of addresses without interfaces lacks it
+			if err := w.err; err != nil {
+				return err
+			}
 			if err := t.replace(name, g.NetDev); err != nil {
 				return err
 			}

@@ -88,3 +88,28 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		t.Errorf("the file behind the link is now %q, %v", text, err)
 	}
 }
+
+// The address of a NIC gets an interface after the tree was written, and loses it.
+func TestRenewInterface(t *testing.T) {
+	n := testNIC()
+	face := *n.Face()
+	for i := range face.GIDs {
+		face.GIDs[i].NetDev = ""
+	}
+	n.SetFace(face)
+	tree := Later(filepath.Join(t.TempDir(), "sys"), n, 0o755, func() []Counter { return nil })
+	defer tree.Remove()
+	if err := tree.Use(); err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(tree.root, "class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0")
+	for _, name := range []string{"vrdma0", "net1", ""} {
+		n.SetNetDev(name)
+		if err := tree.Renew(); err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+		if got, _ := os.ReadFile(at); string(got) != name+"\n" && name != "" || name == "" && got != nil {
+			t.Errorf("the file says %q, want %q", got, name)
+		}
+	}
+}

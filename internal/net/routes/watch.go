@@ -27,7 +27,11 @@ func NewWatch(fd int) (*Watch, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("bind", err)
 	}
-	return &Watch{file: os.NewFile(uintptr(fd), "netlink"), buf: make([]byte, 4<<10), closed: make(chan struct{})}, nil
+	return watchOf(fd), nil
+}
+
+func watchOf(fd int) *Watch {
+	return &Watch{file: os.NewFile(uintptr(fd), "netlink"), buf: make([]byte, 4<<10), closed: make(chan struct{})}
 }
 
 // Wait waits until something may have changed, or for the given time; 0 waits forever. An error means that the watch is closed. The

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,6 +51,7 @@ type Conn struct {
 	wake   chan struct{} // a driver must be interrupted
 	ended  chan struct{}
 	held   *atomic.Int32
+	pause  atomic.Pointer[pause] // nil: requests are answered (succession.go)
 
 	mu       sync.Mutex // guards the fields below
 	memory   *Memory    // nil: none
@@ -62,23 +65,37 @@ type Conn struct {
 // ready is called with the Conn before the first request. Serve closes the socket.
 func Serve(socket *net.UnixConn, d *Device, ready func(*Conn)) error {
 	defer socket.Close()
-	c := &Conn{device: d, socket: socket, rings: make([]*Ring, d.Rings), wake: make(chan struct{}, 1), ended: make(chan struct{}), held: d.Held}
-	if c.held == nil {
-		c.held = new(atomic.Int32)
-	}
+	c := newConn(socket, d)
 	if n := c.held.Load(); n > mostHeld {
 		return fmt.Errorf("front ends before this one hold up %d goroutines by their eventfds: they have to end first", n)
-	}
-	for i := range c.rings {
-		c.rings[i] = &Ring{Index: i, conn: c}
 	}
 	if ready != nil {
 		ready(c)
 	}
 	c.spawn(c.caller)
+	return c.answerAll()
+}
+
+func newConn(socket *net.UnixConn, d *Device) *Conn {
+	c := &Conn{device: d, socket: socket, rings: make([]*Ring, d.Rings), wake: make(chan struct{}, 1), ended: make(chan struct{}), held: d.Held}
+	if c.held == nil {
+		c.held = new(atomic.Int32)
+	}
+	for i := range c.rings {
+		c.rings[i] = &Ring{Index: i, conn: c}
+	}
+	return c
+}
+
+// answerAll answers requests until the front end disconnects, and releases all resources.
+func (c *Conn) answerAll() error {
 	defer c.end()
 	for {
 		m, err := c.receive()
+		if errors.Is(err, os.ErrDeadlineExceeded) { // no part of a message has arrived
+			c.rest()
+			continue
+		}
 		if err == nil {
 			err = c.contained(func() error { return c.answer(&m) })
 			closeAll(m.fds)
@@ -150,7 +167,7 @@ func (c *Conn) receive() (m message, err error) {
 	if flags&unix.MSG_CTRUNC != 0 {
 		return m, fmt.Errorf("a message had more than %d descriptors", maxRegions)
 	}
-	if _, err := io.ReadFull(c.socket, header[n:]); err != nil {
+	if err := c.readAll(header[n:]); err != nil {
 		return m, err
 	}
 	m, size, err := parseHeader(header[:])
@@ -161,8 +178,19 @@ func (c *Conn) receive() (m message, err error) {
 		return m, fmt.Errorf("%v came with %d descriptors: it has %d at most", m.request, len(fds), f.fds)
 	}
 	m.body, m.fds = c.body[:size], fds
-	_, err = io.ReadFull(c.socket, m.body)
-	return m, err
+	return m, c.readAll(m.body)
+}
+
+// readAll reads the rest of a message, also while Pause waits.
+func (c *Conn) readAll(b []byte) error {
+	for {
+		n, err := io.ReadFull(c.socket, b)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		b = b[n:]
+		c.socket.SetReadDeadline(time.Time{}) // fails if it is closed, as ReadFull does
+	}
 }
 
 // descriptors returns the descriptors of a message. They are close-on-exec, because the runtime sets MSG_CMSG_CLOEXEC.

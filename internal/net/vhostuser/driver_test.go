@@ -29,6 +29,7 @@ type frontEnd struct {
 	conn   *Conn
 	rings  []*driverRing
 	heap   uint64 // offset of unused memory
+	step   func() // called before each request; nil: nothing is
 }
 
 // A driverRing is a ring as the driver sees it. Offsets are those in RAM.
@@ -112,6 +113,9 @@ func (f *frontEnd) serve(d *Device) {
 // ask sends a request and returns its reply, if it has one.
 func (f *frontEnd) ask(r Request, flags uint32, body []byte, replies bool, fds ...int) []byte {
 	f.t.Helper()
+	if f.step != nil {
+		f.step()
+	}
 	b := le.AppendUint32(nil, uint32(r))
 	b = le.AppendUint32(b, version|flags)
 	b = append(le.AppendUint32(b, uint32(len(body))), body...)

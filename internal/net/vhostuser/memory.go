@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync/atomic"
 
@@ -30,6 +31,7 @@ type Region struct {
 	// uses it.
 	file, inode, offset uint64
 	again               int
+	fd                  int // of the file, for the next daemon
 	// unmapped is called when the region is unmapped; may be nil.
 	unmapped func()
 }
@@ -53,7 +55,7 @@ func isRAM(fd int) bool {
 	return unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.HUGETLBFS_MAGIC)
 }
 
-// newRegion maps a region; it does not need the descriptor afterwards.
+// newRegion maps a region; it keeps a duplicate of the descriptor.
 func (d *Device) newRegion(b []byte, fd int) (_ *Region, err error) {
 	guest, size, user, offset, err := parseRegion(b)
 	if err != nil {
@@ -97,7 +99,11 @@ func (d *Device) newRegion(b []byte, fd int) (_ *Region, err error) {
 	}
 	// Keep the guest's memory out of the daemon's core files.
 	unix.Madvise(whole, unix.MADV_DONTDUMP)
-	r := &Region{Guest: guest, user: user, bytes: whole[offset : offset+size : offset+size], whole: whole, unmapped: unmapped, file: st.Dev, inode: st.Ino, offset: offset}
+	if fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		unix.Munmap(whole)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	r := &Region{fd: fd, Guest: guest, user: user, bytes: whole[offset : offset+size : offset+size], whole: whole, unmapped: unmapped, file: st.Dev, inode: st.Ino, offset: offset}
 	r.holds.Store(1)
 	return r, nil
 }
@@ -120,6 +126,7 @@ func (r *Region) Hold() { r.holds.Add(1) }
 func (r *Region) Release() {
 	if r.holds.Add(-1) == 0 {
 		unix.Munmap(r.whole)
+		unix.Close(r.fd)
 		if r.unmapped != nil {
 			r.unmapped()
 		}

@@ -45,17 +45,27 @@ func (p *Port) Serve(socket *net.UnixConn, d *vhostuser.Device, ready func(*vhos
 		return ErrTaken
 	}
 	defer done()
-	d.Features, d.Rings, d.Queues, d.MTU = cardFeatures, 2*maxPairs, maxPairs, p.MTU
-	d.Kicked, d.Broken, d.Held = g.kicked, g.broken, &p.held
+	g.device(d)
 	return vhostuser.Serve(socket, d, func(c *vhostuser.Conn) {
-		for i := range maxPairs {
-			g.outlets[i].ring, g.inlets[i].queue = c.Rings()[2*i], i
-		}
-		g.conn.Store(c)
+		g.connect(c)
 		if ready != nil {
 			ready(c)
 		}
 	})
+}
+
+// device describes the card of a guest.
+func (g *guest) device(d *vhostuser.Device) {
+	d.Features, d.Rings, d.Queues, d.MTU = cardFeatures, 2*maxPairs, maxPairs, g.port.MTU
+	d.Kicked, d.Broken, d.Held = g.kicked, g.broken, &g.port.held
+}
+
+// connect sets the connection of a guest.
+func (g *guest) connect(c *vhostuser.Conn) {
+	for i := range maxPairs {
+		g.outlets[i].ring, g.inlets[i].queue = c.Rings()[2*i], i
+	}
+	g.conn.Store(c)
 }
 
 func (g *guest) broken(r *vhostuser.Ring, err error) {

@@ -20,6 +20,7 @@ const patience = time.Minute
 type driver struct {
 	t      *testing.T
 	socket *net.UnixConn
+	other  *net.UnixConn // the daemon's end
 	ram    []byte
 	kick   [2]*os.File
 	added  [2]uint16
@@ -60,7 +61,7 @@ func attachDriver(t *testing.T, p *Port, features uint64) *driver {
 	if err := unix.Ftruncate(fd, ramSize); err != nil {
 		t.Fatal(err)
 	}
-	d := &driver{t: t, socket: ends[0], heap: 0x4000, served: make(chan error, 1)}
+	d := &driver{t: t, socket: ends[0], other: ends[1], heap: 0x4000, served: make(chan error, 1)}
 	if d.ram, err = unix.Mmap(fd, 0, ramSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		t.Fatal(err)
 	}

@@ -51,6 +51,10 @@ type attachment struct {
 	receiver
 	close func()
 	ended chan struct{}
+
+	// Of a container: interrupt makes the goroutine that reads frames look at pause (succession.go).
+	interrupt func(time.Time) error
+	pause     atomic.Pointer[pause] // nil: none
 }
 
 // A receiver takes frames that leave the switch through a port.

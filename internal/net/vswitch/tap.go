@@ -1,6 +1,7 @@
 package vswitch
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -28,7 +29,8 @@ func (p *Port) ServeTap(file *os.File) error {
 	if err != nil {
 		return err
 	}
-	done, ok := p.attach(&attachment{receiver: &tap{raw: raw}, close: func() { file.Close() }})
+	a := &attachment{receiver: &tap{raw: raw}, close: func() { file.Close() }, interrupt: file.SetReadDeadline}
+	done, ok := p.attach(a)
 	if !ok {
 		return ErrTaken
 	}
@@ -44,6 +46,9 @@ func (p *Port) ServeTap(file *os.File) error {
 	for {
 		closed := raw.Read(read)
 		switch {
+		case errors.Is(closed, os.ErrDeadlineExceeded):
+			a.rest()
+			continue
 		case closed != nil, err == nil && n == 0:
 			return nil
 		case err == unix.EINTR:
@@ -55,7 +60,7 @@ func (p *Port) ServeTap(file *os.File) error {
 		}
 		for {
 			pause := p.pause(began)
-			if pause == 0 {
+			if pause == 0 || a.pause.Load() != nil {
 				break
 			}
 			time.Sleep(min(pause, longestPause))

@@ -205,7 +205,7 @@ func TestDetachDuringLook(t *testing.T) {
 	})
 	t0 := s.namespace
 	t0.now, t0.last, t0.rows = st, st, []row{}
-	go t0.follow(st)
+	go t0.follow(st, 0)
 	b.ip("address add 10.9.0.2/24 dev e0")
 	<-looks
 	s.namespace.detach()

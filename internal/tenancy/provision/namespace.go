@@ -188,7 +188,7 @@ func (p *namespacePort) attach(conn syscall.Conn) (err error) {
 	if len(outward) == 0 {
 		p.host.cfg.Log.Warn("a NIC's container has no network: only the container's own programs reach each other", "nic", p.nic.Name)
 	}
-	go p.follow(st)
+	go p.follow(st, 0)
 	return nil
 }
 

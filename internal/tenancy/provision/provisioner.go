@@ -71,6 +71,8 @@ type Config struct {
 	// HostAddresses are the addresses at which other hosts reach this one at first. NICs in the host's network have no others.
 	// nil: there are no other hosts.
 	HostAddresses []netip.Addr
+	// Succeeds: another daemon hands its NICs over (Thaw). Until then its sockets stay its own.
+	Succeeds bool
 	// Returns: engines may start containers while the daemon is stopped, so the files that containers mount stay.
 	Returns bool
 	// Switch connects virtual machines and containers as Ethernet; nil: there is none.

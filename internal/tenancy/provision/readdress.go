@@ -52,10 +52,10 @@ func openWatch(space *netns.Space) (*routes.Watch, error) {
 }
 
 // follow keeps the NIC's addresses those of its container until the NIC is detached. It retries what fails, with
-// growing pauses.
-func (p *namespacePort) follow(st *attachment) {
+// growing pauses. It looks at them after the time again, even without a change; 0: it does not.
+func (p *namespacePort) follow(st *attachment, again time.Duration) {
 	defer st.close()
-	again, stale := time.Duration(0), false
+	stale := false
 	for n := 0; ; n++ {
 		start, pause := time.Now(), settle
 		if st.watch.Wait(again) != nil {

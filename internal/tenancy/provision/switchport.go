@@ -45,7 +45,7 @@ type switchPort struct {
 	plugged  *tap   // nil: no container has the NIC as an interface
 	told     uint64 // the namespace whose missing interface was logged
 
-	tapping sync.Mutex // held while an interface is made
+	tapping sync.Mutex // held while an interface is made, and while the NIC stands still (succession.go)
 	showing sync.Mutex // held while the device gets the name of the interface; before mu
 }
 
@@ -68,12 +68,19 @@ func (r *Provisioner) plugIn(s *hostedNIC, t *tenant.Tenant, n *tenant.Network, 
 	g.rate(c)
 	r.accounts.rate(t)
 	g.guard(s.guard)
-	if info, err := os.Lstat(s.place.Guest()); err == nil && info.Mode().Type() == fs.ModeSocket {
-		if _, err := g.card(); err != nil { // an earlier daemon made the socket
-			r.cfg.Log.Warn("a virtual machine cannot have its NIC", "nic", s.key.Path(), "error", err)
-		}
+	if !r.cfg.Succeeds {
+		g.reopen()
 	}
 	return nil
+}
+
+// reopen opens the socket for virtual machines again if an earlier daemon made it.
+func (g *switchPort) reopen() {
+	if info, err := os.Lstat(g.of.place.Guest()); err == nil && info.Mode().Type() == fs.ModeSocket {
+		if _, err := g.card(); err != nil {
+			g.host.cfg.Log.Warn("a virtual machine cannot have its NIC", "nic", g.of.key.Path(), "error", err)
+		}
+	}
 }
 
 // frames implements registry.NIC.Frames.
@@ -142,21 +149,34 @@ func (r *Provisioner) AttachedCount() (n int) {
 	return n
 }
 
-// Attachments describes the NICs that are connected to a network namespace, a container's interface or a virtual machine. It
-// may be called at any time.
-func (r *Provisioner) Attachments() (out []string) {
+// Obstacles describes the NICs that cannot be handed over to a next daemon that takes over those of containers, or of
+// virtual machines without an agent, or not. It may be called at any time.
+func (r *Provisioner) Obstacles(containers, machines bool) (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.nics {
-		if s.namespace.attached() {
+		if s.namespace.attached() && !containers {
 			out = append(out, fmt.Sprintf("NIC %s has the addresses of a container", s.nic.Name))
 		}
 		for _, who := range s.ethernet.users() {
-			out = append(out, fmt.Sprintf("NIC %s is an interface of %s", s.nic.Name, who))
+			taken := machines
+			if s.ethernet.contained() {
+				taken = containers
+			}
+			if !taken {
+				out = append(out, fmt.Sprintf("NIC %s is an interface of %s", s.nic.Name, who))
+			}
 		}
 	}
 	slices.Sort(out)
 	return out
+}
+
+// contained reports whether a container has the port.
+func (g *switchPort) contained() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.plugged != nil
 }
 
 // Machines are the names of the virtual machines that have NICs. It may be called at any time.
@@ -236,12 +256,22 @@ func (g *switchPort) accept(l *net.UnixListener) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
+		if errors.Is(err, os.ErrDeadlineExceeded) { // Freeze keeps connections in the socket
+			g.awaitResume()
+			continue
+		}
 		if err != nil {
 			g.host.cfg.Log.Warn("a virtual machine cannot connect", "nic", g.port.NIC, "error", err)
 			continue
 		}
 		go g.serve(c)
 	}
+}
+
+// awaitResume waits while the NIC stands still.
+func (g *switchPort) awaitResume() {
+	g.tapping.Lock()
+	defer g.tapping.Unlock()
 }
 
 // admit returns why the peer may not have the NIC. The rule is that of the NIC's listener.

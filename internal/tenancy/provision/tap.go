@@ -139,6 +139,17 @@ func soon(claim func() error, while, most time.Duration) error {
 	}
 }
 
+// Plugged reports whether a NIC is an interface of the container with that namespace. It may be called at any time.
+func (r *Provisioner) Plugged(k tenant.Key, cookie uint64) bool {
+	s := r.find(k)
+	if s == nil || s.ethernet == nil {
+		return false
+	}
+	s.ethernet.mu.Lock()
+	defer s.ethernet.mu.Unlock()
+	return s.ethernet.plugged != nil && s.ethernet.plugged.config.Cookie == cookie
+}
+
 // Unplug removes the interface of a NIC from the container with that namespace. It may be called at any time.
 func (r *Provisioner) Unplug(k tenant.Key, cookie uint64) {
 	if s := r.find(k); s != nil {
@@ -233,11 +244,7 @@ func (g *switchPort) tap(space *netns.Space, c InterfaceConfig) (Interface, erro
 	if name, err := space.Name(); err != nil || name != inode {
 		return Interface{}, fmt.Errorf("%s now leads to another network namespace", c.Namespace)
 	}
-	t := &tap{config: c, inode: inode, gone: make(chan struct{})}
-	t.is = Interface{MAC: g.port.MAC.String(), MTU: g.mtu}
-	for _, a := range g.port.Addrs {
-		t.is.Addresses = append(t.is.Addresses, netip.PrefixFrom(a, bitsOf(a, g.port.Subnets)))
-	}
+	t := &tap{config: c, inode: inode, is: g.interfaceOf(), gone: make(chan struct{})}
 	t.file, t.is.Name, err = space.Tap(netns.Tap{Name: c.Interface, MAC: g.port.MAC, MTU: g.mtu, Addresses: t.is.Addresses})
 	if err != nil {
 		return Interface{}, err
@@ -249,6 +256,15 @@ func (g *switchPort) tap(space *netns.Space, c InterfaceConfig) (Interface, erro
 	}
 	g.showInterface()
 	return is, nil
+}
+
+// interfaceOf is the interface that the NIC becomes, without its name.
+func (g *switchPort) interfaceOf() Interface {
+	is := Interface{MAC: g.port.MAC.String(), MTU: g.mtu}
+	for _, a := range g.port.Addrs {
+		is.Addresses = append(is.Addresses, netip.PrefixFrom(a, bitsOf(a, g.port.Subnets)))
+	}
+	return is
 }
 
 // showInterface sets the interface name of the device's addresses. libibverbs looks for the interface of that name.
