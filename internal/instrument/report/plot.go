@@ -339,9 +339,11 @@ func tip(f Figure, l Line, p Point) string {
 	}
 	text += ": " + experiment.Quantity(p.Summary.Median, f.Metric)
 	switch {
+	case l.Published:
+		text += publishedSpread(p, f.Metric)
 	case p.Summary.N > 1:
 		text += fmt.Sprintf(" (%s, %d rounds)", interval(p.Summary, f.Metric), p.Summary.N)
-	case !l.Published:
+	default:
 		text += " (single run)"
 	}
 	if odd := p.oddity(f.Metric); odd != "" {

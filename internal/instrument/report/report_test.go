@@ -475,6 +475,75 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
+// Every published value is drawn, or the table has the reason why not. (4 012 values once had neither.)
+func TestPublishedValues(t *testing.T) {
+	all, err1 := published.All()
+	suites, err2 := experiment.Suites()
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	values, drawn := 0, 0
+	for _, u := range uses(suites, all) {
+		n := u.drawn
+		for why, count := range u.missed {
+			n += count
+			if why == "" {
+				t.Errorf("%s: %d values are not drawn, and nothing says why", u.experiment, count)
+			}
+		}
+		if n != u.values {
+			t.Errorf("%s: %d of %d values have a place", u.experiment, n, u.values)
+		}
+		values, drawn = values+u.values, drawn+u.drawn
+		t.Logf("%s: %d of %d drawn by %v; %v", u.experiment, u.drawn, u.values, u.by, u.missed)
+	}
+	if values != len(all) || drawn == 0 {
+		t.Errorf("%d values are in the table, %d of them drawn; want all of %d", values, drawn, len(all))
+	}
+	// What the table calls drawn is what figures draw: the quoters are the same.
+	points := 0
+	for _, e := range suites {
+		for _, d := range distances(e) {
+			if !cites(e, d) {
+				continue
+			}
+			lines, err := cited(e, experiment.Bandwidth, by(e))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range lines {
+				points += len(l.Points)
+			}
+		}
+	}
+	if points == 0 {
+		t.Error("no figure draws a published bandwidth")
+	}
+}
+
+// Four processes of one transfer are not four rounds: a published mean has the range of its ten runs.
+func TestPublishedRuns(t *testing.T) {
+	suites, err := experiment.Suites()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(suites, func(e *experiment.Experiment) bool { return e.Name == "progress-transfers" })
+	lines, err := cited(suites[i], experiment.Time, "pairs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tips []string
+	for _, l := range lines {
+		for _, p := range l.Points {
+			tips = append(tips, tip(Figure{Metric: experiment.Time}, l, p))
+		}
+	}
+	text := strings.Join(tips, "\n")
+	if !strings.Contains(text, "4 pairs: 418 ms, mean of 4 processes, mean of 10 runs from 341 ms to 460 ms") || strings.Contains(text, "rounds") {
+		t.Errorf("published transfers:\n%s", text)
+	}
+}
+
 // A program that polls is compared with TCP that polls and with TCP that sleeps; a program that sleeps only with TCP that sleeps.
 func TestWaitsAlike(t *testing.T) {
 	point := func(transport, tool, wait string, v float64) Point {
