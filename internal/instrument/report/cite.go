@@ -119,7 +119,12 @@ func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 			runs[at][run] = append(runs[at][run], v.Value)
 			continue
 		}
+		role := ""
+		if metric == experiment.CPU {
+			role = strings.TrimPrefix(strings.TrimPrefix(v.Metric, "cpu"), "_")
+		}
 		f.cite(name, Point{
+			role: role,
 			Cell: experiment.Cell{Tool: tool, Size: experiment.Size(v.Size), Pairs: max(v.Pairs, 1)}, Proof: v.Source, Processes: 1,
 			Summary: experiment.Summary{N: 1, Median: v.Value, Low: v.Value, High: v.Value},
 		}, by)

@@ -55,7 +55,10 @@ type Figure struct {
 	Lines      []Line
 	Cited      []Line // published values
 	Missing    []Point
-	Panels     []Figure // one for each tool; Lines and Cited then have all
+	Panels     []Figure // parts with few lines each; Lines and Cited then have all
+
+	name  string // of a panel
+	whole []Line // all lines of the figure that a panel belongs to: their values determine the axes
 }
 
 // Gather makes a figure for each metric of each experiment.
@@ -177,9 +180,7 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric, apart strin
 			return f, err
 		}
 	}
-	if e.Spec.Panels {
-		f.split()
-	}
+	f.split()
 	return f, nil
 }
 
@@ -191,27 +192,6 @@ func (f *Figure) add(name string, p Point) {
 		f.Lines = append(f.Lines, Line{Name: name})
 	}
 	f.Lines[i].Points = append(f.Lines[i].Points, p)
-}
-
-// split makes a panel for each tool.
-func (f *Figure) split() {
-	for _, tool := range f.Experiment.Spec.Tools {
-		panel := Figure{Experiment: f.Experiment, Metric: f.Metric, By: f.By, Apart: f.Apart}
-		for _, list := range []struct {
-			from []Line
-			to   *[]Line
-		}{{f.Lines, &panel.Lines}, {f.Cited, &panel.Cited}} {
-			for _, l := range list.from {
-				if l.Points[0].Cell.Tool == tool {
-					l.Name = strings.TrimPrefix(l.Name, tool+", ")
-					*list.to = append(*list.to, l)
-				}
-			}
-		}
-		if len(panel.Lines) > 0 {
-			f.Panels = append(f.Panels, panel)
-		}
-	}
 }
 
 // odd is by how much a point may contradict its neighbours, beyond its interval, before it is marked.

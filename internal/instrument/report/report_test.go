@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -625,6 +627,177 @@ func TestFiles(t *testing.T) {
 	}
 	if !seen["lat-latency.svg"] || !seen["lat-latency.csv"] {
 		t.Errorf("files: %v", seen)
+	}
+}
+
+// everySuite are results of all suites: each cell of a transport has the same value for each byte.
+func everySuite(t *testing.T) *experiment.Results {
+	t.Helper()
+	suites, err := experiment.Suites()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &experiment.Results{Header: experiment.Header{Version: experiment.Version, Machine: experiment.Machine{Processor: "Z80", Processors: 2}}}
+	for _, e := range suites {
+		text, err := e.Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Experiments = append(r.Header.Experiments, string(text))
+		for round := range 3 {
+			for _, c := range e.Cells() {
+				seconds := (float64(transportColours[c.Transport]) + 1) * 1e-6 * (1 + float64(c.Size)/4096) * (1 + float64(round)/100)
+				if c.PathMTU == 1024 {
+					seconds /= 0.95
+				}
+				if tool, _ := experiment.FindTool(c.Tool); tool.Asks {
+					seconds = 1e-6
+				}
+				size := max(float64(c.Size), 1)
+				r.Records = append(r.Records, experiment.Record{Experiment: e.Name, Cell: c, Round: round + 1, Measurement: experiment.Measurement{
+					Values: map[string]float64{experiment.Latency: seconds, experiment.Bandwidth: size / seconds, experiment.Rate: 1 / seconds, experiment.Time: seconds},
+					CPU:    map[string]float64{"client": 1, "server": 0.5, "daemon": 0.7, "rest": 0.1}, Seconds: 1, Samples: 1000, Bytes: size * 1000, Proof: "counted",
+				}})
+			}
+		}
+	}
+	return r
+}
+
+// No drawing of any suite has more than six lines, all lines are drawn, panels of a figure have the same axes, and titles are unique.
+func TestPanels(t *testing.T) {
+	titles := make(map[string]bool)
+	for _, f := range figures(t, everySuite(t)) {
+		if titles[title(f)] {
+			t.Errorf("two figures are called %q", title(f))
+		}
+		titles[title(f)] = true
+		if f.By == "" {
+			continue
+		}
+		parts := f.Panels
+		if len(parts) == 0 {
+			parts = []Figure{f}
+		}
+		names, own := make(map[string]bool), 0
+		axes := fmt.Sprint(newPlot(parts[0]).Axes.Y)
+		for _, p := range parts {
+			if n := len(p.Lines) + len(p.Cited); n > mostLines || n == 0 {
+				t.Errorf("%s, panel %q has %d lines", title(f), p.name, n)
+			}
+			if names[p.name] {
+				t.Errorf("%s has two panels %q", title(f), p.name)
+			}
+			names[p.name] = true
+			own += len(p.Lines)
+			if got := fmt.Sprint(newPlot(p).Axes.Y); got != axes {
+				t.Errorf("%s, panel %q has other axes than the first", title(f), p.name)
+			}
+		}
+		if own < len(f.Lines) {
+			t.Errorf("%s: %d of %d lines are drawn", title(f), own, len(f.Lines))
+		}
+	}
+}
+
+// Bars that are all equal are a sentence; bars that differ by more than 20 times are dots on a logarithmic axis; path MTUs are compared by ratios.
+func TestBars(t *testing.T) {
+	bars := func(values ...float64) Figure {
+		f := Figure{Experiment: &experiment.Experiment{Name: "e"}, Metric: experiment.Bandwidth}
+		for i, v := range values {
+			f.Lines = append(f.Lines, Line{Name: fmt.Sprint(i), Points: []Point{{Summary: experiment.Summary{N: 3, Median: v, Low: v, High: v}}}})
+		}
+		return f
+	}
+	for _, test := range []struct {
+		f        Figure
+		drawings int
+		dots     bool
+	}{
+		{bars(1e9, 1e9, 1e9), 0, false},
+		{bars(1e9, 2e9), 1, false},
+		{bars(1e9, 3e10), 1, true},
+		{bars(1e9), 1, false},
+	} {
+		if n := test.f.Drawings(); n != test.drawings || (test.f.constant() == "") != (n > 0) {
+			t.Errorf("%d drawings, want %d; constant: %q", n, test.drawings, test.f.constant())
+		}
+		if p := newPlot(test.f); (p.Bars[0].Dot != nil) != test.dots || (p.Base != nil) != test.dots {
+			t.Errorf("dots %v, want %v", p.Bars[0].Dot != nil, test.dots)
+		}
+	}
+	for _, f := range figures(t, everySuite(t)) {
+		if f.Experiment.Name != "thesis-mtu" {
+			continue
+		}
+		p := f.drawing()
+		if len(p.Bars) != 2 || !strings.Contains(p.Bars[0].Name, "path MTU 1024 / 4096") || p.Bars[0].Value != "0.95" || p.Base.Text != "1: equal" {
+			t.Errorf("path MTUs: %+v", p.Bars)
+		}
+	}
+}
+
+// Lines have their names at their ends, without what all lines share, and no two names overlap.
+func TestDirectLabels(t *testing.T) {
+	for _, f := range figures(t, everySuite(t)) {
+		for _, p := range append([]Figure{f}, f.Panels...) {
+			if p.By == "" || len(p.Lines)+len(p.Cited) > mostLines {
+				continue
+			}
+			last := math.Inf(-1)
+			plot := newPlot(p)
+			if len(plot.Direct) != len(plot.Lines) {
+				t.Errorf("%s: %d labels for %d lines", title(f), len(plot.Direct), len(plot.Lines))
+			}
+			for _, l := range plot.Direct {
+				y, err := strconv.ParseFloat(l.Y, 64)
+				if err != nil || y < last+labelHeight-0.2 || y > plotHeight {
+					t.Errorf("%s: label %q is at %s, after one at %v", title(f), l.Text, l.Y, last)
+				}
+				last = y
+				if l.Text == "" || len([]rune(l.Text)) > longestLabel {
+					t.Errorf("%s: label %q", title(f), l.Text)
+				}
+			}
+		}
+	}
+}
+
+// The first screen says which is faster for 64 KiB between containers, what it costs and how sure that is, and shows the figure.
+func TestFindings(t *testing.T) {
+	r := everySuite(t)
+	f := figures(t, r)
+	list, chosen := Findings(f)
+	if len(list) != 3 || chosen == nil || chosen.Experiment.Name != "slides-overlay-bandwidth" || chosen.Metric != experiment.Bandwidth {
+		t.Fatalf("%q of %v", list, chosen)
+	}
+	for i, want := range []string{
+		"Speed: messages of 64 KiB, between containers: 30.5 Gb/s with vrdma (ib_send_bw, which polls), 15.3 Gb/s with TCP that sleeps (tcp_bw): vrdma is 2.00 times faster.",
+		"core-seconds with vrdma and",
+		"vrdma's 3 rounds give 30.2 Gb/s to 30.8 Gb/s (coverage 75 %)",
+	} {
+		if !strings.Contains(list[i], want) {
+			t.Errorf("finding %d: %q, want %q", i+1, list[i], want)
+		}
+	}
+	if !strings.Contains(list[2], "comparisons of this report, vrdma is better in") || !strings.Contains(list[2], "It is worse in ") && !strings.Contains(list[2], "worse in 0") {
+		t.Errorf("certainty: %q", list[2])
+	}
+	var page, text bytes.Buffer
+	if err := errors.Join(HTML(&page, r, f), Markdown(&text, r, f)); err != nil {
+		t.Fatal(err)
+	}
+	first, summary := strings.Index(page.String(), `<section class="first">`), strings.Index(page.String(), `<section class="summary">`)
+	if first < 0 || summary < first || strings.Count(page.String()[first:summary], "<svg class=\"plot\"") != 1 {
+		t.Error("the first screen has no figure, or is not first")
+	}
+	if !strings.Contains(text.String(), "measured\n\n1. Speed: ") {
+		t.Errorf("the text begins\n%.300s", text.String())
+	}
+	// Without a comparison there are no findings, and the summary is open.
+	page.Reset()
+	if err := HTML(&page, results(1), figures(t, results(1))); err != nil || strings.Contains(page.String(), "Speed: ") || !strings.Contains(page.String(), "<details open>") {
+		t.Errorf("a page without a comparison: %v", err)
 	}
 }
 
