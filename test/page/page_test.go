@@ -33,6 +33,7 @@ addEventListener('load', () => {
     if (r.right > document.documentElement.clientWidth + 1) saw.wide.push(e.tagName + ': ' + e.textContent.slice(0, 40));
   }
   for (const t of document.querySelectorAll('svg.plot text')) {
+    if (getComputedStyle(t).display === 'none') continue;
     const r = t.getBoundingClientRect(), p = t.closest('svg').getBoundingClientRect();
     if (r.left < p.left - 1 || r.right > p.right + 1) saw.wide.push('text: ' + t.textContent);
   }
