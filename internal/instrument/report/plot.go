@@ -331,18 +331,16 @@ var transportColours = map[string]int{
 	experiment.Verbs: 0, experiment.TCP: 1, experiment.Sockets: 2, experiment.Kernel: 3, experiment.Overlay: 4, experiment.Vhost: 5, experiment.OVS: 6,
 }
 
-// lineStyles returns the style of each line. Lines of one transport differ in dashes and marks. Published lines are grey.
+// lineStyles returns the style of each line. The lines of a drawing differ in dashes and marks, so that they differ in print. Published lines
+// are grey.
 func lineStyles(lines []Line) []lineStyle {
 	styles := make([]lineStyle, len(lines))
-	count := make(map[int]int) // lines of a colour
 	for i, l := range lines {
 		colour := -1
 		if !l.Published && len(l.Points) > 0 {
 			colour = transportColours[l.Points[0].Cell.Transport]
 		}
-		n := count[colour]
-		count[colour]++
-		styles[i] = lineStyle{colour, n % lineStyleCount, (n + n/lineStyleCount) % lineStyleCount}
+		styles[i] = lineStyle{colour, i % lineStyleCount, (i + i/lineStyleCount) % lineStyleCount}
 	}
 	return styles
 }

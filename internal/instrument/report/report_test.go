@@ -801,7 +801,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// A colour means one transport in every figure; lines of one transport differ in dashes or marks.
+// A colour means one transport in every figure; the lines of a drawing differ in dashes and marks.
 func TestLineStyles(t *testing.T) {
 	line := func(transport string, published bool) Line {
 		return Line{Published: published, Points: []Point{{Cell: experiment.Cell{Transport: transport}}}}
@@ -814,6 +814,9 @@ func TestLineStyles(t *testing.T) {
 	for i, s := range lineStyles(lines) {
 		if l := lines[i]; !l.Published && s.colour != transportColours[l.Points[0].Cell.Transport] {
 			t.Errorf("line %d has colour %d", i, s.colour)
+		}
+		if i > 0 && i <= mostLines && s.dash == 0 {
+			t.Errorf("line %d looks like the first one in print", i)
 		}
 		key := fmt.Sprint(s.class(lines[i]), s.shape)
 		if seen[key] {
