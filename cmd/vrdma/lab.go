@@ -53,7 +53,7 @@ where vrdma lab serve runs.`,
 		},
 	}
 	addFlags(c, l.Flags)
-	c.AddCommand(labServeCommand(o), labExerciseCommand())
+	c.AddCommand(labServeCommand(o), labExerciseCommand(), labVMsCommand(), labConsoleCommand())
 	return c
 }
 
