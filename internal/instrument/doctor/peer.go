@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -66,15 +67,17 @@ func ExaminePeer(ctx context.Context, m *Machine, rsh []string, peer, program st
 	if err := errors.Join(err1, err2, answerer.Start()); err != nil {
 		return p, err
 	}
-	defer func() {
+	end := sync.OnceFunc(func() {
 		in.Close() // the answerer ends, and its directory is removed
 		late := time.AfterFunc(greetTimeout, func() { answerer.Process.Kill() })
 		defer late.Stop()
-		answerer.Wait()
-	}()
+		answerer.Wait() // what it said is complete then; its exit status does not matter
+	})
+	defer end()
 	p.Here = Examine(m, All(), "")
 	g, err := greet(from, func() { answerer.Process.Kill() })
 	if err != nil {
+		end()
 		return p, fmt.Errorf("vrdma does not run on %s, which needs to be %s/%s: %w\n%s", peer, runtime.GOOS, runtime.GOARCH, err, strings.TrimSpace(said.String()))
 	}
 	p.There = g.Findings
