@@ -599,6 +599,27 @@ func TestProvenance(t *testing.T) {
 	}
 }
 
+// The report says what hosts and guests stand for, and what few processors mean; nothing about settings that were not used.
+func TestThreats(t *testing.T) {
+	run := func(processors int, settings ...string) string {
+		r := &experiment.Results{Header: experiment.Header{Machine: experiment.Machine{Processors: processors}}}
+		for _, s := range settings {
+			r.Records = append(r.Records, experiment.Record{Cell: experiment.Cell{Setting: s}})
+		}
+		return strings.Join(threats(r), "\n")
+	}
+	for _, test := range []struct{ text, want, absent string }{
+		{run(2, experiment.Hosts), "Two hosts are two network namespaces of one machine", "Guests are emulated"},
+		{run(2, experiment.VMs), "Guests are emulated where KVM is missing", "Two hosts are"},
+		{run(2, experiment.Host), "2 processors carry client, server and daemons", "Two hosts are"},
+		{run(64, experiment.Host), "Published values are of other machines", "64 processors carry"},
+	} {
+		if !strings.Contains(test.text, test.want) || strings.Contains(test.text, test.absent) {
+			t.Errorf("want %q and no %q:\n%s", test.want, test.absent, test.text)
+		}
+	}
+}
+
 // Every figure is also a file of its own: well-formed SVG with a legend, and CSV. Names and titles are unique.
 func TestFiles(t *testing.T) {
 	f := figures(t, results(1))
