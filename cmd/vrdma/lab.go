@@ -3,13 +3,16 @@ package main
 import (
 	"context"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"vrdma.dev/vrdma/examples"
 	"vrdma.dev/vrdma/examples/kv/lab"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/verbs"
@@ -50,8 +53,35 @@ where vrdma lab serve runs.`,
 		},
 	}
 	addFlags(c, l.Flags)
-	c.AddCommand(labServeCommand(o))
+	c.AddCommand(labServeCommand(o), labExerciseCommand(), labVMsCommand(), labConsoleCommand())
 	return c
+}
+
+func labExerciseCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exercise DIRECTORY",
+		Short: "write the C programs of the lab without the solution",
+		Long: `Writes the C programs of the lab, and a README.md with the task, into a new directory. The body
+of one_sided() in kv_client.c is missing: the student reads the table by RDMA READ.`,
+		Example: "  vrdma lab exercise ~/lab",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			files, err := examples.Exercise()
+			if err != nil {
+				return err
+			}
+			if err := os.Mkdir(args[0], 0o777); err != nil { // it overwrites nothing
+				return err
+			}
+			for name, text := range files {
+				if err := os.WriteFile(filepath.Join(args[0], name), []byte(text), 0o666); err != nil {
+					return err
+				}
+			}
+			fmt.Fprintf(c.OutOrStdout(), "the task is in %s\n", filepath.Join(args[0], "README.md"))
+			return nil
+		},
+	}
 }
 
 func labServeCommand(o *options) *cobra.Command {

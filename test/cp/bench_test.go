@@ -30,16 +30,15 @@ func TestBenchRemote(t *testing.T) {
 	if !harness.All() {
 		t.Skip("measuring wants a machine that does nothing else: the long form has it")
 	}
-	harness.Need(t, "ssh", "ssh-keygen", "unshare", "mount", "iperf3", "cmtime", "ib_write_bw")
+	harness.Need(t, "iperf3", "cmtime", "ib_write_bw")
 	harness.Build(t)
-	sshd := filepath.Join(harness.Unpacked(t, "openssh-server"), "usr/sbin/sshd")
 	a := &host{space: cable.NewNamespace(t), ip: "10.97.0.1"}
 	b := &host{space: cable.NewNamespace(t), ip: "10.97.0.2"}
 	cable.Veth(t, a.space, b.space, "eth0", 9000)
 	for _, h := range []*host{a, b} {
 		h.space.Address(t, "eth0", h.ip+"/24")
 	}
-	rsh := startSSH(t, b, sshd)
+	rsh := harness.SSH(t, b.inside, b.ip)
 	there := func() []string {
 		list, err := filepath.Glob("/tmp/vrdma-peer.*")
 		if err != nil {

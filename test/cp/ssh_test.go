@@ -3,7 +3,6 @@ package cp
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,10 +47,8 @@ func script(t *testing.T, text string) string {
 
 // TestSSH: between two hosts, with OpenSSH.
 func TestSSH(t *testing.T) {
-	harness.Need(t, "ssh", "ssh-keygen", "unshare", "mount")
-	sshd := filepath.Join(harness.Unpacked(t, "openssh-server"), "usr/sbin/sshd")
 	a, b := two(t)
-	rsh := startSSH(t, b, sshd)
+	rsh := harness.SSH(t, b.inside, b.ip)
 	// The environment that a login shell would have.
 	vrdma := script(t, fmt.Sprintf("export VRDMA_SOCKET=%s\nexec %s \"$@\"\n", b.Socket, harness.Binary()))
 	from, to, back := t.TempDir(), t.TempDir(), t.TempDir()
@@ -65,32 +62,4 @@ func TestSSH(t *testing.T) {
 	same(t, filepath.Join(to, "a"), content(size))
 	same(t, filepath.Join(back, "a"), content(size))
 	b.Unmanaged(t)
-}
-
-// startSSH starts an sshd on a host and returns the command that connects to it. The user database that sshd sees has
-// the entries that its package would add.
-func startSSH(t *testing.T, h *host, sshd string) string {
-	t.Helper()
-	dir := harness.Directory(t, nil)
-	for _, name := range []string{"host", "user"} {
-		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, name)).CombinedOutput(); err != nil {
-			t.Fatalf("ssh-keygen: %v\n%s", err, out)
-		}
-	}
-	port := harness.FreePort(t)
-	files := map[string]string{
-		"passwd": "root:x:0:0:root:" + dir + ":/bin/sh\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-		"shadow": "root:*:20000:0:99999:7:::\n",
-		"config": fmt.Sprintf("ListenAddress %s\nPort %d\nHostKey %s/host\nAuthorizedKeysFile %s/user.pub\nPidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\n",
-			h.ip, port, dir, dir),
-	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	start := fmt.Sprintf("mount --bind %[1]s/passwd /etc/passwd && mount --bind %[1]s/shadow /etc/shadow && mount -t tmpfs none /run && mkdir /run/sshd && exec %[2]s -D -e -f %[1]s/config", dir, sshd)
-	p := harness.Spawn(t, h.inside("unshare", "--mount", "sh", "-c", start))
-	p.Printed(t, "Server listening on", minute)
-	return fmt.Sprintf("ssh -F none -p %d -i %s/user -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR", port, dir)
 }

@@ -26,19 +26,25 @@ addEventListener('load', () => {
   const lum = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
   const contrast = (a, b) => { const x = lum(a), y = lum(b); return (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05); };
   const body = getComputedStyle(document.body);
-  const saw = {figures: [], wide: [], contrast: contrast(body.color, body.backgroundColor), dark: lum(body.backgroundColor) < 0.2, width: innerWidth, soft: 21, lines: 21};
+  const saw = {figures: [], wide: [], contrast: contrast(body.color, body.backgroundColor), dark: lum(body.backgroundColor) < 0.2, width: innerWidth, soft: 21, lines: 21, text: 0};
   for (const f of document.querySelectorAll('figure svg.plot')) { const r = f.getBoundingClientRect(); saw.figures.push([r.width, r.height]); }
   for (const e of document.querySelectorAll('p, li, h1, h2, h3, figcaption, label, summary, figure')) {
     const r = e.getBoundingClientRect();
     if (r.right > document.documentElement.clientWidth + 1) saw.wide.push(e.tagName + ': ' + e.textContent.slice(0, 40));
   }
   for (const t of document.querySelectorAll('svg.plot text')) {
+    if (getComputedStyle(t).display === 'none') continue;
     const r = t.getBoundingClientRect(), p = t.closest('svg').getBoundingClientRect();
     if (r.left < p.left - 1 || r.right > p.right + 1) saw.wide.push('text: ' + t.textContent);
   }
   for (const t of document.querySelectorAll('.why, figcaption')) saw.soft = Math.min(saw.soft, contrast(getComputedStyle(t).color, body.backgroundColor));
   for (const t of document.querySelectorAll('.line polyline')) saw.lines = Math.min(saw.lines, contrast(getComputedStyle(t).stroke, body.backgroundColor));
   saw.scroll = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+  saw.first = document.querySelector('.first').getBoundingClientRect().bottom;
+  for (const e of document.querySelectorAll('.first > p, .first > ol')) saw.text += e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight);
+  const labels = [...document.querySelectorAll('svg.plot')].map(p => [...p.querySelectorAll('.direct')].filter(e => getComputedStyle(e).display !== 'none').map(e => e.getBoundingClientRect()));
+  for (const list of labels) for (const a of list) for (const b of list) if (a !== b && a.top < b.top && a.bottom > b.top + 3) saw.wide.push('names overlap');
+  saw.direct = labels.flat().length;
   const box = document.querySelector('.legend input');
   const line = () => getComputedStyle(box.closest('figure').querySelector('.plot [data-line="' + box.dataset.line + '"]')).display;
   saw.before = line(); box.click(); saw.off = line(); box.click(); saw.again = line();
@@ -67,6 +73,8 @@ type saw struct {
 	Figures                       [][2]float64
 	Wide                          []string
 	Contrast, Soft, Lines, Scroll float64
+	First, Text                   float64 // the end of the first screen in pixels, and its lines of text
+	Direct                        int     // names beside lines
 	Width                         int
 	Dark                          bool
 	Before, Off, Again            string
@@ -188,13 +196,13 @@ func check(t *testing.T, r *experiment.Results, views []view) {
 	}
 	plots := 0
 	for _, f := range figures {
-		switch {
-		case len(f.Panels) > 0:
-			plots += len(f.Panels)
-		case len(f.Lines) > 0:
-			plots++
-		}
+		plots += f.Drawings()
 	}
+	findings, chosen := report.Findings(figures)
+	if len(findings) != 3 || chosen == nil {
+		t.Fatalf("findings: %q", findings)
+	}
+	plots++ // of the first screen
 	var b strings.Builder
 	if err := report.HTML(&b, r, figures); err != nil {
 		t.Fatal(err)
@@ -223,6 +231,9 @@ func check(t *testing.T, r *experiment.Results, views []view) {
 				if f[0] < 300 || f[1] < 40 {
 					t.Errorf("a figure of %v pixels", f)
 				}
+			}
+			if narrow := view.width < 600; !narrow && (s.First > 1000 || s.Text > 10.5) || (s.Direct == 0) != narrow {
+				t.Errorf("the first screen ends at %.0f pixels, with %.1f lines of text; %d lines have names", s.First, s.Text, s.Direct)
 			}
 			if len(s.Wide) > 0 || s.Scroll > 0 {
 				t.Errorf("%v pixels too wide: %q", s.Scroll, s.Wide)

@@ -6,5 +6,10 @@
 //
 //	All ──▶ Probe.look(Machine) ──▶ Finding {outcome, what was found, what to do}
 //
-// cmd/vrdma calls it. It changes nothing, and no probe takes more than a few seconds.
+// ExaminePeer does the same on another machine and compares the two. It copies the program there, which then is an Answerer:
+//
+//	here: ExaminePeer ──ssh──▶ there: vrdma doctor --answer ──▶ greeting {findings, ports, token}
+//	      between      ──TCP, UDP 4791, packets of growing size──▶ echo
+//
+// cmd/vrdma calls it. It changes nothing. No probe takes more than a few seconds, but for the trial boot under KVM, which takes ten at most.
 package doctor

@@ -59,10 +59,20 @@ type Machine struct {
 	// Run runs a command and returns its output. If namespace is true, the command has its own network namespace and may
 	// change the network in it.
 	Run func(namespace bool, name string, args ...string) (string, error)
+	// Boot boots a kernel under KVM and returns what it printed; nil: it cannot.
+	Boot func(kernel string) (string, error)
+	// GuestKernel is the kernel of experiments with guests; it may not exist.
+	GuestKernel string
 }
 
 // Here returns this machine.
-func Here() *Machine { return &Machine{Root: "/", Find: find, Run: run} }
+func Here() *Machine {
+	m := &Machine{Root: "/", Find: find, Run: run, Boot: bootKVM}
+	if dir, err := os.UserCacheDir(); err == nil {
+		m.GuestKernel = filepath.Join(dir, "vrdma", "guest", "vmlinux") // of package rxeguest
+	}
+	return m
+}
 
 // patience is the timeout of a command.
 const patience = 5 * time.Second

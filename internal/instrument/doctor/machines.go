@@ -28,7 +28,7 @@ var machines = []Probe{
 // createVM is KVM_CREATE_VM of <linux/kvm.h>.
 const createVM = 0xAE01
 
-// kvm makes a virtual machine: inside of a virtual machine /dev/kvm may open and still refuse it.
+// kvm makes a virtual machine and boots a kernel in it: inside of a virtual machine /dev/kvm may open and still refuse it.
 func kvm(m *Machine) (Outcome, string) {
 	f, err := os.OpenFile(filepath.Join(m.Root, "dev/kvm"), os.O_RDWR, 0)
 	switch {
@@ -39,7 +39,7 @@ func kvm(m *Machine) (Outcome, string) {
 			return No, "/dev/kvm makes no machine: " + err.Error()
 		}
 		unix.Close(vm)
-		return Yes, "usable"
+		return boots(m)
 	case errors.Is(err, os.ErrPermission):
 		return No, "/dev/kvm is there, but not for you"
 	case errors.Is(err, os.ErrNotExist):

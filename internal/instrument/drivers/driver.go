@@ -41,6 +41,8 @@ type Driver struct {
 	Commands func(j *Job) (server, client []string)
 	// Parse reads the output of client and server.
 	Parse func(j *Job, client, server string) (ToolResult, error)
+	// Explain makes the text of a failure readable, such as an exit status that only the tool's source explains; nil: it is.
+	Explain func(text string) string
 	// Launcher replaces the launcher of the cell's transport; nil: it does not.
 	Launcher func(c experiment.Cell) testbed.Launcher
 	// Prepare makes what a run needs, once for an environment; may be nil.
@@ -51,6 +53,24 @@ type Driver struct {
 	Counted bool
 	// Windowed means that clients can run until they are stopped, and print a line every second.
 	Windowed bool
+}
+
+// A failure is an error with the text that a driver made of it.
+type failure struct {
+	text string
+	error
+}
+
+func (f *failure) Error() string { return f.text }
+
+func (f *failure) Unwrap() error { return f.error }
+
+// Failure returns a tool's error with its text explained.
+func (d *Driver) Failure(err error) error {
+	if d.Explain == nil {
+		return err
+	}
+	return &failure{d.Explain(err.Error()), err}
 }
 
 // A ToolResult is what a tool measured, in seconds, bytes/s and 1/s.

@@ -3,8 +3,10 @@ package drivers
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
@@ -74,7 +76,37 @@ var netpipeDriver = Driver{
 		server = append([]string{"NPtcp", "-P", j.portText()}, netpipeArgs(j)...)
 		return server, append(server[:len(server):len(server)], "-h", j.ServerIP(), "-o", "/dev/stdout")
 	},
-	Parse: parseNetpipe,
+	Parse:   parseNetpipe,
+	Explain: explainNetpipe,
+}
+
+// The statuses with which NPtcp exits, modulo 256, and the patterns of what it prints (NetPIPE 3.7.2, src/tcp.c). Its C has exit(-10)
+// where connect failed.
+var (
+	netpipeStatuses = map[string]string{
+		"252": "no socket", "251": "the host name is not known", "250": "its server could not bind",
+		"246": "its client could not connect", "244": "its server could not accept", "43": "/etc/protocols does not list tcp",
+		"145": "the connection broke",
+	}
+	netpipeStatus  = regexp.MustCompile(`exit status (\d+)`)
+	netpipeErrno   = regexp.MustCompile(`errno=(\d+)`)
+	netpipeChatter = regexp.MustCompile(`(?m)^(Send and receive buffers are|\(A bug in Linux doubles).*\n?`)
+)
+
+// explainNetpipe says what an exit status means, and leaves out what NPtcp always prints.
+func explainNetpipe(text string) string {
+	text = strings.TrimRight(netpipeChatter.ReplaceAllString(text, ""), "\n")
+	found := netpipeStatus.FindStringSubmatch(text)
+	if found == nil || netpipeStatuses[found[1]] == "" {
+		return text
+	}
+	why := netpipeStatuses[found[1]]
+	if errno := netpipeErrno.FindStringSubmatch(text); errno != nil {
+		if n, err := strconv.Atoi(errno[1]); err == nil {
+			why += ", " + syscall.Errno(n).Error()
+		}
+	}
+	return strings.Replace(text, found[0], found[0]+" ("+why+")", 1)
 }
 
 func parseNetpipe(j *Job, output, _ string) (ToolResult, error) {

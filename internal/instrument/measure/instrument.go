@@ -156,7 +156,7 @@ func (in *Instrument) measure(ctx context.Context, p *testbed.Environment, c exp
 	}
 	list, err := run()
 	if err != nil {
-		return m, err
+		return m, d.Failure(err)
 	}
 	if f == nil {
 		if err := look(&after)(); err != nil {

@@ -20,11 +20,11 @@ func Files(figures []Figure) (list []File) {
 			continue
 		}
 		list = append(list, File{f.fileName() + ".csv", func(w io.Writer) error { return writeCSV(w, []Figure{f}) }})
-		if len(f.Panels) == 0 {
+		if len(f.Panels) == 0 && f.Drawings() > 0 {
 			list = append(list, drawingFile(f.fileName(), f))
 		}
 		for _, panel := range f.Panels {
-			list = append(list, drawingFile(f.fileName()+"-"+panel.Lines[0].Points[0].Cell.Tool, panel))
+			list = append(list, drawingFile(f.fileName()+"-"+strings.Join(strings.FieldsFunc(panel.name, func(r rune) bool { return r == ' ' || r == ',' }), "-"), panel))
 		}
 	}
 	return list
@@ -45,7 +45,7 @@ const legendRow = 18
 // drawingFile is a drawing with its own style and legend, for use without the page.
 func drawingFile(name string, f Figure) File {
 	return File{name + ".svg", func(w io.Writer) error {
-		plot := newPlot(f)
+		plot := f.drawing()
 		var names []legendView
 		if f.By != "" {
 			names = legend(f)

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
-	"vrdma.dev/vrdma/internal/instrument/published"
 )
 
 // A Point is the result of all rounds of a cell.
@@ -25,6 +24,7 @@ type Point struct {
 	LimitOf   string
 	Claimed   float64 // the bandwidth that the tool printed, where the devices counted it; 0: none
 	Slowest   float64 // bandwidth of the slowest pair over that of the fastest; 0: one pair
+	Processes int     // a published value is the mean of so many processes
 	StoodFor  string  // what stood for the setting, if not obvious
 	Odd       string  // how it contradicts its neighbours
 	Proof     string
@@ -55,7 +55,10 @@ type Figure struct {
 	Lines      []Line
 	Cited      []Line // published values
 	Missing    []Point
-	Panels     []Figure // one for each tool; Lines and Cited then have all
+	Panels     []Figure // parts with few lines each; Lines and Cited then have all
+
+	name  string // of a panel
+	whole []Line // all lines of the figure that a panel belongs to: their values determine the axes
 }
 
 // Gather makes a figure for each metric of each experiment.
@@ -133,14 +136,19 @@ func drawn(e *experiment.Experiment, t experiment.Tool, metric string) bool {
 	return t.Metric == metric
 }
 
-func gather(r *experiment.Results, e *experiment.Experiment, metric, apart string) (f Figure, err error) {
-	f = Figure{Experiment: e, Metric: metric, Apart: apart}
+// by returns the x axis of an experiment's figures; "": each line has one point.
+func by(e *experiment.Experiment) string {
 	switch {
 	case len(e.Spec.Sizes) > 1:
-		f.By = "size"
+		return "size"
 	case len(e.Spec.Pairs) > 1:
-		f.By = "pairs"
+		return "pairs"
 	}
+	return ""
+}
+
+func gather(r *experiment.Results, e *experiment.Experiment, metric, apart string) (f Figure, err error) {
+	f = Figure{Experiment: e, Metric: metric, Apart: apart, By: by(e)}
 	for _, c := range e.Cells() {
 		tool, _ := experiment.FindTool(c.Tool)
 		if !drawn(e, tool, metric) || apart != "" && distance(c.Setting) != apart {
@@ -167,14 +175,12 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric, apart strin
 		}
 	}
 	f.flag()
-	if distance(e.Spec.Settings[0]) == twoHosts && apart == "" || apart == twoHosts {
+	if cites(e, apart) {
 		if f.Cited, err = cited(e, metric, f.By); err != nil {
 			return f, err
 		}
 	}
-	if e.Spec.Panels {
-		f.split()
-	}
+	f.split()
 	return f, nil
 }
 
@@ -186,27 +192,6 @@ func (f *Figure) add(name string, p Point) {
 		f.Lines = append(f.Lines, Line{Name: name})
 	}
 	f.Lines[i].Points = append(f.Lines[i].Points, p)
-}
-
-// split makes a panel for each tool.
-func (f *Figure) split() {
-	for _, tool := range f.Experiment.Spec.Tools {
-		panel := Figure{Experiment: f.Experiment, Metric: f.Metric, By: f.By, Apart: f.Apart}
-		for _, list := range []struct {
-			from []Line
-			to   *[]Line
-		}{{f.Lines, &panel.Lines}, {f.Cited, &panel.Cited}} {
-			for _, l := range list.from {
-				if l.Points[0].Cell.Tool == tool {
-					l.Name = strings.TrimPrefix(l.Name, tool+", ")
-					*list.to = append(*list.to, l)
-				}
-			}
-		}
-		if len(panel.Lines) > 0 {
-			f.Panels = append(f.Panels, panel)
-		}
-	}
 }
 
 // odd is by how much a point may contradict its neighbours, beyond its interval, before it is marked.
@@ -450,128 +435,4 @@ func where(c experiment.Cell) string {
 		return "two machines"
 	}
 	return c.Setting
-}
-
-// metrics maps our metrics to those of publications.
-var metrics = map[string][]string{
-	experiment.Latency: {"lat_typical", "lat", "lat_mean"}, experiment.Bandwidth: {"bw_avg", "bw", "bw_mean", "bw_aggregate"},
-	experiment.Rate: {"msg_rate"}, experiment.Time: {"time_mean"}, experiment.CPU: {"cpu", "cpu_client", "cpu_server"},
-}
-
-// cited returns the published lines of the figures that an experiment is like. A line of a tool that the experiment runs belongs to
-// that tool, others to all. Guests stand beside guests only. If several figures have a line of bare metal, each is of other hardware: then
-// there is none.
-func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
-	if e.Spec.Like == "" {
-		return nil, nil
-	}
-	all, err := published.All()
-	if err != nil {
-		return nil, err
-	}
-	var likes []string
-	for like := range strings.SplitSeq(e.Spec.Like, ",") {
-		likes = append(likes, strings.TrimSpace(like))
-	}
-	f := &Figure{}
-	for _, v := range all {
-		if !slices.Contains(likes, v.Experiment) || !slices.Contains(metrics[metric], v.Metric) || by == "size" && (v.Size == 0 || v.Size > int64(slices.Max(e.Spec.Sizes))) {
-			continue
-		}
-		guests := strings.HasPrefix(v.Setting, "vm2vm") || strings.HasPrefix(v.Setting, "kvm")
-		if guests != experiment.Guests(e.Spec.Settings[0]) || len(likes) > 1 && v.System == "bare-metal" && severalHardwares(likes, all) {
-			continue
-		}
-		tool, fits := publishedTool(e, v.Tool)
-		if !fits || by == "pairs" && v.Pairs > 2*slices.Max(e.Spec.Pairs) {
-			continue
-		}
-		name := v.System
-		if tool != "" {
-			name = tool + ", " + name
-		}
-		if detail := settingDetail(v.Setting); detail != "" {
-			name += ", " + detail
-		}
-		if role, found := strings.CutPrefix(v.Metric, "cpu_"); found {
-			name += ": " + role
-		}
-		if by == "" && v.Pairs > 1 {
-			name += fmt.Sprintf(", %d at once", v.Pairs)
-		}
-		f.cite(name+" (published)", Point{
-			Cell: experiment.Cell{Tool: tool, Size: experiment.Size(v.Size), Pairs: max(v.Pairs, 1)}, Proof: v.Source,
-			Summary: experiment.Summary{N: 1, Median: v.Value, Low: v.Value, High: v.Value},
-		}, by)
-	}
-	for _, l := range f.Lines {
-		slices.SortFunc(l.Points, func(a, b Point) int {
-			return cmp.Or(cmp.Compare(a.Cell.Size, b.Cell.Size), cmp.Compare(a.Cell.Pairs, b.Cell.Pairs))
-		})
-	}
-	return f.Lines, nil
-}
-
-// severalHardwares reports whether the figures have values of bare metal with different hardware, which is the first word of the setting.
-func severalHardwares(likes []string, all []published.Value) bool {
-	first := ""
-	for _, v := range all {
-		if v.System != "bare-metal" || !slices.Contains(likes, v.Experiment) {
-			continue
-		}
-		hardware, _, _ := strings.Cut(v.Setting, " ")
-		if first == "" {
-			first = hardware
-		}
-		if hardware != first {
-			return true
-		}
-	}
-	return false
-}
-
-// cite adds a published point. Several values of one point, such as of four senders, become their mean.
-func (f *Figure) cite(name string, p Point, by string) {
-	for i := range f.Lines {
-		l := &f.Lines[i]
-		if l.Name != name {
-			continue
-		}
-		for j := range l.Points {
-			o := &l.Points[j]
-			if by != "" && o.Cell.Size == p.Cell.Size && o.Cell.Pairs == p.Cell.Pairs {
-				n := float64(o.Summary.N)
-				mean := (o.Summary.Median*n + p.Summary.Median) / (n + 1)
-				o.Summary = experiment.Summary{N: o.Summary.N + 1, Median: mean, Low: mean, High: mean}
-				return
-			}
-		}
-	}
-	f.add(name, p)
-	i := slices.IndexFunc(f.Lines, func(l Line) bool { return l.Name == name })
-	f.Lines[i].Published = true
-}
-
-// publishedTool returns the tool of a published value; "": not stated.
-func publishedTool(e *experiment.Experiment, text string) (tool string, fits bool) {
-	words := strings.Fields(text)
-	if len(words) > 1 && words[0] == "qperf" {
-		words = words[1:]
-	}
-	if len(words) == 0 {
-		return "", true
-	}
-	if _, known := experiment.FindTool(words[0]); !known {
-		return "", true
-	}
-	return words[0], slices.Contains(e.Spec.Tools, words[0])
-}
-
-// settingDetail distinguishes published values of one system.
-func settingDetail(setting string) string {
-	_, detail, found := strings.Cut(setting, "; ")
-	if !found {
-		return ""
-	}
-	return strings.ReplaceAll(detail, "; ", ", ")
 }

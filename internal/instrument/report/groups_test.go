@@ -57,7 +57,7 @@ func TestCosts(t *testing.T) {
 	if err := Markdown(&b, &experiment.Results{}, figures); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| vrdma, one host | not measured | 0.33 (0.13) | not measured |", "| SoftRoCE (published) | 3.52 | 1.82 | 2.42 |", "| FreeFlow (published) | 0.67 | 0.49 | 0.52 |", "vrdma, one host not measured / 0.33 (0.13) / not measured"} {
+	for _, want := range []string{"| vrdma, one host | not measured | 0.33 (0.13) | not measured |", "| SoftRoCE (published, T-SR-BW and T-SR-CPU) | 3.52 | 1.82 | 2.42 |", "| FreeFlow (published, T-FF-BW and T-FF-CPU) | 0.67 | 0.49 | 0.52 |", "vrdma, one host not measured / 0.33 (0.13) / not measured"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}

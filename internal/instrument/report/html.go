@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
@@ -28,6 +29,9 @@ type (
 	pageView struct {
 		Style    template.CSS
 		Script   template.JS
+		Source   string // of the first screen, as Findings and Chosen
+		Findings []string
+		Chosen   *figureView
 		Summary  []passageView
 		Contents []suiteView
 		Figures  []figureView
@@ -54,13 +58,14 @@ type (
 		Plot       *plotView
 		Legend     []legendView
 		Caption    string
+		Constant   string // in place of a drawing
 		Sentences  sentencesView
 		Remarks    sentencesView
 		Table      *valuesView
 		Missing    []missingView
 	}
 	panelView struct {
-		Tool   string
+		Name   string
 		Plot   *plotView
 		Legend []legendView
 	}
@@ -84,6 +89,12 @@ type (
 // HTML writes a page that needs no other file and no network.
 func HTML(w io.Writer, r *experiment.Results, figures []Figure) error {
 	page := pageView{Style: template.CSS(style), Script: template.JS(script), Contents: contents(figures), Repeated: repeatedTable().view()}
+	page.Source = source(r)
+	findings, chosen := Findings(figures)
+	if page.Findings = findings; chosen != nil {
+		v := chosenView(chosen)
+		page.Chosen = &v
+	}
 	for _, p := range Summary(r, figures) {
 		page.Summary = append(page.Summary, passageView{p.Title, listView{Sentences: p.Sentences}})
 	}
@@ -110,13 +121,30 @@ func newFigureView(n int, f Figure, first bool) figureView {
 		v.Why = f.Experiment.Spec.Why
 	}
 	for _, panel := range f.Panels {
-		v.Panels = append(v.Panels, panelView{panel.Lines[0].Points[0].Cell.Tool, newPlot(panel), legend(panel)})
+		v.Panels = append(v.Panels, panelView{panel.name, newPlot(panel), legend(panel)})
 	}
-	if len(f.Panels) == 0 && len(f.Lines) > 0 {
-		v.Plot = newPlot(f)
+	v.Constant = f.constant()
+	if len(f.Panels) == 0 && f.Drawings() > 0 {
+		v.Plot = f.drawing()
 		if f.By != "" {
 			v.Legend = legend(f)
 		}
+	}
+	return v
+}
+
+// chosenView is the figure of the first screen: the drawing, or the panel, with the compared bandwidth.
+func chosenView(f *Figure) figureView {
+	drawn := f
+	for i := range f.Panels {
+		if p := &f.Panels[i]; slices.ContainsFunc(Ratios(*p), func(r Ratio) bool { return r.Ours.Cell.Size == findingSize }) {
+			drawn = p
+			break
+		}
+	}
+	v := figureView{Title: title(*f), Plot: drawn.drawing()}
+	if drawn.By != "" {
+		v.Legend = legend(*drawn)
 	}
 	return v
 }
@@ -157,13 +185,13 @@ func missingViews(list []Point) (views []missingView) {
 	return views
 }
 
-// title is the experiment's title, with the metric unless the title contains it.
+// title is the experiment's title, with the metric unless the title names its only one.
 func title(f Figure) string {
 	text := f.Experiment.Spec.Title
 	if text == "" {
 		text = f.Experiment.Name
 	}
-	if !strings.Contains(strings.ToLower(text), f.Metric) {
+	if len(f.Experiment.Spec.Metrics) > 1 || !strings.Contains(strings.ToLower(text), f.Metric) {
 		text += ": " + f.Metric
 	}
 	if f.Apart != "" {
@@ -196,6 +224,9 @@ func caption(f Figure) string {
 		}
 	}
 	text := ""
+	if f.Experiment != nil && f.ofPathMTUs() != nil {
+		text += "Drawn are ratios: dots on the line are equal. The table has the values. "
+	}
 	if len(mtus) > 1 {
 		text += "The path MTUs differ: see the table. "
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
@@ -12,7 +13,7 @@ import (
 // The size of a drawing and the position of its axes. It is narrow enough for a phone.
 const (
 	plotWidth, plotHeight = 600, 340
-	plotLeft, plotRight   = 84, 32
+	plotLeft, plotRight   = 84, 150 // on the right are the names of lines
 	plotTop, plotBottom   = 16, 48
 	lineTop               = 36 // below the name of the axis
 	barHeight, barRow     = 14, 38
@@ -22,7 +23,9 @@ const (
 	mostTicks             = 12
 	tickRoom              = 58 // for a label of the x axis
 	innerWidth            = plotWidth - plotLeft - plotRight
-	dashes                = 4
+	lineStyleCount        = 7
+	labelHeight           = 13  // of a name beside its line
+	longestLabel          = 22  // its most characters
 	nearLimit             = 1.7 // a limit further above the highest value is not drawn
 )
 
@@ -88,7 +91,17 @@ type (
 		Axes          *axesView
 		Limit         *limitView
 		Lines         []lineView
+		Direct        []labelView
 		Bars          []barView
+		Base          *baseView // of ratios, at 1
+	}
+	labelView struct{ X, Y, Text string }
+	baseView  struct {
+		X           string
+		Top, Bottom int
+		TextY       int
+		Text        string
+		Anchor      string
 	}
 	axesView struct {
 		Y              []yTickView
@@ -134,6 +147,7 @@ type (
 		Width                       string
 		Height                      int
 		Interval                    *intervalView
+		Dot                         *markView // in place of a bar where the axis does not begin at 0
 		ValueX                      string
 		ValueY                      int
 		Value                       string
@@ -152,7 +166,7 @@ func newPlot(f Figure) *plotView {
 	}
 	lines := append(append([]Line(nil), f.Lines...), f.Cited...)
 	var xs, ys []float64
-	for _, l := range lines {
+	for _, l := range append(f.whole, lines...) {
 		for _, p := range l.Points {
 			xs, ys = append(xs, along(f, p)), append(ys, p.Summary.Low, p.Summary.High)
 		}
@@ -178,7 +192,39 @@ func newPlot(f Figure) *plotView {
 	for i, l := range lines {
 		plot.Lines = append(plot.Lines, newLine(f, styles[i], l, x, y))
 	}
+	plot.Direct = directLabels(f, lines, x, y)
 	return plot
+}
+
+// directLabels are the names of lines at their right ends, without what all lines share. Names that would overlap are moved apart.
+func directLabels(f Figure, lines []Line, x, y scale) (list []labelView) {
+	type label struct {
+		text  string
+		x, at float64
+	}
+	var labels []label
+	for i, name := range shortNames(lines) {
+		if r := []rune(name); len(r) > longestLabel {
+			name = string(r[:longestLabel-1]) + "…"
+		}
+		last := lines[i].Points[len(lines[i].Points)-1]
+		labels = append(labels, label{name, x.at(along(f, last)), y.at(last.Summary.Median)})
+	}
+	slices.SortStableFunc(labels, func(a, b label) int { return cmp.Compare(a.at, b.at) })
+	for i := range labels {
+		if i > 0 {
+			labels[i].at = max(labels[i].at, labels[i-1].at+labelHeight)
+		}
+	}
+	bottom := float64(plotHeight - plotBottom)
+	for i := len(labels) - 1; i >= 0; i-- { // what was pushed below the axis
+		labels[i].at = min(labels[i].at, bottom)
+		bottom = labels[i].at - labelHeight
+	}
+	for _, l := range labels {
+		list = append(list, labelView{pixels(max(l.x, plotWidth-plotRight) + 10), pixels(l.at + 4), l.text})
+	}
+	return list
 }
 
 // limit returns the limit of a figure, if all points have the same.
@@ -285,18 +331,16 @@ var transportColours = map[string]int{
 	experiment.Verbs: 0, experiment.TCP: 1, experiment.Sockets: 2, experiment.Kernel: 3, experiment.Overlay: 4, experiment.Vhost: 5, experiment.OVS: 6,
 }
 
-// lineStyles returns the style of each line. Lines of one transport differ in dashes and marks. Published lines are grey.
+// lineStyles returns the style of each line. The lines of a drawing differ in dashes and marks, so that they differ in print. Published lines
+// are grey.
 func lineStyles(lines []Line) []lineStyle {
 	styles := make([]lineStyle, len(lines))
-	count := make(map[int]int) // lines of a colour
 	for i, l := range lines {
 		colour := -1
 		if !l.Published && len(l.Points) > 0 {
 			colour = transportColours[l.Points[0].Cell.Transport]
 		}
-		n := count[colour]
-		count[colour]++
-		styles[i] = lineStyle{colour, n % dashes, (n + n/dashes) % dashes}
+		styles[i] = lineStyle{colour, i % lineStyleCount, (i + i/lineStyleCount) % lineStyleCount}
 	}
 	return styles
 }
@@ -317,13 +361,26 @@ func mark(i int, x, y float64, small bool) markView {
 		circle.Radius = "1.5"
 		return circle
 	}
-	switch i % 4 {
+	line := func(points ...float64) markView { // a closed path around x, y
+		var b strings.Builder
+		for i := 0; i < len(points); i += 2 {
+			fmt.Fprintf(&b, "%c%.1f %.1f", "ML"[min(i, 1)], x+r*points[i], y+r*points[i+1])
+		}
+		return markView{Path: b.String() + "Z"}
+	}
+	switch i % lineStyleCount {
 	case 1:
 		return markView{X: pixels(x - r + 0.5), Y: pixels(y - r + 0.5), Side: pixels(2*r - 1)}
 	case 2:
-		return markView{Path: fmt.Sprintf("M%.1f %.1fL%.1f %.1fL%.1f %.1fZ", x, y-r, x+r, y+r, x-r, y+r)}
+		return line(0, -1, 1, 1, -1, 1) // a triangle
 	case 3:
-		return markView{Path: fmt.Sprintf("M%.1f %.1fL%.1f %.1fL%.1f %.1fL%.1f %.1fZ", x, y-r, x+r, y, x, y+r, x-r, y)}
+		return line(0, -1.2, 1.2, 0, 0, 1.2, -1.2, 0) // a diamond
+	case 4:
+		return line(0, 1, 1, -1, -1, -1) // a triangle on its top
+	case 5:
+		return line(-0.4, -1.2, 0.4, -1.2, 0.4, -0.4, 1.2, -0.4, 1.2, 0.4, 0.4, 0.4, 0.4, 1.2, -0.4, 1.2, -0.4, 0.4, -1.2, 0.4, -1.2, -0.4, -0.4, -0.4) // a plus
+	case 6:
+		return line(-1.2, -0.5, 1.2, -0.5, 1.2, 0.5, -1.2, 0.5) // a flat bar
 	}
 	return circle
 }
@@ -339,9 +396,11 @@ func tip(f Figure, l Line, p Point) string {
 	}
 	text += ": " + experiment.Quantity(p.Summary.Median, f.Metric)
 	switch {
+	case l.Published:
+		text += publishedSpread(p, f.Metric)
 	case p.Summary.N > 1:
 		text += fmt.Sprintf(" (%s, %d rounds)", interval(p.Summary, f.Metric), p.Summary.N)
-	case !l.Published:
+	default:
 		text += " (single run)"
 	}
 	if odd := p.oddity(f.Metric); odd != "" {
@@ -350,15 +409,34 @@ func tip(f Figure, l Line, p Point) string {
 	return text
 }
 
-// newBars draws a bar for each line, which has one point, and for published ones.
+// newBars draws a bar for each line, which has one point, and for published ones. Where values differ by more than 20 times, dots on a
+// logarithmic axis take the place of bars; ratios are dots around 1.
 func newBars(f Figure) *plotView {
 	var values []float64
 	lines := append(append([]Line(nil), f.Lines...), f.Cited...)
 	for _, l := range lines {
-		values = append(values, l.Points[0].Summary.High, l.Points[0].Summary.Median)
+		values = append(values, l.Points[0].Summary.Low, l.Points[0].Summary.High, l.Points[0].Summary.Median)
 	}
-	x := newScale(f.Metric, values, barLeft, plotWidth-barValue, true)
+	if f.Metric == ratio {
+		values = append(values, 1)
+	}
+	x := newScale(f.Metric, values, barLeft+markerSize, plotWidth-barValue, false)
+	if f.Metric == ratio {
+		x = scale{low: min(slices.Min(values), 0.9), high: max(slices.Max(values), 1.1), from: barLeft + markerSize, to: plotWidth - barValue}
+	}
+	dots := x.log || f.Metric == ratio
 	plot := &plotView{Width: plotWidth, Height: plotTop + len(lines)*barRow, Label: f.Experiment.Spec.Title}
+	if dots {
+		plot.Height += labelHeight
+		at, text := x.low, "logarithmic, from "+experiment.Quantity(x.low, f.Metric)
+		if f.Metric == ratio {
+			at, text = 1, "1: equal"
+		}
+		plot.Base = &baseView{X: pixels(x.at(at)), Top: plotTop, Bottom: plot.Height - labelHeight, TextY: plot.Height - 3, Text: text, Anchor: "middle"}
+		if x.log {
+			plot.Base.Anchor = "start"
+		}
+	}
 	for i, l := range lines {
 		p := l.Points[0]
 		top := plotTop + i*barRow
@@ -368,6 +446,10 @@ func newBars(f Figure) *plotView {
 			Width: pixels(max(end-barLeft, 1)), Height: barHeight,
 			ValueX: pixels(max(end, x.at(p.Summary.High)) + 8), ValueY: top + barHeight + 3, Value: experiment.Quantity(p.Summary.Median, f.Metric),
 			HitTop: top - 10, HitWidth: plotWidth, HitHeight: barRow - 4, Tip: tip(f, l, p),
+		}
+		if dots {
+			m := mark(0, end, float64(bar.BarTop+barHeight/2), false)
+			bar.Dot = &m
 		}
 		if l.Published {
 			bar.Class = "cited"

@@ -64,11 +64,12 @@ func TestCases(t *testing.T) {
 		}
 	}
 	for reason, want := range map[string]string{
-		"mpirun " + strings.Repeat("--mca x y ", 40) + ": took longer than 1m30s:\nmore":     "mpirun: took longer than 1m30s: more",
-		"NPtcp -P 21731 -l 64 -h 10.99.0.2: exit status 246":                                 "NPtcp: exit status 246",
-		"/usr/bin/sockperf tp -i 10.0.0.1: exit status 1:\na\nno route\nits server said:\nb": "sockperf: exit status 1: no route",
-		"needs another machine: --peer":                                                      "needs another machine: --peer",
-		"8 guests do not fit into memory: 1 GiB is free\nmore":                               "8 guests do not fit into memory: 1 GiB is free",
+		"mpirun " + strings.Repeat("--mca x y ", 40) + ": took longer than 1m30s:\nmore":                                             "mpirun: took longer than 1m30s: more",
+		"NPtcp -P 21731 -l 64 -h 10.99.0.2: exit status 246":                                                                         "NPtcp: exit status 246",
+		"NPtcp -P 21731 -l 64: exit status 246 (its client could not connect, no route to host):\nClient: Cannot Connect! errno=113": "NPtcp: exit status 246 (its client could not connect, no route to host): Client: Cannot Connect! errno=113",
+		"/usr/bin/sockperf tp -i 10.0.0.1: exit status 1:\na\nno route\nits server said:\nb":                                         "sockperf: exit status 1: no route",
+		"needs another machine: --peer":                        "needs another machine: --peer",
+		"8 guests do not fit into memory: 1 GiB is free\nmore": "8 guests do not fit into memory: 1 GiB is free",
 		"": "",
 	} {
 		if got := short(reason); got != want {

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -475,6 +477,75 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
+// Every published value is drawn, or the table has the reason why not. (4 012 values once had neither.)
+func TestPublishedValues(t *testing.T) {
+	all, err1 := published.All()
+	suites, err2 := experiment.Suites()
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	values, drawn := 0, 0
+	for _, u := range uses(suites, all) {
+		n := u.drawn
+		for why, count := range u.missed {
+			n += count
+			if why == "" {
+				t.Errorf("%s: %d values are not drawn, and nothing says why", u.experiment, count)
+			}
+		}
+		if n != u.values {
+			t.Errorf("%s: %d of %d values have a place", u.experiment, n, u.values)
+		}
+		values, drawn = values+u.values, drawn+u.drawn
+		t.Logf("%s: %d of %d drawn by %v; %v", u.experiment, u.drawn, u.values, u.by, u.missed)
+	}
+	if values != len(all) || drawn == 0 {
+		t.Errorf("%d values are in the table, %d of them drawn; want all of %d", values, drawn, len(all))
+	}
+	// What the table calls drawn is what figures draw: the quoters are the same.
+	points := 0
+	for _, e := range suites {
+		for _, d := range distances(e) {
+			if !cites(e, d) {
+				continue
+			}
+			lines, err := cited(e, experiment.Bandwidth, by(e))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range lines {
+				points += len(l.Points)
+			}
+		}
+	}
+	if points == 0 {
+		t.Error("no figure draws a published bandwidth")
+	}
+}
+
+// Four processes of one transfer are not four rounds: a published mean has the range of its ten runs.
+func TestPublishedRuns(t *testing.T) {
+	suites, err := experiment.Suites()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(suites, func(e *experiment.Experiment) bool { return e.Name == "progress-transfers" })
+	lines, err := cited(suites[i], experiment.Time, "pairs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tips []string
+	for _, l := range lines {
+		for _, p := range l.Points {
+			tips = append(tips, tip(Figure{Metric: experiment.Time}, l, p))
+		}
+	}
+	text := strings.Join(tips, "\n")
+	if !strings.Contains(text, "4 pairs: 418 ms, mean of 4 processes, mean of 10 runs from 341 ms to 460 ms") || strings.Contains(text, "rounds") {
+		t.Errorf("published transfers:\n%s", text)
+	}
+}
+
 // A program that polls is compared with TCP that polls and with TCP that sleeps; a program that sleeps only with TCP that sleeps.
 func TestWaitsAlike(t *testing.T) {
 	point := func(transport, tool, wait string, v float64) Point {
@@ -528,6 +599,27 @@ func TestProvenance(t *testing.T) {
 	}
 }
 
+// The report says what hosts and guests stand for, and what few processors mean; nothing about settings that were not used.
+func TestThreats(t *testing.T) {
+	run := func(processors int, settings ...string) string {
+		r := &experiment.Results{Header: experiment.Header{Machine: experiment.Machine{Processors: processors}}}
+		for _, s := range settings {
+			r.Records = append(r.Records, experiment.Record{Cell: experiment.Cell{Setting: s}})
+		}
+		return strings.Join(threats(r), "\n")
+	}
+	for _, test := range []struct{ text, want, absent string }{
+		{run(2, experiment.Hosts), "Two hosts are two network namespaces of one machine", "Guests are emulated"},
+		{run(2, experiment.VMs), "Guests are emulated where KVM is missing", "Two hosts are"},
+		{run(2, experiment.Host), "2 processors carry client, server and daemons", "Two hosts are"},
+		{run(64, experiment.Host), "Published values are of other machines", "64 processors carry"},
+	} {
+		if !strings.Contains(test.text, test.want) || strings.Contains(test.text, test.absent) {
+			t.Errorf("want %q and no %q:\n%s", test.want, test.absent, test.text)
+		}
+	}
+}
+
 // Every figure is also a file of its own: well-formed SVG with a legend, and CSV. Names and titles are unique.
 func TestFiles(t *testing.T) {
 	f := figures(t, results(1))
@@ -559,7 +651,178 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// A colour means one transport in every figure; lines of one transport differ in dashes or marks.
+// everySuite are results of all suites: each cell of a transport has the same value for each byte.
+func everySuite(t *testing.T) *experiment.Results {
+	t.Helper()
+	suites, err := experiment.Suites()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &experiment.Results{Header: experiment.Header{Version: experiment.Version, Machine: experiment.Machine{Processor: "Z80", Processors: 2}}}
+	for _, e := range suites {
+		text, err := e.Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Experiments = append(r.Header.Experiments, string(text))
+		for round := range 3 {
+			for _, c := range e.Cells() {
+				seconds := (float64(transportColours[c.Transport]) + 1) * 1e-6 * (1 + float64(c.Size)/4096) * (1 + float64(round)/100)
+				if c.PathMTU == 1024 {
+					seconds /= 0.95
+				}
+				if tool, _ := experiment.FindTool(c.Tool); tool.Asks {
+					seconds = 1e-6
+				}
+				size := max(float64(c.Size), 1)
+				r.Records = append(r.Records, experiment.Record{Experiment: e.Name, Cell: c, Round: round + 1, Measurement: experiment.Measurement{
+					Values: map[string]float64{experiment.Latency: seconds, experiment.Bandwidth: size / seconds, experiment.Rate: 1 / seconds, experiment.Time: seconds},
+					CPU:    map[string]float64{"client": 1, "server": 0.5, "daemon": 0.7, "rest": 0.1}, Seconds: 1, Samples: 1000, Bytes: size * 1000, Proof: "counted",
+				}})
+			}
+		}
+	}
+	return r
+}
+
+// No drawing of any suite has more than six lines, all lines are drawn, panels of a figure have the same axes, and titles are unique.
+func TestPanels(t *testing.T) {
+	titles := make(map[string]bool)
+	for _, f := range figures(t, everySuite(t)) {
+		if titles[title(f)] {
+			t.Errorf("two figures are called %q", title(f))
+		}
+		titles[title(f)] = true
+		if f.By == "" {
+			continue
+		}
+		parts := f.Panels
+		if len(parts) == 0 {
+			parts = []Figure{f}
+		}
+		names, own := make(map[string]bool), 0
+		axes := fmt.Sprint(newPlot(parts[0]).Axes.Y)
+		for _, p := range parts {
+			if n := len(p.Lines) + len(p.Cited); n > mostLines || n == 0 {
+				t.Errorf("%s, panel %q has %d lines", title(f), p.name, n)
+			}
+			if names[p.name] {
+				t.Errorf("%s has two panels %q", title(f), p.name)
+			}
+			names[p.name] = true
+			own += len(p.Lines)
+			if got := fmt.Sprint(newPlot(p).Axes.Y); got != axes {
+				t.Errorf("%s, panel %q has other axes than the first", title(f), p.name)
+			}
+		}
+		if own < len(f.Lines) {
+			t.Errorf("%s: %d of %d lines are drawn", title(f), own, len(f.Lines))
+		}
+	}
+}
+
+// Bars that are all equal are a sentence; bars that differ by more than 20 times are dots on a logarithmic axis; path MTUs are compared by ratios.
+func TestBars(t *testing.T) {
+	bars := func(values ...float64) Figure {
+		f := Figure{Experiment: &experiment.Experiment{Name: "e"}, Metric: experiment.Bandwidth}
+		for i, v := range values {
+			f.Lines = append(f.Lines, Line{Name: fmt.Sprint(i), Points: []Point{{Summary: experiment.Summary{N: 3, Median: v, Low: v, High: v}}}})
+		}
+		return f
+	}
+	for _, test := range []struct {
+		f        Figure
+		drawings int
+		dots     bool
+	}{
+		{bars(1e9, 1e9, 1e9), 0, false},
+		{bars(1e9, 2e9), 1, false},
+		{bars(1e9, 3e10), 1, true},
+		{bars(1e9), 1, false},
+	} {
+		if n := test.f.Drawings(); n != test.drawings || (test.f.constant() == "") != (n > 0) {
+			t.Errorf("%d drawings, want %d; constant: %q", n, test.drawings, test.f.constant())
+		}
+		if p := newPlot(test.f); (p.Bars[0].Dot != nil) != test.dots || (p.Base != nil) != test.dots {
+			t.Errorf("dots %v, want %v", p.Bars[0].Dot != nil, test.dots)
+		}
+	}
+	for _, f := range figures(t, everySuite(t)) {
+		if f.Experiment.Name != "thesis-mtu" {
+			continue
+		}
+		p := f.drawing()
+		if len(p.Bars) != 2 || !strings.Contains(p.Bars[0].Name, "path MTU 1024 / 4096") || p.Bars[0].Value != "0.95" || p.Base.Text != "1: equal" {
+			t.Errorf("path MTUs: %+v", p.Bars)
+		}
+	}
+}
+
+// Lines have their names at their ends, without what all lines share, and no two names overlap.
+func TestDirectLabels(t *testing.T) {
+	for _, f := range figures(t, everySuite(t)) {
+		for _, p := range append([]Figure{f}, f.Panels...) {
+			if p.By == "" || len(p.Lines)+len(p.Cited) > mostLines {
+				continue
+			}
+			last := math.Inf(-1)
+			plot := newPlot(p)
+			if len(plot.Direct) != len(plot.Lines) {
+				t.Errorf("%s: %d labels for %d lines", title(f), len(plot.Direct), len(plot.Lines))
+			}
+			for _, l := range plot.Direct {
+				y, err := strconv.ParseFloat(l.Y, 64)
+				if err != nil || y < last+labelHeight-0.2 || y > plotHeight {
+					t.Errorf("%s: label %q is at %s, after one at %v", title(f), l.Text, l.Y, last)
+				}
+				last = y
+				if l.Text == "" || len([]rune(l.Text)) > longestLabel {
+					t.Errorf("%s: label %q", title(f), l.Text)
+				}
+			}
+		}
+	}
+}
+
+// The first screen says which is faster for 64 KiB between containers, what it costs and how sure that is, and shows the figure.
+func TestFindings(t *testing.T) {
+	r := everySuite(t)
+	f := figures(t, r)
+	list, chosen := Findings(f)
+	if len(list) != 3 || chosen == nil || chosen.Experiment.Name != "slides-overlay-bandwidth" || chosen.Metric != experiment.Bandwidth {
+		t.Fatalf("%q of %v", list, chosen)
+	}
+	for i, want := range []string{
+		"Speed: messages of 64 KiB, between containers: 30.5 Gb/s with vrdma (ib_send_bw, which polls), 15.3 Gb/s with TCP that sleeps (tcp_bw): vrdma is 2.00 times faster.",
+		"core-seconds with vrdma and",
+		"vrdma's 3 rounds give 30.2 Gb/s to 30.8 Gb/s (coverage 75 %)",
+	} {
+		if !strings.Contains(list[i], want) {
+			t.Errorf("finding %d: %q, want %q", i+1, list[i], want)
+		}
+	}
+	if !strings.Contains(list[2], "comparisons of this report, vrdma is better in") || !strings.Contains(list[2], "It is worse in ") && !strings.Contains(list[2], "worse in 0") {
+		t.Errorf("certainty: %q", list[2])
+	}
+	var page, text bytes.Buffer
+	if err := errors.Join(HTML(&page, r, f), Markdown(&text, r, f)); err != nil {
+		t.Fatal(err)
+	}
+	first, summary := strings.Index(page.String(), `<section class="first">`), strings.Index(page.String(), `<section class="summary">`)
+	if first < 0 || summary < first || strings.Count(page.String()[first:summary], "<svg class=\"plot\"") != 1 {
+		t.Error("the first screen has no figure, or is not first")
+	}
+	if !strings.Contains(text.String(), "measured\n\n1. Speed: ") {
+		t.Errorf("the text begins\n%.300s", text.String())
+	}
+	// Without a comparison there are no findings, and the summary is open.
+	page.Reset()
+	if err := HTML(&page, results(1), figures(t, results(1))); err != nil || strings.Contains(page.String(), "Speed: ") || !strings.Contains(page.String(), "<details open>") {
+		t.Errorf("a page without a comparison: %v", err)
+	}
+}
+
+// A colour means one transport in every figure; the lines of a drawing differ in dashes and marks.
 func TestLineStyles(t *testing.T) {
 	line := func(transport string, published bool) Line {
 		return Line{Published: published, Points: []Point{{Cell: experiment.Cell{Transport: transport}}}}
@@ -572,6 +835,9 @@ func TestLineStyles(t *testing.T) {
 	for i, s := range lineStyles(lines) {
 		if l := lines[i]; !l.Published && s.colour != transportColours[l.Points[0].Cell.Transport] {
 			t.Errorf("line %d has colour %d", i, s.colour)
+		}
+		if i > 0 && i <= mostLines && s.dash == 0 {
+			t.Errorf("line %d looks like the first one in print", i)
 		}
 		key := fmt.Sprint(s.class(lines[i]), s.shape)
 		if seen[key] {

@@ -16,6 +16,12 @@ import (
 func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 	var b strings.Builder
 	b.WriteString("# RDMA without hardware: what was measured\n\n")
+	if findings, chosen := Findings(figures); chosen != nil {
+		for i, text := range findings {
+			fmt.Fprintf(&b, "%d. %s\n", i+1, text)
+		}
+		fmt.Fprintf(&b, "\n%s The figure %q shows the first.\n\n", source(r), title(*chosen))
+	}
 	for i, p := range Summary(r, figures) {
 		if i > 0 {
 			b.WriteString("\n")
