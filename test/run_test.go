@@ -318,7 +318,7 @@ func TestRunStatus(t *testing.T) {
 func TestSandbox(t *testing.T) {
 	d := harness.Device(t)
 	bwrap := filepath.Join(harness.Unpacked(t, "bubblewrap"), "usr/bin/bwrap")
-	for _, options := range []string{"--tmpfs /tmp", "--tmpfs /tmp --clearenv --setenv PATH /usr/bin:/bin", "--tmpfs /tmp --unshare-pid --unshare-ipc --die-with-parent --"} {
+	for _, options := range []string{"--tmpfs /tmp", "--tmpfs /tmp --clearenv --setenv PATH /usr/bin:/bin --unshare-pid --unshare-ipc --die-with-parent --"} {
 		t.Run(options, func(t *testing.T) {
 			sandbox := append([]string{bwrap, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"}, strings.Fields(options)...)
 			port := harness.FreePort(t)
