@@ -39,7 +39,7 @@ FUZZTIME ?= 20s
 
 # help is the default target.
 .DEFAULT_GOAL := help
-.PHONY: help build kube test test-all test-kube check unit integration demo bench report report-page docs performance stress fuzz clean deps-build deps-demo deps-test deps-bench deps-package
+.PHONY: help build kube test test-all test-kube check unit integration demo bench report report-page docs performance programs stress fuzz clean deps-build deps-demo deps-test deps-bench deps-package
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile packaging/packaging.mk
@@ -137,6 +137,11 @@ performance: ## the table of docs/explanation/performance.md from a run of make 
 	@[ -n "$(RESULTS)" ] || { echo "no results: run make bench, or make performance RESULTS=FILE.json" >&2; exit 1; }
 	cp $(RESULTS) docs/report/bench.json
 	VRDMA_UPDATE_DOCS=1 $(GO) test -count=1 -run '^TestPerformance$$' ./test/docs
+
+programs: deps-test build ## docs/reference/programs.md: applications over RDMA and over TCP, measured here
+	@rm -f docs/report/programs.ndjson
+	VRDMA_PROGRAMS=docs/report/programs.ndjson VRDMA_BUILT=1 $(GO) test -vet=off -count=1 -timeout 30m ./test/apps
+	VRDMA_UPDATE_DOCS=1 $(GO) test -count=1 -run '^TestPrograms$$' ./test/docs
 
 # make stress PKG=./test/wire RUN=TestRecovery N=50
 PKG ?= ./internal/...

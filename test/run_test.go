@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -311,6 +312,55 @@ func TestRunStatus(t *testing.T) {
 			t.Errorf("with 12 descriptors: exit %d without a word about descriptors:\n%s", code, p.Output())
 		}
 	})
+}
+
+// A sandbox with a /tmp of its own, without the caller's variables, and with namespaces of its own, has the device.
+func TestSandbox(t *testing.T) {
+	d := harness.Device(t)
+	bwrap := filepath.Join(harness.Unpacked(t, "bubblewrap"), "usr/bin/bwrap")
+	for _, options := range []string{"--tmpfs /tmp", "--tmpfs /tmp --clearenv --setenv PATH /usr/bin:/bin --unshare-pid --unshare-ipc --die-with-parent --"} {
+		t.Run(options, func(t *testing.T) {
+			sandbox := append([]string{bwrap, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"}, strings.Fields(options)...)
+			port := harness.FreePort(t)
+			tool := append(sandbox, "ib_send_bw", "-n", "100", "-p", strconv.Itoa(port))
+			d.Carried(t, harness.Traffic{Packets: 100}, func() {
+				d.Pair(t, minute, port, tool, append(slices.Clone(tool), "127.0.0.1"))
+			})
+			p := d.Launch(t, append(slices.Clone(sandbox), "ls", "-A", "/tmp")...)
+			if out := strings.Fields(p.OK(t, minute)); strings.Contains(d.Socket, "/tmp/") && len(out) != 1 {
+				t.Errorf("the sandbox's /tmp has %q, want only the way to the socket", out)
+			}
+		})
+	}
+}
+
+// `vrdma doctor -- PROGRAM` says whether a program sees the device, and what to do if not.
+func TestDoctorProgram(t *testing.T) {
+	harness.Build(t)
+	for _, c := range []struct {
+		argv   []string
+		status int
+		says   string
+	}{
+		{[]string{"ibv_devinfo", "-l"}, 0, "sees the device"},
+		{[]string{"env", "-i", "ibv_devinfo"}, 3, "env -i PATH=\"$PATH\" vrdma run -- PROGRAM"},
+		{[]string{filepath.Join(harness.Unpacked(t, "sudo"), "usr/bin/sudo"), "ibv_devinfo"}, 3, "sudo vrdma run -- PROGRAM"},
+		{[]string{"ssh", "host", "ibv_devinfo"}, 3, "ssh HOST vrdma run -- PROGRAM"},
+		{[]string{filepath.Join(harness.Unpacked(t, "bubblewrap"), "usr/bin/bwrap"), "--tmpfs", "/tmp", "ibv_devinfo"}, 0, "sees the device"},
+		{[]string{"no-such-program-anywhere"}, 127, "not found"},
+	} {
+		cmd := exec.Command(harness.Binary(), append([]string{"doctor", "--"}, c.argv...)...)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != c.status || !strings.Contains(string(out), c.says) {
+			t.Errorf("vrdma doctor -- %q: status %d, want %d and %q in:\n%s", c.argv, code, c.status, c.says, out)
+		}
+	}
+	// The remedy works: nothing of the caller's environment is needed.
+	d := harness.Device(t)
+	p := harness.Spawn(t, exec.Command("env", "-i", "PATH="+os.Getenv("PATH"), harness.Binary(), "run", "--socket", d.Socket, "--", "ibv_devinfo", "-l"))
+	if out := p.OK(t, minute); !strings.Contains(out, "rxe0") {
+		t.Errorf("want rxe0 in:\n%s", out)
+	}
 }
 
 // What administrators look with.

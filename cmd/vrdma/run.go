@@ -42,7 +42,8 @@ With --fault something of the program fails on purpose: packets, messages, conne
 calls. docs/reference/faults.md lists the rules.
 
 If PROGRAM is podman or docker with run or create, the container gets the device: vrdma adds
-the arguments that vrdma nic args prints.`,
+the arguments that vrdma nic args prints. If it is bwrap, the sandbox gets the device: it often
+has a /tmp of its own.`,
 		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1\n  vrdma run --nic red/web -- ib_send_bw\n  vrdma run --fault drop,probability=1% -- ib_send_bw 127.0.0.1\n  vrdma run -- podman run IMAGE ib_send_bw",
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := setFaults(faults); err != nil {
@@ -83,7 +84,8 @@ the arguments that vrdma nic args prints.`,
 			if err := bequeath(lease); err != nil {
 				return err
 			}
-			err = execute(path, args, place.Environment(os.Environ(), ""))
+			env := place.Environment(os.Environ(), "")
+			err = execute(path, place.InSandbox(args, env), env)
 			return &exit.Error{Status: 126, Err: fmt.Errorf("cannot execute %s: %w", path, err)}
 		},
 	}

@@ -67,8 +67,9 @@ func runSockets(place launch.Place, reach func(launch.Place) (*os.File, error), 
 	if os.Getenv("VRDMA_YIELD") == "" {
 		env = append(env, socketsYield)
 	}
+	env = place.Environment(env, label)
 	program := &exec.Cmd{
-		Path: path, Args: args, Env: place.Environment(env, label), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Path: path, Args: place.InSandbox(args, env), Env: env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
 	status, err := supervise(program, nil, nil)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -201,6 +202,7 @@ func TestPair(t *testing.T) {
 	h.serve(t)
 	h.apply(t, tenants)
 	h.pair(t, container{"bookworm", "red.web", hard}, container{"bookworm", "red.db", hard}, "10.1.0.1")
+	t.Run("faults", h.faults)
 	// perftest's own exchange uses the containers' network, which is podman's.
 	at := func(ip string) []string { return []string{"--network", "podman:ip=" + ip} }
 	t.Run("bridge", func(t *testing.T) {
@@ -220,6 +222,21 @@ func TestPair(t *testing.T) {
 		flags := append([]string{"--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536"}, hard...)
 		h.pair(t, container{mapped, "red.web", flags}, container{mapped, "red.db", flags}, "10.1.0.1")
 	})
+}
+
+// faults: a Fault of a NIC hits its container's packets, and a container may make its own calls fail.
+func (h *host) faults(t *testing.T) {
+	h.run(t, "vrdma", "fault", "add", "--name", "lossy", "--nic", "red/web", "drop,packet=5")
+	h.pair(t, container{"bookworm", "red.web", hard}, container{"bookworm", "red.db", hard}, "10.1.0.1")
+	if out := h.run(t, "vrdma", "fault", "list"); !regexp.MustCompile(`red/lossy +\S+ +[1-9][0-9]* +drop`).MatchString(out) {
+		t.Errorf("no hits:\n%s", out)
+	}
+	h.run(t, "vrdma", "fault", "remove", "red/lossy")
+	own := container{"bookworm", "red.db", append([]string{"--env", "VRDMA_FAULT=reg-mr,message=1"}, hard...)}
+	p := h.start(t, own.argv("ibv_rc_pingpong", "-g", "0")...)
+	if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "register MR") {
+		t.Errorf("ibv_rc_pingpong whose first region fails: exit %d\n%s", code, p.Output())
+	}
 }
 
 // Images of three Debian releases: the oldest has a glibc in which dlsym finds other functions.

@@ -49,7 +49,11 @@ func CompileFile(t testing.TB, src, compiler string, libs ...string) string {
 	if compiled.done[bin] {
 		return bin
 	}
-	args := append([]string{"-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", bin, src}, libs...)
+	standard := "-std=gnu11"
+	if filepath.Ext(src) == ".cc" {
+		standard = "-std=gnu++17"
+	}
+	args := append([]string{standard, "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", bin, src}, libs...)
 	if out, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %v: %v\n%s", compiler, args, err, out)
 	}

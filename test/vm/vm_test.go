@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -153,6 +154,7 @@ func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 		a.pair(t, "ib_write_bw", "-x", "0", "-F", "-n", "50")
 		a.pair(t, "ib_atomic_bw", "-x", "0", "-F", "-n", "20")
 	})
+	t.Run("faults", func(t *testing.T) { faults(t, d, a) })
 	t.Run("ordinary user", func(t *testing.T) { ordinary(t, a) })
 	t.Run("machine_to_machine", func(t *testing.T) {
 		rping(t, a, func(argv ...string) harness.Program { return b.verbs(t, argv...) }, b.ip)
@@ -178,6 +180,27 @@ func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 			t.Errorf("RoCE: %q, want that of a to be its card's, and that of b the daemon's", whose())
 		}
 	})
+}
+
+// faults: a Fault of a NIC hits its machine's packets, and a program in the machine may have faults of its own.
+func faults(t *testing.T, d *harness.Daemon, a *machine) {
+	fault := func(args ...string) string {
+		out, err := d.Command(append([]string{"fault"}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("vrdma fault %q: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	fault("add", "--name", "lossy", "--nic", "red/a", "drop,packet=5")
+	a.pair(t, "ib_write_bw", "-x", "0", "-F", "-n", "50")
+	if out := fault("list"); !regexp.MustCompile(`red/lossy +\S+ +[1-9][0-9]* +drop`).MatchString(out) {
+		t.Errorf("no hits:\n%s", out)
+	}
+	fault("remove", "red/lossy")
+	p := a.Launch(t, "env", "VRDMA_SOCKET="+a.socket, home+"/vrdma", "run", "-q", "--fault", "reg-mr,message=1", "--", "ibv_rc_pingpong", "-g", "0")
+	if !p.Ended(limit) || p.Code() == 0 || !strings.Contains(p.Output(), "register MR") {
+		t.Errorf("ibv_rc_pingpong whose first region fails: %s\n%s", p.Fate(), p.Output())
+	}
 }
 
 // ordinary: a user who may lock 8 MiB registers 12 MiB. The agent's memory does not count against the limit.

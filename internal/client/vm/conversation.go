@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -161,13 +162,13 @@ func (c *conversation) feed() {
 	}
 }
 
-// greets inspects a greeting. Programs in a machine have no mailbox, because that is a file.
+// greets inspects a greeting. Programs in a machine have no mailbox, because that is a file; they may have faults.
 func (c *conversation) greets(b []byte) {
 	const kind, flags = 8, 12 // offsets in struct vrdma_hello
 	if len(b) < protocol.HelloSize {
 		return
 	}
-	clear(b[flags : flags+4])
+	binary.LittleEndian.PutUint32(b[flags:], binary.LittleEndian.Uint32(b[flags:])&protocol.HelloFaults)
 	c.mu.Lock()
 	c.process = protocol.Kind(b[kind]) == protocol.KindProcess
 	c.mu.Unlock()

@@ -23,6 +23,12 @@ var launchers = map[string]string{
 	"screen":      "vrdma run -- PROGRAM in the window: its server keeps the environment that it was started in",
 }
 
+// sandboxes give programs another /tmp and drop LD_PRELOAD, and vrdma run does not change their command lines as it does bwrap's. The
+// value is what gives a program in them the device.
+var sandboxes = map[string]string{
+	"flatpak": "show it the directory of VRDMA_SOCKET with --filesystem=, set VRDMA_SOCKET, SYSFS_PATH and LD_PRELOAD with --env=, and have rdma-core in its runtime",
+}
+
 // behind returns the remedy for a program that starts others without the caller's environment.
 func behind(path string) (do string, found bool) {
 	how, found := launchers[filepath.Base(path)]
@@ -36,6 +42,9 @@ func Environment(args []string) []Finding {
 	}
 	if do, found := behind(args[0]); found {
 		return []Finding{{What: args[0] + " starts programs in another environment: they do not see the device", Do: do}}
+	}
+	if do, found := sandboxes[filepath.Base(args[0])]; found {
+		return []Finding{{What: args[0] + " starts programs with another /tmp and other variables: they do not see the device", Do: do}}
 	}
 	if filepath.Base(args[0]) != "env" {
 		return nil

@@ -14,6 +14,8 @@ func TestEnvironment(t *testing.T) {
 		{"sudo ib_send_bw", "sudo starts programs in another environment", "sudo vrdma run -- PROGRAM"},
 		{"/usr/bin/ssh host ib_send_bw", "/usr/bin/ssh starts", "ssh HOST vrdma run -- PROGRAM"},
 		{"tmux new", "tmux starts", "its server keeps the environment"},
+		{"flatpak run org.example.App", "flatpak starts programs with another /tmp", "--filesystem="},
+		{"bwrap --tmpfs /tmp ib_send_bw", "", ""}, // package launch adds what is missing
 		{"env A=b ib_send_bw -i 2", "", ""},
 		{"env ib_send_bw", "", ""},
 		{"env", "", ""},
