@@ -17,6 +17,18 @@ func Installed(t testing.TB, suite string) string {
 	return filepath.Join(dir, "root")
 }
 
+// InstalledService is the root of a Debian 12 with systemd and podman, in which packages can be installed. It is made if this
+// machine has not done so before.
+func InstalledService(t testing.TB) string {
+	t.Helper()
+	Need(t, "mmdebstrap")
+	dir, err := cached("debian-service", "debian-root", "bookworm", "systemd", "dbus", "podman", "crun", "curl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "root")
+}
+
 // Helm is its program, which is built if this machine has not done so before: minutes. See tools/helm.
 func Helm(t testing.TB) string {
 	t.Helper()
