@@ -29,6 +29,17 @@ func InstalledService(t testing.TB) string {
 	return filepath.Join(dir, "root")
 }
 
+// Arm64 is the directory of a Debian for arm64: root, vmlinuz, and qemu, which runs it. It is unpacked if this machine has not done
+// so before. See tools/arm64-root.
+func Arm64(t testing.TB) string {
+	t.Helper()
+	dir, err := cached("arm64", "arm64-root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // Helm is its program, which is built if this machine has not done so before: minutes. See tools/helm.
 func Helm(t testing.TB) string {
 	t.Helper()
