@@ -18,7 +18,7 @@ const arm64Initramfs = `
 set -e
 cp -a "$2" "$1/root"
 dpkg-deb -x "$3" "$1/root"
-cp "$4/testdata/arm64/init" "$1/root/init"
+install -m 755 "$4/testdata/arm64/init" "$1/root/init"
 mkdir -p "$1/root/suite/tests"
 cp /usr/share/doc/rdma-core/tests/*.py* "$1/root/suite/tests/"
 gunzip "$1"/root/suite/tests/*.gz
