@@ -81,6 +81,9 @@ func (s *settings) openStore(p *plane) (*storage, error) {
 	for _, p := range problems {
 		s.log.Warn("an entry of the store is left out", "store", path, "why", p)
 	}
+	if opened.ReadOnly() {
+		s.log.Warn("the store is on a read-only file system: nothing can be declared or changed until it is writable", "store", path)
+	}
 	return &storage{Store: opened, name: path, plane: p}, nil
 }
 

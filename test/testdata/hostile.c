@@ -199,8 +199,15 @@ static void scribble_during_commands(void)
 	for (int i = 0; i < 64; i++)
 		if (a[i].p && is_ours(a[i].p))
 			a[i].p = NULL;
-	signal(SIGALRM, die_quietly); /* it may wait for an answer for ever, which it has overwritten */
-	alarm((unsigned)SECONDS + 2);
+	/*
+	 * It may overwrite its own request and then wait for the answer for ever. Replies that it has overwritten
+	 * are stored anywhere, so its signal masks mean nothing any more, and only SIGKILL is certain.
+	 */
+	struct sigevent kill = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
+	struct itimerspec enough = {.it_value.tv_sec = (time_t)SECONDS + 2};
+	timer_t timer;
+	ZERO(timer_create(CLOCK_MONOTONIC, &kill, &timer));
+	ZERO(timer_settime(timer, 0, &enough, NULL));
 	ZERO(pthread_create(&th, NULL, scribble_everything, a));
 	for (double end = vt_now() + SECONDS; vt_now() < end;) {
 		struct ibv_port_attr p;

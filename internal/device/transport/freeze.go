@@ -96,6 +96,9 @@ func (q *QP) Freeze(st *QPState, now ib.Time) {
 		st.Seen = slices.Clone(r.Reads.Seen[:])
 	}
 	st.Gaps, st.Holes = r.Repair.Gaps.freeze(), r.Reads.Holes.freeze()
+	// Entries that are not in use any more have no meaning: equal states have equal encodings.
+	clear(r.Repair.Gaps.List[:])
+	clear(r.Reads.Holes.List[:])
 	st.Sent = r.freezeSent()
 	st.Resources = rs.Res.freeze(q.common.Attr.MaxDestRDAtomic)
 }

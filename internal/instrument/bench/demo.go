@@ -128,7 +128,7 @@ func (d *Demo) table(against string, series []Series, lines []comparison) error 
 	t := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\tRDMA through vrdma\t%s\t\tmeasured with\n", against)
 	fmt.Fprintf(t, "\t------------------\t%s\t\t-------------\n", strings.Repeat("-", len(against)))
-	var failures []string
+	var failures, apart []string
 	for _, line := range lines {
 		ours, base := &series[line.ours], &series[line.base]
 		verdict, good := "not measured", false
@@ -137,6 +137,11 @@ func (d *Demo) table(against string, series []Series, lines []comparison) error 
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s, %s\n", line.what, d.value(ours), d.value(base), d.paint(verdict, good), tool(ours.Name), tool(base.Name))
 		failures = append(append(failures, ours.Failures...), base.Failures...)
+		for _, one := range []*Series{ours, base} {
+			if by := factor(one); by > roundsAgree {
+				apart = append(apart, fmt.Sprintf("The rounds of %s differ by a factor of %.1f.", one.Name, by))
+			}
+		}
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -145,7 +150,22 @@ func (d *Demo) table(against string, series []Series, lines []comparison) error 
 	for _, failure := range slices.Compact(failures) {
 		fmt.Fprintf(d.Out, "\nfailed: %s\n", failure)
 	}
+	if slices.Sort(apart); len(apart) > 0 {
+		fmt.Fprintf(d.Out, "\n%s\nOther programs use the processors, so these medians mean little: run it again when the machine is quiet.\n",
+			strings.Join(slices.Compact(apart), "\n"))
+	}
 	return nil
+}
+
+// roundsAgree is the factor by which rounds of one measurement may differ on a quiet machine with few processors.
+const roundsAgree = 2
+
+// factor is the largest value of a series over its smallest; 0 without values.
+func factor(s *Series) float64 {
+	if len(s.Values) == 0 {
+		return 0
+	}
+	return ratio(slices.Max(s.Values), slices.Min(s.Values))
 }
 
 // value is the median of a series, or that there is none.

@@ -20,10 +20,14 @@ func TestDemoTable(t *testing.T) {
 	for _, want := range []string{
 		"latency    5.00 us             10.00 us         2.0 x faster  ib_write_lat, qperf tcp_lat",
 		"bandwidth  1.00 GB/s           2.00 GB/s        2.0 x less    ib_write_bw, qperf tcp_bw",
+		"The rounds of ib_write_lat -s 64 differ by a factor of 22.5.\nOther programs use",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got\n%s\nwant a line\n%s", out.String(), want)
 		}
+	}
+	if strings.Contains(out.String(), "rounds of qperf") {
+		t.Errorf("got\n%s\nbut the rounds of qperf agree", out.String())
 	}
 	series[1] = Series{Name: "qperf -m 64 tcp_lat", Unit: "s", Failures: []string{"no such program", "no such program"}}
 	if err := d.table("TCP", series, []comparison{{"latency", 0, 1, true}}); err != nil {

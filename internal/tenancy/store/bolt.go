@@ -67,10 +67,14 @@ func Open(path string) (s *Bolt, problems []error, err error) {
 	return s, problems, nil
 }
 
-// openFile opens the file.
+// openFile opens the file, for reading only if its file system is read-only.
 func (s *Bolt) openFile() error {
+	options := bolt.Options{Timeout: lockTime, FreelistType: bolt.FreelistMapType, OpenFile: openPlain}
 	err := s.guard(func() (err error) {
-		s.db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: lockTime, FreelistType: bolt.FreelistMapType, OpenFile: openPlain})
+		s.db, err = bolt.Open(s.path, 0o600, &options)
+		if options.ReadOnly = errors.Is(err, syscall.EROFS); options.ReadOnly {
+			s.db, err = bolt.Open(s.path, 0o600, &options)
+		}
 		return err
 	})
 	if err != nil {
@@ -173,8 +177,21 @@ func (s *Bolt) guard(f func() error) (err error) {
 	return f()
 }
 
-// load reads all entries.
+// load reads all entries. It writes only to a file that has none yet: on a full disk, or at the end of a quota, a write can fail
+// although it changes nothing.
 func (s *Bolt) load() (problems []error, err error) {
+	empty := false
+	err = s.db.View(func(tx *bolt.Tx) error {
+		state, entries := tx.Bucket(bucketState), tx.Bucket(bucketEntries)
+		if empty = state == nil || entries == nil || state.Get(keyFormat) == nil; empty {
+			return nil
+		}
+		problems, err = s.read(state, entries)
+		return err
+	})
+	if err != nil || !empty {
+		return problems, err
+	}
 	err = s.db.Update(func(tx *bolt.Tx) error {
 		state, err := tx.CreateBucketIfNotExists(bucketState)
 		if err != nil {
@@ -184,33 +201,68 @@ func (s *Bolt) load() (problems []error, err error) {
 		if err != nil {
 			return err
 		}
-		if b := state.Get(keyFormat); b == nil {
+		if state.Get(keyFormat) == nil {
 			if err := state.Put(keyFormat, []byte{format}); err != nil {
 				return err
 			}
-		} else if len(b) != 1 || b[0] > format {
-			return fmt.Errorf("it has format %v, this version reads %d: it was written by a newer vrdma", b, format)
 		}
-		if b := state.Get(keyRevision); len(b) == 8 {
-			s.revision = int64(binary.BigEndian.Uint64(b))
-		}
-		if s.revision < 0 {
-			s.revision = 0
-		}
-		s.entries = make(map[string]Entry)
-		return entries.ForEach(func(k, v []byte) error {
-			e, err := decode(k, v)
-			if err != nil {
-				problems = append(problems, err)
-				return nil
-			}
-			// The store would use a revision above its own again.
-			s.revision = max(s.revision, e.Revision)
-			s.entries[e.Key] = e
-			return nil
-		})
+		problems, err = s.read(state, entries)
+		return err
 	})
 	return problems, err
+}
+
+// read reads the entries of the two buckets.
+func (s *Bolt) read(state, entries *bolt.Bucket) (problems []error, err error) {
+	if b := state.Get(keyFormat); len(b) != 1 || b[0] > format {
+		return nil, fmt.Errorf("it has format %v, this version reads %d: it was written by a newer vrdma", b, format)
+	}
+	if b := state.Get(keyRevision); len(b) == 8 {
+		s.revision = int64(binary.BigEndian.Uint64(b))
+	}
+	if s.revision < 0 {
+		s.revision = 0
+	}
+	s.entries = make(map[string]Entry)
+	err = entries.ForEach(func(k, v []byte) error {
+		e, err := decode(k, v)
+		if err != nil {
+			problems = append(problems, err)
+			return nil
+		}
+		// The store would use a revision above its own again.
+		s.revision = max(s.revision, e.Revision)
+		s.entries[e.Key] = e
+		return nil
+	})
+	return problems, err
+}
+
+// ReadOnly reports whether the file was opened for reading only.
+func (s *Bolt) ReadOnly() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.db != nil && s.db.IsReadOnly()
+}
+
+// writable opens a file again that was opened for reading only. Memory.mu is held.
+func (s *Bolt) writable() error {
+	before := s.revision
+	err := s.shut()
+	if err == nil {
+		_, err = s.open()
+	}
+	if err == nil && s.revision != before {
+		err = fmt.Errorf("another daemon has written to the store %s meanwhile: restart this one", s.path)
+	}
+	if err != nil {
+		s.broken = err
+		return err
+	}
+	if s.db.IsReadOnly() {
+		return fmt.Errorf("the store %s is on a read-only file system; nothing was changed", s.path)
+	}
+	return nil
 }
 
 // decode reads an entry of the file; k and v are bbolt's, and v is nil for a bucket.
@@ -236,6 +288,11 @@ func (s *Bolt) write(revision int64, changes []Change) error {
 	}
 	if s.db == nil {
 		if err := s.create(); err != nil {
+			return err
+		}
+	}
+	if s.db.IsReadOnly() {
+		if err := s.writable(); err != nil {
 			return err
 		}
 	}

@@ -220,6 +220,22 @@ func TestHostileEntries(t *testing.T) {
 	}
 }
 
+// Opening a file changes nothing in it.
+func TestOpenWritesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store")
+	s := openTest(t, path)
+	mustCommit(t, s, put("a", "1"))
+	s.Close()
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	openTest(t, path).Close()
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("opening the file has changed it (%v): a full disk or a quota would keep the daemon from starting", err)
+	}
+}
+
 // A newer format, another file, a link, others' files: each is refused with the reason.
 func TestOpenRefused(t *testing.T) {
 	dir := t.TempDir()
