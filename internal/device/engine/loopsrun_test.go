@@ -65,7 +65,7 @@ func TestLoopsRun(t *testing.T) {
 		prepare(a)
 		prepare(b)
 		pair := [2]*testQP{a.newQP(rc), b.newQP(rc)}
-		pair[0].timeout, pair[1].timeout = 19, 19
+		pair[0].timeout, pair[1].timeout = 31, 31 // hours: nothing is sent again because the machine is busy
 		connect(pair[0], pair[1])
 		pairs = append(pairs, pair)
 	}
@@ -136,7 +136,7 @@ func TestLoopsFault(t *testing.T) {
 	evicted := make(chan *nic.Session, 16)
 	e.Do(func() { e.opts.Evict = func(s *nic.Session) { evicted <- s } })
 	x, y := newClientOf(t, e, 1).newQP(rc), newClientOf(t, e, 1).newQP(rc)
-	x.timeout, y.timeout = 19, 19
+	x.timeout, y.timeout = 31, 31
 	connect(x, y)
 	var over atomic.Bool
 	var beside sync.WaitGroup
@@ -399,7 +399,7 @@ func TestCapAcrossLoops(t *testing.T) {
 		pairs := make([][2]*testQP, 3)
 		for i := range pairs {
 			a, b := newClientOf(t, e, i).newQP(rc), newClientOf(t, e, i).newQP(rc)
-			a.timeout, b.timeout = 19, 19
+			a.timeout, b.timeout = 31, 31
 			connect(a, b)
 			a.c.moveTo(i)
 			pairs[i] = [2]*testQP{a, b}
