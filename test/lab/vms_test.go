@@ -1,10 +1,14 @@
 package lab
 
 import (
+	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"vrdma.dev/vrdma/internal/instrument/rxeguest"
@@ -77,8 +81,14 @@ func TestLabVMs(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.OK(t, minute)
-	vms.End()
-	server.Ended(minute)
+	vms.Signal(syscall.SIGINT)
+	vms.OK(t, minute)
+	if !server.Ended(minute) {
+		t.Error("the console outlives its machine")
+	}
+	if _, err := os.Stat(filepath.Dir(paths["server"])); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("files are left: %v", err)
+	}
 	if strings.Contains(vms.Output(), "has ended") {
 		t.Errorf("Ctrl-C is no error:\n%s", vms.Output())
 	}

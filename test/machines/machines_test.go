@@ -52,7 +52,7 @@ func (m machine) inside(argv ...string) *exec.Cmd {
 func between(t *testing.T, from machine, rsh, to string) (found map[string]doctor.Finding, status int) {
 	t.Helper()
 	p := harness.Spawn(t, from.inside(harness.Binary(), "doctor", "--peer", "root@"+to, "--rsh", rsh, "-o", "json"))
-	status = p.Wait(t, minute)
+	status = p.Wait(t, 4*minute)
 	var pair doctor.Pair
 	if err := json.Unmarshal([]byte(p.Stdout()), &pair); err != nil {
 		t.Fatalf("%v\n%s", err, p.Output())
@@ -92,7 +92,7 @@ func TestDoctorPeer(t *testing.T) {
 	}
 
 	run(t, b.inside("ip", "link", "set", "eth0", "mtu", "1500"))
-	text := harness.Spawn(t, a.inside(harness.Binary(), "doctor", "--peer", "root@"+b.ip, "--rsh", rsh)).OK(t, minute)
+	text := harness.Spawn(t, a.inside(harness.Binary(), "doctor", "--peer", "root@"+b.ip, "--rsh", rsh)).OK(t, 4*minute)
 	for _, want := range []string{"THIS MACHINE\n", "ROOT@" + b.ip + "\n", "BOTH\n", "between the two\n", "measuring tools\n", "packets: of 1500 bytes pass unfragmented"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

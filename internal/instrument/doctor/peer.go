@@ -32,8 +32,8 @@ const portProbe = "port 4791"
 
 // How long the peer may take to greet, which includes its probes and the trial boot, and to answer one datagram.
 const (
-	greetTimeout  = time.Minute
-	answerTimeout = 300 * time.Millisecond
+	greetTimeout  = 2 * time.Minute
+	answerTimeout = 500 * time.Millisecond
 	answerTries   = 5
 )
 
