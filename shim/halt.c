@@ -36,7 +36,8 @@
  * would return EINTR. So the helper stays, in the background, until that thread stops, and
  * detaches it then. Meanwhile halt_begin returns false at once.
  *
- * If the process is killed, PR_SET_PDEATHSIG kills the helper. If the helper is killed, the kernel
+ * If the process is killed, PR_SET_PDEATHSIG kills the helper; if the process ends before the helper has set that, the helper
+ * notices it while it waits for ALLOWED (await_allowed). If the helper is killed, the kernel
  * detaches all threads: before HALTED the owner sees that the helper is gone and returns false.
  * After HALTED it could not know in time, and writes would be lost silently. So from HALTED to
  * THAW the helper holds a thread with PTRACE_O_EXITKILL: if the helper alone is killed, the program
@@ -375,7 +376,7 @@ static void take_part_in_stop(void)
 static void keep_halted(void)
 {
 	bool stopped = false;
-	while (in_phase(HALTED)) {
+	while (in_phase(HALTED) && sys(SYS_getppid) == halter.parent) {
 		await(HALTED, clock_now() + 20 * MS);
 		bool now = in_phase(HALTED) && state(halter.owner) == 'T';
 		if (now && !stopped)
@@ -402,6 +403,30 @@ static bool arm(void)
 	return true; /* there was nobody to halt */
 }
 
+/*
+ * Waits until the owner lets the helper trace its process. False: the owner has ended before the helper set PDEATHSIG.
+ * An exit changes the parent; an exec does not, and shows by the time. In a pid namespace of its own the helper
+ * sees no parent.
+ */
+static bool await_allowed(void)
+{
+	uint64_t latest = clock_now() + 4 * LIMIT_LOADED;
+	while (in_phase(STARTING)) {
+		uint64_t now = clock_now();
+		long parent = sys(SYS_getppid);
+		if (now >= latest || (parent && parent != halter.parent))
+			return false;
+		await(STARTING, now + 10 * MS);
+	}
+	return true;
+}
+
+static _Noreturn void leave(void)
+{
+	for (;;)
+		sys(SYS_exit, 0);
+}
+
 static void run(void)
 {
 	struct {
@@ -413,7 +438,8 @@ static void run(void)
 	/* If the process is killed, there are no threads to halt. */
 	sys(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	sys(SYS_rt_sigaction, SIGCHLD, &action, NULL, 8); /* ignored, it would not end our sleep */
-	await(STARTING, 0);
+	if (!await_allowed())
+		leave();
 	halter.last = clock_now();
 	halter.deadline = halter.last + LIMIT;
 	halter.latest = halter.last + LIMIT_LOADED;
@@ -429,8 +455,7 @@ static void run(void)
 	if (halter.dir >= 0)
 		sys(SYS_close, halter.dir);
 	linger();
-	for (;;)
-		sys(SYS_exit, 0);
+	leave();
 }
 
 /* ---- the owner ---- */
