@@ -68,6 +68,7 @@ bool repeat_shares(int tid, const uint64_t *nonce)
 #define RESTART_NOHAND 514l /* ERESTARTNOHAND, which user space never sees */
 #define USER_CODE 0x33      /* cs of 64-bit code */
 #define FOREVER (~0ull)
+#define KVM_CREATE_VM 0xae01
 #define KVM_RUN 0xae80
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441
@@ -218,7 +219,10 @@ static const struct rule {
 	{SYS_sendmmsg, SENDING, 0},
 	/* A connect that goes on in the background: a second one waits for it. */
 	{SYS_connect, SENDING, 0},
-	/* The guest left the processor; KVM_RUN lets it go on where it was. No other ioctl. */
+	/*
+	 * The guest left the processor; KVM_RUN lets it go on where it was. KVM_CREATE_VM was interrupted while it locked
+	 * all mappings (mm_take_all_locks), and made nothing. No other ioctl.
+	 */
 	{SYS_ioctl, NONE, 0},
 	/* tmpfs and hugetlbfs. To allocate what is allocated, or punch a hole in one, changes nothing. */
 	{SYS_fallocate, NONE, 0},
@@ -226,7 +230,7 @@ static const struct rule {
 
 static const struct rule *rule_of(const struct user_regs_struct *r)
 {
-	if (r->orig_rax == SYS_ioctl && (uint32_t)r->rsi != KVM_RUN)
+	if (r->orig_rax == SYS_ioctl && (uint32_t)r->rsi != KVM_RUN && (uint32_t)r->rsi != KVM_CREATE_VM)
 		return NULL;
 	if (r->orig_rax == SYS_fallocate && r->rsi & ~3ull) /* FALLOC_FL_KEEP_SIZE, _PUNCH_HOLE */
 		return NULL;

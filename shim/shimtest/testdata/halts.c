@@ -665,7 +665,7 @@ static void case_uring(void)
 	pthread_join(t, NULL);
 }
 
-/* ---- KVM_RUN ---- */
+/* ---- KVM_CREATE_VM, KVM_RUN ---- */
 
 #if defined(__x86_64__)
 static void *ends_guest(void *flag)
@@ -681,7 +681,12 @@ static void *runs_guest(void *arg)
 {
 	/* 1: cmp byte [0x1800], 0; je 1b; out 0x10, al; hlt */
 	static const unsigned char code[] = {0x80, 0x3e, 0x00, 0x18, 0, 0x74, 0xf9, 0xe6, 0x10, 0xf4};
-	int *kvm = arg, vm = ioctl(*kvm, KVM_CREATE_VM, 0), size = ioctl(*kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
+	int *kvm = arg;
+	for (int i = 0; i < 10; i++) {
+		int fd = ioctl(*kvm, KVM_CREATE_VM, 0);
+		CHECK(fd >= 0 && close(fd) == 0);
+	}
+	int vm = ioctl(*kvm, KVM_CREATE_VM, 0), size = ioctl(*kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
 	unsigned char *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pthread_t t;
 	struct kvm_userspace_memory_region region = {.guest_phys_addr = 0x1000, .memory_size = 4096,
