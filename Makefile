@@ -20,16 +20,14 @@ UNIT     := ./cmd/... ./examples/... ./internal/... ./packaging/... ./shim/... .
 # time for tens of thousands of cases, and for every interleaving. TestPure of package imports checks the first line.
 PURE     := internal/device/schedule|internal/device/transport|internal/cm/rdmacm
 MODELS   := internal/testkit/armcheck|internal/testkit/simnet|internal/testkit/swapcheck
-# Integration tests run JOBS packages at a time, the longest first. They start daemons and real programs that poll, so
-# with two at a time on two processors some reach their limits.
-JOBS     ?= 1
+# Integration tests run JOBS packages at a time, the longest first. Most wait more than they compute.
+JOBS     ?= 2
 LONG     := ./test/guest ./test/wire ./test
-# These mostly wait, for containers, stores and browsers. Two at a time share no limit and no measurement.
-WAITING  := containers|cp|docs|etcdtest|networks|page|service
 # Their daemons have three loops, others one. make test-all gives every daemon four.
 LOOPED   := cm|tenants
 LOOPS    ?=
-# These tests compare rates, so nothing else runs beside them.
+# These tests compare rates, so nothing else runs beside them. Nothing runs beside package memory either: it needs the
+# whole memlock limit of an ordinary user.
 ALONE    := ^(TestRecovery|TestCongestion|TestSharesAcross|TestCapAcross)$$
 # make check vets everything; go test need not do it again.
 GOTEST    = $(GO) test -vet=off -timeout $(TIMEOUT)
@@ -92,9 +90,9 @@ unit: ## Go tests of every package, with the race detector
 # VRDMA_BUILT tells the tests that bin/ is up to date.
 integration: export VRDMA_BUILT := 1
 integration: build ## real programs against a real daemon
-	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) $$($(GO) list ./test/... | grep -vE '/test/($(WAITING)|$(LOOPED))$$')
+	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) $$($(GO) list ./test/... | grep -vE '/test/(memory|$(LOOPED))$$')
 	VRDMA_LOOPS=$(or $(LOOPS),3) $(GOTEST) -race -p $(JOBS) $$($(GO) list ./test/... | grep -E '/test/($(LOOPED))$$')
-	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race -p 2 $$($(GO) list ./test/... | grep -E '/test/($(WAITING))$$')
+	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race ./test/memory
 	$(GOTEST) -race -p 1 -run '$(ALONE)' ./test/wire
 
 # The first run builds Kubernetes from its sources: about ten minutes of processor time.
