@@ -43,6 +43,7 @@ and writes JSON and Markdown to a directory. A tool that fails is reported in it
 default all parts are measured, except rxe, which needs a kernel with rxe, and upgrade:
 
   local        programs on one host, and their cost
+  memory       registering memory, and memory that is shared or copied instead of replaced
   cm           connections per second
   sockets      TCP programs over vrdma run --sockets, on one host and between two
   go           Go programs: package verbs against perftest, package stream against TCP
@@ -57,6 +58,7 @@ default all parts are measured, except rxe, which needs a kernel with rxe, and u
   vms          two virtual machines: verbs and sockets against TCP over a tap, and rxe
   rxe          against the kernel's rxe, on this machine
   upgrade      how long an upgrade of the daemon stops programs
+  loops        what a second loop brings, beside what a second process of memcpy brings
   allocations  of the data path
 
 With --against, the vrdma side of every row is measured with this build, with this build
