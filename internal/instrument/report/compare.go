@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
@@ -12,7 +13,7 @@ import (
 const significant = 0.05
 
 // Compare writes the differences between two sets of results by cell, as benchstat does. The sets were measured at different times, so
-// a change of the machine also appears.
+// a change of the machine also appears. The last line says how many values the two agree on: those whose intervals overlap.
 func Compare(w io.Writer, before, after *experiment.Results) error {
 	if before.Header.Machine.Processor != after.Header.Machine.Processor || before.Header.Machine.Kernel != after.Header.Machine.Kernel {
 		fmt.Fprintf(w, "the machines differ: %s, %s; %s, %s\n", before.Header.Machine.Processor, before.Header.Machine.Kernel, after.Header.Machine.Processor, after.Header.Machine.Kernel)
@@ -27,7 +28,8 @@ func Compare(w io.Writer, before, after *experiment.Results) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "EXPERIMENT\tWHAT\tBEFORE\tAFTER\tCHANGE")
-	both := 0
+	both, overlap := 0, 0
+	var widths []float64
 	for _, f := range now {
 		for _, l := range f.Lines {
 			for _, p := range l.Points {
@@ -36,6 +38,10 @@ func Compare(w io.Writer, before, after *experiment.Results) error {
 					continue
 				}
 				both++
+				if a, b := o.Summary, p.Summary; a.Low <= b.High && b.Low <= a.High {
+					overlap++
+				}
+				widths = append(widths, width(o.Summary), width(p.Summary))
 				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", f.Experiment.Name, p.Cell, deviation(o, f.Metric), deviation(p, f.Metric), change(o, p))
 			}
 		}
@@ -43,7 +49,21 @@ func Compare(w io.Writer, before, after *experiment.Results) error {
 	if both == 0 {
 		return fmt.Errorf("the two have no cell in common: nothing can be compared")
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	slices.Sort(widths)
+	_, err = fmt.Fprintf(w, "\n%d of %d values (%.1f %%) have intervals that overlap; the median width of an interval is %.1f %% of its median\n",
+		overlap, both, 100*float64(overlap)/float64(both), 100*widths[len(widths)/2])
+	return err
+}
+
+// width returns the width of an interval as a share of the median.
+func width(s experiment.Summary) float64 {
+	if s.Median == 0 {
+		return 0
+	}
+	return (s.High - s.Low) / s.Median
 }
 
 // find returns the point of the same cell of the same experiment.

@@ -21,18 +21,42 @@ func Findings(figures []Figure) (list []string, chosen *Figure) {
 	}
 	ours, theirs := r.Ours, r.Against
 	size := ours.Cell.Size.String()
-	verdict := "equal within the spread"
-	switch {
-	case r.Sure && r.Factor >= 1:
-		verdict = "vrdma is " + times(r.Factor) + " faster"
-	case r.Sure:
-		verdict = "vrdma is " + times(1/r.Factor) + " slower"
-	}
+	verdict := verdictOf(r)
 	list = append(list, fmt.Sprintf("Speed: messages of %s, %s: %s with vrdma (%s, which %s), %s with %s (%s): %s.", size, between(ours.Cell),
 		experiment.Quantity(ours.Summary.Median, r.Metric), ours.Cell.Tool, ours.Cell.Waiting(),
-		experiment.Quantity(theirs.Summary.Median, r.Metric), r.name(), theirs.Cell.Tool, verdict))
+		experiment.Quantity(theirs.Summary.Median, r.Metric), r.name(), theirs.Cell.Tool, verdict)+latencyFinding(figures))
 	list = append(list, "Cost: "+costFinding(ours, theirs))
 	return append(list, "Certainty: "+certainty(r, figures)), chosen
+}
+
+// verdictOf says which of two is faster.
+func verdictOf(r Ratio) string {
+	switch {
+	case !r.Sure:
+		return "equal within the spread"
+	case r.Factor >= 1:
+		return "vrdma is " + times(r.Factor) + " faster"
+	}
+	return "vrdma is " + times(1/r.Factor) + " slower"
+}
+
+// latencyFinding compares the latency of a small message over polling verbs with TCP that polls too, between programs of one host. A
+// program that polls against one that sleeps compares the ways of waiting, not the transports. It returns "" if that was not measured.
+func latencyFinding(figures []Figure) string {
+	for _, f := range figures {
+		if f.Metric != experiment.Latency {
+			continue
+		}
+		for _, r := range Ratios(f) {
+			ours, theirs := r.Ours.Cell, r.Against.Cell
+			if ours.Setting == experiment.Host && ours.Transport == experiment.Verbs && ours.Waiting() == experiment.Polls &&
+				theirs.Transport == experiment.TCP && theirs.Waiting() == experiment.Polls {
+				return fmt.Sprintf(" Against TCP that polls as well, half a round trip of %s on one host takes %s (%s) and %s (%s): %s.", ours.Size,
+					experiment.Quantity(r.Ours.Summary.Median, r.Metric), ours.Tool, experiment.Quantity(r.Against.Summary.Median, r.Metric), theirs.Tool, verdictOf(r))
+			}
+		}
+	}
+	return ""
 }
 
 // between names a setting in a sentence.
