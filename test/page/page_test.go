@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -83,6 +84,19 @@ type saw struct {
 }
 
 var found = regexp.MustCompile(`(?s)<pre id="saw">(.*?)</pre>`)
+
+// printed prints the page. Paper has what the screen folds: the tables of values.
+func printed(t *testing.T, page string) {
+	harness.Need(t, "pdftotext")
+	pdf := filepath.Join(filepath.Dir(page), "report.pdf")
+	harness.Spawn(t, harness.Chromium(t, "--print-to-pdf="+pdf, "--no-pdf-header-footer", "file://"+page)).OK(t, 5*time.Minute)
+	text := harness.Spawn(t, exec.Command("pdftotext", "-layout", pdf, "-"))
+	text.OK(t, time.Minute)
+	head := regexp.MustCompile(`what\s+size\s+pairs\s+median\s+interval\s+coverage`)
+	if !head.MatchString(text.Stdout()) {
+		t.Errorf("no table of values is printed:\n%s", text.Stdout())
+	}
+}
 
 // open opens the page in a window and returns the record.
 func open(t *testing.T, page string, width int, args ...string) saw {
@@ -214,6 +228,7 @@ func check(t *testing.T, r *experiment.Results, views []view) {
 	if err := os.WriteFile(page, []byte(strings.Replace(b.String(), "</body>", look+"</body>", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	t.Run("print", func(t *testing.T) { printed(t, page) })
 	for _, view := range views {
 		t.Run(view.name, func(t *testing.T) {
 			scheme := 1

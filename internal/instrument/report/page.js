@@ -18,3 +18,10 @@ for (const box of document.querySelectorAll('.legend input')) {
     for (const g of figure.querySelectorAll('.plot [data-line="' + box.dataset.line + '"]')) g.classList.toggle('off', !box.checked);
   });
 }
+// Paper has nothing to click: what is folded is printed, too.
+let folded = [];
+addEventListener('beforeprint', () => {
+  folded = [...document.querySelectorAll('details:not([open])')];
+  for (const d of folded) d.open = true;
+});
+addEventListener('afterprint', () => { for (const d of folded) d.open = false; });
