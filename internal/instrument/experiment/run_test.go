@@ -54,11 +54,11 @@ func TestRounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	cells := r.Experiments[0].Cells()
-	n := len(cells)
-	if len(in.asked) != 3*n {
-		t.Fatalf("%d runs of %d cells in 3 rounds", len(in.asked), n)
+	n, rounds := len(cells), r.Experiments[0].Spec.Rounds
+	if len(in.asked) != rounds*n {
+		t.Fatalf("%d runs of %d cells in %d rounds", len(in.asked), n, rounds)
 	}
-	for round := range 3 {
+	for round := range rounds {
 		part := in.asked[round*n : (round+1)*n]
 		for _, c := range cells {
 			if !slices.Contains(part, c) {
@@ -186,7 +186,7 @@ func TestFailures(t *testing.T) {
 		}
 	}
 	for c, n := range count {
-		if want[c.Size] != "" && n != hopeless || want[c.Size] == "" && n != 3 {
+		if want[c.Size] != "" && n != hopeless || want[c.Size] == "" && n != r.Experiments[0].Spec.Rounds {
 			t.Errorf("%v has %d records", c, n)
 		}
 	}
