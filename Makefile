@@ -116,14 +116,16 @@ report: deps-bench build ## docs/report: every suite, measured here
 		else bin/vrdma bench run $$suite --out $(REPORT)/$$suite; fi || exit; \
 	done
 	@for suite in $(SUITES); do gzip -9nc $(REPORT)/$$suite/results.ndjson >docs/report/$$suite.ndjson.gz || exit; done
-	@bin/vrdma report $(REPORT)/*/ -o docs/report
+	@rm -rf docs/report/figures
+	@bin/vrdma report $(REPORT)/*/ -o docs/report --figures
 
 report-page: build ## docs/report again, from the results beside it
 	@rm -rf $(REPORT)/page
 	@for file in docs/report/*.ndjson.gz; do [ -e $$file ] || { echo "docs/report has no results: make report measures them"; exit 1; }; suite=$$(basename $$file .ndjson.gz); \
 		mkdir -p $(REPORT)/page/$$suite && gunzip -c $$file >$(REPORT)/page/$$suite/results.ndjson || exit; \
 	done
-	@bin/vrdma report $(REPORT)/page/*/ -o docs/report
+	@rm -rf docs/report/figures
+	@bin/vrdma report $(REPORT)/page/*/ -o docs/report --figures
 
 # The tests compare generated pages with the code; with VRDMA_UPDATE_DOCS=1 they write them.
 docs: ## write the generated parts of the documents
