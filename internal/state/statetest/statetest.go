@@ -1,12 +1,13 @@
 // Package statetest has checks for the structs of a state, for the tests of the packages that own them.
 //
 // Tags keeps the rules of package state. Complete and Golden keep what a format has: a file in testdata for each format, with its contents as
-// text beside it. The files of a format that was released never change.
+// text beside it. The files of a format that was released never change. Filled makes a value for Golden of a struct with many fields.
 package statetest
 
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -101,6 +102,62 @@ func fields(v reflect.Value, set map[string]bool) {
 	}
 }
 
+// Filled returns a struct in which every field that is encoded is set, also in the structs within: numbers count up, a slice or a map has one element.
+func Filled[T any]() *T {
+	v := new(T)
+	var n uint64
+	fill(reflect.ValueOf(v).Elem(), &n)
+	return v
+}
+
+// fill sets v, and the last number that was given is n.
+func fill(v reflect.Value, n *uint64) {
+	*n++
+	small := *n%100 + 1 // also fits in 7 bits
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), n)
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[netip.Addr]() {
+			v.Set(reflect.ValueOf(netip.AddrFrom4([4]byte{192, 0, 2, byte(small)})))
+			return
+		}
+		for i := range v.NumField() {
+			if v.Type().Field(i).Tag.Get("cbor") != "-" { // not encoded
+				fill(v.Field(i), n)
+			}
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), n)
+	case reflect.Array: // some have thousands of elements
+		for i := range min(2, v.Len()) {
+			fill(v.Index(i), n)
+		}
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, n)
+		fill(value, n)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		v.SetInt(int64(small))
+	case reflect.Uint8, reflect.Uint16:
+		v.SetUint(small)
+	case reflect.Uint, reflect.Uint32, reflect.Uint64:
+		v.SetUint(*n)
+	case reflect.Float32, reflect.Float64:
+		v.SetFloat(float64(small) + 0.5)
+	case reflect.String:
+		v.SetString(fmt.Sprint("text", *n))
+	default:
+		panic(fmt.Sprintf("a state has a %v", v.Type()))
+	}
+}
+
 // Golden checks that this build reads the files testdata/NAME.FORMAT.cbor of every format as the text in NAME.FORMAT.txt, and writes the same
 // bytes again. It returns the structs that it has read. With VRDMA_GOLDEN=1 it writes value, if there is no file of the current format.
 func Golden[T any](t *testing.T, name string, value *T) (read []*T) {
@@ -139,7 +196,7 @@ func Golden[T any](t *testing.T, name string, value *T) (read []*T) {
 			t.Fatalf("%s: %v", file, err)
 		}
 		if got := Text(v); got != string(want) {
-			t.Errorf("%s reads as\n%s\nwant\n%s", file, got, want)
+			t.Errorf("%s differs from its text: %s", file, firstDifference(got, string(want)))
 		}
 		if again, err := state.Marshal(v); err != nil || !bytes.Equal(again, b) {
 			t.Errorf("%s: written again, it has %d bytes instead of %d, %v", file, len(again), len(b), err)
@@ -147,6 +204,17 @@ func Golden[T any](t *testing.T, name string, value *T) (read []*T) {
 		read = append(read, v)
 	}
 	return read
+}
+
+// firstDifference names the first line in which two texts differ.
+func firstDifference(got, want string) string {
+	a, b := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("line %d is %q, want %q", i+1, a[i], b[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, want %d", len(a), len(b))
 }
 
 func textOf(file string) string { return strings.TrimSuffix(file, ".cbor") + ".txt" }
@@ -163,6 +231,8 @@ func write(b *strings.Builder, name string, v reflect.Value) {
 	case v.IsZero(), v.Kind() == reflect.Slice && v.Len() == 0:
 	case v.Kind() == reflect.Pointer:
 		write(b, name, v.Elem())
+	case v.Type() == reflect.TypeFor[netip.Addr]():
+		fmt.Fprintf(b, "%s = %v\n", name, v.Interface())
 	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
 			write(b, name+"."+v.Type().Field(i).Name, v.Field(i))

@@ -1,6 +1,7 @@
 package statetest
 
 import (
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -51,5 +52,28 @@ func TestText(t *testing.T) {
 	const want = ".A = 7\n.B[0]\n.B[0].A = 0102\n.B[1]\n.B[1].B = true\n"
 	if got := Text(&good{A: 7, B: []inner{{A: []byte{1, 2}}, {B: true}}}); got != want {
 		t.Errorf("text %q, want %q", got, want)
+	}
+}
+
+func TestFilled(t *testing.T) {
+	type all struct {
+		Good  good
+		Names map[uint64]string
+		List  []*inner
+		Addr  netip.Addr
+		F     float64
+		I     int8
+		Pair  [3]uint16
+	}
+	v := Filled[all]()
+	set := map[string]bool{}
+	fields(reflect.ValueOf(v), set)
+	for name, done := range set {
+		if !done && strings.HasPrefix(name, "statetest.") {
+			t.Errorf("%s is not set", name)
+		}
+	}
+	if !v.Addr.IsValid() || len(v.Names) != 1 || v.Pair[1] == 0 || Text(v) != Text(Filled[all]()) {
+		t.Errorf("filled: %s", Text(v))
 	}
 }
