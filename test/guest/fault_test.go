@@ -1,8 +1,10 @@
 package guest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"vrdma.dev/vrdma/test/cable"
 	"vrdma.dev/vrdma/test/harness"
@@ -65,6 +67,41 @@ func (l *lab) suspended(t *testing.T) {
 			t.Errorf("%s: rxe has got no RNR NAK", w.Name)
 		}
 	}
+}
+
+// upgraded: our daemon is replaced in the middle of conversations with rxe, as requester and as responder. No program
+// notices.
+func (l *lab) upgraded(t *testing.T) {
+	d := harness.StartUpgradable(t, l.options())
+	p := l.pair(t, d, false)
+	for _, w := range []workload.Workload{
+		exchange(t, "rc", "-n 100"), exchange(t, "ud", "-n 100 -x"), perf("write_bw", "-D 3 -f 0 -s 65536"), perf("read_bw", "-D 3 -f 0 -s 65536"), perf("send_bw", "-D 3 -f 0 -s 4096 --use-srq -q 2"),
+	} {
+		t.Run(w.Name+"/guest_client", func(t *testing.T) { p.persist(t, upgrading{w, d, l}, p.ours, p.guest) })
+		t.Run(w.Name+"/our_client", func(t *testing.T) { p.persist(t, upgrading{w, d, l}, p.guest, p.ours) })
+	}
+}
+
+// upgrading is a workload during which the daemon is replaced.
+type upgrading struct {
+	workload.Workload
+	daemon *harness.Daemon
+	lab    *lab
+}
+
+func (u upgrading) Try(t testing.TB, at, from workload.Host, limit time.Duration) error {
+	before := u.lab.cable.Count().Carried
+	c := u.Start(t, at, from)
+	const flowing = 100
+	if !harness.Poll(limit, func() bool { return u.lab.cable.Count().Carried > before+flowing || c.Client.Ended(0) }) {
+		return fmt.Errorf("fewer than %d packets in %v\n%v", flowing, limit, c)
+	}
+	ended := c.Client.Ended(0)
+	u.daemon.Upgrade(t)
+	if ended {
+		t.Errorf("the client ended before the upgrade began\n%v", c)
+	}
+	return u.Check(c, limit)
 }
 
 // death: the guest loses power in the middle of a transfer. Our requests end with an error, and the daemon goes on.

@@ -31,6 +31,7 @@ func TestRXE(t *testing.T) {
 	t.Run("loss", l.loss)
 	t.Run("faults", l.faults)
 	t.Run("suspended", l.suspended)
+	t.Run("upgraded", l.upgraded)
 	t.Run("death", l.death) // last, because it ends the guest
 	t.Logf("%d attempts failed with an excuse and were repeated", l.excused.Load())
 }

@@ -60,7 +60,12 @@ func (l *lab) setMTU(t *testing.T, mtu int) {
 // daemon starts vrdma opposite the guest.
 func (l *lab) daemon(t *testing.T, args ...string) *harness.Daemon {
 	t.Helper()
-	return harness.Start(t, harness.Options{Addr: ourIP4 + "," + ourIP6, Network: l.space.Path(), Args: args})
+	return harness.Start(t, l.options(args...))
+}
+
+// options are those of daemon.
+func (l *lab) options(args ...string) harness.Options {
+	return harness.Options{Addr: ourIP4 + "," + ourIP6, Network: l.space.Path(), Args: args}
 }
 
 // pair returns the two hosts of a conversation. v6 selects the addresses of its RDMA traffic.

@@ -64,7 +64,11 @@ func (w Workload) Run(t testing.TB, at, from Host, limit time.Duration) {
 // Try is Run for those who can live with a failure.
 func (w Workload) Try(t testing.TB, at, from Host, limit time.Duration) error {
 	t.Helper()
-	c := w.Start(t, at, from)
+	return w.Check(w.Start(t, at, from), limit)
+}
+
+// Check waits for both sides of what Start has started, and looks at what they printed.
+func (w Workload) Check(c *harness.Conversation, limit time.Duration) error {
 	server, client, err := c.Result(limit)
 	if err != nil {
 		return err
