@@ -37,7 +37,7 @@ func twoHosts(t *testing.T) (a, b *harness.Daemon, ipA, ipB string) {
 // TestTwoHosts runs Go and C programs at both ends of a wire.
 func TestTwoHosts(t *testing.T) {
 	a, b, ipA, ipB := twoHosts(t)
-	t.Run("Go client, C server", func(t *testing.T) { clientOfRping(t, b, ipB, a) })
+	t.Run("Go client, C server", func(t *testing.T) { clientOfRping(t, b, ipB, a, nothing) })
 	t.Run("C client, Go server", func(t *testing.T) { serverOfRping(t, a, ipA, b) })
 	t.Run("Go stream server, C client", func(t *testing.T) { curl(t, a, ipA, b) })
 	t.Run("Go and Go", func(t *testing.T) { streamBetween(t, provider(t, a).Listen, ipA, provider(t, b).DialContext) })

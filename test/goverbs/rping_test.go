@@ -17,11 +17,24 @@ const (
 
 func TestClientOfRping(t *testing.T) {
 	d := harness.Device(t)
-	clientOfRping(t, d, "127.0.0.1", d)
+	clientOfRping(t, d, "127.0.0.1", d, nothing)
 }
 
+// A Go program continues when the daemon is replaced between its messages.
+func TestUpgrade(t *testing.T) {
+	d := harness.StartUpgradable(t, harness.Options{})
+	clientOfRping(t, d, "127.0.0.1", d, func(ping int) {
+		if ping%(pings/2) == 1 {
+			d.Upgrade(t)
+		}
+	})
+}
+
+func nothing(int) {}
+
 // clientOfRping is rping's client: the server, perhaps on another host, reads our buffer and writes it back.
-func clientOfRping(t *testing.T, there *harness.Daemon, ip string, here *harness.Daemon) {
+// It calls middle in each ping, while the server waits for the second message.
+func clientOfRping(t *testing.T, there *harness.Daemon, ip string, here *harness.Daemon, middle func(ping int)) {
 	harness.Need(t, "rping")
 	port := harness.FreePort(t)
 	server := there.Launch(t, "rping", "-s", "-v", "-V", "-a", ip, "-p", strconv.Itoa(port), "-S", strconv.Itoa(pingSize))
@@ -39,6 +52,7 @@ func clientOfRping(t *testing.T, there *harness.Daemon, ip string, here *harness
 		p.tell(t, pingSize) // the server reads it
 		p.heard(t)
 		clear(data)
+		middle(i)
 		p.tell(t, pingSize) // the server writes it
 		p.heard(t)
 		if !bytes.Equal(data, want) {
