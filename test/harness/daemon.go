@@ -245,3 +245,19 @@ func Tail(text string, n int) string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+// LoseSecondRequest lets the daemon lose the second connection request that arrives, once. The function that it returns
+// ends that.
+func (d *Daemon) LoseSecondRequest(t testing.TB) (end func()) {
+	t.Helper()
+	d.vrdma(t, "fault", "add", "--name", "second-request", "cm-timeout,message=2,direction=in,count=1")
+	return func() { d.vrdma(t, "fault", "remove", "second-request") }
+}
+
+// vrdma runs a command that must succeed.
+func (d *Daemon) vrdma(t testing.TB, args ...string) {
+	t.Helper()
+	if out, err := d.Command(args...).CombinedOutput(); err != nil {
+		t.Fatalf("vrdma %v: %v\n%s", args, err, out)
+	}
+}

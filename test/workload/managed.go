@@ -31,6 +31,12 @@ type Managed struct {
 	Apart func(time.Duration)
 }
 
+// A requestLoser is a machine that can lose the second connection request that arrives there, once. The client repeats
+// the request about a second later. The function that it returns ends that.
+type requestLoser interface {
+	LoseSecondRequest(testing.TB) (end func())
+}
+
 // calls is how often a client of perftest may connect without success, and step is the head start that each attempt
 // adds for the server: see refused.
 const (
@@ -78,13 +84,19 @@ func (m Managed) try(t testing.TB, at, from Host, limit time.Duration) error {
 		t.Logf("call %d of %d came before the server listened", i, calls)
 		c.Server.End()
 		c.Server.Ended(limit)
-		if m.Apart == nil {
+		switch loser, ok := at.Machine.(requestLoser); {
+		case m.Apart != nil:
+			m.Apart(time.Duration(i) * step)
+			defer m.Apart(0)
+			c = start()
+		case ok:
+			again := loser.LoseSecondRequest(t)
+			c = start()
+			c.Client.Ended(limit)
+			again()
+		default:
 			c = start("nice", "-n", "19")
-			continue
 		}
-		m.Apart(time.Duration(i) * step)
-		defer m.Apart(0)
-		c = start()
 	}
 	defer func() {
 		for _, p := range []harness.Program{c.Client, c.Server} {
@@ -119,7 +131,8 @@ func (m Managed) try(t testing.TB, at, from Host, limit time.Duration) error {
 // refused reports whether a client of perftest found no listener. With -R the two sides handshake over a first
 // connection; then the server listens for the second while the client already connects. A refused client wants to
 // repeat the call, but has destroyed its identifier, and crashes. On a busy machine the server may lose that race every
-// time. A longer delay between the hosts, or a low priority of the client, gives the server a head start.
+// time. A longer delay between the hosts, a connection request that is lost once, or a low priority of the client gives
+// the server a head start.
 func refused(out string) bool {
 	const invalidServiceID, serviceNotSupported = "REJECTED; error: 8.", "UNREACHABLE; error: 1."
 	return strings.Contains(out, invalidServiceID) || strings.Contains(out, serviceNotSupported)
