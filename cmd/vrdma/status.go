@@ -67,7 +67,7 @@ Long lists are cut, except with -o json, which also shows the resources of every
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
-	c.Flags().BoolVar(&impact, "impact", false, "list the programs that a stop of the daemon would hit")
+	c.Flags().BoolVar(&impact, "impact", false, "list the programs and interfaces that a stop of the daemon would hit")
 	return c
 }
 
