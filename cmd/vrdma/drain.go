@@ -26,7 +26,10 @@ func drainCommand(o *options) *cobra.Command {
 		Long: `Makes the daemon refuse new programs, prints the programs that still use it when their number
 changes, and returns when none is left. With --deadline it gives up after that time, lists who is
 left, and exits 1. The daemon goes on draining, also after Ctrl-C: --off ends it. It does not stop
-the daemon; vrdma stop does.`,
+the daemon; vrdma stop does.
+
+It also lists interfaces of containers and network cards of virtual machines, and does not wait for
+them: they lose their network when the daemon ends, and get it back from the next daemon.`,
 		Example: "  vrdma drain --deadline 10m && systemctl restart vrdma\n  vrdma drain --off",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -77,6 +80,7 @@ func awaitEmpty(ctx context.Context, w io.Writer, query func() (*protocol.Status
 		left := len(s.Programs)
 		if left == 0 {
 			fmt.Fprintln(w, "no program is left")
+			printInterfaces(w, impactOf(s))
 			return nil
 		}
 		if left != last {
@@ -91,16 +95,18 @@ func awaitEmpty(ctx context.Context, w io.Writer, query func() (*protocol.Status
 	}
 }
 
-// An impact is what the end of the daemon would do to one program.
+// An impact is what the end of the daemon would do to one program, or to one interface.
 type impact struct {
 	protocol.ProgramStatus
+	// Interface: it is no program but an interface of a container, or the network card of a virtual machine.
+	Interface   bool   `json:"interface,omitempty"`
 	QueuePairs  int    `json:"queuePairs"`
 	Connected   int    `json:"connected"` // queue pairs with a peer
 	Outstanding uint64 `json:"outstanding"`
 	Memory      uint64 `json:"registeredBytes"`
 }
 
-// impactOf lists the programs that the end of a daemon would hit, those with the most connections first.
+// impactOf lists the programs that the end of a daemon would hit, those with the most connections first, then interfaces.
 func impactOf(s *protocol.Status) []impact {
 	type who struct {
 		nic string
@@ -130,23 +136,47 @@ func impactOf(s *protocol.Status) []impact {
 	slices.SortStableFunc(out, func(a, b impact) int {
 		return cmp.Or(cmp.Compare(b.Connected, a.Connected), cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.Pid, b.Pid))
 	})
+	programs := len(out)
+	for _, n := range s.NICs {
+		if n.RoCE != "" { // it is attached
+			out = append(out, impact{ProgramStatus: protocol.ProgramStatus{NIC: n.Tenant + "/" + n.NIC, Container: n.Container}, Interface: true})
+		}
+	}
+	slices.SortFunc(out[programs:], func(a, b impact) int { return cmp.Compare(a.NIC, b.NIC) })
 	return out
 }
 
-// printImpact prints the programs that the end of the daemon would hit.
+// printImpact prints the programs and interfaces that the end of the daemon would hit.
 func printImpact(w io.Writer, list []impact) {
-	if len(list) == 0 {
+	defer printInterfaces(w, list)
+	programs := slices.DeleteFunc(slices.Clone(list), func(e impact) bool { return e.Interface })
+	if len(programs) == 0 {
 		fmt.Fprintln(w, "no program would be hit")
 		return
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NIC\tPROGRAM\tPID\tUID\tCONTAINER\tQPS\tCONNECTED\tOUTSTANDING\tMEMORY")
-	for _, e := range list {
+	for _, e := range programs {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%d\t%d\t%d\t%s\n", e.NIC, cmp.Or(plain(e.Program), "?"), e.Pid, e.UID, cmp.Or(plain(e.Container), "-"),
 			e.QueuePairs, e.Connected, e.Outstanding, bytesText(e.Memory))
 	}
 	t.Flush()
-	fmt.Fprintf(w, "%d programs get DEVICE_FATAL when the daemon ends\n", len(list))
+	fmt.Fprintf(w, "%d programs get DEVICE_FATAL when the daemon ends\n", len(programs))
+}
+
+// printInterfaces prints the interfaces that lose their network when the daemon ends.
+func printInterfaces(w io.Writer, list []impact) {
+	interfaces := slices.DeleteFunc(slices.Clone(list), func(e impact) bool { return !e.Interface })
+	if len(interfaces) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NIC\tINTERFACE OF")
+	for _, e := range interfaces {
+		fmt.Fprintf(t, "%s\t%s\n", e.NIC, cmp.Or(plain(e.Container), "?"))
+	}
+	t.Flush()
+	fmt.Fprintf(w, "%d interfaces have no network while no daemon runs\n", len(interfaces))
 }
 
 // showImpact answers vrdma status --impact.

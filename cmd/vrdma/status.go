@@ -27,6 +27,7 @@ func statusCommand(o *options) *cobra.Command {
 		Long: `Shows, for the daemon at the socket:
 
   - the device and its GIDs;
+  - the files of the store, the audit log and the usage records, for the daemon's user and root;
   - virtual NICs other than the default, with what each has sent, received and dropped (vrdma
     top shows rates), its container or virtual machine, and the owner of UDP port 4791 (RoCE)
     of a network card: the card, until a program opens the NIC, then the daemon;
@@ -66,7 +67,7 @@ Long lists are cut, except with -o json, which also shows the resources of every
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
-	c.Flags().BoolVar(&impact, "impact", false, "list the programs that a stop of the daemon would hit")
+	c.Flags().BoolVar(&impact, "impact", false, "list the programs and interfaces that a stop of the daemon would hit")
 	return c
 }
 
@@ -107,6 +108,12 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	}
 	if s.Store != nil {
 		fmt.Fprintf(t, "store\t%s\n", storeText(s.Store, now))
+	}
+	if s.Audit != "" {
+		fmt.Fprintf(t, "audit log\t%s\n", plain(s.Audit))
+	}
+	if s.Usage != "" {
+		fmt.Fprintf(t, "usage\t%s\n", plain(s.Usage))
 	}
 	if len(s.Sessions) == 0 {
 		fmt.Fprintf(t, "sessions\tnone\n")
@@ -261,7 +268,7 @@ func printCounts(w io.Writer, title string, counts map[string]uint64) {
 		}
 		note := ""
 		if name == "port_xmit_data" || name == "port_rcv_data" { // the kernel's unit
-			note = "words of 4 bytes: " + bytesText(4*counts[name])
+			note = "  words of 4 bytes: " + bytesText(4*counts[name])
 		}
 		fmt.Fprintf(t, "  %s\t%d\t%s\n", name, counts[name], note)
 	}

@@ -20,7 +20,21 @@ func TestPrintStatus(t *testing.T) {
 		status       protocol.Status
 		want, absent []string
 	}{
-		{name: "nothing", want: []string{"sessions  none"}, absent: []string{"connections", "peer hosts", "counters", "more"}},
+		{name: "nothing", want: []string{"sessions  none"}, absent: []string{"connections", "peer hosts", "counters", "more", "audit", "usage"}},
+		{
+			name: "files", status: protocol.Status{Audit: "/x/a.audit", Usage: "/x/a.usage"},
+			want: []string{"audit log  /x/a.audit\nusage      /x/a.usage\nsessions   none\n"},
+		},
+		{
+			name: "counters", // the kernel counts data in words
+			status: protocol.Status{Counters: map[string]uint64{
+				"port_xmit_data": 512, "port_rcv_data": 3 << 20, "port_xmit_packets": 7, "retry_exceeded_err": 0,
+			}},
+			want: []string{"\ncounters\n" +
+				"        port_rcv_data  3145728  words of 4 bytes: 12.0 MiB\n" +
+				"       port_xmit_data      512  words of 4 bytes: 2.0 KiB\n" +
+				"    port_xmit_packets        7\n"}, absent: []string{"retry"},
+		},
 		{
 			name: "connections",
 			status: protocol.Status{Connections: []protocol.ConnectionStatus{

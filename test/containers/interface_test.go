@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -78,6 +79,12 @@ func TestInterface(t *testing.T) {
 		t.Errorf("a NIC in the host's network has an interface:\n%s", p.Output())
 	}
 	reaches(t, h, "b", "10.1.0.1")
+	impact := h.run(t, "vrdma", "status", "--impact")
+	for nic, name := range map[string]string{"red/web": "a", "red/db": "b", "blue/db": "c"} {
+		if !regexp.MustCompile(`(?m)^` + nic + ` +` + h.id(t, name) + `\b`).MatchString(impact) {
+			t.Errorf("a stop would hit the interface of container %s, but the status does not name it:\n%s", name, impact)
+		}
+	}
 	talk(t, h, h, "a", "b", "10.1.0.1") // with perftest's own exchange
 	if harness.All() {                  // TestPair has it, too
 		ping(t, h, h, "a", "b", "10.1.0.1")

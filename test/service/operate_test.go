@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -104,12 +105,19 @@ func TestDrain(t *testing.T) {
 	d.Run(t, limit, "ibv_devinfo")
 }
 
-// TestAudit: who changed what is known after the daemon was killed.
+// TestAudit: who changed what is known after the daemon was killed, and the status names the files of the daemon.
 func TestAudit(t *testing.T) {
 	dir := harness.Directory(t, nil)
 	audit := filepath.Join(dir, "audit")
-	options := harness.Options{Args: []string{"--audit", audit, "--store", filepath.Join(dir, "s.db")}}
+	usage, store := filepath.Join(dir, "usage"), filepath.Join(dir, "s.db")
+	options := harness.Options{Args: []string{"--audit", audit, "--store", store, "--usage", usage}}
 	d := harness.Start(t, options)
+	status := command(t, d, "status")
+	for name, file := range map[string]string{"store": store, "audit log": audit, "usage": usage} {
+		if !regexp.MustCompile(`(?m)^` + name + ` +` + regexp.QuoteMeta(file)).MatchString(status) {
+			t.Errorf("the status does not name the file %s:\n%s", file, status)
+		}
+	}
 	objects := filepath.Join(dir, "o.yaml")
 	write(t, objects, "apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: red}\n")
 	command(t, d, "apply", "-f", objects)

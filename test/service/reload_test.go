@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -87,23 +88,22 @@ func (v *installation) command(t *testing.T, exe string) *exec.Cmd {
 	return cmd
 }
 
-// start starts the service. Its log is a file, which the daemons share.
+// log is the file with the log of the daemons.
+func (v *installation) log() string { return filepath.Join(v.dir, "log") }
+
+// start starts the service. The daemons share one log: a pipe to this process would close when the first of them has ended.
 func (v *installation) start(t *testing.T) (*harness.Daemon, *harness.Process) {
 	t.Helper()
-	log, err := os.Create(filepath.Join(v.dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	cmd := v.command(t, "ExecStart")
-	cmd.Stdout, cmd.Stderr = log, log
+	service := v.command(t, "ExecStart")
+	cmd := exec.Command("sh", append([]string{"-c", `exec "$0" "$@" >>'` + v.log() + `' 2>&1`}, service.Args...)...)
+	cmd.Env = service.Env
 	p := harness.Spawn(t, cmd)
 	d := harness.At(v.socket(), nil)
 	t.Cleanup(func() {
 		if out, err := d.Command("stop").CombinedOutput(); err != nil {
 			t.Errorf("vrdma stop: %v\n%s", err, out)
 		}
-		if text, err := os.ReadFile(log.Name()); t.Failed() {
+		if text, err := os.ReadFile(v.log()); t.Failed() {
 			t.Logf("log of the daemons: %v\n%s", err, harness.Tail(string(text), 40))
 		}
 	})
@@ -186,4 +186,50 @@ func TestReloadRefused(t *testing.T) {
 	if pid := d.Status(t).Pid; pid != first.PID() {
 		t.Errorf("the daemon was process %d, and is %d", first.PID(), pid)
 	}
+}
+
+// TestUpgradeSettings: an upgrade to the same program changes the settings of the log and the limits, which a reload does not. If a
+// program has more than the new limits allow, the daemon continues with its own.
+func TestUpgradeSettings(t *testing.T) {
+	harness.Need(t, "rping", "ibv_devinfo")
+	v := install(t)
+	m := newManager(t, v.dir)
+	v.env = []string{"NOTIFY_SOCKET=" + m.path}
+	d, first := v.start(t)
+	m.until(t, "READY=1")
+	write(t, v.config, "log: {format: json}\nlimits: {qps: 5}\n")
+	out := command(t, d, "reload")
+	for _, want := range []string{"log.format: stays text until", "limits.qps: stays the default until"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("a reload says %s, want %s", out, want)
+		}
+	}
+	command(t, d, "upgrade")
+	first.OK(t, limit)
+	if out := d.Run(t, limit, "ibv_devinfo", "-v"); !regexp.MustCompile(`max_qp:\s+5\n`).MatchString(out) {
+		t.Errorf("after the upgrade the device has another limit than 5 queue pairs:\n%s", out)
+	}
+	if log, err := os.ReadFile(v.log()); !strings.Contains(string(log), `"msg":"serving"`) {
+		t.Errorf("the next daemon does not log as JSON: %v\n%s", err, log)
+	}
+
+	port := harness.FreePort(t)
+	server := d.Launch(t, "rping", "-s", "-V", "-a", "127.0.0.1", "-p", itoa(port))
+	d.AwaitManaged(t, server, port)
+	client := d.Launch(t, "rping", "-c", "-V", "-a", "127.0.0.1", "-p", itoa(port))
+	moves := func() {
+		t.Helper()
+		before := d.Status(t).Counters["port_xmit_packets"]
+		if !harness.Poll(limit, func() bool { return d.Status(t).Counters["port_xmit_packets"] > before+10 }) {
+			t.Fatalf("rping does not continue: client %s, server %s\n%s", client.Fate(), server.Fate(), client.Output())
+		}
+	}
+	moves()
+	pid := d.Status(t).Pid
+	write(t, v.config, "limits: {mrs: 1}\n") // rping has three
+	text, err := d.Command("upgrade").CombinedOutput()
+	if want := fmt.Sprintf("the daemon (pid %d, version ", pid); err == nil || !strings.Contains(string(text), want) || !strings.Contains(string(text), "memory region") {
+		t.Errorf("an upgrade with a limit that is too low: %v\n%s", err, text)
+	}
+	moves()
 }

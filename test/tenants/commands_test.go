@@ -1,6 +1,7 @@
 package tenants
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -78,7 +79,25 @@ func TestObjectCommands(t *testing.T) {
 		{"apply -f " + empty, 0, []string{"the files declare no objects"}, ""},
 		{"apply -f " + wrong, 1, []string{`wrong.yaml:4: NIC red/c: spec: there is no field "addres"`, "wrong.yaml:9: NIC red/d", "missing"}, ""},
 		{"store import --dry-run " + one, 0, []string{"nic/red/a changed (dry run)"}, ""},
-		{"__complete get ", 0, []string{"nics\n", "policies\n"}, ""},
+		{"fault add --nic red/a --name lossy drop,probability=1%", 0, []string{"fault/red/lossy created"}, ""},
+		{"__complete get ", 0, []string{"nics\n", "policies\n", "faults\n"}, ""},
+		{"__complete get faults ", 0, []string{"red/lossy\n"}, "red/a"},
+		{"__complete fault remove ", 0, []string{"red/lossy\n"}, "red/a"},
+		{"__complete fault remove red/other ", 0, []string{"red/lossy\n"}, ""},
+		{"__complete fault add ", 0, []string{"drop\n", "cm-reject\n"}, ""},
+		{"__complete fault add --tenant ", 0, []string{"red\n"}, "red/"},
+		{"__complete run --fault ", 0, []string{"drop\n"}, ""},
+		{"__complete policy test ", 0, []string{"red/a\n"}, ""},
+		{"__complete policy test red/a ", 0, []string{"red/a\n"}, ""},
+		{"__complete policy test red/a red/a ", 0, nil, "red/a"},
+		{"__complete policy test --op ", 0, []string{"atomic\n"}, ""},
+		{"__complete audit ", 0, []string{"red\n", "red/a\n"}, "lossy"},
+		{"__complete events ", 0, []string{"red\n", "red/a\n"}, "lossy"},
+		{"__complete usage --tenant ", 0, []string{"red\n"}, "red/"},
+		{"__complete usage -o ", 0, []string{"csv\n"}, "podman"},
+		{"__complete nic args -o ", 0, []string{"podman\n", "oci\n"}, "json"},
+		{"__complete doctor --for ", 0, nil, "unwatched"},
+		{"fault remove red/lossy", 0, []string{"fault/red/lossy deleted"}, ""},
 		{"__complete describe nic ", 0, []string{"red/a\n"}, ""},
 		{"__complete get nics -o ", 0, []string{"wide\n", "json\n"}, "podman"},
 		{"__complete run --nic ", 0, []string{"red/a\n"}, ""},
@@ -109,8 +128,10 @@ func TestObjectCommands(t *testing.T) {
 		}
 	}
 	absent := harness.At(filepath.Join(dir, "nope", "vrdma.sock"), nil)
-	if p := harness.Spawn(t, absent.Command("run", "-q", "--", "true")); p.Wait(t, minute) != 3 {
-		t.Errorf("vrdma run with a socket in no directory: exit %d, want 3:\n%s", p.Code(), p.Output())
+	p := harness.Spawn(t, absent.Command("run", "-q", "--", "true"))
+	why := fmt.Sprintf("vrdma: no daemon runs at %s/nope/vrdma.sock, and one cannot be started there: the socket's directory: stat %[1]s/nope: no such file or directory; have its owner start it", dir)
+	if p.Wait(t, minute) != 3 || !strings.HasPrefix(p.Output(), why) {
+		t.Errorf("vrdma run with a socket in no directory: exit %d, want 3, and %s:\n%s", p.Code(), why, p.Output())
 	}
 	if _, err := os.Stat(filepath.Join(dir, "nope")); err == nil {
 		t.Error("vrdma run has made the directory of its socket")

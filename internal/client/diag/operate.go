@@ -55,6 +55,9 @@ func (d *Service) operation(st *protocol.Status) {
 		st.Draining, st.Audit = d.cfg.Operation.Draining(), d.cfg.Operation.AuditFile()
 		st.Loops, st.Moves = d.cfg.Operation.Loops()
 	}
+	if d.cfg.Collector != nil {
+		st.Usage = d.cfg.Collector.Meter().Path()
+	}
 	containers := d.cfg.Clients.Containers()
 	for _, p := range d.cfg.Clients.Programs() {
 		st.Programs = append(st.Programs, protocol.ProgramStatus{NIC: p.NIC.Name, Pid: p.Of.Pid, UID: p.Of.UID, Program: p.Of.Program, Container: containers[p.NIC]})

@@ -122,8 +122,9 @@ type Status struct {
 	// Loops are the daemon's loops, and Moves how many sessions have moved between them, for callers that may see all.
 	Loops []LoopStatus `json:"loops,omitempty"`
 	Moves uint64       `json:"moves,omitempty"`
-	// Audit is the path of the audit log, for callers that may see all; empty: none is kept.
+	// Audit and Usage are the paths of the audit log and of the usage file, for callers that may see all; empty: none is kept.
 	Audit string `json:"audit,omitempty"`
+	Usage string `json:"usage,omitempty"`
 	// Refused counts commands that were not supported, by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
 }

@@ -65,7 +65,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func Open(path string, lazy bool, now time.Time) (m *Meter, damage error, err error) {
 	b := &book{path: path}
 	m = New()
-	m.book = b
+	m.book, m.path = b, path
 	if _, err := os.Lstat(path); lazy && errors.Is(err, os.ErrNotExist) {
 		b.lazy = true
 		return m, nil, nil
@@ -237,6 +237,9 @@ func (m *Meter) Unwritten() time.Time {
 	defer m.mu.Unlock()
 	return m.unwritten
 }
+
+// Path returns the path of the usage file, which may not exist yet; "": nothing is stored.
+func (m *Meter) Path() string { return m.path }
 
 // write writes what has changed. file is held.
 func (m *Meter) write() error {

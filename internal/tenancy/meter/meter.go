@@ -22,6 +22,7 @@ type Reading struct {
 
 // A Meter holds totals and records. Any goroutine may use it.
 type Meter struct {
+	path string // of the usage file; "": nothing is stored
 	// file is held while the usage file is written; before mu.
 	file sync.Mutex
 	book *book // guarded by file; nil: nothing is stored
