@@ -81,11 +81,16 @@ func (g *group) deliver(b *transport.Burst) (n int) {
 	return n
 }
 
-// deliver gives b to the members of one NIC and returns how many there are.
+// deliver gives b to the members of one NIC and returns how many there are. A member is on another loop if its session has
+// to come to the first loop and cannot be moved yet. Only that loop may touch it, so it loses b.
 func (m member) deliver(b *transport.Burst) int {
 	members := m.adapter.nic.Multicast(m.gid)
 	for _, q := range members {
-		taskOf(q).deliver(b)
+		if t := taskOf(q); t.adapter == m.adapter { // each loop has its own record of a NIC
+			t.deliver(b)
+		} else {
+			m.adapter.part.Drop(nic.DropNoQP, b.Packets)
+		}
 	}
 	return len(members)
 }
