@@ -176,18 +176,23 @@ func (e *Engine) follow(a remedy) {
 	if len(e.loops.others) == 0 {
 		return
 	}
-	if a.use != 0 {
-		e.loops.use.Store(int32(a.use))
-	}
 	all := append([]*Engine{e}, e.loops.others...)
 	from, to := all[a.from], all[a.to]
-	if a.use != 0 && a.use <= a.from { // the loop is not used any more
+	if a.use != 0 && a.use <= a.from {
 		for _, c := range from.clients() {
 			if clientOf(c.session) == c {
 				e.move(e.group(nil, c), to)
 			}
 		}
+		// The loop remains in use while it has a group that cannot move: the balancer sees only loops in use, and asks
+		// again.
+		if len(from.bells.of) == 0 {
+			e.loops.use.Store(int32(a.use))
+		}
 		return
+	}
+	if a.use != 0 {
+		e.loops.use.Store(int32(a.use))
 	}
 	if g := e.half(from); g != nil {
 		e.move(g, to)

@@ -43,3 +43,25 @@ func TestParseIdle(t *testing.T) {
 		}
 	}
 }
+
+// TestLoopWithStuckGroupStaysInUse: a loop stays in use until all its groups have moved away.
+func TestLoopWithStuckGroupStaysInUse(t *testing.T) {
+	e := severalLoops(t, 3)
+	stuck, free := newClient(t, e), newClient(t, e)
+	q := stuck.newQP(rc)
+	waits := func(so bool) { e.Do(func() { q.task().waits = so }) }
+	stuck.moveTo(2)
+	free.moveTo(2)
+	waits(true) // it cannot move
+	defer waits(false)
+	for _, c := range []struct {
+		what                 string
+		use, stuckOn, freeOn int
+	}{{"one group cannot move", 3, 2, 0}, {"all can move", 2, 0, 0}} {
+		e.Do(func() { e.follow(remedy{from: 2, to: 0, use: 2}) })
+		if use, k, n := int(e.loops.use.Load()), stuck.loop(), free.loop(); use != c.use || k != c.stuckOn || n != c.freeOn {
+			t.Errorf("%s: %d loops are used, and the programs are on loops %d and %d, want %d, and %d and %d", c.what, use, k, n, c.use, c.stuckOn, c.freeOn)
+		}
+		waits(false)
+	}
+}
