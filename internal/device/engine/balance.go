@@ -139,26 +139,31 @@ func (b *balancer) look() (most float64) {
 	if b.auto {
 		l.most = b.e.Loops()
 	}
-	if most = slices.Max(l.busy); slices.Min(l.busy) >= fullLoad && use < l.most {
+	if slices.Min(l.busy) >= fullLoad && use < l.most {
 		l.free = b.free(passed)
 	} else {
 		b.known = false
 	}
+	b.judge(l)
+	return slices.Max(l.busy)
+}
+
+// judge acts on the loads of one look if as many looks in a row have given the same result as that needs.
+func (b *balancer) judge(l loads) {
 	a := l.advise()
 	if a != b.last {
 		b.last, b.times = a, 0
 	}
 	b.times++
 	after := balanceAfter
-	if a.use != 0 && a.use < use {
+	if a.use != 0 && a.use < len(l.busy) {
 		after = idleLooks
 	}
 	if a == (remedy{}) || b.times < after {
-		return most
+		return
 	}
 	b.last, b.times = remedy{}, 0
 	b.e.Do(func() { b.e.follow(a) }) // fails only after the loop has ended
-	return most
 }
 
 // free is how many processors were free since the last look; 0 if that is not known.
