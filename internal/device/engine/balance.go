@@ -256,12 +256,13 @@ type LoopStatus struct {
 	Used     bool // it may have sessions
 	Sessions int
 	Busy     ib.Time // time that it has worked for sessions
+	Across   uint64  // packets that it has dropped because their receiver was on another loop
 }
 
 // LoopStatus describes all loops, and says how many sessions have moved. It runs on the loop.
 func (e *Engine) LoopStatus() (list []LoopStatus, moves uint64) {
 	for i, l := range append([]*Engine{e}, e.loops.others...) {
-		list = append(list, LoopStatus{Number: i, Used: i < int(e.loops.use.Load()), Sessions: len(l.bells.of), Busy: l.clock.busy})
+		list = append(list, LoopStatus{Number: i, Used: i < int(e.loops.use.Load()), Sessions: len(l.bells.of), Busy: l.clock.busy, Across: l.local.across})
 	}
 	return list, e.loops.moves
 }

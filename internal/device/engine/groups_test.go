@@ -119,6 +119,18 @@ func TestGroupOnTwoLoops(t *testing.T) {
 	if n := dropped(); n != 2*datagrams {
 		t.Errorf("the NIC counts %d lost datagrams, want %d", n, 2*datagrams)
 	}
+	across := func() (of [2]uint64) {
+		e.Do(func() {
+			list, _ := e.LoopStatus()
+			for i, l := range list {
+				of[i] = l.Across
+			}
+		})
+		return of
+	}
+	if of := across(); of != [2]uint64{datagrams, datagrams} {
+		t.Errorf("the loops have dropped %d datagrams, want %d each", of, datagrams)
+	}
 	waits(false)
 	eventually(t, "the session moves", func() bool { return second.loop() == 0 })
 	a.datagram(toA, ib.EveryQP, qkey, 8)

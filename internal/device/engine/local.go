@@ -24,6 +24,7 @@ type local struct {
 	starved starved
 	inboxes inboxes
 	stuck   stuck
+	across  uint64 // packets for queue pairs of other loops, which were lost
 
 	shared *nic.Loop
 	log    *slog.Logger
@@ -116,6 +117,7 @@ func supersedes(b, a *transport.Burst) bool {
 func (t *task) findPeer(b *transport.Burst) *task {
 	p := t.route.adapter.taskAt(b.Dst)
 	if p != nil && p.e != t.e {
+		t.e.local.across += uint64(b.Packets)
 		if p.names(t) {
 			t.regroupLater()
 		}

@@ -126,6 +126,14 @@ func TestLoopsRun(t *testing.T) {
 			})
 		}
 	}
+	e.Do(func() {
+		list, _ := e.LoopStatus()
+		for _, l := range list {
+			if l.Across != 0 {
+				t.Errorf("%d packets of loop %d were for another loop", l.Across, l.Number)
+			}
+		}
+	})
 	t.Logf("%d moves, %d halts", moved, halted)
 }
 
