@@ -93,7 +93,7 @@ integration: build ## real programs against a real daemon
 	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) $$($(GO) list ./test/... | grep -vE '/test/(memory|$(LOOPED))$$')
 	VRDMA_LOOPS=$(or $(LOOPS),3) $(GOTEST) -race -p $(JOBS) $$($(GO) list ./test/... | grep -E '/test/($(LOOPED))$$')
 	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race ./test/memory
-	$(GOTEST) -race -p 1 -run '$(ALONE)' ./test/wire
+	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race -p 1 -run '$(ALONE)' ./test/wire
 
 # The first run builds Kubernetes from its sources: about ten minutes of processor time.
 test-kube: deps-test build kube ## pods and claims with a real Kubernetes and containerd

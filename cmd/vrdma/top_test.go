@@ -61,8 +61,8 @@ func TestTopTable(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	before.Loops = []protocol.LoopStatus{{Busy: time.Second}, {Number: 1}}
-	now.Loops = []protocol.LoopStatus{{Busy: 2 * time.Second}, {Number: 1, Busy: 200 * time.Millisecond}}
-	if got, want := table(topView{})[0], "vrdma top: pid 7, daemon 50 % of a core, loops 50 10 %, up 1m2s, sorted by name"; got != want {
+	now.Loops = []protocol.LoopStatus{{Busy: 2 * time.Second, Sessions: 3}, {Number: 1, Busy: 200 * time.Millisecond, Sessions: 1}}
+	if got, want := table(topView{})[0], "vrdma top: pid 7, daemon 50 % of a core, loops 50 10 % with 3 1 sessions, up 1m2s, sorted by name"; got != want {
 		t.Errorf("with two loops: %s, want %s", got, want)
 	}
 	var v topView

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -43,16 +44,17 @@ func (v *topView) key(k byte) {
 	}
 }
 
-// loopShares says how busy each loop was; "": there is only one.
+// loopShares says how busy each loop was and how many sessions it has; "": there is only one.
 func loopShares(before, now *protocol.Top, seconds float64) string {
 	if len(now.Loops) == 0 || len(before.Loops) != len(now.Loops) || seconds <= 0 {
 		return ""
 	}
-	shares := make([]string, len(now.Loops))
+	shares, sessions := make([]string, len(now.Loops)), make([]string, len(now.Loops))
 	for i, l := range now.Loops {
 		shares[i] = fmt.Sprintf("%.0f", 100*(l.Busy-before.Loops[i].Busy).Seconds()/seconds)
+		sessions[i] = strconv.Itoa(l.Sessions)
 	}
-	return "loops " + strings.Join(shares, " ") + " %, "
+	return "loops " + strings.Join(shares, " ") + " % with " + strings.Join(sessions, " ") + " sessions, "
 }
 
 // A sortKey is an index into sorts.

@@ -135,6 +135,8 @@ type LoopStatus struct {
 	Used     bool          `json:"used"` // new sessions may come to it
 	Sessions int           `json:"sessions"`
 	Busy     time.Duration `json:"busy"` // time that it has worked for sessions
+	// Across counts packets that the loop has dropped because their receiver was on another loop.
+	Across uint64 `json:"across"`
 }
 
 // ProgramStatus is a served process.

@@ -139,26 +139,31 @@ func (b *balancer) look() (most float64) {
 	if b.auto {
 		l.most = b.e.Loops()
 	}
-	if most = slices.Max(l.busy); slices.Min(l.busy) >= fullLoad && use < l.most {
+	if slices.Min(l.busy) >= fullLoad && use < l.most {
 		l.free = b.free(passed)
 	} else {
 		b.known = false
 	}
+	b.judge(l)
+	return slices.Max(l.busy)
+}
+
+// judge acts on the loads of one look if as many looks in a row have given the same result as that needs.
+func (b *balancer) judge(l loads) {
 	a := l.advise()
 	if a != b.last {
 		b.last, b.times = a, 0
 	}
 	b.times++
 	after := balanceAfter
-	if a.use != 0 && a.use < use {
+	if a.use != 0 && a.use < len(l.busy) {
 		after = idleLooks
 	}
 	if a == (remedy{}) || b.times < after {
-		return most
+		return
 	}
 	b.last, b.times = remedy{}, 0
 	b.e.Do(func() { b.e.follow(a) }) // fails only after the loop has ended
-	return most
 }
 
 // free is how many processors were free since the last look; 0 if that is not known.
@@ -176,18 +181,23 @@ func (e *Engine) follow(a remedy) {
 	if len(e.loops.others) == 0 {
 		return
 	}
-	if a.use != 0 {
-		e.loops.use.Store(int32(a.use))
-	}
 	all := append([]*Engine{e}, e.loops.others...)
 	from, to := all[a.from], all[a.to]
-	if a.use != 0 && a.use <= a.from { // the loop is not used any more
+	if a.use != 0 && a.use <= a.from {
 		for _, c := range from.clients() {
 			if clientOf(c.session) == c {
 				e.move(e.group(nil, c), to)
 			}
 		}
+		// The loop remains in use while it has a group that cannot move: the balancer sees only loops in use, and asks
+		// again.
+		if len(from.bells.of) == 0 {
+			e.loops.use.Store(int32(a.use))
+		}
 		return
+	}
+	if a.use != 0 {
+		e.loops.use.Store(int32(a.use))
 	}
 	if g := e.half(from); g != nil {
 		e.move(g, to)
@@ -246,12 +256,13 @@ type LoopStatus struct {
 	Used     bool // it may have sessions
 	Sessions int
 	Busy     ib.Time // time that it has worked for sessions
+	Across   uint64  // packets that it has dropped because their receiver was on another loop
 }
 
 // LoopStatus describes all loops, and says how many sessions have moved. It runs on the loop.
 func (e *Engine) LoopStatus() (list []LoopStatus, moves uint64) {
 	for i, l := range append([]*Engine{e}, e.loops.others...) {
-		list = append(list, LoopStatus{Number: i, Used: i < int(e.loops.use.Load()), Sessions: len(l.bells.of), Busy: l.clock.busy})
+		list = append(list, LoopStatus{Number: i, Used: i < int(e.loops.use.Load()), Sessions: len(l.bells.of), Busy: l.clock.busy, Across: l.local.across})
 	}
 	return list, e.loops.moves
 }

@@ -43,3 +43,102 @@ func TestParseIdle(t *testing.T) {
 		}
 	}
 }
+
+// TestLoopWithStuckGroupStaysInUse: a loop stays in use until all its groups have moved away.
+func TestLoopWithStuckGroupStaysInUse(t *testing.T) {
+	e := severalLoops(t, 3)
+	stuck, free := newClient(t, e), newClient(t, e)
+	q := stuck.newQP(rc)
+	waits := func(so bool) { e.Do(func() { q.task().waits = so }) }
+	stuck.moveTo(2)
+	free.moveTo(2)
+	waits(true) // it cannot move
+	defer waits(false)
+	for _, c := range []struct {
+		what                 string
+		use, stuckOn, freeOn int
+	}{{"one group cannot move", 3, 2, 0}, {"all can move", 2, 0, 0}} {
+		e.Do(func() { e.follow(remedy{from: 2, to: 0, use: 2}) })
+		if use, k, n := int(e.loops.use.Load()), stuck.loop(), free.loop(); use != c.use || k != c.stuckOn || n != c.freeOn {
+			t.Errorf("%s: %d loops are used, and the programs are on loops %d and %d, want %d, and %d and %d", c.what, use, k, n, c.use, c.stuckOn, c.freeOn)
+		}
+		waits(false)
+	}
+}
+
+// TestAutoGrowsAndShrinks: with --loops auto one more loop is used each time that all are busy for balanceAfter looks and
+// processors are free, and gets a group. After idleLooks looks with little work one less is used, and its groups come to
+// the first loop. Looks with another result begin the count again.
+func TestAutoGrowsAndShrinks(t *testing.T) {
+	const loops, groups = 3, 4
+	e := severalLoops(t, loops)
+	e.Do(func() { e.loops.use.Store(1) }) // as with Auto, but nobody looks beside the test
+	var pairs [groups][2]*testQP
+	for i := range pairs {
+		a, b := newClient(t, e).newQP(rc), newClient(t, e).newQP(rc)
+		connect(a, b)
+		pairs[i] = [2]*testQP{a, b}
+	}
+	work := func() {
+		for _, p := range pairs {
+			bounce(t, p[0], p[1], 2)
+		}
+	}
+	count := func() (of [loops]int) {
+		for _, p := range pairs {
+			k, n := p[0].c.loop(), p[1].c.loop()
+			if k != n {
+				t.Fatalf("connected programs are on loops %d and %d", k, n)
+			}
+			of[k]++
+		}
+		return of
+	}
+	b := &balancer{e: e}
+	// looks looks n times, and the number of loops in use changes after the last.
+	looks := func(n int, busy, free float64, want int) {
+		t.Helper()
+		use := int(e.loops.use.Load())
+		for i := range n {
+			if now := int(e.loops.use.Load()); now != use {
+				t.Fatalf("%d loops are used after %d looks, want %d until %d", now, i, use, n)
+			}
+			l := loads{free: free, most: loops}
+			for range use {
+				l.busy = append(l.busy, busy)
+			}
+			b.judge(l)
+		}
+		if now := int(e.loops.use.Load()); now != want {
+			t.Fatalf("%d loops are used, want %d", now, want)
+		}
+	}
+	work()
+	looks(10*balanceAfter, 1, 0, 1) // no processor is free
+	looks(balanceAfter-1, 1, 1, 1)
+	looks(1, 0.5, 1, 1) // the count begins again
+	if of := count(); of != [loops]int{groups} {
+		t.Errorf("groups of the loops: %d", of)
+	}
+	for use := 2; use <= loops; use++ {
+		work()
+		looks(balanceAfter, 1, 1, use)
+		if of := count(); of[use-1] == 0 || of[0] == 0 {
+			t.Errorf("groups of the loops: %d", of)
+		}
+	}
+	work()
+	looks(10*balanceAfter, 1, 1, loops) // there are no more
+	looks(idleLooks-1, 0, 1, loops)
+	looks(1, 0.5, 1, loops)
+	for use := loops - 1; use > 0; use-- {
+		looks(idleLooks, 0, 1, use)
+		for loop, n := range count() {
+			if loop >= use && n > 0 {
+				t.Errorf("%d groups are on loop %d, which is not used", n, loop)
+			}
+		}
+	}
+	looks(2*idleLooks, 0, 1, 1)
+	work()
+}

@@ -59,9 +59,9 @@ func (t *task) multicast(b *transport.Burst) {
 	}
 	members := 0
 	if g := n.groups.of[r.addr()]; g != nil {
-		members = g.deliver(b)
+		members = g.deliver(b, &t.e.local)
 	} else {
-		members = member{t.adapter, b.DGID}.deliver(b)
+		members = member{t.adapter, b.DGID}.deliver(b, &t.e.local)
 	}
 	sc.Extra += members * max(int(b.Length), memberCost)
 	if r.under == nil {
@@ -74,18 +74,24 @@ func (t *task) multicast(b *transport.Burst) {
 }
 
 // deliver gives b to the members of all NICs and returns how many there are.
-func (g *group) deliver(b *transport.Burst) (n int) {
+func (g *group) deliver(b *transport.Burst, l *local) (n int) {
 	for _, m := range g.nics {
-		n += m.deliver(b)
+		n += m.deliver(b, l)
 	}
 	return n
 }
 
-// deliver gives b to the members of one NIC and returns how many there are.
-func (m member) deliver(b *transport.Burst) int {
+// deliver gives b to the members of one NIC and returns how many there are. A member is on another loop if its session has
+// to come to the first loop and cannot be moved yet. Only that loop may touch it, so it loses b.
+func (m member) deliver(b *transport.Burst, l *local) int {
 	members := m.adapter.nic.Multicast(m.gid)
 	for _, q := range members {
-		taskOf(q).deliver(b)
+		if t := taskOf(q); t.adapter == m.adapter { // each loop has its own record of a NIC
+			t.deliver(b)
+		} else {
+			m.adapter.part.Drop(nic.DropNoQP, b.Packets)
+			l.across += uint64(b.Packets)
+		}
 	}
 	return len(members)
 }
@@ -215,7 +221,7 @@ func (n *network) receiveGroup(id ib.NetworkID, b *transport.Burst) {
 	}
 	n.groups.received++
 	if g := n.groups.of[netAddr{id, b.DGID}]; g != nil {
-		g.deliver(b)
+		g.deliver(b, n.local)
 	}
 	n.local.deliverReplies()
 }

@@ -24,6 +24,7 @@ type local struct {
 	starved starved
 	inboxes inboxes
 	stuck   stuck
+	across  uint64 // packets for queue pairs of other loops, which were lost
 
 	shared *nic.Loop
 	log    *slog.Logger
@@ -96,7 +97,7 @@ func (t *task) leaveHost(b *transport.Burst) {
 		n.depart(t, &t.route, b)
 		return
 	}
-	if t.route.to.IsValid() {
+	if t.route.to.IsValid() && t.e.loops.number > 0 {
 		t.regroupLater()
 	}
 	t.adapter.part.Drop(nic.DropNoNIC, b.Packets)
@@ -116,7 +117,8 @@ func supersedes(b, a *transport.Burst) bool {
 func (t *task) findPeer(b *transport.Burst) *task {
 	p := t.route.adapter.taskAt(b.Dst)
 	if p != nil && p.e != t.e {
-		if p.expects(t) {
+		t.e.local.across += uint64(b.Packets)
+		if p.names(t) {
 			t.regroupLater()
 		}
 		return nil

@@ -326,16 +326,39 @@ func (e *Engine) regroup(q *nic.QP) {
 	}
 }
 
-// regroupLater is called on a data loop when the route of t leads to another loop or to another host. It was found
-// after the connection was made. The burst is lost, and the group of t moves soon.
+// regroupLater is called when the route of t, found after the connection was made, leads to a queue pair of another loop,
+// or from a data loop to another host. The burst is lost, and the group of t moves soon.
 func (t *task) regroupLater() {
-	if t.e.loops.number == 0 || t.asked || t.q.Type() == ib.UD {
+	if t.asked || t.q.Type() == ib.UD {
 		return
 	}
 	t.asked = true
 	first, q := t.e.loops.first, t.q
-	first.cmds.push(func() { first.regroup(q) })
+	first.cmds.push(func() { first.regroupRouted(q) })
 	first.cmds.wake()
+}
+
+// regroupRouted is regroup for a queue pair whose route was found after the connection was made. The route of its peer may
+// be as old as the connection if the peer has sent nothing since.
+func (e *Engine) regroupRouted(q *nic.QP) {
+	if q.Gone() || len(e.loops.others) == 0 {
+		return
+	}
+	if a := taskOf(q).route.adapter; a != nil {
+		if p := a.taskAt(q.Peer()); p != nil && p.names(taskOf(q)) {
+			p.reroute()
+		}
+	}
+	e.regroup(q)
+}
+
+// reroute finds the route of a connected queue pair again if it is stale. Send does the same.
+func (t *task) reroute() {
+	if t.route.routes != t.adapter.nic.Routes() {
+		sgid, dgid := t.q.Transport().Addresses()
+		t.peer, t.asked = nil, false
+		t.find(&sgid, &dgid)
+	}
 }
 
 // A group that cannot be moved is tried again after firstRetry, and then after twice as long, up to lastRetry.
@@ -419,10 +442,14 @@ func (t *task) localPeer() *task {
 	return p
 }
 
-// expects reports whether t is connected to the queue pair of o.
+// expects reports whether t is connected to the queue pair of o. It runs in a command: t may be on any loop.
 func (t *task) expects(o *task) bool {
-	return t.q.Type() == o.q.Type() && t.q.Peer() == o.q.Num() && t.route.adapter != nil && t.route.adapter.nic == o.adapter.nic
+	return t.names(o) && t.route.adapter != nil && t.route.adapter.nic == o.adapter.nic
 }
+
+// names reports whether t is connected to a queue pair of the type and the number of o, of whichever NIC. Only commands
+// change that, so any loop may ask.
+func (t *task) names(o *task) bool { return t.q.Type() == o.q.Type() && t.q.Peer() == o.q.Num() }
 
 // group adds the group of c to g: the sessions that its queue pairs are connected to, those of its process, and those that
 // a cap holds together with it.

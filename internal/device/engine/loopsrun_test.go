@@ -17,6 +17,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/schedule"
 	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // severalLoops is an engine with n loops that run.
@@ -125,6 +126,14 @@ func TestLoopsRun(t *testing.T) {
 			})
 		}
 	}
+	e.Do(func() {
+		list, _ := e.LoopStatus()
+		for _, l := range list {
+			if l.Across != 0 {
+				t.Errorf("%d packets of loop %d were for another loop", l.Across, l.Number)
+			}
+		}
+	})
 	t.Logf("%d moves, %d halts", moved, halted)
 }
 
@@ -506,6 +515,62 @@ func TestManySessionsOnHeldLoop(t *testing.T) {
 		commands.Wait()
 		if loop := pairs[0][0].c.loop(); loop != 1 {
 			t.Errorf("the programs are on loop %d", loop)
+		}
+	}
+}
+
+// TestRouteFoundLater: programs on two loops connect while no route leads from one to the other. When there is one, the
+// first message is lost and brings them together, whichever loop its sender is on, although the receiver sends nothing.
+func TestRouteFoundLater(t *testing.T) {
+	const uc = 3
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	for _, on := range [][2]int{{0, 1}, {1, 0}, {1, 2}} {
+		e, w, nics := twins(t, Options{Loops: 3}, address(1), address(2))
+		var qs [2]*testQP
+		for i, n := range nics {
+			c := newProgram(t, e, n, n.GIDs[0].GID, 0)
+			c.moveTo(on[i])
+			qs[i] = c.newQP(uc)
+		}
+		a, b := qs[0], qs[1]
+		e.Do(func() { w.cut[nics[0]], w.cut[nics[1]] = b.c.gid, a.c.gid })
+		for i, q := range qs {
+			q.c.do(func() error {
+				for _, to := range []struct {
+					mask ib.AttrMask
+					attr nic.QPAttr
+				}{
+					{attrInit, nic.QPAttr{State: 1, PortNum: 1, AccessFlags: 0xf}},
+					{1<<0 | 1<<7 | 1<<8 | 1<<12 | 1<<20, nic.QPAttr{State: 2, PathMTU: 5, DestQPN: qs[1-i].info.Num,
+						AH: nic.AHAttr{DGID: qs[1-i].c.gid, IsGlobal: true, PortNum: 1}}},
+					{1<<0 | 1<<16, nic.QPAttr{State: 3}},
+				} {
+					if err := q.c.s.ModifyQP(q.info.Handle, to.mask, &to.attr); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		if k, n := a.c.loop(), b.c.loop(); k != on[0] || n != on[1] {
+			t.Fatalf("the programs are on loops %d and %d, want %d", k, n, on)
+		}
+		e.Do(func() {
+			clear(w.cut)
+			e.adapters.rerouteAll()
+		})
+		send := func() {
+			a.post(wr{op: opSend, flags: signal, n: 64})
+			if w := a.wait(); w.status != 0 {
+				t.Errorf("loops %d: %+v", on, w)
+			}
+		}
+		b.recv(0, 64)
+		send()
+		eventually(t, "the programs are on one loop", func() bool { return a.c.loop() == b.c.loop() })
+		send()
+		if w := b.wait(); w.status != 0 || w.length != 64 {
+			t.Errorf("loops %d: received %+v", on, w)
 		}
 	}
 }

@@ -190,6 +190,9 @@ func (n *network) Receive(id ib.NetworkID, b *transport.Burst, ce bool) {
 		t = a.taskAt(b.Dst)
 	}
 	if t == nil || t.e.loops.number > 0 {
+		if t != nil {
+			n.local.across += uint64(b.Packets)
+		}
 		n.stray(id, &b.DGID, b.Packets)
 		return
 	}

@@ -36,7 +36,7 @@ type task struct {
 	let    bool // it has waited, and may go first
 
 	// For queue pairs of this host that wait for each other, see starved.go and inbox.go.
-	asked   bool // the first loop knows that its route leads elsewhere, see loops.go
+	asked   bool // the first loop knows that its route leads to another loop, see loops.go
 	starved bool // it waits for its peer to post receives
 	parked  bool // bursts for it wait in an inbox
 	waits   bool // it waits for a parked peer

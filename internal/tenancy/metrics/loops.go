@@ -10,6 +10,7 @@ type Loop struct {
 	Number   int
 	Sessions int
 	Busy     time.Duration // time that it has worked for programs
+	Across   uint64        // packets that it has dropped because their receiver was on another loop
 }
 
 // loops writes how busy the loops are, and their sessions.
@@ -21,6 +22,10 @@ func (p *page) loops(list []Loop, moves uint64) {
 	p.family("vrdma_loop_sessions", "gauge", "Open devices that a loop serves.")
 	for _, l := range list {
 		p.sample(float64(l.Sessions), "loop", strconv.Itoa(l.Number))
+	}
+	p.family("vrdma_loop_across_packets_total", "counter", "Packets that a loop has dropped because their receiver was on another loop. Connected programs are on one loop: it grows while a program waits to be moved, or sends to a queue pair that is not connected to it.")
+	for _, l := range list {
+		p.sample(float64(l.Across), "loop", strconv.Itoa(l.Number))
 	}
 	p.family("vrdma_loop_moves_total", "counter", "Open devices that have moved to another loop.")
 	p.sample(float64(moves))
