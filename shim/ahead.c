@@ -75,7 +75,7 @@ void ahead_forget(struct file *f)
 /*
  * Makes this thread the only writer of p; false: another thread writes to it. seq is a sequence lock: the fence keeps the bytes
  * behind the odd number, and the release at the end keeps them before the even one. A reader has an acquire load before its copy,
- * and an acquire fence between the copy and the second load. This is enough for weak ordering.
+ * and an acquire fence between the copy and the second load. This is enough for weak ordering: TestAhead of package armcheck.
  */
 static bool begin(struct foreseen *p, uint32_t *seq)
 {

@@ -120,7 +120,7 @@ static ssize_t transmit(int socket, const struct message *m)
  * the other side reads them after it has read the state with an acquire: read-modify-writes here are seq_cst, and so are
  * those of the daemon. The first load of the state is only a hint; the compare-exchange decides. wire_leave stores the length,
  * then loads the state; the daemon closes the state, then loads the length. All four are seq_cst, so that at least one
- * sees the other also on arm64.
+ * sees the other also on arm64. TestMailbox of package armcheck checks it.
  */
 
 static _Atomic uint32_t *mail_state(unsigned char *mail)

@@ -51,11 +51,12 @@ func find(t *testing.T, pattern string) string {
 func TestDeb(t *testing.T) {
 	packages := harness.Directory(t, nil)
 	build(t, packages+"/old", "v1.0.0", "vrdma", "deb")
-	build(t, packages+"/new", "v1.1.0", "vrdma guest", "deb rpm")
+	build(t, packages+"/new", "v1.1.0", "vrdma guest kube", "deb rpm")
 	for _, suite := range harness.Pick([]string{"bookworm"}, []string{"bookworm", "trixie", "testing"}) {
 		t.Run(suite, func(t *testing.T) { life(t, newMachine(t, suite, packages)) })
 	}
 	t.Run("guest", func(t *testing.T) { agent(t, newMachine(t, "bookworm", packages)) })
+	t.Run("kube", func(t *testing.T) { kube(t, newMachine(t, "bookworm", packages)) })
 	t.Run("systemd", func(t *testing.T) { scripts(t, newMachine(t, "bookworm", packages)) })
 	t.Run("ci", func(t *testing.T) { recipe(t, packages, newMachine(t, "bookworm", packages)) })
 	t.Run("rpm", func(t *testing.T) { unpacked(t, packages, newMachine(t, "bookworm", packages)) })
@@ -148,6 +149,28 @@ func agent(t *testing.T, m *machine) {
 		t.Errorf("the agent's unit: %v\n%s", err, unit)
 	}
 	m.run(t, "dpkg", "--purge", "vrdma-guest", "vrdma")
+	m.nothingLeft(t, clean)
+}
+
+// kube installs the package for nodes of Kubernetes beside vrdma's, and removes it first.
+func kube(t *testing.T, m *machine) {
+	clean := m.files(t)
+	m.run(t, "apt-get", "install", "-y", "/packages/new/vrdma_1.1.0-1_amd64.deb")
+	without := m.files(t)
+	m.run(t, "dpkg", "--install", "/packages/new/vrdma-kube_1.1.0-1_amd64.deb")
+	if out := m.run(t, "vrdma-kube", "version"); !strings.Contains(out, "v1.1.0") {
+		t.Errorf("vrdma-kube version: %s", out)
+	}
+	for _, name := range []string{"/usr/share/man/man1/vrdma-kube.1.gz", "/usr/share/bash-completion/completions/vrdma-kube",
+		"/usr/share/zsh/vendor-completions/_vrdma-kube", "/usr/share/doc/vrdma-kube/kubernetes/kustomization.yaml",
+		"/usr/share/doc/vrdma-kube/kubernetes-dra/kustomization.yaml", "/usr/share/doc/vrdma-kube/copyright"} {
+		if !m.exists(name) {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	m.run(t, "dpkg", "--purge", "vrdma-kube")
+	m.nothingLeft(t, without)
+	m.run(t, "dpkg", "--purge", "vrdma")
 	m.nothingLeft(t, clean)
 }
 

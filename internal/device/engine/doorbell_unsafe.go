@@ -13,6 +13,7 @@ import (
 // Go's atomics are sequentially consistent, on arm64 too. The client writes bitmap, summary and any in this order, each with a
 // release; the loop clears them in the opposite order, so a bit that it misses leaves any set. Before it sleeps the loop stores armed and
 // then loads any, and the client stores any and then loads armed: at least one sees the other.
+// TestDoorbell of package armcheck checks it.
 type page struct {
 	armed   *atomic.Uint32
 	any     *atomic.Uint32

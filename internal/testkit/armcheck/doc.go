@@ -33,6 +33,13 @@
 // races, or as many as -races or VRDMA_RACES says. A fault is told as the order of steps that
 // leads to it.
 //
-// It imports nothing of ours, and nothing imports it. What the code does is in internal/device/nic and
+// # The other protocols
+//
+// A second machine (weak_test.go) searches the other protocols between the interposer and the daemon: the doorbell, the threads that sleep
+// instead of polling, the rings, the mailbox, the answers ahead and the shelf. Each has a test file of its own. This machine knows
+// sequential memory, tso and rmo, and needs no hint which loads may be early or late. TestLitmus compares it with the usual litmus tests.
+// For each fence, acquire and release that a protocol needs there is a form without it, and the search must find its fault.
+//
+// The package imports nothing of ours, and nothing imports it. What the code does is in internal/device/nic and
 // shim/protocol.h; the same races with real programs are TestWakeups in test.
 package armcheck
