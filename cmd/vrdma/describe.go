@@ -93,10 +93,10 @@ func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
 			fmt.Fprintf(t, "Socket\t%s\n", s.Socket)
 		}
 	}
-	if it.Key.Kind == tenant.KindNetwork {
-		fmt.Fprintf(t, "Trusts\t%s\n", trustText(it.Forgeable))
-		if len(it.Forgeable) > 0 {
-			fmt.Fprintf(t, "\tany user of these hosts can forge packets of their NICs in this network: encryption: true prevents it\n")
+	if n, ok := o.(*tenant.Network); ok {
+		fmt.Fprintf(t, "Trusts\t%s\n", trustText(&n.Spec, it.Forgeable))
+		if note := trustNote(&n.Spec, it.Forgeable); note != "" {
+			fmt.Fprintf(t, "\t%s\n", note)
 		}
 	}
 	for i, q := range it.Quota {

@@ -46,7 +46,9 @@ var objectColumns = map[tenant.Kind][]column{
 		networkColumn("MTU", func(s *tenant.NetworkSpec) string { return limitText(s.MTU) }),
 		networkColumn("DEFAULT", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Default, tenant.Allow)) }),
 		networkColumn("WAY", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Way, tenant.WayVXLAN)) }),
-		{title: "TRUSTS", value: func(_ tenant.Object, st *control.Status) string { return trustText(st.Forgeable) }},
+		{title: "TRUSTS", value: func(o tenant.Object, st *control.Status) string {
+			return trustText(&o.(*tenant.Network).Spec, st.Forgeable)
+		}},
 		whenWide(networkColumn("ENCRYPTION", func(s *tenant.NetworkSpec) string { return strconv.FormatBool(s.Encryption) })),
 		labelsColumn,
 	},
@@ -112,12 +114,31 @@ var objectColumns = map[tenant.Kind][]column{
 	},
 }
 
-// trustText says whose packets the hosts of a network accept: those of daemons, or those of every user of some hosts.
-func trustText(forgeable []string) string {
-	if len(forgeable) == 0 {
+// trustText says whose packets the hosts of a network accept: those of daemons, those of every user of some hosts, or those of every
+// sender in a network that is not the daemon's own.
+func trustText(s *tenant.NetworkSpec, forgeable []string) string {
+	switch {
+	case s.Way == tenant.WayHost:
+		return "the hosts' network"
+	case s.Way == tenant.WayNamespace:
+		return "the containers' network"
+	case len(forgeable) == 0:
 		return "daemons"
 	}
 	return "users of " + strings.Join(forgeable, ",")
+}
+
+// trustNote explains trustText; empty: it needs no explanation.
+func trustNote(s *tenant.NetworkSpec, forgeable []string) string {
+	switch {
+	case s.Way == tenant.WayHost:
+		return "any user of a host that this daemon has not recognised as a vrdma host can forge that host's packets: way vxlan with encryption: true prevents it"
+	case s.Way == tenant.WayNamespace:
+		return "any program in a container's network can forge packets of its NIC, and source ports are not checked: way vxlan with encryption: true prevents it"
+	case len(forgeable) > 0:
+		return "any user of these hosts can forge packets of their NICs in this network: encryption: true prevents it"
+	}
+	return ""
 }
 
 func faultColumn(title string, f func(*tenant.FaultSpec) string) column {

@@ -81,6 +81,39 @@ red/no-batch-to-store   train     role=store   0       1
 	}
 }
 
+// TestTrust checks whose packets a network is said to trust.
+func TestTrust(t *testing.T) {
+	for _, c := range []struct {
+		way       tenant.Way
+		forgeable []string
+		text      string
+		note      string // part of it
+	}{
+		{"", nil, "daemons", ""},
+		{tenant.WayVXLAN, nil, "daemons", ""},
+		{tenant.WayVXLAN, []string{"a", "b"}, "users of a,b", "any user of these hosts"},
+		{tenant.WayHost, nil, "the hosts' network", "has not recognised"},
+		{tenant.WayNamespace, nil, "the containers' network", "any program in a container's network"},
+	} {
+		network := &tenant.Network{Metadata: tenant.Metadata{Name: "n", Tenant: "red"}, Spec: tenant.NetworkSpec{Way: c.way}}
+		if got := trustText(&network.Spec, c.forgeable); got != c.text {
+			t.Errorf("way %q with %v: %q, want %q", c.way, c.forgeable, got, c.text)
+		}
+		text, err := tenant.Marshal(network)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply := &control.Reply{Items: []control.Item{{Key: network.Key(), Object: text, Forgeable: c.forgeable}}}
+		var b strings.Builder
+		if err := printDescription(&b, reply, time.Unix(0, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.String(); !strings.Contains(got, c.text+"\n") || !strings.Contains(got, c.note) || c.note == "" && strings.Contains(got, "forge") {
+			t.Errorf("way %q with %v is described as\n%s", c.way, c.forgeable, got)
+		}
+	}
+}
+
 // The output of get can be applied.
 func TestOutputIsInput(t *testing.T) {
 	for _, output := range []string{"yaml", "json"} {

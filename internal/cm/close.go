@@ -198,6 +198,7 @@ func (m *Manager) Destroy(now ib.Time, c *Conn) {
 		m.Answer(now, c, SidrRejected, 0, 0, nil)
 	case TimeWait, Closed:
 	}
+	m.limit(c)
 }
 
 // Statuses of an APR (IBA 12.6.9).

@@ -29,6 +29,8 @@ type Config struct {
 	Changed func(*Conn)
 	// Due is called when Deadline changes to a time other than never; if it is nil, the caller polls Deadline.
 	Due func(ib.Time)
+	// Dropped is called before a connection without an owner is dropped because there are too many; may be nil.
+	Dropped func(*Conn)
 }
 
 // Manager has all connections of one device.
@@ -38,6 +40,8 @@ type Manager struct {
 	byRemote  map[remote]*Conn // passive connections, by the peer's identification
 	byQP      map[peerQP]*Conn // by the peer's queue pair
 	questions map[question]*Conn
+	leaving   orphans // in DreqSent
+	ended     orphans // in TimeWait
 	timers    deadlines
 	next      uint32
 }
@@ -48,6 +52,7 @@ func New(c Config) *Manager {
 		Config: c, next: c.Random(),
 		conns: make(map[uint32]*Conn), byRemote: make(map[remote]*Conn), byQP: make(map[peerQP]*Conn),
 		questions: make(map[question]*Conn),
+		leaving:   newOrphans(maxLeaving, maxLeaving), ended: newOrphans(maxEnded, maxEndedOf),
 	}
 }
 
@@ -120,6 +125,8 @@ func (m *Manager) forget(c *Conn) {
 		delete(m.questions, k)
 	}
 	m.unlinkQP(c)
+	m.leaving.remove(c.LocalID)
+	m.ended.remove(c.LocalID)
 }
 
 func (m *Manager) linkQP(c *Conn) {
@@ -142,6 +149,7 @@ func (m *Manager) linger(now ib.Time, c *Conn) {
 	m.enter(c, TimeWait)
 	m.unlinkQP(c) // the peer may reuse its queue pair
 	m.await(c, nil, now+span(max(c.Path.AckTimeout, 12)))
+	m.limit(c)
 }
 
 // ---- deadlines ----

@@ -62,6 +62,7 @@ func (m *Manager) Answer(now ib.Time, c *Conn, status uint8, qpn, qkey uint32, p
 	m.Env.Send(c.Path.SGID, c.Path.DGID, mad)
 	c.State, c.left, c.Owner = TimeWait, 0, nil
 	m.await(c, mad, now+answerKept)
+	m.limit(c)
 	return nil
 }
 

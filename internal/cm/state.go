@@ -132,6 +132,7 @@ func (m *Manager) ThawConn(now ib.Time, st *ConnState, owner any) (*Conn, error)
 		// A deadline of 0 would mean never.
 		m.await(c, slices.Clone(st.Message), max(now+max(st.Deadline, -maxLate), 1))
 	}
+	m.limit(c)
 	return c, nil
 }
 

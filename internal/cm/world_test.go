@@ -265,9 +265,10 @@ func (w *world) empty() {
 	w.t.Helper()
 	w.run(w.now + 3600*second)
 	for _, n := range w.nodes {
-		if n.m.Len() != 0 || len(n.m.byRemote) != 0 || len(n.m.byQP) != 0 || len(n.m.questions) != 0 || n.m.Deadline() != 0 {
-			w.t.Errorf("%s still has %d connections (%d by remote, %d by QP, %d questions)\n%v",
-				n.name, n.m.Len(), len(n.m.byRemote), len(n.m.byQP), len(n.m.questions), w.trace)
+		orphans := len(n.m.leaving.at) + len(n.m.leaving.peers) + n.m.leaving.all.Len() + len(n.m.ended.at) + len(n.m.ended.peers) + n.m.ended.all.Len()
+		if n.m.Len() != 0 || orphans != 0 || len(n.m.byRemote) != 0 || len(n.m.byQP) != 0 || len(n.m.questions) != 0 || n.m.Deadline() != 0 {
+			w.t.Errorf("%s still has %d connections (%d in the lists of orphans, %d by remote, %d by QP, %d questions)\n%v",
+				n.name, n.m.Len(), orphans, len(n.m.byRemote), len(n.m.byQP), len(n.m.questions), w.trace)
 		}
 	}
 }

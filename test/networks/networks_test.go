@@ -18,10 +18,15 @@ func (h *host) serve(t testing.TB, nic, ip string, flags ...string) *harness.Pro
 	return p
 }
 
+// nicSocket is the socket of a NIC.
+func (h *host) nicSocket(nic string) string {
+	return filepath.Join(h.Socket+".nics", nic, "nic", "vrdma.sock")
+}
+
 // listens waits until rping listens.
 func (h *host) listens(t testing.TB, nic string, p *harness.Process) {
 	t.Helper()
-	socket := filepath.Join(h.Socket+".nics", nic, "nic", "vrdma.sock")
+	socket := h.nicSocket(nic)
 	at := harness.At(socket, nil)
 	if !harness.Poll(minute, func() bool {
 		if p.Ended(0) {

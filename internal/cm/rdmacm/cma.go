@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"net/netip"
 	"syscall"
 
 	"vrdma.dev/vrdma/internal/budget"
@@ -36,6 +37,10 @@ type CMA struct {
 	turns uint64
 	// Notice is called for connections, on the loop; may be nil. It is set before the device is used.
 	Notice func(Notice)
+	// Crowded is called once, on the loop, when an ended connection is forgotten early because there are too many; may be nil. It is set
+	// before the device is used. peer is the address of that connection's peer.
+	Crowded func(peer netip.Addr)
+	crowded bool // Crowded was called
 
 	// For policy, see guard.go.
 	talking map[ib.GID]map[*ID]struct{} // UD IDs whose peer has accepted, by peer
@@ -48,8 +53,16 @@ func New(n *nic.NIC, l Link) *CMA {
 	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy), talking: make(map[ib.GID]map[*ID]struct{}), judged: n.Generation()}
 	n.SetConnections(a)
 	a.nextPort = firstEphemeral + uint16(n.Random()%(lastEphemeral-firstEphemeral))
-	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Env: a, Due: l.Due, Changed: changed})
+	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Env: a, Due: l.Due, Changed: changed, Dropped: a.dropped})
 	return a
+}
+
+// dropped calls Crowded.
+func (a *CMA) dropped(c *cm.Conn) {
+	if a.Crowded != nil && !a.crowded {
+		a.crowded = true
+		a.Crowded(netip.AddrFrom16(c.Path.DGID).Unmap())
+	}
 }
 
 func (a *CMA) now() ib.Time { return a.link.Now() }

@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"net/netip"
 	"testing"
 
 	"vrdma.dev/vrdma/internal/abi"
@@ -89,5 +90,18 @@ func TestTransportService(t *testing.T) {
 			}
 			server.none()
 		})
+	}
+}
+
+// TestCrowded checks that the first connection that is forgotten early is reported, and no other.
+func TestCrowded(t *testing.T) {
+	f := newFabric(t)
+	var peers []string
+	f.cma.Crowded = func(peer netip.Addr) { peers = append(peers, peer.String()) }
+	for _, a := range []string{"10.0.0.9", "fd00::9"} {
+		f.cma.dropped(&cm.Conn{Path: cm.Path{DGID: gid(a)}})
+	}
+	if len(peers) != 1 || peers[0] != "10.0.0.9" {
+		t.Errorf("reported are %v, want 10.0.0.9", peers)
 	}
 }

@@ -185,6 +185,58 @@ func TestNotFencedByItsPast(t *testing.T) {
 	}
 }
 
+// TestForgeable checks which hosts of a network are said to trust their users: those without published source ports, in networks of way
+// vxlan that are on several hosts and not encrypted.
+func TestForgeable(t *testing.T) {
+	s := &store.Memory{}
+	a := join(t, s, "a", 1)
+	c := config(&remote{Memory: s}, newFakeProvisioner(), "b", 2)
+	c.Self.SourcePorts = []uint16{50000}
+	b := &node{host: &host{t: t}}
+	b.restart(c)
+	t.Cleanup(b.plane.Close)
+	op := a.operator()
+	mustApply(t, op, file(pinned+`---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {name: alone, tenant: red}
+spec: {way: host}
+---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {name: pods, tenant: red}
+spec: {way: namespace}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: pod-a, tenant: red}
+spec: {network: pods, host: a}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: pod-b, tenant: red}
+spec: {network: pods, host: b}
+`))
+	check := func(want map[string][]string) {
+		t.Helper()
+		eventually(t, "both hosts are known", func() bool { return len(getHosts(t, op)) == 2 })
+		r, err := Get(op, Selection{Kind: tenant.KindNetwork})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, it := range r.Items {
+			if got := it.Forgeable; !slices.Equal(got, want[it.Key.Path()]) {
+				t.Errorf("%s: %v, want %v", it.Key.Path(), got, want[it.Key.Path()])
+			}
+		}
+	}
+	check(map[string][]string{"red/train": {"a"}}) // blue/train is on one host
+	mustApply(t, op, nic("blue", "db", "{network: train, address: 10.1.0.2, host: a}"))
+	check(map[string][]string{"red/train": {"a"}, "blue/train": {"a"}})
+	mustApply(t, op, file("apiVersion: vrdma.io/v1\nkind: Network\nmetadata: {name: train, tenant: red}\nspec: {vni: 100, subnets: [10.1.0.0/24], encryption: true}\n"))
+	check(map[string][]string{"blue/train": {"a"}})
+}
+
 // A NIC that the provisioner accepts only at the second attempt also has its path to other hosts.
 func TestLateNICIsCharted(t *testing.T) {
 	s := &store.Memory{}

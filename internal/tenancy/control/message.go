@@ -140,7 +140,7 @@ type Item struct {
 	Status *Status         `json:"status,omitempty"` // of a NIC, of a host, of a Fault
 	// Quota is what a tenant holds on this host, and its limits.
 	Quota []QuotaUse `json:"quota,omitempty"`
-	// Forgeable, of a network: its hosts of which every user can forge packets in the network. See forgeable.
+	// Forgeable, of a network: with way vxlan: its hosts of which every user can forge packets in the network. See forgeable.
 	Forgeable []string `json:"forgeable,omitempty"`
 	// Deleted: the object was deleted during a watch.
 	Deleted bool `json:"deleted,omitempty"`

@@ -65,6 +65,8 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 
 // forgeable are the hosts of which every user can send packets in a network, in the name of NICs of that host: Linux hosts,
 // and hosts whose daemon has not published the ports from which it sends. A network that is encrypted or on one host has none.
+// The list is empty for the ways host and namespace, too, because it could not be complete: their packets come from any host. A reader
+// of the list looks at spec.way first.
 func (p *Plane) forgeable(o *tenant.Network) (names []string) {
 	if o.Spec.Encryption || o.Spec.Way != "" && o.Spec.Way != tenant.WayVXLAN {
 		return nil

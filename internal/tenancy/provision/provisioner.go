@@ -217,6 +217,10 @@ func (r *Provisioner) insert(device nic.Config, n registry.NIC, prepare func(*ni
 		prepare(n.Device)
 	}
 	n.Manager = rdmacm.New(n.Device, r.cfg.Engine.MADs(n.Device))
+	n.Manager.Crowded = func(peer netip.Addr) {
+		r.cfg.Log.Warn("connections end faster than the connection manager can keep their last state: the oldest are forgotten early, which only repeated "+
+			"messages notice (this is logged once for each NIC)", "nic", n.Device.Name, "peer", peer)
+	}
 	if key := n.Key(); key != (tenant.Key{}) {
 		n.Manager.Notice = func(of rdmacm.Notice) { r.cfg.Events.Record(connected(key, of)) }
 	}
