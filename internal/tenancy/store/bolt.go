@@ -182,6 +182,9 @@ func (s *Bolt) guard(f func() error) (err error) {
 func (s *Bolt) load() (problems []error, err error) {
 	empty := false
 	err = s.db.View(func(tx *bolt.Tx) error {
+		if err := checkPages(tx); err != nil {
+			return err
+		}
 		state, entries := tx.Bucket(bucketState), tx.Bucket(bucketEntries)
 		if empty = state == nil || entries == nil || state.Get(keyFormat) == nil; empty {
 			return nil
@@ -210,6 +213,30 @@ func (s *Bolt) load() (problems []error, err error) {
 		return err
 	})
 	return problems, err
+}
+
+// checkPages returns an error if a page that is in use says that it extends beyond the last page. With the next commit bbolt would release
+// that many pages one by one, up to four billion.
+func checkPages(tx *bolt.Tx) error {
+	db := tx.DB()
+	if db.IsReadOnly() { // bbolt has not loaded which pages are in use, and no commit follows
+		return nil
+	}
+	end := int(tx.Size()) / db.Info().PageSize
+	for id := 0; id < end; {
+		p, err := tx.Page(id)
+		if err != nil || p == nil {
+			return err
+		}
+		id++
+		if p.Type == "free" {
+			continue
+		}
+		if id += p.OverflowCount; id > end {
+			return fmt.Errorf("the file is damaged: page %d has %d more behind it, and the file has %d pages", p.ID, p.OverflowCount, end)
+		}
+	}
+	return nil
 }
 
 // read reads the entries of the two buckets.

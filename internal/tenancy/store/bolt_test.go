@@ -328,6 +328,9 @@ func FuzzDamaged(f *testing.F) {
 	for i := range uint32(64) {
 		f.Add(i*uint32(len(good)/64), []byte{0xff, 0, 0xff, byte(i)})
 	}
+	for i := range uint32(len(good) / os.Getpagesize()) { // the number of pages behind this one
+		f.Add(i*uint32(os.Getpagesize())+12, []byte{0x30, 0, 0xff, 0xff})
+	}
 	f.Fuzz(func(t *testing.T, at uint32, damage []byte) {
 		bad := bytes.Clone(good)
 		copy(bad[int(at)%len(bad):], damage)
@@ -343,4 +346,25 @@ func FuzzDamaged(f *testing.F) {
 		s.Commit(nil, []Write{put("spec/1", "new"), put("a", "")})
 		s.Close()
 	})
+}
+
+// Files whose entries take many pages, or have been replaced and deleted often, are not taken for damaged.
+func TestLargeEntries(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	path := filepath.Join(t.TempDir(), "store")
+	for range 30 {
+		s, problems, err := Open(path)
+		if err != nil || len(problems) != 0 {
+			t.Fatal(problems, err)
+		}
+		for range 10 {
+			key := fmt.Sprintf("spec/%d", rng.IntN(20))
+			if rng.IntN(4) == 0 {
+				mustCommit(t, s, del(key))
+			} else {
+				mustCommit(t, s, put(key, strings.Repeat("x", rng.IntN(100_000))))
+			}
+		}
+		s.Close()
+	}
 }
