@@ -125,8 +125,7 @@ func (c *cluster) vrdma(t *testing.T, args ...string) string {
 // install follows docs/how-to/kubernetes.md, with an image of the binaries built here.
 func (c *cluster) install(t *testing.T) {
 	t.Helper()
-	c.run(t, "sh", "-c", "mkdir -p /tmp/vrdma/usr/local/bin && cp /opt/vrdma/vrdma /opt/vrdma/vrdma-kube /opt/vrdma/*.so /tmp/vrdma/usr/local/bin/")
-	c.image(t, "/tmp/vrdma", "vrdma")
+	c.vrdmaImage(t)
 	for _, dir := range []string{"kubernetes", "kubernetes-dra"} {
 		c.run(t, "mkdir", "-p", "/tmp/contrib/"+dir)
 		files, err := filepath.Glob(filepath.Join(harness.Root(), "contrib", dir, "*.yaml"))
@@ -138,6 +137,19 @@ func (c *cluster) install(t *testing.T) {
 		}
 	}
 	c.kubectl(t, "apply", "-k", "/tmp/contrib/kubernetes-dra")
+	c.declareTeams(t)
+}
+
+// vrdmaImage makes an image localhost/vrdma of the binaries built here.
+func (c *cluster) vrdmaImage(t *testing.T) {
+	t.Helper()
+	c.run(t, "sh", "-c", "mkdir -p /tmp/vrdma/usr/local/bin && cp /opt/vrdma/vrdma /opt/vrdma/vrdma-kube /opt/vrdma/*.so /tmp/vrdma/usr/local/bin/")
+	c.image(t, "/tmp/vrdma", "vrdma")
+}
+
+// declareTeams waits for the daemon of the node, and makes two namespaces and the tenant of one of them.
+func (c *cluster) declareTeams(t *testing.T) {
+	t.Helper()
 	c.until(t, "slots are published", func() bool {
 		return strings.Contains(c.kubectl(t, "get", "resourceslices", "-o", "yaml"), "nic-109")
 	})
