@@ -1,9 +1,11 @@
 package vhostuser
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -126,9 +128,10 @@ func closeEvent(f *os.File) {
 
 // A listener waits for the kicks of a started ring.
 type listener struct {
-	kick *os.File
-	stop chan struct{}
-	done chan struct{}
+	kick    *os.File
+	stop    chan struct{}
+	done    chan struct{}
+	reading atomic.Bool // a kick may be read
 }
 
 // listen handles kicks until the ring is stopped. The first time it does not wait: the driver may have kicked an earlier back end.
@@ -139,7 +142,13 @@ func (l *listener) listen(r *Ring) {
 		if r.conn.device.Kicked != nil {
 			r.conn.device.Kicked(r)
 		}
-		if _, err := l.kick.Read(b[:]); err != nil {
+		l.reading.Store(true)
+		_, err := l.kick.Read(b[:])
+		l.reading.Store(false)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			l.resume(r)
+		case err != nil:
 			return
 		}
 		select {
@@ -148,6 +157,23 @@ func (l *listener) listen(r *Ring) {
 		default:
 		}
 	}
+}
+
+// suspend leaves kicks in the eventfd from now on: the next daemon must get them. The ring is held. Only a front end that makes its
+// eventfd block delays it.
+func (l *listener) suspend(ctx context.Context) {
+	l.kick.SetReadDeadline(time.Unix(1, 0)) // fails if it is closed
+	const most = 100 * time.Millisecond
+	for begin := time.Now(); l.reading.Load() && ctx.Err() == nil && time.Since(begin) < most; {
+		time.Sleep(20 * time.Microsecond)
+	}
+}
+
+// resume waits until the ring is not held any more. Then kicks are read again.
+func (l *listener) resume(r *Ring) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.kick.SetReadDeadline(time.Time{}) // fails if it is closed
 }
 
 // patience is how long a ring waits for its goroutine. Only a front end that makes its eventfd block repeatedly can delay it.

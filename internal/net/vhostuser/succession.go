@@ -18,7 +18,8 @@ import (
 //
 // A ring that stands still has returned every chain that it has taken, so its state is its position, as with a front end
 // that reconnects. Kicks that the old daemon has read, and calls that it has not made, are made up for: a ring looks at
-// its chains when it starts, and interrupts its driver once.
+// its chains when it starts, and interrupts its driver once. From Hold on the old daemon reads no kick: it lives for some
+// milliseconds beside the next one, and the two have the same eventfds.
 
 // ConnState is the state of a Conn. Package state has the rules for the structs. File, Kick and Call name descriptors; 0 is none.
 type ConnState struct {
@@ -88,7 +89,8 @@ func (c *Conn) Pause(ctx context.Context) (resume func(), err error) {
 	}
 }
 
-// Hold keeps a ring from moving, until End. It fails if a caller of Begin does not call End before ctx ends.
+// Hold keeps a ring from moving, and leaves its kicks in the eventfd, until End. It fails if a caller of Begin does not call End before ctx
+// ends.
 func (r *Ring) Hold(ctx context.Context) error {
 	for !r.mu.TryLock() {
 		select {
@@ -96,6 +98,9 @@ func (r *Ring) Hold(ctx context.Context) error {
 			return fmt.Errorf("virtqueue %d of a virtual machine does not stop", r.Index)
 		case <-time.After(50 * time.Microsecond):
 		}
+	}
+	if r.listener != nil {
+		r.listener.suspend(ctx)
 	}
 	return nil
 }

@@ -254,3 +254,28 @@ func FuzzThaw(f *testing.F) {
 		}
 	})
 }
+
+// While a ring is held, its kicks stay in the eventfd, which the next daemon reads. Afterwards the ring gets them.
+func TestHeldKicks(t *testing.T) {
+	f := connect(t, echo(Device{Rings: 2, Queues: 1}))
+	f.start(2, RingEventIdx)
+	out, _ := f.alloc(1)
+	r := f.rings[1]
+	kick, err := descriptorOf(r.kick)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		resume := hold(t, f.conn)
+		r.write(0, desc{out, 1, 0, 0})
+		r.add(0)
+		time.Sleep(5 * time.Millisecond) // for a back end that reads it
+		var b [8]byte
+		if n, err := unix.Read(kick, b[:]); n != 8 || err != nil {
+			t.Fatalf("hold %d: the kick is not in the eventfd: %d, %v", i, n, err)
+		}
+		r.kick.Write(b[:])
+		resume()
+		r.wait()
+	}
+}
