@@ -117,12 +117,19 @@ func QueryStatus(socket string) (*Status, error) {
 	return st, nil
 }
 
-// queries is how often a query is sent if the daemon ends before it answers: the next daemon may have taken over.
-const queries = 3
+// queries is how often a query is sent if the daemon ends before it answers, since the next daemon may have taken over, and
+// queryPause what is between. Several upgrades may follow one another.
+const (
+	queries    = 20
+	queryPause = 25 * time.Millisecond
+)
 
 // query sends a request that changes nothing, and receives the answer.
 func query(socket string, req ControlRequest, answer any) (err error) {
-	for range queries {
+	for i := range queries {
+		if i > 0 {
+			time.Sleep(queryPause)
+		}
 		err = queryOnce(socket, req, answer)
 		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
 			break
