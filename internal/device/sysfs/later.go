@@ -50,7 +50,7 @@ func (t *Tree) Rewrite() error {
 	t.life.Lock()
 	defer t.life.Unlock()
 	t.unfollow()
-	t.written, t.sketched = false, false
+	t.written, t.sketched, t.adopts = false, false, false
 	if t.users == 0 {
 		return t.sketch() // the next user writes the rest
 	}

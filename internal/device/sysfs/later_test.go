@@ -165,3 +165,29 @@ func texts(t *testing.T, root string) (out map[string]string) {
 	})
 	return out
 }
+
+// TestAdoptLater: the daemon before writes the tree after the next one has adopted it. A program that has read the tree's path
+// finds it at every moment.
+func TestAdoptLater(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "a.d", "sys")
+	read := func() []Counter { return nil }
+	before := Later(root, testNIC(), 0o755, read)
+	next := Later(root, testNIC(), 0o755, read)
+	next.Adopt()
+	if err := before.Use(); err != nil {
+		t.Fatal(err)
+	}
+	before.Leave()
+	mark := filepath.Join(root, "mark")
+	if err := os.WriteFile(mark, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Use(); err != nil {
+		t.Fatal(err)
+	}
+	defer next.Remove()
+	defer next.Done()
+	if _, err := os.Stat(mark); err != nil {
+		t.Errorf("the tree was written anew: %v", err)
+	}
+}

@@ -40,6 +40,7 @@ type Tree struct {
 	life     sync.Mutex
 	rests    bool          // counters are updated only while in use; see Later
 	sketched bool          // guarded by life; see Sketch
+	adopts   bool          // guarded by life: another daemon may have written the tree
 	written  bool          // guarded by life
 	gone     bool          // guarded by life
 	users    int           // guarded by life
@@ -82,10 +83,17 @@ func Continue(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counte
 	return t, t.follow()
 }
 
-// Adopt makes a tree on disk, if there is one, the tree of t. A newer daemon does not add attributes to it.
+// Adopt makes a tree on disk, if there is one, the tree of t. The other daemon may also write it later, until it has handed over. A newer
+// daemon does not add attributes to it.
 func (t *Tree) Adopt() {
 	t.life.Lock()
 	defer t.life.Unlock()
+	t.adopts = true
+	t.adopt()
+}
+
+// adopt is Adopt for what is on disk now. The caller holds life.
+func (t *Tree) adopt() {
 	if _, err := os.Stat(filepath.Join(t.root, "class/infiniband_verbs")); err != nil {
 		return
 	}
@@ -104,7 +112,7 @@ func (t *Tree) write() error {
 	if t.written || t.gone {
 		return nil
 	}
-	if err := t.sketch(); err != nil {
+	if err := t.sketch(); err != nil || t.written {
 		return err
 	}
 	w := t.writer()
@@ -124,6 +132,10 @@ func (t *Tree) write() error {
 
 // sketch writes the part of the tree that a program reads before it connects to the daemon. The caller holds life.
 func (t *Tree) sketch() error {
+	if t.adopts && !t.sketched {
+		t.adopt()
+	}
+	t.adopts = false // later there is no other daemon
 	if t.sketched || t.gone {
 		return nil
 	}
@@ -230,7 +242,7 @@ func (w *writer) file(name string, format string, args ...any) {
 	}
 	path, text := filepath.Join(w.root, name), fmt.Sprintf(format+"\n", args...)
 	if first := w.same[text]; first != "" {
-		w.err = os.Link(first, path)
+		w.err = replacing(path, func() error { return os.Link(first, path) })
 		return
 	}
 	if w.err = errors.Join(os.WriteFile(path, []byte(text), w.fileMode), os.Chmod(path, w.fileMode)); w.same != nil {
@@ -241,8 +253,18 @@ func (w *writer) file(name string, format string, args ...any) {
 func (w *writer) link(target, name string) {
 	w.dir(filepath.Dir(name))
 	if w.err == nil {
-		w.err = os.Symlink(target, filepath.Join(w.root, name))
+		path := filepath.Join(w.root, name)
+		w.err = replacing(path, func() error { return os.Symlink(target, path) })
 	}
+}
+
+// replacing calls make, which makes path. The daemon before may have begun to write an adopted tree: then path is made anew.
+func replacing(path string, make func() error) error {
+	err := make()
+	if errors.Is(err, fs.ErrExist) && os.Remove(path) == nil {
+		err = make()
+	}
+	return err
 }
 
 // verbsClass writes the files that libibverbs and librdmacm scan.
