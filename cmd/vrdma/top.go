@@ -27,7 +27,7 @@ func topCommand(o *options) *cobra.Command {
 		Long: `Shows every second, for each tenant and NIC: bytes and messages per second sent and received,
 retransmitted packets, packets dropped and requests denied by reason, connections, registered
 memory, and the daemon's processor time (100 % is one core). If the daemon has several loops,
-the first line shows how busy each is and how many open devices it serves (sessions). The
+the second line shows how busy each is and how many open devices it serves (sessions). The
 daemon's owner sees all tenants, administrators their tenant, other users the NIC of their socket.
 
 Keys: o, i, m, d, c sort by bytes out, bytes in, messages, drops, processor; n by name; t

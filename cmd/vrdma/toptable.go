@@ -44,7 +44,7 @@ func (v *topView) key(k byte) {
 	}
 }
 
-// loopShares says how busy each loop was and how many sessions it has; "": there is only one.
+// loopShares is a line that says how busy each loop was and how many sessions it has; "": there is only one.
 func loopShares(before, now *protocol.Top, seconds float64) string {
 	if len(now.Loops) == 0 || len(before.Loops) != len(now.Loops) || seconds <= 0 {
 		return ""
@@ -54,7 +54,7 @@ func loopShares(before, now *protocol.Top, seconds float64) string {
 		shares[i] = fmt.Sprintf("%.0f", 100*(l.Busy-before.Loops[i].Busy).Seconds()/seconds)
 		sessions[i] = strconv.Itoa(l.Sessions)
 	}
-	return "loops " + strings.Join(shares, " ") + " % with " + strings.Join(sessions, " ") + " sessions, "
+	return "loops " + strings.Join(shares, " ") + " % with " + strings.Join(sessions, " ") + " sessions\n"
 }
 
 // A sortKey is an index into sorts.
@@ -178,11 +178,11 @@ func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
 	if seconds > 0 {
 		cpu = (now.CPU - before.CPU) / seconds
 	}
-	whole := "" // the daemon's total, for users that see all NICs
+	whole, loops := "", "" // the daemon's totals, for users that see all NICs
 	if now.Pid != 0 {
-		whole = fmt.Sprintf("pid %d, daemon %.0f %% of a core, %s", now.Pid, 100*cpu, loopShares(before, now, seconds))
+		whole, loops = fmt.Sprintf("pid %d, daemon %.0f %% of a core, ", now.Pid, 100*cpu), loopShares(before, now, seconds)
 	}
-	fmt.Fprintf(w, "vrdma top: %sup %s, sorted by %s\n\n", whole, age(now.Time, now.Started), sorts[v.sort].name)
+	fmt.Fprintf(w, "vrdma top: %sup %s, sorted by %s\n%s\n", whole, age(now.Time, now.Started), sorts[v.sort].name, loops)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	// The column for containers exists only if there are some.
 	named := slices.ContainsFunc(rows, func(r topRow) bool { return r.Container != "" })
