@@ -30,6 +30,8 @@ type Options struct {
 	Ephemeral bool
 	// Takeover: the daemon continues for the one that serves the socket.
 	Takeover bool
+	// ContainerTakeover: a daemon in another container of this machine may take over from this one.
+	ContainerTakeover bool
 
 	Network     bool     // serve other hosts
 	Underlay    []string // addresses of virtual networks between hosts

@@ -199,6 +199,12 @@ var Own = sync.OnceValue(func() Household {
 	return o
 })
 
+// Beside reports whether h differs from the daemon's own Home in the root directory only: a container of this machine that shares its
+// user and pid namespaces.
+func (o *Household) Beside(h *Home) bool {
+	return o.Err == nil && !h.partial && o.Whole.User == h.User && o.Whole.Pid == h.Pid && o.Stranger(h) != ""
+}
+
 // Stranger returns in what h differs from the daemon's own Home; "" if it does not.
 func (o *Household) Stranger(h *Home) string {
 	if h.partial {

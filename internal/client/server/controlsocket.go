@@ -207,6 +207,9 @@ func (e controlEndpoint) converse(c *protocol.Conn, who credentials.Caller) erro
 		return err
 	}
 	if err := s.admission.mayControl(&who); err != nil {
+		if s.cfg.ContainerTakeover && s.admission.maySucceed(&who) {
+			return s.serveSuccessor(c, err)
+		}
 		s.log.Warn("a process was refused at the control socket", "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
 		return err
 	}
@@ -234,6 +237,12 @@ func (a *admission) mayControl(who *credentials.Caller) error {
 		return refusal(syscall.EPERM, "only the daemon's own user (%d) and root may control it, not user %d", a.uid, who.UID)
 	}
 	return a.resident(who)
+}
+
+// maySucceed reports whether a process in another container may take over from this daemon. It has the daemon's user and the
+// machine's namespaces, and can reach the control socket.
+func (a *admission) maySucceed(who *credentials.Caller) bool {
+	return who.UID == a.uid && who.HomeErr == nil && a.home.Beside(&who.Home)
 }
 
 // resident returns why a process is not in the namespaces of the daemon.

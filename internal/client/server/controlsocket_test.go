@@ -18,6 +18,7 @@ import (
 // Environment variables with the arguments of askAsContainer.
 const (
 	askVariable    = "VRDMA_TEST_ASK"    // the directory of the socket to ask at, and its name
+	onlyVariable   = "VRDMA_TEST_ONLY"   // ask for this operation only
 	chrootVariable = "VRDMA_TEST_CHROOT" // first change the root directory to this one
 )
 
@@ -41,6 +42,12 @@ func askAsContainer() {
 		return
 	}
 	defer c.Close()
+	if op := os.Getenv(onlyVariable); op != "" {
+		var r protocol.ControlReply
+		err := errors.Join(c.SendJSON(protocol.ControlRequest{Op: op}), c.ReceiveJSON(&r))
+		fmt.Printf("%s: %q %v\n", op, r.Error, err)
+		return
+	}
 	var st protocol.Status
 	if err := errors.Join(c.SendJSON(protocol.ControlRequest{Op: protocol.ControlStatus}), c.ReceiveJSON(&st)); err != nil {
 		fmt.Println("status:", err)
@@ -112,6 +119,64 @@ func TestContainerRoot(t *testing.T) {
 			t.Errorf("%s, want everything", got)
 		}
 	})
+}
+
+// fakeSuccession answers those that may take over.
+type fakeSuccession struct{}
+
+func (fakeSuccession) HandOver(c *protocol.Conn) {
+	c.SendJSON(protocol.ControlReply{Error: "handing over"})
+}
+
+func (fakeSuccession) Upgrade(c *protocol.Conn, _ string) {
+	c.SendJSON(protocol.ControlReply{Error: "upgrading"})
+}
+
+// testSuccession is testServerWith for a server with a fakeSuccession.
+func testSuccession(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	served := make(chan error, 1)
+	t.Cleanup(func() { // after Close
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	s := testListener(t, cfg)
+	s.ServeSuccession(fakeSuccession{})
+	go func() { served <- s.Serve() }()
+	return s
+}
+
+// TestContainerTakeover: if the daemon permits it, root with another root directory may take over from it, and can do nothing else.
+// Root in another pid or user namespace may not.
+func TestContainerTakeover(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("makes namespaces, for which it has to be root")
+	}
+	permits := testSuccession(t, Config{ContainerTakeover: true, Stop: func() { t.Error("a container stopped the daemon") }})
+	denies := testSuccession(t, Config{})
+	for _, test := range []struct {
+		name  string
+		s     *Server
+		flags uintptr
+		op    string
+		want  string
+	}{
+		{"takes over", permits, 0, protocol.ControlHandOver, "handing over"},
+		{"stops", permits, 0, protocol.ControlStop, "another root directory"},
+		{"upgrades", permits, 0, protocol.ControlUpgrade, "another root directory"},
+		{"changes objects", permits, 0, protocol.ControlObjects, "another root directory"},
+		{"pid namespace", permits, syscall.CLONE_NEWPID, protocol.ControlHandOver, "refused: "},
+		{"user namespace", permits, syscall.CLONE_NEWUSER, protocol.ControlHandOver, "refused: "},
+		{"not permitted", denies, 0, protocol.ControlHandOver, "refused: "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv(onlyVariable, test.op)
+			if got := ask(t, test.s.control.path, test.flags, t.TempDir()); !strings.Contains(got, test.want) {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+		})
+	}
 }
 
 // TestProgramSocketHasNoControl: the program socket refuses to stop the daemon and to capture, for every caller, and

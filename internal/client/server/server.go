@@ -104,6 +104,8 @@ type Config struct {
 	NICs      *registry.Table
 	Collector *meter.Collector
 	Machines  Machines // nil: no NIC is a virtual machine's
+	// ContainerTakeover: a daemon of the same user that differs in its root directory may take over. It is served nothing else.
+	ContainerTakeover bool
 	// Inherited are sockets of another daemon, by path, which this one continues; nil: there are none.
 	Inherited Inherited
 	// Stop is called once, when a tool requests the end of the daemon. It is a function, like a context.CancelFunc,

@@ -90,6 +90,26 @@ func (s *Server) serveSuccession(c *protocol.Conn, v *diag.View, req *protocol.C
 	}
 }
 
+// serveSuccessor serves a process that may only take over. why is what it gets for other requests.
+func (s *Server) serveSuccessor(c *protocol.Conn, why error) error {
+	w := welcome()
+	if err := c.WriteMessage(w.Append(nil)); err != nil {
+		return nil
+	}
+	var req protocol.ControlRequest
+	c.SetReadDeadline(time.Now().Add(toolTime))
+	if err := c.ReceiveRequest(&req); err != nil {
+		return nil
+	}
+	c.SetReadDeadline(time.Time{})
+	if req.Op != protocol.ControlHandOver || s.succession == nil {
+		c.SendJSON(protocol.ControlReply{Error: why.Error()})
+		return nil
+	}
+	s.succession.HandOver(c)
+	return nil
+}
+
 // serveObjects passes the connection of a tool to the server of declared objects.
 func (s *Server) serveObjects(c *protocol.Conn, v *diag.View) {
 	if s.objects == nil {
