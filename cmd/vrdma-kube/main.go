@@ -61,7 +61,7 @@ A vrdma daemon must run on the same host, as root.`,
 	f.common(c)
 	c.Flags().IntVar(&f.slots, "slots", 110, "at most `N` containers of this host have a NIC")
 	c.Flags().BoolVar(&f.fromKubelet, "pods-of-kubelet", false, "--pods is a kubelet's read-only port, which lists only this host's pods")
-	root.AddCommand(c, draCommand(), manCommand(), nodeCommand(), versionCommand())
+	root.AddCommand(c, draCommand(), manCommand(), nodeCommand(), readyCommand(), versionCommand())
 	return root
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 func nodeCommand() *cobra.Command {
@@ -27,14 +30,23 @@ program that ends.
 They are in one container, because the daemon accepts changes only from processes with its own
 root directory, not from another container. The operator uses
 
-  kubectl exec -i -n vrdma ds/vrdma -- vrdma apply -f - <FILE`,
+  kubectl exec -i -n vrdma ds/vrdma -- vrdma apply -f - <FILE
+
+If a daemon in another container serves the socket when this program starts, the daemon takes
+over from it: programs in pods and their connections continue. It can if that daemon has
+--container-takeover, and if both containers have the same directories for the socket and for
+/run, and the machine's pid namespace. The other container then waits for its end. Until this
+container's daemon serves, vrdma-kube ready fails.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 			self, err := os.Executable()
 			if err != nil {
 				return err
 			}
-			return supervise(c.Context(), log, f.programs(self, dra, args), time.Second, 20*time.Second)
+			daemon, plugins := f.programs(self, dra, args)
+			n := &node{log: log, daemon: daemon, plugins: plugins, served: func() bool { return served(f.socket) }, own: func() bool { return own(f.socket) == nil }, pause: time.Second, grace: 20 * time.Second}
+			n.run(c.Context())
+			return nil
 		},
 	}
 	f.common(c)
@@ -44,7 +56,7 @@ root directory, not from another container. The operator uses
 }
 
 // programs returns the command lines of a node's programs. vrdma is beside this program.
-func (f *flags) programs(self string, dra bool, daemon []string) [][]string {
+func (f *flags) programs(self string, dra bool, args []string) (daemon []string, plugins [][]string) {
 	common := []string{"--socket", f.socket, "--node", f.node, "--kubelet", f.kubelet, "--cdi", f.cdi, "--slots", strconv.Itoa(f.slots)}
 	if f.pods != "" {
 		common = append(common, "--pods", f.pods)
@@ -52,40 +64,122 @@ func (f *flags) programs(self string, dra bool, daemon []string) [][]string {
 	if f.token != "" || f.ca != "" {
 		common = append(common, "--token", f.token, "--ca", f.ca)
 	}
-	all := [][]string{
-		append([]string{filepath.Join(filepath.Dir(self), "vrdma"), "daemon", "--socket", f.socket}, daemon...),
-		append([]string{self, "device-plugin"}, common...),
-	}
+	daemon = append([]string{filepath.Join(filepath.Dir(self), "vrdma"), "daemon", "--socket", f.socket}, args...)
+	plugins = [][]string{append([]string{self, "device-plugin"}, common...)}
 	if dra {
-		all = append(all, append([]string{self, "dra"}, common...))
+		plugins = append(plugins, append([]string{self, "dra"}, common...))
 	}
-	return all
+	return daemon, plugins
 }
 
-// supervise runs programs until ctx ends. It restarts a program that ends, after a pause. When ctx ends the programs
-// get SIGTERM, and are killed after grace.
-func supervise(ctx context.Context, log *slog.Logger, programs [][]string, pause, grace time.Duration) error {
-	var all sync.WaitGroup
-	defer all.Wait()
-	for _, argv := range programs {
-		all.Go(func() {
-			name := filepath.Base(argv[0]) + " " + argv[1]
-			for ctx.Err() == nil {
-				cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-				cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-				cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-				cmd.WaitDelay = grace
-				err := cmd.Run()
-				if ctx.Err() != nil {
+// served reports whether a daemon serves the socket, in whichever container.
+func served(socket string) bool {
+	c, err := protocol.Dial(socket, protocol.Hello{Kind: protocol.KindControl, Program: "vrdma-kube"})
+	if err != nil {
+		return errors.As(err, new(*protocol.Refusal))
+	}
+	c.Close()
+	return true
+}
+
+// own returns why the daemon that serves the socket is not this container's.
+func own(socket string) error {
+	s, err := protocol.QueryStatus(socket)
+	switch {
+	case err != nil:
+		return err
+	case s.Control == "": // it answers, but not as it answers its own container
+		return errors.New("a daemon in another container serves " + socket)
+	}
+	return nil
+}
+
+// A node runs the programs of a host.
+//
+//	       no daemon serves                      a daemon of another container serves
+//	start ───────────────────┐             start ──────────────┐
+//	                         ▼                                 ▼
+//	                     daemon, plugins ◀── taken over ── daemon --takeover
+//	                         │        ▲                        │ refused: again after a pause
+//	 the daemon has ended,   │        │ no daemon serves
+//	 and another one serves  ▼        │ any more
+//	                      waiting ────┘
+//
+// It takes over only when it starts. Otherwise two nodes on one host would take over from each other again and again.
+type node struct {
+	log          *slog.Logger
+	daemon       []string
+	plugins      [][]string
+	served, own  func() bool   // a daemon serves the socket; it is this container's
+	pause, grace time.Duration // before a program starts again; for the programs' end
+}
+
+// run runs the programs until ctx ends. Then they get SIGTERM, and are killed after grace.
+func (n *node) run(ctx context.Context) {
+	first := true
+	for ctx.Err() == nil {
+		daemon := n.daemon
+		switch {
+		case !n.served():
+		case first:
+			n.log.Info("takes over from the daemon in another container")
+			daemon = append(append([]string{}, daemon...), "--takeover")
+		default:
+			n.log.Info("a daemon in another container serves: waits for its end")
+			for n.served() {
+				if !n.wait(ctx) {
 					return
 				}
-				log.Warn("ended, starts again", "program", name, "error", fmt.Sprint(err))
-				select {
-				case <-ctx.Done():
-				case <-time.After(pause):
+			}
+			continue
+		}
+		first = n.serve(ctx, daemon) && first
+		n.wait(ctx)
+	}
+}
+
+// serve runs the daemon, and the plugins from when it serves until it has ended: two plugins of a host would undo each other's work.
+// It reports whether the daemon could not take over.
+func (n *node) serve(ctx context.Context, daemon []string) (refused bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	var plugins sync.WaitGroup
+	defer plugins.Wait()
+	defer cancel()
+	for _, argv := range n.plugins {
+		plugins.Go(func() {
+			for !n.own() {
+				if !n.wait(ctx) {
+					return
 				}
+			}
+			for ctx.Err() == nil {
+				n.program(ctx, argv)
+				n.wait(ctx)
 			}
 		})
 	}
-	return nil
+	return n.program(ctx, daemon) != nil && n.served()
+}
+
+// program runs a program to its end.
+func (n *node) program(ctx context.Context, argv []string) error {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = n.grace
+	err := cmd.Run()
+	if ctx.Err() == nil {
+		n.log.Warn("ended", "program", filepath.Base(argv[0])+" "+argv[1], "error", fmt.Sprint(err))
+	}
+	return err
+}
+
+// wait waits for a pause. It reports false if ctx has ended.
+func (n *node) wait(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(n.pause):
+		return true
+	}
 }
