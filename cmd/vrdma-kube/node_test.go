@@ -95,16 +95,16 @@ func (h *fakeHost) start() (stop func()) {
 		cd "$1"
 		echo "daemon $2" >>log
 		[ -z "$2" ] || [ ! -e refused ] || exit 1
+		trap 'echo "daemon ends" >>log; rm -f served own; exit' TERM
 		rm -f other
 		: >served; : >own
-		trap 'echo "daemon ends" >>log; rm -f served own; exit' TERM
 		while [ ! -e other ] && [ ! -e crash ]; do sleep 0.01; done
 		rm own
 		[ -e other ] || { rm served crash; exit 1; }`
 	plugin := `
 		cd "$1"
-		[ -e own ] && echo plugin >>log || echo "plugin without its daemon" >>log
 		trap 'echo "plugin ends" >>log; exit' TERM
+		[ -e own ] && echo plugin >>log || echo "plugin without its daemon" >>log
 		while :; do sleep 0.01; done`
 	n := &node{
 		log:    slog.New(slog.NewTextHandler(h.t.Output(), nil)),
