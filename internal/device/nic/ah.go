@@ -50,7 +50,7 @@ func (s *Session) CreateAH(pdh uint32, a AHAttr) (handle, num uint32, err error)
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := s.mayAddress(a.DGID); err != nil {
+	if err := s.nic.rules.mayAddress(s, a.DGID); err != nil {
 		return 0, 0, err
 	}
 	h, err := s.ahs.add(&AH{pd: pd, attr: a, sgid: sgid})
@@ -85,7 +85,7 @@ func (s *Session) AttachMcast(qph uint32, gid ib.GID, lid uint16) error {
 	if slices.Contains(q.groups, gid) {
 		return nil
 	}
-	if err := q.mayJoin(gid); err != nil {
+	if err := q.nic.rules.mayJoin(q, gid); err != nil {
 		return err
 	}
 	return q.join(gid)

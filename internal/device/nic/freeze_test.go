@@ -87,7 +87,7 @@ func (r *rig) sample() *Session {
 	must(s.ResizeCQ(cq.Handle, 200))(t) // leaves a released ring
 	s.async.waiting = append(s.async.waiting, asyncEvent(13, abi.EventCommEst))
 	s.Account.Charge(eventBill)
-	s.stall(s.async)
+	s.trouble.stall(s.async)
 	return s
 }
 

@@ -133,7 +133,7 @@ func TestChargedEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer end.Close()
-	q := s.newEventQueue(sink)
+	q := newEventQueue(s, sink)
 	for range 10000 {
 		q.post(compEvent(1))
 	}

@@ -61,8 +61,7 @@ func (s *Session) Wakes() bool { return s.waiting.word != nil }
 
 // completed is called after each completion: a waiter, if there is one, is woken with the next
 // WakeWaiter.
-func (s *Session) completed() {
-	w := &s.waiting
+func (w *waiting) completed(s *Session) {
 	if w.word != nil && w.word.Load()&protocol.WaitAnnounced != 0 && !w.owed && s.loop != nil {
 		w.owed = true
 		s.loop.waiters.owed = append(s.loop.waiters.owed, s)
