@@ -50,8 +50,8 @@ func parseSend(slot []byte, typ ib.Service, maxSGE uint32, w *transport.SendWQE)
 	case transport.WRWrite, transport.WRWriteImm, transport.WRRead, transport.WRAtomicWrite:
 		w.RemoteAddr, w.RKey = r.u64(abi.SendRemoteAddr), r.u32(abi.SendRKey)
 	case transport.WRFlush:
-		// The length is where that of data would be, but there is none. Type and level
-		// become what the FETH says.
+		// The request has no data. Its length is in the field for the length of data. Type and
+		// level have the encoding of the FETH.
 		w.RemoteAddr, w.RKey = r.u64(abi.SendRemoteAddr), r.u32(abi.SendFlushRKey)
 		w.Imm = uint32(r.u8(abi.SendFlushType))&0xf | uint32(r.u8(abi.SendFlushLevel))&3<<4
 		w.Flags &^= transport.FlagInline
