@@ -122,22 +122,22 @@ func (q *QP) found(gid ib.GID) error {
 		payer.Refund(groupBill)
 		return err
 	}
-	q.nic.payers[gid] = payer.Hold()
+	q.nic.groupAccounts[gid] = payer.Hold()
 	return nil
 }
 
 // pass moves the charge for a group to the user of the member next; next is nil if the group has
 // ended. If the budget of that user is exhausted, the charge stays with the old user.
 func (n *NIC) pass(gid ib.GID, next *QP) {
-	payer := n.payers[gid]
+	payer := n.groupAccounts[gid]
 	if next != nil {
 		a := next.session.Account
 		if a == payer || a.Charge(groupBill) != nil {
 			return
 		}
-		n.payers[gid] = a.Hold()
+		n.groupAccounts[gid] = a.Hold()
 	} else {
-		delete(n.payers, gid)
+		delete(n.groupAccounts, gid)
 	}
 	payer.Refund(groupBill)
 	payer.Drop()
@@ -174,7 +174,7 @@ func (q *QP) leave(gid ib.GID) {
 		q.nic.pass(gid, nil)
 	} else {
 		q.nic.mcast[gid] = rest
-		if q.nic.payers[gid] == q.session.Account {
+		if q.nic.groupAccounts[gid] == q.session.Account {
 			q.nic.pass(gid, rest[0])
 		}
 	}

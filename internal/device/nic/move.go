@@ -34,7 +34,7 @@ func (s *Session) MoveTo(o SessionOwner) {
 		from.visiting.remove(s)
 		s.trouble.listed, s.trouble.visits = false, 0
 	}
-	owed := s.waiting.owed
+	owed := s.waiting.queued
 	from.waiters.forget(s)
 	from.foreign.drop(s)
 	from.foreign.leave(s)
@@ -58,8 +58,8 @@ func (s *Session) MoveTo(o SessionOwner) {
 		s.trouble.list(s)
 	}
 	if owed {
-		s.waiting.owed = true
-		to.waiters.owed = append(to.waiters.owed, s)
+		s.waiting.queued = true
+		to.waiters.queue = append(to.waiters.queue, s)
 	}
 }
 

@@ -63,7 +63,7 @@ func (t *Table) guest() part {
 
 // boot runs the guest until it has sent its report, and stops it.
 func (t *Table) boot(ctx context.Context, image, initramfs string) (*speedtable.Report, error) {
-	m := rxeguest.Machine{
+	m := rxeguest.Guest{
 		Image: image, Initramfs: initramfs, CPUs: min(runtime.NumCPU(), 2), Memory: 768,
 		// rxe is fastest with the largest frames. There is no other host.
 		IP4: "10.77.0.2/24", IP6: "fd00:77::2/64", MTU: 9000, Network: "hubport,hubid=0",
