@@ -515,15 +515,23 @@ func (t *thawing) sockets(st *NamespaceState, rows []row, a *attachment, o roce.
 	return roce.ListenUDP(o, addrs...)
 }
 
+// switchPort finds the port of a NIC in the switch.
+func (t *thawing) switchPort(name string) (*switchPort, error) {
+	s, err := t.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if s.ethernet == nil {
+		return nil, ErrNoPort
+	}
+	return s.ethernet, nil
+}
+
 // card restores the socket of a NIC for virtual machines.
 func (t *thawing) card(st *CardState) error {
-	s, err := t.find(st.NIC)
+	g, err := t.switchPort(st.NIC)
 	if err != nil {
 		return err
-	}
-	g := s.ethernet
-	if g == nil {
-		return ErrNoPort
 	}
 	file, err := t.file(st.Listener)
 	if err != nil {
@@ -549,13 +557,9 @@ func (t *thawing) card(st *CardState) error {
 
 // machine restores the network card of a virtual machine.
 func (t *thawing) machine(st *GuestState) error {
-	s, err := t.find(st.NIC)
+	g, err := t.switchPort(st.NIC)
 	if err != nil {
 		return err
-	}
-	g := s.ethernet
-	if g == nil {
-		return ErrNoPort
 	}
 	if st.Conn == nil {
 		return errors.New("it has no state")
@@ -596,13 +600,9 @@ func (t *thawing) machine(st *GuestState) error {
 
 // tap restores the interface of a container.
 func (t *thawing) tap(st *InterfaceState) error {
-	s, err := t.find(st.NIC)
+	g, err := t.switchPort(st.NIC)
 	if err != nil {
 		return err
-	}
-	g := s.ethernet
-	if g == nil {
-		return ErrNoPort
 	}
 	file, err := t.file(st.File)
 	if err != nil {
