@@ -11,7 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma.dev/vrdma/internal/instrument/bench"
+	"vrdma.dev/vrdma/internal/instrument/attack"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 	"vrdma.dev/vrdma/test/harness"
 )
@@ -57,7 +58,7 @@ func TestDemo(t *testing.T) {
 func TestBenchPart(t *testing.T) {
 	p := tool(t, "bench", "--only", "cm", "--rounds", "1", "--out", "", "-o", "json")
 	p.OK(t, 5*minute)
-	var report bench.Report
+	var report speedtable.Report
 	if err := json.Unmarshal([]byte(p.Stdout()), &report); err != nil {
 		t.Fatalf("no report: %v\n%s", err, p.Output())
 	}
@@ -121,7 +122,7 @@ func TestBenchAgainst(t *testing.T) {
 	if !p.Ended(5 * minute) {
 		t.Fatalf("it does not end\n%s", p.Output())
 	}
-	var report bench.Compared
+	var report speedtable.Compared
 	if err := json.Unmarshal([]byte(p.Stdout()), &report); err != nil {
 		t.Fatalf("no report: %v\n%s", err, p.Output())
 	}
@@ -141,7 +142,7 @@ func TestBenchAgainst(t *testing.T) {
 func TestBenchAttacks(t *testing.T) {
 	p := tool(t, "bench", "--attacks", "--rows", "^commands", "--rounds", "1", "--out", "", "-o", "json")
 	p.OK(t, 5*minute)
-	var report bench.AttackReport
+	var report attack.Report
 	if err := json.Unmarshal([]byte(p.Stdout()), &report); err != nil {
 		t.Fatalf("no report: %v\n%s", err, p.Output())
 	}
@@ -197,7 +198,7 @@ func TestBenchWait(t *testing.T) {
 	const rows = "RPC, 24 B, processors kept awake|RDMA READ, 24 B, against|own: 8 B writes|^processor time for a GiB, 64 KiB writes, polling, one host"
 	p := tool(t, "bench", "--only", "wait", "--rows", rows, "--rounds", "1", "--out", "", "-o", "json")
 	p.OK(t, 5*minute)
-	var report bench.Report
+	var report speedtable.Report
 	if err := json.Unmarshal([]byte(p.Stdout()), &report); err != nil {
 		t.Fatalf("no report: %v\n%s", err, p.Output())
 	}

@@ -16,7 +16,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vrdma.dev/vrdma/internal/instrument/attack"
 	"vrdma.dev/vrdma/internal/instrument/bench"
+	"vrdma.dev/vrdma/internal/instrument/demo"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -197,9 +200,9 @@ func (f *benchFlags) other() (string, error) {
 }
 
 // chosenAttacks returns the attacks that --rows selects.
-func (f *benchFlags) chosenAttacks() []bench.Attack {
-	var chosen []bench.Attack
-	for _, a := range bench.Attacks {
+func (f *benchFlags) chosenAttacks() []attack.Attack {
+	var chosen []attack.Attack
+	for _, a := range attack.Attacks {
 		if f.table.Rows == nil || f.table.Rows.MatchString(fmt.Sprintf("%s: %d %s", a.Name, a.Count, a.What)) {
 			chosen = append(chosen, a)
 		}
@@ -209,7 +212,7 @@ func (f *benchFlags) chosenAttacks() []bench.Attack {
 
 // attack measures a victim beside attackers, with this build and optionally another one.
 func (f *benchFlags) attack(stdout io.Writer) error {
-	run := bench.AttackRun{Attacks: f.chosenAttacks(), Rounds: f.table.Rounds, Progress: os.Stderr}
+	run := attack.Run{Attacks: f.chosenAttacks(), Rounds: f.table.Rounds, Progress: os.Stderr}
 	measure := func(ctx context.Context) error {
 		report, err := run.Run(ctx, version)
 		if err != nil {
@@ -234,7 +237,7 @@ func (f *benchFlags) attack(stdout io.Writer) error {
 }
 
 // deliver writes a result to the results directory and prints it.
-func (f *benchFlags) deliver(stdout io.Writer, r bench.Result) error {
+func (f *benchFlags) deliver(stdout io.Writer, r speedtable.Result) error {
 	if f.out != "" {
 		path, err := r.Write(f.out)
 		if err != nil {
@@ -261,11 +264,11 @@ func demoCommand() *cobra.Command {
 			}
 			ordinary, name := ordinaryUser()
 			return inLab(ordinary, func(ctx context.Context, lab *testbed.Lab) error {
-				demo := bench.Demo{
+				speed := demo.Speed{
 					Lab: lab, Out: c.OutOrStdout(), Progress: os.Stderr, Rounds: rounds,
 					Colour: isTerminal(os.Stdout), As: name,
 				}
-				return demo.Run(ctx)
+				return speed.Run(ctx)
 			})
 		},
 	}

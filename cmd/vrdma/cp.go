@@ -112,17 +112,17 @@ func (f *copyFlags) check() error {
 }
 
 // open opens the device, or TCP.
-func (f *copyFlags) open(ctx context.Context) (filecopy.Place, error) {
+func (f *copyFlags) open(ctx context.Context) (filecopy.Transport, error) {
 	if f.transport == "tcp" {
 		return filecopy.TCP(), nil
 	}
 	place, err := f.o.place()
 	if err != nil {
-		return filecopy.Place{}, err
+		return filecopy.Transport{}, err
 	}
 	lease, err := ensureDaemon(place)
 	if err != nil {
-		return filecopy.Place{}, err
+		return filecopy.Transport{}, err
 	}
 	p, err := filecopy.OpenRDMA(ctx, place.Socket)
 	if lease != nil {
@@ -178,7 +178,7 @@ func (f *copyFlags) server(ctx context.Context) error {
 }
 
 // announcement describes the server: its addresses, who may connect, and what clients may do.
-func (f *copyFlags) announcement(p filecopy.Place, addr string) []string {
+func (f *copyFlags) announcement(p filecopy.Transport, addr string) []string {
 	host, port, _ := net.SplitHostPort(addr)
 	list := []string{host}
 	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {

@@ -60,11 +60,11 @@ not, why and what to do. The exit status is then 3. It starts nothing.`,
 			if peer != "" {
 				return examinePeer(c, peer, strings.Fields(rsh), output)
 			}
-			probes, err := doctor.Select(doctor.All(), experiment)
+			checks, err := doctor.Select(doctor.All(), experiment)
 			if err != nil {
 				return usage("--for: %w", err)
 			}
-			found := doctor.Examine(doctor.Here(), probes, experiment)
+			found := doctor.Examine(doctor.Here(), checks, experiment)
 			if err := printFindings(c.OutOrStdout(), found, output); err != nil {
 				return err
 			}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma.dev/vrdma/internal/instrument/bench"
 	"vrdma.dev/vrdma/internal/instrument/doctor"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 	"vrdma.dev/vrdma/internal/instrument/measure"
@@ -153,7 +152,7 @@ func (f *runFlags) begin(r *experiment.Run, names []string) (err error) {
 	if f.out == "" {
 		f.out = "vrdma-results-" + time.Now().Format("20060102-150405")
 	}
-	h := experiment.Header{Program: version, Started: time.Now(), Seed: r.Seed, Quick: r.Quick, Machine: bench.Describe()}
+	h := experiment.Header{Program: version, Started: time.Now(), Seed: r.Seed, Quick: r.Quick, Machine: experiment.ThisMachine()}
 	h.Machine.Programs = doctor.Versions(doctor.Here())
 	for _, e := range r.Experiments {
 		text, err := e.Text()

@@ -43,7 +43,7 @@ repository, QEMU, and the packages of tools/install-deps test.`,
 				return err
 			}
 			defer os.RemoveAll(dir)
-			m := &course.Machines{Image: image, Dir: dir}
+			m := &course.Guests{Image: image, Dir: dir}
 			build := exec.CommandContext(ctx, "make", "-s", "-C", filepath.Join(source, "examples", "lab-c"), "OUT="+dir)
 			if out, err := build.CombinedOutput(); err != nil {
 				return fmt.Errorf("%v: %w\n%s", build, err, out)

@@ -213,15 +213,15 @@ func (a *Account) Used() Bill {
 	return a.used
 }
 
-// A Line is one account's usage of one kind.
-type Line struct {
+// A Usage is what one account uses of one kind.
+type Usage struct {
 	Whose       string
 	Kind        Kind
 	Used, Limit uint64
 }
 
-// Lines returns the account's usage of every kind that is not 0.
-func (a *Account) Lines() []Line {
+// Usage returns the account's usage of every kind that is not 0.
+func (a *Account) Usage() []Usage {
 	if a == nil {
 		return nil
 	}
@@ -230,18 +230,18 @@ func (a *Account) Lines() []Line {
 	return a.lines(nil)
 }
 
-func (a *Account) lines(out []Line) []Line {
+func (a *Account) lines(out []Usage) []Usage {
 	for k, n := range a.used {
 		if n > 0 && !free(k, a.limit[k]) {
-			out = append(out, Line{a.name, Kind(k), n, a.limit[k]})
+			out = append(out, Usage{a.name, Kind(k), n, a.limit[k]})
 		}
 	}
 	return out
 }
 
-// Lines returns the usage of all accounts: first the daemon, then all users except the owner, then each tenant by name, then each
+// Usage returns the usage of all accounts: first the daemon, then all users except the owner, then each tenant by name, then each
 // user by number.
-func (l *Ledger) Lines() []Line {
+func (l *Ledger) Usage() []Usage {
 	if l == nil {
 		return nil
 	}

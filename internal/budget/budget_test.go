@@ -36,11 +36,11 @@ func TestLevels(t *testing.T) {
 	charge(b, 1, "all users but the daemon's owner together")
 	charge(l.Owner(), 40, "") // the reserve
 	charge(l.Owner(), 1, "the daemon")
-	want := []Line{
+	want := []Usage{
 		{"the daemon", Files, 100, 100}, {"all users but the daemon's owner together", Files, 60, 60},
 		{"user 1000", Files, 40, 40}, {"user 1001", Files, 20, 40},
 	}
-	if got := l.Lines(); !slices.Equal(got, want) {
+	if got := l.Usage(); !slices.Equal(got, want) {
 		t.Errorf("lines %v, want %v", got, want)
 	}
 	a.Refund(Bill{Files: 40})

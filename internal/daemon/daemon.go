@@ -304,7 +304,7 @@ func (d *daemon) openExtras() (end func(), err error) {
 	}
 	ends = append(ends, d.endMetrics)
 	if len(d.Guests) > 0 {
-		closed, err := d.openMachines()
+		closed, err := d.openGuests()
 		if err != nil {
 			return nil, err
 		}

@@ -90,7 +90,7 @@ func (d *daemon) followAddresses(ctx context.Context) (end func()) {
 	if !d.follows() {
 		return func() {}
 	}
-	end, err := d.provisioner.FollowHost(provision.HostPort{NIC: d.nics.Named(registry.Default), Serves: d.served(), UDP: d.port.udp, Changed: tell})
+	end, err := d.provisioner.FollowHost(provision.HostNIC{NIC: d.nics.Named(registry.Default), Serves: d.served(), UDP: d.port.udp, Changed: tell})
 	if err != nil {
 		d.log.Warn("the default NIC keeps the addresses that this machine had when the daemon started", "error", err)
 		return func() {}

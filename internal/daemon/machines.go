@@ -31,9 +31,9 @@ func sysfsOf(place launch.Place, nic string) (string, error) {
 	return at.Sysfs(), err
 }
 
-// openMachines opens sockets for the virtual machines of --guest, until closed is called.
-func (d *daemon) openMachines() (closed func(), err error) {
-	var ports []*vm.Port
+// openGuests opens sockets for the virtual machines of --guest, until closed is called.
+func (d *daemon) openGuests() (closed func(), err error) {
+	var ports []*vm.Sockets
 	closed = func() {
 		for _, p := range ports {
 			p.Close()
@@ -47,7 +47,7 @@ func (d *daemon) openMachines() (closed func(), err error) {
 		}
 		p, err := vm.Listen(vm.Config{
 			NIC: name, Dir: d.place.Machine(name), SocketMode: d.mode, Tree: tree, Log: d.log,
-			Host: &machineHost{name: name, nics: d.nics, server: d.server, provisioner: d.provisioner},
+			Host: &guestHost{name: name, nics: d.nics, server: d.server, provisioner: d.provisioner},
 		})
 		if err != nil {
 			closed()
@@ -58,8 +58,8 @@ func (d *daemon) openMachines() (closed func(), err error) {
 	return closed, nil
 }
 
-// machineHost serves the virtual machine of one NIC, which may be declared later or deleted. It implements vm.Host.
-type machineHost struct {
+// guestHost serves the virtual machine of one NIC, which may be declared later or deleted. It implements vm.Host.
+type guestHost struct {
 	name        string // default, or TENANT/NAME
 	nics        *registry.Table
 	server      *server.Server
@@ -67,7 +67,7 @@ type machineHost struct {
 }
 
 // Vouch implements vm.Host.
-func (h *machineHost) Vouch(u *net.UnixConn) (credentials.Caller, error) {
+func (h *guestHost) Vouch(u *net.UnixConn) (credentials.Caller, error) {
 	n := h.nics.Named(h.name)
 	if n == nil {
 		return credentials.Caller{}, fmt.Errorf("there is no NIC %s: declare it with vrdma apply", h.name)
@@ -76,7 +76,7 @@ func (h *machineHost) Vouch(u *net.UnixConn) (credentials.Caller, error) {
 }
 
 // Charge implements vm.Host.
-func (h *machineHost) Charge(who credentials.Caller, b budget.Bill) (func(), error) {
+func (h *guestHost) Charge(who credentials.Caller, b budget.Bill) (func(), error) {
 	n := h.nics.Named(h.name)
 	if n == nil {
 		return nil, fmt.Errorf("there is no NIC %s any more", h.name)
@@ -85,7 +85,7 @@ func (h *machineHost) Charge(who credentials.Caller, b budget.Bill) (func(), err
 }
 
 // Receive implements vm.Host.
-func (h *machineHost) Receive(c *protocol.Conn, l server.Line, who credentials.Caller) error {
+func (h *guestHost) Receive(c *protocol.Conn, l server.Line, who credentials.Caller) error {
 	n := h.nics.Named(h.name)
 	if n == nil {
 		c.Close()
@@ -95,7 +95,7 @@ func (h *machineHost) Receive(c *protocol.Conn, l server.Line, who credentials.C
 }
 
 // Card implements vm.Host.
-func (h *machineHost) Card(u *net.UnixConn, dev *vhostuser.Device, ready func(*vhostuser.Conn)) error {
+func (h *guestHost) Card(u *net.UnixConn, dev *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	of, nic, _ := strings.Cut(h.name, "/")
 	return h.provisioner.ServeCard(tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: nic}, u, dev, ready)
 }

@@ -193,9 +193,9 @@ func TestLinkBelowLink(t *testing.T) {
 	ok(t, to.symlink("top/x/l", "../z"))
 }
 
-// A needy place lacks resources for its first connections.
+// A needy transport lacks resources for its first connections.
 type needy struct {
-	place
+	transport
 	errs []error
 }
 
@@ -205,7 +205,7 @@ type needyListener struct {
 }
 
 func (n needy) listen(addr string) (listener, error) {
-	l, err := n.place.listen(addr)
+	l, err := n.transport.listen(addr)
 	return &needyListener{l, n.errs}, err
 }
 
@@ -221,7 +221,7 @@ func (l *needyListener) accept(ctx context.Context) (func(context.Context) (conn
 // TestExhausted: a server without descriptors or memory reports it and continues.
 func TestExhausted(t *testing.T) {
 	errs := []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}
-	l := newLab(t, func(context.Context) (Place, error) { return Place{needy{TCP().place, errs}}, nil }, &Server{})
+	l := newLab(t, func(context.Context) (Transport, error) { return Transport{needy{TCP().transport, errs}}, nil }, &Server{})
 	write(t, filepath.Join(l.dir, "a"), content(10))
 	ok(t, l.client().Get(testContext(t), []string{"a"}, t.TempDir(), true))
 	for _, err := range errs {
@@ -229,6 +229,6 @@ func TestExhausted(t *testing.T) {
 			t.Errorf("the log lacks %v:\n%s", err, l.logged())
 		}
 	}
-	p := Place{needy{TCP().place, []error{unix.EINVAL}}}
+	p := Transport{needy{TCP().transport, []error{unix.EINVAL}}}
 	refused(t, (&Server{Files: l.v.Files}).Serve(testContext(t), p, "127.0.0.1:0", func(string) {}), "invalid argument")
 }

@@ -14,8 +14,8 @@ import (
 
 // A Client copies files to or from a server.
 type Client struct {
-	// Open opens the place for connections. Every attempt has one of its own.
-	Open func(context.Context) (Place, error)
+	// Open opens the transport for connections. Every attempt has one of its own.
+	Open func(context.Context) (Transport, error)
 	// Addrs are the possible addresses of the server, tried in order.
 	Addrs []string
 	Key   []byte // nil: none
@@ -92,7 +92,7 @@ func (c *Client) persist(ctx context.Context, attempt func(context.Context) erro
 var errUnmade = errors.New("no connection")
 
 // dialAny connects to the first address that answers.
-func (c *Client) dialAny(ctx context.Context, p Place) (conn, string, error) {
+func (c *Client) dialAny(ctx context.Context, p Transport) (conn, string, error) {
 	var errs []error
 	for _, addr := range c.Addrs {
 		one, cancel := context.WithTimeout(ctx, dialTime)
@@ -107,7 +107,7 @@ func (c *Client) dialAny(ctx context.Context, p Place) (conn, string, error) {
 }
 
 // begin makes the control connection and requests a session.
-func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *granted, string, error) {
+func (c *Client) begin(ctx context.Context, p Transport, q *request) (*session, *granted, string, error) {
 	k, addr, err := c.dialAny(ctx, p)
 	if err != nil {
 		return nil, nil, "", err
@@ -142,7 +142,7 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 }
 
 // connect makes the streams of a session: on one machine only those that will be used (pace.go).
-func (c *Client) connect(s *session, p Place, g *granted, addr string, serve func(conn) error) {
+func (c *Client) connect(s *session, p Transport, g *granted, addr string, serve func(conn) error) {
 	n := min(int(g.Streams), c.Streams)
 	if s.here {
 		n = min(n, fewStreams(runtime.NumCPU()))

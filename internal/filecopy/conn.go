@@ -53,8 +53,8 @@ type slot struct {
 	length int    // received bytes of data
 }
 
-// A place makes and accepts connections: an RDMA device, or TCP.
-type place interface {
+// A transport makes and accepts connections: an RDMA device, or TCP.
+type transport interface {
 	dial(ctx context.Context, addr string) (conn, error)
 	listen(addr string) (listener, error)
 	// addresses returns the addresses for peers.
@@ -109,7 +109,7 @@ func newSlot(number int, b []byte) slot {
 }
 
 // here reports whether the peer of a connection is on this machine.
-func here(p place, c conn) bool {
+func here(p transport, c conn) bool {
 	at, err := netip.ParseAddr(c.remote())
 	return err == nil && (at.IsLoopback() || slices.Contains(p.addresses(), at))
 }

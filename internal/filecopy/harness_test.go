@@ -28,7 +28,7 @@ func testContext(t testing.TB) context.Context {
 type lab struct {
 	t    testing.TB
 	dir  string // the served directory
-	open func(context.Context) (Place, error)
+	open func(context.Context) (Transport, error)
 	addr string
 	v    *Server
 
@@ -37,11 +37,11 @@ type lab struct {
 }
 
 // places are the transports that tests of whole copies run over.
-func places(t *testing.T) map[string]func(context.Context) (Place, error) {
+func places(t *testing.T) map[string]func(context.Context) (Transport, error) {
 	socket := testdaemon.Start(t)
-	return map[string]func(context.Context) (Place, error){
-		"rdma": func(ctx context.Context) (Place, error) { return OpenRDMA(ctx, socket) },
-		"tcp":  func(context.Context) (Place, error) { return TCP(), nil },
+	return map[string]func(context.Context) (Transport, error){
+		"rdma": func(ctx context.Context) (Transport, error) { return OpenRDMA(ctx, socket) },
+		"tcp":  func(context.Context) (Transport, error) { return TCP(), nil },
 	}
 }
 
@@ -53,13 +53,13 @@ func over(t *testing.T, test func(*testing.T, *lab)) {
 }
 
 // newLab starts a server with a directory of its own.
-func newLab(t testing.TB, open func(context.Context) (Place, error), v *Server) *lab {
+func newLab(t testing.TB, open func(context.Context) (Transport, error), v *Server) *lab {
 	t.Helper()
 	return newLabAt(t, t.TempDir(), open, v)
 }
 
 // newLabAt starts a server of this directory.
-func newLabAt(t testing.TB, dir string, open func(context.Context) (Place, error), v *Server) *lab {
+func newLabAt(t testing.TB, dir string, open func(context.Context) (Transport, error), v *Server) *lab {
 	t.Helper()
 	l := &lab{t: t, dir: dir, open: open, v: v}
 	files, err := Below(l.dir)

@@ -14,7 +14,7 @@ import (
 // An intruder is a client that knows the key and violates the protocol.
 type intruder struct {
 	t       *testing.T
-	p       Place
+	p       Transport
 	control conn
 	stream  conn
 	said    chan message

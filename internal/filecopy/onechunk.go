@@ -126,8 +126,8 @@ func (c *oneConn) tell(id uint32) error {
 }
 
 // PutOne sends a file with the published protocol.
-func PutOne(ctx context.Context, p Place, addr, path, name string, progress *Progress) error {
-	d, ok := p.place.(*device)
+func PutOne(ctx context.Context, p Transport, addr, path, name string, progress *Progress) error {
+	d, ok := p.transport.(*device)
 	if !ok {
 		return errors.New("the published protocol is RDMA's: it does not go over TCP")
 	}
@@ -203,8 +203,8 @@ func (c *oneConn) put(ctx context.Context, f *os.File, name string, progress *Pr
 }
 
 // ServeOne receives files with the published protocol into a directory until ctx ends.
-func (v *Server) ServeOne(ctx context.Context, p Place, addr string, ready func(addr string)) error {
-	d, ok := p.place.(*device)
+func (v *Server) ServeOne(ctx context.Context, p Transport, addr string, ready func(addr string)) error {
+	d, ok := p.transport.(*device)
 	if !ok {
 		return errors.New("the published protocol is RDMA's: it does not go over TCP")
 	}

@@ -40,7 +40,7 @@ const (
 	workQuiet
 )
 
-// A device is the RDMA implementation of a Place.
+// A device is the RDMA implementation of a Transport.
 type device struct {
 	dev *verbs.Device
 	pd  *verbs.PD
@@ -48,10 +48,10 @@ type device struct {
 }
 
 // OpenRDMA opens the device of a daemon's socket.
-func OpenRDMA(ctx context.Context, socket string) (Place, error) {
+func OpenRDMA(ctx context.Context, socket string) (Transport, error) {
 	dev, err := verbs.Options{Socket: socket}.Open(ctx)
 	if err != nil {
-		return Place{}, err
+		return Transport{}, err
 	}
 	d := &device{dev: dev}
 	if d.pd, err = dev.AllocPD(); err == nil {
@@ -59,9 +59,9 @@ func OpenRDMA(ctx context.Context, socket string) (Place, error) {
 	}
 	if err != nil {
 		dev.Close()
-		return Place{}, err
+		return Transport{}, err
 	}
-	return Place{d}, nil
+	return Transport{d}, nil
 }
 
 const nameRDMA = "RDMA"

@@ -108,7 +108,7 @@ func (r *Remote) Close() error {
 }
 
 // Answer is the other side: it serves clients with the key from stdin, until stdin ends.
-func Answer(ctx context.Context, p Place, stdin io.Reader, stdout io.Writer, log func(string, ...any)) error {
+func Answer(ctx context.Context, p Transport, stdin io.Reader, stdout io.Writer, log func(string, ...any)) error {
 	in := bufio.NewReader(io.LimitReader(stdin, 4096))
 	line, err := in.ReadString('\n')
 	key, found := strings.CutPrefix(strings.TrimSpace(line), strings.TrimSpace(greeting)+" ")

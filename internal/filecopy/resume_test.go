@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A frail place has connections that break after some chunks, a given number of times.
+// A frail transport has connections that break after some chunks, a given number of times.
 type frail struct {
-	place
+	transport
 	times *atomic.Int32
 	after int
 }
 
 func (f frail) dial(ctx context.Context, addr string) (conn, error) {
-	c, err := f.place.dial(ctx, addr)
+	c, err := f.transport.dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -65,10 +65,10 @@ func TestBroken(t *testing.T) {
 			var times atomic.Int32
 			times.Store(3)
 			tcp := false
-			c.Open = func(ctx context.Context) (Place, error) {
+			c.Open = func(ctx context.Context) (Transport, error) {
 				p, err := open(ctx)
 				tcp = p.Name() == "TCP"
-				return Place{frail{p.place, &times, 3}}, err
+				return Transport{frail{p.transport, &times, 3}}, err
 			}
 			if put {
 				ok(t, c.Put(testContext(t), paths, "", true))
@@ -129,9 +129,9 @@ func TestInterrupted(t *testing.T) {
 		c := l.client()
 		c.Streams = 1 // no other stream sends at the same time
 		open := c.Open
-		c.Open = func(ctx context.Context) (Place, error) {
+		c.Open = func(ctx context.Context) (Transport, error) {
 			p, err := open(ctx)
-			return Place{stopper{p.place, cancel}}, err
+			return Transport{stopper{p.transport, cancel}}, err
 		}
 		if err := c.Get(ctx, []string{"f"}, back, true); !errors.Is(err, context.Canceled) {
 			t.Fatalf("got %v", err)
@@ -145,12 +145,12 @@ func TestInterrupted(t *testing.T) {
 
 // A stopper interrupts the client after some chunks.
 type stopper struct {
-	place
+	transport
 	stop func()
 }
 
 func (s stopper) dial(ctx context.Context, addr string) (conn, error) {
-	c, err := s.place.dial(ctx, addr)
+	c, err := s.transport.dial(ctx, addr)
 	return &stopConn{conn: c, stop: s.stop}, err
 }
 
@@ -257,9 +257,9 @@ func TestDirectoriesAgain(t *testing.T) {
 			open := c.Open
 			var times atomic.Int32
 			times.Store(2)
-			c.Open = func(ctx context.Context) (Place, error) {
+			c.Open = func(ctx context.Context) (Transport, error) {
 				p, err := open(ctx)
-				return Place{frail{p.place, &times, 12}}, err
+				return Transport{frail{p.transport, &times, 12}}, err
 			}
 			if put {
 				to = l.dir

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Place makes and accepts connections: OpenRDMA or TCP returns one.
-type Place struct{ place }
+// A Transport makes and accepts connections: OpenRDMA or TCP returns one.
+type Transport struct{ transport }
 
 // Name is RDMA or TCP.
-func (p Place) Name() string { return p.name() }
+func (p Transport) Name() string { return p.name() }
 
 // Addresses returns the addresses for peers.
-func (p Place) Addresses() []netip.Addr { return p.addresses() }
+func (p Transport) Addresses() []netip.Addr { return p.addresses() }
 
-// Close closes the place.
-func (p Place) Close() error { return p.close() }
+// Close closes the transport.
+func (p Transport) Close() error { return p.close() }
 
 const (
 	// maxStrangers is how many peers may be in their handshake, maxSessions how many sessions are served at a time.
@@ -46,7 +46,7 @@ type Server struct {
 	Log       func(format string, args ...any)
 
 	chunkTime time.Duration // of ServeOne; 0: oneTime
-	at        Place         // where it accepts connections
+	at        Transport     // where it accepts connections
 
 	mu       sync.Mutex
 	sessions map[[sessionSize]byte]*served // guarded by mu
@@ -73,7 +73,7 @@ type served struct {
 }
 
 // Serve accepts connections at an address until ctx ends. It calls ready when it listens.
-func (v *Server) Serve(ctx context.Context, at Place, addr string, ready func(addr string)) error {
+func (v *Server) Serve(ctx context.Context, at Transport, addr string, ready func(addr string)) error {
 	l, err := at.listen(addr)
 	if err != nil {
 		return err

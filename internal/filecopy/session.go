@@ -32,8 +32,8 @@ type session struct {
 	ended   bool   // guarded by mu: no more streams are accepted
 }
 
-// newSession returns a session at a place.
-func newSession(ctx context.Context, at place, control conn) *session {
+// newSession returns a session over a transport.
+func newSession(ctx context.Context, at transport, control conn) *session {
 	s := &session{control: control, here: here(at, control), rdma: at.name() == nameRDMA}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s

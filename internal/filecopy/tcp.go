@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// TCP returns a place without RDMA, for comparison: the same messages, chunks and checksums over sockets.
-func TCP() Place { return Place{tcpPlace{}} }
+// TCP returns a transport without RDMA, for comparison: the same messages, chunks and checksums over sockets.
+func TCP() Transport { return Transport{tcpTransport{}} }
 
-type tcpPlace struct{}
+type tcpTransport struct{}
 
-func (tcpPlace) name() string { return "TCP" }
-func (tcpPlace) close() error { return nil }
+func (tcpTransport) name() string { return "TCP" }
+func (tcpTransport) close() error { return nil }
 
-func (tcpPlace) addresses() (list []netip.Addr) {
+func (tcpTransport) addresses() (list []netip.Addr) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil
@@ -34,7 +34,7 @@ func (tcpPlace) addresses() (list []netip.Addr) {
 	return list
 }
 
-func (tcpPlace) dial(ctx context.Context, addr string) (conn, error) {
+func (tcpTransport) dial(ctx context.Context, addr string) (conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -45,7 +45,7 @@ func (tcpPlace) dial(ctx context.Context, addr string) (conn, error) {
 
 type tcpListener struct{ l net.Listener }
 
-func (tcpPlace) listen(addr string) (listener, error) {
+func (tcpTransport) listen(addr string) (listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err

@@ -122,7 +122,7 @@ func (g *Guest) path(name string) string { return filepath.Join(g.dir, name) }
 
 // command is the guest's QEMU.
 func (g *Guest) command(kernel string, c Config) *exec.Cmd {
-	m := rxeguest.Machine{
+	m := rxeguest.Guest{
 		Card: c.Card, Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU, Network: c.Network, Memory: c.Memory, Initramfs: c.Initramfs,
 		Line: "socket,path=" + g.path("line"), Console: g.path("console"), Reboots: c.Reboots, More: c.More,
 	}

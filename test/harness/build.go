@@ -25,7 +25,7 @@ func Binary() string { return filepath.Join(Root(), "bin", "vrdma") }
 // Library is the built interposer.
 func Library() string { return filepath.Join(Root(), "bin", "libvrdma.so") }
 
-// SocketsLibrary is the library that `vrdma run --sockets` loads before it.
+// SocketsLibrary is the library that `vrdma run --sockets` loads before Library.
 func SocketsLibrary() string { return filepath.Join(Root(), "bin", "libvrdma-sockets.so") }
 
 // raceBinary is the same program with the race detector in it.

@@ -1,9 +1,10 @@
-// Package sockets tests `vrdma run --sockets`: ordinary TCP programs, none of them ours
-// but one, whose connections go over RDMA through rdma-core's rsockets, with the library of
-// this machine and with the newest one. The device's counters decide which way data went.
+// Package sockets tests `vrdma run --sockets`. The connections of ordinary TCP programs go over
+// RDMA through rdma-core's rsockets, with the library of this machine and with the newest one.
+// All programs but one are from the distribution. The device's counters prove whether RDMA or
+// TCP carried the data.
 //
-// Tests run one after the other: this is meant to pass on two cores. VRDMA_TEST_ALL=1
-// asks for the long form.
+// Tests run one after the other, because they must pass on two processors. VRDMA_TEST_ALL=1
+// selects the long form.
 package sockets
 
 import (

@@ -112,7 +112,7 @@ func TestConnectionQuota(t *testing.T) {
 	d.listening(t, "red/b")
 	first := d.at("red/a").launch(t, "rping", "-c", "-a", "10.1.0.2")
 	held := func() (n uint64) {
-		for _, l := range d.ledger.Lines() {
+		for _, l := range d.ledger.Usage() {
 			if l.Whose == "tenant red" && l.Kind == budget.Connections {
 				n = l.Used
 			}

@@ -84,7 +84,7 @@ func TestRemove(t *testing.T) {
 		t.Errorf("the daemon leaks: %d descriptors and %d goroutines, before it were %d and %d", now.fds, now.goroutines, before.fds, before.goroutines)
 	}
 	if n := d.ledger.Users(); n != 0 && !harness.Poll(minute, func() bool { return d.ledger.Users() == 0 }) {
-		t.Errorf("%d accounts are left: %v", n, d.ledger.Lines())
+		t.Errorf("%d accounts are left: %v", n, d.ledger.Usage())
 	}
 }
 

@@ -127,7 +127,7 @@ func (v *libvirt) create(t *testing.T, d *harness.Daemon, nic, image, line strin
 		parts[at] += l
 	}
 	name := strings.ReplaceAll(nic, "/", "-")
-	boot := rxeguest.Machine{IP4: "dhcp", Image: guest.Image(t)}
+	boot := rxeguest.Guest{IP4: "dhcp", Image: guest.Image(t)}
 	xml := fmt.Sprintf(`<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
 <name>%s</name><memory unit='MiB'>320</memory>
 <os><type arch='x86_64' machine='q35'>hvm</type><kernel>%s/vmlinux</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os>

@@ -16,8 +16,8 @@ func AnswersProgram(t testing.TB) string {
 	return harness.CompileWith(t, "rdmacm", "gcc", "-lrdmacm", "-libverbs")
 }
 
-// Answers runs it on a host and compares its output with Linux' (test/testdata/rdmacm.txt). absent is an unused address
-// in the host's network, foreign one without a route.
+// Answers runs that program on a host and compares its output with Linux' (test/testdata/rdmacm.txt). absent is an unused
+// address in the host's network, foreign an address without a route.
 func Answers(t testing.TB, h Host, absent, foreign string, limit time.Duration) {
 	t.Helper()
 	p := h.Program(t, AnswersProgram(t), h.IP, absent, foreign)

@@ -46,9 +46,9 @@ func (d *Service) status(v *View, sessions []Session) protocol.Status {
 	}
 
 	d.cfg.Clients.Recount()
-	lines := v.Who.Account.Lines()
+	lines := v.Who.Account.Usage()
 	if v.All {
-		lines = d.cfg.Budget.Lines()
+		lines = d.cfg.Budget.Usage()
 		st.Control = d.cfg.Control
 		d.operation(&st)
 		if d.cfg.Store != nil {

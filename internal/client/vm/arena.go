@@ -27,7 +27,7 @@ const (
 	hugePage = vmproto.HugePage
 )
 
-// arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the machine they are a file in its memory;
+// arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the guest they are a file in its memory;
 // here they are mapped a second time, contiguously.
 type arenaPages struct {
 	ram   *ram
@@ -35,7 +35,7 @@ type arenaPages struct {
 	ready atomic.Uint64
 	ask   func(size uint64) ([]vmproto.Run, error)
 	lost  func()        // called for pages that do not exist any more; may be nil
-	runs  *atomic.Int64 // mappings of the machine
+	runs  *atomic.Int64 // mappings of the guest
 	// account is charged for the mappings, whose number is limited for the daemon; may be nil.
 	account *budget.Account
 	// refused is called once with the reason why there are no more pages; may be nil.
@@ -180,7 +180,7 @@ func (a *arenaPages) refuse(size uint64, why error) {
 	}
 }
 
-// Punch implements nic.Pages. The machine keeps its pages.
+// Punch implements nic.Pages. The guest keeps its pages.
 func (a *arenaPages) Punch(offset, size uint64) {
 	if a.touch(func() { clear(a.mem[offset : offset+size]) }) != nil && a.lost != nil {
 		a.lost()

@@ -11,18 +11,18 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// A card is the network card of the machine. Besides traffic of the switch, it tells the daemon which memory the machine has, and
-// when the machine is reset, because QEMU reports both to a vhost-user back end.
+// A card is the network card of the guest. Besides traffic of the switch, it tells the daemon which memory the guest has, and
+// when the guest is reset, because QEMU reports both to a vhost-user back end.
 type card struct {
 	mu   sync.Mutex
 	conn *vhostuser.Conn // nil: QEMU is not connected
 	held atomic.Int32    // see vhostuser.Device
 }
 
-// errNoCard means that the machine's memory is unknown.
+// errNoCard means that the guest's memory is unknown.
 var errNoCard = errors.New("QEMU has not connected the NIC's network card (-netdev vhost-user), or its driver is not loaded in the machine")
 
-// memory returns the current memory of the machine.
+// memory returns the current memory of the guest.
 func (k *card) memory() (Memory, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -39,7 +39,7 @@ func (k *card) memory() (Memory, error) {
 func mappingBill(size uint64) budget.Bill { return budget.Bill{budget.Mappings: 1 + size>>30} }
 
 // serveCard serves the card to QEMU until it disconnects.
-func (p *Port) serveCard(u *net.UnixConn, who credentials.Caller) {
+func (p *Sockets) serveCard(u *net.UnixConn, who credentials.Caller) {
 	if !p.keep(&p.net, u) {
 		return
 	}
@@ -65,8 +65,8 @@ func (p *Port) serveCard(u *net.UnixConn, who credentials.Caller) {
 	}
 }
 
-// remember updates the memory of the machine. Pages that programs have pinned stay valid.
-func (p *Port) remember(c *vhostuser.Conn) {
+// remember updates the memory of the guest. Pages that programs have pinned stay valid.
+func (p *Sockets) remember(c *vhostuser.Conn) {
 	p.mu.Lock()
 	m := p.machine
 	p.mu.Unlock()

@@ -23,16 +23,16 @@ import (
 )
 
 // A conversation is the daemon's side of one connection between a program and its agent. The session serves one end of a socket
-// pair (near), as for a process; the other end (far) belongs to this package. It has three goroutines: the machine's reads frames
+// pair (near), as for a process; the other end (far) belongs to this package. It has three goroutines: the guest's reads frames
 // from the link, feed passes requests to the session one by one, and relay sends its replies to the agent. It is a server.Line.
 //
 //	leave: no more requests ─▶ the session sees the end of near ─▶ … ─▶ Over ─▶ Close to the agent
 //
-// The end of near does not mean that the session has ended. The loop writes to the machine's pages until then, and the agent
+// The end of near does not mean that the session has ended. The loop writes to the guest's pages until then, and the agent
 // unpins them after Close. So Close is sent after Over.
 type conversation struct {
 	*protocol.Conn // near
-	m              *machine
+	m              *guest
 	id             uint32
 	far            *protocol.Conn
 	in             chan request
@@ -67,7 +67,7 @@ type request struct {
 // mostRequests is the maximum number of waiting requests. A program sends one at a time, netlink several.
 const mostRequests = 64
 
-func newConversation(m *machine, id uint32) (*conversation, error) {
+func newConversation(m *guest, id uint32) (*conversation, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (c *conversation) feed() {
 	}
 }
 
-// greets inspects a greeting. Programs in a machine have no mailbox, because that is a file; they may have faults.
+// greets inspects a greeting. Programs in a guest have no mailbox, because that is a file; they may have faults.
 func (c *conversation) greets(b []byte) {
 	const kind, flags = 8, 12 // offsets in struct vrdma_hello
 	if len(b) < protocol.HelloSize {
@@ -408,7 +408,7 @@ func (c *conversation) forget(s *sink) {
 // Vouched implements server.Line: QEMU was checked when it connected.
 func (c *conversation) Vouched() bool { return true }
 
-// Workload implements server.Line: a machine is one workload.
+// Workload implements server.Line: a guest is one workload.
 func (c *conversation) Workload(*credentials.Caller) (uint64, string) { return c.m.workload, "" }
 
 // Identify implements server.Line.

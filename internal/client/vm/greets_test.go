@@ -6,7 +6,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A program in a machine keeps its faults, and nothing else that its greeting asks for.
+// A program in a guest keeps its faults, and nothing else that its greeting asks for.
 func TestGreets(t *testing.T) {
 	const all = ^uint32(0)
 	h := protocol.Hello{Magic: protocol.Magic, Protocol: protocol.Version, Kind: protocol.KindProcess, Flags: all, Faults: "reg-mr,message=1"}

@@ -28,14 +28,14 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// ramBase and ramSize are the range of the test machine's memory. It does not start at 0, so that addresses and offsets
+// ramBase and ramSize are the range of the test guest's memory. It does not start at 0, so that addresses and offsets
 // differ.
 const (
 	ramBase = 1 << 20
 	ramSize = 16 << 20
 )
 
-// testRAM is a machine's memory.
+// testRAM is a guest's memory.
 type testRAM struct {
 	fd       int
 	mem      []byte
@@ -89,15 +89,15 @@ func (r testRAM) awaitReleased(t testing.TB, n int32) {
 	}
 }
 
-// testPort returns a daemon with a port for a machine that has this memory.
-func testPort(t testing.TB, ram Memory) *Port {
+// testPort returns a daemon with a port for a guest that has this memory.
+func testPort(t testing.TB, ram Memory) *Sockets {
 	t.Helper()
 	p, _ := testDaemon(t, ram)
 	return p
 }
 
 // testDaemon is testPort, with the daemon's loop.
-func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
+func testDaemon(t testing.TB, ram Memory) (*Sockets, *engine.Engine) {
 	t.Helper()
 	n := nic.New(nic.Config{
 		Name: "rxe0", NodeGUID: 0x0200_00ff_fe00_0001,
@@ -144,7 +144,7 @@ func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
 		<-served
 		e.Stop()
 		if n := ledger.Users(); n != 0 {
-			t.Errorf("%d users still pay for something: %+v", n, ledger.Lines())
+			t.Errorf("%d users still pay for something: %+v", n, ledger.Usage())
 		}
 	})
 	return p, e
@@ -158,7 +158,7 @@ type testAgent struct {
 }
 
 // dial connects to one of a port's sockets.
-func dial(t testing.TB, p *Port, name string) *net.UnixConn {
+func dial(t testing.TB, p *Sockets, name string) *net.UnixConn {
 	t.Helper()
 	u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(p.cfg.Dir, name), Net: "unix"})
 	if err != nil {
@@ -169,7 +169,7 @@ func dial(t testing.TB, p *Port, name string) *net.UnixConn {
 	return u
 }
 
-func newTestAgent(t testing.TB, p *Port) *testAgent {
+func newTestAgent(t testing.TB, p *Sockets) *testAgent {
 	t.Helper()
 	u := dial(t, p, LineSocket)
 	return &testAgent{t, u, vmproto.NewReader(u)}
@@ -260,7 +260,7 @@ func (a *testAgent) hello(id uint32, h protocol.Hello, before ...vmproto.Frame) 
 	return w
 }
 
-// pages are n pages of the machine, in runs of two, one apart.
+// pages are n pages of the guest, in runs of two, one apart.
 func pages(from uint64, n int) (runs []vmproto.Run) {
 	for at := uint64(ramBase) + from; n > 0; at, n = at+3*pageSize, n-2 {
 		runs = append(runs, vmproto.Run{Addr: at, Size: 2 * pageSize})

@@ -26,7 +26,7 @@ type link struct {
 const (
 	// longQueue is the queue length above which callers that can wait do so.
 	longQueue = 1 << 20
-	// mostQueue is the maximum queue length. A machine that does not read is disconnected.
+	// mostQueue is the maximum queue length. A guest that does not read is disconnected.
 	mostQueue = 32 << 20
 )
 

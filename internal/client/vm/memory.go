@@ -12,7 +12,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// Memory is a machine's RAM by guest-physical address, mapped in the daemon. It does not change until Release.
+// Memory is a guest's RAM by guest-physical address, mapped in the daemon. It does not change until Release.
 type Memory interface {
 	// Slice returns memory at an address: n bytes, or fewer if the region ends before; nil if there is none.
 	Slice(addr, n uint64) []byte
@@ -21,7 +21,7 @@ type Memory interface {
 	Release()
 }
 
-// ram is a machine's memory while it is in use. The newest table is searched first. Older tables stay, because programs may use
+// ram is a guest's memory while it is in use. The newest table is searched first. Older tables stay, because programs may use
 // their memory.
 type ram struct {
 	holds atomic.Int32
@@ -135,7 +135,7 @@ func (backing) Map(uint64, int) ([]byte, error) { return nil, errors.ErrUnsuppor
 // Unmap implements memory.Backing.
 func (backing) Unmap([]byte) {}
 
-// Used implements memory.Backing: the pages belong to the machine.
+// Used implements memory.Backing: the pages belong to the guest.
 func (backing) Used() (uint64, error) { return 0, nil }
 
 // Hole implements memory.Backing.

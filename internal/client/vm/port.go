@@ -22,7 +22,7 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// Config has the settings of a Port.
+// Config has the settings of Sockets.
 type Config struct {
 	// NIC is the name of the NIC, which need not exist yet.
 	NIC string
@@ -40,42 +40,42 @@ type Config struct {
 type Host interface {
 	// Vouch identifies the process that has connected, or says why it may not use the NIC.
 	Vouch(u *net.UnixConn) (credentials.Caller, error)
-	// Charge charges a machine's memory to the account of the process who.
+	// Charge charges a guest's memory to the account of the process who.
 	Charge(who credentials.Caller, b budget.Bill) (refund func(), err error)
-	// Receive serves one connection of the machine, see server.Server.
+	// Receive serves one connection of the guest, see server.Server.
 	Receive(c *protocol.Conn, l server.Line, who credentials.Caller) error
 	// Card serves the network card. It informs d and calls ready with the connection, as vhostuser.Serve does.
 	Card(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error
 }
 
-// Names of the sockets in a Port's directory.
+// Names of the sockets in the directory.
 const (
 	LineSocket = "line"
 	BellSocket = "bell"
 	CardSocket = "net"
 )
 
-// A Port has the sockets to which QEMU connects the two virtio-serial ports and the network card of a NIC. One machine uses it at a time.
-type Port struct {
+// Sockets has the sockets to which QEMU connects the two virtio-serial ports and the network card of a NIC. One guest uses it at a time.
+type Sockets struct {
 	cfg       Config
 	listeners []*net.UnixListener
 	card      card
-	memory    func() (Memory, error) // returns the machine's current memory from the card
+	memory    func() (Memory, error) // returns the guest's current memory from the card
 	work      sync.WaitGroup
-	// Rate limits of log messages that machines can cause.
+	// Rate limits of log messages that guests can cause.
 	agents, noAgent, noProgram, noDevice, noQueue, cut seldom
 
 	mu      sync.Mutex
 	closed  bool
-	machine *machine
-	line    *net.UnixConn // connection of the current machine
+	machine *guest
+	line    *net.UnixConn // connection of the current guest
 	net     *net.UnixConn // likewise
 	bells   *net.UnixConn // nil: not connected
 }
 
 // Listen opens the sockets.
-func Listen(cfg Config) (*Port, error) {
-	p := &Port{cfg: cfg}
+func Listen(cfg Config) (*Sockets, error) {
+	p := &Sockets{cfg: cfg}
 	p.memory = p.card.memory
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the directory for a virtual machine: %w", err)
@@ -109,7 +109,7 @@ func Listen(cfg Config) (*Port, error) {
 }
 
 // accept serves one connection after the other: the next one waits until the previous one has ended completely.
-func (p *Port) accept(l *net.UnixListener, serve func(*net.UnixConn, credentials.Caller)) {
+func (p *Sockets) accept(l *net.UnixListener, serve func(*net.UnixConn, credentials.Caller)) {
 	for {
 		u, err := l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -131,7 +131,7 @@ func (p *Port) accept(l *net.UnixListener, serve func(*net.UnixConn, credentials
 }
 
 // keep registers a connection for Close; it returns false after Close.
-func (p *Port) keep(at **net.UnixConn, u *net.UnixConn) bool {
+func (p *Sockets) keep(at **net.UnixConn, u *net.UnixConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -142,7 +142,7 @@ func (p *Port) keep(at **net.UnixConn, u *net.UnixConn) bool {
 }
 
 // serveLine serves the virtio-serial port for commands and events.
-func (p *Port) serveLine(u *net.UnixConn, who credentials.Caller) {
+func (p *Sockets) serveLine(u *net.UnixConn, who credentials.Caller) {
 	if !p.keep(&p.line, u) {
 		return
 	}
@@ -156,7 +156,7 @@ func (p *Port) serveLine(u *net.UnixConn, who credentials.Caller) {
 const drainEvery = 10 * time.Millisecond
 
 // serveBell serves the port at which programs ring.
-func (p *Port) serveBell(u *net.UnixConn, _ credentials.Caller) {
+func (p *Sockets) serveBell(u *net.UnixConn, _ credentials.Caller) {
 	if !p.keep(&p.bells, u) {
 		return
 	}
@@ -199,7 +199,7 @@ func drain(u *net.UnixConn) {
 }
 
 // bell returns a duplicate of the bell port's socket.
-func (p *Port) bell() (*os.File, error) {
+func (p *Sockets) bell() (*os.File, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.bells == nil {
@@ -219,17 +219,17 @@ func (p *Port) bell() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "bell"), nil
 }
 
-// set sets the current machine; it returns false after Close.
-func (p *Port) set(m *machine) bool {
+// set sets the current guest; it returns false after Close.
+func (p *Sockets) set(m *guest) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.machine = m
 	return !p.closed
 }
 
-// Revoke ends everything that the machine has opened, and returns when the daemon does not access its memory any more: the
-// machine has been reset, or has other memory. Its agent must greet again.
-func (p *Port) Revoke() {
+// Revoke ends everything that the guest has opened, and returns when the daemon does not access its memory any more: the
+// guest has been reset, or has other memory. Its agent must greet again.
+func (p *Sockets) Revoke() {
 	p.mu.Lock()
 	m, line := p.machine, p.line
 	p.mu.Unlock()
@@ -241,8 +241,8 @@ func (p *Port) Revoke() {
 	}
 }
 
-// Machine returns the name of the current machine; empty: none.
-func (p *Port) Machine() string {
+// Machine returns the name of the current guest; empty: none.
+func (p *Sockets) Machine() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.machine == nil {
@@ -252,7 +252,7 @@ func (p *Port) Machine() string {
 }
 
 // Close ends everything.
-func (p *Port) Close() {
+func (p *Sockets) Close() {
 	p.mu.Lock()
 	p.closed = true
 	for _, u := range []*net.UnixConn{p.line, p.bells, p.net} {
@@ -267,8 +267,8 @@ func (p *Port) Close() {
 	p.work.Wait()
 }
 
-// seldom limits a log message that a machine can cause without end to once per minute. It belongs to the port, because an agent
-// can create new machines at will.
+// seldom limits a log message that a guest can cause without end to once per minute. It belongs to the port, because an agent
+// can create new guests at will.
 type seldom struct{ last atomic.Int64 }
 
 // now reports whether the message may be logged again.

@@ -123,7 +123,7 @@ func TestTooManyPieces(t *testing.T) {
 	}
 }
 
-// TestPiecesOfAll: the pieces of all machines of a user have one common bound, and all are released in the end.
+// TestPiecesOfAll: the pieces of all guests of a user have one common bound, and all are released in the end.
 func TestPiecesOfAll(t *testing.T) {
 	const limit = 1000
 	ledger := budget.New(budget.Limits{All: budget.Bill{budget.Mappings: limit}, Others: budget.Bill{budget.Mappings: limit}, User: budget.Bill{budget.Mappings: limit}})
@@ -132,7 +132,7 @@ func TestPiecesOfAll(t *testing.T) {
 	var open []*arenaPages
 	var refused *budget.Error
 	for range limit {
-		r := newRAM(newTestRAM(t)) // a machine of its own
+		r := newRAM(newTestRAM(t)) // a guest of its own
 		queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), new(atomic.Int64), account, nil)
 		r.drop()
 		if err != nil {

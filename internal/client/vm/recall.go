@@ -4,7 +4,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// Unread events of a program are in the machine. A command that destroys an object withdraws the object's events (nic/events.go),
+// Unread events of a program are in the guest. A command that destroys an object withdraws the object's events (nic/events.go),
 // and returns how many the program has read, because it waits until it has acknowledged as many. So before such a command:
 //
 //	hold every sink that has sent something ─▶ Recall ─▶ the agent empties the handles

@@ -116,7 +116,7 @@ func (s *sink) release() {
 	s.back, s.given = nil, 0
 }
 
-// A handle is a program's reference to a sink. The agent creates it in the machine.
+// A handle is a program's reference to a sink. The agent creates it in the guest.
 type handle struct{ s *sink }
 
 // Close implements uverbs.Handle. The session closes the sink.

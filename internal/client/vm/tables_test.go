@@ -13,13 +13,13 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A frontEnd is the part of QEMU that tells which memory the machine has.
+// A frontEnd is the part of QEMU that tells which memory the guest has.
 type frontEnd struct {
 	t *testing.T
 	u *net.UnixConn
 }
 
-func newFrontEnd(t *testing.T, p *Port) frontEnd {
+func newFrontEnd(t *testing.T, p *Sockets) frontEnd {
 	t.Helper()
 	p.memory = p.card.memory
 	f := frontEnd{t, dial(t, p, CardSocket)}
@@ -39,7 +39,7 @@ func (f frontEnd) ask(request, flags uint32, body []byte, fds ...int) {
 	}
 }
 
-// table sends n times that the machine has exactly this memory, and waits for the last answer.
+// table sends n times that the guest has exactly this memory, and waits for the last answer.
 func (f frontEnd) table(r testRAM, times int) {
 	f.t.Helper()
 	const setMemTable, needReply = 5, 1 << 3

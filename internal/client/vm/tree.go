@@ -43,4 +43,4 @@ func (t *tree) send(l *link) {
 }
 
 // sendTree sends the changes of the sysfs tree.
-func (m *machine) sendTree() { m.tree.send(m.link) }
+func (m *guest) sendTree() { m.tree.send(m.link) }

@@ -34,7 +34,7 @@ func process(t *testing.T, a *testAgent, id uint32) protocol.Token {
 	return w.Token
 }
 
-// TestDevice opens the device for a program in a machine. Its queues are pages of the machine: the daemon writes its
+// TestDevice opens the device for a program in a guest. Its queues are pages of the guest: the daemon writes its
 // sleep flag there and leaves the memory between them alone.
 func TestDevice(t *testing.T) {
 	ram := newTestRAM(t)
@@ -100,7 +100,7 @@ func TestRegion(t *testing.T) {
 	ram := newTestRAM(t)
 	s := memory.NewSpaceIn(backing{newRAM(ram)}, 0)
 	defer s.Close()
-	c := &conversation{m: &machine{link: &link{closed: true}}}
+	c := &conversation{m: &guest{link: &link{closed: true}}}
 	const start = 0x7000_0000_1004
 	extents := []protocol.Extent{{Start: start, Length: 2 * pageSize, Kind: protocol.ExtentOwn, Prot: 3}}
 	at := func(addr uint64) []vmproto.Run {
@@ -175,15 +175,15 @@ func TestGreetings(t *testing.T) {
 }
 
 // TestClose: an agent learns of the end of a conversation only when its session has ended, because until then the loop
-// writes to the machine's pages. The same holds for the side that revokes the memory.
+// writes to the guest's pages. The same holds for the side that revokes the memory.
 func TestClose(t *testing.T) {
-	for name, end := range map[string]func(*testAgent, *Port){
-		"device":  func(a *testAgent, _ *Port) { a.send(vmproto.Close, 2) },
-		"process": func(a *testAgent, _ *Port) { a.send(vmproto.Close, 1) },
-		"greeting": func(a *testAgent, _ *Port) {
+	for name, end := range map[string]func(*testAgent, *Sockets){
+		"device":  func(a *testAgent, _ *Sockets) { a.send(vmproto.Close, 2) },
+		"process": func(a *testAgent, _ *Sockets) { a.send(vmproto.Close, 1) },
+		"greeting": func(a *testAgent, _ *Sockets) {
 			a.write(vmproto.AppendHello(nil, vmproto.Greeting{Nonce: [16]byte{9}, Version: vmproto.Version}))
 		},
-		"revoked": func(_ *testAgent, p *Port) { p.Revoke() },
+		"revoked": func(_ *testAgent, p *Sockets) { p.Revoke() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ram := newTestRAM(t)
@@ -301,7 +301,7 @@ func TestHeld(t *testing.T) {
 // again.
 func TestRecall(t *testing.T) {
 	server, agent := pipe(t)
-	m := &machine{link: newLink(server)}
+	m := &guest{link: newLink(server)}
 	c := &conversation{m: m, id: 5, sinks: make(map[*sink]bool), returned: make(chan []vmproto.Returning, 1), leaving: make(chan struct{})}
 	events, _, _ := c.OpenEvents()
 	s := events.(*sink)

@@ -7,7 +7,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// TestWaiting: the frames that an agent queues for sessions have one bound for all programs of a machine. Sessions
+// TestWaiting: the frames that an agent queues for sessions have one bound for all programs of a guest. Sessions
 // above the bound end, and in the end nothing is queued.
 func TestWaiting(t *testing.T) {
 	full := make([]vmproto.Run, vmproto.MaxRuns)
@@ -28,7 +28,7 @@ func TestWaiting(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &machine{link: &link{closed: true}, conns: make(map[uint32]*conversation), ram: newRAM(newTestRAM(t))}
+			m := &guest{link: &link{closed: true}, conns: make(map[uint32]*conversation), ram: newRAM(newTestRAM(t))}
 			left := 0
 			for id := range uint32(1000) {
 				c, err := newConversation(m, id)
@@ -69,7 +69,7 @@ func TestWaiting(t *testing.T) {
 
 // TestUnasked: unrequested frames are not kept.
 func TestUnasked(t *testing.T) {
-	c, err := newConversation(&machine{link: &link{closed: true}}, 1)
+	c, err := newConversation(&guest{link: &link{closed: true}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -122,8 +122,8 @@ func (a *CMA) NewClient(pid int, program string) *Client {
 	return c
 }
 
-// Charges of a client's objects to its user's account: bytes of the daemon's heap (an identifier with its connection and one or two
-// events), and for a channel the socket pair of which the daemon keeps both ends.
+// Charges of a client's objects to its user's account, in bytes of the daemon's heap. An identifier is charged with its connection
+// and one or two events. A channel also costs two descriptors: the daemon keeps both ends of its socket pair.
 var (
 	idBill      = budget.Bill{budget.State: 4 << 10}
 	groupBill   = budget.Bill{budget.State: 1 << 10}

@@ -7,11 +7,11 @@
 //	        memfd of the process, file offset = va
 //
 // A Space is one client. Its shared memory lies in a Backing: for a process a memfd that
-// the daemon makes, 2^47 bytes long, sparse and sealed. The shim maps its pages in place of
-// the application's, the daemon maps them in windows that all regions of the process share,
-// because a process may have only so many mappings. When the last region over a page is
-// released, and the process has been told, the shim makes the page private again and takes
-// it out of the file: pages of the file that no region covers are gone at any moment.
+// the daemon makes, 2^47 bytes long, sparse and sealed. The shim maps pages of the memfd in
+// place of the application's. The daemon maps them in windows that all regions of the process
+// share, because the kernel limits the number of mappings. After the last region over a page is
+// released, the shim makes the page private again and takes it out of the file. So a page that
+// no region covers may be missing at any moment.
 //
 // A Region is what one REG_MR covers: a list of extents of three kinds.
 //
@@ -21,10 +21,9 @@
 //     and the daemon maps it too. Nothing is replaced.
 //   - Foreign: anything else. It is reached through /proc/PID/mem, by the threads of a Pool.
 //
-// Nothing above this package knows
-// addresses of the daemon; it asks a Region for a Span and copies between Spans.
+// Other packages know no addresses in the daemon: they ask a Region for a Span and copy between
+// Spans.
 //
-// The NIC's loop is the only user of a Region's bytes, and drops the Region before
-// it calls Release, so unmapping needs no further care. What this package must
-// never do is trust a number that came from a client.
+// Only the NIC's loop uses a Region's bytes. It drops the Region before it calls Release, so
+// unmapping needs no lock. This package must never trust a number that came from a client.
 package memory

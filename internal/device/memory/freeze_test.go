@@ -2,42 +2,19 @@ package memory
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/state"
+	"vrdma.dev/vrdma/internal/state/statetest"
 )
 
-var update = flag.Bool("update", false, "write the golden files of the current format")
-
 // TestFormat checks that every number of format 1 still has its meaning.
-func TestFormat(t *testing.T) {
-	const golden = "testdata/format1.fields"
-	now, err := state.Fields(SpaceState{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		os.MkdirAll("testdata", 0o755)
-		os.WriteFile(golden, []byte(strings.Join(now, "\n")+"\n"), 0o644)
-	}
-	b, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(b)) {
-		if line = strings.TrimSpace(line); !slices.Contains(now, line) {
-			t.Errorf("format 1 has the field %q: a number keeps its meaning for ever", line)
-		}
-	}
-}
+func TestFormat(t *testing.T) { statetest.Numbers(t, "testdata/format1.fields", nil, SpaceState{}) }
 
 // frozen returns the state of a space, encoded and decoded, and its files.
 func frozen(t testing.TB, s *Space) (*SpaceState, []*os.File) {

@@ -66,9 +66,9 @@ type part struct {
 	key    uint32
 }
 
-// pieceMost is the most that one system call moves. A Job that is given up ends with the call
-// that it is in, so this is also the most that a write which hangs moves afterwards, in memory
-// of the process that made it hang.
+// pieceMost is the most that one system call moves. A Job that is given up ends after its current
+// call. So if that call hangs in a process's memory, at most this many bytes of that process change
+// afterwards.
 const pieceMost = 64 << 10
 
 // begin empties j for an operation.

@@ -96,12 +96,14 @@ func (u Usage) Aside() Usage {
 	return Usage{Foreign: u.Own + u.Shared + u.Foreign, Why: u.Why | 1<<whyStalled}
 }
 
-// Map makes a region of the extents, which must cover [start, start+length) in
-// order. It returns EFAULT for a hole, ENOMEM above the quota, a *budget.Error above what
-// its user may have, EPERM for foreign
-// memory of a process that we have no rights over, and EINVAL for extents that do not
-// fit the range. It may take long (pages are populated) and is
-// safe to call from any goroutine.
+// Map makes a region of the extents, which must cover [start, start+length) in order. It may take
+// long, because it populates pages, and is safe to call from any goroutine. Its errors:
+//
+//   - EFAULT: the range has a hole;
+//   - EINVAL: the extents do not fit the range;
+//   - EPERM: the memory is foreign, and the daemon has no rights over the process;
+//   - ENOMEM: the quota is exhausted;
+//   - *budget.Error: the limit of the user is reached.
 func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 	if start+length < start || start+length > 1<<63 {
 		return nil, syscall.EINVAL

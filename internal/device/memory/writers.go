@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// writers are the jobs that write to a process's foreign memory. A program that has
-// deregistered memory or destroyed a queue pair may use its memory for something else at
-// once, so those commands wait for the writers that were there before.
+// writers are the jobs that write to a process's foreign memory. After a program has
+// deregistered memory or destroyed a queue pair, it may use the memory for something else. So
+// these commands wait for the writers that began before.
 type writers struct {
 	mu      sync.Mutex
 	last    uint64

@@ -50,7 +50,7 @@ func (s *Session) CreateAH(pdh uint32, a AHAttr) (handle, num uint32, err error)
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := s.mayAddress(a.DGID); err != nil {
+	if err := s.nic.rules.mayAddress(s, a.DGID); err != nil {
 		return 0, 0, err
 	}
 	h, err := s.ahs.add(&AH{pd: pd, attr: a, sgid: sgid})
@@ -85,7 +85,7 @@ func (s *Session) AttachMcast(qph uint32, gid ib.GID, lid uint16) error {
 	if slices.Contains(q.groups, gid) {
 		return nil
 	}
-	if err := q.mayJoin(gid); err != nil {
+	if err := q.nic.rules.mayJoin(q, gid); err != nil {
 		return err
 	}
 	return q.join(gid)
@@ -122,22 +122,22 @@ func (q *QP) found(gid ib.GID) error {
 		payer.Refund(groupBill)
 		return err
 	}
-	q.nic.payers[gid] = payer.Hold()
+	q.nic.groupAccounts[gid] = payer.Hold()
 	return nil
 }
 
 // pass moves the charge for a group to the user of the member next; next is nil if the group has
 // ended. If the budget of that user is exhausted, the charge stays with the old user.
 func (n *NIC) pass(gid ib.GID, next *QP) {
-	payer := n.payers[gid]
+	payer := n.groupAccounts[gid]
 	if next != nil {
 		a := next.session.Account
 		if a == payer || a.Charge(groupBill) != nil {
 			return
 		}
-		n.payers[gid] = a.Hold()
+		n.groupAccounts[gid] = a.Hold()
 	} else {
-		delete(n.payers, gid)
+		delete(n.groupAccounts, gid)
 	}
 	payer.Refund(groupBill)
 	payer.Drop()
@@ -174,7 +174,7 @@ func (q *QP) leave(gid ib.GID) {
 		q.nic.pass(gid, nil)
 	} else {
 		q.nic.mcast[gid] = rest
-		if q.nic.payers[gid] == q.session.Account {
+		if q.nic.groupAccounts[gid] == q.session.Account {
 			q.nic.pass(gid, rest[0])
 		}
 	}

@@ -200,13 +200,10 @@ func (l *errands) writes() bool {
 // Aside reports whether the queue pair's memory is reached aside.
 func (q *QP) Aside() bool { return q.asideOut || q.asideIn }
 
-// asideAll reports whether all of the session's memory is reached aside.
-func (s *Session) asideAll() bool {
-	if s.loop == nil || s.owner == nil || !s.Space.Reachable() {
-		return false
-	}
-	u := s.loop.foreign.asides.users[s.User]
-	return u != nil && u.until > s.owner.Now()
+// all reports whether all of a session's memory is reached aside.
+func (m *asides) all(s *Session) bool {
+	u := m.users[s.User]
+	return u != nil && u.until > s.owner.Now() && s.Space.Reachable()
 }
 
 // Fail takes the queue pair to the error state, as a failed command of its own would. It runs on
@@ -214,6 +211,6 @@ func (s *Session) asideAll() bool {
 func (q *QP) Fail() {
 	if !q.gone && q.tr.State() != ib.StateReset {
 		q.session.ModifyQP(q.handle, ib.MaskState, &QPAttr{State: uint8(ib.StateError)})
-		q.Event(transport.EventFatal)
+		(*qpNIC)(q).Event(transport.EventFatal)
 	}
 }

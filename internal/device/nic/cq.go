@@ -242,7 +242,7 @@ func (c *CQ) push(w *completion) (rang bool) {
 	urgent := w.solicited || w.status != transport.Success
 	c.arm.advance(c.prod, c.ring.mask, urgent)
 	c.ring.setProducer(c.prod)
-	c.session.completed()
+	c.session.waiting.completed(c.session)
 	return c.arm.wants(urgent) && c.fire()
 }
 

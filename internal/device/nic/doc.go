@@ -1,8 +1,7 @@
-// Package nic is the software NIC: its objects (protection domains, memory regions
-// and windows, completion queues, queue pairs, shared receive queues, address
-// handles, multicast groups), the keys and numbers that name them, the rights
-// between them, and the rings in shared memory through which applications post and
-// poll.
+// Package nic is the software NIC. It has the objects of verbs: protection domains, memory
+// regions and windows, completion queues, queue pairs, shared receive queues, address handles
+// and multicast groups. It also has the keys and numbers that name them, the rights between
+// them, and the rings in shared memory through which applications post and poll.
 //
 //	server ── verbs (CreateQP, RegMR …) ──► Session ── owns ──► objects
 //	engine ── doorbells, timers ──► QP ── transport.QP (state machine)

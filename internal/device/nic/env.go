@@ -9,15 +9,21 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// This file is the NIC as one queue pair's state machine sees it.
-var _ transport.NIC = (*QP)(nil)
+// A qpNIC is the NIC as one queue pair's state machine sees it: the QP itself, with other methods. Package engine and the
+// verbs use those of QP.
+type qpNIC QP
+
+var _ transport.NIC = (*qpNIC)(nil)
+
+// qp returns the queue pair.
+func (q *qpNIC) qp() *QP { return (*QP)(q) }
 
 // Env is what the state machine's calls take: this queue pair, its owner, and the loop's
 // working storage.
 func (q *QP) Env() *transport.Env { return &q.env }
 
 // FetchSend implements transport.NIC.
-func (q *QP) FetchSend(pos uint32, w *transport.SendWQE) bool {
+func (q *qpNIC) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	if pos-q.sq.cons >= q.sq.posted() {
 		return false
 	}
@@ -36,7 +42,7 @@ var wcOpcode = [16]uint32{
 }
 
 // CompleteSend implements transport.NIC.
-func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint32) {
+func (q *qpNIC) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint32) {
 	q.sq.advance(w.Pos + 1)
 	if st == transport.Success && !q.sigAll && w.Flags&transport.FlagSignaled == 0 {
 		return
@@ -45,15 +51,15 @@ func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint3
 }
 
 // complete pushes a completion. The queue belongs to the same loop.
-func (q *QP) complete(c *CQ, w *completion) bool {
-	if (len(q.session.faults) > 0 || c.held > 0) && q.holdBack(c, w) {
+func (q *qpNIC) complete(c *CQ, w *completion) bool {
+	if (len(q.session.faults) > 0 || c.held > 0) && q.loop.holdBack(q.qp(), c, w) {
 		return false
 	}
 	return c.push(w)
 }
 
 // TakeRecv implements transport.NIC.
-func (q *QP) TakeRecv(w *transport.RecvWQE) bool {
+func (q *qpNIC) TakeRecv(w *transport.RecvWQE) bool {
 	if q.srq != nil {
 		return q.srq.take(w)
 	}
@@ -66,7 +72,7 @@ func (q *QP) TakeRecv(w *transport.RecvWQE) bool {
 }
 
 // CompleteRecv implements transport.NIC.
-func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
+func (q *qpNIC) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 	c := completion{
 		wrID: w.WRID, status: r.Status, opcode: abi.WCOpRecv, byteLen: r.ByteLen, qpNum: q.num, srcQP: r.SrcQP,
 		solicited: r.Solicited,
@@ -90,7 +96,7 @@ func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 }
 
 // list appends n bytes of a scatter/gather list, from byte off on, to s.
-func (q *QP) list(sge []transport.SGE, off, n uint32, need ib.Access, s *memory.Span) transport.Status {
+func (q *qpNIC) list(sge []transport.SGE, off, n uint32, need ib.Access, s *memory.Span) transport.Status {
 	aside := q.asideOut
 	if need != 0 {
 		aside = q.asideIn
@@ -119,7 +125,7 @@ func (q *QP) list(sge []transport.SGE, off, n uint32, need ib.Access, s *memory.
 }
 
 // Gather implements transport.NIC.
-func (q *QP) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transport.Status {
+func (q *qpNIC) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transport.Status {
 	if w.Flags&transport.FlagInline != 0 {
 		b := q.sq.slot(w.Pos)[abi.SendWQESize:]
 		if uint64(off)+uint64(n) > uint64(len(b)) {
@@ -139,7 +145,7 @@ func (q *QP) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transpo
 }
 
 // copyTo moves data to where q.loop.scratch points.
-func (q *QP) copyTo(s *memory.Span, fail transport.Status) transport.Status {
+func (q *qpNIC) copyTo(s *memory.Span, fail transport.Status) transport.Status {
 	if q.loop.scratch.Foreign() {
 		return q.put(&q.loop.scratch, s, fail)
 	}
@@ -151,7 +157,7 @@ func (q *QP) copyTo(s *memory.Span, fail transport.Status) transport.Status {
 }
 
 // scatter places s in a list's memory, from off on.
-func (q *QP) scatter(sge []transport.SGE, off uint32, s *memory.Span) transport.Status {
+func (q *qpNIC) scatter(sge []transport.SGE, off uint32, s *memory.Span) transport.Status {
 	d := &q.loop.scratch
 	d.Reset()
 	if st := q.list(sge, off, uint32(s.Len()), ib.AccessLocalWrite, d); st != transport.Success {
@@ -161,17 +167,17 @@ func (q *QP) scatter(sge []transport.SGE, off uint32, s *memory.Span) transport.
 }
 
 // ScatterSend implements transport.NIC.
-func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
+func (q *qpNIC) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
 	return q.scatter(w.SGE[:w.NumSGE], off, s)
 }
 
 // ScatterRecv implements transport.NIC.
-func (q *QP) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) transport.Status {
+func (q *qpNIC) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) transport.Status {
 	return q.scatter(w.SGE[:w.NumSGE], off, s)
 }
 
 // CheckRemote implements transport.NIC.
-func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) transport.Status {
+func (q *qpNIC) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) transport.Status {
 	if m, _ := q.remote(rkey, va, uint64(n), a); m == nil {
 		return transport.RemAccessErr
 	}
@@ -179,13 +185,13 @@ func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) transpor
 }
 
 // CheckKey implements transport.NIC.
-func (q *QP) CheckKey(rkey uint32, a ib.Access) transport.Status {
+func (q *qpNIC) CheckKey(rkey uint32, a ib.Access) transport.Status {
 	ok := false
 	switch k := q.nic.keys[rkey>>8].(type) {
 	case *MR:
 		ok = k.lkey == rkey && k.pd == q.pd && k.access&a == a
 	case *MW:
-		ok = k.allows(q, rkey, a)
+		ok = k.allows(q.qp(), rkey, a)
 	}
 	if !ok {
 		return transport.RemAccessErr
@@ -194,7 +200,7 @@ func (q *QP) CheckKey(rkey uint32, a ib.Access) transport.Status {
 }
 
 // WriteRemote implements transport.NIC.
-func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
+func (q *qpNIC) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
 	m, off := q.remote(rkey, va, uint64(s.Len()), ib.AccessRemoteWrite)
 	d := &q.loop.scratch
 	d.Reset()
@@ -205,7 +211,7 @@ func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Statu
 }
 
 // ReadRemote implements transport.NIC.
-func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transport.Status {
+func (q *qpNIC) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transport.Status {
 	m, off := q.remote(rkey, va, uint64(n), ib.AccessRemoteRead)
 	if m == nil || !m.region.Reach(off, uint64(n), s, q.asideOut) {
 		return transport.RemAccessErr
@@ -217,7 +223,7 @@ func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transp
 }
 
 // Atomic implements transport.NIC.
-func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint64) (uint64, transport.Status) {
+func (q *qpNIC) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint64) (uint64, transport.Status) {
 	need := ib.AccessRemoteAtomic
 	if k == transport.KindAtomicWrite {
 		need = ib.AccessRemoteWrite
@@ -245,7 +251,7 @@ func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint
 }
 
 // InvalidateRemote implements transport.NIC.
-func (q *QP) InvalidateRemote(rkey uint32) transport.Status {
+func (q *qpNIC) InvalidateRemote(rkey uint32) transport.Status {
 	if !q.invalidate(rkey) {
 		return transport.RemAccessErr
 	}
@@ -253,7 +259,7 @@ func (q *QP) InvalidateRemote(rkey uint32) transport.Status {
 }
 
 // LocalOp implements transport.NIC.
-func (q *QP) LocalOp(w *transport.SendWQE) transport.Status {
+func (q *qpNIC) LocalOp(w *transport.SendWQE) transport.Status {
 	if w.Op == transport.WRBindMW {
 		return q.bind(w)
 	}
@@ -264,7 +270,7 @@ func (q *QP) LocalOp(w *transport.SendWQE) transport.Status {
 }
 
 // ResolveAH implements transport.NIC.
-func (q *QP) ResolveAH(num uint32) (sgid, dgid ib.GID, ok bool) {
+func (q *qpNIC) ResolveAH(num uint32) (sgid, dgid ib.GID, ok bool) {
 	a := q.ah(num)
 	if a == nil {
 		return ib.GID{}, ib.GID{}, false
@@ -274,7 +280,7 @@ func (q *QP) ResolveAH(num uint32) (sgid, dgid ib.GID, ok bool) {
 
 // ah finds the address handle that a work request names; it must be of the same
 // protection domain.
-func (q *QP) ah(num uint32) *AH {
+func (q *qpNIC) ah(num uint32) *AH {
 	a, err := q.session.ahs.get(num - 1)
 	if err != nil || a.pd != q.pd {
 		return nil
@@ -292,7 +298,7 @@ const (
 
 // GRH implements transport.NIC: the network header as RoCEv2 receivers show it,
 // an IPv6 header, or 20 bytes of nothing and an IPv4 header.
-func (q *QP) GRH(b *transport.Burst, out *[40]byte) {
+func (q *qpNIC) GRH(b *transport.Burst, out *[40]byte) {
 	*out = [40]byte{}
 	length := uint16(b.Data.Len() + 8 + 12 + 8 + 4) // UDP, BTH, DETH, ICRC
 	q.lastSL = slRoCEv2IPv6
@@ -339,7 +345,7 @@ var asyncCodes = map[transport.Event]uint32{
 }
 
 // Event implements transport.NIC.
-func (q *QP) Event(e transport.Event) {
+func (q *qpNIC) Event(e transport.Event) {
 	if q.session.async == nil {
 		return
 	}

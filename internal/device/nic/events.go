@@ -82,7 +82,7 @@ func (e *event) asyncOwner() byte {
 	return 'q'
 }
 
-func (s *Session) newEventQueue(sink EventSink) *eventQueue {
+func newEventQueue(s *Session, sink EventSink) *eventQueue {
 	return &eventQueue{session: s, sink: sink, account: s.Account}
 }
 
@@ -137,7 +137,7 @@ func (q *eventQueue) send(e event) {
 		return
 	}
 	q.waiting = append(q.waiting, e)
-	q.session.stall(q)
+	q.session.trouble.stall(q)
 }
 
 // pumpEvents is how many events one pump sends.

@@ -68,7 +68,7 @@ type heldCompletion struct {
 }
 
 // holdBack keeps a completion of q if a rule wants that, or if an earlier one of its queue is kept.
-func (q *QP) holdBack(c *CQ, w *completion) bool {
+func (l *Loop) holdBack(q *QP, c *CQ, w *completion) bool {
 	now := q.owner.Now()
 	due := now
 	for _, p := range q.session.faults {
@@ -81,7 +81,6 @@ func (q *QP) holdBack(c *CQ, w *completion) bool {
 	}
 	c.heldUntil = due
 	c.held++
-	l := q.loop
 	l.completions = append(l.completions, heldCompletion{due, c, *w})
 	return true
 }

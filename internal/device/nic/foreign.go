@@ -155,20 +155,20 @@ func (q *QP) errand(t task) *errand {
 
 // fetch reads the foreign pieces of s, a READ response that begins with packet psn. When the job is
 // done, it replaces these pieces by the bytes that were read.
-func (q *QP) fetch(psn uint32, s *memory.Span) transport.Status {
+func (q *qpNIC) fetch(psn uint32, s *memory.Span) transport.Status {
 	f := &q.loop.foreign
 	f.recycle() // no burst is under way: this is the beginning of one
-	e := q.errand(taskAnswer)
+	e := q.qp().errand(taskAnswer)
 	if e.state == errandDone {
 		if ok, err := e.job.Stage(s, psn); ok {
-			q.spend(e)
+			e.spend()
 			if err != nil {
 				return transport.RemOpErr
 			}
 			return transport.Success
 		}
 	}
-	return q.begin(taskAnswer, transport.RemOpErr, func(j *memory.Job) {
+	return e.begin(transport.RemOpErr, func(j *memory.Job) {
 		j.Read()
 		j.ReadMore(s, psn)
 		j.Fetch()
@@ -176,15 +176,15 @@ func (q *QP) fetch(psn uint32, s *memory.Span) transport.Status {
 }
 
 // put writes what of s goes to foreign memory in d. When that is done it copies the rest.
-func (q *QP) put(d, s *memory.Span, fail transport.Status) transport.Status {
+func (q *qpNIC) put(d, s *memory.Span, fail transport.Status) transport.Status {
 	if s.Foreign() || d.Len() != s.Len() {
 		return fail
 	}
-	e := q.errand(taskTake)
+	e := q.qp().errand(taskTake)
 	if e.state == errandDone {
 		if ok, err := e.job.Wrote(d, s); ok {
 			if e.job.Spent() {
-				q.finish(e)
+				e.finish()
 			}
 			if err != nil {
 				return fail
@@ -194,7 +194,7 @@ func (q *QP) put(d, s *memory.Span, fail transport.Status) transport.Status {
 		}
 	}
 	var to *memory.Buffer
-	st := q.begin(taskTake, fail, func(j *memory.Job) { to = j.Write(d, s) })
+	st := e.begin(fail, func(j *memory.Job) { to = j.Write(d, s) })
 	if e.state == errandRunning && to != nil {
 		q.errands.copied = copied{s, to}
 	}
@@ -227,8 +227,8 @@ func (l *Loop) Buffers() *memory.Buffers { return &l.foreign.buffers }
 
 // change starts a job for an atomic operation on a foreign word, at off of r, or returns the result
 // of that job.
-func (q *QP) change(k transport.Kind, r *memory.Region, off uint64, d *memory.Span, compare, swap uint64) (uint64, transport.Status) {
-	e := q.errand(taskTake)
+func (q *qpNIC) change(k transport.Kind, r *memory.Region, off uint64, d *memory.Span, compare, swap uint64) (uint64, transport.Status) {
+	e := q.qp().errand(taskTake)
 	isSwap := k == transport.KindCmpSwap
 	if e.state == errandDone {
 		old, same := uint64(0), false
@@ -238,13 +238,13 @@ func (q *QP) change(k transport.Kind, r *memory.Region, off uint64, d *memory.Sp
 			old, same = e.job.DidAtomic(d, isSwap, compare, swap)
 		}
 		if same {
-			if q.finish(e) != nil {
+			if e.finish() != nil {
 				return 0, transport.RemOpErr
 			}
 			return old, transport.Success
 		}
 	}
-	return 0, q.begin(taskTake, transport.RemOpErr, func(j *memory.Job) {
+	return 0, e.begin(transport.RemOpErr, func(j *memory.Job) {
 		if k == transport.KindAtomicWrite {
 			j.Store(d, swap)
 		} else {
@@ -258,19 +258,19 @@ func (q *QP) change(k transport.Kind, r *memory.Region, off uint64, d *memory.Sp
 
 // begin begins a job, if it can be, and answers Later; or fails, if the last one did not
 // come back.
-func (q *QP) begin(t task, fail transport.Status, fill func(*memory.Job)) transport.Status {
-	f, e, user := &q.loop.foreign, q.errand(t), q.session.tenant
+func (e *errand) begin(fail transport.Status, fill func(*memory.Job)) transport.Status {
+	f, user := &e.q.loop.foreign, e.q.session.tenant
 	switch e.state {
 	case errandRunning:
 		return transport.Later
 	case errandLate:
-		q.rest(e)
+		e.rest()
 		return fail
 	case errandDone:
-		q.finish(e) // it was for something else
+		e.finish() // it was for something else
 	}
 	if user.jobs >= tenantJobs || !f.pool.Free(user.uid) {
-		q.wait(e)
+		e.wait()
 		return transport.Later
 	}
 	j := f.newJob()
@@ -281,7 +281,7 @@ func (q *QP) begin(t task, fail transport.Status, fill func(*memory.Job)) transp
 	}
 	if !f.pool.Start(user.uid, j) {
 		f.keep(j)
-		q.wait(e)
+		e.wait()
 		return transport.Later
 	}
 	f.started(e, j)
@@ -311,14 +311,15 @@ func (f *foreign) time(e *errand) {
 }
 
 // rest makes the errand idle.
-func (q *QP) rest(e *errand) {
+func (e *errand) rest() {
 	e.state, e.job, e.orphan = errandIdle, nil, false
 	e.last.next, e.next.last = e.next, e.last
 	e.last, e.next = nil, nil
 }
 
 // wait puts the queue pair in its user's line for a thread.
-func (q *QP) wait(e *errand) {
+func (e *errand) wait() {
+	q := e.q
 	if e.next == nil {
 		q.loop.foreign.time(e)
 	}
@@ -334,39 +335,39 @@ func (q *QP) wait(e *errand) {
 }
 
 // finish ends an errand whose job is done, keeps the job for reuse, and returns its error.
-func (q *QP) finish(e *errand) error {
+func (e *errand) finish() error {
 	err := e.job.Err()
-	q.loop.foreign.keep(e.job)
-	q.conclude(e)
+	e.q.loop.foreign.keep(e.job)
+	e.conclude()
 	return err
 }
 
 // conclude ends an errand that has, or had, a job. The user may then start another job.
-func (q *QP) conclude(e *errand) {
-	q.rest(e)
-	q.session.tenant.jobs--
-	if f := &q.loop.foreign; len(f.lines) > 0 {
+func (e *errand) conclude() {
+	e.rest()
+	e.q.session.tenant.jobs--
+	if f := &e.q.loop.foreign; len(f.lines) > 0 {
 		f.wake()
 	}
 }
 
 // spend ends an errand whose data is in the burst that is about to be sent.
-func (q *QP) spend(e *errand) {
-	f := &q.loop.foreign
+func (e *errand) spend() {
+	f := &e.q.loop.foreign
 	f.spent = append(f.spent, e.job)
-	q.conclude(e)
+	e.conclude()
 }
 
 // discard ends an errand whose result is not needed. A running job continues without it.
-func (q *QP) discard(e *errand) {
+func (e *errand) discard() {
 	switch e.state {
 	case errandDone:
-		q.finish(e)
+		e.finish()
 	case errandRunning:
 		e.job.Mute()
-		q.conclude(e)
+		e.conclude()
 	case errandWaiting, errandLate:
-		q.rest(e)
+		e.rest()
 	}
 }
 
@@ -374,30 +375,31 @@ func (q *QP) discard(e *errand) {
 // that burst, it was not needed, and its result must not be used for the next burst.
 func (q *QP) Taken() {
 	if q.errands != nil {
-		q.taken()
+		q.errands.taken()
 	}
 }
 
-func (q *QP) taken() {
-	e := &q.errands.of[taskTake]
+// taken is Taken, with errands.
+func (l *errands) taken() {
+	e := &l.of[taskTake]
 	switch {
-	case e.state == errandIdle || q.tr.Stalled():
+	case e.state == errandIdle || e.q.tr.Stalled():
 	case e.state == errandRunning:
 		e.orphan = true
 	case e.state == errandDone:
-		q.finish(e)
+		e.finish()
 	default:
-		q.rest(e)
+		e.rest()
 	}
 }
 
-// dismiss ends all of the queue pair's errands. A running job continues without its errand.
-func (q *QP) dismiss() {
-	if q.errands == nil {
+// dismiss ends all errands; l may be nil. A running job continues without its errand.
+func (l *errands) dismiss() {
+	if l == nil {
 		return
 	}
-	for t := range q.errands.of {
-		q.discard(&q.errands.of[t])
+	for t := range l.of {
+		l.of[t].discard()
 	}
 }
 
@@ -461,7 +463,7 @@ func (l *Loop) CollectForeign() {
 			continue
 		}
 		if e.orphan {
-			e.q.finish(e)
+			e.finish()
 		} else {
 			e.state = errandDone
 		}
@@ -521,16 +523,16 @@ func (l *Loop) ExpireForeign(now ib.Time) *QP {
 		q := e.q
 		switch e.state {
 		case errandDone: // the result was not used for long
-			q.finish(e)
+			e.finish()
 			continue
 		case errandLate: // nor was the failure
-			q.rest(e)
+			e.rest()
 			continue
 		case errandRunning:
 			e.job.Mute()
-			q.conclude(e)
+			e.conclude()
 		default:
-			q.rest(e)
+			e.rest()
 		}
 		f.time(e)
 		e.state = errandLate

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -18,36 +16,14 @@ import (
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/state"
+	"vrdma.dev/vrdma/internal/state/statetest"
 )
 
 var update = flag.Bool("update", false, "write the golden files of the current format")
 
 // TestFormat checks that every number of format 1 still has its meaning.
 func TestFormat(t *testing.T) {
-	const golden = "testdata/format1.fields"
-	var now []string
-	for _, v := range []any{SessionState{}, NICState{}, LoopState{}} {
-		list, err := state.Fields(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		now = append(now, list...)
-	}
-	now = slices.DeleteFunc(now, func(s string) bool { return strings.HasPrefix(s, "transport.") }) // has its own test
-	slices.Sort(now)
-	if now = slices.Compact(now); *update {
-		os.MkdirAll(filepath.Dir(golden), 0o755)
-		os.WriteFile(golden, []byte(strings.Join(now, "\n")+"\n"), 0o644)
-	}
-	b, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(b)) {
-		if line = strings.TrimSpace(line); !slices.Contains(now, line) {
-			t.Errorf("format 1 has the field %q: a number keeps its meaning for ever", line)
-		}
-	}
+	statetest.Numbers(t, "testdata/format1.fields", []string{"transport"}, SessionState{}, NICState{}, LoopState{})
 }
 
 const frozenBase = 1 << 32 // where a sample's memory is
@@ -87,7 +63,7 @@ func (r *rig) sample() *Session {
 	must(s.ResizeCQ(cq.Handle, 200))(t) // leaves a released ring
 	s.async.waiting = append(s.async.waiting, asyncEvent(13, abi.EventCommEst))
 	s.Account.Charge(eventBill)
-	s.stall(s.async)
+	s.trouble.stall(s.async)
 	return s
 }
 

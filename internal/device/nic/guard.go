@@ -128,7 +128,7 @@ func (n *NIC) Rejudge(most int) (more bool) {
 		q := r.old[last]
 		r.old[last] = nil
 		r.old = r.old[:last]
-		q.rejudge()
+		r.rejudge(q)
 	}
 	if len(r.old) > 0 {
 		return true
@@ -164,14 +164,14 @@ func (n *NIC) Refuse(what Refusal, d Denial, now ib.Time) {
 	n.Denied(d)
 }
 
-// refuse is Refuse for something that a queue pair did.
-func (q *QP) refuse(what Refusal, peer ib.GID, c ib.Contact) {
+// refuse is NIC.Refuse for something that a queue pair did.
+func (r *rules) refuse(q *QP, what Refusal, peer ib.GID, c ib.Contact) {
 	q.nic.Refuse(what, Denial{Peer: peer, Contact: c, QP: q.num, Pid: q.session.Pid, UID: q.session.UID, Program: q.session.Program}, q.owner.Now())
 }
 
 // contactWith returns how the queue pair was connected to a peer.
-func (q *QP) contactWith(peer ib.GID, num uint32) ib.Contact {
-	if r := &q.nic.rules; r.connections != nil {
+func (r *rules) contactWith(q *QP, peer ib.GID, num uint32) ib.Contact {
+	if r.connections != nil {
 		if c, ok := r.connections.Contact(q.num, q.typ, peer, num); ok {
 			return c
 		}
@@ -180,8 +180,8 @@ func (q *QP) contactWith(peer ib.GID, num uint32) ib.Contact {
 }
 
 // mayHave reports whether the session may have queue pairs of a type: EPERM if not.
-func (s *Session) mayHave(t ib.Service) error {
-	if g := s.nic.rules.guard; g != nil && !g.Type(t) {
+func (r *rules) mayHave(s *Session, t ib.Service) error {
+	if g := r.guard; g != nil && !g.Type(t) {
 		s.nic.Refuse(RefusedType, Denial{
 			Contact: ib.Contact{Type: t}, Pid: s.Pid, UID: s.UID, Program: s.Program, Why: "the NIC's types do not include " + t.String(),
 		}, s.now())
@@ -200,8 +200,8 @@ func (s *Session) now() ib.Time {
 
 // mayMeet judges the new peer of a connected queue pair when its attributes change: EACCES if the
 // rules refuse the peer, ENETUNREACH if the peer is not in the NIC's network.
-func (q *QP) mayMeet(mask ib.AttrMask, a *QPAttr) error {
-	g := q.nic.rules.guard
+func (r *rules) mayMeet(q *QP, mask ib.AttrMask, a *QPAttr) error {
+	g := r.guard
 	if g == nil || mask&ib.MaskAV == 0 {
 		return nil
 	}
@@ -209,13 +209,13 @@ func (q *QP) mayMeet(mask ib.AttrMask, a *QPAttr) error {
 	if mask&ib.MaskDestQPN != 0 {
 		num = a.DestQPN & 0xffffff
 	}
-	c := q.contactWith(a.AH.DGID, num)
+	c := r.contactWith(q, a.AH.DGID, num)
 	ops, known := g.Judge(a.AH.DGID, c)
 	if ops == 0 {
-		q.refuse(RefusedPeer, a.AH.DGID, c)
+		r.refuse(q, RefusedPeer, a.AH.DGID, c)
 		return refusalErrno(known)
 	}
-	q.contact, q.judged = c, q.nic.rules.number
+	q.contact, q.judged = c, r.number
 	q.tr.Deny(ib.AllOperations &^ ops)
 	return nil
 }
@@ -229,8 +229,7 @@ func refusalErrno(known bool) error {
 
 // mayAddress judges an address handle. It belongs to no queue pair yet, so it is allowed if datagrams
 // without the connection manager are, or those of any service that the connection manager knows.
-func (s *Session) mayAddress(dgid ib.GID) error {
-	r := &s.nic.rules
+func (r *rules) mayAddress(s *Session, dgid ib.GID) error {
 	if r.guard == nil {
 		return nil
 	}
@@ -238,7 +237,7 @@ func (s *Session) mayAddress(dgid ib.GID) error {
 	if dgid.IsMulticast() {
 		c.By = ib.Us
 	}
-	ok, known := s.nic.mayTalk(0, dgid, c)
+	ok, known := r.mayTalk(0, dgid, c)
 	if ok {
 		return nil
 	}
@@ -248,8 +247,7 @@ func (s *Session) mayAddress(dgid ib.GID) error {
 
 // mayTalk judges datagrams of queue pair num (0: any), without the connection manager or of a service
 // that it resolved.
-func (n *NIC) mayTalk(num uint32, peer ib.GID, c ib.Contact) (ok, known bool) {
-	r := &n.rules
+func (r *rules) mayTalk(num uint32, peer ib.GID, c ib.Contact) (ok, known bool) {
 	ops, known := r.guard.Judge(peer, c)
 	if ops&ib.OpSend == 0 && r.connections != nil && !peer.IsMulticast() {
 		if k, found := r.connections.Contact(num, ib.UD, peer, 0); found {
@@ -273,14 +271,14 @@ func (n *NIC) MayGreet(peer ib.GID) bool {
 }
 
 // mayJoin judges the membership of a multicast group: EACCES if it is refused.
-func (q *QP) mayJoin(group ib.GID) error {
-	g := q.nic.rules.guard
+func (r *rules) mayJoin(q *QP, group ib.GID) error {
+	g := r.guard
 	if g == nil {
 		return nil
 	}
 	c := ib.Contact{Type: ib.UD, By: ib.Them}
 	if ops, _ := g.Judge(group, c); ops == 0 {
-		q.refuse(RefusedGroup, group, c)
+		r.refuse(q, RefusedGroup, group, c)
 		return syscall.EACCES
 	}
 	return nil
@@ -295,16 +293,16 @@ type verdict struct {
 
 // MayTell reports whether the queue pair may send datagrams to an address. If not they are lost.
 func (q *QP) MayTell(peer *ib.GID) bool {
-	return q.nic.rules.guard == nil || q.may(&q.tells, peer, RefusedSend)
+	return q.nic.rules.guard == nil || q.nic.rules.may(q, &q.tells, peer, RefusedSend)
 }
 
 // MayHear reports whether it takes datagrams from an address.
 func (q *QP) MayHear(peer *ib.GID) bool {
-	return q.nic.rules.guard == nil || q.may(&q.hears, peer, RefusedReceive)
+	return q.nic.rules.guard == nil || q.nic.rules.may(q, &q.hears, peer, RefusedReceive)
 }
 
-func (q *QP) may(v *verdict, peer *ib.GID, what Refusal) bool {
-	r := &q.nic.rules
+// may is MayTell and MayHear with a Guard. v is the last verdict, which holds until rules or peer change.
+func (r *rules) may(q *QP, v *verdict, peer *ib.GID, what Refusal) bool {
 	if v.rules == r.number && v.peer == *peer {
 		if !v.ok {
 			r.mu.Lock()
@@ -317,17 +315,16 @@ func (q *QP) may(v *verdict, peer *ib.GID, what Refusal) bool {
 	if peer.IsMulticast() {
 		c.By = ib.Us
 	}
-	ok, _ := q.nic.mayTalk(q.num, *peer, c)
+	ok, _ := r.mayTalk(q.num, *peer, c)
 	*v = verdict{r.number, ok, *peer}
 	if !ok {
-		q.refuse(what, *peer, c)
+		r.refuse(q, what, *peer, c)
 	}
 	return ok
 }
 
 // rejudge decides anew about what the queue pair has.
-func (q *QP) rejudge() {
-	r := &q.nic.rules
+func (r *rules) rejudge(q *QP) {
 	if q.gone {
 		return
 	}
@@ -340,21 +337,21 @@ func (q *QP) rejudge() {
 		q.tr.Deny(0)
 	case q.typ == ib.UD:
 		for _, gid := range append([]ib.GID(nil), q.groups...) {
-			if q.mayJoin(gid) != nil {
+			if r.mayJoin(q, gid) != nil {
 				q.session.DetachMcast(q.handle, gid, 0)
 			}
 		}
 		if !r.guard.Type(ib.UD) {
-			q.revoke(ib.GID{}, ib.Contact{Type: ib.UD})
+			r.revoke(q, ib.GID{}, ib.Contact{Type: ib.UD})
 		}
 	default:
 		if q.judged == 0 {
-			q.contact = q.contactWith(q.PeerGID(), q.attr.DestQPN)
+			q.contact = r.contactWith(q, q.PeerGID(), q.attr.DestQPN)
 		}
 		q.judged = r.number
 		ops, _ := r.guard.Judge(q.PeerGID(), q.contact)
 		if ops == 0 {
-			q.revoke(q.PeerGID(), q.contact)
+			r.revoke(q, q.PeerGID(), q.contact)
 			return
 		}
 		q.tr.Deny(ib.AllOperations &^ ops)
@@ -362,21 +359,21 @@ func (q *QP) rejudge() {
 }
 
 // noteDenied reports refused operations of a queue pair that has failed, perhaps because of one.
-func (q *QP) noteDenied() {
+func (r *rules) noteDenied(q *QP) {
 	if n := q.tr.Counters().Denied; n != q.denied {
 		q.denied = n
-		q.refuse(RefusedOperation, q.PeerGID(), q.contact)
+		r.refuse(q, RefusedOperation, q.PeerGID(), q.contact)
 	}
 }
 
 // revoke ends what the rules do not allow any more: the queue pair fails.
-func (q *QP) revoke(peer ib.GID, c ib.Contact) {
+func (r *rules) revoke(q *QP, peer ib.GID, c ib.Contact) {
 	q.tr.Revoke(q.owner.Now(), &q.env)
 	q.publish()
 	q.NoteError()
 	q.owner.Wake()
-	q.revoked = q.nic.rules.number
-	q.refuse(Revoked, peer, c)
+	q.revoked = r.number
+	r.refuse(q, Revoked, peer, c)
 }
 
 // Revoked reports whether the current rules have ended a queue pair. That is counted and reported

@@ -114,7 +114,7 @@ func (s *Session) ModifyQP(h uint32, mask ib.AttrMask, a *QPAttr) error {
 	if err != nil {
 		return err
 	}
-	if err := q.mayMeet(mask, a); err != nil {
+	if err := q.nic.rules.mayMeet(q, mask, a); err != nil {
 		return err
 	}
 	q.apply(mask, a, next)
@@ -229,7 +229,7 @@ func (q *QP) CanPost() bool { return q.tr.State() >= ib.StateRTS }
 // reset drops what is queued, as a fresh queue pair.
 func (q *QP) reset() {
 	q.tr.Modify(&transport.Attr{State: ib.StateReset}, ib.MaskState, q.owner.Now(), &q.env)
-	q.dismiss()
+	q.errands.dismiss()
 	q.owner.Disconnect()
 	q.publish()
 	q.sq.drop()

@@ -34,7 +34,7 @@ func (s *Session) MoveTo(o SessionOwner) {
 		from.visiting.remove(s)
 		s.trouble.listed, s.trouble.visits = false, 0
 	}
-	owed := s.waiting.owed
+	owed := s.waiting.queued
 	from.waiters.forget(s)
 	from.foreign.drop(s)
 	from.foreign.leave(s)
@@ -44,7 +44,7 @@ func (s *Session) MoveTo(o SessionOwner) {
 	s.tenant = to.foreign.tenant(s)
 	for _, q := range s.qps.sorted() {
 		q.owner, q.loop = o.Adopt(q), to
-		q.env = transport.NewEnv(q, q.owner, to.Scratch())
+		q.env = transport.NewEnv((*qpNIC)(q), q.owner, to.Scratch())
 		q.review(o.Now())
 	}
 	from.completions = slices.DeleteFunc(from.completions, func(h heldCompletion) bool {
@@ -55,11 +55,11 @@ func (s *Session) MoveTo(o SessionOwner) {
 		return true
 	})
 	if listed {
-		s.list()
+		s.trouble.list(s)
 	}
 	if owed {
-		s.waiting.owed = true
-		to.waiters.owed = append(to.waiters.owed, s)
+		s.waiting.queued = true
+		to.waiters.queue = append(to.waiters.queue, s)
 	}
 }
 
@@ -69,7 +69,7 @@ func (f *foreign) drop(s *Session) {
 	f.asks.remove(of)
 	s.tenant.line.remove(of)
 	s.qps.walk(func(_ uint32, q *QP) {
-		q.dismiss()
+		q.errands.dismiss()
 		q.errands = nil
 	})
 }

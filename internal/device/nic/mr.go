@@ -129,7 +129,7 @@ func (m *MR) covers(va uint64, n uint64) bool {
 // local finds the region for n bytes at va, part of a scatter/gather entry with this key.
 // As in rxe, only the bytes that are touched have to lie in the region: programs post
 // receives that are longer than their buffer.
-func (q *QP) local(lkey uint32, va uint64, n uint32, need ib.Access) *MR {
+func (q *qpNIC) local(lkey uint32, va uint64, n uint32, need ib.Access) *MR {
 	m := q.lastMR
 	if m == nil || m.lkey != lkey || m.gone {
 		var ok bool
@@ -146,7 +146,7 @@ func (q *QP) local(lkey uint32, va uint64, n uint32, need ib.Access) *MR {
 
 // remote finds what a peer's key names, if the peer may do this with it: the region
 // and where in it the access begins.
-func (q *QP) remote(rkey uint32, va uint64, n uint64, need ib.Access) (*MR, uint64) {
+func (q *qpNIC) remote(rkey uint32, va uint64, n uint64, need ib.Access) (*MR, uint64) {
 	if m := q.lastRemote; m != nil && m.lkey == rkey && !m.gone {
 		if m.pd == q.pd && m.access&need == need && m.covers(va, n) {
 			return m, va - m.iova
@@ -160,7 +160,7 @@ func (q *QP) remote(rkey uint32, va uint64, n uint64, need ib.Access) (*MR, uint
 			return k, va - k.iova
 		}
 	case *MW:
-		return k.resolve(q, rkey, va, n, need)
+		return k.resolve(q.qp(), rkey, va, n, need)
 	}
 	return nil, 0
 }

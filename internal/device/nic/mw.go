@@ -99,7 +99,7 @@ func (w *MW) resolve(q *QP, rkey uint32, va, n uint64, need ib.Access) (*MR, uin
 }
 
 // bind performs IBV_WR_BIND_MW.
-func (q *QP) bind(r *transport.SendWQE) transport.Status {
+func (q *qpNIC) bind(r *transport.SendWQE) transport.Status {
 	w, ok := q.nic.keys[r.MWRKey>>8].(*MW)
 	if !ok || w.session != q.session || w.pd != q.pd || w.rkey != r.MWRKey {
 		return transport.MWBindErr
@@ -125,7 +125,7 @@ func (q *QP) bind(r *transport.SendWQE) transport.Status {
 	if m == nil {
 		return transport.Success
 	}
-	w.bindTo(m, q, r.RemoteAddr, r.MWLength, a)
+	w.bindTo(m, q.qp(), r.RemoteAddr, r.MWLength, a)
 	return transport.Success
 }
 
@@ -155,9 +155,9 @@ func mayBind(m *MR, w *MW, r *transport.SendWQE, a ib.Access) bool {
 
 // invalidate frees a bound type 2 window; nothing else can be invalidated by user
 // programs.
-func (q *QP) invalidate(rkey uint32) bool {
+func (q *qpNIC) invalidate(rkey uint32) bool {
 	w, ok := q.nic.keys[rkey>>8].(*MW)
-	if !ok || w.pd != q.pd || w.rkey != rkey || w.typ != abi.MWType2 || w.mr == nil || w.qp != q {
+	if !ok || w.pd != q.pd || w.rkey != rkey || w.typ != abi.MWType2 || w.mr == nil || w.qp != q.qp() {
 		return false
 	}
 	w.unbind()

@@ -40,11 +40,11 @@ type Config struct {
 type NIC struct {
 	Config
 
-	sessions map[*Session]struct{}
-	qps      map[uint32]*QP   // by number
-	keys     map[uint32]keyed // MRs and MWs, by key >> 8
-	mcast    map[ib.GID][]*QP
-	payers   map[ib.GID]*budget.Account // of the groups in mcast, held
+	sessions      map[*Session]struct{}
+	qps           map[uint32]*QP   // by number
+	keys          map[uint32]keyed // MRs and MWs, by key >> 8
+	mcast         map[ib.GID][]*QP
+	groupAccounts map[ib.GID]*budget.Account // of the groups in mcast, held
 
 	retired Counters // of queue pairs that are gone
 	serial  uint32   // of the object made last
@@ -82,14 +82,14 @@ func New(c Config) *NIC {
 		c.Random = systemRandom
 	}
 	n := &NIC{
-		Config:   c,
-		sessions: make(map[*Session]struct{}),
-		qps:      make(map[uint32]*QP),
-		keys:     make(map[uint32]keyed),
-		mcast:    make(map[ib.GID][]*QP),
-		payers:   make(map[ib.GID]*budget.Account),
-		routes:   1,
-		rules:    rules{number: 1},
+		Config:        c,
+		sessions:      make(map[*Session]struct{}),
+		qps:           make(map[uint32]*QP),
+		keys:          make(map[uint32]keyed),
+		mcast:         make(map[ib.GID][]*QP),
+		groupAccounts: make(map[ib.GID]*budget.Account),
+		routes:        1,
+		rules:         rules{number: 1},
 	}
 	n.face.Store(&Face{GIDs: c.GIDs, MTU: c.MTU})
 	return n

@@ -199,7 +199,7 @@ func TestSessionEnd(t *testing.T) {
 	mr := o.mr(t, 1<<30, 8192, abi.AccessLocalWrite|abi.AccessMWBind)
 	w := must(o.s.AllocMW(o.pd, abi.MWType1))(t)
 	q := o.s.QP(o.qp(t, abi.QPTypeRC).Handle)
-	if st := q.bind(&transport.SendWQE{MWRKey: w.RKey, MRLKey: mr.LKey, RemoteAddr: 1 << 30, MWLength: 8, RKey: w.RKey}); st != transport.Success {
+	if st := (*qpNIC)(q).bind(&transport.SendWQE{MWRKey: w.RKey, MRLKey: mr.LKey, RemoteAddr: 1 << 30, MWLength: 8, RKey: w.RKey}); st != transport.Success {
 		t.Fatalf("bind: %d", st)
 	}
 	o.s.Close()

@@ -13,15 +13,15 @@ import (
 //	  └──── Owner ◀───────── QP ─────── its rings, its state machine
 //
 // The owners are the loop's own records of a session and of a queue pair; this package knows
-// only the interfaces. So there may be several loops: what moves a session to another one
-// gives it another SessionOwner, which adopts its queue pairs.
+// only the interfaces. So there may be several loops: a session moves to another loop when it
+// gets another SessionOwner (MoveTo), which adopts its queue pairs.
 //
 // Sessions whose queue pairs are connected to each other are on the same loop (engine/loops.go). So a
-// queue pair may do three things without asking whose the other side is: a burst reaches the peer, a
-// completion reaches a CQ, and a receive is taken from an SRQ.
+// queue pair sends a burst to its peer, writes a completion to a CQ and takes a receive from an SRQ
+// without a check of their loop.
 //
-// What is a NIC's and not a session's (the tables of queue pair numbers, keys and groups) is
-// read on the data path of all loops, and changed by commands only, during which no loop runs. Counters that
+// The tables of queue pair numbers, keys and groups belong to the NIC, not to a session. All loops read
+// them on the data path. Only commands change them, and no loop runs during a command. Counters that
 // change on the data path are in a Part for each loop.
 
 // Owner is the loop as one of its queue pairs sees it. The loop makes one for each.

@@ -117,7 +117,7 @@ func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
 		q.srq.refs++
 	}
 	q.owner, q.loop = s.owner.Adopt(q), s.loop
-	q.env = transport.NewEnv(q, q.owner, q.loop.Scratch())
+	q.env = transport.NewEnv((*qpNIC)(q), q.owner, q.loop.Scratch())
 	q.tr.Init(transport.Config{
 		Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, MTU: 128 << s.nic.MTU, SRQ: q.srq != nil,
 	})
@@ -138,7 +138,7 @@ func (s *Session) newQP(p *QPParams) (*QP, error) {
 		!p.HasSRQ && (c.RecvWR > l.QPWR || c.RecvSGE > l.SGE) {
 		return nil, syscall.EINVAL
 	}
-	if err := s.mayHave(typ); err != nil {
+	if err := s.nic.rules.mayHave(s, typ); err != nil {
 		return nil, err
 	}
 	q := &QP{nic: s.nic, session: s, userHandle: p.UserHandle, typ: typ, sigAll: p.SigAll}
@@ -206,7 +206,7 @@ func (s *Session) DestroyQP(h uint32) (uint32, error) {
 
 func (q *QP) destroy() {
 	q.gone = true
-	q.dismiss()
+	q.errands.dismiss()
 	delete(q.loop.foreign.asides.qps, q)
 	delete(q.nic.qps, q.num)
 	q.publish()
@@ -269,7 +269,7 @@ func (q *QP) Rang() bool { return q.rang }
 // watch has the receives of a queue pair in the error state looked after.
 func (q *QP) watch() {
 	if !q.watched && q.rq.mem != nil && q.tr.State() == ib.StateError {
-		q.session.watch(q)
+		q.session.trouble.watch(q)
 	}
 }
 
@@ -277,8 +277,8 @@ func (q *QP) watch() {
 // error state is watched from then on.
 func (q *QP) NoteError() {
 	if q.tr.State() == ib.StateError {
-		q.dismiss()
+		q.errands.dismiss()
 		q.watch()
-		q.noteDenied()
+		q.nic.rules.noteDenied(q)
 	}
 }

@@ -67,44 +67,41 @@ func (l *errands) atHand(pos, off, n uint32) uint32 {
 
 // gatherForeign reads the foreign pieces of s, which are bytes of w from off on. When the job is
 // done, it replaces these pieces by the bytes that were read.
-func (q *QP) gatherForeign(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
+func (q *qpNIC) gatherForeign(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
 	f := &q.loop.foreign
 	f.recycle() // no burst is under way: this is the beginning of one
-	q.errand(taskSend)
+	q.qp().errand(taskSend)
 	l := q.errands
 	front := l.front()
 	if front.state == errandDone {
 		if ok, err := front.job.Stage(s, w.Pos); ok {
 			if front.job.Spent() {
-				q.spend(front)
+				front.spend()
 				l.ahead.turned = !l.ahead.turned
 			}
 			if err != nil {
 				return transport.LocProtErr
 			}
-			q.readAhead()
+			l.readAhead()
 			return transport.Success
 		}
 	}
 	if front.state != errandRunning {
-		q.discard(l.back())
+		l.back().discard()
 	}
-	t := taskSend
-	if l.ahead.turned {
-		t = taskAhead
-	}
-	st := q.begin(t, transport.LocProtErr, func(j *memory.Job) { q.fillFront(front, j, w, off, s) })
+	st := front.begin(transport.LocProtErr, func(j *memory.Job) { front.fillFront(j, w, off, s) })
 	if front.state == errandRunning {
-		q.readAhead()
+		l.readAhead()
 	}
 	return st
 }
 
 // readAhead starts the back job if there is data to read, and a free thread that no queue pair of
 // the user waits for.
-func (q *QP) readAhead() {
-	f, l, user := &q.loop.foreign, q.errands, q.session.tenant
+func (l *errands) readAhead() {
 	e := l.back()
+	q := e.q
+	f, user := &q.loop.foreign, q.session.tenant
 	if e.state != errandIdle || l.front().state == errandIdle || user.line.n > 0 || user.jobs >= tenantJobs/2 {
 		return
 	}
@@ -114,7 +111,7 @@ func (q *QP) readAhead() {
 	}
 	j := f.newJob()
 	j.Read()
-	if q.fill(e, j, aheadBytes); j.Spent() { // there is nothing
+	if e.fill(j, aheadBytes); j.Spent() { // there is nothing
 		f.keep(j)
 		return
 	}
@@ -122,7 +119,7 @@ func (q *QP) readAhead() {
 	f.time(e)
 	if !f.pool.Start(user.uid, j) {
 		f.keep(j)
-		q.rest(e)
+		e.rest()
 		l.ahead.next = before
 		return
 	}
@@ -131,8 +128,8 @@ func (q *QP) readAhead() {
 
 // fillFront makes j read s, which are bytes of w from off on, or as much of it as a job reads,
 // and what follows.
-func (q *QP) fillFront(e *errand, j *memory.Job, w *transport.SendWQE, off uint32, s *memory.Span) {
-	n := uint32(s.Len())
+func (e *errand) fillFront(j *memory.Job, w *transport.SendWQE, off uint32, s *memory.Span) {
+	q, n := (*qpNIC)(e.q), uint32(s.Len())
 	if n > aheadBytes {
 		n = aheadBytes
 		d := &q.loop.foreign.span
@@ -143,7 +140,7 @@ func (q *QP) fillFront(e *errand, j *memory.Job, w *transport.SendWQE, off uint3
 	j.Read()
 	j.ReadMore(s, w.Pos)
 	q.errands.ahead.next = sendPos{w.Pos, off}.behind(n, w)
-	q.fill(e, j, aheadBytes-n)
+	e.fill(j, aheadBytes-n)
 }
 
 // behind returns the position n bytes after p, in w or at the beginning of the next request.
@@ -155,7 +152,8 @@ func (p sendPos) behind(n uint32, w *transport.SendWQE) sendPos {
 }
 
 // fill makes j read about the next most bytes, and moves the position ahead.next behind them.
-func (q *QP) fill(e *errand, j *memory.Job, most uint32) {
+func (e *errand) fill(j *memory.Job, most uint32) {
+	q := (*qpNIC)(e.q)
 	f, a := &q.loop.foreign, &q.errands.ahead.next
 	w := &f.wqe
 	for range aheadRequests {

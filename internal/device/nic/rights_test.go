@@ -75,13 +75,13 @@ func TestRemoteRights(t *testing.T) {
 	} {
 		// Twice: the second time the key is remembered.
 		for range 2 {
-			if got := c.q.CheckRemote(c.key, c.va, c.n, c.need) == transport.Success; got != c.want {
+			if got := (*qpNIC)(c.q).CheckRemote(c.key, c.va, c.n, c.need) == transport.Success; got != c.want {
 				t.Errorf("%s: allowed %v, want %v", c.name, got, c.want)
 			}
 		}
 	}
 	wants(t, "DeregMR", o.s.DeregMR(mr.Handle), 0)
-	if q.CheckRemote(mr.RKey, base, 1, write) == transport.Success {
+	if (*qpNIC)(q).CheckRemote(mr.RKey, base, 1, write) == transport.Success {
 		t.Error("a region that is gone is still reached")
 	}
 }
@@ -100,7 +100,7 @@ func TestWindows(t *testing.T) {
 	_, err := o.s.AllocMW(o.pd, 3)
 	wants(t, "a window of type 3", err, syscall.EINVAL)
 	bind := func(q *QP, w MWInfo, lkey uint32, addr, n uint64, access uint32, key uint8) transport.Status {
-		return q.bind(&transport.SendWQE{MWRKey: w.RKey, MRLKey: lkey, RemoteAddr: addr, MWLength: n, MWAccess: access, RKey: uint32(key)})
+		return (*qpNIC)(q).bind(&transport.SendWQE{MWRKey: w.RKey, MRLKey: lkey, RemoteAddr: addr, MWLength: n, MWAccess: access, RKey: uint32(key)})
 	}
 	const rw = abi.AccessRemoteWrite | abi.AccessRemoteRead
 	for name, st := range map[string]transport.Status{
@@ -119,22 +119,22 @@ func TestWindows(t *testing.T) {
 		t.Fatalf("type 1: status %d", st)
 	}
 	key := one.RKey&^0xff | 7
-	if q.CheckRemote(key, base+16, 64, ib.AccessRemoteWrite) != transport.Success ||
-		q2.CheckRemote(key, base+16, 64, ib.AccessRemoteRead) != transport.Success {
+	if (*qpNIC)(q).CheckRemote(key, base+16, 64, ib.AccessRemoteWrite) != transport.Success ||
+		(*qpNIC)(q2).CheckRemote(key, base+16, 64, ib.AccessRemoteRead) != transport.Success {
 		t.Error("a window of type 1 does not serve every queue pair of its domain")
 	}
-	if q.CheckRemote(key, base+15, 1, ib.AccessRemoteRead) == transport.Success || q.CheckRemote(key, base+16, 65, ib.AccessRemoteRead) == transport.Success {
+	if (*qpNIC)(q).CheckRemote(key, base+15, 1, ib.AccessRemoteRead) == transport.Success || (*qpNIC)(q).CheckRemote(key, base+16, 65, ib.AccessRemoteRead) == transport.Success {
 		t.Error("a window reaches beyond itself")
 	}
-	if q.CheckRemote(one.RKey&^0xff|8, base+16, 1, ib.AccessRemoteRead) == transport.Success {
+	if (*qpNIC)(q).CheckRemote(one.RKey&^0xff|8, base+16, 1, ib.AccessRemoteRead) == transport.Success {
 		t.Error("a former key of a window still works")
 	}
 	wants(t, "a region with a window", o.s.DeregMR(mr.Handle), syscall.EINVAL)
-	if q.InvalidateRemote(key) == transport.Success {
+	if (*qpNIC)(q).InvalidateRemote(key) == transport.Success {
 		t.Error("a window of type 1 was invalidated")
 	}
 	// Length 0 unbinds type 1.
-	if st := q.bind(&transport.SendWQE{MWRKey: key, RKey: 9}); st != transport.Success {
+	if st := (*qpNIC)(q).bind(&transport.SendWQE{MWRKey: key, RKey: 9}); st != transport.Success {
 		t.Errorf("unbind: status %d", st)
 	}
 
@@ -142,16 +142,16 @@ func TestWindows(t *testing.T) {
 		t.Fatalf("type 2: status %d", st)
 	}
 	key = two.RKey&^0xff | 3
-	if q.CheckRemote(key, 0, 64, ib.AccessRemoteRead) != transport.Success || q.CheckRemote(key, base, 1, ib.AccessRemoteRead) == transport.Success {
+	if (*qpNIC)(q).CheckRemote(key, 0, 64, ib.AccessRemoteRead) != transport.Success || (*qpNIC)(q).CheckRemote(key, base, 1, ib.AccessRemoteRead) == transport.Success {
 		t.Error("a zero based window does not begin at 0")
 	}
-	if q2.CheckRemote(key, 0, 1, ib.AccessRemoteRead) == transport.Success || q2.InvalidateRemote(key) == transport.Success {
+	if (*qpNIC)(q2).CheckRemote(key, 0, 1, ib.AccessRemoteRead) == transport.Success || (*qpNIC)(q2).InvalidateRemote(key) == transport.Success {
 		t.Error("a window of type 2 serves another queue pair than the one that bound it")
 	}
-	if st := q.bind(&transport.SendWQE{MWRKey: key, MRLKey: mr.LKey, RemoteAddr: base, MWLength: 8, RKey: 4}); st != transport.MWBindErr {
+	if st := (*qpNIC)(q).bind(&transport.SendWQE{MWRKey: key, MRLKey: mr.LKey, RemoteAddr: base, MWLength: 8, RKey: 4}); st != transport.MWBindErr {
 		t.Errorf("bind again: status %d, want a bind error", st)
 	}
-	if q.InvalidateRemote(key) != transport.Success || q.CheckRemote(key, 0, 1, ib.AccessRemoteRead) == transport.Success {
+	if (*qpNIC)(q).InvalidateRemote(key) != transport.Success || (*qpNIC)(q).CheckRemote(key, 0, 1, ib.AccessRemoteRead) == transport.Success {
 		t.Error("invalidating does not end a window of type 2")
 	}
 	// The end of the queue pair frees what it bound.

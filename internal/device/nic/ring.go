@@ -71,7 +71,9 @@ func (r *ring) elem() uint32     { return 1 << r.log2 }
 func (r *ring) producer() uint32 { return shared32(r.mem, abi.QueueProducerIndex).Load() }
 func (r *ring) consumer() uint32 { return shared32(r.mem, abi.QueueConsumerIndex).Load() }
 
-func (r *ring) setProducer(pos uint32) { shared32(r.mem, abi.QueueProducerIndex).Store(pos & r.mask) }
+func (r *ring) setProducer(pos uint32) {
+	storeFenced(shared32(r.mem, abi.QueueProducerIndex), pos&r.mask)
+}
 func (r *ring) setConsumer(pos uint32) { shared32(r.mem, abi.QueueConsumerIndex).Store(pos & r.mask) }
 
 // A work ring is one that the client fills and we empty.

@@ -136,7 +136,7 @@ func (s *Session) CreateAsync(open func() (EventSink, error)) error {
 		s.Account.Refund(deviceBill)
 		return syscall.EMFILE
 	}
-	s.async = s.newEventQueue(sink)
+	s.async = newEventQueue(s, sink)
 	return nil
 }
 
@@ -147,7 +147,7 @@ func (s *Session) CreateChannel(open func() (EventSink, error)) (uint32, error) 
 	s.sweepChannels()
 	// The handle comes first, because adding it charges the account: if that fails, no descriptor
 	// is made.
-	q := s.newEventQueue(nil)
+	q := newEventQueue(s, nil)
 	id, err := s.channels.add(q)
 	if err != nil {
 		return 0, err

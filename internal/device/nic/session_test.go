@@ -133,7 +133,7 @@ func TestChargedEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer end.Close()
-	q := s.newEventQueue(sink)
+	q := newEventQueue(s, sink)
 	for range 10000 {
 		q.post(compEvent(1))
 	}
@@ -261,7 +261,7 @@ func TestChargedGroups(t *testing.T) {
 	has("the other one can pay", [2]uint64{}, [2]uint64{}, [2]uint64{1, 1})
 	detach(2)
 	has("the end", [2]uint64{}, [2]uint64{}, [2]uint64{})
-	if n := len(r.nic.payers); n != 0 {
+	if n := len(r.nic.groupAccounts); n != 0 {
 		t.Errorf("%d groups are still paid for", n)
 	}
 }

@@ -114,7 +114,7 @@ func (s *Session) Status() SessionStatus {
 		PDs: s.pds.len(), CQs: s.cqs.len(), MRs: s.mrs.len(), MWs: s.mws.len(), SRQs: s.srqs.len(), AHs: s.ahs.len(),
 		Chans: s.channels.len(), RingBytes: s.Arena.inUse(),
 	}
-	aside := s.asideAll()
+	aside := s.loop != nil && s.owner != nil && s.loop.foreign.asides.all(s)
 	s.mrs.walk(func(h uint32, m *MR) {
 		st.MRBytes += m.length
 		if m.region == nil {

@@ -137,7 +137,7 @@ func (t *thawing) pd(h uint32) (*PD, error) {
 func (t *thawing) channels() error {
 	for i := range t.st.Channels {
 		st := &t.st.Channels[i]
-		q := t.s.newEventQueue(nil)
+		q := newEventQueue(t.s, nil)
 		if err := t.s.channels.put(st.Handle, q); err != nil {
 			return fmt.Errorf("completion channel: %w", err)
 		}
@@ -532,7 +532,7 @@ func (s *Session) AdoptQPs() error {
 			continue
 		}
 		q.owner, q.loop = s.owner.Adopt(q), s.loop
-		q.env = transport.NewEnv(q, q.owner, q.loop.Scratch())
+		q.env = transport.NewEnv((*qpNIC)(q), q.owner, q.loop.Scratch())
 		if q.thawed != nil {
 			q.loop.foreign.asides.mark(q, *q.thawed)
 			q.thawed = nil
@@ -553,11 +553,11 @@ func (s *Session) AdoptQPs() error {
 	}
 	for _, q := range s.channels.sorted() {
 		if len(q.waiting) > 0 {
-			s.stall(q)
+			s.trouble.stall(q)
 		}
 	}
 	if s.async != nil && len(s.async.waiting) > 0 {
-		s.stall(s.async)
+		s.trouble.stall(s.async)
 	}
 	return nil
 }

@@ -4,14 +4,13 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Two events ring no doorbell, so the loop polls for them: a receive posted to a queue pair in the
-// error state, which has to be flushed, and a client that reads from an event channel that was full.
+// The loop polls for two events, because they ring no doorbell. A receive is posted to a queue pair in
+// the error state, and has to be flushed. Or a client reads from an event channel that was full.
 //
-// The loop calls VisitTroubled every few milliseconds, and in pass after pass until the
-// round is over. A round visits the sessions that have such objects in turns, a few objects
-// a turn, and no more than roundVisits of one session. So a call takes as long as the
-// loop allows, and a session with very many queue pairs in the error state waits longer
-// for its own, but delays no other.
+// A round visits the sessions that have such objects in turns: a few objects a turn, and at most
+// roundVisits of one session. The loop calls VisitTroubled every few milliseconds, and in every pass
+// while a round lasts. Its limit bounds the time of a call. A session with very many queue pairs in
+// the error state waits longer for its own, but delays no other session.
 //
 //	troubled ── a round begins ──▶ visiting ── all, or enough, were visited ──▶ troubled
 //	    ▲                           │    ▲ └─ nothing left ──▶ in neither
@@ -62,20 +61,20 @@ func (l *sessionList) pop() *Session {
 }
 
 // list has s visited from the next round on.
-func (s *Session) list() {
-	if !s.trouble.listed && s.loop != nil {
-		s.trouble.listed = true
+func (t *trouble) list(s *Session) {
+	if !t.listed && s.loop != nil {
+		t.listed = true
 		s.loop.troubled.push(s)
 	}
 }
 
 // watch has the receives of q, which is in the error state, looked after.
-func (s *Session) watch(q *QP) {
+func (t *trouble) watch(q *QP) {
 	if q.watched {
 		return
 	}
 	q.watched = true
-	e := &s.trouble.errored
+	e := &t.errored
 	if e.first == nil {
 		e.first = q
 	} else {
@@ -83,12 +82,12 @@ func (s *Session) watch(q *QP) {
 	}
 	e.last = q
 	e.n++
-	s.list()
+	t.list(q.session)
 }
 
 // unwatch takes the first of those that are watched.
-func (s *Session) unwatch() *QP {
-	e := &s.trouble.errored
+func (t *trouble) unwatch() *QP {
+	e := &t.errored
 	q := e.first
 	e.first, q.nextWatch, q.watched = q.nextWatch, nil, false
 	e.n--
@@ -96,12 +95,12 @@ func (s *Session) unwatch() *QP {
 }
 
 // stall has q tried again, whose channel is full.
-func (s *Session) stall(q *eventQueue) {
+func (t *trouble) stall(q *eventQueue) {
 	if q.stalled {
 		return
 	}
 	q.stalled = true
-	e := &s.trouble.stalled
+	e := &t.stalled
 	if e.first == nil {
 		e.first = q
 	} else {
@@ -109,12 +108,12 @@ func (s *Session) stall(q *eventQueue) {
 	}
 	e.last = q
 	e.n++
-	s.list()
+	t.list(q.session)
 }
 
 // unstall takes the first of those that are stalled.
-func (s *Session) unstall() *eventQueue {
-	e := &s.trouble.stalled
+func (t *trouble) unstall() *eventQueue {
+	e := &t.stalled
 	q := e.first
 	e.first, q.next, q.stalled = q.next, nil, false
 	e.n--
@@ -140,7 +139,7 @@ func (l *Loop) VisitTroubled(limit int) (more bool) {
 			continue
 		}
 		if !s.closed {
-			limit -= max(s.visitSome(visitBatch), 1)
+			limit -= max(t.visitSome(visitBatch), 1)
 		}
 		switch {
 		case s.closed || t.count() == 0:
@@ -161,28 +160,27 @@ func (n *NIC) SetSuspended(so bool) { n.suspended = so }
 
 // visitSome visits a full event channel, if there is one, and some queue pairs in the error
 // state. It returns what that cost.
-func (s *Session) visitSome(most int) (cost int) {
-	t := &s.trouble
+func (t *trouble) visitSome(most int) (cost int) {
 	if t.stalled.n > 0 {
 		most--
 		cost += pumpCost
-		q := s.unstall()
+		q := t.unstall()
 		if full := q.pump(); full || len(q.waiting) == 0 {
 			t.visits++
 		} // else the client reads: it is visited again in this round
 		if len(q.waiting) > 0 {
-			s.stall(q)
+			t.stall(q)
 		}
 	}
 	for range min(most, t.errored.n) {
 		t.visits++
 		cost++
-		q := s.unwatch()
+		q := t.unwatch()
 		if q.gone || q.tr.State() != ib.StateError {
 			continue
 		}
 		q.Flush()
-		s.watch(q)
+		t.watch(q)
 		if q.tr.RunPending() {
 			q.owner.Wake() // there is more than is flushed at once
 		}

@@ -104,7 +104,7 @@ func TestWithdraw(t *testing.T) {
 	}
 	defer end.Close()
 	fd := int(end.Fd())
-	q := s.newEventQueue(sink)
+	q := newEventQueue(s, sink)
 	defer q.close()
 	n := uint64(0)
 	for ; len(q.waiting) < 1000; n++ {

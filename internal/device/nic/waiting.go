@@ -41,10 +41,10 @@ type Waker interface {
 
 // waiting is a session's state of its waiters.
 type waiting struct {
-	word  *atomic.Uint32 // nil: the client cannot be woken
-	waker Waker
-	round uint32 // the last that was stored, in steps of waitRound
-	owed  bool   // the session is in waiters.owed
+	word   *atomic.Uint32 // nil: the client cannot be woken
+	waker  Waker
+	round  uint32 // the last that was stored, in steps of waitRound
+	queued bool   // the session is in waiters.queue
 }
 
 func (w *waiting) open(a *Arena) {
@@ -61,38 +61,37 @@ func (s *Session) Wakes() bool { return s.waiting.word != nil }
 
 // completed is called after each completion: a waiter, if there is one, is woken with the next
 // WakeWaiter.
-func (s *Session) completed() {
-	w := &s.waiting
-	if w.word != nil && w.word.Load()&protocol.WaitAnnounced != 0 && !w.owed && s.loop != nil {
-		w.owed = true
-		s.loop.waiters.owed = append(s.loop.waiters.owed, s)
+func (w *waiting) completed(s *Session) {
+	if w.word != nil && w.word.Load()&protocol.WaitAnnounced != 0 && !w.queued && s.loop != nil {
+		w.queued = true
+		s.loop.waiters.queue = append(s.loop.waiters.queue, s)
 	}
 }
 
 // waiters are those of a loop.
 type waiters struct {
-	owed []*Session // have waiters that are to be woken
+	queue []*Session // have waiters that are to be woken
 }
 
 func (w *waiters) forget(s *Session) {
-	if s.waiting.owed {
-		s.waiting.owed = false
-		w.owed = slices.DeleteFunc(w.owed, func(o *Session) bool { return o == s })
+	if s.waiting.queued {
+		s.waiting.queued = false
+		w.queue = slices.DeleteFunc(w.queue, func(o *Session) bool { return o == s })
 	}
 }
 
 // Waiters reports whether there are waiters to wake.
-func (l *Loop) Waiters() bool { return len(l.waiters.owed) > 0 }
+func (l *Loop) Waiters() bool { return len(l.waiters.queue) > 0 }
 
 // WakeWaiter wakes a waiter and returns its session. It takes the session off the list before it
 // accesses the word, because that may fault and close the session.
 func (l *Loop) WakeWaiter() *Session {
-	last := len(l.waiters.owed) - 1
-	s := l.waiters.owed[last]
-	l.waiters.owed[last] = nil
-	l.waiters.owed = l.waiters.owed[:last]
+	last := len(l.waiters.queue) - 1
+	s := l.waiters.queue[last]
+	l.waiters.queue[last] = nil
+	l.waiters.queue = l.waiters.queue[:last]
 	w := &s.waiting
-	w.owed = false
+	w.queued = false
 	w.round += waitRound
 	if w.word.Swap(w.round)&protocol.WaitAsleep != 0 {
 		w.waker.Wake(protocol.DoorbellWaiting)

@@ -15,11 +15,11 @@ func (r *request) u64(off int) uint64 { return r[off/8] }
 func (r *request) u32(off int) uint32 { return uint32(r[off/8] >> (off % 8 * 8)) }
 func (r *request) u8(off int) uint8   { return uint8(r[off/8] >> (off % 8 * 8)) }
 
-// A placement says where the data of a request is: struct rxe_dma_info.
-type placement [(abi.SendNumSGE-abi.SendDMALength)/8 + 1]uint64
+// A dmaInfo says where the data of a request is: struct rxe_dma_info.
+type dmaInfo [(abi.SendNumSGE-abi.SendDMALength)/8 + 1]uint64
 
-func (p *placement) length() uint32 { return uint32(p[0]) }
-func (p *placement) numSGE() uint32 {
+func (p *dmaInfo) length() uint32 { return uint32(p[0]) }
+func (p *dmaInfo) numSGE() uint32 {
 	const off = abi.SendNumSGE - abi.SendDMALength
 	return uint32(p[off/8] >> (off % 8 * 8))
 }
@@ -29,7 +29,7 @@ func (p *placement) numSGE() uint32 {
 func parseSend(slot []byte, typ ib.Service, maxSGE uint32, w *transport.SendWQE) {
 	var r request
 	words(r[:], slot)
-	var d placement
+	var d dmaInfo
 	words(d[:], slot[abi.SendDMALength:])
 
 	op := r.u32(abi.SendOpcode)
@@ -50,8 +50,8 @@ func parseSend(slot []byte, typ ib.Service, maxSGE uint32, w *transport.SendWQE)
 	case transport.WRWrite, transport.WRWriteImm, transport.WRRead, transport.WRAtomicWrite:
 		w.RemoteAddr, w.RKey = r.u64(abi.SendRemoteAddr), r.u32(abi.SendRKey)
 	case transport.WRFlush:
-		// The length is where that of data would be, but there is none. Type and level
-		// become what the FETH says.
+		// The request has no data. Its length is in the field for the length of data. Type and
+		// level have the encoding of the FETH.
 		w.RemoteAddr, w.RKey = r.u64(abi.SendRemoteAddr), r.u32(abi.SendFlushRKey)
 		w.Imm = uint32(r.u8(abi.SendFlushType))&0xf | uint32(r.u8(abi.SendFlushLevel))&3<<4
 		w.Flags &^= transport.FlagInline
@@ -136,7 +136,7 @@ func parseSGE(b []byte, num, maxSGE uint32, list *[transport.MaxSGE]transport.SG
 func parseRecv(slot []byte, maxSGE uint32, w *transport.RecvWQE) {
 	var id [1]uint64
 	words(id[:], slot[abi.RecvWRID:])
-	var d placement
+	var d dmaInfo
 	words(d[:], slot[abi.RecvDMALength:])
 	w.WRID = id[0]
 	w.Bad = transport.Success

@@ -9,8 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// Addresses change while somebody uses the tree: it says what a new one would say, and nobody finds a file missing that was there
-// and stays.
+// Addresses change while programs read the tree. Afterwards it equals a new tree, and a file that both have is never missing.
 func TestRenew(t *testing.T) {
 	dir := t.TempDir()
 	n := testNIC()

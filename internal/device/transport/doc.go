@@ -60,8 +60,8 @@
 //     mark, send a burst of KindCNP as a CNP, and call Congested when a CNP arrives.
 //
 // On a remote path the requester limits data in flight to a window that shrinks with loss and ECN
-// marks (congestion.go), splits READs into pieces that fit the window (flow.go), and detects a lost
-// tail before the timeout (recovery.go). If the peer is a vrdma host, it retransmits only lost
+// marks (congestion.go). It splits READs into pieces that fit the window (flow.go), and detects a
+// lost tail before the timeout (recovery.go). If the peer is a vrdma host, it retransmits only lost
 // packets (stash.go, repair.go, reassembly.go). A pacer limits unacknowledged traffic (pace.go).
 // A peer that is not a vrdma host sees only behaviour that rxe has too.
 //

@@ -147,9 +147,9 @@ type RemoteMemory interface {
 // Sender sends bursts to other queue pairs, on this host or another.
 type Sender interface {
 	// Send passes b to the link, which does not use b or its data after Send returns. Send may deliver
-	// requests and READ responses before it returns. It must queue ACKs, CNPs and atomic responses, and
-	// deliver them in order after the sender's Run, Respond or Receive has returned, and before the next
-	// Respond of the same queue pair.
+	// requests and READ responses before it returns. It must queue ACKs, CNPs and atomic responses. It
+	// delivers them in order, after the sender's Run, Respond or Receive has returned, and before the
+	// next Respond of the same queue pair.
 	Send(b *Burst)
 }
 

@@ -6,14 +6,6 @@ import "vrdma.dev/vrdma/internal/ib"
 // flight. From that limit follow the size of bursts, the size of READ pieces, and which bursts request
 // an ACK.
 
-// fitPath computes the requester's limits after the path or the MTU changed.
-func (r *requester) fitPath(c *common) {
-	r.CC.fit(c)
-	if r.Una == r.Max {
-		r.Chunk = r.chunk(c)
-	}
-}
-
 // fits reports whether the window allows the next packet.
 func (r *requester) fits(c *reqCall) bool {
 	out := ib.PSNDist(r.Una, r.PSN)
@@ -57,7 +49,7 @@ func (r *requester) fitsPath(c *reqCall, out uint32) bool {
 	left := packetsOf(r.W.Length-r.Off, c.Attr.MTU)
 	switch {
 	case r.W.Op == WRRead:
-		if n := r.chunk(c.common); n != r.Chunk && r.PSN == r.Max {
+		if n := r.CC.chunk(c.common, r.Chunk); n != r.Chunk && r.PSN == r.Max {
 			if r.Una != r.Max {
 				return false
 			}
@@ -164,7 +156,7 @@ func (r *requester) goesOn(c *reqCall, b *Burst) bool {
 	}
 	next := &c.sc.Done // not in use: no request is being completed
 	return c.h.FetchSend(r.Pos+1, next) && !next.Op.isRD() && !next.Op.isLocal() && next.Flags&FlagFence == 0 &&
-		r.judge(c.common, next) == Success
+		c.judge(next) == Success
 }
 
 const (
@@ -187,12 +179,12 @@ const (
 )
 
 // chunk returns the piece length in packets. With enough outstanding READs allowed, a piece is a quarter of the
-// window, otherwise a half or all of it. A length that is nearly right does not change.
-func (r *requester) chunk(c *common) uint32 {
+// window, otherwise a half or all of it. If old, the present length, is nearly right, it does not change.
+func (cc *congestion) chunk(c *common, old uint32) uint32 {
 	if !c.Path.Remote {
 		return wholeRead
 	}
-	n := min(r.CC.allowed(c.Attr.MTU), longestPiece)
+	n := min(cc.allowed(c.Attr.MTU), longestPiece)
 	switch d := c.Attr.MaxRDAtomic; {
 	case d >= 4:
 		n /= 4
@@ -203,7 +195,7 @@ func (r *requester) chunk(c *common) uint32 {
 	for size*2 <= n {
 		size *= 2
 	}
-	if old := r.Chunk; old < wholeRead && size < old*c.Attr.MTU && n >= old*c.Attr.MTU/2 {
+	if old < wholeRead && size < old*c.Attr.MTU && n >= old*c.Attr.MTU/2 {
 		return old
 	}
 	return size / c.Attr.MTU

@@ -99,7 +99,7 @@ func (q *QP) Freeze(st *QPState, now ib.Time) {
 	// Entries that are not in use any more have no meaning: equal states have equal encodings.
 	clear(r.Repair.Gaps.List[:])
 	clear(r.Reads.Holes.List[:])
-	st.Sent = r.freezeSent()
+	st.Sent = r.Sent.freeze(r.Tail, r.Started)
 	st.Resources = rs.Res.freeze(q.common.Attr.MaxDestRDAtomic)
 }
 
@@ -114,7 +114,7 @@ func Thaw(st *QPState, now ib.Time) (QP, error) {
 	rs.Episode = 0
 	r.Sent, rs.Res.Ring, r.Reads.Seen = sentRequests{}, [MaxResources]resource{}, seen{}
 	for _, err := range [...]error{
-		r.thawSent(&st.Sent), rs.Res.thaw(&st.Resources),
+		r.Sent.thaw(&st.Sent, r.Started), rs.Res.thaw(&st.Resources),
 		st.SendList.thaw(&r.W.SGE, r.W.NumSGE), st.RecvList.thaw(&rs.R.SGE, rs.R.NumSGE),
 		r.Repair.Gaps.thaw(st.Gaps), r.Reads.Holes.thaw(st.Holes), r.Reads.thawSeen(st.Seen),
 		q.check(),
@@ -126,34 +126,35 @@ func Thaw(st *QPState, now ib.Time) (QP, error) {
 	return q, nil
 }
 
-// freezeSent returns the cached requests that are started and not complete.
-func (r *requester) freezeSent() (s sentState) {
-	n := min(r.Started-r.Tail, uint32(len(r.Sent)))
+// freeze returns the cached requests from tail to started: those that are started and not complete.
+func (s *sentRequests) freeze(tail, started uint32) (st sentState) {
+	n := min(started-tail, uint32(len(s)))
 	// An entry of another position is not one of them, nor are those before it.
-	first := r.Started
-	for ; n > 0 && r.Sent[(first-1)%uint32(len(r.Sent))].Pos == first-1; n-- {
+	first := started
+	for ; n > 0 && s[(first-1)%uint32(len(s))].Pos == first-1; n-- {
 		first--
 	}
-	for pos := first; pos != r.Started; pos++ {
-		e := &r.Sent[pos%uint32(len(r.Sent))]
-		s.WRID, s.Length, s.Packets = append(s.WRID, e.WRID), append(s.Length, e.Length), append(s.Packets, e.Packets)
-		s.Op, s.Flags = append(s.Op, uint8(e.Op)), append(s.Flags, e.Flags)
+	for pos := first; pos != started; pos++ {
+		e := &s[pos%uint32(len(s))]
+		st.WRID, st.Length, st.Packets = append(st.WRID, e.WRID), append(st.Length, e.Length), append(st.Packets, e.Packets)
+		st.Op, st.Flags = append(st.Op, uint8(e.Op)), append(st.Flags, e.Flags)
 	}
-	return s
+	return st
 }
 
-func (r *requester) thawSent(s *sentState) error {
-	n := len(s.WRID)
-	if n > len(r.Sent) || len(s.Length) != n || len(s.Packets) != n || len(s.Op) != n || len(s.Flags) != n {
-		return fmt.Errorf("lists of %d, %d, %d, %d and %d sent requests", n, len(s.Length), len(s.Packets), len(s.Op), len(s.Flags))
+// thaw restores the cached requests before started.
+func (s *sentRequests) thaw(st *sentState, started uint32) error {
+	n := len(st.WRID)
+	if n > len(s) || len(st.Length) != n || len(st.Packets) != n || len(st.Op) != n || len(st.Flags) != n {
+		return fmt.Errorf("lists of %d, %d, %d, %d and %d sent requests", n, len(st.Length), len(st.Packets), len(st.Op), len(st.Flags))
 	}
-	for i := range r.Sent {
-		r.Sent[i].Pos = r.Started // of no started request
+	for i := range s {
+		s[i].Pos = started // of no started request
 	}
-	for i := range s.WRID {
-		pos := r.Started - uint32(n-i)
-		r.Sent[pos%uint32(len(r.Sent))] = sentRequest{
-			WRID: s.WRID[i], Pos: pos, Length: s.Length[i], Packets: s.Packets[i], Op: WROp(s.Op[i]), Flags: s.Flags[i],
+	for i := range st.WRID {
+		pos := started - uint32(n-i)
+		s[pos%uint32(len(s))] = sentRequest{
+			WRID: st.WRID[i], Pos: pos, Length: st.Length[i], Packets: st.Packets[i], Op: WROp(st.Op[i]), Flags: st.Flags[i],
 		}
 	}
 	return nil

@@ -55,15 +55,11 @@ func (q *QP) Moved(now ib.Time, p Path) {
 	q.SetPath(p)
 	q.resp.Episode, q.resp.Nak = 0, naks{}
 	if q.common.Conf.Type == ib.RC && q.common.running() && q.req.Una != q.req.Max {
-		q.req.startAgain(&q.common, now)
+		c, r := &q.common, &q.req
+		r.Loss.stop()
+		r.Loss.progress(c)
+		r.CC.stop(r.Una)
+		r.rewind()
+		r.restartTimer(c, now)
 	}
-}
-
-// startAgain goes back to the oldest unacknowledged packet. Nothing that was sent before counts.
-func (r *requester) startAgain(c *common, now ib.Time) {
-	r.Loss.stop()
-	r.Loss.progress(c)
-	r.CC.stop(r.Una)
-	r.rewind()
-	r.restartTimer(c, now)
 }

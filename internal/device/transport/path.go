@@ -57,5 +57,8 @@ func (q *QP) fitPath() {
 		c.Burst = c.Path.MaxBurst
 	}
 	c.Burst = max(c.Burst, c.Attr.MTU)
-	q.req.fitPath(c)
+	q.req.CC.fit(c)
+	if q.req.Una == q.req.Max {
+		q.req.Chunk = q.req.CC.chunk(c, q.req.Chunk)
+	}
 }

@@ -93,8 +93,8 @@ const (
 )
 
 // timeout returns how long to wait for a response; 0 means forever. On a remote path it grows with every
-// unsuccessful retry. A host with busy processors may not answer for half a second although it is alive,
-// and all retries of one short timeout would be used up before that.
+// unsuccessful retry. A host with busy processors may not answer for half a second although it is alive.
+// Retries with one short timeout would all be spent by then.
 //
 //	timeout 14, 7 retries     67 134 268 268 268 268 268 268 ms
 func (v *recovery) timeout(c *common) ib.Time {

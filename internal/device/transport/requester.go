@@ -188,7 +188,7 @@ func (r *requester) load(c *reqCall) bool {
 // unchanged checks a started request that was fetched again: the application may have changed it to one that
 // cannot be continued.
 func (r *requester) unchanged(c *reqCall) bool {
-	st := r.judge(c.common, &r.W)
+	st := c.judge(&r.W)
 	if r.Off >= r.W.Length {
 		st = LocQPOpErr
 	}
@@ -202,7 +202,7 @@ func (r *requester) unchanged(c *reqCall) bool {
 // admit checks the request in W before its first packet and reports whether it may be sent now.
 func (r *requester) admit(c *reqCall) bool {
 	w := &r.W
-	if st := r.judge(c.common, w); st != Success {
+	if st := c.judge(w); st != Success {
 		r.failHere(c, st)
 		return false
 	}
@@ -218,7 +218,7 @@ func (r *requester) admit(c *reqCall) bool {
 }
 
 // judge returns the error status of a request that is invalid by itself.
-func (r *requester) judge(c *common, w *SendWQE) Status {
+func (c *common) judge(w *SendWQE) Status {
 	switch {
 	case w.Bad != Success:
 		return w.Bad

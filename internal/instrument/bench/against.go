@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -30,11 +31,8 @@ type Comparison struct {
 	Progress              io.Writer
 }
 
-// sides is the number of tables.
-const sides = 3
-
-// sideNames are the names of the sides, in the order of Comparison's labs.
-var sideNames = [sides]string{"this build", "control", "other build"}
+// sides is the number of tables. Labs and tables are in the order of speedtable.Sides.
+const sides = len(speedtable.Sides)
 
 // Comparable returns the names of the parts that can be compared.
 func Comparable() []string {
@@ -48,8 +46,8 @@ func Comparable() []string {
 }
 
 // Run measures all sides and compares their rows.
-func (c *Comparison) Run(ctx context.Context, version string) (*Compared, error) {
-	report := &Compared{Time: time.Now(), Version: version, Machine: ThisMachine()}
+func (c *Comparison) Run(ctx context.Context, version string) (*speedtable.Compared, error) {
+	report := &speedtable.Compared{Time: time.Now(), Version: version, Machine: speedtable.ThisMachine()}
 	other, err := c.Theirs.Run(ctx, c.Theirs.Vrdma, "version")
 	if err != nil {
 		return nil, fmt.Errorf("the other build does not run: %w", err)
@@ -58,7 +56,7 @@ func (c *Comparison) Run(ctx context.Context, version string) (*Compared, error)
 	var tables [sides]*Table
 	for i, lab := range []*testbed.Lab{c.Ours, c.Control, c.Theirs} {
 		t := c.Table
-		t.Lab, t.Progress, t.oursOnly = lab, &prefixed{to: c.Progress, prefix: fmt.Sprintf("%-12s", sideNames[i])}, true
+		t.Lab, t.Progress, t.oursOnly = lab, &prefixed{to: c.Progress, prefix: fmt.Sprintf("%-12s", speedtable.Sides[i])}, true
 		tables[i] = &t
 		defer t.stop()
 	}
@@ -79,7 +77,7 @@ func (c *Comparison) Run(ctx context.Context, version string) (*Compared, error)
 		}
 		for j, row := range p.rows {
 			if c.Table.want(row) {
-				report.add(compare(&parts[0].rows[j], &parts[1].rows[j], &parts[2].rows[j]))
+				report.Add(speedtable.Compare(&parts[0].rows[j], &parts[1].rows[j], &parts[2].rows[j]))
 			}
 		}
 	}

@@ -14,21 +14,21 @@ import (
 	"strings"
 	"syscall"
 
-	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 )
 
 // packetPackages are the packages that handle every packet.
-var packetPackages = []string{"wire", "link", "transport", "engine"}
+var packetPackages = []string{"wire", "roce", "transport", "engine"}
 
 // allocations runs the tests that count allocations on the data path. A row shows how many of them fail; the bound is zero.
 func (t *Table) allocations() part {
 	return part{
 		name: "allocations", single: true,
-		rows: []Row{
-			{What: "allocations on the data path", Ours: Series{Unit: "allocating"}, AtMost: true},
-			{What: "allocations per packet", Ours: Series{Unit: "allocating"}, AtMost: true},
+		rows: []speedtable.Row{
+			{What: "allocations on the data path", Ours: speedtable.Series{Unit: "allocating"}, AtMost: true},
+			{What: "allocations per packet", Ours: speedtable.Series{Unit: "allocating"}, AtMost: true},
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			if t.Source == "" {
 				return errors.New("this needs the repository: name it with --source")
 			}
@@ -46,8 +46,8 @@ func (t *Table) allocations() part {
 			if len(tests) == 0 {
 				return fmt.Errorf("found no allocation test in %s (go test: %v)", t.Source, err)
 			}
-			rows[0].fill(tests.failures(func(string) bool { return true }))
-			rows[1].fill(tests.failures(func(pkg string) bool { return slices.Contains(packetPackages, pkg) }))
+			rows[0].Fill(tests.failures(func(string) bool { return true }))
+			rows[1].Fill(tests.failures(func(pkg string) bool { return slices.Contains(packetPackages, pkg) }))
 			return nil
 		},
 	}
@@ -62,7 +62,7 @@ type tested struct {
 type testList []tested
 
 // failures returns how many tests of these packages fail. The name of the series has their number.
-func (l testList) failures(in func(pkg string) bool) Series {
+func (l testList) failures(in func(pkg string) bool) speedtable.Series {
 	count, failed := 0, 0
 	for _, t := range l {
 		if in(t.pkg) {
@@ -72,9 +72,9 @@ func (l testList) failures(in func(pkg string) bool) Series {
 			}
 		}
 	}
-	s := Series{Name: fmt.Sprintf("%d tests that count", count), Unit: "allocating"}
+	s := speedtable.Series{Name: fmt.Sprintf("%d tests that count", count), Unit: "allocating"}
 	if count > 0 {
-		s.add(drivers.Reading{Value: float64(failed)})
+		s.Add(float64(failed))
 	}
 	return s
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"vrdma.dev/vrdma/internal/instrument/probe"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -47,7 +48,7 @@ func manyObjects() string {
 }
 
 // large starts a daemon, declares many objects and calls f with how long that took.
-func (q qosProbes) large(name, unit string, f func(ctx context.Context, h *tenantDaemon, took time.Duration) (float64, error)) Probe {
+func (q qosProbes) large(name, unit string, f func(ctx context.Context, h *tenantDaemon, took time.Duration) (float64, error)) probe.Probe {
 	return q.probe(name, unit, nil, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		file := filepath.Join(h.dir, "large.yaml")
 		if err := os.WriteFile(file, []byte(manyObjects()), 0o644); err != nil {
@@ -62,7 +63,7 @@ func (q qosProbes) large(name, unit string, f func(ctx context.Context, h *tenan
 }
 
 // applying measures the duration of vrdma apply with many objects.
-func (q qosProbes) applying() Probe {
+func (q qosProbes) applying() probe.Probe {
 	return q.large("apply", "s", func(_ context.Context, _ *tenantDaemon, took time.Duration) (float64, error) {
 		return took.Seconds(), nil
 	})
@@ -72,7 +73,7 @@ func (q qosProbes) applying() Probe {
 const watchIdle = 3 * time.Second
 
 // idling measures the processor time of a daemon whose NICs are unused, in percent.
-func (q qosProbes) idling() Probe {
+func (q qosProbes) idling() probe.Probe {
 	return q.large("1000 idle NICs", "%", func(ctx context.Context, h *tenantDaemon, _ time.Duration) (float64, error) {
 		// The daemon writes device trees a few at a time.
 		if err := h.waitIdle(ctx, 5); err != nil {

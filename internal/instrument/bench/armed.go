@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -16,8 +16,8 @@ const armedChannels = 10
 // armed measures the daemon's processor time while many programs sleep on completion events.
 func (t *Table) armed() part {
 	return part{
-		rows: []Row{{What: "daemon's CPU with 1000 armed completion channels in 100 sleeping programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1}},
-		measure: func(ctx context.Context, rows []Row) error {
+		rows: []speedtable.Row{{What: "daemon's CPU with 1000 armed completion channels in 100 sleeping programs", Ours: speedtable.Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1}},
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			programs, err := t.Lab.Compile(ctx, "armed")
 			if err != nil {
 				return err
@@ -38,15 +38,15 @@ func (t *Table) armed() part {
 				return err
 			}
 			fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", experiment.Amount(used.Median(), "%"))
-			rows[0].fill(used)
+			rows[0].Fill(used)
 			return nil
 		},
 	}
 }
 
 // idleShare measures the processor time of an idle daemon, in percent.
-func idleShare(ctx context.Context, d *testbed.Daemon) (Series, error) {
-	used := Series{Name: "daemon's CPU", Unit: "%"}
+func idleShare(ctx context.Context, d *testbed.Daemon) (speedtable.Series, error) {
+	used := speedtable.Series{Name: "daemon's CPU", Unit: "%"}
 	if err := testbed.Sleep(ctx, time.Second); err != nil { // for the work that is left from starting the programs
 		return used, err
 	}
@@ -63,7 +63,7 @@ func idleShare(ctx context.Context, d *testbed.Daemon) (Series, error) {
 		if err != nil {
 			return used, err
 		}
-		used.add(drivers.Reading{Value: 100 * float64(after-before) / float64(time.Since(begin))})
+		used.Add(100 * float64(after-before) / float64(time.Since(begin)))
 	}
 	return used, nil
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -21,7 +23,7 @@ func (t *Table) calls() part {
 			reportedTwice("sleeping programs: a round of ibv_rc_pingpong -e, 4 KiB"),
 			reportedTwice("sleeping programs: a round of rping, 64 B"),
 		),
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			programs, err := t.Lab.Compile(ctx, "burn", "rpc")
 			if err != nil {
 				return err
@@ -31,11 +33,11 @@ func (t *Table) calls() part {
 				return err
 			}
 			r := h.Loopback()
-			probes := []Probe{
+			probes := []probe.Probe{
 				0: rpcProbe(r, "RPC", testbed.WithCM, programs["rpc"], "rdma", "rdma"),
 				1: rpcProbe(r, "RDMA READ", testbed.WithCM, programs["rpc"], "rdma", "read"),
-				2: rpcProbe(r, "request and response over TCP", testbed.Plain, programs["rpc"], "tcp", "tcp").without(d),
-				3: pingpongProbe(r, "-e"),
+				2: rpcProbe(r, "request and response over TCP", testbed.Plain, programs["rpc"], "tcp", "tcp").Without(d),
+				3: probe.Pingpong(r, sleepingMessages, "-e"),
 				4: rpingProbe(r),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 2}, {1, 2}, {3, alone}, {4, alone}})
@@ -44,8 +46,8 @@ func (t *Table) calls() part {
 }
 
 // rpcProbe runs programs/rpc.c: serve is what the server offers, call what the client does.
-func rpcProbe(r testbed.Route, name string, w testbed.Launcher, program, serve, call string) Probe {
-	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+func rpcProbe(r testbed.Route, name string, w testbed.Launcher, program, serve, call string) probe.Probe {
+	return probe.Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		port, err := testbed.FreePort()
 		if err != nil {
 			return drivers.Reading{}, err
@@ -66,7 +68,7 @@ func rpcProbe(r testbed.Route, name string, w testbed.Launcher, program, serve, 
 
 // rpingProbe measures a round of rping: a SEND, an RDMA READ, two SENDs, an RDMA WRITE and one more SEND. rping prints no times, so
 // the probe runs it with few and with many rounds.
-func rpingProbe(r testbed.Route) Probe {
+func rpingProbe(r testbed.Route) probe.Probe {
 	const few, many = 50, 400
 	// It prints how many nanoseconds a command takes.
 	clock := []string{"sh", "-c", `begin=$(date +%s%N) && "$@" >/dev/null && echo $(($(date +%s%N) - begin))`, "sh"}
@@ -86,7 +88,7 @@ func rpingProbe(r testbed.Route) Probe {
 		}
 		return numbers[0] * 1e-9, nil
 	}
-	return Probe{Name: "rping", Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+	return probe.Probe{Name: "rping", Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		short, err := run(ctx, few)
 		if err != nil {
 			return drivers.Reading{}, err

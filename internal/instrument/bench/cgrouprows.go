@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -16,12 +18,12 @@ func (t *Table) apart() part {
 	return part{
 		rows: slices.Concat(
 			twice(who+": send latency, 64 B", against, 1.15, 0),
-			[]Row{
+			[]speedtable.Row{
 				ratioRow(who+": write bandwidth, 64 KiB, against "+against, 0.9),
 				ratioRow(who+": 8 B writes, against "+against, 0.9),
 				ratioRow(who+": write bandwidth, 64 KiB, another burns a processor, against "+against, 0.7),
 			}),
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			programs, err := t.Lab.Compile(ctx, "burn")
 			if err != nil {
 				return err
@@ -51,14 +53,14 @@ func (t *Table) apart() part {
 			// SCHED_IDLE ranks tasks within their group only, so for both sides the group of the burner has the lowest
 			// priority.
 			awake := append(testbed.EnterCgroup(a.idler), programs["burn"], "idle")
-			var latency, others []Probe
+			var latency, others []probe.Probe
 			for i, s := range sides {
 				where := [...]string{"each in its own", "all in one"}[i]
-				latency = append(latency, on(latencyProbe(s.route, "ib_send_lat", latencySize, 10000), where).without(s.other))
-				bandwidth := on(bandwidthProbe(s.route, "ib_write_bw", bulkSize, 100000), where).without(s.other)
+				latency = append(latency, probe.On(probe.Latency(s.route, "ib_send_lat", latencySize, 10000), where).Without(s.other))
+				bandwidth := probe.On(probe.Bandwidth(s.route, "ib_write_bw", bulkSize, 100000), where).Without(s.other)
 				others = append(others, bandwidth,
-					on(messageRateProbe(s.route, "ib_write_bw", smallMessage, 500000), where).without(s.other),
-					besideProgram(t.Lab, bandwidth, "a processor burnt", s.burn))
+					probe.On(probe.MessageRate(s.route, "ib_write_bw", smallMessage, 500000), where).Without(s.other),
+					probe.BesideProgram(t.Lab, bandwidth, "a processor burnt", s.burn))
 			}
 			if err := t.fillTwice(ctx, awake, latency, rows[:2], []source{{0, 1}}); err != nil {
 				return err

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -21,12 +23,12 @@ const (
 func (t *Table) connections() part {
 	return part{
 		name: "cm",
-		rows: []Row{
-			{What: "connections opened and closed a second, one host", Ours: Series{Unit: "/s"}, Bound: 3000},
-			{What: "connections opened and closed a second, one after the other", Ours: Series{Unit: "/s"}, Unbounded: true},
-			{What: "a command that does nothing (ibv_query_port)", Ours: Series{Unit: "s"}, AtMost: true, Unbounded: true},
+		rows: []speedtable.Row{
+			{What: "connections opened and closed a second, one host", Ours: speedtable.Series{Unit: "/s"}, Bound: 3000},
+			{What: "connections opened and closed a second, one after the other", Ours: speedtable.Series{Unit: "/s"}, Unbounded: true},
+			{What: "a command that does nothing (ibv_query_port)", Ours: speedtable.Series{Unit: "s"}, AtMost: true, Unbounded: true},
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			h, _, err := t.here(ctx)
 			if err != nil {
 				return err
@@ -36,8 +38,8 @@ func (t *Table) connections() part {
 				return err
 			}
 			r := h.Loopback()
-			probes := []Probe{
-				cmtimeProbe(r, atOnce),
+			probes := []probe.Probe{
+				probe.Cmtime(r, atOnce),
 				serialProbe(r, programs["serial"], "one after the other", "/s", 0),
 				serialProbe(r, programs["serial"], "ibv_query_port", "s", 1),
 			}
@@ -47,8 +49,8 @@ func (t *Table) connections() part {
 }
 
 // serialProbe returns one of the numbers that programs/serial.c prints.
-func serialProbe(r testbed.Route, program, name, unit string, line int) Probe {
-	return Probe{
+func serialProbe(r testbed.Route, program, name, unit string, line int) probe.Probe {
+	return probe.Probe{
 		Name: name, Unit: unit,
 		Measure: func(ctx context.Context) (drivers.Reading, error) {
 			port, err := testbed.FreePort()

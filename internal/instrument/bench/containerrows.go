@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -23,15 +25,15 @@ func (t *Table) containers() part {
 func (t *Table) containersHere() part {
 	const who, host, tcp = "container to container: ", ", against host to host", ", against TCP through a bridge"
 	return part{
-		rows: []Row{
+		rows: []speedtable.Row{
 			ratioAtMost(who+"send latency, 64 B"+host, 1.15),
 			ratioRow(who+"write bandwidth, 64 KiB"+host, 0.9),
 			ratioRow(who+"8 B writes"+host, 0.9),
 			ratioAtMost(who+"send latency, 64 B"+tcp, 0.3),
 			ratioRow(who+"write bandwidth, 64 KiB"+tcp, 4),
-			{What: "container's start with a NIC, more than without", Ours: Series{Unit: "s"}, Bound: 0.1, AtMost: true},
+			{What: "container's start with a NIC, more than without", Ours: speedtable.Series{Unit: "s"}, Bound: 0.1, AtMost: true},
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			b := &containerRows{Table: t, environments: &testbed.Environments{Lab: t.Lab}}
 			defer b.close()
 			t.Lab.HostsMade++
@@ -57,19 +59,19 @@ func (t *Table) containersHere() part {
 			}
 			b.note(rows[:5]) // the start is measured with podman only
 			inside, outside := testbed.Route{Server: hosts[1], Client: hosts[0]}, base.Loopback()
-			err = t.fill(ctx, t.Rounds, []Probe{
-				on(latencyProbe(inside, "ib_send_lat", latencySize, 10000), b.label),
-				latencyProbe(outside, "ib_send_lat", latencySize, 10000),
-				on(bandwidthProbe(inside, "ib_write_bw", bulkSize, 100000), b.label),
-				bandwidthProbe(outside, "ib_write_bw", bulkSize, 100000),
-				on(messageRateProbe(inside, "ib_write_bw", smallMessage, 500000), b.label),
-				messageRateProbe(outside, "ib_write_bw", smallMessage, 500000),
-				qperfProbe(inside, "tcp_lat", "latency", "s", latencySize),
+			err = t.fill(ctx, t.Rounds, []probe.Probe{
+				probe.On(probe.Latency(inside, "ib_send_lat", latencySize, 10000), b.label),
+				probe.Latency(outside, "ib_send_lat", latencySize, 10000),
+				probe.On(probe.Bandwidth(inside, "ib_write_bw", bulkSize, 100000), b.label),
+				probe.Bandwidth(outside, "ib_write_bw", bulkSize, 100000),
+				probe.On(probe.MessageRate(inside, "ib_write_bw", smallMessage, 500000), b.label),
+				probe.MessageRate(outside, "ib_write_bw", smallMessage, 500000),
+				probe.Qperf(inside, "tcp_lat", "latency", "s", latencySize),
 				b.start("podman run, with a NIC", cdi, "--device", "vrdma.io/nic=bench.c"), // each start follows a TCP tool, so that neither warms up the other
-				qperfProbe(inside, "tcp_bw", "bw", "B/s", bulkSize),
+				probe.Qperf(inside, "tcp_bw", "bw", "B/s", bulkSize),
 				b.start("podman run", cdi),
 			}, rows, []source{{0, 1}, {2, 3}, {4, 5}, {0, 6}, {2, 8}, {7, 9}})
-			rows[5].subtract()
+			rows[5].Subtract()
 			return err
 		},
 	}
@@ -77,12 +79,12 @@ func (t *Table) containersHere() part {
 
 // containersApart measures containers of two hosts through an overlay, or through their own networks, which are routed.
 func (t *Table) containersApart(way string, nics [2]string) part {
-	row := func(against string, bound float64) Row {
+	row := func(against string, bound float64) speedtable.Row {
 		return ratioRow(fmt.Sprintf("containers of two hosts, %s: write bandwidth, 64 KiB, against %s", way, against), bound)
 	}
 	return part{
-		rows: []Row{row("host to host", 0.9), row("their own TCP", 1)},
-		measure: func(ctx context.Context, rows []Row) error {
+		rows: []speedtable.Row{row("host to host", 0.9), row("their own TCP", 1)},
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			b := &containerRows{Table: t, environments: &testbed.Environments{Lab: t.Lab}}
 			defer b.close()
 			w, err := t.Lab.NewHostPair(ctx, 1500, func(h *testbed.Host) []string { return []string{"--store", h.Socket + ".db"} })
@@ -114,10 +116,10 @@ func (t *Table) containersApart(way string, nics [2]string) part {
 			}
 			b.note(rows)
 			r := testbed.Route{Server: inside[1], Client: inside[0]}
-			return t.fill(ctx, t.Rounds, []Probe{
-				on(bandwidthProbe(r, "ib_write_bw", bulkSize, 10000), way),
-				bandwidthProbe(w.Route(), "ib_write_bw", bulkSize, 10000),
-				on(iperf3Probe(r), "in containers"),
+			return t.fill(ctx, t.Rounds, []probe.Probe{
+				probe.On(probe.Bandwidth(r, "ib_write_bw", bulkSize, 10000), way),
+				probe.Bandwidth(w.Route(), "ib_write_bw", bulkSize, 10000),
+				probe.On(probe.Iperf3(r), "in containers"),
 			}, rows, []source{{0, 1}, {0, 2}})
 		},
 	}
@@ -180,7 +182,7 @@ func (b *containerRows) fill(ctx context.Context, base *testbed.Host, s *testbed
 }
 
 // note writes to the rows that namespaces stand for containers.
-func (b *containerRows) note(rows []Row) {
+func (b *containerRows) note(rows []speedtable.Row) {
 	if len(b.containers) == 0 || b.containers[0].Host.Container != "" {
 		return
 	}
@@ -190,8 +192,8 @@ func (b *containerRows) note(rows []Row) {
 }
 
 // start measures how long a container takes to start and to end.
-func (b *containerRows) start(name, cdi string, flags ...string) Probe {
-	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+func (b *containerRows) start(name, cdi string, flags ...string) probe.Probe {
+	return probe.Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		if b.label != "containers of podman" {
 			return drivers.Reading{}, fmt.Errorf("this is measured with podman: here are %s", b.label)
 		}

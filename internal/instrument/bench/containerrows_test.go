@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -42,7 +43,7 @@ func TestContainersOfAnyUser(t *testing.T) {
 	if err != nil || !strings.Contains(out, "10.98.0.2/24") {
 		t.Errorf("the second has %q, %v", out, err)
 	}
-	rows := []Row{{What: "a"}}
+	rows := []speedtable.Row{{What: "a"}}
 	if b.note(rows); !strings.Contains(rows[0].Note, "instead of containers") {
 		t.Errorf("the row says %q", rows[0].Note)
 	}

@@ -14,6 +14,8 @@ import (
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -77,8 +79,8 @@ func (c *copyLab) close() {
 }
 
 // probe measures how fast f copies the file to a path in the tmpfs.
-func (c *copyLab) probe(name string, f func(ctx context.Context, to string) error) Probe {
-	return Probe{Name: name, Unit: "B/s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+func (c *copyLab) probe(name string, f func(ctx context.Context, to string) error) probe.Probe {
+	return probe.Probe{Name: name, Unit: "B/s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		to := filepath.Join(c.dir, "copy")
 		defer os.Remove(to)
 		start := time.Now()
@@ -95,7 +97,7 @@ func (c *copyLab) probe(name string, f func(ctx context.Context, to string) erro
 }
 
 // plain measures cp.
-func (c *copyLab) plain() Probe {
+func (c *copyLab) plain() probe.Probe {
 	return c.probe("cp", func(ctx context.Context, to string) error {
 		_, err := c.l.Run(ctx, "cp", c.source, to)
 		return err
@@ -103,7 +105,7 @@ func (c *copyLab) plain() Probe {
 }
 
 // over measures vrdma cp to a running server.
-func (c *copyLab) over(r testbed.Route, name string, s *copyServer) Probe {
+func (c *copyLab) over(r testbed.Route, name string, s *copyServer) probe.Probe {
 	return c.probe("vrdma cp"+name, func(ctx context.Context, to string) error {
 		url := fmt.Sprintf("rdma://%s:%d/%s", r.Server.IP, s.port, filepath.Base(to))
 		argv := append([]string{c.l.Vrdma, "cp", "--socket", r.Client.Socket, "--quiet"}, s.flags...)
@@ -113,7 +115,7 @@ func (c *copyLab) over(r testbed.Route, name string, s *copyServer) Probe {
 }
 
 // socat measures socat over TCP.
-func (c *copyLab) socat(r testbed.Route) Probe {
+func (c *copyLab) socat(r testbed.Route) probe.Probe {
 	return c.probe("socat -b 262144", func(ctx context.Context, to string) error {
 		port, err := testbed.FreePort()
 		if err != nil {
@@ -157,11 +159,11 @@ func (t *Table) copies() part { return t.together("copy", t.nearCopies(), t.farC
 // nearCopies measures copies on one host.
 func (t *Table) nearCopies() part {
 	return part{
-		rows: []Row{
+		rows: []speedtable.Row{
 			ratioRow("vrdma cp, 1 GB from page cache to tmpfs, one host, against cp", 0.7),
 			ratioRow("vrdma cp, 1 GB from page cache to tmpfs, one host, against the published protocol (one chunk of 10 MiB)", 1.5),
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			h, _, err := t.here(ctx)
 			if err != nil {
 				return err
@@ -181,7 +183,7 @@ func (t *Table) nearCopies() part {
 				return err
 			}
 			defer one.stop()
-			probes := []Probe{c.over(h.Loopback(), "", ours), c.plain(), c.over(h.Loopback(), " --chunks 1", one)}
+			probes := []probe.Probe{c.over(h.Loopback(), "", ours), c.plain(), c.over(h.Loopback(), " --chunks 1", one)}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {0, 2}})
 		},
 	}
@@ -192,8 +194,8 @@ func (t *Table) farCopies() part {
 	tcp := ratioRow("between two hosts: vrdma cp, 1 GB from page cache to tmpfs, MTU 9000, against vrdma cp --transport tcp", 1)
 	tcp.Aim = 1.2
 	return part{
-		rows: []Row{tcp, {What: "between two hosts: vrdma cp, 1 GB from page cache to tmpfs, MTU 9000, against socat -b 262144", Against: &Series{}, Unbounded: true}},
-		measure: func(ctx context.Context, rows []Row) error {
+		rows: []speedtable.Row{tcp, {What: "between two hosts: vrdma cp, 1 GB from page cache to tmpfs, MTU 9000, against socat -b 262144", Against: &speedtable.Series{}, Unbounded: true}},
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			c, err := newCopyLab(t.Lab)
 			if err != nil {
 				return err
@@ -215,7 +217,7 @@ func (t *Table) farCopies() part {
 				return err
 			}
 			defer plain.stop()
-			probes := []Probe{c.over(r, ", MTU 9000", ours), c.over(r, " --transport tcp, MTU 9000", plain), on(c.socat(r), "MTU 9000")}
+			probes := []probe.Probe{c.over(r, ", MTU 9000", ours), c.over(r, " --transport tcp, MTU 9000", plain), probe.On(c.socat(r), "MTU 9000")}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {0, 2}})
 		},
 	}

@@ -7,6 +7,8 @@ import (
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -42,17 +44,17 @@ const aimPerGiB = 0.06
 
 // costs measures the processor time of programs on one host and their daemon.
 func (t *Table) costs() part {
-	first := Row{What: "processor time " + workloads[0].name + ", " + workloads[0].modes[0].name + ", one host", Ours: Series{Unit: workloads[0].unit}, AtMost: true, Unbounded: true, Aim: aimPerGiB}
+	first := speedtable.Row{What: "processor time " + workloads[0].name + ", " + workloads[0].modes[0].name + ", one host", Ours: speedtable.Series{Unit: workloads[0].unit}, AtMost: true, Unbounded: true, Aim: aimPerGiB}
 	return part{
-		rows: append([]Row{first}, costRows("one host", 0)...),
-		measure: func(ctx context.Context, rows []Row) error {
+		rows: append([]speedtable.Row{first}, costRows("one host", 0)...),
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			h, d, err := t.here(ctx)
 			if err != nil {
 				return err
 			}
 			c := costRun{Table: t, route: h.Loopback(), daemons: []*testbed.Daemon{d}, messages: [2][2]int{{200000, 50000}, {1000000, 200000}}}
 			err = c.measure(ctx, rows[1:], t.want(rows[0]))
-			rows[0].fill(rows[1].Ours)
+			rows[0].Fill(rows[1].Ours)
 			return err
 		},
 	}
@@ -62,7 +64,7 @@ func (t *Table) costs() part {
 func (t *Table) farCosts() part {
 	return part{
 		rows: costRows("between two hosts", 1),
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			w, err := t.Lab.NewHostPair(ctx, 9000)
 			if err != nil {
 				return err
@@ -76,14 +78,14 @@ func (t *Table) farCosts() part {
 
 // costRows returns the rows of a route. For each workload and mode there is the time charged to programs and daemons, and the time of
 // the whole machine. aim is for a GiB.
-func costRows(place string, aim float64) []Row {
-	var rows []Row
+func costRows(place string, aim float64) []speedtable.Row {
+	var rows []speedtable.Row
 	for i, w := range workloads {
 		for _, m := range w.modes {
 			for _, whose := range []string{"", ", whole machine"} {
-				row := Row{
+				row := speedtable.Row{
 					What:    "processor time " + w.name + ", " + m.name + ", " + place + whose + ", against TCP",
-					Against: &Series{}, AtMost: true, Unbounded: true,
+					Against: &speedtable.Series{}, AtMost: true, Unbounded: true,
 				}
 				if i == 0 {
 					row.Aim = aim
@@ -109,12 +111,12 @@ type costRun struct {
 type costProbe struct {
 	name    string
 	measure func(context.Context) (cpuSeconds, error)
-	series  [2]Series
+	series  [2]speedtable.Series
 	skipped bool
 }
 
 // measure runs all probes in turn, for several rounds.
-func (c *costRun) measure(ctx context.Context, rows []Row, all bool) error {
+func (c *costRun) measure(ctx context.Context, rows []speedtable.Row, all bool) error {
 	var list []*costProbe
 	for i, w := range workloads {
 		tcp := c.newProbe(strings.Join(append([]string{"iperf3"}, w.options...), " "), w, c.iperf3(w))
@@ -133,7 +135,7 @@ func (c *costRun) measure(ctx context.Context, rows []Row, all bool) error {
 		mine := list[3*i : 3*i+3]
 		for j := range w.modes {
 			for k := range 2 {
-				rows[i*4+j*2+k].fill(mine[j].series[k], mine[2].series[k])
+				rows[i*4+j*2+k].Fill(mine[j].series[k], mine[2].series[k])
 			}
 		}
 	}
@@ -143,7 +145,7 @@ func (c *costRun) measure(ctx context.Context, rows []Row, all bool) error {
 func (c *costRun) newProbe(name string, w workload, price func(context.Context) (cpuSeconds, error)) *costProbe {
 	p := &costProbe{name: name, measure: price}
 	for k := range p.series {
-		p.series[k] = Series{Name: name, Unit: w.unit}
+		p.series[k] = speedtable.Series{Name: name, Unit: w.unit}
 	}
 	return p
 }
@@ -160,7 +162,7 @@ func (c *costRun) rounds(ctx context.Context, list []*costProbe) error {
 				continue
 			}
 			c.takeTurns()
-			if len(p.series[0].Failures) >= maxFailures {
+			if len(p.series[0].Failures) >= probe.MaxFailures {
 				continue
 			}
 			fmt.Fprintf(c.Progress, "  round %d of %d: processor time of %s ", round+1, c.Rounds, p.name)
@@ -175,8 +177,8 @@ func (c *costRun) rounds(ctx context.Context, list []*costProbe) error {
 				p.series[1].Failures = append(p.series[1].Failures, err.Error())
 			default:
 				fmt.Fprintf(c.Progress, "%s, whole machine %s\n", experiment.Amount(s.processes, p.series[0].Unit), experiment.Amount(s.machine, p.series[1].Unit))
-				p.series[0].add(drivers.Reading{Value: s.processes})
-				p.series[1].add(drivers.Reading{Value: s.machine})
+				p.series[0].Add(s.processes)
+				p.series[1].Add(s.machine)
 			}
 		}
 	}

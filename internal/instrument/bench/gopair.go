@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -18,7 +20,7 @@ func (t *Table) goPrograms() part {
 // goPairs compares two Go programs with perftest.
 func (t *Table) goPairs() part {
 	return part{
-		rows: []Row{
+		rows: []speedtable.Row{
 			ratioAtMost("Go pair: write latency, 64 B, against ib_write_lat", 1.3),
 			ratioAtMost("Go pair: send latency, 64 B, against ib_send_lat", 1.3),
 			ratioRow("Go pair: 8 B writes, one QP, against ib_write_bw", 0.8),
@@ -27,25 +29,25 @@ func (t *Table) goPairs() part {
 			ratioAtMost("Go pair that waits in the netpoller: send latency, 64 B, against ib_send_lat -e", 1.5),
 			ratioAtMost("Go pair of which every wait sleeps in the netpoller: send latency, 64 B, against ib_send_lat -e", 1.5),
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			h, _, err := t.here(ctx)
 			if err != nil {
 				return err
 			}
 			r := h.Loopback()
-			probes := []Probe{
+			probes := []probe.Probe{
 				0:  goperfProbe(r, latencyOf, "write-lat", latencySize, 10000),
-				1:  latencyProbe(r, "ib_write_lat", latencySize, 10000),
+				1:  probe.Latency(r, "ib_write_lat", latencySize, 10000),
 				2:  goperfProbe(r, latencyOf, "send-lat", latencySize, 10000),
-				3:  latencyProbe(r, "ib_send_lat", latencySize, 10000),
+				3:  probe.Latency(r, "ib_send_lat", latencySize, 10000),
 				4:  goperfProbe(r, rateOf, "write-bw", smallMessage, 500000),
-				5:  messageRateProbe(r, "ib_write_bw", smallMessage, 500000),
+				5:  probe.MessageRate(r, "ib_write_bw", smallMessage, 500000),
 				6:  goperfProbe(r, rateOf, "send-bw", smallMessage, 500000),
-				7:  messageRateProbe(r, "ib_send_bw", smallMessage, 500000),
+				7:  probe.MessageRate(r, "ib_send_bw", smallMessage, 500000),
 				8:  goperfProbe(r, bandwidthOf, "write-bw", bulkSize, 20000),
-				9:  bandwidthProbe(r, "ib_write_bw", bulkSize, 20000),
+				9:  probe.Bandwidth(r, "ib_write_bw", bulkSize, 20000),
 				10: goperfProbe(r, latencyOf, "send-lat", latencySize, sleepingMessages, "--events"),
-				11: latencyProbe(r, "ib_send_lat", latencySize, sleepingMessages, "-e"),
+				11: probe.Latency(r, "ib_send_lat", latencySize, sleepingMessages, "-e"),
 				12: goperfProbe(r, latencyOf, "send-lat", latencySize, sleepingMessages, "--sleep"),
 			}
 			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 11}})
@@ -56,17 +58,17 @@ func (t *Table) goPairs() part {
 // goStreams compares a Go program over a net.Conn of RDMA with the same over TCP.
 func (t *Table) goStreams() part {
 	return part{
-		rows: []Row{
+		rows: []speedtable.Row{
 			ratioAtMost("Go stream: echo, 64 B, one host, against the same program over TCP", 1),
 			ratioRow("Go stream: bandwidth, 64 KiB, one host, against the same program over TCP", 1.5),
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			h, _, err := t.here(ctx)
 			if err != nil {
 				return err
 			}
 			r := h.Loopback()
-			probes := []Probe{
+			probes := []probe.Probe{
 				0: goperfProbe(r, latencyOf, "echo", latencySize, 20000),
 				1: goperfProbe(r, latencyOf, "echo", latencySize, 20000, "--tcp"),
 				2: goperfProbe(r, bandwidthOf, "bulk", bulkSize, 50000),
@@ -96,9 +98,9 @@ var (
 )
 
 // goperfProbe runs two processes of `vrdma goperf`.
-func goperfProbe(r testbed.Route, f figure, test string, size, count int, options ...string) Probe {
+func goperfProbe(r testbed.Route, f figure, test string, size, count int, options ...string) probe.Probe {
 	name := strings.Join(append([]string{"goperf", test, strconv.Itoa(size)}, options...), " ")
-	return Probe{Name: name, Unit: f.unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
+	return probe.Probe{Name: name, Unit: f.unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
 		port, err := testbed.FreePort()
 		if err != nil {
 			return drivers.Reading{}, err

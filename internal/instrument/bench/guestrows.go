@@ -7,6 +7,8 @@ import (
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -15,16 +17,16 @@ import (
 func (t *Table) vms() part {
 	return part{
 		name: "vms", single: true,
-		rows: []Row{
+		rows: []speedtable.Row{
 			ratioRow("between guests: write bandwidth, 64 KiB, against TCP over tap and bridge", 5),
 			ratioRow("between guests: write bandwidth, 64 KiB, against the kernel's rxe in the guests", 10),
 			ratioRow("between guests: TCP over vhost-user, against tap with the same interrupts", 1),
 			ratioAtMost("between guests: send latency, 64 B, against TCP over tap and bridge", 0.5),
 			ratioAtMost("guest and host: send latency, 64 B, against TCP over tap", 0.5),
 			ratioRow("between guests: write bandwidth, 64 KiB, on one host against across two", 1),
-			{What: "two idle guests with their agents: the daemon's CPU", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1},
+			{What: "two idle guests with their agents: the daemon's CPU", Ours: speedtable.Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1},
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			err := t.guestsTogether(ctx, rows[:5], &rows[6])
 			if ctx.Err() != nil || !t.want(rows[5]) {
 				return err
@@ -43,7 +45,7 @@ func guestEnvironments(t *Table) *testbed.Environments {
 }
 
 // guestsTogether measures guests on one host, and the idle daemon.
-func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error {
+func (t *Table) guestsTogether(ctx context.Context, rows []speedtable.Row, idle *speedtable.Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests")
 	p, err := testbed.NewVMs(ctx, guestEnvironments(t), experiment.Cell{})
 	if err != nil {
@@ -56,7 +58,7 @@ func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error
 			return err
 		}
 		fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", experiment.Amount(used.Median(), "%"))
-		idle.fill(used)
+		idle.Fill(used)
 	}
 	host, err := t.Lab.GuestsHost(ctx, p)
 	if err != nil {
@@ -76,23 +78,23 @@ func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error
 	up := testbed.Route{Server: host, Client: p.VMs[0].TapSide}
 	// With more messages in flight rxe overruns the card of the other guest and waits for timeouts.
 	const few = "2"
-	probes := []Probe{
-		0: on(throughputProbe(ours, testbed.WithDevice, averageRate, "ib_write_bw", bulkSize, 2000), "verbs"),
-		1: on(iperf3Probe(tap), "tap"),
-		2: on(throughputProbe(tap, testbed.Plain, averageRate, "ib_write_bw", bulkSize, 50, "-d", "rxe_tap", "-x", "1", "-t", few), "rxe"),
-		3: on(iperf3Probe(ours), "vhost-user"),
-		4: on(iperf3Probe(twin), "tap, no MSI-X"),
-		5: on(better(latencyProbe(ours, "ib_send_lat", latencySize, 500), latencyProbe(ours, "ib_send_lat", latencySize, 500, "-e")), "verbs"),
-		6: on(qperfProbe(tap, "tcp_lat", "latency", "s", latencySize), "tap"),
-		7: on(better(latencyProbe(up, "ib_send_lat", latencySize, 500), latencyProbe(up, "ib_send_lat", latencySize, 500, "-e")), "verbs, host"),
-		8: on(qperfProbe(up, "tcp_lat", "latency", "s", latencySize), "tap, host"),
+	probes := []probe.Probe{
+		0: probe.On(probe.Throughput(ours, testbed.WithDevice, probe.AverageRate, "ib_write_bw", bulkSize, 2000), "verbs"),
+		1: probe.On(probe.Iperf3(tap), "tap"),
+		2: probe.On(probe.Throughput(tap, testbed.Plain, probe.AverageRate, "ib_write_bw", bulkSize, 50, "-d", "rxe_tap", "-x", "1", "-t", few), "rxe"),
+		3: probe.On(probe.Iperf3(ours), "vhost-user"),
+		4: probe.On(probe.Iperf3(twin), "tap, no MSI-X"),
+		5: probe.On(better(probe.Latency(ours, "ib_send_lat", latencySize, 500), probe.Latency(ours, "ib_send_lat", latencySize, 500, "-e")), "verbs"),
+		6: probe.On(probe.Qperf(tap, "tcp_lat", "latency", "s", latencySize), "tap"),
+		7: probe.On(better(probe.Latency(up, "ib_send_lat", latencySize, 500), probe.Latency(up, "ib_send_lat", latencySize, 500, "-e")), "verbs, host"),
+		8: probe.On(probe.Qperf(up, "tcp_lat", "latency", "s", latencySize), "tap, host"),
 	}
 	return t.fill(ctx, min(t.Rounds, guestRounds), probes, rows, []source{{0, 1}, {0, 2}, {3, 4}, {5, 6}, {7, 8}})
 }
 
 // better returns a probe of the lower of two values.
-func better(a, b Probe) Probe {
-	return Probe{Name: a.Name + " or -e", Unit: a.Unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
+func better(a, b probe.Probe) probe.Probe {
+	return probe.Probe{Name: a.Name + " or -e", Unit: a.Unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
 		one, err1 := a.Measure(ctx)
 		two, err2 := b.Measure(ctx)
 		if err1 != nil || err2 == nil && two.Value < one.Value {
@@ -103,14 +105,14 @@ func better(a, b Probe) Probe {
 }
 
 // guestsApart measures guests on two hosts. together is the series of guests on one host.
-func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) error {
+func (t *Table) guestsApart(ctx context.Context, together speedtable.Series, row *speedtable.Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests on two hosts")
 	p, err := testbed.NewVMsApart(ctx, guestEnvironments(t), experiment.Cell{})
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	series, err := Rounds(ctx, t.Progress, min(t.Rounds, guestRounds), []Probe{on(throughputProbe(p.Route, testbed.WithDevice, averageRate, "ib_write_bw", bulkSize, 500), "two hosts")})
-	row.fill(together, series[0])
+	series, err := probe.Rounds(ctx, t.Progress, min(t.Rounds, guestRounds), []probe.Probe{probe.On(probe.Throughput(p.Route, testbed.WithDevice, probe.AverageRate, "ib_write_bw", bulkSize, 500), "two hosts")})
+	row.Fill(together, series[0])
 	return err
 }

@@ -6,8 +6,9 @@ import (
 	"strconv"
 	"time"
 
-	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -40,9 +41,9 @@ func (t *Table) local() part {
 	)
 	return part{
 		name: "local",
-		rows: []Row{
-			{What: "daemon memory, idle", Ours: Series{Unit: "B"}, Bound: 40 << 20, AtMost: true},
-			{What: "daemon memory for each further QP", Ours: Series{Unit: "B"}, Bound: 64 << 10, AtMost: true},
+		rows: []speedtable.Row{
+			{What: "daemon memory, idle", Ours: speedtable.Series{Unit: "B"}, Bound: 40 << 20, AtMost: true},
+			{What: "daemon memory for each further QP", Ours: speedtable.Series{Unit: "B"}, Bound: 64 << 10, AtMost: true},
 
 			ratioRow("write bandwidth, 64 KiB, against TCP", 4),
 			ratioRow("write bandwidth, 64 MiB, against a cold memcpy", 0.6),
@@ -50,13 +51,13 @@ func (t *Table) local() part {
 			ratioAtMost("write latency, 64 B, against TCP", 0.5),
 			ratioRow("8 B writes, one QP, against a bare ring", 0.2),
 			ratioRow("8 B sends, one QP, against a bare ring", 0.2),
-			{What: "8 B writes, one QP, against a ring of one slot", Against: &Series{}, Unbounded: true},
-			{What: "8 B sends, one QP, against a ring of one slot", Against: &Series{}, Unbounded: true},
-			{What: "8 B writes, one QP", Ours: Series{Unit: "/s"}, Bound: 1.5e6},
-			{What: "8 B sends, one QP", Ours: Series{Unit: "/s"}, Bound: 1.5e6},
+			{What: "8 B writes, one QP, against a ring of one slot", Against: &speedtable.Series{}, Unbounded: true},
+			{What: "8 B sends, one QP, against a ring of one slot", Against: &speedtable.Series{}, Unbounded: true},
+			{What: "8 B writes, one QP", Ours: speedtable.Series{Unit: "/s"}, Bound: 1.5e6},
+			{What: "8 B sends, one QP", Ours: speedtable.Series{Unit: "/s"}, Bound: 1.5e6},
 
-			{What: "registering 256 MiB", Ours: Series{Unit: "s"}, Bound: 0.5, AtMost: true},
-			{What: "registering it again", Ours: Series{Unit: "s"}, Bound: 0.005, AtMost: true},
+			{What: "registering 256 MiB", Ours: speedtable.Series{Unit: "s"}, Bound: 0.5, AtMost: true},
+			{What: "registering it again", Ours: speedtable.Series{Unit: "s"}, Bound: 0.005, AtMost: true},
 
 			ratioAtMost("registering and deregistering 4 KiB in a loop, against a first registration", 2),
 			ratioAtMost("deregistering 4 KiB, against a first registration", 1),
@@ -69,12 +70,12 @@ func (t *Table) local() part {
 			ratioAtMost("registering and deregistering 4 KiB in a loop, 4 idle threads, no userfaultfd, against a first registration", 2),
 			ratioAtMost("deregistering 4 KiB, 4 idle threads, no userfaultfd, against a first registration", 1),
 
-			{What: "send latency, 64 B, foreign memory against mapped", Against: &Series{}, AtMost: true, Unbounded: true},
+			{What: "send latency, 64 B, foreign memory against mapped", Against: &speedtable.Series{}, AtMost: true, Unbounded: true},
 
-			{What: "daemon's CPU with 1000 idle QPs in 100 programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1},
-			{What: "daemon memory, idle again after all this", Ours: Series{Unit: "B"}, Bound: 40 << 20, AtMost: true},
+			{What: "daemon's CPU with 1000 idle QPs in 100 programs", Ours: speedtable.Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1},
+			{What: "daemon memory, idle again after all this", Ours: speedtable.Series{Unit: "B"}, Bound: 40 << 20, AtMost: true},
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			programs, err := t.Lab.Compile(ctx, "ring", "copy", "register", "cycle", "foreign", "idle")
 			if err != nil {
 				return err
@@ -111,12 +112,12 @@ type localRows struct {
 }
 
 // memory is a series of readings of the daemon's memory.
-func memory(bytes ...float64) Series {
-	return Series{Name: "RssAnon", Unit: "B", Values: bytes}
+func memory(bytes ...float64) speedtable.Series {
+	return speedtable.Series{Name: "RssAnon", Unit: "B", Values: bytes}
 }
 
 // footprint measures the memory of a new daemon and of each queue pair. It uses several daemons, because single readings vary.
-func (l *localRows) footprint(ctx context.Context, rows []Row) error {
+func (l *localRows) footprint(ctx context.Context, rows []speedtable.Row) error {
 	if !l.want(rows...) {
 		return nil
 	}
@@ -135,8 +136,8 @@ func (l *localRows) footprint(ctx context.Context, rows []Row) error {
 		idle, each = append(idle, i), append(each, e)
 		fmt.Fprintf(l.Progress, "  daemon's memory: %s, %s for each QP\n", experiment.Amount(i, "B"), experiment.Amount(e, "B"))
 	}
-	rows[0].fill(memory(idle...))
-	rows[1].fill(memory(each...))
+	rows[0].Fill(memory(idle...))
+	rows[1].Fill(memory(each...))
 	return nil
 }
 
@@ -163,20 +164,20 @@ func (l *localRows) memoryPerQP(ctx context.Context) (idle, each float64, err er
 }
 
 // speed measures bandwidth, latency and message rates.
-func (l *localRows) speed(ctx context.Context, rows []Row) error {
+func (l *localRows) speed(ctx context.Context, rows []speedtable.Row) error {
 	r, lab := l.host.Loopback(), l.Lab
-	probes := []Probe{
-		0:  bandwidthProbe(r, "ib_write_bw", bulkSize, 20000),
-		1:  qperfProbe(r, "tcp_bw", "bw", "B/s", bulkSize),
-		2:  latencyProbe(r, "ib_send_lat", latencySize, 10000),
-		3:  qperfProbe(r, "tcp_lat", "latency", "s", latencySize),
-		4:  latencyProbe(r, "ib_write_lat", latencySize, 10000),
-		5:  messageRateProbe(r, "ib_write_bw", smallMessage, 500000),
-		6:  baselineProbe(lab, "ring of 1 slot", "/s", l.programs["ring"], "20", "1"),
-		7:  messageRateProbe(r, "ib_send_bw", smallMessage, 500000),
-		8:  bandwidthProbe(r, "ib_write_bw", hugeSize, 50),
-		9:  baselineProbe(lab, "memcpy of 64 MiB", "B/s", l.programs["copy"], strconv.Itoa(hugeSize), "11"),
-		10: baselineProbe(lab, "ring of 128 slots", "/s", l.programs["ring"], "50", "128"),
+	probes := []probe.Probe{
+		0:  probe.Bandwidth(r, "ib_write_bw", bulkSize, 20000),
+		1:  probe.Qperf(r, "tcp_bw", "bw", "B/s", bulkSize),
+		2:  probe.Latency(r, "ib_send_lat", latencySize, 10000),
+		3:  probe.Qperf(r, "tcp_lat", "latency", "s", latencySize),
+		4:  probe.Latency(r, "ib_write_lat", latencySize, 10000),
+		5:  probe.MessageRate(r, "ib_write_bw", smallMessage, 500000),
+		6:  probe.Baseline(lab, "ring of 1 slot", "/s", l.programs["ring"], "20", "1"),
+		7:  probe.MessageRate(r, "ib_send_bw", smallMessage, 500000),
+		8:  probe.Bandwidth(r, "ib_write_bw", hugeSize, 50),
+		9:  probe.Baseline(lab, "memcpy of 64 MiB", "B/s", l.programs["copy"], strconv.Itoa(hugeSize), "11"),
+		10: probe.Baseline(lab, "ring of 128 slots", "/s", l.programs["ring"], "50", "128"),
 	}
 	return l.fill(ctx, l.Rounds, probes, rows, []source{
 		{0, 1}, {8, 9}, {2, 3}, {4, 3}, {5, 10}, {7, 10}, {5, 6}, {7, 6}, {5, alone}, {7, alone},
@@ -184,57 +185,57 @@ func (l *localRows) speed(ctx context.Context, rows []Row) error {
 }
 
 // registration measures ibv_reg_mr.
-func (l *localRows) registration(ctx context.Context, rows []Row) error {
+func (l *localRows) registration(ctx context.Context, rows []speedtable.Row) error {
 	if !l.want(rows...) {
 		return nil
 	}
-	first := Series{Name: "ibv_reg_mr", Unit: "s"}
-	again := Series{Name: "ibv_reg_mr", Unit: "s"}
+	first := speedtable.Series{Name: "ibv_reg_mr", Unit: "s"}
+	again := speedtable.Series{Name: "ibv_reg_mr", Unit: "s"}
 	for range l.Rounds {
 		l.takeTurns()
 		seconds, err := l.Lab.Numbers(ctx, 2, l.host.Under(l.programs["register"], strconv.Itoa(regionSize))...)
 		if err != nil {
 			return err
 		}
-		first.add(drivers.Reading{Value: seconds[0]})
-		again.add(drivers.Reading{Value: seconds[1]})
+		first.Add(seconds[0])
+		again.Add(seconds[1])
 		fmt.Fprintf(l.Progress, "  registering 256 MiB: %s, again %s\n", experiment.Amount(seconds[0], "s"), experiment.Amount(seconds[1], "s"))
 	}
-	rows[0].fill(first)
-	rows[1].fill(again)
+	rows[0].Fill(first)
+	rows[1].Fill(again)
 	return nil
 }
 
 // foreign compares the latency of foreign memory, which cannot be mapped, with mapped memory.
-func (l *localRows) foreign(ctx context.Context, row *Row) error {
+func (l *localRows) foreign(ctx context.Context, row *speedtable.Row) error {
 	if !l.want(*row) {
 		return nil
 	}
-	mapped := Series{Name: "mapped memory", Unit: "s"}
-	foreign := Series{Name: "foreign memory", Unit: "s"}
+	mapped := speedtable.Series{Name: "mapped memory", Unit: "s"}
+	foreign := speedtable.Series{Name: "foreign memory", Unit: "s"}
 	for range l.Rounds {
 		l.takeTurns()
 		seconds, err := l.Lab.Numbers(ctx, 2, l.host.Under(l.programs["foreign"], "2000")...)
 		if err != nil {
 			return err
 		}
-		mapped.add(drivers.Reading{Value: seconds[0]})
-		foreign.add(drivers.Reading{Value: seconds[1]})
+		mapped.Add(seconds[0])
+		foreign.Add(seconds[1])
 		fmt.Fprintf(l.Progress, "  send of 64 B: mapped memory %s, foreign %s\n", experiment.Amount(seconds[0], "s"), experiment.Amount(seconds[1], "s"))
 	}
-	row.fill(foreign, mapped)
+	row.Fill(foreign, mapped)
 	return nil
 }
 
 // cycles measures a buffer that is registered, used and deregistered repeatedly.
-func (l *localRows) cycles(ctx context.Context, rows []Row) error {
+func (l *localRows) cycles(ctx context.Context, rows []speedtable.Row) error {
 	for i, size := range cycleSizes {
 		if !l.want(rows[2*i : 2*i+2]...) {
 			continue
 		}
-		first := Series{Name: "first ibv_reg_mr", Unit: "s"}
-		both := Series{Name: "ibv_reg_mr and ibv_dereg_mr", Unit: "s"}
-		back := Series{Name: "ibv_dereg_mr", Unit: "s"}
+		first := speedtable.Series{Name: "first ibv_reg_mr", Unit: "s"}
+		both := speedtable.Series{Name: "ibv_reg_mr and ibv_dereg_mr", Unit: "s"}
+		back := speedtable.Series{Name: "ibv_dereg_mr", Unit: "s"}
 		for range l.Rounds {
 			l.takeTurns()
 			cmd := append([]string{l.programs["cycle"], strconv.Itoa(size.bytes), strconv.Itoa(size.times)}, size.args...)
@@ -242,20 +243,20 @@ func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 			if err != nil {
 				return err
 			}
-			first.add(drivers.Reading{Value: seconds[0]})
-			both.add(drivers.Reading{Value: seconds[1]})
-			back.add(drivers.Reading{Value: seconds[2]})
+			first.Add(seconds[0])
+			both.Add(seconds[1])
+			back.Add(seconds[2])
 			fmt.Fprintf(l.Progress, "  registering %s: %s, in a loop with deregistering %s, deregistering alone %s\n",
 				experiment.Amount(float64(size.bytes), "B"), experiment.Amount(seconds[0], "s"), experiment.Amount(seconds[1], "s"), experiment.Amount(seconds[2], "s"))
 		}
-		rows[2*i].fill(both, first)
-		rows[2*i+1].fill(back, first)
+		rows[2*i].Fill(both, first)
+		rows[2*i+1].Fill(back, first)
 	}
 	return nil
 }
 
 // memoryAfter measures the memory of an idle daemon after all measurements.
-func (l *localRows) memoryAfter(row *Row) error {
+func (l *localRows) memoryAfter(row *speedtable.Row) error {
 	if !l.want(*row) {
 		return nil
 	}
@@ -263,12 +264,12 @@ func (l *localRows) memoryAfter(row *Row) error {
 	if err != nil {
 		return err
 	}
-	row.fill(memory(idle))
+	row.Fill(memory(idle))
 	return nil
 }
 
 // idleCPU measures the daemon's processor time with a thousand idle queue pairs.
-func (l *localRows) idleCPU(ctx context.Context, row *Row) error {
+func (l *localRows) idleCPU(ctx context.Context, row *speedtable.Row) error {
 	if !l.want(*row) {
 		return nil
 	}
@@ -284,6 +285,6 @@ func (l *localRows) idleCPU(ctx context.Context, row *Row) error {
 		return err
 	}
 	fmt.Fprintf(l.Progress, "  daemon's CPU: %s of a core\n", experiment.Amount(used.Median(), "%"))
-	row.fill(used)
+	row.Fill(used)
 	return nil
 }

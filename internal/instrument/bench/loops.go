@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -36,13 +38,13 @@ const (
 func (t *Table) loops() part {
 	return part{
 		name: "loops",
-		rows: []Row{
+		rows: []speedtable.Row{
 			{What: "memcpy of 64 KiB in two processes, against one", Unbounded: true},
 			{What: "64 KiB writes of two programs: two loops, against one", Bound: 1},
 			{What: "8 B writes of two programs: two loops, against one", Unbounded: true},
 			{What: "64 KiB writes of four programs, against one program: one loop", Bound: ofOnePair},
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			programs, err := t.Lab.Compile(ctx, "traffic", "copy")
 			if err != nil {
 				return err
@@ -58,8 +60,8 @@ func (t *Table) loops() part {
 				return err
 			}
 			defer two.close()
-			write := func(h *loopHost, n, size int) Probe { return h.writes(programs["traffic"], n, size) }
-			probes := []Probe{
+			write := func(h *loopHost, n, size int) probe.Probe { return h.writes(programs["traffic"], n, size) }
+			probes := []probe.Probe{
 				0: copiesProbe(t.Lab, programs["copy"], 2), 1: copiesProbe(t.Lab, programs["copy"], 1),
 				2: write(two, 2, loopSize), 3: write(one, 2, loopSize),
 				4: write(two, 2, loopSmall), 5: write(one, 2, loopSmall),
@@ -68,8 +70,8 @@ func (t *Table) loops() part {
 			if err := t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}, {4, 5}, {6, 7}}); err != nil {
 				return err
 			}
-			if c := &rows[0]; c.measured() {
-				rows[1].Bound = ofCopies * ratio(c.Ours.Median(), c.Against.Median())
+			if c := &rows[0]; c.HasValues() {
+				rows[1].Bound = ofCopies * speedtable.Ratio(c.Ours.Median(), c.Against.Median())
 			}
 			return nil
 		},
@@ -114,8 +116,8 @@ func (h *loopHost) sent(ctx context.Context) (bytes uint64, at time.Time, err er
 }
 
 // writes measures the bytes per second of programs that write to themselves and sleep in between.
-func (h *loopHost) writes(program string, n, size int) Probe {
-	p := Probe{Name: fmt.Sprintf("%d programs, %s loops", n, h.loops), Unit: "B/s"}
+func (h *loopHost) writes(program string, n, size int) probe.Probe {
+	p := probe.Probe{Name: fmt.Sprintf("%d programs, %s loops", n, h.loops), Unit: "B/s"}
 	p.Measure = func(ctx context.Context) (r drivers.Reading, err error) {
 		c := &testbed.IdlePrograms{}
 		defer c.Stop()
@@ -146,8 +148,8 @@ func (h *loopHost) writes(program string, n, size int) Probe {
 }
 
 // copiesProbe measures the bytes per second that n processes copy together.
-func copiesProbe(l *testbed.Lab, program string, n int) Probe {
-	return Probe{
+func copiesProbe(l *testbed.Lab, program string, n int) probe.Probe {
+	return probe.Probe{
 		Name: fmt.Sprintf("memcpy in %d processes", n), Unit: "B/s",
 		Measure: func(ctx context.Context) (r drivers.Reading, err error) {
 			var wait sync.WaitGroup

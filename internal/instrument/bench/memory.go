@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 )
 
 // sleepingThreads is how many other threads sleep while a program registers in a loop.
@@ -22,42 +25,42 @@ var memorySizes = []struct {
 
 // A memoryTable collects probes and the rows that use them.
 type memoryTable struct {
-	probes  []Probe
-	rows    []Row
+	probes  []probe.Probe
+	rows    []speedtable.Row
 	sources []source
 }
 
 // probe adds a probe and returns its index.
-func (m *memoryTable) probe(p Probe) int {
+func (m *memoryTable) probe(p probe.Probe) int {
 	m.probes = append(m.probes, p)
 	return len(m.probes) - 1
 }
 
 // row adds a row of one probe or of two.
-func (m *memoryTable) row(r Row, ours, against int) {
+func (m *memoryTable) row(r speedtable.Row, ours, against int) {
 	m.rows = append(m.rows, r)
 	m.sources = append(m.sources, source{ours, against})
 }
 
 // describe adds all rows and probes. run makes a probe of programs/memory.c, tcp one of TCP.
-func (m *memoryTable) describe(run func(unit string, args ...string) Probe, tcp func(size int) Probe) {
+func (m *memoryTable) describe(run func(unit string, args ...string) probe.Probe, tcp func(size int) probe.Probe) {
 	region := strconv.Itoa(regionSize)
 	first, again := m.probe(run("s", "first", region)), m.probe(run("s", "again", region))
-	m.row(Row{What: "first registration of 256 MiB", Ours: Series{Unit: "s"}, AtMost: true, Unbounded: true}, first, alone)
+	m.row(speedtable.Row{What: "first registration of 256 MiB", Ours: speedtable.Series{Unit: "s"}, AtMost: true, Unbounded: true}, first, alone)
 	m.row(ratioAtMost("registering 256 MiB again, against the first time", 0.05), again, first)
 
 	none := m.probe(run("s", "turn", strconv.Itoa(bulkSize), "0"))
-	m.row(Row{What: "registering and deregistering 64 KiB, one thread", Ours: Series{Unit: "s"}, AtMost: true, Unbounded: true}, none, alone)
+	m.row(speedtable.Row{What: "registering and deregistering 64 KiB, one thread", Ours: speedtable.Series{Unit: "s"}, AtMost: true, Unbounded: true}, none, alone)
 	for _, n := range sleepingThreads {
 		p := m.probe(run("s", "turn", strconv.Itoa(bulkSize), strconv.Itoa(n)))
-		m.row(Row{What: fmt.Sprintf("registering and deregistering 64 KiB, %d more threads asleep, against none", n), Against: &Series{}, AtMost: true, Unbounded: true}, p, none)
+		m.row(speedtable.Row{What: fmt.Sprintf("registering and deregistering 64 KiB, %d more threads asleep, against none", n), Against: &speedtable.Series{}, AtMost: true, Unbounded: true}, p, none)
 	}
 
 	for _, size := range memorySizes {
 		move := func(from, to string) int { return m.probe(run("B/s", "bandwidth", from, to, strconv.Itoa(size.bytes))) }
 		private, net := move("private", "private"), m.probe(tcp(size.bytes))
 		what := "write bandwidth, " + size.name + ", "
-		m.row(Row{What: what + "private memory, against TCP, one program", Against: &Series{}, Unbounded: true}, private, net)
+		m.row(speedtable.Row{What: what + "private memory, against TCP, one program", Against: &speedtable.Series{}, Unbounded: true}, private, net)
 		for _, k := range sharedKinds {
 			m.row(ratioRow(what+k.name+", against private memory", 0.8), move(k.kind, k.kind), private)
 		}
@@ -71,18 +74,18 @@ func (m *memoryTable) describe(run func(unit string, args ...string) Probe, tcp 
 	for _, c := range []struct{ from, to, name string }{
 		{"private", "file", "into foreign memory"}, {"file", "private", "out of foreign memory"}, {"anonymous", "anonymous", "shared anonymous memory"},
 	} {
-		m.row(Row{What: "write latency, 64 B, " + c.name + ", against private memory", Against: &Series{}, AtMost: true, Unbounded: true}, latency(c.from, c.to), own)
+		m.row(speedtable.Row{What: "write latency, 64 B, " + c.name + ", against private memory", Against: &speedtable.Series{}, AtMost: true, Unbounded: true}, latency(c.from, c.to), own)
 	}
 }
 
 // memory measures registration, and transfers from and to each kind of memory.
 func (t *Table) memory() part {
 	var described memoryTable
-	described.describe(func(string, ...string) Probe { return Probe{} }, func(int) Probe { return Probe{} })
+	described.describe(func(string, ...string) probe.Probe { return probe.Probe{} }, func(int) probe.Probe { return probe.Probe{} })
 	return part{
 		name: "memory",
 		rows: described.rows,
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			programs, err := t.Lab.Compile(ctx, "memory")
 			if err != nil {
 				return err
@@ -92,14 +95,14 @@ func (t *Table) memory() part {
 				return err
 			}
 			var m memoryTable
-			m.describe(func(unit string, args ...string) Probe {
+			m.describe(func(unit string, args ...string) probe.Probe {
 				argv := h.Under(append([]string{programs["memory"]}, args...)...)
 				name := "memory"
 				for _, a := range args {
 					name += " " + a
 				}
-				return baselineProbe(t.Lab, name, unit, argv[0], argv[1:]...)
-			}, func(size int) Probe { return qperfProbe(h.Loopback(), "tcp_bw", "bw", "B/s", size) })
+				return probe.Baseline(t.Lab, name, unit, argv[0], argv[1:]...)
+			}, func(size int) probe.Probe { return probe.Qperf(h.Loopback(), "tcp_bw", "bw", "B/s", size) })
 			return t.fill(ctx, t.Rounds, m.probes, rows, m.sources)
 		},
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -18,14 +20,14 @@ func (t *Table) overlay() part {
 	latency := ratioAtMost(row("send latency, 64 B", 1500), 1.07)
 	return part{
 		name: "overlay",
-		rows: []Row{
+		rows: []speedtable.Row{
 			ratioRow(row("write bandwidth, 64 KiB", 1500), 0.9),
 			ratioRow(row("read bandwidth, 64 KiB", 1500), 0.9),
 			latency,
 			ratioRow(row("write bandwidth, 64 KiB", 9000), 0.9),
 			ratioRow(row("read bandwidth, 64 KiB", 9000), 0.9),
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			if err := t.overlayAt(ctx, 1500, rows[:3]); err != nil {
 				return err
 			}
@@ -35,7 +37,7 @@ func (t *Table) overlay() part {
 }
 
 // overlayAt measures the rows of an MTU: write bandwidth, read bandwidth and, if there is a third row, latency.
-func (t *Table) overlayAt(ctx context.Context, mtu int, rows []Row) error {
+func (t *Table) overlayAt(ctx context.Context, mtu int, rows []speedtable.Row) error {
 	w, err := t.Lab.NewHostPair(ctx, mtu, func(h *testbed.Host) []string { return []string{"--store", h.Socket + ".db"} })
 	if err != nil {
 		return err
@@ -56,13 +58,13 @@ func (t *Table) overlayAt(ctx context.Context, mtu int, rows []Row) error {
 	}
 	plain := w.Route()
 	const iterations = 10000
-	probes := []Probe{
-		0: on(bandwidthProbe(inside, "ib_write_bw", bulkSize, iterations), "inside"),
-		1: bandwidthProbe(plain, "ib_write_bw", bulkSize, iterations),
-		2: on(bandwidthProbe(inside, "ib_read_bw", bulkSize, iterations), "inside"),
-		3: bandwidthProbe(plain, "ib_read_bw", bulkSize, iterations),
-		4: on(latencyProbe(inside, "ib_send_lat", latencySize, 10000), "inside"),
-		5: latencyProbe(plain, "ib_send_lat", latencySize, 10000),
+	probes := []probe.Probe{
+		0: probe.On(probe.Bandwidth(inside, "ib_write_bw", bulkSize, iterations), "inside"),
+		1: probe.Bandwidth(plain, "ib_write_bw", bulkSize, iterations),
+		2: probe.On(probe.Bandwidth(inside, "ib_read_bw", bulkSize, iterations), "inside"),
+		3: probe.Bandwidth(plain, "ib_read_bw", bulkSize, iterations),
+		4: probe.On(probe.Latency(inside, "ib_send_lat", latencySize, 10000), "inside"),
+		5: probe.Latency(plain, "ib_send_lat", latencySize, 10000),
 	}
 	sources := []source{{0, 1}, {2, 3}, {4, 5}}
 	return t.fill(ctx, t.Rounds, probes[:2*len(rows)], rows, sources[:len(rows)])

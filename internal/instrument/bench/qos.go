@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -15,12 +17,12 @@ import (
 // clock.
 func (t *Table) qos() part {
 	q := qosProbes{t.Lab}
-	row := func(what, unit string, bound float64, atMost bool) Row {
-		return Row{What: what, Ours: Series{Unit: unit}, Bound: bound, AtMost: atMost}
+	row := func(what, unit string, bound float64, atMost bool) speedtable.Row {
+		return speedtable.Row{What: what, Ours: speedtable.Series{Unit: unit}, Bound: bound, AtMost: atMost}
 	}
 	type line struct {
-		row   Row
-		probe Probe
+		row   speedtable.Row
+		probe probe.Probe
 	}
 	lines := []line{
 		{row("tenants of weights 1, 2, 4 with 64 B, 4 KiB, 1 MiB: worst share of the loop's time, error", "%", 5, true), q.shareError(0)},
@@ -52,12 +54,14 @@ func (t *Table) qos() part {
 		line{row("a daemon with 1000 NICs that nobody uses: of a processor", "%", 1, true), q.idling()},
 	)
 	p := part{name: "qos"}
-	probes, sources := make([]Probe, len(lines)), make([]source, len(lines))
+	probes, sources := make([]probe.Probe, len(lines)), make([]source, len(lines))
 	for i, l := range lines {
 		p.rows = append(p.rows, l.row)
 		probes[i], sources[i] = l.probe, source{i, alone}
 	}
-	p.measure = func(ctx context.Context, rows []Row) error { return t.fill(ctx, t.Rounds, probes, rows, sources) }
+	p.measure = func(ctx context.Context, rows []speedtable.Row) error {
+		return t.fill(ctx, t.Rounds, probes, rows, sources)
+	}
 	return p
 }
 
@@ -65,8 +69,8 @@ func (t *Table) qos() part {
 type qosProbes struct{ lab *testbed.Lab }
 
 // probe measures with a daemon of its own. It raises a value of 0 slightly, because a probe without a value is tried again.
-func (q qosProbes) probe(name, unit string, all []tenant, f func(context.Context, *tenantDaemon) (float64, error)) Probe {
-	return Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
+func (q qosProbes) probe(name, unit string, all []tenant, f func(context.Context, *tenantDaemon) (float64, error)) probe.Probe {
+	return probe.Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (drivers.Reading, error) {
 		h, err := q.open(ctx, all)
 		if err != nil {
 			return drivers.Reading{}, err
@@ -79,7 +83,7 @@ func (q qosProbes) probe(name, unit string, all []tenant, f func(context.Context
 
 // shareError measures the worst error of a tenant's share of the loop's time. Message sizes and numbers of queue pairs differ; turn
 // rotates them among the tenants.
-func (q qosProbes) shareError(turn int) Probe {
+func (q qosProbes) shareError(turn int) probe.Probe {
 	loads := []tenant{tenant{}.sending(64, 64), tenant{}.sending(4<<10, 8), tenant{}.sending(1<<20, 1)}
 	var all []tenant
 	for i := range loads {
@@ -111,7 +115,7 @@ func equals(n int, size func(i int) int) (all []tenant) {
 // bulk is the message size of a tenant whose bandwidth is measured.
 func bulk(int) int { return 64 << 10 }
 
-func (q qosProbes) jain() Probe {
+func (q qosProbes) jain() probe.Probe {
 	all := equals(16, func(i int) int { return 4 << 10 << (2 * (i % 5)) })
 	return q.probe("16 tenants", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		got, err := h.measure(ctx, all)
@@ -125,7 +129,7 @@ func (q qosProbes) jain() Probe {
 }
 
 // capError measures how far a rate is from its cap, in bytes or, for small messages, in messages.
-func (q qosProbes) capError(spec string, want float64, size int) Probe {
+func (q qosProbes) capError(spec string, want float64, size int) probe.Probe {
 	all := []tenant{tenant{name: "one", nicSpec: spec}.sending(size, 4)}
 	return q.probe(spec, "%", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		got, err := h.measure(ctx, all)
@@ -145,14 +149,14 @@ const qosPairs = 5
 
 // alternately measures two values in turn and returns their medians.
 func alternately(a, b func() (float64, error)) (float64, float64, error) {
-	var s [2]Series
+	var s [2]speedtable.Series
 	for range qosPairs {
 		for i, f := range []func() (float64, error){a, b} {
 			v, err := f()
 			if err != nil {
 				return 0, 0, err
 			}
-			s[i].add(drivers.Reading{Value: v})
+			s[i].Add(v)
 		}
 	}
 	return s[0].Median(), s[1].Median(), nil
@@ -171,7 +175,7 @@ func (h *tenantDaemon) bytesPerSecond(ctx context.Context, all []tenant) func() 
 }
 
 // amongIdle measures the first tenant beside idle ones, against a daemon that has it alone.
-func (q qosProbes) amongIdle(name string, all []tenant) Probe {
+func (q qosProbes) amongIdle(name string, all []tenant) probe.Probe {
 	return q.probe(name, "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		lone, err := q.open(ctx, all[:1])
 		if err != nil {
@@ -183,7 +187,7 @@ func (q qosProbes) amongIdle(name string, all []tenant) Probe {
 	})
 }
 
-func (q qosProbes) conservation() Probe {
+func (q qosProbes) conservation() probe.Probe {
 	all := equals(16, bulk)
 	for i := range all {
 		all[i].tenantSpec = fmt.Sprintf("weight: %d", i+1)
@@ -192,10 +196,12 @@ func (q qosProbes) conservation() Probe {
 }
 
 // crowded measures a NIC beside 1000 idle ones.
-func (q qosProbes) crowded() Probe { return q.amongIdle("beside 1000 idle NICs", equals(501, bulk)) }
+func (q qosProbes) crowded() probe.Probe {
+	return q.amongIdle("beside 1000 idle NICs", equals(501, bulk))
+}
 
 // remainder measures a tenant and a capped one together.
-func (q qosProbes) remainder() Probe {
+func (q qosProbes) remainder() probe.Probe {
 	all := equals(2, bulk)
 	all[1].nicSpec = "rate: {out: 10Gbit}"
 	return q.probe("beside a capped tenant", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
@@ -205,8 +211,8 @@ func (q qosProbes) remainder() Probe {
 }
 
 // guarantee measures a NIC that is guaranteed a quarter of its bandwidth alone.
-func (q qosProbes) guarantee() Probe {
-	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (drivers.Reading, error) {
+func (q qosProbes) guarantee() probe.Probe {
+	return probe.Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		all := equals(16, bulk)
 		first := q.probe("", "", all[:1], func(ctx context.Context, h *tenantDaemon) (float64, error) { return h.bytesPerSecond(ctx, all[:1])() })
 		r, err := first.Measure(ctx)
@@ -247,7 +253,7 @@ func (h *tenantDaemon) latency(ctx context.Context, c tenant, args ...string) (f
 }
 
 // inside measures the delay of class latency from doorbell to scheduling, as a percentile.
-func (q qosProbes) inside(percent uint64) Probe {
+func (q qosProbes) inside(percent uint64) probe.Probe {
 	all := lateAndBulk()
 	p := q.probe(fmt.Sprintf("doorbell to turn, %d %%", percent), "s", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		c, err := h.start(ctx, all[1:])
@@ -291,7 +297,7 @@ func percentile(before, after map[int64]uint64, percent uint64) float64 {
 }
 
 // beside measures the latency of a polling NIC of class latency beside a bulk tenant, against alone.
-func (q qosProbes) beside() Probe {
+func (q qosProbes) beside() probe.Probe {
 	all := lateAndBulk()
 	return q.probe("class latency beside bulk", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		ping := func() (float64, error) { return h.latency(ctx, all[0], "-n", "3000") }
@@ -314,7 +320,7 @@ func (q qosProbes) beside() Probe {
 const unrulyQPs = 10_000
 
 // misbehaving measures a tenant beside a misbehaving one, against half of its bandwidth alone.
-func (q qosProbes) misbehaving() Probe {
+func (q qosProbes) misbehaving() probe.Probe {
 	all := append(equals(1, bulk), tenant{name: "bad", program: []string{"unruly", fmt.Sprint(unrulyQPs)}})
 	return q.probe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *tenantDaemon) (float64, error) {
 		alone, beside, err := alternately(h.bytesPerSecond(ctx, all[:1]), func() (float64, error) {

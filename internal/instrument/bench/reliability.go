@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 )
 
 // This share of the runs must reach this ratio.
@@ -19,11 +20,11 @@ const (
 // reliability measures how often the bandwidth between two hosts reaches its usual ratio to TCP.
 func (t *Table) reliability() part {
 	return part{
-		rows: []Row{{
+		rows: []speedtable.Row{{
 			What: "between two hosts: write bandwidth, 64 KiB, MTU 9000, runs with at least 1.2 x TCP",
-			Ours: Series{Unit: "% of runs"}, Bound: shareAsked,
+			Ours: speedtable.Series{Unit: "% of runs"}, Bound: shareAsked,
 		}},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			if t.oursOnly {
 				return errors.New("TCP is not measured when two builds are compared")
 			}
@@ -38,7 +39,7 @@ func (t *Table) reliability() part {
 			var failures []string
 			for i := range runs {
 				fmt.Fprintf(t.Progress, "  run %d of %d:\n", i+1, runs)
-				series, err := Rounds(ctx, t.Progress, 1, []Probe{bandwidthProbe(r, "ib_write_bw", bulkSize, 20000), iperf3Probe(r).without(w.Daemons...)})
+				series, err := probe.Rounds(ctx, t.Progress, 1, []probe.Probe{probe.Bandwidth(r, "ib_write_bw", bulkSize, 20000), probe.Iperf3(r).Without(w.Daemons...)})
 				if err != nil {
 					return err
 				}
@@ -47,11 +48,11 @@ func (t *Table) reliability() part {
 					ratios = append(ratios, series[0].Median()/tcp) // a failed run of vrdma counts as 0
 				}
 			}
-			share := Series{Name: "ib_write_bw against iperf3, in turn", Unit: "% of runs", Failures: failures}
+			share := speedtable.Series{Name: "ib_write_bw against iperf3, in turn", Unit: "% of runs", Failures: failures}
 			if len(ratios) > 0 {
-				share.add(drivers.Reading{Value: shareOf(ratios, ratioAsked)})
+				share.Add(shareOf(ratios, ratioAsked))
 			}
-			rows[0].fill(share)
+			rows[0].Fill(share)
 			rows[0].Note = "each run: " + ratioList(ratios)
 			return nil
 		},
@@ -66,7 +67,7 @@ func shareOf(ratios []float64, bound float64) float64 {
 			reached++
 		}
 	}
-	return 100 * ratio(float64(reached), float64(len(ratios)))
+	return 100 * speedtable.Ratio(float64(reached), float64(len(ratios)))
 }
 
 // ratioList prints ratios in the order of the runs.

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"vrdma.dev/vrdma/internal/instrument/rxeguest"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -23,7 +24,7 @@ func (t *Table) guest() part {
 	return part{
 		name: "guest", single: true,
 		rows: rxeRows("in a guest: "),
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			ctx, cancel := context.WithTimeoutCause(ctx, testbed.GuestLimit, testbed.Timeout(testbed.GuestLimit))
 			defer cancel()
 			if t.Source == "" {
@@ -61,8 +62,8 @@ func (t *Table) guest() part {
 }
 
 // boot runs the guest until it has sent its report, and stops it.
-func (t *Table) boot(ctx context.Context, image, initramfs string) (*Report, error) {
-	m := rxeguest.Machine{
+func (t *Table) boot(ctx context.Context, image, initramfs string) (*speedtable.Report, error) {
+	m := rxeguest.Guest{
 		Image: image, Initramfs: initramfs, CPUs: min(runtime.NumCPU(), 2), Memory: 768,
 		// rxe is fastest with the largest frames. There is no other host.
 		IP4: "10.77.0.2/24", IP6: "fd00:77::2/64", MTU: 9000, Network: "hubport,hubid=0",
@@ -98,7 +99,7 @@ func (t *Table) boot(ctx context.Context, image, initramfs string) (*Report, err
 }
 
 // receive copies progress until the report comes, which is JSON.
-func receive(r io.Reader, progress io.Writer) (*Report, error) {
+func receive(r io.Reader, progress io.Writer) (*speedtable.Report, error) {
 	in := bufio.NewReader(r)
 	for {
 		if first, err := in.Peek(1); err != nil {
@@ -112,7 +113,7 @@ func receive(r io.Reader, progress io.Writer) (*Report, error) {
 		}
 		io.WriteString(progress, line)
 	}
-	report := &Report{}
+	report := &speedtable.Report{}
 	if err := json.NewDecoder(in).Decode(report); err != nil {
 		return nil, fmt.Errorf("reported something else than JSON: %w", err)
 	}

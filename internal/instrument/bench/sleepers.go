@@ -1,5 +1,10 @@
 package bench
 
+import (
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
+)
+
 import "context"
 
 // sleepingMessages is how many messages of sleeping or delayed programs are timed. Each may take several milliseconds.
@@ -9,7 +14,7 @@ const sleepingMessages = 2000
 func (t *Table) sleepers() part {
 	return part{
 		rows: twice("sleeping programs: send latency, 64 B", "TCP", 1, 0.6),
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			programs, err := t.Lab.Compile(ctx, "burn")
 			if err != nil {
 				return err
@@ -19,9 +24,9 @@ func (t *Table) sleepers() part {
 				return err
 			}
 			r := h.Loopback()
-			probes := []Probe{
-				0: latencyProbe(r, "ib_send_lat", latencySize, sleepingMessages, "-e"),
-				1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize).without(d),
+			probes := []probe.Probe{
+				0: probe.Latency(r, "ib_send_lat", latencySize, sleepingMessages, "-e"),
+				1: probe.Qperf(r, "tcp_lat", "latency", "s", latencySize).Without(d),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
 		},
@@ -32,7 +37,7 @@ func (t *Table) sleepers() part {
 func (t *Table) besideSleepers() part {
 	return part{
 		rows: twice("write latency, 64 B, while 100 programs sleep on events", "TCP", 1, 0.6),
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			programs, err := t.Lab.Compile(ctx, "burn", "armed")
 			if err != nil {
 				return err
@@ -47,9 +52,9 @@ func (t *Table) besideSleepers() part {
 			}
 			defer sleeping.Stop()
 			r := h.Loopback()
-			probes := []Probe{
-				0: latencyProbe(r, "ib_write_lat", latencySize, sleepingMessages),
-				1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize).without(d),
+			probes := []probe.Probe{
+				0: probe.Latency(r, "ib_write_lat", latencySize, sleepingMessages),
+				1: probe.Qperf(r, "tcp_lat", "latency", "s", latencySize).Without(d),
 			}
 			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
 		},

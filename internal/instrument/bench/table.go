@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -38,8 +40,8 @@ type Table struct {
 // A part is a group of rows that are measured together. The rows exist before the measurement, so that each can say why it is missing.
 type part struct {
 	name    string
-	rows    []Row
-	measure func(context.Context, []Row) error
+	rows    []speedtable.Row
+	measure func(context.Context, []speedtable.Row) error
 	asked   bool // measured only if it is named
 	single  bool // says nothing about a build, so --against leaves it out
 }
@@ -64,7 +66,7 @@ func (t *Table) together(name string, pieces ...part) part {
 	for _, piece := range pieces {
 		whole.rows = append(whole.rows, piece.rows...)
 	}
-	whole.measure = func(ctx context.Context, rows []Row) error {
+	whole.measure = func(ctx context.Context, rows []speedtable.Row) error {
 		for _, piece := range pieces {
 			piece.rows, rows = rows[:len(piece.rows)], rows[len(piece.rows):]
 			if t.want(piece.rows...) {
@@ -80,17 +82,17 @@ func (t *Table) together(name string, pieces ...part) part {
 }
 
 // ratioRow is a row with a lower bound on a ratio.
-func ratioRow(what string, bound float64) Row {
-	return Row{What: what, Bound: bound, Against: &Series{}}
+func ratioRow(what string, bound float64) speedtable.Row {
+	return speedtable.Row{What: what, Bound: bound, Against: &speedtable.Series{}}
 }
 
 // ratioAtMost is a row with an upper bound on a ratio.
-func ratioAtMost(what string, bound float64) Row {
-	return Row{What: what, Bound: bound, Against: &Series{}, AtMost: true}
+func ratioAtMost(what string, bound float64) speedtable.Row {
+	return speedtable.Row{What: what, Bound: bound, Against: &speedtable.Series{}, AtMost: true}
 }
 
 // want reports whether one of the rows is to be measured.
-func (t *Table) want(rows ...Row) bool {
+func (t *Table) want(rows ...speedtable.Row) bool {
 	for i := range rows {
 		if t.Rows == nil || t.Rows.MatchString(rows[i].What) {
 			return true
@@ -116,8 +118,8 @@ func (t *Table) Any() bool { return len(t.chosen()) > 0 }
 
 // Run measures the parts. Rows that cannot be measured and tools that fail have the reason in the report. Only the end of ctx is an
 // error.
-func (t *Table) Run(ctx context.Context, version string) (*Report, error) {
-	report := &Report{Time: time.Now(), Version: version, Machine: ThisMachine()}
+func (t *Table) Run(ctx context.Context, version string) (*speedtable.Report, error) {
+	report := &speedtable.Report{Time: time.Now(), Version: version, Machine: speedtable.ThisMachine()}
 	defer t.stop()
 	for _, p := range t.chosen() {
 		fmt.Fprintf(t.Progress, "%s:\n", p.name)
@@ -143,7 +145,7 @@ func (t *Table) measure(ctx context.Context, p part) {
 	}
 	fmt.Fprintf(t.Progress, "  not measured: %v\n", err)
 	for i := range p.rows {
-		if row := &p.rows[i]; len(row.Ours.Values) == 0 || !t.oursOnly && !row.measured() {
+		if row := &p.rows[i]; len(row.Ours.Values) == 0 || !t.oursOnly && !row.HasValues() {
 			row.Missing = err.Error()
 		}
 	}
@@ -163,7 +165,7 @@ type source struct{ ours, against int }
 const alone = -1
 
 // fill runs the probes that the wanted rows need, in rounds, and fills row i from sources[i].
-func (t *Table) fill(ctx context.Context, rounds int, probes []Probe, rows []Row, sources []source) error {
+func (t *Table) fill(ctx context.Context, rounds int, probes []probe.Probe, rows []speedtable.Row, sources []source) error {
 	needed := make([]bool, len(probes))
 	for i, s := range sources {
 		if !t.want(rows[i]) {
@@ -175,15 +177,15 @@ func (t *Table) fill(ctx context.Context, rounds int, probes []Probe, rows []Row
 		}
 	}
 	for i := range probes {
-		probes[i].skip = !needed[i]
-		probes[i].before = t.takeTurns
+		probes[i].Skip = !needed[i]
+		probes[i].Before = t.takeTurns
 	}
-	series, err := Rounds(ctx, t.Progress, rounds, probes)
+	series, err := probe.Rounds(ctx, t.Progress, rounds, probes)
 	for i, s := range sources {
 		if s.against == alone {
-			rows[i].fill(series[s.ours])
+			rows[i].Fill(series[s.ours])
 		} else {
-			rows[i].fill(series[s.ours], series[s.against])
+			rows[i].Fill(series[s.ours], series[s.against])
 		}
 	}
 	return err

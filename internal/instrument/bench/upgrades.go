@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -27,11 +29,11 @@ const (
 func (t *Table) upgrades() part {
 	return part{
 		name: "upgrade",
-		rows: []Row{
-			{What: "longest gap of a 64 B ping-pong by an upgrade, 16 queue pairs", Ours: Series{Unit: "s"}, Bound: 0.010, AtMost: true},
-			{What: "longest gap of a 64 B ping-pong by an upgrade, 1000 queue pairs in 100 programs, 1 GiB registered", Ours: Series{Unit: "s"}, Bound: 0.050, AtMost: true},
+		rows: []speedtable.Row{
+			{What: "longest gap of a 64 B ping-pong by an upgrade, 16 queue pairs", Ours: speedtable.Series{Unit: "s"}, Bound: 0.010, AtMost: true},
+			{What: "longest gap of a 64 B ping-pong by an upgrade, 1000 queue pairs in 100 programs, 1 GiB registered", Ours: speedtable.Series{Unit: "s"}, Bound: 0.050, AtMost: true},
 		},
-		measure: func(ctx context.Context, rows []Row) error {
+		measure: func(ctx context.Context, rows []speedtable.Row) error {
 			programs, err := t.Lab.Compile(ctx, "gap")
 			if err != nil {
 				return err
@@ -77,19 +79,19 @@ func startGap(ctx context.Context, h *testbed.Host, c *testbed.IdlePrograms, pro
 }
 
 // gaps fills a row with the difference that an upgrade makes.
-func (t *Table) gaps(ctx context.Context, h *testbed.Host, program string, rows []Row) error {
-	err := t.fill(ctx, t.Rounds, []Probe{t.gapProbe(h, program, true), t.gapProbe(h, program, false)}, rows, []source{{0, 1}})
-	rows[0].subtract()
+func (t *Table) gaps(ctx context.Context, h *testbed.Host, program string, rows []speedtable.Row) error {
+	err := t.fill(ctx, t.Rounds, []probe.Probe{t.gapProbe(h, program, true), t.gapProbe(h, program, false)}, rows, []source{{0, 1}})
+	rows[0].Subtract()
 	return err
 }
 
 // gapProbe measures the longest gap of a ping-pong, with an upgrade in it or without.
-func (t *Table) gapProbe(h *testbed.Host, program string, upgrade bool) Probe {
+func (t *Table) gapProbe(h *testbed.Host, program string, upgrade bool) probe.Probe {
 	name := "without an upgrade"
 	if upgrade {
 		name = "with an upgrade"
 	}
-	return Probe{
+	return probe.Probe{
 		Name: name, Unit: "s",
 		Measure: func(ctx context.Context) (r drivers.Reading, err error) {
 			c := &testbed.IdlePrograms{}

@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -14,26 +16,26 @@ func (t *Table) waiting() part {
 
 // twice returns a latency row, and the same while a process of the lowest priority keeps the processors out of idle. The bound and the
 // aim are for the first: on an idle machine a sleeping program mostly waits for a processor to wake up.
-func twice(what, against string, bound, aim float64) []Row {
+func twice(what, against string, bound, aim float64) []speedtable.Row {
 	idle := ratioAtMost(what+", against "+against, bound)
-	awake := Row{What: what + ", processors kept awake, against " + against, Against: &Series{}, AtMost: true, Unbounded: true}
+	awake := speedtable.Row{What: what + ", processors kept awake, against " + against, Against: &speedtable.Series{}, AtMost: true, Unbounded: true}
 	idle.Aim = aim
-	return []Row{idle, awake}
+	return []speedtable.Row{idle, awake}
 }
 
 // reportedTwice returns such a pair without a comparison.
-func reportedTwice(what string) []Row {
-	row := Row{What: what, Ours: Series{Unit: "s"}, AtMost: true, Unbounded: true}
+func reportedTwice(what string) []speedtable.Row {
+	row := speedtable.Row{What: what, Ours: speedtable.Series{Unit: "s"}, AtMost: true, Unbounded: true}
 	awake := row
 	awake.What += ", processors kept awake"
-	return []Row{row, awake}
+	return []speedtable.Row{row, awake}
 }
 
 // fillTwice fills pairs of rows from twice: pair i uses sources[i].
-func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, rows []Row, sources []source) error {
+func (t *Table) fillTwice(ctx context.Context, burner []string, probes []probe.Probe, rows []speedtable.Row, sources []source) error {
 	all := probes[:len(probes):len(probes)]
 	for _, p := range probes {
-		all = append(all, besideBurner(t.Lab, p, burner))
+		all = append(all, probe.BesideBurner(t.Lab, p, burner))
 	}
 	var both []source
 	for _, s := range sources {
@@ -58,7 +60,7 @@ func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, 
 }
 
 // keptAwake fills pairs of rows with a KeepAwake of its own; burn is its program.
-func (t *Table) keptAwake(ctx context.Context, burn string, probes []Probe, rows []Row, sources []source) (err error) {
+func (t *Table) keptAwake(ctx context.Context, burn string, probes []probe.Probe, rows []speedtable.Row, sources []source) (err error) {
 	k := testbed.NewKeepAwake(burn)
 	defer func() {
 		if closeErr := k.Close(); err == nil {

@@ -3,11 +3,14 @@ package bench
 import (
 	"context"
 	"errors"
+	"math"
 	"regexp"
 	"strings"
 	"testing"
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -56,12 +59,12 @@ func TestShareOf(t *testing.T) {
 
 func TestTwice(t *testing.T) {
 	rows := twice("RPC", "TCP", 1, 0.6)
-	if len(rows) != 2 || rows[0].Unbounded || !rows[1].Unbounded || rows[0].Against == rows[1].Against || subject(rows[0].What) == subject(rows[1].What) {
+	if len(rows) != 2 || rows[0].Unbounded || !rows[1].Unbounded || rows[0].Against == rows[1].Against || speedtable.Subject(rows[0].What) == speedtable.Subject(rows[1].What) {
 		t.Errorf("got %+v", rows)
 	}
 	var order []string
-	probe := func(name string, value float64) Probe {
-		return Probe{Name: name, Unit: "s", Measure: func(context.Context) (drivers.Reading, error) {
+	tool := func(name string, value float64) probe.Probe {
+		return probe.Probe{Name: name, Unit: "s", Measure: func(context.Context) (drivers.Reading, error) {
 			order = append(order, name)
 			return drivers.Reading{Value: value}, nil
 		}}
@@ -70,7 +73,7 @@ func TestTwice(t *testing.T) {
 	table := Table{Lab: lab, Progress: new(strings.Builder), Rounds: 1}
 	rows = append(rows, reportedTwice("rping")...)
 	burner := []string{"sh", "-c", "echo ready; read end"}
-	if err := table.fillTwice(t.Context(), burner, []Probe{probe("ours", 1), probe("TCP", 2), probe("rping", 3)}, rows, []source{{0, 1}, {2, alone}}); err != nil {
+	if err := table.fillTwice(t.Context(), burner, []probe.Probe{tool("ours", 1), tool("TCP", 2), tool("rping", 3)}, rows, []source{{0, 1}, {2, alone}}); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := strings.Join(order, " "), "ours TCP rping ours TCP rping"; got != want {
@@ -89,14 +92,16 @@ func TestTwice(t *testing.T) {
 // A part that cannot be measured does not prevent the next.
 func TestTogether(t *testing.T) {
 	table := Table{Progress: new(strings.Builder), Rows: regexp.MustCompile("first|second")}
-	row := func(what string) []Row { return []Row{{What: what, Ours: Series{Unit: "s"}}} }
+	row := func(what string) []speedtable.Row {
+		return []speedtable.Row{{What: what, Ours: speedtable.Series{Unit: "s"}}}
+	}
 	p := table.together("whole",
-		part{rows: row("first"), measure: func(context.Context, []Row) error { return errors.New("no namespaces") }},
-		part{rows: row("second"), measure: func(_ context.Context, rows []Row) error {
-			rows[0].fill(Series{Values: []float64{1}})
+		part{rows: row("first"), measure: func(context.Context, []speedtable.Row) error { return errors.New("no namespaces") }},
+		part{rows: row("second"), measure: func(_ context.Context, rows []speedtable.Row) error {
+			rows[0].Fill(speedtable.Series{Values: []float64{1}})
 			return nil
 		}},
-		part{rows: row("third"), measure: func(context.Context, []Row) error {
+		part{rows: row("third"), measure: func(context.Context, []speedtable.Row) error {
 			t.Error("nobody asked for the third")
 			return nil
 		}})
@@ -115,3 +120,5 @@ func FuzzWaitParsers(f *testing.F) {
 		testbed.ParseNumbers("rpc", text, 2)
 	})
 }
+
+func nearly(a, b float64) bool { return math.Abs(a-b) < 1e-9 }

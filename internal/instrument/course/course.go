@@ -31,8 +31,8 @@ const bootTimeout = 4 * time.Minute
 // program is what init runs in a guest.
 const program = "/usr/bin/course"
 
-// Machines are the two machines of the lab.
-type Machines struct {
+// Guests are the two virtual machines of the lab.
+type Guests struct {
 	Image string // the directory of rxeguest.Image
 	Dir   string // where consoles and files are; short, because it holds sockets
 	// Programs are the C programs of the lab, built.
@@ -46,7 +46,7 @@ var names = []string{"server", "client"}
 func address(i int) string { return fmt.Sprintf("10.77.0.%d", i+1) }
 
 // Run boots the machines, calls ready with the path of each console, and ends with ctx or with the first machine that ends.
-func (m *Machines) Run(ctx context.Context, ready func(name, address, console string)) error {
+func (m *Guests) Run(ctx context.Context, ready func(name, address, console string)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, len(names))
@@ -114,12 +114,12 @@ func (m *Machines) Run(ctx context.Context, ready func(name, address, console st
 	}
 }
 
-func (m *Machines) path(name string) string { return filepath.Join(m.Dir, name) }
+func (m *Guests) path(name string) string { return filepath.Join(m.Dir, name) }
 
 // command is QEMU's command line of a machine.
-func (m *Machines) command(ctx context.Context, i int, initramfs string) *exec.Cmd {
+func (m *Guests) command(ctx context.Context, i int, initramfs string) *exec.Cmd {
 	name, other := names[i], names[1-i]
-	g := rxeguest.Machine{
+	g := rxeguest.Guest{
 		Image: m.Image, Initramfs: initramfs, IP4: address(i) + "/24", IP6: fmt.Sprintf("fd00:77::%d/64", i+1), MTU: 4500, Program: program,
 		Network: fmt.Sprintf("dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", m.path(name+".wire"), m.path(other+".wire")),
 		Line:    "socket,path=" + m.path(name+".ready"), Console: m.path(name + ".log"),
@@ -135,7 +135,7 @@ func (m *Machines) command(ctx context.Context, i int, initramfs string) *exec.C
 }
 
 // initramfs adds the lab's programs and a shell on the second serial port to the image. The kernel unpacks concatenated archives.
-func (m *Machines) initramfs(ctx context.Context, i int) (string, error) {
+func (m *Guests) initramfs(ctx context.Context, i int) (string, error) {
 	name := names[i]
 	root := m.path(name + ".root")
 	if err := os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755); err != nil {

@@ -11,7 +11,7 @@ import (
 
 // The two command lines have each other's wire, addresses of their own and a console each.
 func TestCommand(t *testing.T) {
-	m := &Machines{Image: "/image", Dir: "/dir"}
+	m := &Guests{Image: "/image", Dir: "/dir"}
 	var both []string
 	for i, name := range names {
 		argv := strings.Join(m.command(t.Context(), i, "/i").Args, " ")

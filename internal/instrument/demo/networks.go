@@ -1,5 +1,3 @@
-// Package demo shows virtual networks between two hosts on one machine: two tenants with equal addresses, and a policy that changes
-// under traffic. The hosts are network namespaces, each with a daemon; etcd on the first has the declared objects.
 package demo
 
 import (
@@ -18,6 +16,9 @@ import (
 	"vrdma.dev/vrdma/internal/exit"
 )
 
+// Networks shows virtual networks between two hosts on one machine: two tenants with equal addresses, and a policy that changes under
+// traffic. The hosts are network namespaces, each with a daemon; etcd on the first has the declared objects.
+//
 // Networks makes the hosts, declares the tenants, shows their traffic and revokes one connection. It writes what it does to out. inside
 // says that the process is in namespaces of its own; else Networks runs the program again in such namespaces.
 func Networks(out io.Writer, inside bool) error {

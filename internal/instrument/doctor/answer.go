@@ -54,10 +54,10 @@ func answer(m *Machine, in io.Reader, out io.Writer, port int) error {
 	}
 	defer l.Close()
 	g.UDP, g.TCP = u.LocalAddr().(*net.UDPAddr).Port, l.Addr().(*net.TCPAddr).Port
-	// The probe of the port would find it in use: by this program.
+	// The check of the port would find it in use: by this program.
 	g.Findings = Examine(m, All(), "")
 	for i := range g.Findings {
-		if f := &g.Findings[i]; f.Name == portProbe && g.Busy == "" {
+		if f := &g.Findings[i]; f.Name == portCheck && g.Busy == "" {
 			f.Outcome, f.Found, f.Do = Yes, "free", ""
 		}
 	}

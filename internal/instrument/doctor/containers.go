@@ -16,7 +16,7 @@ var containerSuites = []string{"thesis", "slides", "progress"}
 
 const noEngine = "without an engine network namespaces stand in, and the report says so"
 
-var containers = []Probe{
+var containers = []Check{
 	{group: groupContainers, name: "podman", helps: containerSuites, do: "apt-get install podman; " + noEngine, look: program("podman", "--version")},
 	{group: groupContainers, name: "docker", helps: containerSuites, do: "apt-get install docker.io, start dockerd, and be in group docker; " + noEngine, look: docker},
 	{group: groupContainers, name: "containerd", helps: containerSuites, do: "apt-get install containerd; " + noEngine, look: program("containerd", "--version")},

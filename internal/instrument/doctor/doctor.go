@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// An Outcome is the result of a probe.
+// An Outcome is the result of a check.
 type Outcome string
 
 // The outcomes.
@@ -25,7 +25,7 @@ const (
 	Unknown Outcome = "unknown"
 )
 
-// A Finding is the answer of a probe.
+// A Finding is the answer of a check.
 type Finding struct {
 	Group   string   `json:"group"`
 	Name    string   `json:"name"`
@@ -36,8 +36,8 @@ type Finding struct {
 	Needed  bool     `json:"needed"`        // they cannot run without it
 }
 
-// A Probe looks for one feature of the machine.
-type Probe struct {
+// A Check looks for one feature of the machine.
+type Check struct {
 	group string
 	name  string
 	// needs lists the suites that cannot run without it, helps those that run better or show more. Neither: it is for a user's own
@@ -47,10 +47,10 @@ type Probe struct {
 	look         func(m *Machine) (Outcome, string)
 }
 
-// Experiments are the suites that probes name.
+// Experiments are the suites that checks name.
 var Experiments = []string{"quick", "speed", "thesis", "slides", "lab", "progress", "mikelangelo"}
 
-// A Machine is what probes examine.
+// A Machine is what checks examine.
 type Machine struct {
 	// Root is / except in tests.
 	Root string
@@ -110,30 +110,30 @@ func run(namespace bool, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// All returns the probes in the order in which they are printed.
-func All() []Probe {
+// All returns the checks in the order in which they are printed.
+func All() []Check {
 	return slices.Concat(verbs, network, processors, hardware, machines, containers, tools)
 }
 
-// Select returns the probes that matter to an experiment; all if it is "".
-func Select(probes []Probe, experiment string) ([]Probe, error) {
+// Select returns the checks that matter to an experiment; all if it is "".
+func Select(checks []Check, experiment string) ([]Check, error) {
 	if experiment == "" {
-		return probes, nil
+		return checks, nil
 	}
 	if !slices.Contains(Experiments, experiment) {
 		return nil, fmt.Errorf("no experiment is named %q: choose one of %s", experiment, strings.Join(Experiments, ", "))
 	}
-	return slices.DeleteFunc(slices.Clone(probes), func(p Probe) bool {
+	return slices.DeleteFunc(slices.Clone(checks), func(p Check) bool {
 		return !slices.Contains(p.needs, experiment) && !slices.Contains(p.helps, experiment)
 	}), nil
 }
 
-// Examine runs all probes, some at the same time. Needed refers to an experiment, or to any if it is "".
-func Examine(m *Machine, probes []Probe, experiment string) []Finding {
-	found := make([]Finding, len(probes))
+// Examine runs all checks, some at the same time. Needed refers to an experiment, or to any if it is "".
+func Examine(m *Machine, checks []Check, experiment string) []Finding {
+	found := make([]Finding, len(checks))
 	var wait sync.WaitGroup
 	running := make(chan struct{}, 4)
-	for i, p := range probes {
+	for i, p := range checks {
 		running <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-running }()
@@ -144,7 +144,7 @@ func Examine(m *Machine, probes []Probe, experiment string) []Finding {
 	return found
 }
 
-func (p *Probe) examine(m *Machine, experiment string) Finding {
+func (p *Check) examine(m *Machine, experiment string) Finding {
 	outcome, what := p.look(m)
 	f := Finding{Group: p.group, Name: p.name, Outcome: outcome, Found: what, For: slices.Concat(p.needs, p.helps)}
 	f.Needed = slices.Contains(p.needs, experiment) || experiment == "" && len(p.needs) > 0

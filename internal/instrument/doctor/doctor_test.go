@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// Every probe is complete and returns an outcome on this machine.
+// Every check is complete and returns an outcome on this machine.
 func TestHere(t *testing.T) {
 	seen := make(map[string]bool)
-	probes := All()
-	for _, p := range probes {
+	checks := All()
+	for _, p := range checks {
 		if seen[p.group+p.name] {
-			t.Errorf("there are two probes %s: %s", p.group, p.name)
+			t.Errorf("there are two checks %s: %s", p.group, p.name)
 		}
 		seen[p.group+p.name] = true
 		if len(p.needs)+len(p.helps) == 0 && p.name != "netem" { // no suite has a link with a delay
@@ -27,9 +27,9 @@ func TestHere(t *testing.T) {
 			}
 		}
 	}
-	for i, f := range Examine(Here(), probes, "") {
-		if f.Name != probes[i].name || f.Found == "" || !slices.Contains([]Outcome{Yes, No, Unknown}, f.Outcome) {
-			t.Errorf("%s: %+v", probes[i].name, f)
+	for i, f := range Examine(Here(), checks, "") {
+		if f.Name != checks[i].name || f.Found == "" || !slices.Contains([]Outcome{Yes, No, Unknown}, f.Outcome) {
+			t.Errorf("%s: %+v", checks[i].name, f)
 		}
 		if f.Outcome == No && f.Do == "" {
 			t.Errorf("%s is not there, and nothing is said of what to do", f.Name)
@@ -38,7 +38,7 @@ func TestHere(t *testing.T) {
 	}
 }
 
-// TestList: all groups have their probes.
+// TestList: all groups have their checks.
 func TestList(t *testing.T) {
 	want := map[string]string{
 		groupVerbs:      "rdma-core, memory lock, namespaces",
@@ -51,8 +51,8 @@ func TestList(t *testing.T) {
 	}
 	for group, names := range want {
 		for name := range strings.SplitSeq(names, ", ") {
-			if !slices.ContainsFunc(All(), func(p Probe) bool { return p.group == group && p.name == name }) {
-				t.Errorf("no probe %s of %s", name, group)
+			if !slices.ContainsFunc(All(), func(p Check) bool { return p.group == group && p.name == name }) {
+				t.Errorf("no check %s of %s", name, group)
 			}
 		}
 	}
@@ -163,7 +163,7 @@ func TestSelect(t *testing.T) {
 	}
 	lab, err := Select(All(), "lab")
 	if err != nil || len(lab) == 0 || len(lab) == len(All()) {
-		t.Fatalf("lab has %d of %d probes: %v", len(lab), len(All()), err)
+		t.Fatalf("lab has %d of %d checks: %v", len(lab), len(All()), err)
 	}
 	missing := Missing(Examine(fake(t, nil, nil), lab, "lab"))
 	var names []string

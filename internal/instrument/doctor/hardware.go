@@ -13,7 +13,7 @@ var cited = []string{"thesis", "slides"}
 
 const noHardware = "no RDMA hardware here: its rows are cited, not measured"
 
-var hardware = []Probe{
+var hardware = []Check{
 	{group: groupHardware, name: "devices", helps: cited, do: noHardware, look: devices},
 	{group: groupHardware, name: "GIDs", helps: cited, do: noHardware, look: gids},
 	{group: groupHardware, name: "SR-IOV", helps: cited, do: noHardware, look: sriov},

@@ -16,7 +16,7 @@ const groupMachines = "virtualisation"
 // guests are the suites with virtual machines.
 var guests = []string{"thesis", "progress", "mikelangelo"}
 
-var machines = []Probe{
+var machines = []Check{
 	{group: groupMachines, name: "KVM", helps: guests, do: "load kvm_intel or kvm_amd, and be in group kvm: without it guests are emulated, and only ratios count", look: kvm},
 	{group: groupMachines, name: "IOMMU", helps: cited, do: "intel_iommu=on or amd_iommu=on on the kernel's command line, to give hardware to guests", look: iommu},
 	{group: groupMachines, name: "hugepages", helps: []string{"mikelangelo"}, do: "sysctl vm.nr_hugepages=1024, for OVS-DPDK", look: hugepages},

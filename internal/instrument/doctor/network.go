@@ -15,8 +15,8 @@ const groupNetwork = "network"
 // between are the suites between two hosts.
 var between = []string{"speed", "thesis", "slides", "progress", "mikelangelo"}
 
-var network = []Probe{
-	{group: groupNetwork, name: portProbe, helps: between, do: "another program, or the kernel's rxe, has RoCE's port: experiments in namespaces work, hosts of their own do not", look: port(4791)},
+var network = []Check{
+	{group: groupNetwork, name: portCheck, helps: between, do: "another program, or the kernel's rxe, has RoCE's port: experiments in namespaces work, hosts of their own do not", look: port(4791)},
 	{group: groupNetwork, name: "veth", needs: between, do: "modprobe veth, or apt-get install iproute2", look: tries("ip link add v0 type veth peer name v1")},
 	{group: groupNetwork, name: "tbf", needs: []string{"thesis", "mikelangelo"}, do: "modprobe sch_tbf: a link with a rate", look: tries("tc qdisc add dev lo root tbf rate 1gbit burst 100k latency 10ms")},
 	{group: groupNetwork, name: "netem", do: "modprobe sch_netem: a link with a delay", look: tries("tc qdisc add dev lo root netem delay 1ms")},

@@ -27,10 +27,10 @@ type Pair struct {
 
 const groupBetween = "between the two"
 
-// portProbe is the name of the probe of rocePort.
-const portProbe = "port 4791"
+// portCheck is the name of the check of rocePort.
+const portCheck = "port 4791"
 
-// How long the peer may take to greet, which includes its probes and the trial boot, and to answer one datagram.
+// How long the peer may take to greet, which includes its checks and the trial boot, and to answer one datagram.
 const (
 	greetTimeout  = 2 * time.Minute
 	answerTimeout = 500 * time.Millisecond

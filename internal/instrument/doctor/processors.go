@@ -17,7 +17,7 @@ import (
 
 const groupProcessors = "processors"
 
-var processors = []Probe{
+var processors = []Check{
 	{group: groupProcessors, name: "count", needs: everything, do: "figures of one processor say nothing: every hand-over is a switch", look: count},
 	{group: groupProcessors, name: "SMT", helps: []string{"speed"}, do: "", look: smt},
 	{group: groupProcessors, name: "governor", helps: everything, do: "cpupower frequency-set -g performance, for figures that repeat", look: governor},

@@ -2,7 +2,7 @@ package doctor
 
 const groupTools = "measuring tools"
 
-var tools = []Probe{
+var tools = []Check{
 	{group: groupTools, name: "perftest", needs: []string{"quick", "speed", "thesis", "slides", "lab", "progress"}, do: "apt-get install perftest", look: program("ib_write_bw", "--version")},
 	{group: groupTools, name: "qperf", needs: []string{"speed", "progress"}, do: "apt-get install qperf", look: program("qperf", "--version")},
 	{group: groupTools, name: "sockperf", needs: []string{"speed", "lab"}, do: "apt-get install sockperf", look: program("sockperf", "--version")},

@@ -14,7 +14,7 @@ const groupVerbs = "verbs"
 
 var everything = Experiments
 
-var verbs = []Probe{
+var verbs = []Check{
 	{
 		group: groupVerbs, name: "programs", needs: everything, do: "see what is said",
 		look: func(m *Machine) (Outcome, string) {

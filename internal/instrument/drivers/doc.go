@@ -4,7 +4,7 @@
 //	Job (a cell, a route, a port) ──▶ Driver.Commands ──▶ argv of server and client
 //	output of server and client   ──▶ Driver.Parse    ──▶ ToolResult, in seconds, bytes/s and 1/s
 //
-// Tools lists the drivers that experiments name. The Run functions run one pair with fixed options; package bench makes its
+// Tools lists the drivers that experiments name. The Run functions run one pair with fixed options; package probe makes its
 // probes from them. Every parser has a test with captured output (testdata/) and rejects output without a value.
 //
 // A driver starts no process by itself: package testbed does.

@@ -16,15 +16,6 @@ import (
 // Version is the version of the results format.
 const Version = 1
 
-// A Machine is where results were measured.
-type Machine struct {
-	Kernel     string            `json:"kernel"`
-	Processor  string            `json:"processor"`
-	Processors int               `json:"processors"`
-	Memory     int64             `json:"memory"`
-	Programs   map[string]string `json:"programs,omitempty"` // versions
-}
-
 // A Header is the first line of results.
 type Header struct {
 	Version int       `json:"version"`

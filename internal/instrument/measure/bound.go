@@ -13,8 +13,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
-// bound sets a limit for a cell's bandwidth. It is the link where the link has a rate, else a copy in this machine's memory, which
-// every byte needs at least once. The copy is measured at another time of the run: it is the best of a few.
+// bound sets an upper limit for a cell's bandwidth: the rate of the link. A link without a rate is limited by the machine's memory,
+// because every byte is copied at least once. That copy is measured at another time of the run, and the best of a few counts.
 func (in *Instrument) bound(c experiment.Cell, m *experiment.Measurement) {
 	if _, has := m.Values[experiment.Bandwidth]; !has {
 		return

@@ -87,7 +87,7 @@ func metricReason(metric string) string {
 // cited returns the published lines of the figures that an experiment is like. A line of a tool that the experiment runs belongs to
 // that tool, others to all. Guests stand beside guests only. If several figures have a line of bare metal, each is of other hardware: then
 // there is none. Where a publication has each of its runs, the range of the runs is the interval.
-func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
+func cited(e *experiment.Experiment, metric, by string) ([]Curve, error) {
 	if e.Spec.Like == "" {
 		return nil, nil
 	}
@@ -228,7 +228,7 @@ func (f *Figure) cite(name string, p Point, by string) {
 		}
 	}
 	f.add(name, p)
-	i := slices.IndexFunc(f.Lines, func(l Line) bool { return l.Name == name })
+	i := slices.IndexFunc(f.Lines, func(l Curve) bool { return l.Name == name })
 	f.Lines[i].Published = true
 }
 

@@ -39,8 +39,8 @@ type Point struct {
 	role  string                        // role of the summary, in a figure of metric cpu
 }
 
-// A Line is the points of one series, by size or by pairs.
-type Line struct {
+// A Curve is the points of one series, by size or by pairs.
+type Curve struct {
 	Name      string
 	Points    []Point
 	Published bool
@@ -52,13 +52,13 @@ type Figure struct {
 	Metric     string
 	By         string // "size" or "pairs"; "": each line has one point
 	Apart      string // which settings it has, if the experiment is drawn twice: see distances
-	Lines      []Line
-	Cited      []Line // published values
+	Lines      []Curve
+	Cited      []Curve // published values
 	Missing    []Point
 	Panels     []Figure // parts with few lines each; Lines and Cited then have all
 
-	name  string // of a panel
-	whole []Line // all lines of the figure that a panel belongs to: their values determine the axes
+	name  string  // of a panel
+	whole []Curve // all lines of the figure that a panel belongs to: their values determine the axes
 }
 
 // Gather makes a figure for each metric of each experiment.
@@ -186,10 +186,10 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric, apart strin
 
 // add adds a point to a line.
 func (f *Figure) add(name string, p Point) {
-	i := slices.IndexFunc(f.Lines, func(l Line) bool { return l.Name == name })
+	i := slices.IndexFunc(f.Lines, func(l Curve) bool { return l.Name == name })
 	if i < 0 {
 		i = len(f.Lines)
-		f.Lines = append(f.Lines, Line{Name: name})
+		f.Lines = append(f.Lines, Curve{Name: name})
 	}
 	f.Lines[i].Points = append(f.Lines[i].Points, p)
 }

@@ -16,7 +16,7 @@ func TestGroups(t *testing.T) {
 	const tcp, verbs = experiment.TCP, experiment.Verbs
 	figures := []Figure{{
 		Experiment: &experiment.Experiment{Name: "progress-transfers"}, Metric: experiment.Time,
-		Lines: []Line{{Points: []Point{
+		Lines: []Curve{{Points: []Point{
 			point(experiment.Hosts, tcp, 0, 1, 1e9, 1), point(experiment.Hosts, verbs, 0, 1, 1e9, 0.5),
 			point(experiment.Containers, verbs, 4, 4, 1e9, 2), point(experiment.VMs, verbs, 2, 2, 1<<20, 3),
 		}}},
@@ -52,7 +52,7 @@ func TestCosts(t *testing.T) {
 	e := &experiment.Experiment{Name: "thesis-bandwidth", Spec: experiment.Spec{Suite: "thesis"}}
 	p := Point{Cell: experiment.Cell{Setting: experiment.Host, Transport: experiment.Verbs, Tool: "ib_write_bw", Size: 64 << 10, Pairs: 1},
 		Summary: experiment.Summary{N: 1, Median: 1e9}, CPU: map[string]float64{"client": 0.1, "server": 0.01, "daemon": 0.02, "rest": 0.2}}
-	figures := []Figure{{Experiment: e, Metric: experiment.Bandwidth, Lines: []Line{{Name: "a", Points: []Point{p}}}}}
+	figures := []Figure{{Experiment: e, Metric: experiment.Bandwidth, Lines: []Curve{{Name: "a", Points: []Point{p}}}}}
 	var b strings.Builder
 	if err := Markdown(&b, &experiment.Results{}, figures); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestVerdicts(t *testing.T) {
 		return Point{Cell: experiment.Cell{Setting: experiment.GuestRXE, Transport: transport, Tool: "ib_write_bw", Size: size, Pairs: 1, Wait: experiment.Poll},
 			Summary: experiment.Summary{N: 3, Median: v, Low: v, High: v}}
 	}
-	f := Figure{Experiment: &experiment.Experiment{Spec: experiment.Spec{Title: "Bandwidth of a guest"}}, Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{
+	f := Figure{Experiment: &experiment.Experiment{Spec: experiment.Spec{Title: "Bandwidth of a guest"}}, Metric: experiment.Bandwidth, Lines: []Curve{{Points: []Point{
 		point(experiment.Kernel, 64, 100), point(experiment.Verbs, 64, 200), point(experiment.Kernel, 4096, 100), point(experiment.Verbs, 4096, 800),
 	}}}}
 	want := "Bandwidth of a guest, against the kernel's rxe: one guest, verbs, polls: 2.0 x to 8.0 x, geometric mean 4.0 x (2 values)."

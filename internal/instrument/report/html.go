@@ -248,7 +248,7 @@ func caption(f Figure) string {
 
 // legend has a switch for each line.
 func legend(f Figure) (list []legendView) {
-	lines := append(append([]Line(nil), f.Lines...), f.Cited...)
+	lines := append(append([]Curve(nil), f.Lines...), f.Cited...)
 	styles := lineStyles(lines)
 	for i, l := range lines {
 		list = append(list, legendView{styles[i].class(l), l.Name, mark(styles[i].shape, 17, 6, l.Published)})

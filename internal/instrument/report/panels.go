@@ -20,7 +20,7 @@ func (f *Figure) split() {
 		panels = panels[0].by(toolOf)
 	}
 	if f.By != "" {
-		for _, key := range []func(Line) string{roleOf, toolOf, settingOf, waitOf} {
+		for _, key := range []func(Curve) string{roleOf, toolOf, settingOf, waitOf} {
 			var finer []Figure
 			for _, p := range panels {
 				if len(p.Lines)+len(p.Cited) > mostLines {
@@ -43,16 +43,16 @@ func (f *Figure) split() {
 }
 
 // panel is a part of the figure.
-func (f *Figure) panel(name string, lines, cited []Line) Figure {
+func (f *Figure) panel(name string, lines, cited []Curve) Figure {
 	whole := f.whole
 	if whole == nil {
-		whole = append(append([]Line(nil), f.Lines...), f.Cited...)
+		whole = append(append([]Curve(nil), f.Lines...), f.Cited...)
 	}
 	return Figure{Experiment: f.Experiment, Metric: f.Metric, By: f.By, Apart: f.Apart, Lines: lines, Cited: cited, name: name, whole: whole}
 }
 
 // by divides a panel by a property of its lines. A published line without the property is in each part.
-func (f *Figure) by(key func(Line) string) (parts []Figure) {
+func (f *Figure) by(key func(Curve) string) (parts []Figure) {
 	var keys []string
 	for _, l := range f.Lines {
 		if k := key(l); !slices.Contains(keys, k) {
@@ -63,7 +63,7 @@ func (f *Figure) by(key func(Line) string) (parts []Figure) {
 		return []Figure{*f}
 	}
 	for _, k := range keys {
-		pick := func(list []Line, all bool) (out []Line) {
+		pick := func(list []Curve, all bool) (out []Curve) {
 			for _, l := range list {
 				if own := key(l); own == k || all && own == "" {
 					l.Name = strings.TrimSuffix(strings.TrimPrefix(l.Name, k+", "), ": "+k)
@@ -107,18 +107,18 @@ func (f *Figure) pieces() (parts []Figure) {
 }
 
 // The properties by which panels are divided.
-func toolOf(l Line) string { return l.Points[0].Cell.Tool }
+func toolOf(l Curve) string { return l.Points[0].Cell.Tool }
 
-func roleOf(l Line) string { return l.Points[0].role }
+func roleOf(l Curve) string { return l.Points[0].role }
 
-func settingOf(l Line) string {
+func settingOf(l Curve) string {
 	if l.Published {
 		return ""
 	}
 	return where(l.Points[0].Cell)
 }
 
-func waitOf(l Line) string {
+func waitOf(l Curve) string {
 	if l.Published {
 		return ""
 	}
@@ -151,7 +151,7 @@ func (f *Figure) constant() string {
 }
 
 // shortNames are the names of lines without the parts that all share.
-func shortNames(lines []Line) []string {
+func shortNames(lines []Curve) []string {
 	names := make([][]string, len(lines))
 	count := make(map[string]int)
 	for i, l := range lines {

@@ -164,7 +164,7 @@ func newPlot(f Figure) *plotView {
 	if f.By == "" {
 		return newBars(f)
 	}
-	lines := append(append([]Line(nil), f.Lines...), f.Cited...)
+	lines := append(append([]Curve(nil), f.Lines...), f.Cited...)
 	var xs, ys []float64
 	for _, l := range append(f.whole, lines...) {
 		for _, p := range l.Points {
@@ -197,7 +197,7 @@ func newPlot(f Figure) *plotView {
 }
 
 // directLabels are the names of lines at their right ends, without what all lines share. Names that would overlap are moved apart.
-func directLabels(f Figure, lines []Line, x, y scale) (list []labelView) {
+func directLabels(f Figure, lines []Curve, x, y scale) (list []labelView) {
 	type label struct {
 		text  string
 		x, at float64
@@ -307,7 +307,7 @@ func next(f Figure, v float64) float64 {
 }
 
 // newLine draws a line, a mark at each point, and the point's interval.
-func newLine(f Figure, s lineStyle, l Line, x, y scale) lineView {
+func newLine(f Figure, s lineStyle, l Curve, x, y scale) lineView {
 	v := lineView{Class: s.class(l)}
 	var points strings.Builder
 	for _, p := range l.Points {
@@ -333,7 +333,7 @@ var transportColours = map[string]int{
 
 // lineStyles returns the style of each line. The lines of a drawing differ in dashes and marks, so that they differ in print. Published lines
 // are grey.
-func lineStyles(lines []Line) []lineStyle {
+func lineStyles(lines []Curve) []lineStyle {
 	styles := make([]lineStyle, len(lines))
 	for i, l := range lines {
 		colour := -1
@@ -346,7 +346,7 @@ func lineStyles(lines []Line) []lineStyle {
 }
 
 // class is the CSS class of a line.
-func (s lineStyle) class(l Line) string {
+func (s lineStyle) class(l Curve) string {
 	if l.Published {
 		return fmt.Sprintf("cited d%d", s.dash)
 	}
@@ -386,7 +386,7 @@ func mark(i int, x, y float64, small bool) markView {
 }
 
 // tip is the tooltip of a point.
-func tip(f Figure, l Line, p Point) string {
+func tip(f Figure, l Curve, p Point) string {
 	text := l.Name
 	if p.Cell.Size != 0 {
 		text += ", " + p.Cell.Size.String()
@@ -413,7 +413,7 @@ func tip(f Figure, l Line, p Point) string {
 // logarithmic axis take the place of bars; ratios are dots around 1.
 func newBars(f Figure) *plotView {
 	var values []float64
-	lines := append(append([]Line(nil), f.Lines...), f.Cited...)
+	lines := append(append([]Curve(nil), f.Lines...), f.Cited...)
 	for _, l := range lines {
 		values = append(values, l.Points[0].Summary.Low, l.Points[0].Summary.High, l.Points[0].Summary.Median)
 	}

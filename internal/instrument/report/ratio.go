@@ -34,7 +34,7 @@ func (f *Figure) ofPathMTUs() *Figure {
 			a, b := p.Summary, o.Points[0].Summary
 			s := experiment.Summary{N: min(a.N, b.N), Median: a.Median / b.Median, Low: a.Low / b.High, High: a.High / b.Low}
 			name := strings.Replace(l.Name, fmt.Sprintf("path MTU %d", small), fmt.Sprintf("path MTU %d / %d", small, large), 1)
-			drawn.Lines = append(drawn.Lines, Line{Name: name, Points: []Point{{Cell: p.Cell, Tool: p.Tool, Summary: s}}})
+			drawn.Lines = append(drawn.Lines, Curve{Name: name, Points: []Point{{Cell: p.Cell, Tool: p.Tool, Summary: s}}})
 		}
 	}
 	if len(drawn.Lines) == 0 {

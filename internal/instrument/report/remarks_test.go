@@ -15,7 +15,7 @@ func TestRemarks(t *testing.T) {
 		change(&p)
 		return p
 	}
-	f := Figure{Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{
+	f := Figure{Metric: experiment.Bandwidth, Lines: []Curve{{Points: []Point{
 		point(94.4, func(p *Point) { p.Cell.PathMTU, p.Cell.Rate = 1024, "1gbit" }),
 		point(100, func(p *Point) { p.Cell.PathMTU, p.Cell.Rate = 4096, "1gbit" }),
 		point(500, func(p *Point) { p.Cell.PathMTU = 1024 }),
@@ -33,7 +33,7 @@ func TestRemarks(t *testing.T) {
 	if len(got) != 4 {
 		t.Errorf("%d remarks, want 4: %q", len(got), got)
 	}
-	slow := Figure{Metric: experiment.Rate, Lines: []Line{{Points: []Point{point(100, func(*Point) {}), point(25, func(p *Point) { p.Cell.Share = 50 })}}}}
+	slow := Figure{Metric: experiment.Rate, Lines: []Curve{{Points: []Point{point(100, func(*Point) {}), point(25, func(p *Point) { p.Cell.Share = 50 })}}}}
 	if got := Remarks(slow); len(got) != 1 || !strings.Contains(got[0], "a server with 50 % of a processor: 0.025 k/s instead of 0.1 k/s, a ratio of 0.25.") {
 		t.Errorf("a slow processor: %q", got)
 	}
@@ -49,8 +49,8 @@ func TestCases(t *testing.T) {
 	}
 	guests := &experiment.Experiment{Name: "mikelangelo-guests"}
 	figures := []Figure{
-		{Experiment: guests, Metric: experiment.Latency, Lines: []Line{{Points: []Point{point(64, 1e-4), point(1<<20, 1e-2)}}}},
-		{Experiment: guests, Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{point(64, 1e6), point(1<<20, 1e9)}}},
+		{Experiment: guests, Metric: experiment.Latency, Lines: []Curve{{Points: []Point{point(64, 1e-4), point(1<<20, 1e-2)}}}},
+		{Experiment: guests, Metric: experiment.Bandwidth, Lines: []Curve{{Points: []Point{point(64, 1e6), point(1<<20, 1e9)}}},
 			Missing: []Point{{Cell: experiment.Cell{Transport: experiment.OVS, Tool: "NPtcp"}, Failed: "ovs-vswitchd-dpdk: no memory"}}},
 	}
 	for _, c := range []struct{ name, transport, metric, want string }{

@@ -130,7 +130,7 @@ func TestYardstick(t *testing.T) {
 		{11e9, "1gbit", "Above what the link's rate allows: "},
 	} {
 		p := Point{Cell: experiment.Cell{Rate: test.rate}, Summary: experiment.Summary{Median: test.value}, Limit: 10e9}
-		text := strings.Join(asides(&experiment.Results{}, []Figure{{Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{p}}}}}), "\n")
+		text := strings.Join(asides(&experiment.Results{}, []Figure{{Metric: experiment.Bandwidth, Lines: []Curve{{Points: []Point{p}}}}}), "\n")
 		if !strings.HasPrefix(text, test.want) || strings.Contains(text, "wrong") {
 			t.Errorf("%v: %q, want %q", test.value, text, test.want)
 		}
@@ -155,7 +155,7 @@ func TestZero(t *testing.T) {
 	point := func(size experiment.Size, v float64) Point {
 		return Point{Cell: experiment.Cell{Size: size}, Summary: experiment.Summary{N: 5, Median: v, Low: v, High: v}}
 	}
-	f := Figure{Experiment: &experiment.Experiment{}, Metric: experiment.CPU, By: "size", Lines: []Line{{Points: []Point{point(1, 0.001), point(2, 0), point(4, 1)}}}}
+	f := Figure{Experiment: &experiment.Experiment{}, Metric: experiment.CPU, By: "size", Lines: []Curve{{Points: []Point{point(1, 0.001), point(2, 0), point(4, 1)}}}}
 	for _, svg := range regexp.MustCompile(`(?s)<svg.*?</svg>`).FindAllString(drawing(t, f)+checkedIn(t), -1) {
 		if strings.Contains(svg, "+Inf") || strings.Contains(svg, "-Inf") || strings.Contains(svg, "NaN") {
 			t.Errorf("a drawing has what is no number: %.200s", svg)
@@ -197,7 +197,7 @@ func TestUnlike(t *testing.T) {
 		p := Point{PathMTU: 1024, Depth: 128, Inline: "0"}
 		o := p
 		test.change(&o)
-		got := caption(Figure{Metric: experiment.Latency, Lines: []Line{{Points: []Point{p}}, {Points: []Point{o}}}})
+		got := caption(Figure{Metric: experiment.Latency, Lines: []Curve{{Points: []Point{p}}, {Points: []Point{o}}}})
 		if !strings.HasPrefix(got, test.want) || test.want == "" && !strings.HasPrefix(got, "Medians") {
 			t.Errorf("%q, want %q", got, test.want)
 		}
@@ -270,7 +270,7 @@ func TestText(t *testing.T) {
 // TestUnits: the unit of processor time depends on the tool, and a figure of processor time has no column of it.
 func TestUnits(t *testing.T) {
 	figure := func(metric string, tools ...string) Figure {
-		f := Figure{Experiment: &experiment.Experiment{Name: "e"}, Metric: metric, Lines: []Line{{Name: "l"}}}
+		f := Figure{Experiment: &experiment.Experiment{Name: "e"}, Metric: metric, Lines: []Curve{{Name: "l"}}}
 		for _, name := range tools {
 			tool, _ := experiment.FindTool(name)
 			f.Lines[0].Points = append(f.Lines[0].Points, Point{Cell: experiment.Cell{Tool: name, Pairs: 1}, Tool: tool, Summary: experiment.Summary{N: 1, Median: 1}, CPU: map[string]float64{"client": 0.5, "rest": 0.25}})
@@ -367,11 +367,11 @@ func TestCasesByTool(t *testing.T) {
 	}
 	e := &experiment.Experiment{Name: "mikelangelo-guests-verbs"}
 	figures := []Figure{
-		{Experiment: e, Metric: experiment.Bandwidth, Lines: []Line{
+		{Experiment: e, Metric: experiment.Bandwidth, Lines: []Curve{
 			{Points: []Point{point("ib_write_bw", 64<<10, 10e9/8), point("ib_write_bw", 1<<20, 236e9/8)}},
 			{Points: []Point{point("ib_send_bw", 64<<10, 20e9/8), point("ib_send_bw", 1<<20, 135e9/8)}},
 		}},
-		{Experiment: e, Metric: experiment.Latency, Lines: []Line{{Points: []Point{point("ib_write_lat", 1<<20, 2e-3), point("ib_write_lat", 64, 40e-6)}}}},
+		{Experiment: e, Metric: experiment.Latency, Lines: []Curve{{Points: []Point{point("ib_write_lat", 1<<20, 2e-3), point("ib_write_lat", 64, 40e-6)}}}},
 	}
 	var b strings.Builder
 	casesTable(figures).markdown(&b)
@@ -551,7 +551,7 @@ func TestWaitsAlike(t *testing.T) {
 	point := func(transport, tool, wait string, v float64) Point {
 		return Point{Cell: experiment.Cell{Setting: experiment.Host, Transport: transport, Tool: tool, Size: 64, Pairs: 1, Wait: wait}, Summary: experiment.Summary{N: 5, Median: v, Low: v, High: v}}
 	}
-	f := Figure{Experiment: &experiment.Experiment{Spec: experiment.Spec{Title: "Latency"}}, Metric: experiment.Latency, Lines: []Line{{Points: []Point{
+	f := Figure{Experiment: &experiment.Experiment{Spec: experiment.Spec{Title: "Latency"}}, Metric: experiment.Latency, Lines: []Curve{{Points: []Point{
 		point(experiment.TCP, "tcp_lat", experiment.Event, 30e-6), point(experiment.TCP, "sockperf_poll", experiment.Poll, 4e-6),
 		point(experiment.Verbs, "ib_send_lat", experiment.Poll, 2e-6), point(experiment.Verbs, "ib_send_lat", experiment.Event, 15e-6),
 	}}}}
@@ -726,7 +726,7 @@ func TestBars(t *testing.T) {
 	bars := func(values ...float64) Figure {
 		f := Figure{Experiment: &experiment.Experiment{Name: "e"}, Metric: experiment.Bandwidth}
 		for i, v := range values {
-			f.Lines = append(f.Lines, Line{Name: fmt.Sprint(i), Points: []Point{{Summary: experiment.Summary{N: 3, Median: v, Low: v, High: v}}}})
+			f.Lines = append(f.Lines, Curve{Name: fmt.Sprint(i), Points: []Point{{Summary: experiment.Summary{N: 3, Median: v, Low: v, High: v}}}})
 		}
 		return f
 	}
@@ -824,10 +824,10 @@ func TestFindings(t *testing.T) {
 
 // A colour means one transport in every figure; the lines of a drawing differ in dashes and marks.
 func TestLineStyles(t *testing.T) {
-	line := func(transport string, published bool) Line {
-		return Line{Published: published, Points: []Point{{Cell: experiment.Cell{Transport: transport}}}}
+	line := func(transport string, published bool) Curve {
+		return Curve{Published: published, Points: []Point{{Cell: experiment.Cell{Transport: transport}}}}
 	}
-	var lines []Line
+	var lines []Curve
 	for range 7 {
 		lines = append(lines, line(experiment.Verbs, false), line(experiment.TCP, false), line("", true))
 	}

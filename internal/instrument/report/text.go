@@ -155,7 +155,7 @@ func CSV(w io.Writer, figures []Figure) error { return writeCSV(w, figures) }
 // rolesOf returns the roles with processor time. qemu is one only where there are guests.
 func rolesOf(figures []Figure) []string {
 	guests := slices.ContainsFunc(figures, func(f Figure) bool {
-		return slices.ContainsFunc(f.Lines, func(l Line) bool {
+		return slices.ContainsFunc(f.Lines, func(l Curve) bool {
 			return slices.ContainsFunc(l.Points, func(p Point) bool { _, has := p.CPU["qemu"]; return has })
 		})
 	})

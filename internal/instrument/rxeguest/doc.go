@@ -2,7 +2,7 @@
 // with it on machines whose own kernel has no RDMA.
 //
 //	Image ── test/guest/image ── vmlinux, initramfs (busybox, rdma-core, perftest, agent)
-//	Machine.Command ── qemu-system-x86_64, emulated: no KVM, no root, nothing installed
+//	Guest.Command ── qemu-system-x86_64, emulated: no KVM, no root, nothing installed
 //
 // The image is made once, in the user's cache directory. apt downloads the kernel's package but does not install it. The guest's
 // init runs one program with a serial port as its argument: the agent of the tests, or another.

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// A Machine describes a guest.
-type Machine struct {
+// A Guest is a virtual machine with the kernel's rxe.
+type Guest struct {
 	Image     string // the directory that Image returned
 	Initramfs string // empty: that of Image
 	CPUs      int    // 0: one
@@ -32,7 +32,7 @@ type Machine struct {
 // Command returns QEMU's command line. The guest has a plain processor, on which emulated code is fastest: "rep movsb" moves single
 // bytes, and carry-less multiplication uses a slow helper. The kernel gets the frequency of the clock, because measuring it on a busy
 // machine fails.
-func (m *Machine) Command() []string {
+func (m *Guest) Command() []string {
 	const cpu = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+rdrand"
 	boot := m.Kernel()
 	card := m.Card
@@ -51,7 +51,7 @@ func (m *Machine) Command() []string {
 }
 
 // Kernel returns the kernel's command line.
-func (m *Machine) Kernel() string {
+func (m *Guest) Kernel() string {
 	khz := clock()
 	boot := fmt.Sprintf("console=ttyS0 quiet panic=-1 mitigations=off nokaslr nopti tsc=reliable tsc_early_khz=%d lpj=%d "+
 		"no_timer_check audit=0 selinux=0 apparmor=0 random.trust_cpu=on cryptomgr.notests "+

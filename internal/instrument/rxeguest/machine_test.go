@@ -7,7 +7,7 @@ import (
 )
 
 func TestCommand(t *testing.T) {
-	m := Machine{
+	m := Guest{
 		Image: "/image", IP4: "10.0.0.1/24", IP6: "fd00::1/64", MTU: 9000, Network: "hubport,hubid=0", Line: "stdio", Console: "/console",
 	}
 	argv := m.Command()

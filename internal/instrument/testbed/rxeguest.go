@@ -44,7 +44,7 @@ func newRXEGuest(ctx context.Context, in *Environments, _ experiment.Cell) (*Env
 	if err != nil {
 		return nil, err
 	}
-	m := rxeguest.Machine{
+	m := rxeguest.Guest{
 		Image: image, Initramfs: initramfs, CPUs: min(runtime.NumCPU(), 2), Memory: 768,
 		IP4: "10.77.0.2/24", IP6: "fd00:77::2/64", MTU: 9000, Network: "hubport,hubid=0",
 		Device: GuestDevice, Program: GuestProgram, Line: "stdio,signal=off", Console: filepath.Join(in.Lab.Dir, "agent-console"),

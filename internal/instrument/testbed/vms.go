@@ -197,7 +197,7 @@ func (in *Environments) startVM(ctx context.Context, base *Host, bridge *Namespa
 	if _, err := l.Run(ctx, append(bridge.Enter(), "sh", "-c", fmt.Sprintf("ip tuntap add %[1]s mode tap && ip link set %[1]s master br0 up", tap))...); err != nil {
 		return nil, fmt.Errorf("no tap: %w", err)
 	}
-	spec := rxeguest.Machine{
+	spec := rxeguest.Guest{
 		Image: image, Initramfs: initramfs, CPUs: 1, Card: strings.Fields(args), IP4: "dhcp", MTU: 1500,
 		Device: GuestDevice, Program: GuestProgram, Line: "stdio,signal=off", Console: base.Socket + "-console-" + name,
 		More: []string{"-netdev", "tap,id=n1,ifname=" + tap + ",script=no,downscript=no",

@@ -7,7 +7,7 @@
 //	neither, or little data    hash/crc32, 64 bytes per step      hash/crc32, 8 bytes per step
 //
 // A CRC is the remainder of a polynomial division. So a part of the data may be replaced by a congruent value at a later position: the
-// product with x^n mod P, for a distance of n bits. Four registers of 64 or 32 bytes are folded in this way over the following ones
-// (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009), then into 16 bytes, and these into the
-// remainder.
+// product with x^n mod P, for a distance of n bits. The code folds four registers of 64 or 32 bytes over the following ones
+// in this way, then into 16 bytes, and these into the remainder. See Gopal et al., "Fast CRC Computation for Generic Polynomials Using
+// PCLMULQDQ", Intel 2009.
 package crc

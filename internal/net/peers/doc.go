@@ -19,8 +19,8 @@
 //	   ▲ └─── silence, refusal ──────────────────────────────▲──────────────────────────┘
 //	   └── a queue pair gets an address there
 //
-// The table notices that a vrdma host was replaced by another system when that system refuses or does not answer, or sends a
-// packet that no vrdma host sends (Doubt). A new connection to a host without a recent answer treats it as foreign until it
+// Another system may replace a vrdma host at its address. The table notices that when the system refuses, does not answer, or
+// sends a packet that no vrdma host sends (Doubt). A new connection to a host without a recent answer treats it as foreign until it
 // answers again. The transport works even if the two sides disagree about each other.
 //
 // The code is pure: time and randomness come from the caller, and output goes to its Env. It belongs to one loop.

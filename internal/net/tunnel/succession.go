@@ -7,17 +7,17 @@ import (
 	"os"
 )
 
-// A daemon that takes over from another one has its sockets and its private key, and makes new sessions: Begin starts a
-// handshake with every peer. Packets under the sessions before are lost, and RoCE repeats them.
+// In a live upgrade the next daemon inherits the sockets and the private key. It makes new sessions: Begin starts a
+// handshake with every peer. Packets of the old sessions are lost, and RoCE repeats them.
 //
 // No nonce is ever used twice. WireGuard's nonce is a counter of the session's key, and every handshake makes a key from
-// new random ephemeral keys of both hosts. The sessions of the daemon before, with their keys and counters, are in its
-// memory only: they are not handed over, so no other process can continue a counter, and none can fall back to an
-// earlier value when a handover fails. If the old daemon continues instead, its sessions have not been touched.
+// new random ephemeral keys of both hosts. The old daemon keeps its sessions, with keys and counters, in its memory: they
+// are not handed over. So no other process can continue a counter, and no counter returns to an earlier value when a
+// handover fails. If the old daemon continues, it continues with unchanged sessions.
 //
 // Replays are rejected as before. A packet of an old session names an index that the new tunnel does not know. A
-// handshake that was recorded before is answered once more, as after a restart, but its sender cannot confirm the session
-// without the ephemeral key, so nothing is sent under it, and the peer's next handshake replaces it.
+// recorded handshake is answered once more, as after a restart. But its sender lacks the ephemeral key and cannot confirm
+// the session. So nothing is sent in that session, and the peer's next handshake replaces it.
 
 // Sockets returns the socket of each address, for the Inherited of the next daemon.
 func (t *Tunnel) Sockets() map[netip.Addr][]int {

@@ -15,8 +15,8 @@ import (
 	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
-// A live upgrade: the switch of the next daemon continues with the counters and flows of this one, and with the files of
-// the containers' interfaces, which package provision hands over.
+// In a live upgrade the switch of the next daemon continues with the counters and flows of this one. Package provision
+// hands over the files of the containers' interfaces.
 //
 // Before the state is read, Pause makes the goroutines stop that read frames of containers. The frames stay in the
 // queues of the interfaces, where the next daemon finds them.

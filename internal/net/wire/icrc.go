@@ -126,8 +126,8 @@ func (f *Flow) Seal(p Packet, id uint16) { p.SetICRC(f.Sum(p, id)) }
 // With an unknown identification this is only a 16-bit check; a caller that knows the identifications of
 // its peer should compare id. A correct guess is faster. IPv6 has no identification, and id is 0.
 //
-// A CRC is linear. The difference between the received ICRC and the one computed with the guess is the
-// CRC of the difference of the identifications, followed by as many zero bytes as bytes follow it in the
+// A CRC is linear. So the received ICRC differs from the one computed with the guess by the CRC of a
+// short string: the difference of the identifications, and zeros for the bytes that follow it in the
 // packet. Undoing these zeros leaves the difference in the low 16 bits if the packet is intact, and bits
 // elsewhere otherwise.
 func (f *Flow) Check(p Packet, guess uint16) (id uint16, ok bool) {

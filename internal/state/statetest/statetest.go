@@ -6,11 +6,14 @@ package statetest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,6 +29,39 @@ func Tags(t *testing.T, values ...any) {
 	for _, v := range values {
 		for _, problem := range tags(reflect.TypeOf(v), seen) {
 			t.Error(problem)
+		}
+	}
+}
+
+// Numbers checks that the fields of the structs have the numbers of a golden file, which has a line for each field. Fields may be added, but
+// a number keeps its meaning for ever. Fields of the packages in without have a test of their own. With VRDMA_GOLDEN a missing file is written.
+func Numbers(t *testing.T, file string, without []string, values ...any) {
+	t.Helper()
+	var now []string
+	for _, v := range values {
+		list, err := state.Fields(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now = append(now, list...)
+	}
+	now = slices.DeleteFunc(now, func(field string) bool {
+		pkg, _, _ := strings.Cut(field, ".")
+		return slices.Contains(without, pkg)
+	})
+	slices.Sort(now)
+	now = slices.Compact(now)
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && os.Getenv("VRDMA_GOLDEN") != "" {
+		b = []byte(strings.Join(now, "\n") + "\n")
+		err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, b, 0o644))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if line = strings.TrimSpace(line); !slices.Contains(now, line) {
+			t.Errorf("%s has the field %q: a number keeps its meaning for ever", file, line)
 		}
 	}
 }

@@ -302,10 +302,10 @@ func (m *Meter) changes() (out []entry) {
 			continue
 		}
 		t.changed = false
-		out = append(out, entry{at: slot{Key: k}, usage: t.usage})
+		out = append(out, entry{at: recordKey{Key: k}, usage: t.usage})
 		for _, at := range m.fresh {
-			if u := m.records[slot{k, at, minute}]; u != nil {
-				out = append(out, entry{record: true, at: slot{k, at, minute}, usage: *u})
+			if u := m.records[recordKey{k, at, minute}]; u != nil {
+				out = append(out, entry{record: true, at: recordKey{k, at, minute}, usage: *u})
 			}
 		}
 	}
@@ -318,7 +318,7 @@ func (m *Meter) all() (out []entry) {
 	out = make([]entry, 0, len(m.totals)+len(m.records))
 	for k, t := range m.totals {
 		t.changed = false
-		out = append(out, entry{at: slot{Key: k}, usage: t.usage})
+		out = append(out, entry{at: recordKey{Key: k}, usage: t.usage})
 	}
 	for at, u := range m.records {
 		out = append(out, entry{record: true, at: at, usage: *u})

@@ -8,7 +8,7 @@ import (
 // An entry is a total or a record.
 type entry struct {
 	record bool
-	at     slot
+	at     recordKey
 	usage  Usage
 }
 

@@ -32,7 +32,7 @@ type Meter struct {
 	base    map[Key]Usage // counted by the last daemon, of NICs that were not read yet
 	seen    map[any]*seen
 	totals  map[Key]*total
-	records map[slot]*Usage
+	records map[recordKey]*Usage
 	current time.Time // the current minute
 	latest  time.Time // of the samples
 	dirty   bool      // there are changes since the last flush
@@ -59,8 +59,8 @@ type total struct {
 	changed bool // since the last flush
 }
 
-// A slot is the key of a record: whose, from when, how long, in seconds.
-type slot struct {
+// A recordKey is the key of a record: whose, from when, how long, in seconds.
+type recordKey struct {
 	Key
 	from int64
 	span uint32
@@ -70,7 +70,7 @@ const minute = 60
 
 // New makes a meter without a file.
 func New() *Meter {
-	return &Meter{seen: make(map[any]*seen), totals: make(map[Key]*total), records: make(map[slot]*Usage)}
+	return &Meter{seen: make(map[any]*seen), totals: make(map[Key]*total), records: make(map[recordKey]*Usage)}
 }
 
 // Sample adds readings.
@@ -120,7 +120,7 @@ func (m *Meter) take(now time.Time, r *Reading) {
 	}
 	t.usage.add(&d)
 	t.changed, m.dirty = true, true
-	at := slot{r.Key, m.current.Unix(), minute}
+	at := recordKey{r.Key, m.current.Unix(), minute}
 	u := m.records[at]
 	if u == nil {
 		u = &Usage{}

@@ -60,7 +60,7 @@ func (m *Meter) rollUpBefore(minutes, hours, days time.Time) (changed bool) {
 			}
 			continue
 		case end <= hours.Unix():
-			to = slot{Key{Tenant: at.Tenant}, at.from - at.from%day, day}
+			to = recordKey{Key{Tenant: at.Tenant}, at.from - at.from%day, day}
 		case at.span < hour && end <= minutes.Unix():
 			to.from, to.span = at.from-at.from%hour, hour
 		default:

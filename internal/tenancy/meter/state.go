@@ -71,7 +71,7 @@ func (m *Meter) Thaw(st *State) {
 	for i := range st.Records {
 		e := &st.Records[i]
 		u := e.usage()
-		m.records[slot{e.key(), e.From, e.Span}] = &u
+		m.records[recordKey{e.key(), e.From, e.Span}] = &u
 	}
 	for i := range st.Counted {
 		e := &st.Counted[i]

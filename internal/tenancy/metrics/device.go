@@ -14,8 +14,8 @@ type Device struct {
 	Faults []Dropped
 }
 
-// families are node_exporter's names, without node_infiniband_, for the kernel's, and ours
-// (infiniband_hw_) for what node_exporter does not know.
+// families names the metric of each counter file. Counters of the kernel have node_exporter's names, without the prefix
+// node_infiniband_; others have the prefix infiniband_hw_.
 var families = []struct{ file, name, help string }{
 	{"port_xmit_packets", "node_infiniband_port_packets_transmitted_total", "Packets sent."},
 	{"port_rcv_packets", "node_infiniband_port_packets_received_total", "Packets received."},

@@ -7,8 +7,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// A policy can bound the age of the rules for new connections of its NICs (maxStaleness), because changes of rules do
-// not arrive while the store is away. Existing connections stay.
+// While the store is away, changes of rules do not arrive. So a policy can bound the age of the rules for new connections
+// of its NICs (maxStaleness). Existing connections stay.
 
 // SetAge sets how old the rules may be. Any goroutine may call it.
 func (r *Rules) SetAge(age time.Duration) {

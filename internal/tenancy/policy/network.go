@@ -230,9 +230,9 @@ func (l *lookup) selected(names []string, labels map[string]string) (list []int3
 // selectors are the different peers that rules name, and the NICs that each matches.
 type selectors struct {
 	lookup
-	known   map[selectorKey]int32
-	members [][]int32
-	byPlace []place
+	known     map[selectorKey]int32
+	members   [][]int32
+	byAddress []endpoint
 }
 
 type selectorKey struct {
@@ -240,8 +240,8 @@ type selectorKey struct {
 	prefix      netip.Prefix
 }
 
-// A place is an address and the NIC that has it.
-type place struct {
+// An endpoint is an address and the NIC that has it.
+type endpoint struct {
 	at  netip.Addr
 	nic int32
 }
@@ -250,10 +250,10 @@ func newSelectors(nics []*tenant.NIC, byName map[string]int32) *selectors {
 	s := &selectors{lookup: *newLookup(nics, byName), known: make(map[selectorKey]int32)}
 	for i, n := range nics {
 		for _, a := range n.Spec.Addresses {
-			s.byPlace = append(s.byPlace, place{a, int32(i)})
+			s.byAddress = append(s.byAddress, endpoint{a, int32(i)})
 		}
 	}
-	slices.SortFunc(s.byPlace, func(a, b place) int { return a.at.Compare(b.at) })
+	slices.SortFunc(s.byAddress, func(a, b endpoint) int { return a.at.Compare(b.at) })
 	return s
 }
 
@@ -306,9 +306,9 @@ func (s *selectors) matches(p *tenant.Peer) (list []int32) {
 
 // within are the NICs that have an address in a prefix.
 func (s *selectors) within(p netip.Prefix) (list []int32) {
-	i, _ := slices.BinarySearchFunc(s.byPlace, p.Addr(), func(a place, to netip.Addr) int { return a.at.Compare(to) })
-	for ; i < len(s.byPlace) && p.Contains(s.byPlace[i].at); i++ {
-		list = append(list, s.byPlace[i].nic)
+	i, _ := slices.BinarySearchFunc(s.byAddress, p.Addr(), func(a endpoint, to netip.Addr) int { return a.at.Compare(to) })
+	for ; i < len(s.byAddress) && p.Contains(s.byAddress[i].at); i++ {
+		list = append(list, s.byAddress[i].nic)
 	}
 	return list
 }

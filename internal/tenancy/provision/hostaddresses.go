@@ -20,8 +20,8 @@ import (
 // The default NIC has the addresses of the host. They change while programs have it open: DHCP answers, a cable is
 // plugged in, an engine makes a bridge. The NIC follows by the rules of readdress.go.
 
-// HostPort describes the default NIC to FollowHost.
-type HostPort struct {
+// HostNIC describes the default NIC to FollowHost.
+type HostNIC struct {
 	NIC *registry.NIC
 	// Serves says that other hosts reach the NIC: every address has sockets. UDP has those that the engine has already; nil: none.
 	Serves bool
@@ -32,18 +32,18 @@ type HostPort struct {
 
 // A hostFollower keeps the addresses of the default NIC those of the host. One goroutine uses it.
 type hostFollower struct {
-	HostPort
+	HostNIC
 	host   *host
 	served *atomic.Pointer[[]netip.Addr] // the addresses that other hosts reach
 	there  *routes.Elsewhere
 	watch  *routes.Watch
 	rows   []row
-	owed   bool   // the engine does not have everything that rows says
+	stale  bool   // the engine does not have everything that rows says
 	warned string // the last logged error
 }
 
 // FollowHost gives the default NIC the host's addresses whenever these change, until stop is called.
-func (r *Provisioner) FollowHost(p HostPort) (stop func(), err error) {
+func (r *Provisioner) FollowHost(p HostNIC) (stop func(), err error) {
 	open := func() (int, error) {
 		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	}
@@ -51,7 +51,7 @@ func (r *Provisioner) FollowHost(p HostPort) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &hostFollower{HostPort: p, host: r.host, served: &r.hostAddresses}
+	f := &hostFollower{HostNIC: p, host: r.host, served: &r.hostAddresses}
 	if f.watch, err = routes.NewWatch(fd); err != nil { // before the first look, so that no change is missed
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (f *hostFollower) look() (changed bool, err error) {
 		f.rows = rowsOf(f.NIC.Device.Face(), use)
 	}
 	was := f.rows
-	if !f.owed && slices.Equal(arrange(was, use), was) {
+	if !f.stale && slices.Equal(arrange(was, use), was) {
 		return false, nil
 	}
 	fresh, gone := differ(was, use)
@@ -126,7 +126,7 @@ func (f *hostFollower) look() (changed bool, err error) {
 		more, use, left = f.openSockets(fresh, use)
 	}
 	rows := arrange(was, use)
-	if !f.owed && slices.Equal(rows, was) {
+	if !f.stale && slices.Equal(rows, was) {
 		return false, left
 	}
 	err = f.commit(rows, more, gone)
@@ -180,7 +180,7 @@ func (f *hostFollower) commit(rows []row, more *roce.UDP, gone []netip.Addr) (er
 	}
 	var regroup [2]bool
 	for i := range regroup {
-		regroup[i] = f.owed || !within(f.rows, rows, i) || !within(rows, f.rows, i)
+		regroup[i] = f.stale || !within(f.rows, rows, i) || !within(rows, f.rows, i)
 	}
 	engine := f.host.cfg.Engine
 	perr := f.host.onLoop(func() {
@@ -203,7 +203,7 @@ func (f *hostFollower) commit(rows []row, more *roce.UDP, gone []netip.Addr) (er
 		}
 		return perr
 	}
-	f.rows, f.owed = rows, err != nil
+	f.rows, f.stale = rows, err != nil
 	outward := outwardOf(rows)
 	f.served.Store(&outward)
 	if len(outward) > 0 {

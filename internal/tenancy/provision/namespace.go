@@ -42,12 +42,12 @@ type namespacePort struct {
 
 	// The listener calls attach and detach one after the other, and the Provisioner calls detach once more at the end. mu is
 	// never held while a container can delay the holder.
-	mu   sync.Mutex  // guards the fields below
-	now  *attachment // nil: the NIC is not attached
-	last *attachment // the previous one, or now
-	udp  *roce.UDP   // the sockets that the engine has; nil: none
-	rows []row       // the GID table; nil: the addresses have not been read yet
-	owed bool        // the engine does not have everything that rows says
+	mu    sync.Mutex  // guards the fields below
+	now   *attachment // nil: the NIC is not attached
+	last  *attachment // the previous one, or now
+	udp   *roce.UDP   // the sockets that the engine has; nil: none
+	rows  []row       // the GID table; nil: the addresses have not been read yet
+	stale bool        // the engine does not have everything that rows says
 }
 
 // An attachment is what is open in a namespace while a NIC is attached to it. One goroutine uses it: first that of
@@ -277,7 +277,7 @@ func (p *namespacePort) takeOut() *attachment {
 	})
 	p.routes.now.Store(nil)
 	st.watch.Close()
-	p.now, p.udp, p.rows, p.owed = nil, nil, nil, false
+	p.now, p.udp, p.rows, p.stale = nil, nil, nil, false
 	if err := p.nic.Tree.Rewrite(); err != nil {
 		p.host.cfg.Log.Warn("the device tree of a NIC has the addresses of a container that is gone", "nic", p.nic.Name, "error", err)
 	}

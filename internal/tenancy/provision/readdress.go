@@ -103,7 +103,7 @@ func (p *namespacePort) look(st *attachment) (changed bool, err error) {
 		return false, fmt.Errorf("the addresses of the container are not known: %w", err)
 	}
 	p.mu.Lock()
-	was, owed := p.rows, p.owed // only this goroutine changes them, except detach
+	was, owed := p.rows, p.stale // only this goroutine changes them, except detach
 	p.mu.Unlock()
 	use, over := bounded(was, usable(all))
 	if over > 0 {
@@ -179,7 +179,7 @@ func (p *namespacePort) commit(st *attachment, rows []row, regroup [2]bool, more
 				return
 			}
 		}
-		p.rows, p.owed, changed = rows, err != nil, true
+		p.rows, p.stale, changed = rows, err != nil, true
 	})
 	if changed {
 		p.host.cfg.Log.Debug("a NIC has other addresses", "nic", p.nic.Name, "addresses", outwardOf(rows), "mtu", 128<<face.MTU)

@@ -38,7 +38,7 @@ type State struct {
 	Interfaces []InterfaceState `cbor:"2,keyasint,omitempty"`
 	Switch     *vswitch.State   `cbor:"3,keyasint,omitempty"`
 	Cards      []CardState      `cbor:"4,keyasint,omitempty"`
-	Machines   []MachineState   `cbor:"5,keyasint,omitempty"`
+	Machines   []GuestState     `cbor:"5,keyasint,omitempty"`
 }
 
 // NamespaceState is the connection of a NIC with a network namespace.
@@ -83,8 +83,8 @@ type CardState struct {
 	Listener server.FD `cbor:"2,keyasint,omitempty"`
 }
 
-// MachineState is a virtual machine that has a NIC as a network card, without an agent.
-type MachineState struct {
+// GuestState is a virtual machine that has a NIC as a network card, without an agent.
+type GuestState struct {
 	NIC    string               `cbor:"1,keyasint,omitempty"` // TENANT/NAME
 	Who    string               `cbor:"2,keyasint,omitempty"`
 	Name   string               `cbor:"3,keyasint,omitempty"`
@@ -239,7 +239,7 @@ func (p *namespacePort) freeze(add func(fd int) server.FD) (st NamespaceState, e
 		return add(fd)
 	}
 	a := p.now
-	st = NamespaceState{NIC: p.nic.Name, Number: p.number, Owed: p.owed}
+	st = NamespaceState{NIC: p.nic.Name, Number: p.number, Owed: p.stale}
 	var file, watch int
 	if st.Space, file, err = a.space.Freeze(); err != nil {
 		return st, err
@@ -314,7 +314,7 @@ func (g *switchPort) machine(st *State, add func(fd int) server.FD) error {
 	if card == nil {
 		return errors.New("it is connecting, or leaving")
 	}
-	ms := MachineState{NIC: g.of.key.Path(), Who: g.who, Name: g.name, Conn: card}
+	ms := GuestState{NIC: g.of.key.Path(), Who: g.who, Name: g.name, Conn: card}
 	raw, err := g.conn.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { ms.Socket = add(int(fd)) })
@@ -463,7 +463,7 @@ func (t *thawing) namespace(st *NamespaceState) (*namespacePort, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.now, p.last, p.rows, p.owed = a, a, rows, st.Owed
+	p.now, p.last, p.rows, p.stale = a, a, rows, st.Owed
 	p.routes.now.Store(a.there)
 	p.host.cfg.NICs.SetFace(p.nic, faceOf(rows, p.mtu))
 	if udp != nil {
@@ -515,15 +515,23 @@ func (t *thawing) sockets(st *NamespaceState, rows []row, a *attachment, o roce.
 	return roce.ListenUDP(o, addrs...)
 }
 
+// switchPort finds the port of a NIC in the switch.
+func (t *thawing) switchPort(name string) (*switchPort, error) {
+	s, err := t.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if s.ethernet == nil {
+		return nil, ErrNoPort
+	}
+	return s.ethernet, nil
+}
+
 // card restores the socket of a NIC for virtual machines.
 func (t *thawing) card(st *CardState) error {
-	s, err := t.find(st.NIC)
+	g, err := t.switchPort(st.NIC)
 	if err != nil {
 		return err
-	}
-	g := s.ethernet
-	if g == nil {
-		return ErrNoPort
 	}
 	file, err := t.file(st.Listener)
 	if err != nil {
@@ -548,14 +556,10 @@ func (t *thawing) card(st *CardState) error {
 }
 
 // machine restores the network card of a virtual machine.
-func (t *thawing) machine(st *MachineState) error {
-	s, err := t.find(st.NIC)
+func (t *thawing) machine(st *GuestState) error {
+	g, err := t.switchPort(st.NIC)
 	if err != nil {
 		return err
-	}
-	g := s.ethernet
-	if g == nil {
-		return ErrNoPort
 	}
 	if st.Conn == nil {
 		return errors.New("it has no state")
@@ -596,13 +600,9 @@ func (t *thawing) machine(st *MachineState) error {
 
 // tap restores the interface of a container.
 func (t *thawing) tap(st *InterfaceState) error {
-	s, err := t.find(st.NIC)
+	g, err := t.switchPort(st.NIC)
 	if err != nil {
 		return err
-	}
-	g := s.ethernet
-	if g == nil {
-		return ErrNoPort
 	}
 	file, err := t.file(st.File)
 	if err != nil {

@@ -73,4 +73,4 @@ func share(t *testing.T, mtu uint32, delay ib.Time, rate int64, op transport.WRO
 }
 
 // lineStart returns l with its statistics reset.
-func lineStart(l *line) line { return line{free: l.free} }
+func lineStart(l *wireQueue) wireQueue { return wireQueue{free: l.free} }

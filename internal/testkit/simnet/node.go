@@ -23,7 +23,7 @@ type Node struct {
 	regions map[uint32]Region
 	nextKey uint32
 	Faults  int // rejected accesses
-	Line    line
+	Line    wireQueue
 }
 
 // NewNode makes a node with size bytes of memory.

@@ -15,8 +15,8 @@ type Wire struct {
 // overhead is the size of a packet without payload: Ethernet, IPv4, UDP, BTH, ICRC.
 const overhead = 14 + 20 + 8 + 12 + 4 + 24
 
-// A line is the state of a node's Wire.
-type line struct {
+// A wireQueue is the state of a node's Wire.
+type wireQueue struct {
 	free ib.Time // when all waiting packets are sent
 
 	Packets, Marked, Overflowed int
@@ -26,7 +26,7 @@ type line struct {
 }
 
 // pass adds a delivery unit to the queue. It returns how long the unit takes; ok is false if the queue is full.
-func (w *Wire) pass(l *line, now ib.Time, size int64) (wait ib.Time, mark, ok bool) {
+func (w *Wire) pass(l *wireQueue, now ib.Time, size int64) (wait ib.Time, mark, ok bool) {
 	if w.Rate == 0 {
 		return 0, false, true
 	}

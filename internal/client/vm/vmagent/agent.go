@@ -33,7 +33,7 @@ type Config struct {
 // An Agent serves the programs of a machine.
 type Agent struct {
 	cfg    Config
-	line   *line
+	line   *agentPort
 	bell   int // -1: programs ring with frames
 	pinner *pinner
 
@@ -64,7 +64,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	a.line = &line{fd: fd}
+	a.line = &agentPort{fd: fd}
 	if a.bell, err = openPort(BellPort, unix.O_NONBLOCK); err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err

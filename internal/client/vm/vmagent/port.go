@@ -59,8 +59,8 @@ func openPort(name string, flags int) (int, error) {
 	return fd, nil
 }
 
-// A line is the port for commands and events.
-type line struct {
+// An agentPort is the virtio-serial port for commands and events.
+type agentPort struct {
 	fd int
 
 	mu  sync.Mutex
@@ -68,7 +68,7 @@ type line struct {
 }
 
 // Read implements io.Reader. The end of the daemon's connection is not the end of the stream: another connection may follow.
-func (l *line) Read(b []byte) (int, error) {
+func (l *agentPort) Read(b []byte) (int, error) {
 	for {
 		n, err := unix.Read(l.fd, b)
 		switch {
@@ -84,7 +84,7 @@ func (l *line) Read(b []byte) (int, error) {
 }
 
 // send sends a frame. It blocks while QEMU or the daemon is slow.
-func (l *line) send(k vmproto.Kind, id uint32, body ...[]byte) error {
+func (l *agentPort) send(k vmproto.Kind, id uint32, body ...[]byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.out = vmproto.Append(l.out[:0], k, id, body...)
@@ -92,13 +92,13 @@ func (l *line) send(k vmproto.Kind, id uint32, body ...[]byte) error {
 }
 
 // raw sends bytes.
-func (l *line) raw(b []byte) error {
+func (l *agentPort) raw(b []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.write(b)
 }
 
-func (l *line) write(b []byte) error {
+func (l *agentPort) write(b []byte) error {
 	for len(b) > 0 {
 		n, err := unix.Write(l.fd, b)
 		if errors.Is(err, unix.EINTR) {

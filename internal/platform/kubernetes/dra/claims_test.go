@@ -162,7 +162,7 @@ func start(t *testing.T) (*cluster, *Node) {
 	return c, c.node(t)
 }
 
-// node is a Node, as one that has just started.
+// node returns a new Node, which knows of the cluster only what a Node reads at its start.
 func (c *cluster) node(t *testing.T) *Node {
 	t.Helper()
 	n := &Node{

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,15 +39,16 @@ func (f *few) Unprepare(_ context.Context, c Claim) error {
 func startDriver(t *testing.T, dir string) (stop func()) {
 	t.Helper()
 	d := &Driver{Name: "vrdma.io", Dir: dir, Claims: new(few), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Every: 5 * time.Millisecond}
+	return runUntilStop(t, "driver", d.Run)
+}
+
+// runUntilStop runs a driver or a plugin until stop is called or the test ends. An error of run fails the test.
+func runUntilStop(t *testing.T, what string, run func(context.Context) error) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
+	go func() { ended <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
 		cancel()
 		select {
 		case err := <-ended:
@@ -54,9 +56,9 @@ func startDriver(t *testing.T, dir string) (stop func()) {
 				t.Error(err)
 			}
 		case <-time.After(soon):
-			t.Error("the driver does not end")
+			t.Errorf("the %s does not end", what)
 		}
-	}
+	})
 	t.Cleanup(stop)
 	return stop
 }

@@ -142,27 +142,7 @@ func (s *slots) Prepare(_ context.Context, ids []string) error {
 func startPlugin(t *testing.T, dir string, devices Devices) (stop func()) {
 	t.Helper()
 	p := &Plugin{Resource: resource, Dir: dir, Devices: devices, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Every: 5 * time.Millisecond}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- p.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(soon):
-			t.Error("the plugin does not end")
-		}
-	}
-	t.Cleanup(stop)
-	return stop
+	return runUntilStop(t, "plugin", p.Run)
 }
 
 func TestPlugin(t *testing.T) {

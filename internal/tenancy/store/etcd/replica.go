@@ -32,8 +32,8 @@ const (
 // pageSize is how many entries one answer has.
 const pageSize = 5000
 
-// A host that was taken over may write as much as etcd holds. So that it cannot use up the memory of all daemons, a daemon takes
-// nothing from a store with more than mostHeld bytes, and no answer above mostAnswer. 50 000 NICs have about 100 MB.
+// A compromised host may write as much as etcd holds, and must not exhaust the memory of all daemons. So a daemon reads nothing from
+// a store with more than mostHeld bytes, and no answer above mostAnswer. 50 000 NICs have about 100 MB.
 const (
 	mostHeld   = 512 << 20
 	mostAnswer = 64 << 20

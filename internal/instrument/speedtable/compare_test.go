@@ -1,22 +1,15 @@
-package bench
+package speedtable
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"iter"
 	"math"
 	"math/rand/v2"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"testing/quick"
-
-	"vrdma.dev/vrdma/internal/instrument/drivers"
 )
 
 func rowOf(lower bool, values ...float64) *Row {
@@ -49,7 +42,7 @@ func TestCompare(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			c := compare(rowOf(test.lower, test.ours...), rowOf(test.lower, test.ctl...), rowOf(test.lower, test.other...))
+			c := Compare(rowOf(test.lower, test.ours...), rowOf(test.lower, test.ctl...), rowOf(test.lower, test.other...))
 			if c.Verdict != test.want || !nearly(c.Loss, test.loss) || !nearly(c.Noise, test.noise) {
 				t.Errorf("got %s, loss %v, noise %v, want %s, %v, %v", c.Verdict, c.Loss, c.Noise, test.want, test.loss, test.noise)
 			}
@@ -81,16 +74,16 @@ func TestCompareProperties(t *testing.T) {
 		a := positive(values)
 		shuffled := slices.Clone(a)
 		rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-		c := compare(rowOf(lower, a...), rowOf(lower, a...), rowOf(lower, shuffled...))
+		c := Compare(rowOf(lower, a...), rowOf(lower, a...), rowOf(lower, shuffled...))
 		return c.Verdict == Same && c.Loss == 0 && c.Noise == 0
 	}
 	control := func(first, second []float64, lower bool) bool {
 		a, again := positive(first), positive(second)
-		return compare(rowOf(lower, a...), rowOf(lower, again...), rowOf(lower, again...)).Verdict == Same
+		return Compare(rowOf(lower, a...), rowOf(lower, again...), rowOf(lower, again...)).Verdict == Same
 	}
 	opposite := func(first, second []float64, lower bool) bool {
 		a, b := rowOf(lower, positive(first)...), rowOf(lower, positive(second)...)
-		forth, back := compare(a, a, b).Verdict, compare(b, b, a).Verdict
+		forth, back := Compare(a, a, b).Verdict, Compare(b, b, a).Verdict
 		return (forth == Worse) == (back == Better) && (forth == Better) == (back == Worse)
 	}
 	for name, property := range map[string]any{"equal": equal, "control": control, "opposite": opposite} {
@@ -104,11 +97,11 @@ func TestCompareProperties(t *testing.T) {
 func TestCompareStep(t *testing.T) {
 	ours, control, theirs := rowOf(true, 0.1), rowOf(true, 0.1), rowOf(true, 0)
 	ours.Step = 0.1
-	if c := compare(ours, control, theirs); c.Verdict != Same {
+	if c := Compare(ours, control, theirs); c.Verdict != Same {
 		t.Errorf("one step: %s", c.Verdict)
 	}
 	theirs.Ours.Values[0] = 0.3
-	if c := compare(theirs, theirs, ours); c.Verdict != Worse {
+	if c := Compare(theirs, theirs, ours); c.Verdict != Worse {
 		t.Errorf("two steps: %s", c.Verdict)
 	}
 }
@@ -119,7 +112,7 @@ func TestCompareNotes(t *testing.T) {
 	theirs.Ours.Name = "another tool"
 	theirs.Note = "the first is not carried"
 	ours.Ours.Failures = []string{"once"}
-	c := compare(ours, rowOf(true, 5), theirs)
+	c := Compare(ours, rowOf(true, 5), theirs)
 	want := "this build: tool failed in 1 of 2 runs: once; other build: the first is not carried"
 	if c.Verdict != Unknown || c.Note != want {
 		t.Errorf("got %s, %q, want %s, %q", c.Verdict, c.Note, Unknown, want)
@@ -144,8 +137,8 @@ func TestChance(t *testing.T) {
 
 func TestComparedReport(t *testing.T) {
 	c := Compared{Version: "new", Other: "old, protocol 2"}
-	c.add(compare(rowOf(true, 1e-6, 3e-6), rowOf(true, 2e-6), rowOf(true, 1e-6)))
-	c.add(compare(rowOf(true, 9), rowOf(true, 9), rowOf(true, 9))) // the same row, compared with something else
+	c.Add(Compare(rowOf(true, 1e-6, 3e-6), rowOf(true, 2e-6), rowOf(true, 1e-6)))
+	c.Add(Compare(rowOf(true, 9), rowOf(true, 9), rowOf(true, 9))) // the same row, compared with something else
 	dir := t.TempDir()
 	base, err := c.Write(dir)
 	if err != nil {
@@ -160,90 +153,5 @@ func TestComparedReport(t *testing.T) {
 	var back Compared
 	if err := errors.Join(err, json.Unmarshal(text, &back)); err != nil || len(back.Rows) != 1 || !slices.Equal(back.Worse(), []string{"w"}) {
 		t.Errorf("%v, got %+v", err, back)
-	}
-}
-
-// Runs of the same length advance together, and a run that ends early delays no other.
-func TestInterleave(t *testing.T) {
-	var log []string
-	run := func(name string, steps int) iter.Seq[struct{}] {
-		return func(yield func(struct{}) bool) {
-			for i := range steps {
-				yield(struct{}{})
-				log = append(log, fmt.Sprint(i, name))
-			}
-		}
-	}
-	interleave([]iter.Seq[struct{}]{run("a", 20), run("b", 20), run("c", 3)})
-	if len(log) != 43 {
-		t.Fatalf("%d measurements, want 43: %v", len(log), log)
-	}
-	if !slices.IsSortedFunc(log, func(x, y string) int {
-		var i, j int
-		fmt.Sscan(x[:len(x)-1], &i)
-		fmt.Sscan(y[:len(y)-1], &j)
-		return i - j
-	}) {
-		t.Errorf("out of step: %v", log)
-	}
-}
-
-// Only the probes of wanted rows run, and in a comparison no baselines.
-func TestFillMeasuresWhatIsWanted(t *testing.T) {
-	tests := []struct {
-		name     string
-		pattern  string
-		oursOnly bool
-		want     string
-	}{
-		{"all", "", false, "0 1 2 3"},
-		{"one row", "second", false, "2 3"},
-		{"a comparison", "", true, "0 2"},
-		{"one row of a comparison", "first", true, "0"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			var ran []string
-			var probes []Probe
-			for i := range 4 {
-				probes = append(probes, Probe{Name: "p", Measure: func(context.Context) (drivers.Reading, error) {
-					ran = append(ran, fmt.Sprint(i))
-					return drivers.Reading{Value: float64(i + 1)}, nil
-				}})
-			}
-			table := Table{Progress: io.Discard, oursOnly: test.oursOnly}
-			if test.pattern != "" {
-				table.Rows = regexp.MustCompile(test.pattern)
-			}
-			rows := []Row{ratioRow("first", 1), ratioRow("second", 1), {What: "first, absolute"}}
-			if err := table.fill(t.Context(), 1, probes, rows, []source{{0, 1}, {2, 3}, {0, alone}}); err != nil {
-				t.Fatal(err)
-			}
-			if got := strings.Join(ran, " "); got != test.want {
-				t.Errorf("measured %s, want %s", got, test.want)
-			}
-		})
-	}
-}
-
-func TestChosenRows(t *testing.T) {
-	table := Table{Rows: regexp.MustCompile("(?i)deregistering 256")}
-	if got := table.chosen(); len(got) != 1 || got[0].name != "local" {
-		t.Errorf("got %d parts, want local", len(got))
-	}
-	table.Only = []string{"cm"}
-	if table.Any() {
-		t.Error("part cm has a row about registering")
-	}
-}
-
-func TestPrefixed(t *testing.T) {
-	var b strings.Builder
-	p := &prefixed{to: &b, prefix: "A "}
-	io.WriteString(p, "one")
-	io.WriteString(p, " line\ntwo\n")
-	io.WriteString(p, "three")
-	if want := "A one line\nA two\nA three"; b.String() != want {
-		t.Errorf("got %q, want %q", b.String(), want)
 	}
 }

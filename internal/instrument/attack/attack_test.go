@@ -1,33 +1,35 @@
-package bench
+package attack
 
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"strings"
 	"testing"
 
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
 func victimOf(median, p99 float64) Victim {
-	return Victim{Median: Series{Unit: "s", Values: []float64{median}}, P99: Series{Unit: "s", Values: []float64{p99}}}
+	return Victim{Median: speedtable.Series{Unit: "s", Values: []float64{median}}, P99: speedtable.Series{Unit: "s", Values: []float64{p99}}}
 }
 
 func TestAttackJudged(t *testing.T) {
-	failed := Victim{Median: Series{Failures: []string{"no device"}}}
+	failed := Victim{Median: speedtable.Series{Failures: []string{"no device"}}}
 	tests := []struct {
 		name    string
-		row     AttackRow
+		row     Row
 		mark    string
 		ratio   float64
 		mention string
 	}{
-		{"spared", AttackRow{Alone: victimOf(3e-6, 1e-5), Beside: victimOf(9e-6, 1e-3)}, "PASS", 3, ""},
-		{"starved", AttackRow{Alone: victimOf(3e-6, 1e-5), Beside: victimOf(12e-6, 1e-3)}, "MISS", 4, ""},
-		{"by one who works", AttackRow{Busy: true, Alone: victimOf(3e-6, 1e-5), Beside: victimOf(12e-6, 1e-3)}, "", 4, ""},
-		{"shut out", AttackRow{Alone: victimOf(3e-6, 1e-5), Beside: failed}, "FAILED", 0, "the victim failed in 1 of 1 runs: no device"},
-		{"the daemon died", AttackRow{Alone: victimOf(3e-6, 1e-5), Note: "THE DAEMON DIED"}, "FAILED", 0, "DIED"},
+		{"spared", Row{Alone: victimOf(3e-6, 1e-5), Beside: victimOf(9e-6, 1e-3)}, "PASS", 3, ""},
+		{"starved", Row{Alone: victimOf(3e-6, 1e-5), Beside: victimOf(12e-6, 1e-3)}, "MISS", 4, ""},
+		{"by one who works", Row{Busy: true, Alone: victimOf(3e-6, 1e-5), Beside: victimOf(12e-6, 1e-3)}, "", 4, ""},
+		{"shut out", Row{Alone: victimOf(3e-6, 1e-5), Beside: failed}, "FAILED", 0, "the victim failed in 1 of 1 runs: no device"},
+		{"the daemon died", Row{Alone: victimOf(3e-6, 1e-5), Note: "THE DAEMON DIED"}, "FAILED", 0, "DIED"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -40,7 +42,7 @@ func TestAttackJudged(t *testing.T) {
 }
 
 func TestAttackReport(t *testing.T) {
-	r := AttackReport{Rows: []AttackRow{{
+	r := Report{Rows: []Row{{
 		Attack: "rnr", What: "QPs", Count: 200, Build: "this build", Reached: "200 of 200",
 		Alone: victimOf(3e-6, 1e-5), Beside: victimOf(6e-6, 1e-3),
 		Before: testbed.Load{Memory: 1 << 20, Anonymous: 1, Mappings: 30, Files: 60}, While: testbed.Load{Memory: 2 << 20, Anonymous: 1, Mappings: 40, Files: 70}, After: testbed.Load{Memory: 1 << 20, Anonymous: 1, Mappings: 31, Files: 61},
@@ -52,7 +54,7 @@ func TestAttackReport(t *testing.T) {
 	}
 	text, err1 := os.ReadFile(base + ".md")
 	data, err2 := os.ReadFile(base + ".json")
-	var back AttackReport
+	var back Report
 	if err := errors.Join(err1, err2, json.Unmarshal(data, &back)); err != nil || len(back.Rows) != 1 {
 		t.Errorf("%v, got %s", err, data)
 	}
@@ -74,3 +76,5 @@ func TestAttacksAreKnown(t *testing.T) {
 		}
 	}
 }
+
+func nearly(a, b float64) bool { return math.Abs(a-b) < 1e-9 }

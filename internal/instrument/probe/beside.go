@@ -1,4 +1,4 @@
-package bench
+package probe
 
 import (
 	"context"
@@ -9,15 +9,21 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// besideBurner returns a probe that runs while burner (programs/burn.c) keeps the processors busy.
-func besideBurner(l *testbed.Lab, p Probe, burner []string) Probe {
-	return besideProgram(l, p, "awake", burner)
+// On returns a probe whose name says where it runs.
+func On(p Probe, where string) Probe {
+	p.Name += ", " + where
+	return p
 }
 
-// besideProgram returns a probe that runs beside a program. The program prints "ready" and ends with its input.
-func besideProgram(l *testbed.Lab, p Probe, name string, argv []string) Probe {
+// BesideBurner returns a probe that runs while burner (programs/burn.c) keeps the processors busy.
+func BesideBurner(l *testbed.Lab, p Probe, burner []string) Probe {
+	return BesideProgram(l, p, "awake", burner)
+}
+
+// BesideProgram returns a probe that runs beside a program. The program prints "ready" and ends with its input.
+func BesideProgram(l *testbed.Lab, p Probe, name string, argv []string) Probe {
 	measure := p.Measure
-	p = on(p, name)
+	p = On(p, name)
 	p.Measure = func(ctx context.Context) (drivers.Reading, error) {
 		other, err := l.StartReady(ctx, argv...)
 		if err != nil {
@@ -29,9 +35,9 @@ func besideProgram(l *testbed.Lab, p Probe, name string, argv []string) Probe {
 	return p
 }
 
-// without returns a probe that runs while the daemons are stopped. A running daemon could keep a processor awake and so make sleeping
+// Without returns a probe that runs while the daemons are stopped. A running daemon could keep a processor awake and so make sleeping
 // programs of TCP faster.
-func (p Probe) without(daemons ...*testbed.Daemon) Probe {
+func (p Probe) Without(daemons ...*testbed.Daemon) Probe {
 	measure := p.Measure
 	p.Measure = func(ctx context.Context) (drivers.Reading, error) {
 		for _, d := range daemons {

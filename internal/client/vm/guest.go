@@ -12,9 +12,9 @@ import (
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
-// A machine is the state of one agent's connection. It ends with the connection, or when a new agent greets.
-type machine struct {
-	port     *Port
+// A guest is the state of one agent's connection. It ends with the connection, or when a new agent greets.
+type guest struct {
+	port     *Sockets
 	link     *link
 	name     string
 	who      credentials.Caller // the process of QEMU
@@ -33,21 +33,21 @@ type machine struct {
 	empty  chan struct{} // closed when it is ending and has no conversations
 }
 
-// mostConversations is the maximum number of conversations of a machine. A program with rdma_cm has one for each event channel.
+// mostConversations is the maximum number of conversations of a guest. A program with rdma_cm has one for each event channel.
 const mostConversations = 65536
 
-// workloads numbers machines. The numbers differ from the kernel's network namespace cookies, which count from 1.
+// workloads numbers guests. The numbers differ from the kernel's network namespace cookies, which count from 1.
 var workloads atomic.Uint64
 
-func newMachine(p *Port, l *link, name string, who credentials.Caller, r *ram) *machine {
-	return &machine{
+func newGuest(p *Sockets, l *link, name string, who credentials.Caller, r *ram) *guest {
+	return &guest{
 		port: p, link: l, name: name, who: who, workload: 1<<63 | workloads.Add(1), ram: r,
 		conns: make(map[uint32]*conversation), empty: make(chan struct{}), tree: tree{dir: p.cfg.Tree},
 	}
 }
 
 // serveLink serves agents on a connection, one after the other, until it ends.
-func (p *Port) serveLink(u *net.UnixConn, who credentials.Caller) error {
+func (p *Sockets) serveLink(u *net.UnixConn, who credentials.Caller) error {
 	l := newLink(u)
 	defer l.close()
 	r := vmproto.NewReader(u)
@@ -62,7 +62,7 @@ func (p *Port) serveLink(u *net.UnixConn, who credentials.Caller) error {
 }
 
 // serveAgent serves one agent. It returns the greeting of the next one.
-func (p *Port) serveAgent(l *link, r *vmproto.Reader, g vmproto.Greeting, who credentials.Caller) (vmproto.Greeting, error) {
+func (p *Sockets) serveAgent(l *link, r *vmproto.Reader, g vmproto.Greeting, who credentials.Caller) (vmproto.Greeting, error) {
 	a := vmproto.Answer{Nonce: g.Nonce, Version: vmproto.Version}
 	var mem Memory
 	err := error(nil)
@@ -81,7 +81,7 @@ func (p *Port) serveAgent(l *link, r *vmproto.Reader, g vmproto.Greeting, who cr
 	}
 	shared := newRAM(mem)
 	defer shared.drop()
-	m := newMachine(p, l, printable(g.Name), who, shared)
+	m := newGuest(p, l, printable(g.Name), who, shared)
 	if m.told = p.agents.now(); m.told {
 		p.cfg.Log.Info("an agent in a virtual machine serves programs", "nic", p.cfg.NIC, "machine", m.name)
 	}
@@ -113,8 +113,8 @@ func (l *link) sendWelcome(a vmproto.Answer) {
 	l.putRaw(vmproto.AppendWelcome(nil, a))
 }
 
-// take handles a frame. An error ends the machine.
-func (m *machine) take(f vmproto.Frame) error {
+// take handles a frame. An error ends the guest.
+func (m *guest) take(f vmproto.Frame) error {
 	if f.Kind == vmproto.Open {
 		return m.open(f)
 	}
@@ -150,7 +150,7 @@ func (m *machine) take(f vmproto.Frame) error {
 }
 
 // late handles a frame of a conversation that has just ended here.
-func (m *machine) late(f vmproto.Frame) error {
+func (m *guest) late(f vmproto.Frame) error {
 	if f.Kind == vmproto.Pin {
 		number, _, err := vmproto.ParseRuns(f.Body)
 		if err != nil {
@@ -189,7 +189,7 @@ const (
 )
 
 // unpin releases a pin that no session has taken; p may be nil.
-func (m *machine) unpin(p *pin) {
+func (m *guest) unpin(p *pin) {
 	if p != nil {
 		m.pending.Add(-int64(len(p.runs)))
 		m.link.send(vmproto.Unpin, p.id)
@@ -246,7 +246,7 @@ func (c *conversation) pages(k vmproto.Kind, number uint32, runs []vmproto.Run) 
 }
 
 // open starts a conversation.
-func (m *machine) open(f vmproto.Frame) error {
+func (m *guest) open(f vmproto.Frame) error {
 	who, err := vmproto.ParseOpen(f.Body)
 	if err != nil {
 		return err
@@ -284,7 +284,7 @@ func (m *machine) open(f vmproto.Frame) error {
 var errInMachine = errors.New("it is in a virtual machine")
 
 // close removes a conversation that has ended completely.
-func (m *machine) close(c *conversation) {
+func (m *guest) close(c *conversation) {
 	c.mu.Lock()
 	for _, b := range c.bells {
 		b.Close()
@@ -303,8 +303,8 @@ func (m *machine) close(c *conversation) {
 	}
 }
 
-// remember adds the machine's new memory. Without programs, the old memory is released.
-func (m *machine) remember(now Memory) bool {
+// remember adds the guest's new memory. Without programs, the old memory is released.
+func (m *guest) remember(now Memory) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.ram.add(now) {
@@ -317,7 +317,7 @@ func (m *machine) remember(now Memory) bool {
 }
 
 // end ends all conversations, and waits until they are gone.
-func (m *machine) end() {
+func (m *guest) end() {
 	m.mu.Lock()
 	if !m.ending {
 		m.ending = true
@@ -335,7 +335,7 @@ func (m *machine) end() {
 	}
 }
 
-// printable replaces control characters in a machine's text.
+// printable replaces control characters in a guest's text.
 func printable(s string) string {
 	b := []byte(s)
 	for i, c := range b {

@@ -1,4 +1,4 @@
-package bench
+package attack
 
 import (
 	"bufio"
@@ -12,6 +12,8 @@ import (
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -46,11 +48,14 @@ const victimBound = 3
 // attackTimeout is the limit of one attack with all runs of the victim.
 const attackTimeout = 6 * time.Minute
 
+// messageSize is the size of the victim's messages.
+const messageSize = 64
+
 // victimMessages is how many messages of a victim are timed. A starved victim takes milliseconds for each.
 const victimMessages = 2000
 
-// An AttackRow is the effect of an attack on a victim and on the daemon of both.
-type AttackRow struct {
+// An Row is the effect of an attack on a victim and on the daemon of both.
+type Row struct {
 	Attack string `json:"attack"`
 	What   string `json:"what"`
 	Count  int    `json:"count"`
@@ -72,12 +77,12 @@ type AttackRow struct {
 
 // A Victim is the latency of a well-behaved program.
 type Victim struct {
-	Median Series `json:"median"`
-	P99    Series `json:"p99"`
+	Median speedtable.Series `json:"median"`
+	P99    speedtable.Series `json:"p99"`
 }
 
-// An AttackRun runs attacks against a daemon that also serves a victim.
-type AttackRun struct {
+// An Run runs attacks against a daemon that also serves a victim.
+type Run struct {
 	Labs     []*testbed.Lab // the builds to attack in turn
 	Names    []string       // of the builds
 	Attacks  []Attack
@@ -86,12 +91,12 @@ type AttackRun struct {
 }
 
 // Run runs every attack against every build, each with a new daemon.
-func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, error) {
-	report := &AttackReport{Time: time.Now(), Version: version, Machine: ThisMachine()}
+func (s *Run) Run(ctx context.Context, version string) (*Report, error) {
+	report := &Report{Time: time.Now(), Version: version, Machine: speedtable.ThisMachine()}
 	for _, attack := range s.Attacks {
 		for i, lab := range s.Labs {
 			fmt.Fprintf(s.Progress, "%s, %d %s, %s:\n", attack.Name, attack.Count, attack.What, s.Names[i])
-			o := AttackRow{Attack: attack.Name, What: attack.What, Count: attack.Count, Build: s.Names[i], Busy: attack.Busy}
+			o := Row{Attack: attack.Name, What: attack.What, Count: attack.Count, Build: s.Names[i], Busy: attack.Busy}
 			err := s.attack(ctx, lab, &o)
 			if ctx.Err() != nil {
 				return nil, testbed.ErrInterrupted
@@ -108,7 +113,7 @@ func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, err
 }
 
 // attack runs one attack against one build.
-func (s *AttackRun) attack(ctx context.Context, lab *testbed.Lab, o *AttackRow) error {
+func (s *Run) attack(ctx context.Context, lab *testbed.Lab, o *Row) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, attackTimeout, testbed.Timeout(attackTimeout))
 	defer cancel()
 	programs, err := lab.Compile(ctx, "hostile")
@@ -130,7 +135,7 @@ func (s *AttackRun) attack(ctx context.Context, lab *testbed.Lab, o *AttackRow) 
 }
 
 // withDaemon measures the victim alone, starts the attacker, measures the victim again and stops the attacker.
-func (s *AttackRun) withDaemon(ctx context.Context, lab *testbed.Lab, d *testbed.Daemon, o *AttackRow, hostile string) error {
+func (s *Run) withDaemon(ctx context.Context, lab *testbed.Lab, d *testbed.Daemon, o *Row, hostile string) error {
 	victim, attacker, err := attackTenants(ctx, lab)
 	if err != nil {
 		return err
@@ -168,22 +173,22 @@ func (s *AttackRun) withDaemon(ctx context.Context, lab *testbed.Lab, d *testbed
 }
 
 // measure measures the victim's latency.
-func (s *AttackRun) measure(ctx context.Context, victim *testbed.Host, how string) (v Victim, err error) {
-	name := fmt.Sprintf("ib_send_lat -s %d, %s", latencySize, how)
-	v = Victim{Median: Series{Name: name, Unit: "s"}, P99: Series{Name: name, Unit: "s"}}
+func (s *Run) measure(ctx context.Context, victim *testbed.Host, how string) (v Victim, err error) {
+	name := fmt.Sprintf("ib_send_lat -s %d, %s", messageSize, how)
+	v = Victim{Median: speedtable.Series{Name: name, Unit: "s"}, P99: speedtable.Series{Name: name, Unit: "s"}}
 	r := victim.Loopback()
-	p := Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
-		out, err := drivers.RunPerftest(ctx, r, testbed.WithDevice, "ib_send_lat", "-s", fmt.Sprint(latencySize), "-n", fmt.Sprint(victimMessages))
+	p := probe.Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+		out, err := drivers.RunPerftest(ctx, r, testbed.WithDevice, "ib_send_lat", "-s", fmt.Sprint(messageSize), "-n", fmt.Sprint(victimMessages))
 		if err != nil {
 			return drivers.Reading{}, err
 		}
 		got, err := drivers.ParseLatency(out)
 		if err == nil && got.Typical > 0 && !math.IsInf(got.P99, 0) { // else it is tried again, see Probe.measure
-			v.P99.add(drivers.Reading{Value: got.P99 * 1e-6})
+			v.P99.Add(got.P99 * 1e-6)
 		}
 		return drivers.Reading{Value: got.Typical * 1e-6, Average: got.Average * 1e-6}, err
 	}}
-	series, err := Rounds(ctx, s.Progress, s.Rounds, []Probe{p})
+	series, err := probe.Rounds(ctx, s.Progress, s.Rounds, []probe.Probe{p})
 	v.Median = series[0]
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
@@ -192,11 +197,11 @@ func (s *AttackRun) measure(ctx context.Context, victim *testbed.Host, how strin
 }
 
 // note adds a note.
-func (o *AttackRow) note(text string) { o.Note = strings.TrimPrefix(o.Note+"; "+text, "; ") }
+func (o *Row) note(text string) { o.Note = strings.TrimPrefix(o.Note+"; "+text, "; ") }
 
 // judge compares the victim's latencies with the bound.
-func (o *AttackRow) judge() {
-	for _, s := range []*Series{&o.Alone.Median, &o.Beside.Median} {
+func (o *Row) judge() {
+	for _, s := range []*speedtable.Series{&o.Alone.Median, &o.Beside.Median} {
 		if n := len(s.Failures); n > 0 {
 			o.note(fmt.Sprintf("the victim failed in %d of %d runs: %s", n, n+len(s.Values), s.Failures[n-1]))
 		}
@@ -208,7 +213,7 @@ func (o *AttackRow) judge() {
 	o.Pass = o.Ratio <= victimBound && o.Note == ""
 }
 
-func (o *AttackRow) mark() string {
+func (o *Row) mark() string {
 	switch {
 	case o.Note != "":
 		return "FAILED"
@@ -220,16 +225,16 @@ func (o *AttackRow) mark() string {
 	return "MISS"
 }
 
-// An AttackReport is the result of an AttackRun.
-type AttackReport struct {
-	Time    time.Time   `json:"time"`
-	Version string      `json:"version"`
-	Machine Machine     `json:"machine"`
-	Rows    []AttackRow `json:"rows"`
+// An Report is the result of an Run.
+type Report struct {
+	Time    time.Time          `json:"time"`
+	Version string             `json:"version"`
+	Machine speedtable.Machine `json:"machine"`
+	Rows    []Row              `json:"rows"`
 }
 
 // Markdown writes the report for people.
-func (s *AttackReport) Markdown(w io.Writer) error {
+func (s *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "vrdma %s, %s, %s\n\n", s.Version, s.Machine, s.Time.UTC().Format("2006-01-02 15:04 UTC"))
 	fmt.Fprintf(&b, "A victim's send latency, 64 B, alone and beside an attacker: median, average, 99 %%. The daemon before, while and after. The victim passes beside an idle attacker if its median is at most %d x.\n\n", victimBound)
@@ -263,11 +268,11 @@ func (v *Victim) text() string {
 }
 
 // JSON writes the report for programs.
-func (s *AttackReport) JSON(w io.Writer) error { return writeJSON(w, s) }
+func (s *Report) JSON(w io.Writer) error { return speedtable.WriteJSON(w, s) }
 
 // Write writes the report to dir as JSON and Markdown, named by the time.
-func (s *AttackReport) Write(dir string) (path string, err error) {
-	return writeFiles(dir, s.Time.UTC().Format("20060102-150405")+"-attacks", s)
+func (s *Report) Write(dir string) (path string, err error) {
+	return speedtable.WriteFiles(dir, s.Time.UTC().Format("20060102-150405")+"-attacks", s)
 }
 
 // Unused user ids for victim and attacker.

@@ -1,18 +1,14 @@
-package bench
+package speedtable
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
@@ -24,47 +20,6 @@ type Report struct {
 	Machine Machine   `json:"machine"`
 	Rows    []Row     `json:"rows"`
 }
-
-// A Machine is where a report was measured.
-type Machine struct {
-	CPU    string `json:"cpu"`
-	CPUs   int    `json:"cpus"`
-	Kernel string `json:"kernel"`
-}
-
-// ThisMachine describes this machine.
-func ThisMachine() Machine {
-	m := Machine{CPU: "unknown CPU", CPUs: runtime.NumCPU()}
-	var name unix.Utsname
-	if unix.Uname(&name) == nil {
-		m.Kernel = "Linux " + unix.ByteSliceToString(name.Release[:])
-	}
-	file, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return m
-	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if key, value, found := strings.Cut(lines.Text(), ":"); found && strings.TrimSpace(key) == "model name" {
-			m.CPU = strings.TrimSpace(value)
-			break
-		}
-	}
-	return m
-}
-
-// Describe describes this machine for the header of results.
-func Describe() experiment.Machine {
-	m := ThisMachine()
-	d := experiment.Machine{Kernel: m.Kernel, Processor: m.CPU, Processors: m.CPUs}
-	var info unix.Sysinfo_t
-	if unix.Sysinfo(&info) == nil {
-		d.Memory = int64(info.Totalram) * int64(info.Unit)
-	}
-	return d
-}
-
-func (m Machine) String() string { return fmt.Sprintf("%s, %d CPUs, %s", m.CPU, m.CPUs, m.Kernel) }
 
 // Markdown writes the table for people.
 func (r *Report) Markdown(w io.Writer) error {
@@ -126,9 +81,10 @@ func (s *Series) summary(average bool) string {
 }
 
 // JSON writes the report for programs.
-func (r *Report) JSON(w io.Writer) error { return writeJSON(w, r) }
+func (r *Report) JSON(w io.Writer) error { return WriteJSON(w, r) }
 
-func writeJSON(w io.Writer, v any) error {
+// WriteJSON writes v as indented JSON.
+func WriteJSON(w io.Writer, v any) error {
 	content, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
@@ -139,7 +95,7 @@ func writeJSON(w io.Writer, v any) error {
 
 // Write writes the report to dir as JSON and Markdown, named by the time.
 func (r *Report) Write(dir string) (path string, err error) {
-	return writeFiles(dir, r.Time.UTC().Format("20060102-150405"), r)
+	return WriteFiles(dir, r.Time.UTC().Format("20060102-150405"), r)
 }
 
 // A Result is the result of a run, which can be printed and stored.
@@ -149,8 +105,8 @@ type Result interface {
 	Write(dir string) (path string, err error)
 }
 
-// writeFiles writes a result to dir as name.json and name.md, and returns their path without the suffix.
-func writeFiles(dir, name string, r Result) (path string, err error) {
+// WriteFiles writes a result to dir as name.json and name.md, and returns their path without the suffix.
+func WriteFiles(dir, name string, r Result) (path string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}

@@ -1,4 +1,4 @@
-package bench
+package probe
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
@@ -16,8 +17,10 @@ type Probe struct {
 	Name, Unit string
 	Measure    func(context.Context) (drivers.Reading, error)
 
-	skip   bool   // no row needs its numbers
-	before func() // called before every run, even one that is skipped; may be nil
+	// Skip says that nothing needs its numbers.
+	Skip bool
+	// Before is called before every run, even one that is skipped; may be nil.
+	Before func()
 }
 
 // attempts is how often a probe without a result is tried.
@@ -34,8 +37,8 @@ func (p *Probe) measure(ctx context.Context) (r drivers.Reading, err error) {
 	return r, fmt.Errorf("%s measured %v, %d times: this machine is too busy to measure on", p.Name, r.Value, attempts)
 }
 
-// baselineProbe runs a program that prints one number.
-func baselineProbe(l *testbed.Lab, name, unit, program string, args ...string) Probe {
+// Baseline runs a program that prints one number.
+func Baseline(l *testbed.Lab, name, unit, program string, args ...string) Probe {
 	return Probe{
 		Name: name, Unit: unit,
 		Measure: func(ctx context.Context) (drivers.Reading, error) {
@@ -48,25 +51,25 @@ func baselineProbe(l *testbed.Lab, name, unit, program string, args ...string) P
 	}
 }
 
-// maxFailures is after how many failures a probe is no longer run.
-const maxFailures = 2
+// MaxFailures is after how many failures a probe is no longer run.
+const MaxFailures = 2
 
 // Rounds runs all probes in turn, rounds times, and returns a series for each. A probe that fails has the reason in its series. Only
 // the end of ctx is an error.
-func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe) ([]Series, error) {
-	series := make([]Series, len(probes))
+func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe) ([]speedtable.Series, error) {
+	series := make([]speedtable.Series, len(probes))
 	for i, p := range probes {
-		series[i] = Series{Name: p.Name, Unit: p.Unit}
+		series[i] = speedtable.Series{Name: p.Name, Unit: p.Unit}
 	}
 	for round := range rounds {
 		for i, p := range probes {
-			if p.skip {
+			if p.Skip {
 				continue
 			}
-			if p.before != nil {
-				p.before()
+			if p.Before != nil {
+				p.Before()
 			}
-			if len(series[i].Failures) >= maxFailures {
+			if len(series[i].Failures) >= MaxFailures {
 				continue
 			}
 			fmt.Fprintf(progress, "  round %d of %d: %s ", round+1, rounds, p.Name)
@@ -80,7 +83,7 @@ func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe)
 				series[i].Failures = append(series[i].Failures, err.Error())
 			default:
 				fmt.Fprintln(progress, experiment.Amount(reading.Value, p.Unit))
-				series[i].add(reading)
+				series[i].AddAveraged(reading.Value, reading.Average)
 			}
 		}
 	}

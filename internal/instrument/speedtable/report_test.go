@@ -1,4 +1,4 @@
-package bench
+package speedtable
 
 import (
 	"encoding/json"
@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
@@ -33,12 +32,12 @@ func TestSeries(t *testing.T) {
 		})
 	}
 	s := Series{}
-	s.add(drivers.Reading{Value: 2, Average: 10})
+	s.AddAveraged(2, 10)
 	if s.Average() != 10 {
 		t.Errorf("average %v, want the tool's own, 10", s.Average())
 	}
-	s.add(drivers.Reading{Value: 2, Average: math.Inf(1)})
-	s.add(drivers.Reading{Value: 2, Average: math.NaN()})
+	s.AddAveraged(2, math.Inf(1))
+	s.AddAveraged(2, math.NaN())
 	if s.Average() != 10 || len(s.Values) != 3 {
 		t.Errorf("averages %v of %v: want none that is no number", s.Averages, s.Values)
 	}
@@ -162,7 +161,7 @@ func TestSubtract(t *testing.T) {
 		{row([]float64{0.25}, nil), 0, "FAILED"},
 	} {
 		r := test.row
-		r.subtract()
+		r.Subtract()
 		r.Judge()
 		if r.Measured != test.measured || r.mark() != test.mark || r.Against != nil || !strings.Contains(r.Note, "with failed in 1 of") {
 			t.Errorf("got %+v, %s; want %v, %s", r, r.mark(), test.measured, test.mark)

@@ -1,4 +1,4 @@
-package bench
+package probe
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// latencyProbe runs a perftest latency tool over vrdma; the value is the median.
-func latencyProbe(r testbed.Route, tool string, size, iterations int, options ...string) Probe {
+// Latency runs a perftest latency tool over vrdma; the value is the median.
+func Latency(r testbed.Route, tool string, size, iterations int, options ...string) Probe {
 	return Probe{
 		Name: strings.Join(append([]string{tool, "-s", fmt.Sprint(size)}, options...), " "), Unit: "s",
 		Measure: func(ctx context.Context) (drivers.Reading, error) {
@@ -24,29 +24,30 @@ func latencyProbe(r testbed.Route, tool string, size, iterations int, options ..
 	}
 }
 
-// Which result of a bandwidth tool is the value.
+// The aspects of a bandwidth tool's output.
 var (
-	averageRate = aspect{"B/s", func(b drivers.Bandwidth) float64 { return b.Average }}
-	messageRate = aspect{"/s", func(b drivers.Bandwidth) float64 { return b.MessageRate }}
+	AverageRate       = Aspect{"B/s", func(b drivers.Bandwidth) float64 { return b.Average }}
+	MessagesPerSecond = Aspect{"/s", func(b drivers.Bandwidth) float64 { return b.MessageRate }}
 )
 
-type aspect struct {
+// An Aspect is the result of a bandwidth tool that Throughput returns.
+type Aspect struct {
 	unit string
 	of   func(drivers.Bandwidth) float64
 }
 
-// bandwidthProbe runs a perftest bandwidth tool over vrdma.
-func bandwidthProbe(r testbed.Route, tool string, size, iterations int) Probe {
-	return throughputProbe(r, testbed.WithDevice, averageRate, tool, size, iterations)
+// Bandwidth runs a perftest bandwidth tool over vrdma.
+func Bandwidth(r testbed.Route, tool string, size, iterations int) Probe {
+	return Throughput(r, testbed.WithDevice, AverageRate, tool, size, iterations)
 }
 
-// messageRateProbe runs a perftest bandwidth tool over vrdma for its message rate.
-func messageRateProbe(r testbed.Route, tool string, size, iterations int) Probe {
-	return throughputProbe(r, testbed.WithDevice, messageRate, tool, size, iterations)
+// MessageRate runs a perftest bandwidth tool over vrdma for its message rate.
+func MessageRate(r testbed.Route, tool string, size, iterations int) Probe {
+	return Throughput(r, testbed.WithDevice, MessagesPerSecond, tool, size, iterations)
 }
 
-// throughputProbe runs a bandwidth tool for one of its results.
-func throughputProbe(r testbed.Route, w testbed.Launcher, a aspect, tool string, size, iterations int, args ...string) Probe {
+// Throughput runs a bandwidth tool for one of its results.
+func Throughput(r testbed.Route, w testbed.Launcher, a Aspect, tool string, size, iterations int, args ...string) Probe {
 	return Probe{
 		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: a.unit,
 		Measure: func(ctx context.Context) (drivers.Reading, error) {
@@ -56,8 +57,8 @@ func throughputProbe(r testbed.Route, w testbed.Launcher, a aspect, tool string,
 	}
 }
 
-// qperfProbe runs a TCP test of qperf; value is latency, bw or msg_rate.
-func qperfProbe(r testbed.Route, test, value, unit string, size int) Probe {
+// Qperf runs a TCP test of qperf; value is latency, bw or msg_rate.
+func Qperf(r testbed.Route, test, value, unit string, size int) Probe {
 	return Probe{
 		Name: fmt.Sprintf("qperf -m %d %s", size, test), Unit: unit,
 		Measure: func(ctx context.Context) (drivers.Reading, error) {
@@ -67,16 +68,16 @@ func qperfProbe(r testbed.Route, test, value, unit string, size int) Probe {
 	}
 }
 
-// iperf3Probe measures TCP's bandwidth.
-func iperf3Probe(r testbed.Route) Probe {
+// Iperf3 measures TCP's bandwidth.
+func Iperf3(r testbed.Route) Probe {
 	return Probe{Name: "iperf3", Unit: "B/s", Measure: func(ctx context.Context) (drivers.Reading, error) {
 		rate, _, err := drivers.RunIperf3(ctx, r, testbed.Plain)
 		return drivers.Reading{Value: rate}, err
 	}}
 }
 
-// pingpongProbe runs ibv_rc_pingpong; the value is an average.
-func pingpongProbe(r testbed.Route, options ...string) Probe {
+// Pingpong runs ibv_rc_pingpong; the value is an average.
+func Pingpong(r testbed.Route, iterations int, options ...string) Probe {
 	return Probe{
 		Name: strings.Join(append([]string{"ibv_rc_pingpong"}, options...), " "), Unit: "s",
 		Measure: func(ctx context.Context) (drivers.Reading, error) {
@@ -84,7 +85,7 @@ func pingpongProbe(r testbed.Route, options ...string) Probe {
 			if err != nil {
 				return drivers.Reading{}, err
 			}
-			server := append([]string{"ibv_rc_pingpong", "-p", fmt.Sprint(port), "-g", "0", "-n", fmt.Sprint(sleepingMessages)}, options...)
+			server := append([]string{"ibv_rc_pingpong", "-p", fmt.Sprint(port), "-g", "0", "-n", fmt.Sprint(iterations)}, options...)
 			out, err := r.Pair(ctx, testbed.WithDevice, port, server, append(server[:len(server):len(server)], r.Server.IP))
 			if err != nil {
 				return drivers.Reading{}, err
@@ -95,8 +96,8 @@ func pingpongProbe(r testbed.Route, options ...string) Probe {
 	}
 }
 
-// cmtimeProbe measures how many connections are opened and closed in a second.
-func cmtimeProbe(r testbed.Route, count int) Probe {
+// Cmtime measures how many connections are opened and closed in a second.
+func Cmtime(r testbed.Route, count int) Probe {
 	return Probe{
 		Name: fmt.Sprintf("cmtime -c %d", count), Unit: "/s",
 		Measure: func(ctx context.Context) (drivers.Reading, error) {

@@ -1,10 +1,9 @@
-package bench
+package speedtable
 
 import (
 	"math"
 	"slices"
 
-	"vrdma.dev/vrdma/internal/instrument/drivers"
 	"vrdma.dev/vrdma/internal/instrument/experiment"
 )
 
@@ -19,10 +18,14 @@ type Series struct {
 	Failures []string `json:"failures,omitempty"`
 }
 
-func (s *Series) add(r drivers.Reading) {
-	s.Values = append(s.Values, r.Value)
-	if r.Average != 0 && !math.IsInf(r.Average, 0) && !math.IsNaN(r.Average) { // perftest prints these on a busy machine
-		s.Averages = append(s.Averages, r.Average)
+// Add appends a value.
+func (s *Series) Add(value float64) { s.Values = append(s.Values, value) }
+
+// AddAveraged appends a value and the average that the tool printed with it; 0: none.
+func (s *Series) AddAveraged(value, average float64) {
+	s.Add(value)
+	if average != 0 && !math.IsInf(average, 0) && !math.IsNaN(average) { // perftest prints these on a busy machine
+		s.Averages = append(s.Averages, average)
 	}
 }
 
@@ -58,8 +61,8 @@ func (s *Series) Range() (low, high float64) {
 	return slices.Min(s.Values), slices.Max(s.Values)
 }
 
-// ratio returns a/b, infinite if b is 0.
-func ratio(a, b float64) float64 {
+// Ratio returns a/b, infinite if b is 0.
+func Ratio(a, b float64) float64 {
 	if b == 0 {
 		return math.Inf(1)
 	}

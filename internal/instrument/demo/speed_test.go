@@ -1,19 +1,21 @@
-package bench
+package demo
 
 import (
 	"strings"
 	"testing"
+
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 )
 
 func TestDemoTable(t *testing.T) {
-	series := []Series{
+	series := []speedtable.Series{
 		{Name: "ib_write_lat -s 64", Unit: "s", Values: []float64{5e-6, 4e-6, 90e-6}},
 		{Name: "qperf -m 64 tcp_lat", Unit: "s", Values: []float64{10e-6}},
 		{Name: "ib_write_bw -s 65536", Unit: "B/s", Values: []float64{1e9}},
 		{Name: "qperf -m 65536 tcp_bw", Unit: "B/s", Values: []float64{2e9}},
 	}
 	var out strings.Builder
-	d := Demo{Out: &out, Rounds: 3}
+	d := Speed{Out: &out, Rounds: 3}
 	if err := d.table("TCP on loopback", series, []comparison{{"latency", 0, 1, true}, {"bandwidth", 2, 3, false}}); err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +31,7 @@ func TestDemoTable(t *testing.T) {
 	if strings.Contains(out.String(), "rounds of qperf") {
 		t.Errorf("got\n%s\nbut the rounds of qperf agree", out.String())
 	}
-	series[1] = Series{Name: "qperf -m 64 tcp_lat", Unit: "s", Failures: []string{"no such program", "no such program"}}
+	series[1] = speedtable.Series{Name: "qperf -m 64 tcp_lat", Unit: "s", Failures: []string{"no such program", "no such program"}}
 	if err := d.table("TCP", series, []comparison{{"latency", 0, 1, true}}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package bench
+package demo
 
 import (
 	"context"
@@ -9,11 +9,13 @@ import (
 	"text/tabwriter"
 
 	"vrdma.dev/vrdma/internal/instrument/experiment"
+	"vrdma.dev/vrdma/internal/instrument/probe"
+	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
 
-// A Demo shows what vrdma does: unmodified programs find a device, on one host and on two, compared with TCP.
-type Demo struct {
+// A Speed shows that unmodified programs find a device, on one host and on two, and compares RDMA with TCP.
+type Speed struct {
 	Lab      *testbed.Lab
 	Out      io.Writer
 	Progress io.Writer
@@ -21,6 +23,13 @@ type Demo struct {
 	Colour   bool
 	As       string // the user that runs the programs
 }
+
+// Message sizes of the comparisons.
+const (
+	smallMessage = 8
+	latencySize  = 64
+	bulkSize     = 64 << 10
+)
 
 // A comparison is a line of the demo's table.
 type comparison struct {
@@ -30,8 +39,8 @@ type comparison struct {
 }
 
 // Run runs the demo: one host, then two.
-func (d *Demo) Run(ctx context.Context) error {
-	fmt.Fprintf(d.Out, "vrdma: RDMA on a machine without RDMA (%s).\n", ThisMachine())
+func (d *Speed) Run(ctx context.Context) error {
+	fmt.Fprintf(d.Out, "vrdma: RDMA on a machine without RDMA (%s).\n", speedtable.ThisMachine())
 	fmt.Fprintf(d.Out, "Unmodified programs from the distribution, run as %s, through a daemon in user space.\n\n", d.As)
 	if err := d.oneHost(ctx); err != nil {
 		return err
@@ -61,7 +70,7 @@ Next:
 `
 
 // oneHost shows the device and compares two processes with TCP.
-func (d *Demo) oneHost(ctx context.Context) error {
+func (d *Speed) oneHost(ctx context.Context) error {
 	h := d.Lab.Here
 	info, err := d.Lab.Run(ctx, h.Under("ibv_devinfo")...)
 	if err != nil {
@@ -71,15 +80,15 @@ func (d *Demo) oneHost(ctx context.Context) error {
 
 	r := h.Loopback()
 	fmt.Fprintf(d.Progress, "Measuring between two processes, RDMA and TCP in turn:\n")
-	series, err := Rounds(ctx, d.Progress, d.Rounds, []Probe{
-		0: latencyProbe(r, "ib_write_lat", latencySize, 5000),
-		1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize),
-		2: bandwidthProbe(r, "ib_write_bw", bulkSize, 10000),
-		3: qperfProbe(r, "tcp_bw", "bw", "B/s", bulkSize),
-		4: bandwidthProbe(r, "ib_send_bw", bulkSize, 10000),
-		5: messageRateProbe(r, "ib_write_bw", smallMessage, 300000),
-		6: qperfProbe(r, "tcp_bw", "msg_rate", "/s", smallMessage),
-		7: messageRateProbe(r, "ib_send_bw", smallMessage, 300000),
+	series, err := probe.Rounds(ctx, d.Progress, d.Rounds, []probe.Probe{
+		0: probe.Latency(r, "ib_write_lat", latencySize, 5000),
+		1: probe.Qperf(r, "tcp_lat", "latency", "s", latencySize),
+		2: probe.Bandwidth(r, "ib_write_bw", bulkSize, 10000),
+		3: probe.Qperf(r, "tcp_bw", "bw", "B/s", bulkSize),
+		4: probe.Bandwidth(r, "ib_send_bw", bulkSize, 10000),
+		5: probe.MessageRate(r, "ib_write_bw", smallMessage, 300000),
+		6: probe.Qperf(r, "tcp_bw", "msg_rate", "/s", smallMessage),
+		7: probe.MessageRate(r, "ib_send_bw", smallMessage, 300000),
 	})
 	if err != nil {
 		return err
@@ -95,7 +104,7 @@ func (d *Demo) oneHost(ctx context.Context) error {
 }
 
 // twoHosts shows a connection between two hosts and compares it with TCP.
-func (d *Demo) twoHosts(ctx context.Context, w *testbed.HostPair) error {
+func (d *Speed) twoHosts(ctx context.Context, w *testbed.HostPair) error {
 	r := w.Route()
 	fmt.Fprintf(d.Out, "\nTwo hosts: network namespaces with a virtual cable between them, MTU 9000, and a daemon in each.\n\n")
 	server, client := []string{"rping", "-s", "-C", "3"}, []string{"rping", "-c", "-v", "-C", "3", "-a", r.Server.IP}
@@ -107,11 +116,11 @@ func (d *Demo) twoHosts(ctx context.Context, w *testbed.HostPair) error {
 	fmt.Fprintf(d.Out, "%s$ vrdma run -- %s\n%s$ vrdma run -- %s\n%s\n", r.Server.IP, strings.Join(server, " "), r.Client.IP, strings.Join(client, " "), indent(pings))
 
 	fmt.Fprintf(d.Progress, "Measuring between two hosts, RoCEv2 and TCP in turn:\n")
-	series, err := Rounds(ctx, d.Progress, d.Rounds, []Probe{
-		0: latencyProbe(r, "ib_send_lat", latencySize, 5000),
-		1: qperfProbe(r, "tcp_lat", "latency", "s", latencySize),
-		2: bandwidthProbe(r, "ib_write_bw", bulkSize, 10000),
-		3: qperfProbe(r, "tcp_bw", "bw", "B/s", bulkSize),
+	series, err := probe.Rounds(ctx, d.Progress, d.Rounds, []probe.Probe{
+		0: probe.Latency(r, "ib_send_lat", latencySize, 5000),
+		1: probe.Qperf(r, "tcp_lat", "latency", "s", latencySize),
+		2: probe.Bandwidth(r, "ib_write_bw", bulkSize, 10000),
+		3: probe.Qperf(r, "tcp_bw", "bw", "B/s", bulkSize),
 	})
 	if err != nil {
 		return err
@@ -124,7 +133,7 @@ func (d *Demo) twoHosts(ctx context.Context, w *testbed.HostPair) error {
 }
 
 // table prints the comparisons and the tools that failed.
-func (d *Demo) table(against string, series []Series, lines []comparison) error {
+func (d *Speed) table(against string, series []speedtable.Series, lines []comparison) error {
 	t := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\tRDMA through vrdma\t%s\t\tmeasured with\n", against)
 	fmt.Fprintf(t, "\t------------------\t%s\t\t-------------\n", strings.Repeat("-", len(against)))
@@ -137,7 +146,7 @@ func (d *Demo) table(against string, series []Series, lines []comparison) error 
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s, %s\n", line.what, d.value(ours), d.value(base), d.paint(verdict, good), tool(ours.Name), tool(base.Name))
 		failures = append(append(failures, ours.Failures...), base.Failures...)
-		for _, one := range []*Series{ours, base} {
+		for _, one := range []*speedtable.Series{ours, base} {
 			if by := factor(one); by > roundsAgree {
 				apart = append(apart, fmt.Sprintf("The rounds of %s differ by a factor of %.1f.", one.Name, by))
 			}
@@ -161,15 +170,15 @@ func (d *Demo) table(against string, series []Series, lines []comparison) error 
 const roundsAgree = 2
 
 // factor is the largest value of a series over its smallest; 0 without values.
-func factor(s *Series) float64 {
+func factor(s *speedtable.Series) float64 {
 	if len(s.Values) == 0 {
 		return 0
 	}
-	return ratio(slices.Max(s.Values), slices.Min(s.Values))
+	return speedtable.Ratio(slices.Max(s.Values), slices.Min(s.Values))
 }
 
 // value is the median of a series, or that there is none.
-func (d *Demo) value(s *Series) string {
+func (d *Speed) value(s *speedtable.Series) string {
 	if len(s.Values) == 0 {
 		return "failed"
 	}
@@ -178,10 +187,10 @@ func (d *Demo) value(s *Series) string {
 
 // judge describes the ratio.
 func judge(ours, base float64, lower bool) (verdict string, good bool) {
-	r := ratio(ours, base)
+	r := speedtable.Ratio(ours, base)
 	more, less := "%.1f x as much", "%.1f x less"
 	if lower {
-		r, more, less = ratio(base, ours), "%.1f x faster", "%.1f x slower"
+		r, more, less = speedtable.Ratio(base, ours), "%.1f x faster", "%.1f x slower"
 	}
 	if r >= 1 {
 		return fmt.Sprintf(more, r), true
@@ -190,7 +199,7 @@ func judge(ours, base float64, lower bool) (verdict string, good bool) {
 }
 
 // paint colours text on a terminal. Both colour codes have the same length, so that columns stay aligned.
-func (d *Demo) paint(text string, good bool) string {
+func (d *Speed) paint(text string, good bool) string {
 	switch {
 	case !d.Colour:
 		return text

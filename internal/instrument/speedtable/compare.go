@@ -1,4 +1,4 @@
-package bench
+package speedtable
 
 import (
 	"fmt"
@@ -12,6 +12,9 @@ import (
 
 // margin is how much worse a median may be before a row counts as worse.
 const margin = 0.03
+
+// Sides names the builds of a comparison: this build, this build again as the control, and the other build.
+var Sides = [...]string{"this build", "control", "other build"}
 
 // A Verdict is the result of comparing a row.
 type Verdict string
@@ -43,18 +46,18 @@ type ComparedRow struct {
 	Note    string  `json:"note,omitempty"`
 }
 
-// compare judges a row of three sides. This build is worse if its median is worse than the other's by more than the margin, and by
+// Compare judges a row of three sides. This build is worse if its median is worse than the other's by more than the margin, and by
 // more than it differs from the control.
-func compare(ours, control, theirs *Row) ComparedRow {
+func Compare(ours, control, theirs *Row) ComparedRow {
 	c := ComparedRow{
-		What: subject(ours.What), LowerIsBetter: ours.AtMost,
+		What: Subject(ours.What), LowerIsBetter: ours.AtMost,
 		Ours: ours.Ours, Control: control.Ours, Theirs: theirs.Ours,
 	}
 	for i, row := range []*Row{ours, control, theirs} {
 		row.mention(&row.Ours)
 		for _, text := range []string{row.Missing, row.Note} {
 			if text != "" {
-				c.Note = strings.TrimPrefix(c.Note+"; "+sideNames[i]+": "+text, "; ")
+				c.Note = strings.TrimPrefix(c.Note+"; "+Sides[i]+": "+text, "; ")
 			}
 		}
 	}
@@ -122,8 +125,8 @@ func chance(values []float64, difference float64) float64 {
 	return float64(hits) / deals
 }
 
-// subject is what a row measures, without what the speed table compares it with.
-func subject(what string) string {
+// Subject is what a row measures, without what the speed table compares it with.
+func Subject(what string) string {
 	before, _, _ := strings.Cut(what, ", against ")
 	return before
 }
@@ -137,8 +140,8 @@ type Compared struct {
 	Rows    []ComparedRow `json:"rows"`
 }
 
-// add appends a row, unless an earlier row has the same subject: the speed table compares some series with several others.
-func (c *Compared) add(row ComparedRow) {
+// Add appends a row, unless an earlier row has the same subject: the speed table compares some series with several others.
+func (c *Compared) Add(row ComparedRow) {
 	for _, earlier := range c.Rows {
 		if earlier.What == row.What {
 			return
@@ -208,9 +211,9 @@ func values(s *Series) string {
 }
 
 // JSON writes the comparison for programs.
-func (c *Compared) JSON(w io.Writer) error { return writeJSON(w, c) }
+func (c *Compared) JSON(w io.Writer) error { return WriteJSON(w, c) }
 
 // Write writes the comparison to dir as JSON and Markdown, named by the time.
 func (c *Compared) Write(dir string) (path string, err error) {
-	return writeFiles(dir, c.Time.UTC().Format("20060102-150405")+"-against", c)
+	return WriteFiles(dir, c.Time.UTC().Format("20060102-150405")+"-against", c)
 }

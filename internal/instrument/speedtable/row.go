@@ -1,4 +1,4 @@
-package bench
+package speedtable
 
 import (
 	"fmt"
@@ -30,22 +30,22 @@ type Row struct {
 	Pass     bool    `json:"pass"`
 }
 
-// fill sets the series of a row.
-func (r *Row) fill(ours Series, against ...Series) {
+// Fill sets the series of a row.
+func (r *Row) Fill(ours Series, against ...Series) {
 	r.Ours = ours
 	if len(against) > 0 {
 		r.Against = &against[0]
 	}
 }
 
-// subtract turns the row into the difference of its two medians. It may be negative if both are equal.
-func (r *Row) subtract() {
+// Subtract turns the row into the difference of its two medians. It may be negative if both are equal.
+func (r *Row) Subtract() {
 	less := r.Against
 	if less == nil {
 		return // not filled
 	}
 	ours := Series{Name: r.Ours.Name + ", less " + less.Name, Unit: r.Ours.Unit}
-	if r.measured() {
+	if r.HasValues() {
 		with, without := r.Ours.Median(), less.Median()
 		ours.Values = []float64{with - without}
 		r.Note = fmt.Sprintf("medians of %d and %d: %s, and %s without", len(r.Ours.Values), len(less.Values), experiment.Amount(with, ours.Unit), experiment.Amount(without, ours.Unit))
@@ -59,12 +59,12 @@ func (r *Row) subtract() {
 func (r *Row) Judge() {
 	r.mention(&r.Ours)
 	r.mention(r.Against)
-	if !r.measured() {
+	if !r.HasValues() {
 		return
 	}
 	r.Measured = r.Ours.Median()
 	if r.Against != nil {
-		r.Measured = ratio(r.Measured, r.Against.Median())
+		r.Measured = Ratio(r.Measured, r.Against.Median())
 	}
 	if math.IsInf(r.Measured, 0) { // JSON has no infinity
 		r.Measured = 0
@@ -78,8 +78,8 @@ func (r *Row) Judge() {
 	r.Pass = r.Pass && !r.Unbounded
 }
 
-// measured reports whether the row has values.
-func (r *Row) measured() bool {
+// HasValues reports whether the row has values.
+func (r *Row) HasValues() bool {
 	return len(r.Ours.Values) > 0 && (r.Against == nil || len(r.Against.Values) > 0)
 }
 
@@ -103,7 +103,7 @@ func (r *Row) text(v float64) string {
 
 // result prints the result; "": there is none.
 func (r *Row) result() string {
-	if !r.measured() {
+	if !r.HasValues() {
 		return ""
 	}
 	return r.text(r.Measured)
@@ -113,7 +113,7 @@ func (r *Row) mark() string {
 	switch {
 	case r.Missing != "":
 		return "not measured"
-	case !r.measured():
+	case !r.HasValues():
 		return "FAILED"
 	case r.Unbounded:
 		return ""
