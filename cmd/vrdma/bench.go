@@ -64,16 +64,16 @@ default all parts are measured, except rxe, which needs a kernel with rxe, and u
   loops        what a second loop brings, beside what a second process of memcpy brings
   allocations  of the data path
 
-With --against, the vrdma side of every row is measured with this build, with this build
-again as the control, and with the other build, in turn. BINARY is the other build's vrdma,
-with its libvrdma.so and libvrdma-sockets.so beside it. A row is WORSE if this build's median
+With --against, three builds measure the vrdma side of every row in turn: this build, this
+build again as the control, and the other build. BINARY is the other build's vrdma, with its
+libvrdma.so and libvrdma-sockets.so beside it. A row is WORSE if this build's median
 is worse by more than 3 % and by more than this build differs from itself. The exit status is
 then 1. TCP and other comparisons are not measured, nor are the parts containers, guest, vms,
 rxe, upgrade and allocations.
 
-With --attacks, the latency of a victim is measured alone and beside a hostile tenant of the
-same daemon, and the daemon's resources before, during and after. With --against the other
-build is measured too. As root, victim and attacker are two other users. Do not run it on a
+With --attacks, it measures the latency of a victim alone and beside a hostile tenant of the
+same daemon. It also reads the daemon's resources before, during and after. With --against
+it measures the other build, too. As root, victim and attacker are two other users. Do not run it on a
 machine that others use: the attacks take up to 2 GB, and all resources of the daemon.`,
 		Example: `  vrdma bench --only veth,cm --rounds 3
   vrdma bench --rows 'send latency'

@@ -148,7 +148,7 @@ func (f *copyFlags) server(ctx context.Context) error {
 	case err != nil:
 		return usage("%w", err)
 	case key == nil && !f.public:
-		return usage("--serve: give --key-file FILE, or --public to let everybody in who can connect")
+		return usage("--serve: give --key-file FILE, or --public to serve every client that can connect")
 	case key != nil && f.public:
 		return usage("--public and --key-file: choose one")
 	}
@@ -196,7 +196,7 @@ func (f *copyFlags) announcement(p filecopy.Transport, addr string) []string {
 	}
 	who, what := "everybody", "fetch files"
 	if f.keyFile != "" {
-		who = "whoever has the key of " + f.keyFile
+		who = "clients with the key of " + f.keyFile
 	}
 	if f.write {
 		what = "fetch and send files"
@@ -214,7 +214,7 @@ func (f *copyFlags) announcement(p filecopy.Transport, addr string) []string {
 	return []string{
 		fmt.Sprintf("serving %s over %s at %s", f.serve, p.Name(), strings.Join(list, " ")),
 		fmt.Sprintf("%s %s may %s below it", who, where, what),
-		"the data is not encrypted on its way: who sees the packets sees the files",
+		"the data is not encrypted on its way: an eavesdropper can read the files",
 	}
 }
 

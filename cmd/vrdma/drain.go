@@ -182,7 +182,7 @@ func printInterfaces(w io.Writer, list []impact) {
 // showImpact answers vrdma status --impact.
 func showImpact(w io.Writer, s *protocol.Status, asJSON bool) error {
 	if s.Control == "" {
-		return lacks("only the daemon's user and root see who would be hit")
+		return lacks("only the daemon's user and root may list the affected programs")
 	}
 	list := impactOf(s)
 	if !asJSON {

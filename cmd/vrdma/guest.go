@@ -44,7 +44,7 @@ func guestArgsCommand(o *options) *cobra.Command {
 		Use:   "args NIC",
 		Short: "print QEMU's arguments for a NIC",
 		Long: `Prints QEMU's arguments for a virtual machine with the NIC: default, or a declared NIC,
-TENANT/NAME. The daemon shares the machine's memory, so -m and -M memory-backend are among
+TENANT/NAME. The daemon shares the guest's memory, so -m and -M memory-backend are among
 the arguments. A NIC in a network with way vxlan is an ordinary network card in the machine,
 which gets its address by DHCP.
 
@@ -61,7 +61,7 @@ an RDMA device: run vrdma guest agent as root in the machine.`,
 			return err
 		},
 	}
-	c.Flags().StringVarP(&q.memory, "memory", "m", "1G", "the machine's memory")
+	c.Flags().StringVarP(&q.memory, "memory", "m", "1G", "the guest's memory")
 	c.Flags().StringVar(&q.id, "id", "vrdma", "prefix of the names of QEMU's objects")
 	c.Flags().IntVar(&q.queues, "queues", 1, "queue pairs of the network card, at most 8; use the machine's number of processors")
 	c.Flags().BoolVar(&q.tcg, "tcg", false, "the machine is emulated. Without it QEMU 7.2 crashes there, and doorbells of a single processor are lost")
@@ -160,10 +160,10 @@ func guestAgentCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "agent",
 		Short: "serve the device to programs in this virtual machine, in the foreground",
-		Long: `Runs in a virtual machine, as root, and serves the RDMA device of the machine's NIC (vrdma
-guest args) to its programs, on a socket as a daemon does: vrdma run works. The agent pins
-memory that programs register, up to --pin percent of the machine's memory, whatever their
-own limit of locked memory is.`,
+		Long: `Runs in a virtual machine, as root. It serves the RDMA device of the guest's NIC (vrdma guest
+args) to programs, on a socket as a daemon does: vrdma run works. The agent pins memory that
+programs register, up to --pin percent of the guest's memory. The programs' own limit of
+locked memory does not apply.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if !leashed {
@@ -223,7 +223,7 @@ own limit of locked memory is.`,
 	c.Flags().MarkHidden("leashed") // fails only for a flag that is not there
 	c.Flags().StringVar(&name, "name", "", "the machine's name, for vrdma status on the host (default: its host name)")
 	c.Flags().StringVar(&mode, "mode", "0666", "the socket's permissions; 0600: only root")
-	c.Flags().IntVar(&share, "pin", 50, "percentage of the machine's memory that all programs together may register")
+	c.Flags().IntVar(&share, "pin", 50, "percentage of the guest's memory that all programs together may register")
 	return c
 }
 

@@ -32,9 +32,8 @@ func networkShowCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show TENANT/NETWORK",
 		Short: "list the members of a network and their hosts",
-		Long: `Lists the members of a network and their hosts. With --linux it prints the commands that make
-a Linux machine with the kernel's vxlan and rxe a member, for each NIC on a host of type
-linux. The machine then learns the other members from their packets; with --static it is
+		Long: `Lists the members of a network and their hosts. With --linux it prints commands for each NIC
+on a host of type linux. They make a Linux machine with the kernel's vxlan and rxe a member. The machine then learns the other members from their packets; with --static it is
 configured with all of them. Print and run the commands again after a host changed, with
 --static also after a NIC changed. Only the operator sees hosts.`,
 		Args: cobra.ExactArgs(1),

@@ -18,8 +18,8 @@ func ociRuntimeCommand(o *options) *cobra.Command {
 		Use:   "oci-runtime [--runtime PROGRAM] [--annotations] [-- ARGUMENT...]",
 		Short: "an OCI runtime that gives containers NICs, for engines without CDI",
 		Long: `An OCI runtime for engines without CDI, for instance Docker 20.10. It adds the NIC's mounts to
-a container that asks for a NIC, and then executes runc, or crun if there is no runc, or
-PROGRAM. In /etc/docker/daemon.json:
+a container that asks for a NIC. Then it executes PROGRAM; by default runc, or crun if there
+is no runc. In /etc/docker/daemon.json:
 
   {"runtimes": {"vrdma": {"path": "/usr/bin/vrdma", "runtimeArgs":
     ["--socket", "/var/lib/vrdma/vrdma.sock", "oci-runtime", "--"]}}}

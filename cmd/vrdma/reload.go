@@ -23,8 +23,8 @@ func reloadCommand(o *options) *cobra.Command {
 		Long: `Makes the daemon read the file of its --config again, as SIGHUP does. It prints what has changed, and
 what needs a restart. If the file has a mistake nothing changes.
 
-With --upgrade, and if this vrdma is another program than the daemon's, the daemon hands over to it, as
-with vrdma upgrade, and the next daemon reads the file. If the daemon cannot hand over, it reads the
+With --upgrade, if this vrdma is another program than the daemon's, the daemon hands over to it as with
+vrdma upgrade. The next daemon reads the file. If the daemon cannot hand over, it reads the
 file, and the command fails with the reason. The service's systemctl reload does this.
 
 It accepts the flags of vrdma daemon, so that a unit can have one list for both. Only --socket and

@@ -40,7 +40,7 @@ writes every figure as SVG and its values as CSV, for papers.`,
 				results = append(results, r)
 			}
 			if len(results) > 2 && out == "" {
-				return usage("a page of %d results: say where with -o", len(results))
+				return usage("a page of %d results needs -o DIRECTORY", len(results))
 			}
 			if len(results) == 2 && out == "" {
 				return report.Compare(c.OutOrStdout(), results[0], results[1])

@@ -93,7 +93,7 @@ func unanswered(place launch.Place, err error) error {
 	case absent(err):
 		return lacks("no daemon serves %s: start one with vrdma daemon, or choose another with --socket", place.Socket)
 	case errors.Is(err, fs.ErrPermission):
-		return lacks("the daemon at %s does not let us in: its user and root may ask it, and the administrators of its tenants, who name it with --socket", place.Socket)
+		return lacks("the daemon at %s denies access: its user and root have access, and administrators of its tenants if they name it with --socket", place.Socket)
 	}
 	return improper(place, err)
 }

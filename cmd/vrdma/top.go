@@ -24,9 +24,9 @@ func topCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top",
 		Short: "show rates, drops and processor time of tenants and NICs",
-		Long: `Shows every second, for each tenant and NIC: bytes and messages per second sent and received,
-retransmitted packets, packets dropped and requests denied by reason, connections, registered
-memory, and the daemon's processor time (100 % is one core). If the daemon has several loops,
+		Long: `Shows every second, for each tenant and NIC: bytes and messages per second sent and received;
+retransmitted packets, and packets dropped and requests denied by reason; connections and
+registered memory; the daemon's processor time (100 % is one core). If the daemon has several loops,
 the second line shows how busy each is and how many open devices it serves (sessions). The
 daemon's owner sees all tenants, administrators their tenant, other users the NIC of their socket.
 

@@ -26,7 +26,7 @@ func usageCommand(o *options) *cobra.Command {
 		Short: "show the usage of tenants, for bills",
 		Long: `Shows what each NIC has sent and received: bytes, messages, the daemon's processor time,
 registered memory. The daemon keeps records per minute for two hours, per hour for two days,
-then per day and tenant, also over restarts (vrdma daemon --usage FILE). A record that begins
+then per day and tenant. A file keeps them over restarts (vrdma daemon --usage FILE). A record that begins
 before --since and ends after it counts completely; FROM and TO show the interval. The
 daemon's owner sees all tenants, administrators their tenant, other users the NIC of their
 socket. OUT and IN count messages, and Ethernet frames of virtual machines and containers. NOW

@@ -18,8 +18,8 @@ func waitCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "wait KIND NAME --for STATE",
 		Short: "wait until a declared object has a state",
-		Long: `Waits until a NIC or a host is ready, or has another state that vrdma get shows, or until an
-object exists or does not exist any more.
+		Long: `Waits until a NIC or a host is ready, or has another state that vrdma get shows. It can also
+wait until an object exists, or until it is deleted.
 
   vrdma wait nic red/web --for ready
   vrdma wait host node-b --for gone --timeout 2m

@@ -8,7 +8,7 @@ import (
 )
 
 // ErrState means that the connection's state does not allow the call.
-var ErrState = errors.New("the connection is in no state for that")
+var ErrState = errors.New("the state of the connection does not allow that")
 
 // ErrPrivate means that the private data is too long.
 var ErrPrivate = errors.New("too much private data")

@@ -141,7 +141,7 @@ func (c *cdiFiles) await(done <-chan struct{}) bool {
 		k, err := container.Keep(c.dir, c.mode)
 		if err == nil {
 			c.keeper = k
-			c.log.Info("engines know vrdma.io/nic", "cdi", c.dir)
+			c.log.Info("container engines can use the device vrdma.io/nic", "cdi", c.dir)
 			c.write()
 		} else if !errors.Is(err, container.ErrKept) {
 			return false // take has logged it

@@ -118,7 +118,7 @@ func Run(o Options) (failure error) {
 		if err := launch.ReplaceLibraries(s.place); err != nil {
 			d.log.Warn("new programs load the shared objects of the daemon before", "error", err)
 		}
-		d.log.Info("took over from the daemon before", "version", s.from.offer.Header.Version)
+		d.log.Info("took over from the previous daemon", "version", s.from.offer.Header.Version)
 	}
 	end, err := d.openExtras()
 	if err != nil {

@@ -89,6 +89,6 @@ func count(n int, forms ...string) string {
 // tell sends assignments to the service manager.
 func (d *daemon) tell(assignments ...string) {
 	if err := d.service.notify.Send(assignments...); err != nil {
-		d.log.Warn("the service manager does not learn the daemon's state", "error", err)
+		d.log.Warn("cannot notify the service manager", "error", err)
 	}
 }

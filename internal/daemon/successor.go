@@ -187,7 +187,7 @@ func (s *settings) sockets() roce.UDPOptions {
 func (h *successor) claim(p launch.Place) (*launch.Claim, error) {
 	f := h.file(h.offer.Claim)
 	if f == nil {
-		return nil, errors.New("the other daemon has no lock to give")
+		return nil, errors.New("the other daemon does not hold the lock")
 	}
 	return p.Inherit(f, h.kept(p.Socket))
 }

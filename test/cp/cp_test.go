@@ -22,7 +22,7 @@ func TestOneHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.serve(t, dir, "--key-file", key, "--write")
-	if out := s.Output(); !strings.Contains(out, "whoever has the key of "+key+" on this host may fetch and send files") {
+	if out := s.Output(); !strings.Contains(out, "clients with the key of "+key+" on this host may fetch and send files") {
 		t.Errorf("the server says\n%s", out)
 	}
 	const size = 20<<20 + 5

@@ -154,7 +154,7 @@ func greet(c *Conn, h Hello) (*Session, error) {
 	buf := make([]byte, MaxMessage)
 	n, fds, err := c.ReadMessage(buf)
 	if err != nil {
-		return nil, fmt.Errorf("the daemon hung up on our greeting: %w", err)
+		return nil, fmt.Errorf("the daemon closed the connection during the greeting: %w", err)
 	}
 	files := make([]*os.File, len(fds))
 	for i, fd := range fds {

@@ -72,7 +72,7 @@ func (a *arenaPages) touch(f func()) error {
 	case !memory.Within(at, a.mem):
 		panic(fmt.Sprintf("vm: fault at %#x, in no machine's memory", at))
 	}
-	return fmt.Errorf("the machine's memory has become shorter, or there are no more huge pages: %w", syscall.EFAULT)
+	return fmt.Errorf("the guest's memory has become shorter, or there are no more huge pages: %w", syscall.EFAULT)
 }
 
 // add maps runs at the end: all of them or none.
@@ -111,7 +111,7 @@ func (a *arenaPages) add(runs []vmproto.Run) (err error) {
 func (a *arenaPages) charge(n int) error {
 	if a.runs.Add(int64(n)) > mostRuns {
 		a.runs.Add(-int64(n))
-		return fmt.Errorf("the machine's memory is in too many pieces for queues: they have %d of %d, and this is %d more", a.runs.Load(), mostRuns, n)
+		return fmt.Errorf("the guest's memory is in too many pieces for queues: they have %d of %d, and this is %d more", a.runs.Load(), mostRuns, n)
 	}
 	if err := a.account.Charge(budget.Bill{budget.Mappings: uint64(n)}); err != nil {
 		a.runs.Add(-int64(n))
@@ -151,7 +151,7 @@ func (a *arenaPages) Grow(size uint64) error {
 		return errors.New("pages for queues of this session were refused before: its program has to open the device again")
 	case a.runs.Load() >= mostRuns:
 		// The agent would pin useless pages, and the session would stay full.
-		err := fmt.Errorf("the machine's memory is in too many pieces for queues: they have all %d", mostRuns)
+		err := fmt.Errorf("the guest's memory is in too many pieces for queues: they have all %d", mostRuns)
 		a.refuse(size, err)
 		return err
 	}

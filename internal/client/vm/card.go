@@ -20,7 +20,7 @@ type card struct {
 }
 
 // errNoCard means that the guest's memory is unknown.
-var errNoCard = errors.New("QEMU has not connected the NIC's network card (-netdev vhost-user), or its driver is not loaded in the machine")
+var errNoCard = errors.New("QEMU has not connected the NIC's network card (-netdev vhost-user), or its driver is not loaded in the guest")
 
 // memory returns the current memory of the guest.
 func (k *card) memory() (Memory, error) {

@@ -69,7 +69,7 @@ func (p *Sockets) serveAgent(l *link, r *vmproto.Reader, g vmproto.Greeting, who
 	if g.Version != vmproto.Version {
 		err = fmt.Errorf("the daemon speaks version %d with agents, this one %d: install the daemon's vrdma in the machine", vmproto.Version, g.Version)
 	} else if mem, err = p.memory(); err != nil {
-		err = fmt.Errorf("the machine's memory cannot be reached: %w", err)
+		err = fmt.Errorf("the guest's memory cannot be reached: %w", err)
 	}
 	if err != nil {
 		a.Text = err.Error()

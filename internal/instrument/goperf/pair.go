@@ -99,7 +99,7 @@ func (p *pair) connect(m *cm.Manager) (err error) {
 	}
 	told := p.conn.Private()
 	if len(told) < len(private) {
-		return fmt.Errorf("the peer says %d bytes, want %d: it is another program", len(told), len(private))
+		return fmt.Errorf("the peer sent %d bytes of parameters, want %d: it is another program", len(told), len(private))
 	}
 	p.qp, p.peerAddr, p.peerKey = p.conn.QP(), binary.BigEndian.Uint64(told), binary.BigEndian.Uint32(told[8:])
 	return nil

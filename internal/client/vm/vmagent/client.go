@@ -189,7 +189,7 @@ func (c *client) extend(size uint64) ([]vmproto.Run, error) {
 	}
 	if len(runs) > vmproto.MostRuns {
 		c.a.pinner.unpin(p)
-		return nil, fmt.Errorf("%d bytes for queues are in %d pieces of the machine's memory, which are too many: %w", size, len(runs), syscall.ENOMEM)
+		return nil, fmt.Errorf("%d bytes for queues are in %d pieces of the guest's memory, which are too many: %w", size, len(runs), syscall.ENOMEM)
 	}
 	c.pins = append(c.pins, p)
 	c.size += size
@@ -244,7 +244,7 @@ func (c *client) describe(b []byte) error {
 		}
 		if e.Start >= spaceSize || e.Length > spaceSize-e.Start {
 			c.a.release(pins)
-			return errors.New("it registers what is no memory")
+			return errors.New("the range that it registers is not memory")
 		}
 		p, runs, err := c.a.pinner.pin(fd, e.Start, e.Length, false)
 		if err != nil {

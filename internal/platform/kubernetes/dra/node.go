@@ -201,7 +201,7 @@ func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameter
 		}
 		if other.Slot == r.Device {
 			// The scheduler allocates a slot to one claim, so the other claim is not allocated any more.
-			n.Log.Info("a claim is gone, and nobody has said so", "claim", other.Claim.String())
+			n.Log.Info("a claim was deleted without an unprepare: its NIC is released", "claim", other.Claim.String())
 			if err := n.takeBack(other); err != nil {
 				return nil, err
 			}

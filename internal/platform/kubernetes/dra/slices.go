@@ -87,7 +87,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	both.Go(func() {
 		query := url.Values{"fieldSelector": {"spec.nodeName=" + p.Node + ",spec.driver=" + Driver}}
 		p.Client.Follow(ctx, slicesPath, query, p, func(err error) {
-			p.Log.Warn("the API server does not tell its ResourceSlices, will try again", "error", err)
+			p.Log.Warn("cannot list ResourceSlices; trying again", "error", err)
 		})
 	})
 	every := p.Every

@@ -18,7 +18,7 @@ func (n *Node) Sweep(ctx context.Context) {
 	if every == 0 {
 		every = 10 * time.Second
 	}
-	deviceplugin.Repeat(ctx, every, n.sweep, func(err error) { n.Log.Warn("cannot see which claims are gone, will try again", "error", err) })
+	deviceplugin.Repeat(ctx, every, n.sweep, func(err error) { n.Log.Warn("cannot ask the API server which claims were deleted; trying again", "error", err) })
 }
 
 func (n *Node) sweep(ctx context.Context) error {
@@ -43,7 +43,7 @@ func (n *Node) sweep(ctx context.Context) error {
 	for _, r := range all {
 		known[r.Claim.UID] = true
 		if !r.Gone && lost[r.Claim] && miss(r.Claim.UID) {
-			n.Log.Info("a claim is gone, and nobody has said so", "claim", r.Claim.String())
+			n.Log.Info("a claim was deleted without an unprepare: its NIC is released", "claim", r.Claim.String())
 			if err := n.takeBack(r); err != nil {
 				return err
 			}

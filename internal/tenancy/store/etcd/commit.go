@@ -289,7 +289,7 @@ func (co *committer) commitLarge(conditions []store.Condition, compare []clientv
 		return r.Header.Revision, true, false, nil
 	}
 	if err := co.fold(p); err != nil {
-		co.etcd.cfg.Log.Warn("a large commit is made, and others have to copy it to its keys", "error", err)
+		co.etcd.cfg.Log.Warn("a large commit is in the store, but not copied to its keys; other hosts copy it", "error", err)
 	}
 	return min(r.Header.Revision, co.etcd.copy.Revision()), true, false, nil
 }

@@ -62,7 +62,7 @@ func (h *health) set(state store.State, why error) {
 	case store.Away:
 		h.etcd.cfg.Log.Warn("the store does not answer: going on with what it last said", "store", h.etcd.name(), "error", why)
 	case store.Strange:
-		h.etcd.cfg.Log.Error("the store is not what it was: nothing is taken over from it", "store", h.etcd.name(), "error", why)
+		h.etcd.cfg.Log.Error("the store is another one than before: this host reads nothing from it", "store", h.etcd.name(), "error", why)
 	}
 }
 
