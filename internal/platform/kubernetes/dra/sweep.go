@@ -18,7 +18,9 @@ func (n *Node) Sweep(ctx context.Context) {
 	if every == 0 {
 		every = 10 * time.Second
 	}
-	deviceplugin.Repeat(ctx, every, n.sweep, func(err error) { n.Log.Warn("cannot ask the API server which claims were deleted; trying again", "error", err) })
+	deviceplugin.Repeat(ctx, every, n.sweep, func(err error) {
+		n.Log.Warn("cannot ask the API server which claims were deleted; trying again", "error", err)
+	})
 }
 
 func (n *Node) sweep(ctx context.Context) error {
