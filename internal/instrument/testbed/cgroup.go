@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -43,9 +44,17 @@ func NewCgroups() (*Cgroups, error) {
 			return nil, fmt.Errorf("no cpu control group: %w; %s", err, cgroupsRemedy)
 		}
 	}
-	g := &Cgroups{parent: dir, prefix: fmt.Sprintf("%s%d-", namePrefix, os.Getpid())}
+	g := cgroupsIn(dir)
 	g.sweep()
 	return g, nil
+}
+
+// made counts the Cgroups of this process: bench --against has one for each build, at the same time.
+var made atomic.Int64
+
+// cgroupsIn has groups in a directory, with names that no other Cgroups uses.
+func cgroupsIn(dir string) *Cgroups {
+	return &Cgroups{parent: dir, prefix: fmt.Sprintf("%s%d-%d-", namePrefix, os.Getpid(), made.Add(1))}
 }
 
 // cpuController returns the directory of our control group of the cpu controller, and whether it is version 2. The arguments are the

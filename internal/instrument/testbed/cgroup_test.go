@@ -89,9 +89,10 @@ func TestGroups(t *testing.T) {
 	parent := t.TempDir()
 	left := &Cgroups{parent: parent, prefix: namePrefix + strconv.Itoa(gone.Pid) + "-"}
 	stale, err1 := left.Add("daemon")
-	mine := &Cgroups{parent: parent, prefix: namePrefix + strconv.Itoa(os.Getpid()) + "-"}
+	mine, other := cgroupsIn(parent), cgroupsIn(parent)
 	fresh, err2 := mine.Add("daemon")
-	if err := errors.Join(err1, err2); err != nil {
+	others, err3 := other.Add("daemon")
+	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
 	}
 	mine.sweep()
@@ -100,6 +101,9 @@ func TestGroups(t *testing.T) {
 	}
 	if err := mine.Remove(); err != nil {
 		t.Error(err)
+	}
+	if _, err := os.Stat(others); err != nil {
+		t.Errorf("the groups of another measurement of this process are gone: %v", err)
 	}
 	if _, err := os.Stat(fresh); !os.IsNotExist(err) {
 		t.Errorf("%s is still there (%v)", fresh, err)
