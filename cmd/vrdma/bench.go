@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -172,10 +173,10 @@ func (f *benchFlags) compare(stdout io.Writer) error {
 			return withLab(other, nil, func(theirs *testbed.Lab) error {
 				c := bench.Comparison{Ours: ours, Control: control, Theirs: theirs, Table: f.table, Progress: os.Stderr}
 				report, err := c.Run(ctx, version)
-				if err != nil {
+				if report == nil {
 					return err
 				}
-				if err := f.deliver(stdout, report); err != nil {
+				if err := errors.Join(err, f.deliver(stdout, report)); err != nil {
 					return err
 				}
 				if worse := report.Worse(); len(worse) > 0 && !f.reportOnly {

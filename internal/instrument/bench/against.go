@@ -45,7 +45,7 @@ func Comparable() []string {
 	return names
 }
 
-// Run measures all sides and compares their rows.
+// Run measures all sides and compares their rows. After an interruption the report has the parts that were measured before.
 func (c *Comparison) Run(ctx context.Context, version string) (*speedtable.Compared, error) {
 	report := &speedtable.Compared{Time: time.Now(), Version: version, Machine: speedtable.ThisMachine()}
 	other, err := c.Theirs.Run(ctx, c.Theirs.Vrdma, "version")
@@ -73,7 +73,7 @@ func (c *Comparison) Run(ctx context.Context, version string) (*speedtable.Compa
 		}
 		interleave(runs[:])
 		if ctx.Err() != nil {
-			return nil, testbed.ErrInterrupted
+			return report, testbed.ErrInterrupted
 		}
 		for j, row := range p.rows {
 			if c.Table.want(row) {
