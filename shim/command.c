@@ -32,7 +32,9 @@ enum {
 	REG_MR_SIZE = 48,
 	DEREG_MR_HANDLE = 8,
 	DEREG_MR_SIZE = 12,
+	CREATE_CQ_HANDLE = 16, /* user_handle: libibverbs' struct ibv_cq */
 	CREATE_CQ_CHANNEL = 32,
+	EX_CREATE_CQ_HANDLE = 24,
 	EX_CREATE_CQ_CHANNEL = 40,
 	NOTIFY_CQ = 8,
 	NOTIFY_SOLICITED = 12,
@@ -494,6 +496,8 @@ ssize_t device_write(struct file *f, int fd, const void *buf, size_t n)
 		e = command(f, old, buf, n);
 		file_unlock(f);
 		signals_restore(old);
+		if (e == 0 && channel_at(word(buf, 0), n))
+			poll_found(fd, longword(buf, word(buf, 0) & CMD_EXTENDED ? EX_CREATE_CQ_HANDLE : CREATE_CQ_HANDLE));
 	} else {
 		e = EBADF;
 	}

@@ -85,6 +85,11 @@ bool in_container(void); /* the socket's directory is one that an engine mounted
 /* One line on stderr. Each distinct format is printed once a process. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* ---- poll.c ---- */
+
+/* The daemon has created a completion queue for this descriptor; cq is what the command says is its struct ibv_cq. */
+void poll_found(int fd, uint64_t cq);
+
 /* ---- place.c ---- */
 
 /* This thread has just waited in the daemon's company; now in nanoseconds. */

@@ -133,6 +133,7 @@ func TestPoll(t *testing.T) {
 	for name, extra := range map[string][]string{
 		"linked": {stub},
 		"loaded": {"-DLOAD", "-ldl"},
+		"found":  {"-DFIND", "-ldl"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := startFake(t)
