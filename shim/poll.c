@@ -14,6 +14,13 @@
  * after some such yields it sleeps until the daemon has written a completion, VRDMA_NAP
  * (100) microseconds at most: it may be waiting for something else, or the daemon may be
  * dead. Better still it waits on another processor (place.c).
+ *
+ * On a crowded machine, where threads work that do not yield, a thread that polls waits for milliseconds:
+ * the kernel (EEVDF) charges each yield as a whole time slice, and charges a thread that is alone in its
+ * scheduler group for the time that it polls. A sleeping thread is charged nothing, so it runs soon after
+ * the daemon has woken it. So after a yield that came back late, a thread sleeps in the same way in each
+ * wait that lasts longer than 20 microseconds. Short waits, of programs that talk in turns, stay as they are.
+ * A program that yields by itself after an empty poll is treated in the same way.
  */
 #include <dlfcn.h>
 #include <linux/futex.h>
@@ -38,6 +45,13 @@ __asm__(".symver dlopen, dlopen@GLIBC_2.17");
 #define VAIN 4u      /* so many yields in a row that returned at once, and the next is a sleep */
 #define AT_ONCE 800u /* nanoseconds; to another thread and back takes longer */
 
+/* Nanoseconds. A machine is crowded for CROWDED_FIRST after a yield that took LATE, which only a thread takes that
+ * does not yield, and for twice as long after the next one, up to CROWDED_LAST. PATIENCE is about what a wake-up costs. */
+#define LATE 100000u
+#define PATIENCE 20000u
+#define CROWDED_FIRST 1000000ull
+#define CROWDED_LAST 32000000ull
+
 typedef int (*poll_fn)(struct cq *, int, void *);
 
 static _Atomic(poll_fn) real_poll; /* of the provider; all our contexts share one */
@@ -52,15 +66,33 @@ static __thread struct cq *announced_in __attribute__((tls_model("initial-exec")
 static __thread uint32_t announced __attribute__((tls_model("initial-exec")));
 static _Atomic int asleep; /* threads of this process */
 
-/* Whether the daemon is awake, on our processor, and would wake us. */
-static bool daemon_here(struct file *f)
+/*
+ * Until when the machine is crowded, and for how long after the last late yield; 0: a yield came back in time since. When
+ * the last yield of the wait ended, 0: the thread has slept since; and when the wait began.
+ */
+static __thread struct {
+	uint64_t until, length, yielded, began;
+} crowded __attribute__((tls_model("initial-exec")));
+
+/* The queue whose empty poll was the last since the program yielded, and the descriptor of its device. */
+static __thread struct cq *empty_in __attribute__((tls_model("initial-exec")));
+static __thread int empty_fd __attribute__((tls_model("initial-exec")));
+static __thread bool yielding __attribute__((tls_model("initial-exec")));
+
+/* The processor of the daemon, plus one; 0: it would not wake us. */
+static uint32_t daemon_cpu(struct file *f)
 {
 	if (!f || atomic_load_explicit(&f->kind, memory_order_relaxed) != FILE_DEVICE ||
 	    atomic_load_explicit(&f->dead, memory_order_relaxed))
-		return false;
-	uint32_t cpu = atomic_load_explicit((_Atomic uint32_t *)(f->page + VRDMA_DB_CPU), memory_order_relaxed);
+		return 0;
+	return atomic_load_explicit((_Atomic uint32_t *)(f->page + VRDMA_DB_CPU), memory_order_relaxed);
+}
+
+/* Whether the daemon, on this processor, is awake and on ours. */
+static bool daemon_here(struct file *f, uint32_t cpu)
+{
 	uint32_t armed = atomic_load_explicit((_Atomic uint32_t *)(f->page + VRDMA_DB_ARMED), memory_order_relaxed);
-	return cpu && !armed && (int)(cpu - 1) == sched_getcpu();
+	return !armed && (int)(cpu - 1) == sched_getcpu();
 }
 
 /*
@@ -99,32 +131,78 @@ static uint64_t nanoseconds(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Yields the processor, or sleeps. first: it is the first time in this wait. */
-static void give_way(struct cq *cq, bool first)
+/* Yields, also where the program has a sched_yield of its own, as tests do. */
+static void yield_now(void)
 {
-	struct file *f = file_at(cq->context->cmd_fd);
+	yielding = true;
+	sched_yield();
+	yielding = false;
+}
+
+/* Judges a yield that ended now. The thread has only polled and yielded since from: what took long was the work of others. */
+static void judge(uint64_t from, uint64_t now)
+{
+	crowded.yielded = now;
+	if (now - from < LATE) {
+		crowded.length = 0;
+		return;
+	}
+	crowded.length = crowded.length ? crowded.length * 2 : CROWDED_FIRST;
+	if (crowded.length > CROWDED_LAST)
+		crowded.length = CROWDED_LAST;
+	crowded.until = now + crowded.length;
+}
+
+/* Yields the processor, or sleeps. first: it is the first time in this wait. */
+static void give_way(struct file *f, struct cq *cq, bool first)
+{
+	uint32_t cpu = settings()->nap ? daemon_cpu(f) : 0;
 	if (first) {
 		vain = 0;
 		announced_in = NULL;
 	}
-	if (!settings()->nap || !daemon_here(f)) {
-		sched_yield();
-	} else if (vain >= VAIN) {
+	if (!cpu) {
+		yield_now();
+		return;
+	}
+	bool here = daemon_here(f, cpu);
+	uint64_t before = nanoseconds();
+	if (first)
+		crowded.began = before;
+	if ((here && vain >= VAIN) || (before < crowded.until && before - crowded.began >= PATIENCE)) {
 		rest(f, cq);
-	} else {
-		uint64_t before = nanoseconds();
-		sched_yield();
-		uint64_t after = nanoseconds();
+		crowded.yielded = 0;
+		return;
+	}
+	yield_now();
+	uint64_t after = nanoseconds();
+	judge(first || !crowded.yielded ? before : crowded.yielded, after);
+	if (here) {
 		vain = after - before < AT_ONCE ? vain + 1 : 0;
 		place_shared(after);
 	}
+}
+
+/* A program that yields after an empty poll waits for a completion. One that yields for another reason just yields. */
+EXPORT int sched_yield(void)
+{
+	struct cq *cq = empty_in;
+	struct file *f = yielding || !cq || !empty || !settings()->yield ? NULL : file_get(empty_fd);
+	empty_in = NULL;
+	if (!f)
+		return (int)sys(SYS_sched_yield);
+	give_way(f, cq, empty == 1);
+	file_put(f);
+	return 0;
 }
 
 static int idle(struct cq *cq)
 {
 	unsigned yield = settings()->yield;
 	if (yield && empty % yield == 0)
-		give_way(cq, empty == yield);
+		give_way(file_at(cq->context->cmd_fd), cq, empty == yield);
+	empty_in = cq;
+	empty_fd = cq->context->cmd_fd;
 	if (empty % LIVENESS == 0) {
 		struct file *f = file_get(cq->context->cmd_fd);
 		if (f) {

@@ -151,16 +151,22 @@ func TestPoll(t *testing.T) {
 // TestVerbsHeader compares shim/verbs.h with libibverbs' header.
 func TestVerbsHeader(t *testing.T) { compile(t, "verbs", "testdata/verbs.c") }
 
-// TestNap: a polling thread on the daemon's processor sleeps, and no wake-up is lost. On another
-// processor, or with napping switched off, it does not sleep.
+// TestNap: a polling thread on the daemon's processor sleeps, and no wake-up is lost. On another processor it sleeps if a yield, its
+// own or the library's, has come back late. With napping switched off it does not sleep.
 func TestNap(t *testing.T) {
 	stub := compile(t, "libibverbs.so.1", "-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", "testdata/verbs_stub.c")
 	prog := compile(t, "nap", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-rdynamic", "testdata/nap.c", stub)
+	own := compile(t, "nap-own", "-D_GNU_SOURCE", "-DOWN", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-rdynamic", "testdata/nap.c", stub)
 	for _, c := range []struct {
 		name, nap string
 		args      []string
 		sleeps    bool
 	}{
+		{"late yields", "60000000", []string{"1", "1", "500", "elsewhere", "late"}, true},
+		{"late yields, three threads", "60000000", []string{"3", "2", "300", "elsewhere", "late"}, true},
+		{"late yields, off", "0", []string{"1", "1", "100", "elsewhere", "late"}, false},
+		{"own yields", "60000000", []string{"1", "2", "100", "elsewhere"}, false},
+		{"own late yields", "60000000", []string{"1", "2", "500", "elsewhere", "late"}, true},
 		{"one thread, one queue", "60000000", []string{"1", "1", "3000"}, true},
 		{"one thread, three queues", "60000000", []string{"1", "3", "3000"}, true},
 		{"three threads", "60000000", []string{"3", "2", "300"}, true},
@@ -170,8 +176,12 @@ func TestNap(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := startFake(t)
-			cmd := command(t, f, library(t), append([]string{prog}, c.args...)...)
-			cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+filepath.Dir(stub), "VRDMA_NAP="+c.nap)
+			program, every := prog, "16"
+			if strings.HasPrefix(c.name, "own") {
+				program, every = own, "1000000000"
+			}
+			cmd := command(t, f, library(t), append([]string{program}, c.args...)...)
+			cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+filepath.Dir(stub), "VRDMA_NAP="+c.nap, "VRDMA_YIELD="+every)
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
