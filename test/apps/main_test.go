@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 type place struct {
 	name           string
 	server, client *harness.Daemon
-	ip             string // of the server
+	ip, peer       string // of the server, and of the client
 }
 
 // recording reports whether rows are written.
@@ -34,7 +34,7 @@ func recording() bool { return os.Getenv("VRDMA_PROGRAMS") != "" }
 func places(t *testing.T, f func(t *testing.T, p place)) {
 	t.Run("one host", func(t *testing.T) {
 		d := harness.Start(t, harness.Options{})
-		f(t, place{"one host", d, d, "127.0.0.1"})
+		f(t, place{"one host", d, d, "127.0.0.1", "127.0.0.1"})
 	})
 	if !harness.All() && !recording() {
 		return
@@ -49,7 +49,7 @@ func places(t *testing.T, f func(t *testing.T, p place)) {
 			"two hosts",
 			harness.Start(t, harness.Options{Addr: "10.97.0.1", Network: a.Path()}),
 			harness.Start(t, harness.Options{Addr: "10.97.0.2", Network: b.Path()}),
-			"10.97.0.1",
+			"10.97.0.1", "10.97.0.2",
 		})
 	})
 }
@@ -68,28 +68,45 @@ func (p place) sent(t *testing.T) harness.Traffic {
 // compare runs a program in both modes, in turn, and records the row. In each round of RDMA the devices send at least so many packets.
 func (p place) compare(t *testing.T, row Row, least uint64, rdma, tcp func(t *testing.T) float64) {
 	t.Helper()
-	row.Place = p.name
+	one := func(f func(t *testing.T) float64) func(t *testing.T) []float64 {
+		return func(t *testing.T) []float64 { return []float64{f(t)} }
+	}
+	p.compareAll(t, []Row{row}, least, one(rdma), one(tcp))
+}
+
+// compareAll is compare for a program that measures several rows in one run.
+func (p place) compareAll(t *testing.T, rows []Row, least uint64, rdma, tcp func(t *testing.T) []float64) {
+	t.Helper()
 	rounds := 1
 	if recording() {
 		rounds = 3
 	}
 	for range rounds {
-		row.TCP = append(row.TCP, tcp(t))
+		for i, v := range tcp(t) {
+			rows[i].TCP = append(rows[i].TCP, v)
+		}
 		before := p.sent(t)
-		row.RDMA = append(row.RDMA, rdma(t))
+		for i, v := range rdma(t) {
+			rows[i].RDMA = append(rows[i].RDMA, v)
+		}
 		after := p.sent(t)
 		packets := after.Packets - before.Packets
 		if packets < least {
-			t.Errorf("%s: the devices sent %d packets, want %d: the data went another way", row.Program, packets, least)
+			t.Errorf("%s: the devices sent %d packets, want %d: the data went another way", rows[0].Program, packets, least)
 		}
-		row.Packets += packets
-		row.Bytes += after.Bytes - before.Bytes
+		for i := range rows {
+			rows[i].Packets += packets
+			rows[i].Bytes += after.Bytes - before.Bytes
+		}
 	}
 	if t.Failed() {
 		return
 	}
-	t.Logf("%s, %s, %s: RDMA %.4g, TCP %.4g %s: %.2f times; %d packets", row.Program, row.Place, row.What, row.Median(row.RDMA), row.Median(row.TCP), row.Unit, row.Ratio(), row.Packets)
-	record(t, row)
+	for _, row := range rows {
+		row.Place = p.name
+		t.Logf("%s, %s, %s: RDMA %.4g, TCP %.4g %s: %.2f times; %d packets", row.Program, row.Place, row.What, row.Median(row.RDMA), row.Median(row.TCP), row.Unit, row.Ratio(), row.Packets)
+		record(t, row)
+	}
 }
 
 // record appends a row to the file of VRDMA_PROGRAMS.

@@ -27,10 +27,7 @@ func TestPairs(t *testing.T) {
 		} {
 			run := func(tls string) func(t *testing.T) float64 {
 				return func(t *testing.T) float64 {
-					port, dev := harness.FreePort(t), device(tls)
-					if dev == "lo" && p.client != p.server {
-						dev = "eth0"
-					}
+					port, dev := harness.FreePort(t), p.device(tls)
 					server := with([]string{"UCX_TLS=" + tls, "UCX_NET_DEVICES=" + dev, "UCX_LOG_LEVEL=warn"}, append([]string{"ucx_perftest", "-p", fmt.Sprint(port)}, strings.Fields(c.args)...)...)
 					if strings.HasPrefix(tls, "tcp") {
 						server = plain(server...)

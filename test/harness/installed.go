@@ -49,3 +49,14 @@ func Helm(t testing.TB) string {
 	}
 	return filepath.Join(dir, "helm")
 }
+
+// Valkey is the directory of its programs with RDMA, which are built if this machine has not done so before: minutes. See tools/valkey.
+func Valkey(t testing.TB) string {
+	t.Helper()
+	Need(t, "apt-get", "make", "gcc")
+	dir, err := cached("valkey", "valkey")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "bin")
+}
