@@ -142,6 +142,13 @@ func (l *adapters) dropAddresses(a *adapter) {
 	l.last = nil
 }
 
+// readdress makes all loops follow the addresses of a NIC. The first loop holds the others.
+func (e *Engine) readdress(n *nic.NIC) {
+	for _, o := range e.heldLoops() {
+		o.adapters.readdress(n)
+	}
+}
+
 // readdress replaces the addresses of a NIC by those that the Resolver has now.
 func (l *adapters) readdress(n *nic.NIC) {
 	a := l.of[n]
@@ -180,11 +187,12 @@ func (l *adapters) arrived(n ib.NetworkID, gid *ib.GID) *adapter {
 	return l.last
 }
 
-// eachRemote calls f for every queue pair that is connected to another host.
+// eachRemote calls f for every queue pair that is connected to another host: those of the first loop, and those of the others
+// while it holds them.
 func (l *adapters) eachRemote(f func(*task)) {
 	for n := range l.of {
 		n.EachQP(func(q *nic.QP) {
-			if t := taskOf(q); t.e.loops.number == 0 && q.Transport().Path().Remote {
+			if t := taskOf(q); (t.e.loops.number == 0 || len(t.e.loops.first.loops.holds) > 0) && q.Transport().Path().Remote {
 				f(t)
 			}
 		})

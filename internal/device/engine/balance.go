@@ -192,12 +192,12 @@ func (e *Engine) follow(a remedy) {
 		// The loop remains in use while it has a group that cannot move: the balancer sees only loops in use, and asks
 		// again.
 		if len(from.bells.of) == 0 {
-			e.loops.use.Store(int32(a.use))
+			e.useLoops(a.use)
 		}
 		return
 	}
 	if a.use != 0 {
-		e.loops.use.Store(int32(a.use))
+		e.useLoops(a.use)
 	}
 	if g := e.half(from); g != nil {
 		e.move(g, to)
@@ -256,13 +256,14 @@ type LoopStatus struct {
 	Used     bool // it may have sessions
 	Sessions int
 	Busy     ib.Time // time that it has worked for sessions
-	Across   uint64  // packets that it has dropped because their receiver was on another loop
+	Across   uint64  // packets that it has received for queue pairs of other loops
+	Lost     uint64  // packets among those that others have received for it which did not fit into its queue
 }
 
 // LoopStatus describes all loops, and says how many sessions have moved. It runs on the loop.
 func (e *Engine) LoopStatus() (list []LoopStatus, moves uint64) {
 	for i, l := range append([]*Engine{e}, e.loops.others...) {
-		list = append(list, LoopStatus{Number: i, Used: i < int(e.loops.use.Load()), Sessions: len(l.bells.of), Busy: l.clock.busy, Across: l.local.across})
+		list = append(list, LoopStatus{Number: i, Used: i < int(e.loops.use.Load()), Sessions: len(l.bells.of), Busy: l.clock.busy, Across: l.local.across, Lost: l.inward.lost.Load()})
 	}
 	return list, e.loops.moves
 }
@@ -300,7 +301,7 @@ func (e *Engine) MoveProcess(pid, loop int) error {
 		if loop != 0 {
 			for _, o := range g {
 				if e.pinned(o) {
-					return fmt.Errorf("process %d (%s) needs loop 0: it has datagrams, peers on other hosts, a NIC or a tenant with a weight, or faults", o.session.Pid, o.session.Program)
+					return fmt.Errorf("process %d (%s) needs loop 0: it has datagrams, peers in a virtual network or a network namespace, a NIC or a tenant with a weight, or faults", o.session.Pid, o.session.Program)
 				}
 			}
 		}
@@ -309,7 +310,13 @@ func (e *Engine) MoveProcess(pid, loop int) error {
 		}
 	}
 	if loop >= int(e.loops.use.Load()) {
-		e.loops.use.Store(int32(loop + 1))
+		e.useLoops(loop + 1)
 	}
 	return nil
+}
+
+// useLoops sets how many loops are used.
+func (e *Engine) useLoops(n int) {
+	e.loops.use.Store(int32(n))
+	e.loops.steering.dirty = true
 }

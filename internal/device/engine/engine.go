@@ -72,6 +72,7 @@ type Engine struct {
 	// Other goroutines use these, too.
 	cmds   commands
 	frames frames
+	inward crossing // bursts that other loops have received for this one
 	poller poller
 	shared *nic.Loop // the loop's data in package nic
 
@@ -156,7 +157,7 @@ func (e *Engine) connect() {
 	e.sched.nics.Capped = capped
 	e.bells = doorbells{of: make(map[int32]*bell), clock: &e.clock, sched: &e.sched, poller: &e.poller}
 	e.net.opts, e.net.clock, e.net.adapters, e.net.sched = &e.opts, &e.clock, &e.adapters, &e.sched
-	e.net.local, e.net.mgmt, e.net.poller = &e.local, &e.mgmt, &e.poller
+	e.net.local, e.net.mgmt, e.net.poller, e.net.loop = &e.local, &e.mgmt, &e.poller, e
 	e.mgmt.clock, e.mgmt.adapters, e.mgmt.net = &e.clock, &e.adapters, &e.net
 	e.proc = processor{opts: &e.opts, clock: &e.clock, bells: &e.bells, sched: &e.sched, net: &e.net, shared: e.shared}
 	e.events = eventSender{clock: &e.clock, bells: &e.bells, sched: &e.sched, proc: &e.proc, shared: e.shared}
@@ -233,6 +234,7 @@ func (e *Engine) attach(s *nic.Session, doorbell nic.Doorbell) error {
 		return fmt.Errorf("engine: the NIC %s was not added", s.NIC().Name)
 	}
 	c := &client{e: e, session: s, adapter: adapter}
+	e.loops.first.loops.steering.enter(c)
 	c.bell = bell{client: c, fd: -1, page: newPage(s.Arena.Doorbell())}
 	if doorbell != nil {
 		c.bell.fd, c.bell.far = int(doorbell.Fd()), !s.Wakes()
@@ -276,6 +278,7 @@ func (e *Engine) Detach(s *nic.Session) {
 		e.faults.leave(s)
 	}
 	e.loops.first.joined(-1)
+	e.loops.first.loops.steering.leave(c)
 	e = c.e
 	s.SetOwner(nil)
 	e.sched.leave(&c.flow)

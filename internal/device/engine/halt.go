@@ -140,6 +140,9 @@ func (e *Engine) sendAll() (more bool) {
 		e.shared.SendEvent()
 	}
 	e.local.deliverReplies()
+	if e.inward.waiting.Load() {
+		e.takeCrossed()
+	}
 	if e.mgmt.run() {
 		more = true
 	}

@@ -24,7 +24,7 @@ type local struct {
 	starved starved
 	inboxes inboxes
 	stuck   stuck
-	across  uint64 // packets for queue pairs of other loops, which were lost
+	across  uint64 // packets for queue pairs of other loops: handed over (crossing.go), or lost if a queue pair here has sent them
 
 	shared *nic.Loop
 	log    *slog.Logger

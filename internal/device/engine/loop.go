@@ -120,6 +120,10 @@ func (e *Engine) step() bool {
 	if e.net.any() {
 		work = e.net.pollPort() || work
 	}
+	if e.inward.waiting.Load() {
+		e.takeCrossed()
+		work = true
+	}
 	if e.net.groups.ready.n > 0 {
 		e.net.pollGroups()
 		work = true

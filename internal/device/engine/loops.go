@@ -54,12 +54,14 @@ type loops struct {
 	busy     bool              // one of them has work, or had lately
 	mayHold  ib.Time           // until then they are not held again
 	owners   map[string]*owner // see tenants.go
+	steering steering          // packets from other hosts
 }
 
 // addLoops makes n data loops.
 func (e *Engine) addLoops(n int) error {
 	for i := range n {
-		o := &Options{Resolver: e.opts.Resolver, Spin: e.opts.Spin, NoMove: e.opts.NoMove, Log: e.opts.Log}
+		// A data loop leaves the choice of its processor to the kernel: loops that try others would meet there.
+		o := &Options{Resolver: e.opts.Resolver, Spin: e.opts.Spin, NoMove: true, NoFiller: e.opts.NoFiller, NoAckWait: e.opts.NoAckWait, Log: e.opts.Log}
 		d, err := newLoop(*o)
 		if err != nil {
 			return fmt.Errorf("loop %d: %w", i+1, err)
@@ -75,7 +77,12 @@ func (e *Engine) addLoops(n int) error {
 	if l.use.Store(1); !e.opts.Auto {
 		l.use.Store(int32(e.Loops()))
 	}
-	return nil
+	if n > 0 {
+		for b := range l.steering.table {
+			l.steering.table[b] = home(b, int(l.use.Load()))
+		}
+	}
+	return e.openShards()
 }
 
 // joined counts sessions that come and go.
@@ -198,6 +205,7 @@ func (e *Engine) releaseOthers() {
 	if len(l.meet) > 0 {
 		e.unite()
 	}
+	e.steerSoon()
 	for _, o := range l.holds {
 		o.cmds.wanted.Store(false)
 		o.handBack()
@@ -250,13 +258,14 @@ func (e *Engine) onFirst(f func()) {
 func (e *Engine) serve(n *nic.NIC) {
 	a := &adapter{nic: n, part: n.NewPart()}
 	e.adapters.of[n] = a
+	e.adapters.readdress(n)
 	e.sched.addNIC(a)
 }
 
 // unserve undoes serve.
 func (e *Engine) unserve(n *nic.NIC) {
 	a := e.adapters.of[n]
-	delete(e.adapters.of, n)
+	e.adapters.remove(a)
 	e.sched.removeNIC(a)
 	if e.clock.of == a {
 		e.clock.of = nil
@@ -382,6 +391,7 @@ func (e *Engine) unite() {
 			l.meet = append(l.meet, q)
 			continue
 		}
+		l.steering.steers(taskOf(q))
 		g, to := e.meeting(taskOf(q))
 		if !e.move(g, to) {
 			l.meet = append(l.meet, q)
@@ -424,9 +434,10 @@ func (e *Engine) meeting(t *task) (g []*client, to *Engine) {
 	return g, big.e
 }
 
-// pins reports whether t needs the first loop, and its session with it: it reaches other hosts or groups.
+// pins reports whether t needs the first loop, and its session with it: it sends datagrams, or reaches other hosts by a way that
+// only the first loop has.
 func (t *task) pins() bool {
-	return t.q.Type() == ib.UD || t.route.adapter == nil && t.route.to.IsValid() || t.q.Transport().Path().Remote
+	return t.q.Type() == ib.UD || !t.reaches() && (t.route.adapter == nil && t.route.to.IsValid() || t.q.Transport().Path().Remote)
 }
 
 // localPeer is the queue pair of this daemon that t is connected to, and that is connected to t; nil: there is none.
@@ -520,7 +531,9 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 	}
 	for o := range from {
 		o.forgetMoved()
+		o.net.flushPort() // what they have sent leaves before what they send on the other loop
 	}
+	e.loops.steering.dirty = e.loops.steering.dirty || len(moved) > 0
 	for _, d := range moved {
 		d.tasks.each((*task).resume)
 	}
@@ -531,7 +544,7 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 func (c *client) movable() bool {
 	ok := c.session.Movable() && c.e.local.replies.n == 0
 	c.tasks.each(func(t *task) {
-		ok = ok && !t.parked && !t.waits && t.flight == 0 && t.ack == 0 && (t.late == nil || !t.late.waits)
+		ok = ok && !t.parked && !t.waits && (t.late == nil || !t.late.waits)
 	})
 	return ok
 }
@@ -539,7 +552,7 @@ func (c *client) movable() bool {
 // moveTo makes another loop serve the session of c, and returns its record there.
 func (c *client) moveTo(to *Engine) (*client, error) {
 	s, from := c.session, c.e
-	d := &client{e: to, session: s, adapter: to.adapters.of[s.NIC()], done: c.done}
+	d := &client{e: to, session: s, adapter: to.adapters.of[s.NIC()], done: c.done, bucket: c.bucket}
 	d.bell = bell{client: d, fd: c.bell.fd, far: c.bell.far, page: newPage(s.Arena.Doorbell())}
 	if d.bell.fd >= 0 {
 		if err := to.poller.watch(d.bell.fd); err != nil {
@@ -547,6 +560,8 @@ func (c *client) moveTo(to *Engine) (*client, error) {
 		}
 	}
 	c.inheritCaps(d)
+	from.net.acks.flush(from.clock.now)
+	c.tasks.each(func(t *task) { from.net.flights.set(t, 0) })
 	from.sched.leave(&c.flow)
 	from.bells.setPrompt(&c.bell, false)
 	from.bells.remove(&c.bell)

@@ -161,7 +161,7 @@ const madsPerPass = 8
 func (m *management) run() bool {
 	now, work := m.clock.now, false
 	if due := m.net.peersDue(); due != 0 && due <= now {
-		m.net.expirePeers(now)
+		m.net.expireHosts(now)
 		work = true
 	}
 	for i := 0; i < madsPerPass && m.local.n > 0; i++ {

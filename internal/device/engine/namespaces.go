@@ -53,8 +53,13 @@ func (n *network) addPort(dev *nic.NIC, number ib.NetworkID, p *roce.Port, wake 
 	if n.opts.Recognise {
 		under.peers = n.newPeers(number, p)
 	}
+	if number == ib.HostNetwork {
+		if err := n.loop.openShards(); err != nil {
+			return err
+		}
+	}
 	dev.Reroute()
-	n.adapters.readdress(dev)
+	n.loop.readdress(dev)
 	if err := n.rejoinAt(dev, [2]bool{true, true}); err != nil {
 		n.opts.Log.Warn("a NIC is not in all its multicast groups", "why", err)
 	}
@@ -76,22 +81,15 @@ func (n *network) readdress(dev *nic.NIC, number ib.NetworkID, regroup [2]bool, 
 	}
 	n.acks.flush(n.clock.now)
 	a.Flush()
-	now := move()
-	for _, fd := range a.wake {
-		if !slices.Contains(now, fd) {
-			delete(n.fds, int32(fd))
-		}
+	for _, o := range n.loop.loops.others {
+		o.net.acks.flush(o.clock.now)
+		o.net.flush(o.clock.now)
 	}
-	var err error
-	for _, fd := range now {
-		if n.fds[int32(fd)] != a {
-			if werr := n.watch(a, fd); werr != nil {
-				err = werr
-			}
-		}
+	err := n.rewatch(a, move())
+	if number == ib.HostNetwork {
+		err = errors.Join(err, n.loop.moveShards())
 	}
-	a.wake = now
-	n.adapters.readdress(dev)
+	n.loop.readdress(dev)
 	return errors.Join(err, n.rejoinAt(dev, regroup))
 }
 
@@ -151,7 +149,7 @@ func (n *network) removeNamespace(dev *nic.NIC, number ib.NetworkID) {
 	p.Close() // epoll forgets closed descriptors
 	// A route that still leads here loses its packets.
 	a.underlay = closedUnderlay{}
-	n.adapters.readdress(dev)
+	n.loop.readdress(dev)
 }
 
 // A closedUnderlay replaces the underlay of routes when it is closed.

@@ -118,6 +118,7 @@ type client struct {
 	flow    flow
 	tasks   tasks
 	done    uint64 // see recent
+	bucket  int    // 1 + that of its queue pairs' numbers, see steering.go; 0: none
 	astray  bool   // it has to come to the first loop, but could not be moved yet
 }
 

@@ -42,6 +42,8 @@ type attached struct {
 	underlay
 	wake []int   // descriptors, of which one is readable when packets have arrived
 	at   ib.Time // when it was used last
+	// descriptors returns what wake has to be, if it is a shard of another loop's port (steering.go).
+	descriptors func() []int
 }
 
 // underlays are all that the loop serves. The loop does not read a silent one in every pass: its
@@ -167,8 +169,19 @@ func (n *network) watch(a *attached, fd int) error {
 
 // Listen makes a loop with Options.Deaf read packets. It runs on the loop.
 func (e *Engine) Listen() error {
-	n := &e.net
-	e.opts.Deaf = false
+	for _, o := range e.heldLoops() {
+		if err := o.net.listen(); err != nil {
+			return err
+		}
+	}
+	if e.net.host != nil {
+		e.steerAgain()
+	}
+	return nil
+}
+
+func (n *network) listen() error {
+	n.opts.Deaf = false
 	for fd, a := range n.fds {
 		if err := n.watch(a, int(fd)); err != nil {
 			return err
@@ -182,15 +195,20 @@ func (e *Engine) Listen() error {
 type portUnderlay struct {
 	*roce.Port
 	net   *network
-	peers *peers.Table // nil: no host is recognised
+	peers *peers.Table  // nil: no host is recognised
+	main  *portUnderlay // the first loop's, if this is a shard of it
 }
 
 // features implements underlay.
 func (p *portUnderlay) features(r *route, fresh bool) uint32 {
-	if p.peers == nil || !reachable(r) {
+	others := p.peers
+	if p.main != nil {
+		others = p.main.peers // the first loop holds this one
+	}
+	if others == nil || !reachable(r) {
 		return 0
 	}
-	f := meet(p.peers, fresh, p.net.clock.now, r)
+	f := meet(others, fresh, p.net.clock.now, r)
 	// Filler depends on the address, not on the queue pair: without knowledge of the host there
 	// is none. Judged sets it later.
 	p.setFeatures(r.to, f)
@@ -211,7 +229,25 @@ func (p *portUnderlay) maxBurst(uint32, bool) uint32 { return remoteBurst }
 
 // hello implements underlay.
 func (p *portUnderlay) hello(_ ib.NetworkID, _ *adapter, b *transport.Burst) bool {
-	return p.peers != nil && p.peers.Receive(p.net.clock.now, b.SGID, b.DGID, p.net.mgmt.in[:], peers.Arrival{LongID: p.LongID(), Strange: p.Strange()})
+	return p.peers != nil && p.peers.Receive(p.net.clock.now, b.SGID, b.DGID, p.net.mgmt.in[:], p.arrival())
+}
+
+// arrival says how the burst that is being received has arrived.
+func (p *portUnderlay) arrival() peers.Arrival {
+	if c := p.net.loop.inward.current; c != nil {
+		return c.arrival // at another loop
+	}
+	return peers.Arrival{LongID: p.LongID(), Strange: p.Strange()}
+}
+
+// arrivalAt is arrival for the port of a network.
+func (n *network) arrivalAt(id ib.NetworkID) (a peers.Arrival) {
+	if u := n.of(id); u != nil {
+		if p, ok := u.underlay.(*portUnderlay); ok {
+			a = p.arrival()
+		}
+	}
+	return a
 }
 
 // join implements underlay.
@@ -307,7 +343,9 @@ func (e *Engine) SetMap(m *overlay.Map) {
 		n.virtual.keep(old, m)
 		relocated = m.Relocated(old)
 	}
-	e.adapters.readdressAll()
+	for _, o := range e.heldLoops() {
+		o.adapters.readdressAll()
+	}
 	n.rejoin()
 	e.adapters.eachRemote(func(t *task) {
 		if t.route.network != ib.HostNetwork {
