@@ -27,10 +27,16 @@ type crossing struct {
 	queue crossQueue
 	used  map[*nic.NIC]int // bytes of each NIC in queue; nil: of the connection manager
 
-	taken   crossQueue // the loop's, while it takes them
+	// The loop's, while it takes them.
+	taken   crossQueue
+	next    int // index in taken.list
+	at      int // offset in taken.data
 	span    memory.Span
 	current *crossed // the one that is being received; nil: none
 }
+
+// due reports whether the loop has something to take.
+func (x *crossing) due() bool { return x.waiting.Load() || x.next < len(x.taken.list) }
 
 // A crossQueue is bursts in order, their bytes one behind the other.
 type crossQueue struct {
@@ -54,6 +60,8 @@ const (
 	crossingMost = 4 << 20
 	crossingPart = 1 << 20
 	crossingCost = 512
+	// crossedPerPass is how many bytes one pass receives.
+	crossedPerPass = 256 << 10
 )
 
 // cross hands a burst over to the loop of its queue pair.
@@ -88,20 +96,19 @@ func (n *network) cross(to *Engine, dev *nic.NIC, c crossed) {
 	}
 }
 
-// takeCrossed receives the bursts that other loops have handed over.
+// takeCrossed receives bursts that other loops have handed over.
 func (e *Engine) takeCrossed() {
 	x, n := &e.inward, &e.net
-	x.mu.Lock()
-	x.queue, x.taken = x.taken, x.queue
-	clear(x.used)
-	x.waiting.Store(false)
-	x.mu.Unlock()
-	data := x.taken.data
-	for i := range x.taken.list {
-		c := &x.taken.list[i]
+	if x.next == len(x.taken.list) {
+		x.refill()
+	}
+	defer func() { x.current = nil }() // also if the memory of a program faults
+	for begin := x.at; x.next < len(x.taken.list) && x.at-begin < crossedPerPass; {
+		c := &x.taken.list[x.next]
 		x.span.Reset()
-		x.span.Add(data[:c.length])
-		data = data[c.length:]
+		x.span.Add(x.taken.data[x.at : x.at+c.length])
+		x.next++
+		x.at += c.length
 		if x.current = c; c.congested {
 			n.Congested(c.network, c.b.Dst, c.b.SGID, c.b.DGID)
 			continue
@@ -112,8 +119,16 @@ func (e *Engine) takeCrossed() {
 		}
 		n.Receive(c.network, &c.b, c.ce)
 	}
-	x.current = nil
-	clear(x.taken.list)
-	x.taken.list, x.taken.data = x.taken.list[:0], x.taken.data[:0]
 	n.traffic.wake(n.clock.now)
+}
+
+// refill takes what waits.
+func (x *crossing) refill() {
+	clear(x.taken.list)
+	x.taken.list, x.taken.data, x.next, x.at = x.taken.list[:0], x.taken.data[:0], 0, 0
+	x.mu.Lock()
+	x.queue, x.taken = x.taken, x.queue
+	clear(x.used)
+	x.waiting.Store(false)
+	x.mu.Unlock()
 }

@@ -69,6 +69,7 @@ type machine struct {
 
 // An fprog is a program of a host. What the daemon has of it changes with the daemon.
 type fprog struct {
+	bucket    uint32
 	h         *frozenHost
 	s         *nic.Session
 	arena     *nic.Arena
@@ -209,7 +210,7 @@ func (w *world) addHost(i int, seed uint64, udp bool) {
 			if len(w.at) == i {
 				w.at = append(w.at, netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(254)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))}))
 			}
-			if h.udp, err = roce.ListenUDP(roce.UDPOptions{}, w.at[i]); err != nil {
+			if h.udp, err = roce.ListenUDP(roce.UDPOptions{Shards: w.loops}, w.at[i]); err != nil {
 				w.at = w.at[:i]
 			}
 		}
@@ -233,6 +234,13 @@ func (h *frozenHost) engine(n *nic.NIC) *Engine {
 	e.clock.now = h.now
 	e.clock.time = func() ib.Time { h.now += 1000; return h.now }
 	return e
+}
+
+// attach makes the loop serve a program, with a bucket (steering.go) that does not depend on the number of loops: numbers are
+// compared.
+func (h *frozenHost) attach(p *fprog) {
+	h.w.must(h.e.Attach(p.s, p.bell))
+	p.s.SetNumbers(p.bucket, roce.Buckets)
 }
 
 func (w *world) addProg(h *frozenHost, kind memory.ExtentKind) {
@@ -259,7 +267,8 @@ func (w *world) addProg(h *frozenHost, kind memory.ExtentKind) {
 	p.page = newPage(p.mapping)
 	p.s, err = h.n.Open(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"})
 	w.must(err)
-	w.must(h.e.Attach(p.s, p.bell))
+	p.bucket = uint32(len(h.progs))
+	h.attach(p)
 	w.must(p.s.CreateAsync(func() (nic.EventSink, error) { return listSink{p.async}, nil }))
 	p.pd, err = p.s.AllocPD()
 	w.must(err)
@@ -501,7 +510,7 @@ func (w *world) maybeFreeze() {
 		w.must(err)
 		p.s, err = h.n.ThawSession(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"}, &ss, p, h.e.clock.now)
 		w.must(err)
-		w.must(h.e.Attach(p.s, p.bell))
+		h.attach(p)
 		if again, err := p.s.Freeze(); err != nil || !fail && w.frng.IntN(4) == 0 && !bytes.Equal(encode(again), progs[i].session) {
 			w.fatal("the state of a session that was thawed differs: %v", err)
 		}

@@ -95,9 +95,13 @@ func (e *Engine) finishRequests(ctx context.Context) {
 	}
 }
 
-// settle continues what waits for threads that write foreign memory. It always returns false.
+// settle takes what other loops have handed over, and continues what waits for threads that write foreign memory. It always
+// returns false.
 func (e *Engine) settle() bool {
 	e.clock.read()
+	for e.inward.due() {
+		e.takeCrossed()
+	}
 	e.local.deliverReplies()
 	e.cmds.arrived.Store(true)
 	e.local.retryForeign(&e.cmds.arrived)
@@ -140,9 +144,6 @@ func (e *Engine) sendAll() (more bool) {
 		e.shared.SendEvent()
 	}
 	e.local.deliverReplies()
-	if e.inward.waiting.Load() {
-		e.takeCrossed()
-	}
 	if e.mgmt.run() {
 		more = true
 	}

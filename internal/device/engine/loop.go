@@ -120,7 +120,7 @@ func (e *Engine) step() bool {
 	if e.net.any() {
 		work = e.net.pollPort() || work
 	}
-	if e.inward.waiting.Load() {
+	if e.inward.due() {
 		e.takeCrossed()
 		work = true
 	}

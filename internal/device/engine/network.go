@@ -90,7 +90,7 @@ func (e *Engine) LinkCounters() roce.Counters {
 	n := &e.net
 	c := n.counters()
 	c.Strays, c.Nowhere = n.strays, n.nowhere
-	for _, o := range e.loops.others {
+	for _, o := range e.loops.all {
 		c = c.Add(o.net.counters())
 		c.Strays += o.net.strays
 		c.Nowhere += o.net.nowhere
@@ -199,7 +199,8 @@ func (n *network) Receive(id ib.NetworkID, b *transport.Burst, ce bool) {
 		return
 	}
 	var t *task
-	if a := n.adapters.arrived(id, &b.DGID); a != nil {
+	a := n.adapters.arrived(id, &b.DGID)
+	if a != nil {
 		t = a.taskAt(b.Dst)
 	}
 	if t == nil {
@@ -207,6 +208,7 @@ func (n *network) Receive(id ib.NetworkID, b *transport.Burst, ce bool) {
 		return
 	}
 	if t.e != n.loop {
+		n.clock.worksFor(a)
 		n.cross(t.e, t.adapter.nic, crossed{network: id, b: *b, ce: ce})
 		return
 	}

@@ -22,7 +22,7 @@ func (e *Engine) sleep() {
 		e.chores.startTick(e.clock.now)
 	}
 	e.cmds.sleeping.Store(true)
-	if e.cmds.pending.Load() || e.cmds.stopping.Load() || e.cmds.arrived.Load() || e.frames.waiting.Load() || e.inward.waiting.Load() {
+	if e.cmds.pending.Load() || e.cmds.stopping.Load() || e.cmds.arrived.Load() || e.frames.waiting.Load() || e.inward.due() {
 		e.cmds.sleeping.Store(false)
 		return
 	}
