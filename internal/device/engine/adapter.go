@@ -23,11 +23,10 @@ type adapter struct {
 	groups map[ib.GID]netAddr // multicast groups that it has joined, and their underlay addresses
 	band   band
 	// What follows has only the first loop, if there are others, see tenants.go.
-	owner    *owner // its tenant
-	weighted bool
-	capped   bool
-	late     queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
-	held     queue[*task] // queue pairs that wait to send to the NIC, see caps.go
+	owner  *owner // its tenant
+	capped bool
+	late   queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
+	held   queue[*task] // queue pairs that wait to send to the NIC, see caps.go
 	// It is being moved to another host, see suspend.go.
 	suspended bool
 }

@@ -301,7 +301,7 @@ func (e *Engine) MoveProcess(pid, loop int) error {
 		if loop != 0 {
 			for _, o := range g {
 				if e.pinned(o) {
-					return fmt.Errorf("process %d (%s) needs loop 0: it has datagrams, peers in a virtual network or a network namespace, a NIC or a tenant with a weight, or faults", o.session.Pid, o.session.Program)
+					return fmt.Errorf("process %d (%s) needs loop 0: it has datagrams, peers in a virtual network or a network namespace, or faults, or packets are captured", o.session.Pid, o.session.Program)
 				}
 			}
 		}

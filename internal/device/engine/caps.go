@@ -54,6 +54,9 @@ func (e *Engine) ForgetTenant(name string) {
 // forgetTenant removes a tenant.
 func (s *scheduler) forgetTenant(name string) {
 	delete(s.tenants, name)
+	if s.ledgers != nil {
+		delete(s.ledgers.tenants, name)
+	}
 	s.nics.Reweigh(func(yield func(*schedule.Tenant) bool) {
 		for _, t := range s.tenants {
 			if !yield(t) {
@@ -110,6 +113,9 @@ func (s *scheduler) tenant(name string) *schedule.Tenant {
 		}
 		t = schedule.NewTenant(name)
 		s.tenants[name] = t
+		if s.ledgers != nil {
+			t.Divide(s.ledgers.tenant(name), s.loop)
+		}
 	}
 	return t
 }
@@ -122,6 +128,9 @@ func (s *scheduler) addNIC(a *adapter) {
 	a.band.adapter = a
 	a.band.nic.Of = &a.band
 	s.nics.Join(&a.band.nic, s.tenant(defaultTenant), *s.clock)
+	if s.ledgers != nil {
+		a.band.nic.Divide(s.ledgers.nic(a.nic), s.loop)
+	}
 	s.decide()
 }
 
@@ -129,6 +138,9 @@ func (s *scheduler) addNIC(a *adapter) {
 func (s *scheduler) removeNIC(a *adapter) {
 	a.settle(s.waited.of(&a.band))
 	s.nics.Leave(&a.band.nic, *s.clock)
+	if s.ledgers != nil {
+		delete(s.ledgers.nics, a.nic)
+	}
 	s.decide()
 }
 

@@ -238,8 +238,8 @@ func (h *frozenHost) engine(n *nic.NIC) *Engine {
 
 // attach makes the loop serve a program, with a bucket (steering.go) that does not depend on the number of loops: numbers are
 // compared.
-func (h *frozenHost) attach(p *fprog) {
-	h.w.must(h.e.Attach(p.s, p.bell))
+func (w *world) attach(e *Engine, p *fprog) {
+	w.must(e.Attach(p.s, p.bell))
 	p.s.SetNumbers(p.bucket, roce.Buckets)
 }
 
@@ -268,7 +268,7 @@ func (w *world) addProg(h *frozenHost, kind memory.ExtentKind) {
 	p.s, err = h.n.Open(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"})
 	w.must(err)
 	p.bucket = uint32(len(h.progs))
-	h.attach(p)
+	w.attach(h.e, p)
 	w.must(p.s.CreateAsync(func() (nic.EventSink, error) { return listSink{p.async}, nil }))
 	p.pd, err = p.s.AllocPD()
 	w.must(err)
@@ -510,7 +510,7 @@ func (w *world) maybeFreeze() {
 		w.must(err)
 		p.s, err = h.n.ThawSession(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"}, &ss, p, h.e.clock.now)
 		w.must(err)
-		h.attach(p)
+		w.attach(h.e, p)
 		if again, err := p.s.Freeze(); err != nil || !fail && w.frng.IntN(4) == 0 && !bytes.Equal(encode(again), progs[i].session) {
 			w.fatal("the state of a session that was thawed differs: %v", err)
 		}

@@ -11,12 +11,12 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Several loops. The first loop runs commands, the network and the connection manager. The others, the data loops, run
-// nothing but doorbells, turns and timers of the sessions that they have.
+// Several loops. The first loop runs commands, the connection manager and what is shared of the network. The others, the data
+// loops, run nothing but doorbells, turns and timers of the sessions that they have, and their packets (steering.go).
 //
 //	               ┌──────────── first loop ────────────┐   ┌──── data loop ────┐   ┌──── data loop ────┐
 //	sessions of    │ commands, network, management,     │   │ doorbells, turns, │   │ doorbells, turns, │
-//	one group ───▶ │ sessions with weights, faults, UD …│   │ timers            │   │ timers            │
+//	one group ───▶ │ sessions with faults, UD …         │   │ timers, packets   │   │ timers, packets   │
 //	               └──────────┬─────────────────────────┘   └─────────▲─────────┘   └─────────▲─────────┘
 //	                          └── holds them during a command ────────┴───────────────────────┘
 //
@@ -59,6 +59,9 @@ type loops struct {
 
 // addLoops makes n data loops.
 func (e *Engine) addLoops(n int) error {
+	if n > 0 {
+		e.sched.ledgers = newLedgers(1 + n)
+	}
 	for i := range n {
 		// A data loop leaves the choice of its processor to the kernel: loops that try others would meet there.
 		o := &Options{Resolver: e.opts.Resolver, Spin: e.opts.Spin, NoMove: true, NoFiller: e.opts.NoFiller, NoAckWait: e.opts.NoAckWait, Log: e.opts.Log}
@@ -69,6 +72,7 @@ func (e *Engine) addLoops(n int) error {
 		d.loops.first, d.loops.number = e, i+1
 		d.clock.time = func() ib.Time { return e.clock.time() } // deadlines move with their queue pairs
 		d.stall.first = &e.cmds
+		d.sched.ledgers, d.sched.loop = e.sched.ledgers, i+1
 		e.loops.others = append(e.loops.others, d)
 	}
 	l := &e.loops
@@ -310,11 +314,11 @@ func (e *Engine) kin(s *nic.Session) (k *client) {
 	return k
 }
 
-// mustStay reports whether a session needs the first loop, whatever queue pairs it has: its NIC or its tenant has a
-// weight, something fails on purpose, or packets are captured.
+// mustStay reports whether a session needs the first loop, whatever queue pairs it has: its NIC is suspended, something fails on
+// purpose, or packets are captured.
 func (e *Engine) mustStay(s *nic.Session) bool {
 	a := e.adapters.of[s.NIC()]
-	return a == nil || a.suspended || a.weighted || a.owner != nil && a.owner.weighted || e.net.tap != nil || s.Faulty()
+	return a == nil || a.suspended || e.net.tap != nil || s.Faulty()
 }
 
 // pinned reports whether the session of c needs the first loop: for itself, or for a queue pair that reaches other hosts

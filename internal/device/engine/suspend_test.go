@@ -170,7 +170,7 @@ func (w *world) moveNIC() {
 		w.must(err)
 		p.s, err = h.n.ThawSession(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"}, decodeSession(w, progs[i].session), p, to.e.clock.now)
 		w.must(err)
-		w.must(to.e.Attach(p.s, p.bell))
+		w.attach(to.e, p)
 	}
 	port := w.moving[0].udp.Port()
 	order := w.frng.Perm(len(w.moving) + 1)

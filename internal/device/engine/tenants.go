@@ -5,18 +5,45 @@ import (
 	"vrdma.dev/vrdma/internal/device/schedule"
 )
 
-// Tenants on several loops. All loops know all shares and caps, and none is divided:
+// Tenants on several loops. All loops know all shares and caps.
 //
-//   - A NIC with a cap or a guarantee has all its sessions on one loop, and a tenant with a cap all sessions of its NICs: they
-//     form one group, with those that they are connected to. So one bucket counts all traffic of a cap. It moves with the group.
-//   - Weights compare tenants that share a loop's time. A tenant or a NIC with a weight stays on the first loop.
-//   - Others are on any loop, and have equal shares of it.
+//   - Weights divide the time of all loops. Each loop tells the others, now and then, how much time it has used for a tenant and
+//     for a NIC, and what others have used counts against their shares here (schedule.Ledger). Nothing is locked.
+//   - Caps are not divided. A NIC with a cap or a guarantee has all its sessions on one loop, and a tenant with a cap all sessions
+//     of its NICs: they form one group, with those that they are connected to. So one bucket counts all traffic of a cap. It moves
+//     with the group.
 
 // An owner is what the first loop knows of a tenant.
 type owner struct {
-	nics     map[*adapter]struct{} // of the first loop
-	weighted bool
-	capped   bool
+	nics   map[*adapter]struct{} // of the first loop
+	capped bool
+}
+
+// ledgers are the times of tenants and NICs on all loops. Only commands change the maps.
+type ledgers struct {
+	loops   int
+	tenants map[string]*schedule.Ledger
+	nics    map[*nic.NIC]*schedule.Ledger
+}
+
+func newLedgers(loops int) *ledgers {
+	return &ledgers{loops: loops, tenants: make(map[string]*schedule.Ledger), nics: make(map[*nic.NIC]*schedule.Ledger)}
+}
+
+// tenant returns the ledger of a tenant, and makes it if there is none.
+func (l *ledgers) tenant(name string) *schedule.Ledger {
+	if l.tenants[name] == nil {
+		l.tenants[name] = schedule.NewLedger(l.loops)
+	}
+	return l.tenants[name]
+}
+
+// nic returns the ledger of a NIC, and makes it if there is none.
+func (l *ledgers) nic(n *nic.NIC) *schedule.Ledger {
+	if l.nics[n] == nil {
+		l.nics[n] = schedule.NewLedger(l.loops)
+	}
+	return l.nics[n]
 }
 
 // owner returns the record of a tenant, and makes it if there is none.
@@ -53,8 +80,8 @@ func (e *Engine) noteTenant(name string, p schedule.TenantParams) {
 		return
 	}
 	o := e.loops.owner(name)
-	before := *o
-	if o.weighted, o.capped = p.Weight > 1, isCapped(p.Rate); o.weighted && !before.weighted || o.capped && !before.capped {
+	before := o.capped
+	if o.capped = isCapped(p.Rate); o.capped && !before {
 		for a := range o.nics {
 			e.gatherNIC(a.nic)
 		}
@@ -66,10 +93,10 @@ func (e *Engine) noteShare(a *adapter, tenant string, p schedule.NICParams) {
 	if len(e.loops.others) == 0 {
 		return
 	}
-	before, weighted, capped := a.owner, a.weighted, a.capped
+	before, capped := a.owner, a.capped
 	e.loops.own(a, tenant)
-	a.weighted, a.capped = p.Weight > 1, isCapped(p.Rate) || p.Guarantee != 0
-	if a.weighted && !weighted || a.capped && !capped || a.owner != before && (a.owner.weighted || a.owner.capped) {
+	a.capped = isCapped(p.Rate) || p.Guarantee != 0
+	if a.capped && !capped || a.owner != before && a.owner.capped {
 		e.gatherNIC(a.nic)
 	}
 }
