@@ -55,7 +55,7 @@ type netAddr struct {
 // dropped. Add is called before Start, or on the loop. The Resolver must know the NIC, and no
 // other NIC may have one of its addresses on the network.
 func (e *Engine) Add(n *nic.NIC, m Management) error {
-	a, err := e.adapters.add(n, m)
+	a, err := e.first.adapters.add(n, m)
 	if err != nil {
 		return err
 	}
@@ -66,15 +66,15 @@ func (e *Engine) Add(n *nic.NIC, m Management) error {
 		e.loops.own(a, defaultTenant)
 	}
 	if m != nil {
-		e.mgmt.await(a, m.Deadline())
+		e.first.mgmt.await(a, m.Deadline())
 	}
-	e.sched.addNIC(a)
+	e.first.sched.addNIC(a)
 	return nil
 }
 
 // Remove undoes Add. The NIC has no sessions any more. It runs on the loop.
 func (e *Engine) Remove(n *nic.NIC) {
-	a := e.adapters.of[n]
+	a := e.first.adapters.of[n]
 	if a == nil {
 		return
 	}
@@ -85,13 +85,13 @@ func (e *Engine) Remove(n *nic.NIC) {
 		o.unserve(n)
 	}
 	e.loops.own(a, "")
-	e.adapters.wake(a)
-	e.adapters.remove(a)
-	e.sched.removeNIC(a)
-	if e.clock.of == a {
-		e.clock.of = nil
+	e.first.adapters.wake(a)
+	e.first.adapters.remove(a)
+	e.first.sched.removeNIC(a)
+	if e.first.clock.of == a {
+		e.first.clock.of = nil
 	}
-	e.mgmt.forget(a)
+	e.first.mgmt.forget(a)
 }
 
 // add makes the record of a NIC.
@@ -142,8 +142,8 @@ func (l *adapters) dropAddresses(a *adapter) {
 }
 
 // readdress makes all loops follow the addresses of a NIC. The first loop holds the others.
-func (e *Engine) readdress(n *nic.NIC) {
-	for _, o := range e.heldLoops() {
+func (l *loops) readdress(n *nic.NIC) {
+	for _, o := range l.heldLoops() {
 		o.adapters.readdress(n)
 	}
 }
@@ -191,7 +191,7 @@ func (l *adapters) arrived(n ib.NetworkID, gid *ib.GID) *adapter {
 func (l *adapters) eachRemote(f func(*task)) {
 	for n := range l.of {
 		n.EachQP(func(q *nic.QP) {
-			if t := taskOf(q); (t.e.loops.number == 0 || len(t.e.loops.first.loops.holds) > 0) && q.Transport().Path().Remote {
+			if t := taskOf(q); (t.e.number == 0 || len(t.e.loops.holds) > 0) && q.Transport().Path().Remote {
 				f(t)
 			}
 		})

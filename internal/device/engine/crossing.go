@@ -65,7 +65,7 @@ const (
 )
 
 // cross hands a burst over to the loop of its queue pair.
-func (n *network) cross(to *Engine, dev *nic.NIC, c crossed) {
+func (n *network) cross(to *loop, dev *nic.NIC, c crossed) {
 	n.local.across += uint64(c.b.Packets)
 	x := &to.inward
 	if c.b.Data != nil {
@@ -97,7 +97,7 @@ func (n *network) cross(to *Engine, dev *nic.NIC, c crossed) {
 }
 
 // takeCrossed receives bursts that other loops have handed over.
-func (e *Engine) takeCrossed() {
+func (e *loop) takeCrossed() {
 	x, n := &e.inward, &e.net
 	if x.next == len(x.taken.list) {
 		x.refill()

@@ -231,8 +231,8 @@ func (h *frozenHost) engine(n *nic.NIC) *Engine {
 	}
 	e, err := newWith(n, o)
 	h.w.must(err)
-	e.clock.now = h.now
-	e.clock.time = func() ib.Time { h.now += 1000; return h.now }
+	e.first.clock.now = h.now
+	e.first.clock.time = func() ib.Time { h.now += 1000; return h.now }
 	return e
 }
 
@@ -314,7 +314,7 @@ func forsake(e *Engine, s *nic.Session, a *nic.Arena, m *memory.Space) {
 
 // end ends an engine that the test has driven.
 func end(e *Engine) {
-	e.shut()
+	e.first.shut()
 }
 
 func (w *world) close() {
@@ -355,10 +355,10 @@ func (w *world) machines() []*machine {
 func (h *machine) pass() bool {
 	e := h.e
 	h.unite()
-	e.clock.read()
-	e.bells.activateRung(e.clock.now)
-	e.net.traffic.wake(e.clock.now)
-	work := e.step()
+	e.first.clock.read()
+	e.first.bells.activateRung(e.first.clock.now)
+	e.first.net.traffic.wake(e.first.clock.now)
+	work := e.first.step()
 	for _, o := range e.loops.others {
 		o.clock.read()
 		o.bells.activateRung(o.clock.now)
@@ -369,12 +369,12 @@ func (h *machine) pass() bool {
 
 // unite does what follows a command: connected sessions meet on one loop.
 func (h *machine) unite() {
-	for h.e.cmds.pending.Load() {
-		h.e.cmds.pop()() // a queue pair asks to meet its peer
+	for h.e.first.cmds.pending.Load() {
+		h.e.first.cmds.pop()() // a queue pair asks to meet its peer
 	}
-	if l := &h.e.loops; len(l.meet) > 0 {
+	if l := h.e.loops; len(l.meet) > 0 {
 		l.again = true // no timer: the next pass tries again
-		h.e.unite()
+		h.e.loops.unite()
 	}
 }
 
@@ -435,7 +435,7 @@ func (w *world) settle() {
 			quiet++
 			for _, m := range w.machines() {
 				m.now += 2 * tickEvery
-				m.e.chores.startTick(m.e.clock.now - tickEvery)
+				m.e.first.chores.startTick(m.e.first.clock.now - tickEvery)
 			}
 		}
 	}
@@ -471,7 +471,7 @@ func (w *world) maybeFreeze() {
 		return b
 	}
 	fail := w.frng.IntN(4) == 0
-	w.must(h.e.halt(context.Background(), func() error {
+	w.must(h.e.first.halt(context.Background(), func() error {
 		device, engine = encode(h.n.Freeze()), encode(h.e.Freeze())
 		for _, p := range h.progs {
 			st, err := p.s.Freeze()
@@ -508,7 +508,7 @@ func (w *world) maybeFreeze() {
 		w.must(err)
 		p.arena, err = nic.NewArenaOf(dupFile(w.t, p.arenaFile))
 		w.must(err)
-		p.s, err = h.n.ThawSession(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"}, &ss, p, h.e.clock.now)
+		p.s, err = h.n.ThawSession(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"}, &ss, p, h.e.first.clock.now)
 		w.must(err)
 		w.attach(h.e, p)
 		if again, err := p.s.Freeze(); err != nil || !fail && w.frng.IntN(4) == 0 && !bytes.Equal(encode(again), progs[i].session) {
@@ -527,7 +527,7 @@ func (w *world) maybeFreeze() {
 		for i, p := range h.progs {
 			*p = oldProgs[i]
 		}
-		h.e.lookAgain()
+		h.e.first.lookAgain()
 		return
 	}
 	for i := range oldProgs {

@@ -97,7 +97,7 @@ func (t *task) leaveHost(b *transport.Burst) {
 		n.depart(t, &t.route, b)
 		return
 	}
-	if t.route.to.IsValid() && t.e.loops.number > 0 {
+	if t.route.to.IsValid() && t.e.number > 0 {
 		t.regroupLater()
 	}
 	t.adapter.part.Drop(nic.DropNoNIC, b.Packets)

@@ -46,8 +46,8 @@ type chores struct {
 	shared  *nic.Loop
 }
 
-// loop runs until Stop.
-func (e *Engine) loop() {
+// work runs until Stop.
+func (e *loop) work() {
 	idle := ib.Time(0) // since when nothing happened
 	pass := uint32(0)
 	for !e.cmds.stopping.Load() || e.cmds.pending.Load() {
@@ -64,16 +64,16 @@ func (e *Engine) loop() {
 		work := false
 		if !e.lines.poll(e.clock.now) && !e.cmds.pending.Load() {
 			// There are no commands.
-		} else if !e.mayHold(e.clock.now) {
+		} else if !e.loops.mayHold(e.clock.now) {
 			work = true // soon
 		} else {
 			n := e.cmds.inOnePass()
 			e.wakeRung()
 			e.longPass()
-			e.holdOthers()
+			e.loops.holdOthers()
 			e.cmds.run(n, &e.clock)
 			e.serveLines()
-			e.releaseOthers()
+			e.loops.releaseOthers()
 			work = true
 		}
 		if e.contain(e.step) || work {
@@ -107,7 +107,7 @@ func (e *Engine) loop() {
 }
 
 // step is one pass: doorbells, packets, timers, turns.
-func (e *Engine) step() bool {
+func (e *loop) step() bool {
 	work := e.bells.poll(e.clock.now)
 	if e.cmds.arrived.Load() {
 		e.local.retryForeign(&e.cmds.arrived)
@@ -169,7 +169,7 @@ func (e *Engine) step() bool {
 }
 
 // longPass is the pass before a command.
-func (e *Engine) longPass() {
+func (e *loop) longPass() {
 	e.long = true
 	e.contain(e.step)
 	e.long = false

@@ -39,7 +39,7 @@ func (c *program) moveTo(loop int) (moved bool) {
 	e := c.e
 	e.Do(func() {
 		if k := clientOf(c.s); k != nil {
-			moved = e.move(e.group(nil, k), append([]*Engine{e}, e.loops.others...)[loop])
+			moved = e.loops.move(e.loops.group(nil, k), e.loops.heldLoops()[loop])
 		}
 	})
 	return moved
@@ -143,7 +143,7 @@ func TestLoopsFault(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	e := severalLoops(t, 3)
 	evicted := make(chan *nic.Session, 16)
-	e.Do(func() { e.opts.Evict = func(s *nic.Session) { evicted <- s } })
+	e.Do(func() { e.first.opts.Evict = func(s *nic.Session) { evicted <- s } })
 	x, y := newClientOf(t, e, 1).newQP(rc), newClientOf(t, e, 1).newQP(rc)
 	x.timeout, y.timeout = 31, 31
 	connect(x, y)
@@ -312,14 +312,14 @@ func TestCommandsLeaveTime(t *testing.T) {
 		a.post(wr{op: opWrite, flags: signal, n: 64, remote: b.c.base, rkey: b.mr.RKey})
 		for range 2 {
 			e.Do(func() {
-				l := &e.loops
-				if l.held < l.mayHold {
-					t.Errorf("the data loop was held %d ns too early", l.mayHold-l.held)
+				l := e.loops
+				if l.held < l.freeUntil {
+					t.Errorf("the data loop was held %d ns too early", l.freeUntil-l.held)
 				}
 				if l.busy {
 					busy++
 				}
-				for at := e.clock.time(); e.clock.time() < at+20_000; { // a command that takes long
+				for at := e.first.clock.time(); e.first.clock.time() < at+20_000; { // a command that takes long
 				}
 			})
 		}
@@ -365,9 +365,9 @@ func TestMarksReachAllLoops(t *testing.T) {
 		t.Error("the mark is lost by a move")
 	}
 	e.Do(func() {
-		for _, o := range append(e.loops.others[:2:2], e) {
+		for _, o := range e.loops.heldLoops() {
 			if o.stall.due.Load() == 0 {
-				t.Errorf("loop %d does not review its marks", o.loops.number)
+				t.Errorf("loop %d does not review its marks", o.number)
 			}
 		}
 	})
@@ -557,7 +557,7 @@ func TestRouteFoundLater(t *testing.T) {
 		}
 		e.Do(func() {
 			clear(w.cut)
-			e.adapters.rerouteAll()
+			e.first.adapters.rerouteAll()
 		})
 		send := func() {
 			a.post(wr{op: opSend, flags: signal, n: 64})

@@ -69,7 +69,7 @@ type MADs struct {
 }
 
 // MADs returns the sender for the Management of n.
-func (e *Engine) MADs(n *nic.NIC) MADs { return MADs{&e.mgmt, n} }
+func (e *Engine) MADs(n *nic.NIC) MADs { return MADs{&e.first.mgmt, n} }
 
 // Now is the loop's time.
 func (s MADs) Now() ib.Time { return s.m.clock.now }

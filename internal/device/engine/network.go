@@ -43,7 +43,7 @@ type network struct {
 	local    *local
 	mgmt     *management
 	poller   *poller
-	loop     *Engine
+	loop     *loop
 
 	reported ib.Time // when this loop last told the first one about another host; 0: never
 }
@@ -74,20 +74,20 @@ func (n *network) waiting() bool { return n.traffic.polled || n.acks.n > 0 || n.
 // SetTap records every packet, local ones too; nil ends that. It runs on the loop.
 func (e *Engine) SetTap(t *roce.Tap) {
 	if t != nil {
-		for _, c := range e.gather() {
-			e.bring(c) // as soon as it can move
+		for _, c := range e.loops.gather() {
+			e.loops.bring(c) // as soon as it can move
 		}
 	}
 	e.loops.steering.dirty = true
-	e.net.tap = t
-	for _, a := range e.net.list {
+	e.first.net.tap = t
+	for _, a := range e.first.net.list {
 		a.SetTap(t)
 	}
 }
 
 // LinkCounters returns the counters of the way to other hosts. It runs on the loop.
 func (e *Engine) LinkCounters() roce.Counters {
-	n := &e.net
+	n := &e.first.net
 	c := n.counters()
 	c.Strays, c.Nowhere = n.strays, n.nowhere
 	for _, o := range e.loops.all {
@@ -95,7 +95,7 @@ func (e *Engine) LinkCounters() roce.Counters {
 		c.Strays += o.net.strays
 		c.Nowhere += o.net.nowhere
 	}
-	c.SendFull += e.frames.lost.Load()
+	c.SendFull += e.first.frames.lost.Load()
 	c.SentMulticast, c.RcvdMulticast = n.groups.sent, n.groups.received
 	return c
 }
@@ -191,7 +191,7 @@ func (n *network) Receive(id ib.NetworkID, b *transport.Burst, ce bool) {
 		return
 	}
 	if b.Dst == wire.GSIQP {
-		if n.loop.loops.number > 0 {
+		if n.loop.number > 0 {
 			n.cross(n.loop.loops.first, nil, crossed{network: id, b: *b, ce: ce, arrival: n.arrivalAt(id)})
 			return
 		}

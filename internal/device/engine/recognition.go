@@ -163,7 +163,7 @@ func (n *network) mayGreet(a *adapter, id ib.NetworkID, to ib.GID) bool {
 	k.scanned = n.clock.now
 	found, at := false, to.Addr()
 	a.nic.EachQP(func(q *nic.QP) {
-		if t := taskOf(q); t.e.loops.number == 0 {
+		if t := taskOf(q); t.e.number == 0 {
 			found = found || q.Transport().Path().Remote && t.route.network == id && t.route.to == at
 		}
 	})
@@ -262,7 +262,7 @@ func (r recognition) Judged(gid ib.GID) {
 		}
 		f = under.judge(gid, under)
 		if r.id == ib.HostNetwork {
-			r.net.loop.whenHeld(func() { r.judgedShards(gid, under) })
+			r.net.loop.loops.whenHeld(func() { r.judgedShards(gid, under) })
 		}
 	case *overlayUnderlay:
 		others := r.net.virtual.in(r.id)
@@ -382,7 +382,7 @@ func expire(t *peers.Table, now ib.Time) {
 
 // Peers returns the known hosts, those in virtual networks among them. It runs on the loop.
 func (e *Engine) Peers() (list []peers.Status, count peers.Counters) {
-	n := &e.net
+	n := &e.first.net
 	if others := n.hostPeers(); others != nil {
 		list, count = others.List(), others.Counters()
 		for i := range list {

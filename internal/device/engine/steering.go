@@ -50,7 +50,7 @@ func (s *steering) enter(c *client) {
 	if !s.on {
 		return
 	}
-	best, loop := 0, c.e.loops.number
+	best, loop := 0, c.e.number
 	worse := func(a, b int) bool { // whether a is worse than b
 		x, y := int(s.table[a]) != loop, int(s.table[b]) != loop
 		return x && !y || x == y && s.users[a] > s.users[b]
@@ -74,19 +74,19 @@ func (s *steering) leave(c *client) {
 
 // openShards gives the data loops their shards of the port in the hosts' own network. It runs on the first loop, which holds
 // the others, or before they run.
-func (e *Engine) openShards() error {
-	host := e.net.host
+func (l *loops) openShards() error {
+	host := l.first.net.host
 	if host == nil {
 		return nil
 	}
 	p := host.underlay.(*portUnderlay)
-	if p.Shards() <= len(e.loops.others) || len(e.loops.others) == 0 {
+	if p.Shards() <= len(l.others) || len(l.others) == 0 {
 		return nil
 	}
-	for i, o := range e.loops.others {
+	for i, o := range l.others {
 		port, descriptors := p.Shard(i + 1)
 		n := &o.net
-		o.opts.Window, o.opts.InFlight, o.opts.Deaf = e.opts.Window, e.opts.InFlight, e.opts.Deaf
+		o.opts.Window, o.opts.InFlight, o.opts.Deaf = l.first.opts.Window, l.first.opts.InFlight, l.first.opts.Deaf
 		a, err := n.attach(&portUnderlay{Port: port, net: n, main: p}, descriptors())
 		if err != nil {
 			return err
@@ -95,22 +95,22 @@ func (e *Engine) openShards() error {
 		n.host = a
 		n.listenShard(port, p)
 	}
-	e.loops.steering.on = true
-	e.steer(true)
+	l.steering.on = true
+	l.steer(true)
 	return nil
 }
 
 // moveShards follows the sockets of the first loop's port after some were opened or closed.
-func (e *Engine) moveShards() (first error) {
-	if !e.loops.steering.on {
+func (l *loops) moveShards() (first error) {
+	if !l.steering.on {
 		return nil
 	}
-	for _, o := range e.loops.others {
+	for _, o := range l.others {
 		if err := o.net.rewatch(o.net.host, o.net.host.descriptors()); first == nil {
 			first = err
 		}
 	}
-	e.steer(true)
+	l.steer(true)
 	return first
 }
 
@@ -150,46 +150,46 @@ func (n *network) report(f func(first *network)) {
 }
 
 // whenHeld runs f while the first loop holds the others: now, or soon as a command. It is called on the first loop.
-func (e *Engine) whenHeld(f func()) {
+func (l *loops) whenHeld(f func()) {
 	switch {
-	case !e.loops.steering.on:
-	case len(e.loops.holds) > 0:
+	case !l.steering.on:
+	case len(l.holds) > 0:
 		f()
 	default:
-		e.cmds.push(f)
-		e.cmds.wake()
+		l.first.cmds.push(f)
+		l.first.cmds.wake()
 	}
 }
 
 // reaches reports whether the kernel steers packets for t, or could: t reaches other hosts through a shard of its loop.
 func (t *task) reaches() bool {
-	return t.e.loops.first.loops.steering.on && t.route.network == ib.HostNetwork && t.q.Type() != ib.UD
+	return t.e.loops.steering.on && t.route.network == ib.HostNetwork && t.q.Type() != ib.UD
 }
 
 // steers notes that the table may have to change because of t.
 func (s *steering) steers(t *task) {
-	if s.on && (t.q.Type() == ib.UD || t.q.Transport().Path().Remote) && int(s.table[roce.BucketOf(t.q.Num())]) != t.e.loops.number {
+	if s.on && (t.q.Type() == ib.UD || t.q.Transport().Path().Remote) && int(s.table[roce.BucketOf(t.q.Num())]) != t.e.number {
 		s.dirty = true
 	}
 }
 
 // steer computes the table, and how many loops share the bytes in flight. It runs on the first loop, which holds the others.
 // always tells the kernel even if nothing has changed.
-func (e *Engine) steer(always bool) {
-	s := &e.loops.steering
+func (l *loops) steer(always bool) {
+	s := &l.steering
 	s.dirty = false
 	if !s.on {
 		return
 	}
-	s.at = e.clock.now
-	counts := make([][roce.Buckets]int, e.Loops())
-	busy := make([]bool, e.Loops())
-	for n := range e.adapters.of {
+	s.at = l.first.clock.now
+	counts := make([][roce.Buckets]int, l.count())
+	busy := make([]bool, l.count())
+	for n := range l.first.adapters.of {
 		n.EachQP(func(q *nic.QP) {
 			t := taskOf(q)
 			if remote := q.Transport().Path().Remote; remote || q.Type() == ib.UD {
-				counts[t.e.loops.number][roce.BucketOf(q.Num())]++
-				busy[t.e.loops.number] = busy[t.e.loops.number] || remote
+				counts[t.e.number][roce.BucketOf(q.Num())]++
+				busy[t.e.number] = busy[t.e.number] || remote
 			}
 		})
 	}
@@ -202,7 +202,7 @@ func (e *Engine) steer(always bool) {
 			}
 		}
 		if s.table[b] = uint8(best); counts[best][b] == 0 {
-			s.table[b] = home(b, int(e.loops.use.Load()))
+			s.table[b] = home(b, int(l.use.Load()))
 		}
 	}
 	parts := uint64(0)
@@ -211,40 +211,40 @@ func (e *Engine) steer(always bool) {
 			parts++
 		}
 	}
-	for _, o := range e.heldLoops() {
+	for _, o := range l.heldLoops() {
 		o.net.flights.parts = parts
 	}
-	if (always || s.table != before) && !e.opts.Deaf {
-		if err := e.net.host.underlay.(*portUnderlay).Steer(&s.table); err != nil {
-			e.opts.Log.Warn("packets from other hosts arrive at other loops than those that need them, and are handed over: this costs processor time", "error", err)
+	if (always || s.table != before) && !l.first.opts.Deaf {
+		if err := l.first.net.host.underlay.(*portUnderlay).Steer(&s.table); err != nil {
+			l.first.opts.Log.Warn("packets from other hosts arrive at other loops than those that need them, and are handed over: this costs processor time", "error", err)
 		}
 	}
 }
 
 // steerAgain tells the kernel the table, also if there is one loop: the daemon before may have had several.
-func (e *Engine) steerAgain() {
-	if e.loops.steering.on {
-		e.steer(true)
-	} else if p, ok := e.net.host.underlay.(*portUnderlay); ok {
+func (l *loops) steerAgain() {
+	if l.steering.on {
+		l.steer(true)
+	} else if p, ok := l.first.net.host.underlay.(*portUnderlay); ok {
 		if err := p.Steer(&roce.SteeringTable{}); err != nil {
-			e.opts.Log.Warn("packets from other hosts may be lost: the kernel still steers them to the loops of the daemon before", "error", err)
+			l.first.opts.Log.Warn("packets from other hosts may be lost: the kernel still steers them to the loops of the daemon before", "error", err)
 		}
 	}
 }
 
 // steerSoon computes the table now, if it may have to change, or after steerEvery.
-func (e *Engine) steerSoon() {
-	s := &e.loops.steering
+func (l *loops) steerSoon() {
+	s := &l.steering
 	if !s.dirty {
 		return
 	}
-	if s.at == 0 || e.clock.now-s.at >= ib.Time(steerEvery) {
-		e.steer(false)
+	if s.at == 0 || l.first.clock.now-s.at >= ib.Time(steerEvery) {
+		l.steer(false)
 		return
 	}
 	if !s.again {
 		s.again = true
-		time.AfterFunc(steerEvery, func() { e.Do(func() { s.again = false }) })
+		time.AfterFunc(steerEvery, func() { l.first.do(func() { s.again = false }) })
 	}
 }
 

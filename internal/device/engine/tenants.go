@@ -75,47 +75,47 @@ func (l *loops) own(a *adapter, name string) {
 func isCapped(r schedule.Rate) bool { r.Burst = 0; return r != (schedule.Rate{}) }
 
 // noteTenant notes the parameters of a tenant. Its sessions come together on the first loop if they have to.
-func (e *Engine) noteTenant(name string, p schedule.TenantParams) {
-	if len(e.loops.others) == 0 {
+func (l *loops) noteTenant(name string, p schedule.TenantParams) {
+	if len(l.others) == 0 {
 		return
 	}
-	o := e.loops.owner(name)
+	o := l.owner(name)
 	before := o.capped
 	if o.capped = isCapped(p.Rate); o.capped && !before {
 		for a := range o.nics {
-			e.gatherNIC(a.nic)
+			l.gatherNIC(a.nic)
 		}
 	}
 }
 
 // noteShare notes the tenant and the parameters of a NIC.
-func (e *Engine) noteShare(a *adapter, tenant string, p schedule.NICParams) {
-	if len(e.loops.others) == 0 {
+func (l *loops) noteShare(a *adapter, tenant string, p schedule.NICParams) {
+	if len(l.others) == 0 {
 		return
 	}
 	before, capped := a.owner, a.capped
-	e.loops.own(a, tenant)
+	l.own(a, tenant)
 	a.capped = isCapped(p.Rate) || p.Guarantee != 0
 	if a.capped && !capped || a.owner != before && a.owner.capped {
-		e.gatherNIC(a.nic)
+		l.gatherNIC(a.nic)
 	}
 }
 
 // gatherNIC brings the groups of a NIC's sessions to the first loop, now or soon.
-func (e *Engine) gatherNIC(n *nic.NIC) {
-	if len(e.loops.others) == 0 {
+func (l *loops) gatherNIC(n *nic.NIC) {
+	if len(l.others) == 0 {
 		return
 	}
 	n.EachSession(func(s *nic.Session) {
-		if c := clientOf(s); c != nil && c.e != e {
-			e.bring(c)
+		if c := clientOf(s); c != nil && c.e != l.first {
+			l.bring(c)
 		}
 	})
 }
 
 // capOf returns the tenant, or else the NIC, whose sessions a cap holds together with s; nil: none does.
-func (e *Engine) capOf(s *nic.Session) any {
-	switch a := e.adapters.of[s.NIC()]; {
+func (l *loops) capOf(s *nic.Session) any {
+	switch a := l.first.adapters.of[s.NIC()]; {
 	case a == nil || a.owner == nil:
 		return nil
 	case a.owner.capped:
@@ -127,8 +127,8 @@ func (e *Engine) capOf(s *nic.Session) any {
 }
 
 // eachMate calls f for the sessions that a cap holds together with s.
-func (e *Engine) eachMate(s *nic.Session, f func(*nic.Session)) {
-	switch k := e.capOf(s).(type) {
+func (l *loops) eachMate(s *nic.Session, f func(*nic.Session)) {
+	switch k := l.capOf(s).(type) {
 	case *owner:
 		for a := range k.nics {
 			a.nic.EachSession(f)
@@ -139,27 +139,27 @@ func (e *Engine) eachMate(s *nic.Session, f func(*nic.Session)) {
 }
 
 // joinMates brings a new session and those that a cap holds together with it to the first loop, unless they are on one.
-func (e *Engine) joinMates(s *nic.Session) {
+func (l *loops) joinMates(s *nic.Session) {
 	c, apart := clientOf(s), false
-	e.eachMate(s, func(o *nic.Session) {
+	l.eachMate(s, func(o *nic.Session) {
 		k := clientOf(o)
 		apart = apart || k != nil && k.e != c.e
 	})
 	if apart {
-		e.bring(c)
+		l.bring(c)
 	}
 }
 
 // bring moves the group of c to the first loop, now or soon.
-func (e *Engine) bring(c *client) {
-	g := e.group(nil, c)
-	if e.move(g, e) {
+func (l *loops) bring(c *client) {
+	g := l.group(nil, c)
+	if l.move(g, l.first) {
 		return
 	}
 	for _, o := range g {
-		if o.e != e {
+		if o.e != l.first {
 			o.astray = true
-			o.session.EachQP(e.regroup)
+			o.session.EachQP(l.regroup)
 		}
 	}
 }

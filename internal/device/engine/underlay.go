@@ -169,13 +169,13 @@ func (n *network) watch(a *attached, fd int) error {
 
 // Listen makes a loop with Options.Deaf read packets. It runs on the loop.
 func (e *Engine) Listen() error {
-	for _, o := range e.heldLoops() {
+	for _, o := range e.loops.heldLoops() {
 		if err := o.net.listen(); err != nil {
 			return err
 		}
 	}
-	if e.net.host != nil {
-		e.steerAgain()
+	if e.first.net.host != nil {
+		e.loops.steerAgain()
 	}
 	return nil
 }
@@ -305,37 +305,37 @@ func (o *overlayUnderlay) pollGroup(int) bool { return false }
 // descriptors: one of them is readable when packets have arrived. window and flight are Options'
 // Window and InFlight, unless a port has set them. It runs on the loop, once.
 func (e *Engine) AddOverlay(o *roce.Overlay, wake []int, window, flight uint32) error {
-	n := &e.net
+	n := &e.first.net
 	a, err := n.attach(&overlayUnderlay{o, n}, wake)
 	if err != nil {
 		return err
 	}
 	if n.host == nil {
-		e.opts.Window, e.opts.InFlight = window, flight
+		e.first.opts.Window, e.first.opts.InFlight = window, flight
 	}
 	o.OnTooLong(n.noteTooLong)
 	o.OnQuestion(func(vni uint32, addr netip.Addr) bool {
-		return e.adapters.at[netAddr{ib.VirtualNetwork(vni), ib.GIDOf(addr)}] != nil
+		return e.first.adapters.at[netAddr{ib.VirtualNetwork(vni), ib.GIDOf(addr)}] != nil
 	})
 	n.over, n.overlay = a, o
-	e.adapters.rerouteAll() // there was no way before
+	e.first.adapters.rerouteAll() // there was no way before
 	return nil
 }
 
 // AddTunnel gives the overlay the tunnel for encrypted networks. It runs on the loop, before the
 // map that needs it.
 func (e *Engine) AddTunnel(t roce.Tunnel) error {
-	if err := e.net.watch(e.net.over, t.FD()); err != nil {
+	if err := e.first.net.watch(e.first.net.over, t.FD()); err != nil {
 		return err
 	}
-	e.net.overlay.SetTunnel(t)
+	e.first.net.overlay.SetTunnel(t)
 	return nil
 }
 
 // SetMap sets which member of a virtual network is on which host. The Resolver knows already. It
 // runs on the loop.
 func (e *Engine) SetMap(m *overlay.Map) {
-	n := &e.net
+	n := &e.first.net
 	var relocated []overlay.Place
 	if o := n.overlay; o != nil {
 		old := o.Members()
@@ -343,17 +343,17 @@ func (e *Engine) SetMap(m *overlay.Map) {
 		n.virtual.keep(old, m)
 		relocated = m.Relocated(old)
 	}
-	for _, o := range e.heldLoops() {
+	for _, o := range e.loops.heldLoops() {
 		o.adapters.readdressAll()
 	}
 	n.rejoin()
-	e.adapters.eachRemote(func(t *task) {
+	e.first.adapters.eachRemote(func(t *task) {
 		if t.route.network != ib.HostNetwork {
 			t.q.Transport().SetPath(t.path(&t.route, false))
 		}
 	})
-	e.followMap(relocated)
+	e.first.followMap(relocated)
 }
 
 // Features are those that this host announces to others.
-func (e *Engine) Features() uint32 { return e.opts.features() }
+func (e *Engine) Features() uint32 { return e.first.opts.features() }
