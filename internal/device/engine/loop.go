@@ -64,16 +64,20 @@ func (e *loop) work() {
 		work := false
 		if !e.lines.poll(e.clock.now) && !e.cmds.pending.Load() {
 			// There are no commands.
-		} else if !e.loops.mayHold(e.clock.now) {
+		} else if e.number == 0 && !e.loops.mayHold(e.clock.now) {
 			work = true // soon
 		} else {
 			n := e.cmds.inOnePass()
 			e.wakeRung()
 			e.longPass()
-			e.loops.holdOthers()
-			e.cmds.run(n, &e.clock)
-			e.serveLines()
-			e.loops.releaseOthers()
+			if e.number > 0 {
+				e.cmds.run(n, &e.clock)
+			} else {
+				e.loops.holdOthers()
+				e.cmds.run(n, &e.clock)
+				e.serveLines()
+				e.loops.releaseOthers()
+			}
 			work = true
 		}
 		if e.contain(e.step) || work {
