@@ -399,6 +399,29 @@ func TestHeldLoopIsNotStopped(t *testing.T) {
 	}
 }
 
+// TestWeightsNeedNoLoop: programs of tenants and NICs with a weight stay on their loops, and can be moved to any.
+func TestWeightsNeedNoLoop(t *testing.T) {
+	e := severalLoops(t, 3)
+	var of []*program
+	for loop := range 3 {
+		c := newClient(t, e)
+		c.moveTo(loop)
+		of = append(of, c)
+	}
+	e.Do(func() {
+		e.SetTenant("red", schedule.TenantParams{Weight: 3})
+		e.SetShare(e.only(), "red", schedule.NICParams{Weight: 2})
+	})
+	for loop, c := range of {
+		if n := c.loop(); n != loop {
+			t.Errorf("a program of loop %d is on loop %d", loop, n)
+		}
+		if c.moveTo(2 - loop); c.loop() != 2-loop {
+			t.Errorf("a program of loop %d was not moved to loop %d", loop, 2-loop)
+		}
+	}
+}
+
 // TestCapAcrossLoops: programs of a NIC with a cap, or of a tenant with one, are on one loop, whenever the cap comes and
 // wherever they are moved, and do not exceed the cap.
 func TestCapAcrossLoops(t *testing.T) {
