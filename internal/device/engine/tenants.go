@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"sync/atomic"
+
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Tenants on several loops. All loops know all shares and caps.
@@ -19,29 +22,49 @@ type owner struct {
 	capped bool
 }
 
-// ledgers are the times of tenants and NICs on all loops. Only commands change the maps.
+// A ledger is the time of a tenant, or of a NIC, on each loop. No loop waits for another, and nothing is locked.
+type ledger []entry
+
+// An entry is that of one loop, which alone writes it; it fills a cache line.
+type entry struct {
+	used atomic.Int64
+	_    [56]byte
+}
+
+// Exchange implements schedule.Ledger.
+func (l ledger) Exchange(loop int, used ib.Time) (others ib.Time) {
+	l[loop].used.Store(int64(used))
+	for i := range l {
+		if i != loop {
+			others += ib.Time(l[i].used.Load())
+		}
+	}
+	return others
+}
+
+// ledgers are those of tenants and NICs. Only commands change the maps.
 type ledgers struct {
 	loops   int
-	tenants map[string]*schedule.Ledger
-	nics    map[*nic.NIC]*schedule.Ledger
+	tenants map[string]ledger
+	nics    map[*nic.NIC]ledger
 }
 
 func newLedgers(loops int) *ledgers {
-	return &ledgers{loops: loops, tenants: make(map[string]*schedule.Ledger), nics: make(map[*nic.NIC]*schedule.Ledger)}
+	return &ledgers{loops: loops, tenants: make(map[string]ledger), nics: make(map[*nic.NIC]ledger)}
 }
 
 // tenant returns the ledger of a tenant, and makes it if there is none.
-func (l *ledgers) tenant(name string) *schedule.Ledger {
+func (l *ledgers) tenant(name string) ledger {
 	if l.tenants[name] == nil {
-		l.tenants[name] = schedule.NewLedger(l.loops)
+		l.tenants[name] = make(ledger, l.loops)
 	}
 	return l.tenants[name]
 }
 
 // nic returns the ledger of a NIC, and makes it if there is none.
-func (l *ledgers) nic(n *nic.NIC) *schedule.Ledger {
+func (l *ledgers) nic(n *nic.NIC) ledger {
 	if l.nics[n] == nil {
-		l.nics[n] = schedule.NewLedger(l.loops)
+		l.nics[n] = make(ledger, l.loops)
 	}
 	return l.nics[n]
 }

@@ -1,25 +1,23 @@
 package schedule
 
-import (
-	"sync/atomic"
+import "vrdma.dev/vrdma/internal/ib"
 
-	"vrdma.dev/vrdma/internal/ib"
-)
-
-// Several loops, each with a Scheduler of its own, share a tenant's time by its weight. Each loop counts in a Ledger what it has
-// used for the tenant, and reads what the others have used. Their time is a debt of the tenant on this loop:
+// A Ledger has the time that several loops, each with a Scheduler of its own, have used for a tenant or for a NIC. The loops share
+// a tenant's time by its weight: what other loops have used is a debt of the tenant on this loop.
 //
 //	loop 0 ── Charge ──▶ account ── every exchangeAfter ──▶ Ledger ◀── account ◀── Charge ── loop 1
 //	                        │ what loop 1 has used
-//	                        └──▶ member.elsewhere: pays with later rounds
+//	                        └──▶ member.elsewhere: later rounds pay
 //
 // In each round a member gets its quantum, of which a part pays the debt. So a tenant with traffic on two loops gets less on a
 // loop where another tenant wants turns, until the sums over all loops are as the weights. A tenant that is alone on a loop gets
-// all of it. A member keeps leastPart of its quantum, so that a session does not stand still because another session of its
-// tenant has a loop for itself.
-//
-// No loop waits for another, and nothing is locked. A loop writes to a cache line of its own, once per exchangeAfter of a
-// tenant's time.
+// all of it. A member keeps a part of its quantum (leastPart), so that a session does not stand still because another session of
+// its tenant has a loop for itself.
+type Ledger interface {
+	// Exchange notes what a loop has used in all, and returns what the other loops have used in all. The others call it at the
+	// same time.
+	Exchange(loop int, used ib.Time) (others ib.Time)
+}
 
 const (
 	// exchangeAfter is the time that a loop uses for a member between two looks at the other loops.
@@ -30,21 +28,9 @@ const (
 	leastPart = 8
 )
 
-// A Ledger is the time of a tenant, or of a NIC, on each of several loops.
-type Ledger struct{ loops []entry }
-
-// An entry is that of one loop, which alone writes it; it fills a cache line.
-type entry struct {
-	used atomic.Int64
-	_    [56]byte
-}
-
-// NewLedger returns a ledger of so many loops.
-func NewLedger(loops int) *Ledger { return &Ledger{make([]entry, loops)} }
-
 // An account is a loop's part of a ledger.
 type account struct {
-	ledger *Ledger // nil: there is one loop
+	ledger Ledger // nil: there is one loop
 	loop   int
 	used   ib.Time // on this loop
 	told   ib.Time // the part of used that the ledger has
@@ -52,20 +38,8 @@ type account struct {
 }
 
 // open makes the account one of a ledger. What other loops have used before does not count.
-func (a *account) open(l *Ledger, loop int) {
-	*a = account{ledger: l, loop: loop}
-	a.used = ib.Time(l.loops[loop].used.Load())
-	a.told, a.seen = a.used, a.others()
-}
-
-// others is what the other loops have used.
-func (a *account) others() (sum ib.Time) {
-	for i := range a.ledger.loops {
-		if i != a.loop {
-			sum += ib.Time(a.ledger.loops[i].used.Load())
-		}
-	}
-	return sum
+func (a *account) open(l Ledger, loop int) {
+	*a = account{ledger: l, loop: loop, seen: l.Exchange(loop, 0)}
 }
 
 // spend counts time of this loop, and returns what the others have used since the last look, if it is time to look.
@@ -74,15 +48,14 @@ func (a *account) spend(cost ib.Time) (elsewhere ib.Time) {
 		return 0
 	}
 	a.told = a.used
-	a.ledger.loops[a.loop].used.Store(int64(a.used))
-	sum := a.others()
+	sum := a.ledger.Exchange(a.loop, a.used)
 	elsewhere = sum - a.seen
 	a.seen = sum
 	return elsewhere
 }
 
-// Divide makes t one that has traffic on several loops, of which this is one.
-func (t *Tenant) Divide(l *Ledger, loop int) { t.place.account.open(l, loop) }
+// Divide makes t a tenant that has traffic on several loops, of which this is one.
+func (t *Tenant) Divide(l Ledger, loop int) { t.place.account.open(l, loop) }
 
-// Divide makes n one that has traffic on several loops, of which this is one.
-func (n *NIC) Divide(l *Ledger, loop int) { n.place.account.open(l, loop) }
+// Divide makes n a NIC that has traffic on several loops, of which this is one.
+func (n *NIC) Divide(l Ledger, loop int) { n.place.account.open(l, loop) }

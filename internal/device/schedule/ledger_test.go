@@ -17,10 +17,23 @@ type worlds struct {
 	tenants []*dividedTenant
 }
 
+// times are a ledger in memory.
+type times []ib.Time
+
+func (l times) Exchange(loop int, used ib.Time) (others ib.Time) {
+	l[loop] = used
+	for i, n := range l {
+		if i != loop {
+			others += n
+		}
+	}
+	return others
+}
+
 // A dividedTenant has a record in each loop, and loads on some.
 type dividedTenant struct {
 	loads  []*load
-	ledger *Ledger
+	ledger times
 }
 
 func newWorlds(t *testing.T, loops int) *worlds {
@@ -33,7 +46,7 @@ func newWorlds(t *testing.T, loops int) *worlds {
 
 // tenant adds a tenant with a NIC of its own, all the time busy, on each of these loops.
 func (w *worlds) tenant(weight int, at ...int) *dividedTenant {
-	d := &dividedTenant{ledger: NewLedger(len(w.loops))}
+	d := &dividedTenant{ledger: make(times, len(w.loops))}
 	for i, l := range w.loops {
 		t := l.tenant(TenantParams{Weight: weight})
 		t.Divide(d.ledger, i)
