@@ -23,10 +23,10 @@ type owner struct {
 }
 
 // A ledger is the time of a tenant, or of a NIC, on each loop. No loop waits for another, and nothing is locked.
-type ledger []entry
+type ledger []loopTime
 
-// An entry is that of one loop, which alone writes it; it fills a cache line.
-type entry struct {
+// A loopTime is that of one loop, which alone writes it; it fills a cache line.
+type loopTime struct {
 	used atomic.Int64
 	_    [56]byte
 }
