@@ -221,7 +221,7 @@ func TestCrossingIsBounded(t *testing.T) {
 	for x.due() {
 		b.takeCrossed()
 	}
-	if x.queue.list != nil && len(x.queue.list) != 0 || len(x.used) != 0 {
+	if len(x.queue.list) != 0 || len(x.used) != 0 {
 		t.Error("something is left")
 	}
 	n.cross(b, flood, burst())
