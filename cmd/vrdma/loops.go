@@ -17,8 +17,8 @@ func loopsCommand(o *options) *cobra.Command {
 		Use:   "loops",
 		Short: "show the daemon's loops, or move a program to another loop",
 		Long: `Lists the loops of the daemon: the open devices that each serves, and for how long it has worked for
-them. A loop is a thread that moves the data of some programs. Loop 0 also runs commands and the
-network. vrdma daemon --loops sets their number.`,
+them. A loop is a thread that moves the data of some programs, on this host and to other hosts. Loop 0
+also runs commands. vrdma daemon --loops sets their number.`,
 		Example: "  vrdma loops\n  vrdma loops move 4242 1",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -41,7 +41,7 @@ network. vrdma daemon --loops sets their number.`,
 		Short: "move a program, and those that it is connected to, to another loop",
 		Long: `Moves the open devices of a program, and of the programs that it is connected to, to another loop
 while their traffic goes on. The daemon moves them by itself when one loop is much busier than
-another. Programs with datagrams, with peers on other hosts, or on a NIC with a share, a cap or
+another. Programs with datagrams, with peers in a virtual network or a network namespace, or with
 faults stay on loop 0.`,
 		Example: "  vrdma loops move 4242 1",
 		Args:    cobra.ExactArgs(2),

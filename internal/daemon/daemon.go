@@ -270,7 +270,7 @@ func (d *daemon) provisionConfig() provision.Config {
 	c := provision.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
 		Seed: d.seed, Underlay: d.port.mtu, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{},
-		Sockets: roce.UDPOptions{NoGSO: d.NoGSO, NoGRO: d.NoGRO, Ports: d.ports}, Switch: d.ethernet, Returns: d.cdi.stay(),
+		Sockets: roce.UDPOptions{NoGSO: d.NoGSO, NoGRO: d.NoGRO, Shards: d.loops, Ports: d.ports}, Switch: d.ethernet, Returns: d.cdi.stay(),
 		Events: d.journal, Placement: d.plane, Workloads: d.workloads, Succeeds: d.from != nil,
 	}
 	c.HostAddresses = d.port.addresses

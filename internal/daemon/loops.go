@@ -58,7 +58,7 @@ func (d *daemon) Loops() (list []protocol.LoopStatus, moves uint64) {
 	d.engine.Do(func() { // fails only after the loop has ended
 		all, n := d.engine.LoopStatus()
 		for _, l := range all {
-			list = append(list, protocol.LoopStatus{Number: l.Number, Used: l.Used, Sessions: l.Sessions, Busy: time.Duration(l.Busy), Across: l.Across})
+			list = append(list, protocol.LoopStatus{Number: l.Number, Used: l.Used, Sessions: l.Sessions, Busy: time.Duration(l.Busy), Across: l.Across, AcrossLost: l.Lost})
 		}
 		moves = n
 	})

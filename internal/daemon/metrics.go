@@ -122,7 +122,7 @@ func (m *measured) Loops() (list []metrics.Loop, moves uint64) {
 	m.engine.Do(func() { // fails only after the loop has ended
 		all, n := m.engine.LoopStatus()
 		for _, l := range all {
-			list = append(list, metrics.Loop{Number: l.Number, Sessions: l.Sessions, Busy: time.Duration(l.Busy), Across: l.Across})
+			list = append(list, metrics.Loop{Number: l.Number, Sessions: l.Sessions, Busy: time.Duration(l.Busy), Across: l.Across, Lost: l.Lost})
 		}
 		moves = n
 	})

@@ -176,7 +176,7 @@ func (h *successor) inherited() server.Inherited {
 
 // sockets are the options of this host's sockets.
 func (s *settings) sockets() roce.UDPOptions {
-	o := roce.UDPOptions{NoGSO: s.NoGSO, NoGRO: s.NoGRO, Ports: s.ports}
+	o := roce.UDPOptions{NoGSO: s.NoGSO, NoGRO: s.NoGRO, Shards: s.loops, Ports: s.ports}
 	if s.from != nil {
 		o.Inherited = s.from.sockets
 	}

@@ -135,8 +135,10 @@ type LoopStatus struct {
 	Used     bool          `json:"used"` // new sessions may come to it
 	Sessions int           `json:"sessions"`
 	Busy     time.Duration `json:"busy"` // time that it has worked for sessions
-	// Across counts packets that the loop has dropped because their receiver was on another loop.
+	// Across counts packets that have arrived at the loop for queue pairs of other loops. It hands those from other hosts over.
 	Across uint64 `json:"across"`
+	// AcrossLost counts packets that others have handed over to the loop and that did not fit into its queue.
+	AcrossLost uint64 `json:"acrossLost"`
 }
 
 // ProgramStatus is a served process.

@@ -33,8 +33,8 @@ type clock struct {
 
 // Bill charges the time until the next reading of the clock to a NIC. It runs on the loop.
 func (e *Engine) Bill(n *nic.NIC) {
-	if a := e.adapters.of[n]; a != nil {
-		e.clock.worksFor(a)
+	if a := e.first.adapters.of[n]; a != nil {
+		e.first.clock.worksFor(a)
 	}
 }
 

@@ -19,20 +19,20 @@ func TestBill(t *testing.T) {
 		qs[i] = q
 	}
 	halt(e)
-	clock, step := e.clock.now, ib.Time(1_000)
-	e.clock.time = func() ib.Time { clock += step; return clock }
-	e.clock.read() // a loop that stops right after a command has not charged it yet
+	clock, step := e.first.clock.now, ib.Time(1_000)
+	e.first.clock.time = func() ib.Time { clock += step; return clock }
+	e.first.clock.read() // a loop that stops right after a command has not charged it yet
 	spent := func(i int) ib.Time { return nics[i].Counters().LoopTime }
 	pass := func() (a, b, all ib.Time) {
 		begin := [2]ib.Time{spent(0), spent(1)}
-		e.clock.read()
-		start := e.clock.now
-		for _, bell := range e.bells.of {
-			e.bells.activate(bell, e.clock.now)
+		e.first.clock.read()
+		start := e.first.clock.now
+		for _, bell := range e.first.bells.of {
+			e.first.bells.activate(bell, e.first.clock.now)
 		}
-		e.step()
-		e.clock.read()
-		return spent(0) - begin[0], spent(1) - begin[1], e.clock.now - start
+		e.first.step()
+		e.first.clock.read()
+		return spent(0) - begin[0], spent(1) - begin[1], e.first.clock.now - start
 	}
 	ring := func(i int) {
 		q := qs[i]
@@ -54,8 +54,8 @@ func TestBill(t *testing.T) {
 	}
 	// Reading the doorbells of the second takes long. That time is not charged to the first.
 	slow := true
-	e.clock.time = func() ib.Time {
-		if slow && e.clock.of != nil && e.clock.of.nic == nics[1] { // its doorbells come before its turn
+	e.first.clock.time = func() ib.Time {
+		if slow && e.first.clock.of != nil && e.first.clock.of.nic == nics[1] { // its doorbells come before its turn
 			slow = false
 			clock += 50_000
 		}
@@ -75,11 +75,11 @@ func TestBill(t *testing.T) {
 	// A command, and the loop's unattributed work after it.
 	before := spent(1)
 	step = 1_000
-	e.clock.read()
+	e.first.clock.read()
 	e.Bill(nics[1])
 	clock += 5_000
-	e.clock.read()
-	e.clock.read()
+	e.first.clock.read()
+	e.first.clock.read()
 	if d := spent(1) - before; d != 6_000 {
 		t.Errorf("a command of 6 µs cost %v ns", d)
 	}

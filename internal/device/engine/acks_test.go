@@ -21,7 +21,7 @@ func TestNewestAckCounts(t *testing.T) {
 		{"a duplicate over the wrap", 3, 0xfffffe, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e, q := &Engine{}, &task{q: &nic.QP{}}
+			e, q := &loop{}, &task{q: &nic.QP{}}
 			e.connect()
 			e.net.queueAck(q, &q.route, &transport.Burst{Kind: transport.KindAck, PSN: c.first})
 			e.net.queueAck(q, &q.route, &transport.Burst{Kind: transport.KindAck, PSN: c.second})

@@ -23,11 +23,10 @@ type adapter struct {
 	groups map[ib.GID]netAddr // multicast groups that it has joined, and their underlay addresses
 	band   band
 	// What follows has only the first loop, if there are others, see tenants.go.
-	owner    *owner // its tenant
-	weighted bool
-	capped   bool
-	late     queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
-	held     queue[*task] // queue pairs that wait to send to the NIC, see caps.go
+	owner  *owner // its tenant
+	capped bool
+	late   queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
+	held   queue[*task] // queue pairs that wait to send to the NIC, see caps.go
 	// It is being moved to another host, see suspend.go.
 	suspended bool
 }
@@ -56,7 +55,7 @@ type netAddr struct {
 // dropped. Add is called before Start, or on the loop. The Resolver must know the NIC, and no
 // other NIC may have one of its addresses on the network.
 func (e *Engine) Add(n *nic.NIC, m Management) error {
-	a, err := e.adapters.add(n, m)
+	a, err := e.first.adapters.add(n, m)
 	if err != nil {
 		return err
 	}
@@ -67,15 +66,15 @@ func (e *Engine) Add(n *nic.NIC, m Management) error {
 		e.loops.own(a, defaultTenant)
 	}
 	if m != nil {
-		e.mgmt.await(a, m.Deadline())
+		e.first.mgmt.await(a, m.Deadline())
 	}
-	e.sched.addNIC(a)
+	e.first.sched.addNIC(a)
 	return nil
 }
 
 // Remove undoes Add. The NIC has no sessions any more. It runs on the loop.
 func (e *Engine) Remove(n *nic.NIC) {
-	a := e.adapters.of[n]
+	a := e.first.adapters.of[n]
 	if a == nil {
 		return
 	}
@@ -86,13 +85,13 @@ func (e *Engine) Remove(n *nic.NIC) {
 		o.unserve(n)
 	}
 	e.loops.own(a, "")
-	e.adapters.wake(a)
-	e.adapters.remove(a)
-	e.sched.removeNIC(a)
-	if e.clock.of == a {
-		e.clock.of = nil
+	e.first.adapters.wake(a)
+	e.first.adapters.remove(a)
+	e.first.sched.removeNIC(a)
+	if e.first.clock.of == a {
+		e.first.clock.of = nil
 	}
-	e.mgmt.forget(a)
+	e.first.mgmt.forget(a)
 }
 
 // add makes the record of a NIC.
@@ -142,6 +141,13 @@ func (l *adapters) dropAddresses(a *adapter) {
 	l.last = nil
 }
 
+// readdress makes all loops follow the addresses of a NIC. The first loop holds the others.
+func (l *loops) readdress(n *nic.NIC) {
+	for _, o := range l.heldLoops() {
+		o.adapters.readdress(n)
+	}
+}
+
 // readdress replaces the addresses of a NIC by those that the Resolver has now.
 func (l *adapters) readdress(n *nic.NIC) {
 	a := l.of[n]
@@ -180,11 +186,12 @@ func (l *adapters) arrived(n ib.NetworkID, gid *ib.GID) *adapter {
 	return l.last
 }
 
-// eachRemote calls f for every queue pair that is connected to another host.
+// eachRemote calls f for every queue pair that is connected to another host: those of the first loop, and those of the others
+// while it holds them.
 func (l *adapters) eachRemote(f func(*task)) {
 	for n := range l.of {
 		n.EachQP(func(q *nic.QP) {
-			if t := taskOf(q); t.e.loops.number == 0 && q.Transport().Path().Remote {
+			if t := taskOf(q); (t.e.number == 0 || len(t.e.loops.holds) > 0) && q.Transport().Path().Remote {
 				f(t)
 			}
 		})

@@ -170,7 +170,7 @@ func TestArrivals(t *testing.T) {
 		deadline := time.Now().Add(time.Minute)
 		for done := false; !done; {
 			for _, e := range []*Engine{ea, eb} { // a fake network wakes no loop
-				e.Do(func() { e.net.traffic.wake(e.clock.now) })
+				e.Do(func() { e.first.net.traffic.wake(e.first.clock.now) })
 			}
 			var w wc
 			if w, done = there[i].try(); done && w.status != 0 {
@@ -218,7 +218,7 @@ func TestManagementOfMany(t *testing.T) {
 			e.MADs(nics[i]).SendMAD(nics[i].GIDs[0].GID, nics[1].GIDs[0].GID, make([]byte, 256))
 		}
 		for i, p := range posts {
-			p.due = e.clock.now + ib.Time(time.Millisecond)
+			p.due = e.first.clock.now + ib.Time(time.Millisecond)
 			e.MADs(nics[i]).Due(p.due)
 		}
 	})
@@ -294,7 +294,7 @@ func TestGroupOfMany(t *testing.T) {
 		q.c.do(func() error { return q.c.s.DetachMcast(q.info.Handle, group, 0) })
 	}
 	e.Do(func() {
-		if n := len(e.net.groups.of); n != 0 {
+		if n := len(e.first.net.groups.of); n != 0 {
 			t.Errorf("%d groups are left", n)
 		}
 	})

@@ -70,7 +70,7 @@ func (l *loads) advise() (a remedy) {
 
 // A balancer remembers earlier looks.
 type balancer struct {
-	e     *Engine
+	loops *loops
 	auto  bool
 	last  remedy
 	times int
@@ -81,26 +81,26 @@ type balancer struct {
 }
 
 // balance looks at the loops until they stop.
-func (e *Engine) balance() {
-	b := &balancer{e: e, auto: e.opts.Auto, at: time.Now(), busy: make([]ib.Time, e.Loops())}
+func (l *loops) balance() {
+	b := &balancer{loops: l, auto: l.first.opts.Auto, at: time.Now(), busy: make([]ib.Time, l.count())}
 	t := time.NewTicker(balanceEvery)
 	defer t.Stop()
 	for {
 		select {
-		case <-e.cmds.done:
+		case <-l.first.cmds.done:
 			return
-		case <-e.loops.stopping:
+		case <-l.stopping:
 			return
 		case <-t.C:
 		}
-		if e.loops.sessions.Load() < 2 {
+		if l.sessions.Load() < 2 {
 			t.Stop()
 			select {
-			case <-e.cmds.done:
+			case <-l.first.cmds.done:
 				return
-			case <-e.loops.stopping:
+			case <-l.stopping:
 				return
-			case <-e.loops.crowd:
+			case <-l.crowd:
 			}
 			t.Reset(balanceEvery)
 			b.at, b.times, b.known = time.Now(), 0, false
@@ -117,7 +117,7 @@ func (e *Engine) balance() {
 
 // note reads how busy the loops have been.
 func (b *balancer) note() (spent []ib.Time) {
-	for i, l := range append([]*Engine{b.e}, b.e.loops.all...) {
+	for i, l := range append([]*loop{b.loops.first}, b.loops.all...) {
 		now := ib.Time(l.busy.Load())
 		spent = append(spent, now-b.busy[i])
 		b.busy[i] = now
@@ -132,12 +132,12 @@ func (b *balancer) look() (most float64) {
 	passed := now.Sub(b.at)
 	b.at = now
 	l := loads{}
-	use := int(b.e.loops.use.Load())
+	use := int(b.loops.use.Load())
 	for _, s := range b.note()[:use] {
 		l.busy = append(l.busy, min(float64(s)/float64(passed), 1))
 	}
 	if b.auto {
-		l.most = b.e.Loops()
+		l.most = b.loops.count()
 	}
 	if slices.Min(l.busy) >= fullLoad && use < l.most {
 		l.free = b.free(passed)
@@ -163,7 +163,7 @@ func (b *balancer) judge(l loads) {
 		return
 	}
 	b.last, b.times = remedy{}, 0
-	b.e.Do(func() { b.e.follow(a) }) // fails only after the loop has ended
+	b.loops.first.do(func() { b.loops.follow(a) }) // fails only after the loop has ended
 }
 
 // free is how many processors were free since the last look; 0 if that is not known.
@@ -177,35 +177,35 @@ func (b *balancer) free(passed time.Duration) (free float64) {
 }
 
 // follow does what a remedy says. It runs in a command.
-func (e *Engine) follow(a remedy) {
-	if len(e.loops.others) == 0 {
+func (l *loops) follow(a remedy) {
+	if len(l.others) == 0 {
 		return
 	}
-	all := append([]*Engine{e}, e.loops.others...)
+	all := l.heldLoops()
 	from, to := all[a.from], all[a.to]
 	if a.use != 0 && a.use <= a.from {
 		for _, c := range from.clients() {
 			if clientOf(c.session) == c {
-				e.move(e.group(nil, c), to)
+				l.move(l.group(nil, c), to)
 			}
 		}
 		// The loop remains in use while it has a group that cannot move: the balancer sees only loops in use, and asks
 		// again.
 		if len(from.bells.of) == 0 {
-			e.loops.use.Store(int32(a.use))
+			l.useLoops(a.use)
 		}
 		return
 	}
 	if a.use != 0 {
-		e.loops.use.Store(int32(a.use))
+		l.useLoops(a.use)
 	}
-	if g := e.half(from); g != nil {
-		e.move(g, to)
+	if g := l.half(from); g != nil {
+		l.move(g, to)
 	}
 }
 
 // half returns a group of a loop with about half of its load; nil: there is no group that can move, or only one.
-func (e *Engine) half(from *Engine) (best []*client) {
+func (l *loops) half(from *loop) (best []*client) {
 	type candidate struct {
 		g    []*client
 		load uint64
@@ -217,7 +217,7 @@ func (e *Engine) half(from *Engine) (best []*client) {
 		if seen[c] {
 			continue
 		}
-		g := e.group(nil, c)
+		g := l.group(nil, c)
 		k := candidate{g: g}
 		for _, o := range g {
 			seen[o] = true
@@ -231,7 +231,7 @@ func (e *Engine) half(from *Engine) (best []*client) {
 	}
 	slices.SortFunc(list, func(a, b candidate) int { return int(min(a.load, 1<<40)) - int(min(b.load, 1<<40)) })
 	for _, k := range list {
-		if k.load > 0 && (best == nil || k.load <= sum/2) && !slices.ContainsFunc(k.g, e.pinned) && !slices.ContainsFunc(k.g, func(c *client) bool { return !c.movable() }) {
+		if k.load > 0 && (best == nil || k.load <= sum/2) && !slices.ContainsFunc(k.g, l.pinned) && !slices.ContainsFunc(k.g, func(c *client) bool { return !c.movable() }) {
 			best = k.g
 		}
 	}
@@ -256,13 +256,14 @@ type LoopStatus struct {
 	Used     bool // it may have sessions
 	Sessions int
 	Busy     ib.Time // time that it has worked for sessions
-	Across   uint64  // packets that it has dropped because their receiver was on another loop
+	Across   uint64  // packets that it has received for queue pairs of other loops
+	Lost     uint64  // packets among those that others have received for it which did not fit into its queue
 }
 
 // LoopStatus describes all loops, and says how many sessions have moved. It runs on the loop.
 func (e *Engine) LoopStatus() (list []LoopStatus, moves uint64) {
-	for i, l := range append([]*Engine{e}, e.loops.others...) {
-		list = append(list, LoopStatus{Number: i, Used: i < int(e.loops.use.Load()), Sessions: len(l.bells.of), Busy: l.clock.busy, Across: l.local.across})
+	for i, l := range e.loops.heldLoops() {
+		list = append(list, LoopStatus{Number: i, Used: i < int(e.loops.use.Load()), Sessions: len(l.bells.of), Busy: l.clock.busy, Across: l.local.across, Lost: l.inward.lost.Load()})
 	}
 	return list, e.loops.moves
 }
@@ -270,19 +271,19 @@ func (e *Engine) LoopStatus() (list []LoopStatus, moves uint64) {
 // LoopOf is the number of the loop that serves a session. It runs on the loop.
 func (e *Engine) LoopOf(s *nic.Session) int {
 	if c := clientOf(s); c != nil {
-		return c.e.loops.number
+		return c.e.number
 	}
 	return 0
 }
 
 // MoveProcess moves the sessions of a process, and those that they are connected to, to a loop. It runs on the loop.
-func (e *Engine) MoveProcess(pid, loop int) error {
-	all := append([]*Engine{e}, e.loops.others...)
-	if loop < 0 || loop >= len(all) {
-		return fmt.Errorf("there is no loop %d: the daemon has loops 0 to %d, see vrdma daemon --loops", loop, len(all)-1)
+func (e *Engine) MoveProcess(pid, to int) error {
+	all := e.loops.heldLoops()
+	if to < 0 || to >= len(all) {
+		return fmt.Errorf("there is no loop %d: the daemon has loops 0 to %d, see vrdma daemon --loops", to, len(all)-1)
 	}
 	var of []*client
-	for n := range e.adapters.of {
+	for n := range e.first.adapters.of {
 		n.EachSession(func(s *nic.Session) {
 			if c := clientOf(s); c != nil && s.Pid == pid {
 				of = append(of, c)
@@ -296,20 +297,26 @@ func (e *Engine) MoveProcess(pid, loop int) error {
 		if clientOf(c.session) != c {
 			continue // moved with another
 		}
-		g := e.group(nil, c)
-		if loop != 0 {
+		g := e.loops.group(nil, c)
+		if to != 0 {
 			for _, o := range g {
-				if e.pinned(o) {
-					return fmt.Errorf("process %d (%s) needs loop 0: it has datagrams, peers on other hosts, a NIC or a tenant with a weight, or faults", o.session.Pid, o.session.Program)
+				if e.loops.pinned(o) {
+					return fmt.Errorf("process %d (%s) needs loop 0: it has datagrams, peers in a virtual network or a network namespace, or faults, or packets are captured", o.session.Pid, o.session.Program)
 				}
 			}
 		}
-		if !e.move(g, all[loop]) {
+		if !e.loops.move(g, all[to]) {
 			return fmt.Errorf("a thread writes to the memory of process %d: try again", pid)
 		}
 	}
-	if loop >= int(e.loops.use.Load()) {
-		e.loops.use.Store(int32(loop + 1))
+	if to >= int(e.loops.use.Load()) {
+		e.loops.useLoops(to + 1)
 	}
 	return nil
+}
+
+// useLoops sets how many loops are used.
+func (l *loops) useLoops(n int) {
+	l.use.Store(int32(n))
+	l.steering.dirty = true
 }

@@ -58,7 +58,7 @@ func TestLoopWithStuckGroupStaysInUse(t *testing.T) {
 		what                 string
 		use, stuckOn, freeOn int
 	}{{"one group cannot move", 3, 2, 0}, {"all can move", 2, 0, 0}} {
-		e.Do(func() { e.follow(remedy{from: 2, to: 0, use: 2}) })
+		e.Do(func() { e.loops.follow(remedy{from: 2, to: 0, use: 2}) })
 		if use, k, n := int(e.loops.use.Load()), stuck.loop(), free.loop(); use != c.use || k != c.stuckOn || n != c.freeOn {
 			t.Errorf("%s: %d loops are used, and the programs are on loops %d and %d, want %d, and %d and %d", c.what, use, k, n, c.use, c.stuckOn, c.freeOn)
 		}
@@ -94,7 +94,7 @@ func TestAutoGrowsAndShrinks(t *testing.T) {
 		}
 		return of
 	}
-	b := &balancer{e: e}
+	b := &balancer{loops: e.loops}
 	// looks looks n times, and the number of loops in use changes after the last.
 	looks := func(n int, busy, free float64, want int) {
 		t.Helper()

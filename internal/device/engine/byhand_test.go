@@ -17,13 +17,13 @@ func BenchmarkByHand(b *testing.B) {
 			x, y := pair(b)
 			e := x.c.e
 			halt(e)
-			now := e.clock.now
-			e.clock.time = func() ib.Time { now++; return now }
+			now := e.first.clock.now
+			e.first.clock.time = func() ib.Time { now++; return now }
 			for b.Loop() {
 				x.post(wr{op: opWrite, flags: signal, n: c.n, remote: y.c.base, rkey: y.mr.RKey})
 				for done := false; !done; _, done = x.try() {
-					e.clock.read()
-					e.step()
+					e.first.clock.read()
+					e.first.step()
 				}
 			}
 		})

@@ -33,17 +33,17 @@ const heldAtOnce = 8
 // SetTenant changes the share and the caps of a tenant; a new tenant has none. It runs on the
 // loop.
 func (e *Engine) SetTenant(name string, p schedule.TenantParams) {
-	for _, o := range e.heldLoops() {
+	for _, o := range e.loops.heldLoops() {
 		o.sched.nics.SetTenant(o.sched.tenant(name), p, o.clock.now)
 		o.sched.decide()
 		o.sched.releaseHeld()
 	}
-	e.noteTenant(name, p)
+	e.loops.noteTenant(name, p)
 }
 
 // ForgetTenant removes a tenant that has no NICs any more. It runs on the loop.
 func (e *Engine) ForgetTenant(name string) {
-	for _, o := range e.heldLoops() {
+	for _, o := range e.loops.heldLoops() {
 		o.sched.forgetTenant(name)
 	}
 	if o := e.loops.owners[name]; o != nil && len(o.nics) == 0 {
@@ -54,6 +54,9 @@ func (e *Engine) ForgetTenant(name string) {
 // forgetTenant removes a tenant.
 func (s *scheduler) forgetTenant(name string) {
 	delete(s.tenants, name)
+	if s.ledgers != nil {
+		delete(s.ledgers.tenants, name)
+	}
 	s.nics.Reweigh(func(yield func(*schedule.Tenant) bool) {
 		for _, t := range s.tenants {
 			if !yield(t) {
@@ -66,18 +69,18 @@ func (s *scheduler) forgetTenant(name string) {
 // SetShare moves n, a NIC that was added, to a tenant, and changes its share and caps. It runs on
 // the loop.
 func (e *Engine) SetShare(n *nic.NIC, tenant string, p schedule.NICParams) {
-	a := e.adapters.of[n]
+	a := e.first.adapters.of[n]
 	if a == nil {
 		return
 	}
-	for _, o := range e.heldLoops() {
+	for _, o := range e.loops.heldLoops() {
 		o.setShare(o.adapters.of[n], tenant, p)
 	}
-	e.noteShare(a, tenant, p)
+	e.loops.noteShare(a, tenant, p)
 }
 
 // setShare is SetShare for one loop.
-func (e *Engine) setShare(a *adapter, tenant string, p schedule.NICParams) {
+func (e *loop) setShare(a *adapter, tenant string, p schedule.NICParams) {
 	s := &e.sched
 	class := s.waited.of(&a.band)
 	s.nics.Move(&a.band.nic, s.tenant(tenant), e.clock.now)
@@ -110,6 +113,9 @@ func (s *scheduler) tenant(name string) *schedule.Tenant {
 		}
 		t = schedule.NewTenant(name)
 		s.tenants[name] = t
+		if s.ledgers != nil {
+			t.Divide(s.ledgers.tenant(name), s.loop)
+		}
 	}
 	return t
 }
@@ -122,6 +128,9 @@ func (s *scheduler) addNIC(a *adapter) {
 	a.band.adapter = a
 	a.band.nic.Of = &a.band
 	s.nics.Join(&a.band.nic, s.tenant(defaultTenant), *s.clock)
+	if s.ledgers != nil {
+		a.band.nic.Divide(s.ledgers.nic(a.nic), s.loop)
+	}
 	s.decide()
 }
 
@@ -129,13 +138,16 @@ func (s *scheduler) addNIC(a *adapter) {
 func (s *scheduler) removeNIC(a *adapter) {
 	a.settle(s.waited.of(&a.band))
 	s.nics.Leave(&a.band.nic, *s.clock)
+	if s.ledgers != nil {
+		delete(s.ledgers.nics, a.nic)
+	}
 	s.decide()
 }
 
 // Usage returns how long n was throttled and held back by caps. It runs on the loop.
 func (e *Engine) Usage(n *nic.NIC) schedule.Use {
 	var sum schedule.Use
-	for _, o := range e.heldLoops() {
+	for _, o := range e.loops.heldLoops() {
 		if a := o.adapters.of[n]; a != nil {
 			u := o.sched.nics.Used(&a.band.nic)
 			sum.Throttled += u.Throttled

@@ -92,11 +92,11 @@ func (b *bench) stream(from, to, depth int, w wr) *stream {
 func (b *bench) begin() {
 	halt(b.e)
 	moved := b.cost()
-	b.e.clock.time = func() ib.Time {
+	b.e.first.clock.time = func() ib.Time {
 		m := b.cost()
 		d := m - moved
 		moved = m
-		return b.e.clock.now + 50 + d
+		return b.e.first.clock.now + 50 + d
 	}
 }
 
@@ -114,19 +114,19 @@ func (b *bench) cost() (c ib.Time) {
 // run makes passes until d is over.
 func (b *bench) run(d time.Duration) {
 	e := b.e
-	for end := e.clock.now + ib.Time(d); e.clock.now < end; {
+	for end := e.first.clock.now + ib.Time(d); e.first.clock.now < end; {
 		for _, s := range b.streams {
 			s.post()
 			if bell := &clientOf(s.q.c.s).bell; !bell.active && bell.page.any.Load() != 0 {
-				e.bells.activate(bell, e.clock.now) // as its eventfd would
+				e.first.bells.activate(bell, e.first.clock.now) // as its eventfd would
 			}
 		}
-		e.clock.read()
+		e.first.clock.read()
 		if b.requests != nil {
 			b.requests()
 		}
-		if !e.step() {
-			e.clock.now += 1_000
+		if !e.first.step() {
+			e.first.clock.now += 1_000
 			b.idle += 1_000
 		}
 	}
@@ -368,10 +368,10 @@ func TestCommandsInShare(t *testing.T) {
 	b.begin()
 	l := &slowLine{b: b, n: b.nics[2], takes: 8_000}
 	const fd = 1 << 20 // nobody's
-	b.e.lines.of[fd] = line{l, l.n}
+	b.e.first.lines.of[fd] = line{l, l.n}
 	b.requests = func() {
-		b.e.lines.ready[0], b.e.lines.at, b.e.lines.n = readyLine{fd: fd, line: l}, 0, 1
-		b.e.serveLines()
+		b.e.first.lines.ready[0], b.e.first.lines.at, b.e.first.lines.n = readyLine{fd: fd, line: l}, 0, 1
+		b.e.first.serveLines()
 	}
 	time := func(i int) ib.Time { return b.nics[i].Counters().LoopTime }
 	b.run(10_000_000)

@@ -119,7 +119,7 @@ func (c *program) close() {
 func (c *program) do(f func() error) {
 	c.t.Helper()
 	var err error
-	if run := func() { err = f() }; c.e.cmds.stopping.Load() {
+	if run := func() { err = f() }; c.e.first.cmds.stopping.Load() {
 		run() // the test is in the loop's place
 	} else {
 		c.e.Do(run)
@@ -340,7 +340,7 @@ func newWith(n *nic.NIC, o Options) (*Engine, error) {
 
 // only is the NIC of an engine that serves one.
 func (e *Engine) only() *nic.NIC {
-	for n := range e.adapters.of {
+	for n := range e.first.adapters.of {
 		return n
 	}
 	return nil

@@ -42,7 +42,10 @@ const (
 
 // Do runs f on the loop, or in place of a loop that sleeps, and waits for it. It returns a panic
 // of f as an error, see panics.go. After Stop, f does not run and Do returns ErrStopped.
-func (e *Engine) Do(f func()) error {
+func (e *Engine) Do(f func()) error { return e.first.do(f) }
+
+// do is Do for this loop.
+func (e *loop) do(f func()) error {
 	if ran, err := e.standIn(f); ran {
 		return err
 	}
@@ -119,7 +122,7 @@ const fewBells = 8
 
 // wakeRung activates the sessions that have rung: work posted before a command is done before
 // the command.
-func (e *Engine) wakeRung() {
+func (e *loop) wakeRung() {
 	if len(e.bells.of) > fewBells {
 		e.pollWakes()
 	} else {

@@ -7,8 +7,10 @@
 //	network ────────┘      │                 └─► network ─► other hosts
 //	                       └───────── queue pairs with more to do
 //
-// An Engine is one loop and its parts. Each part is a type with the methods that work on it, and
-// holds references to the parts that it uses (Engine.connect):
+// An Engine is the public interface of one or several loops. Package-wide, loops is what they have in
+// common: which sessions are on which loop, and what the first loop does while it holds the others
+// (loops.go, balance.go, steering.go, tenants.go). A loop is a thread and its parts. Each part is a type
+// with the methods that work on it, and holds references to the parts that it uses (loop.connect):
 //
 //	clock        time, and which NIC it is charged to (account.go)
 //	adapters     the NICs that are served, their addresses, routes (adapter.go)
@@ -27,8 +29,8 @@
 //	processor    when the loop yields, naps, or moves to another CPU (processor.go)
 //	waiters      programs that sleep while they poll (waiters.go)
 //	eventSender  completion events while NICs of class latency are active (prompt.go)
+//	crossing     bursts that other loops have received for this one (crossing.go)
 //	chores       periodic work (loop.go)
-//	loops        the other loops, and which sessions move between them (loops.go, balance.go)
 //
 // loop.go is the loop and one pass of it, turn.go a queue pair's turn, panics.go what a panic means.
 //

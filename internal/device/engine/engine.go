@@ -61,17 +61,24 @@ type Options struct {
 	Evict func(*nic.Session)
 }
 
-// Engine is one loop and its parts, see the package comment. The engine that New returns is the first loop, and has the
-// others (loops.go). Its own methods are the public interface and the loop itself; each part has the methods that work
-// on it.
+// Engine is the public interface of the loops: most of its methods run on the first, or on the thread that has its state.
 type Engine struct {
-	opts  Options
-	loops loops
-	busy  atomic.Int64 // clock.busy, as of lately
+	first *loop
+	loops *loops
+}
+
+// A loop is one loop and its parts, see the package comment. Its own methods are the loop itself; each part has the methods that
+// work on it.
+type loop struct {
+	number int    // 0: the first
+	loops  *loops // all, this one among them
+	opts   Options
+	busy   atomic.Int64 // clock.busy, as of lately
 
 	// Other goroutines use these, too.
 	cmds   commands
 	frames frames
+	inward crossing // bursts that other loops have received for this one
 	poller poller
 	shared *nic.Loop // the loop's data in package nic
 
@@ -98,27 +105,31 @@ const defaultSpin = 50 * time.Microsecond
 
 // New makes an engine. Add adds NICs, Start starts the loops.
 func New(o Options) (*Engine, error) {
-	e, err := newLoop(o)
+	l := &loops{}
+	first, err := newLoop(o, l, 0)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.addLoops(o.Loops - 1); err != nil {
-		e.shut()
+	l.first = first
+	if err := l.addLoops(o.Loops - 1); err != nil {
+		for _, o := range l.others {
+			o.shut()
+		}
+		first.shut()
 		return nil, err
 	}
-	return e, nil
+	return &Engine{first: first, loops: l}, nil
 }
 
-// newLoop makes one loop.
-func newLoop(o Options) (*Engine, error) {
+// newLoop makes one of the loops l.
+func newLoop(o Options, l *loops, number int) (*loop, error) {
 	if o.Spin == 0 {
 		o.Spin = defaultSpin
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{opts: o}
-	e.loops.first = e
+	e := &loop{opts: o, loops: l, number: number}
 	e.connect()
 	if err := e.poller.open(); err != nil {
 		return nil, err
@@ -136,17 +147,14 @@ func newLoop(o Options) (*Engine, error) {
 }
 
 // shut closes what newLoop has opened.
-func (e *Engine) shut() {
-	for _, o := range e.loops.others {
-		o.shut()
-	}
+func (e *loop) shut() {
 	e.shared.CloseForeign()
 	e.lines.close()
 	e.poller.close()
 }
 
 // connect makes the parts, and gives each the other parts that it uses.
-func (e *Engine) connect() {
+func (e *loop) connect() {
 	e.shared = nic.NewLoop(e.cmds.foreignArrived)
 	e.cmds.done, e.cmds.poller = make(chan struct{}), &e.poller
 	base := time.Now()
@@ -156,7 +164,7 @@ func (e *Engine) connect() {
 	e.sched.nics.Capped = capped
 	e.bells = doorbells{of: make(map[int32]*bell), clock: &e.clock, sched: &e.sched, poller: &e.poller}
 	e.net.opts, e.net.clock, e.net.adapters, e.net.sched = &e.opts, &e.clock, &e.adapters, &e.sched
-	e.net.local, e.net.mgmt, e.net.poller = &e.local, &e.mgmt, &e.poller
+	e.net.local, e.net.mgmt, e.net.poller, e.net.loop = &e.local, &e.mgmt, &e.poller, e
 	e.mgmt.clock, e.mgmt.adapters, e.mgmt.net = &e.clock, &e.adapters, &e.net
 	e.proc = processor{opts: &e.opts, clock: &e.clock, bells: &e.bells, sched: &e.sched, net: &e.net, shared: e.shared}
 	e.events = eventSender{clock: &e.clock, bells: &e.bells, sched: &e.sched, proc: &e.proc, shared: e.shared}
@@ -172,22 +180,22 @@ func (e *Engine) Start() {
 	for _, o := range e.loops.others {
 		o.run()
 	}
-	e.run()
+	e.first.run()
 	if len(e.loops.others) > 0 {
-		go e.balance()
+		go e.loops.balance()
 	}
 }
 
 // run runs this loop.
-func (e *Engine) run() {
+func (e *loop) run() {
 	go func() {
 		runtime.LockOSThread()
 		debug.SetPanicOnFault(true)
 		defer close(e.cmds.done)
 		e.stall.own = threadID()
 		e.stall.tid.Store(e.stall.own)
-		go e.stall.watch(e.Do)
-		e.loop()
+		go e.stall.watch(e.do)
+		e.work()
 		e.shared.CloseForeign()
 		e.lines.close()
 		e.poller.close()
@@ -196,43 +204,44 @@ func (e *Engine) run() {
 
 // Stop ends the loops and waits for them. All sessions are closed before.
 func (e *Engine) Stop() {
-	e.stopOthers()
-	e.cmds.stopping.Store(true)
+	e.loops.stopOthers()
+	e.first.cmds.stopping.Store(true)
 	e.Do(func() {}) // ErrStopped if it was stopped before
-	<-e.cmds.done
+	<-e.first.cmds.done
 }
 
 // Now is the loop's time. It runs on the loop.
-func (e *Engine) Now() ib.Time { return e.clock.now }
+func (e *Engine) Now() ib.Time { return e.first.clock.now }
 
 // Wake gives a queue pair a turn, as its doorbell would. It runs on the loop.
 func (e *Engine) Wake(q *nic.QP) { taskOf(q).Wake() }
 
 // Aside returns the threads for work that a client's memory may hold up. Any goroutine may use
 // them.
-func (e *Engine) Aside() *memory.Pool { return e.shared.Aside() }
+func (e *Engine) Aside() *memory.Pool { return e.first.shared.Aside() }
 
 // Attach makes the loop serve a session of a NIC that was added: a new one, or one of
 // nic.ThawSession, whose queue pairs continue. Sessions that talk with each other are restored in one
 // command, because a burst for a queue pair that is not there yet is lost. A client without a doorbell
 // descriptor calls Ring instead. It runs on the loop.
 func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
-	if err := e.place(s, doorbell).attach(s, doorbell); err != nil {
+	if err := e.loops.place(s, doorbell).attach(s, doorbell); err != nil {
 		return err
 	}
 	if len(e.loops.others) > 0 {
-		e.joinMates(s)
+		e.loops.joinMates(s)
 	}
 	return nil
 }
 
 // attach is Attach for this loop.
-func (e *Engine) attach(s *nic.Session, doorbell nic.Doorbell) error {
+func (e *loop) attach(s *nic.Session, doorbell nic.Doorbell) error {
 	adapter := e.adapters.of[s.NIC()]
 	if adapter == nil {
 		return fmt.Errorf("engine: the NIC %s was not added", s.NIC().Name)
 	}
 	c := &client{e: e, session: s, adapter: adapter}
+	e.loops.steering.enter(c)
 	c.bell = bell{client: c, fd: -1, page: newPage(s.Arena.Doorbell())}
 	if doorbell != nil {
 		c.bell.fd, c.bell.far = int(doorbell.Fd()), !s.Wakes()
@@ -241,7 +250,7 @@ func (e *Engine) attach(s *nic.Session, doorbell nic.Doorbell) error {
 		}
 	}
 	s.SetOwner(c)
-	e.loops.first.joined(1)
+	e.loops.joined(1)
 	e.sched.join(&c.flow, &adapter.band, s.User)
 	e.bells.setPrompt(&c.bell, adapter.band.nic.Latency())
 	e.bells.add(&c.bell, e.clock.now)
@@ -249,7 +258,7 @@ func (e *Engine) attach(s *nic.Session, doorbell nic.Doorbell) error {
 		return nil
 	}
 	if err := s.AdoptQPs(); err != nil {
-		e.Detach(s)
+		e.detach(c)
 		return err
 	}
 	c.tasks.each((*task).resume)
@@ -267,17 +276,22 @@ func (e *Engine) Ring(s *nic.Session) {
 
 // Detach undoes Attach. It runs on the loop, before the session's arena is unmapped and its
 // doorbell closed.
-func (e *Engine) Detach(s *nic.Session) {
-	c := clientOf(s)
-	if c == nil {
-		return
+func (e *Engine) Detach(s *nic.Session) { e.loops.detach(s) }
+
+func (l *loops) detach(s *nic.Session) {
+	if c := clientOf(s); c != nil {
+		if f := l.first.faults; f != nil {
+			f.leave(s)
+		}
+		c.e.detach(c)
 	}
-	if e.faults != nil {
-		e.faults.leave(s)
-	}
-	e.loops.first.joined(-1)
-	e = c.e
-	s.SetOwner(nil)
+}
+
+// detach undoes attach.
+func (e *loop) detach(c *client) {
+	e.loops.joined(-1)
+	e.loops.steering.leave(c)
+	c.session.SetOwner(nil)
 	e.sched.leave(&c.flow)
 	e.bells.setPrompt(&c.bell, false)
 	e.bells.remove(&c.bell)

@@ -14,23 +14,23 @@ import (
 // microsecond.
 func halt(e *Engine) {
 	e.Stop()
-	e.clock.time = func() ib.Time { return e.clock.now + 1_000 }
-	for _, b := range e.bells.of {
+	e.first.clock.time = func() ib.Time { return e.first.clock.now + 1_000 }
+	for _, b := range e.first.bells.of {
 		b.client.flow.credit, b.client.flow.of.credit = 0, 0
-		e.bells.activate(b, e.clock.now)
+		e.first.bells.activate(b, e.first.clock.now)
 	}
 }
 
 // passes makes n passes, d apart.
 func passes(e *Engine, n int, d ib.Time) {
 	for range n {
-		e.clock.now += d
-		for _, b := range e.bells.of {
+		e.first.clock.now += d
+		for _, b := range e.first.bells.of {
 			if b.page.any.Load() != 0 {
-				e.bells.activate(b, e.clock.now) // as its eventfd would
+				e.first.bells.activate(b, e.first.clock.now) // as its eventfd would
 			}
 		}
-		e.step()
+		e.first.step()
 	}
 }
 
@@ -171,13 +171,13 @@ func TestLongTurnsCost(t *testing.T) {
 		taskOf(e.only().QP(q.info.Num)).schedule()
 	}
 	for range 700 {
-		q := e.sched.next(e.clock.now)
+		q := e.first.sched.next(e.first.clock.now)
 		i, cost := 0, ib.Time(6*quantum)
 		if q.q.Session() == short[0].c.s {
 			i, cost = 1, quantum
 		}
 		turns[i]++
-		e.sched.charge(q, cost, false)
+		e.first.sched.charge(q, cost, false)
 		q.schedule()
 	}
 	if turns[0] != 100 || turns[1] != 600 {
@@ -200,8 +200,8 @@ func TestSlowTurnsShrink(t *testing.T) {
 		{100 * slowTurn, true, turnBytes / 4}, {slowTurn + 1, true, turnBytes / 8}, {slowTurn + 1, true, turnBytes / 8},
 		{slowTurn/2 - 1, false, turnBytes / 8}, {slowTurn/2 - 1, true, turnBytes / 4}, {0, true, turnBytes / 2}, {0, true, turnBytes}, {0, true, turnBytes},
 	} {
-		if e.sched.charge(q, s.cost, s.all); e.sched.allowance(q) != s.want {
-			t.Fatalf("step %d: %d bytes are allowed, want %d", i, e.sched.allowance(q), s.want)
+		if e.first.sched.charge(q, s.cost, s.all); e.first.sched.allowance(q) != s.want {
+			t.Fatalf("step %d: %d bytes are allowed, want %d", i, e.first.sched.allowance(q), s.want)
 		}
 	}
 }
@@ -226,10 +226,10 @@ func TestTimersPerPass(t *testing.T) {
 		t.Fatal("nothing was sent")
 	}
 	timers := &s.flow().timers
-	e.clock.now += ib.Time(time.Second)
+	e.first.clock.now += ib.Time(time.Second)
 	for i := 0; c.sent() == sent; i++ {
 		before := len(*timers)
-		e.step()
+		e.first.step()
 		if looked := before - len(*timers); looked > dueAtOnce*turnsPerPass {
 			t.Fatalf("one pass took %d timers, want %d at most", looked, dueAtOnce*turnsPerPass)
 		}
@@ -243,24 +243,24 @@ func TestTimersPerPass(t *testing.T) {
 func TestCommandsPerPass(t *testing.T) {
 	e := newEngine(t)
 	halt(e)
-	for e.cmds.pending.Load() {
-		e.cmds.pop() // the loop may have ended before it saw Stop's own command
+	for e.first.cmds.pending.Load() {
+		e.first.cmds.pop() // the loop may have ended before it saw Stop's own command
 	}
 	ran := 0
 	for range 100 {
-		*e.cmds.queue.push() = func() { ran++ }
+		*e.first.cmds.queue.push() = func() { ran++ }
 	}
-	e.cmds.pending.Store(true)
-	e.clock.time = func() ib.Time { return e.clock.now }
-	if e.cmds.run(e.cmds.inOnePass(), &e.clock); ran != commandsPerPass {
+	e.first.cmds.pending.Store(true)
+	e.first.clock.time = func() ib.Time { return e.first.clock.now }
+	if e.first.cmds.run(e.first.cmds.inOnePass(), &e.first.clock); ran != commandsPerPass {
 		t.Errorf("%d commands ran in one pass, want %d", ran, commandsPerPass)
 	}
-	e.clock.time = func() ib.Time { return e.clock.now + commandTime/2 }
-	if e.cmds.run(e.cmds.inOnePass(), &e.clock); ran != commandsPerPass+2 {
+	e.first.clock.time = func() ib.Time { return e.first.clock.now + commandTime/2 }
+	if e.first.cmds.run(e.first.cmds.inOnePass(), &e.first.clock); ran != commandsPerPass+2 {
 		t.Errorf("%d commands ran in the time for two", ran-commandsPerPass)
 	}
-	for e.cmds.pending.Load() {
-		e.cmds.run(e.cmds.inOnePass(), &e.clock)
+	for e.first.cmds.pending.Load() {
+		e.first.cmds.run(e.first.cmds.inOnePass(), &e.first.clock)
 	}
 	if ran != 100 {
 		t.Errorf("%d commands ran, want 100", ran)
@@ -289,9 +289,9 @@ func TestErroredPerPass(t *testing.T) {
 	sick(few...)
 	halt(e)
 	// A round that is under way ends first: it began before the other session had anything.
-	e.clock.now += tickEvery
-	for before := e.chores.tick; e.chores.tick == before; {
-		e.step()
+	e.first.clock.now += tickEvery
+	for before := e.first.chores.tick; e.first.chores.tick == before; {
+		e.first.step()
 	}
 	for _, q := range many {
 		q.recv(0, 0)
@@ -305,10 +305,10 @@ func TestErroredPerPass(t *testing.T) {
 	}
 	done, early := 0, false
 	for tick := range 10 {
-		e.clock.now += tickEvery
+		e.first.clock.now += tickEvery
 		for i := 0; ; i++ {
-			before := e.chores.tick
-			e.step()
+			before := e.first.chores.tick
+			e.first.step()
 			k := count(many[0])
 			if k > visitsPerPass+8 {
 				t.Fatalf("%d receives were flushed in one pass, want %d at most", k, visitsPerPass+8)
@@ -317,7 +317,7 @@ func TestErroredPerPass(t *testing.T) {
 			if tick == 0 && i < 4 {
 				early = early || count(few[0]) == 1
 			}
-			if e.chores.tick != before {
+			if e.first.chores.tick != before {
 				break // the round is over
 			}
 		}
@@ -374,7 +374,7 @@ func TestRingsPerPass(t *testing.T) {
 		if pass == 3 {
 			one.post(wr{op: opWrite, flags: signal, n: 8, remote: one.c.base, rkey: one.mr.RKey})
 		}
-		e.bells.poll(e.clock.now)
+		e.first.bells.poll(e.first.clock.now)
 		if noticed := taskOf(e.only().QP(one.info.Num)).queued; noticed != (pass == 3) {
 			t.Errorf("pass %d: the other session's ring noticed: %v", pass, noticed)
 		}
@@ -386,8 +386,8 @@ func TestRingsPerPass(t *testing.T) {
 		if k > ringsAtOnce {
 			t.Fatalf("%d queue pairs rang in one pass, want %d at most", k, ringsAtOnce)
 		}
-		for e.sched.waiting() {
-			e.sched.next(e.clock.now)
+		for e.first.sched.waiting() {
+			e.first.sched.next(e.first.clock.now)
 		}
 		if pass > 2*n/ringsAtOnce {
 			t.Fatalf("after %d passes only %d of %d queue pairs were noticed", pass, len(rang), n)

@@ -17,7 +17,7 @@ import (
 
 // The loop waits for a program in a virtual machine if it rang twice within farPace, and for farPace again.
 func TestFarRings(t *testing.T) {
-	e := &Engine{}
+	e := &loop{}
 	e.connect()
 	e.opts.Spin = defaultSpin
 	b := &bell{far: true}
@@ -55,8 +55,8 @@ func TestFarSlice(t *testing.T) {
 	own := unix.Gettid()
 	end := time.Now().Add(time.Minute)
 	told := make(chan int, 1)
-	e.cmds.push(func() { told <- unix.Gettid() }) // and not Do, for which we may stand in
-	e.poller.kick()
+	e.first.cmds.push(func() { told <- unix.Gettid() }) // and not Do, for which we may stand in
+	e.first.poller.kick()
 	loop := <-told
 	slack := func(thread int) string {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/timerslack_ns", thread))
@@ -73,7 +73,7 @@ func TestFarSlice(t *testing.T) {
 				t.Fatal("the loop does not sleep")
 			}
 			var err error
-			if ran, err = e.standIn(f); err != nil {
+			if ran, err = e.first.standIn(f); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -84,7 +84,7 @@ func TestFarSlice(t *testing.T) {
 			if time.Now().After(end) {
 				t.Fatalf("the loop may be woken %s ns late, want %s", slack(loop), want)
 			}
-			e.poller.kick()
+			e.first.poller.kick()
 			time.Sleep(time.Millisecond)
 		}
 		if got := slack(own); got != usual {
@@ -93,9 +93,9 @@ func TestFarSlice(t *testing.T) {
 	}
 	c := newClient(t, e)
 	b := &bell{client: clientOf(c.s), fd: -1, far: true, page: newPage(make([]byte, protocol.DoorbellSize))}
-	asleep(func() { e.bells.add(b, e.clock.now) })
+	asleep(func() { e.first.bells.add(b, e.first.clock.now) })
 	wait(short)
-	asleep(func() { e.bells.remove(b) })
+	asleep(func() { e.first.bells.remove(b) })
 	wait(usual)
 }
 
@@ -107,13 +107,13 @@ func TestNapsInNobodysWay(t *testing.T) {
 	b.begin()
 	b.run(1_000_000)
 	e := b.e
-	d := &e.bells
+	d := &e.first.bells
 	far := &bell{far: true}
 	ring := func(near int) {
-		d.rung(far, e.clock.now)
+		d.rung(far, e.first.clock.now)
 		for range near {
 			lat.q.c.page.any.Store(1)
-			d.poll(e.clock.now)
+			d.poll(e.first.clock.now)
 		}
 	}
 	clientOf(lat.q.c.s).bell.far = false
@@ -123,20 +123,20 @@ func TestNapsInNobodysWay(t *testing.T) {
 		naps  bool
 	}{{0, 0, true}, {1, 0, true}, {2, 0, false}, {20, 0, false}, {20, idleAfter, true}} {
 		ring(c.near)
-		e.clock.now += c.later
-		if got := e.proc.mayNap(); got != c.naps {
+		e.first.clock.now += c.later
+		if got := e.first.proc.mayNap(); got != c.naps {
 			t.Errorf("%d rings of others, and %d ns later: the loop may nap: %v, want %v", c.near, c.later, got, c.naps)
 		}
 	}
 	e.SetShare(b.nics[0], "t", schedule.NICParams{Class: schedule.Latency, Rate: schedule.Rate{Out: 1 << 30}})
 	b.run(1_000_000)
 	ring(0)
-	if e.proc.mayNap() {
+	if e.first.proc.mayNap() {
 		t.Error("the loop may nap while class latency is active")
 	}
-	before := e.proc.rivals.yields
-	d.crowded = e.clock.now + ib.Time(time.Hour)
-	if e.proc.awaitFar(0); e.proc.rivals.yields != before+1 {
+	before := e.first.proc.rivals.yields
+	d.crowded = e.first.clock.now + ib.Time(time.Hour)
+	if e.first.proc.awaitFar(0); e.first.proc.rivals.yields != before+1 {
 		t.Error("the loop napped, or its yields are not counted")
 	}
 }

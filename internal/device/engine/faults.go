@@ -23,7 +23,7 @@ import (
 //
 // A burst is divided only where a rule hits one of its packets. On one host it never becomes packets.
 type faults struct {
-	e      *Engine
+	e      *loop
 	plans  map[*fault.Plan]*subject
 	tasks  map[*task]*faulted
 	pass   *transport.Burst // goes through: the plans have decided about it
@@ -41,12 +41,12 @@ type subject struct {
 }
 
 // happen does what a plan wants of the device.
-func (of *subject) happen(what fault.Event, e *Engine) {
+func (of *subject) happen(what fault.Event, e *loop) {
 	switch {
 	case what.Action == fault.Suspend && what.Over:
-		e.Continue(of.nic)
+		e.loops.proceed(of.nic)
 	case what.Action == fault.Suspend:
-		e.Suspend(of.nic) // fails if another rule has suspended it
+		e.loops.suspend(of.nic) // fails if another rule has suspended it
 	case !of.process:
 		of.nic.Happen(nil, what)
 		if e.opts.Faced != nil {
@@ -129,10 +129,10 @@ const (
 
 // SetFaults replaces the plans of a NIC's declared Faults. It runs on the loop.
 func (e *Engine) SetFaults(n *nic.NIC, plans []*fault.Plan) {
-	e.gatherNIC(n)
+	e.loops.gatherNIC(n)
 	old := n.Faults()
 	n.SetFaults(plans)
-	f := e.openFaults()
+	f := e.first.openFaults()
 	keep := make(map[*fault.Plan]bool, len(plans))
 	for _, p := range plans {
 		keep[p] = true
@@ -150,17 +150,17 @@ func (e *Engine) SetFaults(n *nic.NIC, plans []*fault.Plan) {
 
 // AddFaults makes the plan of a process that uses a NIC. It runs on the loop.
 func (e *Engine) AddFaults(n *nic.NIC, rules []fault.Named) *fault.Plan {
-	p := fault.New(rules, time.Duration(e.clock.now))
-	e.openFaults().add(p, &subject{nic: n, process: true})
+	p := fault.New(rules, time.Duration(e.first.clock.now))
+	e.first.openFaults().add(p, &subject{nic: n, process: true})
 	return p
 }
 
 // JoinFaults adds a session to the process of a plan. It runs on the loop.
 func (e *Engine) JoinFaults(s *nic.Session, p *fault.Plan) {
-	if of := e.openFaults().plans[p]; of != nil {
+	if of := e.first.openFaults().plans[p]; of != nil {
 		of.sessions = append(of.sessions, s)
-		if c := clientOf(s); c != nil && c.e != e {
-			e.bring(c) // now, because it is new
+		if c := clientOf(s); c != nil && c.e != e.first {
+			e.loops.bring(c) // now, because it is new
 		}
 		s.SetFaults(p)
 	}
@@ -168,7 +168,7 @@ func (e *Engine) JoinFaults(s *nic.Session, p *fault.Plan) {
 
 // RemoveFaults ends the plan of a process. It runs on the loop.
 func (e *Engine) RemoveFaults(p *fault.Plan) {
-	if f := e.faults; f != nil {
+	if f := e.first.faults; f != nil {
 		f.remove(p)
 		f.close()
 	}
@@ -182,9 +182,9 @@ func (f *faults) leave(s *nic.Session) {
 }
 
 // FaultHits returns how often each action has hit since the engine was made, but for rates. It runs on the loop.
-func (e *Engine) FaultHits() [fault.NumActions]uint64 { return e.hits }
+func (e *Engine) FaultHits() [fault.NumActions]uint64 { return e.first.hits }
 
-func (e *Engine) openFaults() *faults {
+func (e *loop) openFaults() *faults {
 	if e.faults == nil {
 		e.faults = &faults{e: e, plans: make(map[*fault.Plan]*subject), tasks: make(map[*task]*faulted)}
 	}

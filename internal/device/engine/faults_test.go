@@ -26,7 +26,7 @@ func declare(t testing.TB, q *testQP, spec string) (remove func()) {
 
 // faultless reports whether the loop has nothing to ask.
 func faultless(q *testQP) (yes bool) {
-	q.c.do(func() error { yes = q.c.e.faults == nil; return nil })
+	q.c.do(func() error { yes = q.c.e.first.faults == nil; return nil })
 	return yes
 }
 

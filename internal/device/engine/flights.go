@@ -6,6 +6,7 @@ package engine
 type flights struct {
 	busy  uint64 // queue pairs that have bytes in flight
 	bytes uint64 // of all of them
+	parts uint64 // loops that share the total, if several do; see steering.go
 }
 
 // countFlight updates the bytes that t has in flight.
@@ -41,6 +42,9 @@ func (t *task) share() uint32 {
 		return 0
 	}
 	f, mine := &t.e.net.flights, t.flight
+	if f.parts > 1 {
+		most = max(most/f.parts, 1)
+	}
 	busy := f.busy
 	if mine == 0 {
 		busy++

@@ -28,12 +28,12 @@ func TestFlightOfReset(t *testing.T) {
 	e := a.c.e
 	a.post(wr{op: opWrite, flags: signal, n: 100_000, remote: b.c.base, rkey: b.mr.RKey})
 	a.pass(time.Microsecond)
-	if e.net.flights.busy != 1 {
-		t.Fatalf("in flight: %+v, want one queue pair", e.net.flights)
+	if e.first.net.flights.busy != 1 {
+		t.Fatalf("in flight: %+v, want one queue pair", e.first.net.flights)
 	}
 	a.c.do(func() error { return a.c.s.ModifyQP(a.info.Handle, 1, &nic.QPAttr{State: uint8(ib.StateReset)}) })
-	if e.net.flights != (flights{}) {
-		t.Errorf("in flight after RESET: %+v", e.net.flights)
+	if e.first.net.flights != (flights{}) {
+		t.Errorf("in flight after RESET: %+v", e.first.net.flights)
 	}
 	a.pass(2 * time.Second)
 	a.c.do(func() error {
@@ -41,8 +41,8 @@ func TestFlightOfReset(t *testing.T) {
 		return err
 	})
 	a.pass(2 * time.Second)
-	if e.net.flights != (flights{}) {
-		t.Errorf("in flight after the end: %+v", e.net.flights)
+	if e.first.net.flights != (flights{}) {
+		t.Errorf("in flight after the end: %+v", e.first.net.flights)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestFlightsAlwaysAddUp(t *testing.T) {
 			connect(fresh, peer)
 		}
 		for _, c := range []*program{as[0].c, bs[0].c} {
-			if got, want := c.e.net.flights, inFlight(c.e); got != want {
+			if got, want := c.e.first.net.flights, inFlight(c.e); got != want {
 				t.Fatalf("step %d: in flight %+v, want %+v (seed %d)", step, got, want, seed)
 			}
 		}
@@ -104,8 +104,8 @@ func TestFlightsAlwaysAddUp(t *testing.T) {
 	for _, c := range []*program{as[0].c, bs[0].c} {
 		c.e.Detach(c.s)
 		c.s.Close()
-		if c.e.net.flights != (flights{}) {
-			t.Errorf("in flight after all: %+v (seed %d)", c.e.net.flights, seed)
+		if c.e.first.net.flights != (flights{}) {
+			t.Errorf("in flight after all: %+v (seed %d)", c.e.first.net.flights, seed)
 		}
 	}
 }

@@ -365,7 +365,7 @@ func TestForeignBounds(t *testing.T) {
 	gid := ib.GID{10: 0xff, 11: 0xff, 12: 127, 15: 2}
 	calm := foreignNIC(gid, 60_000_000_000)
 	e.Do(func() {
-		e.opts.Resolver.(*flatNetwork).Add(calm)
+		e.first.opts.Resolver.(*flatNetwork).Add(calm)
 		if err := e.Add(calm, nil); err != nil {
 			t.Error(err)
 		}
@@ -422,7 +422,7 @@ func TestForeignClose(t *testing.T) {
 		t.Errorf("%d pieces were written late, want 1", n)
 	}
 	e.Do(func() {
-		if n := len(e.local.inboxes.of); n != 0 {
+		if n := len(e.first.local.inboxes.of); n != 0 {
 			t.Errorf("%d inboxes are left", n)
 		}
 	})
@@ -445,7 +445,7 @@ func TestForeignSenderWaits(t *testing.T) {
 	a.ring()
 	eventually(t, "a thread in the client's memory", func() bool { return f.stuck.Load() > 0 })
 	e.Do(func() {
-		for _, in := range e.local.inboxes.of {
+		for _, in := range e.first.local.inboxes.of {
 			if in.kept.n > aheadBursts {
 				t.Errorf("%d bursts in the inbox though the sender is on this host, want it to wait at %d", in.kept.n, aheadBursts)
 			}

@@ -41,7 +41,7 @@ const framesMost = 1 << 20
 // It does not keep the frame and does not block. If the queue is full it drops and counts the frame,
 // as a wire would. Any goroutine may call it.
 func (e *Engine) SendFrame(vni uint32, to *overlay.Host, frame []byte) {
-	f := &e.frames
+	f := &e.first.frames
 	f.mu.Lock()
 	if len(f.queue.data)+len(frame) > framesMost {
 		f.mu.Unlock()
@@ -53,7 +53,7 @@ func (e *Engine) SendFrame(vni uint32, to *overlay.Host, frame []byte) {
 	first := !f.waiting.Swap(true)
 	f.mu.Unlock()
 	if first {
-		e.cmds.wake()
+		e.first.cmds.wake()
 	}
 }
 

@@ -44,7 +44,7 @@ func (c *catcher) reached(n uint32) bool {
 func TestFrames(t *testing.T) {
 	engines, _, maps := overlayHosts(t)
 	got := &catcher{}
-	if err := engines[1].Do(func() { engines[1].net.overlay.SetFrames(got) }); err != nil {
+	if err := engines[1].Do(func() { engines[1].first.net.overlay.SetFrames(got) }); err != nil {
 		t.Fatal(err)
 	}
 	to, from := overlay.MACOf(address(2)), overlay.MACOf(address(1))
@@ -95,7 +95,7 @@ func TestFramesFull(t *testing.T) {
 		for range 2 * framesMost / len(frame) {
 			e.SendFrame(5, maps[0].Hosts(5)[0], frame)
 		}
-		if n, lost := len(e.frames.queue.data), e.frames.lost.Load(); n > framesMost || lost == 0 {
+		if n, lost := len(e.first.frames.queue.data), e.first.frames.lost.Load(); n > framesMost || lost == 0 {
 			t.Errorf("%d bytes wait, at most %d may; %d frames lost", n, framesMost, lost)
 		}
 	}); err != nil {
@@ -112,8 +112,8 @@ func TestFramesAllocate(t *testing.T) {
 			for range 16 {
 				e.SendFrame(5, host, frame)
 			}
-			e.frames.send(e.net.overlay)
-			e.net.flush(e.clock.now)
+			e.first.frames.send(e.first.net.overlay)
+			e.first.net.flush(e.first.clock.now)
 		}
 		pass()
 		pass()

@@ -38,12 +38,12 @@ type WaitsState struct {
 
 // Freeze returns the state of the engine. It changes nothing, and runs on the loop.
 func (e *Engine) Freeze() *EngineState {
-	now, removed := e.clock.now, e.removedWaits()
+	now, removed := e.first.clock.now, e.first.removedWaits()
 	st := &EngineState{
-		Loop: e.shared.Freeze(now), Gone: e.net.virtual.gone, Link: e.LinkCounters(),
+		Loop: e.first.shared.Freeze(now), Gone: e.first.net.virtual.gone, Link: e.LinkCounters(),
 		Bulk: freezeWaits(&removed.bulk), Latency: freezeWaits(&removed.latency),
 	}
-	e.net.eachTable(func(id ib.NetworkID, t *peers.Table) {
+	e.first.net.eachTable(func(id ib.NetworkID, t *peers.Table) {
 		st.Peers = append(st.Peers, PeersState{id, t.Freeze(now)})
 	})
 	return st
@@ -90,14 +90,14 @@ func (n *network) table(id ib.NetworkID) *peers.Table {
 // Thaw makes a new engine continue with the state of another. Its ports, overlay, map and namespaces are there already;
 // what the state says about other networks is dropped. Its sessions are not attached yet. It runs on the loop.
 func (e *Engine) Thaw(st *EngineState) error {
-	now := e.clock.now
+	now := e.first.clock.now
 	if st.Loop != nil {
-		e.shared.Thaw(st.Loop, now)
-		e.stall.reviewAside()
+		e.first.shared.Thaw(st.Loop, now)
+		e.first.stall.reviewAside()
 	}
 	for i := range st.Peers {
 		p := &st.Peers[i]
-		t := e.net.table(p.Network)
+		t := e.first.net.table(p.Network)
 		if t == nil || p.Table == nil {
 			continue
 		}
@@ -105,17 +105,17 @@ func (e *Engine) Thaw(st *EngineState) error {
 			return fmt.Errorf("network %v: %w", p.Network, err)
 		}
 		if p.Network.IsVirtual() {
-			e.net.virtual.note(t)
+			e.first.net.virtual.note(t)
 		}
 	}
-	n := &e.net
+	n := &e.first.net
 	n.virtual.gone.Add(st.Gone)
 	n.strays, n.nowhere, n.groups.sent, n.groups.received = st.Link.Strays, st.Link.Nowhere, st.Link.SentMulticast, st.Link.RcvdMulticast
 	link := st.Link
 	link.Strays, link.Nowhere, link.SentMulticast, link.RcvdMulticast = 0, 0, 0, 0
 	n.gone = n.gone.Add(link)
-	st.Bulk.thaw(&e.sched.waited.bulk)
-	st.Latency.thaw(&e.sched.waited.latency)
+	st.Bulk.thaw(&e.first.sched.waited.bulk)
+	st.Latency.thaw(&e.first.sched.waited.latency)
 	return nil
 }
 

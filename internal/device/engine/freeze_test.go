@@ -69,6 +69,7 @@ type machine struct {
 
 // An fprog is a program of a host. What the daemon has of it changes with the daemon.
 type fprog struct {
+	bucket    uint32
 	h         *frozenHost
 	s         *nic.Session
 	arena     *nic.Arena
@@ -209,7 +210,7 @@ func (w *world) addHost(i int, seed uint64, udp bool) {
 			if len(w.at) == i {
 				w.at = append(w.at, netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(254)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))}))
 			}
-			if h.udp, err = roce.ListenUDP(roce.UDPOptions{}, w.at[i]); err != nil {
+			if h.udp, err = roce.ListenUDP(roce.UDPOptions{Shards: w.loops}, w.at[i]); err != nil {
 				w.at = w.at[:i]
 			}
 		}
@@ -230,9 +231,16 @@ func (h *frozenHost) engine(n *nic.NIC) *Engine {
 	}
 	e, err := newWith(n, o)
 	h.w.must(err)
-	e.clock.now = h.now
-	e.clock.time = func() ib.Time { h.now += 1000; return h.now }
+	e.first.clock.now = h.now
+	e.first.clock.time = func() ib.Time { h.now += 1000; return h.now }
 	return e
+}
+
+// attach makes the loop serve a program, with a bucket (steering.go) that does not depend on the number of loops: numbers are
+// compared.
+func (w *world) attach(e *Engine, p *fprog) {
+	w.must(e.Attach(p.s, p.bell))
+	p.s.SetNumbers(p.bucket, roce.Buckets)
 }
 
 func (w *world) addProg(h *frozenHost, kind memory.ExtentKind) {
@@ -259,7 +267,8 @@ func (w *world) addProg(h *frozenHost, kind memory.ExtentKind) {
 	p.page = newPage(p.mapping)
 	p.s, err = h.n.Open(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"})
 	w.must(err)
-	w.must(h.e.Attach(p.s, p.bell))
+	p.bucket = uint32(len(h.progs))
+	w.attach(h.e, p)
 	w.must(p.s.CreateAsync(func() (nic.EventSink, error) { return listSink{p.async}, nil }))
 	p.pd, err = p.s.AllocPD()
 	w.must(err)
@@ -305,7 +314,7 @@ func forsake(e *Engine, s *nic.Session, a *nic.Arena, m *memory.Space) {
 
 // end ends an engine that the test has driven.
 func end(e *Engine) {
-	e.shut()
+	e.first.shut()
 }
 
 func (w *world) close() {
@@ -346,10 +355,10 @@ func (w *world) machines() []*machine {
 func (h *machine) pass() bool {
 	e := h.e
 	h.unite()
-	e.clock.read()
-	e.bells.activateRung(e.clock.now)
-	e.net.traffic.wake(e.clock.now)
-	work := e.step()
+	e.first.clock.read()
+	e.first.bells.activateRung(e.first.clock.now)
+	e.first.net.traffic.wake(e.first.clock.now)
+	work := e.first.step()
 	for _, o := range e.loops.others {
 		o.clock.read()
 		o.bells.activateRung(o.clock.now)
@@ -360,12 +369,12 @@ func (h *machine) pass() bool {
 
 // unite does what follows a command: connected sessions meet on one loop.
 func (h *machine) unite() {
-	for h.e.cmds.pending.Load() {
-		h.e.cmds.pop()() // a queue pair asks to meet its peer
+	for h.e.first.cmds.pending.Load() {
+		h.e.first.cmds.pop()() // a queue pair asks to meet its peer
 	}
-	if l := &h.e.loops; len(l.meet) > 0 {
+	if l := h.e.loops; len(l.meet) > 0 {
 		l.again = true // no timer: the next pass tries again
-		h.e.unite()
+		h.e.loops.unite()
 	}
 }
 
@@ -426,7 +435,7 @@ func (w *world) settle() {
 			quiet++
 			for _, m := range w.machines() {
 				m.now += 2 * tickEvery
-				m.e.chores.startTick(m.e.clock.now - tickEvery)
+				m.e.first.chores.startTick(m.e.first.clock.now - tickEvery)
 			}
 		}
 	}
@@ -462,7 +471,7 @@ func (w *world) maybeFreeze() {
 		return b
 	}
 	fail := w.frng.IntN(4) == 0
-	w.must(h.e.halt(context.Background(), func() error {
+	w.must(h.e.first.halt(context.Background(), func() error {
 		device, engine = encode(h.n.Freeze()), encode(h.e.Freeze())
 		for _, p := range h.progs {
 			st, err := p.s.Freeze()
@@ -499,9 +508,9 @@ func (w *world) maybeFreeze() {
 		w.must(err)
 		p.arena, err = nic.NewArenaOf(dupFile(w.t, p.arenaFile))
 		w.must(err)
-		p.s, err = h.n.ThawSession(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"}, &ss, p, h.e.clock.now)
+		p.s, err = h.n.ThawSession(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"}, &ss, p, h.e.first.clock.now)
 		w.must(err)
-		w.must(h.e.Attach(p.s, p.bell))
+		w.attach(h.e, p)
 		if again, err := p.s.Freeze(); err != nil || !fail && w.frng.IntN(4) == 0 && !bytes.Equal(encode(again), progs[i].session) {
 			w.fatal("the state of a session that was thawed differs: %v", err)
 		}
@@ -518,7 +527,7 @@ func (w *world) maybeFreeze() {
 		for i, p := range h.progs {
 			*p = oldProgs[i]
 		}
-		h.e.lookAgain()
+		h.e.first.lookAgain()
 		return
 	}
 	for i := range oldProgs {

@@ -238,10 +238,10 @@ func (v *victim) play(script []byte) error {
 		if _, err := from.Send([]roce.Message{{Data: p.Bytes(), Source: id, Remote: dst}}); err != nil {
 			return err
 		}
-		v.e.clock.read()
-		v.e.net.traffic.polled = true
+		v.e.first.clock.read()
+		v.e.first.net.traffic.polled = true
 		for range 4 {
-			v.e.step()
+			v.e.first.step()
 		}
 		if err := v.look(); err != nil {
 			return err

@@ -119,10 +119,10 @@ func (n *network) join(a *adapter, gid ib.GID) error {
 }
 
 // join makes a NIC a member of a group. It runs in a command, on the first loop.
-func (e *Engine) join(n *nic.NIC, gid ib.GID) error { return e.net.join(e.adapters.of[n], gid) }
+func (e *loop) join(n *nic.NIC, gid ib.GID) error { return e.net.join(e.adapters.of[n], gid) }
 
 // leave undoes join.
-func (e *Engine) leave(n *nic.NIC, gid ib.GID) {
+func (e *loop) leave(n *nic.NIC, gid ib.GID) {
 	if a := e.adapters.of[n]; a != nil {
 		e.net.leave(a, gid)
 	}

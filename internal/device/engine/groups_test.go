@@ -53,10 +53,10 @@ func TestGroupCostsItsMembers(t *testing.T) {
 		if turns > 2*datagrams {
 			t.Fatalf("%d of %d copies arrived", before, datagrams*members)
 		}
-		if e.bells.poll(e.clock.now); !e.sched.waiting() {
+		if e.first.bells.poll(e.first.clock.now); !e.first.sched.waiting() {
 			t.Fatalf("nobody wants a turn with %d of %d copies to go", before, datagrams*members)
 		}
-		e.sched.next(e.clock.now).turn(turnBytes)
+		e.first.sched.next(e.first.clock.now).turn(turnBytes)
 		got := uint64(0)
 		e.only().EachQP(func(q *nic.QP) { got += q.Transport().Counters().RcvdPackets })
 		if copies, most := got-before, uint64(turnBytes/memberCost+members); copies > most {

@@ -258,7 +258,7 @@ func TestRevoke(t *testing.T) {
 	e, nics, pa, pb := underRules(t)
 	ea, eb := pa.events(), pb.events()
 	third := twin("c", address(3))
-	e.opts.Resolver.(*ways).Add(third)
+	e.first.opts.Resolver.(*ways).Add(third)
 	e.Do(func() { e.Add(third, nil) })
 	pc := newProgram(t, e, third, ib.GIDOf(address(3)), 0)
 	a, b := pa.newQP(rc), pb.newQP(rc)
@@ -493,7 +493,7 @@ func TestHandMadePeer(t *testing.T) {
 					span.Add(data)
 					b.Data = &span
 				}
-				e.net.Receive(ib.HostNetwork, &b, false)
+				e.first.net.Receive(ib.HostNetwork, &b, false)
 			}
 		})
 	}

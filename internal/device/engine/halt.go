@@ -29,16 +29,16 @@ const haltLook = 50 * time.Microsecond
 // If that takes longer than ctx allows, Halt returns an error that names the session, and f does not run.
 func (e *Engine) Halt(ctx context.Context, f func() error) error {
 	var err error
-	if failed := e.Do(func() { err = e.halt(ctx, f) }); failed != nil {
+	if failed := e.Do(func() { err = e.first.halt(ctx, f) }); failed != nil {
 		return failed
 	}
 	return err
 }
 
-func (e *Engine) halt(ctx context.Context, f func() error) error {
+func (e *loop) halt(ctx context.Context, f func() error) error {
 	defer e.stall.seen.Store(false) // f may take long; no memory is to blame
 	e.finishRequests(ctx)
-	for left := e.gather(); len(left) > 0; left = e.gather() {
+	for left := e.loops.gather(); len(left) > 0; left = e.loops.gather() {
 		for _, o := range e.loops.holds {
 			o.contain(o.settle)
 		}
@@ -74,7 +74,7 @@ func (e *Engine) halt(ctx context.Context, f func() error) error {
 
 // lookAgain looks at every doorbell and gives every queue pair a turn. If f has passed them to another loop, and that
 // has failed, the other loop may have taken doorbells.
-func (e *Engine) lookAgain() {
+func (e *loop) lookAgain() {
 	e.clock.read()
 	for _, b := range e.bells.of {
 		e.bells.activate(b, e.clock.now)
@@ -83,7 +83,7 @@ func (e *Engine) lookAgain() {
 }
 
 // finishRequests shuts all mailboxes, and serves the requests that clients left in them before.
-func (e *Engine) finishRequests(ctx context.Context) {
+func (e *loop) finishRequests(ctx context.Context) {
 	for l := &e.lines; ctx.Err() == nil; {
 		for l.at < l.n {
 			e.serveLines()
@@ -95,9 +95,13 @@ func (e *Engine) finishRequests(ctx context.Context) {
 	}
 }
 
-// settle continues what waits for threads that write foreign memory. It always returns false.
-func (e *Engine) settle() bool {
+// settle takes what other loops have handed over, and continues what waits for threads that write foreign memory. It always
+// returns false.
+func (e *loop) settle() bool {
 	e.clock.read()
+	for e.inward.due() {
+		e.takeCrossed()
+	}
 	e.local.deliverReplies()
 	e.cmds.arrived.Store(true)
 	e.local.retryForeign(&e.cmds.arrived)
@@ -118,7 +122,7 @@ func (e *Engine) settle() bool {
 
 // unsettled returns a session whose memory a thread writes, or has written for a burst that is not taken; nil: there
 // is none.
-func (e *Engine) unsettled() (s *nic.Session) {
+func (e *loop) unsettled() (s *nic.Session) {
 	for t := range e.local.inboxes.of {
 		return t.q.Session()
 	}
@@ -134,7 +138,7 @@ func (e *Engine) unsettled() (s *nic.Session) {
 }
 
 // sendAll sends what waits, and reports whether something still does.
-func (e *Engine) sendAll() (more bool) {
+func (e *loop) sendAll() (more bool) {
 	e.clock.read()
 	for e.shared.EventsKept() {
 		e.shared.SendEvent()

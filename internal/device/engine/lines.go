@@ -91,12 +91,12 @@ func (l *lineSet) close() { unix.Close(l.epfd) }
 
 // Watch makes the loop serve the connection fd of a client of NIC n. It runs on the loop.
 func (e *Engine) Watch(fd int, n *nic.NIC, l Line) error {
-	e.lines.forget(fd)
+	e.first.lines.forget(fd)
 	if err := e.Resume(fd); err != nil {
 		return err
 	}
-	e.lines.of[int32(fd)] = line{l, n}
-	e.lines.last = e.clock.now
+	e.first.lines.of[int32(fd)] = line{l, n}
+	e.first.lines.last = e.first.clock.now
 	return nil
 }
 
@@ -105,8 +105,8 @@ func (e *Engine) Watch(fd int, n *nic.NIC, l Line) error {
 func (e *Engine) Unwatch(fd int) {
 	e.Pause(fd)
 	e.Leave(fd)
-	e.lines.forget(fd)
-	delete(e.lines.of, int32(fd))
+	e.first.lines.forget(fd)
+	delete(e.first.lines.of, int32(fd))
 }
 
 // forget drops a ready line: another connection may get the same descriptor number.
@@ -119,11 +119,11 @@ func (l *lineSet) forget(fd int) {
 }
 
 // Pause stops the loop from reading a line until Resume. Any goroutine may call either.
-func (e *Engine) Pause(fd int) { unix.EpollCtl(e.lines.epfd, unix.EPOLL_CTL_DEL, fd, nil) }
+func (e *Engine) Pause(fd int) { unix.EpollCtl(e.first.lines.epfd, unix.EPOLL_CTL_DEL, fd, nil) }
 
 // Resume undoes Pause.
 func (e *Engine) Resume(fd int) error {
-	err := unix.EpollCtl(e.lines.epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	err := unix.EpollCtl(e.first.lines.epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 	if err != nil {
 		return fmt.Errorf("engine: epoll: %w", err)
 	}
@@ -158,7 +158,7 @@ func (l *lineSet) poll(now ib.Time) bool {
 
 // serveLines serves one request of each ready line, for at most commandTime. The next pass begins
 // with the rest.
-func (e *Engine) serveLines() {
+func (e *loop) serveLines() {
 	l := &e.lines
 	for begin := e.clock.now; l.at < l.n; {
 		r := l.ready[l.at]

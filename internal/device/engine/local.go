@@ -24,7 +24,7 @@ type local struct {
 	starved starved
 	inboxes inboxes
 	stuck   stuck
-	across  uint64 // packets for queue pairs of other loops, which were lost
+	across  uint64 // packets for queue pairs of other loops: handed over (crossing.go), or lost if a queue pair here has sent them
 
 	shared *nic.Loop
 	log    *slog.Logger
@@ -97,7 +97,7 @@ func (t *task) leaveHost(b *transport.Burst) {
 		n.depart(t, &t.route, b)
 		return
 	}
-	if t.route.to.IsValid() && t.e.loops.number > 0 {
+	if t.route.to.IsValid() && t.e.number > 0 {
 		t.regroupLater()
 	}
 	t.adapter.part.Drop(nic.DropNoNIC, b.Packets)

@@ -46,8 +46,8 @@ type chores struct {
 	shared  *nic.Loop
 }
 
-// loop runs until Stop.
-func (e *Engine) loop() {
+// work runs until Stop.
+func (e *loop) work() {
 	idle := ib.Time(0) // since when nothing happened
 	pass := uint32(0)
 	for !e.cmds.stopping.Load() || e.cmds.pending.Load() {
@@ -64,16 +64,20 @@ func (e *Engine) loop() {
 		work := false
 		if !e.lines.poll(e.clock.now) && !e.cmds.pending.Load() {
 			// There are no commands.
-		} else if !e.mayHold(e.clock.now) {
+		} else if e.number == 0 && !e.loops.mayHold(e.clock.now) {
 			work = true // soon
 		} else {
 			n := e.cmds.inOnePass()
 			e.wakeRung()
 			e.longPass()
-			e.holdOthers()
-			e.cmds.run(n, &e.clock)
-			e.serveLines()
-			e.releaseOthers()
+			if e.number > 0 {
+				e.cmds.run(n, &e.clock)
+			} else {
+				e.loops.holdOthers()
+				e.cmds.run(n, &e.clock)
+				e.serveLines()
+				e.loops.releaseOthers()
+			}
 			work = true
 		}
 		if e.contain(e.step) || work {
@@ -107,7 +111,7 @@ func (e *Engine) loop() {
 }
 
 // step is one pass: doorbells, packets, timers, turns.
-func (e *Engine) step() bool {
+func (e *loop) step() bool {
 	work := e.bells.poll(e.clock.now)
 	if e.cmds.arrived.Load() {
 		e.local.retryForeign(&e.cmds.arrived)
@@ -119,6 +123,10 @@ func (e *Engine) step() bool {
 	}
 	if e.net.any() {
 		work = e.net.pollPort() || work
+	}
+	if e.inward.due() {
+		e.takeCrossed()
+		work = true
 	}
 	if e.net.groups.ready.n > 0 {
 		e.net.pollGroups()
@@ -165,7 +173,7 @@ func (e *Engine) step() bool {
 }
 
 // longPass is the pass before a command.
-func (e *Engine) longPass() {
+func (e *loop) longPass() {
 	e.long = true
 	e.contain(e.step)
 	e.long = false

@@ -11,12 +11,12 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Several loops. The first loop runs commands, the network and the connection manager. The others, the data loops, run
-// nothing but doorbells, turns and timers of the sessions that they have.
+// Several loops. The first loop runs commands, the connection manager and what is shared of the network. The others, the data
+// loops, run nothing but doorbells, turns and timers of the sessions that they have, and their packets (steering.go).
 //
 //	               ┌──────────── first loop ────────────┐   ┌──── data loop ────┐   ┌──── data loop ────┐
 //	sessions of    │ commands, network, management,     │   │ doorbells, turns, │   │ doorbells, turns, │
-//	one group ───▶ │ sessions with weights, faults, UD …│   │ timers            │   │ timers            │
+//	one group ───▶ │ sessions with faults, UD …         │   │ timers, packets   │   │ timers, packets   │
 //	               └──────────┬─────────────────────────┘   └─────────▲─────────┘   └─────────▲─────────┘
 //	                          └── holds them during a command ────────┴───────────────────────┘
 //
@@ -33,67 +33,75 @@ import (
 // and state machines stay as they are.
 //
 // A group stays on the first loop, or comes back to it, if it needs what only the first loop has (pinned).
+//
+// Only the first loop, or the thread that has its state, uses the fields that are not atomic.
 type loops struct {
-	first  *Engine
-	number int // 0: the first
-
-	// Only the first loop has what follows.
-	others []*Engine // the data loops
-	all    []*Engine // the same, and not changed by Stop
-	holds  []*Engine // those that it holds now
+	first  *loop
+	others []*loop   // the data loops
+	all    []*loop   // the same, and not changed by Stop
+	holds  []*loop   // those that it holds now
 	meet   []*nic.QP // queue pairs whose group may have to move
 	// use is how many loops are used: the first, and use - 1 others.
-	use      atomic.Int32
-	sessions atomic.Int32      // of all loops
-	crowd    chan struct{}     // a second session has come, see balance.go
-	stopping chan struct{}     // closed when the data loops end
-	again    bool              // a timer is set to look at meet again
-	retry    time.Duration     // how long that timer waits
-	moves    uint64            // sessions that have moved
-	held     ib.Time           // since when the data loops are held
-	busy     bool              // one of them has work, or had lately
-	mayHold  ib.Time           // until then they are not held again
-	owners   map[string]*owner // see tenants.go
+	use       atomic.Int32
+	sessions  atomic.Int32      // of all loops
+	crowd     chan struct{}     // a second session has come, see balance.go
+	stopping  chan struct{}     // closed when the data loops end
+	again     bool              // a timer is set to look at meet again
+	retry     time.Duration     // how long that timer waits
+	moves     uint64            // sessions that have moved
+	held      ib.Time           // since when the data loops are held
+	busy      bool              // one of them has work, or had lately
+	freeUntil ib.Time           // until then they are not held again
+	owners    map[string]*owner // see tenants.go
+	steering  steering          // packets from other hosts
 }
 
 // addLoops makes n data loops.
-func (e *Engine) addLoops(n int) error {
+func (l *loops) addLoops(n int) error {
+	if n > 0 {
+		l.first.sched.ledgers = newLedgers(1 + n)
+	}
 	for i := range n {
-		o := &Options{Resolver: e.opts.Resolver, Spin: e.opts.Spin, NoMove: e.opts.NoMove, Log: e.opts.Log}
-		d, err := newLoop(*o)
+		// A data loop leaves the choice of its processor to the kernel: loops that try others would meet there.
+		o := &Options{Resolver: l.first.opts.Resolver, Spin: l.first.opts.Spin, NoMove: true, NoFiller: l.first.opts.NoFiller, NoAckWait: l.first.opts.NoAckWait, Log: l.first.opts.Log}
+		d, err := newLoop(*o, l, i+1)
 		if err != nil {
 			return fmt.Errorf("loop %d: %w", i+1, err)
 		}
-		d.loops.first, d.loops.number = e, i+1
-		d.clock.time = func() ib.Time { return e.clock.time() } // deadlines move with their queue pairs
-		d.stall.first = &e.cmds
-		e.loops.others = append(e.loops.others, d)
+		d.clock.time = func() ib.Time { return l.first.clock.time() } // deadlines move with their queue pairs
+		d.stall.first = &l.first.cmds
+		d.sched.ledgers, d.sched.loop = l.first.sched.ledgers, i+1
+		l.others = append(l.others, d)
 	}
-	l := &e.loops
 	l.all = slices.Clone(l.others)
 	l.crowd, l.stopping, l.retry = make(chan struct{}, 1), make(chan struct{}), firstRetry
-	if l.use.Store(1); !e.opts.Auto {
-		l.use.Store(int32(e.Loops()))
+	if l.use.Store(1); !l.first.opts.Auto {
+		l.use.Store(int32(l.count()))
 	}
-	return nil
+	if n > 0 {
+		for b := range l.steering.table {
+			l.steering.table[b] = home(b, int(l.use.Load()))
+		}
+	}
+	return l.openShards()
 }
 
 // joined counts sessions that come and go.
-func (e *Engine) joined(n int32) {
-	if e.loops.sessions.Add(n) >= 2 && n > 0 {
+func (l *loops) joined(n int32) {
+	if l.sessions.Add(n) >= 2 && n > 0 {
 		select {
-		case e.loops.crowd <- struct{}{}:
+		case l.crowd <- struct{}{}:
 		default:
 		}
 	}
 }
 
 // stopOthers ends the data loops.
-func (e *Engine) stopOthers() {
-	var list []*Engine
-	e.Do(func() { list, e.loops.others = e.loops.others, nil }) // fails only if it was stopped before
+func (l *loops) stopOthers() {
+	var list []*loop
+	l.first.do(func() { list, l.others = l.others, nil }) // fails only if it was stopped before
 	if list != nil {
-		close(e.loops.stopping)
+		close(l.stopping)
 	}
 	for _, o := range list {
 		o.cmds.stopping.Store(true)
@@ -104,26 +112,28 @@ func (e *Engine) stopOthers() {
 }
 
 // heldLoops are all loops, of which the first holds the others.
-func (e *Engine) heldLoops() []*Engine { return append([]*Engine{e}, e.loops.others...) }
+func (l *loops) heldLoops() []*loop { return append([]*loop{l.first}, l.others...) }
 
 // Loops is how many loops there are.
-func (e *Engine) Loops() int { return 1 + len(e.loops.all) }
+func (e *Engine) Loops() int { return e.loops.count() }
+
+// count is how many loops there are.
+func (l *loops) count() int { return 1 + len(l.all) }
 
 // mostPause bounds how long the first loop keeps off the data loops after it has held them.
 const mostPause = ib.Time(1_000_000)
 
 // mayHold reports whether the first loop may hold the others now. Data loops that are busy have at least half of the
 // time: programs that make many commands delay traffic on other loops no more than on their own.
-func (e *Engine) mayHold(now ib.Time) bool { return now >= e.loops.mayHold || len(e.loops.others) == 0 }
+func (l *loops) mayHold(now ib.Time) bool { return now >= l.freeUntil || len(l.others) == 0 }
 
 // holdOthers makes the data loops stand aside, and takes their state.
-func (e *Engine) holdOthers() {
-	l := &e.loops
+func (l *loops) holdOthers() {
 	if len(l.others) == 0 || len(l.holds) > 0 {
 		return
 	}
-	e.clock.read() // no NIC is charged for waiting
-	l.held, l.busy = e.clock.now, false
+	l.first.clock.read() // no NIC is charged for waiting
+	l.held, l.busy = l.first.clock.now, false
 	l.holds = append(l.holds, l.others...)
 	for _, o := range l.holds {
 		o.cmds.wanted.Store(true)
@@ -132,14 +142,14 @@ func (e *Engine) holdOthers() {
 		o.take()
 	}
 	for _, o := range l.holds {
-		e.tend(o)
+		l.tend(o)
 	}
-	e.clock.read()
+	l.first.clock.read()
 }
 
 // take takes the state of a data loop that is wanted, as soon as the loop stands aside or sleeps. The thread of a loop that
 // sleeps is asking the poller, so nobody else can. With many sessions the loop is woken, and says itself who has rung.
-func (o *Engine) take() {
+func (o *loop) take() {
 	woken := false
 	spinUntil(func() bool {
 		if !o.cmds.held.CompareAndSwap(free, heldByStandIn) {
@@ -158,7 +168,7 @@ func (o *Engine) take() {
 }
 
 // tend makes a pass of a data loop that e holds, if there is work: what was posted before a command is done before it.
-func (e *Engine) tend(o *Engine) {
+func (l *loops) tend(o *loop) {
 	if o.clock.read(); len(o.bells.of) == 0 {
 		return
 	}
@@ -170,12 +180,12 @@ func (e *Engine) tend(o *Engine) {
 	if due := o.sched.due(); len(o.bells.active) == 0 && !o.sched.waiting() && o.local.replies.n == 0 && !o.cmds.arrived.Load() && (due == 0 || due > o.clock.now) {
 		return
 	}
-	e.loops.busy = true
+	l.busy = true
 	// The watcher of o watches this thread, so that a page that stops it is found (stall.go).
 	s, before := &o.stall, o.stall.count.Load()
 	s.look()
 	s.rouse()
-	s.tid.Store(e.stall.tid.Load())
+	s.tid.Store(l.first.stall.tid.Load())
 	s.lent.Store(true)
 	if o.local.replies.n > 0 { // a fault has ended a pass
 		o.contain(func() bool { o.local.deliverReplies(); return true })
@@ -183,34 +193,34 @@ func (e *Engine) tend(o *Engine) {
 	o.longPass()
 	s.lent.Store(false)
 	if s.count.Load() != before {
-		e.stall.seen.Store(false) // the watcher of e has seen the same
+		l.first.stall.seen.Store(false) // the watcher of l.first has seen the same
 	}
 	o.clock.read() // no NIC is charged for the command
 }
 
 // releaseOthers moves groups that have to move, and lets the data loops continue.
-func (e *Engine) releaseOthers() {
-	l := &e.loops
+func (l *loops) releaseOthers() {
 	if len(l.holds) == 0 {
 		l.meet = l.meet[:0]
 		return
 	}
 	if len(l.meet) > 0 {
-		e.unite()
+		l.unite()
 	}
+	l.steerSoon()
 	for _, o := range l.holds {
 		o.cmds.wanted.Store(false)
 		o.handBack()
 	}
 	clear(l.holds)
 	l.holds = l.holds[:0]
-	if e.clock.read(); l.busy {
-		l.mayHold = e.clock.now + min(e.clock.now-l.held, mostPause)
+	if l.first.clock.read(); l.busy {
+		l.freeUntil = l.first.clock.now + min(l.first.clock.now-l.held, mostPause)
 	}
 }
 
 // standAside gives the state of a data loop to the first loop, until the first loop gives it back.
-func (e *Engine) standAside() {
+func (e *loop) standAside() {
 	if e.clock.of != nil {
 		e.clock.read() // no NIC is charged for the pause
 	}
@@ -220,15 +230,15 @@ func (e *Engine) standAside() {
 }
 
 // onFirst runs f while all loops stand still: on the first loop, or on the thread that holds them.
-func (e *Engine) onFirst(f func()) {
+func (e *loop) onFirst(f func()) {
 	first := e.loops.first
 	switch {
 	case e == first && len(e.loops.holds) > 0, e != first && e.cmds.held.Load() == heldByStandIn:
 		f()
 	case e == first:
-		e.holdOthers()
+		e.loops.holdOthers()
 		f()
-		e.releaseOthers()
+		e.loops.releaseOthers()
 	default:
 		done := make(chan struct{})
 		first.cmds.push(func() { defer close(done); f() })
@@ -247,16 +257,17 @@ func (e *Engine) onFirst(f func()) {
 }
 
 // serve makes a data loop serve a NIC.
-func (e *Engine) serve(n *nic.NIC) {
+func (e *loop) serve(n *nic.NIC) {
 	a := &adapter{nic: n, part: n.NewPart()}
 	e.adapters.of[n] = a
+	e.adapters.readdress(n)
 	e.sched.addNIC(a)
 }
 
 // unserve undoes serve.
-func (e *Engine) unserve(n *nic.NIC) {
+func (e *loop) unserve(n *nic.NIC) {
 	a := e.adapters.of[n]
-	delete(e.adapters.of, n)
+	e.adapters.remove(a)
 	e.sched.removeNIC(a)
 	if e.clock.of == a {
 		e.clock.of = nil
@@ -266,15 +277,15 @@ func (e *Engine) unserve(n *nic.NIC) {
 
 // place chooses the loop of a new session: that of the other sessions of its process, or the one with the fewest
 // sessions.
-func (e *Engine) place(s *nic.Session, doorbell nic.Doorbell) *Engine {
-	if len(e.loops.others) == 0 || doorbell == nil || !s.Wakes() || s.QPs() > 0 || e.mustStay(s) {
-		return e
+func (l *loops) place(s *nic.Session, doorbell nic.Doorbell) *loop {
+	if len(l.others) == 0 || doorbell == nil || !s.Wakes() || s.QPs() > 0 || l.mustStay(s) {
+		return l.first
 	}
-	if k := e.kin(s); k != nil {
+	if k := l.kin(s); k != nil {
 		return k.e
 	}
-	best := e
-	for _, o := range e.loops.others[:e.loops.use.Load()-1] {
+	best := l.first
+	for _, o := range l.others[:l.use.Load()-1] {
 		if len(o.bells.of) < len(best.bells.of) {
 			best = o
 		}
@@ -284,13 +295,13 @@ func (e *Engine) place(s *nic.Session, doorbell nic.Doorbell) *Engine {
 
 // kin returns another session that has to be on the loop of s: one of its process, or one that a cap holds together with
 // it; nil: there is none.
-func (e *Engine) kin(s *nic.Session) (k *client) {
+func (l *loops) kin(s *nic.Session) (k *client) {
 	note := func(o *nic.Session) {
 		if c := clientOf(o); c != nil && o != s {
 			k = c
 		}
 	}
-	e.eachMate(s, note)
+	l.eachMate(s, note)
 	if k == nil && s.Space != nil {
 		s.NIC().EachSession(func(o *nic.Session) {
 			if o.Space == s.Space {
@@ -301,17 +312,17 @@ func (e *Engine) kin(s *nic.Session) (k *client) {
 	return k
 }
 
-// mustStay reports whether a session needs the first loop, whatever queue pairs it has: its NIC or its tenant has a
-// weight, something fails on purpose, or packets are captured.
-func (e *Engine) mustStay(s *nic.Session) bool {
-	a := e.adapters.of[s.NIC()]
-	return a == nil || a.suspended || a.weighted || a.owner != nil && a.owner.weighted || e.net.tap != nil || s.Faulty()
+// mustStay reports whether a session needs the first loop, whatever queue pairs it has: its NIC is suspended, something fails on
+// purpose, or packets are captured.
+func (l *loops) mustStay(s *nic.Session) bool {
+	a := l.first.adapters.of[s.NIC()]
+	return a == nil || a.suspended || l.first.net.tap != nil || s.Faulty()
 }
 
 // pinned reports whether the session of c needs the first loop: for itself, or for a queue pair that reaches other hosts
 // or groups.
-func (e *Engine) pinned(c *client) bool {
-	if c.bell.fd < 0 || c.bell.far || e.mustStay(c.session) {
+func (l *loops) pinned(c *client) bool {
+	if c.bell.fd < 0 || c.bell.far || l.mustStay(c.session) {
 		return true
 	}
 	pinned := false
@@ -320,9 +331,9 @@ func (e *Engine) pinned(c *client) bool {
 }
 
 // regroup notes that the group of a queue pair may have to move. It runs in a command.
-func (e *Engine) regroup(q *nic.QP) {
-	if len(e.loops.others) > 0 {
-		e.loops.meet = append(e.loops.meet, q)
+func (l *loops) regroup(q *nic.QP) {
+	if len(l.others) > 0 {
+		l.meet = append(l.meet, q)
 	}
 }
 
@@ -334,14 +345,14 @@ func (t *task) regroupLater() {
 	}
 	t.asked = true
 	first, q := t.e.loops.first, t.q
-	first.cmds.push(func() { first.regroupRouted(q) })
+	first.cmds.push(func() { first.loops.regroupRouted(q) })
 	first.cmds.wake()
 }
 
 // regroupRouted is regroup for a queue pair whose route was found after the connection was made. The route of its peer may
 // be as old as the connection if the peer has sent nothing since.
-func (e *Engine) regroupRouted(q *nic.QP) {
-	if q.Gone() || len(e.loops.others) == 0 {
+func (l *loops) regroupRouted(q *nic.QP) {
+	if q.Gone() || len(l.others) == 0 {
 		return
 	}
 	if a := taskOf(q).route.adapter; a != nil {
@@ -349,7 +360,7 @@ func (e *Engine) regroupRouted(q *nic.QP) {
 			p.reroute()
 		}
 	}
-	e.regroup(q)
+	l.regroup(q)
 }
 
 // reroute finds the route of a connected queue pair again if it is stale. Send does the same.
@@ -368,8 +379,7 @@ const (
 )
 
 // unite moves groups so that connected sessions are on one loop. The first loop holds all others.
-func (e *Engine) unite() {
-	l := &e.loops
+func (l *loops) unite() {
 	list := slices.Clone(l.meet)
 	l.meet = l.meet[:0]
 	stuck := make(map[*client]bool) // looked at already
@@ -382,8 +392,9 @@ func (e *Engine) unite() {
 			l.meet = append(l.meet, q)
 			continue
 		}
-		g, to := e.meeting(taskOf(q))
-		if !e.move(g, to) {
+		l.steering.steers(taskOf(q))
+		g, to := l.meeting(taskOf(q))
+		if !l.move(g, to) {
 			l.meet = append(l.meet, q)
 			for _, o := range g {
 				stuck[o] = true
@@ -397,7 +408,7 @@ func (e *Engine) unite() {
 		l.retry = firstRetry
 	case !l.again:
 		l.again = true
-		time.AfterFunc(l.retry, func() { e.Do(func() { l.again = false }) })
+		time.AfterFunc(l.retry, func() { l.first.do(func() { l.again = false }) })
 		l.retry = min(2*l.retry, lastRetry)
 	}
 }
@@ -405,10 +416,10 @@ func (e *Engine) unite() {
 // meeting returns the sessions that have to move because of t, and where: to the first loop if t or its group needs
 // that, or else the session with fewer queue pairs, and its group, to the loop of the other. Mostly no session has to
 // move, and meeting does not look at the group: a program may have thousands of queue pairs.
-func (e *Engine) meeting(t *task) (g []*client, to *Engine) {
+func (l *loops) meeting(t *task) (g []*client, to *loop) {
 	p := t.localPeer()
-	stays := t.pins() || t.c.astray || e.mustStay(t.q.Session())
-	if (p == nil || p.e == t.e) && (t.e == e || !stays) {
+	stays := t.pins() || t.c.astray || l.mustStay(t.q.Session())
+	if (p == nil || p.e == t.e) && (t.e == l.first || !stays) {
 		return nil, t.e
 	}
 	small, big := t, p
@@ -416,17 +427,18 @@ func (e *Engine) meeting(t *task) (g []*client, to *Engine) {
 		small, big = p, t
 	}
 	if small != nil {
-		g = e.group(g, small.c)
+		g = l.group(g, small.c)
 	}
-	if stays || slices.ContainsFunc(g, e.pinned) {
-		return e.group(g, big.c), e
+	if stays || slices.ContainsFunc(g, l.pinned) {
+		return l.group(g, big.c), l.first
 	}
 	return g, big.e
 }
 
-// pins reports whether t needs the first loop, and its session with it: it reaches other hosts or groups.
+// pins reports whether t needs the first loop, and its session with it: it sends datagrams, or reaches other hosts by a way that
+// only the first loop has.
 func (t *task) pins() bool {
-	return t.q.Type() == ib.UD || t.route.adapter == nil && t.route.to.IsValid() || t.q.Transport().Path().Remote
+	return t.q.Type() == ib.UD || !t.reaches() && (t.route.adapter == nil && t.route.to.IsValid() || t.q.Transport().Path().Remote)
 }
 
 // localPeer is the queue pair of this daemon that t is connected to, and that is connected to t; nil: there is none.
@@ -453,7 +465,7 @@ func (t *task) names(o *task) bool { return t.q.Type() == o.q.Type() && t.q.Peer
 
 // group adds the group of c to g: the sessions that its queue pairs are connected to, those of its process, and those that
 // a cap holds together with it.
-func (e *Engine) group(g []*client, c *client) []*client {
+func (l *loops) group(g []*client, c *client) []*client {
 	begin, seen := len(g), make(map[any]bool) // clients, and what several of them share
 	first := func(k any) bool {
 		was := seen[k]
@@ -477,8 +489,8 @@ func (e *Engine) group(g []*client, c *client) []*client {
 			}
 		})
 		s := o.session
-		if k := e.capOf(s); k != nil && first(k) {
-			e.eachMate(s, func(o *nic.Session) { add(clientOf(o)) })
+		if k := l.capOf(s); k != nil && first(k) {
+			l.eachMate(s, func(o *nic.Session) { add(clientOf(o)) })
 		}
 		type process struct {
 			n *nic.NIC
@@ -497,7 +509,7 @@ func (e *Engine) group(g []*client, c *client) []*client {
 
 // move moves the sessions of g to a loop. It returns false if one of them cannot be moved now. The first loop holds all
 // others.
-func (e *Engine) move(g []*client, to *Engine) bool {
+func (l *loops) move(g []*client, to *loop) bool {
 	g = slices.DeleteFunc(slices.Clone(g), func(c *client) bool { return c.e == to })
 	for _, c := range g {
 		if !c.movable() {
@@ -506,21 +518,23 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 	}
 	all := true
 	var moved []*client
-	from := make(map[*Engine]bool)
+	from := make(map[*loop]bool)
 	for _, c := range g {
 		from[c.e] = true
 		d, err := c.moveTo(to)
 		if err != nil {
-			e.opts.Log.Warn("a session cannot be moved to another loop", "pid", c.session.Pid, "program", c.session.Program, "error", err)
+			l.first.opts.Log.Warn("a session cannot be moved to another loop", "pid", c.session.Pid, "program", c.session.Program, "error", err)
 			all = false
 			continue
 		}
 		moved = append(moved, d)
-		e.loops.moves++
+		l.moves++
 	}
 	for o := range from {
 		o.forgetMoved()
+		o.net.flushPort() // what they have sent leaves before what they send on the other loop
 	}
+	l.steering.dirty = l.steering.dirty || len(moved) > 0
 	for _, d := range moved {
 		d.tasks.each((*task).resume)
 	}
@@ -531,15 +545,15 @@ func (e *Engine) move(g []*client, to *Engine) bool {
 func (c *client) movable() bool {
 	ok := c.session.Movable() && c.e.local.replies.n == 0
 	c.tasks.each(func(t *task) {
-		ok = ok && !t.parked && !t.waits && t.flight == 0 && t.ack == 0 && (t.late == nil || !t.late.waits)
+		ok = ok && !t.parked && !t.waits && (t.late == nil || !t.late.waits)
 	})
 	return ok
 }
 
 // moveTo makes another loop serve the session of c, and returns its record there.
-func (c *client) moveTo(to *Engine) (*client, error) {
+func (c *client) moveTo(to *loop) (*client, error) {
 	s, from := c.session, c.e
-	d := &client{e: to, session: s, adapter: to.adapters.of[s.NIC()], done: c.done}
+	d := &client{e: to, session: s, adapter: to.adapters.of[s.NIC()], done: c.done, bucket: c.bucket}
 	d.bell = bell{client: d, fd: c.bell.fd, far: c.bell.far, page: newPage(s.Arena.Doorbell())}
 	if d.bell.fd >= 0 {
 		if err := to.poller.watch(d.bell.fd); err != nil {
@@ -547,6 +561,8 @@ func (c *client) moveTo(to *Engine) (*client, error) {
 		}
 	}
 	c.inheritCaps(d)
+	from.net.acks.flush(from.clock.now)
+	c.tasks.each(func(t *task) { from.net.flights.set(t, 0) })
 	from.sched.leave(&c.flow)
 	from.bells.setPrompt(&c.bell, false)
 	from.bells.remove(&c.bell)
@@ -559,7 +575,7 @@ func (c *client) moveTo(to *Engine) (*client, error) {
 }
 
 // forgetMoved makes queue pairs of this loop find their peers again if those have moved.
-func (e *Engine) forgetMoved() {
+func (e *loop) forgetMoved() {
 	for n := range e.adapters.of {
 		n.EachQP(func(q *nic.QP) {
 			if t := taskOf(q); t.e == e && t.peer != nil && t.peer.c.flow.gone {
@@ -571,10 +587,10 @@ func (e *Engine) forgetMoved() {
 
 // gather brings all groups to the first loop, as far as they can move now, and returns a session of each that cannot. It
 // runs in a command.
-func (e *Engine) gather() (left []*client) {
-	for _, o := range e.loops.holds {
+func (l *loops) gather() (left []*client) {
+	for _, o := range l.holds {
 		for _, b := range o.clients() {
-			if c := clientOf(b.session); c == b && !e.move(e.group(nil, c), e) {
+			if c := clientOf(b.session); c == b && !l.move(l.group(nil, c), l.first) {
 				left = append(left, c)
 			}
 		}
@@ -583,7 +599,7 @@ func (e *Engine) gather() (left []*client) {
 }
 
 // clients are the sessions of this loop.
-func (e *Engine) clients() (list []*client) {
+func (e *loop) clients() (list []*client) {
 	for _, b := range e.bells.of {
 		list = append(list, b.client)
 	}

@@ -18,17 +18,17 @@ func (w *world) moveGroup() {
 	if c == nil {
 		return
 	}
-	g := h.e.group(nil, c)
-	to := h.e
+	g := h.e.loops.group(nil, c)
+	to := h.e.first
 	for _, o := range g {
-		if h.e.pinned(o) {
+		if h.e.loops.pinned(o) {
 			to = nil
 		}
 	}
 	if i := w.frng.IntN(w.loops); to != nil && i > 0 {
 		to = h.e.loops.others[i-1]
 	}
-	if to != nil && to != c.e && h.e.move(g, to) {
+	if to != nil && to != c.e && h.e.loops.move(g, to) {
 		w.frozen++
 	}
 }

@@ -39,7 +39,7 @@ func (c *program) moveTo(loop int) (moved bool) {
 	e := c.e
 	e.Do(func() {
 		if k := clientOf(c.s); k != nil {
-			moved = e.move(e.group(nil, k), append([]*Engine{e}, e.loops.others...)[loop])
+			moved = e.loops.move(e.loops.group(nil, k), e.loops.heldLoops()[loop])
 		}
 	})
 	return moved
@@ -143,7 +143,7 @@ func TestLoopsFault(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	e := severalLoops(t, 3)
 	evicted := make(chan *nic.Session, 16)
-	e.Do(func() { e.opts.Evict = func(s *nic.Session) { evicted <- s } })
+	e.Do(func() { e.first.opts.Evict = func(s *nic.Session) { evicted <- s } })
 	x, y := newClientOf(t, e, 1).newQP(rc), newClientOf(t, e, 1).newQP(rc)
 	x.timeout, y.timeout = 31, 31
 	connect(x, y)
@@ -312,14 +312,14 @@ func TestCommandsLeaveTime(t *testing.T) {
 		a.post(wr{op: opWrite, flags: signal, n: 64, remote: b.c.base, rkey: b.mr.RKey})
 		for range 2 {
 			e.Do(func() {
-				l := &e.loops
-				if l.held < l.mayHold {
-					t.Errorf("the data loop was held %d ns too early", l.mayHold-l.held)
+				l := e.loops
+				if l.held < l.freeUntil {
+					t.Errorf("the data loop was held %d ns too early", l.freeUntil-l.held)
 				}
 				if l.busy {
 					busy++
 				}
-				for at := e.clock.time(); e.clock.time() < at+20_000; { // a command that takes long
+				for at := e.first.clock.time(); e.first.clock.time() < at+20_000; { // a command that takes long
 				}
 			})
 		}
@@ -365,9 +365,9 @@ func TestMarksReachAllLoops(t *testing.T) {
 		t.Error("the mark is lost by a move")
 	}
 	e.Do(func() {
-		for _, o := range append(e.loops.others[:2:2], e) {
+		for _, o := range e.loops.heldLoops() {
 			if o.stall.due.Load() == 0 {
-				t.Errorf("loop %d does not review its marks", o.loops.number)
+				t.Errorf("loop %d does not review its marks", o.number)
 			}
 		}
 	})
@@ -396,6 +396,29 @@ func TestHeldLoopIsNotStopped(t *testing.T) {
 	bounce(t, a, b, 3)
 	if n := e.Stalls() - before; n != 0 {
 		t.Errorf("%d stalls of loops that were held", n)
+	}
+}
+
+// TestWeightsNeedNoLoop: programs of tenants and NICs with a weight stay on their loops, and can be moved to any.
+func TestWeightsNeedNoLoop(t *testing.T) {
+	e := severalLoops(t, 3)
+	var of []*program
+	for loop := range 3 {
+		c := newClient(t, e)
+		c.moveTo(loop)
+		of = append(of, c)
+	}
+	e.Do(func() {
+		e.SetTenant("red", schedule.TenantParams{Weight: 3})
+		e.SetShare(e.only(), "red", schedule.NICParams{Weight: 2})
+	})
+	for loop, c := range of {
+		if n := c.loop(); n != loop {
+			t.Errorf("a program of loop %d is on loop %d", loop, n)
+		}
+		if c.moveTo(2 - loop); c.loop() != 2-loop {
+			t.Errorf("a program of loop %d was not moved to loop %d", loop, 2-loop)
+		}
 	}
 }
 
@@ -557,7 +580,7 @@ func TestRouteFoundLater(t *testing.T) {
 		}
 		e.Do(func() {
 			clear(w.cut)
-			e.adapters.rerouteAll()
+			e.first.adapters.rerouteAll()
 		})
 		send := func() {
 			a.post(wr{op: opSend, flags: signal, n: 64})

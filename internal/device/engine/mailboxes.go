@@ -47,10 +47,12 @@ const (
 
 // Look opens the mailbox of line fd, unless too many are open, and reports whether it is open
 // then. It runs on the loop.
-func (e *Engine) Look(fd int, b Mailbox) bool { return e.lines.boxes.add(fd, b, e.clock.now) }
+func (e *Engine) Look(fd int, b Mailbox) bool {
+	return e.first.lines.boxes.add(fd, b, e.first.clock.now)
+}
 
 // Leave undoes Look; the mailbox itself does not change. It runs on the loop.
-func (e *Engine) Leave(fd int) { e.lines.boxes.drop(fd) }
+func (e *Engine) Leave(fd int) { e.first.lines.boxes.drop(fd) }
 
 // add opens the mailbox of line fd, unless too many are open.
 func (x *mailboxes) add(fd int, b Mailbox, now ib.Time) bool {

@@ -138,7 +138,7 @@ func TestMostBoxes(t *testing.T) {
 		all = append(all, newLetterbox(t, e, func() byte { return 1 }))
 	}
 	e.Do(func() {
-		e.lines.shutMailboxes()
+		e.first.lines.shutMailboxes()
 		for i, b := range all {
 			if ok := e.Look(b.fd, b); ok != (i < mostMailboxes) {
 				t.Errorf("box %d: Look says %v", i, ok)

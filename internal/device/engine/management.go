@@ -69,7 +69,7 @@ type MADs struct {
 }
 
 // MADs returns the sender for the Management of n.
-func (e *Engine) MADs(n *nic.NIC) MADs { return MADs{&e.mgmt, n} }
+func (e *Engine) MADs(n *nic.NIC) MADs { return MADs{&e.first.mgmt, n} }
 
 // Now is the loop's time.
 func (s MADs) Now() ib.Time { return s.m.clock.now }
@@ -161,7 +161,7 @@ const madsPerPass = 8
 func (m *management) run() bool {
 	now, work := m.clock.now, false
 	if due := m.net.peersDue(); due != 0 && due <= now {
-		m.net.expirePeers(now)
+		m.net.expireHosts(now)
 		work = true
 	}
 	for i := 0; i < madsPerPass && m.local.n > 0; i++ {

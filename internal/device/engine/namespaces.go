@@ -24,7 +24,7 @@ import (
 // network's number. The Resolver knows the NIC's addresses there. window and flight are Options'
 // Window and InFlight, unless those are set. It runs on the loop.
 func (e *Engine) AddPort(n *nic.NIC, number ib.NetworkID, p *roce.Port, wake []int, window, flight uint32) error {
-	return e.net.addPort(n, number, p, wake, window, flight)
+	return e.first.net.addPort(n, number, p, wake, window, flight)
 }
 
 func (n *network) addPort(dev *nic.NIC, number ib.NetworkID, p *roce.Port, wake []int, window, flight uint32) error {
@@ -53,8 +53,13 @@ func (n *network) addPort(dev *nic.NIC, number ib.NetworkID, p *roce.Port, wake 
 	if n.opts.Recognise {
 		under.peers = n.newPeers(number, p)
 	}
+	if number == ib.HostNetwork {
+		if err := n.loop.loops.openShards(); err != nil {
+			return err
+		}
+	}
 	dev.Reroute()
-	n.adapters.readdress(dev)
+	n.loop.loops.readdress(dev)
 	if err := n.rejoinAt(dev, [2]bool{true, true}); err != nil {
 		n.opts.Log.Warn("a NIC is not in all its multicast groups", "why", err)
 	}
@@ -66,7 +71,7 @@ func (n *network) addPort(dev *nic.NIC, number ib.NetworkID, p *roce.Port, wake 
 // the port has then. regroup says for IPv4 and IPv6 whether the addresses are at other interfaces now:
 // the NIC joins its groups there. After an error the caller tries again later. It runs on the loop.
 func (e *Engine) Readdress(n *nic.NIC, number ib.NetworkID, regroup [2]bool, move func() []int) error {
-	return e.net.readdress(n, number, regroup, move)
+	return e.first.net.readdress(n, number, regroup, move)
 }
 
 func (n *network) readdress(dev *nic.NIC, number ib.NetworkID, regroup [2]bool, move func() []int) error {
@@ -76,22 +81,15 @@ func (n *network) readdress(dev *nic.NIC, number ib.NetworkID, regroup [2]bool, 
 	}
 	n.acks.flush(n.clock.now)
 	a.Flush()
-	now := move()
-	for _, fd := range a.wake {
-		if !slices.Contains(now, fd) {
-			delete(n.fds, int32(fd))
-		}
+	for _, o := range n.loop.loops.others {
+		o.net.acks.flush(o.clock.now)
+		o.net.flush(o.clock.now)
 	}
-	var err error
-	for _, fd := range now {
-		if n.fds[int32(fd)] != a {
-			if werr := n.watch(a, fd); werr != nil {
-				err = werr
-			}
-		}
+	err := n.rewatch(a, move())
+	if number == ib.HostNetwork {
+		err = errors.Join(err, n.loop.loops.moveShards())
 	}
-	a.wake = now
-	n.adapters.readdress(dev)
+	n.loop.loops.readdress(dev)
 	return errors.Join(err, n.rejoinAt(dev, regroup))
 }
 
@@ -131,7 +129,9 @@ func (e *Engine) CountGroups(n *nic.NIC) (count [2]int) {
 
 // RemoveNamespace undoes AddPort for a namespace and closes the port. The NIC has no sessions any more. It runs
 // on the loop.
-func (e *Engine) RemoveNamespace(n *nic.NIC, number ib.NetworkID) { e.net.removeNamespace(n, number) }
+func (e *Engine) RemoveNamespace(n *nic.NIC, number ib.NetworkID) {
+	e.first.net.removeNamespace(n, number)
+}
 
 func (n *network) removeNamespace(dev *nic.NIC, number ib.NetworkID) {
 	u := &n.underlays
@@ -151,7 +151,7 @@ func (n *network) removeNamespace(dev *nic.NIC, number ib.NetworkID) {
 	p.Close() // epoll forgets closed descriptors
 	// A route that still leads here loses its packets.
 	a.underlay = closedUnderlay{}
-	n.adapters.readdress(dev)
+	n.loop.loops.readdress(dev)
 }
 
 // A closedUnderlay replaces the underlay of routes when it is closed.

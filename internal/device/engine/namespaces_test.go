@@ -71,7 +71,7 @@ func TestSites(t *testing.T) {
 			t.Error("a site of a number that is taken")
 		}
 		for i, m := range nics {
-			if c := e.adapters.at[netAddr{r[m], shared}]; c == nil || c.nic != m {
+			if c := e.first.adapters.at[netAddr{r[m], shared}]; c == nil || c.nic != m {
 				t.Errorf("the address that both have leads to %v at site %d", c, i)
 			}
 		}
@@ -80,7 +80,7 @@ func TestSites(t *testing.T) {
 			e.RemoveNamespace(m, r[m])
 		}
 		after = e.LinkCounters()
-		if e.net.any() || len(e.net.fds) > 0 {
+		if e.first.net.any() || len(e.first.net.fds) > 0 {
 			t.Error("something is left of the sites")
 		}
 	})
@@ -198,8 +198,8 @@ func TestRegroup(t *testing.T) {
 			if err := e.Readdress(n, r[n], c.families, udp.Descriptors); err != nil || made != c.sockets {
 				t.Errorf("%v: %d sockets were made, want %d: %v", c.families, made, c.sockets, err)
 			}
-			if len(e.net.groups.of) != 3 || len(e.net.groups.fds) != 2 {
-				t.Errorf("%v: %d groups, %d with a socket", c.families, len(e.net.groups.of), len(e.net.groups.fds))
+			if len(e.first.net.groups.of) != 3 || len(e.first.net.groups.fds) != 2 {
+				t.Errorf("%v: %d groups, %d with a socket", c.families, len(e.first.net.groups.of), len(e.first.net.groups.fds))
 			}
 		}
 		e.RemoveNamespace(n, r[n])

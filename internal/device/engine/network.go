@@ -43,6 +43,9 @@ type network struct {
 	local    *local
 	mgmt     *management
 	poller   *poller
+	loop     *loop
+
+	reported ib.Time // when this loop last told the first one about another host; 0: never
 }
 
 // open attaches the port of the options.
@@ -71,22 +74,28 @@ func (n *network) waiting() bool { return n.traffic.polled || n.acks.n > 0 || n.
 // SetTap records every packet, local ones too; nil ends that. It runs on the loop.
 func (e *Engine) SetTap(t *roce.Tap) {
 	if t != nil {
-		for _, c := range e.gather() {
-			e.bring(c) // as soon as it can move
+		for _, c := range e.loops.gather() {
+			e.loops.bring(c) // as soon as it can move
 		}
 	}
-	e.net.tap = t
-	for _, a := range e.net.list {
+	e.loops.steering.dirty = true
+	e.first.net.tap = t
+	for _, a := range e.first.net.list {
 		a.SetTap(t)
 	}
 }
 
 // LinkCounters returns the counters of the way to other hosts. It runs on the loop.
 func (e *Engine) LinkCounters() roce.Counters {
-	n := &e.net
+	n := &e.first.net
 	c := n.counters()
-	c.SendFull += e.frames.lost.Load()
 	c.Strays, c.Nowhere = n.strays, n.nowhere
+	for _, o := range e.loops.all {
+		c = c.Add(o.net.counters())
+		c.Strays += o.net.strays
+		c.Nowhere += o.net.nowhere
+	}
+	c.SendFull += e.first.frames.lost.Load()
 	c.SentMulticast, c.RcvdMulticast = n.groups.sent, n.groups.received
 	return c
 }
@@ -182,18 +191,25 @@ func (n *network) Receive(id ib.NetworkID, b *transport.Burst, ce bool) {
 		return
 	}
 	if b.Dst == wire.GSIQP {
+		if n.loop.number > 0 {
+			n.cross(n.loop.loops.first, nil, crossed{network: id, b: *b, ce: ce, arrival: n.arrivalAt(id)})
+			return
+		}
 		n.mgmt.receive(id, b)
 		return
 	}
 	var t *task
-	if a := n.adapters.arrived(id, &b.DGID); a != nil {
+	a := n.adapters.arrived(id, &b.DGID)
+	if a != nil {
 		t = a.taskAt(b.Dst)
 	}
-	if t == nil || t.e.loops.number > 0 {
-		if t != nil {
-			n.local.across += uint64(b.Packets)
-		}
+	if t == nil {
 		n.stray(id, &b.DGID, b.Packets)
+		return
+	}
+	if t.e != n.loop {
+		n.clock.worksFor(a)
+		n.cross(t.e, t.adapter.nic, crossed{network: id, b: *b, ce: ce})
 		return
 	}
 	if n.sched.nics.Gated() && b.Kind < transport.KindReadResp {
@@ -242,8 +258,12 @@ func (n *network) Congested(id ib.NetworkID, qp uint32, from, to ib.GID) {
 	if a := n.adapters.arrived(id, &to); a != nil {
 		t = a.taskAt(qp)
 	}
-	if t == nil || t.e.loops.number > 0 {
+	if t == nil {
 		n.stray(id, &to, 1)
+		return
+	}
+	if t.e != n.loop {
+		n.cross(t.e, t.adapter.nic, crossed{network: id, b: transport.Burst{Dst: qp, SGID: from, DGID: to, Packets: 1}, congested: true})
 		return
 	}
 	t.q.Transport().Congested(n.clock.now, from)

@@ -178,9 +178,9 @@ func byHandOn(t *testing.T, net *roce.FakeNet, n int, o Options) (as, bs []*test
 	for _, c := range clients {
 		e := c.e
 		e.Stop()
-		e.net.traffic.wake(e.clock.now)
-		for _, bell := range e.bells.of {
-			e.bells.activate(bell, e.clock.now)
+		e.first.net.traffic.wake(e.first.clock.now)
+		for _, bell := range e.first.bells.of {
+			e.first.bells.activate(bell, e.first.clock.now)
 		}
 	}
 	return as, bs
@@ -190,8 +190,8 @@ func byHandOn(t *testing.T, net *roce.FakeNet, n int, o Options) (as, bs []*test
 func (q *testQP) pass(d time.Duration) (calls, packets uint64) {
 	e := q.c.e
 	before := e.LinkCounters()
-	e.clock.now += ib.Time(d)
-	e.step()
+	e.first.clock.now += ib.Time(d)
+	e.first.step()
 	after := e.LinkCounters()
 	return after.SentCalls - before.SentCalls, after.SentPackets - before.SentPackets
 }
@@ -263,7 +263,7 @@ func TestInFlightIsShared(t *testing.T) {
 	for range 10_000 {
 		as[0].pass(time.Microsecond)
 		// A queue pair with nothing in flight may always send one packet.
-		if f := e.net.flights.bytes; f > most+pairs*mtu {
+		if f := e.first.net.flights.bytes; f > most+pairs*mtu {
 			t.Fatalf("%d bytes in flight, want %d at most and a packet for each", f, most)
 		}
 		bs[0].pass(time.Microsecond)
@@ -278,8 +278,8 @@ func TestInFlightIsShared(t *testing.T) {
 			break
 		}
 	}
-	if done != pairs || e.net.flights != (flights{}) {
-		t.Errorf("%d of %d writes completed, in flight %+v", done, pairs, e.net.flights)
+	if done != pairs || e.first.net.flights != (flights{}) {
+		t.Errorf("%d of %d writes completed, in flight %+v", done, pairs, e.first.net.flights)
 	}
 	if c := e.LinkCounters(); c.SentPackets != pairs*size/mtu {
 		t.Errorf("%d packets sent, want %d and none twice", c.SentPackets, pairs*size/mtu)
@@ -313,14 +313,14 @@ func TestFloodBeforeTimeout(t *testing.T) {
 		}
 	}
 	pour()
-	e.clock.now += ib.Time(2 * time.Second)
+	e.first.clock.now += ib.Time(2 * time.Second)
 	sent := as[0].c.sent()
 	for passes := 0; as[0].c.sent() == sent; passes++ {
 		if passes > 2*drainMost/drainPerPass {
 			t.Fatal("a flood stops the clock")
 		}
 		before := e.LinkCounters().RcvdCalls
-		e.step()
+		e.first.step()
 		if heard := e.LinkCounters().RcvdCalls - before; heard > (1+drainPerPass)*batch {
 			t.Fatalf("one pass heard %d messages, want %d at most", heard, (1+drainPerPass)*batch)
 		}
@@ -336,19 +336,19 @@ func TestHeardAfterWait(t *testing.T) {
 	e := a.c.e
 	a.post(wr{op: opWrite, n: 8, remote: b.c.base, rkey: b.mr.RKey})
 	a.pass(time.Microsecond)
-	e.net.pollPort()
-	if !e.net.traffic.dry {
+	e.first.net.pollPort()
+	if !e.first.net.traffic.dry {
 		t.Fatal("there is an answer already")
 	}
 	for range 4 {
 		b.pass(time.Millisecond)
 	}
 	before := e.LinkCounters().RcvdPackets
-	if e.net.drain(); e.LinkCounters().RcvdPackets != before {
+	if e.first.net.drain(); e.LinkCounters().RcvdPackets != before {
 		t.Error("it has looked twice in a moment")
 	}
-	e.clock.now += ib.Time(time.Second)
-	if heard := e.net.drain(); !heard || e.LinkCounters().RcvdPackets == before {
+	e.first.clock.now += ib.Time(time.Second)
+	if heard := e.first.net.drain(); !heard || e.LinkCounters().RcvdPackets == before {
 		t.Error("it has not looked again a second later")
 	}
 }

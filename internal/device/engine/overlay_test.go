@@ -191,7 +191,7 @@ func TestOverlayAcquainted(t *testing.T) {
 			judged := func(i, k int) (done, own bool) {
 				engines[i].Do(func() {
 					own = qs[i][k].task().q.Transport().Path().Own
-					table := engines[i].net.virtual.in(ib.VirtualNetwork(uint32(5 + k)))
+					table := engines[i].first.net.virtual.in(ib.VirtualNetwork(uint32(5 + k)))
 					if table == nil {
 						done = !c.recognise[i]
 						return
@@ -252,7 +252,7 @@ func TestOverlayAcquainted(t *testing.T) {
 			if c.own {
 				moved := movedMap(t, maps[0])
 				engines[0].Do(func() {
-					engines[0].clock.now += 6e9 // so that nobody was heard of lately
+					engines[0].first.clock.now += 6e9 // so that nobody was heard of lately
 					engines[0].SetMap(maps[0])
 					for k := range 2 {
 						if !qs[0][k].task().q.Transport().Path().Own {
@@ -275,7 +275,7 @@ func TestOverlayAcquainted(t *testing.T) {
 			// A map that knows the host has the last word, and one without the network ends it.
 			engines[0].Do(func() {
 				engines[0].SetMap(maps[0])
-				if got := len(engines[0].net.virtual.of); c.recognise[0] != (got == 2) {
+				if got := len(engines[0].first.net.virtual.of); c.recognise[0] != (got == 2) {
 					t.Errorf("%d tables behind the same map", got)
 				}
 				lonely, err := overlay.NewMap([]overlay.Network{*maps[0].Network(5)})
@@ -284,7 +284,7 @@ func TestOverlayAcquainted(t *testing.T) {
 					return
 				}
 				engines[0].SetMap(lonely)
-				if got := len(engines[0].net.virtual.of); c.recognise[0] != (got == 1) {
+				if got := len(engines[0].first.net.virtual.of); c.recognise[0] != (got == 1) {
 					t.Errorf("%d tables behind a map with one network", got)
 				}
 			})
@@ -324,9 +324,9 @@ func TestOverlayStranger(t *testing.T) {
 		kind := peers.Asking
 		for end := time.Now().Add(time.Minute); kind != want && time.Now().Before(end); time.Sleep(time.Millisecond) {
 			engines[0].Do(func() {
-				others := engines[0].net.peersOf(ib.VirtualNetwork(vni), to.Addr())
-				others.Meet(engines[0].clock.now, from, to)
-				engines[0].net.virtual.note(others)
+				others := engines[0].first.net.peersOf(ib.VirtualNetwork(vni), to.Addr())
+				others.Meet(engines[0].first.clock.now, from, to)
+				engines[0].first.net.virtual.note(others)
 				for _, s := range others.List() {
 					kind = s.Kind
 				}
@@ -340,7 +340,7 @@ func TestOverlayStranger(t *testing.T) {
 			}
 		})
 		engines[1].Do(func() {
-			if others := engines[1].net.virtual.in(ib.VirtualNetwork(vni)); others != nil {
+			if others := engines[1].first.net.virtual.in(ib.VirtualNetwork(vni)); others != nil {
 				answered = others.Counters().Answered
 			}
 		})
@@ -358,7 +358,7 @@ func TestOverlayGone(t *testing.T) {
 	a.timeout = 5 // that it ends soon
 	connect(a, b)
 	connect(again, peer)
-	v := engines[0].opts.Resolver.(*virtual)
+	v := engines[0].first.opts.Resolver.(*virtual)
 	set := func(m *overlay.Map) {
 		engines[0].Do(func() {
 			v.here = m

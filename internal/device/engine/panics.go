@@ -26,7 +26,7 @@ import (
 var ErrStopped = fmt.Errorf("engine: the loop has ended: %w", os.ErrClosed)
 
 // contain runs f, a pass, and contains faults in clients' memory.
-func (e *Engine) contain(f func() bool) (work bool) {
+func (e *loop) contain(f func() bool) (work bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			if !e.fault(r) {
@@ -39,7 +39,7 @@ func (e *Engine) contain(f func() bool) (work bool) {
 }
 
 // command runs f: a command of another goroutine, or a request on a line.
-func (e *Engine) command(f func()) (err error) {
+func (e *loop) command(f func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic in a command: %v\n%s", r, debug.Stack())
@@ -52,7 +52,7 @@ func (e *Engine) command(f func()) (err error) {
 
 // fault ends the session whose memory faulted. It returns false if r is no fault, or one in memory of
 // no session.
-func (e *Engine) fault(r any) (ok bool) {
+func (e *loop) fault(r any) (ok bool) {
 	at, ok := r.(interface{ Addr() uintptr })
 	if !ok {
 		return false
@@ -68,7 +68,7 @@ func (e *Engine) fault(r any) (ok bool) {
 }
 
 // faultOwner returns the session whose memory contains addr; nil: none does.
-func (e *Engine) faultOwner(addr uintptr) *nic.Session {
+func (e *loop) faultOwner(addr uintptr) *nic.Session {
 	for n := range e.adapters.of {
 		if s := n.FaultOwner(addr); s != nil {
 			return s
@@ -78,12 +78,12 @@ func (e *Engine) faultOwner(addr uintptr) *nic.Session {
 }
 
 // evict ends a session whose memory faulted, unless that was done already. No other loop runs.
-func (e *Engine) evict(victim *nic.Session, stack string) {
+func (e *loop) evict(victim *nic.Session, stack string) {
 	if victim.Closed() {
 		return
 	}
 	e.opts.Log.Error("memory fault in a client's pages, closing its session", "pid", victim.Pid, "program", victim.Program, "stack", stack)
-	e.Detach(victim)
+	e.loops.detach(victim)
 	victim.CloseLost()
 	if e.opts.Evict != nil {
 		go e.opts.Evict(victim)

@@ -23,7 +23,7 @@ func TestFaultOfNobody(t *testing.T) {
 				t.Error("a session was closed for it")
 			}
 		}()
-		e.contain(func() bool { panic(faultAt(1)) })
+		e.first.contain(func() bool { panic(faultAt(1)) })
 	})
 }
 
@@ -51,7 +51,7 @@ func TestPanicInCommand(t *testing.T) {
 func TestFaultInCommand(t *testing.T) {
 	evicted := make(chan *nic.Session, 1)
 	e := newEngine(t)
-	e.Do(func() { e.opts.Evict = func(s *nic.Session) { evicted <- s } })
+	e.Do(func() { e.first.opts.Evict = func(s *nic.Session) { evicted <- s } })
 	victim, other := newClient(t, e), newClient(t, e)
 	at := faultAt(addressOf(victim.s.Arena.Doorbell()))
 	if err := e.Do(func() { panic(at) }); err == nil {

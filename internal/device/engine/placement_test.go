@@ -117,13 +117,13 @@ func TestOneSided(t *testing.T) {
 			b.pass(time.Microsecond)
 		}
 		for _, q := range []*testQP{a, b} {
-			if got := q.c.e.net.traffic.oneSided(q.c.e.clock.now); got != c.want {
+			if got := q.c.e.first.net.traffic.oneSided(q.c.e.first.clock.now); got != c.want {
 				t.Errorf("%s: one-sided %v, want %v", c.name, got, c.want)
 			}
 		}
 	}
 	for _, q := range []*testQP{a, b} {
-		if q.c.e.clock.now += toldFor + 1; !q.c.e.net.traffic.oneSided(q.c.e.clock.now) {
+		if q.c.e.first.clock.now += toldFor + 1; !q.c.e.first.net.traffic.oneSided(q.c.e.first.clock.now) {
 			t.Error("long after a SEND, what streams is not one-sided")
 		}
 	}

@@ -50,11 +50,11 @@ func TestEventsBesideLatency(t *testing.T) {
 	b.e.SetShare(b.nics[0], "t", schedule.NICParams{Class: schedule.Latency, Rate: schedule.Rate{Out: 1 << 30}})
 	b.run(1_000_000)
 	e := b.e
-	if !e.sched.nics.Prompt(e.clock.now) {
+	if !e.first.sched.nics.Prompt(e.first.clock.now) {
 		t.Fatal("the NIC of class latency is not active")
 	}
-	e.clock.read()
-	e.events.prepare()
+	e.first.clock.read()
+	e.first.events.prepare()
 	for _, q := range qps {
 		if err := c.s.ReqNotify(q.cq.Handle, false); err != nil {
 			t.Fatal(err)
@@ -62,17 +62,17 @@ func TestEventsBesideLatency(t *testing.T) {
 		q.post(wr{op: opWrite, n: 8, flags: signal, remote: c.base, rkey: bulk.q.mr.RKey})
 		q.task().turn(64)
 	}
-	if sinks[0].woken+sinks[1].woken+sinks[2].woken != 0 || !e.shared.EventsKept() {
+	if sinks[0].woken+sinks[1].woken+sinks[2].woken != 0 || !e.first.shared.EventsKept() {
 		t.Fatal("events are sent at once")
 	}
 	sinks[0].rings = lat.q.ring
-	e.events.send()
+	e.first.events.send()
 	if sinks[0].woken != 1 || sinks[1].woken != 0 {
 		t.Errorf("%d and %d events were sent, want 1 and 0: the NIC of class latency has rung", sinks[0].woken, sinks[1].woken)
 	}
-	e.clock.read()
-	e.step()
-	if sinks[1].woken != 1 || sinks[2].woken != 1 || e.shared.EventsKept() {
+	e.first.clock.read()
+	e.first.step()
+	if sinks[1].woken != 1 || sinks[2].woken != 1 || e.first.shared.EventsKept() {
 		t.Errorf("%d and %d events were sent in the next pass, want 1 and 1", sinks[1].woken, sinks[2].woken)
 	}
 }

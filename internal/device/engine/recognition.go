@@ -163,7 +163,7 @@ func (n *network) mayGreet(a *adapter, id ib.NetworkID, to ib.GID) bool {
 	k.scanned = n.clock.now
 	found, at := false, to.Addr()
 	a.nic.EachQP(func(q *nic.QP) {
-		if t := taskOf(q); t.e.loops.number == 0 {
+		if t := taskOf(q); t.e.number == 0 {
 			found = found || q.Transport().Path().Remote && t.route.network == id && t.route.to == at
 		}
 	})
@@ -260,10 +260,10 @@ func (r recognition) Judged(gid ib.GID) {
 		if under.peers == nil {
 			return
 		}
-		f = under.peers.Features(gid)
-		under.SetOwn(at, under.peers.ShortIDs(gid))
-		under.SetPorts(at, under.peers.Ports(gid))
-		under.setFeatures(at, f)
+		f = under.judge(gid, under)
+		if r.id == ib.HostNetwork {
+			r.net.loop.loops.whenHeld(func() { r.judgedShards(gid, under) })
+		}
 	case *overlayUnderlay:
 		others := r.net.virtual.in(r.id)
 		if others == nil || !under.IsLinux(r.id.VNI(), at) {
@@ -279,6 +279,31 @@ func (r recognition) Judged(gid ib.GID) {
 			t.q.Transport().SetPath(t.pathTo(&t.route, f))
 		}
 	})
+}
+
+// judge makes a port follow what is known of a host, and returns the features to use.
+func (p *portUnderlay) judge(gid ib.GID, main *portUnderlay) uint32 {
+	at, f := gid.Addr(), main.peers.Features(gid)
+	p.SetOwn(at, main.peers.ShortIDs(gid))
+	p.SetPorts(at, main.peers.Ports(gid))
+	p.setFeatures(at, f)
+	return f
+}
+
+// judgedShards is Judged for the data loops, which the first loop holds.
+func (r recognition) judgedShards(gid ib.GID, main *portUnderlay) {
+	at := gid.Addr()
+	for _, o := range r.net.loop.loops.others {
+		if o.net.host == nil {
+			return
+		}
+		f := o.net.host.underlay.(*portUnderlay).judge(gid, main)
+		r.net.adapters.eachRemote(func(t *task) {
+			if t.e == o && t.route.network == r.id && t.route.to == at {
+				t.q.Transport().SetPath(t.pathTo(&t.route, f))
+			}
+		})
+	}
 }
 
 // underlay is that of the network; nil: it is gone.
@@ -318,6 +343,15 @@ func (n *network) peersDue() ib.Time {
 	return due
 }
 
+// expireHosts is expirePeers while the first loop holds the others: queue pairs of all loops are looked at.
+func (n *network) expireHosts(now ib.Time) {
+	if e := n.loop; e.loops.steering.on {
+		e.onFirst(func() { n.expirePeers(now) })
+		return
+	}
+	n.expirePeers(now)
+}
+
 // expirePeers handles what is due.
 func (n *network) expirePeers(now ib.Time) {
 	for _, a := range n.list {
@@ -348,7 +382,7 @@ func expire(t *peers.Table, now ib.Time) {
 
 // Peers returns the known hosts, those in virtual networks among them. It runs on the loop.
 func (e *Engine) Peers() (list []peers.Status, count peers.Counters) {
-	n := &e.net
+	n := &e.first.net
 	if others := n.hostPeers(); others != nil {
 		list, count = others.List(), others.Counters()
 		for i := range list {

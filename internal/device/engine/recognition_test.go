@@ -39,32 +39,32 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 	e := a.c.e
 	meet := func(want uint32) {
 		t.Helper()
-		e.net.traffic.wake(e.clock.now)
+		e.first.net.traffic.wake(e.first.clock.now)
 		for range 100 {
 			a.pass(10 * time.Microsecond)
 			b.pass(10 * time.Microsecond)
-			if e.net.hostPeers().Features(b.c.gid) == want {
-				for _, bell := range e.bells.of {
-					e.bells.activate(bell, e.clock.now)
+			if e.first.net.hostPeers().Features(b.c.gid) == want {
+				for _, bell := range e.first.bells.of {
+					e.first.bells.activate(bell, e.first.clock.now)
 				}
 				return
 			}
 		}
-		t.Fatalf("the peer's features are %#x, want %#x", e.net.hostPeers().Features(b.c.gid), want)
+		t.Fatalf("the peer's features are %#x, want %#x", e.first.net.hostPeers().Features(b.c.gid), want)
 	}
 	meet(features)
 	const plain, filled = 3*(wire.BTHSize+4096+wire.ICRCSize) + wire.RETHSize, 3 * (wire.BTHSize + wire.RETHSize + wire.ImmDtSize + 4096 + wire.ICRCSize)
 	if got := a.writeBytes(b); got != filled {
 		t.Errorf("a WRITE to a host that understands filler: %d bytes, want %d", got, filled)
 	}
-	e.clock.now += 6e9
-	e.net.traffic.wake(e.clock.now)
+	e.first.clock.now += 6e9
+	e.first.net.traffic.wake(e.first.clock.now)
 	if p := a.task().Connect(&a.c.gid, &b.c.gid); p.Own {
 		t.Errorf("a new connection takes a host for ours that has not been heard of for 6 s: %+v", p)
 	}
 	a.pass(10 * time.Microsecond) // the question leaves
-	for _, bell := range e.bells.of {
-		e.bells.activate(bell, e.clock.now)
+	for _, bell := range e.first.bells.of {
+		e.first.bells.activate(bell, e.first.clock.now)
 	}
 	if got := a.writeBytes(b); got != plain {
 		t.Errorf("a WRITE to a host that has not been heard of for 6 s: %d bytes, want %d", got, plain)
@@ -73,9 +73,9 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 		t.Errorf("a WRITE to a host that has answered again: %d bytes, want %d", got, filled)
 	}
 	// An older one takes its place.
-	host := b.c.e.net.host.underlay.(*portUnderlay)
-	host.peers = peers.New(peers.Config{Features: features &^ (wire.FeatureFiller | wire.FeatureLongFiller), Random: random64, Env: recognition{&b.c.e.net, ib.HostNetwork, host.Port}})
-	e.clock.now += 6e9
+	host := b.c.e.first.net.host.underlay.(*portUnderlay)
+	host.peers = peers.New(peers.Config{Features: features &^ (wire.FeatureFiller | wire.FeatureLongFiller), Random: random64, Env: recognition{&b.c.e.first.net, ib.HostNetwork, host.Port}})
+	e.first.clock.now += 6e9
 	a.task().Connect(&a.c.gid, &b.c.gid)
 	meet(features &^ (wire.FeatureFiller | wire.FeatureLongFiller))
 	if got := a.writeBytes(b); got != plain {
@@ -99,7 +99,7 @@ func TestStreaming(t *testing.T) {
 		{"much, a while ago", 3 * 4096, time.Duration(quietAfter) + 10*time.Microsecond, false},
 	} {
 		for _, q := range []*testQP{a, b} {
-			q.c.e.net.traffic.much = 0
+			q.c.e.first.net.traffic.much = 0
 		}
 		a.post(wr{op: opWrite, flags: signal, n: c.bytes, remote: b.c.base, rkey: b.mr.RKey})
 		a.pass(time.Microsecond)
@@ -111,11 +111,11 @@ func TestStreaming(t *testing.T) {
 			if c.stream {
 				want = quietAfter
 			}
-			e.clock.now += ib.Time(c.after)
-			if streams := e.net.traffic.mode(e.clock.now).streams(); streams != c.stream || e.proc.patience() != want {
-				t.Errorf("%s: streaming %v, patient for %d ns; want %v and %d", c.name, streams, e.proc.patience(), c.stream, want)
+			e.first.clock.now += ib.Time(c.after)
+			if streams := e.first.net.traffic.mode(e.first.clock.now).streams(); streams != c.stream || e.first.proc.patience() != want {
+				t.Errorf("%s: streaming %v, patient for %d ns; want %v and %d", c.name, streams, e.first.proc.patience(), c.stream, want)
 			}
-			e.net.traffic.wake(e.clock.now)
+			e.first.net.traffic.wake(e.first.clock.now)
 		}
 	}
 }
@@ -125,11 +125,11 @@ func TestForeignWindow(t *testing.T) {
 	for _, c := range []struct{ window, own, other uint32 }{
 		{0, 0, 0}, {64 << 10, 64 << 10, 64 << 10}, {1 << 20, 1 << 20, foreignWindow},
 	} {
-		e := &Engine{opts: Options{Window: c.window}}
-		if got := e.opts.window(true); got != c.own {
+		o := Options{Window: c.window}
+		if got := o.window(true); got != c.own {
 			t.Errorf("window %d: to a vrdma host %d, want %d", c.window, got, c.own)
 		}
-		if got := e.opts.window(false); got != c.other {
+		if got := o.window(false); got != c.other {
 			t.Errorf("window %d: to another host %d, want %d", c.window, got, c.other)
 		}
 	}

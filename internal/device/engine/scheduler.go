@@ -34,6 +34,8 @@ type scheduler struct {
 	ready   int          // number of sessions that want a turn
 	alarms  heap[*share] // the users that want none and have timers, by their first deadline
 	tenants map[string]*schedule.Tenant
+	ledgers *ledgers // nil: there is one loop
+	loop    int
 
 	waited waits
 }

@@ -13,18 +13,18 @@ import (
 // is included: queueing t and reading the clock.
 func (e *Engine) seam(t *task) (moved bool) {
 	t.schedule()
-	e.clock.read()
-	if due := e.sched.due(); due != 0 && due <= e.clock.now || e.sched.nics.Limited() || !e.sched.waiting() {
+	e.first.clock.read()
+	if due := e.first.sched.due(); due != 0 && due <= e.first.clock.now || e.first.sched.nics.Limited() || !e.first.sched.waiting() {
 		return false
 	}
-	if e.sched.next(e.clock.now) != t {
+	if e.first.sched.next(e.first.clock.now) != t {
 		return false
 	}
-	e.clock.worksFor(t.adapter)
-	e.clock.turn = true
+	e.first.clock.worksFor(t.adapter)
+	e.first.clock.turn = true
 	// Of a burst that is sent, and of one that arrives: of its acknowledgement as well.
 	for range 2 {
-		if e.sched.nics.Gated() || e.sched.nics.Limited() || t.adapter.nic.Guard() != nil {
+		if e.first.sched.nics.Gated() || e.first.sched.nics.Limited() || t.adapter.nic.Guard() != nil {
 			return false
 		}
 	}
@@ -34,11 +34,11 @@ func (e *Engine) seam(t *task) (moved bool) {
 // withoutSeam is the same work in a daemon with users and sessions only.
 func (e *Engine) withoutSeam(t *task) (moved bool) {
 	t.schedule()
-	e.clock.now = e.clock.time()
-	if due := e.sched.alarms.due(); due != 0 && due <= e.clock.now {
+	e.first.clock.now = e.first.clock.time()
+	if due := e.first.sched.alarms.due(); due != 0 && due <= e.first.clock.now {
 		return false
 	}
-	return e.sched.nextIn(e.sched.alone, e.clock.now) == t
+	return e.first.sched.nextIn(e.first.sched.alone, e.first.clock.now) == t
 }
 
 // BenchmarkSeam measures what a message costs because tenants are possible, where none is declared. The difference
@@ -81,13 +81,13 @@ func alone(t testing.TB) (*Engine, *task) {
 	q, _ := pair(t)
 	e := q.c.e
 	halt(e)
-	now := e.clock.now
-	e.clock.time = func() ib.Time { now++; return now }
-	for e.sched.waiting() {
-		e.sched.next(e.clock.now)
+	now := e.first.clock.now
+	e.first.clock.time = func() ib.Time { now++; return now }
+	for e.first.sched.waiting() {
+		e.first.sched.next(e.first.clock.now)
 	}
 	of := q.task()
-	if e.sched.alone != &of.adapter.band {
+	if e.first.sched.alone != &of.adapter.band {
 		t.Fatal("the NIC is not alone")
 	}
 	return e, of

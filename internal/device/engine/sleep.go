@@ -6,7 +6,7 @@ import (
 
 // sleep arms every active doorbell page and waits for a doorbell, a packet, a command or the next
 // deadline.
-func (e *Engine) sleep() {
+func (e *loop) sleep() {
 	if e.net.acks.n > 0 {
 		e.net.acks.flush(e.clock.now)
 		e.net.flushPort()
@@ -22,7 +22,7 @@ func (e *Engine) sleep() {
 		e.chores.startTick(e.clock.now)
 	}
 	e.cmds.sleeping.Store(true)
-	if e.cmds.pending.Load() || e.cmds.stopping.Load() || e.cmds.arrived.Load() || e.frames.waiting.Load() {
+	if e.cmds.pending.Load() || e.cmds.stopping.Load() || e.cmds.arrived.Load() || e.frames.waiting.Load() || e.inward.due() {
 		e.cmds.sleeping.Store(false)
 		return
 	}
@@ -39,7 +39,7 @@ func (e *Engine) sleep() {
 }
 
 // collect handles the first n of poller.events.
-func (e *Engine) collect(n int) {
+func (e *loop) collect(n int) {
 	for _, ev := range e.poller.events[:n] {
 		if b := e.bells.of[ev.Fd]; b != nil {
 			e.bells.activate(b, e.clock.now)
@@ -54,7 +54,7 @@ func (e *Engine) collect(n int) {
 }
 
 // nextDeadline is when a sleeping loop has to wake by itself; zero is never.
-func (e *Engine) nextDeadline() ib.Time {
+func (e *loop) nextDeadline() ib.Time {
 	d := e.sched.due()
 	if e.chores.ticking {
 		d = sooner(d, e.chores.tick)
@@ -75,7 +75,7 @@ func sooner(a, b ib.Time) ib.Time {
 
 // pollWakes collects, without waiting, the descriptors that became readable while the loop was
 // busy.
-func (e *Engine) pollWakes() {
+func (e *loop) pollWakes() {
 	e.stall.look()
 	e.stall.rouse()
 	e.busy.Store(int64(e.clock.busy))

@@ -345,13 +345,13 @@ func (s *stall) reviewAside() {
 }
 
 // spreadMark makes other loops reach a user's memory aside, as this one does, soon.
-func (e *Engine) spreadMark(user int) {
+func (e *loop) spreadMark(user int) {
 	first := e.loops.first
 	if len(first.loops.all) == 0 {
 		return
 	}
 	first.cmds.push(func() {
-		for _, o := range append(first.loops.others[:len(first.loops.others):len(first.loops.others)], first) {
+		for _, o := range first.loops.heldLoops() {
 			if o != e {
 				e.shared.PassMark(user, o.shared, first.clock.now)
 				o.stall.reviewAside()
@@ -363,7 +363,7 @@ func (e *Engine) spreadMark(user int) {
 
 // Stalls is how often a page stopped the loop. Any goroutine may call it.
 func (e *Engine) Stalls() uint64 {
-	n := e.stall.count.Load()
+	n := e.first.stall.count.Load()
 	for _, o := range e.loops.all {
 		n += o.stall.count.Load()
 	}

@@ -19,11 +19,11 @@ func (c *program) reachable() {
 // blame marks two queue pairs as a stall would, and forgive ends all marks.
 func blame(a, b *testQP) {
 	e := a.c.e
-	e.Do(func() { e.shared.Blame(a.task().q, b.task().q, e.clock.now) })
+	e.Do(func() { e.first.shared.Blame(a.task().q, b.task().q, e.first.clock.now) })
 }
 
 func forgive(e *Engine) {
-	e.Do(func() { e.shared.ReviewAside(e.clock.now + 2*3600e9) })
+	e.Do(func() { e.first.shared.ReviewAside(e.first.clock.now + 2*3600e9) })
 }
 
 // TestAside: all operations, between memory of every kind, while queue pairs are marked in the middle of their work and
@@ -183,10 +183,10 @@ func TestBlame(t *testing.T) {
 	var fails int
 	e.Do(func() {
 		for range 4 {
-			lasts = append(lasts, e.shared.Blame(a.task().q, nil, e.clock.now).Lasts)
+			lasts = append(lasts, e.first.shared.Blame(a.task().q, nil, e.first.clock.now).Lasts)
 		}
 		for range 3 {
-			fails += len(e.shared.Blame(l.task().q, nil, e.clock.now).Fail)
+			fails += len(e.first.shared.Blame(l.task().q, nil, e.first.clock.now).Fail)
 		}
 	})
 	for i, want := range []ib.Time{1200e9, 2400e9, 3600e9, 3600e9} {
@@ -222,16 +222,16 @@ func TestStallSeen(t *testing.T) {
 		return x, y
 	}
 	// Seen before a turn, it has nothing to do with the turn.
-	e.stall.seen.Store(true)
+	e.first.stall.seen.Store(true)
 	bounce(t, a, b, 1)
 	if x, y := aside(); x || y {
 		t.Errorf("marked %v and %v though the stall was before", x, y)
 	}
 	e.Do(func() {
-		e.stall.turn = a.task()
-		e.stall.seen.Store(true)
-		e.stall.blame(b.task())
-		e.stall.turn = nil
+		e.first.stall.turn = a.task()
+		e.first.stall.seen.Store(true)
+		e.first.stall.blame(b.task())
+		e.first.stall.turn = nil
 	})
 	if x, y := aside(); !x || !y {
 		t.Errorf("marked %v and %v, want both", x, y)
@@ -239,10 +239,10 @@ func TestStallSeen(t *testing.T) {
 	bounce(t, a, b, 10)
 	// Memory that is reached aside was not touched: the next stall belongs to no queue pair.
 	e.Do(func() {
-		e.stall.turn = a.task()
-		e.stall.seen.Store(true)
-		e.stall.blame(b.task())
-		e.stall.turn = nil
+		e.first.stall.turn = a.task()
+		e.first.stall.seen.Store(true)
+		e.first.stall.blame(b.task())
+		e.first.stall.turn = nil
 	})
 	if n := e.Stalls(); n != 3 {
 		t.Errorf("%d stalls counted, want 3", n)
@@ -295,7 +295,7 @@ func TestLookout(t *testing.T) {
 func TestThreadState(t *testing.T) {
 	e := newEngine(t)
 	e.Do(func() {})
-	for _, tid := range []int32{threadID(), e.stall.tid.Load()} {
+	for _, tid := range []int32{threadID(), e.first.stall.tid.Load()} {
 		if state, _, ok := threadState(tid); !ok || !strings.ContainsRune("RSD", rune(state)) {
 			t.Errorf("thread %d: state %q, %v", tid, state, ok)
 		}

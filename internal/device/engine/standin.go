@@ -36,11 +36,11 @@ const (
 )
 
 // standIn runs f in place of a sleeping loop. If the loop does not sleep, ran is false.
-func (e *Engine) standIn(f func()) (ran bool, err error) {
-	if e.loops.number > 0 || !e.cmds.held.CompareAndSwap(free, heldByStandIn) {
+func (e *loop) standIn(f func()) (ran bool, err error) {
+	if e.number > 0 || !e.cmds.held.CompareAndSwap(free, heldByStandIn) {
 		return false, nil
 	}
-	if len(e.bells.of) > standInBells || !e.mayHold(e.clock.time()) {
+	if len(e.bells.of) > standInBells || !e.loops.mayHold(e.clock.time()) {
 		e.cmds.held.Store(free)
 		return false, nil
 	}
@@ -55,9 +55,9 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 	// already, which then waits for the stand-in to leave.
 	e.bells.activateRung(e.clock.now)
 	e.longPass()
-	e.holdOthers()
+	e.loops.holdOthers()
 	err = e.command(f)
-	e.releaseOthers()
+	e.loops.releaseOthers()
 	for range standInPasses {
 		if !e.contain(e.step) {
 			break
@@ -68,13 +68,13 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 }
 
 // handBack releases the loop's state, and wakes the loop if there is work.
-func (e *Engine) handBack() {
+func (e *loop) handBack() {
 	if e.clock.of != nil {
 		e.clock.read()
 	}
 	due := e.nextDeadline()
 	work := len(e.bells.active) > 0 || len(e.lines.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.shared.EventsKept() || e.shared.Waiters() ||
-		e.shared.Troubled() && !e.chores.ticking || e.mgmt.local.n > 0 || e.net.waiting() ||
+		e.shared.Troubled() && !e.chores.ticking || e.mgmt.local.n > 0 || e.net.waiting() || e.inward.due() ||
 		e.cmds.stopping.Load() || due != 0 && (e.chores.until == 0 || due < e.chores.until)
 	asleep := e.cmds.sleeping.Load() // else it stands aside, and continues by itself
 	e.cmds.held.Store(free)
@@ -85,7 +85,7 @@ func (e *Engine) handBack() {
 
 // away admits stand-ins until a watched descriptor is readable or the time is d. Then it takes
 // the loop's state back. It returns how many descriptors are in poller.events.
-func (e *Engine) away(d ib.Time) int {
+func (e *loop) away(d ib.Time) int {
 	timeout := int64(-1)
 	if d != 0 {
 		e.clock.read()
@@ -99,7 +99,7 @@ func (e *Engine) away(d ib.Time) int {
 }
 
 // takeBack waits until nobody else holds the loop's state, and takes it.
-func (e *Engine) takeBack() {
+func (e *loop) takeBack() {
 	spinUntil(func() bool { return e.cmds.held.CompareAndSwap(free, heldByLoop) })
 	if e.stall.tid.Load() != e.stall.own { // a stand-in was here
 		e.stall.tid.Store(e.stall.own)

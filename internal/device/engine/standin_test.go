@@ -16,7 +16,7 @@ func TestStandInsAlone(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for i := range 300 {
-				e.Do(func() { n++; e.chores.startTick(e.clock.now) })
+				e.Do(func() { n++; e.first.chores.startTick(e.first.clock.now) })
 				if i%50 == 0 {
 					time.Sleep(time.Millisecond) // the loop falls asleep
 				}
@@ -64,13 +64,13 @@ func (a *alarm) Expire()                        { a.due = 0; close(a.rang) }
 func TestStandInSetsDeadline(t *testing.T) {
 	e := newEngine(t)
 	a := &alarm{e: e, rang: make(chan struct{})}
-	e.Do(func() { e.adapters.of[e.only()].manage = a })
+	e.Do(func() { e.first.adapters.of[e.only()].manage = a })
 	for range 20 {
 		time.Sleep(time.Millisecond)
 		e.Do(func() {})
 	}
 	e.Do(func() {
-		a.due = e.clock.now + ib.Time(5*time.Millisecond)
+		a.due = e.first.clock.now + ib.Time(5*time.Millisecond)
 		e.MADs(e.only()).Due(a.due)
 	})
 	select {

@@ -30,31 +30,34 @@ import (
 
 // Suspend makes a NIC stand still, until Continue or until it is removed. It runs on the loop, in Halt: after the snapshot
 // nothing may change.
-func (e *Engine) Suspend(n *nic.NIC) error {
-	a := e.adapters.of[n]
+func (e *Engine) Suspend(n *nic.NIC) error { return e.loops.suspend(n) }
+
+func (l *loops) suspend(n *nic.NIC) error {
+	a := l.first.adapters.of[n]
 	if a == nil || a.suspended {
 		return fmt.Errorf("engine: the NIC %s cannot be suspended: it is not served, or suspended already", n.Name)
 	}
-	e.onFirst(func() {
+	l.first.onFirst(func() {
 		a.suspended = true
 		n.SetSuspended(true)
-		e.adapters.suspended++
-		e.gatherNIC(n)
+		l.first.adapters.suspended++
+		l.gatherNIC(n)
 	})
 	return nil
 }
 
 // Continue makes a suspended NIC continue. It runs on the loop.
-func (e *Engine) Continue(n *nic.NIC) {
-	a := e.adapters.of[n]
-	if a == nil || !a.suspended {
-		return
+func (e *Engine) Continue(n *nic.NIC) { e.loops.proceed(n) }
+
+// proceed is Continue.
+func (l *loops) proceed(n *nic.NIC) {
+	if a := l.first.adapters.of[n]; a != nil && a.suspended {
+		l.first.onFirst(func() { l.first.continueNIC(n, a) })
 	}
-	e.onFirst(func() { e.continueNIC(n, a) })
 }
 
-// continueNIC is Continue. The first loop holds the others: queue pairs of other NICs may be theirs.
-func (e *Engine) continueNIC(n *nic.NIC, a *adapter) {
+// continueNIC ends the suspension of a NIC. The first loop holds the others: queue pairs of other NICs may be theirs.
+func (e *loop) continueNIC(n *nic.NIC, a *adapter) {
 	e.adapters.wake(a)
 	n.EachQP(func(q *nic.QP) {
 		t := taskOf(q)
@@ -109,12 +112,12 @@ func (t *task) moved() {
 		}
 	} // else there is no way yet: the path stays
 	m.Moved(t.e.clock.now, p)
-	t.e.loops.first.regroup(t.q)
+	t.e.loops.regroup(t.q)
 	t.Wake()
 }
 
 // movedTo continues the queue pairs that are connected to a NIC of this daemon.
-func (e *Engine) movedTo(a *adapter) {
+func (e *loop) movedTo(a *adapter) {
 	e.eachConnected(func(t *task) {
 		// Its route may lead to a record of the NIC that was removed.
 		if sgid, dgid := t.q.Transport().Addresses(); e.adapters.find(t.adapter, &sgid, &dgid).adapter == a {
@@ -124,7 +127,7 @@ func (e *Engine) movedTo(a *adapter) {
 }
 
 // eachConnected calls f for every connected queue pair of NICs that are not suspended.
-func (e *Engine) eachConnected(f func(*task)) {
+func (e *loop) eachConnected(f func(*task)) {
 	for n, a := range e.adapters.of {
 		if a.suspended {
 			continue
@@ -139,7 +142,7 @@ func (e *Engine) eachConnected(f func(*task)) {
 
 // followMap makes queue pairs continue whose peer's address is on another host by a new map, or came to this host or left
 // it. Those that the new map leaves where they are notice nothing.
-func (e *Engine) followMap(relocated []overlay.Place) {
+func (e *loop) followMap(relocated []overlay.Place) {
 	if len(relocated) == 0 {
 		return
 	}
@@ -156,7 +159,7 @@ func (e *Engine) followMap(relocated []overlay.Place) {
 		}
 	})
 	if len(list) > 0 && len(e.loops.others) > 0 {
-		e.gather() // only the first loop knows other hosts
+		e.loops.gather() // only the first loop knows other hosts
 	}
 	for _, q := range list {
 		taskOf(q).moved()

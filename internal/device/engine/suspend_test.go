@@ -52,8 +52,8 @@ func newMovingWorld(t *testing.T, seed uint64, move bool) *world {
 		var err error
 		m.e, err = New(Options{Window: 1 << 20, NoMove: true, NoAckWait: true, Resolver: m.here})
 		w.must(err)
-		m.e.clock.now = m.now
-		m.e.clock.time = func() ib.Time { m.now += 1000; return m.now }
+		m.e.first.clock.now = m.now
+		m.e.first.clock.time = func() ib.Time { m.now += 1000; return m.now }
 		m.over = roce.NewOverlay(roce.OverlayConfig{Bind: m.udp, Addrs: w.at[i : i+1]})
 		w.must(m.e.AddOverlay(m.over, m.udp.Descriptors(), 1<<20, 4<<20))
 		h := &frozenHost{machine: m, w: w, gid: ib.GIDOf(address(byte(1 + i))), random: rand.New(rand.NewPCG(seed, uint64(10+i)))}
@@ -121,7 +121,7 @@ func (w *world) moveNIC() {
 		w.bytes += len(b)
 		return b
 	}
-	w.must(from.e.halt(context.Background(), func() error {
+	w.must(from.e.first.halt(context.Background(), func() error {
 		device = encode(h.n.Freeze())
 		for _, p := range h.progs {
 			st, err := p.s.Freeze()
@@ -168,9 +168,9 @@ func (w *world) moveNIC() {
 		w.must(err)
 		p.arena, err = nic.NewArenaOf(dupFile(w.t, p.arenaFile))
 		w.must(err)
-		p.s, err = h.n.ThawSession(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"}, decodeSession(w, progs[i].session), p, to.e.clock.now)
+		p.s, err = h.n.ThawSession(nic.SessionOptions{Arena: p.arena, Space: p.space, Pid: os.Getpid(), Program: "test"}, decodeSession(w, progs[i].session), p, to.e.first.clock.now)
 		w.must(err)
-		w.must(to.e.Attach(p.s, p.bell))
+		w.attach(to.e, p)
 	}
 	port := w.moving[0].udp.Port()
 	order := w.frng.Perm(len(w.moving) + 1)

@@ -14,20 +14,20 @@ func TestNoFiller(t *testing.T) {
 		as, bs := byHand(t, 1, Options{Recognise: true, NoFiller: off})
 		a, b := as[0], bs[0]
 		ea, eb := a.c.e, b.c.e
-		for i := 0; ea.net.hostPeers().Features(b.c.gid) == 0 || eb.net.hostPeers().Features(a.c.gid) == 0; i++ {
+		for i := 0; ea.first.net.hostPeers().Features(b.c.gid) == 0 || eb.first.net.hostPeers().Features(a.c.gid) == 0; i++ {
 			if i == 1000 {
 				t.Fatal("the hosts do not recognise each other")
 			}
 			for _, e := range []*Engine{ea, eb} {
-				e.net.traffic.wake(e.clock.now)
-				for _, bell := range e.bells.of {
-					e.bells.activate(bell, e.clock.now)
+				e.first.net.traffic.wake(e.first.clock.now)
+				for _, bell := range e.first.bells.of {
+					e.first.bells.activate(bell, e.first.clock.now)
 				}
 			}
 			a.pass(10 * time.Microsecond)
 			b.pass(10 * time.Microsecond)
 		}
-		if told := ea.net.hostPeers().Features(b.c.gid)&wire.FeatureFiller == 0; told != off {
+		if told := ea.first.net.hostPeers().Features(b.c.gid)&wire.FeatureFiller == 0; told != off {
 			t.Errorf("switched off %v: the peer says that it does not understand filler: %v", off, told)
 		}
 		want := uint64(3 * (wire.BTHSize + wire.RETHSize + wire.ImmDtSize + 4096 + wire.ICRCSize))
@@ -72,19 +72,19 @@ func TestNoMove(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		as, _ := byHand(t, 1, Options{NoMove: off})
 		e := as[0].c.e
-		e.net.traffic.wake(e.clock.now)
-		e.net.traffic.much, e.net.traffic.tells = e.clock.now, e.clock.now
+		e.first.net.traffic.wake(e.first.clock.now)
+		e.first.net.traffic.much, e.first.net.traffic.tells = e.first.clock.now, e.first.clock.now
 		asked := false // giveWay looks at the clock only to judge whether to move
-		e.clock.time = func() ib.Time {
+		e.first.clock.time = func() ib.Time {
 			asked = true
-			return e.clock.now
+			return e.first.clock.now
 		}
-		if e.proc.giveWay(); asked == off {
+		if e.first.proc.giveWay(); asked == off {
 			t.Errorf("switched off %v: asked whether to move: %v", off, asked)
 		}
-		e.net.traffic.tells = 0
-		if e.proc.place(); (e.proc.placement.since == 0) != off {
-			t.Errorf("switched off %v: looked for a better place at %d", off, e.proc.placement.since)
+		e.first.net.traffic.tells = 0
+		if e.first.proc.place(); (e.first.proc.placement.since == 0) != off {
+			t.Errorf("switched off %v: looked for a better place at %d", off, e.first.proc.placement.since)
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 //
 // A task holds the engine because a turn uses nearly every part of it.
 type task struct {
-	e       *Engine
+	e       *loop
 	q       *nic.QP
 	c       *client
 	adapter *adapter
@@ -68,7 +68,7 @@ func (a *adapter) taskAt(num uint32) *task {
 func (t *task) Connect(sgid, dgid *ib.GID) transport.Path {
 	t.peer, t.asked = nil, false
 	t.find(sgid, dgid)
-	t.e.loops.first.regroup(t.q)
+	t.e.loops.regroup(t.q)
 	return t.path(&t.route, true)
 }
 
@@ -111,13 +111,14 @@ func (t *task) Now() ib.Time { return t.e.clock.now }
 
 // A client is the loop's record of a session. It implements nic.SessionOwner.
 type client struct {
-	e       *Engine
+	e       *loop
 	session *nic.Session
 	adapter *adapter
 	bell    bell
 	flow    flow
 	tasks   tasks
 	done    uint64 // see recent
+	bucket  int    // 1 + that of its queue pairs' numbers, see steering.go; 0: none
 	astray  bool   // it has to come to the first loop, but could not be moved yet
 }
 
@@ -125,7 +126,7 @@ type client struct {
 func (c *client) Adopt(q *nic.QP) nic.Owner {
 	t := &task{e: c.e, q: q, c: c, adapter: c.adapter}
 	if q.Type() == ib.UD {
-		c.e.loops.first.regroup(q)
+		c.e.loops.regroup(q)
 	}
 	c.tasks.add(q.Handle(), t)
 	return t

@@ -15,7 +15,7 @@ func TestTimerOfDestroyed(t *testing.T) {
 		q.post(wr{op: opWrite, n: 8})
 		c.do(func() error {
 			// The doorbell was answered before the command.
-			if e.sched.due() == 0 {
+			if e.first.sched.due() == 0 {
 				t.Error("no timer for a request to nobody")
 			}
 			_, err := c.s.DestroyQP(q.info.Handle)

@@ -32,16 +32,16 @@ func (l *lines) count(what string) int {
 func TestTooLong(t *testing.T) {
 	var log lines
 	e := newEngine(t)
-	e.opts.Log = slog.New(slog.NewTextHandler(&log, nil))
+	e.first.opts.Log = slog.New(slog.NewTextHandler(&log, nil))
 	peer := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}) }
 	const many = tooLongMost + 50
 	e.Do(func() {
 		for range 3 {
 			for i := range many {
-				e.net.noteTooLong(testGID.Addr(), peer(i), 1600)
+				e.first.net.noteTooLong(testGID.Addr(), peer(i), 1600)
 			}
 		}
-		e.net.noteTooLong(testGID.Addr(), peer(0), 1500)
+		e.first.net.noteTooLong(testGID.Addr(), peer(0), 1500)
 	})
 	for start := time.Now(); log.count("too long") < tooLongMost && time.Since(start) < time.Minute; {
 		time.Sleep(time.Millisecond)
@@ -53,7 +53,7 @@ func TestTooLong(t *testing.T) {
 		t.Errorf("no line that says what is wrong:\n%.2000s", log.text.String())
 	}
 	e.Do(func() {
-		if a, b := e.net.shortestTooLong(peer(0)), e.net.shortestTooLong(peer(many)); a != 1500 || b != 0 {
+		if a, b := e.first.net.shortestTooLong(peer(0)), e.first.net.shortestTooLong(peer(many)); a != 1500 || b != 0 {
 			t.Errorf("shortest packets %d and %d, want 1500 and none", a, b)
 		}
 	})

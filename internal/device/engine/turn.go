@@ -10,7 +10,7 @@ func (t *task) schedule() { t.e.sched.enqueue(t) }
 
 // turns gives queue pairs their turns: turnsPerPass of them, or fewer if they take long while
 // others may be waiting.
-func (e *Engine) turns() {
+func (e *loop) turns() {
 	begin, most := e.clock.now, passTime
 	if e.net.traffic.polled || e.long {
 		most = longPassTime

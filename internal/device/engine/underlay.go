@@ -42,6 +42,8 @@ type attached struct {
 	underlay
 	wake []int   // descriptors, of which one is readable when packets have arrived
 	at   ib.Time // when it was used last
+	// descriptors returns what wake has to be, if it is a shard of another loop's port (steering.go).
+	descriptors func() []int
 }
 
 // underlays are all that the loop serves. The loop does not read a silent one in every pass: its
@@ -167,8 +169,19 @@ func (n *network) watch(a *attached, fd int) error {
 
 // Listen makes a loop with Options.Deaf read packets. It runs on the loop.
 func (e *Engine) Listen() error {
-	n := &e.net
-	e.opts.Deaf = false
+	for _, o := range e.loops.heldLoops() {
+		if err := o.net.listen(); err != nil {
+			return err
+		}
+	}
+	if e.first.net.host != nil {
+		e.loops.steerAgain()
+	}
+	return nil
+}
+
+func (n *network) listen() error {
+	n.opts.Deaf = false
 	for fd, a := range n.fds {
 		if err := n.watch(a, int(fd)); err != nil {
 			return err
@@ -182,15 +195,20 @@ func (e *Engine) Listen() error {
 type portUnderlay struct {
 	*roce.Port
 	net   *network
-	peers *peers.Table // nil: no host is recognised
+	peers *peers.Table  // nil: no host is recognised
+	main  *portUnderlay // the first loop's, if this is a shard of it
 }
 
 // features implements underlay.
 func (p *portUnderlay) features(r *route, fresh bool) uint32 {
-	if p.peers == nil || !reachable(r) {
+	others := p.peers
+	if p.main != nil {
+		others = p.main.peers // the first loop holds this one
+	}
+	if others == nil || !reachable(r) {
 		return 0
 	}
-	f := meet(p.peers, fresh, p.net.clock.now, r)
+	f := meet(others, fresh, p.net.clock.now, r)
 	// Filler depends on the address, not on the queue pair: without knowledge of the host there
 	// is none. Judged sets it later.
 	p.setFeatures(r.to, f)
@@ -211,7 +229,25 @@ func (p *portUnderlay) maxBurst(uint32, bool) uint32 { return remoteBurst }
 
 // hello implements underlay.
 func (p *portUnderlay) hello(_ ib.NetworkID, _ *adapter, b *transport.Burst) bool {
-	return p.peers != nil && p.peers.Receive(p.net.clock.now, b.SGID, b.DGID, p.net.mgmt.in[:], peers.Arrival{LongID: p.LongID(), Strange: p.Strange()})
+	return p.peers != nil && p.peers.Receive(p.net.clock.now, b.SGID, b.DGID, p.net.mgmt.in[:], p.arrival())
+}
+
+// arrival says how the burst that is being received has arrived.
+func (p *portUnderlay) arrival() peers.Arrival {
+	if c := p.net.loop.inward.current; c != nil {
+		return c.arrival // at another loop
+	}
+	return peers.Arrival{LongID: p.LongID(), Strange: p.Strange()}
+}
+
+// arrivalAt is arrival for the port of a network.
+func (n *network) arrivalAt(id ib.NetworkID) (a peers.Arrival) {
+	if u := n.of(id); u != nil {
+		if p, ok := u.underlay.(*portUnderlay); ok {
+			a = p.arrival()
+		}
+	}
+	return a
 }
 
 // join implements underlay.
@@ -269,37 +305,37 @@ func (o *overlayUnderlay) pollGroup(int) bool { return false }
 // descriptors: one of them is readable when packets have arrived. window and flight are Options'
 // Window and InFlight, unless a port has set them. It runs on the loop, once.
 func (e *Engine) AddOverlay(o *roce.Overlay, wake []int, window, flight uint32) error {
-	n := &e.net
+	n := &e.first.net
 	a, err := n.attach(&overlayUnderlay{o, n}, wake)
 	if err != nil {
 		return err
 	}
 	if n.host == nil {
-		e.opts.Window, e.opts.InFlight = window, flight
+		e.first.opts.Window, e.first.opts.InFlight = window, flight
 	}
 	o.OnTooLong(n.noteTooLong)
 	o.OnQuestion(func(vni uint32, addr netip.Addr) bool {
-		return e.adapters.at[netAddr{ib.VirtualNetwork(vni), ib.GIDOf(addr)}] != nil
+		return e.first.adapters.at[netAddr{ib.VirtualNetwork(vni), ib.GIDOf(addr)}] != nil
 	})
 	n.over, n.overlay = a, o
-	e.adapters.rerouteAll() // there was no way before
+	e.first.adapters.rerouteAll() // there was no way before
 	return nil
 }
 
 // AddTunnel gives the overlay the tunnel for encrypted networks. It runs on the loop, before the
 // map that needs it.
 func (e *Engine) AddTunnel(t roce.Tunnel) error {
-	if err := e.net.watch(e.net.over, t.FD()); err != nil {
+	if err := e.first.net.watch(e.first.net.over, t.FD()); err != nil {
 		return err
 	}
-	e.net.overlay.SetTunnel(t)
+	e.first.net.overlay.SetTunnel(t)
 	return nil
 }
 
 // SetMap sets which member of a virtual network is on which host. The Resolver knows already. It
 // runs on the loop.
 func (e *Engine) SetMap(m *overlay.Map) {
-	n := &e.net
+	n := &e.first.net
 	var relocated []overlay.Place
 	if o := n.overlay; o != nil {
 		old := o.Members()
@@ -307,15 +343,17 @@ func (e *Engine) SetMap(m *overlay.Map) {
 		n.virtual.keep(old, m)
 		relocated = m.Relocated(old)
 	}
-	e.adapters.readdressAll()
+	for _, o := range e.loops.heldLoops() {
+		o.adapters.readdressAll()
+	}
 	n.rejoin()
-	e.adapters.eachRemote(func(t *task) {
+	e.first.adapters.eachRemote(func(t *task) {
 		if t.route.network != ib.HostNetwork {
 			t.q.Transport().SetPath(t.path(&t.route, false))
 		}
 	})
-	e.followMap(relocated)
+	e.first.followMap(relocated)
 }
 
 // Features are those that this host announces to others.
-func (e *Engine) Features() uint32 { return e.opts.features() }
+func (e *Engine) Features() uint32 { return e.first.opts.features() }

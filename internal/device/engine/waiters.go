@@ -47,7 +47,7 @@ func (w *waiters) due(now bool) bool {
 
 // wakeWaiters wakes the waiters that have a completion: now, or else only if one has been waiting
 // for wakeAfter.
-func (e *Engine) wakeWaiters(now bool) {
+func (e *loop) wakeWaiters(now bool) {
 	if !e.waiters.due(now) {
 		return
 	}

@@ -55,21 +55,21 @@ func TestSleepersDoNotWaitForTheWholeStream(t *testing.T) {
 	shared(b.c.mapping, protocol.DoorbellWaiting).Store(protocol.WaitAnnounced)
 	a.post(wr{op: opSend, flags: signal, n: 64})
 	for done := false; !done; _, done = b.try() {
-		e.clock.read()
-		e.bells.activateRung(e.clock.now)
-		e.step()
+		e.first.clock.read()
+		e.first.bells.activateRung(e.first.clock.now)
+		e.first.step()
 	}
-	if !e.shared.Waiters() {
+	if !e.first.shared.Waiters() {
 		t.Fatal("nobody is to be woken")
 	}
-	begin := e.clock.now
-	e.wakeWaiters(false)
-	e.clock.now = begin + wakeAfter - 1
-	if e.wakeWaiters(false); !e.shared.Waiters() {
+	begin := e.first.clock.now
+	e.first.wakeWaiters(false)
+	e.first.clock.now = begin + wakeAfter - 1
+	if e.first.wakeWaiters(false); !e.first.shared.Waiters() {
 		t.Error("woken at once, though the loop goes on")
 	}
-	e.clock.now = begin + wakeAfter
-	if e.wakeWaiters(false); e.shared.Waiters() {
+	e.first.clock.now = begin + wakeAfter
+	if e.first.wakeWaiters(false); e.first.shared.Waiters() {
 		t.Error("not woken after a while")
 	}
 	if f := &clientOf(b.c.s).flow; f.credit >= 0 || f.of.credit >= 0 {
@@ -90,9 +90,9 @@ func TestFaultOfASleeper(t *testing.T) {
 	a.post(wr{op: opSend, flags: signal, n: 64})
 	for _, q := range []*testQP{b, a} {
 		for done := false; !done; _, done = q.try() {
-			e.clock.read()
-			e.bells.activateRung(e.clock.now)
-			e.step()
+			e.first.clock.read()
+			e.first.bells.activateRung(e.first.clock.now)
+			e.first.step()
 		}
 	}
 	page := b.c.s.Arena.Doorbell()[:os.Getpagesize()]
@@ -101,8 +101,8 @@ func TestFaultOfASleeper(t *testing.T) {
 	}
 	defer unix.Mprotect(page, unix.PROT_READ|unix.PROT_WRITE)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	for e.shared.Waiters() {
-		e.wakeWaiters(true)
+	for e.first.shared.Waiters() {
+		e.first.wakeWaiters(true)
 	}
 	if b.c.s.Served() || !a.c.s.Served() {
 		t.Errorf("served: the one that faulted %v, the other %v; want false, true", b.c.s.Served(), a.c.s.Served())

@@ -25,18 +25,18 @@ func (a *adapter) settle(class *nic.Waits) {
 // Waits returns how long requests of NICs of both classes have waited for their turns. It runs on
 // the loop.
 func (e *Engine) Waits() (bulk, latency nic.Waits) {
-	sum := e.removedWaits()
-	for _, l := range append(e.loops.others[:len(e.loops.others):len(e.loops.others)], e) {
+	sum := e.first.removedWaits()
+	for _, l := range e.loops.heldLoops() {
 		for n, a := range l.adapters.of {
 			now := a.part.Waits()
-			sum.of(&e.adapters.of[n].band).Add(&now, a.band.settled)
+			sum.of(&e.first.adapters.of[n].band).Add(&now, a.band.settled)
 		}
 	}
 	return sum.bulk, sum.latency
 }
 
 // removedWaits returns the counts of removed NICs, and of NICs that have changed their class, of all loops.
-func (e *Engine) removedWaits() waits {
+func (e *loop) removedWaits() waits {
 	sum := e.sched.waited
 	for _, o := range e.loops.others {
 		sum.bulk.Add(&o.sched.waited.bulk, nil)

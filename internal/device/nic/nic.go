@@ -115,6 +115,23 @@ func (n *NIC) newQPN() uint32 {
 	}
 }
 
+// newNumber is newQPN for a session, whose numbers have the remainder that SetNumbers has set.
+func (s *Session) newNumber() uint32 {
+	for {
+		q := s.nic.newQPN()
+		if s.modulus > 0 {
+			if q += s.remainder - q%s.modulus; q >= 0xffffff || s.nic.qps[q] != nil {
+				continue
+			}
+		}
+		return q
+	}
+}
+
+// SetNumbers makes the numbers of later queue pairs of the session leave a remainder: the kernel steers packets by it (package
+// engine). The rest of a number stays random.
+func (s *Session) SetNumbers(remainder, modulus uint32) { s.remainder, s.modulus = remainder, modulus }
+
 // newKey picks an unused random key: the upper 24 bits name the object, the low 8
 // are the variant that binding a window changes.
 func (n *NIC) newKey() uint32 {

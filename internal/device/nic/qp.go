@@ -108,7 +108,7 @@ func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
 		return QPInfo{}, err
 	}
 	q.handle = h
-	q.num = s.nic.newQPN()
+	q.num = s.newNumber()
 	s.nic.qps[q.num] = q
 	q.pd.refs++
 	q.sendCQ.refs++

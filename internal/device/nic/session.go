@@ -54,6 +54,8 @@ type Session struct {
 	down      bool          // its port is down
 	fatal     bool          // its device is gone
 
+	remainder, modulus uint32 // see SetNumbers
+
 	owner SessionOwner // nil: no loop serves it
 	loop  *Loop        // that has what the session has; nil: none had yet
 }

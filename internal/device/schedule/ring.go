@@ -12,6 +12,9 @@ type member struct {
 	deficit    ib.Time // time left in this round; negative: it used too much
 	beside     ib.Time // time used outside of turns since its last turn
 	round      uint64  // the ring's round at the last update of deficit
+	// Of several loops, see ledger.go: what other loops have used and later rounds pay.
+	account   account
+	elsewhere ib.Time
 }
 
 // A list is doubly linked, because members leave from anywhere.
@@ -71,6 +74,8 @@ const (
 	MostTurn = ib.Time(400_000)
 	// mostDebt limits how long a member is skipped.
 	mostDebt = 4 * MostTurn
+	// mostRounds is the number of rounds in which a member gets more than all debts.
+	mostRounds = uint64(leastPart * (mostDebt + mostElsewhere) / leastQuantum)
 )
 
 func (r *ring) now() *list   { return &r.lists[r.round&1] }
@@ -102,7 +107,7 @@ func (r *ring) leave(m *member) {
 	}
 }
 
-// refresh credits m for the rounds since its last update, at most one quantum.
+// refresh credits m for the rounds since its last update, at most one quantum. A part pays what other loops have used.
 func (r *ring) refresh(m *member) {
 	n := r.round - m.round
 	if n == 0 {
@@ -110,11 +115,17 @@ func (r *ring) refresh(m *member) {
 	}
 	m.round = r.round
 	q := r.unit * ib.Time(m.weight)
-	if n > uint64(mostDebt/leastQuantum) {
+	if n > uint64(mostDebt/leastQuantum) && m.elsewhere == 0 {
 		m.deficit = q
 		return
 	}
-	m.deficit = min(m.deficit+ib.Time(n)*q, q)
+	credit := ib.Time(min(n, mostRounds)) * q
+	if m.elsewhere > 0 {
+		paid := min(m.elsewhere, credit-credit/leastPart)
+		m.elsewhere -= paid
+		credit -= paid
+	}
+	m.deficit = min(m.deficit+credit, q)
 }
 
 // head returns the member whose turn it is; nil if no member wants one. The member stays there until it is charged.
@@ -142,7 +153,8 @@ func (r *ring) head() *member {
 // begin starts a round with the members that have used their quantum: the list later becomes now, and now, which is empty, becomes later.
 func (r *ring) begin() {
 	if r.members == 1 {
-		r.later().first.deficit = 0 // a single member has no deficit
+		m := r.later().first
+		m.deficit, m.elsewhere = 0, 0 // a single member has no deficit
 	}
 	r.round++
 }
@@ -168,6 +180,9 @@ func (m *member) bill(cost ib.Time) {
 	cost = min(cost, MostTurn)
 	m.deficit = max(m.deficit-cost, -mostDebt)
 	m.beside += cost
+	if m.account.ledger != nil {
+		m.elsewhere = min(m.elsewhere+m.account.spend(cost), mostElsewhere)
+	}
 }
 
 // overShare reports whether m is over its share while others want turns, so that work for it outside of its turns must wait. It

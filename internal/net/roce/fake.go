@@ -37,6 +37,10 @@ type FakeOptions struct {
 	FailSegments bool
 	// Port is the port at which datagrams arrive; 0 means RoCEv2's.
 	Port uint16
+	// Shards is the number of loops that receive; 0 means one. Unsteered delivers everything to the first, as if the
+	// kernel had merged all trains.
+	Shards    int
+	Unsteered bool
 	// SendBuffer is the number of messages that one Send accepts before ErrFull; 0 means no limit.
 	SendBuffer int
 }
@@ -49,6 +53,8 @@ type FakeBind struct {
 	waiting []FakeDatagram
 	Lost    int // datagrams lost because the queue was full
 	closed  bool
+	more    []*FakeBind // the other shards
+	table   SteeringTable
 }
 
 // NewFakeNet returns an empty network.
@@ -69,10 +75,42 @@ func (n *FakeNet) Bind(o FakeOptions, addrs ...netip.Addr) *FakeBind {
 		o.Port = wire.Port
 	}
 	b := &FakeBind{net: n, addrs: addrs, opts: o}
+	for range o.Shards - 1 {
+		b.more = append(b.more, &FakeBind{net: n, addrs: addrs, opts: o})
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, a := range addrs {
 		n.binds[netip.AddrPortFrom(a, o.Port)] = b
+	}
+	return b
+}
+
+// Shards implements Steered.
+func (b *FakeBind) Shards() int { return 1 + len(b.more) }
+
+// Shard implements Steered.
+func (b *FakeBind) Shard(i int) Shard { return b.more[i-1] }
+
+// Steer implements Steered.
+func (b *FakeBind) Steer(t *SteeringTable) error {
+	b.net.mu.Lock()
+	defer b.net.mu.Unlock()
+	b.table = *t
+	return nil
+}
+
+// Descriptors implements Shard: there are none.
+func (b *FakeBind) Descriptors() []int { return nil }
+
+// at is the shard at which a datagram arrives.
+func (b *FakeBind) at(d *FakeDatagram) *FakeBind {
+	if len(b.more) == 0 || b.opts.Unsteered || len(d.Data) < wire.BTHSize {
+		return b
+	}
+	qp := wire.BTH(d.Data).DestQP()
+	if i := b.table[BucketOf(qp)]; i > 0 && qp != wire.GSIQP {
+		return b.more[i-1]
 	}
 	return b
 }
@@ -126,6 +164,7 @@ func (n *FakeNet) carry(d FakeDatagram) {
 	if to == nil || to.closed {
 		return
 	}
+	to = to.at(&d)
 	for range d.Copies {
 		if len(to.waiting) == to.opts.Queue {
 			to.Lost++

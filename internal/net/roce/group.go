@@ -133,7 +133,7 @@ func (u *UDP) Leave(group netip.Addr) {
 func (u *UDP) ReceiveGroup(fd int, msgs []Message) (int, error) {
 	for i := range u.groups {
 		if u.groups[i].fd == fd {
-			return u.receiveFrom(&u.groups[i], msgs), nil
+			return u.receiveFrom(u.groups[i].fd, &u.groups[i], msgs), nil
 		}
 	}
 	return 0, nil

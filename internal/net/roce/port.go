@@ -246,7 +246,7 @@ func (p *Port) LongID() bool { return p.longID }
 
 // Send implements Underlay. A port has one network and ignores the argument.
 func (p *Port) Send(_ ib.NetworkID, from, to netip.Addr, b *transport.Burst) error {
-	id, src, ok := p.bind.Source(from, spread(b.Src))
+	id, src, ok := p.bind.Source(from, b.Dst)
 	if !ok {
 		p.count.NoSource++
 		return nil
@@ -277,7 +277,7 @@ func (p *Port) SendGroup(n ib.NetworkID, from, group netip.Addr, b *transport.Bu
 
 // SendCNP implements Underlay.
 func (p *Port) SendCNP(_ ib.NetworkID, from, to netip.Addr, self, qp uint32) {
-	id, src, ok := p.bind.Source(from, spread(self))
+	id, src, ok := p.bind.Source(from, qp)
 	dst := netip.AddrPortFrom(to, wire.Port)
 	if !ok || dst.Addr().Is4() != src.Addr().Is4() {
 		p.count.NoSource++

@@ -385,13 +385,13 @@ func TestNoWay(t *testing.T) {
 	}
 }
 
-// TestSourcePort checks that a queue pair keeps its source port, and that many queue pairs use all ports.
+// TestSourcePort checks that packets for a queue pair keep their source port, and that many queue pairs use all ports.
 func TestSourcePort(t *testing.T) {
 	seen := map[netip.AddrPort]bool{}
 	bind := NewFakeNet().Bind(FakeOptions{}, hostA)
 	for qp := uint32(2); qp < 200; qp++ {
-		_, one, _ := bind.Source(hostA, spread(qp))
-		_, two, _ := bind.Source(hostA, spread(qp))
+		_, one, _ := bind.Source(hostA, qp)
+		_, two, _ := bind.Source(hostA, qp)
 		if one != two {
 			t.Errorf("queue pair %d has ports %v and %v", qp, one, two)
 		}

@@ -58,6 +58,7 @@ func (u *UDP) SetInterface(a netip.Addr, index int) {
 
 // close closes the sockets of the endpoint.
 func (e *endpoint) close() {
+	e.closeShards()
 	if e.fd >= 0 {
 		unix.Close(e.fd)
 	}

@@ -12,7 +12,7 @@ import (
 func TestRunsGoOn(t *testing.T) {
 	type send struct {
 		kind transport.Kind
-		src  uint32
+		dst  uint32
 		n    int
 	}
 	write := func(n int) send { return send{transport.KindWrite, 7, n} }
@@ -36,7 +36,7 @@ func TestRunsGoOn(t *testing.T) {
 		{"behind a shorter one nothing", FakeOptions{}, []send{write(64), ack, write(64), write(64)}, []int{2, 2}},
 		{"a longer one begins anew", FakeOptions{}, []send{ack, write(8), write(64)}, []int{1, 1, 1}},
 		{"a long message behind a short one", FakeOptions{}, []send{write(8), write(3000)}, []int{1, 2, 1}},
-		{"another source", FakeOptions{}, []send{write(8), {transport.KindWrite, 8, 8}}, []int{1, 1}},
+		{"another destination", FakeOptions{}, []send{write(8), {transport.KindWrite, 8, 8}}, []int{1, 1}},
 		{"more bytes than one message holds", FakeOptions{}, many(70, write(1024)), []int{62, 8}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestRunsGoOn(t *testing.T) {
 			for i, s := range c.sends {
 				var span memory.Span
 				x := simpleBurst(&span, s.kind, s.n)
-				x.Src, x.PSN = s.src, uint32(100*i)
+				x.Dst, x.PSN = s.dst, uint32(100*i)
 				if s.kind == transport.KindAck {
 					x.Data = nil
 				} else {

@@ -39,6 +39,8 @@ type UDPOptions struct {
 	// returns the number of the interface that has an address there.
 	Socket    func(family int) (int, error)
 	Interface func(netip.Addr) int
+	// Shards is the number of loops that receive, see shards.go; 0: one. With Socket there is one.
+	Shards int
 	// Ports are the ports from which each address sends; nil: any free ones, from which other programs can send, too.
 	// They belong to the daemon's network namespace: with Socket, they are not used.
 	Ports *Ports
@@ -52,16 +54,11 @@ type UDPOptions struct {
 // The sending sockets are bound but not connected, and must not fragment. Only then the kernel sends IPv4
 // identification 0, or 0, 1, 2… in the segments of one call. The ICRC covers the identification.
 type UDP struct {
-	opts UDPOptions
-	ends []endpoint
-	gso  bool
-	gro  bool
-	next int // endpoint to receive from next
-
+	opts   UDPOptions
+	ends   []endpoint
 	groups []endpoint // multicast sockets, which only receive
-
-	tx *batchIO
-	rx *batchIO
+	gro    bool
+	shard  // the first
 }
 
 // endpoint is one local address.
@@ -71,9 +68,12 @@ type endpoint struct {
 	scope uint32 // scope of a link-local address
 	iface int    // number of the interface that has the address; 0: unknown
 	fd    int
+	more  []int         // receiving sockets of the other shards
 	out   [poolSize]int // sending sockets
 	port  [poolSize]uint16
 	held  bool // only this daemon can send from them: they are those of UDPOptions.Ports
+	// grouped says that the receiving sockets are or were several, which a program steers.
+	grouped bool
 }
 
 // ListenUDP opens the sockets of these addresses. A link-local address needs a zone.
@@ -84,7 +84,8 @@ func ListenUDP(o UDPOptions, addrs ...netip.Addr) (*UDP, error) {
 	if o.Port == 0 {
 		o.Port = wire.Port
 	}
-	u := &UDP{opts: o, tx: newBatchIO(sendBatch, 0), rx: newBatchIO(batch, controlRoom)}
+	u := &UDP{opts: o}
+	u.shard = *newShard(u, 0)
 	for _, a := range addrs {
 		if err := u.add(a.Unmap()); err != nil {
 			u.Close()
@@ -123,9 +124,10 @@ func (u *UDP) add(a netip.Addr) error {
 	if p.fd, err = u.open(p, u.opts.Port, false); err != nil {
 		return u.explain(a, err)
 	}
-	if err := u.prepareReceive(p); err != nil {
+	if err := u.prepareReceive(p, p.fd); err != nil {
 		return fmt.Errorf("prepare the socket at %v: %w", p.local, err)
 	}
+	u.openShards(p)
 	if u.opts.Ports != nil && u.opts.Socket == nil {
 		return u.sendFromHeld(p)
 	}
@@ -175,13 +177,15 @@ func (u *UDP) sendFromHeld(e *endpoint) (err error) {
 	return nil
 }
 
-// inherit makes e of the sockets that another daemon has left: the receiving one first. They have their options.
+// inherit makes e of the sockets that another daemon has left: the receiving one first, then those that send, then those of
+// other shards. They have their options.
 func (u *UDP) inherit(e *endpoint, fds []int) error {
-	if len(fds) != 1+poolSize {
-		return fmt.Errorf("%d inherited sockets at %v, want %d", len(fds), e.addr, 1+poolSize)
+	if len(fds) < SocketsPerAddress {
+		return fmt.Errorf("%d inherited sockets at %v, want %d or more", len(fds), e.addr, SocketsPerAddress)
 	}
 	e.fd = fds[0]
 	copy(e.out[:], fds[1:])
+	u.inheritShards(e, fds[SocketsPerAddress:])
 	for i, fd := range e.out {
 		var err error
 		if e.port[i], err = boundPort(fd); err != nil {
@@ -199,7 +203,7 @@ func (u *UDP) Sockets() map[netip.Addr][]int {
 	out := make(map[netip.Addr][]int)
 	for i := range u.ends {
 		e := &u.ends[i]
-		out[e.addr] = append([]int{e.fd}, e.out[:]...)
+		out[e.addr] = append(append([]int{e.fd}, e.out[:]...), e.more...)
 	}
 	return out
 }
@@ -278,18 +282,18 @@ func overlayPortUser(port uint16) string {
 		"stop it, or choose another port for all hosts with --overlay-port or another address with --underlay", port)
 }
 
-// prepareReceive sets the options of the receiving socket.
-func (u *UDP) prepareReceive(e *endpoint) error {
-	enlarge(e.fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, u.opts.Buffer)
-	u.gro = !u.opts.NoGRO && probe(e.fd, featureGRO)
+// prepareReceive sets the options of a receiving socket.
+func (u *UDP) prepareReceive(e *endpoint, fd int) error {
+	enlarge(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, u.opts.Buffer)
+	u.gro = !u.opts.NoGRO && probe(fd, featureGRO)
 	if e.addr.Is4() {
-		return unix.SetsockoptInt(e.fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
 	}
 	// rxe sends no UDP checksum; over IPv6 the receiver must allow that.
-	if err := unix.SetsockoptInt(e.fd, unix.SOL_UDP, udpNoCheck6RX, 1); err != nil {
+	if err := unix.SetsockoptInt(fd, unix.SOL_UDP, udpNoCheck6RX, 1); err != nil {
 		return err
 	}
-	return unix.SetsockoptInt(e.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
 }
 
 // prepareSend sets the options of a sending socket.
@@ -326,25 +330,6 @@ func enlarge(fd, opt, force, size int) {
 	}
 }
 
-// Source implements Bind.
-func (u *UDP) Source(local netip.Addr, hash uint32) (int, netip.AddrPort, bool) {
-	for i := range u.ends {
-		if e := &u.ends[i]; e.addr == local {
-			k := int(hash % poolSize)
-			return i*poolSize + k, netip.AddrPortFrom(e.addr, e.port[k]), true
-		}
-	}
-	return 0, netip.AddrPort{}, false
-}
-
-// Segments implements Bind.
-func (u *UDP) Segments() int {
-	if u.gso {
-		return MaxSegments
-	}
-	return 1
-}
-
 // GSO and GRO report whether the kernel batches sent and received datagrams.
 func (u *UDP) GSO() bool { return u.gso }
 func (u *UDP) GRO() bool { return u.gro }
@@ -357,17 +342,6 @@ func (u *UDP) ReceiveBuffer() int {
 		return 0
 	}
 	return n
-}
-
-// Descriptors returns the sockets that become readable when datagrams arrive.
-func (u *UDP) Descriptors() []int {
-	fds := make([]int, 0, len(u.ends))
-	for i := range u.ends {
-		if fd := u.ends[i].fd; fd >= 0 {
-			fds = append(fds, fd)
-		}
-	}
-	return fds
 }
 
 // Close implements Bind.

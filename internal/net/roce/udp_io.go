@@ -46,8 +46,56 @@ func newBatchIO(n, control int) *batchIO {
 	return b
 }
 
+// A shard is what one loop needs of a UDP: it receives at sockets of its own, and sends from those that all have.
+type shard struct {
+	of     *UDP
+	number int
+	gso    bool
+	next   int // endpoint to receive from next
+
+	tx *batchIO
+	rx *batchIO
+}
+
+func newShard(u *UDP, number int) *shard {
+	return &shard{of: u, number: number, gso: u.gso, tx: newBatchIO(sendBatch, 0), rx: newBatchIO(batch, controlRoom)}
+}
+
+// Source implements Bind.
+func (s *shard) Source(local netip.Addr, hash uint32) (int, netip.AddrPort, bool) {
+	for i := range s.of.ends {
+		if e := &s.of.ends[i]; e.addr == local {
+			k := int(hash % poolSize)
+			return i*poolSize + k, netip.AddrPortFrom(e.addr, e.port[k]), true
+		}
+	}
+	return 0, netip.AddrPort{}, false
+}
+
+// Segments implements Bind.
+func (s *shard) Segments() int {
+	if s.gso {
+		return MaxSegments
+	}
+	return 1
+}
+
+// Descriptors returns the sockets that become readable when datagrams arrive.
+func (s *shard) Descriptors() []int {
+	fds := make([]int, 0, len(s.of.ends))
+	for i := range s.of.ends {
+		if fd := s.of.ends[i].receiver(s.number); fd >= 0 {
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
+
+// Close implements Bind. The UDP closes the sockets.
+func (s *shard) Close() error { return nil }
+
 // Send implements Bind.
-func (u *UDP) Send(msgs []Message) (int, error) {
+func (s *shard) Send(msgs []Message) (int, error) {
 	done := 0
 	for done < len(msgs) {
 		// Only messages from the same socket can share a call.
@@ -55,26 +103,26 @@ func (u *UDP) Send(msgs []Message) (int, error) {
 		for done+n < len(msgs) && n < sendBatch && msgs[done+n].Source == msgs[done].Source {
 			n++
 		}
-		e := &u.ends[msgs[done].Source/poolSize]
+		e := &s.of.ends[msgs[done].Source/poolSize]
 		for i := range n {
-			u.tx.prepareSend(i, &msgs[done+i], e)
+			s.tx.prepareSend(i, &msgs[done+i], e)
 		}
-		sent, err := sendmmsg(e.out[msgs[done].Source%poolSize], u.tx.hdrs[:n])
+		sent, err := sendmmsg(e.out[msgs[done].Source%poolSize], s.tx.hdrs[:n])
 		done += sent
 		if err != nil {
-			return done, u.judge(err, &msgs[done])
+			return done, s.judge(err, &msgs[done])
 		}
 	}
 	return done, nil
 }
 
 // judge maps the kernel's error for a message to an error of Bind.
-func (u *UDP) judge(err error, m *Message) error {
+func (s *shard) judge(err error, m *Message) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS):
 		return ErrFull
 	case errors.Is(err, unix.EIO) && packetsIn(m) > 1:
-		u.gso = false
+		s.gso = false
 		return ErrSegments
 	}
 	return err
@@ -99,35 +147,39 @@ func (b *batchIO) prepareSend(i int, m *Message, e *endpoint) {
 }
 
 // Receive implements Bind.
-func (u *UDP) Receive(msgs []Message) (int, error) {
+func (s *shard) Receive(msgs []Message) (int, error) {
 	done := 0
-	for range u.ends {
+	ends := s.of.ends
+	for range ends {
 		if done == len(msgs) {
 			break
 		}
-		e := &u.ends[u.next]
-		u.next = (u.next + 1) % len(u.ends) // round-robin
+		if s.next >= len(ends) {
+			s.next = 0
+		}
+		e := &ends[s.next]
+		s.next++ // round-robin
 		// An endpoint without a socket had an address that is gone.
-		if e.fd >= 0 {
-			done += u.receiveFrom(e, msgs[done:])
+		if fd := e.receiver(s.number); fd >= 0 {
+			done += s.receiveFrom(fd, e, msgs[done:])
 		}
 	}
 	return done, nil
 }
 
-// receiveFrom fills in messages that arrived at one socket.
-func (u *UDP) receiveFrom(e *endpoint, msgs []Message) int {
-	n := min(len(msgs), len(u.rx.hdrs))
+// receiveFrom fills in messages that arrived at one socket of e.
+func (s *shard) receiveFrom(fd int, e *endpoint, msgs []Message) int {
+	n := min(len(msgs), len(s.rx.hdrs))
 	for i := range n {
-		u.rx.prepareReceive(i, &msgs[i])
+		s.rx.prepareReceive(i, &msgs[i])
 	}
-	n, err := recvmmsg(e.fd, u.rx.hdrs[:n])
+	n, err := recvmmsg(fd, s.rx.hdrs[:n])
 	if err != nil {
 		// There is nothing to read, or an asynchronous error of an earlier send, which is cleared now.
 		return 0
 	}
 	for i := range n {
-		u.rx.finishReceive(i, &msgs[i], e)
+		s.rx.finishReceive(i, &msgs[i], e)
 	}
 	return n
 }

@@ -64,7 +64,7 @@ func (*fake) Generation() int64             { return 17 }
 func (*fake) Processor() time.Duration      { return time.Second }
 func (f *fake) Ready() error                { return f.ready }
 func (*fake) Loops() ([]Loop, uint64) {
-	return []Loop{{0, 3, 1500 * time.Millisecond, 0}, {1, 2, time.Second, 5}}, 7
+	return []Loop{{0, 3, 1500 * time.Millisecond, 0, 0}, {1, 2, time.Second, 5, 4}}, 7
 }
 func (*fake) Stalls() uint64 { return 2 }
 func (f *fake) Alive() error {
@@ -94,7 +94,7 @@ func TestWaits(t *testing.T) {
 		`vrdma_service_delay_seconds_sum{class="bulk"} 1.001002`, `vrdma_service_delay_seconds_count{class="bulk"} 3`,
 		`vrdma_service_delay_seconds_count{class="latency"} 0`,
 		`vrdma_store_age_seconds 1.5`, `vrdma_usage_unwritten_seconds 2`, `vrdma_memory_pressure 1`, `vrdma_policy_generation 17`,
-		`vrdma_loop_across_packets_total{loop="0"} 0`, `vrdma_loop_across_packets_total{loop="1"} 5`,
+		`vrdma_loop_across_packets_total{loop="0"} 0`, `vrdma_loop_across_packets_total{loop="1"} 5`, `vrdma_loop_across_lost_packets_total{loop="1"} 4`,
 	} {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("the page has no %q", want)

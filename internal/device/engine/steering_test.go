@@ -1,0 +1,283 @@
+package engine
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
+)
+
+// loopsHost is a host with several loops, at a random address of the loopback network.
+func loopsHost(t testing.TB, loops int, o Options) (e *Engine, gid ib.GID) {
+	t.Helper()
+	var udp *roce.UDP
+	var at netip.Addr
+	err := error(unix.EADDRINUSE)
+	for try := 0; try < 100 && errors.Is(err, unix.EADDRINUSE); try++ {
+		at = netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(254)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))})
+		udp, err = roce.ListenUDP(roce.UDPOptions{Shards: loops}, at)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Loops, o.Port, o.Wake = loops, roce.NewPort(udp), udp.Descriptors()
+	o.Window, o.InFlight = udp.Windows()
+	return newHost(t, at, o)
+}
+
+// across is how many packets have arrived at another loop than theirs, and how many of them were lost.
+func across(e *Engine) (packets, lost uint64) {
+	e.Do(func() {
+		list, _ := e.LoopStatus()
+		for _, l := range list {
+			packets += l.Across
+			lost += l.Lost
+		}
+	})
+	return packets, lost
+}
+
+// TestLoopsReachHosts: programs on all loops of a host exchange messages of every kind with programs on all loops of another
+// host, or of a host with one loop, while their sessions move. Nothing is lost, and nothing differs.
+func TestLoopsReachHosts(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	for _, loops := range [][2]int{{3, 3}, {4, 1}} {
+		var hosts [2]*Engine
+		var gids [2]ib.GID
+		for i := range hosts {
+			hosts[i], gids[i] = loopsHost(t, loops[i], Options{})
+		}
+		var pairs [][2]*testQP
+		for range 3 {
+			pair := [2]*testQP{newClientAt(t, hosts[0], gids[0]).newQP(rc), newClientAt(t, hosts[1], gids[1]).newQP(rc)}
+			connect(pair[0], pair[1])
+			pairs = append(pairs, pair)
+		}
+		rounds := 40
+		if os.Getenv("VRDMA_TEST_ALL") != "" {
+			rounds = 2000
+		}
+		var over atomic.Bool
+		var traffic sync.WaitGroup
+		for _, p := range pairs {
+			traffic.Go(func() {
+				for !over.Load() {
+					exchange(t, p[0], p[1])
+					pipelined(t, p[0], p[1])
+					atomics(t, p[0], p[1])
+				}
+			})
+		}
+		r := rand.New(rand.NewPCG(1, 2))
+		moved := 0
+		for range rounds {
+			side := r.IntN(2)
+			if pairs[r.IntN(len(pairs))][side].c.moveTo(r.IntN(loops[side])) {
+				moved++
+			}
+			exchangeOnce(t, hosts, gids) // another pair comes and goes meanwhile
+		}
+		over.Store(true)
+		traffic.Wait()
+		if moved < rounds/4 {
+			t.Errorf("%v loops: %d moves in %d rounds", loops, moved, rounds)
+		}
+		// Each session is alone in its bucket: as soon as the table follows, no packet arrives at another loop.
+		for i, p := range pairs {
+			p[0].c.moveTo(i % loops[0])
+			p[1].c.moveTo(i % loops[1])
+		}
+		for settled := false; !settled; {
+			var moves, before [2]uint64
+			for i, e := range hosts {
+				e.Do(func() { e.loops.steer(false) })
+				moves[i] = e.moves()
+			}
+			for _, p := range pairs {
+				exchange(t, p[0], p[1]) // takes what is under way
+			}
+			for i, e := range hosts {
+				before[i], _ = across(e)
+			}
+			for _, p := range pairs {
+				exchange(t, p[0], p[1])
+				pipelined(t, p[0], p[1])
+			}
+			settled = true
+			for i, e := range hosts {
+				n, _ := across(e)
+				if settled = settled && e.moves() == moves[i]; settled && n != before[i] { // else the balancer has moved one
+					t.Errorf("%v loops: at host %d %d packets have arrived at another loop", loops, i, n-before[i])
+				}
+			}
+		}
+		t.Logf("%d moves", moved)
+	}
+}
+
+// exchangeOnce connects two new programs, and lets them talk.
+func exchangeOnce(t *testing.T, hosts [2]*Engine, gids [2]ib.GID) {
+	t.Helper()
+	a, b := newClientAt(t, hosts[0], gids[0]), newClientAt(t, hosts[1], gids[1])
+	x, y := a.newQP(rc), b.newQP(rc)
+	connect(x, y)
+	bounce(t, x, y, 2)
+	for _, c := range []*program{a, b} {
+		c.e.Do(func() { c.e.Detach(c.s); c.s.Close() })
+	}
+}
+
+// TestHandedOver: where the kernel steers nothing, all packets arrive at the first loop, which hands them over.
+func TestHandedOver(t *testing.T) {
+	net := roce.NewFakeNet()
+	var qps [2]*testQP
+	for i := range qps {
+		at := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
+		e, gid := newHost(t, at, Options{Loops: 3, Port: roce.NewPort(net.Bind(roce.FakeOptions{Shards: 3, Unsteered: true}, at)), Window: 1 << 20, InFlight: 4 << 20})
+		stayAwake(t, e)
+		c := newClientAt(t, e, gid)
+		if !c.moveTo(1 + i) {
+			t.Fatal("not moved")
+		}
+		qps[i] = c.newQP(rc)
+	}
+	connect(qps[0], qps[1])
+	exchange(t, qps[0], qps[1])
+	pipelined(t, qps[0], qps[1])
+	atomics(t, qps[0], qps[1])
+	for i, q := range qps {
+		if n := q.c.loop(); n != 1+i {
+			t.Errorf("program %d is on loop %d", i, n)
+		}
+		if n, _ := across(q.c.e); n == 0 {
+			t.Errorf("host %d: no packet was handed over", i)
+		}
+	}
+}
+
+// stayAwake makes all loops look at the network all the time: a fake network has no descriptor that would wake them.
+func stayAwake(t *testing.T, e *Engine) {
+	done := make(chan struct{})
+	var over atomic.Bool
+	go func() {
+		defer close(done)
+		for !over.Load() {
+			if e.Do(func() {
+				for _, o := range e.loops.heldLoops() {
+					o.net.traffic.wake(o.clock.now)
+				}
+			}) != nil {
+				return
+			}
+			for _, o := range e.loops.all {
+				o.poller.kick()
+			}
+			time.Sleep(20 * time.Microsecond)
+		}
+	}()
+	t.Cleanup(func() { over.Store(true); <-done })
+}
+
+// TestCrossingIsBounded: a loop that does not take what others hand over costs bounded memory. The packets of one NIC that
+// do not fit are lost and counted, and leave space for those of others.
+func TestCrossingIsBounded(t *testing.T) {
+	from, to := newEngine(t), newEngine(t)
+	flood, other := from.only(), to.only()
+	to.Stop() // it takes nothing
+	a, b := from.first, to.first
+	n := &a.net
+	burst := func() crossed {
+		var data memory.Span
+		data.Add(make([]byte, 3000))
+		return crossed{b: transport.Burst{Type: ib.RC, Kind: transport.KindWrite, Packets: 3, Data: &data}}
+	}
+	for range 10_000 {
+		n.cross(b, flood, burst())
+	}
+	x := &b.inward
+	if got := len(x.queue.data); got > crossingPart || got < crossingPart/2 {
+		t.Errorf("%d bytes wait, want up to %d", got, crossingPart)
+	}
+	lost := x.lost.Load()
+	if sent := 3 * uint64(len(x.queue.list)); lost+sent != 30_000 || n.local.across != 30_000 {
+		t.Errorf("%d packets wait, %d are lost, %d have crossed", sent, lost, n.local.across)
+	}
+	n.cross(b, other, burst())
+	if x.lost.Load() != lost {
+		t.Error("a packet for another NIC is lost")
+	}
+	for x.due() {
+		b.takeCrossed()
+	}
+	if len(x.queue.list) != 0 || len(x.used) != 0 {
+		t.Error("something is left")
+	}
+	n.cross(b, flood, burst())
+	if x.lost.Load() != lost {
+		t.Error("a packet is lost after the queue was emptied")
+	}
+}
+
+// TestSharesBytesInFlight: loops that talk with other hosts have the bytes in flight of one together.
+func TestSharesBytesInFlight(t *testing.T) {
+	e, gid := loopsHost(t, 4, Options{})
+	o, other := loopsHost(t, 1, Options{})
+	var qps []*testQP
+	for i := range 3 {
+		c := newClientAt(t, e, gid)
+		c.moveTo(i)
+		a, b := c.newQP(rc), newClientAt(t, o, other).newQP(rc)
+		connect(a, b)
+		qps = append(qps, a)
+		e.Do(func() { e.loops.steer(false) })
+		e.Do(func() {
+			for _, l := range e.loops.heldLoops() {
+				if got := l.net.flights.parts; got != uint64(i+1) {
+					t.Errorf("%d loops talk with another host; loop %d has one of %d parts", i+1, l.number, got)
+				}
+			}
+		})
+	}
+	e.Do(func() {
+		most := e.first.opts.InFlight
+		for i, q := range qps {
+			if got := q.task().share(); got != most/3 {
+				t.Errorf("queue pair %d may have %d bytes in flight, want %d", i, got, most/3)
+			}
+		}
+	})
+}
+
+// TestNumbersNameBuckets: sessions get different buckets of their loop, and their queue pairs' numbers name them.
+func TestNumbersNameBuckets(t *testing.T) {
+	const loops = 4
+	e, gid := loopsHost(t, loops, Options{})
+	seen := make(map[int]int)
+	for range roce.Buckets {
+		c := newClientAt(t, e, gid)
+		q := c.newQP(rc)
+		e.Do(func() {
+			tk := q.task()
+			b := roce.BucketOf(tk.q.Num())
+			seen[b]++
+			if b != tk.c.bucket-1 || home(b, loops) != uint8(tk.e.number) {
+				t.Errorf("queue pair %#x of a session on loop %d with bucket %d", tk.q.Num(), tk.e.number, tk.c.bucket-1)
+			}
+		})
+	}
+	if len(seen) != roce.Buckets {
+		t.Errorf("%d buckets for %d sessions", len(seen), roce.Buckets)
+	}
+}
