@@ -49,6 +49,7 @@ __asm__(".symver dlopen, dlopen@GLIBC_2.17");
  * does not yield, and for twice as long after the next one, up to CROWDED_LAST. PATIENCE is about what a wake-up costs. */
 #define LATE 100000u
 #define PATIENCE 20000u
+#define UNTIMED 3u /* yields of a wait before the clock is read, which costs as much as a poll: most waits are shorter */
 #define CROWDED_FIRST 1000000ull
 #define CROWDED_LAST 32000000ull
 
@@ -68,10 +69,12 @@ static _Atomic int asleep; /* threads of this process */
 
 /*
  * Until when the machine is crowded, and for how long after the last late yield; 0: a yield came back in time since. When
- * the last yield of the wait ended, 0: the thread has slept since; and when the wait began.
+ * the last timed yield of the wait ended, 0: there was none, or the thread has slept since; when the clock was read first in the
+ * wait, 0: not yet; and the number of its yields that were not timed.
  */
 static __thread struct {
 	uint64_t until, length, yielded, began;
+	unsigned untimed;
 } crowded __attribute__((tls_model("initial-exec")));
 
 /* The queue whose empty poll was the last since the program yielded, and the descriptor of its device. */
@@ -158,16 +161,19 @@ static void give_way(struct file *f, struct cq *cq, bool first)
 {
 	uint32_t cpu = settings()->nap ? daemon_cpu(f) : 0;
 	if (first) {
-		vain = 0;
+		vain = crowded.untimed = 0;
 		announced_in = NULL;
+		crowded.yielded = crowded.began = 0;
 	}
-	if (!cpu) {
+	bool here = cpu && daemon_here(f, cpu);
+	if (!cpu || (!here && !crowded.length && crowded.untimed < UNTIMED)) {
+		crowded.untimed++;
 		yield_now();
 		return;
 	}
-	bool here = daemon_here(f, cpu);
-	uint64_t before = nanoseconds();
-	if (first)
+	/* Some polls ago is precise enough for all but vain. */
+	uint64_t before = crowded.yielded && !here ? crowded.yielded : nanoseconds();
+	if (!crowded.began)
 		crowded.began = before;
 	if ((here && vain >= VAIN) || (before < crowded.until && before - crowded.began >= PATIENCE)) {
 		rest(f, cq);
@@ -176,7 +182,7 @@ static void give_way(struct file *f, struct cq *cq, bool first)
 	}
 	yield_now();
 	uint64_t after = nanoseconds();
-	judge(first || !crowded.yielded ? before : crowded.yielded, after);
+	judge(crowded.yielded ? crowded.yielded : before, after);
 	if (here) {
 		vain = after - before < AT_ONCE ? vain + 1 : 0;
 		place_shared(after);
@@ -201,8 +207,10 @@ static int idle(struct cq *cq)
 	unsigned yield = settings()->yield;
 	if (yield && empty % yield == 0)
 		give_way(file_at(cq->context->cmd_fd), cq, empty == yield);
-	empty_in = cq;
-	empty_fd = cq->context->cmd_fd;
+	if (empty_in != cq) {
+		empty_in = cq;
+		empty_fd = cq->context->cmd_fd;
+	}
 	if (empty % LIVENESS == 0) {
 		struct file *f = file_get(cq->context->cmd_fd);
 		if (f) {
