@@ -38,6 +38,7 @@ type leaving struct {
 	generation int64
 	ended      chan struct{} // closed when the NIC is on another host, or stays
 	end        func()
+	plug       func() error // makes the interface again that a container had
 }
 
 // movedState is what travels.
@@ -163,11 +164,13 @@ func (m *migrations) leave(k tenant.Key, n *registry.NIC, within time.Duration) 
 		end()
 		return answer, err
 	}
-	l := &leaving{departure: dep, generation: generation, ended: make(chan struct{}), end: end}
+	// CRIU cannot dump the interface. The next host makes another one.
+	l := &leaving{departure: dep, generation: generation, ended: make(chan struct{}), end: end, plug: d.provisioner.Withdraw(k)}
 	st := &movedState{NIC: k.Path(), From: d.host, Generation: generation, Counted: d.plane.Counted(k), State: dep.State()}
 	answer.Programs, answer.QPs = len(st.State.Processes), st.State.QPs()
 	if answer.State, err = seal(d.Version, st, secret); err != nil {
-		return answer, errors.Join(err, dep.Return(ctx))
+		defer end()
+		return answer, errors.Join(err, dep.Return(ctx), l.plug())
 	}
 	m.mu.Lock()
 	if m.of == nil {
@@ -244,7 +247,7 @@ func (m *migrations) stay(k tenant.Key, within time.Duration) error {
 	defer l.end()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	err := l.departure.Return(ctx)
+	err := errors.Join(l.departure.Return(ctx), l.plug())
 	m.d.log.Info("a NIC stays on this host", "nic", k.Path(), "error", err)
 	return err
 }
