@@ -232,10 +232,15 @@ func (m *migrations) take(k tenant.Key, l *leaving) bool {
 
 // stay makes the programs of a NIC that has left come back.
 func (m *migrations) stay(k tenant.Key, within time.Duration) error {
+	return m.stayAt(k, 0, within)
+}
+
+// stayAt is stay for a state of this generation; 0: of any.
+func (m *migrations) stayAt(k tenant.Key, generation int64, within time.Duration) error {
 	m.mu.Lock()
 	l := m.of[k]
 	m.mu.Unlock()
-	if l == nil {
+	if l == nil || generation != 0 && l.generation != generation {
 		return fmt.Errorf("NIC %s is not leaving this host", k.Path())
 	}
 	if err := m.d.plane.Keep(k, l.generation); err != nil {
@@ -266,8 +271,9 @@ func (m *migrations) arrive(k tenant.Key, n *registry.NIC, sealed []byte, within
 	if st.NIC != k.Path() {
 		return answer, fmt.Errorf("this is the state of NIC %s, not of %s", st.NIC, k.Path())
 	}
-	if st.From == d.host {
-		return answer, fmt.Errorf("NIC %s has left from this host: vrdma nic stay makes it continue here", k.Path())
+	if st.From == d.host { // it comes back to where it was
+		answer.Programs, answer.QPs = len(st.State.Processes), st.State.QPs()
+		return answer, m.stayAt(k, st.Generation, within)
 	}
 	end, err := d.plane.Expect(k, st.From, st.Generation)
 	if err != nil {

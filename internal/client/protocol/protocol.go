@@ -311,7 +311,7 @@ type Welcome struct {
 	DaemonPid int32
 	// ID is, of RDMACM, the channel's number in MIGRATE_ID; of PROCESS, MapsShared and MapsDescriptors; of UVERBS, the device's name.
 	ID   uint32
-	Text      string // at most 191 bytes
+	Text string // at most 191 bytes
 }
 
 // Append appends the encoded w.
