@@ -24,6 +24,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <ucontext.h>
 
 #include "clock.h"
 #include "vrdma.h"
@@ -563,17 +564,42 @@ static void leave(void)
 	atomic_store(&under_way, false);
 }
 
-static void asked(int signal)
+/*
+ * The signal has interrupted a system call that the kernel does not begin anew (poll, epoll_wait): it returns EINTR.
+ * calls.c repeats it, because many programs do not expect that.
+ */
+static __thread bool interrupted __attribute__((tls_model("initial-exec")));
+
+bool leave_interrupted(void)
+{
+	bool was = interrupted;
+	interrupted = false;
+	return was;
+}
+
+static bool returns_eintr(const ucontext_t *c)
+{
+#if defined(__x86_64__)
+	return c->uc_mcontext.gregs[REG_RAX] == -EINTR;
+#elif defined(__aarch64__)
+	return (int64_t)c->uc_mcontext.regs[0] == -EINTR;
+#endif
+}
+
+static void asked(int signal, siginfo_t *info, void *context)
 {
 	int e = errno;
 	(void)signal;
+	(void)info;
+	if (returns_eintr(context))
+		interrupted = true;
 	leave();
 	errno = e;
 }
 
 bool leave_ready(void)
 {
-	struct sigaction now, ours = {.sa_handler = asked, .sa_flags = SA_RESTART};
+	struct sigaction now, ours = {.sa_sigaction = asked, .sa_flags = SA_RESTART | SA_SIGINFO};
 	int is = atomic_load(&installed);
 	if (is)
 		return is > 0;

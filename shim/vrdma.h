@@ -193,6 +193,8 @@ extern _Atomic(struct file *) file_pool; /* every struct file there is */
 /* ---- leave.c: the NIC moves to another host ---- */
 
 bool leave_ready(void); /* can we let go of the daemon when it asks? */
+/* A system call of this thread failed with EINTR: true if that was because the daemon asked. */
+bool leave_interrupted(void);
 /* Around the opening of a device or channel: no leave begins meanwhile. */
 void leave_opening(void);
 void leave_opened(void);
