@@ -58,6 +58,11 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 	if err := s.moves.refuses(d.NIC, &h); err != nil {
 		return err
 	}
+	if returns { // a program that is not expected is no user of the NIC
+		if _, err := s.moves.arriving(d.NIC, h.Token); err != nil {
+			return err
+		}
+	}
 	// A process that was admitted may have changed its user since: its token is the proof. Others become users before
 	// Admit is called, so that Recheck finds every admitted caller.
 	asked := h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM && !l.Vouched()
