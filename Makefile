@@ -45,7 +45,7 @@ help: ## list the targets
 # BIN and GOARCH together with CC build for another architecture: see packaging/packaging.mk.
 BIN      := bin
 
-build: $(BIN)/vrdma $(BIN)/libvrdma.so $(BIN)/libvrdma-sockets.so ## bin/vrdma and the shared objects beside it
+build: $(BIN)/vrdma $(BIN)/libvrdma.so $(BIN)/libvrdma-sockets.so $(BIN)/vrdma_criu_plugin.so ## bin/vrdma and the shared objects beside it
 
 # The go command decides what is up to date.
 .PHONY: $(BIN)/vrdma

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -59,11 +60,11 @@ func criuCommand(o *options) *cobra.Command {
 
 // criuLeave makes the NICs leave that a process or its descendants use.
 func criuLeave(place launch.Place, pid int) error {
-	if _, err := os.Stat(place.Socket); err != nil {
+	s, err := protocol.QueryStatus(place.Socket)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		fmt.Printf("no daemon serves %s: the processes have no NIC\n", place.Socket)
 		return nil
 	}
-	s, err := protocol.QueryStatus(place.Socket)
 	if err != nil {
 		return unanswered(place, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/eventfile"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/registry"
 )
 
@@ -45,6 +46,8 @@ type comer struct {
 	st       *ProcessState
 	here     bool // its PROCESS connection is open
 	complete bool
+	attempt  int                // counts the PROCESS connections
+	taken    map[any]bool       // devices and channels, by their states, that a connection serves or that are back
 	outcome  chan syscall.Errno // holds one
 }
 
@@ -181,18 +184,20 @@ func (m *comer) process(c *protocol.Conn, who credentials.Caller, d *listener) e
 		return refusal(syscall.ENOMEM, "%v", err)
 	}
 	st := m.st
+	a.mu.Lock()
 	st.Conn.Program, st.Conn.Label = who.Program, who.Label
 	if st.Apart = ""; id.Why != nil {
 		st.Apart = id.Why.Error()
 	}
+	if st.Manager != nil {
+		st.Manager.Pid, st.Manager.UID, st.Manager.Program = who.Pid, who.UID, who.Program
+	}
+	a.mu.Unlock()
 	d.mu.Lock()
 	if g := d.users[c]; g != nil {
 		st.Workload, st.Container = g.workload, g.Container
 	}
 	d.mu.Unlock()
-	if st.Manager != nil {
-		st.Manager.Pid, st.Manager.UID, st.Manager.Program = who.Pid, who.UID, who.Program
-	}
 	w := welcome()
 	w.Token, w.NumFDs = st.Token, 1
 	if id.Mappings != nil {
@@ -216,10 +221,11 @@ func (m *comer) process(c *protocol.Conn, who credentials.Caller, d *listener) e
 	}
 	errno := m.awaitReturn(c)
 	if errno == 0 {
-		if st.Conn.Socket, err = a.connection(c); err != nil {
+		socket, err := a.connection(c)
+		if err != nil {
 			return err
 		}
-		m.finish()
+		m.finish(socket)
 		s.gate.outside(func() {
 			select {
 			case errno = <-m.outcome:
@@ -268,6 +274,7 @@ func (m *comer) enter() error {
 		return refusal(syscall.EAGAIN, "another connection has the program's token")
 	}
 	m.here = true
+	m.attempt++
 	return nil
 }
 
@@ -278,7 +285,7 @@ func (m *comer) leave() {
 	if m.complete {
 		return
 	}
-	m.here = false
+	m.here, m.taken = false, nil
 	for i := range m.st.Sessions {
 		m.st.Sessions[i].Conn.Socket = 0
 	}
@@ -288,11 +295,11 @@ func (m *comer) leave() {
 }
 
 // finish notes that the program is complete.
-func (m *comer) finish() {
+func (m *comer) finish(socket FD) {
 	a := m.of
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	m.complete = true
+	m.complete, m.st.Conn.Socket = true, socket
 	close(a.changed)
 	a.changed = make(chan struct{})
 	if a.over {
@@ -300,11 +307,30 @@ func (m *comer) finish() {
 	}
 }
 
-// returning reports whether the program's PROCESS connection is open, and the program not complete.
-func (m *comer) returning() bool {
+// take gives a device or channel to the connection that serves its return, if the PROCESS connection is open and no other one has it. A
+// connection that fails keeps it: the program begins anew.
+func (m *comer) take(st any) (attempt int, ok bool) {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
-	return m.here && !m.complete && !m.of.over
+	if !m.here || m.complete || m.of.over || m.taken[st] {
+		return 0, false
+	}
+	if m.taken == nil {
+		m.taken = make(map[any]bool)
+	}
+	m.taken[st] = true
+	return m.attempt, true
+}
+
+// accept notes what is back by calling f, unless the program has begun anew since.
+func (m *comer) accept(attempt int, f func()) bool {
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
+	ok := m.here && m.attempt == attempt && !m.complete && !m.of.over
+	if ok {
+		f()
+	}
+	return ok
 }
 
 // device serves the connection of a device until all that belongs to it is back.
@@ -316,17 +342,28 @@ func (m *comer) device(c *protocol.Conn, who credentials.Caller, d *listener, na
 			st = s
 		}
 	}
-	if st == nil || st.Conn.Socket != 0 || !m.returning() {
+	var fs unix.Statfs_t
+	err := unix.Fstatfs(int(arena.Fd()), &fs)
+	if err == nil && fs.Type != unix.TMPFS_MAGIC {
+		err = errors.New("the arena is not a memfd")
+	}
+	if err == nil {
+		err = nic.CheckArena(arena)
+	}
+	if err != nil {
+		arena.Close()
+		return refusal(syscall.EINVAL, "%v", err)
+	}
+	attempt, ok := 0, st != nil
+	if ok {
+		attempt, ok = m.take(st)
+	}
+	if !ok {
 		arena.Close()
 		return refusal(syscall.ENODEV, "there is no device %d to come back", name)
 	}
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(arena.Fd()), &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
-		arena.Close()
-		return refusal(syscall.EINVAL, "the arena is not a memfd")
-	}
-	var err error
-	if st.Arena, err = a.add(arena); err != nil {
+	now := &SessionState{Device: st.Device, Sinks: make(map[uint32]SinkState)}
+	if now.Arena, err = a.add(arena); err != nil {
 		return err
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -334,7 +371,7 @@ func (m *comer) device(c *protocol.Conn, who credentials.Caller, d *listener, na
 		return refusal(protocol.Errno(err, syscall.EMFILE), "the daemon cannot make a doorbell: %v", err)
 	}
 	bell := os.NewFile(uintptr(fd), "doorbell")
-	if st.Doorbell, err = a.add(bell); err != nil {
+	if now.Doorbell, err = a.add(bell); err != nil {
 		return err
 	}
 	w := welcome()
@@ -342,7 +379,6 @@ func (m *comer) device(c *protocol.Conn, who credentials.Caller, d *listener, na
 	if err := c.WriteMessage(w.Append(nil), fd); err != nil {
 		return nil
 	}
-	st.Async, st.Sinks = SinkState{}, make(map[uint32]SinkState)
 	for {
 		r, ok := m.request(c)
 		if !ok {
@@ -351,24 +387,27 @@ func (m *comer) device(c *protocol.Conn, who credentials.Caller, d *listener, na
 		if r.Kind == 0 {
 			break
 		}
-		if err := m.eventFile(c, st, r); err != nil {
+		if err := m.eventFile(c, now, r); err != nil {
 			return nil
 		}
 	}
-	if err := m.unread(st); err != nil {
+	if err := m.unread(now); err != nil {
 		return nil
 	}
-	st.Conn.Program, st.Conn.Label = who.Program, who.Label
 	socket, err := a.connection(c)
 	if err != nil {
 		return err
 	}
-	a.mu.Lock()
-	st.Conn.Socket = socket
-	a.mu.Unlock()
 	var reply protocol.ReplyBuilder
 	reply.Reset(nil)
-	c.WriteMessage(finish(&reply, 0))
+	errno := syscall.Errno(0)
+	if !m.accept(attempt, func() {
+		st.Arena, st.Doorbell, st.Async, st.Sinks = now.Arena, now.Doorbell, now.Async, now.Sinks
+		st.Conn.Program, st.Conn.Label, st.Conn.Socket = who.Program, who.Label, socket
+	}) {
+		errno = syscall.ECANCELED
+	}
+	c.WriteMessage(finish(&reply, errno))
 	return nil
 }
 
@@ -456,7 +495,11 @@ func (m *comer) channel(c *protocol.Conn, who credentials.Caller, name uint32) e
 			st = s
 		}
 	}
-	if st == nil || st.Conn.Socket != 0 || !m.returning() {
+	attempt, ok := 0, st != nil
+	if ok {
+		attempt, ok = m.take(st)
+	}
+	if !ok {
 		return refusal(syscall.ENODEV, "there is no event channel %d to come back", name)
 	}
 	sink, end, err := a.sink()
@@ -464,17 +507,17 @@ func (m *comer) channel(c *protocol.Conn, who credentials.Caller, name uint32) e
 		return refusal(syscall.EMFILE, "%v", err)
 	}
 	defer end.Close()
-	st.Signal = sink
-	w := welcome()
-	w.NumFDs, w.ID = 1, name
-	st.Conn.Program, st.Conn.Label = who.Program, who.Label
 	socket, err := a.connection(c)
 	if err != nil {
 		return err
 	}
-	a.mu.Lock()
-	st.Conn.Socket = socket
-	a.mu.Unlock()
+	if !m.accept(attempt, func() {
+		st.Signal, st.Conn.Program, st.Conn.Label, st.Conn.Socket = sink, who.Program, who.Label, socket
+	}) {
+		return refusal(syscall.ECANCELED, "the program comes back anew")
+	}
+	w := welcome()
+	w.NumFDs, w.ID = 1, name
 	c.WriteMessage(w.Append(nil), int(end.Fd()))
 	return nil
 }

@@ -174,10 +174,25 @@ func (s *Server) Depart(ctx context.Context, n *registry.NIC, h Halter) (*Depart
 		return nil, err
 	}
 	d.answer(0)
-	if err := d.awaitGone(ctx); err != nil {
+	if err = d.awaitGone(ctx); err == nil {
+		err = d.apart()
+	}
+	if err != nil {
 		return nil, errors.Join(err, d.Return(context.WithoutCancel(ctx)))
 	}
 	return d, nil
+}
+
+// apart keeps this daemon from writing to the queues of the programs, which may be another daemon's soon.
+func (d *Departure) apart() (err error) {
+	perr := d.srv.loop.Do(func() {
+		for _, p := range d.away {
+			for ses := range p.sessions {
+				err = errors.Join(err, ses.arena.Apart())
+			}
+		}
+	})
+	return errors.Join(err, perr)
 }
 
 // processesOf are the programs that use a NIC, by process number.
