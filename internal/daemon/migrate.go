@@ -34,20 +34,20 @@ type migrations struct {
 
 // leaving is a NIC whose programs have let go of this daemon.
 type leaving struct {
-	departure  *server.Departure
-	generation int64
-	ended      chan struct{} // closed when the NIC is on another host, or stays
-	end        func()
-	plug       func() error // makes the interface again that a container had
+	departure *server.Departure
+	revision  int64
+	ended     chan struct{} // closed when the NIC is on another host, or stays
+	end       func()
+	plug      func() error // makes the interface again that a container had
 }
 
 // movedState is what travels.
 type movedState struct {
-	NIC        string           `cbor:"1,keyasint,omitempty"` // TENANT/NAME
-	From       string           `cbor:"2,keyasint,omitempty"` // host
-	Generation int64            `cbor:"3,keyasint,omitempty"` // of the placement
-	Counted    string           `cbor:"4,keyasint,omitempty"` // the NIC's counters, as control.CounterKeeper has them
-	State      *server.MovedNIC `cbor:"5,keyasint,omitempty"`
+	NIC      string           `cbor:"1,keyasint,omitempty"` // TENANT/NAME
+	From     string           `cbor:"2,keyasint,omitempty"` // host
+	Revision int64            `cbor:"3,keyasint,omitempty"` // of the placement
+	Counted  string           `cbor:"4,keyasint,omitempty"` // the NIC's counters, as control.CounterKeeper has them
+	State    *server.MovedNIC `cbor:"5,keyasint,omitempty"`
 }
 
 // Limits of a move.
@@ -152,7 +152,7 @@ func (m *migrations) leave(k tenant.Key, n *registry.NIC, within time.Duration) 
 	if d.provisioner.Machine(k) {
 		return answer, fmt.Errorf("NIC %s is a virtual machine's: it cannot move while that runs", k.Path())
 	}
-	generation, end, err := d.plane.Leave(k)
+	revision, end, err := d.plane.Leave(k)
 	if err != nil {
 		return answer, err
 	}
@@ -165,8 +165,8 @@ func (m *migrations) leave(k tenant.Key, n *registry.NIC, within time.Duration) 
 		return answer, err
 	}
 	// CRIU cannot dump the interface. The next host makes another one.
-	l := &leaving{departure: dep, generation: generation, ended: make(chan struct{}), end: end, plug: d.provisioner.Withdraw(k)}
-	st := &movedState{NIC: k.Path(), From: d.host, Generation: generation, Counted: d.plane.Counted(k), State: dep.State()}
+	l := &leaving{departure: dep, revision: revision, ended: make(chan struct{}), end: end, plug: d.provisioner.Withdraw(k)}
+	st := &movedState{NIC: k.Path(), From: d.host, Revision: revision, Counted: d.plane.Counted(k), State: dep.State()}
 	answer.Programs, answer.QPs = len(st.State.Processes), st.State.QPs()
 	if answer.State, err = seal(d.Version, st, secret); err != nil {
 		defer end()
@@ -196,13 +196,14 @@ func (m *migrations) follow(k tenant.Key, l *leaving) {
 	case err := <-moved:
 		if err != nil {
 			m.d.log.Warn("a NIC that has left was not restored on another host in time: its programs are lost", "nic", k.Path(), "error", err)
+			m.d.plane.Keep(k, l.revision) // otherwise another host has just taken it, or will not accept the state either
 		}
 	}
 	if m.take(k, l) {
 		l.departure.Over()
 		m.awaitUnused(k)
 		l.end()
-		m.d.log.Info("a NIC is on another host", "nic", k.Path())
+		m.d.log.Info("a NIC has left for good", "nic", k.Path())
 	}
 }
 
@@ -235,15 +236,15 @@ func (m *migrations) stay(k tenant.Key, within time.Duration) error {
 	return m.stayAt(k, 0, within)
 }
 
-// stayAt is stay for a state of this generation; 0: of any.
-func (m *migrations) stayAt(k tenant.Key, generation int64, within time.Duration) error {
+// stayAt is stay for a state of this revision; 0: of any.
+func (m *migrations) stayAt(k tenant.Key, revision int64, within time.Duration) error {
 	m.mu.Lock()
 	l := m.of[k]
 	m.mu.Unlock()
-	if l == nil || generation != 0 && l.generation != generation {
+	if l == nil || revision != 0 && l.revision != revision {
 		return fmt.Errorf("NIC %s is not leaving this host", k.Path())
 	}
-	if err := m.d.plane.Keep(k, l.generation); err != nil {
+	if err := m.d.plane.Keep(k, l.revision); err != nil {
 		return err
 	}
 	if !m.take(k, l) {
@@ -273,9 +274,9 @@ func (m *migrations) arrive(k tenant.Key, n *registry.NIC, sealed []byte, within
 	}
 	if st.From == d.host { // it comes back to where it was
 		answer.Programs, answer.QPs = len(st.State.Processes), st.State.QPs()
-		return answer, m.stayAt(k, st.Generation, within)
+		return answer, m.stayAt(k, st.Revision, within)
 	}
-	end, err := d.plane.Expect(k, st.From, st.Generation)
+	end, err := d.plane.Expect(k, st.From, st.Revision)
 	if err != nil {
 		return answer, err
 	}
@@ -287,7 +288,7 @@ func (m *migrations) arrive(k tenant.Key, n *registry.NIC, sealed []byte, within
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	began := time.Now()
-	if err := a.Finish(ctx, func() error { return d.plane.Take(k, st.From, st.Generation, st.Counted) }); err != nil {
+	if err := a.Finish(ctx, func() error { return d.plane.Take(k, st.From, st.Revision, st.Counted) }); err != nil {
 		return answer, err
 	}
 	answer.Programs, answer.QPs = len(st.State.Processes), st.State.QPs()

@@ -10,13 +10,13 @@ import (
 // Only the state that a host of the same store has sealed is accepted, whole and unchanged.
 func TestSeal(t *testing.T) {
 	secret := []byte(strings.Repeat("s", 32))
-	st := &movedState{NIC: "red/web", From: "a", Generation: 7, Counted: "{}", State: &server.MovedNIC{NIC: server.NICState{Name: "red/web"}}}
+	st := &movedState{NIC: "red/web", From: "a", Revision: 7, Counted: "{}", State: &server.MovedNIC{NIC: server.NICState{Name: "red/web"}}}
 	sealed, err := seal("test", st, secret)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := unseal(sealed, secret)
-	if err != nil || got.NIC != st.NIC || got.From != "a" || got.Generation != 7 || got.State.NIC.Name != "red/web" {
+	if err != nil || got.NIC != st.NIC || got.From != "a" || got.Revision != 7 || got.State.NIC.Name != "red/web" {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if _, err := unseal(sealed, []byte(strings.Repeat("t", 32))); err == nil {

@@ -299,12 +299,13 @@ func (m *comer) finish(socket FD) {
 	a := m.of
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.over {
+		m.outcome <- syscall.ECANCELED
+		return
+	}
 	m.complete, m.st.Conn.Socket = true, socket
 	close(a.changed)
 	a.changed = make(chan struct{})
-	if a.over {
-		m.outcome <- syscall.ECANCELED
-	}
 }
 
 // take gives a device or channel to the connection that serves its return, if the PROCESS connection is open and no other one has it. A
@@ -547,15 +548,18 @@ func (a *Arrival) awaitAll(ctx context.Context) error {
 	}
 }
 
-// Finish waits until all programs are back, restores them, calls commit, and lets them continue. After an error the programs
-// wait for a daemon again, and nothing of them is left here.
+// Finish waits until all programs are back, restores them, calls commit, and lets them continue. If one is missing when ctx ends, that
+// is an error: at a NIC from another host all programs wait for a daemon again, and nothing of them is left here. At a NIC that was
+// here, the others continue.
 func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	s := a.srv
 	defer s.moves.drop(a)
-	if err := a.awaitAll(ctx); err != nil {
+	missing := a.awaitAll(ctx)
+	if missing != nil && a.fresh {
 		a.end(syscall.ECANCELED)
-		return err
+		return missing
 	}
+	a.forget()
 	a.mu.Lock()
 	t := &thawing{srv: s, files: a.files}
 	a.mu.Unlock()
@@ -581,7 +585,21 @@ func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 			space.Populate()
 		}
 	}()
-	return nil
+	return missing
+}
+
+// forget forgets the programs that are not complete: they are lost. Nothing more is accepted of any.
+func (a *Arrival) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+	complete := make([]ProcessState, 0, len(a.state.Processes))
+	for i := range a.state.Processes {
+		if st := &a.state.Processes[i]; a.comers[st.Token].complete {
+			complete = append(complete, *st)
+		}
+	}
+	a.state = &MovedNIC{NIC: a.state.NIC, Processes: complete}
 }
 
 // restore restores the programs. It runs on the loop.
@@ -628,10 +646,10 @@ func (a *Arrival) undo(t *thawing) {
 	a.end(syscall.ECANCELED)
 	s := a.srv
 	s.forsake(t.made, func() {
-		if a.fresh {
+		if a.fresh && a.nic.Manager != nil {
 			a.nic.Manager.Forsake()
-			a.halter.Continue(a.nic.Device)
 		}
+		a.halter.Continue(a.nic.Device)
 	})
 	for _, p := range t.made {
 		p.conn.Close()

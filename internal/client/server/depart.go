@@ -77,8 +77,11 @@ type moves struct {
 
 // refuses returns why a new client cannot have a NIC that moves.
 func (m *moves) refuses(n *registry.NIC, h *protocol.Hello) error {
-	if h.Kind == protocol.KindControl || h.Flags&protocol.HelloReturn != 0 {
+	switch {
+	case h.Flags&protocol.HelloReturn != 0, h.Kind == protocol.KindControl:
 		return nil
+	case h.Kind == protocol.KindUverbs, h.Kind == protocol.KindRDMACM:
+		return nil // of a program that has not let go, see clients.process
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -497,7 +500,9 @@ func (d *Departure) Over() {
 	d.away = nil
 	d.mu.Unlock()
 	d.srv.forsake(away, func() {
-		d.nic.Manager.Forsake()
+		if d.nic.Manager != nil {
+			d.nic.Manager.Forsake()
+		}
 		d.halter.Continue(d.nic.Device)
 	})
 	d.srv.moves.remove(d)

@@ -193,9 +193,38 @@ func TestDepart(t *testing.T) {
 	if got := s.Sessions(); got != 2 {
 		t.Errorf("the server has %d processes and devices, want 2", got)
 	}
+
+	// It leaves again, and does not come back: it is lost, and the NIC serves others.
+	go func() {
+		d, err := s.Depart(ctx, n, h)
+		if err != nil {
+			t.Error(err)
+		}
+		departed <- d
+	}()
+	<-asked
+	eventually(t, "the NIC leaves", func() bool { return s.moves.departing(n) != nil })
+	if e, _ := request(t, p, protocol.OpLeave, nil); e != 0 {
+		t.Fatalf("the program may not leave: %v", e)
+	}
 	dev.UnixConn.Close()
 	p.UnixConn.Close()
-	eventually(t, "the program has ended", func() bool { return s.Sessions() == 0 })
+	if d = <-departed; d == nil {
+		t.FailNow()
+	}
+	soon, stop = context.WithTimeout(ctx, 100*time.Millisecond)
+	defer stop()
+	if err := d.Return(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a program that does not come back: %v", err)
+	}
+	if got := s.Sessions(); got != 0 {
+		t.Errorf("the server has %d processes and devices", got)
+	}
+	if err := h.Halt(ctx, func() error { return h.Suspend(n.Device) }); err != nil {
+		t.Errorf("the NIC stands still: %v", err)
+	}
+	s.loop.Do(func() { h.Continue(n.Device) })
+	open(t, s)
 }
 
 // A process is signalled only if it catches the signal.

@@ -303,6 +303,9 @@ func (t *clients) process(token protocol.Token, who credentials.Caller, d *liste
 	if p == nil || p.nic != d.NIC {
 		return nil, refusal(syscall.EPERM, "process %d has not introduced itself to this daemon", who.Pid)
 	}
+	if p.away.Load() {
+		return nil, refusal(syscall.EBUSY, "process %d has let go of this daemon", who.Pid)
+	}
 	return p, nil
 }
 

@@ -12,11 +12,11 @@ import (
 )
 
 // A NIC that programs have open moves to another host. Its placement is the point of no return: the next host writes itself into
-// it, when it has restored everything. The generation in the placement is that of the NIC's state. A host that keeps the NIC
-// increases it, so that the state is of no use any more.
+// it, when it has restored everything. The NIC's state has the revision of the placement. Any other write of the placement makes the
+// state useless: a host that keeps the NIC writes it, and so does one where the NIC is opened again.
 //
-//	on a, open, generation g ── Take on b, state of g ──▶ on b, open, generation g+1
-//	                         ── Keep on a ──────────────▶ on a, open, generation g+1
+//	on a, open, revision r ── Take on b, state of r ──▶ on b, open
+//	                       ── Keep on a ──────────────▶ on a, open, another revision
 
 // keySecret is the key of the secret with which hosts authenticate the state of a NIC.
 const keySecret = "secret/move"
@@ -97,9 +97,9 @@ func (pl *placements) movable(k tenant.Key) (*snapshot, *tenant.NIC, placement, 
 	return s, n, at, nil
 }
 
-// Leave begins the move of a NIC that programs have open here. The generation belongs to its state. Until end is called, the
+// Leave begins the move of a NIC that programs have open here. The revision belongs to its state. Until end is called, the
 // placement stays as it is.
-func (p *Plane) Leave(k tenant.Key) (generation int64, end func(), err error) {
+func (p *Plane) Leave(k tenant.Key) (revision int64, end func(), err error) {
 	_, _, at, err := p.placements.movable(k)
 	if err != nil {
 		return 0, nil, err
@@ -108,29 +108,29 @@ func (p *Plane) Leave(k tenant.Key) (generation int64, end func(), err error) {
 		return 0, nil, fmt.Errorf("no program has %v open on this host", k)
 	}
 	end, err = p.placements.moves(k)
-	return at.Generation, end, err
+	return at.revision, end, err
 }
 
 // Keep keeps a NIC here that was about to move. After an error another host may have it.
-func (p *Plane) Keep(k tenant.Key, generation int64) error {
-	return p.placements.transfer(k, p.cfg.Host, generation, func(next *placement) {})
+func (p *Plane) Keep(k tenant.Key, revision int64) error {
+	return p.placements.transfer(k, p.cfg.Host, revision, func(next *placement) {})
 }
 
 // Expect begins the arrival of a NIC from another host. Until end is called, its users do not change the placement.
-func (p *Plane) Expect(k tenant.Key, from string, generation int64) (end func(), err error) {
+func (p *Plane) Expect(k tenant.Key, from string, revision int64) (end func(), err error) {
 	_, _, at, err := p.placements.movable(k)
 	if err != nil {
 		return nil, err
 	}
-	if err := at.is(k, from, generation); err != nil {
+	if err := at.is(k, from, revision); err != nil {
 		return nil, err
 	}
 	return p.placements.moves(k)
 }
 
 // Take moves the placement of a NIC from another host to this one: the point of no return. counted are the NIC's counters.
-func (p *Plane) Take(k tenant.Key, from string, generation int64, counted string) error {
-	err := p.placements.transfer(k, from, generation, func(next *placement) {
+func (p *Plane) Take(k tenant.Key, from string, revision int64, counted string) error {
+	err := p.placements.transfer(k, from, revision, func(next *placement) {
 		if next.Host = p.cfg.Host; len(counted) <= mostCounted {
 			next.Counted = counted
 		}
@@ -141,31 +141,31 @@ func (p *Plane) Take(k tenant.Key, from string, generation int64, counted string
 	return err
 }
 
-// is returns an error if a placement is not that of a NIC with a state of this generation.
-func (at *placement) is(k tenant.Key, host string, generation int64) error {
+// is returns an error if a placement is not that of a NIC with a state of this revision.
+func (at *placement) is(k tenant.Key, host string, revision int64) error {
 	switch {
 	case at.Host != host:
 		return fmt.Errorf("%v is on host %s, not on %s: its state was used already", k, at.Host, host)
-	case at.Generation != generation || !at.Open:
+	case at.revision != revision || !at.Open:
 		return fmt.Errorf("%v has gone on at host %s since its state was taken: the state is of no use", k, host)
 	}
 	return nil
 }
 
-// transfer writes the next placement of a NIC that is on a host with a generation.
-func (pl *placements) transfer(k tenant.Key, host string, generation int64, change func(next *placement)) error {
+// transfer writes the next placement of a NIC that is on a host, with a state of a revision.
+func (pl *placements) transfer(k tenant.Key, host string, revision int64, change func(next *placement)) error {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	for range mostTries {
 		_, moved := pl.snapshots.current()
 		s, n, at, err := pl.movable(k)
 		if err == nil {
-			err = at.is(k, host, generation)
+			err = at.is(k, host, revision)
 		}
 		if err != nil {
 			return err
 		}
-		next := placement{Schema: store.Schema, Host: host, Generation: generation + 1, Open: true, Counted: at.Counted}
+		next := placement{Schema: store.Schema, Host: host, Generation: at.Generation + 1, Open: true, Counted: at.Counted}
 		change(&next)
 		ok, err := pl.move(s, n, next)
 		if err != nil || ok {
