@@ -516,6 +516,19 @@ static int return_rest(void)
 	return e;
 }
 
+/*
+ * Is somebody expected where the daemon's socket is? Until then this thread connects to nothing: CRIU could not dump the
+ * connection.
+ */
+static bool expected(void)
+{
+	char path[1024 + 32];
+	size_t n = strlen(settings()->socket);
+	memcpy(path, settings()->socket, n);
+	memcpy(path + n, VRDMA_ARRIVING, sizeof VRDMA_ARRIVING);
+	return sys(SYS_faccessat, AT_FDCWD, path, 0) == 0;
+}
+
 static void give_up(void)
 {
 	complain("the RDMA device is lost: its NIC has left this host, and no daemon has it now");
@@ -529,7 +542,7 @@ static void come_back(void)
 {
 	uint64_t wait = WAIT_FIRST;
 	for (uint64_t waited = 0; waited < WAIT_ALL; waited += wait) {
-		int e = return_process();
+		int e = expected() ? return_process() : EAGAIN;
 		if (e == 0) {
 			e = return_rest();
 			if (e == 0)

@@ -404,8 +404,9 @@ struct vrdma_ahead {
  *            that was not asked: it stays, and everything goes on
  *   STAY     instead of what follows, if that is not possible: everything goes on after the answer
  * It makes its memory private, puts sockets of its own in the place of the event files, and closes its
- * connections, the PROCESS connection last. Then it connects, again and again, to the daemon at its socket. That
- * may be another daemon by now, also on another host. Each hello has RETURN and the process's token.
+ * connections, the PROCESS connection last. Then it looks, again and again, for the file SOCKET VRDMA_ARRIVING. Where
+ * that exists, it connects to the daemon at its socket. That may be another daemon by now, also on another host.
+ * Each hello has RETURN and the process's token.
  *   PROCESS  the answer is EAGAIN or ESRCH as long as the daemon waits for something; another error is final. Else
  *            the token and the memfd come, and the client makes the memory of its regions own again
  *   UVERBS   one for each device, with its name, and with the arena memfd as a descriptor. The answer has the
@@ -417,6 +418,7 @@ struct vrdma_ahead {
  * the answer is ECANCELED, the client lets go and comes back once more; after any other its devices are dead.
  */
 #define VRDMA_LEAVE_SIGNAL 60
+#define VRDMA_ARRIVING ".d/arriving" /* behind the path of the socket: programs are expected there */
 struct vrdma_return {
 	uint32_t kind; /* enum vrdma_fd_kind; 0: that was all */
 	uint32_t id;

@@ -127,6 +127,8 @@ const (
 	HelloMoves  = 8  // VRDMA_HELLO_MOVES
 	HelloReturn = 16 // VRDMA_HELLO_RETURN
 	LeaveSignal = 60 // VRDMA_LEAVE_SIGNAL
+	// Arriving, behind the path of the socket, is a file that exists while programs are expected to come back.
+	Arriving = ".d/arriving" // VRDMA_ARRIVING
 )
 
 // Layout of a mailbox; protocol.h explains it.

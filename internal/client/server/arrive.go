@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -67,8 +69,29 @@ func (s *Server) Arrive(n *registry.NIC, st *MovedNIC, h Halter) (*Arrival, erro
 	if len(s.processesOf(n)) > 0 {
 		return nil, fmt.Errorf("NIC %s is in use by programs on this host: end them first", n.Name)
 	}
+	if err := a.invite(); err != nil {
+		return nil, err
+	}
 	m.put(a)
 	return a, nil
+}
+
+// invite makes the file that says that programs are expected, for which they look without a connection.
+func (a *Arrival) invite() error {
+	path := a.at.Socket + protocol.Arriving
+	if err := os.MkdirAll(filepath.Dir(path), a.at.DirMode); err != nil {
+		return err
+	}
+	return os.WriteFile(path, nil, 0o644)
+}
+
+// uninvite removes it.
+func (d *listener) uninvite() error {
+	err := os.Remove(d.Socket + protocol.Arriving)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // arriving returns the program with a token that is expected at a NIC.
@@ -553,7 +576,12 @@ func (a *Arrival) awaitAll(ctx context.Context) error {
 // here, the others continue.
 func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	s := a.srv
-	defer s.moves.drop(a)
+	defer func() {
+		s.moves.drop(a)
+		if err := a.at.uninvite(); err != nil {
+			s.log.Warn("programs of a NIC that leaves would look for it here", "nic", a.nic.Name, "error", err)
+		}
+	}()
 	missing := a.awaitAll(ctx)
 	if missing != nil && a.fresh {
 		a.end(syscall.ECANCELED)

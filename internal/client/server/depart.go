@@ -167,7 +167,10 @@ func (s *Server) Depart(ctx context.Context, n *registry.NIC, h Halter) (*Depart
 	if !s.moves.add(d) {
 		return nil, fmt.Errorf("NIC %s is moving already", n.Name)
 	}
-	err := d.call(ctx)
+	err := at.uninvite() // a daemon that was killed leaves it
+	if err == nil {
+		err = d.call(ctx)
+	}
 	if err == nil {
 		err = d.freeze(ctx)
 	}
@@ -484,6 +487,9 @@ func (d *Departure) Return(ctx context.Context) error {
 	d.srv.forsake(away, nil)
 	a := &Arrival{srv: d.srv, nic: d.nic, at: d.at, halter: d.halter, state: st, changed: make(chan struct{})}
 	d.srv.moves.replace(d, a)
+	if err := a.invite(); err != nil {
+		d.srv.log.Error("the programs of a NIC cannot come back", "nic", d.nic.Name, "error", err)
+	}
 	return a.Finish(ctx, func() error { return nil })
 }
 
