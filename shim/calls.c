@@ -72,13 +72,14 @@ static ssize_t read_ours(struct file *f, int fd, void *buf, size_t n)
 	return device_event(f, REAL(read)(fd, buf, n), buf, n);
 }
 
-/* Repeats call while it fails only because memory.c held its buffer's pages. */
+/* Repeats call while it fails only because memory.c held its buffer's pages, or leave.c's signal has interrupted it. */
 #define RETRY(call)                                                                \
 	({                                                                         \
 		ssize_t r_;                                                        \
 		do                                                                 \
 			r_ = (call);                                               \
-		while (unlikely(r_ < 0) && errno == EFAULT && memory_retry());     \
+		while (unlikely(r_ < 0) && ((errno == EFAULT && memory_retry()) || \
+					    (errno == EINTR && leave_interrupted()))); \
 		r_;                                                                \
 	})
 

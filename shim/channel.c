@@ -42,8 +42,11 @@ int channel_open(int flags)
 
 	if (other_process())
 		return errno = ENODEV, -1;
-	if ((e = wire_process(false)) || (e = wire_open(VRDMA_KIND_RDMACM, &w, &control, &fd, 1)))
+	leave_opening();
+	if ((e = wire_process(false)) || (e = wire_open(VRDMA_KIND_RDMACM, &w, &control, &fd, 1))) {
+		leave_opened();
 		return errno = e, -1;
+	}
 	struct file *f = file_new(FILE_CM);
 	if (!f) {
 		e = ENOMEM;
@@ -64,8 +67,10 @@ int channel_open(int flags)
 		sys(SYS_fcntl, fd, F_SETFD, 0);
 	if (flags & O_NONBLOCK)
 		sys(SYS_fcntl, fd, F_SETFL, O_RDWR | O_NONBLOCK);
+	leave_opened();
 	return fd;
 fail:
+	leave_opened();
 	sys(SYS_close, fd);
 	return errno = e, -1;
 }
@@ -125,13 +130,13 @@ static int command(struct file *f, const unsigned char *buf, size_t n)
 	return e;
 }
 
-/* The channel behind fd, with a reference; inode, if not 0, says which it was. */
-static struct file *channel_get(int fd, uint64_t inode)
+/* The channel behind fd, with a reference; opened, if not 0, says which it was. */
+static struct file *channel_get(int fd, uint64_t opened)
 {
 	struct file *f = file_get(fd);
 	if (!f)
 		return NULL;
-	if (atomic_load(&f->kind) == FILE_CM && (!inode || f->inode == inode))
+	if (atomic_load(&f->kind) == FILE_CM && (!opened || f->opened == opened))
 		return f;
 	file_put(f);
 	return NULL;
@@ -142,12 +147,12 @@ static struct file *channel_get(int fd, uint64_t inode)
  * so a non-blocking descriptor, signals and cancellation have their usual effect.
  * Nothing is held meanwhile that a cancelled thread could keep.
  */
-static int await_event(int fd, uint64_t inode)
+static int await_event(int fd, uint64_t opened)
 {
 	char byte;
 	ssize_t r = REAL(recv)(fd, &byte, 1, MSG_PEEK);
 	int e = r > 0 ? 0 : r < 0 ? errno : EIO; /* at its end the daemon is gone, */
-	struct file *f = channel_get(fd, inode);
+	struct file *f = channel_get(fd, opened);
 	if (f) {
 		file_put(f);
 		return e;
@@ -161,10 +166,10 @@ static int await_event(int fd, uint64_t inode)
  * Delays repeated commands after the daemon has ended. poll then always reports an event, and
  * librdmacm's thread would ask for it in a busy loop.
  */
-static void slow_down(int fd, uint64_t inode)
+static void slow_down(int fd, uint64_t opened)
 {
 	static const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
-	struct file *f = channel_get(fd, inode);
+	struct file *f = channel_get(fd, opened);
 	if (!f)
 		return;
 	bool again = atomic_exchange(&f->fatal_told, true);
@@ -177,7 +182,13 @@ static void slow_down(int fd, uint64_t inode)
 static bool is_channel(struct file *f, int fd)
 {
 	struct stat st;
-	return sys(SYS_fstat, fd, &st) == 0 && st.st_ino == f->inode;
+	uint64_t was;
+	do { /* another socket may take the place of the first one meanwhile */
+		was = atomic_load(&f->inode);
+		if (sys(SYS_fstat, fd, &st) == 0 && st.st_ino == was)
+			return true;
+	} while (was != atomic_load(&f->inode));
+	return false;
 }
 
 /*
@@ -208,7 +219,7 @@ static bool take_event(struct file *f, const void *buf)
 ssize_t channel_write(int fd, const void *buf, size_t n)
 {
 	uint32_t number;
-	uint64_t inode = 0;
+	uint64_t opened = 0;
 	int e;
 
 	if (n < 8 || n > COMMAND_MAX)
@@ -218,10 +229,10 @@ ssize_t channel_write(int fd, const void *buf, size_t n)
 	memcpy(&number, buf, sizeof number);
 	bool wait = will_wait(buf, n);
 	do {
-		struct file *f = channel_get(fd, inode);
+		struct file *f = channel_get(fd, opened);
 		if (!f)
 			return errno = EBADF, -1;
-		inode = f->inode;
+		opened = f->opened;
 		if (!is_channel(f, fd)) {
 			file_put(f);
 			return errno = EBADF, -1;
@@ -234,8 +245,8 @@ ssize_t channel_write(int fd, const void *buf, size_t n)
 			e = ahead_answer(f, buf, n) ? 0 : command(f, buf, n);
 		wait = false;
 		file_put(f);
-	} while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(fd, inode)) == 0);
+	} while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(fd, opened)) == 0);
 	if (e == EIO && number == CM_GET_EVENT)
-		slow_down(fd, inode);
+		slow_down(fd, opened);
 	return e ? (errno = e, -1) : (ssize_t)n;
 }

@@ -101,7 +101,13 @@ static void ring(struct file *f, uint32_t qp)
 static bool is_arena(struct file *f, int fd)
 {
 	struct stat st;
-	return sys(SYS_fstat, fd, &st) == 0 && st.st_ino == f->inode;
+	uint64_t was;
+	do { /* it may be restored as another file meanwhile, see leave.c */
+		was = atomic_load(&f->inode);
+		if (sys(SYS_fstat, fd, &st) == 0 && st.st_ino == was)
+			return true;
+	} while (was != atomic_load(&f->inode));
+	return false;
 }
 
 /* Makes a window of the arena visible, or fails; the arming thread then makes commands instead. */
@@ -265,14 +271,18 @@ static int store_all(struct reader *r, uint32_t count)
 /* The daemon has a mailbox for us. Without one, everything goes on as before. */
 static void install_mail(struct file *f, const struct vrdma_fd *d, int fd)
 {
-	if (!f->mail && d->id == VRDMA_MAIL_AHEAD && atomic_load(&f->kind) == FILE_CM &&
+	bool none = !f->mail || f->mail_ended;
+	if (none && d->id == VRDMA_MAIL_AHEAD && atomic_load(&f->kind) == FILE_CM &&
 	    ahead_install(f, fd)) {
+		f->mail_ended = false;
 		sys(SYS_close, fd);
 		return;
 	}
 	long r = sys(SYS_mmap, NULL, VRDMA_MAIL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (!f->mail && (r >= 0 || r < -4095))
+	if (none && (r >= 0 || r < -4095)) {
 		f->mail = (unsigned char *)r; /* its first page will do */
+		f->mail_ended = false;
+	}
 	sys(SYS_close, fd);
 }
 
@@ -305,6 +315,7 @@ static int install_all(struct file *owner, struct reader *r, uint32_t count, str
 			break;
 		}
 		f->id = d.id;
+		f->name = owner->name;
 		if (!file_install(f, fds->fd[used])) {
 			file_put(f);
 			e = EMFILE;

@@ -30,7 +30,8 @@ static _Atomic unsigned top;
 static struct file hidden = {.refs = 1, .kind = FILE_HIDDEN};
 
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(struct file *) pool; /* every struct file there is */
+_Atomic(struct file *) file_pool;
+#define pool file_pool
 static _Atomic int owner;           /* the process the table describes */
 
 bool other_process(void)
@@ -87,6 +88,7 @@ static struct file *pool_take(enum file_kind kind)
 
 struct file *file_new(enum file_kind kind)
 {
+	static uint64_t opened; /* guarded by pool_lock */
 	sigmask old = signals_block();
 	pthread_mutex_lock(&pool_lock);
 	struct file *f = pool_take(kind);
@@ -97,6 +99,9 @@ struct file *file_new(enum file_kind kind)
 		atomic_store(&f->fatal_told, false);
 		atomic_store(&f->control, -1);
 		atomic_store(&f->bell, -1);
+		f->fresh = f->peer = -1;
+		f->mail_ended = false;
+		f->opened = ++opened;
 		atomic_store(&f->kind, (int)kind);
 		atomic_store(&f->refs, 1);
 	}
@@ -172,6 +177,8 @@ void file_put(struct file *f)
 		fd_unhide(control);
 	if (bell >= 0)
 		fd_unhide(bell);
+	if (f->peer >= 0)
+		fd_unhide(f->peer);
 	if (atomic_load(&f->kind) == FILE_DEVICE) {
 		sys(SYS_mmap, f->page, VRDMA_DB_SIZE, PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -308,8 +315,11 @@ int device_open(int flags)
 
 	if (other_process())
 		return errno = ENODEV, -1;
-	if ((e = wire_process(false)) || (e = wire_open(VRDMA_KIND_UVERBS, &w, &control, fds, 2)))
+	leave_opening();
+	if ((e = wire_process(false)) || (e = wire_open(VRDMA_KIND_UVERBS, &w, &control, fds, 2))) {
+		leave_opened();
 		return errno = e, -1;
+	}
 	struct file *f = file_new(FILE_DEVICE);
 	if (f)
 		atomic_store(&f->control, control); /* file_put closes it */
@@ -321,6 +331,7 @@ int device_open(int flags)
 	atomic_store(&f->bell, fds[1]);
 	f->rdev_major = w.rdev_major;
 	f->rdev_minor = w.rdev_minor;
+	f->name = w.id;
 	f->inode = sys(SYS_fstat, fds[0], &st) == 0 ? st.st_ino : 0;
 	long r = sys(SYS_mmap, f->page, VRDMA_DB_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
 		     fds[0], 0);
@@ -338,8 +349,10 @@ int device_open(int flags)
 	}
 	if (!(flags & O_CLOEXEC))
 		sys(SYS_fcntl, fds[0], F_SETFD, 0);
+	leave_opened();
 	return fds[0];
 fail:
+	leave_opened();
 	sys(SYS_close, fds[0]);
 	if (f)
 		file_put(f);

@@ -59,6 +59,11 @@ bool memory_swapped(void)
 	return atomic_load(&any_swapped);
 }
 
+void memory_note(bool any)
+{
+	atomic_store(&any_swapped, any);
+}
+
 void swap_begin(void)
 {
 	atomic_fetch_add(&swaps, 1);

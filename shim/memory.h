@@ -26,6 +26,7 @@ void swap_end(void);   /* ...to here: calls.c repeats what failed in between */
 bool own_mappings(bool (*f)(const struct vma *, void *), void *arg);
 void memory_forget(void); /* nothing is swapped any more */
 void memory_child(void);
+void memory_note(bool any); /* whether there is swapped memory */
 bool memory_swapped(void); /* anything to do at a fork? without the lock */
 bool memory_forking(void); /* this thread is in fork(), and holds the lock already */
 

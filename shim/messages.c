@@ -97,11 +97,27 @@ static ssize_t receive(int socket, sigmask outside, void *in, size_t room, struc
 	return n;
 }
 
-static ssize_t transmit(int socket, const struct message *m)
+/* Sends one message, with a descriptor unless fd is -1. */
+static ssize_t transmit_with(int socket, const struct message *m, int fd)
 {
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
 	struct iovec iov[3];
 	struct msghdr h = {0};
 	ssize_t n;
+
+	if (fd >= 0) {
+		memset(&control, 0, sizeof control);
+		h.msg_control = control.bytes;
+		h.msg_controllen = sizeof control.bytes;
+		struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof fd);
+		memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	}
 
 	for (int i = 0; i < m->nparts; i++)
 		iov[i] = (struct iovec){(void *)(uintptr_t)m->part[i], m->length[i]};
@@ -111,6 +127,11 @@ static ssize_t transmit(int socket, const struct message *m)
 		n = sys(SYS_sendmsg, socket, &h, MSG_NOSIGNAL);
 	while (n == -EINTR);
 	return n;
+}
+
+static ssize_t transmit(int socket, const struct message *m)
+{
+	return transmit_with(socket, m, -1);
 }
 
 /*
@@ -317,9 +338,9 @@ static long peer_pid(int socket)
 	return who.pid;
 }
 
-/* Opens a connection of one kind. Returns 0 and a hidden socket, or an errno. */
-static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcome *w, int *out,
-		 int *fds, int want)
+/* Opens a connection of one kind. Returns 0 and a hidden socket, or an errno. back: of what comes back, else NULL. */
+static int greet(uint32_t kind, const struct coming *back, sigmask outside, bool quiet, struct vrdma_welcome *w,
+		 int *out, int *fds, int want)
 {
 	const struct settings *s = settings();
 	struct vrdma_hello hello = {.magic = VRDMA_MAGIC, .protocol = VRDMA_PROTOCOL, .kind = kind,
@@ -348,7 +369,14 @@ static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcom
 	copy_text(hello.vnic, sizeof hello.vnic, s->vnic);
 	copy_text(hello.label, sizeof hello.label, s->label);
 	copy_text(hello.program, sizeof hello.program, program_invocation_short_name);
-	if (kind == VRDMA_KIND_PROCESS && s->faults[0]) {
+	if (kind == VRDMA_KIND_PROCESS && leave_ready())
+		hello.flags |= VRDMA_HELLO_MOVES;
+	if (back) {
+		hello.flags |= VRDMA_HELLO_RETURN;
+		m.part[1] = &back->name;
+		m.length[1] = sizeof back->name;
+		m.nparts = 2;
+	} else if (kind == VRDMA_KIND_PROCESS && s->faults[0]) {
 		hello.flags |= VRDMA_HELLO_FAULTS;
 		m.part[1] = s->faults;
 		m.length[1] = strlen(s->faults) + 1;
@@ -356,7 +384,7 @@ static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcom
 	}
 	if (kind == VRDMA_KIND_PROCESS)
 		tracer_allow(peer_pid(socket)); /* it opens memory that it cannot map */
-	n = transmit(socket, &m);
+	n = transmit_with(socket, &m, back ? back->fd : -1);
 	if (n >= 0)
 		n = receive(socket, outside, w, sizeof *w, &got);
 	if (kind == VRDMA_KIND_PROCESS)
@@ -397,7 +425,7 @@ static int process_connect(sigmask outside, bool quiet)
 	struct vrdma_welcome w;
 	struct stat st;
 	int socket, memory;
-	int e = greet(VRDMA_KIND_PROCESS, outside, quiet, &w, &socket, &memory, 1);
+	int e = greet(VRDMA_KIND_PROCESS, NULL, outside, quiet, &w, &socket, &memory, 1);
 
 	if (e)
 		return e;
@@ -447,9 +475,15 @@ int wire_process(bool quiet)
 int wire_open(uint32_t kind, struct vrdma_welcome *w, int *control, int *fds, int want)
 {
 	sigmask old = signals_block();
-	int e = greet(kind, old, false, w, control, fds, want);
+	int e = greet(kind, NULL, old, false, w, control, fds, want);
 	signals_restore(old);
 	return e;
+}
+
+int wire_return(uint32_t kind, const struct coming *back, sigmask outside, struct vrdma_welcome *w, int *control,
+		int *fds, int want)
+{
+	return greet(kind, back, outside, true, w, control, fds, want);
 }
 
 int wire_netlink(bool quiet, int *socket)
@@ -457,27 +491,46 @@ int wire_netlink(bool quiet, int *socket)
 	struct vrdma_welcome w;
 	int none;
 	sigmask old = signals_block();
-	int e = greet(VRDMA_KIND_NETLINK, old, quiet, &w, socket, &none, 0);
+	int e = greet(VRDMA_KIND_NETLINK, NULL, old, quiet, &w, socket, &none, 0);
 	if (!e)
 		set_patience(*socket, 0);
 	signals_restore(old);
 	return e;
 }
 
-bool wire_sync(void)
+void wire_lock(void)
 {
-	struct vrdma_request q = {.op = VRDMA_OP_SYNC};
+	pthread_mutex_lock(&process_lock);
+}
+
+void wire_unlock(void)
+{
+	pthread_mutex_unlock(&process_lock);
+}
+
+int wire_ask(uint32_t op, sigmask outside)
+{
+	struct vrdma_request q = {.op = op};
 	struct message m = {{&q}, {sizeof q}, 1, NULL};
 	static unsigned char in[VRDMA_MAX_MESSAGE]; /* guarded by process_lock */
+	struct vrdma_reply reply;
 	struct passed fds;
 
+	ssize_t n = wire_call(atomic_load(&process.socket), outside, &m, in, &fds);
+	if (n < 0)
+		return (int)-n;
+	passed_close(&fds);
+	memcpy(&reply, in, sizeof reply);
+	return reply.error;
+}
+
+bool wire_sync(void)
+{
 	if (other_process() || wire_process(true))
 		return false;
 	sigmask old = signals_block();
 	pthread_mutex_lock(&process_lock);
-	bool heard = wire_call(atomic_load(&process.socket), old, &m, in, &fds) >= 0;
-	if (heard)
-		passed_close(&fds);
+	bool heard = wire_ask(VRDMA_OP_SYNC, old) != EIO;
 	pthread_mutex_unlock(&process_lock);
 	signals_restore(old);
 	return heard;

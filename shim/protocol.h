@@ -49,6 +49,10 @@ enum vrdma_kind {
 /* Of a PROCESS one: the faults of VRDMA_FAULT follow, VRDMA_MAX_FAULTS bytes at most, NUL included. */
 #define VRDMA_HELLO_FAULTS 4u
 #define VRDMA_MAX_FAULTS 512u
+/* Of a PROCESS one: the client can let go of the daemon and come back, see "Moving" at the end. */
+#define VRDMA_HELLO_MOVES 8u
+/* The client comes back; its name, an uint32_t, follows. */
+#define VRDMA_HELLO_RETURN 16u
 
 /* First message of every connection, client to daemon. */
 struct vrdma_hello {
@@ -78,7 +82,8 @@ struct vrdma_welcome {
 	uint32_t rdev_major; /* what fstat of the device must show */
 	uint32_t rdev_minor;
 	int32_t daemon_pid;
-	uint32_t id; /* RDMACM: what stands for the descriptor in MIGRATE_ID; PROCESS: VRDMA_MAPS_* */
+	uint32_t id; /* RDMACM: what stands for the descriptor in MIGRATE_ID; PROCESS: VRDMA_MAPS_*;
+		      * UVERBS: the device's name, see "Moving" */
 	char text[192];
 };
 
@@ -195,6 +200,9 @@ enum vrdma_op {
 	VRDMA_OP_COMMAND = 1,
 	VRDMA_OP_SYNC = 2,
 	VRDMA_OP_ROOM = 3,
+	VRDMA_OP_LEAVE = 4,  /* see "Moving" at the end */
+	VRDMA_OP_STAY = 5,
+	VRDMA_OP_RETURN = 6,
 };
 
 struct vrdma_request {
@@ -387,5 +395,33 @@ struct vrdma_ahead {
 #define VRDMA_SHELF_SLOTS 8u
 #define VRDMA_SHELF_STRIDE 1536u
 #define VRDMA_SHELF_REPLY 8u
+
+/*
+ * Moving: while the NIC moves to another host, its programs have nothing of a daemon. The daemon asks a client
+ * that said MOVES to let go, by the signal VRDMA_LEAVE_SIGNAL. The client then sends nothing but, on its PROCESS
+ * connection,
+ *   LEAVE    the daemon answers 0 when nothing of the NIC changes any more. Any other answer, also to a client
+ *            that was not asked: it stays, and everything goes on
+ *   STAY     instead of what follows, if that is not possible: everything goes on after the answer
+ * It makes its memory private, puts sockets of its own in the place of the event files, and closes its
+ * connections, the PROCESS connection last. Then it looks, again and again, for the file SOCKET VRDMA_ARRIVING. Where
+ * that exists, it connects to the daemon at its socket. That may be another daemon by now, also on another host.
+ * Each hello has RETURN and the process's token.
+ *   PROCESS  the answer is EAGAIN or ESRCH as long as the daemon waits for something; another error is final. Else
+ *            the token and the memfd come, and the client makes the memory of its regions own again
+ *   UVERBS   one for each device, with its name, and with the arena memfd as a descriptor. The answer has the
+ *            device's new name and a doorbell eventfd. RETURN requests follow, of struct vrdma_return, one for
+ *            each event file of the device, which are answered with a struct vrdma_fd and the new file, and one of
+ *            kind 0
+ *   RDMACM   one for each channel, with its name. The answer is that to a new channel
+ * The last message is a RETURN request on the PROCESS connection. After the answer 0 everything goes on. If
+ * the answer is ECANCELED, the client lets go and comes back once more; after any other its devices are dead.
+ */
+#define VRDMA_LEAVE_SIGNAL 60
+#define VRDMA_ARRIVING ".d/arriving" /* behind the path of the socket: programs are expected there */
+struct vrdma_return {
+	uint32_t kind; /* enum vrdma_fd_kind; 0: that was all */
+	uint32_t id;
+};
 
 #endif

@@ -425,21 +425,28 @@ static bool first(const struct vma *v, void *arg)
 	return false;
 }
 
+bool reclaim_all(struct hold *h)
+{
+	bool ok = true;
+	while (ok && (ok = get_ready(h))) {
+		struct alias a = {.any = false};
+		ok = own_mappings(first, &a);
+		if (!ok || !a.any)
+			break;
+		hold_complete(h, &memory_maps);
+		a.found.end = hold_chunk(a.found.start, a.found.end);
+		ok = reclaim_mapping(h, &a.found);
+	}
+	return ok;
+}
+
 bool memory_reclaim(void)
 {
 	struct hold h = {.ready = false};
 	bool ok = true;
 	pthread_mutex_lock(&memory_lock);
 	if (memory_swapped() && (ok = maps_open(&memory_maps))) {
-		while (ok && (ok = get_ready(&h))) {
-			struct alias a = {.any = false};
-			ok = own_mappings(first, &a);
-			if (!ok || !a.any)
-				break;
-			hold_complete(&h, &memory_maps);
-			a.found.end = hold_chunk(a.found.start, a.found.end);
-			ok = reclaim_mapping(&h, &a.found);
-		}
+		ok = reclaim_all(&h);
 		hold_end(&h);
 		maps_close(&memory_maps);
 	}

@@ -15,6 +15,8 @@ bool reclaim_aliases(struct hold *h, uint64_t start, uint64_t end);
 void reclaim_ready(void);
 /* These regions were deregistered: pages that no other region covers become private. */
 void reclaim_gone(const struct range *r, size_t n);
+/* All memory becomes private. memory_maps is open; the caller ends the hold. False: some is not. */
+bool reclaim_all(struct hold *h);
 void reclaim_forget(void);
 
 #endif

@@ -18,3 +18,8 @@ SOCKETS_SRC := $(wildcard shim/sockets/*.c) shim/real.c
 $(BIN)/libvrdma-sockets.so: $(SOCKETS_SRC) $(wildcard shim/*.h shim/sockets/*.h)
 	@mkdir -p $(BIN)
 	$(CC) $(SHIM_CFLAGS) -o $@ $(SOCKETS_SRC) $(subst libvrdma.so,libvrdma-sockets.so,$(SHIM_LDFLAGS)) $(SHIM_EXTRA)
+
+# vrdma_criu_plugin.so, for CRIU 4
+$(BIN)/vrdma_criu_plugin.so: shim/criu/plugin.c
+	@mkdir -p $(BIN)
+	$(CC) $(SHIM_CFLAGS) -o $@ $< -shared $(SHIM_EXTRA)

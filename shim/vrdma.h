@@ -19,6 +19,7 @@
  *   advice.c, remap.c  what madvise and mremap do to shared memory
  *   anonymous.c  gives shared anonymous memory a descriptor that the daemon can take
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
+ *   leave.c   lets go of the daemon, and finds another one, when the NIC moves to another host
  *   channel.c is the rdma_cm device
  *   netlink.c is RDMA netlink, where libibverbs and `rdma` ask which devices there are
  *   poll.c    lets a program that polls an empty queue yield, or sleep; place.c has it do so
@@ -126,10 +127,12 @@ struct file {
 	_Atomic bool fatal_told; /* the end of the daemon was reported */
 	uint32_t id;             /* of an event file or channel: the daemon's name for it; of a
 				  * netlink socket: its port */
+	uint32_t name;           /* of a device, and of its event files: the daemon's name for the device */
+	uint64_t opened;         /* which use of this struct it is: never 0 */
 	uint32_t rdev_major, rdev_minor;
 	_Atomic int control; /* hidden: commands of this device */
 	_Atomic int bell;    /* hidden: doorbell eventfd */
-	uint64_t inode;      /* of the arena, or of the event socket of rdma_cm */
+	_Atomic uint64_t inode; /* of the arena, or of the event socket of rdma_cm; leave.c changes it */
 	unsigned char *page; /* VRDMA_DB_SIZE bytes of the arena */
 	unsigned char *arms; /* its arm words, of a device; mapped once, then kept like page */
 	/* The arena in windows, for arming: window n is mapped if bit n of viewed is set. Others are
@@ -139,6 +142,8 @@ struct file {
 	unsigned char *out;  /* extents of the request under way, VRDMA_MAX_MESSAGE bytes */
 	unsigned char *in;   /* the reply under way, likewise */
 	unsigned char *mail; /* VRDMA_MAIL_SIZE bytes shared with the daemon; NULL: none */
+	bool mail_ended;     /* it is no daemon's any more: another one may take its place */
+	int fresh, peer;     /* of event files, while leave.c is at work; -1: none */
 	_Atomic(struct foreseen *) ahead; /* answers ahead, see ahead.c; NULL: none. If there are,
 					   * mail has VRDMA_AHEAD_SIZE bytes */
 	pthread_mutex_t lock; /* one command at a time; guards out, in and mail */
@@ -182,6 +187,17 @@ ssize_t device_write(struct file *f, int fd, const void *buf, size_t n);
 ssize_t device_event(struct file *f, ssize_t got, void *buf, size_t n);
 bool device_alive(struct file *f);
 int device_apply(struct file *f, size_t n, struct passed *fds); /* a reply in f->in; 0 or errno */
+
+extern _Atomic(struct file *) file_pool; /* every struct file there is */
+
+/* ---- leave.c: the NIC moves to another host ---- */
+
+bool leave_ready(void); /* can we let go of the daemon when it asks? */
+/* A system call of this thread failed with EINTR: true if that was because the daemon asked. */
+bool leave_interrupted(void);
+/* Around the opening of a device or channel: no leave begins meanwhile. */
+void leave_opening(void);
+void leave_opened(void);
 
 /* ---- channel.c: the rdma_cm device ---- */
 
@@ -291,6 +307,18 @@ ssize_t wire_call(int socket, sigmask outside, const struct message *m, void *in
 bool wire_leave(unsigned char *mail, const void *command, size_t n);
 void passed_close(struct passed *fds);
 void wire_expose(bool yes);                   /* may the daemon take descriptors of ours? */
+/* A program that comes back: what it is the hello of, and a descriptor that goes along; -1: none. */
+struct coming {
+	uint32_t name;
+	int fd;
+};
+/* The same as wire_open, for what comes back. Says nothing to the user. */
+int wire_return(uint32_t kind, const struct coming *b, sigmask outside, struct vrdma_welcome *w, int *control,
+		int *fds, int want);
+/* The PROCESS connection, while nobody else may use it. */
+void wire_lock(void);
+void wire_unlock(void);
+int wire_ask(uint32_t op, sigmask outside); /* a request without a body there: 0 or errno. Locked */
 bool wire_sync(void);                         /* have the counter files brought up to date; false: nobody answers */
 void wire_child(void);
 
@@ -328,6 +356,13 @@ void memory_closed(const struct file *f);  /* there are none any more */
 bool memory_retry(void);
 /* All shared memory becomes private again. False: some could not. */
 bool memory_reclaim(void);
+/*
+ * All shared memory becomes private, but regions stay registered. then runs while other threads are stopped.
+ * False: nothing has changed.
+ */
+bool memory_leave(void (*then)(void));
+bool memory_return(void); /* what memory_leave made private is shared again, in another memfd */
+bool memory_alone(void (*then)(void)); /* then runs while other threads are stopped; false: they cannot be */
 int memory_madvise(void *addr, size_t n, int advice);
 int memory_munmap(void *addr, size_t n);
 void *memory_mremap(void *old, size_t size, size_t new_size, int flags, void *to);

@@ -104,6 +104,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		return usage("%w; see %s --help", err, c.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&o.socket, "socket", "", "the daemon's socket (default: VRDMA_SOCKET, else this user's own)")
+	root.AddCommand(criuCommand(o))
 	root.AddCommand(
 		applyCommand(o),
 		auditCommand(o),

@@ -27,7 +27,7 @@ func nicCommand(o *options) *cobra.Command {
 			return usage("say what: vrdma nic args NIC, vrdma nic check CONTAINER|ROOTFS, or vrdma nic move NIC HOST")
 		},
 	}
-	c.AddCommand(nicArgsCommand(o), nicCheckCommand(), nicMoveCommand(o))
+	c.AddCommand(nicArgsCommand(o), nicCheckCommand(), nicMoveCommand(o), nicLeaveCommand(o), nicStayCommand(o), nicArriveCommand(o))
 	return c
 }
 

@@ -169,6 +169,15 @@ func (m *Manager) Drop(c *Conn) {
 	}
 }
 
+// Forsake drops the connections for which with returns true.
+func (m *Manager) Forsake(with func(*Conn) bool) {
+	for _, c := range m.conns {
+		if with(c) {
+			m.Drop(c)
+		}
+	}
+}
+
 const (
 	maxNumber = 1<<24 - 1 // of a queue pair, and a PSN
 	// mostRetries is the largest number of repetitions in a REQ, and mostLeft that with an MRA.

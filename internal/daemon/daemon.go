@@ -233,6 +233,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 		return err
 	}
 	d.server.ServeSuccession(&succession{d: d})
+	d.server.ServeMigration(&migrations{d: d})
 	d.workloads.server = d.server
 	d.engine.Start()
 	d.provisioner.Open(d.server)

@@ -17,6 +17,17 @@ func Image(t testing.TB, suite string) string {
 	return filepath.Join(dir, "root")
 }
 
+// CRIU returns the root directories of a host for containers that has CRIU, for an overlay. See tools/criu-image.
+func CRIU(t testing.TB) string {
+	t.Helper()
+	host := Image(t, "host")
+	dir, err := cached("criu", "criu-image")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "root") + ":" + host
+}
+
 // Engines returns the root of a Debian with container engines: older, middle, newer. It is unpacked once a machine. See
 // tools/engine-image.
 func Engines(t testing.TB, name string) string {

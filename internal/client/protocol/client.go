@@ -40,7 +40,7 @@ func dialControl(socket, op string) (*Session, error) {
 	}
 	s, err := Dial(socket, hello)
 	// The refusal of the control socket explains more than the answer of the program socket.
-	if err == nil && refused != nil && slices.Contains([]string{ControlStop, ControlCapture, ControlReload, ControlDrain, ControlMove}, op) {
+	if err == nil && refused != nil && slices.Contains([]string{ControlStop, ControlCapture, ControlReload, ControlDrain, ControlMove, ControlMigrate}, op) {
 		s.Close()
 		return nil, refused
 	}
@@ -381,4 +381,25 @@ func operate(socket string, req ControlRequest) (reply ControlReply, err error) 
 		err = errors.New(reply.Error)
 	}
 	return reply, err
+}
+
+// MigrateNIC makes the daemon at socket do a part of a NIC's move with its programs. sealed is the state, for MoveArrive.
+func MigrateNIC(socket, move, nic string, sealed []byte, within time.Duration) (m Migration, err error) {
+	s, err := control(socket, ControlRequest{Op: ControlMigrate, Move: move, NIC: nic, Within: within})
+	if err != nil {
+		return m, err
+	}
+	defer s.Close()
+	if move == MoveArrive {
+		if err := s.SendJSON(Migration{State: sealed}); err != nil {
+			return m, err
+		}
+	}
+	if err := s.ReceiveJSON(&m); err != nil {
+		return m, err
+	}
+	if m.Error != "" {
+		return m, errors.New(m.Error)
+	}
+	return m, nil
 }

@@ -27,6 +27,8 @@ import (
 //	                              objects follows, and its answers (package control)
 //	{"op":"hand over"}            answered by a ControlReply; then a message with a descriptor
 //	                              for the conversation of two daemons follows (package handover)
+//	{"op":"migrate","move":M,"nic":N}  for leave answered by one Migration with the state; before arrive
+//	                              a Migration with the state follows; answered by one Migration
 //	{"op":"upgrade","program":P}  answered by one Upgrade: the daemon starts P to take over
 type ControlRequest struct {
 	Op    string `json:"op"`
@@ -47,6 +49,9 @@ type ControlRequest struct {
 	// For move: the process whose sessions move, and their next loop.
 	Pid  int `json:"pid,omitempty"`
 	Loop int `json:"loop,omitempty"`
+	// For migrate: what to do with NIC, a declared one (Leave, Stay, Arrive), and for how long at most.
+	Move   string        `json:"move,omitempty"`
+	Within time.Duration `json:"within,omitempty"`
 	// For upgrade: the path of the next daemon's program.
 	Program string `json:"program,omitempty"`
 }
@@ -57,6 +62,21 @@ type Upgrade struct {
 	Pid   int    `json:"pid,omitempty"` // of the daemon that continues
 	// Blackout is how long programs were not served.
 	Blackout time.Duration `json:"blackout,omitempty"`
+}
+
+// What a request to migrate does with a NIC: its programs let go of this daemon, continue here, or come from another host.
+const (
+	MoveLeave  = "leave"
+	MoveStay   = "stay"
+	MoveArrive = "arrive"
+)
+
+// Migration is an answer to a request to migrate a NIC, or its state.
+type Migration struct {
+	Error    string `json:"error,omitempty"`
+	State    []byte `json:"state,omitempty"` // sealed
+	Programs int    `json:"programs,omitempty"`
+	QPs      int    `json:"qps,omitempty"`
 }
 
 // CaptureEnd counts the packets of a capture.
@@ -81,6 +101,7 @@ const (
 	ControlReload   = "reload"
 	ControlDrain    = "drain"
 	ControlMove     = "move"
+	ControlMigrate  = "migrate"
 )
 
 // ControlReply acknowledges a request or contains its error. The stream of a trace begins with one.

@@ -17,6 +17,8 @@ var twins = map[string]int64{
 	"VRDMA_KIND_RDMACM": int64(KindRDMACM), "VRDMA_KIND_CONTROL": int64(KindControl),
 	"VRDMA_KIND_NETLINK": int64(KindNetlink),
 	"VRDMA_OP_COMMAND":   int64(OpCommand), "VRDMA_OP_SYNC": int64(OpSync), "VRDMA_OP_ROOM": int64(OpRoom),
+	"VRDMA_OP_LEAVE": int64(OpLeave), "VRDMA_OP_STAY": int64(OpStay), "VRDMA_OP_RETURN": int64(OpReturn),
+	"VRDMA_HELLO_MOVES": HelloMoves, "VRDMA_HELLO_RETURN": HelloReturn, "VRDMA_LEAVE_SIGNAL": LeaveSignal, "sizeof(struct vrdma_return)": ReturnSize,
 	"VRDMA_DB_BITS": DoorbellBits, "VRDMA_DB_ARMED": DoorbellArmed, "VRDMA_DB_ANY": DoorbellAny,
 	"VRDMA_DB_SUMMARY": DoorbellSummary, "VRDMA_DB_BITMAP": DoorbellBitmap, "VRDMA_DB_READY": DoorbellReady, "VRDMA_DB_SIZE": DoorbellSize,
 	"VRDMA_DB_WAITING": DoorbellWaiting, "VRDMA_DB_CPU": DoorbellCPU, "VRDMA_DB_ANNOUNCED": WaitAnnounced, "VRDMA_DB_ASLEEP": WaitAsleep,

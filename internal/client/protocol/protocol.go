@@ -39,6 +39,9 @@ const (
 	OpCommand Op = 1 // VRDMA_OP_COMMAND
 	OpSync    Op = 2 // VRDMA_OP_SYNC
 	OpRoom    Op = 3 // VRDMA_OP_ROOM
+	OpLeave   Op = 4 // VRDMA_OP_LEAVE
+	OpStay    Op = 5 // VRDMA_OP_STAY
+	OpReturn  Op = 6 // VRDMA_OP_RETURN
 )
 
 // Kinds of extent, enum vrdma_extent_kind, and their protection.
@@ -119,6 +122,13 @@ const (
 	HelloAhead = 2 // VRDMA_HELLO_AHEAD
 	// HelloFaults: faults follow the hello of a process.
 	HelloFaults = 4 // VRDMA_HELLO_FAULTS
+	// HelloMoves: the process can let go of the daemon, and come back. HelloReturn: it comes back, and the name of what does follows
+	// the hello.
+	HelloMoves  = 8  // VRDMA_HELLO_MOVES
+	HelloReturn = 16 // VRDMA_HELLO_RETURN
+	LeaveSignal = 60 // VRDMA_LEAVE_SIGNAL
+	// Arriving, behind the path of the socket, is a file that exists while programs are expected to come back.
+	Arriving = ".d/arriving" // VRDMA_ARRIVING
 )
 
 // Layout of a mailbox; protocol.h explains it.
@@ -205,6 +215,7 @@ const (
 // Sizes of the fixed parts of messages.
 const (
 	HelloSize   = 160 // sizeof(struct vrdma_hello)
+	ReturnSize  = 8   // sizeof(struct vrdma_return)
 	MaxFaults   = 512 // VRDMA_MAX_FAULTS
 	WelcomeSize = 248 // sizeof(struct vrdma_welcome)
 	RequestSize = 16  // sizeof(struct vrdma_request)
@@ -238,6 +249,7 @@ type Hello struct {
 	Label    string // at most 31 bytes
 	Program  string // at most 63 bytes
 	Faults   string // what shall fail on purpose, less than MaxFaults bytes; see HelloFaults
+	Name     uint32 // what comes back, see HelloReturn
 }
 
 // Append appends the encoded h; strings that are too long are cut.
@@ -252,6 +264,9 @@ func (h *Hello) Append(b []byte) []byte {
 	b = appendText(b, h.Program, 64)
 	if h.Flags&HelloFaults != 0 {
 		b = append(append(b, h.Faults...), 0)
+	}
+	if h.Flags&HelloReturn != 0 {
+		b = order.AppendUint32(b, h.Name)
 	}
 	return b
 }
@@ -271,8 +286,13 @@ func ParseHello(b []byte) (Hello, error) {
 		Label:    text(b[64:96]),
 		Program:  text(b[96:160]),
 	}
-	if h.Flags&HelloFaults != 0 {
-		h.Faults = text(b[HelloSize:])
+	switch rest := b[HelloSize:]; {
+	case h.Flags&HelloReturn != 0 && h.Flags&HelloFaults != 0, h.Flags&HelloReturn != 0 && len(rest) < 4:
+		return Hello{}, malformed("a hello of a client that comes back has a name, and nothing else")
+	case h.Flags&HelloReturn != 0:
+		h.Name = order.Uint32(rest)
+	case h.Flags&HelloFaults != 0:
+		h.Faults = text(rest)
 	}
 	if h.Magic != Magic {
 		return Hello{}, malformed("magic %#x, want %#x", h.Magic, uint32(Magic))
@@ -291,8 +311,9 @@ type Welcome struct {
 	RdevMajor uint32
 	RdevMinor uint32
 	DaemonPid int32
-	ID        uint32 // RDMACM: the channel's number in MIGRATE_ID; PROCESS: MapsShared, MapsDescriptors
-	Text      string // at most 191 bytes
+	// ID is, of RDMACM, the channel's number in MIGRATE_ID; of PROCESS, MapsShared and MapsDescriptors; of UVERBS, the device's name.
+	ID   uint32
+	Text string // at most 191 bytes
 }
 
 // Append appends the encoded w.

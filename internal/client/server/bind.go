@@ -151,7 +151,7 @@ func (d *listener) endWorkload(b *Binding) {
 	}
 	d.ended[b.Cookie] = b.Name
 	for c, g := range d.users {
-		if g.workload == b.Cookie {
+		if g.workload == b.Cookie && !g.away {
 			d.srv.log.Info("a program loses a NIC, because its container is gone", "nic", d.NIC.Name, "container", b.Name, "pid", g.Pid, "program", g.Program)
 			c.Close()
 		}

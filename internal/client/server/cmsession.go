@@ -110,6 +110,9 @@ func (ses *cmSession) converse() {
 }
 
 func (ses *cmSession) end() {
+	if ses.proc.away.Load() {
+		return // see forsake
+	}
 	ses.proc.dropChannel(ses)
 	if err := ses.srv.loop.Do(ses.ch.Close); err != nil {
 		ses.srv.log.Error("panic while closing an event channel", "nic", ses.nic.Name, "session", ses.id, "error", err)

@@ -224,7 +224,8 @@ func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket stri
 		return first, who, err
 	}
 	defer s.gate.leave()
-	h, who, err := s.greeting(c, who, first)
+	h, who, fds, err := s.greeting(c, who, first)
+	protocol.CloseFDs(fds)
 	if err == nil && h.Kind != protocol.KindControl {
 		err = refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the %s socket", first.Socket, socket)
 	}

@@ -291,13 +291,16 @@ func (f *Frozen) process(p *process, g *User) (st ProcessState, err error) {
 	if g == nil {
 		return st, errors.New("its connection is ending")
 	}
+	if p.away.Load() {
+		return st, errors.New("its NIC moves to another host: wait until that has ended")
+	}
 	if p.Machine != "" {
 		return st, fmt.Errorf("it is a program in the virtual machine %s, which cannot be handed over", p.Machine)
 	}
 	if st.Conn, err = f.conn(p.conn, &p.Caller, g.Since); err != nil {
 		return st, err
 	}
-	st.Token, st.Workload, st.Container, st.Faults = p.token, g.workload, g.Container, p.rules
+	st.Token, st.Workload, st.Container, st.Faults, st.Moves = p.token, g.workload, g.Container, p.rules, p.moves
 	if p.apart != nil {
 		st.Apart = p.apart.Error()
 	}

@@ -43,15 +43,25 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 		return err
 	}
 	defer s.gate.leave()
-	h, who, err := s.greeting(c, who, d)
+	h, who, files, err := s.greeting(c, who, d)
+	defer func() { protocol.CloseFDs(files) }()
 	if err != nil {
 		return err
 	}
 	if d.NIC == nil && h.Kind != protocol.KindControl {
 		return refusal(syscall.ENODEV, "this daemon has no default NIC: name one with vrdma run --nic TENANT/NAME, or mount the directory of one")
 	}
-	if err := s.drained(h.Kind); err != nil {
+	returns := h.Flags&protocol.HelloReturn != 0
+	if err := s.drained(h.Kind); err != nil && !returns {
 		return err
+	}
+	if err := s.moves.refuses(d.NIC, &h); err != nil {
+		return err
+	}
+	if returns { // a program that is not expected is no user of the NIC
+		if _, err := s.moves.arriving(d.NIC, h.Token); err != nil {
+			return err
+		}
 	}
 	// A process that was admitted may have changed its user since: its token is the proof. Others become users before
 	// Admit is called, so that Recheck finds every admitted caller.
@@ -70,7 +80,7 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 		if err := d.occupy(c, l, &who); err != nil { // before Claim: no placement is released then
 			return err
 		}
-		if d.Claim != nil {
+		if d.Claim != nil && !returns {
 			if err := d.Claim(); err != nil {
 				return refusal(syscall.EBUSY, "%v", err)
 			}
@@ -81,6 +91,11 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 			return refusal(protocol.Errno(err, syscall.EIO), "the daemon cannot make the device tree: %v", err)
 		}
 		defer d.tree.Done()
+	}
+	if returns {
+		fds := files
+		files = nil
+		return d.serveReturn(c, who, h, fds)
 	}
 	switch h.Kind {
 	case protocol.KindProcess:
@@ -116,26 +131,30 @@ func (s *Server) awaitHello(c *protocol.Conn) error {
 	return nil
 }
 
-// greeting reads and checks the hello of a connection to d. It adds the client's program, label and NIC to the caller.
-func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *listener) (protocol.Hello, credentials.Caller, error) {
+// greeting reads and checks the hello of a connection to d. It adds the client's program, label and NIC to the caller. The caller
+// closes the descriptors, which only a client that comes back may send.
+func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *listener) (h protocol.Hello, _ credentials.Caller, fds []int, err error) {
 	defer c.SetReadDeadline(time.Time{})
 	var buf [1024]byte
 	n, fds, err := c.ReadMessage(buf[:])
 	if err != nil {
-		return protocol.Hello{}, who, err
+		return h, who, nil, err
 	}
-	protocol.CloseFDs(fds)
-	h, err := protocol.ParseHello(buf[:n])
+	h, err = protocol.ParseHello(buf[:n])
+	if err != nil || h.Flags&protocol.HelloReturn == 0 {
+		protocol.CloseFDs(fds)
+		fds = nil
+	}
 	if err != nil {
-		return h, who, refusal(syscall.EPROTO, "%v", err)
+		return h, who, nil, refusal(syscall.EPROTO, "%v", err)
 	}
 	if h.Protocol < protocol.OldestVersion || h.Protocol > protocol.Version {
-		return h, who, refusal(syscall.EPROTO,
+		return h, who, fds, refusal(syscall.EPROTO,
 			"the daemon (pid %d) speaks protocol %d, this program's libvrdma.so %d: stop the old daemon (vrdma stop, or kill %d) and start again",
 			os.Getpid(), protocol.Version, h.Protocol, os.Getpid())
 	}
 	if h.VNIC != "" && d.NIC != nil && h.VNIC != d.NIC.Name {
-		return h, who, refusal(syscall.ENODEV, "there is no vNIC %q behind %s, only %q: connect to the socket of that vNIC, or name none",
+		return h, who, fds, refusal(syscall.ENODEV, "there is no vNIC %q behind %s, only %q: connect to the socket of that vNIC, or name none",
 			printable.Text(h.VNIC), d.Socket, d.NIC.Name)
 	}
 	who.Program, who.Label = filepath.Base(printable.Text(h.Program)), printable.Text(h.Label)
@@ -145,7 +164,7 @@ func (s *Server) greeting(c *protocol.Conn, who credentials.Caller, d *listener)
 	if d.NIC != nil {
 		who.NIC = d.NIC.Name
 	}
-	return h, who, nil
+	return h, who, fds, nil
 }
 
 // refusal is the error that a Welcome carries.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,6 +35,11 @@ type process struct {
 	rules  string      // of faults, as they were in the hello
 
 	cm *rdmacm.Client // its identifiers and channels; touched on the loop only
+
+	moves bool // its library can let go of the daemon
+	// away: it has let go of the daemon, or is about to. Its state stays when its connections end, until forsake.
+	away atomic.Bool
+	gone chan struct{} // closed when its connection has ended
 }
 
 // maxOpens is how often a process may open the device: RXE_MAX_UCONTEXT.
@@ -68,7 +74,7 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.Pid, "program", who.Program, "why", id.Why)
 	}
 	p := s.newProcess(c, who, d, space, newToken())
-	p.apart, p.rules = id.Why, h.Faults
+	p.apart, p.rules, p.moves = id.Why, h.Faults, h.Flags&protocol.HelloMoves != 0
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() { p.manage(d.NIC.Manager.NewClient(who.Pid, who.Program)) })
 	}
@@ -102,7 +108,7 @@ func (s *Server) newProcess(c *protocol.Conn, who credentials.Caller, d *listene
 	}
 	return &process{
 		srv: s, Caller: who, nic: d.NIC, listener: d, conn: c, token: token, space: space,
-		sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{}),
+		sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{}), gone: make(chan struct{}),
 	}
 }
 
@@ -120,6 +126,11 @@ func (p *process) watch(pidfd int) (end func()) {
 	gone := make(chan struct{})
 	stop := credentials.Watch(pidfd, func() { close(gone); p.conn.Close() })
 	return func() {
+		if p.away.Load() { // its state belongs to the departure
+			stop()
+			close(p.gone)
+			return
+		}
 		p.end()
 		p.listener.leave(p.conn) // the NIC is not used any more
 		p.srv.gate.outside(func() {
@@ -144,9 +155,15 @@ func (p *process) converse() {
 		}
 		err = req.Parse((*buf)[:n])
 		errno := syscall.EINVAL
-		if err == nil && req.Op == protocol.OpSync {
+		switch {
+		case err != nil:
+		case req.Op == protocol.OpSync:
 			p.listener.tree.Sync()
 			errno = 0
+		case req.Op == protocol.OpLeave:
+			errno = p.asksToLeave()
+		case req.Op == protocol.OpStay:
+			errno = p.stays()
 		}
 		reply.Reset((*buf)[:0])
 		msg, _ := reply.Finish(int32(errno))
@@ -285,6 +302,9 @@ func (t *clients) process(token protocol.Token, who credentials.Caller, d *liste
 	t.mu.Unlock()
 	if p == nil || p.nic != d.NIC {
 		return nil, refusal(syscall.EPERM, "process %d has not introduced itself to this daemon", who.Pid)
+	}
+	if p.away.Load() {
+		return nil, refusal(syscall.EBUSY, "process %d has let go of this daemon", who.Pid)
 	}
 	return p, nil
 }

@@ -137,8 +137,10 @@ type Server struct {
 	control    *controlSocket // nil: none could be made
 	tenants    tenantsSocket
 	desk       *diag.Service
-	objects    Objects       // nil: there are none
-	succession Succession    // nil: it cannot be replaced
+	objects    Objects    // nil: there are none
+	succession Succession // nil: it cannot be replaced
+	migration  Migration  // nil: NICs do not move while programs use them
+	moves      moves
 	quit       chan struct{} // closed by Close
 	failed     chan error    // holds one: why a listener of Config.Listeners does not accept any more
 

@@ -80,7 +80,7 @@ func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d
 	defer ses.end()
 
 	w := welcome()
-	w.ArenaSize, w.NumFDs = ses.arena.Size(), 2
+	w.ArenaSize, w.NumFDs, w.ID = ses.arena.Size(), 2, uint32(ses.id)
 	bell, _ := ses.doorbell.(*os.File)
 	if err := l.Welcome(&w, ses.arena.File(), bell); err != nil {
 		return nil
@@ -175,6 +175,9 @@ const closeAtOnce = 32
 // the pass in which it may still use the memory of destroyed objects.
 func (ses *session) end() {
 	s := ses.srv
+	if ses.proc.away.Load() {
+		return // see forsake
+	}
 	if ses.dev != nil {
 		err := s.loop.Do(func() { s.loop.Detach(ses.dev) })
 		for more := true; more && err == nil; {

@@ -63,6 +63,7 @@ type ProcessState struct {
 	Sessions  []SessionState      `cbor:"9,keyasint,omitempty"`
 	Channels  []ChannelState      `cbor:"10,keyasint,omitempty"`
 	Faults    string              `cbor:"11,keyasint,omitempty"` // rules of vrdma run --fault; they count anew
+	Moves     bool                `cbor:"12,keyasint,omitempty"` // its library can let go of the daemon
 }
 
 // SessionState is the state of an open device.

@@ -28,6 +28,7 @@ type thawing struct {
 	last  []func()   // runs on the loop after the other daemon has ended
 	begin []func()   // starts the goroutine of a connection
 	pages []*memory.Space
+	made  []*process
 }
 
 // Thaw restores the state of another daemon's server. The listeners are open, and serve no connection yet. It runs on
@@ -321,7 +322,8 @@ func (t *thawing) process(d *listener, st *ProcessState) error {
 	if st.Apart != "" {
 		p.apart = errors.New(st.Apart)
 	}
-	p.rules = st.Faults
+	p.rules, p.moves = st.Faults, st.Moves
+	t.made = append(t.made, p)
 	rules, err := faultsOf(&protocol.Hello{Faults: st.Faults})
 	if err != nil {
 		return err

@@ -55,6 +55,10 @@ func (s *Server) serveTool(c *protocol.Conn, v diag.View) error {
 			s.serveObjects(c, &v)
 			return nil
 		}
+		if req.Op == protocol.ControlMigrate {
+			s.serveMigration(c, &v, &req)
+			return nil
+		}
 		if req.Op == protocol.ControlHandOver || req.Op == protocol.ControlUpgrade {
 			s.serveSuccession(c, &v, &req)
 			return nil

@@ -32,6 +32,7 @@ type User struct {
 	process   bool   // a program's PROCESS connection, neither a device nor a tool
 	device    bool   // a device or an event channel of a program
 	netlink   bool   // a NETLINK_RDMA socket
+	away      bool   // the program has let go of the daemon: it stays a user when its connection ends
 	workload  uint64 // its workload; 0: not known, or the listener is not Exclusive
 	// who is the caller that Admit admitted. It is nil for a program's devices, which are admitted with the program.
 	who *credentials.Caller
@@ -99,7 +100,7 @@ func (d *listener) left(c *protocol.Conn) (idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	g, ok := d.users[c]
-	if !ok {
+	if !ok || g.away {
 		return false
 	}
 	if g.process && d.Programs != nil {

@@ -30,20 +30,28 @@ type Restorer interface {
 // NewArenaOf makes an arena of the memfd of a process's arena, which it closes. Its contents stay. NIC.ThawSession finds
 // out what of it is in use.
 func NewArenaOf(file *os.File) (*Arena, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
-		return nil, fmt.Errorf("memfd for rings: %w", err)
-	}
-	seals, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0)
-	const want = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
-	if err != nil || seals&want != want || st.Size != arenaSize {
-		return nil, fmt.Errorf("the file of %d bytes is not a memfd for rings", st.Size)
+	if err := CheckArena(file); err != nil {
+		return nil, err
 	}
 	mem, err := unix.Mmap(int(file.Fd()), 0, arenaSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("map the memfd for rings: %w", err)
 	}
 	return NewArenaIn(&ringFile{file, mem}), nil
+}
+
+// CheckArena returns an error if a file cannot be the memfd of an arena: it may be a client's.
+func CheckArena(file *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return fmt.Errorf("memfd for rings: %w", err)
+	}
+	seals, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0)
+	const want = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	if err != nil || seals&want != want || st.Size != arenaSize {
+		return fmt.Errorf("the file of %d bytes is not a memfd for rings", st.Size)
+	}
+	return nil
 }
 
 // ThawSession makes a session whose state is st. o.Arena is the arena that it had, and its account is charged for the rings.

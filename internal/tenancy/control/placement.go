@@ -68,7 +68,8 @@ type placements struct {
 	overlay      *overlayMap
 	ended        context.Context
 
-	mu sync.Mutex // held while a placement is written
+	mu     sync.Mutex          // held while a placement is written
+	moving map[tenant.Key]bool // guarded by mu; NICs that move with their programs, see migration.go
 }
 
 // claim implements Plane.Claim.
@@ -233,7 +234,7 @@ func (pl *placements) tidyNIC(k tenant.Key, info NICInfo) (elsewhere string) {
 	defer pl.mu.Unlock()
 	s := pl.snapshots.now.Load()
 	n := s.world.NIC(k.Tenant, k.Name)
-	if n == nil {
+	if n == nil || pl.moving[k] {
 		return ""
 	}
 	at, used := s.placements[k], len(info.Users(k)) > 0

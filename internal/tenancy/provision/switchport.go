@@ -361,3 +361,14 @@ func (g *switchPort) pull() {
 	g.mu.Unlock()
 	g.port.Unplug()
 }
+
+// Machine reports whether a virtual machine has a NIC. It may be called at any time.
+func (r *Provisioner) Machine(k tenant.Key) bool {
+	s := r.find(k)
+	if s == nil || s.ethernet == nil {
+		return false
+	}
+	s.ethernet.mu.Lock()
+	defer s.ethernet.mu.Unlock()
+	return s.ethernet.who != "" && s.ethernet.plugged == nil
+}

@@ -157,6 +157,22 @@ func (r *Provisioner) Unplug(k tenant.Key, cookie uint64) {
 	}
 }
 
+// Withdraw removes the interface of a NIC from whatever container has it. back makes it again, if there was one. Both may be called
+// at any time.
+func (r *Provisioner) Withdraw(k tenant.Key) (back func() error) {
+	back = func() error { return nil }
+	s := r.find(k)
+	if s == nil || s.ethernet == nil {
+		return back
+	}
+	s.ethernet.unplugTap(func(t *tap) bool {
+		c := t.config
+		back = func() error { _, err := r.Plug(k, c); return err }
+		return true
+	})
+	return back
+}
+
 // tapFor makes the NIC an interface of the container of conn's peer, for containers without a hook. It logs a failure
 // once for each container.
 func (g *switchPort) tapFor(conn syscall.Conn) {
