@@ -12,7 +12,7 @@ import (
 // the loop takes them between two passes. While the loop sleeps, the goroutine that has a command
 // runs it in place of the loop (standin.go).
 //
-// Client requests are no commands: the loop reads them itself (lines.go), except for slow ones.
+// Client requests are no commands: the loop reads them itself (handlers.go), except for slow ones.
 //
 //	goroutine ── Do ─┬─ the loop sleeps ──▶ stand in: pass, command, a few passes
 //	                 └─ it does not ──▶ queue ──▶ loop: pass, command ──▶ Do returns

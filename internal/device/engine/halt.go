@@ -84,9 +84,9 @@ func (e *loop) lookAgain() {
 
 // finishRequests shuts all mailboxes, and serves the requests that clients left in them before.
 func (e *loop) finishRequests(ctx context.Context) {
-	for l := &e.lines; ctx.Err() == nil; {
+	for l := &e.handlers; ctx.Err() == nil; {
 		for l.at < l.n {
-			e.serveLines()
+			e.serveHandlers()
 		}
 		if l.at, l.n = 0, 0; len(l.boxes.open) == 0 {
 			return

@@ -469,12 +469,12 @@ func (l *Loop) CollectForeign() {
 		}
 		f.asks.push(e.q)
 	}
-	l.serveLines()
+	l.serveHandlers()
 }
 
-// serveLines moves queue pairs that wait for a thread to asks: at most one of each tenant that has a
+// serveHandlers moves queue pairs that wait for a thread to asks: at most one of each tenant that has a
 // free thread.
-func (l *Loop) serveLines() {
+func (l *Loop) serveHandlers() {
 	f := &l.foreign
 	still := f.lines[:0]
 	for _, t := range f.lines {
@@ -501,7 +501,7 @@ func (l *Loop) NextAsk() *QP {
 	f := &l.foreign
 	for {
 		if f.asks.n == 0 && len(f.lines) > 0 {
-			l.serveLines()
+			l.serveHandlers()
 		}
 		if f.asks.n == 0 {
 			return nil
