@@ -154,5 +154,5 @@ func (e *loop) sendAll() (more bool) {
 		e.net.acks.flush(e.clock.now)
 		more = e.net.flushPort() || more
 	}
-	return more || e.shared.EventsKept() || e.local.replies.n > 0
+	return more || e.shared.EventsKept() || e.local.replies.Len() > 0
 }

@@ -128,7 +128,7 @@ func (e *loop) step() bool {
 		e.takeCrossed()
 		work = true
 	}
-	if e.net.groups.ready.n > 0 {
+	if e.net.groups.ready.Len() > 0 {
 		e.net.pollGroups()
 		work = true
 	}
