@@ -66,7 +66,7 @@ func (s *Server) Arrive(n *registry.NIC, st *MovedNIC, h Halter) (*Arrival, erro
 	if m.departs[n] != nil || m.arrivals[n] != nil {
 		return nil, fmt.Errorf("NIC %s is moving already", n.Name)
 	}
-	if len(s.processesOf(n)) > 0 {
+	if len(s.clients.using(n)) > 0 {
 		return nil, fmt.Errorf("NIC %s is in use by programs on this host: end them first", n.Name)
 	}
 	if err := a.invite(); err != nil {

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/client/credentials"
-	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
@@ -38,21 +37,6 @@ import (
 type Migration interface {
 	// Migrate serves the request of a tool about a NIC, on its connection.
 	Migrate(c *protocol.Conn, req *protocol.ControlRequest)
-}
-
-// ServeMigration sets what moves NICs. It is called before Serve; without it such requests are refused.
-func (s *Server) ServeMigration(m Migration) { s.migration = m }
-
-// serveMigration passes the connection of a tool that moves a NIC.
-func (s *Server) serveMigration(c *protocol.Conn, v *diag.View, req *protocol.ControlRequest) {
-	switch {
-	case !v.All:
-		c.SendJSON(protocol.ControlReply{Error: "only the daemon's own user and root, at the control socket, may move a NIC that programs use"})
-	case s.migration == nil:
-		c.SendJSON(protocol.ControlReply{Error: "this daemon cannot move NICs that programs use"})
-	default:
-		s.migration.Migrate(c, req)
-	}
 }
 
 // Halter is the part of the engine that stops a NIC.
@@ -201,22 +185,10 @@ func (d *Departure) apart() (err error) {
 	return errors.Join(err, perr)
 }
 
-// processesOf are the programs that use a NIC, by process number.
-func (s *Server) processesOf(n *registry.NIC) (list []*process) {
-	all, _ := s.clients.all()
-	for _, p := range all {
-		if p.nic == n {
-			list = append(list, p)
-		}
-	}
-	slices.SortFunc(list, func(a, b *process) int { return a.Pid - b.Pid })
-	return list
-}
-
 // call signals all programs until they have asked to leave.
 func (d *Departure) call(ctx context.Context) error {
 	for {
-		programs := d.srv.processesOf(d.nic)
+		programs := d.srv.clients.using(d.nic)
 		if len(programs) == 0 {
 			return fmt.Errorf("no program uses NIC %s: it needs no live move", d.nic.Name)
 		}
@@ -358,7 +330,7 @@ func (d *Departure) freeze(ctx context.Context) error {
 	}
 	defer frozen.Resume()
 	return d.halter.Halt(ctx, func() error {
-		programs := d.srv.processesOf(d.nic)
+		programs := d.srv.clients.using(d.nic)
 		st, err := frozen.moved(d, programs)
 		if err != nil {
 			return err
