@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/show"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/control"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
@@ -63,7 +64,7 @@ func elsewhere(at launch.Place, of, name string) error {
 	if err != nil || len(r.Items) == 0 || r.Items[0].Status == nil || r.Items[0].Status.State != control.Elsewhere {
 		return nil // the NIC's socket reports other problems
 	}
-	return lacks("NIC %s/%s cannot be used here: %s", of, name, plain(r.Items[0].Status.Reason))
+	return lacks("NIC %s/%s cannot be used here: %s", of, name, show.Plain(r.Items[0].Status.Reason))
 }
 
 // absentNIC returns an error for a missing NIC that lists the existing ones.
