@@ -114,10 +114,10 @@ func (m *moves) put(a *Arrival) {
 	if m.arrivals == nil {
 		m.arrivals = make(map[*registry.NIC]*Arrival)
 	}
-	a.comers = make(map[protocol.Token]*comer)
+	a.returnees = make(map[protocol.Token]*returnee)
 	for i := range a.state.Processes {
 		st := &a.state.Processes[i]
-		a.comers[st.Token] = &comer{of: a, st: st, outcome: make(chan syscall.Errno, 1)}
+		a.returnees[st.Token] = &returnee{of: a, st: st, outcome: make(chan syscall.Errno, 1)}
 	}
 	m.arrivals[a.nic] = a
 }
@@ -391,7 +391,7 @@ func (p *process) takeBack(st *ProcessState) {
 	}
 }
 
-// strip removes what stays with this host: descriptors, and where the program runs.
+// strip removes what belongs to this host: descriptors, and where the program runs.
 func (st *ProcessState) strip() {
 	st.Conn.Socket, st.Files, st.Apart, st.Workload, st.Container = 0, nil, "", 0, ""
 	st.Space.Memfd, st.Space.Foreign, st.Space.Mappings = 0, 0, nil
@@ -487,7 +487,7 @@ func (d *Departure) Over() {
 }
 
 // forsake ends the daemon's use of programs that another daemon serves, or that are restored from their state. Neither the
-// programs nor their peers notice. Then it runs then on the loop.
+// programs nor their peers notice. Afterwards it calls the function then on the loop.
 func (s *Server) forsake(programs []*process, then func()) {
 	for _, p := range programs {
 		p.away.Store(true) // its goroutines leave the state alone

@@ -257,7 +257,7 @@ type LoopStatus struct {
 	Sessions int
 	Busy     ib.Time // time that it has worked for sessions
 	Across   uint64  // packets that it has received for queue pairs of other loops
-	Lost     uint64  // packets among those that others have received for it which did not fit into its queue
+	Lost     uint64  // packets that other loops received for it, and that did not fit into its queue
 }
 
 // LoopStatus describes all loops, and says how many sessions have moved. It runs on the loop.

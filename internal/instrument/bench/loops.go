@@ -37,7 +37,7 @@ const (
 	// ofCopies is the part of the growth of memcpy that several loops reach, and ofOnePair what four programs have of one.
 	ofCopies  = 0.8
 	ofOnePair = 0.95
-	// mostLoops is the end of the curve.
+	// mostLoops is the largest number of loops in the curve.
 	mostLoops = 8
 )
 
