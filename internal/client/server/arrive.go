@@ -49,7 +49,7 @@ type returnee struct {
 	here     bool // its PROCESS connection is open
 	complete bool
 	attempt  int                // counts the PROCESS connections
-	taken    map[any]bool       // devices and channels, by their states, that a connection serves or that are back
+	taken    map[any]bool       // devices and channels that a connection serves, or that are back; by their states
 	outcome  chan syscall.Errno // holds one
 }
 
