@@ -18,6 +18,7 @@ TIMEOUT  ?= 30m
 UNIT     := ./cmd/... ./examples/... ./internal/... ./packaging/... ./shim/... ./verbs/...
 # These only compute, each case on one goroutine. The race detector can find nothing in them, and without it there is
 # time for tens of thousands of cases, and for every interleaving. TestPure of package imports checks the first line.
+# Only simnet's hosts with several loops have goroutines: their tests run with and without it.
 PURE     := internal/device/schedule|internal/device/transport|internal/cm/rdmacm
 MODELS   := internal/testkit/armcheck|internal/testkit/simnet|internal/testkit/swapcheck
 # Integration tests run JOBS packages at a time, the longest first. Most wait more than they compute.
@@ -85,6 +86,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 
 unit: ## Go tests of every package, with the race detector
 	$(GOTEST) -race $$($(GO) list $(UNIT) | grep -vE '/($(PURE)|$(MODELS))$$')
+	$(GOTEST) -race -run Loops ./internal/testkit/simnet
 	$(PLAIN) $(GOTEST) $$($(GO) list $(UNIT) | grep -E '/($(PURE)|$(MODELS))$$')
 
 # VRDMA_BUILT tells the tests that bin/ is up to date.
