@@ -190,11 +190,11 @@ func stayAwake(t *testing.T, e *Engine) {
 	t.Cleanup(func() { over.Store(true); <-done })
 }
 
-// TestCrossingIsBounded: a loop that does not take what others hand over costs bounded memory. The packets of one NIC that
-// do not fit are lost and counted, and leave space for those of others.
+// TestCrossingIsBounded: a loop that does not take what others hand over costs bounded memory. The packets of tenants that
+// do not fit are lost and counted, and leave space for those of others, also if several tenants flood it.
 func TestCrossingIsBounded(t *testing.T) {
 	from, to := newEngine(t), newEngine(t)
-	flood, other := from.only(), to.only()
+	flood, other := crosser{tenant: "red"}, crosser{tenant: "blue"}
 	to.Stop() // it takes nothing
 	a, b := from.first, to.first
 	n := &a.net
@@ -216,14 +216,33 @@ func TestCrossingIsBounded(t *testing.T) {
 	}
 	n.cross(b, other, burst())
 	if x.lost.Load() != lost {
-		t.Error("a packet for another NIC is lost")
+		t.Error("a packet of another tenant is lost")
 	}
+	flooded := func(tenants int) {
+		for i := range tenants {
+			for range 1000 {
+				n.cross(b, crosser{tenant: defaultTenant, user: 1000 + i}, burst())
+			}
+		}
+		if got := len(x.queue.data) + crossingCost*len(x.queue.list); got > crossingMost {
+			t.Errorf("%d bytes wait, want up to %d", got, crossingMost)
+		}
+	}
+	flooded(6)
+	lost = x.lost.Load()
+	n.cross(b, crosser{}, burst())
+	n.cross(b, other, burst())
+	if x.lost.Load() != lost {
+		t.Error("a packet is lost that is not of those who flood")
+	}
+	flooded(100)
 	for x.due() {
 		b.takeCrossed()
 	}
 	if len(x.queue.list) != 0 || len(x.used) != 0 {
 		t.Error("something is left")
 	}
+	lost = x.lost.Load()
 	n.cross(b, flood, burst())
 	if x.lost.Load() != lost {
 		t.Error("a packet is lost after the queue was emptied")
