@@ -167,6 +167,72 @@ func TestHandedOver(t *testing.T) {
 	}
 }
 
+// TestFloodHarmsItself: a tenant floods what a loop hands over to another, with bursts for its own queue pair. A victim on the same
+// two loops talks on, and none of its packets is lost there. The flood has bounded memory, and counters show what is lost of it.
+func TestFloodHarmsItself(t *testing.T) {
+	net := roce.NewFakeNet()
+	var victims, floods [2]*testQP
+	for i := range victims {
+		at := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
+		e, gid := newHost(t, at, Options{Loops: 3, Port: roce.NewPort(net.Bind(roce.FakeOptions{Shards: 3, Unsteered: true}, at)), Window: 1 << 20, InFlight: 4 << 20})
+		stayAwake(t, e)
+		for user, q := range []**testQP{&victims[i], &floods[i]} {
+			c := newUserAt(t, e, gid, 1+user)
+			if !c.moveTo(1) {
+				t.Fatal("not moved")
+			}
+			*q = c.newQP(rc)
+		}
+	}
+	connect(victims[0], victims[1])
+	connect(floods[0], floods[1])
+	var over atomic.Bool
+	var flooding sync.WaitGroup
+	var lost [2]uint64
+	for i, q := range floods {
+		data := make([]byte, 4096)
+		begun := make(chan struct{})
+		flooding.Go(func() {
+			for first := true; !over.Load(); time.Sleep(100 * time.Microsecond) {
+				q.c.e.Do(func() {
+					to := q.c.e.loops.others[0]
+					x, before := &to.inward, len(to.inward.queue.list)
+					var span memory.Span
+					const bursts = 1000
+					for range bursts {
+						span.Reset()
+						span.Add(data)
+						b := transport.Burst{Type: ib.RC, Kind: transport.KindWrite, Dst: q.info.Num, SGID: floods[1-i].c.gid, DGID: q.c.gid, PSN: 1000, Packets: 1, Data: &span}
+						q.c.e.first.net.Receive(ib.HostNetwork, &b, false)
+					}
+					lost[i] += uint64(bursts - (len(x.queue.list) - before))
+					if n := len(x.queue.data) + crossingCost*len(x.queue.list); n > crossingPart+crossingMost/2 {
+						t.Errorf("host %d: %d bytes wait", i, n)
+					}
+				})
+				if first {
+					first = false
+					close(begun)
+				}
+			}
+		})
+		<-begun
+	}
+	for range 3 {
+		exchange(t, victims[0], victims[1])
+		pipelined(t, victims[0], victims[1])
+		atomics(t, victims[0], victims[1])
+	}
+	over.Store(true)
+	flooding.Wait()
+	for i, q := range victims {
+		if _, n := across(q.c.e); n != lost[i] || n == 0 {
+			t.Errorf("host %d: %d packets are lost, %d of the flood", i, n, lost[i])
+		}
+	}
+	exchange(t, victims[0], victims[1])
+}
+
 // stayAwake makes all loops look at the network all the time: a fake network has no descriptor that would wake them.
 func stayAwake(t *testing.T, e *Engine) {
 	done := make(chan struct{})
