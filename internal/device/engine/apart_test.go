@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"reflect"
 	"runtime"
+	"strconv"
 	"testing"
 
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/roce"
 )
 
@@ -220,4 +224,31 @@ func TestLoopsShareNoLine(t *testing.T) {
 			}
 		}
 	})
+}
+
+// BenchmarkCrossing measures what it costs to hand a burst over, on one thread: a copy into the queue and back out. A burst for no
+// queue pair is dropped at the end.
+func BenchmarkCrossing(b *testing.B) {
+	for _, size := range []int{8, 4096, 65536} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			e := severalLoops(b, 2)
+			from, to := e.first, e.loops.others[0]
+			data := make([]byte, size)
+			var span memory.Span
+			b.ReportAllocs()
+			e.Do(func() {
+				for n := 0; n < b.N; {
+					for range min(8, b.N-n) {
+						span.Reset()
+						span.Add(data)
+						from.net.cross(to, crosser{user: 1}, crossed{b: transport.Burst{Type: ib.RC, Kind: transport.KindWrite, Dst: 0x200, Packets: 1, Data: &span}})
+						n++
+					}
+					for to.inward.due() {
+						to.takeCrossed()
+					}
+				}
+			})
+		})
+	}
 }
