@@ -182,12 +182,6 @@ func TestLoopsTakeNoLock(t *testing.T) {
 	}
 }
 
-// contents is the memory of what p points to.
-func contents(p any) []byte {
-	v := reflect.ValueOf(p)
-	return bytesAt(v.Pointer(), int(v.Elem().Type().Size()))
-}
-
 // TestLoopsShareNoLine: what two loops write on the data path is never in one cache line.
 func TestLoopsShareNoLine(t *testing.T) {
 	e := severalLoops(t, 4)
