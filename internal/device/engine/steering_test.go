@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"reflect"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -125,6 +126,100 @@ func TestLoopsReachHosts(t *testing.T) {
 		}
 		t.Logf("%d moves", moved)
 	}
+}
+
+// TestMovesOnLossyNetwork: programs of two hosts that recognise each other write bytes of their own, while packets are lost and
+// sessions move: packets wait on each loop for missing ones. Nobody gets bytes of another.
+func TestMovesOnLossyNetwork(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	const loops = 3
+	net := roce.NewFakeNet()
+	random := rand.New(rand.NewPCG(3, 4)) // the network is locked while it is used
+	net.Way = func(d *roce.FakeDatagram) {
+		if random.IntN(20) == 0 {
+			d.Copies = 0
+		}
+	}
+	var hosts [2]*Engine
+	var gids [2]ib.GID
+	for i := range hosts {
+		at := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
+		o := Options{Loops: loops, Port: roce.NewPort(net.Bind(roce.FakeOptions{Shards: loops, Merge: 1}, at)), Window: 1 << 20, InFlight: 4 << 20, Recognise: true, Version: "test"}
+		hosts[i], gids[i] = newHost(t, at, o)
+		stayAwake(t, hosts[i])
+	}
+	const size = 256 << 10
+	var pairs [][2]*testQP
+	for i := range 6 {
+		a, b := newClientAt(t, hosts[0], gids[0]), newClientAt(t, hosts[1], gids[1])
+		for j := range a.mem[:size] {
+			a.mem[j] = byte(1 + i)
+		}
+		pairs = append(pairs, [2]*testQP{a.newQP(rc), b.newQP(rc)})
+		connect(pairs[i][0], pairs[i][1])
+	}
+	rounds := 20
+	if os.Getenv("VRDMA_TEST_ALL") != "" {
+		rounds = 500
+	}
+	var traffic sync.WaitGroup
+	var over atomic.Bool
+	for i, p := range pairs {
+		traffic.Go(func() {
+			for range rounds {
+				clear(p[1].c.mem[:size])
+				p[0].post(wr{op: opWrite, flags: signal, n: size, remote: p[1].c.base, rkey: p[1].mr.RKey})
+				if w := p[0].wait(); w.status != 0 {
+					t.Errorf("pair %d: %+v", i, w)
+					return
+				}
+				for j, got := range p[1].c.mem[:size] {
+					if got != byte(1+i) {
+						t.Errorf("pair %d: byte %d is %d", i, j, got)
+						return
+					}
+				}
+			}
+		})
+	}
+	var moving sync.WaitGroup
+	left := 0 // moves of queue pairs that have left packets behind
+	moving.Go(func() {
+		l := hosts[1].loops
+		for r := rand.New(rand.NewPCG(5, 6)); !over.Load(); time.Sleep(200 * time.Microsecond) {
+			q := pairs[r.IntN(len(pairs))][1]
+			hosts[1].Do(func() {
+				waits := q.episode() != 0
+				if k, to := q.task().c, l.heldLoops()[r.IntN(loops)]; k.e == to || !l.move(l.group(nil, k), to) {
+					return
+				}
+				if n := q.episode(); n != 0 {
+					t.Errorf("a queue pair has moved with episode %d of another loop's stash", n)
+				}
+				if waits {
+					left++
+				}
+			})
+		}
+	})
+	traffic.Wait()
+	over.Store(true)
+	moving.Wait()
+	stashed := uint64(0)
+	hosts[1].Do(func() {
+		for _, p := range pairs {
+			stashed += p[1].task().q.Transport().Counters().Stashed
+		}
+	})
+	if left == 0 || stashed == 0 {
+		t.Errorf("%d moves with packets that wait, %d packets have waited for others", left, stashed)
+	}
+	t.Logf("%d moves, %d with packets that wait", hosts[1].moves(), left)
+}
+
+// episode is that of the queue pair in its loop's stash (transport/stash.go); 0: none of its packets wait there.
+func (q *testQP) episode() uint64 {
+	return reflect.ValueOf(q.task().q.Transport()).Elem().FieldByName("resp").FieldByName("Episode").Uint()
 }
 
 // exchangeOnce connects two new programs, and lets them talk.
