@@ -89,7 +89,7 @@ func (s *stash) take(episode, psn uint32) *Burst {
 }
 
 // LeaveLoop prepares q for a move to another loop, with another Scratch: packets in the stash count as lost.
-func (q *QP) LeaveLoop() { q.resp.Episode = 0 }
+func LeaveLoop(q *QP) { q.resp.Episode = 0 }
 
 // stashSoon stores b, which is ahead of the expected packet, and requests the missing packets.
 func (rs *responder) stashSoon(c *respCall, b *Burst) {

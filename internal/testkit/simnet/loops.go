@@ -105,7 +105,7 @@ func (h *Host) Move(e *Endpoint, loop int) (moved bool) {
 	}
 	for _, o := range g {
 		h.net.freeze(o)
-		o.QP.LeaveLoop()
+		transport.LeaveLoop(&o.QP)
 		o.serve(h.loops[loop])
 		h.net.Moved++
 	}
