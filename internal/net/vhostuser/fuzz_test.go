@@ -24,6 +24,19 @@ func FuzzRequests(f *testing.F) {
 		grows = append(append(grows, u32(uint32(m.request), version, uint32(len(m.body)))...), m.body...)
 	}
 	f.Add(grows)
+	// A log that is shorter than the memory, and replaced while the ring runs. The used ring is said to be elsewhere.
+	var logged []byte
+	for _, m := range []struct {
+		request Request
+		body    []byte
+	}{
+		{setMemTable, append(u32(1, 0), u64(0, 1<<16, 0, 0)...)}, {setLogBase, u64(8, 0)}, {setFeatures, u64(RingEventIdx | LogAll)}, {setVringNum, u32(0, 2)},
+		{setVringAddr, append(u32(0, ringLogged), u64(0xf000, 0xf100, 0xf200, 1<<63)...)}, {setVringKick, u64(0)}, {setVringEnable, u32(0, 1)}, {sendRARP, u64(0)},
+		{setLogBase, u64(16, 8)}, {sendRARP, u64(0)}, {setFeatures, u64(RingEventIdx)}, {sendRARP, u64(0)},
+	} {
+		logged = append(append(logged, u32(uint32(m.request), version, uint32(len(m.body)))...), m.body...)
+	}
+	f.Add(logged)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		socket, other := socketPair(t)
 		ended := make(chan struct{})
@@ -46,7 +59,7 @@ func FuzzRequests(f *testing.F) {
 			n := min(headerSize+int(le.Uint32(b[8:])&0xfff), len(b))
 			var fds []int
 			switch Request(le.Uint32(b)) {
-			case setMemTable, addMemReg:
+			case setMemTable, addMemReg, setLogBase:
 				fds = []int{number(ram)}
 			case setVringKick, setVringCall:
 				fds = []int{number(kick)}
