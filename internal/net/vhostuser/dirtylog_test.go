@@ -405,20 +405,28 @@ func TestLogWithoutReply(t *testing.T) {
 
 // TestStartsAndStops: the hooks are called for the first ring and the last.
 func TestStartsAndStops(t *testing.T) {
+	var mu sync.Mutex // guards calls
 	var calls []string
+	called := func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, name)
+	}
 	d := echo(Device{Rings: 2, Queues: 1})
 	d.Starts = func(c *Conn) error {
 		if c.Runs() {
 			t.Error("it runs before it starts")
 		}
-		calls = append(calls, "starts")
+		called("starts")
 		return nil
 	}
-	d.Stops = func(*Conn) { calls = append(calls, "stops") }
+	d.Stops = func(*Conn) { called("stops") }
 	f := connect(t, d)
 	want := func(when string, names ...string) {
 		t.Helper()
 		f.ask(getFeatures, 0, nil, true) // all is done
+		mu.Lock()
+		defer mu.Unlock()
 		if !slices.Equal(calls, names) {
 			t.Errorf("%s: %q, want %q", when, calls, names)
 		}
@@ -441,6 +449,8 @@ func TestStartsAndStops(t *testing.T) {
 	f.start(2, 0, f.rings[0].added, f.rings[1].added)
 	f.socket.Close()
 	f.ended()
+	mu.Lock()
+	defer mu.Unlock()
 	if !slices.Equal(calls, []string{"starts", "stops"}) {
 		t.Errorf("the front end has gone: %q", calls)
 	}
