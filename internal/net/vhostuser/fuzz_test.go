@@ -95,6 +95,10 @@ func FuzzRing(f *testing.F) {
 		r := &Ring{conn: &Conn{device: &Device{}, wake: make(chan struct{}, 1)}, num: 16, events: available&1 != 0}
 		r.desc, r.avail, r.used, r.memory, r.started, r.enabled = ram[:256], ram[256:512], ram[512:1024], m, true, true
 		le.PutUint16(r.avail[2:], available)
+		log := make([]byte, 24) // the one of the ring is in the middle
+		if available&2 != 0 {
+			r.log, r.usedLogged, r.usedLogAt = log[8:16:16], available&4 != 0, -uint64(available)<<10
+		}
 		var c Chain
 		for range 1 << 16 {
 			r.Mark()
@@ -111,10 +115,16 @@ func FuzzRing(f *testing.F) {
 				}
 			}
 			r.Put(&c, Size(c.In))
+			if len(c.In) > 0 {
+				r.Wrote(c.InAt[0], len(c.In[0]))
+			}
 		}
 		r.Publish()
 		r.Quiet()
 		r.Listen()
+		if le.Uint64(log) != 0 || le.Uint64(log[16:]) != 0 {
+			t.Fatalf("outside of the log is %x", log)
+		}
 	})
 }
 
@@ -130,19 +140,22 @@ func TestNoAllocations(t *testing.T) {
 	putDesc(r.desc, 1, desc{2048, 100, descWrite, 0})
 	var c Chain
 	n := uint16(0)
-	if got := testing.AllocsPerRun(100, func() {
-		n++
-		le.PutUint16(r.avail[2:], n)
-		if !r.Begin() {
-			t.Fatal("not begun")
+	for _, r.log = range [][]byte{nil, make([]byte, 8)} {
+		r.usedLogged = r.log != nil
+		if got := testing.AllocsPerRun(100, func() {
+			n++
+			le.PutUint16(r.avail[2:], n)
+			if !r.Begin() {
+				t.Fatal("not begun")
+			}
+			if ok, err := r.Next(&c); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			r.Put(&c, 100)
+			r.Publish()
+			r.End()
+		}); got != 0 {
+			t.Errorf("%v allocations", got)
 		}
-		if ok, err := r.Next(&c); !ok || err != nil {
-			t.Fatal(ok, err)
-		}
-		r.Put(&c, 100)
-		r.Publish()
-		r.End()
-	}); got != 0 {
-		t.Errorf("%v allocations", got)
 	}
 }
