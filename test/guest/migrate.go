@@ -163,6 +163,9 @@ func (c *Copy) Kill() {
 	<-c.qemu.Done()
 }
 
+// Ended reports whether the copy has ended.
+func (c *Copy) Ended() bool { return c.qemu.Ended(0) }
+
 // Became makes a copy, to which the guest has migrated, the guest. Its old QEMU ends.
 func (g *Guest) Became(t testing.TB, c *Copy) {
 	t.Helper()

@@ -298,63 +298,43 @@ func TestGuestMoves(t *testing.T) {
 		}
 		v.Run(t, 3*minute, "rm", "go")
 	}
-	// What fails leaves the machine anywhere, and each QEMU lives as long as the test: so these are no subtests.
-	cancelled := func() {
-		for _, late := range []bool{false, true} {
-			c := v.copy(t, w.b)
-			m := v.Monitor(t)
-			m.SetLimits(t, 1<<20, 300*time.Millisecond)
-			if late {
-				m.SetLimits(t, 1<<30, 300*time.Millisecond)
-				m.SetCapability(t, "pause-before-switchover", true)
-			}
-			m.Do(t, "migrate", map[string]any{"uri": c.URI()})
-			if late { // the rings have stopped, and the NIC has left the host
-				m.Await(t, "pre-switchover")
-				if out := w.a.must(t, "describe", "nic", v.nic); strings.Contains(out, "virtual machine") {
-					t.Errorf("a machine that stands still has the NIC:\n%s", out)
-				}
-			} else {
-				m.Await(t, "active")
-				f.goesOn(t)
-			}
-			m.Do(t, "migrate_cancel", nil)
-			m.Await(t, "cancelled")
-			m.Running(t)
-			m.SetCapability(t, "pause-before-switchover", false)
-			c.Kill()
-			f.goesOn(t)
-			v.is(t, w, w.a)
+	// fails begins a migration and makes it fail. late: the rings have stopped, and the NIC has left the host.
+	fails := func(late bool, status string, fail func(*guest.Monitor, *guest.Copy)) {
+		c := v.copy(t, w.b)
+		m := v.Monitor(t)
+		bandwidth, begun := 1<<20, "active"
+		if late {
+			bandwidth, begun = 1<<30, "pre-switchover"
 		}
+		m.SetLimits(t, bandwidth, 300*time.Millisecond)
+		m.SetCapability(t, "pause-before-switchover", late)
+		m.Do(t, "migrate", map[string]any{"uri": c.URI()})
+		m.Await(t, begun)
+		if out := w.a.must(t, "describe", "nic", v.nic); strings.Contains(out, "virtual machine") == late {
+			t.Errorf("the migration is %s, and NIC %s is\n%s", begun, v.nic, out)
+		}
+		if !late {
+			f.goesOn(t)
+		}
+		fail(m, c)
+		m.Await(t, status)
+		m.Running(t)
+		m.SetCapability(t, "pause-before-switchover", false)
+		if !c.Ended() {
+			c.Kill()
+		}
+		v.is(t, w, w.a)
+		t.Logf("%s, from %s: the longest gap of the connection is %v", status, begun, f.goesOn(t).Round(time.Millisecond))
 	}
-	destinationDies := func() {
-		for _, late := range []bool{false, true} {
-			c := v.copy(t, w.b)
-			m := v.Monitor(t)
-			m.SetLimits(t, 1<<20, 300*time.Millisecond)
-			if late {
-				m.SetLimits(t, 1<<30, 300*time.Millisecond)
-				m.SetCapability(t, "pause-before-switchover", true)
-			}
-			m.Do(t, "migrate", map[string]any{"uri": c.URI()})
-			if late {
-				m.Await(t, "pre-switchover")
-			} else {
-				m.Await(t, "active")
-			}
+	for _, late := range []bool{false, true} {
+		fails(late, "cancelled", func(m *guest.Monitor, _ *guest.Copy) { m.Do(t, "migrate_cancel", nil) })
+		fails(late, "failed", func(m *guest.Monitor, c *guest.Copy) {
 			c.Kill()
 			if late {
 				m.Do(t, "migrate-continue", map[string]any{"state": "pre-switchover"})
 			}
-			m.Await(t, "failed")
-			m.Running(t)
-			m.SetCapability(t, "pause-before-switchover", false)
-			f.goesOn(t)
-			v.is(t, w, w.a)
-		}
+		})
 	}
-	cancelled()
-	destinationDies()
 	for range harness.Pick(1, 5) {
 		moves(w.b)
 		moves(w.a)

@@ -42,7 +42,7 @@ type switchPort struct {
 	closed   bool
 	machines []*machine // whose QEMU is connected
 	runs     *machine   // has the NIC, or is about to get it; nil: none
-	refused  bool       // the last machine did not get the NIC
+	refused  time.Time  // when a machine did not get the NIC
 	who      string     // the user of the NIC; "": there is none
 	plugged  *tap       // nil: no container has the NIC as an interface
 	told     uint64     // the namespace whose missing interface was logged
@@ -364,7 +364,7 @@ func (g *switchPort) follow(m *machine, d *vhostuser.Device) {
 func (g *switchPort) start(m *machine) error {
 	g.mu.Lock()
 	taken, wait := g.closed || g.who != "" || g.runs != nil, claimTime
-	if g.refused {
+	if time.Since(g.refused) < 2*claimTime {
 		wait = 0 // QEMU, which waits for an answer meanwhile, connects again every second
 	}
 	if !taken {
@@ -384,9 +384,8 @@ func (g *switchPort) start(m *machine) error {
 		err = g.claim(0) // until users has named it, the control plane releases the NIC as unused
 	}
 	g.mu.Lock()
-	g.refused = err != nil
-	if err != nil {
-		g.runs, g.who = nil, ""
+	if g.refused = (time.Time{}); err != nil {
+		g.runs, g.who, g.refused = nil, "", time.Now()
 	}
 	g.mu.Unlock()
 	if err == nil {

@@ -150,6 +150,12 @@ func TestMachineWaits(t *testing.T) {
 		if g.users() != nil || g.runs != nil {
 			t.Errorf("it has the NIC: %v", g.users())
 		}
+		time.Sleep(time.Minute)
+		p.elsewhere = time.Now().Add(time.Second)
+		if d, err := took(start); err != nil || d > 1100*time.Millisecond {
+			t.Errorf("released after a second, much later: %v, %v", d, err)
+		}
+		g.stop(m[0])
 		p.elsewhere = time.Time{}
 		if d, err := took(start); err != nil || d > 100*time.Millisecond {
 			t.Errorf("released: %v, %v", d, err)
