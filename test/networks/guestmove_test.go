@@ -265,7 +265,8 @@ func TestGuestMoves(t *testing.T) {
 	moves := func(h *host) {
 		c := v.copy(t, h)
 		m := v.Monitor(t)
-		m.SetLimits(t, 64<<20, 0) // it never ends
+		busy := p.dial(t, 'd')
+		m.SetLimits(t, 32<<20, 0) // it never ends
 		m.Do(t, "migrate", map[string]any{"uri": c.URI()})
 		passes := func(n int) {
 			t.Helper()
@@ -276,7 +277,7 @@ func TestGuestMoves(t *testing.T) {
 				t.Fatalf("the migration does not go on: %v", m.Migration(t))
 			}
 		}
-		passes(3)
+		passes(2)
 		var reads []func()
 		for range 4 {
 			reads = append(reads, p.hold(t))
@@ -286,6 +287,7 @@ func TestGuestMoves(t *testing.T) {
 			t.Errorf("it ended by itself: %v", g)
 		}
 		f.goesOn(t)
+		busy.Close()
 		m.SetLimits(t, 1<<30, 300*time.Millisecond)
 		g := m.Await(t, "completed")
 		v.Became(t, c)

@@ -3,6 +3,7 @@
 //
 //	f   numbers flow in both directions. The last ones that arrived stay in memory and are checked again at the end.
 //	h   nothing is read before the file "go" exists: what arrives stays in the buffers of the kernel
+//	d   no numbers: 32 MiB of memory are written again and again until the peer closes, so that a migration does not end
 //
 // When the peer has sent everything, the answer is ~0 and how many numbers were right. A wrong number ends the program.
 #include <errno.h>
@@ -16,7 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { WORDS = 1 << 20, BATCH = 2048 };
+enum { WORDS = 1 << 20, BATCH = 2048, DIRTY = 32 << 20 };
 
 static void must(bool ok, const char *what)
 {
@@ -90,11 +91,30 @@ static uint64_t listen_to(int socket)
 	return end;
 }
 
+// dirty writes to many pages until the peer closes.
+static void dirty(int socket)
+{
+	volatile char *memory = malloc(DIRTY);
+	must(memory != NULL, "memory");
+	char c;
+	for (char value = 1; recv(socket, &c, 1, MSG_DONTWAIT) < 0; value++) {
+		for (size_t at = 0; at < DIRTY; at += 4096)
+			memory[at] = value;
+		usleep(20000);
+	}
+	free((void *)memory);
+}
+
 static void *serve(void *arg)
 {
 	struct stream s = {.socket = (int)(intptr_t)arg, .lock = PTHREAD_MUTEX_INITIALIZER};
 	char mode;
 	must(recv(s.socket, &mode, 1, 0) == 1, "mode");
+	if (mode == 'd') {
+		dirty(s.socket);
+		close(s.socket);
+		return NULL;
+	}
 	pthread_t speaker;
 	if (mode == 'f')
 		must(pthread_create(&speaker, NULL, speak, &s) == 0, "thread");
