@@ -268,7 +268,7 @@ func (pl *placements) left(k tenant.Key, at placement) placement {
 
 // release implements Plane.Release.
 func (pl *placements) release(k tenant.Key, info NICInfo) error {
-	if !pl.health.shared() {
+	if !pl.health.shared() || pl.ended.Err() != nil { // the next daemon releases what this one had: resume
 		return nil
 	}
 	pl.mu.Lock()
