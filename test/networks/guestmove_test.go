@@ -261,8 +261,9 @@ func TestGuestMoves(t *testing.T) {
 	f := p.flow(t)
 	f.goesOn(t)
 
-	// moves migrates the machine, after its memory was sent several times, and checks what arrived during that.
-	moves := func(h *host) {
+	// moves migrates the machine and checks what arrived meanwhile. inTime: all memory had been sent once before the last of that arrived, so
+	// it came from the log. QEMU ends a migration by itself if a guest that got no processor time has written nothing.
+	moves := func(h *host) (inTime bool) {
 		c := v.copy(t, h)
 		m := v.Monitor(t)
 		busy := p.dial(t, 'd')
@@ -283,9 +284,7 @@ func TestGuestMoves(t *testing.T) {
 			reads = append(reads, p.hold(t))
 		}
 		passes(m.Migration(t).RAM.Passes + 1)
-		if g := m.Migration(t); g.Status != "active" {
-			t.Errorf("it ended by itself: %v", g)
-		}
+		inTime = m.Migration(t).Status == "active"
 		f.goesOn(t)
 		busy.Close()
 		m.SetLimits(t, 1<<30, 300*time.Millisecond)
@@ -293,12 +292,13 @@ func TestGuestMoves(t *testing.T) {
 		v.Became(t, c)
 		v.is(t, w, h)
 		gap := f.goesOn(t)
-		t.Logf("to host %s: %v; the longest gap of the connection is %v", h.name, g, gap.Round(time.Millisecond))
+		t.Logf("to host %s, in time %v: %v; the longest gap of the connection is %v", h.name, inTime, g, gap.Round(time.Millisecond))
 		v.Run(t, 3*minute, "touch", "go")
 		for _, read := range reads {
 			read()
 		}
 		v.Run(t, 3*minute, "rm", "go")
+		return inTime
 	}
 	// fails begins a migration and makes it fail. late: the rings have stopped, and the NIC has left the host.
 	fails := func(late bool, status string, fail func(*guest.Monitor, *guest.Copy)) {
@@ -337,9 +337,16 @@ func TestGuestMoves(t *testing.T) {
 			}
 		})
 	}
-	for range harness.Pick(1, 5) {
-		moves(w.b)
-		moves(w.a)
+	inTime := 0
+	for i := 0; i < harness.Pick(1, 5) || inTime == 0 && i < 5; i++ {
+		for _, h := range []*host{w.b, w.a} {
+			if moves(h) {
+				inTime++
+			}
+		}
+	}
+	if inTime == 0 {
+		t.Error("every migration ended before the test was ready")
 	}
 	f.end(t)
 }
