@@ -19,8 +19,18 @@ import (
 )
 
 // findNIC returns the place of a declared NIC of the daemon at place, and checks that this process
-// may open it.
+// may open it and that no other host has it.
 func findNIC(place launch.Place, name string) (launch.Place, error) {
+	at, err := locateNIC(place, name)
+	if err != nil {
+		return place, err
+	}
+	of, nic, _ := strings.Cut(name, "/")
+	return at, elsewhere(at, of, nic)
+}
+
+// locateNIC is findNIC for a NIC that another host may have now.
+func locateNIC(place launch.Place, name string) (launch.Place, error) {
 	of, nic, ok := strings.Cut(name, "/")
 	if !ok || !label(of) || !label(nic) {
 		return place, usage("there is no NIC %q: want TENANT/NAME", name)
@@ -34,7 +44,7 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 	var refusal *protocol.Refusal
 	switch {
 	case err == nil:
-		return at, elsewhere(at, of, nic)
+		return at, nil
 	case errors.As(err, &refusal) && refusal.Text != "":
 		return place, lacks("%w", err)
 	case absent(err):

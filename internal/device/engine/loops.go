@@ -68,7 +68,7 @@ func (l *loops) addLoops(n int) error {
 		if err != nil {
 			return fmt.Errorf("loop %d: %w", i+1, err)
 		}
-		d.clock.time = func() ib.Time { return l.first.clock.time() } // deadlines move with their queue pairs
+		d.clock.time = l.first.clock.time // deadlines move with their queue pairs
 		d.stall.first = &l.first.cmds
 		d.sched.ledgers, d.sched.loop = l.first.sched.ledgers, i+1
 		l.others = append(l.others, d)
