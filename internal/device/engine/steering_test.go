@@ -288,7 +288,7 @@ func TestFloodHarmsItself(t *testing.T) {
 		data := make([]byte, 4096)
 		begun := make(chan struct{})
 		flooding.Go(func() {
-			for first := true; !over.Load(); time.Sleep(100 * time.Microsecond) {
+			for first := true; !over.Load(); time.Sleep(time.Millisecond) {
 				q.c.e.Do(func() {
 					to := q.c.e.loops.others[0]
 					x, before := &to.inward, len(to.inward.queue.list)
