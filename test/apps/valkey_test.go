@@ -47,17 +47,16 @@ func TestValkey(t *testing.T) {
 				t.Errorf("GET returns %d bytes, and not the %d that were set", len(out), len(text))
 			}
 		}
-		// Of fewer requests the connections' first ones are a large part: they register memory, and touch it for the first time.
 		for _, c := range []struct{ what, args, by string }{
-			{"SET of 3 B, 50 clients", "-t set -n 100000", "SET"},
-			{"GET of 3 B, 50 clients, -P 16", "-t get -P 16 -n 1000000", "GET"},
-			{"SET of 16 KiB, 50 clients", "-t set -d 16384 -n 60000", "SET"},
-			{"GET of 16 KiB, 50 clients", "-t get -d 16384 -n 60000", "GET"},
+			{"SET of 3 B, 50 clients", "-t set -n 40000", "SET"},
+			{"GET of 3 B, 50 clients, -P 16", "-t get -P 16 -n 200000", "GET"},
+			{"SET of 16 KiB, 50 clients", "-t set -d 16384 -n 20000", "SET"},
+			{"GET of 16 KiB, 50 clients", "-t get -d 16384 -n 20000", "GET"},
 		} {
 			run := func(rdma bool) func(t *testing.T) float64 {
 				return func(t *testing.T) float64 {
 					args := append(strings.Fields(c.args), "-c", "50", "--csv")
-					return number(t, p.client.Run(t, 3*minute, client(rdma, "benchmark", args...)...), `"`+c.by+`","([0-9.]+)"`)
+					return number(t, p.client.Run(t, minute, client(rdma, "benchmark", args...)...), `"`+c.by+`","([0-9.]+)"`)
 				}
 			}
 			p.compare(t, Row{
