@@ -69,7 +69,11 @@ func TestFabtests(t *testing.T) {
 		for _, suite := range fabtests {
 			for _, line := range suite.tests {
 				t.Run(suite.provider+" "+line, func(t *testing.T) {
-					p.client.Carried(t, harness.Traffic{Packets: 1}, func() { run(t, suite.provider, line) })
+					least := harness.Traffic{Packets: 1}
+					if line == "fi_cm_data" {
+						least.Packets = 0 // it only connects, and the device counts no messages of the connection manager
+					}
+					p.client.Carried(t, least, func() { run(t, suite.provider, line) })
 				})
 			}
 		}
