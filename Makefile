@@ -18,13 +18,16 @@ TIMEOUT  ?= 30m
 UNIT     := ./cmd/... ./examples/... ./internal/... ./packaging/... ./shim/... ./verbs/...
 # These only compute, each case on one goroutine. The race detector can find nothing in them, and without it there is
 # time for tens of thousands of cases, and for every interleaving. TestPure of package imports checks the first line.
+# Only simnet's hosts with several loops have goroutines: their tests run with and without it.
 PURE     := internal/device/schedule|internal/device/transport|internal/cm/rdmacm
 MODELS   := internal/testkit/armcheck|internal/testkit/simnet|internal/testkit/swapcheck
 # Integration tests run JOBS packages at a time, the longest first. Most wait more than they compute.
 JOBS     ?= 2
 LONG     := ./test/guest ./test/wire ./test
-# Their daemons have three loops, others one. make test-all gives every daemon four.
-LOOPED   := cm|tenants
+# Daemons of packages in LOOPED have three loops, others one. Tests in BOTH run with one loop and with three: hostile programs and
+# packets, verbs of every kind, multicast. make test-all gives every daemon four.
+LOOPED   := cm|goverbs|sockets|tenants
+BOTH     := ^(TestHostileProgram|TestHostileMessages|TestHostileNetwork|TestForgedByLocalUser|TestVerbs|TestMulticast)$$
 LOOPS    ?=
 # These tests compare rates, so nothing else runs beside them. Nothing runs beside package memory either: it needs the
 # whole memlock limit of an ordinary user.
@@ -85,6 +88,8 @@ check: ## formatting, go vet, staticcheck, shell scripts
 
 unit: ## Go tests of every package, with the race detector
 	$(GOTEST) -race $$($(GO) list $(UNIT) | grep -vE '/($(PURE)|$(MODELS))$$')
+	$(GOTEST) -race -run Loops ./internal/testkit/simnet
+	VRDMA_LOOPS=$(or $(LOOPS),3) $(GOTEST) -race ./internal/client/vm
 	$(PLAIN) $(GOTEST) $$($(GO) list $(UNIT) | grep -E '/($(PURE)|$(MODELS))$$')
 
 # VRDMA_BUILT tells the tests that bin/ is up to date.
@@ -92,6 +97,7 @@ integration: export VRDMA_BUILT := 1
 integration: build kube ## real programs against a real daemon
 	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) $$($(GO) list ./test/... | grep -vE '/test/(memory|$(LOOPED))$$')
 	VRDMA_LOOPS=$(or $(LOOPS),3) $(GOTEST) -race -p $(JOBS) $$($(GO) list ./test/... | grep -E '/test/($(LOOPED))$$')
+	[ -n "$(LOOPS)" ] || VRDMA_LOOPS=3 $(GOTEST) -race -p $(JOBS) -run '$(BOTH)' ./test ./test/wire
 	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race ./test/memory
 	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race -p 1 -run '$(ALONE)' ./test/wire
 

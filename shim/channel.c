@@ -130,7 +130,7 @@ static int command(struct file *f, const unsigned char *buf, size_t n)
 	return e;
 }
 
-/* The channel behind fd, with a reference; opened, if not 0, says which it was. */
+/* Returns the channel behind fd, with a reference. Unless opened is 0, it must be the channel with this number of opening. */
 static struct file *channel_get(int fd, uint64_t opened)
 {
 	struct file *f = file_get(fd);

@@ -48,7 +48,7 @@ void leave_opened(void)
 	atomic_fetch_sub(&opening, 1);
 }
 
-/* What a leave works on. It is this thread's, since under_way was set. */
+/* The state of a leave. Only the thread that has set under_way uses it. */
 struct watch {
 	int set, fd;
 	uint32_t events;
@@ -87,7 +87,7 @@ static bool event_file(struct file *f)
 	return is(f, FILE_ASYNC) || is(f, FILE_COMP);
 }
 
-/* A reference, by whatever descriptor. */
+/* Takes a reference to a file that has a descriptor. False: it has none any more. */
 static bool hold_file(struct file *f)
 {
 	int n = atomic_load(&f->refs);
@@ -130,7 +130,7 @@ static void give(void)
 	work.n = work.locked = 0;
 }
 
-/* False: a device is being opened; it is tried again. */
+/* Locks all devices and channels, and the PROCESS connection. False: a device is being opened; the caller tries again. */
 static bool take(void)
 {
 	work.n = work.locked = 0;
@@ -140,7 +140,7 @@ static bool take(void)
 		file_lock(work.file[work.locked]);
 	wire_lock();
 	ok = ok && atomic_load(&opening) == 0 && atomic_load(&process.socket) >= 0;
-	/* One that was opened meanwhile is not locked. */
+	/* A device that was opened meanwhile is not locked. */
 	size_t now = 0;
 	for (struct file *f = atomic_load(&file_pool); f; f = f->next)
 		now += file_is_node(f) && !atomic_load(&f->dead);
@@ -152,7 +152,7 @@ static bool take(void)
 
 /* ---- event files ---- */
 
-/* The descriptor of a file from the number at on; -1: there is none. */
+/* Returns the first descriptor of a file that is at least at; -1: there is none. */
 static int number_of(const struct file *f, unsigned at)
 {
 	for (; at <= file_top(); at++)
@@ -288,7 +288,7 @@ static bool find_sets(void)
 	return n == 0;
 }
 
-/* Puts f->fresh in the place of a file. */
+/* Replaces all descriptors of a file by duplicates of f->fresh. */
 static void replace_file(struct file *f)
 {
 	struct stat st;
@@ -305,7 +305,7 @@ static void replace_file(struct file *f)
 	f->fresh = -1;
 }
 
-/* Puts the fresh files in the place of all. Other threads are stopped. */
+/* Replaces all files that have a fresh one. Other threads are stopped. */
 static void replace_files(void)
 {
 	work.watches = 0;
@@ -414,7 +414,7 @@ static bool let_go(void)
 
 static const sigmask none = {~0ull}; /* no signal is taken while we wait */
 
-/* A RETURN request of a device, and the descriptor that comes back; -1: none. 0 or an errno. */
+/* Sends a RETURN request of a device. *fd is the descriptor in the answer; -1: none. Returns 0 or an errno. */
 static int ask_for(struct file *f, uint32_t kind, uint32_t id, int *fd)
 {
 	struct vrdma_return r = {kind, id};
@@ -477,7 +477,7 @@ static int return_channel(struct file *f)
 	return 0;
 }
 
-/* The PROCESS connection and the memfd. 0, or why not yet. */
+/* Opens the PROCESS connection again, with a memfd. Returns 0, or an errno: the caller tries again. */
 static int return_process(void)
 {
 	struct coming c = {0, -1};
@@ -501,7 +501,7 @@ static int return_process(void)
 	return 0;
 }
 
-/* All but the PROCESS connection. 0 or an errno. */
+/* Returns memory, devices and channels to the daemon. Returns 0 or an errno. */
 static int return_rest(void)
 {
 	int e = memory_return() ? 0 : ENOMEM;
@@ -517,7 +517,7 @@ static int return_rest(void)
 }
 
 /*
- * Is somebody expected where the daemon's socket is? Until then this thread connects to nothing: CRIU could not dump the
+ * Does the daemon at the socket expect programs? Until it does, this thread connects to nothing: CRIU could not dump the
  * connection.
  */
 static bool expected(void)

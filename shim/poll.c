@@ -45,8 +45,11 @@ __asm__(".symver dlopen, dlopen@GLIBC_2.17");
 #define VAIN 4u      /* so many yields in a row that returned at once, and the next is a sleep */
 #define AT_ONCE 800u /* nanoseconds; to another thread and back takes longer */
 
-/* Nanoseconds. A machine is crowded for CROWDED_FIRST after a yield that took LATE, which only a thread takes that
- * does not yield, and for twice as long after the next one, up to CROWDED_LAST. PATIENCE is about what a wake-up costs. */
+/*
+ * Nanoseconds. A yield that takes LATE shows that a thread which does not yield has the processor. The machine counts as
+ * crowded for CROWDED_FIRST afterwards, and for twice as long after each further late yield, up to CROWDED_LAST. PATIENCE
+ * is about the cost of a wake-up.
+ */
 #define LATE 100000u
 #define PATIENCE 20000u
 #define UNTIMED 3u /* yields of a wait before the clock is read, which costs as much as a poll: most waits are shorter */
@@ -67,14 +70,12 @@ static __thread struct cq *announced_in __attribute__((tls_model("initial-exec")
 static __thread uint32_t announced __attribute__((tls_model("initial-exec")));
 static _Atomic int asleep; /* threads of this process */
 
-/*
- * Until when the machine is crowded, and for how long after the last late yield; 0: a yield came back in time since. When
- * the last timed yield of the wait ended, 0: there was none, or the thread has slept since; when the clock was read first in the
- * wait, 0: not yet; and the number of its yields that were not timed.
- */
 static __thread struct {
-	uint64_t until, length, yielded, began;
-	unsigned untimed;
+	uint64_t until;   /* when the machine is no longer crowded */
+	uint64_t length;  /* for how long the last late yield counted; 0: a yield came back in time since */
+	uint64_t yielded; /* when the last timed yield of the wait ended; 0: none, or the thread has slept since */
+	uint64_t began;   /* when the clock was first read in the wait; 0: not yet */
+	unsigned untimed; /* yields of the wait that were not timed */
 } crowded __attribute__((tls_model("initial-exec")));
 
 /* The queue whose empty poll was the last since the program yielded, and the descriptor of its device. */
@@ -91,7 +92,7 @@ static uint32_t daemon_cpu(struct file *f)
 	return atomic_load_explicit((_Atomic uint32_t *)(f->page + VRDMA_DB_CPU), memory_order_relaxed);
 }
 
-/* Whether the daemon, on this processor, is awake and on ours. */
+/* Reports whether the daemon is awake and on our processor. */
 static bool daemon_here(struct file *f, uint32_t cpu)
 {
 	uint32_t armed = atomic_load_explicit((_Atomic uint32_t *)(f->page + VRDMA_DB_ARMED), memory_order_relaxed);

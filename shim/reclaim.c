@@ -224,7 +224,7 @@ static bool reclaim_mapping(struct hold *h, const struct vma *v)
 
 /* ---- where the pages are ---- */
 
-/* Threads are stopped, and were not for long. False: they run. */
+/* Stops the other threads, unless they were stopped just now. False: they run. */
 static bool get_ready(struct hold *h)
 {
 	if (hold_long(h))

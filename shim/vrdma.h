@@ -88,7 +88,7 @@ void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- poll.c ---- */
 
-/* The daemon has created a completion queue for this descriptor; cq is what the command says is its struct ibv_cq. */
+/* Called after the daemon has created a completion queue for this descriptor. cq is the struct ibv_cq, by the command. */
 void poll_found(int fd, uint64_t cq);
 
 /* ---- place.c ---- */
@@ -307,15 +307,15 @@ ssize_t wire_call(int socket, sigmask outside, const struct message *m, void *in
 bool wire_leave(unsigned char *mail, const void *command, size_t n);
 void passed_close(struct passed *fds);
 void wire_expose(bool yes);                   /* may the daemon take descriptors of ours? */
-/* A program that comes back: what it is the hello of, and a descriptor that goes along; -1: none. */
+/* What a hello of a program that comes back adds: the number of its device or channel, and a descriptor; -1: none. */
 struct coming {
 	uint32_t name;
 	int fd;
 };
-/* The same as wire_open, for what comes back. Says nothing to the user. */
+/* Like wire_open, for a connection that comes back. It prints nothing. */
 int wire_return(uint32_t kind, const struct coming *b, sigmask outside, struct vrdma_welcome *w, int *control,
 		int *fds, int want);
-/* The PROCESS connection, while nobody else may use it. */
+/* Locks the PROCESS connection, and unlocks it. */
 void wire_lock(void);
 void wire_unlock(void);
 int wire_ask(uint32_t op, sigmask outside); /* a request without a body there: 0 or errno. Locked */
@@ -357,8 +357,8 @@ bool memory_retry(void);
 /* All shared memory becomes private again. False: some could not. */
 bool memory_reclaim(void);
 /*
- * All shared memory becomes private, but regions stay registered. then runs while other threads are stopped.
- * False: nothing has changed.
+ * Makes all shared memory private. Regions stay registered. The function then is called while other threads are
+ * stopped. False: nothing has changed.
  */
 bool memory_leave(void (*then)(void));
 bool memory_return(void); /* what memory_leave made private is shared again, in another memfd */

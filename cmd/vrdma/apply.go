@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vrdma.dev/vrdma/internal/client/show"
 	"vrdma.dev/vrdma/internal/tenancy/control"
 )
 
@@ -43,7 +44,7 @@ tenants that no file has are deleted. NICs that engines made for containers stay
 			case "client":
 				objects, err := control.Parse(texts)
 				for _, o := range objects {
-					fmt.Fprintf(c.OutOrStdout(), "%s parsed (dry run)\n", keyText(o.Key()))
+					fmt.Fprintf(c.OutOrStdout(), "%s parsed (dry run)\n", show.Key(o.Key()))
 				}
 				return err
 			case "server", "true":

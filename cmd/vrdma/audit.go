@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/show"
 	"vrdma.dev/vrdma/internal/daemon"
 	"vrdma.dev/vrdma/internal/events"
 	"vrdma.dev/vrdma/internal/tenancy/control"
@@ -57,7 +58,7 @@ beside the default store.`,
 				return err
 			}
 			for i := range list {
-				text := eventLine(&list[i])
+				text := show.EventLine(&list[i])
 				if output == "json" {
 					line, err := json.Marshal(list[i])
 					if err != nil {

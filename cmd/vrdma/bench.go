@@ -62,7 +62,7 @@ default all parts are measured, except rxe, which needs a kernel with rxe, and u
   vms          two virtual machines: verbs and sockets against TCP over a tap, and rxe
   rxe          against the kernel's rxe, on this machine
   upgrade      how long an upgrade of the daemon stops programs
-  loops        what a second loop brings, beside what a second process of memcpy brings
+  loops        what more loops bring, beside more pairs over TCP and more processes of memcpy
   allocations  of the data path
 
 With --against, three builds measure the vrdma side of every row in turn: this build, this

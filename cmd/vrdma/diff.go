@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vrdma.dev/vrdma/internal/client/show"
 	"vrdma.dev/vrdma/internal/exit"
 	"vrdma.dev/vrdma/internal/tenancy/control"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
@@ -50,7 +51,7 @@ if something would, more after an error.
 				return lacks("%w", err)
 			}
 			for _, text := range reply.Warnings {
-				fmt.Fprintln(c.ErrOrStderr(), "vrdma: warning:", plain(text))
+				fmt.Fprintln(c.ErrOrStderr(), "vrdma: warning:", show.Plain(text))
 			}
 			if differ {
 				return &exit.Error{Status: 1, Err: errors.New("apply would change something")}
@@ -86,7 +87,7 @@ func printDifferences(w io.Writer, results []control.Result) (differ bool, err e
 				return differ, err
 			}
 		}
-		name := keyText(r.Key)
+		name := show.Key(r.Key)
 		out, err := exec.Command("diff", "-u", "--label", "declared/"+name, "--label", "file/"+name, paths[0], paths[1]).Output()
 		if e := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &e) || e.ExitCode() != 1) {
 			return differ, fmt.Errorf("diff -u: %w", err)

@@ -7,11 +7,10 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"vrdma.dev/vrdma/internal/events"
+	"vrdma.dev/vrdma/internal/client/show"
 	"vrdma.dev/vrdma/internal/tenancy/control"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
@@ -83,60 +82,7 @@ func printEvents(w io.Writer, stream *control.Stream, asJSON bool) error {
 				fmt.Fprintln(w, string(text))
 				continue
 			}
-			fmt.Fprintln(w, eventLine(&e))
+			fmt.Fprintln(w, show.EventLine(&e))
 		}
 	}
-}
-
-// eventLine formats an event for people, without control characters from clients.
-func eventLine(e *events.Event) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s  %-12s", e.Time.Local().Format(time.DateTime), e.Verb)
-	if e.Object != (tenant.Key{}) {
-		fmt.Fprintf(&b, " %v", e.Object)
-	}
-	if e.Peer != "" {
-		fmt.Fprintf(&b, " (peer %s)", plain(e.Peer))
-	}
-	if e.By != (events.Actor{}) {
-		fmt.Fprintf(&b, " by %s", actorText(&e.By))
-	}
-	if e.Reason != "" {
-		fmt.Fprintf(&b, ": %s", plain(e.Reason))
-	}
-	if e.Missed > 0 {
-		fmt.Fprintf(&b, " (%d more before it)", e.Missed)
-	}
-	return b.String()
-}
-
-func actorText(a *events.Actor) string {
-	var list []string
-	if a.UID >= 0 {
-		list = append(list, fmt.Sprintf("uid %d", a.UID))
-	}
-	if a.Pid > 0 {
-		list = append(list, fmt.Sprintf("pid %d", a.Pid))
-	}
-	name := plain(a.Program)
-	if name == "" {
-		name = "a program"
-	}
-	if len(list) == 0 {
-		return name
-	}
-	return fmt.Sprintf("%s (%s)", name, strings.Join(list, ", "))
-}
-
-// plain returns a text on one line without control characters.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n':
-			return ' '
-		case r < ' ' || r >= 0x7f && r < 0xa0:
-			return '?'
-		}
-		return r
-	}, s)
 }

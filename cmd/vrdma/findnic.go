@@ -12,14 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/show"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/control"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // findNIC returns the place of a declared NIC of the daemon at place, and checks that this process
-// may open it.
+// may open it and that no other host has it.
 func findNIC(place launch.Place, name string) (launch.Place, error) {
+	at, err := locateNIC(place, name)
+	if err != nil {
+		return place, err
+	}
+	of, nic, _ := strings.Cut(name, "/")
+	return at, elsewhere(at, of, nic)
+}
+
+// locateNIC is findNIC for a NIC that another host may have now.
+func locateNIC(place launch.Place, name string) (launch.Place, error) {
 	of, nic, ok := strings.Cut(name, "/")
 	if !ok || !label(of) || !label(nic) {
 		return place, usage("there is no NIC %q: want TENANT/NAME", name)
@@ -33,7 +44,7 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 	var refusal *protocol.Refusal
 	switch {
 	case err == nil:
-		return at, elsewhere(at, of, nic)
+		return at, nil
 	case errors.As(err, &refusal) && refusal.Text != "":
 		return place, lacks("%w", err)
 	case absent(err):
@@ -63,7 +74,7 @@ func elsewhere(at launch.Place, of, name string) error {
 	if err != nil || len(r.Items) == 0 || r.Items[0].Status == nil || r.Items[0].Status.State != control.Elsewhere {
 		return nil // the NIC's socket reports other problems
 	}
-	return lacks("NIC %s/%s cannot be used here: %s", of, name, plain(r.Items[0].Status.Reason))
+	return lacks("NIC %s/%s cannot be used here: %s", of, name, show.Plain(r.Items[0].Status.Reason))
 }
 
 // absentNIC returns an error for a missing NIC that lists the existing ones.

@@ -1,19 +1,16 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"vrdma.dev/vrdma/internal/client/show"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/control"
-	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // getFlags are the flags of get.
@@ -54,7 +51,7 @@ the NICs that they may open.
 				return objectsError(place, err)
 			}
 			for _, text := range reply.Warnings {
-				fmt.Fprintln(c.ErrOrStderr(), "vrdma: warning:", plain(text))
+				fmt.Fprintln(c.ErrOrStderr(), "vrdma: warning:", show.Plain(text))
 			}
 			if len(reply.Items) == 0 && which.Name != "" {
 				return fmt.Errorf("there is no %s %s that you may see", which.Kind, args[1])
@@ -63,7 +60,7 @@ the NICs that they may open.
 				fmt.Fprintln(c.ErrOrStderr(), "nothing found")
 				return nil
 			}
-			return printItems(c.OutOrStdout(), reply.Items, f.output, which.Name != "" && len(reply.Items) == 1)
+			return show.Objects(c.OutOrStdout(), reply.Items, f.output, which.Name != "" && len(reply.Items) == 1)
 		},
 	}
 	c.Flags().StringVarP(&f.of, "tenant", "t", "", "only objects of this tenant")
@@ -96,78 +93,6 @@ func (f *getFlags) selection(args []string) (s control.Selection, err error) {
 	return s, err
 }
 
-// printItems prints objects. With one, JSON output is a single object instead of a list.
-func printItems(w io.Writer, items []control.Item, output string, one bool) error {
-	switch output {
-	case "yaml":
-		for i, it := range items {
-			text, err := itemYAML(it)
-			if err != nil {
-				return err
-			}
-			if i > 0 {
-				fmt.Fprintln(w, "---")
-			}
-			w.Write(text)
-		}
-		return nil
-	case "json":
-		return printJSON(w, items, one)
-	case "name":
-		for _, it := range items {
-			fmt.Fprintln(w, keyText(it.Key))
-		}
-		return nil
-	}
-	return printTables(w, items, output == "wide")
-}
-
-// withStatus returns the object with its status, which apply ignores.
-func withStatus(it control.Item) (json.RawMessage, error) {
-	if it.Status == nil {
-		return it.Object, nil
-	}
-	status, err := json.Marshal(it.Status)
-	if err != nil {
-		return nil, err
-	}
-	object := bytes.TrimSuffix(bytes.TrimSpace(it.Object), []byte("}"))
-	return fmt.Appendf(nil, `%s,"status":%s}`, object, status), nil
-}
-
-func itemYAML(it control.Item) ([]byte, error) {
-	o, err := tenant.Unmarshal(it.Object)
-	if err != nil {
-		return nil, err
-	}
-	text, err := tenant.YAML(o)
-	if err != nil || it.Status == nil {
-		return text, err
-	}
-	status, err := writeYAML(map[string]any{"status": it.Status})
-	return append(text, status...), err
-}
-
-func printJSON(w io.Writer, items []control.Item, one bool) error {
-	list := make([]json.RawMessage, len(items))
-	for i, it := range items {
-		var err error
-		if list[i], err = withStatus(it); err != nil {
-			return err
-		}
-	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	if one {
-		return e.Encode(list[0])
-	}
-	return e.Encode(struct {
-		APIVersion string            `json:"apiVersion"`
-		Kind       string            `json:"kind"`
-		Items      []json.RawMessage `json:"items"`
-	}{tenant.APIVersion, "List", list})
-}
-
 // watchObjects prints the objects and then every change.
 func watchObjects(w io.Writer, place launch.Place, which control.Selection, output string) error {
 	stream, err := control.Watch(place.Socket, which)
@@ -176,7 +101,7 @@ func watchObjects(w io.Writer, place launch.Place, which control.Selection, outp
 	}
 	defer stream.Close()
 	var first []control.Item
-	var rows *rowPrinter
+	var changes *show.Changes
 	for {
 		reply, err := stream.Next()
 		if errors.Is(err, io.EOF) || hungUp(err) {
@@ -185,47 +110,15 @@ func watchObjects(w io.Writer, place launch.Place, which control.Selection, outp
 		if err != nil {
 			return objectsError(place, err)
 		}
-		if rows == nil { // the first objects determine the columns' widths
+		if changes == nil { // the first objects determine the columns' widths
 			if first = append(first, reply.Items...); !reply.Synced {
 				continue
 			}
-			rows = &rowPrinter{w: w, wide: output == "wide"}
+			changes = show.NewChanges(w, output)
 			reply.Items = first
 		}
-		if err := watched(w, rows, reply.Items, output); err != nil {
+		if err := changes.Print(reply.Items); err != nil {
 			return err
 		}
 	}
-}
-
-// watched prints changes as they arrive.
-func watched(w io.Writer, rows *rowPrinter, items []control.Item, output string) error {
-	if output == "" || output == "wide" {
-		return rows.print(items)
-	}
-	for _, it := range items {
-		switch {
-		case it.Deleted && output == "name":
-			fmt.Fprintln(w, keyText(it.Key), "deleted")
-			continue
-		case it.Deleted:
-			continue // the object was deleted
-		case output == "yaml":
-			fmt.Fprintln(w, "---")
-		}
-		if err := printItems(w, []control.Item{it}, output, true); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// labelText formats labels: role=web,site=a.
-func labelText(labels map[string]string) string {
-	list := make([]string, 0, len(labels))
-	for k, v := range labels {
-		list = append(list, k+"="+v)
-	}
-	slices.Sort(list)
-	return strings.Join(list, ",")
 }

@@ -91,7 +91,7 @@ func (o *options) guestEnd(name string) (e guestEnd, err error) {
 		}
 		return e, nil
 	}
-	at, err := findNIC(place, name)
+	at, err := locateNIC(place, name) // a virtual machine may be about to migrate to this host
 	if err != nil {
 		return e, err
 	}

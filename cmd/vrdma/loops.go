@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/show"
 )
 
 func loopsCommand(o *options) *cobra.Command {
@@ -82,7 +83,7 @@ func printLoops(w io.Writer, s *protocol.Status, now time.Time) error {
 		return err
 	}
 	for _, ses := range s.Sessions {
-		fmt.Fprintf(w, "loop %d  pid %d  %s\n", ses.Loop, ses.Pid, plain(ses.Program))
+		fmt.Fprintf(w, "loop %d  pid %d  %s\n", ses.Loop, ses.Pid, show.Plain(ses.Program))
 	}
 	fmt.Fprintf(w, "%d sessions have moved\n", s.Moves)
 	return nil

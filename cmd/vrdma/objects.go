@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vrdma.dev/vrdma/internal/client/show"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/control"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
@@ -128,12 +129,9 @@ func printResults(c *cobra.Command, r *control.Reply, dryRun bool) {
 		suffix = " (dry run)"
 	}
 	for _, result := range r.Results {
-		fmt.Fprintf(c.OutOrStdout(), "%s %s%s\n", keyText(result.Key), result.Verb, suffix)
+		fmt.Fprintf(c.OutOrStdout(), "%s %s%s\n", show.Key(result.Key), result.Verb, suffix)
 	}
 	for _, text := range r.Warnings {
-		fmt.Fprintln(c.ErrOrStderr(), "vrdma: warning:", plain(text))
+		fmt.Fprintln(c.ErrOrStderr(), "vrdma: warning:", show.Plain(text))
 	}
 }
-
-// keyText formats a key: nic/red/web, tenant/red.
-func keyText(k tenant.Key) string { return strings.ToLower(string(k.Kind)) + "/" + k.Path() }

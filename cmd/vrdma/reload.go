@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/show"
 	"vrdma.dev/vrdma/internal/daemon"
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
@@ -60,7 +61,7 @@ func reloadConfig(w io.Writer, place launch.Place) error {
 		return unanswered(place, err)
 	}
 	for _, l := range lines {
-		fmt.Fprintln(w, plain(l))
+		fmt.Fprintln(w, show.Plain(l))
 	}
 	if len(lines) == 0 {
 		fmt.Fprintln(w, "nothing has changed")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/exit"
 	"vrdma.dev/vrdma/internal/platform/launch"
+	"vrdma.dev/vrdma/internal/platform/tcpcount"
 )
 
 // rsocketsPlaces are the paths of rsockets' preload library in distributions.
@@ -56,7 +56,7 @@ func runSockets(place launch.Place, reach func(launch.Place) (*os.File, error), 
 	if lease != nil {
 		defer lease.Close()
 	}
-	count, countPath, err := newTCPCount()
+	count, countPath, err := tcpcount.New()
 	if err != nil {
 		return lacks("no memory in which to count connections: %w", err)
 	}
@@ -75,7 +75,7 @@ func runSockets(place launch.Place, reach func(launch.Place) (*os.File, error), 
 	if err != nil {
 		return &exit.Error{Status: 126, Err: fmt.Errorf("cannot execute %s: %w", path, err)}
 	}
-	fmt.Fprintln(os.Stderr, "vrdma:", socketsSummary(place, label, readTCPCount(count)))
+	fmt.Fprintln(os.Stderr, "vrdma:", socketsSummary(place, label, tcpcount.Read(count)))
 	if status != 0 {
 		return &exit.Error{Status: status}
 	}
@@ -111,107 +111,12 @@ func preloadFirst(env []string, library string) []string {
 	return append(out, "LD_PRELOAD="+list)
 }
 
-// tcpCount mirrors struct counts of shim/sockets/sockets.h: connections that did not use RDMA, by reason.
-type tcpCount struct {
-	Refused   uint64 // connected by TCP: nobody listened on RDMA there
-	Silent    uint64 // connected by TCP: RDMA did not reach the peer
-	Accepted  uint64 // accepted by TCP: the peer did not come over RDMA
-	Unmade    uint64 // sockets that rsockets did not make: no device, or in a fork child
-	UDP       uint64 // UDP sockets
-	Forked    uint64 // processes that wanted to use a connection that they inherited by fork
-	Inherited uint64 // accepted by TCP, from a listener that was inherited by fork
-}
-
-var tcpCountSize = int64(binary.Size(tcpCount{}))
-
-// newTCPCount creates the memory in which the program and its children count. They find it by its
-// path in /proc, because some programs close inherited descriptors. It has no other name, so nothing
-// is left when this process ends.
-func newTCPCount() (f *os.File, path string, err error) {
-	fd, err := unix.MemfdCreate("vrdma-count", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, "", fmt.Errorf("memfd_create: %w", err)
-	}
-	f = os.NewFile(uintptr(fd), "vrdma-count")
-	defer func() {
-		if err != nil {
-			f.Close()
-		}
-	}()
-	if err := f.Truncate(tcpCountSize); err != nil {
-		return nil, "", err
-	}
-	// The library recognises the memory by these values.
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return nil, "", fmt.Errorf("sealing it: %w", err)
-	}
-	// The process number in /proc, which may belong to an outer namespace.
-	self, err := os.Readlink("/proc/self")
-	if err != nil {
-		return nil, "", err
-	}
-	return f, fmt.Sprintf("/proc/%s/fd/%d", self, fd), nil
-}
-
-func readTCPCount(f *os.File) (c tcpCount) {
-	b := make([]byte, tcpCountSize)
-	if _, err := f.ReadAt(b, 0); err != nil {
-		return c
-	}
-	binary.Decode(b, binary.NativeEndian, &c) // of the right size
-	return c
-}
-
 // settleTime bounds how long the daemon takes to notice the end of a program.
 const settleTime = 100 * time.Millisecond
 
-// socketsSummary reports the number of connections over RDMA and TCP, with reasons.
-func socketsSummary(place launch.Place, label string, tcp tcpCount) string {
+// socketsSummary asks the daemon how many connections went over RDMA, and adds those over TCP.
+func socketsSummary(place launch.Place, label string, tcp tcpcount.Count) string {
 	time.Sleep(settleTime)
-	text := "an unknown number of connections went over RDMA"
-	if n, err := protocol.CountConnections(place.Socket, label); err == nil {
-		text = count(n, "connection") + " went over RDMA"
-	}
-	if past := tcp.Refused + tcp.Silent + tcp.Accepted + tcp.Inherited; past > 0 {
-		text += fmt.Sprintf(", %d over TCP", past)
-	} else {
-		text += ", none over TCP"
-	}
-	if why := tcp.reasons(); len(why) > 0 {
-		text += " (" + strings.Join(why, "; ") + ")"
-	}
-	return text
-}
-
-// count formats a number of things.
-func count(n uint64, thing string) string {
-	switch {
-	case n == 1:
-		return "1 " + thing
-	case strings.HasSuffix(thing, "s"):
-		return fmt.Sprintf("%d %ses", n, thing)
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-// reasons lists why connections did not use RDMA.
-func (c tcpCount) reasons() []string {
-	var why []string
-	for _, r := range []struct {
-		n           uint64
-		thing, text string
-	}{
-		{c.Refused, "connection", "to a peer that does not listen on RDMA: run it with vrdma run --sockets too"},
-		{c.Silent, "connection", "to a peer that RDMA does not reach"},
-		{c.Accepted, "connection", "from a peer without RDMA: run it with vrdma run --sockets too"},
-		{c.Unmade, "socket", "that librspreload.so did not make: it found no RDMA device, or a fork came before"},
-		{c.UDP, "UDP socket", "left to the kernel"},
-		{c.Forked, "process", "made by fork that wanted to use an RDMA connection of the parent, which is not possible"},
-		{c.Inherited, "connection", "to a server that hands its connections to child processes: RDMA connections do not survive fork"},
-	} {
-		if r.n > 0 {
-			why = append(why, count(r.n, r.thing)+" "+r.text)
-		}
-	}
-	return why
+	n, err := protocol.CountConnections(place.Socket, label)
+	return tcp.Summary(n, err == nil)
 }

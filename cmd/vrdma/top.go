@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -15,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/client/show"
 )
 
 func topCommand(o *options) *cobra.Command {
@@ -42,7 +39,7 @@ With --once, or if the output is no terminal, the table is printed once, after -
 			if every < 100*time.Millisecond {
 				return usage("--every %v: at least 100ms", every)
 			}
-			key, ok := sortNamed(sort)
+			key, ok := show.SortNamed(sort)
 			if !ok {
 				return usage("--sort %s: choose out, in, messages, drops, cpu or name", sort)
 			}
@@ -70,9 +67,9 @@ With --once, or if the output is no terminal, the table is printed once, after -
 				return err
 			}
 			if output == "json" {
-				return jsonTop(c.OutOrStdout(), before, now)
+				return show.TopJSON(c.OutOrStdout(), before, now)
 			}
-			return printTop(c.OutOrStdout(), before, now, topView{sort: key})
+			return show.Top(c.OutOrStdout(), before, now, show.TopView{Sort: key})
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
@@ -82,29 +79,6 @@ With --once, or if the output is no terminal, the table is printed once, after -
 	return c
 }
 
-// jsonTop prints the status of each NIC with its rates.
-func jsonTop(w io.Writer, before, now *protocol.Top) error {
-	type nicRates struct {
-		protocol.NICStatus
-		Rates map[string]float64 `json:"rates"` // of the counters, per second
-	}
-	out := struct {
-		*protocol.Top
-		Seconds float64    `json:"seconds"` // the interval of the rates
-		NICs    []nicRates `json:"nics"`
-	}{Top: now, Seconds: now.Time.Sub(before.Time).Seconds(), NICs: []nicRates{}}
-	for _, r := range topRows(before, now) {
-		n := nicRates{r.NICStatus, map[string]float64{}}
-		for name, d := range r.rates {
-			n.Rates[name] = d
-		}
-		out.NICs = append(out.NICs, n)
-	}
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(out)
-}
-
 // onTerminal reports whether f is a terminal.
 func onTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
@@ -112,7 +86,7 @@ func onTerminal(f *os.File) bool {
 }
 
 // watchTop shows the table until a key or a signal ends it. The terminal is left as it was.
-func watchTop(ask func() (*protocol.Top, error), every time.Duration, key sortKey) error {
+func watchTop(ask func() (*protocol.Top, error), every time.Duration, key show.SortKey) error {
 	restore, err := keysAtOnce(os.Stdin)
 	if err != nil {
 		return err
@@ -139,12 +113,12 @@ func watchTop(ask func() (*protocol.Top, error), every time.Duration, key sortKe
 	if err != nil {
 		return err
 	}
-	now, view := before, topView{sort: key}
+	now, view := before, show.TopView{Sort: key}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		view.width, view.height = windowSize()
-		if err := drawTop(os.Stdout, before, now, view); err != nil {
+		view.Width, view.Height = windowSize()
+		if err := show.DrawTop(os.Stdout, before, now, view); err != nil {
 			return err
 		}
 		select {
@@ -158,36 +132,13 @@ func watchTop(ask func() (*protocol.Top, error), every time.Duration, key sortKe
 			if !ok || k == 'q' || k == 'Q' || k == 3 {
 				return nil
 			}
-			view.key(k)
+			view.Key(k)
 		case s := <-signals:
 			if s != syscall.SIGWINCH {
 				return nil
 			}
 		}
 	}
-}
-
-// drawTop fills the screen. Every line ends with an escape sequence that clears the rest of it.
-func drawTop(w io.Writer, before, now *protocol.Top, v topView) error {
-	var table bytes.Buffer
-	if err := printTop(&table, before, now, v); err != nil {
-		return err
-	}
-	lines := strings.Split(strings.TrimRight(table.String(), "\n"), "\n")
-	if v.height > 1 && len(lines) > v.height-1 {
-		lines = lines[:v.height-1]
-	}
-	var out bytes.Buffer
-	out.WriteString("\x1b[H")
-	for _, l := range lines {
-		if r := []rune(l); v.width > 0 && len(r) > v.width {
-			l = string(r[:v.width])
-		}
-		out.WriteString(l + "\x1b[K\r\n")
-	}
-	out.WriteString("\x1b[J")
-	_, err := w.Write(out.Bytes())
-	return err
 }
 
 // keysAtOnce makes the terminal deliver keys one by one without echo.

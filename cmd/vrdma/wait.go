@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vrdma.dev/vrdma/internal/client/show"
 	"vrdma.dev/vrdma/internal/tenancy/control"
 )
 
@@ -45,7 +46,7 @@ wait until an object exists, or until it is deleted.
 				}
 				now := stateOf(reply.Items)
 				if now == condition || condition == "create" && now != "delete" {
-					fmt.Fprintf(c.OutOrStdout(), "%s %s\n", keyText(key), condition)
+					fmt.Fprintf(c.OutOrStdout(), "%s %s\n", show.Key(key), condition)
 					return nil
 				}
 				if time.Now().After(end) {

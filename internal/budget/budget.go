@@ -120,7 +120,7 @@ func (l *Ledger) Users() int {
 	return len(l.users)
 }
 
-// Hold holds the account once more.
+// Hold adds a reference to the account.
 func (a *Account) Hold() *Account {
 	if a != nil {
 		a.ledger.mu.Lock()

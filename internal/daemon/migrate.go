@@ -41,7 +41,7 @@ type leaving struct {
 	plug      func() error // makes the interface again that a container had
 }
 
-// movedState is what travels.
+// movedState is what the file from vrdma nic leave contains, authenticated.
 type movedState struct {
 	NIC      string           `cbor:"1,keyasint,omitempty"` // TENANT/NAME
 	From     string           `cbor:"2,keyasint,omitempty"` // host

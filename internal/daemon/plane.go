@@ -34,6 +34,16 @@ func (p *plane) Claim(k tenant.Key) error {
 	}
 }
 
+// Release implements provision.Placement.
+func (p *plane) Release(k tenant.Key) error {
+	select {
+	case <-p.opened:
+		return p.Plane.Release(k)
+	default:
+		return nil // nothing was claimed
+	}
+}
+
 // Generation is the revision of the store whose policies are in force; 0: the plane is not open yet.
 func (p *plane) Generation() int64 {
 	select {

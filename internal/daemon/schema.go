@@ -19,7 +19,7 @@ type Setting struct {
 	Key  string // in the file, with a dot between two levels; "": only a flag
 	Flag string // "": only in the file
 	Help string
-	// Reload: a running daemon takes over another value.
+	// Reload: vrdma reload changes the value in a running daemon.
 	Reload bool
 	// Choices are the possible values; none: any.
 	Choices []string
@@ -68,7 +68,7 @@ func (o *Options) Settings() []Setting {
 		{Key: "guest", Flag: "guest", Into: &o.Guests, Help: "NICs for programs in virtual machines, default or TENANT/NAME: creates sockets for QEMU, see vrdma guest args (default: none)"},
 		{Key: "loops", Flag: "loops", Into: &o.Loops, check: checkLoops, Help: "the number of loops, each a thread that moves the data of some programs: 1 to 64, or auto for as many as the traffic needs and processors are free (default: the value of VRDMA_LOOPS; else auto with --ephemeral, as vrdma run starts it, and 1 without)"},
 		{Key: "ephemeral", Flag: "ephemeral", Into: &o.Ephemeral, Help: "end after the last program has ended"},
-		{Key: "containerTakeover", Flag: "container-takeover", Into: &o.ContainerTakeover, Help: "let a daemon in another container take over from this one: of the same user, with the machine's pid and user namespaces, and with this daemon's control socket (a DaemonSet with maxSurge needs it)"},
+		{Key: "containerTakeover", Flag: "container-takeover", Into: &o.ContainerTakeover, Help: "let a daemon of the same user in another container take over; it needs the machine's pid and user namespaces and this control socket (see maxSurge of a DaemonSet)"},
 		{Key: "cpuProfile", Flag: "cpuprofile", Into: &o.Profile, Help: "write a CPU profile to this file at the end, for go tool pprof"},
 	}
 	l := &o.Limits

@@ -40,7 +40,7 @@ static bool any(void)
 	return faccessat(criu_get_image_dir(), "vrdma.moves", F_OK, 0) == 0;
 }
 
-/* Runs vrdma criu COMMAND NUMBER, in the child. */
+/* Executes vrdma criu COMMAND NUMBER in the place of this process. */
 static void run(const char *command, long number)
 {
 	char text[24];
@@ -63,7 +63,7 @@ static void run(const char *command, long number)
 	_exit(127);
 }
 
-/* The exit status of the command; -1: it could not be run. */
+/* Waits for a child. Returns its exit status; -1: it had none. */
 static int wait_for(pid_t pid)
 {
 	int status;
@@ -73,7 +73,7 @@ static int wait_for(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* The same, and the command goes on after CRIU. CRIU must not meet a child that it does not know. */
+/* Runs a command that may outlive CRIU. It is no child of CRIU, which would stop at a child that it does not know. */
 static void start(const char *command, long number)
 {
 	pid_t pid = fork();

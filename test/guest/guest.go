@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -42,9 +41,10 @@ type Guest struct {
 	// Wire is the cable's end at its eth0, if eth0 leads to a cable.
 	Wire cable.End
 
-	qemu  *harness.Process
-	dir   string
-	ready chan struct{} // holds one when it has started
+	qemu    *harness.Process
+	dir     string
+	ready   chan struct{} // holds one when it has started
+	monitor *Monitor      // nil: not connected yet
 
 	mu   sync.Mutex // guards all below
 	line net.Conn
@@ -73,6 +73,7 @@ func Start(t testing.TB, c Config) *Guest {
 		c.Network = fmt.Sprintf("dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", g.path("eth0"), g.path("wire"))
 	}
 	g.connect(t, func() *harness.Process { return harness.Spawn(t, g.command(kernel, c)) })
+	go g.listen(g.line)
 	return g
 }
 
@@ -82,6 +83,7 @@ func Adopt(t testing.TB, start func(line, console string) (qemu *harness.Process
 	t.Helper()
 	g := &Guest{jobs: map[int]*Process{}, next: 1, dir: harness.Directory(t, nil), ready: make(chan struct{}, 1)}
 	g.connect(t, func() *harness.Process { return start(g.path("line"), g.path("console")) })
+	go g.listen(g.line)
 	return g
 }
 
@@ -99,8 +101,8 @@ func (g *Guest) connect(t testing.TB, start func() *harness.Process) {
 	if g.line, err = line.Accept(); err != nil {
 		t.Fatalf("QEMU did not start: %v\n%s", err, g.qemu.Output())
 	}
-	go g.listen()
-	t.Cleanup(func() { g.line.Close() })
+	own := g.line
+	t.Cleanup(func() { own.Close() })
 }
 
 // AwaitStart waits until the guest has started and has its rxe0. Programs from before a reset have ended.
@@ -120,14 +122,12 @@ func Image(t testing.TB) string { return mustImage(t) }
 
 func (g *Guest) path(name string) string { return filepath.Join(g.dir, name) }
 
-// command is the guest's QEMU.
-func (g *Guest) command(kernel string, c Config) *exec.Cmd {
-	m := rxeguest.Guest{
+// describe describes the guest's QEMU.
+func (g *Guest) describe(kernel string, c Config) *rxeguest.Guest {
+	return &rxeguest.Guest{
 		Card: c.Card, Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU, Network: c.Network, Memory: c.Memory, Initramfs: c.Initramfs,
 		Line: "socket,path=" + g.path("line"), Console: g.path("console"), Reboots: c.Reboots, More: c.More,
 	}
-	argv := m.Command()
-	return exec.Command(argv[0], argv[1:]...)
 }
 
 // Console returns what the guest's kernel printed.
@@ -142,9 +142,9 @@ func (g *Guest) Kill() {
 	<-g.qemu.Done()
 }
 
-// listen reads events until the line ends; then all programs have ended.
-func (g *Guest) listen() {
-	in := json.NewDecoder(bufio.NewReader(g.line))
+// listen reads events until the line ends. Then all programs have ended, if the guest has not migrated.
+func (g *Guest) listen(line net.Conn) {
+	in := json.NewDecoder(bufio.NewReader(line))
 	for {
 		var e talk.Event
 		if in.Decode(&e) != nil {
@@ -168,7 +168,12 @@ func (g *Guest) listen() {
 			p.take(e)
 		}
 	}
-	g.drop("\n(the guest is gone)\n")
+	g.mu.Lock()
+	moved := g.line != line
+	g.mu.Unlock()
+	if !moved {
+		g.drop("\n(the guest is gone)\n")
+	}
 }
 
 // drop ends everything that runs.

@@ -132,6 +132,11 @@ func done(t *testing.T, p harness.Program) {
 func TestMachines(t *testing.T) {
 	d, a, b := lab(t)
 	t.Run("disk", func(t *testing.T) { disk(t, a) })
+	t.Run("not migrated", func(t *testing.T) { // the daemon writes to registered memory without a log
+		if _, err := a.Monitor(t).Ask("migrate", map[string]any{"uri": "unix:/nowhere"}); err == nil || !strings.Contains(err.Error(), "VHOST_F_LOG_ALL") {
+			t.Errorf("QEMU says %v", err)
+		}
+	})
 	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
 	if harness.All() { // many programs, and slow ones
 		t.Run("more", func(t *testing.T) { more(t, a) })

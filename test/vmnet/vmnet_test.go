@@ -137,17 +137,22 @@ type machine struct {
 	queues int    // pairs of them
 }
 
+// args are QEMU's arguments for a machine.
+func (d *daemon) args(t *testing.T, m machine) []string {
+	t.Helper()
+	text := d.command(t, "", "guest", "args", "--tcg", "-m", "256M", "--queues", fmt.Sprint(m.queues), m.nic)
+	if m.memory != "" {
+		text = strings.ReplaceAll(text, "memory-backend-memfd", m.memory)
+	}
+	return append(strings.Fields(text), "-name", "guest="+strings.ReplaceAll(m.nic, "red/", "vrdma-"))
+}
+
 // boot starts guests with NICs at the same time.
 func (d *daemon) boot(t *testing.T, machines ...machine) []*guest.Guest {
 	t.Helper()
 	var list []*guest.Guest
 	for _, m := range machines {
-		text := d.command(t, "", "guest", "args", "--tcg", "-m", "256M", "--queues", fmt.Sprint(m.queues), m.nic)
-		if m.memory != "" {
-			text = strings.ReplaceAll(text, "memory-backend-memfd", m.memory)
-		}
-		args := append(strings.Fields(text), "-name", "guest="+strings.ReplaceAll(m.nic, "red/", "vrdma-"))
-		list = append(list, guest.Start(t, guest.Config{Card: args}))
+		list = append(list, guest.Start(t, guest.Config{Card: d.args(t, m)}))
 	}
 	for _, g := range list {
 		g.AwaitStart(t)
@@ -307,6 +312,15 @@ func TestGuests(t *testing.T) {
 			}
 		})
 		d.apply(t, fmt.Sprintf(limited, ""))
+		sh(t, b, "ping -c 1 -W 20 10.1.0.1")
+	})
+	t.Run("migrates on this host", func(t *testing.T) {
+		// Two QEMUs with the NIC are connected with the daemon.
+		c := a.Copy(t, guest.Config{Card: d.args(t, machine{nic: "red/a", queues: 1})})
+		if out := d.command(t, "", "status"); strings.Count(out, "machine vrdma-a") != 1 {
+			t.Errorf("the NIC is not the machine's alone:\n%s", out)
+		}
+		copyFile(t, b, a, "10.1.0.2", 8, func() { t.Log(a.Migrate(t, c)) })
 		sh(t, b, "ping -c 1 -W 20 10.1.0.1")
 	})
 	t.Run("guest gone", func(t *testing.T) {

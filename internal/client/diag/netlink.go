@@ -111,7 +111,7 @@ func (l *Looker) look(f func()) { l.service.looks.users.look(l.service.cfg.Loop,
 func (l *Looker) Counts() (n netlink.Counts) {
 	for _, ses := range l.sessions() {
 		var c nic.Census
-		l.look(func() { c = ses.Device.Census() })
+		l.look(func() { c = ses.Device.Objects().Census() })
 		n[netlink.PD] += uint64(c.PDs)
 		n[netlink.CQ] += uint64(c.CQs)
 		n[netlink.QP] += uint64(c.QPs)
@@ -153,23 +153,23 @@ func (l *Looker) objects(ses *Session, k netlink.Kind) (out []netlink.Resource) 
 	case netlink.Ctx:
 		return []netlink.Resource{{ID: uint32(ses.ID)}}
 	case netlink.PD:
-		return gather(l, ses.Device.ListPDs, func(p nic.PDStatus) netlink.Resource {
+		return gather(l, ses.Device.Objects().PDs, func(p nic.PDStatus) netlink.Resource {
 			return netlink.Resource{ID: p.Serial, Users: uint64(p.Users)}
 		})
 	case netlink.CQ:
-		return gather(l, ses.Device.ListCQs, func(c nic.CQStatus) netlink.Resource {
+		return gather(l, ses.Device.Objects().CQs, func(c nic.CQStatus) netlink.Resource {
 			return netlink.Resource{ID: c.Serial, CQE: c.CQE, Users: uint64(c.Users)}
 		})
 	case netlink.MR:
-		return gather(l, ses.Device.ListMRs, func(m nic.MRStatus) netlink.Resource {
+		return gather(l, ses.Device.Objects().MRs, func(m nic.MRStatus) netlink.Resource {
 			return netlink.Resource{ID: m.Serial, PD: m.PD, Length: m.Length}
 		})
 	case netlink.SRQ:
-		return gather(l, ses.Device.ListSRQs, func(q nic.SRQStatus) netlink.Resource {
+		return gather(l, ses.Device.Objects().SRQs, func(q nic.SRQStatus) netlink.Resource {
 			return netlink.Resource{ID: q.Num, PD: q.PD, Type: abi.SRQTypeBasic, QPs: q.QPs}
 		})
 	case netlink.QP:
-		return gather(l, ses.Device.ListQPs, func(q nic.QPBrief) netlink.Resource {
+		return gather(l, ses.Device.Objects().QPs, func(q nic.QPBrief) netlink.Resource {
 			return netlink.Resource{
 				ID: q.Num, PD: q.PD, Port: uint32(q.Port), RemoteQPN: q.DestQPN, RecvPSN: q.RecvPSN, SendPSN: q.SendPSN,
 				Type: q.Type.QPType(), State: uint8(q.State), Path: q.PathMig, Connected: q.Type != ib.UD,

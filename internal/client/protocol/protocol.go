@@ -122,12 +122,12 @@ const (
 	HelloAhead = 2 // VRDMA_HELLO_AHEAD
 	// HelloFaults: faults follow the hello of a process.
 	HelloFaults = 4 // VRDMA_HELLO_FAULTS
-	// HelloMoves: the process can let go of the daemon, and come back. HelloReturn: it comes back, and the name of what does follows
-	// the hello.
+	// HelloMoves: the process can let go of the daemon, and come back. HelloReturn: it comes back, and the number of the device or
+	// channel that this connection is for follows the hello.
 	HelloMoves  = 8  // VRDMA_HELLO_MOVES
 	HelloReturn = 16 // VRDMA_HELLO_RETURN
 	LeaveSignal = 60 // VRDMA_LEAVE_SIGNAL
-	// Arriving, behind the path of the socket, is a file that exists while programs are expected to come back.
+	// Arriving is appended to the socket's path. The file at that path exists while programs are expected to come back.
 	Arriving = ".d/arriving" // VRDMA_ARRIVING
 )
 
@@ -311,7 +311,8 @@ type Welcome struct {
 	RdevMajor uint32
 	RdevMinor uint32
 	DaemonPid int32
-	// ID is, of RDMACM, the channel's number in MIGRATE_ID; of PROCESS, MapsShared and MapsDescriptors; of UVERBS, the device's name.
+	// ID depends on the kind of connection. RDMACM: the channel's number in MIGRATE_ID. PROCESS: the bits MapsShared and
+	// MapsDescriptors. UVERBS: the device's number.
 	ID   uint32
 	Text string // at most 191 bytes
 }

@@ -48,7 +48,7 @@ func (a *acceptor) accept(l *net.UnixListener, at endpoint) error {
 		case errors.Is(err, os.ErrDeadlineExceeded) && g.closing.Load():
 			g.outside(g.awaitOpen)
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			l.SetDeadline(time.Time{}) // the gate has just opened, and Server.unpause is about to do the same
+			l.SetDeadline(time.Time{}) // the gate has just opened, and Frozen.unpause is about to do the same
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
 			if full.IsZero() {
 				full = time.Now()

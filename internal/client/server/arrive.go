@@ -34,7 +34,7 @@ type Arrival struct {
 	state  *MovedNIC
 	fresh  bool // the NIC comes from another host
 
-	comers map[protocol.Token]*comer
+	returnees map[protocol.Token]*returnee
 
 	mu      sync.Mutex
 	files   []*os.File    // guarded by mu; what FDs in the states name
@@ -42,14 +42,14 @@ type Arrival struct {
 	changed chan struct{} // guarded by mu; closed and replaced when a program is complete
 }
 
-// A comer is a program that comes back. Its fields are guarded by mu of the arrival.
-type comer struct {
+// A returnee is a program that comes back to this daemon. Its fields are guarded by mu of the arrival.
+type returnee struct {
 	of       *Arrival
 	st       *ProcessState
 	here     bool // its PROCESS connection is open
 	complete bool
 	attempt  int                // counts the PROCESS connections
-	taken    map[any]bool       // devices and channels, by their states, that a connection serves or that are back
+	taken    map[any]bool       // devices and channels that a connection serves, or that are back; by their states
 	outcome  chan syscall.Errno // holds one
 }
 
@@ -66,7 +66,7 @@ func (s *Server) Arrive(n *registry.NIC, st *MovedNIC, h Halter) (*Arrival, erro
 	if m.departs[n] != nil || m.arrivals[n] != nil {
 		return nil, fmt.Errorf("NIC %s is moving already", n.Name)
 	}
-	if len(s.processesOf(n)) > 0 {
+	if len(s.clients.using(n)) > 0 {
 		return nil, fmt.Errorf("NIC %s is in use by programs on this host: end them first", n.Name)
 	}
 	if err := a.invite(); err != nil {
@@ -76,7 +76,7 @@ func (s *Server) Arrive(n *registry.NIC, st *MovedNIC, h Halter) (*Arrival, erro
 	return a, nil
 }
 
-// invite makes the file that says that programs are expected, for which they look without a connection.
+// invite creates the file that tells programs that they are expected here. They look for it without a connection.
 func (a *Arrival) invite() error {
 	path := a.at.Socket + protocol.Arriving
 	if err := os.MkdirAll(filepath.Dir(path), a.at.DirMode); err != nil {
@@ -85,7 +85,7 @@ func (a *Arrival) invite() error {
 	return os.WriteFile(path, nil, 0o644)
 }
 
-// uninvite removes it.
+// uninvite removes that file.
 func (d *listener) uninvite() error {
 	err := os.Remove(d.Socket + protocol.Arriving)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,11 +95,11 @@ func (d *listener) uninvite() error {
 }
 
 // arriving returns the program with a token that is expected at a NIC.
-func (m *moves) arriving(n *registry.NIC, token protocol.Token) (*comer, error) {
+func (m *moves) arriving(n *registry.NIC, token protocol.Token) (*returnee, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if a := m.arrivals[n]; a != nil && a.comers[token] != nil {
-		return a.comers[token], nil
+	if a := m.arrivals[n]; a != nil && a.returnees[token] != nil {
+		return a.returnees[token], nil
 	}
 	if m.departs[n] != nil {
 		return nil, refusal(syscall.EAGAIN, "NIC %s is moving to another host", n.Name)
@@ -125,7 +125,7 @@ func (a *Arrival) add(f *os.File) (FD, error) {
 	return FD(len(a.files)), nil
 }
 
-// connection adds another descriptor of a connection.
+// connection adds a duplicate of a connection's descriptor.
 func (a *Arrival) connection(c *protocol.Conn) (FD, error) {
 	fd, err := c.Descriptor()
 	if err != nil {
@@ -189,7 +189,7 @@ func (d *listener) serveReturn(c *protocol.Conn, who credentials.Caller, h proto
 }
 
 // process serves the PROCESS connection of a program until all that the program has is back, and the outcome is known.
-func (m *comer) process(c *protocol.Conn, who credentials.Caller, d *listener) error {
+func (m *returnee) process(c *protocol.Conn, who credentials.Caller, d *listener) error {
 	a, s := m.of, m.of.srv
 	if err := m.enter(); err != nil {
 		return err
@@ -264,7 +264,7 @@ func (m *comer) process(c *protocol.Conn, who credentials.Caller, d *listener) e
 }
 
 // awaitReturn waits for the program's last message, and returns why the program is not complete.
-func (m *comer) awaitReturn(c *protocol.Conn) syscall.Errno {
+func (m *returnee) awaitReturn(c *protocol.Conn) syscall.Errno {
 	var req protocol.Request
 	buf, n, err := m.of.srv.receive(c)
 	if err != nil {
@@ -290,7 +290,7 @@ func (m *comer) awaitReturn(c *protocol.Conn) syscall.Errno {
 }
 
 // enter begins the return of a program.
-func (m *comer) enter() error {
+func (m *returnee) enter() error {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
 	if m.here || m.of.over {
@@ -302,7 +302,7 @@ func (m *comer) enter() error {
 }
 
 // leave ends a return that is not complete: it may begin again.
-func (m *comer) leave() {
+func (m *returnee) leave() {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
 	if m.complete {
@@ -318,7 +318,7 @@ func (m *comer) leave() {
 }
 
 // finish notes that the program is complete.
-func (m *comer) finish(socket FD) {
+func (m *returnee) finish(socket FD) {
 	a := m.of
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -333,7 +333,7 @@ func (m *comer) finish(socket FD) {
 
 // take gives a device or channel to the connection that serves its return, if the PROCESS connection is open and no other one has it. A
 // connection that fails keeps it: the program begins anew.
-func (m *comer) take(st any) (attempt int, ok bool) {
+func (m *returnee) take(st any) (attempt int, ok bool) {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
 	if !m.here || m.complete || m.of.over || m.taken[st] {
@@ -347,7 +347,7 @@ func (m *comer) take(st any) (attempt int, ok bool) {
 }
 
 // accept notes what is back by calling f, unless the program has begun anew since.
-func (m *comer) accept(attempt int, f func()) bool {
+func (m *returnee) accept(attempt int, f func()) bool {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
 	ok := m.here && m.attempt == attempt && !m.complete && !m.of.over
@@ -358,7 +358,7 @@ func (m *comer) accept(attempt int, f func()) bool {
 }
 
 // device serves the connection of a device until all that belongs to it is back.
-func (m *comer) device(c *protocol.Conn, who credentials.Caller, d *listener, name uint32, arena *os.File) error {
+func (m *returnee) device(c *protocol.Conn, who credentials.Caller, d *listener, name uint32, arena *os.File) error {
 	a := m.of
 	var st *SessionState
 	for i := range m.st.Sessions {
@@ -436,7 +436,7 @@ func (m *comer) device(c *protocol.Conn, who credentials.Caller, d *listener, na
 }
 
 // request receives a RETURN request of a device.
-func (m *comer) request(c *protocol.Conn) (r protocol.Return, ok bool) {
+func (m *returnee) request(c *protocol.Conn) (r protocol.Return, ok bool) {
 	buf, n, err := m.of.srv.receive(c)
 	if err != nil {
 		return r, false
@@ -467,7 +467,7 @@ func (st *SessionState) wants(r protocol.Return) bool {
 }
 
 // eventFile sends a new event file in the place of an old one.
-func (m *comer) eventFile(c *protocol.Conn, st *SessionState, r protocol.Return) error {
+func (m *returnee) eventFile(c *protocol.Conn, st *SessionState, r protocol.Return) error {
 	var reply protocol.ReplyBuilder
 	reply.Reset(nil)
 	if !st.wants(r) { // the program has closed it, or destroyed the channel
@@ -487,8 +487,8 @@ func (m *comer) eventFile(c *protocol.Conn, st *SessionState, r protocol.Return)
 	return c.WriteMessage(finish(&reply, 0), int(end.Fd()))
 }
 
-// unread makes the event files that the program does not want any more.
-func (m *comer) unread(st *SessionState) error {
+// unread creates the event files of the state that the program has closed.
+func (m *returnee) unread(st *SessionState) error {
 	for i := range st.Device.Channels {
 		if h := st.Device.Channels[i].Handle; st.wants(protocol.Return{Kind: protocol.FDComp, ID: h}) {
 			sink, end, err := m.of.sink()
@@ -511,7 +511,7 @@ func (m *comer) unread(st *SessionState) error {
 }
 
 // channel serves the connection of an event channel that comes back.
-func (m *comer) channel(c *protocol.Conn, who credentials.Caller, name uint32) error {
+func (m *returnee) channel(c *protocol.Conn, who credentials.Caller, name uint32) error {
 	a := m.of
 	var st *ChannelState
 	for i := range m.st.Channels {
@@ -552,7 +552,7 @@ func (a *Arrival) awaitAll(ctx context.Context) error {
 		missing := ""
 		a.mu.Lock()
 		changed := a.changed
-		for _, m := range a.comers {
+		for _, m := range a.returnees {
 			if !m.complete {
 				missing = m.st.Conn.Program
 			}
@@ -608,7 +608,7 @@ func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	}
 	a.end(0)
 	s.loop.Do(func() { a.halter.Continue(a.nic.Device) })
-	go func() { // faults are slower than this
+	go func() { // the loop would otherwise take page faults one by one
 		for _, space := range t.pages {
 			space.Populate()
 		}
@@ -623,7 +623,7 @@ func (a *Arrival) forget() {
 	a.over = true
 	complete := make([]ProcessState, 0, len(a.state.Processes))
 	for i := range a.state.Processes {
-		if st := &a.state.Processes[i]; a.comers[st.Token].complete {
+		if st := &a.state.Processes[i]; a.returnees[st.Token].complete {
 			complete = append(complete, *st)
 		}
 	}
@@ -692,7 +692,7 @@ func (a *Arrival) end(e syscall.Errno) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.over = true
-	for _, m := range a.comers {
+	for _, m := range a.returnees {
 		if m.complete {
 			m.outcome <- e
 		}

@@ -7,6 +7,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/registry"
 )
 
 // clients are the processes that the server knows, and their sessions.
@@ -63,6 +64,54 @@ func (t *clients) closeSession(dev *nic.Session) {
 			ses.client.Close()
 		}
 	}
+}
+
+// using returns the processes that use a NIC, by process number.
+func (t *clients) using(n *registry.NIC) (list []*process) {
+	all, _ := t.all()
+	for _, p := range all {
+		if p.nic == n {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b *process) int { return a.Pid - b.Pid })
+	return list
+}
+
+// requests returns the requests of all sessions and channels.
+func (t *clients) requests() (out []*requests) {
+	processes, _ := t.all()
+	for _, p := range processes {
+		p.mu.Lock()
+		for ses := range p.sessions {
+			if ses.requests != nil {
+				out = append(out, ses.requests)
+			}
+		}
+		for ses := range p.channels {
+			if ses.requests != nil {
+				out = append(out, ses.requests)
+			}
+		}
+		p.mu.Unlock()
+	}
+	return out
+}
+
+// settled reports whether no request waits for a session's goroutine. The gate is closed.
+func (t *clients) settled() bool {
+	return !slices.ContainsFunc(t.requests(), func(r *requests) bool { return r.busy.Load() })
+}
+
+// nameOf is the name that people know a device by.
+func (t *clients) nameOf(n *nic.NIC) string {
+	processes, _ := t.all()
+	for _, p := range processes {
+		if p.nic.Device == n {
+			return p.nic.Name
+		}
+	}
+	return n.Name
 }
 
 // recount charges every process for the registered pages that it has now. A process takes deregistered pages out of its

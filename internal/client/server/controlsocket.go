@@ -208,12 +208,12 @@ func (e controlEndpoint) converse(c *protocol.Conn, who credentials.Caller) erro
 	}
 	if err := s.admission.mayControl(&who); err != nil {
 		if s.cfg.ContainerTakeover && s.admission.maySucceed(&who) {
-			return s.serveSuccessor(c, err)
+			return s.tools.serveSuccessor(c, err)
 		}
 		s.log.Warn("a process was refused at the control socket", "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
 		return err
 	}
-	return s.serveTool(c, diag.View{Who: &who, Conn: c, All: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
+	return s.tools.serve(c, diag.View{Who: &who, Conn: c, All: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
 }
 
 // greetTool reads the hello of a tool at a socket that is no listener. Its requests are about the daemon's first

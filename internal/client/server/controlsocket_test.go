@@ -193,12 +193,32 @@ func TestProgramSocketHasNoControl(t *testing.T) {
 			t.Errorf("%s: %q, want the path of the control socket in it", op, r.Error)
 		}
 	}
+	// These requests end a conversation: each has a connection of its own.
+	s.ServeSuccession(neverServed{t})
+	s.ServeMigration(neverServed{t})
+	for _, op := range []string{protocol.ControlHandOver, protocol.ControlUpgrade, protocol.ControlMigrate} {
+		var r protocol.ControlReply
+		c := dial(t, s, protocol.Hello{Kind: protocol.KindControl})
+		if err := errors.Join(c.SendJSON(protocol.ControlRequest{Op: op, Move: protocol.MoveLeave, NIC: "red/web"}), c.ReceiveJSON(&r)); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(r.Error, "only the daemon's own user and root") {
+			t.Errorf("%s: %q, want that only the operator may", op, r.Error)
+		}
+	}
 	// And the control socket serves no programs.
 	_, err := protocol.Dial(s.control.path, protocol.Hello{Kind: protocol.KindProcess})
 	if !errors.Is(err, syscall.EOPNOTSUPP) {
 		t.Errorf("a program at the control socket: %v, want EOPNOTSUPP", err)
 	}
 }
+
+// neverServed fails the test when it gets a request.
+type neverServed struct{ t *testing.T }
+
+func (n neverServed) HandOver(*protocol.Conn)                          { n.t.Error("handed over") }
+func (n neverServed) Upgrade(*protocol.Conn, string)                   { n.t.Error("upgraded") }
+func (n neverServed) Migrate(*protocol.Conn, *protocol.ControlRequest) { n.t.Error("moved a NIC") }
 
 // TestControlDirectory: the directory belongs to the user alone and is outside the mounted one. The last daemon removes
 // it, and the next daemon removes what a dead one left.

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma.dev/vrdma/internal/client/credentials"
-	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
@@ -38,21 +37,6 @@ import (
 type Migration interface {
 	// Migrate serves the request of a tool about a NIC, on its connection.
 	Migrate(c *protocol.Conn, req *protocol.ControlRequest)
-}
-
-// ServeMigration sets what moves NICs. It is called before Serve; without it such requests are refused.
-func (s *Server) ServeMigration(m Migration) { s.migration = m }
-
-// serveMigration passes the connection of a tool that moves a NIC.
-func (s *Server) serveMigration(c *protocol.Conn, v *diag.View, req *protocol.ControlRequest) {
-	switch {
-	case !v.All:
-		c.SendJSON(protocol.ControlReply{Error: "only the daemon's own user and root, at the control socket, may move a NIC that programs use"})
-	case s.migration == nil:
-		c.SendJSON(protocol.ControlReply{Error: "this daemon cannot move NICs that programs use"})
-	default:
-		s.migration.Migrate(c, req)
-	}
 }
 
 // Halter is the part of the engine that stops a NIC.
@@ -130,10 +114,10 @@ func (m *moves) put(a *Arrival) {
 	if m.arrivals == nil {
 		m.arrivals = make(map[*registry.NIC]*Arrival)
 	}
-	a.comers = make(map[protocol.Token]*comer)
+	a.returnees = make(map[protocol.Token]*returnee)
 	for i := range a.state.Processes {
 		st := &a.state.Processes[i]
-		a.comers[st.Token] = &comer{of: a, st: st, outcome: make(chan syscall.Errno, 1)}
+		a.returnees[st.Token] = &returnee{of: a, st: st, outcome: make(chan syscall.Errno, 1)}
 	}
 	m.arrivals[a.nic] = a
 }
@@ -201,22 +185,10 @@ func (d *Departure) apart() (err error) {
 	return errors.Join(err, perr)
 }
 
-// processesOf are the programs that use a NIC, by process number.
-func (s *Server) processesOf(n *registry.NIC) (list []*process) {
-	all, _ := s.clients.all()
-	for _, p := range all {
-		if p.nic == n {
-			list = append(list, p)
-		}
-	}
-	slices.SortFunc(list, func(a, b *process) int { return a.Pid - b.Pid })
-	return list
-}
-
 // call signals all programs until they have asked to leave.
 func (d *Departure) call(ctx context.Context) error {
 	for {
-		programs := d.srv.processesOf(d.nic)
+		programs := d.srv.clients.using(d.nic)
 		if len(programs) == 0 {
 			return fmt.Errorf("no program uses NIC %s: it needs no live move", d.nic.Name)
 		}
@@ -358,7 +330,7 @@ func (d *Departure) freeze(ctx context.Context) error {
 	}
 	defer frozen.Resume()
 	return d.halter.Halt(ctx, func() error {
-		programs := d.srv.processesOf(d.nic)
+		programs := d.srv.clients.using(d.nic)
 		st, err := frozen.moved(d, programs)
 		if err != nil {
 			return err
@@ -419,7 +391,7 @@ func (p *process) takeBack(st *ProcessState) {
 	}
 }
 
-// strip removes what stays with this host: descriptors, and where the program runs.
+// strip removes what belongs to this host: descriptors, and where the program runs.
 func (st *ProcessState) strip() {
 	st.Conn.Socket, st.Files, st.Apart, st.Workload, st.Container = 0, nil, "", 0, ""
 	st.Space.Memfd, st.Space.Foreign, st.Space.Mappings = 0, 0, nil
@@ -515,7 +487,7 @@ func (d *Departure) Over() {
 }
 
 // forsake ends the daemon's use of programs that another daemon serves, or that are restored from their state. Neither the
-// programs nor their peers notice. Then it runs then on the loop.
+// programs nor their peers notice. Afterwards it calls the function then on the loop.
 func (s *Server) forsake(programs []*process, then func()) {
 	for _, p := range programs {
 		p.away.Store(true) // its goroutines leave the state alone

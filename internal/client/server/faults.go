@@ -111,27 +111,16 @@ func (l *faultLog) write(s *Server, h *loggedHit) int {
 	if h.at.Sub(l.since) >= time.Minute {
 		l.since, l.said = h.at, 0
 	}
-	s.traceFault(h)
+	h.trace(s)
 	if l.said++; l.said > faultLines {
 		return 1
 	}
-	s.log.Info(h.hit.String(), "nic", s.nicName(h.nic), "pid", h.hit.Of.Pid)
+	s.log.Info(h.hit.String(), "nic", s.clients.nameOf(h.nic), "pid", h.hit.Of.Pid)
 	return 0
 }
 
-// nicName is the name that people know a device by.
-func (s *Server) nicName(n *nic.NIC) string {
-	processes, _ := s.clients.all()
-	for _, p := range processes {
-		if p.nic.Device == n {
-			return p.nic.Name
-		}
-	}
-	return n.Name
-}
-
-// traceFault adds a hit to the traces of its process.
-func (s *Server) traceFault(h *loggedHit) {
+// trace adds the hit to the traces of its process.
+func (h *loggedHit) trace(s *Server) {
 	processes, _ := s.clients.all()
 	for _, p := range processes {
 		if p.Pid == h.hit.Of.Pid && p.nic.Device == h.nic && s.desk.Trace.Wants(&p.Caller) {

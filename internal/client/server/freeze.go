@@ -29,14 +29,15 @@ type Frozen struct {
 // Freeze makes the server stand still, until Resume. The loop still runs, so that commands can end. It fails, and
 // changes nothing, if a command does not end before ctx does.
 func (s *Server) Freeze(ctx context.Context) (*Frozen, error) {
-	if err := s.loop.Do(func() { s.pause() }); err != nil {
+	f := &Frozen{srv: s}
+	if err := s.loop.Do(f.pause); err != nil {
 		return nil, err
 	}
-	if err := s.gate.close(ctx, s.interrupt, s.settled); err != nil {
-		s.unpause()
+	if err := s.gate.close(ctx, f.interrupt, s.clients.settled); err != nil {
+		f.unpause()
 		return nil, err
 	}
-	return &Frozen{srv: s}, nil
+	return f, nil
 }
 
 // Resume makes the server continue.
@@ -45,15 +46,15 @@ func (f *Frozen) Resume() {
 		o.Close()
 	}
 	f.srv.gate.open()
-	f.srv.unpause()
+	f.unpause()
 }
 
 // pause keeps the loop from reading requests, after those that clients have left in mailboxes. It runs on the loop.
-func (s *Server) pause() {
-	s.paused = true
-	for _, r := range s.allRequests() {
+func (f *Frozen) pause() {
+	f.srv.paused = true
+	for _, r := range f.srv.clients.requests() {
 		if m := &r.mail; m.page != nil && !r.busy.Load() {
-			s.loop.Leave(r.fd)
+			f.srv.loop.Leave(r.fd)
 			m.open = false
 			if asked := m.page.Shut(); asked || m.page.Left() {
 				postbox{r}.serve()
@@ -62,16 +63,17 @@ func (s *Server) pause() {
 	}
 }
 
-func (s *Server) unpause() {
-	for _, l := range s.sockets() {
+// unpause undoes pause and interrupt.
+func (f *Frozen) unpause() {
+	for _, l := range f.srv.sockets() {
 		l.SetDeadline(time.Time{})
 	}
-	s.loop.Do(func() { s.paused = false }) // fails only after the loop has ended
+	f.srv.loop.Do(func() { f.srv.paused = false }) // fails only after the loop has ended
 }
 
 // interrupt makes the goroutines that accept connections leave the gate.
-func (s *Server) interrupt() {
-	for _, l := range s.sockets() {
+func (f *Frozen) interrupt() {
+	for _, l := range f.srv.sockets() {
 		l.SetDeadline(time.Unix(1, 0))
 	}
 }
@@ -91,31 +93,6 @@ func (s *Server) sockets() (out []deadliner) {
 	defer s.tenants.mu.Unlock()
 	if s.tenants.socket != nil {
 		out = append(out, s.tenants.socket.listener)
-	}
-	return out
-}
-
-// settled reports whether no request waits for a session's goroutine. The gate is closed.
-func (s *Server) settled() bool {
-	return !slices.ContainsFunc(s.allRequests(), func(r *requests) bool { return r.busy.Load() })
-}
-
-// allRequests are the requests of all sessions and channels.
-func (s *Server) allRequests() (out []*requests) {
-	processes, _ := s.clients.all()
-	for _, p := range processes {
-		p.mu.Lock()
-		for ses := range p.sessions {
-			if ses.requests != nil {
-				out = append(out, ses.requests)
-			}
-		}
-		for ses := range p.channels {
-			if ses.requests != nil {
-				out = append(out, ses.requests)
-			}
-		}
-		p.mu.Unlock()
 	}
 	return out
 }

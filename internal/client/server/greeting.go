@@ -110,7 +110,7 @@ func (d *listener) talk(c *protocol.Conn, client ClientEnd, who credentials.Call
 		err = d.serveMachineCard(c)
 	case protocol.KindControl:
 		s.gate.outside(func() {
-			err = s.serveTool(c, diag.View{Who: &who, Conn: c, Resident: s.admission.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
+			err = s.tools.serve(c, diag.View{Who: &who, Conn: c, Resident: s.admission.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 		})
 	default:
 		err = refusal(syscall.EOPNOTSUPP, "this daemon does not serve connections of kind %d", h.Kind)

@@ -134,15 +134,13 @@ type Server struct {
 	draining  atomic.Bool
 	names     workloadNames
 
-	control    *controlSocket // nil: none could be made
-	tenants    tenantsSocket
-	desk       *diag.Service
-	objects    Objects    // nil: there are none
-	succession Succession // nil: it cannot be replaced
-	migration  Migration  // nil: NICs do not move while programs use them
-	moves      moves
-	quit       chan struct{} // closed by Close
-	failed     chan error    // holds one: why a listener of Config.Listeners does not accept any more
+	control *controlSocket // nil: none could be made
+	tenants tenantsSocket
+	desk    *diag.Service
+	tools   tools
+	moves   moves
+	quit    chan struct{} // closed by Close
+	failed  chan error    // holds one: why a listener of Config.Listeners does not accept any more
 
 	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
 	spare   *[]byte                // the loop's: the buffer for the next request; nil: take one from buffers
@@ -218,7 +216,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	s.inherits.Store(cfg.Inherited != nil)
 	s.acceptor = acceptor{srv: s, rejecting: make(chan struct{}, mostRejections)}
 	s.clients = clients{processes: make(map[protocol.Token]*process), sessions: make(map[*session]struct{})}
-	s.tracing.srv, s.tenants.srv = s, s
+	s.tracing.srv, s.tenants.srv, s.tools.srv = s, s, s
 	defer func() {
 		if err != nil {
 			s.closeListeners()

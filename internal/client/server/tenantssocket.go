@@ -87,5 +87,5 @@ func (e tenantsEndpoint) converse(c *protocol.Conn, who credentials.Caller) erro
 	if err := s.admission.resident(&who); err != nil {
 		return err
 	}
-	return s.serveTool(c, diag.View{Who: &who, Conn: c, Tenants: true, Resident: true, Socket: first.Socket})
+	return s.tools.serve(c, diag.View{Who: &who, Conn: c, Tenants: true, Resident: true, Socket: first.Socket})
 }

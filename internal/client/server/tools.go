@@ -25,15 +25,23 @@ type Objects interface {
 
 // ServeObjects sets the server of requests about declared objects. It is called before Serve; without it such requests
 // are refused.
-func (s *Server) ServeObjects(o Objects) { s.objects = o }
+func (s *Server) ServeObjects(o Objects) { s.tools.objects = o }
 
 // toolTime is how long a tool may take to send a request.
 const toolTime = 10 * time.Second
 
-// serveTool serves the requests of a tool until it disconnects.
-func (s *Server) serveTool(c *protocol.Conn, v diag.View) error {
+// tools serves the requests of tools, and passes those that are not about diagnosis to other servers.
+type tools struct {
+	srv        *Server
+	objects    Objects    // nil: there are none
+	succession Succession // nil: the daemon cannot be replaced
+	migration  Migration  // nil: NICs do not move while programs use them
+}
+
+// serve serves the requests of a tool until it disconnects.
+func (t *tools) serve(c *protocol.Conn, v diag.View) error {
 	if err := v.Who.Account.Charge(toolBill); err != nil {
-		s.admission.overdrawn(err)
+		t.srv.admission.overdrawn(err)
 		return refusal(protocol.Errno(err, syscall.EBUSY), "%v", err)
 	}
 	defer v.Who.Account.Refund(toolBill)
@@ -52,18 +60,18 @@ func (s *Server) serveTool(c *protocol.Conn, v diag.View) error {
 		}
 		c.SetReadDeadline(time.Time{})
 		if req.Op == protocol.ControlObjects {
-			s.serveObjects(c, &v)
+			t.serveObjects(c, &v)
 			return nil
 		}
 		if req.Op == protocol.ControlMigrate {
-			s.serveMigration(c, &v, &req)
+			t.serveMigration(c, &v, &req)
 			return nil
 		}
 		if req.Op == protocol.ControlHandOver || req.Op == protocol.ControlUpgrade {
-			s.serveSuccession(c, &v, &req)
+			t.serveSuccession(c, &v, &req)
 			return nil
 		}
-		if !s.desk.Answer(c, &v, &req) {
+		if !t.srv.desk.Answer(c, &v, &req) {
 			return nil
 		}
 	}
@@ -78,24 +86,27 @@ type Succession interface {
 }
 
 // ServeSuccession sets what replaces this daemon. It is called before Serve; without it such requests are refused.
-func (s *Server) ServeSuccession(o Succession) { s.succession = o }
+func (s *Server) ServeSuccession(o Succession) { s.tools.succession = o }
+
+// ServeMigration sets what moves NICs. It is called before Serve; without it such requests are refused.
+func (s *Server) ServeMigration(m Migration) { s.tools.migration = m }
 
 // serveSuccession passes the connection of the next daemon, or of vrdma upgrade.
-func (s *Server) serveSuccession(c *protocol.Conn, v *diag.View, req *protocol.ControlRequest) {
+func (t *tools) serveSuccession(c *protocol.Conn, v *diag.View, req *protocol.ControlRequest) {
 	switch {
 	case !v.All:
 		c.SendJSON(protocol.ControlReply{Error: "only the daemon's own user and root, at the control socket, may replace it"})
-	case s.succession == nil:
+	case t.succession == nil:
 		c.SendJSON(protocol.ControlReply{Error: "this daemon cannot be replaced while it runs"})
 	case req.Op == protocol.ControlUpgrade:
-		s.succession.Upgrade(c, req.Program)
+		t.succession.Upgrade(c, req.Program)
 	default:
-		s.succession.HandOver(c)
+		t.succession.HandOver(c)
 	}
 }
 
 // serveSuccessor serves a process that may only take over. why is what it gets for other requests.
-func (s *Server) serveSuccessor(c *protocol.Conn, why error) error {
+func (t *tools) serveSuccessor(c *protocol.Conn, why error) error {
 	w := welcome()
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
 		return nil
@@ -106,22 +117,34 @@ func (s *Server) serveSuccessor(c *protocol.Conn, why error) error {
 		return nil
 	}
 	c.SetReadDeadline(time.Time{})
-	if req.Op != protocol.ControlHandOver || s.succession == nil {
+	if req.Op != protocol.ControlHandOver || t.succession == nil {
 		c.SendJSON(protocol.ControlReply{Error: why.Error()})
 		return nil
 	}
-	s.succession.HandOver(c)
+	t.succession.HandOver(c)
 	return nil
 }
 
+// serveMigration passes the connection of a tool that moves a NIC.
+func (t *tools) serveMigration(c *protocol.Conn, v *diag.View, req *protocol.ControlRequest) {
+	switch {
+	case !v.All:
+		c.SendJSON(protocol.ControlReply{Error: "only the daemon's own user and root, at the control socket, may move a NIC that programs use"})
+	case t.migration == nil:
+		c.SendJSON(protocol.ControlReply{Error: "this daemon cannot move NICs that programs use"})
+	default:
+		t.migration.Migrate(c, req)
+	}
+}
+
 // serveObjects passes the connection of a tool to the server of declared objects.
-func (s *Server) serveObjects(c *protocol.Conn, v *diag.View) {
-	if s.objects == nil {
+func (t *tools) serveObjects(c *protocol.Conn, v *diag.View) {
+	if t.objects == nil {
 		c.SendJSON(protocol.ControlReply{Error: "this daemon has no declared objects"})
 		return
 	}
 	if c.SendJSON(protocol.ControlReply{}) == nil {
-		s.objects.Serve(c, peerOf(v))
+		t.objects.Serve(c, peerOf(v))
 	}
 }
 
@@ -234,7 +257,7 @@ func (g clientList) Listening()                           { g.srv.tracing.update
 func (g clientList) Overdrawn(err error)                  { g.srv.admission.overdrawn(err) }
 
 func (g clientList) Administers(v *diag.View, tenant string) bool {
-	return g.srv.objects != nil && v.Conn != nil && g.srv.objects.Administers(v.Conn, peerOf(v), tenant)
+	return g.srv.tools.objects != nil && v.Conn != nil && g.srv.tools.objects.Administers(v.Conn, peerOf(v), tenant)
 }
 
 func (g clientList) Programs() []diag.Program {

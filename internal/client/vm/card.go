@@ -47,6 +47,7 @@ func (p *Sockets) serveCard(u *net.UnixConn, who credentials.Caller) {
 	k := &p.card
 	d := vhostuser.Device{
 		Rings: 2, Queues: 1, Kicked: func(*vhostuser.Ring) {}, Held: &k.held,
+		Unlogged:  true, // the daemon writes to memory that programs in the guest have registered
 		Remembers: func(c *vhostuser.Conn) { p.remember(c) },
 		Stops:     func(*vhostuser.Conn) { p.Revoke() },
 		Map:       func(size uint64) (func(), error) { return p.cfg.Host.Charge(who, mappingBill(size)) },

@@ -31,10 +31,10 @@ import (
 // The end of near does not mean that the session has ended. The loop writes to the guest's pages until then, and the agent
 // unpins them after Close. So Close is sent after Over.
 type conversation struct {
-	*protocol.Conn // near
+	*protocol.Conn // the near end, which the session serves
 	m              *guest
 	id             uint32
-	far            *protocol.Conn
+	far            *protocol.Conn // the end of this package
 	in             chan request
 	leaving        chan struct{} // closed when no goroutine should wait for the agent any more
 	leaveOnce      sync.Once

@@ -5,8 +5,10 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -106,7 +108,8 @@ func testDaemon(t testing.TB, ram Memory) (*Sockets, *engine.Engine) {
 	nics := registry.NewTable()
 	ledger := budget.New(budget.ThisMachine().Limits())
 	var s *server.Server
-	e, err := engine.New(engine.Options{Resolver: nics, Evict: func(d *nic.Session) { s.Evict(d) }})
+	loops, _ := strconv.Atoi(os.Getenv("VRDMA_LOOPS"))
+	e, err := engine.New(engine.Options{Resolver: nics, Loops: loops, Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
 		t.Fatal(err)
 	}

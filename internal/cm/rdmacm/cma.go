@@ -57,7 +57,7 @@ func New(n *nic.NIC, l Link) *CMA {
 	return a
 }
 
-// dropped calls Crowded.
+// dropped reports a connection request that was dropped because too many wait (Crowded).
 func (a *CMA) dropped(c *cm.Conn) {
 	if a.Crowded != nil && !a.crowded {
 		a.crowded = true

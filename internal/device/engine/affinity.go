@@ -34,7 +34,7 @@ type affinity struct {
 }
 
 const (
-	// affinitySample is the length of a sample. After a pause of twice that a stream is new.
+	// affinitySample is the length of a sample. A stream that pauses for longer than two samples counts as a new one.
 	affinitySample = ib.Time(3_000_000)
 	// affinitySettle is how long a move disturbs the measurement: caches are cold, and the kernel
 	// moves other threads.

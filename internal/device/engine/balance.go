@@ -76,6 +76,8 @@ type balancer struct {
 	times int
 	at    time.Time
 	busy  []ib.Time // of each loop, at the last look
+	spent []ib.Time // of each loop, since then
+	part  []float64 // the same of loops in use, as a part of the time
 	idle  time.Duration
 	known bool // idle is of the last look
 }
@@ -116,13 +118,18 @@ func (l *loops) balance() {
 }
 
 // note reads how busy the loops have been.
-func (b *balancer) note() (spent []ib.Time) {
-	for i, l := range append([]*loop{b.loops.first}, b.loops.all...) {
+func (b *balancer) note() []ib.Time {
+	b.spent = b.spent[:0]
+	for i := range b.busy {
+		l := b.loops.first
+		if i > 0 {
+			l = b.loops.all[i-1]
+		}
 		now := ib.Time(l.busy.Load())
-		spent = append(spent, now-b.busy[i])
+		b.spent = append(b.spent, now-b.busy[i])
 		b.busy[i] = now
 	}
-	return spent
+	return b.spent
 }
 
 // look compares the loops, and acts if that has given the same result often enough. It returns how busy the busiest
@@ -131,11 +138,12 @@ func (b *balancer) look() (most float64) {
 	now := time.Now()
 	passed := now.Sub(b.at)
 	b.at = now
-	l := loads{}
+	l := loads{busy: b.part[:0]}
 	use := int(b.loops.use.Load())
 	for _, s := range b.note()[:use] {
 		l.busy = append(l.busy, min(float64(s)/float64(passed), 1))
 	}
+	b.part = l.busy
 	if b.auto {
 		l.most = b.loops.count()
 	}
@@ -257,7 +265,7 @@ type LoopStatus struct {
 	Sessions int
 	Busy     ib.Time // time that it has worked for sessions
 	Across   uint64  // packets that it has received for queue pairs of other loops
-	Lost     uint64  // packets among those that others have received for it which did not fit into its queue
+	Lost     uint64  // packets that other loops received for it, and that did not fit into its queue
 }
 
 // LoopStatus describes all loops, and says how many sessions have moved. It runs on the loop.

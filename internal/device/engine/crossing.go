@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 
 	"vrdma.dev/vrdma/internal/device/memory"
-	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/net/peers"
@@ -17,15 +16,15 @@ import (
 //
 //	loop that receives ── cross ──▶ crossing of the other loop ──▶ take: Receive, once a pass
 //
-// A crossing is bounded. A burst that does not fit is lost, as on a wire, and counted. One NIC has a part of it only, so a
-// flood for one NIC does not displace the bursts of others.
+// A crossing is bounded. A burst that does not fit is lost, as on a wire, and counted. One tenant has a part of it only, and at
+// most as much as is free: one tenant that floods it leaves three quarters to others, and several leave some.
 type crossing struct {
 	waiting atomic.Bool   // the queue is not empty
 	lost    atomic.Uint64 // packets that did not fit
 
 	mu    sync.Mutex
 	queue crossQueue
-	used  map[*nic.NIC]int // bytes of each NIC in queue; nil: of the connection manager
+	used  map[crosser]int // bytes of each in queue
 
 	// The loop's, while it takes them.
 	taken   crossQueue
@@ -33,6 +32,22 @@ type crossing struct {
 	at      int // offset in taken.data
 	span    memory.Span
 	current *crossed // the one that is being received; nil: none
+}
+
+// A crosser is whose bursts a crossing counts together: a tenant, or a user at NICs without a tenant. The zero crosser is the
+// connection manager.
+type crosser struct {
+	tenant string
+	user   int
+}
+
+// crosser is that of bursts for t, which another loop has; a is this loop's record of its NIC.
+func (a *adapter) crosser(t *task) crosser {
+	c := crosser{tenant: a.band.nic.Tenant()}
+	if c.tenant == defaultTenant {
+		c.user = t.q.Session().User
+	}
+	return c
 }
 
 // due reports whether the loop has something to take.
@@ -55,7 +70,7 @@ type crossed struct {
 }
 
 const (
-	// crossingMost is how many bytes wait for a loop, and crossingPart how many of them may be for one NIC. Each burst counts
+	// crossingMost is how many bytes wait for a loop, and crossingPart how many of them may be of one crosser. Each burst counts
 	// crossingCost more.
 	crossingMost = 4 << 20
 	crossingPart = 1 << 20
@@ -65,7 +80,7 @@ const (
 )
 
 // cross hands a burst over to the loop of its queue pair.
-func (n *network) cross(to *loop, dev *nic.NIC, c crossed) {
+func (n *network) cross(to *loop, of crosser, c crossed) {
 	n.local.across += uint64(c.b.Packets)
 	x := &to.inward
 	if c.b.Data != nil {
@@ -73,15 +88,16 @@ func (n *network) cross(to *loop, dev *nic.NIC, c crossed) {
 	}
 	cost := c.length + crossingCost
 	x.mu.Lock()
-	if len(x.queue.data)+len(x.queue.list)*crossingCost+cost > crossingMost || x.used[dev]+cost > crossingPart {
+	free := crossingMost - len(x.queue.data) - len(x.queue.list)*crossingCost
+	if x.used[of]+cost > min(crossingPart, free) {
 		x.mu.Unlock()
 		x.lost.Add(uint64(c.b.Packets))
 		return
 	}
 	if x.used == nil {
-		x.used = make(map[*nic.NIC]int)
+		x.used = make(map[crosser]int)
 	}
-	x.used[dev] += cost
+	x.used[of] += cost
 	if c.b.Data != nil {
 		for _, p := range c.b.Data.Pieces() {
 			x.queue.data = append(x.queue.data, p.Mem...)

@@ -301,10 +301,12 @@ func (e *loop) detach(c *client) {
 type poller struct {
 	epfd   int
 	wake   int // eventfd
+	one    [8]byte
 	events [64]unix.EpollEvent
 }
 
 func (p *poller) open() (err error) {
+	p.one[0] = 1
 	if p.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("engine: epoll: %w", err)
 	}
@@ -339,10 +341,7 @@ func (p *poller) watchSocket(fd int) error {
 func (p *poller) unwatch(fd int) { unix.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, fd, nil) }
 
 // kick wakes the loop.
-func (p *poller) kick() {
-	one := [8]byte{0: 1}
-	unix.Write(p.wake, one[:])
-}
+func (p *poller) kick() { unix.Write(p.wake, p.one[:]) }
 
 // nap is how long the loop may sleep without telling the Go scheduler.
 const nap = 200_000

@@ -232,7 +232,9 @@ func (h *frozenHost) engine(n *nic.NIC) *Engine {
 	e, err := newWith(n, o)
 	h.w.must(err)
 	e.first.clock.now = h.now
-	e.first.clock.time = func() ib.Time { h.now += 1000; return h.now }
+	for _, o := range e.loops.heldLoops() {
+		o.clock.time = func() ib.Time { h.now += 1000; return h.now }
+	}
 	return e
 }
 

@@ -90,7 +90,7 @@ func ask(t *testing.T, fd int, request byte) byte {
 
 // Work that was posted before a request on a connection runs before it, whether the loop sleeps, is about to, or has just
 // been woken.
-func TestPostedBeforeLine(t *testing.T) {
+func TestPostedBeforeRequest(t *testing.T) {
 	a, b := pair(t)
 	_, fd := newEcho(t, a.c.e, func() byte { return b.c.mem[0] })
 	for i := range 2000 {
@@ -106,7 +106,7 @@ func TestPostedBeforeLine(t *testing.T) {
 }
 
 // Every connection has its turn while others send all the time, and a paused connection is not served until it is resumed.
-func TestLinesInTurn(t *testing.T) {
+func TestConnectionsInTurn(t *testing.T) {
 	e := newEngine(t)
 	const many = 3*commandsPerPass + 1
 	var stop atomic.Bool
@@ -166,7 +166,7 @@ func TestHandlerPanics(t *testing.T) {
 }
 
 // A descriptor number that another connection has taken is not served as the previous one.
-func TestLineNumberAgain(t *testing.T) {
+func TestDescriptorNumberAgain(t *testing.T) {
 	e := newEngine(t)
 	for i := range 50 {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

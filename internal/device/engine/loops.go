@@ -62,13 +62,13 @@ func (l *loops) addLoops(n int) error {
 		l.first.sched.ledgers = newLedgers(1 + n)
 	}
 	for i := range n {
-		// A data loop leaves the choice of its processor to the kernel: loops that try others would meet there.
+		// The kernel chooses the processor of a data loop: several loops that tried processors would choose the same one.
 		o := &Options{Resolver: l.first.opts.Resolver, Spin: l.first.opts.Spin, NoMove: true, NoFiller: l.first.opts.NoFiller, NoAckWait: l.first.opts.NoAckWait, Log: l.first.opts.Log}
 		d, err := newLoop(*o, l, i+1)
 		if err != nil {
 			return fmt.Errorf("loop %d: %w", i+1, err)
 		}
-		d.clock.time = func() ib.Time { return l.first.clock.time() } // deadlines move with their queue pairs
+		d.clock.time = l.first.clock.time // deadlines move with their queue pairs
 		d.stall.first = &l.first.cmds
 		d.sched.ledgers, d.sched.loop = l.first.sched.ledgers, i+1
 		l.others = append(l.others, d)

@@ -51,7 +51,7 @@ func newLetterbox(t *testing.T, e *Engine, answer func() byte) *letterbox {
 	return &letterbox{echo: l, answer: answer, got: make(chan byte, 1), panics: make(chan error, 1)}
 }
 
-// look opens it on the loop.
+// look opens the mailbox on the loop.
 func (b *letterbox) look() (ok bool) {
 	b.e.Do(func() {
 		if ok = b.e.Look(b.fd, b); ok {

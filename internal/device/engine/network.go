@@ -192,7 +192,7 @@ func (n *network) Receive(id ib.NetworkID, b *transport.Burst, ce bool) {
 	}
 	if b.Dst == wire.GSIQP {
 		if n.loop.number > 0 {
-			n.cross(n.loop.loops.first, nil, crossed{network: id, b: *b, ce: ce, arrival: n.arrivalAt(id)})
+			n.cross(n.loop.loops.first, crosser{}, crossed{network: id, b: *b, ce: ce, arrival: n.arrivalAt(id)})
 			return
 		}
 		n.mgmt.receive(id, b)
@@ -209,7 +209,7 @@ func (n *network) Receive(id ib.NetworkID, b *transport.Burst, ce bool) {
 	}
 	if t.e != n.loop {
 		n.clock.worksFor(a)
-		n.cross(t.e, t.adapter.nic, crossed{network: id, b: *b, ce: ce})
+		n.cross(t.e, a.crosser(t), crossed{network: id, b: *b, ce: ce})
 		return
 	}
 	if n.sched.nics.Gated() && b.Kind < transport.KindReadResp {
@@ -255,7 +255,8 @@ func (n *network) Congested(id ib.NetworkID, qp uint32, from, to ib.GID) {
 		return // a CNP for a group is not valid
 	}
 	var t *task
-	if a := n.adapters.arrived(id, &to); a != nil {
+	a := n.adapters.arrived(id, &to)
+	if a != nil {
 		t = a.taskAt(qp)
 	}
 	if t == nil {
@@ -263,7 +264,7 @@ func (n *network) Congested(id ib.NetworkID, qp uint32, from, to ib.GID) {
 		return
 	}
 	if t.e != n.loop {
-		n.cross(t.e, t.adapter.nic, crossed{network: id, b: transport.Burst{Dst: qp, SGID: from, DGID: to, Packets: 1}, congested: true})
+		n.cross(t.e, a.crosser(t), crossed{network: id, b: transport.Burst{Dst: qp, SGID: from, DGID: to, Packets: 1}, congested: true})
 		return
 	}
 	t.q.Transport().Congested(n.clock.now, from)

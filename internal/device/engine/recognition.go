@@ -281,7 +281,7 @@ func (r recognition) Judged(gid ib.GID) {
 	})
 }
 
-// judge makes a port follow what is known of a host, and returns the features to use.
+// judge tells a port what is known about a host, and returns the features to use.
 func (p *portUnderlay) judge(gid ib.GID, main *portUnderlay) uint32 {
 	at, f := gid.Addr(), main.peers.Features(gid)
 	p.SetOwn(at, main.peers.ShortIDs(gid))

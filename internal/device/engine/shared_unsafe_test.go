@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"reflect"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -16,6 +17,12 @@ func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
 // bytesAt is the n bytes at an address.
 func bytesAt(at uintptr, n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(nil), at)), n)
+}
+
+// contents is the memory of what p points to.
+func contents(p any) []byte {
+	v := reflect.ValueOf(p)
+	return unsafe.Slice((*byte)(v.UnsafePointer()), v.Elem().Type().Size())
 }
 
 // futexWait sleeps on a word, as a client does.

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"reflect"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -127,6 +128,100 @@ func TestLoopsReachHosts(t *testing.T) {
 	}
 }
 
+// TestMovesOnLossyNetwork: programs of two hosts that recognise each other write bytes of their own, while packets are lost and
+// sessions move: packets wait on each loop for missing ones. Nobody gets bytes of another.
+func TestMovesOnLossyNetwork(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	const loops = 3
+	net := roce.NewFakeNet()
+	random := rand.New(rand.NewPCG(3, 4)) // the network is locked while it is used
+	net.Way = func(d *roce.FakeDatagram) {
+		if random.IntN(20) == 0 {
+			d.Copies = 0
+		}
+	}
+	var hosts [2]*Engine
+	var gids [2]ib.GID
+	for i := range hosts {
+		at := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
+		o := Options{Loops: loops, Port: roce.NewPort(net.Bind(roce.FakeOptions{Shards: loops, Merge: 1}, at)), Window: 1 << 20, InFlight: 4 << 20, Recognise: true, Version: "test"}
+		hosts[i], gids[i] = newHost(t, at, o)
+		stayAwake(t, hosts[i])
+	}
+	const size = 256 << 10
+	var pairs [][2]*testQP
+	for i := range 6 {
+		a, b := newClientAt(t, hosts[0], gids[0]), newClientAt(t, hosts[1], gids[1])
+		for j := range a.mem[:size] {
+			a.mem[j] = byte(1 + i)
+		}
+		pairs = append(pairs, [2]*testQP{a.newQP(rc), b.newQP(rc)})
+		connect(pairs[i][0], pairs[i][1])
+	}
+	rounds := 20
+	if os.Getenv("VRDMA_TEST_ALL") != "" {
+		rounds = 500
+	}
+	var traffic sync.WaitGroup
+	var over atomic.Bool
+	for i, p := range pairs {
+		traffic.Go(func() {
+			for range rounds {
+				clear(p[1].c.mem[:size])
+				p[0].post(wr{op: opWrite, flags: signal, n: size, remote: p[1].c.base, rkey: p[1].mr.RKey})
+				if w := p[0].wait(); w.status != 0 {
+					t.Errorf("pair %d: %+v", i, w)
+					return
+				}
+				for j, got := range p[1].c.mem[:size] {
+					if got != byte(1+i) {
+						t.Errorf("pair %d: byte %d is %d", i, j, got)
+						return
+					}
+				}
+			}
+		})
+	}
+	var moving sync.WaitGroup
+	left := 0 // moves of queue pairs that have left packets behind
+	moving.Go(func() {
+		l := hosts[1].loops
+		for r := rand.New(rand.NewPCG(5, 6)); !over.Load(); time.Sleep(200 * time.Microsecond) {
+			q := pairs[r.IntN(len(pairs))][1]
+			hosts[1].Do(func() {
+				waits := q.episode() != 0
+				if k, to := q.task().c, l.heldLoops()[r.IntN(loops)]; k.e == to || !l.move(l.group(nil, k), to) {
+					return
+				}
+				if n := q.episode(); n != 0 {
+					t.Errorf("a queue pair has moved with episode %d of another loop's stash", n)
+				}
+				if waits {
+					left++
+				}
+			})
+		}
+	})
+	traffic.Wait()
+	over.Store(true)
+	moving.Wait()
+	stashed := uint64(0)
+	hosts[1].Do(func() {
+		for _, p := range pairs {
+			stashed += p[1].task().q.Transport().Counters().Stashed
+		}
+	})
+	if left == 0 || stashed == 0 {
+		t.Errorf("%d moves with packets that wait, %d packets have waited for others", left, stashed)
+	}
+	t.Logf("%d moves, %d with packets that wait", hosts[1].moves(), left)
+}
+
+// episode is that of the queue pair in its loop's stash (transport/stash.go); 0: none of its packets wait there.
+func (q *testQP) episode() uint64 {
+	return reflect.ValueOf(q.task().q.Transport()).Elem().FieldByName("resp").FieldByName("Episode").Uint()
+}
+
 // exchangeOnce connects two new programs, and lets them talk.
 func exchangeOnce(t *testing.T, hosts [2]*Engine, gids [2]ib.GID) {
 	t.Helper()
@@ -167,6 +262,72 @@ func TestHandedOver(t *testing.T) {
 	}
 }
 
+// TestFloodHarmsItself: a tenant floods what a loop hands over to another, with bursts for its own queue pair. A victim on the same
+// two loops talks on, and none of its packets is lost there. The flood has bounded memory, and counters show what is lost of it.
+func TestFloodHarmsItself(t *testing.T) {
+	net := roce.NewFakeNet()
+	var victims, floods [2]*testQP
+	for i := range victims {
+		at := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
+		e, gid := newHost(t, at, Options{Loops: 3, Port: roce.NewPort(net.Bind(roce.FakeOptions{Shards: 3, Unsteered: true}, at)), Window: 1 << 20, InFlight: 4 << 20})
+		stayAwake(t, e)
+		for user, q := range []**testQP{&victims[i], &floods[i]} {
+			c := newUserAt(t, e, gid, 1+user)
+			if !c.moveTo(1) {
+				t.Fatal("not moved")
+			}
+			*q = c.newQP(rc)
+		}
+	}
+	connect(victims[0], victims[1])
+	connect(floods[0], floods[1])
+	var over atomic.Bool
+	var flooding sync.WaitGroup
+	var lost [2]uint64
+	for i, q := range floods {
+		data := make([]byte, 4096)
+		begun := make(chan struct{})
+		flooding.Go(func() {
+			for first := true; !over.Load(); time.Sleep(100 * time.Microsecond) {
+				q.c.e.Do(func() {
+					to := q.c.e.loops.others[0]
+					x, before := &to.inward, len(to.inward.queue.list)
+					var span memory.Span
+					const bursts = 1000
+					for range bursts {
+						span.Reset()
+						span.Add(data)
+						b := transport.Burst{Type: ib.RC, Kind: transport.KindWrite, Dst: q.info.Num, SGID: floods[1-i].c.gid, DGID: q.c.gid, PSN: 1000, Packets: 1, Data: &span}
+						q.c.e.first.net.Receive(ib.HostNetwork, &b, false)
+					}
+					lost[i] += uint64(bursts - (len(x.queue.list) - before))
+					if n := len(x.queue.data) + crossingCost*len(x.queue.list); n > crossingPart+crossingMost/2 {
+						t.Errorf("host %d: %d bytes wait", i, n)
+					}
+				})
+				if first {
+					first = false
+					close(begun)
+				}
+			}
+		})
+		<-begun
+	}
+	for range 3 {
+		exchange(t, victims[0], victims[1])
+		pipelined(t, victims[0], victims[1])
+		atomics(t, victims[0], victims[1])
+	}
+	over.Store(true)
+	flooding.Wait()
+	for i, q := range victims {
+		if _, n := across(q.c.e); n != lost[i] || n == 0 {
+			t.Errorf("host %d: %d packets are lost, %d of the flood", i, n, lost[i])
+		}
+	}
+	exchange(t, victims[0], victims[1])
+}
+
 // stayAwake makes all loops look at the network all the time: a fake network has no descriptor that would wake them.
 func stayAwake(t *testing.T, e *Engine) {
 	done := make(chan struct{})
@@ -190,11 +351,11 @@ func stayAwake(t *testing.T, e *Engine) {
 	t.Cleanup(func() { over.Store(true); <-done })
 }
 
-// TestCrossingIsBounded: a loop that does not take what others hand over costs bounded memory. The packets of one NIC that
-// do not fit are lost and counted, and leave space for those of others.
+// TestCrossingIsBounded: a loop that does not take what others hand over costs bounded memory. The packets of tenants that
+// do not fit are lost and counted, and leave space for those of others, also if several tenants flood it.
 func TestCrossingIsBounded(t *testing.T) {
 	from, to := newEngine(t), newEngine(t)
-	flood, other := from.only(), to.only()
+	flood, other := crosser{tenant: "red"}, crosser{tenant: "blue"}
 	to.Stop() // it takes nothing
 	a, b := from.first, to.first
 	n := &a.net
@@ -216,14 +377,33 @@ func TestCrossingIsBounded(t *testing.T) {
 	}
 	n.cross(b, other, burst())
 	if x.lost.Load() != lost {
-		t.Error("a packet for another NIC is lost")
+		t.Error("a packet of another tenant is lost")
 	}
+	flooded := func(tenants int) {
+		for i := range tenants {
+			for range 1000 {
+				n.cross(b, crosser{tenant: defaultTenant, user: 1000 + i}, burst())
+			}
+		}
+		if got := len(x.queue.data) + crossingCost*len(x.queue.list); got > crossingMost {
+			t.Errorf("%d bytes wait, want up to %d", got, crossingMost)
+		}
+	}
+	flooded(6)
+	lost = x.lost.Load()
+	n.cross(b, crosser{}, burst())
+	n.cross(b, other, burst())
+	if x.lost.Load() != lost {
+		t.Error("a packet is lost that is not of those who flood")
+	}
+	flooded(100)
 	for x.due() {
 		b.takeCrossed()
 	}
 	if len(x.queue.list) != 0 || len(x.used) != 0 {
 		t.Error("something is left")
 	}
+	lost = x.lost.Load()
 	n.cross(b, flood, burst())
 	if x.lost.Load() != lost {
 		t.Error("a packet is lost after the queue was emptied")

@@ -42,7 +42,7 @@ type attached struct {
 	underlay
 	wake []int   // descriptors, of which one is readable when packets have arrived
 	at   ib.Time // when it was used last
-	// descriptors returns what wake has to be, if it is a shard of another loop's port (steering.go).
+	// descriptors returns the descriptors that wake has to hold. It is set for a shard of another loop's port (steering.go).
 	descriptors func() []int
 }
 

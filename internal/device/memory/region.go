@@ -344,7 +344,7 @@ func (r *Region) Release() {
 		}
 	}
 	if s.charges.account != nil {
-		// What the daemon's copies made stays, and this may be the last we hear of it.
+		// Pages that the daemon's copies have allocated stay allocated, and nothing may report them later.
 		s.recount()
 	}
 	s.charges.account.Refund(r.bill)

@@ -30,6 +30,8 @@ type CQ struct {
 	// Completions that are held back, see fault.go.
 	held      int
 	heldUntil ib.Time
+
+	_ [16]byte // to full cache lines: the next CQ may be another loop's
 }
 
 // CQParams ask for a completion queue.

@@ -1,7 +1,7 @@
 package nic
 
-// A NIC moves to another host of which programs it lets go, and which find the other host by themselves: their descriptors do not
-// travel. What they have not read from event files goes with the state.
+// A NIC moves to another host. Its programs let go of this daemon, and find the other host's daemon by themselves: their descriptors
+// do not travel. Events that they have not read from event files travel with the state.
 
 // TakeBack moves the events that the client has not read, from the event files of s to st, a state of s. It clears the counters of
 // the queue pairs in st: what they have counted stays with this host. It runs on the loop, right after Freeze.

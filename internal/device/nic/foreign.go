@@ -470,12 +470,12 @@ func (l *Loop) CollectForeign() {
 		}
 		*f.asks.Push() = e.q
 	}
-	l.serveHandlers()
+	l.serveBacklogs()
 }
 
-// serveHandlers moves queue pairs that wait for a thread to asks: at most one of each tenant that has a
+// serveBacklogs moves queue pairs that wait for a thread to asks: at most one of each tenant that has a
 // free thread.
-func (l *Loop) serveHandlers() {
+func (l *Loop) serveBacklogs() {
 	f := &l.foreign
 	still := f.backlogged[:0]
 	for _, t := range f.backlogged {
@@ -502,7 +502,7 @@ func (l *Loop) NextAsk() *QP {
 	f := &l.foreign
 	for {
 		if f.asks.Len() == 0 && len(f.backlogged) > 0 {
-			l.serveHandlers()
+			l.serveBacklogs()
 		}
 		if f.asks.Len() == 0 {
 			return nil

@@ -43,6 +43,7 @@ func (s *Session) MoveTo(o SessionOwner) {
 	s.owner, s.loop = o, to
 	s.tenant = to.foreign.tenant(s)
 	for _, q := range s.qps.sorted() {
+		transport.LeaveLoop(&q.tr)
 		q.owner, q.loop = o.Adopt(q), to
 		q.env = transport.NewEnv((*qpNIC)(q), q.owner, to.Scratch())
 		q.review(o.Now())

@@ -9,8 +9,8 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Whatever is in use cannot be destroyed, in the order that the kernel has: EBUSY until
-// the last user is gone.
+// Destroying an object that others use fails with EBUSY, as in the kernel, until its last user is
+// destroyed.
 func TestDestroyInUse(t *testing.T) {
 	r := newRig(t, DefaultLimits)
 	o := r.objects()

@@ -17,7 +17,7 @@ type QPCap struct {
 	Inline  uint32 `cbor:"5,keyasint,omitempty"`
 }
 
-// QPParams ask for a queue pair.
+// QPParams are the parameters of a new queue pair.
 type QPParams struct {
 	UserHandle              uint64
 	PD, SendCQ, RecvCQ, SRQ uint32

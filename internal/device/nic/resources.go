@@ -40,39 +40,45 @@ type QPBrief struct {
 	Port, PathMig    uint8
 }
 
-// ListPDs describes the session's protection domains, in no order; so do the others.
-func (s *Session) ListPDs() (out []PDStatus) {
-	s.pds.walk(func(_ uint32, p *PD) { out = append(out, PDStatus{p.serial, p.refs}) })
+// Objects describes what a session has. Its methods run on the session's loop, and return their results in no order.
+type Objects struct{ of *Session }
+
+// Objects returns the description of the session's objects.
+func (s *Session) Objects() Objects { return Objects{s} }
+
+// PDs describes the protection domains.
+func (o Objects) PDs() (out []PDStatus) {
+	o.of.pds.walk(func(_ uint32, p *PD) { out = append(out, PDStatus{p.serial, p.refs}) })
 	return out
 }
 
-// ListCQs describes its completion queues.
-func (s *Session) ListCQs() (out []CQStatus) {
-	s.cqs.walk(func(_ uint32, c *CQ) { out = append(out, CQStatus{c.serial, c.cqe, c.refs}) })
+// CQs describes the completion queues.
+func (o Objects) CQs() (out []CQStatus) {
+	o.of.cqs.walk(func(_ uint32, c *CQ) { out = append(out, CQStatus{c.serial, c.cqe, c.refs}) })
 	return out
 }
 
-// ListMRs describes its memory regions.
-func (s *Session) ListMRs() (out []MRStatus) {
-	s.mrs.walk(func(_ uint32, m *MR) { out = append(out, MRStatus{m.serial, m.pd.serial, m.length}) })
+// MRs describes the memory regions.
+func (o Objects) MRs() (out []MRStatus) {
+	o.of.mrs.walk(func(_ uint32, m *MR) { out = append(out, MRStatus{m.serial, m.pd.serial, m.length}) })
 	return out
 }
 
-// ListSRQs describes its shared receive queues.
-func (s *Session) ListSRQs() (out []SRQStatus) {
+// SRQs describes the shared receive queues.
+func (o Objects) SRQs() (out []SRQStatus) {
 	users := map[*SRQ][]uint32{}
-	s.qps.walk(func(_ uint32, q *QP) {
+	o.of.qps.walk(func(_ uint32, q *QP) {
 		if q.srq != nil {
 			users[q.srq] = append(users[q.srq], q.num)
 		}
 	})
-	s.srqs.walk(func(_ uint32, r *SRQ) { out = append(out, SRQStatus{r.num, r.pd.serial, users[r]}) })
+	o.of.srqs.walk(func(_ uint32, r *SRQ) { out = append(out, SRQStatus{r.num, r.pd.serial, users[r]}) })
 	return out
 }
 
-// ListQPs describes its queue pairs.
-func (s *Session) ListQPs() (out []QPBrief) {
-	s.qps.walk(func(_ uint32, q *QP) {
+// QPs describes the queue pairs.
+func (o Objects) QPs() (out []QPBrief) {
+	o.of.qps.walk(func(_ uint32, q *QP) {
 		t := q.tr.Snapshot()
 		out = append(out, QPBrief{
 			Num: q.num, PD: q.pd.serial, DestQPN: t.Attr.DestQPN, RecvPSN: t.Attr.RQPSN, SendPSN: t.Attr.SQPSN,
@@ -82,10 +88,10 @@ func (s *Session) ListQPs() (out []QPBrief) {
 	return out
 }
 
-// Census counts a session's objects.
+// Census is the numbers of a session's objects.
 type Census struct{ PDs, CQs, QPs, MRs, SRQs int }
 
-// Census counts the session's objects.
-func (s *Session) Census() Census {
-	return Census{PDs: s.pds.len(), CQs: s.cqs.len(), QPs: s.qps.len(), MRs: s.mrs.len(), SRQs: s.srqs.len()}
+// Census counts the objects.
+func (o Objects) Census() Census {
+	return Census{PDs: o.of.pds.len(), CQs: o.of.cqs.len(), QPs: o.of.qps.len(), MRs: o.of.mrs.len(), SRQs: o.of.srqs.len()}
 }

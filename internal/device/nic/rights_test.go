@@ -9,7 +9,7 @@ import (
 	"vrdma.dev/vrdma/internal/ib"
 )
 
-// Which access flags go together is ib_check_mr_access's rule.
+// Access flags are accepted in the combinations that the kernel's ib_check_mr_access accepts.
 func TestRegistrationFlags(t *testing.T) {
 	for _, c := range []struct {
 		name   string

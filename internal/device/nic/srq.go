@@ -19,6 +19,8 @@ type SRQ struct {
 	limit      uint32
 	refs       int
 	events     uint32
+
+	_ [40]byte // to full cache lines: the next SRQ may be another loop's
 }
 
 // SRQParams ask for a shared receive queue.

@@ -12,7 +12,7 @@ type member struct {
 	deficit    ib.Time // time left in this round; negative: it used too much
 	beside     ib.Time // time used outside of turns since its last turn
 	round      uint64  // the ring's round at the last update of deficit
-	// Of several loops, see ledger.go: what other loops have used and later rounds pay.
+	// With several loops (ledger.go): the time that other loops have used and later rounds subtract.
 	account   account
 	elsewhere ib.Time
 }
@@ -107,7 +107,7 @@ func (r *ring) leave(m *member) {
 	}
 }
 
-// refresh credits m for the rounds since its last update, at most one quantum. A part pays what other loops have used.
+// refresh credits m for the rounds since its last update, at most one quantum. A part is subtracted for the time that other loops have used.
 func (r *ring) refresh(m *member) {
 	n := r.round - m.round
 	if n == 0 {

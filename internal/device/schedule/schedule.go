@@ -481,6 +481,9 @@ func (s *Scheduler) Limited() bool { return s.limited != 0 }
 // Gated reports whether any NIC has a cap on incoming traffic.
 func (s *Scheduler) Gated() bool { return s.gates != 0 }
 
+// Tenant is the name of the tenant of n.
+func (n *NIC) Tenant() string { return n.tenant.Name }
+
 // Latency reports whether n is of class latency.
 func (n *NIC) Latency() bool { return n.time.limited() }
 

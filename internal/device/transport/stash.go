@@ -14,7 +14,8 @@ import (
 //
 // The peer and the memory see the same order of operations as without a stash: a stashed request equals a
 // packet that arrives later. The stash may discard any packet at any time; the responder then requests it
-// again. All queue pairs of a loop share one stash, and it is not part of their state.
+// again. All queue pairs of a loop share one stash, and it is not part of their state. A queue pair that another loop
+// gets forgets its episode: there the number is one of another queue pair.
 type stash struct {
 	last  uint32 // number of the newest episode
 	out   Burst
@@ -86,6 +87,9 @@ func (s *stash) take(episode, psn uint32) *Burst {
 	s.out.Data = &s.span
 	return &s.out
 }
+
+// LeaveLoop prepares q for a move to another loop, with another Scratch: packets in the stash count as lost.
+func LeaveLoop(q *QP) { q.resp.Episode = 0 }
 
 // stashSoon stores b, which is ahead of the expected packet, and requests the missing packets.
 func (rs *responder) stashSoon(c *respCall, b *Burst) {

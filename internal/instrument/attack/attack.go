@@ -54,7 +54,7 @@ const messageSize = 64
 // victimMessages is how many messages of a victim are timed. A starved victim takes milliseconds for each.
 const victimMessages = 2000
 
-// An Row is the effect of an attack on a victim and on the daemon of both.
+// A Row is the effect of an attack on a victim and on the daemon of both.
 type Row struct {
 	Attack string `json:"attack"`
 	What   string `json:"what"`
@@ -81,7 +81,7 @@ type Victim struct {
 	P99    speedtable.Series `json:"p99"`
 }
 
-// An Run runs attacks against a daemon that also serves a victim.
+// A Run runs attacks against a daemon that also serves a victim.
 type Run struct {
 	Labs     []*testbed.Lab // the builds to attack in turn
 	Names    []string       // of the builds
@@ -225,7 +225,7 @@ func (o *Row) mark() string {
 	return "MISS"
 }
 
-// An Report is the result of an Run.
+// A Report is the result of a Run.
 type Report struct {
 	Time    time.Time          `json:"time"`
 	Version string             `json:"version"`

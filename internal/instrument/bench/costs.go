@@ -97,7 +97,7 @@ func costRows(place string, aim float64) []speedtable.Row {
 	return rows
 }
 
-// A costRun measures the rows of a route.
+// A costRun measures processor time on one route, for the rows of that route.
 type costRun struct {
 	*Table
 	route    testbed.Route

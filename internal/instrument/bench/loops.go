@@ -37,7 +37,7 @@ const (
 	// ofCopies is the part of the growth of memcpy that several loops reach, and ofOnePair what four programs have of one.
 	ofCopies  = 0.8
 	ofOnePair = 0.95
-	// mostLoops is the end of the curve.
+	// mostLoops is the largest number of loops in the curve.
 	mostLoops = 8
 )
 
@@ -95,11 +95,14 @@ func loopRows(n int) []speedtable.Row {
 	large.Unbounded, large.Bound = false, 1
 	return []speedtable.Row{
 		{What: fmt.Sprintf("memcpy of 64 KiB in %d processes, against one", n), Unbounded: true, Against: &speedtable.Series{}},
+		{What: fmt.Sprintf("TCP of %d pairs, 64 KiB, against one", n), Unbounded: true, Against: &speedtable.Series{}},
 		large,
 		more(fmt.Sprintf("8 B writes of %d programs", n)),
 		less("send latency, 64 B"),
 		more("connections opened and closed a second"),
 		less(fmt.Sprintf("daemon's processor time for a GiB in 64 KiB writes of %d programs", n)),
+		less(fmt.Sprintf("clients' processor time for a GiB in 64 KiB writes of %d programs", n)),
+		{What: fmt.Sprintf("between two hosts: TCP of %d pairs, against one", n), Unbounded: true, Against: &speedtable.Series{}},
 		more(fmt.Sprintf("between two hosts: 64 KiB writes of %d pairs", n)),
 		more(fmt.Sprintf("between two hosts: 8 B writes of %d pairs", n)),
 		less("between two hosts: send latency, 64 B"),
@@ -123,18 +126,25 @@ func (t *Table) someLoops(ctx context.Context, one *loopHost, n int, programs ma
 	}
 	near := func(of func(h *loopHost) probe.Probe) { compare(of(some), of(one)) }
 	compare(copiesProbe(t.Lab, programs["copy"], n), copiesProbe(t.Lab, programs["copy"], 1))
+	tcp := probe.Qperf(one.Loopback(), "tcp_bw", "bw", "B/s", loopSize)
+	compare(atOnceProbe(tcp, n), tcp)
 	near(func(h *loopHost) probe.Probe { return h.writes(programs["traffic"], n, loopSize) })
 	near(func(h *loopHost) probe.Probe { return h.writes(programs["traffic"], n, loopSmall) })
 	near(func(h *loopHost) probe.Probe {
 		return probe.On(probe.Latency(h.Loopback(), "ib_send_lat", latencySize, loopLatency), h.name())
 	})
 	near(func(h *loopHost) probe.Probe { return probe.On(probe.Cmtime(h.Loopback(), atOnce), h.name()) })
-	near(func(h *loopHost) probe.Probe { return h.cost(programs["traffic"], n) })
+	near(func(h *loopHost) probe.Probe {
+		return h.cost(programs["traffic"], n, "daemon", func(s sample) float64 { return s.daemon })
+	})
+	near(func(h *loopHost) probe.Probe {
+		return h.cost(programs["traffic"], n, "clients", func(s sample) float64 { return s.clients })
+	})
 	if err := t.fill(ctx, t.Rounds, probes, rows[:len(sources)], sources); err != nil {
 		return err
 	}
 	if c := &rows[0]; c.HasValues() {
-		rows[1].Bound = ofCopies * speedtable.Ratio(c.Ours.Median(), c.Against.Median())
+		rows[2].Bound = ofCopies * speedtable.Ratio(c.Ours.Median(), c.Against.Median())
 	}
 	rows = rows[len(sources):]
 	if !t.want(rows...) {
@@ -160,6 +170,8 @@ func (t *Table) farLoops(ctx context.Context, n int, rows []speedtable.Row) erro
 		sources = append(sources, source{len(probes), len(probes) + 1})
 		probes = append(probes, probe.On(of(pairs[0]), fmt.Sprintf("%d loops", n)), probe.On(of(pairs[1]), "1 loop"))
 	}
+	tcp := probe.Iperf3(pairs[1].Route())
+	sources, probes = append(sources, source{0, 1}), append(probes, atOnceProbe(tcp, n), tcp)
 	far(func(w *testbed.HostPair) probe.Probe {
 		return atOnceProbe(probe.Bandwidth(w.Route(), "ib_write_bw", loopSize, loopFar), n)
 	})
@@ -255,58 +267,70 @@ func (h *loopHost) sent(ctx context.Context) (bytes uint64, at time.Time, err er
 func (h *loopHost) writes(program string, n, size int) probe.Probe {
 	p := probe.Probe{Name: fmt.Sprintf("%d programs, %s", n, h.name()), Unit: "B/s"}
 	p.Measure = func(ctx context.Context) (r drivers.Reading, err error) {
-		sent, _, passed, err := h.traffic(ctx, program, n, size)
-		r.Value = sent / passed
+		s, err := h.traffic(ctx, program, n, size)
+		r.Value = s.sent / s.passed
 		return r, err
 	}
 	return p
 }
 
-// cost measures the daemon's processor time for a GiB of such writes.
-func (h *loopHost) cost(program string, n int) probe.Probe {
-	p := probe.Probe{Name: fmt.Sprintf("%d programs, %s, processor time", n, h.name()), Unit: "core-s"}
+// cost measures the processor time of the daemon, or of the programs, for a GiB of such writes.
+func (h *loopHost) cost(program string, n int, whose string, of func(sample) float64) probe.Probe {
+	p := probe.Probe{Name: fmt.Sprintf("%d programs, %s, processor time of %s", n, h.name(), whose), Unit: "core-s"}
 	p.Measure = func(ctx context.Context) (r drivers.Reading, err error) {
-		sent, used, _, err := h.traffic(ctx, program, n, loopSize)
-		r.Value = used / (sent / (1 << 30))
+		s, err := h.traffic(ctx, program, n, loopSize)
+		r.Value = of(s) / (s.sent / (1 << 30))
 		return r, err
 	}
 	return p
 }
 
-// traffic runs programs for loopTime. It returns the bytes that they have sent, the daemon's processor time and the time that has
-// passed, in seconds.
-func (h *loopHost) traffic(ctx context.Context, program string, n, size int) (sent, used, passed float64, err error) {
+// A sample is bytes that programs have sent, the seconds that have passed, and the processor time in seconds of the daemon and of
+// the programs.
+type sample struct {
+	sent, passed    float64
+	daemon, clients float64
+}
+
+// traffic runs programs for loopTime.
+func (h *loopHost) traffic(ctx context.Context, program string, n, size int) (s sample, err error) {
 	c := &testbed.IdlePrograms{}
 	defer c.Stop()
 	for range n {
 		_, out, err := c.Add(h.Lab.Command(ctx, h.Under(program, strconv.Itoa(size), strconv.Itoa(loopQPs), strconv.Itoa(loopDepth))...))
 		if err != nil {
-			return 0, 0, 0, err
+			return s, err
 		}
 		if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != "ready" {
-			return 0, 0, 0, fmt.Errorf("traffic did not become ready: %q, %w", line, err)
+			return s, fmt.Errorf("traffic did not become ready: %q, %w", line, err)
 		}
 	}
 	if err := testbed.Sleep(ctx, loopWarmup); err != nil {
-		return 0, 0, 0, err
+		return s, err
+	}
+	used := func() (daemon, clients time.Duration, err error) {
+		if daemon, err = h.daemon.CPUTime(); err == nil {
+			clients, err = c.CPUTime()
+		}
+		return daemon, clients, err
 	}
 	before, from, err := h.sent(ctx)
 	if err != nil {
-		return 0, 0, 0, err
+		return s, err
 	}
-	began, err := h.daemon.CPUTime()
+	daemon, clients, err := used()
 	if err != nil {
-		return 0, 0, 0, err
+		return s, err
 	}
 	if err := testbed.Sleep(ctx, loopTime); err != nil {
-		return 0, 0, 0, err
+		return s, err
 	}
-	ended, err := h.daemon.CPUTime()
+	daemonThen, clientsThen, err := used()
 	if err != nil {
-		return 0, 0, 0, err
+		return s, err
 	}
 	after, to, err := h.sent(ctx)
-	return float64(after - before), (ended - began).Seconds(), to.Sub(from).Seconds(), err
+	return sample{float64(after - before), to.Sub(from).Seconds(), (daemonThen - daemon).Seconds(), (clientsThen - clients).Seconds()}, err
 }
 
 // copiesProbe measures the bytes per second that n processes copy together.

@@ -66,8 +66,11 @@ func (d *Daemon) Stop() {
 }
 
 // CPUTime returns the processor time that the daemon has used, in ticks.
-func (d *Daemon) CPUTime() (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.Cmd.Process.Pid))
+func (d *Daemon) CPUTime() (time.Duration, error) { return cpuTime(d.Cmd.Process.Pid) }
+
+// cpuTime returns the processor time that a process has used, in ticks.
+func cpuTime(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // IdlePrograms are programs that have opened the device and wait.
@@ -49,6 +50,18 @@ func (c *IdlePrograms) Stop() {
 	for _, member := range c.programs {
 		member.Wait() // the exit status does not matter
 	}
+}
+
+// CPUTime returns the processor time that all programs have used, in ticks.
+func (c *IdlePrograms) CPUTime() (sum time.Duration, err error) {
+	for _, member := range c.programs {
+		used, err := cpuTime(member.Process.Pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += used
+	}
+	return sum, nil
 }
 
 // Add starts a program with pipes to and from it.

@@ -129,7 +129,7 @@ type Port struct {
 	cut    Cutter
 	filler map[netip.Addr]bool // peers that understand filler
 	long   map[netip.Addr]bool // peers that understand long filler
-	fills  bool                // cut's dst understands filler
+	fills  bool                // the destination of cut understands filler
 	longs  bool
 
 	inbound

@@ -119,7 +119,7 @@ func (e *endpoint) steer(t *SteeringTable) error {
 	return nil
 }
 
-// program is the table as a program of classic BPF: a binary search.
+// program returns a classic BPF program that finds the shard of a packet by a binary search in the table.
 func (t *SteeringTable) program() []unix.SockFilter {
 	const destQP = 4 // offset of the word that ends with the number, see wire.BTH
 	return append([]unix.SockFilter{
@@ -131,7 +131,8 @@ func (t *SteeringTable) program() []unix.SockFilter {
 	}, search(t[:], 0)...)
 }
 
-// search returns the shard of the bucket in the accumulator; shards are those of the buckets from first on.
+// search returns instructions that return the shard of the bucket in the accumulator. shards has the shards of the buckets from
+// first on.
 func search(shards []uint8, first uint32) []unix.SockFilter {
 	same := true
 	for _, l := range shards {

@@ -177,7 +177,7 @@ func (u *UDP) sendFromHeld(e *endpoint) (err error) {
 	return nil
 }
 
-// inherit makes e of the sockets that another daemon has left: the receiving one first, then those that send, then those of
+// inherit makes e from the sockets that another daemon has left: the receiving one first, then those that send, then those of
 // other shards. They have their options.
 func (u *UDP) inherit(e *endpoint, fds []int) error {
 	if len(fds) < SocketsPerAddress {

@@ -22,12 +22,17 @@ type Device struct {
 	// MTU is the required MTU of the front end, if it sets one (NetMTU); 0 allows any.
 	MTU int
 
+	// Unlogged: the user of the package writes to the guest's memory besides the rings. LogAll is not offered, so QEMU refuses to migrate.
+	Unlogged bool
+
 	// Kicked is called on the ring's own goroutine when the driver has made chains available, and once when the ring is enabled.
 	Kicked func(*Ring)
 	// Remembers is called between two requests when the guest's memory has changed, or is gone with the front end.
 	Remembers func(*Conn)
-	// Stops is called when the driver has stopped a ring, because the guest was reset, shut down or is being migrated. The front end
-	// waits for its answer until Stops returns.
+	// Starts is called before the first ring starts. After an error the connection ends.
+	Starts func(*Conn) error
+	// Stops is called when the last ring has stopped, because the guest was paused, reset, shut down or is being migrated, or the front
+	// end has gone. The front end waits for its answer until Stops returns.
 	Stops func(*Conn)
 	// Announce is called when the guest was migrated to this host and its MAC must be announced.
 	Announce func(mac [6]byte)
@@ -44,6 +49,15 @@ type Device struct {
 	Held *atomic.Int32
 }
 
+// features returns what is offered.
+func (d *Device) features() uint64 {
+	f := d.Features | ringFeatures
+	if !d.Unlogged {
+		f |= LogAll
+	}
+	return f
+}
+
 // A Conn is the connection with one front end.
 type Conn struct {
 	device *Device
@@ -52,11 +66,13 @@ type Conn struct {
 	ended  chan struct{}
 	held   *atomic.Int32
 	pause  atomic.Pointer[pause] // nil: requests are answered (succession.go)
+	runs   bool                  // between Starts and Stops; only Serve uses it
 
 	mu       sync.Mutex // guards the fields below
 	memory   *Memory    // nil: none
 	features uint64     // accepted by the driver
 	protocol uint64     // accepted by the front end
+	log      *Region    // the log of written pages (dirtylog.go); nil: none
 	rings    []*Ring    // never changes
 	body     [maxPayload]byte
 }
@@ -132,19 +148,20 @@ func (c *Conn) Memory() *Memory {
 	return c.memory.hold()
 }
 
-// Owns reports whether an address of this process, at which a fault occurred, lies in the guest's memory.
+// Owns reports whether an address of this process, at which a fault occurred, lies in the guest's memory, or in its log.
 func (c *Conn) Owns(at uintptr) bool {
+	c.mu.Lock()
+	logged := c.log != nil && c.log.contains(at)
+	c.mu.Unlock()
+	if logged {
+		return true
+	}
 	m := c.Memory()
 	if m == nil {
 		return false
 	}
 	defer m.Release()
-	for _, r := range m.regions {
-		if at-address(r.whole) < uintptr(len(r.whole)) {
-			return true
-		}
-	}
-	return false
+	return m.Contains(at)
 }
 
 // receive reads a message. The descriptors come with its header.
@@ -242,6 +259,7 @@ func (c *Conn) end() {
 		all.Go(r.stop) // concurrently: each may take a while
 	}
 	all.Wait()
+	c.stopped()
 	for _, r := range c.rings {
 		r.mu.Lock()
 		r.place(nil)
@@ -250,5 +268,6 @@ func (c *Conn) end() {
 	}
 	close(c.ended)
 	c.setMemory(nil)
+	c.setLog(nil)
 	c.atMost(0)
 }

@@ -78,6 +78,14 @@ func TestFrontEndErrors(t *testing.T) {
 			f.ask(addMemReg, 0, u64(0, 0, 4096, 0, 0), false, int(large.Fd()))
 		}},
 		{"memory that is not there", "no region", func(f *frontEnd) { f.ask(remMemReg, 0, u64(0, 0, 4096, 0, 0), false) }},
+		{"log without descriptor", "without its descriptor", func(f *frontEnd) { f.ask(setLogBase, 0, u64(4096, 0), false) }},
+		{"log of no size", "cannot be", func(f *frontEnd) { f.ask(setLogBase, 0, u64(0, 0), false, int(small.Fd())) }},
+		{"log of odd size", "multiples of 8", func(f *frontEnd) { f.ask(setLogBase, 0, u64(12, 0), false, int(small.Fd())) }},
+		{"log at an odd offset", "multiples of 8", func(f *frontEnd) { f.ask(setLogBase, 0, u64(8, 4), false, int(small.Fd())) }},
+		{"log beyond its file", "in a file of", func(f *frontEnd) { f.ask(setLogBase, 0, u64(4096, 8), false, int(small.Fd())) }},
+		{"log that wraps", "cannot be", func(f *frontEnd) { f.ask(setLogBase, 0, u64(4096, ^uint64(7)), false, int(small.Fd())) }},
+		{"log too large", "bytes at most", func(f *frontEnd) { f.ask(setLogBase, 0, u64(maxLog+8, 0), false, int(large.Fd())) }},
+		{"log of a device", "tmpfs or hugetlbfs", func(f *frontEnd) { f.ask(setLogBase, 0, u64(4096, 0), false, int(zero.Fd())) }},
 		{"MTU", "host_mtu=1450", func(f *frontEnd) { f.ask(netSetMTU, 0, u64(1500), false) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

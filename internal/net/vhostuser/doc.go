@@ -18,8 +18,11 @@
 // next back end needs. QEMU passes it with SET_VRING_BASE, and there is no other record of chains in flight. (QEMU's network devices
 // request none.) The next back end processes chains again that were taken but not used.
 //
-// Protocol: docs/interop/vhost-user of QEMU. Virtqueues: virtio 1.1, section 2.6 (split). Not supported: packed rings, dirty logs (so
-// QEMU refuses to migrate), an IOMMU, postcopy.
+// Migration: QEMU reads from a log which pages of the guest the rings have written (dirtylog.go). A device whose user writes to the
+// guest's memory by other ways offers no log, and QEMU refuses to migrate.
+//
+// Protocol: docs/interop/vhost-user of QEMU. Virtqueues: virtio 1.1, section 2.6 (split). Not supported: packed rings, an IOMMU,
+// postcopy.
 //
 // Locks: Conn.mu, then the Ring.mu of one ring. Device.Kicked runs without either. A caller that holds one ring with Begin may Begin
 // another only of the other direction, always in the same order: package vswitch locks a sender's transmit ring, then a receiver's

@@ -16,7 +16,9 @@ const (
 	ramBase = 0x4000_0000      // the guest's address of its RAM
 	ramUser = 0x7f00_0000_0000 // the front end's address of the same RAM
 	ringNum = 16
-	wait    = time.Minute
+	// usedArea is where the used rings are: pages that the driver does not write.
+	usedArea = 0x8000
+	wait     = time.Minute
 )
 
 // A frontEnd is QEMU and a driver in its guest, with memory of its own mapping.
@@ -167,7 +169,7 @@ func (f *frontEnd) start(rings int, features uint64, base ...uint16) {
 	f.rings = nil
 	for i := range rings {
 		at := uint64(i) * 0x1000
-		r := &driverRing{f: f, index: i, desc: at, avail: at + 0x400, used: at + 0x800, kick: event(f.t), call: event(f.t)}
+		r := &driverRing{f: f, index: i, desc: at, avail: at + 0x400, used: usedArea + at, kick: event(f.t), call: event(f.t)}
 		f.rings = append(f.rings, r)
 		f.ask(setVringNum, 0, u32(uint32(i), ringNum), false)
 		first := uint32(0)

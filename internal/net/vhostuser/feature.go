@@ -14,6 +14,8 @@ const (
 	NetMrgRxBuf  = 1 << 15 // a frame may use several chains
 	NetMQ        = 1 << 22
 
+	LogAll = 1 << 26 // vhost, not virtio: the device logs the pages that it writes
+
 	RingIndirect = 1 << 28
 	RingEventIdx = 1 << 29
 	Version1     = 1 << 32
@@ -21,17 +23,18 @@ const (
 	protocolFeatures = 1 << 30 // vhost-user, not virtio: the protocol has features
 )
 
-// ringFeatures are the features that every device has.
+// ringFeatures are the features that every device has, besides LogAll.
 const ringFeatures = RingIndirect | RingEventIdx | Version1 | protocolFeatures
 
 // Protocol features.
 const (
 	protocolMQ       = 1 << 0
+	protocolLogFD    = 1 << 1 // LOG_SHMFD
 	protocolRARP     = 1 << 2
 	protocolReplyAck = 1 << 3
 	protocolMTU      = 1 << 4
 	protocolReset    = 1 << 13
 	protocolSlots    = 1 << 15
 
-	offered = protocolMQ | protocolRARP | protocolReplyAck | protocolMTU | protocolReset | protocolSlots
+	offered = protocolMQ | protocolLogFD | protocolRARP | protocolReplyAck | protocolMTU | protocolReset | protocolSlots
 )

@@ -24,6 +24,19 @@ func FuzzRequests(f *testing.F) {
 		grows = append(append(grows, u32(uint32(m.request), version, uint32(len(m.body)))...), m.body...)
 	}
 	f.Add(grows)
+	// A log that is shorter than the memory, and replaced while the ring runs. The used ring is said to be elsewhere.
+	var logged []byte
+	for _, m := range []struct {
+		request Request
+		body    []byte
+	}{
+		{setMemTable, append(u32(1, 0), u64(0, 1<<16, 0, 0)...)}, {setLogBase, u64(8, 0)}, {setFeatures, u64(RingEventIdx | LogAll)}, {setVringNum, u32(0, 2)},
+		{setVringAddr, append(u32(0, ringLogged), u64(0xf000, 0xf100, 0xf200, 1<<63)...)}, {setVringKick, u64(0)}, {setVringEnable, u32(0, 1)}, {sendRARP, u64(0)},
+		{setLogBase, u64(16, 8)}, {sendRARP, u64(0)}, {setFeatures, u64(RingEventIdx)}, {sendRARP, u64(0)},
+	} {
+		logged = append(append(logged, u32(uint32(m.request), version, uint32(len(m.body)))...), m.body...)
+	}
+	f.Add(logged)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		socket, other := socketPair(t)
 		ended := make(chan struct{})
@@ -46,7 +59,7 @@ func FuzzRequests(f *testing.F) {
 			n := min(headerSize+int(le.Uint32(b[8:])&0xfff), len(b))
 			var fds []int
 			switch Request(le.Uint32(b)) {
-			case setMemTable, addMemReg:
+			case setMemTable, addMemReg, setLogBase:
 				fds = []int{number(ram)}
 			case setVringKick, setVringCall:
 				fds = []int{number(kick)}
@@ -82,6 +95,10 @@ func FuzzRing(f *testing.F) {
 		r := &Ring{conn: &Conn{device: &Device{}, wake: make(chan struct{}, 1)}, num: 16, events: available&1 != 0}
 		r.desc, r.avail, r.used, r.memory, r.started, r.enabled = ram[:256], ram[256:512], ram[512:1024], m, true, true
 		le.PutUint16(r.avail[2:], available)
+		log := make([]byte, 24) // the one of the ring is in the middle
+		if available&2 != 0 {
+			r.log, r.usedLogged, r.usedLogAt = log[8:16:16], available&4 != 0, -uint64(available)<<10
+		}
 		var c Chain
 		for range 1 << 16 {
 			r.Mark()
@@ -98,10 +115,16 @@ func FuzzRing(f *testing.F) {
 				}
 			}
 			r.Put(&c, Size(c.In))
+			if len(c.In) > 0 {
+				r.Wrote(c.InAt[0], len(c.In[0]))
+			}
 		}
 		r.Publish()
 		r.Quiet()
 		r.Listen()
+		if le.Uint64(log) != 0 || le.Uint64(log[16:]) != 0 {
+			t.Fatalf("outside of the log is %x", log)
+		}
 	})
 }
 
@@ -117,19 +140,22 @@ func TestNoAllocations(t *testing.T) {
 	putDesc(r.desc, 1, desc{2048, 100, descWrite, 0})
 	var c Chain
 	n := uint16(0)
-	if got := testing.AllocsPerRun(100, func() {
-		n++
-		le.PutUint16(r.avail[2:], n)
-		if !r.Begin() {
-			t.Fatal("not begun")
+	for _, r.log = range [][]byte{nil, make([]byte, 8)} {
+		r.usedLogged = r.log != nil
+		if got := testing.AllocsPerRun(100, func() {
+			n++
+			le.PutUint16(r.avail[2:], n)
+			if !r.Begin() {
+				t.Fatal("not begun")
+			}
+			if ok, err := r.Next(&c); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			r.Put(&c, 100)
+			r.Publish()
+			r.End()
+		}); got != 0 {
+			t.Errorf("%v allocations", got)
 		}
-		if ok, err := r.Next(&c); !ok || err != nil {
-			t.Fatal(ok, err)
-		}
-		r.Put(&c, 100)
-		r.Publish()
-		r.End()
-	}); got != 0 {
-		t.Errorf("%v allocations", got)
 	}
 }

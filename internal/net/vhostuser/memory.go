@@ -133,6 +133,9 @@ func (r *Region) Release() {
 	}
 }
 
+// contains reports whether an address of this process lies in the region.
+func (r *Region) contains(at uintptr) bool { return at-address(r.whole) < uintptr(len(r.whole)) }
+
 func (r *Region) overlaps(o *Region) bool {
 	return r.Guest < o.Guest+uint64(len(o.bytes)) && o.Guest < r.Guest+uint64(len(r.bytes))
 }
@@ -212,12 +215,7 @@ func (m *Memory) Slice(guest, n uint64) []byte {
 
 // Contains reports whether an address of this process lies in the memory.
 func (m *Memory) Contains(at uintptr) bool {
-	for _, r := range m.regions {
-		if at-address(r.whole) < uintptr(len(r.whole)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.regions, func(r *Region) bool { return r.contains(at) })
 }
 
 // atUser returns n bytes of memory at an address of the front end, or nil.

@@ -32,6 +32,8 @@ const (
 	setOwner            Request = 3
 	resetOwner          Request = 4
 	setMemTable         Request = 5
+	setLogBase          Request = 6
+	setLogFD            Request = 7
 	setVringNum         Request = 8
 	setVringAddr        Request = 9
 	setVringBase        Request = 10
@@ -70,6 +72,8 @@ func init() { // the handlers refer to forms, which a variable initializer must 
 		resetOwner:          {"RESET_OWNER", 0, 0, 0, (*Conn).reset},
 		resetDevice:         {"RESET_DEVICE", 0, 0, 0, (*Conn).reset},
 		setMemTable:         {"SET_MEM_TABLE", 8, 8 + maxRegions*regionSize, maxRegions, (*Conn).setMemTable},
+		setLogBase:          {"SET_LOG_BASE", 16, 16, 1, (*Conn).setLogBase},
+		setLogFD:            {"SET_LOG_FD", 0, 8, 1, nothing},
 		setVringNum:         {"SET_VRING_NUM", 8, 8, 0, (*Conn).setVringNum},
 		setVringAddr:        {"SET_VRING_ADDR", 40, 40, 0, (*Conn).setVringAddr},
 		setVringBase:        {"SET_VRING_BASE", 8, 8, 0, (*Conn).setVringBase},

@@ -13,12 +13,12 @@ func nothing(*Conn, *message) ([]byte, error) { return nil, nil }
 func reply64(v uint64) ([]byte, error) { return le.AppendUint64(nil, v), nil }
 
 func (c *Conn) getFeatures(*message) ([]byte, error) {
-	return reply64(c.device.Features | ringFeatures)
+	return reply64(c.device.features())
 }
 
 func (c *Conn) setFeatures(m *message) ([]byte, error) {
 	f := m.u64()
-	if more := f &^ (c.device.Features | ringFeatures); more != 0 {
+	if more := f &^ c.device.features(); more != 0 {
 		return nil, fmt.Errorf("features %#x were not offered", more)
 	}
 	c.mu.Lock()
@@ -29,6 +29,7 @@ func (c *Conn) setFeatures(m *message) ([]byte, error) {
 		r.events = f&RingEventIdx != 0
 		r.mu.Unlock()
 	}
+	c.setLogging()
 	return nil, nil
 }
 
@@ -68,8 +69,42 @@ func (c *Conn) reset(*message) ([]byte, error) {
 		r.enabled = false
 		r.mu.Unlock()
 	}
+	c.stopped()
 	return nil, nil
 }
+
+// starting is called before a ring starts.
+func (c *Conn) starting() error {
+	if c.runs {
+		return nil
+	}
+	if c.device.Starts != nil {
+		if err := c.device.Starts(c); err != nil {
+			return err
+		}
+	}
+	c.runs = true
+	return nil
+}
+
+// stopped is called when rings have stopped.
+func (c *Conn) stopped() {
+	for _, r := range c.rings {
+		r.mu.Lock()
+		started := r.started
+		r.mu.Unlock()
+		if started {
+			return
+		}
+	}
+	if c.runs && c.device.Stops != nil {
+		c.device.Stops(c)
+	}
+	c.runs = false
+}
+
+// Runs reports whether rings have started. It is called before Continue, or by Starts and Stops.
+func (c *Conn) Runs() bool { return c.runs }
 
 // setMemTable replaces the whole memory.
 func (c *Conn) setMemTable(m *message) ([]byte, error) {
@@ -220,6 +255,7 @@ func (c *Conn) setVringAddr(m *message) ([]byte, error) {
 	memory := c.Memory()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.usedLogged, r.usedLogAt = le.Uint32(m.body[4:])&ringLogged != 0, le.Uint64(m.body[32:])
 	r.descAt, r.usedAt, r.availAt = le.Uint64(m.body[8:]), le.Uint64(m.body[16:]), le.Uint64(m.body[24:])
 	r.place(memory)
 	return nil, nil
@@ -246,9 +282,7 @@ func (c *Conn) getVringBase(m *message) ([]byte, error) {
 		return nil, err
 	}
 	r.stop()
-	if c.device.Stops != nil {
-		c.device.Stops(c)
-	}
+	c.stopped()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.base = r.last
@@ -307,6 +341,10 @@ func (c *Conn) setVringKick(m *message) ([]byte, error) {
 		return nil, err
 	}
 	if err := c.notHeldUp(); err != nil {
+		kick.Close()
+		return nil, err
+	}
+	if err := c.starting(); err != nil {
 		kick.Close()
 		return nil, err
 	}

@@ -55,6 +55,9 @@ type Ring struct {
 	mark                     [2]uint16 // last and next at Mark
 	listener                 *listener // set while the ring is started
 	quiet                    bool      // the driver was asked not to kick
+	log                      []byte    // of written pages (dirtylog.go); nil: nothing is logged
+	usedLogged               bool      // changes of the used ring are logged, too
+	usedLogAt                uint64    // guest-physical address of the used ring, for the log
 }
 
 // A Chain is a unit of buffers that the driver made available: first those that the device reads, then those that it writes. They are
@@ -63,6 +66,7 @@ type Chain struct {
 	Head uint16
 	Out  [][]byte // to be read
 	In   [][]byte // to be written
+	InAt []uint64 // guest-physical addresses of In
 }
 
 // Size returns the total size of the buffers.
@@ -99,7 +103,7 @@ func (r *Ring) Next(c *Chain) (bool, error) {
 		return false, r.breaks("%d chains are available in a ring of %d", n, r.num)
 	}
 	slot := 4 + 2*(int(r.last)&(r.num-1))
-	c.Head, c.Out, c.In = load16(r.avail, slot), c.Out[:0], c.In[:0]
+	c.Head, c.Out, c.In, c.InAt = load16(r.avail, slot), c.Out[:0], c.In[:0], c.InAt[:0]
 	if err := r.follow(c); err != nil {
 		return false, err
 	}
@@ -151,7 +155,7 @@ func (r *Ring) buffer(c *Chain, at uint64, size uint32, flags uint16) error {
 			return r.breaks("a buffer at %#x, outside of RAM", at)
 		}
 		if flags&descWrite != 0 {
-			c.In = append(c.In, b)
+			c.In, c.InAt = append(c.In, b), append(c.InAt, at)
 		} else {
 			c.Out = append(c.Out, b)
 		}
@@ -182,6 +186,9 @@ func (r *Ring) Put(c *Chain, n int) {
 	le.PutUint32(b, uint32(c.Head))
 	le.PutUint32(b[4:], uint32(n))
 	r.next++
+	if r.log != nil {
+		r.wroteIn(c, n)
+	}
 }
 
 // Publish makes returned chains visible to the driver, and interrupts it if it wants that.
@@ -195,6 +202,9 @@ func (r *Ring) Publish() {
 	}
 	// The store is a full fence: the driver sees the index, or this side sees what the driver wrote before it checked the index.
 	pair(r.used).Store(flags | uint32(r.next)<<16)
+	if r.log != nil {
+		r.wrotePublished()
+	}
 	wants := false
 	if r.events {
 		at := load16(r.avail, 4+2*r.num)
@@ -211,11 +221,7 @@ func (r *Ring) Publish() {
 // Quiet asks the driver not to kick, while this side polls the ring anyway.
 func (r *Ring) Quiet() {
 	r.quiet = true
-	if r.events {
-		store16(r.used, 4+8*r.num, r.last-1)
-	} else {
-		pair(r.used).Store(noNotify | uint32(r.told)<<16)
-	}
+	r.setNotify(r.last-1, noNotify)
 }
 
 // Listen asks the driver to kick when it makes the next chain available. It returns true if there is one already: then there will be no
@@ -225,12 +231,22 @@ func (r *Ring) Listen() bool { return r.ListenFor(1) }
 // ListenFor is Listen for a caller that needs at least n chains.
 func (r *Ring) ListenFor(n int) bool {
 	r.quiet = false
-	if r.events {
-		store16(r.used, 4+8*r.num, r.last+uint16(n)-1)
-	} else {
-		pair(r.used).Store(uint32(r.told) << 16)
-	}
+	r.setNotify(r.last+uint16(n)-1, 0)
 	return int(load16(r.avail, 2)-r.last) >= n
+}
+
+// setNotify tells the driver after which chain to kick, or whether to kick at all.
+func (r *Ring) setNotify(after uint16, flags uint32) {
+	at, n := 0, 4
+	if r.events {
+		at, n = 4+8*r.num, 2
+		store16(r.used, at, after)
+	} else {
+		pair(r.used).Store(flags | uint32(r.told)<<16)
+	}
+	if r.log != nil {
+		r.wroteUsed(at, n)
+	}
 }
 
 // Conn returns the connection of the ring.

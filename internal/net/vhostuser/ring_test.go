@@ -161,7 +161,7 @@ func TestBrokenRings(t *testing.T) {
 			// After a stop and a start it works again.
 			f.ask(getVringBase, 0, u32(0, 0), true)
 			f.ask(getVringBase, 0, u32(1, 0), true)
-			clear(f.ram[:0x2000])
+			clear(f.ram[:2*usedArea])
 			f.start(2, RingEventIdx)
 			f.rings[0].write(0, desc{out, 1, 0, 0})
 			f.rings[0].add(0)

@@ -27,6 +27,7 @@ type ConnState struct {
 	Protocol uint64        `cbor:"2,keyasint,omitempty"`
 	Regions  []RegionState `cbor:"3,keyasint,omitempty"`
 	Rings    []RingState   `cbor:"4,keyasint,omitempty"` // those that the front end has set up
+	Log      *LogState     `cbor:"5,keyasint,omitempty"` // nil: the guest is not being migrated
 }
 
 // RegionState is a region of the guest's memory.
@@ -37,6 +38,13 @@ type RegionState struct {
 	Offset uint64 `cbor:"4,keyasint,omitempty"`
 	Again  int    `cbor:"5,keyasint,omitempty"`
 	File   uint32 `cbor:"6,keyasint,omitempty"`
+}
+
+// LogState is the log of written pages.
+type LogState struct {
+	Size   uint64 `cbor:"1,keyasint,omitempty"`
+	Offset uint64 `cbor:"2,keyasint,omitempty"`
+	File   uint32 `cbor:"3,keyasint,omitempty"`
 }
 
 // RingState is the state of a Ring.
@@ -50,6 +58,8 @@ type RingState struct {
 	Enabled bool   `cbor:"7,keyasint,omitempty"`
 	Kick    uint32 `cbor:"8,keyasint,omitempty"` // 0: the ring is not started, or its driver has violated the protocol
 	Call    uint32 `cbor:"9,keyasint,omitempty"`
+	Logged  bool   `cbor:"10,keyasint,omitempty"` // the changes of the used ring
+	LogAt   uint64 `cbor:"11,keyasint,omitempty"`
 }
 
 // A pause is a time in which a Conn answers no requests.
@@ -114,11 +124,14 @@ func (c *Conn) Freeze(add func(fd int) uint32) (*ConnState, error) {
 			st.Regions = append(st.Regions, RegionState{Guest: r.Guest, Size: uint64(len(r.bytes)), User: r.user, Offset: r.offset, Again: r.again, File: add(r.fd)})
 		}
 	}
+	if c.log != nil {
+		st.Log = &LogState{Size: uint64(len(c.log.bytes)), Offset: c.log.offset, File: add(c.log.fd)}
+	}
 	for _, r := range c.rings {
 		if r.num == 0 {
 			continue
 		}
-		rs := RingState{Index: r.Index, Num: r.num, Desc: r.descAt, Avail: r.availAt, Used: r.usedAt, Base: r.base, Enabled: r.enabled}
+		rs := RingState{Index: r.Index, Num: r.num, Desc: r.descAt, Avail: r.availAt, Used: r.usedAt, Base: r.base, Enabled: r.enabled, Logged: r.usedLogged, LogAt: r.usedLogAt}
 		if r.started {
 			rs.Base = r.last
 		}
@@ -167,6 +180,9 @@ func Thaw(socket *net.UnixConn, d *Device, st *ConnState, file func(uint32) (int
 	if err := c.thawMemory(st.Regions, file); err != nil {
 		return nil, nil, err
 	}
+	if err := c.thawLog(st.Log, file); err != nil {
+		return nil, nil, err
+	}
 	var starts []func() error
 	seen := make(map[int]bool)
 	for i := range st.Rings {
@@ -180,6 +196,7 @@ func Thaw(socket *net.UnixConn, d *Device, st *ConnState, file func(uint32) (int
 			return nil, nil, err
 		}
 		starts = append(starts, s)
+		c.runs = c.runs || rs.Kick != 0
 	}
 	start = func() error {
 		return c.contained(func() error {
@@ -234,6 +251,24 @@ func (c *Conn) thawMemory(list []RegionState, file func(uint32) (int, error)) er
 	return c.adopt(regions, nil)
 }
 
+// thawLog maps the log of written pages.
+func (c *Conn) thawLog(st *LogState, file func(uint32) (int, error)) error {
+	if st == nil {
+		return nil
+	}
+	fd, err := file(st.File)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	log, err := c.device.newLog(st.Size, st.Offset, fd)
+	if err != nil {
+		return err
+	}
+	c.setLog(log)
+	return nil
+}
+
 // thawRing does what the front end's requests have done to a ring, up to those that start it. start does the rest.
 func (c *Conn) thawRing(rs *RingState, file func(uint32) (int, error)) (start func() error, err error) {
 	index := le.AppendUint32(nil, uint32(rs.Index))
@@ -242,7 +277,10 @@ func (c *Conn) thawRing(rs *RingState, file func(uint32) (int, error)) (start fu
 		return nil, err
 	}
 	at := number(0)
-	for _, v := range []uint64{rs.Desc, rs.Used, rs.Avail, 0} {
+	if rs.Logged {
+		le.PutUint32(at.body[4:], ringLogged)
+	}
+	for _, v := range []uint64{rs.Desc, rs.Used, rs.Avail, rs.LogAt} {
 		at.body = le.AppendUint64(at.body, v)
 	}
 	if _, err := c.setVringAddr(at); err != nil {

@@ -218,15 +218,17 @@ func TestPauseWaits(t *testing.T) {
 func whole() *ConnState {
 	return &ConnState{
 		Features: NetMTU, Protocol: protocolMQ,
+		Log:     &LogState{Size: 64, Offset: 8, File: 4},
 		Regions: []RegionState{{Guest: ramBase, Size: ramSize, User: ramUser, Offset: 4096, Again: 1, File: 1}},
-		Rings:   []RingState{{Index: 1, Num: ringNum, Desc: ramUser, Avail: ramUser + 0x400, Used: ramUser + 0x800, Base: 7, Enabled: true, Kick: 2, Call: 3}},
+		Rings:   []RingState{{Index: 1, Num: ringNum, Desc: ramUser, Avail: ramUser + 0x400, Used: ramUser + 0x800, Base: 7, Enabled: true, Kick: 2, Call: 3, Logged: true, LogAt: ramBase}},
 	}
 }
 
 func TestStateFormat(t *testing.T) {
 	statetest.Tags(t, ConnState{})
 	statetest.Complete(t, whole())
-	statetest.Golden(t, "conn", whole())
+	statetest.Golden(t, "conn", whole()) // of before there was a log
+	statetest.Golden(t, "logged", whole())
 }
 
 // FuzzThaw: no state breaks the reader, whose memory is a file of ramSize.
@@ -244,7 +246,7 @@ func FuzzThaw(f *testing.F) {
 		a, o := socketPair(t)
 		a.Close()
 		c, start, err := Thaw(o, echo(Device{Features: NetMTU, Rings: 2, Queues: 1}), &st, func(i uint32) (int, error) {
-			if i == 1 {
+			if i == 1 || i == 4 {
 				return unix.FcntlInt(memfd(t, ramSize).Fd(), unix.F_DUPFD_CLOEXEC, 0)
 			}
 			return unix.Eventfd(0, unix.EFD_CLOEXEC)

@@ -18,6 +18,9 @@
 // without buffers wait in a bounded queue (outlet.go); the sender never waits. The switch does not read the transmit ring of a
 // port that is over its rate.
 //
+// A guest is attached to its port while its rings run. While it migrates on this host, its copy is connected, too: the port takes it when
+// the original has stopped.
+//
 // Policy treats a sender of Ethernet frames like a Linux machine: see allow.go.
 //
 // Locks: Switch.mu guards the set of ports; forwarding reads copies. A forwarding goroutine locks a sender's ring, then one

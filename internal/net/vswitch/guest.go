@@ -3,6 +3,7 @@ package vswitch
 import (
 	"errors"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,10 +17,19 @@ const maxPairs = 8
 const cardFeatures = vhostuser.NetCSum | vhostuser.NetGuestCSum | vhostuser.NetMTU | vhostuser.NetGuestTSO4 | vhostuser.NetGuestTSO6 |
 	vhostuser.NetGuestECN | vhostuser.NetHostTSO4 | vhostuser.NetHostTSO6 | vhostuser.NetHostECN | vhostuser.NetMrgRxBuf | vhostuser.NetMQ
 
-// A guest is a virtual machine at a port.
+// mostGuests is how many guests may be connected to a port. A guest that migrates on this host is connected twice: QEMU starts its copy
+// before it stops the original.
+const mostGuests = 2
+
+// A guest is a virtual machine whose QEMU is connected to a port. It is attached to the port while its rings run.
 type guest struct {
 	port    *Port
+	place   int // in Port.guests
+	close   func()
+	left    chan struct{}                  // closed when it is not connected any more
 	conn    atomic.Pointer[vhostuser.Conn] // nil until the connection is set up
+	paused  atomic.Bool                    // Switch.Pause has paused the connection
+	detach  func()                         // nil: it is not attached; only the goroutine of vhostuser.Serve uses it
 	outlets [maxPairs]outlet
 	inlets  [maxPairs]inlet
 }
@@ -35,16 +45,19 @@ type inlet struct {
 // ErrTaken means that another guest or container is attached to the port.
 var ErrTaken = errors.New("a guest or a container is already attached: detach it first")
 
+// errGuests means that too many guests are connected.
+var errGuests = errors.New("two virtual machines are already connected with the NIC")
+
 // Serve serves the network card of a guest, whose QEMU is at a socket, until QEMU disconnects. The caller sets the callbacks in d;
-// Serve fills in the rest. ready is as in vhostuser.Serve.
+// Serve fills in the rest. d.Starts is called before the guest is attached to the port, d.Stops after it has been detached. ready is as
+// in vhostuser.Serve.
 func (p *Port) Serve(socket *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
-	g := &guest{port: p}
-	done, ok := p.attach(&attachment{receiver: g, close: func() { socket.Close() }})
+	g, ok := p.admitGuest(socket)
 	if !ok {
 		socket.Close()
-		return ErrTaken
+		return errGuests
 	}
-	defer done()
+	defer p.dismiss(g)
 	g.device(d)
 	return vhostuser.Serve(socket, d, func(c *vhostuser.Conn) {
 		g.connect(c)
@@ -57,7 +70,73 @@ func (p *Port) Serve(socket *net.UnixConn, d *vhostuser.Device, ready func(*vhos
 // device describes the card of a guest.
 func (g *guest) device(d *vhostuser.Device) {
 	d.Features, d.Rings, d.Queues, d.MTU = cardFeatures, 2*maxPairs, maxPairs, g.port.MTU
-	d.Kicked, d.Broken, d.Held = g.kicked, g.broken, &g.port.held
+	d.Kicked, d.Broken, d.Held = g.kicked, g.broken, &g.port.held[g.place]
+	starts, stops := d.Starts, d.Stops
+	d.Starts = func(c *vhostuser.Conn) error {
+		if starts != nil {
+			if err := starts(c); err != nil {
+				return err
+			}
+		}
+		if g.attach() {
+			return nil
+		}
+		if stops != nil {
+			stops(c)
+		}
+		return ErrTaken
+	}
+	d.Stops = func(c *vhostuser.Conn) {
+		if g.detach != nil {
+			g.detach()
+			g.detach = nil
+		}
+		if stops != nil {
+			stops(c)
+		}
+	}
+}
+
+// attach attaches the guest to its port. It returns false if another device is attached.
+func (g *guest) attach() bool {
+	done, ok := g.port.attach(&attachment{receiver: g, close: g.close})
+	if ok {
+		g.detach = done
+	}
+	return ok
+}
+
+// admitGuest adds a guest whose QEMU is at a socket. It returns false if there are too many.
+func (p *Port) admitGuest(socket *net.UnixConn) (*guest, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := slices.Index(p.guests[:], nil)
+	if at < 0 {
+		return nil, false
+	}
+	g := &guest{port: p, place: at, close: func() { socket.Close() }, left: make(chan struct{})}
+	p.guests[at] = g
+	return g, true
+}
+
+// dismiss removes a guest whose connection has ended.
+func (p *Port) dismiss(g *guest) {
+	p.mu.Lock()
+	p.guests[g.place] = nil
+	p.mu.Unlock()
+	close(g.left)
+}
+
+// connected returns the guests whose QEMU is connected.
+func (p *Port) connected() (out []*guest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, g := range p.guests {
+		if g != nil {
+			out = append(out, g)
+		}
+	}
+	return out
 }
 
 // connect sets the connection of a guest.

@@ -2,10 +2,12 @@ package vswitch
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,14 +38,24 @@ const (
 	availAt, usedAt = 0x400, 0x800
 )
 
+// Requests of QEMU.
+const setFeatures, setMemTable, setNum, setAddr, setBase, getBase, setKick, setCall, setProtocol, setEnable = 2, 5, 8, 9, 10, 11, 12, 13, 16, 18
+
 // attachDriver attaches a guest to a port, whose driver accepts these features.
 func attachDriver(t *testing.T, p *Port, features uint64) *driver {
+	t.Helper()
+	d := connectDriver(t, p, features)
+	d.start()
+	return d
+}
+
+// socketPair is two connected sockets.
+func socketPair(t *testing.T) (ends [2]*net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ends [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")
 		c, err := net.FileConn(f)
@@ -53,6 +65,13 @@ func attachDriver(t *testing.T, p *Port, features uint64) *driver {
 		}
 		ends[i] = c.(*net.UnixConn)
 	}
+	return ends
+}
+
+// connectDriver connects a guest to a port. Its rings do not run.
+func connectDriver(t *testing.T, p *Port, features uint64) *driver {
+	t.Helper()
+	ends := socketPair(t)
 	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
@@ -75,22 +94,54 @@ func attachDriver(t *testing.T, p *Port, features uint64) *driver {
 		}
 		unix.Munmap(d.ram)
 	})
-	const setFeatures, setMemTable, setNum, setAddr, setBase, setKick, setCall, setProtocol, setEnable = 2, 5, 8, 9, 10, 12, 13, 16, 18
 	d.ask(setProtocol, words(1<<3))
 	d.ask(setFeatures, words(features|vhostuser.Version1|1<<30))
 	d.ask(setMemTable, append(halves(1, 0), words(0, ramSize, ramUser, 0)...), fd)
+	return d
+}
+
+// start starts the rings.
+func (d *driver) start() {
+	d.t.Helper()
 	for i := range 2 {
-		at := uint64(ramUser + i*0x1000)
-		d.ask(setNum, halves(uint32(i), entries))
-		d.ask(setBase, halves(uint32(i), 0))
-		d.ask(setAddr, append(halves(uint32(i), 0), words(at, at+usedAt, at+availAt, 0)...))
-		kick, call := newEvent(t), newEvent(t)
+		d.place(i)
+		kick, call := newEvent(d.t), newEvent(d.t)
 		d.kick[i] = kick
 		d.ask(setKick, words(uint64(i)), number(kick))
 		d.ask(setCall, words(uint64(i)), number(call))
 		d.ask(setEnable, halves(uint32(i), 1))
 	}
-	return d
+}
+
+// place says where a ring is.
+func (d *driver) place(i int) {
+	d.t.Helper()
+	at := uint64(ramUser + i*0x1000)
+	d.ask(setNum, halves(uint32(i), entries))
+	d.ask(setBase, halves(uint32(i), uint32(d.used(i))))
+	d.ask(setAddr, append(halves(uint32(i), 0), words(at, at+usedAt, at+availAt, 0)...))
+}
+
+// refused tries to start a ring, which must end the connection.
+func (d *driver) refused() {
+	d.t.Helper()
+	d.place(0)
+	d.tell(setKick, words(0), number(newEvent(d.t)))
+	if n, err := io.ReadAll(d.socket); err != nil || len(n) != 20 || n[12] == 0 {
+		d.t.Errorf("the ring is started: %x, %v", n, err)
+	}
+}
+
+// stop stops the rings.
+func (d *driver) stop() {
+	d.t.Helper()
+	for i := range uint32(2) {
+		d.tell(getBase, halves(i, 0))
+		var b [20]byte
+		if _, err := io.ReadFull(d.socket, b[:]); err != nil {
+			d.t.Fatal(err)
+		}
+	}
 }
 
 func words(v ...uint64) (b []byte) {
@@ -129,17 +180,20 @@ func number(f *os.File) (n int) {
 // ask sends a request and waits until it is done.
 func (d *driver) ask(request uint32, body []byte, fds ...int) {
 	d.t.Helper()
+	d.tell(request, body, fds...)
+	var b [20]byte
+	if _, err := io.ReadFull(d.socket, b[:]); err != nil || b[12] != 0 {
+		d.t.Fatalf("request %d: %v, %x", request, err, b)
+	}
+}
+
+// tell sends a request.
+func (d *driver) tell(request uint32, body []byte, fds ...int) {
+	d.t.Helper()
 	const need = 1 | 1<<3
 	d.socket.SetDeadline(time.Now().Add(patience))
 	if _, _, err := d.socket.WriteMsgUnix(append(halves(request, need, uint32(len(body))), body...), unix.UnixRights(fds...), nil); err != nil {
 		d.t.Fatal(err)
-	}
-	if request == 16 { // before this message there are no replies
-		return
-	}
-	var b [20]byte
-	if _, err := io.ReadFull(d.socket, b[:]); err != nil || b[12] != 0 {
-		d.t.Fatalf("request %d: %v, %x", request, err, b)
 	}
 }
 
@@ -320,5 +374,64 @@ func TestHostileGuest(t *testing.T) {
 				t.Errorf("%d frames arrive at another, want 1", n)
 			}
 		})
+	}
+}
+
+// TestTwoGuests: a guest that migrates on this host is connected twice. The copy gets the port when the original has stopped.
+func TestTwoGuests(t *testing.T) {
+	s, pa, pb := pairOfPorts(t)
+	frame := frameOf(pb.MAC, pa.MAC, "10.1.0.1", "10.1.0.2", protoUDP, datagram(1, 2, nil))
+	a, b := attachDriver(t, pa, 0), attachDriver(t, pb, vhostuser.NetMrgRxBuf)
+	next := connectDriver(t, pb, vhostuser.NetMrgRxBuf)
+	b.add(0, 2048, nil)
+	a.send(header{}, frame)
+	b.await(0, 1)
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	resume, err := s.Pause(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pb.FreezeGuest(func(int) uint32 { return 1 }); err == nil || !strings.Contains(err.Error(), "second virtual machine") {
+		t.Errorf("two guests are frozen: %v", err)
+	}
+	resume()
+	ends := socketPair(t)
+	defer ends[0].Close()
+	if err := pb.Serve(ends[1], new(vhostuser.Device), nil); err != errGuests {
+		t.Errorf("a third guest: %v", err)
+	}
+
+	b.stop()
+	if pb.Attached() {
+		t.Error("a guest that has stopped is attached")
+	}
+	next.start()
+	next.add(0, 2048, nil)
+	a.send(header{}, frame)
+	next.await(0, 1)
+	b.socket.Close() // QEMU ends after its guest has left
+	eventually(t, "the end of the original", func() bool { return len(pb.connected()) == 1 })
+	next.add(0, 2048, nil)
+	a.send(header{}, frame)
+	next.await(0, 2)
+
+	// A guest that starts while another one runs loses its connection, and only that.
+	other := connectDriver(t, pb, 0)
+	other.refused()
+	next.add(0, 2048, nil)
+	a.send(header{}, frame)
+	next.await(0, 3)
+}
+
+// TestDetachAll: guests whose rings do not run are disconnected, too.
+func TestDetachAll(t *testing.T) {
+	_, pa, _ := pairOfPorts(t)
+	attachDriver(t, pa, 0)
+	connectDriver(t, pa, 0)
+	pa.Detach()
+	if pa.Attached() || len(pa.connected()) != 0 {
+		t.Errorf("attached %v, %d are connected", pa.Attached(), len(pa.connected()))
 	}
 }

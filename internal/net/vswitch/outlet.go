@@ -57,6 +57,7 @@ func (o *outlet) write(features uint64, virtio, head []byte, rest [][]byte) (sho
 	o.ring.Mark()
 	left := len(virtio) + len(head) + vhostuser.Size(rest)
 	var count []byte // the field with the number of buffers, in the first one
+	var countAt uint64
 	from, part := virtio, -2
 	for n := 1; ; n++ {
 		ok, err := o.ring.Next(&o.chain)
@@ -72,7 +73,7 @@ func (o *outlet) write(features uint64, virtio, head []byte, rest [][]byte) (sho
 				o.ring.Rewind()
 				return 0, vhostuser.ErrBroken
 			}
-			count = o.chain.In[0][buffersAt:headerSize]
+			count, countAt = o.chain.In[0][buffersAt:headerSize], o.chain.InAt[0]+buffersAt
 		}
 		wrote := 0
 		for _, b := range o.chain.In {
@@ -95,6 +96,7 @@ func (o *outlet) write(features uint64, virtio, head []byte, rest [][]byte) (sho
 		if left == 0 {
 			if features&vhostuser.NetMrgRxBuf != 0 {
 				le.PutUint16(count, uint16(n))
+				o.ring.Wrote(countAt, len(count))
 			}
 			return 0, nil
 		}

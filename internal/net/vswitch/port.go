@@ -25,7 +25,8 @@ type PortConfig struct {
 	InUse func() bool
 }
 
-// A Port connects a NIC with the switch. One guest or one container at a time is attached to it.
+// A Port connects a NIC with the switch. One guest or one container at a time is attached to it. Another guest may be connected, whose
+// rings do not run.
 type Port struct {
 	PortConfig
 	net       *network
@@ -38,10 +39,11 @@ type Port struct {
 	limits limits
 	shared *tenantLimits // limits of all ports of the tenant
 
-	held atomic.Int32 // see vhostuser.Device
+	held [mostGuests]atomic.Int32 // see vhostuser.Device
 
-	mu     sync.Mutex // guards the attachment
+	mu     sync.Mutex // guards changes of the attachment, and guests
 	behind atomic.Pointer[attachment]
+	guests [mostGuests]*guest // that are connected; nil: none
 
 	Counters
 }
@@ -150,17 +152,24 @@ func (p *Port) Attached() bool { return p.behind.Load() != nil }
 // detachTime is how long Detach waits: longer than a front end can block its own goroutines.
 const detachTime = 20 * time.Second
 
-// Detach disconnects the attached device and waits until it is gone, at most for detachTime.
+// Detach disconnects the attached device and all guests, and waits until they are gone, at most for detachTime.
 func (p *Port) Detach() {
-	p.mu.Lock()
-	a := p.behind.Load()
-	p.mu.Unlock()
-	if a != nil {
+	var gone []<-chan struct{}
+	for _, g := range p.connected() {
+		g.close()
+		gone = append(gone, g.left)
+	}
+	if a := p.behind.Load(); a != nil {
 		a.close()
+		gone = append(gone, a.ended)
+	}
+	late := time.After(detachTime)
+	for _, c := range gone {
 		select {
-		case <-a.ended:
-		case <-time.After(detachTime):
+		case <-c:
+		case <-late:
 			p.log.Warn("the device attached to a NIC does not disconnect", "nic", p.NIC)
+			return
 		}
 	}
 }

@@ -209,11 +209,7 @@ func (s *Switch) pauseGuests(ctx context.Context) (resume func(), err error) {
 		}
 	}
 	var guests []*vhostuser.Conn
-	for _, a := range s.attachments() {
-		g, ok := a.receiver.(*guest)
-		if !ok {
-			continue
-		}
+	for _, g := range s.guests() {
 		c := g.conn.Load()
 		if c == nil {
 			continue // it has just connected, which Frozen refuses
@@ -223,7 +219,8 @@ func (s *Switch) pauseGuests(ctx context.Context) (resume func(), err error) {
 			resume()
 			return nil, err
 		}
-		undo, guests = append(undo, r), append(guests, c)
+		g.paused.Store(true)
+		undo, guests = append(undo, func() { g.paused.Store(false); r() }), append(guests, c)
 	}
 	// A sender holds its transmit ring while it takes the receive ring of another guest.
 	for _, receive := range []bool{false, true} {
@@ -257,40 +254,59 @@ func (s *Switch) attachments() (out []*attachment) {
 	return out
 }
 
+// guests are those that are connected with all ports.
+func (s *Switch) guests() (out []*guest) {
+	ports := make(map[*Port]bool) // a port is in ports of its network once for each address
+	s.mu.Lock()
+	for _, n := range s.networks {
+		n.mu.RLock()
+		for _, p := range n.ports {
+			ports[p] = true
+		}
+		n.mu.RUnlock()
+	}
+	s.mu.Unlock()
+	for p := range ports {
+		out = append(out, p.connected()...)
+	}
+	return out
+}
+
 // FreezeGuest returns the state of the network card of the guest at p, while the switch is paused; nil: there is no guest.
 func (p *Port) FreezeGuest(add func(fd int) uint32) (*vhostuser.ConnState, error) {
-	a := p.behind.Load()
-	if a == nil {
+	list := p.connected()
+	switch {
+	case len(list) == 0:
 		return nil, nil
+	case len(list) > 1:
+		return nil, errors.New("a second virtual machine is connected, as in a migration on this host")
 	}
-	g, ok := a.receiver.(*guest)
-	if !ok {
-		return nil, nil
-	}
-	c := g.conn.Load()
-	if c == nil {
+	c := list[0].conn.Load()
+	if c == nil || !list[0].paused.Load() {
 		return nil, errors.New("a virtual machine is connecting")
 	}
 	return c.Freeze(add)
 }
 
-// ThawGuest restores the network card of a guest at p, whose QEMU is at a socket. file returns a descriptor, which ThawGuest
-// closes. serve is Serve for that guest; until it is called nothing is changed that another daemon sees.
-func (p *Port) ThawGuest(socket *net.UnixConn, st *vhostuser.ConnState, file func(uint32) (int, error)) (serve func() error, err error) {
-	g, d := &guest{port: p}, new(vhostuser.Device)
+// ThawGuest restores the network card of a guest at p, whose QEMU is at a socket. The caller sets the callbacks in d, as for Serve. file
+// returns a descriptor, which ThawGuest closes. runs: the guest is attached to the port. serve is Serve for that guest; until it is called
+// nothing is changed that another daemon sees.
+func (p *Port) ThawGuest(socket *net.UnixConn, d *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (runs bool, serve func() error, err error) {
+	g, ok := p.admitGuest(socket)
+	if !ok {
+		return false, nil, errGuests
+	}
 	g.device(d)
 	c, start, err := vhostuser.Thaw(socket, d, st, file)
 	if err != nil {
-		return nil, err
+		return false, nil, err
 	}
 	g.connect(c)
-	return func() error {
-		done, ok := p.attach(&attachment{receiver: g, close: func() { socket.Close() }})
-		if !ok {
-			socket.Close()
-			return ErrTaken
+	return c.Runs(), func() error {
+		defer p.dismiss(g)
+		if c.Runs() && !g.attach() {
+			start = func() error { return ErrTaken }
 		}
-		defer done()
 		return c.Continue(start)
 	}, nil
 }

@@ -182,9 +182,9 @@ func TestGuestSuccession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		run, err := p[1].ThawGuest(socket.(*net.UnixConn), st, func(i uint32) (int, error) { return fds[i-1], nil })
-		if err != nil {
-			t.Fatal(err)
+		runs, run, err := p[1].ThawGuest(socket.(*net.UnixConn), new(vhostuser.Device), st, func(i uint32) (int, error) { return fds[i-1], nil })
+		if err != nil || !runs {
+			t.Fatalf("the guest runs: %v, %v", runs, err)
 		}
 		serve = append(serve, run)
 		p[0].behind.Load().close() // the other daemon ends

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -249,15 +250,51 @@ func (pl *placements) tidyNIC(k tenant.Key, info NICInfo) (elsewhere string) {
 			}
 		}
 	case at.Open && at.Host == pl.cfg.Host:
-		at.Open = false
-		if a, is := pl.cfg.Provisioner.(CounterKeeper); is {
-			if counted := a.Counted(k); counted != "" && len(counted) <= mostCounted {
-				at.Counted = counted
-			}
-		}
-		pl.move(s, n, at)
+		pl.move(s, n, pl.left(k, at))
 	}
 	return ""
+}
+
+// left is the placement of a NIC that has no users any more.
+func (pl *placements) left(k tenant.Key, at placement) placement {
+	at.Open = false
+	if a, is := pl.cfg.Provisioner.(CounterKeeper); is {
+		if counted := a.Counted(k); counted != "" && len(counted) <= mostCounted {
+			at.Counted = counted
+		}
+	}
+	return at
+}
+
+// release implements Plane.Release.
+func (pl *placements) release(k tenant.Key, info NICInfo) error {
+	if !pl.health.shared() || pl.ended.Err() != nil { // the next daemon releases what this one had: resume
+		return nil
+	}
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	for range mostTries {
+		s, moved := pl.snapshots.current()
+		n, at := s.world.NIC(k.Tenant, k.Name), s.placements[k]
+		if n == nil || pl.moving[k] || !at.Open || at.Host != pl.cfg.Host || len(info.Users(k)) > 0 {
+			return nil
+		}
+		if why := pl.health.away(); why != "" {
+			return errors.New(why)
+		}
+		ok, err := pl.move(s, n, pl.left(k, at))
+		if err != nil || ok {
+			return err
+		}
+		select { // another change was faster: see what it wrote
+		case <-moved:
+		case <-time.After(claimTime):
+			return fmt.Errorf("%v: %w", k, errConflict)
+		case <-pl.ended.Done():
+			return store.ErrClosed
+		}
+	}
+	return fmt.Errorf("%v: %w", k, errConflict)
 }
 
 // evict disconnects the programs here from a NIC that is on another host by now.

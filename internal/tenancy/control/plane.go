@@ -233,6 +233,16 @@ func (p *Plane) Age() time.Duration { return p.health.staleness() }
 // the store only if other hosts could open the NIC, too.
 func (p *Plane) Claim(k tenant.Key) error { return p.placements.claim(k) }
 
+// Release gives up a NIC that has no users on this host, so that another host can claim it. Without Release that happens within
+// tidyTime.
+func (p *Plane) Release(k tenant.Key) error {
+	info, knows := p.cfg.Provisioner.(NICInfo)
+	if !knows {
+		return nil
+	}
+	return p.placements.release(k, info)
+}
+
 // Where is the host that has a NIC; "" if that is this host, or none.
 func (p *Plane) Where(k tenant.Key) string { return p.placements.where(k) }
 

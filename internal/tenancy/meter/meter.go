@@ -59,7 +59,7 @@ type total struct {
 	changed bool // since the last flush
 }
 
-// A recordKey is the key of a record: whose, from when, how long, in seconds.
+// A recordKey identifies a record: its NIC, its begin and its length in seconds.
 type recordKey struct {
 	Key
 	from int64

@@ -96,6 +96,8 @@ type Between interface {
 type Placement interface {
 	// Claim takes the NIC for this host, or says why programs cannot use it here.
 	Claim(tenant.Key) error
+	// Release gives the NIC up, if it has no users, so that another host can claim it. Without Release that happens within seconds.
+	Release(tenant.Key) error
 }
 
 // Workloads are the containers that NICs are bound to.
@@ -440,7 +442,7 @@ func (r *Provisioner) Remove(keys []tenant.Key, force bool) map[tenant.Key]error
 	errs, inUse := make(map[tenant.Key]error), false
 	if !force {
 		for _, s := range hosted {
-			if by := s.ethernet.users(); len(by) > 0 {
+			if by := s.ethernet.connected(); len(by) > 0 {
 				errs[s.key] = &tenant.InUse{NIC: s.key, By: by}
 			}
 		}

@@ -272,9 +272,10 @@ func (f *Frozen) port(st *State, g *switchPort, add func(fd int) server.FD) erro
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	name, t := g.of.key.Path(), g.plugged
-	if g.who != "" && t == nil {
-		if err := g.machine(st, add); err != nil {
-			return fmt.Errorf("NIC %s of %s: %w", name, g.who, err)
+	if len(g.machines) > 0 {
+		m := g.machines[0]
+		if err := g.machine(st, m, add); err != nil {
+			return fmt.Errorf("NIC %s of %s: %w", name, m.who, err)
 		}
 	}
 	if g.listener != nil {
@@ -302,11 +303,8 @@ func (f *Frozen) port(st *State, g *switchPort, add func(fd int) server.FD) erro
 	return nil
 }
 
-// machine adds the state of the virtual machine that has the port. mu is held.
-func (g *switchPort) machine(st *State, add func(fd int) server.FD) error {
-	if g.conn == nil {
-		return errors.New("it is connecting")
-	}
+// machine adds the state of the only virtual machine that is connected. mu is held.
+func (g *switchPort) machine(st *State, m *machine, add func(fd int) server.FD) error {
 	card, err := g.port.FreezeGuest(func(fd int) uint32 { return uint32(add(fd)) })
 	if err != nil {
 		return err
@@ -314,8 +312,8 @@ func (g *switchPort) machine(st *State, add func(fd int) server.FD) error {
 	if card == nil {
 		return errors.New("it is connecting, or leaving")
 	}
-	ms := GuestState{NIC: g.of.key.Path(), Who: g.who, Name: g.name, Conn: card}
-	raw, err := g.conn.SyscallConn()
+	ms := GuestState{NIC: g.of.key.Path(), Who: m.who, Name: m.name, Conn: card}
+	raw, err := m.conn.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { ms.Socket = add(int(fd)) })
 	}
@@ -578,21 +576,25 @@ func (t *thawing) machine(st *GuestState) error {
 		c.Close()
 		return errors.New("its connection is no unix socket")
 	}
-	serve, err := g.port.ThawGuest(u, st.Conn, func(fd uint32) (int, error) { return t.number(server.FD(fd)) })
+	m, d := &machine{who: st.Who, name: st.Name, conn: u}, new(vhostuser.Device)
+	g.follow(m, d)
+	runs, serve, err := g.port.ThawGuest(u, d, st.Conn, func(fd uint32) (int, error) { return t.number(server.FD(fd)) })
 	if err != nil {
 		return err
 	}
 	g.mu.Lock()
-	g.who, g.name, g.conn = st.Who, st.Name, u
+	g.machines = append(g.machines, m)
+	if runs {
+		g.runs, g.who = m, m.who
+	}
 	g.mu.Unlock()
 	t.last = append(t.last, func() {
 		go func() {
 			defer u.Close()
-			defer g.leave()
+			defer g.leave(m)
 			if err := serve(); err != nil {
 				g.host.cfg.Log.Warn("a virtual machine cannot have a NIC, or not any more", "nic", st.NIC, "why", err)
 			}
-			g.host.cfg.Log.Info("a virtual machine has gone", "nic", st.NIC)
 		}()
 	})
 	return nil

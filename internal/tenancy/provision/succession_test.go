@@ -160,7 +160,8 @@ func everything() *State {
 		Cards: []CardState{{NIC: "red/db", Listener: 9}},
 		Machines: []GuestState{{NIC: "red/vm", Who: "virtual machine one", Name: "one", Socket: 10, Conn: &vhostuser.ConnState{
 			Features: 1, Protocol: 2, Regions: []vhostuser.RegionState{{Guest: 1, Size: 4096, User: 2, Offset: 3, Again: 4, File: 11}},
-			Rings: []vhostuser.RingState{{Index: 1, Num: 16, Desc: 1, Avail: 2, Used: 3, Base: 4, Enabled: true, Kick: 12, Call: 13}},
+			Rings: []vhostuser.RingState{{Index: 1, Num: 16, Desc: 1, Avail: 2, Used: 3, Base: 4, Enabled: true, Kick: 12, Call: 13, Logged: true, LogAt: 5}},
+			Log:   &vhostuser.LogState{Size: 8, Offset: 16, File: 14},
 		}}},
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/protocol"
@@ -28,7 +29,7 @@ import (
 // The socket is made on request (vrdma guest args), because an unused NIC holds one descriptor only. It stays when the
 // daemon ends, and the next daemon opens it again.
 
-// A switchPort connects a NIC to the switch, where one virtual machine or one container has it. A nil switchPort is
+// A switchPort connects a NIC to the switch, where one virtual machine or one container at a time has it. A nil switchPort is
 // that of a NIC without a port.
 type switchPort struct {
 	host *host
@@ -39,14 +40,28 @@ type switchPort struct {
 	mu       sync.Mutex // guards the fields below
 	listener *net.UnixListener
 	closed   bool
-	who      string // the user of the port; "": there is none
-	name     string // the name of the virtual machine; "": it has none
-	conn     *net.UnixConn
-	plugged  *tap   // nil: no container has the NIC as an interface
-	told     uint64 // the namespace whose missing interface was logged
+	machines []*machine // whose QEMU is connected
+	runs     *machine   // has the NIC, or is about to get it; nil: none
+	refused  time.Time  // when a machine did not get the NIC
+	who      string     // the user of the NIC; "": there is none
+	plugged  *tap       // nil: no container has the NIC as an interface
+	told     uint64     // the namespace whose missing interface was logged
 
 	tapping sync.Mutex // held while an interface is made, and while the NIC stands still (succession.go)
 	showing sync.Mutex // held while the device gets the name of the interface; before mu
+}
+
+// A machine is a virtual machine whose QEMU is connected. It has the NIC while the rings of its card run, and its host is the NIC's host.
+// While a guest migrates, the QEMU at the destination is connected and waits:
+//
+//	source       rings run ── QEMU stops them: stop ── Release ──▶ QEMU sends the last pages
+//	destination  connected ───────────────────────────────────────▶ QEMU starts the rings: start ── Claim
+//
+// If the migration fails, QEMU starts the rings at the source again. Both hosts can be the same.
+type machine struct {
+	who  string
+	name string // "": it has none
+	conn *net.UnixConn
 }
 
 // plugIn gives a NIC its port in the switch.
@@ -132,19 +147,40 @@ func (g *switchPort) users() []string {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.usersLocked()
+}
+
+// usersLocked is users with mu held.
+func (g *switchPort) usersLocked() []string {
 	if g.who == "" || g.plugged != nil && !g.plugged.there() {
 		return nil
 	}
 	return []string{g.who}
 }
 
-// AttachedCount is the number of NICs that a virtual machine or a container has through the switch. It may be called at
+// connected names users, and the virtual machines that wait for the NIC.
+func (g *switchPort) connected() []string {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := g.usersLocked()
+	for _, m := range g.machines {
+		if m != g.runs || g.who == "" {
+			out = append(out, m.who+", whose card does not run")
+		}
+	}
+	return out
+}
+
+// AttachedCount is the number of virtual machines and containers that are connected with NICs through the switch. It may be called at
 // any time.
 func (r *Provisioner) AttachedCount() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.nics {
-		n += len(s.ethernet.users())
+		n += len(s.ethernet.connected())
 	}
 	return n
 }
@@ -158,7 +194,7 @@ func (r *Provisioner) Obstacles(containers, machines bool) (out []string) {
 		if s.namespace.attached() && !containers {
 			out = append(out, fmt.Sprintf("NIC %s has the addresses of a container", s.nic.Name))
 		}
-		for _, who := range s.ethernet.users() {
+		for _, who := range s.ethernet.connected() {
 			taken := machines
 			if s.ethernet.contained() {
 				taken = containers
@@ -189,8 +225,8 @@ func (r *Provisioner) Guests() map[*registry.NIC]string {
 			continue
 		}
 		s.ethernet.mu.Lock()
-		if s.ethernet.who != "" && s.ethernet.plugged == nil {
-			out[s.nic] = "machine " + cmp.Or(s.ethernet.name, "without a name")
+		if s.ethernet.who != "" && s.ethernet.runs != nil {
+			out[s.nic] = "machine " + cmp.Or(s.ethernet.runs.name, "without a name")
 		}
 		s.ethernet.mu.Unlock()
 	}
@@ -231,16 +267,18 @@ func (g *switchPort) card() (protocol.GuestCard, error) {
 	return c, nil
 }
 
-// allow sets the mode of the socket after spec.open has changed, and disconnects a virtual machine that may not have
-// the NIC any more.
+// allow sets the mode of the socket after spec.open has changed, and disconnects virtual machines that may not have the
+// NIC any more.
 func (g *switchPort) allow() error {
 	if g == nil {
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.conn != nil && g.admit(g.conn) != nil { // it may have connected at another socket: ServeCard
-		g.conn.Close()
+	for _, m := range g.machines {
+		if g.admit(m.conn) != nil { // it may have connected at another socket: ServeCard
+			m.conn.Close()
+		}
 	}
 	if g.listener == nil {
 		return nil
@@ -299,21 +337,92 @@ func (g *switchPort) serve(c *net.UnixConn) {
 	}
 }
 
-// attach gives a virtual machine the NIC until the connection ends.
+// attach serves a virtual machine until the connection ends.
 func (g *switchPort) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
-	log := g.host.cfg.Log.With("nic", g.port.NIC)
-	if !g.enter(c) {
+	m, ok := g.enter(c)
+	if !ok {
+		return errRemoved
+	}
+	defer g.leave(m)
+	g.follow(m, d)
+	return g.port.Serve(c, d, ready)
+}
+
+// follow makes a machine have the NIC while the rings of its card run.
+func (g *switchPort) follow(m *machine, d *vhostuser.Device) {
+	stops := d.Stops
+	d.Starts = func(*vhostuser.Conn) error { return g.start(m) }
+	d.Stops = func(c *vhostuser.Conn) {
+		if stops != nil {
+			stops(c)
+		}
+		g.stop(m)
+	}
+}
+
+// start gives a machine the NIC.
+func (g *switchPort) start(m *machine) error {
+	g.mu.Lock()
+	taken, wait := g.closed || g.who != "" || g.runs != nil, claimTime
+	if time.Since(g.refused) < 2*claimTime {
+		wait = 0 // QEMU, which waits for an answer meanwhile, connects again every second
+	}
+	if !taken {
+		g.runs = m
+	}
+	g.mu.Unlock()
+	if taken {
 		return vswitch.ErrTaken
 	}
-	defer g.leave()
+	err := g.claim(wait)
+	g.mu.Lock()
+	if err == nil {
+		g.who = m.who
+	}
+	g.mu.Unlock()
+	if err == nil {
+		err = g.claim(0) // until users has named it, the control plane releases the NIC as unused
+	}
+	g.mu.Lock()
+	if g.refused = (time.Time{}); err != nil {
+		g.runs, g.who, g.refused = nil, "", time.Now()
+	}
+	g.mu.Unlock()
+	if err == nil {
+		g.host.cfg.Log.Info("a virtual machine has a NIC", "nic", g.port.NIC, "who", m.who)
+	}
+	return err
+}
+
+// claim claims the NIC for this host. At the end of a migration the other host has just released it.
+func (g *switchPort) claim(wait time.Duration) error {
+	if g.host.cfg.Placement == nil {
+		return nil
+	}
+	return soon(func() error { return g.host.cfg.Placement.Claim(g.of.key) }, wait, claimMost)
+}
+
+// releaseMost is how long QEMU waits until the store says that a NIC has left this host. If it does not, the control plane tries again.
+const releaseMost = 2 * time.Second
+
+// stop takes the NIC from a machine. When QEMU gets its answer, another host can have the NIC.
+func (g *switchPort) stop(m *machine) {
+	g.mu.Lock()
+	had := g.runs == m
+	if had {
+		g.runs, g.who = nil, ""
+	}
+	g.mu.Unlock()
+	if !had {
+		return
+	}
+	log := g.host.cfg.Log.With("nic", g.port.NIC, "who", m.who)
 	if g.host.cfg.Placement != nil {
-		if err := g.host.cfg.Placement.Claim(g.of.key); err != nil {
-			return err
+		if err := soon(func() error { return g.host.cfg.Placement.Release(g.of.key) }, 0, releaseMost); err != nil {
+			log.Warn("the NIC of a virtual machine whose card has stopped is not released yet", "why", err)
 		}
 	}
-	log.Info("a virtual machine has a NIC", "who", g.users())
-	defer log.Info("a virtual machine has gone")
-	return g.port.Serve(c, d, ready)
+	log.Info("the card of a virtual machine has stopped")
 }
 
 // ServeCard is vhostuser.Serve for a virtual machine that has a NIC. The card is connected to the switch if the NIC's
@@ -325,26 +434,28 @@ func (r *Provisioner) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Devi
 	return vhostuser.Serve(c, d, ready)
 }
 
-// enter makes a connection the user of the port. It returns false if the port has another user.
-func (g *switchPort) enter(c *net.UnixConn) bool {
-	who, name := "a virtual machine", ""
+// enter adds the machine at a connection. It returns false if the NIC has been removed.
+func (g *switchPort) enter(c *net.UnixConn) (*machine, bool) {
+	m := &machine{who: "a virtual machine", conn: c}
 	if cred, err := credentials.Credentials(c); err == nil {
-		name = credentials.MachineName(c, int(cred.Pid))
-		who = fmt.Sprintf("virtual machine %s (pid %d, uid %d)", cmp.Or(name, "without a name"), cred.Pid, cred.Uid)
+		m.name = credentials.MachineName(c, int(cred.Pid))
+		m.who = fmt.Sprintf("virtual machine %s (pid %d, uid %d)", cmp.Or(m.name, "without a name"), cred.Pid, cred.Uid)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed || g.who != "" {
-		return false
+	if g.closed {
+		return nil, false
 	}
-	g.who, g.name, g.conn = who, name, c
-	return true
+	g.machines = append(g.machines, m)
+	return m, true
 }
 
-func (g *switchPort) leave() {
+// leave removes a machine whose connection has ended.
+func (g *switchPort) leave(m *machine) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.who, g.name, g.conn = "", "", nil
+	g.machines = slices.DeleteFunc(g.machines, func(o *machine) bool { return o == m })
+	g.mu.Unlock()
+	g.host.cfg.Log.Info("a virtual machine has gone", "nic", g.port.NIC, "who", m.who)
 }
 
 // pull removes the port. The socket stays in the NIC's directory, and is removed with it.
@@ -370,5 +481,5 @@ func (r *Provisioner) IsGuest(k tenant.Key) bool {
 	}
 	s.ethernet.mu.Lock()
 	defer s.ethernet.mu.Unlock()
-	return s.ethernet.who != "" && s.ethernet.plugged == nil
+	return s.ethernet.who != "" && s.ethernet.runs != nil
 }

@@ -122,11 +122,13 @@ func (h *host) claimSoon(k tenant.Key) error {
 func soon(claim func() error, while, most time.Duration) error {
 	done := make(chan error, 1)
 	go func() {
-		for end := time.Now().Add(while); ; time.Sleep(50 * time.Millisecond) {
+		pause := time.Millisecond
+		for end := time.Now().Add(while); ; time.Sleep(pause) {
 			if err := claim(); err == nil || time.Now().After(end) {
 				done <- err
 				return
 			}
+			pause = min(2*pause, 50*time.Millisecond)
 		}
 	}()
 	timer := time.NewTimer(most)
@@ -188,7 +190,7 @@ func (g *switchPort) tapFor(conn syscall.Conn) {
 		return // the engine names the interface
 	}
 	g.mu.Lock()
-	there := g.plugged != nil && g.plugged.config.Cookie == cookie || g.plugged == nil && g.who != ""
+	there := g.plugged != nil && g.plugged.config.Cookie == cookie || g.runs != nil
 	g.mu.Unlock()
 	if there {
 		return
@@ -317,8 +319,8 @@ func (g *switchPort) serveTap(t *tap) error {
 	if g.closed {
 		return errRemoved
 	}
-	if g.who != "" {
-		return fmt.Errorf("%w: %s has it", vswitch.ErrTaken, g.who)
+	if g.who != "" || g.runs != nil {
+		return fmt.Errorf("%w: %s has it", vswitch.ErrTaken, cmp.Or(g.who, "a virtual machine"))
 	}
 	g.who, g.plugged = cmp.Or(t.config.Who, "a container"), t
 	go g.watch(t)

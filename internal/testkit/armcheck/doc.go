@@ -32,7 +32,7 @@
 //   - The daemon makes one completion a pass, or all in one.
 //   - A thread resizes the queue, so that its ring moves.
 //   - A thread destroys the queue, waits for the acknowledgements, and makes another with the same handle.
-//   - A thread traces, so that arms have to be commands.
+//   - A tracer forces arms to be commands.
 //
 // A stopped thread takes no step for long, a killed one takes none any more: the daemon waits for neither.
 //

@@ -41,6 +41,7 @@ func (n *Net) ToRTR(e, peer *Endpoint, a transport.Attr, rqPSN uint32) {
 	a.State = ib.StateInit
 	e.QP.Modify(&a, maskInit, e.now(), e.Env())
 	a.State, a.RQPSN, a.DestQPN = ib.StateRTR, rqPSN, peer.Num
+	e.peer = peer
 	a.SGID, a.DGID = e.GID, peer.GID
 	e.QP.Modify(&a, maskRTR, e.now(), e.Env())
 }

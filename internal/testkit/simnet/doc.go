@@ -11,5 +11,7 @@
 // With Config.Local it behaves like the link inside one host instead: requests and
 // READ responses are delivered inside Send, acknowledgements after the caller's turn.
 //
+// NewHost makes a host with several loops, each with a goroutine of its own, between which queue pairs move (loops.go).
+//
 // Tests of the transport and of what stands on it use it; nothing else may.
 package simnet

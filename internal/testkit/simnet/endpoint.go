@@ -29,6 +29,8 @@ type Endpoint struct {
 	GID  ib.GID
 	Node *Node
 	net  *Net
+	peer *Endpoint // the one that it was connected to
+	loop *loop
 	env  transport.Env
 
 	sends   []transport.SendWQE

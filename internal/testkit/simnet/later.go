@@ -22,23 +22,23 @@ type done struct {
 
 // later decides whether to answer Later.
 func (e *Endpoint) later() bool {
-	n := e.net
-	if n.Later == 0 || n.Rand.Float64() >= n.Later {
+	l := e.loop
+	if p := l.net.Later; p == 0 || l.rand.Float64() >= p {
 		return false
 	}
-	n.Delayed++
+	l.count.Delayed++
 	e.asked = true
 	return true
 }
 
 // receive passes b to the queue pair, or keeps it.
-func (n *Net) receive(to *Endpoint, b *transport.Burst) {
+func (l *loop) receive(to *Endpoint, b *transport.Burst) {
 	if len(to.inbox) == 0 && to.QP.Receive(to.now(), b, to.Env()) {
 		return
 	}
-	n.scratch.Held = true
-	if len(to.inbox) >= inboxMost && !n.Local {
-		n.Lost++
+	l.scratch.Held = true
+	if len(to.inbox) >= inboxMost && !to.local() {
+		l.count.Lost++
 		return
 	}
 	f := flight{b: *b, data: flatten(b)}
@@ -47,10 +47,10 @@ func (n *Net) receive(to *Endpoint, b *transport.Burst) {
 }
 
 // offer passes the first waiting burst to e again, unless it is lost.
-func (n *Net) offer(e *Endpoint) {
+func (l *loop) offer(e *Endpoint) {
 	f := &e.inbox[0]
-	if !n.Local && n.Rand.Float64() < n.Drop {
-		n.Lost++
+	if !e.local() && l.rand.Float64() < l.net.Drop {
+		l.count.Lost++
 	} else {
 		var s memory.Span
 		s.Add(f.data)

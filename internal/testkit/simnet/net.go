@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
 	"vrdma.dev/vrdma/internal/state"
@@ -46,20 +45,27 @@ type Net struct {
 	// Lose, when set, decides about every delivery unit instead of probabilities.
 	Lose func(b *transport.Burst) bool
 
-	endpoints  []*Endpoint
-	byNum      map[uint32]*Endpoint
-	groups     map[ib.GID][]*Endpoint
-	flights    flights
-	acks       []flight // local link: responses that wait for the end of the turn
-	order      uint64
-	scratch    transport.Scratch
-	span       memory.Span
-	translator translator
-	Sent       int // delivery units sent
-	Lost       int
-	Damaged    int // packets that were rejected as damaged
-	Delayed    int // accesses to memory that was not available
-	Frozen     int // freezes of a queue pair
+	endpoints []*Endpoint
+	byNum     map[uint32]*Endpoint
+	groups    map[ib.GID][]*Endpoint
+	flights   flights
+	order     uint64
+	only      loop    // the loop of endpoints without a Host
+	hosts     []*Host // see loops.go
+	cutter    translator
+	Counters
+}
+
+// Counters say what happened on a network.
+type Counters struct {
+	Sent    int // delivery units sent
+	Lost    int
+	Damaged int // packets that were rejected as damaged
+	Delayed int // accesses to memory that was not available
+	Frozen  int // freezes of a queue pair
+	Moved   int // moves of a queue pair to another loop
+	Across  int // delivery units that arrived at another loop than that of their queue pair
+	Again   int // those among them that were handed over twice or more
 }
 
 // New makes an empty network.
@@ -67,10 +73,12 @@ func New(c Config) *Net {
 	if c.Budget == 0 {
 		c.Budget = 64 << 10
 	}
-	return &Net{
+	n := &Net{
 		Config: c, Rand: rand.New(rand.NewPCG(c.Seed, 0x5eed)),
 		byNum: map[uint32]*Endpoint{}, groups: map[ib.GID][]*Endpoint{}, Now: 1,
 	}
+	n.only.net, n.only.rand, n.only.count = n, n.Rand, &n.Counters
+	return n
 }
 
 // A flight is a burst in transit.
@@ -81,6 +89,7 @@ type flight struct {
 	b      transport.Burst
 	data   []byte
 	packet *datagram // in place of data
+	hops   int       // how often it was handed over
 }
 
 type flights []flight
@@ -99,11 +108,14 @@ func (f *flights) Pop() any {
 	return x
 }
 
+// popFlight takes the next flight.
+func (n *Net) popFlight() flight { return heap.Pop(&n.flights).(flight) }
+
 // Add makes an endpoint with a new queue pair in state RESET.
 func (n *Net) Add(node *Node, c transport.Config) *Endpoint {
 	e := &Endpoint{Node: node, Num: c.Num, net: n, recvs: new([]transport.RecvWQE)}
 	e.GID = ib.GID{10: 0xff, 11: 0xff, 12: 10, 14: byte(len(n.endpoints) >> 8), 15: byte(len(n.endpoints))}
-	e.env = transport.NewEnv(e, e, &n.scratch)
+	e.serve(&n.only)
 	e.QP.Init(c)
 	n.endpoints = append(n.endpoints, e)
 	n.byNum[c.Num] = e
@@ -124,6 +136,10 @@ func (n *Net) send(from *Endpoint, b *transport.Burst) {
 	if from.down || n.Tap != nil && n.Tap(from, b) {
 		return
 	}
+	if from.loop.host != nil {
+		from.loop.send(n.byNum[b.Dst], b)
+		return
+	}
 	if members, ok := n.groups[b.DGID]; ok {
 		for _, to := range members {
 			n.carry(to, b)
@@ -136,19 +152,23 @@ func (n *Net) send(from *Endpoint, b *transport.Burst) {
 }
 
 func (n *Net) carry(to *Endpoint, b *transport.Burst) {
-	if !n.Local {
-		if n.Packets {
-			n.launchPackets(to, b)
-		} else {
-			n.cut(to, b)
-		}
-		return
+	switch {
+	case n.Local:
+		to.loop.carry(to, b)
+	case n.Packets:
+		n.launchPackets(to, b)
+	default:
+		n.cut(to, b)
 	}
+}
+
+// carry is the link inside a host: acknowledgements wait for the end of the turn.
+func (l *loop) carry(to *Endpoint, b *transport.Burst) {
 	if b.Kind == transport.KindAck || b.Kind == transport.KindAtomicResp || b.Kind == transport.KindCNP {
-		n.acks = append(n.acks, flight{to: to, b: *b})
+		l.acks = append(l.acks, flight{to: to, b: *b})
 		return
 	}
-	n.deliver(to, b)
+	l.deliver(to, b)
 }
 
 // cut splits b into delivery units of at most Chunk packets and launches them.
@@ -205,7 +225,7 @@ func (n *Net) launch(f flight) {
 	}
 }
 
-func (n *Net) deliver(to *Endpoint, b *transport.Burst) {
+func (l *loop) deliver(to *Endpoint, b *transport.Burst) {
 	if to.down {
 		return
 	}
@@ -214,17 +234,17 @@ func (n *Net) deliver(to *Endpoint, b *transport.Burst) {
 	} else if b.CE {
 		to.RcvdMarked += int(b.Packets)
 	}
-	n.receive(to, b)
+	l.receive(to, b)
 	to.rearm()
 }
 
 // Step executes one action and reports whether there was one before the time limit.
 func (n *Net) Step(limit ib.Time) bool {
-	if len(n.acks) > 0 {
-		f := n.acks[0]
-		n.acks = n.acks[1:]
+	if l := &n.only; len(l.acks) > 0 {
+		f := l.acks[0]
+		l.acks = l.acks[1:]
 		n.freeze(f.to)
-		n.deliver(f.to, &f.b)
+		l.deliver(f.to, &f.b)
 		return true
 	}
 	if n.work() {
@@ -240,32 +260,42 @@ func (n *Net) work() bool {
 	}
 	first := n.Rand.IntN(len(n.endpoints))
 	for i := range n.endpoints {
-		e := n.endpoints[(first+i)%len(n.endpoints)]
-		if e.down {
-			continue
-		}
-		run, respond := e.ready || e.QP.RunPending(), e.QP.RespondPending()
-		if !run && !respond && len(e.inbox) == 0 {
-			continue
-		}
-		n.freeze(e)
-		if len(e.inbox) > 0 && (!run && !respond || n.Rand.IntN(2) == 0) {
-			n.offer(e)
-			e.rearm()
+		if n.only.turn(n.endpoints[(first+i)%len(n.endpoints)]) {
 			return true
 		}
-		n.scratch.Held, e.asked = false, false
-		if respond && (!run || n.Rand.IntN(2) == 0) {
-			e.QP.Respond(e.now(), n.Budget, e.Env())
-		} else {
-			e.ready = false
-			more := e.QP.Run(e.now(), n.Budget, e.Env())
-			e.ready = e.ready || more || e.asked || n.scratch.Held
-		}
+	}
+	return false
+}
+
+// turn runs e if it is ready.
+func (l *loop) turn(e *Endpoint) bool {
+	if !e.wants() {
+		return false
+	}
+	run, respond := e.ready || e.QP.RunPending(), e.QP.RespondPending()
+	if l.host == nil {
+		l.net.freeze(e)
+	}
+	if len(e.inbox) > 0 && (!run && !respond || l.rand.IntN(2) == 0) {
+		l.offer(e)
 		e.rearm()
 		return true
 	}
-	return false
+	l.scratch.Held, e.asked = false, false
+	if respond && (!run || l.rand.IntN(2) == 0) {
+		e.QP.Respond(e.now(), l.net.Budget, e.Env())
+	} else {
+		e.ready = false
+		more := e.QP.Run(e.now(), l.net.Budget, e.Env())
+		e.ready = e.ready || more || e.asked || l.scratch.Held
+	}
+	e.rearm()
+	return true
+}
+
+// wants reports whether e has something to do.
+func (e *Endpoint) wants() bool {
+	return !e.down && (e.ready || len(e.inbox) > 0 || e.QP.RunPending() || e.QP.RespondPending())
 }
 
 // advance moves time to the next arrival or deadline.
@@ -281,17 +311,10 @@ func (n *Net) advance(limit ib.Time) bool {
 		if n.flights[0].at > limit {
 			return false
 		}
-		f := heap.Pop(&n.flights).(flight)
+		f := n.popFlight()
 		n.Now = max(n.Now, f.at)
 		n.freeze(f.to)
-		if f.packet != nil {
-			n.arrive(&f)
-			return true
-		}
-		n.span.Reset()
-		n.span.Add(f.data)
-		f.b.Data = &n.span
-		n.deliver(f.to, &f.b)
+		n.only.arrive(&f)
 		return true
 	}
 	if late == nil {

@@ -33,7 +33,7 @@ type datagram struct {
 
 // launchPackets splits b into packets and launches them.
 func (n *Net) launchPackets(to *Endpoint, b *transport.Burst) {
-	t := &n.translator
+	t := &n.cutter
 	if t.buf == nil {
 		t.buf = make([]byte, roce.MaxMessage)
 	}
@@ -72,17 +72,24 @@ func (n *Net) launchPacket(to *Endpoint, data []byte, src, dst netip.AddrPort) {
 	n.launch(flight{to: to, packet: &d, b: transport.Burst{Packets: 1}})
 }
 
-// arrive converts a packet to a burst and delivers it.
-func (n *Net) arrive(f *flight) {
-	t, d := &n.translator, f.packet
+// arrive delivers what has arrived for a queue pair of l; a packet is converted to a burst first.
+func (l *loop) arrive(f *flight) {
+	if f.packet == nil {
+		l.span.Reset()
+		l.span.Add(f.data)
+		f.b.Data = &l.span
+		l.deliver(f.to, &f.b)
+		return
+	}
+	t, d := &l.joiner, f.packet
 	p, err := wire.Parse(d.data)
 	if err != nil {
-		n.Damaged++
+		l.count.Damaged++
 		return
 	}
 	t.flow.Set(d.src, d.dst)
 	if id, ok := t.flow.Check(p, 0); !ok || id >= ownIDs {
-		n.Damaged++
+		l.count.Damaged++
 		return
 	}
 	if !t.join.Begin(p, ib.GIDOf(d.src.Addr()), ib.GIDOf(d.dst.Addr())) {
@@ -97,5 +104,5 @@ func (n *Net) arrive(f *flight) {
 	if b.Type != ib.UD {
 		b.Src = f.to.QP.Snapshot().Attr.DestQPN
 	}
-	n.deliver(f.to, b)
+	l.deliver(f.to, b)
 }

@@ -26,10 +26,10 @@ func (c *cluster) role(t *testing.T, k tenant.Key, want string) {
 	t.Helper()
 	got := ""
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		c.mu.Lock()
-		got = c.made[k].Metadata.Labels["role"]
-		ours := c.made[k].Metadata.Labels[labelNode]
-		c.mu.Unlock()
+		c.Lock()
+		got = c.Made[k].Metadata.Labels["role"]
+		ours := c.Made[k].Metadata.Labels[labelNode]
+		c.Unlock()
 		if ours != "node1" {
 			t.Fatalf("a pod has changed our own label to %q", ours)
 		}
@@ -89,10 +89,10 @@ func TestLabeler(t *testing.T) {
 	events <- modified("11", "cache")
 	c.role(t, shop, "cache")
 	// While the daemon is away, the update is repeated.
-	c.set(func() { c.down = errors.New("down") })
+	c.Set(func() { c.Down = errors.New("down") })
 	events <- modified("12", "front")
 	time.Sleep(5 * time.Millisecond)
-	c.set(func() { c.down = nil })
+	c.Set(func() { c.Down = nil })
 	c.role(t, shop, "front")
 	// An answer of the API server is newer than the late watch: older versions are ignored.
 	l.Made(&Pod{UID: "77", version: 20, Labels: map[string]string{"role": "newest"}})
@@ -122,7 +122,7 @@ func TestLabelsFail(t *testing.T) {
 		l.Made(&Pod{UID: name, version: 1, Labels: map[string]string{"role": "new"}})
 	}
 	puts := 0
-	c.put = func(name string) (bool, error) {
+	c.Answer = func(name string) (bool, error) {
 		puts++
 		switch name {
 		case "b":
@@ -165,7 +165,7 @@ func TestLabelsLate(t *testing.T) {
 	}
 	ended, asked := make(chan struct{}), make(chan struct{})
 	first := true
-	c.put = func(string) (bool, error) {
+	c.Answer = func(string) (bool, error) {
 		if first {
 			first = false
 			close(asked)
@@ -183,7 +183,7 @@ func TestLabelsLate(t *testing.T) {
 	l.Made(&Pod{UID: "77", version: 20, Labels: map[string]string{"role": "second"}})
 	c.role(t, nic.Key(), "second")
 	time.Sleep(5 * time.Millisecond) // passes that find nothing to do
-	c.set(func() { c.made[nic.Key()].Metadata.Labels["role"] = "first" })
+	c.Set(func() { c.Made[nic.Key()].Metadata.Labels["role"] = "first" })
 	close(ended)
 	c.role(t, nic.Key(), "second")
 	for end := time.Now().Add(time.Minute); l.waits(); time.Sleep(time.Millisecond) {

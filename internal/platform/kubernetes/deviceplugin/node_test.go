@@ -12,98 +12,21 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubetest"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 // A cluster replaces everything around a Node.
 type cluster struct {
-	mu      sync.Mutex
-	world   World // guarded by mu, as the others
-	down    error // the daemon's answer instead of success
-	made    map[tenant.Key]*tenant.NIC
-	holders map[string]kubelet.Holder
-	pods    map[kubelet.Holder]*Pod
-	place   launch.Place
-	// put decides what Put answers for a NIC, by its name, and whether Put stores it; nil: it does.
-	put func(name string) (writes bool, err error)
-}
-
-func (c *cluster) World() (World, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.world, c.down
-}
-
-func (c *cluster) Put(n *tenant.NIC) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	writes, answer := true, error(nil)
-	if c.put != nil {
-		writes, answer = c.put(n.Metadata.Name)
-	}
-	if !writes {
-		return answer
-	}
-	c.made[n.Key()] = n
-	return errors.Join(answer, directory(c.place, n.Key()))
-}
-
-func (c *cluster) Delete(nics []tenant.Key) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, k := range nics {
-		delete(c.made, k)
-	}
-	return nil
-}
-
-func (c *cluster) NICs(label, value string) (nics []*tenant.NIC, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, n := range c.made {
-		if n.Metadata.Labels[label] == value {
-			copied := *n
-			copied.Metadata.Labels = maps.Clone(n.Metadata.Labels)
-			nics = append(nics, &copied)
-		}
-	}
-	return nics, c.down
-}
-
-// names are those of the NICs that were made.
-func (c *cluster) names() (out []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for k := range c.made {
-		out = append(out, k.Path())
-	}
-	slices.Sort(out)
-	return out
-}
-
-func (c *cluster) set(f func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f()
-}
-
-// directory makes the parts of a NIC's directory that the code reads.
-func directory(place launch.Place, k tenant.Key) error {
-	at, err := place.NIC(k.Tenant, k.Name)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(at.Dir(), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(at.Preload(), nil, 0o644)
+	*kubetest.Daemon[World]
+	holders map[string]kubelet.Holder // guarded by the lock of Daemon, as is Pods
+	Pods    map[kubelet.Holder]*Pod
 }
 
 func start(t *testing.T) (*cluster, *Node) {
@@ -112,18 +35,21 @@ func start(t *testing.T) (*cluster, *Node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{world: example(), made: map[tenant.Key]*tenant.NIC{}, holders: map[string]kubelet.Holder{}, pods: map[kubelet.Holder]*Pod{}, place: place}
+	c := &cluster{
+		Daemon:  &kubetest.Daemon[World]{Declared: example(), Made: map[tenant.Key]*tenant.NIC{}, Place: place},
+		holders: map[string]kubelet.Holder{}, Pods: map[kubelet.Holder]*Pod{},
+	}
 	n := &Node{
 		Name: "node1", Place: place, Slots: 3, Daemon: c, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Every: 4 * time.Millisecond,
 		Holders: func(context.Context) (map[string]kubelet.Holder, error) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
+			c.Lock()
+			defer c.Unlock()
 			return maps.Clone(c.holders), nil
 		},
 		Lookup: func(_ context.Context, h kubelet.Holder) (*Pod, error) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if p := c.pods[h]; p != nil {
+			c.Lock()
+			defer c.Unlock()
+			if p := c.Pods[h]; p != nil {
 				return p, nil
 			}
 			return nil, ErrUnknown
@@ -139,7 +65,7 @@ func TestSlots(t *testing.T) {
 	c, n := start(t)
 	shop := kubelet.Holder{Namespace: "web", Name: "shop"}
 	c.holders["1"], c.holders["2"] = shop, shop
-	c.pods[shop] = &Pod{Namespace: "web", Name: "shop", UID: "77"}
+	c.Pods[shop] = &Pod{Namespace: "web", Name: "shop", UID: "77"}
 	for _, slot := range []string{"1", "2"} { // two containers of a pod have one NIC
 		if err := n.Prepare(t.Context(), []string{slot}); err != nil {
 			t.Fatal(err)
@@ -153,12 +79,12 @@ func TestSlots(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got, want := c.names(), []string{"red/shop-77"}; !slices.Equal(got, want) {
+	if got, want := c.Names(), []string{"red/shop-77"}; !slices.Equal(got, want) {
 		t.Errorf("NICs %v, want %v", got, want)
 	}
 	// Another host's NIC stays, whatever pods are here.
 	other := &tenant.NIC{Metadata: tenant.Metadata{Name: "far", Tenant: "red", Labels: map[string]string{labelNode: "node2"}}}
-	c.made[other.Key()] = other
+	c.Made[other.Key()] = other
 	sweep := func(times int) {
 		t.Helper()
 		for range times {
@@ -181,7 +107,7 @@ func TestSlots(t *testing.T) {
 	if there("1") {
 		t.Error("a slot that nobody has still leads somewhere")
 	}
-	if got, want := c.names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) {
+	if got, want := c.Names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) {
 		t.Errorf("NICs %v, want %v: the other container is there", got, want)
 	}
 	// A kubelet that has just started may list no pod yet.
@@ -189,16 +115,16 @@ func TestSlots(t *testing.T) {
 	n.Since = func() time.Time { return since }
 	delete(c.holders, "2")
 	sweep(2 * sweeps)
-	if got, want := c.names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) || !there("2") {
+	if got, want := c.Names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) || !there("2") {
 		t.Errorf("NICs %v, want %v: the kubelet has just started", got, want)
 	}
 	since = since.Add(-fresh)
 	sweep(sweeps - 1)
-	if got, want := c.names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) || !there("2") {
+	if got, want := c.Names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) || !there("2") {
 		t.Errorf("NICs %v, want %v: not yet", got, want)
 	}
 	sweep(1)
-	if got, want := c.names(), []string{"red/far"}; !slices.Equal(got, want) {
+	if got, want := c.Names(), []string{"red/far"}; !slices.Equal(got, want) {
 		t.Errorf("NICs %v, want %v", got, want)
 	}
 }
@@ -209,12 +135,12 @@ func TestPrepareWaits(t *testing.T) {
 	shop := kubelet.Holder{Namespace: "web", Name: "shop"}
 	done := make(chan error, 1)
 	go func() { done <- n.Prepare(t.Context(), []string{"0"}) }()
-	c.set(func() { c.holders["0"] = shop })
+	c.Set(func() { c.holders["0"] = shop })
 	time.Sleep(20 * time.Millisecond) // without waiting for the labels it would continue here
 	if _, err := os.Lstat(n.link("0")); err == nil {
 		t.Error("a pod of which nothing is known has a NIC")
 	}
-	c.set(func() { c.pods[shop] = &Pod{Namespace: "web", Name: "shop", UID: "1"} })
+	c.Set(func() { c.Pods[shop] = &Pod{Namespace: "web", Name: "shop", UID: "1"} })
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -229,7 +155,7 @@ func TestPrepareWaits(t *testing.T) {
 		}
 	}
 	stranger := kubelet.Holder{Namespace: "kube-system", Name: "x"}
-	c.holders["1"], c.pods[stranger] = stranger, &Pod{Namespace: "kube-system", Name: "x", UID: "2"}
+	c.holders["1"], c.Pods[stranger] = stranger, &Pod{Namespace: "kube-system", Name: "x", UID: "2"}
 	if err := n.Prepare(t.Context(), []string{"1"}); err == nil || !strings.Contains(err.Error(), "no tenant") {
 		t.Errorf("a pod of no tenant's: %v", err)
 	}
@@ -265,7 +191,7 @@ func TestWatch(t *testing.T) {
 		})
 	}()
 	for _, down := range []error{nil, errors.New("down"), nil} {
-		c.set(func() { c.down = down })
+		c.Set(func() { c.Down = down })
 		if got := <-told; len(got) != 3 || got[0].ID != "0" || got[2].ID != "2" || got[1].Healthy != (down == nil) {
 			t.Errorf("daemon %v: devices %v", down, got)
 		}

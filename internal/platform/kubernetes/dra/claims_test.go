@@ -6,20 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"vrdma.dev/vrdma/internal/platform/kubernetes/deviceplugin"
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubeapi"
 	"vrdma.dev/vrdma/internal/platform/kubernetes/kubelet"
+	"vrdma.dev/vrdma/internal/platform/kubernetes/kubetest"
 	"vrdma.dev/vrdma/internal/platform/launch"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
@@ -31,21 +30,17 @@ const (
 
 // A cluster replaces everything around a Node: the API server's claims, the daemon, the pods.
 type cluster struct {
-	mu     sync.Mutex
-	claims map[string]string // by path, guarded by mu, as the others
+	*kubetest.Daemon[deviceplugin.World]
+	claims map[string]string // by path; guarded by the lock of Daemon, as are the others
 	asked  int
-	world  deviceplugin.World
-	down   error // the daemon's answer instead of success
-	made   map[tenant.Key]*tenant.NIC
-	pods   map[kubelet.Holder]*deviceplugin.Pod
-	place  launch.Place
+	Pods   map[kubelet.Holder]*deviceplugin.Pod
 	client *kubeapi.Client
 	away   bool // the API server
 }
 
 func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Lock()
+	defer c.Unlock()
 	c.asked++
 	text, found := c.claims[r.URL.Path]
 	switch {
@@ -58,84 +53,6 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (c *cluster) World() (deviceplugin.World, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.world, c.down
-}
-
-func (c *cluster) Put(n *tenant.NIC) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.down != nil {
-		return c.down
-	}
-	for k, other := range c.made {
-		if k != n.Key() && n.Spec.Address.IsValid() && other.Spec.Address == n.Spec.Address {
-			return fmt.Errorf("%s is the address of %s", n.Spec.Address, k.Path())
-		}
-	}
-	c.made[n.Key()] = n
-	return c.directory(n.Key())
-}
-
-// directory makes the parts of a NIC's directory that the code reads. mu is held.
-func (c *cluster) directory(k tenant.Key) error {
-	at, err := c.place.NIC(k.Tenant, k.Name)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(at.Dir(), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(at.Preload(), nil, 0o644)
-}
-
-func (c *cluster) Delete(nics []tenant.Key) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.down != nil {
-		return c.down
-	}
-	for _, k := range nics {
-		if c.made[k] == nil {
-			return fmt.Errorf("there is no %s", k.Path())
-		}
-		delete(c.made, k)
-	}
-	return nil
-}
-
-func (c *cluster) NICs(label, value string) (nics []*tenant.NIC, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, n := range c.made {
-		if n.Metadata.Labels[label] == value {
-			copied := *n
-			copied.Metadata.Labels = maps.Clone(n.Metadata.Labels)
-			nics = append(nics, &copied)
-		}
-	}
-	return nics, c.down
-}
-
-func (c *cluster) set(f func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f()
-}
-
-// names are those of the NICs that were made.
-func (c *cluster) names() (out []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for k := range c.made {
-		out = append(out, k.Path())
-	}
-	slices.Sort(out)
-	return out
-}
-
 func start(t *testing.T) (*cluster, *Node) {
 	t.Helper()
 	place, err := launch.At(filepath.Join(t.TempDir(), "vrdma.sock"))
@@ -146,12 +63,16 @@ func start(t *testing.T) (*cluster, *Node) {
 		return &tenant.Tenant{Metadata: tenant.Metadata{Name: name}, Spec: tenant.TenantSpec{Namespaces: namespaces}}
 	}
 	db := tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: "db"}
-	c := &cluster{place: place, claims: map[string]string{}, made: map[tenant.Key]*tenant.NIC{}, pods: map[kubelet.Holder]*deviceplugin.Pod{}, world: deviceplugin.World{
+	world := deviceplugin.World{
 		Tenants:  []*tenant.Tenant{of("red", "web"), of("blue", "train")},
 		Networks: []tenant.Key{{Kind: tenant.KindNetwork, Tenant: "red", Name: "front"}, {Kind: tenant.KindNetwork, Tenant: "blue", Name: "a"}, {Kind: tenant.KindNetwork, Tenant: "blue", Name: "b"}},
 		NICs:     []tenant.Key{db},
-	}}
-	if err := c.directory(db); err != nil {
+	}
+	c := &cluster{
+		Daemon: &kubetest.Daemon[deviceplugin.World]{Declared: world, Made: map[tenant.Key]*tenant.NIC{}, Place: place},
+		claims: map[string]string{}, Pods: map[kubelet.Holder]*deviceplugin.Pod{},
+	}
+	if err := c.Directory(db); err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(c)
@@ -166,17 +87,17 @@ func start(t *testing.T) (*cluster, *Node) {
 func (c *cluster) node(t *testing.T) *Node {
 	t.Helper()
 	n := &Node{
-		Name: "node1", Place: c.place, Slots: 4, Daemon: c, Client: c.client, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Patience: soon,
+		Name: "node1", Place: c.Place, Slots: 4, Daemon: c, Client: c.client, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Patience: soon,
 		Lookup: func(_ context.Context, h kubelet.Holder) (*deviceplugin.Pod, error) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if p := c.pods[h]; p != nil {
+			c.Lock()
+			defer c.Unlock()
+			if p := c.Pods[h]; p != nil {
 				return p, nil
 			}
 			return nil, deviceplugin.ErrUnknown
 		},
 	}
-	if err := n.Open(filepath.Join(filepath.Dir(c.place.Socket), "cdi")); err != nil {
+	if err := n.Open(filepath.Join(filepath.Dir(c.Place.Socket), "cdi")); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -189,9 +110,9 @@ func parameters(source, fields string) string {
 
 // claim makes an allocated claim and its pod. The UID is the name and a 1.
 func (c *cluster) claim(namespace, name, slot string, configs ...string) kubelet.Claim {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.pods[kubelet.Holder{Namespace: namespace, Name: name}] = &deviceplugin.Pod{Namespace: namespace, Name: name, UID: "pod-" + name, Labels: map[string]string{"role": name}}
+	c.Lock()
+	defer c.Unlock()
+	c.Pods[kubelet.Holder{Namespace: namespace, Name: name}] = &deviceplugin.Pod{Namespace: namespace, Name: name, UID: "pod-" + name, Labels: map[string]string{"role": name}}
 	c.claims[prefix+namespace+"/resourceclaims/"+name] = fmt.Sprintf(`{"metadata":{"name":%q,"namespace":%q,"uid":"%[1]s-1"},"status":{
 		"allocation":{"devices":{"results":[{"request":"nic","driver":"vrdma.io","pool":"node1","device":%[3]q}],"config":[%[4]s]}},
 		"reservedFor":[{"resource":"pods","name":%[1]q,"uid":"pod-%[1]s"}]}}`, name, namespace, slot, strings.Join(configs, ","))
@@ -233,9 +154,9 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("prepared %+v", got)
 		}
 	}
-	nic := c.made[tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: "shop-shop1"}]
+	nic := c.Made[tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: "shop-shop1"}]
 	if nic == nil {
-		t.Fatalf("NICs %v", c.names())
+		t.Fatalf("NICs %v", c.Names())
 	}
 	if nic.Spec.Network != "front" || nic.Spec.Address.String() != "10.1.0.9" || nic.Spec.Limits.QPs != 8 || nic.Spec.Rate.Out != 1e9 {
 		t.Errorf("the NIC is %+v", nic.Spec)
@@ -250,13 +171,13 @@ func TestPrepare(t *testing.T) {
 		t.Error(err)
 	}
 	// Unprepared twice, after the claim was deleted.
-	c.set(func() { clear(c.claims) })
+	c.Set(func() { clear(c.claims) })
 	for range 2 {
 		if err := n.Unprepare(t.Context(), shop); err != nil {
 			t.Error(err)
 		}
 	}
-	if got := c.names(); len(got) != 0 || leads(t, n, "nic-2") != "" || kept(t, n) != 0 {
+	if got := c.Names(); len(got) != 0 || leads(t, n, "nic-2") != "" || kept(t, n) != 0 {
 		t.Errorf("left behind: NICs %v, slot to %q, %d records", got, leads(t, n, "nic-2"), kept(t, n))
 	}
 	if err := n.Unprepare(t.Context(), kubelet.Claim{Namespace: "web", Name: "x", UID: "../x"}); err != nil {
@@ -307,7 +228,7 @@ func TestRefused(t *testing.T) {
 	} {
 		claim := c.claim(test.namespace, "w", test.slot, test.config...)
 		if test.change != nil {
-			c.set(func() {
+			c.Set(func() {
 				path := prefix + test.namespace + "/resourceclaims/w"
 				c.claims[path] = test.change(c.claims[path])
 			})
@@ -323,8 +244,8 @@ func TestRefused(t *testing.T) {
 		if strings.Contains(fmt.Sprint(err), "blue") && test.namespace == "web" && name != "a foreign tenant" {
 			t.Errorf("%s: says something of another tenant: %v", name, err)
 		}
-		if len(c.names()) != 0 || kept(t, n) != 0 || leads(t, n, "nic-0") != "" {
-			t.Fatalf("%s: left behind %v, %d records", name, c.names(), kept(t, n))
+		if len(c.Names()) != 0 || kept(t, n) != 0 || leads(t, n, "nic-0") != "" {
+			t.Fatalf("%s: left behind %v, %d records", name, c.Names(), kept(t, n))
 		}
 	}
 }
@@ -334,15 +255,15 @@ func TestPrepareWaits(t *testing.T) {
 	c, n := start(t)
 	shop := c.claim("web", "shop", "nic-0")
 	holder := kubelet.Holder{Namespace: "web", Name: "shop"}
-	pod := c.pods[holder]
-	c.set(func() { delete(c.pods, holder) })
+	pod := c.Pods[holder]
+	c.Set(func() { delete(c.Pods, holder) })
 	done := make(chan error, 1)
 	go func() { _, err := n.Prepare(t.Context(), shop); done <- err }()
 	time.Sleep(20 * time.Millisecond) // without waiting for the labels it would continue here
-	if got := c.names(); len(got) != 0 {
+	if got := c.Names(); len(got) != 0 {
 		t.Errorf("NICs %v of a pod of which nothing is known", got)
 	}
-	c.set(func() { c.pods[holder] = pod })
+	c.Set(func() { c.Pods[holder] = pod })
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -365,7 +286,7 @@ func TestDeclared(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), second); err != nil {
 		t.Error(err)
 	}
-	if leads(t, n, "nic-0") != "" || leads(t, n, "nic-1") != "red/db" || len(c.made) != 0 {
+	if leads(t, n, "nic-0") != "" || leads(t, n, "nic-1") != "red/db" || len(c.Made) != 0 {
 		t.Errorf("slots lead to %q, %q", leads(t, n, "nic-0"), leads(t, n, "nic-1"))
 	}
 }
@@ -374,17 +295,17 @@ func TestDeclared(t *testing.T) {
 func TestRestarts(t *testing.T) {
 	c, n := start(t)
 	shop := c.claim("web", "shop", "nic-0")
-	c.set(func() { c.down = errors.New("down") })
+	c.Set(func() { c.Down = errors.New("down") })
 	if _, err := n.Prepare(t.Context(), shop); err == nil || !strings.Contains(err.Error(), "down") {
 		t.Errorf("without a daemon: %v", err)
 	}
-	c.set(func() { c.down = nil })
+	c.Set(func() { c.Down = nil })
 	if _, err := n.Prepare(t.Context(), shop); err != nil {
 		t.Fatal(err)
 	}
 	// A restarted plugin has the claims that its predecessor prepared, without asking the API server.
 	n = c.node(t)
-	c.set(func() { c.away, c.down = true, errors.New("down") })
+	c.Set(func() { c.away, c.Down = true, errors.New("down") })
 	if got, err := n.Prepare(t.Context(), shop); err != nil || got[0].Device != "nic-0" {
 		t.Errorf("after a restart, with everybody away: %v, %v", got, err)
 	}
@@ -392,34 +313,34 @@ func TestRestarts(t *testing.T) {
 	if err := n.Unprepare(t.Context(), shop); err != nil {
 		t.Errorf("taken back without a daemon: %v", err)
 	}
-	if leads(t, n, "nic-0") != "" || len(c.names()) != 1 {
-		t.Errorf("slot leads to %q, NICs %v", leads(t, n, "nic-0"), c.names())
+	if leads(t, n, "nic-0") != "" || len(c.Names()) != 1 {
+		t.Errorf("slot leads to %q, NICs %v", leads(t, n, "nic-0"), c.Names())
 	}
 	n = c.node(t) // and we restart
 	if err := n.sweep(t.Context()); err == nil {
 		t.Error("swept without a daemon")
 	}
-	c.set(func() { c.away, c.down = false, nil })
+	c.Set(func() { c.away, c.Down = false, nil })
 	if err := n.sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := c.names(); len(got) != 0 || kept(t, n) != 0 {
+	if got := c.Names(); len(got) != 0 || kept(t, n) != 0 {
 		t.Errorf("left behind: NICs %v, %d records", got, kept(t, n))
 	}
 	// The NIC was not removed in time, and is requested again: it is there again, and stays.
 	if _, err := n.Prepare(t.Context(), shop); err != nil {
 		t.Fatal(err)
 	}
-	c.set(func() { c.down = errors.New("down") })
+	c.Set(func() { c.Down = errors.New("down") })
 	if err := n.Unprepare(t.Context(), shop); err != nil {
 		t.Error(err)
 	}
-	c.set(func() { c.down = nil })
+	c.Set(func() { c.Down = nil })
 	if _, err := n.Prepare(t.Context(), shop); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.sweep(t.Context()); err != nil || len(c.names()) != 1 || leads(t, n, "nic-0") != "red/shop-shop1" {
-		t.Errorf("after it came again: %v, NICs %v, slot to %q", err, c.names(), leads(t, n, "nic-0"))
+	if err := n.sweep(t.Context()); err != nil || len(c.Names()) != 1 || leads(t, n, "nic-0") != "red/shop-shop1" {
+		t.Errorf("after it came again: %v, NICs %v, slot to %q", err, c.Names(), leads(t, n, "nic-0"))
 	}
 }
 
@@ -434,7 +355,7 @@ func TestSweep(t *testing.T) {
 	}
 	stray := &tenant.NIC{Metadata: tenant.Metadata{Name: "stray", Tenant: "red", Labels: map[string]string{labelNode: "node1", labelClaim: "lost"}}}
 	far := &tenant.NIC{Metadata: tenant.Metadata{Name: "far", Tenant: "red", Labels: map[string]string{labelNode: "node2"}}}
-	c.set(func() { c.made[stray.Key()], c.made[far.Key()] = stray, far })
+	c.Set(func() { c.Made[stray.Key()], c.Made[far.Key()] = stray, far })
 	sweep := func(times int) {
 		t.Helper()
 		for range times {
@@ -443,20 +364,20 @@ func TestSweep(t *testing.T) {
 			}
 		}
 	}
-	c.set(func() { delete(c.claims, prefix+"web/resourceclaims/shop") })
+	c.Set(func() { delete(c.claims, prefix+"web/resourceclaims/shop") })
 	sweep(misses - 1)
-	c.set(func() { c.away = true })
+	c.Set(func() { c.away = true })
 	for range 2 * misses {
 		if n.sweep(t.Context()) == nil {
 			t.Error("swept without an API server")
 		}
 	}
-	c.set(func() { c.away = false })
-	if got := len(c.names()); got != 4 {
-		t.Errorf("NICs %v, want all four: not yet", c.names())
+	c.Set(func() { c.away = false })
+	if got := len(c.Names()); got != 4 {
+		t.Errorf("NICs %v, want all four: not yet", c.Names())
 	}
 	sweep(1)
-	if got, want := c.names(), []string{"red/far", "red/other-other1"}; !slices.Equal(got, want) {
+	if got, want := c.Names(), []string{"red/far", "red/other-other1"}; !slices.Equal(got, want) {
 		t.Errorf("NICs %v, want %v", got, want)
 	}
 	if leads(t, n, "nic-0") != "" || leads(t, n, "nic-1") == "" || kept(t, n) != 1 {
@@ -468,7 +389,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	sweep(1)
-	if got, want := c.names(), []string{"red/far", "red/next-next1"}; !slices.Equal(got, want) || leads(t, n, "nic-1") != "red/next-next1" {
+	if got, want := c.Names(), []string{"red/far", "red/next-next1"}; !slices.Equal(got, want) || leads(t, n, "nic-1") != "red/next-next1" {
 		t.Errorf("NICs %v, want %v; slot to %q", got, want, leads(t, n, "nic-1"))
 	}
 	// Late requests for the previous claim do no harm.
@@ -525,7 +446,7 @@ func TestDamaged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, want := c.names(), []string{"red/other-other1", "red/shop-shop1"}; !slices.Equal(got, want) || kept(t, n) != 2 {
+	if got, want := c.Names(), []string{"red/other-other1", "red/shop-shop1"}; !slices.Equal(got, want) || kept(t, n) != 2 {
 		t.Errorf("NICs %v, want %v", got, want)
 	}
 	// The kubelet unprepares the claim: the NIC becomes free.
@@ -539,7 +460,7 @@ func TestDamaged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, want := c.names(), []string{"red/other-other1", "red/third-third1"}; !slices.Equal(got, want) {
+	if got, want := c.Names(), []string{"red/other-other1", "red/third-third1"}; !slices.Equal(got, want) {
 		t.Errorf("NICs %v, want %v", got, want)
 	}
 	// An unreadable record may be good, so nothing is removed.

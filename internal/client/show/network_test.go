@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"strings"
@@ -47,7 +47,7 @@ spec: {addresses: [192.0.2.1, '2001:db8::1'], port: 4790}
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &membership{where: map[string]string{}, hosts: map[string]*tenant.Host{}, states: map[string]control.State{}}
+	var items []control.Item
 	for _, o := range objects {
 		text, err := tenant.Marshal(o)
 		if err != nil {
@@ -57,29 +57,31 @@ spec: {addresses: [192.0.2.1, '2001:db8::1'], port: 4790}
 		if o.Meta().Name == "web" {
 			it.Status.Host = "a"
 		}
-		if err := m.take(it, "train"); err != nil {
-			t.Fatal(err)
-		}
+		items = append(items, it)
+	}
+	m, err := NewMembership("train", items)
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		print func(b *strings.Builder) error
 		want  string
 	}{
-		{func(b *strings.Builder) error { return m.print(b) }, `network red/train, VNI 100, 10.1.0.0/24
+		{func(b *strings.Builder) error { return m.Print(b) }, `network red/train, VNI 100, 10.1.0.0/24
 
 NIC        ADDRESSES   HOST          UNDERLAY                STATE
 red/box    10.1.0.7    box           192.0.2.7               linux: enforces nothing
 red/web    10.1.0.1    a             192.0.2.1,2001:db8::1   ready
 red/idle   10.1.0.2    nowhere yet   -                       -
 `},
-		{func(b *strings.Builder) error { return m.commands(b, false) }, `# on host box, for NIC red/box
+		{func(b *strings.Builder) error { return m.Commands(b, false) }, `# on host box, for NIC red/box
 ip link add vx100 address 02:56:0a:01:00:07 mtu 1450 type vxlan id 100 dstport 4789 local 192.0.2.7
 ip addr add 10.1.0.7/24 dev vx100
 ip link set vx100 up
 bridge fdb append 00:00:00:00:00:00 dev vx100 dst 192.0.2.1 port 4790
 rdma link add rxe_vx100 type rxe netdev vx100
 `},
-		{func(b *strings.Builder) error { return m.commands(b, true) }, `# on host box, for NIC red/box
+		{func(b *strings.Builder) error { return m.Commands(b, true) }, `# on host box, for NIC red/box
 ip link add vx100 address 02:56:0a:01:00:07 mtu 1450 type vxlan id 100 dstport 4789 local 192.0.2.7 nolearning
 ip addr add 10.1.0.7/24 dev vx100
 ip link set vx100 up

@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"fmt"
@@ -22,10 +22,10 @@ func storeText(s *protocol.StoreStatus, now time.Time) string {
 		text += ": " + since
 	}
 	if s.Why != "" {
-		text += ": " + plain(s.Why)
+		text += ": " + Plain(s.Why)
 	}
 	if n := len(s.Problems); n > 0 {
-		text += fmt.Sprintf("; %d entries are left out, the first: %s", n, plain(s.Problems[0]))
+		text += fmt.Sprintf("; %d entries are left out, the first: %s", n, Plain(s.Problems[0]))
 	}
 	return text
 }

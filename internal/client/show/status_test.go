@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"fmt"
@@ -61,7 +61,7 @@ func TestPrintStatus(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b strings.Builder
-			if err := printStatus(&b, &c.status, time.Now()); err != nil {
+			if err := Status(&b, &c.status, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			for _, text := range c.want {

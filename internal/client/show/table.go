@@ -1,9 +1,10 @@
-package main
+package show
 
 import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -12,6 +13,16 @@ import (
 	"vrdma.dev/vrdma/internal/tenancy/control"
 	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
+
+// labelText formats labels: role=web,site=a.
+func labelText(labels map[string]string) string {
+	list := make([]string, 0, len(labels))
+	for k, v := range labels {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return strings.Join(list, ",")
+}
 
 // A column of a table of objects; wide columns appear only with -o wide.
 type column struct {
@@ -66,7 +77,7 @@ var objectColumns = map[tenant.Kind][]column{
 		whenWide(nicColumn("GUARANTEE", func(s *tenant.NICSpec) string { return quantityText(s.Guarantee) })),
 		whenWide(nicColumn("OPEN", func(s *tenant.NICSpec) string { return whoText(&s.Open) })),
 		labelsColumn,
-		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return plain(st.Reason) }},
+		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return Plain(st.Reason) }},
 	},
 	tenant.KindHost: {
 		nameColumn,
@@ -74,7 +85,7 @@ var objectColumns = map[tenant.Kind][]column{
 		hostColumn("ADDRESSES", func(s *tenant.HostSpec) string { return listText(s.Addresses) }),
 		hostColumn("PORT", func(s *tenant.HostSpec) string { return strconv.Itoa(cmp.Or(s.Port, overlay.DefaultPort)) }),
 		{title: "STATE", value: func(_ tenant.Object, st *control.Status) string { return string(st.State) }},
-		hostColumn("VERSION", func(s *tenant.HostSpec) string { return plain(s.Version) }),
+		hostColumn("VERSION", func(s *tenant.HostSpec) string { return Plain(s.Version) }),
 		whenWide(hostColumn("PUBLIC-KEY", func(s *tenant.HostSpec) string {
 			if s.PublicKey == (tenant.PublicKey{}) {
 				return ""
@@ -85,7 +96,7 @@ var objectColumns = map[tenant.Kind][]column{
 		whenWide(hostColumn("MEMORY", func(s *tenant.HostSpec) string { return quantityText(s.Capacity.Memory) })),
 		whenWide(hostColumn("MTU", func(s *tenant.HostSpec) string { return limitText(s.Capacity.MTU) })),
 		labelsColumn,
-		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return plain(st.Reason) }},
+		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return Plain(st.Reason) }},
 	},
 	tenant.KindFault: {
 		nameColumn,

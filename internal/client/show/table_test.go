@@ -1,8 +1,7 @@
-package main
+package show
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,7 @@ import (
 // exampleItems returns the objects of the example as a daemon returns them.
 func exampleItems(t *testing.T, kind tenant.Kind) []control.Item {
 	t.Helper()
-	text, err := os.ReadFile("../../examples/two-tenants.yaml")
+	text, err := os.ReadFile("../../../examples/two-tenants.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +104,7 @@ func TestTrust(t *testing.T) {
 		}
 		reply := &control.Reply{Items: []control.Item{{Key: network.Key(), Object: text, Forgeable: c.forgeable}}}
 		var b strings.Builder
-		if err := printDescription(&b, reply, time.Unix(0, 0)); err != nil {
+		if err := Description(&b, reply, time.Unix(0, 0)); err != nil {
 			t.Fatal(err)
 		}
 		if got := b.String(); !strings.Contains(got, c.text+"\n") || !strings.Contains(got, c.note) || c.note == "" && strings.Contains(got, "forge") {
@@ -120,7 +119,7 @@ func TestOutputIsInput(t *testing.T) {
 		for _, kind := range []tenant.Kind{"", tenant.KindNIC} {
 			var b strings.Builder
 			items := exampleItems(t, kind)
-			if err := printItems(&b, items, output, false); err != nil {
+			if err := Objects(&b, items, output, false); err != nil {
 				t.Fatal(err)
 			}
 			objects, err := tenant.Parse("out", []byte(b.String()))
@@ -139,11 +138,11 @@ func TestOutputIsInput(t *testing.T) {
 func TestWatchedRows(t *testing.T) {
 	items := exampleItems(t, tenant.KindNIC)
 	var b strings.Builder
-	rows := &rowPrinter{w: &b}
-	if err := watched(&b, rows, items[:1], ""); err != nil {
+	rows := NewChanges(&b, "")
+	if err := rows.Print(items[:1]); err != nil {
 		t.Fatal(err)
 	}
-	if err := watched(&b, rows, []control.Item{items[4], {Key: items[4].Key, Deleted: true}}, ""); err != nil {
+	if err := rows.Print([]control.Item{items[4], {Key: items[4].Key, Deleted: true}}); err != nil {
 		t.Fatal(err)
 	}
 	const want = `NAME      NETWORK   ADDRESSES   HOST       STATE
@@ -164,7 +163,7 @@ func TestDescription(t *testing.T) {
 		Events: []events.Event{{Time: time.Unix(50, 0), Verb: events.Applied, Object: items[3].Key, Reason: "created", By: events.Actor{Pid: 7, UID: 8, Program: "vrdma"}}},
 	}
 	var b strings.Builder
-	if err := printDescription(&b, reply, now); err != nil {
+	if err := Description(&b, reply, now); err != nil {
 		t.Fatal(err)
 	}
 	const want = `NIC      red/slow
@@ -185,28 +184,5 @@ Events
 `
 	if got := strings.ReplaceAll(b.String(), reply.Events[0].Time.Local().Format(time.DateTime), "TIME"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
-func TestFilesOfDirectory(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"b.yaml", "a.yml", "c.json", "d.txt"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	files, err := objectFiles{dir, "-"}.read(strings.NewReader("in"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := ""
-	for _, f := range files {
-		got += f.Text + " "
-	}
-	if got != "a.yml b.yaml c.json in " {
-		t.Errorf("got %s", got)
-	}
-	if _, err := (objectFiles{t.TempDir()}).read(nil); err == nil {
-		t.Error("an empty directory is no error")
 	}
 }

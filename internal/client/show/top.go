@@ -1,7 +1,9 @@
-package main
+package show
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -13,7 +15,51 @@ import (
 	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// The table of vrdma top is the difference of two readings of the NICs' counters.
+// TopJSON prints the status of each NIC with its rates.
+func TopJSON(w io.Writer, before, now *protocol.Top) error {
+	type nicRates struct {
+		protocol.NICStatus
+		Rates map[string]float64 `json:"rates"` // of the counters, per second
+	}
+	out := struct {
+		*protocol.Top
+		Seconds float64    `json:"seconds"` // the interval of the rates
+		NICs    []nicRates `json:"nics"`
+	}{Top: now, Seconds: now.Time.Sub(before.Time).Seconds(), NICs: []nicRates{}}
+	for _, r := range topRows(before, now) {
+		n := nicRates{r.NICStatus, map[string]float64{}}
+		for name, d := range r.rates {
+			n.Rates[name] = d
+		}
+		out.NICs = append(out.NICs, n)
+	}
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(out)
+}
+
+// DrawTop fills the screen. Every line ends with an escape sequence that clears the rest of it.
+func DrawTop(w io.Writer, before, now *protocol.Top, v TopView) error {
+	var table bytes.Buffer
+	if err := Top(&table, before, now, v); err != nil {
+		return err
+	}
+	lines := strings.Split(strings.TrimRight(table.String(), "\n"), "\n")
+	if v.Height > 1 && len(lines) > v.Height-1 {
+		lines = lines[:v.Height-1]
+	}
+	var out bytes.Buffer
+	out.WriteString("\x1b[H")
+	for _, l := range lines {
+		if r := []rune(l); v.Width > 0 && len(r) > v.Width {
+			l = string(r[:v.Width])
+		}
+		out.WriteString(l + "\x1b[K\r\n")
+	}
+	out.WriteString("\x1b[J")
+	_, err := w.Write(out.Bytes())
+	return err
+}
 
 // A topRow is a NIC, or the sum of a tenant's NICs.
 type topRow struct {
@@ -23,28 +69,28 @@ type topRow struct {
 	rates map[string]float64
 }
 
-// A topView holds the options of the table.
-type topView struct {
-	sort          sortKey
+// A TopView holds the options of the table.
+type TopView struct {
+	Sort          SortKey
 	tenants       bool // sums only
-	width, height int  // of the terminal; 0: none
+	Width, Height int  // of the terminal; 0: none
 }
 
-// key changes the view for a pressed key.
-func (v *topView) key(k byte) {
+// Key changes the view for a pressed key.
+func (v *TopView) Key(k byte) {
 	switch k {
 	case 't':
 		v.tenants = !v.tenants
 	default:
 		for i, s := range sorts {
 			if s.key == k {
-				v.sort = sortKey(i)
+				v.Sort = SortKey(i)
 			}
 		}
 	}
 }
 
-// loopShares is a line that says how busy each loop was and how many sessions it has; "": there is only one.
+// loopShares returns a line that shows how busy each loop was and how many sessions it has; "": there is only one.
 func loopShares(before, now *protocol.Top, seconds float64) string {
 	if len(now.Loops) == 0 || len(before.Loops) != len(now.Loops) || seconds <= 0 {
 		return ""
@@ -57,8 +103,8 @@ func loopShares(before, now *protocol.Top, seconds float64) string {
 	return "loops " + strings.Join(shares, " ") + " % with " + strings.Join(sessions, " ") + " sessions\n"
 }
 
-// A sortKey is an index into sorts.
-type sortKey int
+// A SortKey is what the table is sorted by: an index into sorts.
+type SortKey int
 
 var sorts = []struct {
 	name string
@@ -73,7 +119,8 @@ var sorts = []struct {
 	{"cpu", 'c', func(r *topRow) float64 { return timeOf(r.rates) }},
 }
 
-func sortNamed(name string) (sortKey, bool) {
+// SortNamed returns the key with a name.
+func SortNamed(name string) (SortKey, bool) {
 	i := slices.IndexFunc(sorts, func(s struct {
 		name string
 		key  byte
@@ -81,7 +128,7 @@ func sortNamed(name string) (sortKey, bool) {
 	}) bool {
 		return s.name == name
 	})
-	return sortKey(i), i >= 0
+	return SortKey(i), i >= 0
 }
 
 // rate returns the sum of the rates of columns with a common prefix.
@@ -146,8 +193,8 @@ func sumRows(rows []topRow) map[string]*topRow {
 }
 
 // arrange sorts tenants, each followed by its NICs. A tenant with one NIC has no sum.
-func arrange(rows []topRow, v topView) []topRow {
-	by := sorts[v.sort].of
+func arrange(rows []topRow, v TopView) []topRow {
+	by := sorts[v.Sort].of
 	compare := func(a, b *topRow) int {
 		return cmp.Or(cmp.Compare(by(b), by(a)), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.Network, b.Network))
 	}
@@ -171,7 +218,8 @@ func arrange(rows []topRow, v topView) []topRow {
 	return out
 }
 
-func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
+// Top prints the rates between two readings of the NICs' counters.
+func Top(w io.Writer, before, now *protocol.Top, v TopView) error {
 	rows := arrange(topRows(before, now), v)
 	seconds := now.Time.Sub(before.Time).Seconds()
 	cpu := 0.0
@@ -182,7 +230,7 @@ func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
 	if now.Pid != 0 {
 		whole, loops = fmt.Sprintf("pid %d, daemon %.0f %% of a core, ", now.Pid, 100*cpu), loopShares(before, now, seconds)
 	}
-	fmt.Fprintf(w, "vrdma top: %sup %s, sorted by %s\n%s\n", whole, age(now.Time, now.Started), sorts[v.sort].name, loops)
+	fmt.Fprintf(w, "vrdma top: %sup %s, sorted by %s\n%s\n", whole, age(now.Time, now.Started), sorts[v.Sort].name, loops)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	// The column for containers exists only if there are some.
 	named := slices.ContainsFunc(rows, func(r topRow) bool { return r.Container != "" })
@@ -198,7 +246,7 @@ func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
 		if r.sum {
 			name = fmt.Sprintf("(%d)", r.nics)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%d\t%s\t%s\n", r.Tenant, cmp.Or(name, "-"), in(plain(r.Container)), cmp.Or(r.Network, "-"),
+		fmt.Fprintf(t, "%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%d\t%s\t%s\n", r.Tenant, cmp.Or(name, "-"), in(Plain(r.Container)), cmp.Or(r.Network, "-"),
 			bytesText(uint64(bytesOut(r.rates))), bytesText(uint64(bytesIn(r.rates))),
 			countText(r.rate("sent_")), countText(r.rate("received_")), countText(r.rates["retransmitted_packets"]),
 			timeOf(r.rates)/1e7, r.Connections, bytesText(r.Registered), reasonsText(&r))

@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"bytes"
@@ -37,9 +37,9 @@ func tops() (before, now *protocol.Top) {
 
 func TestTopTable(t *testing.T) {
 	before, now := tops()
-	table := func(v topView) []string {
+	table := func(v TopView) []string {
 		var b bytes.Buffer
-		if err := printTop(&b, before, now, v); err != nil {
+		if err := Top(&b, before, now, v); err != nil {
 			t.Fatal(err)
 		}
 		var out []string
@@ -57,24 +57,24 @@ func TestTopTable(t *testing.T) {
 		"red new train 0 B 0 B 30.0k 0 0 0.0% 1 0 B -",
 		"red web train 2.0 MiB 0 B 0 0 0 20.0% 1 0 B -",
 	}
-	if got := table(topView{}); strings.Join(got, "\n") != strings.Join(want, "\n") {
+	if got := table(TopView{}); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	before.Loops = []protocol.LoopStatus{{Busy: time.Second}, {Number: 1}}
 	now.Loops = []protocol.LoopStatus{{Busy: 2 * time.Second, Sessions: 3}, {Number: 1, Busy: 200 * time.Millisecond, Sessions: 1}}
-	if got, want := table(topView{})[1], "loops 50 10 % with 3 1 sessions"; got != want {
+	if got, want := table(TopView{})[1], "loops 50 10 % with 3 1 sessions"; got != want {
 		t.Errorf("with two loops: %s, want %s", got, want)
 	}
-	var v topView
-	v.key('o')
-	v.key('t')
-	v.key('x')
+	var v TopView
+	v.Key('o')
+	v.Key('t')
+	v.Key('x')
 	if got := table(v); len(got) != 6 || !strings.HasPrefix(got[4], "red (3)") || !strings.HasPrefix(got[5], "blue (1)") {
 		t.Errorf("tenants by what goes out: %q", got)
 	}
-	v.width, v.height = 20, 4
+	v.Width, v.Height = 20, 4
 	var b bytes.Buffer
-	if err := drawTop(&b, before, now, v); err != nil {
+	if err := DrawTop(&b, before, now, v); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(b.String(), "\r\n"); n != 3 {
@@ -87,16 +87,16 @@ func TestTopTable(t *testing.T) {
 			Rates map[string]float64
 		}
 	}
-	if err := jsonTop(&b, before, now); err != nil {
+	if err := TopJSON(&b, before, now); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(b.Bytes(), &out); err != nil || len(out.NICs) != 4 || out.NICs[0].Rates["transmit_bytes"] != 2048 {
 		t.Errorf("%v: %+v", err, out)
 	}
-	if _, ok := sortNamed("cpu"); !ok {
+	if _, ok := SortNamed("cpu"); !ok {
 		t.Error("no order cpu")
 	}
-	if _, ok := sortNamed("size"); ok {
+	if _, ok := SortNamed("size"); ok {
 		t.Error("an order size")
 	}
 }
@@ -110,9 +110,9 @@ func TestUsageTables(t *testing.T) {
 	u := &protocol.UsageReport{Columns: []string{"transmit_bytes", "receive_bytes"}, Records: []protocol.UsageRecord{
 		record("red", "web", 0, 1), record("red", "db", 0, 2), record("blue", "", 1, 4), record("red", "web", 5, 8),
 	}}
-	u.Records = sumRecords(u.Records)
+	u.Records = SumRecords(u.Records)
 	var b bytes.Buffer
-	if err := printUsage(&b, u, "csv", nil); err != nil {
+	if err := Usage(&b, u, "csv", nil); err != nil {
 		t.Fatal(err)
 	}
 	rows, err := csv.NewReader(&b).ReadAll()
@@ -131,7 +131,7 @@ func TestUsageTables(t *testing.T) {
 	}
 	for _, output := range []string{"text", "json"} {
 		b.Reset()
-		if err := printUsage(&b, u, output, map[nicName]string{{"red", "", "web"}: "team/pod"}); err != nil || !strings.Contains(b.String(), "blue") || output == "text" && !strings.Contains(b.String(), "team/pod") {
+		if err := Usage(&b, u, output, map[NICName]string{{"red", "", "web"}: "team/pod"}); err != nil || !strings.Contains(b.String(), "blue") || output == "text" && !strings.Contains(b.String(), "team/pod") {
 			t.Errorf("%s: %v: %s", output, err, b.String())
 		}
 	}

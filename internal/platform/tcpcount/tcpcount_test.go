@@ -1,4 +1,4 @@
-package main
+package tcpcount
 
 import (
 	"os"
@@ -8,8 +8,8 @@ import (
 )
 
 // tcpCount has the fields of the struct in C, in the same order.
-func TestTCPCountLayout(t *testing.T) {
-	header, err := os.ReadFile(filepath.Join("..", "..", "shim", "sockets", "sockets.h"))
+func TestLayout(t *testing.T) {
+	header, err := os.ReadFile(filepath.Join("..", "..", "..", "shim", "sockets", "sockets.h"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,8 +22,8 @@ func TestTCPCountLayout(t *testing.T) {
 		fields = append(fields, string(m[1]))
 	}
 	want := []string{"refused", "silent", "accepted", "unmade", "udp", "forked", "inherited"}
-	if len(fields) != len(want) || tcpCountSize != int64(8*len(want)) {
-		t.Fatalf("C has %v, Go has %d bytes, want %v", fields, tcpCountSize, want)
+	if len(fields) != len(want) || size != int64(8*len(want)) {
+		t.Fatalf("C has %v, Go has %d bytes, want %v", fields, size, want)
 	}
 	for i := range want {
 		if fields[i] != want[i] {
@@ -32,16 +32,16 @@ func TestTCPCountLayout(t *testing.T) {
 	}
 }
 
-func TestTCPReasons(t *testing.T) {
+func TestReasons(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		count tcpCount
+		count Count
 		want  []string
 	}{
-		{"nothing", tcpCount{}, nil},
-		{"one", tcpCount{Refused: 1}, []string{"1 connection to a peer that does not listen on RDMA: run it with vrdma run --sockets too"}},
-		{"forks", tcpCount{Inherited: 2}, []string{"2 connections to a server that hands its connections to child processes: RDMA connections do not survive fork"}},
-		{"several", tcpCount{Silent: 2, UDP: 3, Forked: 2}, []string{
+		{"nothing", Count{}, nil},
+		{"one", Count{Refused: 1}, []string{"1 connection to a peer that does not listen on RDMA: run it with vrdma run --sockets too"}},
+		{"forks", Count{Inherited: 2}, []string{"2 connections to a server that hands its connections to child processes: RDMA connections do not survive fork"}},
+		{"several", Count{Silent: 2, UDP: 3, Forked: 2}, []string{
 			"2 connections to a peer that RDMA does not reach", "3 UDP sockets left to the kernel",
 			"2 processes made by fork that wanted to use an RDMA connection of the parent, which is not possible",
 		}},
