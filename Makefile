@@ -84,7 +84,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(PLAIN) $(GO) vet ./...
 	$(PLAIN) $(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps tools/arm64-root tools/chromium tools/container-image tools/criu-image tools/debian-root tools/engine-image tools/fuzz-corpus tools/gpu-bundle tools/helm tools/kubelet tools/module-path tools/multus tools/newest-root tools/stress tools/unpacked tools/valkey test/guest/image test/guest/init internal/instrument/testbed/programs/*.sh cmd/vrdma/guest/install contrib/ci/install packaging/version packaging/install packaging/scripts/*; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/arm64-root tools/chromium tools/container-image tools/criu-image tools/debian-root tools/engine-image tools/fabtests tools/fuzz-corpus tools/gpu-bundle tools/helm tools/kubelet tools/module-path tools/multus tools/newest-root tools/stress tools/unpacked tools/valkey test/guest/image test/guest/init internal/instrument/testbed/programs/*.sh cmd/vrdma/guest/install contrib/ci/install packaging/version packaging/install packaging/scripts/*; do sh -n $$script || exit 1; done
 
 unit: ## Go tests of every package, with the race detector
 	$(GOTEST) -race $$($(GO) list $(UNIT) | grep -vE '/($(PURE)|$(MODELS))$$')

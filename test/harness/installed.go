@@ -60,3 +60,15 @@ func Valkey(t testing.TB) string {
 	}
 	return filepath.Join(dir, "bin")
 }
+
+// Fabtests is the directory of libfabric and its own tests, which are built if this machine has not done so before: minutes. See
+// tools/fabtests.
+func Fabtests(t testing.TB) string {
+	t.Helper()
+	Need(t, "apt-get", "make", "gcc", "autoreconf", "libtoolize")
+	dir, err := cached("fabtests", "fabtests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
