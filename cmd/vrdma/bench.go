@@ -274,7 +274,7 @@ func demoCommand() *cobra.Command {
 		},
 	}
 	c.Flags().IntVar(&rounds, "rounds", 3, "how often every tool is run")
-	c.AddCommand(demoNetworksCommand())
+	c.AddCommand(demoNetworksCommand(), demoMigrateCommand())
 	return c
 }
 
