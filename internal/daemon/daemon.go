@@ -226,7 +226,7 @@ func (d *daemon) open(used *meter.Meter) (err error) {
 	})
 	d.server, err = server.Listen(server.Config{
 		Listeners: []server.Listener{first}, Engine: d.engine, Log: d.log, Version: d.Version, Budget: d.budget, NICs: d.nics, Collector: d.measured.collector,
-		Stop: func() { d.ask("vrdma stop") }, Operation: d, Store: d.store, Machines: d.provisioner, Events: d.journal, Inherited: d.from.inherited(),
+		Stop: func() { d.ask("vrdma stop") }, Operation: d, Store: d.store, Guests: d.provisioner, Events: d.journal, Inherited: d.from.inherited(),
 		ContainerTakeover: d.ContainerTakeover,
 	})
 	if err != nil {

@@ -85,7 +85,7 @@ func (h *guestHost) Charge(who credentials.Caller, b budget.Bill) (func(), error
 }
 
 // Receive implements vm.Host.
-func (h *guestHost) Receive(c *protocol.Conn, l server.Line, who credentials.Caller) error {
+func (h *guestHost) Receive(c *protocol.Conn, l server.ClientEnd, who credentials.Caller) error {
 	n := h.nics.Named(h.name)
 	if n == nil {
 		c.Close()

@@ -149,7 +149,7 @@ func (m *migrations) leave(k tenant.Key, n *registry.NIC, within time.Duration) 
 	if err != nil {
 		return answer, err
 	}
-	if d.provisioner.Machine(k) {
+	if d.provisioner.IsGuest(k) {
 		return answer, fmt.Errorf("NIC %s is a virtual machine's: it cannot move while that runs", k.Path())
 	}
 	revision, end, err := d.plane.Leave(k)

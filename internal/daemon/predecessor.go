@@ -90,7 +90,7 @@ func (s *succession) obstacles(taken []string) error {
 	if why := d.provisioner.Obstacles(slices.Contains(taken, takesContainers), slices.Contains(taken, takesCards)); len(why) > 0 {
 		return fmt.Errorf("%s: the next version cannot take that over; restart the daemon", strings.Join(why, ", "))
 	}
-	if names := d.server.Machines(); len(names) > 0 {
+	if names := d.server.GuestNames(); len(names) > 0 {
 		return fmt.Errorf("the virtual machines %s have NICs, which are not handed over yet", strings.Join(names, ", "))
 	}
 	return nil

@@ -35,20 +35,20 @@ func (c Count) Harmed() int { return c.Dropped + c.Duplicated + c.Reordered + c.
 
 // Cable carries frames between its ends until its test is over.
 type Cable struct {
-	mu     sync.Mutex // guards all below
-	faults Faults
-	delay  time.Duration
-	rng    *rand.Rand
-	count  Count
-	pcap   *pcap.Writer
-	lines  map[End]*line
+	mu          sync.Mutex // guards all below
+	faults      Faults
+	delay       time.Duration
+	rng         *rand.Rand
+	count       Count
+	pcap        *pcap.Writer
+	bottlenecks map[End]*bottleneck
 }
 
 // Connect starts carrying frames between ends; a frame from one goes to all others. The seed makes the choice of harmed
 // packets repeatable, as far as the traffic is.
 func Connect(t testing.TB, seed uint64, ends ...End) *Cable {
 	t.Helper()
-	c := &Cable{rng: rand.New(rand.NewPCG(seed, 0)), lines: map[End]*line{}}
+	c := &Cable{rng: rand.New(rand.NewPCG(seed, 0)), bottlenecks: map[End]*bottleneck{}}
 	var done sync.WaitGroup
 	for i, from := range ends {
 		to := slices.Concat(ends[:i], ends[i+1:])
@@ -198,14 +198,14 @@ func (c *Cable) deliver(frame []byte, to []End) {
 	}
 }
 
-// record writes a frame to the capture, if there is one, and returns the line to its end.
-func (c *Cable) record(frame []byte, end End) *line {
+// record writes a frame to the capture, if there is one, and returns the bottleneck in front of its end.
+func (c *Cable) record(frame []byte, end End) *bottleneck {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pcap != nil {
 		c.pcap.Write(time.Now(), frame)
 	}
-	return c.lines[end]
+	return c.bottlenecks[end]
 }
 
 // The possible fates of a packet.

@@ -214,7 +214,7 @@ func TestLine(t *testing.T) {
 	Socket(t, at("b"), at("cb"))
 	end := Socket(t, at("cb"), at("b"))
 	w := Connect(t, 7, Socket(t, at("ca"), at("a")), end)
-	w.Limit(t, end, Line{Rate: 100, Queue: 20, Mark: 10})
+	w.Limit(t, end, Bottleneck{Rate: 100, Queue: 20, Mark: 10})
 	for i := range 100 {
 		f := roce(uint32(i))
 		f[15] = 2

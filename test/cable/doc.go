@@ -8,7 +8,7 @@
 // The test carries the frames itself for two reasons: the kernel may lack sch_netem, and without root a QEMU guest
 // can only be connected through a socket. Faults apply to RoCEv2 packets only, because the tools exchange their queue
 // pair numbers over TCP, whose recovery is not under test. Faults can change while traffic flows, and a cable can write
-// its frames to a capture file. With more than two ends it is a hub. A Line makes the path to one end slow, with a
+// its frames to a capture file. With more than two ends it is a hub. A Bottleneck makes the path to one end slow, with a
 // queue that marks packets as a switch does.
 //
 // Namespaces have no names and TAP interfaces live as long as their descriptor, so that

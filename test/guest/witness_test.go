@@ -134,9 +134,9 @@ func (w *witness) follow(p wire.Packet) {
 	qp, psn := b.DestQP(), b.PSN()
 	want, open := w.write[qp]
 	switch {
-	case open && (f.Operation != wire.Write || f.Place&wire.First != 0 || psn != want):
+	case open && (f.Operation != wire.Write || f.Position&wire.First != 0 || psn != want):
 		w.torn = append(w.torn, p.String())
-	case f.Operation == wire.Write && (f.Place == wire.First || open && f.Place == wire.Middle):
+	case f.Operation == wire.Write && (f.Position == wire.First || open && f.Position == wire.Middle):
 		w.write[qp] = (psn + 1) & 0xffffff
 		return
 	}

@@ -10,15 +10,15 @@ import (
 	"vrdma.dev/vrdma/test/workload"
 )
 
-// TestCongestion: two hosts write to a third over a slow line that marks packets. They
+// TestCongestion: two hosts write to a third over a bottleneck that marks packets. They
 // share it, and its queue stays short.
 //
 //	A ──┐
-//	    ├── hub ── line: 20 MB/s, marks from 40 frames on ── C
+//	    ├── hub ── bottleneck: 20 MB/s, marks from 40 frames on ── C
 //	B ──┘
 func TestCongestion(t *testing.T) {
 	const mtu = 1500
-	line := cable.Line{Rate: 20 << 20, Queue: 1000, Mark: 40}
+	slow := cable.Bottleneck{Rate: 20 << 20, Queue: 1000, Mark: 40}
 	var hosts []*host
 	var ends []cable.End
 	for i := range 3 {
@@ -29,7 +29,7 @@ func TestCongestion(t *testing.T) {
 		hosts = append(hosts, h)
 	}
 	hub := cable.Connect(t, 1, ends...)
-	hub.Limit(t, ends[2], line)
+	hub.Limit(t, ends[2], slow)
 	for _, h := range hosts {
 		h.start(t)
 	}
@@ -47,7 +47,7 @@ func TestCongestion(t *testing.T) {
 	}
 	time.Sleep(time.Second) // to find their shares
 	hub.Load(ends[2])
-	// The share is measured over some seconds. If a sender or the line had no processor for a part of them, the next
+	// The share is measured over some seconds. If a sender or the bottleneck had no processor for a part of them, the next
 	// seconds count.
 	var complaint string
 	for range 8 {
@@ -60,8 +60,8 @@ func TestCongestion(t *testing.T) {
 			complaint = "no packet was marked: this proves nothing"
 		case a > 2*b || b > 2*a:
 			complaint = fmt.Sprintf("%d bytes of one sender and %d of the other, want a share within 2 : 1", a, b)
-		case l.Queue() > 2*line.Mark || l.Lost > 0:
-			complaint = fmt.Sprintf("%d frames were waiting on average and %d were lost, want a short queue (at most %d) and no loss", l.Queue(), l.Lost, 2*line.Mark)
+		case l.Queue() > 2*slow.Mark || l.Lost > 0:
+			complaint = fmt.Sprintf("%d frames were waiting on average and %d were lost, want a short queue (at most %d) and no loss", l.Queue(), l.Lost, 2*slow.Mark)
 		default:
 			complaint = ""
 		}

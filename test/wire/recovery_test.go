@@ -13,12 +13,12 @@ import (
 // rate of its own, well below what the hosts could do, so that it and not the machine sets
 // the pace.
 func TestRecovery(t *testing.T) {
-	line := cable.Line{Rate: 10 << 20, Queue: 2000, Mark: 1 << 30}
+	slow := cable.Bottleneck{Rate: 10 << 20, Queue: 2000, Mark: 1 << 30}
 	for _, tool := range []string{"write_bw", "read_bw", "send_bw"} {
 		t.Run(tool, func(t *testing.T) {
 			w := newLab(t, layout{mtu: 1500, cable: true})
 			for _, end := range w.ends {
-				w.cable.Limit(t, end, line)
+				w.cable.Limit(t, end, slow)
 			}
 			clean := w.bandwidth(t, tool, func(float64) bool { return true })
 			w.cable.SetFaults(cable.Faults{Drop: 0.01})

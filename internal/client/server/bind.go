@@ -186,8 +186,8 @@ func (d *listener) boundElsewhere(workload uint64) *Binding {
 func (s *Server) containers() map[*registry.NIC]string {
 	all := s.listeners.all()
 	out := make(map[*registry.NIC]string)
-	if s.cfg.Machines != nil {
-		out = s.cfg.Machines.Machines()
+	if s.cfg.Guests != nil {
+		out = s.cfg.Guests.Guests()
 	}
 	for _, d := range all {
 		if name := d.container(); name != "" {

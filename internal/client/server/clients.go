@@ -60,7 +60,7 @@ func (t *clients) closeSession(dev *nic.Session) {
 	defer t.mu.Unlock()
 	for ses := range t.sessions {
 		if ses.dev == dev {
-			ses.line.Close()
+			ses.client.Close()
 		}
 	}
 }

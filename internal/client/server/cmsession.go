@@ -20,12 +20,12 @@ import (
 // A cmSession is one open of the rdma_cm device: an event channel. Like a session, it ends
 // with its connection.
 type cmSession struct {
-	srv  *Server
-	nic  *registry.NIC
-	proc *process
-	line Line
-	id   uint64
-	ch   *rdmacm.Channel // touched on the loop only
+	srv    *Server
+	nic    *registry.NIC
+	proc   *process
+	client ClientEnd
+	id     uint64
+	ch     *rdmacm.Channel // touched on the loop only
 	// For a client that gets answers ahead of its questions, also on the loop only. page is nil for
 	// others, and as long as the client has no mailbox.
 	page  *protocol.Mail
@@ -61,7 +61,7 @@ var (
 const maxChannels = 16384
 
 // serveRDMACM serves an event channel until the client closes it.
-func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d *listener, h protocol.Hello) error {
+func (s *Server) serveRDMACM(c *protocol.Conn, client ClientEnd, who credentials.Caller, d *listener, h protocol.Hello) error {
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
@@ -69,11 +69,11 @@ func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d
 	if err != nil {
 		return err
 	}
-	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: l, id: p.listener.ids.Add(1)}
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, client: client, id: p.listener.ids.Add(1)}
 	ses.loopChan.cmSession = ses
 	var end uverbs.Handle
 	open := func() (signal rdmacm.Signal, err error) {
-		signal, end, err = ses.line.OpenSignal()
+		signal, end, err = ses.client.OpenSignal()
 		return signal, err
 	}
 	err = syscall.EIO
@@ -91,13 +91,13 @@ func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who credentials.Caller, d
 	w := welcome()
 	w.NumFDs, w.ID = 1, ses.ch.Name
 	w.RdevMajor, w.RdevMinor = abi.CMMajor, abi.CMMinor
-	err = ses.line.Send(w.Append(nil), []uverbs.Handle{end})
+	err = ses.client.Send(w.Append(nil), []uverbs.Handle{end})
 	end.Close()
 	if err != nil {
 		return nil
 	}
 	ses.srv.tracing.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
-	if ses.requests = s.newRequests(c, l, ses, d, wantsMail(h, who.Account)); ses.requests != nil {
+	if ses.requests = s.newRequests(c, client, ses, d, wantsMail(h, who.Account)); ses.requests != nil {
 		ses.converse()
 	}
 	return nil

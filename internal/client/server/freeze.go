@@ -146,8 +146,8 @@ func (s *Server) Inherited() (out map[string]int, kept []string) {
 	return out, kept
 }
 
-// Machines returns the names of virtual machines whose programs use a NIC: their sessions cannot be handed over.
-func (s *Server) Machines() (names []string) {
+// GuestNames returns the names of virtual machines whose programs use a NIC: their sessions cannot be handed over.
+func (s *Server) GuestNames() (names []string) {
 	processes, _ := s.clients.all()
 	for _, p := range processes {
 		if p.Machine != "" {

@@ -50,7 +50,7 @@ func FuzzCommand(f *testing.F) {
 	f.Cleanup(space.Close)
 	f.Fuzz(func(t *testing.T, b []byte, start, length uint64, kind uint32) {
 		p := &process{nic: s.listeners.list[0].NIC, listener: s.listeners.list[0], space: space, sessions: make(map[*session]struct{})}
-		ses, err := s.openSession(socketLine{}, p)
+		ses, err := s.openSession(socketEnd{}, p)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,11 +33,11 @@ func (s *Server) guarded(c *protocol.Conn, who credentials.Caller, converse func
 
 // converse implements endpoint.
 func (d *listener) converse(c *protocol.Conn, who credentials.Caller) error {
-	return d.talk(c, socketLine{c}, who)
+	return d.talk(c, socketEnd{c}, who)
 }
 
 // talk reads the hello and serves the kind of connection that it names.
-func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error {
+func (d *listener) talk(c *protocol.Conn, client ClientEnd, who credentials.Caller) error {
 	s := d.srv
 	if err := s.awaitHello(c); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 	}
 	// A process that was admitted may have changed its user since: its token is the proof. Others become users before
 	// Admit is called, so that Recheck finds every admitted caller.
-	asked := h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM && !l.Vouched()
+	asked := h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM && !client.Vouched()
 	user := who // a copy: serveProcess changes its own
 	if err := d.enter(c, &user, asked); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 		}
 	}
 	if h.Kind == protocol.KindProcess {
-		if err := d.occupy(c, l, &who); err != nil { // before Claim: no placement is released then
+		if err := d.occupy(c, client, &who); err != nil { // before Claim: no placement is released then
 			return err
 		}
 		if d.Claim != nil && !returns {
@@ -99,11 +99,11 @@ func (d *listener) talk(c *protocol.Conn, l Line, who credentials.Caller) error 
 	}
 	switch h.Kind {
 	case protocol.KindProcess:
-		err = s.serveProcess(c, l, who, d, h)
+		err = s.serveProcess(c, client, who, d, h)
 	case protocol.KindUverbs:
-		err = s.serveUverbs(c, l, who, d, h)
+		err = s.serveUverbs(c, client, who, d, h)
 	case protocol.KindRDMACM:
-		err = s.serveRDMACM(c, l, who, d, h)
+		err = s.serveRDMACM(c, client, who, d, h)
 	case protocol.KindNetlink:
 		err = d.serveNetlink(c, who)
 	case protocol.KindGuest:

@@ -49,9 +49,9 @@ type Listener struct {
 	Rests bool
 	// Secondary: the NIC has another listener, and this one, which rests, has a device tree of its own.
 	Secondary bool
-	// Machine opens the NIC's socket for virtual machines, and returns how a virtual machine is started with it; nil:
+	// OpenGuest opens the NIC's socket for virtual machines, and returns how a virtual machine is started with it; nil:
 	// the NIC has none.
-	Machine func() (protocol.GuestCard, error)
+	OpenGuest func() (protocol.GuestCard, error)
 	// Programs counts the programs that use the NIC, for callers that cannot wait for Users; nil: there are none.
 	Programs *atomic.Int32
 	// Bound are the workloads that the NIC is bound to from the start. Those that have ended are left out.

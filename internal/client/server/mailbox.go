@@ -169,7 +169,7 @@ func (p postbox) Shut() bool {
 	return p.mail.page.Left() || asked
 }
 
-// Serve implements engine.Line.
+// Serve implements engine.Handler.
 func (p postbox) Serve() {
 	r := p.requests
 	if r.busy.Load() || r.srv.paused {

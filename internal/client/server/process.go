@@ -46,7 +46,7 @@ type process struct {
 const maxOpens = 512
 
 // serveProcess serves a process until it ends.
-func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, d *listener, h protocol.Hello) error {
+func (s *Server) serveProcess(c *protocol.Conn, client ClientEnd, who credentials.Caller, d *listener, h protocol.Hello) error {
 	rules, err := faultsOf(&h)
 	if err != nil {
 		return err
@@ -58,13 +58,13 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 	defer who.Account.Refund(processBill)
 	var most uint64
 	s.loop.Do(func() { most = d.NIC.Limits().Memory })
-	space, err := l.NewSpace(most)
+	space, err := client.NewSpace(most)
 	if err != nil {
 		s.log.Error("cannot serve a new process", "pid", who.Pid, "program", who.Program, "error", err)
 		return refusal(protocol.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
 	}
 	space.SetAccount(who.Account)
-	id := l.Identify(&who)
+	id := client.Identify(&who)
 	if id.Memory != nil {
 		space.SetForeign(id.Memory)
 		if id.Mappings != nil {
@@ -93,7 +93,7 @@ func (s *Server) serveProcess(c *protocol.Conn, l Line, who credentials.Caller, 
 			w.ID |= protocol.MapsDescriptors
 		}
 	}
-	if err := l.Welcome(&w, space.File()); err != nil {
+	if err := client.Welcome(&w, space.File()); err != nil {
 		return nil
 	}
 	s.log.Debug("process", "pid", who.Pid, "uid", who.UID, "program", who.Program)
@@ -181,10 +181,10 @@ func (p *process) end() {
 	p.mu.Lock()
 	p.ended = true
 	for ses := range p.sessions {
-		ses.line.Close()
+		ses.client.Close()
 	}
 	for ses := range p.channels {
-		ses.line.Close()
+		ses.client.Close()
 	}
 	p.mu.Unlock()
 	if p.cm != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // requests serves the connection of a session. The loop reads requests, runs most of them and
-// answers (engine/lines.go). Slow parts run in the session's goroutine, which sleeps otherwise. The
+// answers (engine/handlers.go). Slow parts run in the session's goroutine, which sleeps otherwise. The
 // loop does not read the connection meanwhile, so the commands of one session never overlap.
 //
 //	loop:       read ─▶ run ─▶ answer ─▶ read …
@@ -24,12 +24,12 @@ import (
 // A client that supports it gets a mailbox after some commands (mailbox.go). Requests there run in
 // the same way.
 type requests struct {
-	srv  *Server
-	conn *protocol.Conn
-	line Line
-	fd   int
-	of   handler
-	nic  *nic.NIC
+	srv    *Server
+	conn   *protocol.Conn
+	client ClientEnd
+	fd     int
+	of     executor
+	nic    *nic.NIC
 
 	commands *budget.Pace  // limits requests per second; nil: no limit
 	gone     chan struct{} // closed when the NIC is removed
@@ -44,8 +44,8 @@ type requests struct {
 	out   []byte
 }
 
-// A handler runs the requests of a session.
-type handler interface {
+// An executor runs the requests of a session.
+type executor interface {
 	// onLoop runs a request on the loop. If a part of it must not run there it returns that
 	// part as rest, for the session's goroutine.
 	onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) (answer []byte, rest rest)
@@ -71,13 +71,13 @@ type errand struct {
 }
 
 // newRequests makes the requests of a session or channel on c; nil: c has ended.
-func (s *Server) newRequests(c *protocol.Conn, l Line, h handler, d *listener, m mailbox) *requests {
+func (s *Server) newRequests(c *protocol.Conn, client ClientEnd, x executor, d *listener, m mailbox) *requests {
 	fd, err := c.Detach()
 	if err != nil {
 		return nil
 	}
 	return &requests{
-		srv: s, conn: c, line: l, fd: fd, of: h, nic: d.NIC.Device, commands: d.Commands, gone: d.gone, mail: m,
+		srv: s, conn: c, client: client, fd: fd, of: x, nic: d.NIC.Device, commands: d.Commands, gone: d.gone, mail: m,
 		handed: make(chan errand, 1), out: make([]byte, 0, 1024),
 	}
 }
@@ -120,7 +120,7 @@ func (r *requests) serve() {
 // usable.
 func (r *requests) answer(buf *[]byte, run rest) bool {
 	answer, handles := run()
-	err := r.line.Send(answer, handles)
+	err := r.client.Send(answer, handles)
 	for _, h := range handles {
 		h.Close()
 	}
@@ -195,7 +195,7 @@ func (r *requests) await(until time.Time) bool {
 	return r.srv.keeping.Add(1) <= mostKeep && !r.srv.gate.closing.Load() && r.conn.Await(time.Until(until))
 }
 
-// Serve implements engine.Line.
+// Serve implements engine.Handler.
 func (r *requests) Serve() {
 	if r.busy.Load() || r.srv.paused {
 		return
@@ -268,7 +268,7 @@ func (r *requests) trim() {
 	}
 }
 
-// Fail implements engine.Line.
+// Fail implements engine.Handler.
 func (r *requests) Fail(err error) {
 	r.srv.spare = nil // the panicked request may still refer to it
 	r.hand(errand{err: err})

@@ -50,7 +50,7 @@ type Loop interface {
 	JoinFaults(s *nic.Session, p *fault.Plan)
 	RemoveFaults(p *fault.Plan)
 	// Watch makes the loop serve a connection of a NIC's client; Unwatch undoes it.
-	Watch(fd int, n *nic.NIC, l loopLine) error
+	Watch(fd int, n *nic.NIC, l loopHandler) error
 	Unwatch(fd int)
 	// Pause makes the loop ignore a connection; Resume undoes it. Any goroutine may call them.
 	Pause(fd int)
@@ -67,24 +67,24 @@ type Loop interface {
 	LoopOf(s *nic.Session) int
 }
 
-// A loopLine is a connection that the loop serves. It is an alias, as engine.Line is, so that both are one type and an
+// A loopHandler serves a connection on the loop. It is an alias, as engine.Handler is, so that both are one type and an
 // engine.Engine is a Loop.
-type loopLine = interface {
+type loopHandler = interface {
 	Serve()
 	Fail(err error)
 }
 
 // A loopBox is engine.Mailbox, likewise.
 type loopBox = interface {
-	loopLine
+	loopHandler
 	Asked() bool
 	Shut() bool
 }
 
-// Machines knows the virtual machines that have NICs.
-type Machines interface {
-	// Machines are their names.
-	Machines() map[*registry.NIC]string
+// Guests knows the virtual machines that have NICs.
+type Guests interface {
+	// Guests returns their names.
+	Guests() map[*registry.NIC]string
 }
 
 // Config is the configuration of a Server.
@@ -103,7 +103,7 @@ type Config struct {
 	// NICs are all NICs, and Collector has their usage; nil: nothing is metered.
 	NICs      *registry.Table
 	Collector *meter.Collector
-	Machines  Machines // nil: no NIC is a virtual machine's
+	Guests    Guests // nil: no NIC is a virtual machine's
 	// ContainerTakeover: a daemon of the same user that differs in its root directory may take over. It is served nothing else.
 	ContainerTakeover bool
 	// Inherited are sockets of another daemon, by path, which this one continues; nil: there are none.
@@ -344,7 +344,7 @@ func (s *Server) start(c *protocol.Conn, at endpoint, who *credentials.Caller, c
 // Receive serves a client that is no process of this host, at the listener of a NIC. Its messages come on c, and l is
 // what else the two share. The caller vouches for who. The conversation ends with c, and l.Over is called at its end.
 // After an error c is closed, and l.Over is not called.
-func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credentials.Caller) error {
+func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, client ClientEnd, who credentials.Caller) error {
 	d := s.listeners.of(n)
 	if d == nil {
 		c.Close()
@@ -364,10 +364,10 @@ func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, l Line, who credenti
 		return err
 	}
 	s.start(c, nil, &who, func() {
-		s.guarded(c, who, func(c *protocol.Conn, who credentials.Caller) error { return d.talk(c, l, who) })
+		s.guarded(c, who, func(c *protocol.Conn, who credentials.Caller) error { return d.talk(c, client, who) })
 	}, func() {
 		who.Account.Refund(relayBill)
-		l.Over()
+		client.Over()
 	})
 	return nil
 }

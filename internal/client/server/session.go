@@ -25,7 +25,7 @@ type session struct {
 	srv    *Server
 	nic    *registry.NIC
 	proc   *process
-	line   Line
+	client ClientEnd
 	id     uint64
 	opened time.Time
 
@@ -68,12 +68,12 @@ var (
 )
 
 // serveUverbs serves a device until the client closes it.
-func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d *listener, h protocol.Hello) error {
+func (s *Server) serveUverbs(c *protocol.Conn, client ClientEnd, who credentials.Caller, d *listener, h protocol.Hello) error {
 	p, err := s.clients.process(h.Token, who, d)
 	if err != nil {
 		return err
 	}
-	ses, err := s.openSession(l, p)
+	ses, err := s.openSession(client, p)
 	if err != nil {
 		return err
 	}
@@ -82,13 +82,13 @@ func (s *Server) serveUverbs(c *protocol.Conn, l Line, who credentials.Caller, d
 	w := welcome()
 	w.ArenaSize, w.NumFDs, w.ID = ses.arena.Size(), 2, uint32(ses.id)
 	bell, _ := ses.doorbell.(*os.File)
-	if err := l.Welcome(&w, ses.arena.File(), bell); err != nil {
+	if err := client.Welcome(&w, ses.arena.File(), bell); err != nil {
 		return nil
 	}
 	s.log.Debug("device opened", "nic", p.nic.Name, "session", ses.id, "pid", p.Pid, "program", p.Program)
 	s.opened(d, p, true)
 	s.tracing.mark(p, ses.id, protocol.TraceOpen)
-	if ses.requests = s.newRequests(c, l, ses, d, wantsMail(h, who.Account)); ses.requests == nil {
+	if ses.requests = s.newRequests(c, client, ses, d, wantsMail(h, who.Account)); ses.requests == nil {
 		s.opened(d, p, false)
 		return nil
 	}
@@ -124,8 +124,8 @@ func (a *admission) refused(n *registry.NIC, who *credentials.Caller, why error)
 
 // openSession makes a session with its arena, doorbell and NIC objects. After an error it leaves
 // nothing behind.
-func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
-	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: p.listener.ids.Add(1), opened: time.Now()}
+func (s *Server) openSession(client ClientEnd, p *process) (_ *session, err error) {
+	ses := &session{srv: s, nic: p.nic, proc: p, client: client, id: p.listener.ids.Add(1), opened: time.Now()}
 	ses.loopDev.session = ses
 	if err := p.Account.Charge(nic.SessionBill); err != nil {
 		s.admission.overdrawnBy(err, "opening the device", p.nic, &p.Caller)
@@ -135,13 +135,13 @@ func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
 	defer func() {
 		if err != nil {
 			ses.end()
-			if ses.arena == nil && l.Vouched() {
-				return // a virtual machine can cause this error again and again: its line logs it
+			if ses.arena == nil && client.Vouched() {
+				return // a virtual machine can cause this error again and again: package vm logs it
 			}
 			s.log.Error("cannot open the device for a program", "pid", p.Pid, "program", p.Program, "error", err)
 		}
 	}()
-	if ses.arena, ses.doorbell, err = l.OpenQueues(p.Account); err != nil {
+	if ses.arena, ses.doorbell, err = client.OpenQueues(p.Account); err != nil {
 		return nil, refusal(protocol.Errno(err, syscall.ENOMEM), "%v", err)
 	}
 	ses.arena.SetAccount(p.Account)
@@ -387,7 +387,9 @@ func (ses *session) NIC() *nic.NIC { return ses.nic.Device }
 func (ses *session) Wake(q *nic.QP) { ses.srv.loop.Wake(q) }
 
 // OpenEvents implements uverbs.Device.
-func (ses *session) OpenEvents() (nic.EventSink, uverbs.Handle, error) { return ses.line.OpenEvents() }
+func (ses *session) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
+	return ses.client.OpenEvents()
+}
 
 // Settle implements uverbs.Device: the answer waits instead.
 func (d *loopDevice) Settle() { d.unsettled = d.proc.space.Writing() }
@@ -409,7 +411,7 @@ func (ses *session) room(length uint64) error {
 
 // Map implements uverbs.Device.
 func (ses *session) Map(start, length uint64) (*memory.Region, error) {
-	extents, done, err := ses.line.Extents(ses.extents)
+	extents, done, err := ses.client.Extents(ses.extents)
 	if err != nil {
 		return nil, err
 	}

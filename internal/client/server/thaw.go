@@ -381,7 +381,7 @@ func (t *thawing) session(p *process, st *SessionState) error {
 	if err != nil {
 		return err
 	}
-	ses := &session{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: st.ID, opened: time.Unix(0, st.Since), told: st.Told}
+	ses := &session{srv: s, nic: p.nic, proc: p, client: socketEnd{c}, id: st.ID, opened: time.Unix(0, st.Since), told: st.Told}
 	ses.loopDev.session = ses
 	ses.commands.Store(st.Commands)
 	if st.Opened {
@@ -427,7 +427,7 @@ func (t *thawing) session(p *process, st *SessionState) error {
 	}
 	user := who
 	t.user(d, c, &user, &st.Conn, &User{device: true})
-	if ses.requests = s.newRequests(c, ses.line, ses, d, mail); ses.requests == nil {
+	if ses.requests = s.newRequests(c, ses.client, ses, d, mail); ses.requests == nil {
 		return errors.New("the connection of a session cannot be used")
 	}
 	t.start(d, c, who, func() {
@@ -500,14 +500,14 @@ func (t *thawing) channel(p *process, st *ChannelState) (*cmSession, error) {
 	if err != nil {
 		return nil, err
 	}
-	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: st.ID, ch: ch}
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, client: socketEnd{c}, id: st.ID, ch: ch}
 	ses.loopChan.cmSession = ses
 	if err := p.adoptChannel(ses); err != nil {
 		return nil, err
 	}
 	user := who
 	t.user(d, c, &user, &st.Conn, &User{device: true})
-	if ses.requests = s.newRequests(c, ses.line, ses, d, mail); ses.requests == nil {
+	if ses.requests = s.newRequests(c, ses.client, ses, d, mail); ses.requests == nil {
 		return nil, errors.New("the connection of an event channel cannot be used")
 	}
 	if st.Ahead && mail.page != nil {

@@ -138,10 +138,10 @@ func peerOf(v *diag.View) credentials.Peer {
 
 // serveMachineCard tells a tool how to start a virtual machine with the NIC.
 func (d *listener) serveMachineCard(c *protocol.Conn) error {
-	if d.Machine == nil {
+	if d.OpenGuest == nil {
 		return refusal(syscall.EOPNOTSUPP, "NIC %s is in the host's own network: a virtual machine can have a declared NIC in a network with way vxlan", d.NIC.Name)
 	}
-	card, err := d.Machine()
+	card, err := d.OpenGuest()
 	if err != nil {
 		card.Error = err.Error()
 	}

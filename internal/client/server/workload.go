@@ -23,11 +23,11 @@ import (
 const handover = 3 * time.Second
 
 // occupy makes a user a program of its workload. It fails if another workload has the NIC.
-func (d *listener) occupy(c *protocol.Conn, l Line, who *credentials.Caller) error {
+func (d *listener) occupy(c *protocol.Conn, client ClientEnd, who *credentials.Caller) error {
 	var workload uint64
 	var container string
 	if d.Exclusive {
-		workload, container = l.Workload(who)
+		workload, container = client.Workload(who)
 		if name := d.srv.names.get(workload); name != "" {
 			container = name
 		}

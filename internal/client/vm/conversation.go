@@ -24,7 +24,7 @@ import (
 
 // A conversation is the daemon's side of one connection between a program and its agent. The session serves one end of a socket
 // pair (near), as for a process; the other end (far) belongs to this package. It has three goroutines: the guest's reads frames
-// from the link, feed passes requests to the session one by one, and relay sends its replies to the agent. It is a server.Line.
+// from the link, feed passes requests to the session one by one, and relay sends its replies to the agent. It is a server.ClientEnd.
 //
 //	leave: no more requests ─▶ the session sees the end of near ─▶ … ─▶ Over ─▶ Close to the agent
 //
@@ -107,7 +107,7 @@ func (c *conversation) leave() {
 	})
 }
 
-// Over implements server.Line.
+// Over implements server.ClientEnd.
 func (c *conversation) Over() { close(c.over) }
 
 // take queues a request of the program.
@@ -239,24 +239,24 @@ func (c *conversation) leavePin() {
 	c.pin = nil
 }
 
-// Send implements server.Line.
+// Send implements server.ClientEnd.
 func (c *conversation) Send(reply []byte, handles []uverbs.Handle) error {
 	c.reply(reply, handles...)
 	return nil
 }
 
-// Welcome implements server.Line. The agent creates the descriptors that belong to it.
+// Welcome implements server.ClientEnd. The agent creates the descriptors that belong to it.
 func (c *conversation) Welcome(w *protocol.Welcome, _ ...*os.File) error {
 	c.reply(w.Append(nil))
 	return nil
 }
 
-// NewSpace implements server.Line.
+// NewSpace implements server.ClientEnd.
 func (c *conversation) NewSpace(quota uint64) (*memory.Space, error) {
 	return memory.NewSpaceIn(backing{c.m.ram.hold()}, quota), nil
 }
 
-// Extents implements server.Line.
+// Extents implements server.ClientEnd.
 func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done func(), err error) {
 	c.mu.Lock()
 	p := c.pin
@@ -287,7 +287,7 @@ func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done 
 	return out, done, nil
 }
 
-// OpenQueues implements server.Line.
+// OpenQueues implements server.ClientEnd.
 func (c *conversation) OpenQueues(account *budget.Account) (*nic.Arena, server.Bell, error) {
 	arena, bell, err := c.openQueues(account)
 	if err != nil && c.m.port.noDevice.now() {
@@ -378,13 +378,13 @@ func (c *conversation) grow(size uint64) ([]vmproto.Run, error) {
 	}
 }
 
-// OpenEvents implements server.Line.
+// OpenEvents implements server.ClientEnd.
 func (c *conversation) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
 	s := c.open()
 	return s, handle{s}, nil
 }
 
-// OpenSignal implements server.Line.
+// OpenSignal implements server.ClientEnd.
 func (c *conversation) OpenSignal() (rdmacm.Signal, uverbs.Handle, error) {
 	s := c.open()
 	return s, handle{s}, nil
@@ -405,13 +405,13 @@ func (c *conversation) forget(s *sink) {
 	delete(c.sinks, s)
 }
 
-// Vouched implements server.Line: QEMU was checked when it connected.
+// Vouched implements server.ClientEnd: QEMU was checked when it connected.
 func (c *conversation) Vouched() bool { return true }
 
-// Workload implements server.Line: a guest is one workload.
+// Workload implements server.ClientEnd: a guest is one workload.
 func (c *conversation) Workload(*credentials.Caller) (uint64, string) { return c.m.workload, "" }
 
-// Identify implements server.Line.
+// Identify implements server.ClientEnd.
 func (c *conversation) Identify(*credentials.Caller) credentials.Identity {
 	return credentials.Identity{Pidfd: -1, Why: errors.New("it is in a virtual machine, where stacks, files and shared memory cannot be reached")}
 }

@@ -2,7 +2,7 @@
 //
 //	guest                                        host
 //	program ─ shim ─ agent ══ virtio-serial ══ QEMU ── unix socket ── Sockets ─ guest ─ conversation
-//	   │               │                                                            │     (server.Line)
+//	   │               │                                                            │     (server.ClientEnd)
 //	   │ rings,        └ pins pages, says where they are                            │
 //	   ▼ data                                                                       ▼
 //	guest RAM ◀──────────────── the same pages, mapped by the daemon ── Memory, arena, memory.Space

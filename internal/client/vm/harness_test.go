@@ -278,7 +278,7 @@ func (h testHost) Vouch(u *net.UnixConn) (credentials.Caller, error) { return h.
 func (h testHost) Charge(who credentials.Caller, b budget.Bill) (func(), error) {
 	return h.s.Charge(h.n, who, b)
 }
-func (h testHost) Receive(c *protocol.Conn, l server.Line, who credentials.Caller) error {
+func (h testHost) Receive(c *protocol.Conn, l server.ClientEnd, who credentials.Caller) error {
 	return h.s.Receive(h.n, c, l, who)
 }
 func (h testHost) Card(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {

@@ -43,7 +43,7 @@ type Host interface {
 	// Charge charges a guest's memory to the account of the process who.
 	Charge(who credentials.Caller, b budget.Bill) (refund func(), err error)
 	// Receive serves one connection of the guest, see server.Server.
-	Receive(c *protocol.Conn, l server.Line, who credentials.Caller) error
+	Receive(c *protocol.Conn, l server.ClientEnd, who credentials.Caller) error
 	// Card serves the network card. It informs d and calls ready with the connection, as vhostuser.Serve does.
 	Card(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error
 }

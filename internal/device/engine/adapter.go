@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"vrdma.dev/vrdma/internal/device/fifo"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
@@ -25,8 +26,8 @@ type adapter struct {
 	// What follows has only the first loop, if there are others, see tenants.go.
 	owner  *owner // its tenant
 	capped bool
-	late   queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
-	held   queue[*task] // queue pairs that wait to send to the NIC, see caps.go
+	late   fifo.Queue[*task] // queue pairs with an ACK that waits until the NIC is under its cap
+	held   fifo.Queue[*task] // queue pairs that wait to send to the NIC, see caps.go
 	// It is being moved to another host, see suspend.go.
 	suspended bool
 }

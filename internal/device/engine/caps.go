@@ -207,7 +207,7 @@ func (s *scheduler) admit(t *task, budget int, sc *transport.Scratch) (int, bool
 		sc.HoldReads, sc.ReadHeld = m.Path().Remote && !s.nics.Admit(&t.adapter.band.nic, *s.clock), false
 		return budget, true
 	}
-	if !s.nics.Admit(&to.band.nic, *s.clock) || to.held.n > 0 && !t.let {
+	if !s.nics.Admit(&to.band.nic, *s.clock) || to.held.Len() > 0 && !t.let {
 		s.hold(t, to)
 		return 0, false
 	}
@@ -219,7 +219,7 @@ func (s *scheduler) admit(t *task, budget int, sc *transport.Scratch) (int, bool
 func (s *scheduler) hold(t *task, a *adapter) {
 	if !t.held {
 		t.held = true
-		*a.held.push() = t
+		*a.held.Push() = t
 	}
 	s.nics.Shut(&a.band.nic, *s.clock)
 }
@@ -229,8 +229,8 @@ func (s *scheduler) hold(t *task, a *adapter) {
 func (s *scheduler) releaseHeld() {
 	for n := s.nics.Opened(); n != nil; n = s.nics.Opened() {
 		a := n.Of.(*band).adapter
-		for range min(a.held.n, heldAtOnce) {
-			p := a.held.pop()
+		for range min(a.held.Len(), heldAtOnce) {
+			p := a.held.Pop()
 			t := *p
 			*p = nil
 			if t.held, t.let = false, true; !t.q.Gone() {
@@ -238,7 +238,7 @@ func (s *scheduler) releaseHeld() {
 			}
 		}
 		a.sendLate()
-		if a.held.n > 0 || a.late.n > 0 {
+		if a.held.Len() > 0 || a.late.Len() > 0 {
 			s.nics.Shut(n, *s.clock)
 		}
 	}
@@ -255,7 +255,7 @@ type late struct {
 // traffic. It reports whether it did.
 func (s *scheduler) withhold(from *task, r *route, b *transport.Burst) bool {
 	a := from.adapter
-	if a.late.n == 0 && s.nics.Admit(&a.band.nic, *s.clock) {
+	if a.late.Len() == 0 && s.nics.Admit(&a.band.nic, *s.clock) {
 		return false
 	}
 	l := from.late
@@ -265,7 +265,7 @@ func (s *scheduler) withhold(from *task, r *route, b *transport.Burst) bool {
 	}
 	if !l.waits {
 		l.waits = true
-		*a.late.push() = from
+		*a.late.Push() = from
 	} else if forward := (b.PSN - l.b.PSN) & ib.PSNMask; forward > ib.PSNMask/2 {
 		return true
 	}
@@ -276,8 +276,8 @@ func (s *scheduler) withhold(from *task, r *route, b *transport.Burst) bool {
 
 // sendLate sends ACKs that withhold kept.
 func (a *adapter) sendLate() {
-	for n := min(a.late.n, maxAcks); n > 0; n-- {
-		p := a.late.pop()
+	for n := min(a.late.Len(), maxAcks); n > 0; n-- {
+		p := a.late.Pop()
 		t := *p
 		*p = nil
 		l := t.late

@@ -342,21 +342,21 @@ func TestCapFromElsewhere(t *testing.T) {
 	}
 }
 
-// slowLine is a line whose every request takes so long.
-type slowLine struct {
+// slowHandler takes so long for each request.
+type slowHandler struct {
 	b      *bench
 	n      *nic.NIC
 	takes  ib.Time
 	served int
 }
 
-func (l *slowLine) Serve() {
+func (l *slowHandler) Serve() {
 	l.b.e.Bill(l.n)
 	l.b.spent += l.takes
 	l.served++
 }
 
-func (l *slowLine) Fail(err error) { l.b.t.Error(err) }
+func (l *slowHandler) Fail(err error) { l.b.t.Error(err) }
 
 // TestCommandsInShare: requests count against the share of their tenant, and wait when it is used up. A tenant that
 // sends commands all the time leaves others their share, and still gets its own turns. Without competition requests do
@@ -366,12 +366,12 @@ func TestCommandsInShare(t *testing.T) {
 	s := b.stream(0, 1, 64, wr{op: opWrite, n: 64 << 10})
 	own := b.stream(2, 3, 64, wr{op: opWrite, n: 64 << 10})
 	b.begin()
-	l := &slowLine{b: b, n: b.nics[2], takes: 8_000}
+	l := &slowHandler{b: b, n: b.nics[2], takes: 8_000}
 	const fd = 1 << 20 // nobody's
-	b.e.first.lines.of[fd] = line{l, l.n}
+	b.e.first.handlers.of[fd] = watched{l, l.n}
 	b.requests = func() {
-		b.e.first.lines.ready[0], b.e.first.lines.at, b.e.first.lines.n = readyLine{fd: fd, line: l}, 0, 1
-		b.e.first.serveLines()
+		b.e.first.handlers.ready[0], b.e.first.handlers.at, b.e.first.handlers.n = readyHandler{fd: fd, handler: l}, 0, 1
+		b.e.first.serveHandlers()
 	}
 	time := func(i int) ib.Time { return b.nics[i].Counters().LoopTime }
 	b.run(10_000_000)

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"vrdma.dev/vrdma/internal/device/fifo"
 	"vrdma.dev/vrdma/internal/ib"
 )
 
@@ -12,7 +13,7 @@ import (
 // the loop takes them between two passes. While the loop sleeps, the goroutine that has a command
 // runs it in place of the loop (standin.go).
 //
-// Client requests are no commands: the loop reads them itself (lines.go), except for slow ones.
+// Client requests are no commands: the loop reads them itself (handlers.go), except for slow ones.
 //
 //	goroutine ── Do ─┬─ the loop sleeps ──▶ stand in: pass, command, a few passes
 //	                 └─ it does not ──▶ queue ──▶ loop: pass, command ──▶ Do returns
@@ -21,7 +22,7 @@ import (
 // posting is a system call. So a pass precedes the command.
 type commands struct {
 	mu       sync.Mutex
-	queue    queue[func()]
+	queue    fifo.Queue[func()]
 	pending  atomic.Bool // the queue is not empty
 	sleeping atomic.Bool // the loop has to be woken with kick
 	stopping atomic.Bool
@@ -76,7 +77,7 @@ func (c *commands) wake() {
 
 func (c *commands) push(f func()) {
 	c.mu.Lock()
-	*c.queue.push() = f
+	*c.queue.Push() = f
 	c.pending.Store(true)
 	c.mu.Unlock()
 }
@@ -84,10 +85,10 @@ func (c *commands) push(f func()) {
 func (c *commands) pop() func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.queue.pop()
+	p := c.queue.Pop()
 	f := *p
 	*p = nil
-	c.pending.Store(c.queue.n > 0)
+	c.pending.Store(c.queue.Len() > 0)
 	return f
 }
 
@@ -96,7 +97,7 @@ func (c *commands) pop() func() {
 func (c *commands) inOnePass() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return min(c.queue.n, commandsPerPass)
+	return min(c.queue.Len(), commandsPerPass)
 }
 
 // run runs the first n commands, for at most commandTime.

@@ -72,7 +72,7 @@ func (c *contention) judge(contended bool, now ib.Time) bool {
 }
 
 // giveWay yields. Within a stream with another host the loop moves to another CPU if others keep
-// this one too long. placement.go handles one-sided streams (traffic.oneSided). In all other
+// this one too long. affinity.go handles one-sided streams (traffic.oneSided). In all other
 // cases the kernel chooses better than the loop would.
 func (p *processor) giveWay() {
 	p.rivals.yields++

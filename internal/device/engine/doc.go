@@ -15,7 +15,7 @@
 //	clock        time, and which NIC it is charged to (account.go)
 //	adapters     the NICs that are served, their addresses, routes (adapter.go)
 //	doorbells    sessions that have posted something (doorbell.go)
-//	lineSet      client connections and mailboxes: requests run here (lines.go, mailboxes.go)
+//	handlerSet   client connections and mailboxes: requests run here (handlers.go, mailboxes.go)
 //	commands     functions of other goroutines, and which goroutine holds the loop's state
 //	             (commands.go, standin.go)
 //	scheduler    which queue pair has the next turn, timers, shares and caps (scheduler.go,

@@ -41,7 +41,7 @@ type Options struct {
 	Recognise bool
 	Version   string
 	// NoMove keeps the loop from moving to another processor, see contention.go and
-	// placement.go.
+	// affinity.go.
 	NoMove bool
 	// NoFiller keeps the engine from padding packets so that they leave in one batch, and tells
 	// other hosts not to.
@@ -86,7 +86,7 @@ type loop struct {
 	clock    clock
 	adapters adapters
 	bells    doorbells
-	lines    lineSet
+	handlers handlerSet
 	sched    scheduler
 	local    local
 	net      network
@@ -134,12 +134,12 @@ func newLoop(o Options, l *loops, number int) (*loop, error) {
 	if err := e.poller.open(); err != nil {
 		return nil, err
 	}
-	if err := e.lines.open(&e.poller); err != nil {
+	if err := e.handlers.open(&e.poller); err != nil {
 		e.poller.close()
 		return nil, err
 	}
 	if err := e.net.open(); err != nil {
-		e.lines.close()
+		e.handlers.close()
 		e.poller.close()
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func newLoop(o Options, l *loops, number int) (*loop, error) {
 // shut closes what newLoop has opened.
 func (e *loop) shut() {
 	e.shared.CloseForeign()
-	e.lines.close()
+	e.handlers.close()
 	e.poller.close()
 }
 
@@ -197,7 +197,7 @@ func (e *loop) run() {
 		go e.stall.watch(e.do)
 		e.work()
 		e.shared.CloseForeign()
-		e.lines.close()
+		e.handlers.close()
 		e.poller.close()
 	}()
 }

@@ -248,7 +248,7 @@ func TestCommandsPerPass(t *testing.T) {
 	}
 	ran := 0
 	for range 100 {
-		*e.first.cmds.queue.push() = func() { ran++ }
+		*e.first.cmds.queue.Push() = func() { ran++ }
 	}
 	e.first.cmds.pending.Store(true)
 	e.first.clock.time = func() ib.Time { return e.first.clock.now }
@@ -406,7 +406,7 @@ func TestStarvedPerPass(t *testing.T) {
 	halt(e)
 	passes(e, n, 0)
 	for _, c := range []*program{s, a.c} {
-		if c.flow().starved.n == 0 {
+		if c.flow().starved.Len() == 0 {
 			t.Fatal("nobody is starved")
 		}
 	}
@@ -416,7 +416,7 @@ func TestStarvedPerPass(t *testing.T) {
 			return
 		}
 		if i == 7 {
-			t.Errorf("a sender waits, with %d of another session", s.flow().starved.n)
+			t.Errorf("a sender waits, with %d of another session", s.flow().starved.Len())
 		}
 		passes(e, 1, 0)
 	}

@@ -446,8 +446,8 @@ func TestForeignSenderWaits(t *testing.T) {
 	eventually(t, "a thread in the client's memory", func() bool { return f.stuck.Load() > 0 })
 	e.Do(func() {
 		for _, in := range e.first.local.inboxes.of {
-			if in.kept.n > aheadBursts {
-				t.Errorf("%d bursts in the inbox though the sender is on this host, want it to wait at %d", in.kept.n, aheadBursts)
+			if in.kept.Len() > aheadBursts {
+				t.Errorf("%d bursts in the inbox though the sender is on this host, want it to wait at %d", in.kept.Len(), aheadBursts)
 			}
 		}
 	})

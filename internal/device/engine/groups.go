@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma.dev/vrdma/internal/device/fifo"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
@@ -23,7 +24,7 @@ type groups struct {
 	of       map[netAddr]*group     // by the address in the underlay
 	fds      map[int32]bool         // descriptors of groups joined on the network: whether it is in ready
 	at       map[int32]ib.NetworkID // the network of such a descriptor
-	ready    queue[int32]           // readable descriptors
+	ready    fifo.Queue[int32]      // readable descriptors
 	sent     uint64                 // datagrams to other hosts
 	received uint64                 // datagrams from other hosts
 }
@@ -186,7 +187,7 @@ func (n *network) leave(a *adapter, gid ib.GID) {
 func (g *groups) readable(fd int32) {
 	if queued, ok := g.fds[fd]; ok && !queued {
 		g.fds[fd] = true
-		*g.ready.push() = fd
+		*g.ready.Push() = fd
 	}
 }
 
@@ -196,8 +197,8 @@ const groupsPerPass = 4
 // pollGroups reads a batch of datagrams of each readable group, round robin.
 func (n *network) pollGroups() {
 	g := &n.groups
-	for range min(g.ready.n, groupsPerPass) {
-		fd := *g.ready.pop()
+	for range min(g.ready.Len(), groupsPerPass) {
+		fd := *g.ready.Pop()
 		if _, ok := g.fds[fd]; !ok {
 			continue // left meanwhile
 		}
@@ -206,7 +207,7 @@ func (n *network) pollGroups() {
 			continue // its underlay is closed
 		}
 		if u.pollGroup(int(fd)) {
-			*g.ready.push() = fd
+			*g.ready.Push() = fd
 		} else {
 			g.fds[fd] = false
 		}

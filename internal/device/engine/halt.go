@@ -84,9 +84,9 @@ func (e *loop) lookAgain() {
 
 // finishRequests shuts all mailboxes, and serves the requests that clients left in them before.
 func (e *loop) finishRequests(ctx context.Context) {
-	for l := &e.lines; ctx.Err() == nil; {
+	for l := &e.handlers; ctx.Err() == nil; {
 		for l.at < l.n {
-			e.serveLines()
+			e.serveHandlers()
 		}
 		if l.at, l.n = 0, 0; len(l.boxes.open) == 0 {
 			return
@@ -154,5 +154,5 @@ func (e *loop) sendAll() (more bool) {
 		e.net.acks.flush(e.clock.now)
 		more = e.net.flushPort() || more
 	}
-	return more || e.shared.EventsKept() || e.local.replies.n > 0
+	return more || e.shared.EventsKept() || e.local.replies.Len() > 0
 }

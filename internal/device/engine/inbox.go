@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vrdma.dev/vrdma/internal/device/fifo"
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/transport"
@@ -22,7 +23,7 @@ import (
 // sends to a parked one continues until aheadBytes or aheadBursts wait there, so that the next
 // data is ready when the first has been placed. Then it waits until half of that is taken.
 type inbox struct {
-	kept    queue[kept]
+	kept    fifo.Queue[kept]
 	bytes   int
 	lost    bool    // the last burst did not fit
 	senders []*task // queue pairs of this host that wait until there is space
@@ -64,7 +65,7 @@ func (t *task) park(b *transport.Burst, copied *memory.Buffer) {
 	if b.Data != nil {
 		size = b.Data.Len()
 	}
-	in.lost = in.kept.n >= inboxBursts || in.bytes+size > inboxBytes || !in.keep(t, b, size, copied)
+	in.lost = in.kept.Len() >= inboxBursts || in.bytes+size > inboxBytes || !in.keep(t, b, size, copied)
 	if in.lost {
 		t.adapter.part.Drop(nic.DropBuffer, b.Packets)
 	}
@@ -115,7 +116,7 @@ func (in *inbox) keep(t *task, b *transport.Burst, size int, copied *memory.Buff
 		return false
 	}
 	in.bytes += size
-	*in.kept.push() = k
+	*in.kept.Push() = k
 	return true
 }
 
@@ -146,16 +147,18 @@ func buffered(shared *nic.Loop, data *memory.Span) (in *memory.Buffer, mem []byt
 }
 
 // full reports whether senders of this host have to wait.
-func (in *inbox) full() bool { return in.kept.n >= aheadBursts || in.bytes >= aheadBytes || in.lost }
+func (in *inbox) full() bool {
+	return in.kept.Len() >= aheadBursts || in.bytes >= aheadBytes || in.lost
+}
 
 // half reports whether they may continue.
-func (in *inbox) half() bool { return in.kept.n <= aheadBursts/2 && in.bytes <= aheadBytes/2 }
+func (in *inbox) half() bool { return in.kept.Len() <= aheadBursts/2 && in.bytes <= aheadBytes/2 }
 
 // offer gives a parked queue pair the bursts in its inbox, as many as it takes.
 func (t *task) offer() {
 	in := t.e.local.inboxes.of[t]
-	for in.kept.n > 0 && !t.q.Gone() {
-		k := in.kept.first()
+	for in.kept.Len() > 0 && !t.q.Gone() {
+		k := in.kept.First()
 		in.span.Reset()
 		in.span.AddBuffer(k.in, k.data)
 		k.b.Data = &in.span
@@ -173,7 +176,7 @@ func (t *task) offer() {
 
 // drop removes the first burst from the inbox of t.
 func (in *inbox) drop(t *task) {
-	k := in.kept.pop()
+	k := in.kept.Pop()
 	in.bytes -= len(k.data)
 	in.lost = false
 	t.q.Unkeep(k.size())
@@ -192,7 +195,7 @@ func (t *task) unpark() {
 	}
 	delete(l.of, t)
 	t.parked = false
-	for in.kept.n > 0 {
+	for in.kept.Len() > 0 {
 		in.drop(t)
 	}
 	in.lost = false

@@ -3,6 +3,7 @@ package engine
 import (
 	"log/slog"
 
+	"vrdma.dev/vrdma/internal/device/fifo"
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/transport"
@@ -19,7 +20,7 @@ import (
 // task.deliver is the one function that brings a burst to a queue pair of this daemon. Both are on the same
 // loop, see loops.go.
 type local struct {
-	replies queue[reply]
+	replies fifo.Queue[reply]
 	reply   reply // the one being delivered
 	starved starved
 	inboxes inboxes
@@ -37,7 +38,7 @@ type reply struct {
 }
 
 // waiting reports whether the loop has something to do here.
-func (l *local) waiting() bool { return l.replies.n > 0 || l.starved.n > 0 }
+func (l *local) waiting() bool { return l.replies.Len() > 0 || l.starved.n > 0 }
 
 // Send implements transport.Sender. Requests and READ responses reach a peer of this daemon
 // before it returns. Acknowledgements wait until the sender's call has ended, because their
@@ -79,11 +80,11 @@ func (t *task) Send(b *transport.Burst) {
 	switch b.Kind {
 	case transport.KindAck, transport.KindAtomicResp:
 		// A later ACK includes an earlier one.
-		if l := e.local.replies.last(); l != nil && l.to == to && supersedes(b, &l.b) {
+		if l := e.local.replies.Last(); l != nil && l.to == to && supersedes(b, &l.b) {
 			l.b = *b
 			return
 		}
-		l := e.local.replies.push()
+		l := e.local.replies.Push()
 		l.to, l.b = to, *b
 		return
 	}
@@ -185,8 +186,8 @@ func (t *task) received(b *transport.Burst) {
 
 // deliverReplies brings acknowledgements to their requesters.
 func (l *local) deliverReplies() {
-	for l.replies.n > 0 {
-		p := l.replies.pop()
+	for l.replies.Len() > 0 {
+		p := l.replies.Pop()
 		l.reply = *p
 		p.to = nil
 		if to := l.reply.to; !to.q.Gone() {

@@ -62,7 +62,7 @@ func (e *loop) work() {
 			e.pollWakes()
 		}
 		work := false
-		if !e.lines.poll(e.clock.now) && !e.cmds.pending.Load() {
+		if !e.handlers.poll(e.clock.now) && !e.cmds.pending.Load() {
 			// There are no commands.
 		} else if e.number == 0 && !e.loops.mayHold(e.clock.now) {
 			work = true // soon
@@ -75,7 +75,7 @@ func (e *loop) work() {
 			} else {
 				e.loops.holdOthers()
 				e.cmds.run(n, &e.clock)
-				e.serveLines()
+				e.serveHandlers()
 				e.loops.releaseOthers()
 			}
 			work = true
@@ -128,7 +128,7 @@ func (e *loop) step() bool {
 		e.takeCrossed()
 		work = true
 	}
-	if e.net.groups.ready.n > 0 {
+	if e.net.groups.ready.Len() > 0 {
 		e.net.pollGroups()
 		work = true
 	}
@@ -167,7 +167,7 @@ func (e *loop) step() bool {
 			work = true
 		}
 		e.net.traffic.pass(e.net.moved(), e.clock.now)
-		e.proc.place()
+		e.proc.chooseCPU()
 	}
 	return work
 }

@@ -177,7 +177,7 @@ func (l *loops) tend(o *loop) {
 	} else {
 		o.wakeRung()
 	}
-	if due := o.sched.due(); len(o.bells.active) == 0 && !o.sched.waiting() && o.local.replies.n == 0 && !o.cmds.arrived.Load() && (due == 0 || due > o.clock.now) {
+	if due := o.sched.due(); len(o.bells.active) == 0 && !o.sched.waiting() && o.local.replies.Len() == 0 && !o.cmds.arrived.Load() && (due == 0 || due > o.clock.now) {
 		return
 	}
 	l.busy = true
@@ -187,7 +187,7 @@ func (l *loops) tend(o *loop) {
 	s.rouse()
 	s.tid.Store(l.first.stall.tid.Load())
 	s.lent.Store(true)
-	if o.local.replies.n > 0 { // a fault has ended a pass
+	if o.local.replies.Len() > 0 { // a fault has ended a pass
 		o.contain(func() bool { o.local.deliverReplies(); return true })
 	}
 	o.longPass()
@@ -543,7 +543,7 @@ func (l *loops) move(g []*client, to *loop) bool {
 
 // movable reports whether the session of c can go to another loop.
 func (c *client) movable() bool {
-	ok := c.session.Movable() && c.e.local.replies.n == 0
+	ok := c.session.Movable() && c.e.local.replies.Len() == 0
 	c.tasks.each(func(t *task) {
 		ok = ok && !t.parked && !t.waits && (t.late == nil || !t.late.waits)
 	})

@@ -13,12 +13,12 @@ import (
 //
 //	                    Look                   silent for mailboxTime, or the loop sleeps
 //	shut ──────────────────────────────▶ open ────────────────────────────────────────────▶ shut
-//	      after a request on the line          (Shut; earlier requests are served first)
+//	      after a request on the connection    (Shut; earlier requests are served first)
 //
 // While a mailbox is open the loop looks into it in every pass. A client that finds it shut uses
-// its line, which wakes the loop.
+// its connection, which wakes the loop.
 type Mailbox = interface {
-	Line
+	Handler
 	// Asked reports whether there is a request.
 	Asked() bool
 	// Shut tells the client that the loop does not look any more. It reports whether the client
@@ -33,7 +33,7 @@ type mailboxes struct {
 }
 
 type openMailbox struct {
-	fd   int32 // of its line
+	fd   int32 // of its connection
 	box  Mailbox
 	last ib.Time // when it had a request
 }
@@ -45,16 +45,16 @@ const (
 	mailboxTime = ib.Time(200_000)
 )
 
-// Look opens the mailbox of line fd, unless too many are open, and reports whether it is open
+// Look opens the mailbox of connection fd, unless too many are open, and reports whether it is open
 // then. It runs on the loop.
 func (e *Engine) Look(fd int, b Mailbox) bool {
-	return e.first.lines.boxes.add(fd, b, e.first.clock.now)
+	return e.first.handlers.boxes.add(fd, b, e.first.clock.now)
 }
 
 // Leave undoes Look; the mailbox itself does not change. It runs on the loop.
-func (e *Engine) Leave(fd int) { e.first.lines.boxes.drop(fd) }
+func (e *Engine) Leave(fd int) { e.first.handlers.boxes.drop(fd) }
 
-// add opens the mailbox of line fd, unless too many are open.
+// add opens the mailbox of connection fd, unless too many are open.
 func (x *mailboxes) add(fd int, b Mailbox, now ib.Time) bool {
 	if x.index(fd) >= 0 {
 		return true
@@ -84,21 +84,21 @@ func (x *mailboxes) index(fd int) int {
 
 func (x *mailboxes) remove(i int) { x.open = slices.Delete(x.open, i, i+1) }
 
-// pollMailboxes adds those that have a request to the lines that are ready, at most
+// pollMailboxes adds those that have a request to the connections that are ready, at most
 // commandsPerPass, and shuts those that have been silent.
-func (l *lineSet) pollMailboxes(now ib.Time) {
-	x := &l.boxes
+func (h *handlerSet) pollMailboxes(now ib.Time) {
+	x := &h.boxes
 	defer x.contain()
-	for i := len(x.open); i > 0 && l.n < commandsPerPass; i-- {
+	for i := len(x.open); i > 0 && h.n < commandsPerPass; i-- {
 		if x.next >= len(x.open) {
 			x.next = 0
 		}
 		o := &x.open[x.next]
 		if o.box.Asked() {
 			o.last = now
-			l.found(o, false)
+			h.found(o, false)
 		} else if now-o.last > mailboxTime {
-			l.shutMailbox()
+			h.shutMailbox()
 			continue
 		}
 		x.next++
@@ -106,35 +106,35 @@ func (l *lineSet) pollMailboxes(now ib.Time) {
 }
 
 // shutMailboxes shuts all before the loop sleeps. It returns false if one has a request.
-func (l *lineSet) shutMailboxes() bool {
-	x := &l.boxes
+func (h *handlerSet) shutMailboxes() bool {
+	x := &h.boxes
 	if len(x.open) == 0 {
 		return true
 	}
 	defer x.contain()
-	for x.next = 0; len(x.open) > 0 && l.n < commandsPerPass; {
-		l.shutMailbox()
+	for x.next = 0; len(x.open) > 0 && h.n < commandsPerPass; {
+		h.shutMailbox()
 	}
-	return l.at == l.n
+	return h.at == h.n
 }
 
 // shutMailbox shuts the next one. A request that it still holds is served.
-func (l *lineSet) shutMailbox() {
-	x := &l.boxes
+func (h *handlerSet) shutMailbox() {
+	x := &h.boxes
 	if o := &x.open[x.next]; o.box.Shut() {
-		l.found(o, true)
+		h.found(o, true)
 	}
 	x.remove(x.next)
 }
 
-// found adds o, which may be shut already, to the lines that are ready.
-func (l *lineSet) found(o *openMailbox, shut bool) {
-	l.ready[l.n] = readyLine{o.fd, o.box, true, shut}
-	l.n++
+// found adds o, which may be shut already, to the connections that are ready.
+func (h *handlerSet) found(o *openMailbox, shut bool) {
+	h.ready[h.n] = readyHandler{o.fd, o.box, true, shut}
+	h.n++
 }
 
 // contain is deferred: after a fault in the memory of the next mailbox it closes that mailbox and
-// fails its line.
+// fails its connection.
 func (x *mailboxes) contain() {
 	r := recover()
 	if r == nil {

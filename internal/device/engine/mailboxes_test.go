@@ -138,7 +138,7 @@ func TestMostBoxes(t *testing.T) {
 		all = append(all, newLetterbox(t, e, func() byte { return 1 }))
 	}
 	e.Do(func() {
-		e.first.lines.shutMailboxes()
+		e.first.handlers.shutMailboxes()
 		for i, b := range all {
 			if ok := e.Look(b.fd, b); ok != (i < mostMailboxes) {
 				t.Errorf("box %d: Look says %v", i, ok)
@@ -149,7 +149,7 @@ func TestMostBoxes(t *testing.T) {
 		}
 		e.Unwatch(all[1].fd)
 		if last := all[mostMailboxes]; !e.Look(last.fd, last) {
-			t.Error("a line that is gone keeps its box open")
+			t.Error("a connection that is gone keeps its box open")
 		}
 	})
 }
@@ -194,7 +194,7 @@ func (b rudeBox) Shut() bool  { return true }
 func (b rudeBox) Serve()      { b.served.Add(1) }
 
 // Clients that use their mailboxes all the time have one request each served before another client is served, in a
-// mailbox or on a line.
+// mailbox or on a connection.
 func TestRudeBoxes(t *testing.T) {
 	e := newEngine(t)
 	const many = mostMailboxes - 1
@@ -239,7 +239,7 @@ func TestRudeBoxes(t *testing.T) {
 			}
 		}
 		if b := ask(t, client, 'x'); b != 9 {
-			t.Fatalf("a line: answer %d", b)
+			t.Fatalf("a connection: answer %d", b)
 		}
 	}
 	e.Do(func() {

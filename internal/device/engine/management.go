@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"vrdma.dev/vrdma/internal/device/fifo"
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/transport"
@@ -33,7 +34,7 @@ type Management interface {
 //
 // There may be many NICs, most of them without a deadline. A heap holds those that have one.
 type management struct {
-	local  queue[datagram] // from one NIC of this daemon to another
+	local  fifo.Queue[datagram] // from one NIC of this daemon to another
 	timers heap[*adapter]
 	burst  transport.Burst
 	span   memory.Span
@@ -55,9 +56,9 @@ func (m *management) forget(a *adapter) {
 	if a.due.at != 0 {
 		m.timers.remove(&a.due)
 	}
-	for range m.local.n {
-		if d := *m.local.pop(); d.adapter != a {
-			*m.local.push() = d
+	for range m.local.Len() {
+		if d := *m.local.Pop(); d.adapter != a {
+			*m.local.Push() = d
 		}
 	}
 }
@@ -123,7 +124,7 @@ func (m *management) loses(a *adapter, peer *ib.GID) bool {
 
 // post queues a datagram for a NIC of this daemon.
 func (m *management) post(a *adapter, from, to ib.GID, mad []byte) {
-	d := m.local.push()
+	d := m.local.Push()
 	d.adapter, d.from, d.to = a, from, to
 	copy(d.mad[:], mad)
 }
@@ -164,8 +165,8 @@ func (m *management) run() bool {
 		m.net.expireHosts(now)
 		work = true
 	}
-	for i := 0; i < madsPerPass && m.local.n > 0; i++ {
-		d := *m.local.pop()
+	for i := 0; i < madsPerPass && m.local.Len() > 0; i++ {
+		d := *m.local.Pop()
 		if d.adapter.manage != nil && !d.adapter.suspended && !m.loses(d.adapter, &d.from) {
 			m.clock.worksFor(d.adapter)
 			d.adapter.manage.ReceiveMAD(d.from, d.to, d.mad[:])

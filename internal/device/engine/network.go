@@ -69,7 +69,7 @@ func (n *network) open() error {
 }
 
 // waiting reports whether the loop has something to do here.
-func (n *network) waiting() bool { return n.traffic.polled || n.acks.n > 0 || n.groups.ready.n > 0 }
+func (n *network) waiting() bool { return n.traffic.polled || n.acks.n > 0 || n.groups.ready.Len() > 0 }
 
 // SetTap records every packet, local ones too; nil ends that. It runs on the loop.
 func (e *Engine) SetTap(t *roce.Tap) {

@@ -15,7 +15,7 @@ import (
 //     panic (debug.SetPanicOnFault), and nic.FaultOwner finds the session by the address. The other
 //     side of a copy continues.
 //   - Any other panic is a bug of the daemon. In a command it ends the session of the command: Do
-//     returns it as an error, or Line.Fail reports it. A command changes only objects of its own
+//     returns it as an error, or Handler.Fail reports it. A command changes only objects of its own
 //     session, and a bug in one must not let a program end the daemon.
 //   - In a pass a bug ends the daemon: a pass works for all sessions, and may leave any of them in an
 //     inconsistent state. A fault in memory of no client is such a bug.
@@ -38,7 +38,7 @@ func (e *loop) contain(f func() bool) (work bool) {
 	return f()
 }
 
-// command runs f: a command of another goroutine, or a request on a line.
+// command runs f: a command of another goroutine, or a request on a connection.
 func (e *loop) command(f func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

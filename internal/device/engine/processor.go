@@ -10,12 +10,12 @@ import (
 //
 //	contention  the loop gets its CPU back late after yielding (contention.go)
 //	rivals      woken programs preempt it while NICs of class latency are active (prompt.go)
-//	placement   a one-sided stream is faster on another CPU (placement.go)
+//	affinity    a one-sided stream is faster on another CPU (affinity.go)
 //	far         programs in virtual machines poll and never yield (far.go)
 type processor struct {
 	contention contention
 	rivals     rivals
-	placement  placement
+	affinity   affinity
 
 	opts   *Options
 	clock  *clock

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"vrdma.dev/vrdma/internal/device/fifo"
 	"vrdma.dev/vrdma/internal/device/nic"
 	"vrdma.dev/vrdma/internal/device/schedule"
 	"vrdma.dev/vrdma/internal/ib"
@@ -76,8 +77,8 @@ type flow struct {
 	due         bool    // queued because of its timers
 	gone        bool    // the session is closed
 
-	starved  queue[*task] // see starved.go
-	starving bool         // among starved.flows
+	starved  fifo.Queue[*task] // see starved.go
+	starving bool              // among starved.flows
 }
 
 const (

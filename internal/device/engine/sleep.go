@@ -12,7 +12,7 @@ func (e *loop) sleep() {
 		e.net.flushPort()
 		return
 	}
-	if !e.lines.shutMailboxes() || !e.bells.restAll() {
+	if !e.handlers.shutMailboxes() || !e.bells.restAll() {
 		return
 	}
 	if e.net.tap != nil {
@@ -43,8 +43,8 @@ func (e *loop) collect(n int) {
 	for _, ev := range e.poller.events[:n] {
 		if b := e.bells.of[ev.Fd]; b != nil {
 			e.bells.activate(b, e.clock.now)
-		} else if ev.Fd == int32(e.lines.epfd) {
-			e.lines.told = true
+		} else if ev.Fd == int32(e.handlers.epfd) {
+			e.handlers.told = true
 		} else if e.net.woken(ev.Fd, e.clock.now) {
 			e.net.traffic.wake(e.clock.now)
 		} else {

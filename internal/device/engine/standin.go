@@ -73,8 +73,8 @@ func (e *loop) handBack() {
 		e.clock.read()
 	}
 	due := e.nextDeadline()
-	work := len(e.bells.active) > 0 || len(e.lines.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.shared.EventsKept() || e.shared.Waiters() ||
-		e.shared.Troubled() && !e.chores.ticking || e.mgmt.local.n > 0 || e.net.waiting() || e.inward.due() ||
+	work := len(e.bells.active) > 0 || len(e.handlers.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.shared.EventsKept() || e.shared.Waiters() ||
+		e.shared.Troubled() && !e.chores.ticking || e.mgmt.local.Len() > 0 || e.net.waiting() || e.inward.due() ||
 		e.cmds.stopping.Load() || due != 0 && (e.chores.until == 0 || due < e.chores.until)
 	asleep := e.cmds.sleeping.Load() // else it stands aside, and continues by itself
 	e.cmds.held.Store(free)

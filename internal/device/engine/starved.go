@@ -1,11 +1,13 @@
 package engine
 
+import "vrdma.dev/vrdma/internal/device/fifo"
+
 // starved are the queue pairs whose peer, on this host, had no receive posted. Posting a receive
 // rings no doorbell, and the timer in the RNR NAK is a guess. While the loop is awake it therefore
 // looks at the peer's receive queue itself. Looks go round the sessions, like turns.
 type starved struct {
-	flows queue[*flow] // sessions with starved queue pairs
-	n     int          // queue pairs of all sessions
+	flows fifo.Queue[*flow] // sessions with starved queue pairs
+	n     int               // queue pairs of all sessions
 }
 
 // starvedLooks bounds the looks in one pass. Each is a cache miss.
@@ -18,7 +20,7 @@ func (s *starved) add(t *task) {
 		return
 	}
 	t.starved = true
-	*f.starved.push() = t
+	*f.starved.Push() = t
 	s.n++
 	s.queue(f)
 }
@@ -27,18 +29,18 @@ func (s *starved) add(t *task) {
 func (s *starved) queue(f *flow) {
 	if !f.starving {
 		f.starving = true
-		*s.flows.push() = f
+		*s.flows.Push() = f
 	}
 }
 
 // retry schedules queue pairs whose peer has posted a receive.
 func (s *starved) retry() {
 	for range min(s.n, starvedLooks) {
-		f := *s.flows.pop()
-		t := *f.starved.pop()
+		f := *s.flows.Pop()
+		t := *f.starved.Pop()
 		s.n--
 		t.starved = false
-		if f.starving = false; f.starved.n > 0 {
+		if f.starving = false; f.starved.Len() > 0 {
 			s.queue(f)
 		}
 		if !f.gone && t.starvesStill() { // it reads a client's memory, and may fault

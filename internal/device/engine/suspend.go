@@ -142,7 +142,7 @@ func (e *loop) eachConnected(f func(*task)) {
 
 // followMap makes queue pairs continue whose peer's address is on another host by a new map, or came to this host or left
 // it. Those that the new map leaves where they are notice nothing.
-func (e *loop) followMap(relocated []overlay.Place) {
+func (e *loop) followMap(relocated []overlay.Address) {
 	if len(relocated) == 0 {
 		return
 	}

@@ -83,8 +83,8 @@ func TestNoMove(t *testing.T) {
 			t.Errorf("switched off %v: asked whether to move: %v", off, asked)
 		}
 		e.first.net.traffic.tells = 0
-		if e.first.proc.place(); (e.first.proc.placement.since == 0) != off {
-			t.Errorf("switched off %v: looked for a better place at %d", off, e.first.proc.placement.since)
+		if e.first.proc.chooseCPU(); (e.first.proc.affinity.since == 0) != off {
+			t.Errorf("switched off %v: looked for a better place at %d", off, e.first.proc.affinity.since)
 		}
 	}
 }

@@ -336,7 +336,7 @@ func (e *Engine) AddTunnel(t roce.Tunnel) error {
 // runs on the loop.
 func (e *Engine) SetMap(m *overlay.Map) {
 	n := &e.first.net
-	var relocated []overlay.Place
+	var relocated []overlay.Address
 	if o := n.overlay; o != nil {
 		old := o.Members()
 		o.SetMap(m)

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"vrdma.dev/vrdma/internal/device/fifo"
 	"vrdma.dev/vrdma/internal/device/memory"
 	"vrdma.dev/vrdma/internal/device/transport"
 	"vrdma.dev/vrdma/internal/ib"
@@ -54,7 +55,7 @@ const (
 // errands are those of one queue pair.
 type errands struct {
 	of     [tasks]errand
-	queued bool // in the tenant's line
+	queued bool // in the tenant's backlog
 	ahead  readAhead
 	copied copied
 	review bool // asideIn is to change when no job writes: see aside.go
@@ -70,28 +71,28 @@ type copied struct {
 type tenant struct {
 	uid     int
 	members map[*Session]struct{}
-	jobs    int       // running, or done and not asked for
-	line    fifo[*QP] // those that wait for a thread
-	listed  bool      // in foreign.lines
-	kept    uint64    // bytes of bursts that were not taken: see Keep
+	jobs    int             // running, or done and not asked for
+	backlog fifo.Queue[*QP] // those that wait for a thread
+	listed  bool            // in foreign.backlogged
+	kept    uint64          // bytes of bursts that were not taken: see Keep
 }
 
 // foreign is the loop's state of all jobs.
 type foreign struct {
-	pool    *memory.Pool
-	wake    func()
-	tenants map[int]*tenant
-	timed   errand        // the ring of those that are not idle, by when they are due
-	asks    fifo[*QP]     // queue pairs to run again
-	lines   []*tenant     // tenants whose line is not empty
-	done    []*memory.Job // scratch
-	spare   []*memory.Job
-	buffers memory.Buffers
-	span    memory.Span       // scratch
-	wqe     transport.SendWQE // scratch
-	begun   ib.Time           // when the last job was
-	spent   []*memory.Job     // staged data of these is being sent
-	asides  asides
+	pool       *memory.Pool
+	wake       func()
+	tenants    map[int]*tenant
+	timed      errand          // the ring of those that are not idle, by when they are due
+	asks       fifo.Queue[*QP] // queue pairs to run again
+	backlogged []*tenant       // tenants with a backlog
+	done       []*memory.Job   // scratch
+	spare      []*memory.Job
+	buffers    memory.Buffers
+	span       memory.Span       // scratch
+	wqe        transport.SendWQE // scratch
+	begun      ib.Time           // when the last job was
+	spent      []*memory.Job     // staged data of these is being sent
+	asides     asides
 }
 
 const (
@@ -317,7 +318,7 @@ func (e *errand) rest() {
 	e.last, e.next = nil, nil
 }
 
-// wait puts the queue pair in its user's line for a thread.
+// wait puts the queue pair in its user's backlog.
 func (e *errand) wait() {
 	q := e.q
 	if e.next == nil {
@@ -326,10 +327,10 @@ func (e *errand) wait() {
 	e.state = errandWaiting
 	if user := q.session.tenant; !q.errands.queued {
 		q.errands.queued = true
-		user.line.push(q)
+		*user.backlog.Push() = q
 		if !user.listed {
 			user.listed = true
-			q.loop.foreign.lines = append(q.loop.foreign.lines, user)
+			q.loop.foreign.backlogged = append(q.loop.foreign.backlogged, user)
 		}
 	}
 }
@@ -346,7 +347,7 @@ func (e *errand) finish() error {
 func (e *errand) conclude() {
 	e.rest()
 	e.q.session.tenant.jobs--
-	if f := &e.q.loop.foreign; len(f.lines) > 0 {
+	if f := &e.q.loop.foreign; len(f.backlogged) > 0 {
 		f.wake()
 	}
 }
@@ -467,46 +468,46 @@ func (l *Loop) CollectForeign() {
 		} else {
 			e.state = errandDone
 		}
-		f.asks.push(e.q)
+		*f.asks.Push() = e.q
 	}
-	l.serveLines()
+	l.serveHandlers()
 }
 
-// serveLines moves queue pairs that wait for a thread to asks: at most one of each tenant that has a
+// serveHandlers moves queue pairs that wait for a thread to asks: at most one of each tenant that has a
 // free thread.
-func (l *Loop) serveLines() {
+func (l *Loop) serveHandlers() {
 	f := &l.foreign
-	still := f.lines[:0]
-	for _, t := range f.lines {
-		for k := 0; k < tenantJobs && t.line.n > 0 && t.jobs < tenantJobs && f.pool.Free(t.uid); k++ {
-			q := t.line.pop()
+	still := f.backlogged[:0]
+	for _, t := range f.backlogged {
+		for k := 0; k < tenantJobs && t.backlog.Len() > 0 && t.jobs < tenantJobs && f.pool.Free(t.uid); k++ {
+			q := t.backlog.Take()
 			q.errands.queued = false
 			if !q.gone {
-				f.asks.push(q)
+				*f.asks.Push() = q
 				break
 			}
 		}
-		if t.line.n > 0 {
+		if t.backlog.Len() > 0 {
 			still = append(still, t)
 		} else {
 			t.listed = false
 		}
 	}
-	clear(f.lines[len(still):])
-	f.lines = still
+	clear(f.backlogged[len(still):])
+	f.backlogged = still
 }
 
 // NextAsk returns the next queue pair to run again, after CollectForeign; nil: there is none.
 func (l *Loop) NextAsk() *QP {
 	f := &l.foreign
 	for {
-		if f.asks.n == 0 && len(f.lines) > 0 {
-			l.serveLines()
+		if f.asks.Len() == 0 && len(f.backlogged) > 0 {
+			l.serveHandlers()
 		}
-		if f.asks.n == 0 {
+		if f.asks.Len() == 0 {
 			return nil
 		}
-		if q := f.asks.pop(); !q.gone {
+		if q := f.asks.Take(); !q.gone {
 			return q
 		}
 	}
@@ -583,31 +584,3 @@ const (
 	// is counted so that many short bursts are limited, too.
 	burstState = 512
 )
-
-// A fifo is a queue in a ring that grows to the most it ever held.
-type fifo[T any] struct {
-	buf  []T
-	head int
-	n    int
-}
-
-func (q *fifo[T]) push(v T) {
-	if q.n == len(q.buf) {
-		buf := make([]T, max(16, 2*len(q.buf)))
-		for i := range q.n {
-			buf[i] = q.buf[(q.head+i)&(len(q.buf)-1)]
-		}
-		q.buf, q.head = buf, 0
-	}
-	q.buf[(q.head+q.n)&(len(q.buf)-1)] = v
-	q.n++
-}
-
-func (q *fifo[T]) pop() T {
-	var zero T
-	v := q.buf[q.head]
-	q.buf[q.head] = zero
-	q.head = (q.head + 1) & (len(q.buf) - 1)
-	q.n--
-	return v
-}

@@ -66,21 +66,12 @@ func (s *Session) MoveTo(o SessionOwner) {
 // drop ends all that threads read for a session: the loop that takes the session reads it again.
 func (f *foreign) drop(s *Session) {
 	of := func(q *QP) bool { return q.session == s }
-	f.asks.remove(of)
-	s.tenant.line.remove(of)
+	f.asks.Remove(of)
+	s.tenant.backlog.Remove(of)
 	s.qps.walk(func(_ uint32, q *QP) {
 		q.errands.dismiss()
 		q.errands = nil
 	})
-}
-
-// remove takes out the elements that which chooses.
-func (q *fifo[T]) remove(which func(T) bool) {
-	for range q.n {
-		if v := q.pop(); !which(v) {
-			q.push(v)
-		}
-	}
 }
 
 // remove takes s out of the list, if s is there.

@@ -102,7 +102,7 @@ func (l *errands) readAhead() {
 	e := l.back()
 	q := e.q
 	f, user := &q.loop.foreign, q.session.tenant
-	if e.state != errandIdle || l.front().state == errandIdle || user.line.n > 0 || user.jobs >= tenantJobs/2 {
+	if e.state != errandIdle || l.front().state == errandIdle || user.backlog.Len() > 0 || user.jobs >= tenantJobs/2 {
 		return
 	}
 	before := l.ahead.next

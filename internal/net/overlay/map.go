@@ -154,21 +154,21 @@ func (m *Map) Find(vni uint32, a netip.Addr) *Member {
 	return nil
 }
 
-// A Place is an address of a network.
-type Place struct {
+// An Address is an address of a network.
+type Address struct {
 	VNI  uint32
 	Addr netip.Addr
 }
 
 // Relocated returns the addresses that are on another host than in an older map.
-func (m *Map) Relocated(old *Map) (out []Place) {
+func (m *Map) Relocated(old *Map) (out []Address) {
 	if m == nil || old == nil {
 		return nil
 	}
 	for vni, n := range m.networks {
 		for a, e := range n.at {
 			if was := old.Find(vni, a); was != nil && was.Host != e.Host && was.Host.Name != e.Host.Name {
-				out = append(out, Place{vni, a})
+				out = append(out, Address{vni, a})
 			}
 		}
 	}

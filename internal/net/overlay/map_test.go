@@ -93,7 +93,7 @@ func TestRelocated(t *testing.T) {
 	}
 	old := at(map[string]string{"10.0.0.1": "a", "10.0.0.2": "a", "10.0.0.3": "b"})
 	now := at(map[string]string{"10.0.0.1": "a", "10.0.0.2": "b", "10.0.0.4": "c"})
-	if got := now.Relocated(old); len(got) != 1 || got[0] != (Place{7, netip.MustParseAddr("10.0.0.2")}) {
+	if got := now.Relocated(old); len(got) != 1 || got[0] != (Address{7, netip.MustParseAddr("10.0.0.2")}) {
 		t.Errorf("got %v, want 10.0.0.2", got)
 	}
 	for _, pair := range [][2]*Map{{nil, now}, {now, nil}, {now, now}} {

@@ -223,12 +223,12 @@ func (c *Cutter) middles(p wire.Packet, buf []byte, id, limit int) (k int, err e
 // peek returns opcode, payload length and filler of the next packet in a run of packets of length segment; 0 starts a run.
 func (c *Cutter) peek(segment int) (op wire.Opcode, size, filler int) {
 	b := c.b
-	place := wire.Middle
+	position := wire.Middle
 	if b.First && c.packet == 0 {
-		place |= wire.First
+		position |= wire.First
 	}
 	if b.Last && c.packet == b.Packets-1 {
-		place |= wire.Last
+		position |= wire.Last
 	}
 	size = c.data.left
 	if b.Packets > 1 {
@@ -237,7 +237,7 @@ func (c *Cutter) peek(segment int) (op wire.Opcode, size, filler int) {
 	if b.Kind == transport.KindAtomicWrite {
 		size = 8
 	}
-	op = opcodeOf(b.Type, b.Kind, place)
+	op = opcodeOf(b.Type, b.Kind, position)
 	if c.even > 0 {
 		if length := wire.Size(op, size); size == int(b.MTU) {
 			filler = max(c.even-length, 0)

@@ -33,7 +33,7 @@ func (j *Joiner) Begin(p wire.Packet, sgid, dgid ib.GID) bool {
 	f := p.Format()
 	j.op = f.Operation
 	j.b = transport.Burst{
-		Type: m.typ, Kind: m.kind, First: f.Place&wire.First != 0, Last: f.Place&wire.Last != 0,
+		Type: m.typ, Kind: m.kind, First: f.Position&wire.First != 0, Last: f.Position&wire.Last != 0,
 		AckReq: h.AckReq(), Solicited: h.Solicited(), Migrated: h.Migrated(),
 		Dst: h.DestQP(), SGID: sgid, DGID: dgid, PKey: h.PKey(), PSN: h.PSN(), Packets: 1,
 	}
@@ -61,14 +61,14 @@ func (j *Joiner) Extend(p wire.Packet) bool {
 	f := p.Format()
 	b := &j.b
 	if m.kind == 0 || m.typ != b.Type || f.Operation != j.op || !carriesData(m.kind) ||
-		b.Last || f.Place&wire.First != 0 ||
+		b.Last || f.Position&wire.First != 0 ||
 		h.PSN() != (b.PSN+b.Packets)&ib.PSNMask || h.DestQP() != b.Dst || h.PKey() != b.PKey || h.Migrated() != b.Migrated ||
 		// Only the last packet of a burst can have these flags.
 		b.AckReq || b.Solicited {
 		return false
 	}
 	payload := p.Payload()
-	final := f.Place&wire.Last != 0
+	final := f.Position&wire.Last != 0
 	// All packets of a message are full, except for the last, which is not empty.
 	if j.last != j.size || len(payload) == 0 || len(payload) > j.size || !final && len(payload) != j.size {
 		return false

@@ -78,11 +78,11 @@ func init() {
 }
 
 // opcodeOf returns the opcode of a packet, or never if there is none.
-func opcodeOf(t ib.Service, k transport.Kind, place wire.Place) wire.Opcode {
+func opcodeOf(t ib.Service, k transport.Kind, position wire.Position) wire.Opcode {
 	if t >= numTypes || k >= numKinds {
 		return never
 	}
-	return opcodes[t][k][place&wire.Only]
+	return opcodes[t][k][position&wire.Only]
 }
 
 // carriesData reports whether packets of a kind contain data of the message.

@@ -81,15 +81,15 @@ const (
 	Notify
 )
 
-// Place is the position of a packet in its message.
-type Place uint8
+// Position is the position of a packet in its message.
+type Position uint8
 
-// Places form a bit set, so that Only is both the first and the last.
+// Positions form a bit set, so that Only is both the first and the last.
 const (
-	Middle Place = 0
-	First  Place = 1
-	Last   Place = 2
-	Only   Place = First | Last
+	Middle Position = 0
+	First  Position = 1
+	Last   Position = 2
+	Only   Position = First | Last
 )
 
 // Headers is a set of extended transport headers. Their order in a packet is the order of the bits.
@@ -128,7 +128,7 @@ type row struct {
 	Opcode    Opcode
 	Service   Service
 	Operation Operation
-	Place     Place
+	Position  Position
 	Headers   Headers
 	payload   int // exact number of bytes, or anyPayload
 	Name      string

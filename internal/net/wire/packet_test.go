@@ -28,15 +28,15 @@ func TestOpcodes(t *testing.T) {
 		if name := strings.HasSuffix(f.Name, "Immediate"); name != (f.Headers&HasImmDt != 0) {
 			t.Errorf("%s: headers %#x", f.Name, f.Headers)
 		}
-		for word, place := range map[string]Place{" First": First, " Middle": Middle, " Last": Last, " Only": Only} {
-			if strings.Contains(f.Name, word) && f.Place != place {
-				t.Errorf("%s: place %d, want %d", f.Name, f.Place, place)
+		for word, position := range map[string]Position{" First": First, " Middle": Middle, " Last": Last, " Only": Only} {
+			if strings.Contains(f.Name, word) && f.Position != position {
+				t.Errorf("%s: position %d, want %d", f.Name, f.Position, position)
 			}
 		}
-		if f.Operation == Write && f.Place&First != 0 != (f.Headers&HasRETH != 0) {
+		if f.Operation == Write && f.Position&First != 0 != (f.Headers&HasRETH != 0) {
 			t.Errorf("%s: an RETH belongs to the first packet of a write", f.Name)
 		}
-		if f.Operation == ReadResponse && f.Place != Middle != (f.Headers&HasAETH != 0) {
+		if f.Operation == ReadResponse && f.Position != Middle != (f.Headers&HasAETH != 0) {
 			t.Errorf("%s: an AETH belongs to the first and last packet of a response", f.Name)
 		}
 		size := BTHSize
@@ -55,7 +55,7 @@ func TestOpcodes(t *testing.T) {
 	// UC has the first twelve operations of RC, with the same numbers, positions and headers.
 	for o := RCSendFirst; o <= RCWriteOnlyImm; o++ {
 		r, u := o.Format(), (o | UCSendFirst).Format()
-		if u == nil || r.Operation != u.Operation || r.Place != u.Place || r.Headers != u.Headers {
+		if u == nil || r.Operation != u.Operation || r.Position != u.Position || r.Headers != u.Headers {
 			t.Errorf("%v and %v differ in more than the service", r.Name, u)
 		}
 	}

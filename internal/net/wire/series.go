@@ -26,7 +26,7 @@ const psnMask = 1<<24 - 1
 // others can follow p, which requires a middle packet.
 func (f *Flow) Series(p Packet) (s Series, ok bool) {
 	// Reserved bits without filler come from a foreign host, and its next packet may have both.
-	if p.format.Place != Middle || p.format.size != BTHSize || p.BTH().Filler() != p.Filler() {
+	if p.format.Position != Middle || p.format.size != BTHSize || p.BTH().Filler() != p.Filler() {
 		return s, false
 	}
 	if len(p.data) != f.length {

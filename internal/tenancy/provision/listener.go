@@ -109,7 +109,7 @@ func (r *Provisioner) listen(s *hostedNIC) (err error) {
 		card = s.ethernet.card
 	}
 	return r.listeners.OpenListener(server.Listener{
-		Claim: claim, Attach: attach, Detach: detach, Machine: card,
+		Claim: claim, Attach: attach, Detach: detach, OpenGuest: card,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
 		Commands: a.commands, Requests: a.requests, Rests: true, Exclusive: true, Programs: &s.programs, Bound: bound,
 	})

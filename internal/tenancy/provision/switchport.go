@@ -179,8 +179,8 @@ func (g *switchPort) contained() bool {
 	return g.plugged != nil
 }
 
-// Machines are the names of the virtual machines that have NICs. It may be called at any time.
-func (r *Provisioner) Machines() map[*registry.NIC]string {
+// Guests returns the names of the virtual machines that have NICs. It may be called at any time.
+func (r *Provisioner) Guests() map[*registry.NIC]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make(map[*registry.NIC]string)
@@ -198,7 +198,7 @@ func (r *Provisioner) Machines() map[*registry.NIC]string {
 }
 
 // card opens the socket and returns how a virtual machine is started with the NIC. It implements
-// server.Listener.Machine.
+// server.Listener.OpenGuest.
 func (g *switchPort) card() (protocol.GuestCard, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -362,8 +362,8 @@ func (g *switchPort) pull() {
 	g.port.Unplug()
 }
 
-// Machine reports whether a virtual machine has a NIC. It may be called at any time.
-func (r *Provisioner) Machine(k tenant.Key) bool {
+// IsGuest reports whether a virtual machine has a NIC. It may be called at any time.
+func (r *Provisioner) IsGuest(k tenant.Key) bool {
 	s := r.find(k)
 	if s == nil || s.ethernet == nil {
 		return false

@@ -292,7 +292,7 @@ func describe(b []byte) string {
 // message returns the packets of the message that begins with p, as far as the capture has them.
 func message(p *packet, all map[uint32]*packet) []*packet {
 	list := []*packet{p}
-	for p.format().Place&wire.Last == 0 {
+	for p.format().Position&wire.Last == 0 {
 		if p = all[(p.psn()+1)&0xffffff]; p == nil {
 			break
 		}
@@ -361,7 +361,7 @@ func (s *session) checkArrived() {
 	seen := map[uint32]bool{}
 	for k := range s.c.packets {
 		p := &s.c.packets[k]
-		if s.c.from(p) || p.response() || !p.is(wire.Send) || p.format().Place&wire.First == 0 || seen[p.psn()] {
+		if s.c.from(p) || p.response() || !p.is(wire.Send) || p.format().Position&wire.First == 0 || seen[p.psn()] {
 			continue
 		}
 		seen[p.psn()] = true

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// echo is a line that answers each message with what look says.
+// echo is a handler that answers each message with what look says.
 type echo struct {
 	e      *Engine
 	fd     int
@@ -40,7 +40,7 @@ func (l *echo) Serve() {
 
 func (l *echo) Fail(err error) { l.failed <- err }
 
-// newEcho makes a line and returns the client's end of it.
+// newEcho makes a connection and returns the client's end of it.
 func newEcho(t *testing.T, e *Engine, look func() byte) (*echo, int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -88,7 +88,7 @@ func ask(t *testing.T, fd int, request byte) byte {
 	return b[0]
 }
 
-// Work that was posted before a request on a line runs before it, whether the loop sleeps, is about to, or has just
+// Work that was posted before a request on a connection runs before it, whether the loop sleeps, is about to, or has just
 // been woken.
 func TestPostedBeforeLine(t *testing.T) {
 	a, b := pair(t)
@@ -105,7 +105,7 @@ func TestPostedBeforeLine(t *testing.T) {
 	}
 }
 
-// Every line has its turn while others send all the time, and a paused line is not served until it is resumed.
+// Every connection has its turn while others send all the time, and a paused connection is not served until it is resumed.
 func TestLinesInTurn(t *testing.T) {
 	e := newEngine(t)
 	const many = 3*commandsPerPass + 1
@@ -136,7 +136,7 @@ func TestLinesInTurn(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Errorf("a line was served %d times in a minute", least)
+			t.Errorf("a connection was served %d times in a minute", least)
 			break
 		}
 	}
@@ -146,8 +146,8 @@ func TestLinesInTurn(t *testing.T) {
 	}
 }
 
-// TestLinePanics: a panic while a line is served is reported to that line only.
-func TestLinePanics(t *testing.T) {
+// TestHandlerPanics: a panic while a connection is served is reported to that connection only.
+func TestHandlerPanics(t *testing.T) {
 	e := newEngine(t)
 	bad, fd := newEcho(t, e, nil)
 	_, other := newEcho(t, e, func() byte { return 7 })
@@ -161,7 +161,7 @@ func TestLinePanics(t *testing.T) {
 		t.Fatal("Fail was not called")
 	}
 	if got := ask(t, other, 'x'); got != 7 {
-		t.Errorf("another line: got %d, want 7", got)
+		t.Errorf("another connection: got %d, want 7", got)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 // A road is a loop that streams at a rate, in bytes a microsecond, that depends on its processor.
 type road struct {
-	p     placement
+	p     affinity
 	now   ib.Time
 	moved uint64
 	at    int // processor
@@ -91,7 +91,7 @@ func TestPlacementPause(t *testing.T) {
 		t.Errorf("at processor %d after a pause amid a try, still trying %v", r.at, r.p.tries)
 	}
 	r.tries = nil
-	r.drive(3*placementShortest*placementSample, func(int) uint64 { return 1000 })
+	r.drive(3*affinityShortest*affinitySample, func(int) uint64 { return 1000 })
 	if len(r.tries) == 0 {
 		t.Error("no try in a new stream")
 	}

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Line is a slow section in front of one end: frames wait in a queue and leave at a limited rate. Packets of
+// A Bottleneck is a slow section in front of one end: frames wait in a queue and leave at a limited rate. Packets of
 // ECN-capable senders (ECT) are marked Congestion Experienced when the queue is long, as in a switch.
-type Line struct {
+type Bottleneck struct {
 	Rate  int // bytes a second
 	Queue int // frames that may wait; more are lost
 	Mark  int // frames waiting from which on packets are marked
 }
 
-// Load counts what happened on a line.
+// Load counts what happened at a bottleneck.
 type Load struct {
 	Bytes  map[string]int // of RoCEv2 packets that arrived, by the sender's address
 	Frames int
@@ -28,9 +28,9 @@ type Load struct {
 // Queue returns the average length of the queue.
 func (l Load) Queue() int { return l.Sum / max(l.Frames, 1) }
 
-// line is the queue in front of an end.
-type line struct {
-	Line
+// bottleneck is the queue in front of an end.
+type bottleneck struct {
+	Bottleneck
 	to   End
 	wake chan struct{}
 
@@ -39,13 +39,13 @@ type line struct {
 	load    Load
 }
 
-// Limit puts a line in front of an end of the cable; it stays for the test's life.
-func (c *Cable) Limit(t testing.TB, end End, l Line) {
+// Limit puts a bottleneck in front of an end of the cable; it stays for the test's life.
+func (c *Cable) Limit(t testing.TB, end End, l Bottleneck) {
 	t.Helper()
-	q := &line{Line: l, to: end, wake: make(chan struct{}, 1)}
+	q := &bottleneck{Bottleneck: l, to: end, wake: make(chan struct{}, 1)}
 	q.load.Bytes = map[string]int{}
 	c.mu.Lock()
-	c.lines[end] = q
+	c.bottlenecks[end] = q
 	c.mu.Unlock()
 	done := make(chan struct{})
 	stopped := make(chan struct{})
@@ -59,10 +59,10 @@ func (c *Cable) Limit(t testing.TB, end End, l Line) {
 	})
 }
 
-// Load returns the counts of the line in front of an end since the last call.
+// Load returns the counts of the bottleneck in front of an end since the last call.
 func (c *Cable) Load(end End) Load {
 	c.mu.Lock()
-	q := c.lines[end]
+	q := c.bottlenecks[end]
 	c.mu.Unlock()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,7 +72,7 @@ func (c *Cable) Load(end End) Load {
 }
 
 // put queues a frame, or loses it.
-func (q *line) put(frame []byte) {
+func (q *bottleneck) put(frame []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := len(q.waiting)
@@ -97,7 +97,7 @@ func (q *line) put(frame []byte) {
 }
 
 // take returns the next frame; nil if none waits.
-func (q *line) take() []byte {
+func (q *bottleneck) take() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) == 0 {
@@ -108,11 +108,11 @@ func (q *line) take() []byte {
 	return f
 }
 
-// drain sends the waiting frames at the line's rate. A frame that is due within a tick is sent at once, because the
+// drain sends the waiting frames at the bottleneck's rate. A frame that is due within a tick is sent at once, because the
 // system's clock is no finer.
-func (q *line) drain(done <-chan struct{}) {
+func (q *bottleneck) drain(done <-chan struct{}) {
 	const tick = time.Millisecond
-	free := time.Now() // when the line is
+	free := time.Now() // when the bottleneck is
 	for {
 		f := q.take()
 		if f == nil {

@@ -18,12 +18,12 @@ import (
 	"vrdma.dev/vrdma/internal/device/nic"
 )
 
-// A Line connects a session with its client: it passes handles with messages, and makes the memory
-// and descriptors that the two share. For a process it is a socket and descriptors (socketLine). For a
+// A ClientEnd is the client's end of a session: it passes handles with messages, and makes the memory
+// and descriptors that the two share. For a process it is a socket and descriptors (socketEnd). For a
 // program in a virtual machine it is messages to an agent there, which names handles, and memory of the
 // virtual machine (package vm). Requests do not pass through it: the loop reads them from the socket
 // (requests.go).
-type Line interface {
+type ClientEnd interface {
 	// Send sends a message with the handles that it names. The caller still closes them.
 	Send(reply []byte, handles []uverbs.Handle) error
 	// Welcome answers the greeting and passes files to the client. A file is nil if the two share
@@ -49,7 +49,7 @@ type Line interface {
 	Workload(who *credentials.Caller) (number uint64, container string)
 	// Identify finds the namespaces of a process, and opens its memory.
 	Identify(who *credentials.Caller) credentials.Identity
-	// Close ends the line: no more requests arrive. The session ends after it has seen that.
+	// Close ends the connection: no more requests arrive. The session ends after it has seen that.
 	Close() error
 	// Over reports that the daemon no longer uses anything that the two shared. A process sees that
 	// by the end of its socket.
@@ -62,15 +62,15 @@ type Bell interface {
 	io.Closer
 }
 
-// A socketLine is the line of a process. Its handles are files.
-type socketLine struct{ *protocol.Conn }
+// A socketEnd is the end of a process. Its handles are files.
+type socketEnd struct{ *protocol.Conn }
 
-// Send implements Line.
-func (l socketLine) Send(reply []byte, handles []uverbs.Handle) error {
+// Send implements ClientEnd.
+func (l socketEnd) Send(reply []byte, handles []uverbs.Handle) error {
 	return l.WriteMessage(reply, descriptors(handles)...)
 }
 
-// descriptors returns the descriptors of handles that a socketLine has made.
+// descriptors returns the descriptors of handles that a socketEnd has made.
 func descriptors(handles []uverbs.Handle) (fds []int) {
 	for _, h := range handles {
 		fds = append(fds, int(h.(*os.File).Fd()))
@@ -78,8 +78,8 @@ func descriptors(handles []uverbs.Handle) (fds []int) {
 	return fds
 }
 
-// OpenQueues implements Line: an arena that the process maps, and an eventfd.
-func (l socketLine) OpenQueues(*budget.Account) (*nic.Arena, Bell, error) {
+// OpenQueues implements ClientEnd: an arena that the process maps, and an eventfd.
+func (l socketEnd) OpenQueues(*budget.Account) (*nic.Arena, Bell, error) {
 	arena, err := nic.NewArena()
 	if err != nil {
 		return nil, nil, fmt.Errorf("the daemon cannot make memory for queues: %w", err)
@@ -92,8 +92,8 @@ func (l socketLine) OpenQueues(*budget.Account) (*nic.Arena, Bell, error) {
 	return arena, os.NewFile(uintptr(fd), "doorbell"), nil
 }
 
-// OpenEvents implements Line.
-func (l socketLine) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
+// OpenEvents implements ClientEnd.
+func (l socketEnd) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
 	s, end, err := eventfile.New()
 	if err != nil {
 		return nil, nil, err
@@ -101,8 +101,8 @@ func (l socketLine) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
 	return s, end, nil
 }
 
-// OpenSignal implements Line.
-func (l socketLine) OpenSignal() (rdmacm.Signal, uverbs.Handle, error) {
+// OpenSignal implements ClientEnd.
+func (l socketEnd) OpenSignal() (rdmacm.Signal, uverbs.Handle, error) {
 	s, end, err := eventfile.New()
 	if err != nil {
 		return nil, nil, err
@@ -110,8 +110,8 @@ func (l socketLine) OpenSignal() (rdmacm.Signal, uverbs.Handle, error) {
 	return s, end, nil
 }
 
-// Welcome implements Line.
-func (l socketLine) Welcome(w *protocol.Welcome, files ...*os.File) error {
+// Welcome implements ClientEnd.
+func (l socketEnd) Welcome(w *protocol.Welcome, files ...*os.File) error {
 	var fds []int
 	for _, f := range files {
 		fds = append(fds, int(f.Fd()))
@@ -119,11 +119,11 @@ func (l socketLine) Welcome(w *protocol.Welcome, files ...*os.File) error {
 	return l.WriteMessage(w.Append(nil), fds...)
 }
 
-// NewSpace implements Line: a memfd.
-func (l socketLine) NewSpace(quota uint64) (*memory.Space, error) { return memory.NewSpace(quota) }
+// NewSpace implements ClientEnd: a memfd.
+func (l socketEnd) NewSpace(quota uint64) (*memory.Space, error) { return memory.NewSpace(quota) }
 
-// Extents implements Line. The shim maps the process's memfd at offset = address.
-func (l socketLine) Extents(in []protocol.Extent) ([]memory.Extent, func(), error) {
+// Extents implements ClientEnd. The shim maps the process's memfd at offset = address.
+func (l socketEnd) Extents(in []protocol.Extent) ([]memory.Extent, func(), error) {
 	out := make([]memory.Extent, len(in))
 	for i, e := range in {
 		rest := e.Prot &^ (protocol.ProtRead | protocol.ProtWrite)
@@ -142,20 +142,20 @@ func (l socketLine) Extents(in []protocol.Extent) ([]memory.Extent, func(), erro
 	return out, nil, nil
 }
 
-// Over implements Line.
-func (l socketLine) Over() {}
+// Over implements ClientEnd.
+func (l socketEnd) Over() {}
 
-// Vouched implements Line.
-func (l socketLine) Vouched() bool { return false }
+// Vouched implements ClientEnd.
+func (l socketEnd) Vouched() bool { return false }
 
-// Workload implements Line.
-func (l socketLine) Workload(who *credentials.Caller) (uint64, string) {
+// Workload implements ClientEnd.
+func (l socketEnd) Workload(who *credentials.Caller) (uint64, string) {
 	number, _ := credentials.NamespaceCookie(l.Conn)
 	return number, who.Container(l.Conn)
 }
 
-// Identify implements Line.
-func (l socketLine) Identify(who *credentials.Caller) credentials.Identity {
+// Identify implements ClientEnd.
+func (l socketEnd) Identify(who *credentials.Caller) credentials.Identity {
 	who.Locate(l.Conn)
 	return credentials.Identify(l.Conn, who)
 }
