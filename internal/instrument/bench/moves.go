@@ -99,8 +99,8 @@ func (m *moveRun) measure(ctx context.Context, program string, rows []speedtable
 func (m *moveRun) pair(ctx context.Context, nic, address string, qps int, with []speedtable.Row, without *speedtable.Row) error {
 	starting, cancel := context.WithTimeoutCause(ctx, testbed.ToolTimeout, testbed.Timeout(testbed.ToolTimeout))
 	defer cancel()
-	for _, h := range []*podmanhosts.Host{m.hosts.A, m.hosts.B} {
-		if err := h.Await(starting, "ready", "get", "nic", "bench/"+nic); err != nil {
+	for name, h := range map[string]*podmanhosts.Host{nic: m.hosts.A, "peer": m.hosts.B} {
+		if err := h.Await(starting, "ready", "get", "nic", "bench/"+name); err != nil {
 			return err
 		}
 	}

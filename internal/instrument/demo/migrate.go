@@ -99,8 +99,8 @@ func (d *migration) start(ctx context.Context) (err error) {
 	if err := d.hosts.NewImage(ctx, "perftest", "ib_write_bw"); err != nil {
 		return err
 	}
-	for _, h := range []*podmanhosts.Host{d.hosts.A, d.hosts.B} {
-		if err := h.Await(ctx, "ready", "get", "nic", "red/web"); err != nil {
+	for nic, h := range map[string]*podmanhosts.Host{"red/web": d.hosts.A, "red/db": d.hosts.B} {
+		if err := h.Await(ctx, "ready", "get", "nic", nic); err != nil {
 			return err
 		}
 	}
