@@ -109,7 +109,7 @@ func (m *moveRun) pair(ctx context.Context, nic, address string, qps int, with [
 		return err
 	}
 	defer roams.Remove(context.WithoutCancel(ctx))
-	if err := m.hosts.A.AwaitListener(starting, address); err != nil {
+	if err := roams.AwaitListener(starting); err != nil {
 		return err
 	}
 	peer, err := m.startPeer(ctx, starting, qps, address)

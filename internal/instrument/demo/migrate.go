@@ -109,7 +109,7 @@ func (d *migration) start(ctx context.Context) (err error) {
 	if d.server, err = d.hosts.Start(ctx, "web", "perftest", "red.web", argv...); err != nil {
 		return err
 	}
-	if err := d.hosts.A.AwaitListener(ctx, "10.1.0.1"); err != nil {
+	if err := d.server.AwaitListener(ctx); err != nil {
 		return err
 	}
 	argv = append(argv, "10.1.0.1")

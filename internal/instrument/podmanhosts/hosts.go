@@ -161,22 +161,3 @@ func (h *Host) Await(ctx context.Context, want string, args ...string) error {
 		}
 	}
 }
-
-// AwaitListener waits until a program of a NIC listens with rdma_cm.
-func (h *Host) AwaitListener(ctx context.Context, address string) error {
-	for {
-		s, err := h.Status()
-		if err == nil {
-			for _, c := range s.Connections {
-				if c.State == "LISTEN" && strings.HasPrefix(c.Local, address+":") {
-					return nil
-				}
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("no program listens at %s on %s: %w", address, h.Name, context.Cause(ctx))
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}

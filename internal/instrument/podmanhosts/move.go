@@ -19,7 +19,11 @@ for program; do
 	path=$(command -v "$program")
 	files="$files $path $(LD_TRACE_LOADED_OBJECTS=1 "$path" | sed -n 's|^[^/]*\(/[^ ]*\) (.*|\1|p')"
 done
-exec tar -chf - $files $(ls -d /etc/libibverbs.d /usr/lib/*/libibverbs/librxe* /usr/lib64/libibverbs/librxe* 2>/dev/null)
+# libvrdma.so needs two more libraries of glibc.
+for file in $files; do
+	case $file in */libc.so.6) files="$files ${file%libc.so.6}libdl.so.2 ${file%libc.so.6}libpthread.so.0" ;; esac
+done
+exec tar -chf - $files $(ls -d /etc/libibverbs.d/rxe.driver /usr/lib/*/libibverbs/librxe* /usr/lib64/libibverbs/librxe* 2>/dev/null)
 `
 
 // NewImage makes an image on both hosts. It has programs of the hosts, and programs of this machine, which have a path.
@@ -93,6 +97,31 @@ func (x *Hosts) Start(ctx context.Context, name, image, nic string, program ...s
 	_, err := x.A.Run(ctx, append(append(argv, image), program...)...)
 	return c, err
 }
+
+// AwaitListener waits until a program on the container's host listens with rdma_cm.
+func (c *Container) AwaitListener(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, listenTime, fmt.Errorf("not within %v", listenTime))
+	defer cancel()
+	for {
+		s, err := c.At.Status()
+		if err == nil {
+			for _, one := range s.Connections {
+				if one.State == "LISTEN" {
+					return nil
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			said, _ := c.Output(context.WithoutCancel(ctx)) // it is for the message only
+			return fmt.Errorf("container %s does not listen: %w: %s", c.name, context.Cause(ctx), strings.TrimSpace(said))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// listenTime is how long a program may take to listen.
+const listenTime = 30 * time.Second
 
 // A Move says when the steps of a move ended.
 type Move struct {
