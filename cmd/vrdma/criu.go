@@ -18,8 +18,11 @@ import (
 	"vrdma.dev/vrdma/internal/platform/launch"
 )
 
-// criuImages is where the plugin of CRIU opens the image directory for the commands.
-const criuImages = "/proc/self/fd/3"
+// The plugin of CRIU opens the image directory for the commands, and the list of NICs in it, which a later dump may remove.
+const (
+	criuImages = "/proc/self/fd/3"
+	criuList   = "/proc/self/fd/4"
+)
 
 // A criuMove is a line of criuMoves, in the image directory: a NIC that has left, the file with its state, and the programs that had it.
 type criuMove struct {
@@ -68,7 +71,7 @@ func criuLeave(place launch.Place, pid int) error {
 	if err != nil {
 		return unanswered(place, err)
 	}
-	moves, err := readMoves(criuImages)
+	moves, err := readMoves(filepath.Join(criuImages, criuMoves))
 	if err != nil {
 		return err
 	}
@@ -127,7 +130,7 @@ func criuSettle(place launch.Place, criu int) error {
 		}
 		unix.Close(fd)
 	}
-	moves, err := readMoves(criuImages)
+	moves, err := readMoves(criuList)
 	if err != nil {
 		return err
 	}
@@ -157,7 +160,7 @@ func lives(pid int) bool {
 
 // criuArrive makes the NICs of the images arrive, when their programs come.
 func criuArrive(place launch.Place, _ int) error {
-	moves, err := readMoves(criuImages)
+	moves, err := readMoves(filepath.Join(criuImages, criuMoves))
 	if err != nil {
 		return err
 	}
@@ -181,9 +184,9 @@ func criuArrive(place launch.Place, _ int) error {
 	return errors.Join(errs...)
 }
 
-// readMoves reads the list of NICs in an image directory.
-func readMoves(dir string) (moves []criuMove, err error) {
-	f, err := os.Open(filepath.Join(dir, criuMoves))
+// readMoves reads a list of NICs.
+func readMoves(path string) (moves []criuMove, err error) {
+	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

@@ -202,11 +202,17 @@ func TestMigrateFails(t *testing.T) {
 	goesOn(t, far)
 }
 
-// shellTo is a remote shell from a host to another one, whose namespaces the commands of the first host get as descriptors.
+// shellTo is a remote shell from a host to another one: it leaves the command with its standard input in a directory, and waits for the
+// result.
 const shellTo = `#!/bin/sh
 [ ! -e /tmp/cut ] || case $2 in *restore*) echo "the line is cut" >&2; exit 1;; esac
-exec nsenter --mount=/proc/self/fd/3 --net=/proc/self/fd/4 --pid=/proc/self/fd/5 --ipc=/proc/self/fd/6 --root=/proc/self/fd/7 -- \
-	env -i PATH=/usr/sbin:/usr/bin HOME=/root XDG_RUNTIME_DIR=/run sh -c "cd / && $2"
+d=$(mktemp -d /tmp/shell.XXXXXX)
+cat >$d/in
+printf %s "$2" >$d/text
+mv $d/text $d/command
+while [ ! -e $d/status ]; do sleep 0.02; done
+cat $d/out
+exit $(cat $d/status)
 `
 
 // moveLive runs vrdma nic move --live on a host.
@@ -214,18 +220,41 @@ func (m *movers) moveLive(t *testing.T, from, to *host, nic, name string) *harne
 	t.Helper()
 	from.write(t, "/usr/bin/shell-to", shellTo)
 	from.run(t, "chmod", "755", "/usr/bin/shell-to")
-	cmd := from.command(0, "vrdma", "nic", "move", "--live", "--rsh", "shell-to", nic, name)
-	for _, path := range []string{"ns/mnt", "ns/net", "ns/pid", "ns/ipc", "root"} {
-		f, err := os.Open(fmt.Sprintf("/proc/%d/%s", to.pid, path))
-		if err != nil {
+	p := from.start(t, "vrdma", "nic", "move", "--live", "--rsh", "shell-to", nic, name)
+	for !p.Ended(20 * time.Millisecond) {
+		asked, _ := filepath.Glob(fmt.Sprintf("/proc/%d/root/tmp/shell.*/command", from.pid)) // the pattern is fine
+		for _, file := range asked {
+			to.obey(t, filepath.Dir(file))
+		}
+	}
+	return p
+}
+
+// obey runs the command that a remote shell has left in a directory.
+func (h *host) obey(t *testing.T, dir string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "command"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := os.Open(filepath.Join(dir, "in"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	cmd := h.command(0, "sh", "-c", string(text))
+	cmd.Stdin = in
+	p := harness.Spawn(t, cmd)
+	status := p.Wait(t, minute)
+	os.Remove(filepath.Join(dir, "command")) // it is there
+	for name, text := range map[string]string{"out": p.Output(), "code": fmt.Sprint(status)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close()
-		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 	}
-	p := harness.Spawn(t, cmd)
-	p.Name = "vrdma nic move --live " + nic + " " + name
-	return p
+	if err := os.Rename(filepath.Join(dir, "code"), filepath.Join(dir, "status")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // One command moves a container: `vrdma nic move --live`. If the other host does not restore it, it continues where it was.

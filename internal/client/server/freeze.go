@@ -95,9 +95,10 @@ func (s *Server) sockets() (out []deadliner) {
 	return out
 }
 
-// settled reports whether no request waits for a session's goroutine. The gate is closed.
+// settled reports whether no request waits for a session's goroutine. The gate is closed. Sessions of a program that is away have
+// no goroutine any more (depart.go).
 func (s *Server) settled() bool {
-	return !slices.ContainsFunc(s.allRequests(), func(r *requests) bool { return r.busy.Load() })
+	return !slices.ContainsFunc(s.allRequests(), func(r *requests) bool { return r.busy.Load() && !r.ended.Load() })
 }
 
 // allRequests are the requests of all sessions and channels.

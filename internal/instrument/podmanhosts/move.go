@@ -85,6 +85,7 @@ type Container struct {
 	At    *Host
 	hosts *Hosts
 	name  string
+	nic   string // TENANT/NAME; empty: none
 }
 
 // Start starts a container of an image on the first host. nic is the NIC that it has, TENANT.NAME; empty: none.
@@ -93,17 +94,17 @@ func (x *Hosts) Start(ctx context.Context, name, image, nic string, program ...s
 	if nic != "" {
 		argv = append(argv, "--device", "vrdma.io/nic="+nic)
 	}
-	c := &Container{At: x.A, hosts: x, name: name}
+	c := &Container{At: x.A, hosts: x, name: name, nic: strings.Replace(nic, ".", "/", 1)}
 	_, err := x.A.Run(ctx, append(append(argv, image), program...)...)
 	return c, err
 }
 
-// AwaitListener waits until a program on the container's host listens with rdma_cm.
+// AwaitListener waits until a program of the container listens with rdma_cm.
 func (c *Container) AwaitListener(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, listenTime, fmt.Errorf("not within %v", listenTime))
 	defer cancel()
 	for {
-		s, err := c.At.Status()
+		s, err := c.At.NICStatus(c.nic)
 		if err == nil {
 			for _, one := range s.Connections {
 				if one.State == "LISTEN" {
