@@ -89,7 +89,7 @@ unit: ## Go tests of every package, with the race detector
 
 # VRDMA_BUILT tells the tests that bin/ is up to date.
 integration: export VRDMA_BUILT := 1
-integration: build ## real programs against a real daemon
+integration: build kube ## real programs against a real daemon
 	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race -p $(JOBS) -skip '$(ALONE)' $(LONG) $$($(GO) list ./test/... | grep -vE '/test/(memory|$(LOOPED))$$')
 	VRDMA_LOOPS=$(or $(LOOPS),3) $(GOTEST) -race -p $(JOBS) $$($(GO) list ./test/... | grep -E '/test/($(LOOPED))$$')
 	VRDMA_LOOPS=$(LOOPS) $(GOTEST) -race ./test/memory

@@ -86,6 +86,7 @@ func (h *host) end(t *testing.T, pod *nodePod) {
 // The next pod of a DaemonSet with maxSurge starts beside the old one, and its daemon takes over while programs transfer data in other
 // containers. The old pod then waits, and its end changes nothing. When the last daemon ends, a waiting pod serves.
 func TestSurge(t *testing.T) {
+	harness.BuildKube(t)
 	h := newHost(t, "bookworm")
 	h.run(t, "mkdir", "-p", nodeState, nodeRun, "/pods")
 	old := h.pod(t, "old")

@@ -33,6 +33,7 @@ func raceBinary() string { return filepath.Join(Root(), "bin", "vrdma-race") }
 
 var (
 	build     = sync.OnceValues(func() ([]byte, error) { return alone(exec.Command("make", "build")) })
+	buildKube = sync.OnceValues(func() ([]byte, error) { return alone(exec.Command("make", "kube")) })
 	buildRace = sync.OnceValues(func() ([]byte, error) {
 		cmd := exec.Command("go", "build", "-race", "-o", raceBinary(), "./cmd/vrdma")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
@@ -64,5 +65,16 @@ func Build(t testing.TB) {
 	}
 	if out, err := build(); err != nil {
 		t.Fatalf("make build: %v\n%s", err, out)
+	}
+}
+
+// BuildKube makes bin/vrdma-kube, under the same condition.
+func BuildKube(t testing.TB) {
+	t.Helper()
+	if os.Getenv("VRDMA_BUILT") != "" {
+		return
+	}
+	if out, err := buildKube(); err != nil {
+		t.Fatalf("make kube: %v\n%s", err, out)
 	}
 }
