@@ -149,10 +149,10 @@ func pause(ctx context.Context, d time.Duration) error {
 // sampleEvery is the time between two samples of the peer's counters.
 const sampleEvery = 20 * time.Millisecond
 
-// watch samples what the program on node-b has moved, until ctx ends.
+// watch samples what the program on node-b has sent, until ctx ends. No other NIC of that host sends data.
 func (d *migration) watch(ctx context.Context) {
 	for pause(ctx, sampleEvery) == nil {
-		s, err := d.hosts.B.NICStatus("red/db")
+		s, err := d.hosts.B.Status()
 		if err != nil {
 			continue // the daemon is busy: the next sample has it
 		}

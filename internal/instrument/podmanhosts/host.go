@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -24,6 +25,8 @@ type Host struct {
 	hosts *Hosts
 	init  *exec.Cmd // unshare, whose child is the first process of the host
 	pid   int       // of the first process
+	// control is the path of the daemon's control socket on the host.
+	control string
 }
 
 // socket is the path of the daemon's socket on a host.
@@ -152,8 +155,24 @@ func (h *Host) feed(ctx context.Context, in io.Reader, argv ...string) (string, 
 // path is where a file of the host is on this machine.
 func (h *Host) path(file string) string { return fmt.Sprintf("/proc/%d/root%s", h.pid, file) }
 
-// Status asks the daemon of the host.
-func (h *Host) Status() (*protocol.Status, error) { return protocol.QueryStatus(h.path(socket)) }
+// Status asks the daemon of the host. Its counters are those of all NICs.
+func (h *Host) Status() (*protocol.Status, error) { return protocol.QueryStatus(h.path(h.control)) }
+
+// findControl finds the control socket. Its path follows from the other one's, as the processes of the host see it.
+func (h *Host) findControl(ctx context.Context) error {
+	out, err := h.Run(ctx, "vrdma", "status", "-o", "json")
+	if err != nil {
+		return err
+	}
+	var s protocol.Status
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		return fmt.Errorf("vrdma status -o json: %w", err)
+	}
+	if h.control = s.Control; h.control == "" {
+		return fmt.Errorf("the daemon of %s has no control socket", h.Name)
+	}
+	return nil
+}
 
 // install copies a program of this machine to the host.
 func (h *Host) install(program string) error {
@@ -185,7 +204,7 @@ func (h *Host) serve(ctx, life context.Context) error {
 		close(ended)
 	}()
 	for {
-		if _, err := h.Status(); err == nil {
+		if exists(h.path(socket)) && h.findControl(ctx) == nil {
 			return nil
 		}
 		select {
@@ -202,11 +221,6 @@ func (h *Host) serve(ctx, life context.Context) error {
 func (h *Host) log() string {
 	text, _ := os.ReadFile(filepath.Join(h.hosts.dir, h.Name+".log")) // it is for a message only
 	return string(text[max(0, len(text)-1500):])
-}
-
-// NICStatus asks the daemon of the host about a NIC, TENANT/NAME.
-func (h *Host) NICStatus(nic string) (*protocol.Status, error) {
-	return protocol.QueryStatus(h.path(socket + ".nics/" + nic + "/nic/vrdma.sock"))
 }
 
 // Launch starts a program on the host that runs until the hosts end. Said returns the end of what it has printed.

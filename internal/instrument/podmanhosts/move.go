@@ -104,10 +104,10 @@ func (c *Container) AwaitListener(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, listenTime, fmt.Errorf("not within %v", listenTime))
 	defer cancel()
 	for {
-		s, err := c.At.NICStatus(c.nic)
+		s, err := c.At.Status()
 		if err == nil {
 			for _, one := range s.Connections {
-				if one.State == "LISTEN" {
+				if one.State == "LISTEN" && one.NIC == c.nic {
 					return nil
 				}
 			}
