@@ -254,7 +254,7 @@ func (f *benchFlags) deliver(stdout io.Writer, r speedtable.Result) error {
 	return r.Markdown(stdout)
 }
 
-func demoCommand() *cobra.Command {
+func demoCommand(o *options) *cobra.Command {
 	var rounds int
 	c := &cobra.Command{
 		Use:    "demo",
@@ -276,7 +276,7 @@ func demoCommand() *cobra.Command {
 		},
 	}
 	c.Flags().IntVar(&rounds, "rounds", 3, "how often every tool is run")
-	c.AddCommand(demoNetworksCommand(), demoMigrateCommand())
+	c.AddCommand(demoNetworksCommand(), demoMigrateCommand(o))
 	return c
 }
 

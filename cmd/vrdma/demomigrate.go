@@ -9,8 +9,9 @@ import (
 	"vrdma.dev/vrdma/internal/instrument/demo"
 )
 
-func demoMigrateCommand() *cobra.Command {
-	return &cobra.Command{
+func demoMigrateCommand(o *options) *cobra.Command {
+	var sample bool
+	c := &cobra.Command{
 		Use:   "migrate",
 		Short: "move a running container to another host under ib_write_bw, and draw the gap",
 		Long: `Creates two hosts in namespaces on this machine, with a link between them, etcd on the first,
@@ -24,12 +25,22 @@ Where podman or CRIU 4 is missing, it uses those that tools/container-image and 
 have unpacked into the user's cache.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			if sample {
+				place, err := o.place()
+				if err != nil {
+					return err
+				}
+				return demo.Sample(ctx, c.OutOrStdout(), place.Socket)
+			}
 			if err := needTools("ip", "nsenter", "unshare"); err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-			defer stop()
 			return demo.Migrate(ctx, c.OutOrStdout())
 		},
 	}
+	c.Flags().BoolVar(&sample, "sample", false, "print what the NIC of the peer has sent, again and again")
+	c.Flags().MarkHidden("sample") // fails only for a flag that is not there
+	return c
 }

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/instrument/podmanhosts"
 )
 
@@ -149,17 +151,44 @@ func pause(ctx context.Context, d time.Duration) error {
 // sampleEvery is the time between two samples of the peer's counters.
 const sampleEvery = 20 * time.Millisecond
 
-// watch samples what the program on node-b has sent, until ctx ends. No other NIC of that host sends data.
+// watch reads what the program on node-b has sent, until ctx ends.
 func (d *migration) watch(ctx context.Context) {
-	for pause(ctx, sampleEvery) == nil {
-		s, err := d.hosts.B.Status()
-		if err != nil {
-			continue // the daemon is busy: the next sample has it
+	cmd := d.hosts.B.Command(ctx, "vrdma", "demo", "migrate", "--sample")
+	out, err := cmd.StdoutPipe()
+	if err != nil || cmd.Start() != nil {
+		return // without samples no data flows, which is an error
+	}
+	defer cmd.Wait() // it was killed
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		var nanoseconds int64
+		var bytes uint64
+		if n, _ := fmt.Sscan(lines.Text(), &nanoseconds, &bytes); n != 2 {
+			continue
 		}
-		const unit = 4 // bytes in a unit of InfiniBand's data counters
 		d.mu.Lock()
-		d.samples = append(d.samples, sample{time.Now(), unit * s.Counters["port_xmit_data"]})
+		d.samples = append(d.samples, sample{time.Unix(0, nanoseconds), bytes})
 		d.mu.Unlock()
+	}
+}
+
+// Sample prints the time and how many bytes the NIC of the peer has sent, again and again. socket is that of its daemon.
+func Sample(ctx context.Context, out io.Writer, socket string) error {
+	for {
+		top, err := protocol.QueryTop(socket)
+		if err != nil {
+			return err
+		}
+		for _, n := range top.NICs {
+			if n.Tenant+"/"+n.NIC != "red/db" {
+				continue
+			}
+			if _, err := fmt.Fprintln(out, time.Now().UnixNano(), n.Used["transmit_bytes"]); err != nil {
+				return err
+			}
+		}
+		if err := pause(ctx, sampleEvery); err != nil {
+			return err
+		}
 	}
 }
 

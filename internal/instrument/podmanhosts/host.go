@@ -25,8 +25,6 @@ type Host struct {
 	hosts *Hosts
 	init  *exec.Cmd // unshare, whose child is the first process of the host
 	pid   int       // of the first process
-	// control is the path of the daemon's control socket on the host.
-	control string
 }
 
 // socket is the path of the daemon's socket on a host.
@@ -155,23 +153,17 @@ func (h *Host) feed(ctx context.Context, in io.Reader, argv ...string) (string, 
 // path is where a file of the host is on this machine.
 func (h *Host) path(file string) string { return fmt.Sprintf("/proc/%d/root%s", h.pid, file) }
 
-// Status asks the daemon of the host. Its counters are those of all NICs.
-func (h *Host) Status() (*protocol.Status, error) { return protocol.QueryStatus(h.path(h.control)) }
-
-// findControl finds the control socket. Its path follows from the other one's, as the processes of the host see it.
-func (h *Host) findControl(ctx context.Context) error {
+// Status asks the daemon of the host, by a command there: a daemon answers callers only whose process it sees.
+func (h *Host) Status(ctx context.Context) (*protocol.Status, error) {
 	out, err := h.Run(ctx, "vrdma", "status", "-o", "json")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var s protocol.Status
-	if err := json.Unmarshal([]byte(out), &s); err != nil {
-		return fmt.Errorf("vrdma status -o json: %w", err)
+	s := new(protocol.Status)
+	if err := json.Unmarshal([]byte(out), s); err != nil {
+		return nil, fmt.Errorf("vrdma status -o json: %w", err)
 	}
-	if h.control = s.Control; h.control == "" {
-		return fmt.Errorf("the daemon of %s has no control socket", h.Name)
-	}
-	return nil
+	return s, nil
 }
 
 // install copies a program of this machine to the host.
@@ -204,8 +196,10 @@ func (h *Host) serve(ctx, life context.Context) error {
 		close(ended)
 	}()
 	for {
-		if exists(h.path(socket)) && h.findControl(ctx) == nil {
-			return nil
+		if exists(h.path(socket)) {
+			if _, err := h.Status(ctx); err == nil {
+				return nil
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -104,7 +104,7 @@ func (c *Container) AwaitListener(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, listenTime, fmt.Errorf("not within %v", listenTime))
 	defer cancel()
 	for {
-		s, err := c.At.Status()
+		s, err := c.At.Status(ctx)
 		if err == nil {
 			for _, one := range s.Connections {
 				if one.State == "LISTEN" && one.NIC == c.nic {
