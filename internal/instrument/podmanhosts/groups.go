@@ -14,7 +14,7 @@ func hierarchies() (out []string) {
 	if exists(at + "/cgroup.controllers") {
 		return []string{at}
 	}
-	for _, c := range []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd"} {
+	for _, c := range []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd", "unified"} {
 		if exists(filepath.Join(at, c, "cgroup.procs")) {
 			out = append(out, filepath.Join(at, c))
 		}
