@@ -40,7 +40,7 @@ FUZZTIME ?= 20s
 
 # help is the default target.
 .DEFAULT_GOAL := help
-.PHONY: help build kube test test-all test-kube check unit integration demo bench report report-page docs performance programs stress fuzz clean deps-build deps-demo deps-test deps-bench deps-package
+.PHONY: help build kube test test-all test-kube check unit integration demo demo-migrate bench report report-page docs performance moves programs stress fuzz clean deps-build deps-demo deps-test deps-bench deps-package
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile packaging/packaging.mk
@@ -108,6 +108,12 @@ test-kube: deps-test build kube ## pods and claims with a real Kubernetes and co
 demo: deps-demo build ## a demonstration in a minute: RDMA through vrdma beside TCP
 	@bin/vrdma demo
 
+# As root. What the machine lacks of podman and CRIU is unpacked into the cache.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vrdma
+demo-migrate: deps-demo build ## a container that moves to another host under ib_write_bw
+	@tools/container-image $(CACHE)/image-host host && tools/criu-image $(CACHE)/criu
+	@bin/vrdma demo migrate
+
 bench: deps-bench build ## the speed table, also written to bench/results
 	@bin/vrdma bench --out bench/results
 
@@ -143,6 +149,12 @@ performance: ## the table of docs/explanation/performance.md from a run of make 
 	@[ -n "$(RESULTS)" ] || { echo "no results: run make bench, or make performance RESULTS=FILE.json" >&2; exit 1; }
 	cp $(RESULTS) docs/report/bench.json
 	VRDMA_UPDATE_DOCS=1 $(GO) test -count=1 -run '^TestPerformance$$' ./test/docs
+
+# make moves MOVES=FILE.json uses the results of another run of bench --only move.
+moves: build ## the table of docs/explanation/live-migration.md, measured here as root
+	@[ -n "$(MOVES)" ] || { rm -rf bench/results/move && bin/vrdma bench --only move --rounds 10 --out bench/results/move >/dev/null; }
+	cp $(or $(MOVES),bench/results/move/*.json) docs/report/move.json
+	VRDMA_UPDATE_DOCS=1 $(GO) test -count=1 -run '^TestMoves$$' ./test/docs
 
 programs: deps-test build ## docs/reference/programs.md: applications over RDMA and over TCP, measured here
 	@rm -f docs/report/programs.ndjson

@@ -44,7 +44,8 @@ tool of the repository: see make bench.
 
 Measures the speed table, every tool in turn and round after round. Prints it as Markdown,
 and writes JSON and Markdown to a directory. A tool that fails is reported in its row. By
-default all parts are measured, except rxe, which needs a kernel with rxe, and upgrade:
+default all parts are measured, except rxe, which needs a kernel with rxe, upgrade, and move, which
+needs podman and CRIU:
 
   local        programs on one host, and their cost
   memory       registering memory, and memory that is shared or copied instead of replaced
@@ -62,6 +63,7 @@ default all parts are measured, except rxe, which needs a kernel with rxe, and u
   vms          two virtual machines: verbs and sockets against TCP over a tap, and rxe
   rxe          against the kernel's rxe, on this machine
   upgrade      how long an upgrade of the daemon stops programs
+  move         how long a move to another host stops a container, beside one without RDMA
   loops        what more loops bring, beside more pairs over TCP and more processes of memcpy
   allocations  of the data path
 
@@ -70,7 +72,7 @@ build again as the control, and the other build. BINARY is the other build's vrd
 libvrdma.so and libvrdma-sockets.so beside it. A row is WORSE if this build's median
 is worse by more than 3 % and by more than this build differs from itself. The exit status is
 then 1. TCP and other comparisons are not measured, nor are the parts containers, guest, vms,
-rxe, upgrade and allocations.
+rxe, upgrade, move and allocations.
 
 With --attacks, it measures the latency of a victim alone and beside a hostile tenant of the
 same daemon. It also reads the daemon's resources before, during and after. With --against
@@ -252,7 +254,7 @@ func (f *benchFlags) deliver(stdout io.Writer, r speedtable.Result) error {
 	return r.Markdown(stdout)
 }
 
-func demoCommand() *cobra.Command {
+func demoCommand(o *options) *cobra.Command {
 	var rounds int
 	c := &cobra.Command{
 		Use:    "demo",
@@ -274,7 +276,7 @@ func demoCommand() *cobra.Command {
 		},
 	}
 	c.Flags().IntVar(&rounds, "rounds", 3, "how often every tool is run")
-	c.AddCommand(demoNetworksCommand())
+	c.AddCommand(demoNetworksCommand(), demoMigrateCommand(o))
 	return c
 }
 

@@ -116,7 +116,7 @@ UCX and MPI, on one machine and between hosts. run --sockets carries ordinary TC
 		cpCommand(o),
 		daemonCommand(o),
 		deleteCommand(o),
-		demoCommand(),
+		demoCommand(o),
 		describeCommand(o),
 		diffCommand(o),
 		doctorCommand(),

@@ -14,7 +14,8 @@ import (
 )
 
 func nicMoveCommand(o *options) *cobra.Command {
-	var force bool
+	var force, live bool
+	var rsh, login string
 	c := &cobra.Command{
 		Use:   "move TENANT/NAME HOST",
 		Short: "move a NIC to another host, with its address, policies and counters",
@@ -28,8 +29,14 @@ the same address. The hosts share a store (docs/how-to/move-a-nic.md).
 
 A NIC in use is moved only with --force: its programs lose it. A NIC without spec.host needs
 no move: it is where its container is started. A NIC in a network with way namespace or host
-cannot be moved: its address does not belong to vrdma.`,
-		Args: cobra.ExactArgs(2),
+cannot be moved: its address does not belong to vrdma.
+
+With --live the podman container that has the NIC moves while it runs, and its connections
+continue (docs/how-to/move-a-program.md). Run it as root on the container's host. It runs
+podman container checkpoint, and podman container restore on the other host through ssh. If
+the other host cannot restore the container, the container continues here.`,
+		Example: "  vrdma nic move red/web node-b\n  vrdma nic move --live red/web node-b\n  vrdma nic move --live red/web node-b --login root@10.0.0.2 --rsh 'ssh -p 2222'",
+		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			k, err := objectKey(tenant.KindNIC, strings.Replace(args[0], ".", "/", 1), "", false)
 			if err != nil {
@@ -39,7 +46,14 @@ cannot be moved: its address does not belong to vrdma.`,
 			if err != nil {
 				return err
 			}
-			said, err := moveNIC(place, k, args[1], force)
+			var said string
+			if live {
+				said, err = moveLive(place, k, args[1], rsh, login, c.ErrOrStderr())
+			} else if rsh != "" || login != "" {
+				err = usage("--rsh and --login are for --live")
+			} else {
+				said, err = moveNIC(place, k, args[1], force)
+			}
 			if err == nil {
 				fmt.Fprintln(c.OutOrStdout(), said)
 			}
@@ -47,6 +61,10 @@ cannot be moved: its address does not belong to vrdma.`,
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false, "also move a NIC in use: its programs lose it")
+	c.Flags().BoolVar(&live, "live", false, "move the podman container that has the NIC, while it runs")
+	c.Flags().StringVar(&rsh, "rsh", "", "with --live: the remote shell (default: VRDMA_RSH, else ssh)")
+	c.Flags().StringVar(&login, "login", "", "with --live: what the remote shell connects to (default: HOST)")
+	c.MarkFlagsMutuallyExclusive("live", "force")
 	return c
 }
 

@@ -155,7 +155,7 @@ func goesOn(t *testing.T, p *harness.Process) {
 
 // A container with a NIC moves to another host with podman's checkpoint and restore: its connections over RDMA go on. Its peer on
 // the first host and its peer on the other check the data. It moves back. A checkpoint that leaves the container running interrupts it
-// only. So does one that fails.
+// only.
 func TestMigrate(t *testing.T) {
 	m := newMovers(t)
 	m.a.apply(t, tenants)
@@ -169,4 +169,115 @@ func TestMigrate(t *testing.T) {
 	goesOn(t, far)
 	m.a.criu(t, "dump.log", "podman", "container", "checkpoint", "-R", "-e", "/tmp/copy.tar", "web")
 	goesOn(t, far)
+}
+
+// A checkpoint that fails after the programs have let go leaves the container as it was: its connections go on. Then the container
+// can move. A checkpoint that is restored on the same host goes on, too.
+func TestMigrateFails(t *testing.T) {
+	m := newMovers(t)
+	m.a.apply(t, tenants)
+	// CRIU meets the lock of a file after it has called the plugin, and refuses to dump it without an option.
+	m.begin(t, m.a, "web", "red.web", "flock", "/tmp/lock", "rping", "-s", "-P", "-V", "-a", "10.1.0.1")
+	m.a.listening(t, m.a.daemon, "10.1.0.1:7174")
+	far := m.b.start(t, container{"bookworm", "red.db", nil}.argv("stdbuf", "-oL", "rping", "-c", "-v", "-V", "-a", "10.1.0.1")...)
+	far.Printed(t, "ping data", minute)
+	for range harness.Pick(2, 10) {
+		p := m.a.start(t, "podman", "container", "checkpoint", "-e", "/tmp/web.tar", "web")
+		if p.Wait(t, minute) == 0 {
+			t.Fatalf("a container that holds a lock was dumped:\n%s", p.Output())
+		}
+		goesOn(t, far)
+	}
+	if log := m.a.daemon.Output(); !strings.Contains(log, "the programs of a NIC have let go") || !strings.Contains(log, "a NIC stays on this host") {
+		t.Errorf("the checkpoints failed before the programs let go:\n%s", harness.Tail(log, 20))
+	}
+	m.a.criu(t, "dump.log", "podman", "container", "checkpoint", "--file-locks", "-e", "/tmp/web.tar", "web")
+	m.a.run(t, "podman", "rm", "-f", "-t", "0", "web")
+	m.a.criu(t, "restore.log", "podman", "container", "restore", "--file-locks", "-i", "/tmp/web.tar")
+	goesOn(t, far)
+	m.a.criu(t, "dump.log", "podman", "container", "checkpoint", "--file-locks", "-e", "/tmp/web.tar", "web")
+	m.a.run(t, "podman", "rm", "-f", "-t", "0", "web")
+	m.bring(t, m.a, m.b, "/tmp/web.tar")
+	m.b.criu(t, "restore.log", "podman", "container", "restore", "--file-locks", "-i", "/tmp/web.tar")
+	goesOn(t, far)
+}
+
+// shellTo is a remote shell from a host to another one: it leaves the command with its standard input in a directory, and waits for the
+// result.
+const shellTo = `#!/bin/sh
+[ ! -e /tmp/cut ] || case $2 in *restore*) echo "the line is cut" >&2; exit 1;; esac
+d=$(mktemp -d /tmp/shell.XXXXXX)
+cat >$d/in
+printf %s "$2" >$d/text
+mv $d/text $d/command
+while [ ! -e $d/status ]; do sleep 0.02; done
+cat $d/out
+exit $(cat $d/status)
+`
+
+// moveLive runs vrdma nic move --live on a host.
+func (m *movers) moveLive(t *testing.T, from, to *host, nic, name string) *harness.Process {
+	t.Helper()
+	from.write(t, "/usr/bin/shell-to", shellTo)
+	from.run(t, "chmod", "755", "/usr/bin/shell-to")
+	p := from.start(t, "vrdma", "nic", "move", "--live", "--rsh", "shell-to", nic, name)
+	for !p.Ended(20 * time.Millisecond) {
+		asked, _ := filepath.Glob(fmt.Sprintf("/proc/%d/root/tmp/shell.*/command", from.pid)) // the pattern is fine
+		for _, file := range asked {
+			to.obey(t, filepath.Dir(file))
+		}
+	}
+	return p
+}
+
+// obey runs the command that a remote shell has left in a directory.
+func (h *host) obey(t *testing.T, dir string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "command"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := os.Open(filepath.Join(dir, "in"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	cmd := h.command(0, "sh", "-c", string(text))
+	cmd.Stdin = in
+	p := harness.Spawn(t, cmd)
+	status := p.Wait(t, minute)
+	os.Remove(filepath.Join(dir, "command")) // it is there
+	for name, text := range map[string]string{"out": p.Output(), "code": fmt.Sprint(status)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Rename(filepath.Join(dir, "code"), filepath.Join(dir, "status")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// One command moves a container: `vrdma nic move --live`. If the other host does not restore it, it continues where it was.
+func TestMigrateCommand(t *testing.T) {
+	m := newMovers(t)
+	m.a.apply(t, tenants)
+	m.begin(t, m.a, "web", "red.web", "rping", "-s", "-P", "-V", "-a", "10.1.0.1")
+	m.a.listening(t, m.a.daemon, "10.1.0.1:7174")
+	far := m.b.start(t, container{"bookworm", "red.db", nil}.argv("stdbuf", "-oL", "rping", "-c", "-v", "-V", "-a", "10.1.0.1")...)
+	far.Printed(t, "ping data", minute)
+	m.a.write(t, "/tmp/cut", "")
+	if p := m.moveLive(t, m.a, m.b, "red/web", "b"); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "continues on this host") || !strings.Contains(p.Output(), "the line is cut") {
+		t.Fatalf("a move to a host that does not restore: %s\n%s", p.Fate(), p.Output())
+	}
+	goesOn(t, far)
+	m.a.run(t, "rm", "/tmp/cut")
+	if out := m.moveLive(t, m.a, m.b, "red/web", "b").OK(t, minute); !strings.Contains(out, "are on host b now") {
+		t.Errorf("it says:\n%s", out)
+	}
+	goesOn(t, far)
+	m.moveLive(t, m.b, m.a, "red/web", "a").OK(t, minute)
+	goesOn(t, far)
+	if p := m.moveLive(t, m.b, m.a, "red/web", "a"); p.Wait(t, minute) != 0 || !strings.Contains(p.Output(), "on host a already") {
+		t.Errorf("a move to where it is: %s\n%s", p.Fate(), p.Output())
+	}
 }

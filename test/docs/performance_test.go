@@ -25,6 +25,7 @@ type results struct {
 		Bound     float64
 		AtMost    bool `json:"at_most"`
 		Unbounded bool
+		Note      string
 		Measured  float64
 		Pass      bool
 	}

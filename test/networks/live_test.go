@@ -21,6 +21,8 @@ type rover struct {
 	nic  string
 	link string
 	at   *host
+	// sockets: its programs have their TCP connections over RDMA.
+	sockets bool
 }
 
 // rove makes a rover on a host.
@@ -67,7 +69,15 @@ func (r *rover) moveTo(t *testing.T, h *host) {
 func (r *rover) start(t *testing.T, in io.Reader, argv ...string) *harness.Process {
 	t.Helper()
 	cmd := exec.Command("nsenter", append([]string{"--net=" + r.w.a.space.Path(), "--"}, argv...)...)
-	cmd.Env = append(os.Environ(), "VRDMA_SOCKET="+filepath.Join(r.link, "vrdma.sock"), "LD_PRELOAD="+filepath.Join(filepath.Dir(harness.Binary()), "libvrdma.so"))
+	library := harness.Library()
+	if r.sockets {
+		found, _ := filepath.Glob("/usr/lib/*/rsocket/librspreload.so") // the pattern is fine
+		if len(found) != 1 {
+			t.Fatalf("librspreload.so: found %v, want one", found)
+		}
+		library = harness.SocketsLibrary() + ":" + found[0] + ":" + library
+	}
+	cmd.Env = append(os.Environ(), "VRDMA_SOCKET="+filepath.Join(r.link, "vrdma.sock"), "LD_PRELOAD="+library)
 	cmd.Stdin = in
 	p := harness.Spawn(t, cmd)
 	p.Name = strings.Join(argv, " ")
@@ -77,8 +87,14 @@ func (r *rover) start(t *testing.T, in io.Reader, argv ...string) *harness.Proce
 // newRover makes two hosts, a NIC that may be on each of them and is on the first, and a peer on each.
 func newRover(t *testing.T) *rover {
 	t.Helper()
-	w := newLab(t)
-	w.a.declare(t, twoTenants()+object("NIC", "name: roams, tenant: red", "network: train, address: 10.1.0.9"))
+	return newRoverOf(t, func(objects string) string { return objects })
+}
+
+// newRoverOf is newRover with changed objects, and with flags of the daemons.
+func newRoverOf(t *testing.T, change func(objects string) string, flags ...string) *rover {
+	t.Helper()
+	w := newLabOf(t, 2, 1, flags...)
+	w.a.declare(t, change(twoTenants()+object("NIC", "name: roams, tenant: red", "network: train, address: 10.1.0.9")))
 	w.a.ready(t, "red/web", "red/roams")
 	w.b.ready(t, "red/db", "red/roams")
 	return w.rove(t, "red/roams", w.a)

@@ -77,6 +77,12 @@ func newLabOf(t *testing.T, hosts, members int, args ...string) *lab {
 // newLabWith is newLabOf with another way to start the daemons.
 func newLabWith(t *testing.T, hosts, members int, start func(*host), args ...string) *lab {
 	t.Helper()
+	return newLabBeside(t, nil, hosts, members, start, args...)
+}
+
+// newLabBeside is newLabWith with other machines on the wire.
+func newLabBeside(t *testing.T, others []cable.End, hosts, members int, start func(*host), args ...string) *lab {
+	t.Helper()
 	harness.Need(t, "nsenter", "ip", "rping")
 	w := &lab{etcd: etcdtest.Start(t, members)}
 	config := w.storeConfig(t)
@@ -84,11 +90,13 @@ func newLabWith(t *testing.T, hosts, members int, start func(*host), args ...str
 		w.hosts = append(w.hosts, &host{name: string(rune('a' + i)), space: cable.NewNamespace(t), ip: fmt.Sprintf("10.99.0.%d", i+1)})
 	}
 	w.a, w.b = w.hosts[0], w.hosts[1]
-	if hosts == 2 {
+	if hosts > 2 {
+		w.c = w.hosts[2]
+	}
+	if hosts == 2 && others == nil {
 		cable.Veth(t, w.a.space, w.b.space, "eth0", 1500)
 	} else {
-		w.c = w.hosts[2]
-		var ends []cable.End
+		ends := others
 		for _, h := range w.hosts {
 			ends = append(ends, cable.TAP(t, h.space, "eth0", 1500))
 		}

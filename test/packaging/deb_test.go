@@ -1,9 +1,11 @@
 package packaging
 
 import (
+	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,6 +79,7 @@ func life(t *testing.T, m *machine) {
 			t.Errorf("there is no %s", name)
 		}
 	}
+	criuPlugin(t, m)
 	unit, err := os.ReadFile(m.path("/usr/lib/systemd/system/vrdma.service"))
 	if err != nil || !strings.Contains(string(unit), "ExecStart=") || strings.Contains(string(unit), "/usr/local") {
 		t.Errorf("the unit does not start what is installed: %v\n%s", err, unit)
@@ -120,6 +123,23 @@ func life(t *testing.T, m *machine) {
 	}
 	m.run(t, "dpkg", "--purge", "vrdma")
 	m.nothingLeft(t, clean)
+}
+
+// criuPlugin: the plugin is where CRIU looks, and defines what CRIU looks up.
+func criuPlugin(t *testing.T, m *machine) {
+	t.Helper()
+	f, err := elf.Open(m.path("/usr/lib/criu/vrdma_plugin.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(symbols, func(s elf.Symbol) bool { return s.Name == "CR_PLUGIN_DESC" && s.Section != elf.SHN_UNDEF }) {
+		t.Errorf("the plugin does not define CR_PLUGIN_DESC: %v", symbols)
+	}
 }
 
 // beside: programs under vrdma run see vrdma's device only, others only that of the machine.
@@ -244,6 +264,7 @@ func unpacked(t *testing.T, packages string, m *machine) {
 	if out, err := unpack.CombinedOutput(); err != nil {
 		t.Fatalf("rpm2cpio, and comparing with the .deb: %v\n%s", err, out)
 	}
+	criuPlugin(t, m)
 	m.serve(t)
 	m.writes(t)
 	m.run(t, "vrdma", "stop")

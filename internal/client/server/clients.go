@@ -98,9 +98,10 @@ func (t *clients) requests() (out []*requests) {
 	return out
 }
 
-// settled reports whether no request waits for a session's goroutine. The gate is closed.
+// settled reports whether no request waits for a session's goroutine. The gate is closed. Sessions of a program that is away have
+// no goroutine any more (depart.go).
 func (t *clients) settled() bool {
-	return !slices.ContainsFunc(t.requests(), func(r *requests) bool { return r.busy.Load() })
+	return !slices.ContainsFunc(t.requests(), func(r *requests) bool { return r.busy.Load() && !r.ended.Load() })
 }
 
 // nameOf is the name that people know a device by.

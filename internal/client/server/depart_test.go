@@ -136,6 +136,14 @@ func TestDepart(t *testing.T) {
 	if st := d.State(); len(st.Processes) != 1 || len(st.Processes[0].Sessions) != 1 || st.QPs() != 0 {
 		t.Fatalf("the state: %+v", st)
 	}
+	// Other NICs may leave while the program is away: nothing of it counts as a request under way.
+	soon, stop = context.WithTimeout(ctx, 10*time.Second)
+	f, err := s.Freeze(soon)
+	if err != nil {
+		t.Fatalf("the server does not stand still while a program is away: %v", err)
+	}
+	f.Resume()
+	stop()
 
 	returned := make(chan error, 1)
 	go func() { returned <- d.Return(ctx) }()

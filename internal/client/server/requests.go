@@ -39,6 +39,7 @@ type requests struct {
 	handed chan errand // holds at most one
 	// What follows belongs to the goroutine while busy is set, else to the loop.
 	busy  atomic.Bool
+	ended atomic.Bool // serve has returned, perhaps with busy set
 	req   protocol.Request
 	reply protocol.ReplyBuilder
 	out   []byte
@@ -86,6 +87,7 @@ func (s *Server) newRequests(c *protocol.Conn, client ClientEnd, x executor, d *
 // connection: a client that waits for the end expects that the daemon has freed everything by then,
 // so Server.serve closes it after the session.
 func (r *requests) serve() {
+	defer r.ended.Store(true)
 	s, fd := r.srv, r.fd
 	var err error
 	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, r.nic, r) }); perr != nil || err != nil {

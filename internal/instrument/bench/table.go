@@ -48,7 +48,7 @@ type part struct {
 
 // parts returns all parts in order.
 func (t *Table) parts() []part {
-	return []part{t.local(), t.memory(), t.connections(), t.sockets(), t.goPrograms(), t.copies(), t.network(), t.overlay(), t.containers(), t.waiting(), t.qos(), t.guest(), t.vms(), t.rxe(), t.upgrades(), t.loops(), t.allocations()}
+	return []part{t.local(), t.memory(), t.connections(), t.sockets(), t.goPrograms(), t.copies(), t.network(), t.overlay(), t.containers(), t.waiting(), t.qos(), t.guest(), t.vms(), t.rxe(), t.upgrades(), t.moves(), t.loops(), t.allocations()}
 }
 
 // Parts returns the names that Only may have.

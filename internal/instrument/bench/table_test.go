@@ -6,7 +6,7 @@ import (
 )
 
 func TestParts(t *testing.T) {
-	const want = "local memory cm sockets go copy veth overlay containers wait qos guest vms rxe upgrade loops allocations"
+	const want = "local memory cm sockets go copy veth overlay containers wait qos guest vms rxe upgrade move loops allocations"
 	if got := strings.Join(Parts(), " "); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

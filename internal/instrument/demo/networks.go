@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"vrdma.dev/vrdma/internal/exit"
+	"vrdma.dev/vrdma/internal/instrument/podmanhosts"
 )
 
 // Networks shows virtual networks between two hosts on one machine: two tenants with equal addresses, and a policy that changes under
@@ -22,7 +23,7 @@ import (
 // Networks makes the hosts, declares the tenants, shows their traffic and revokes one connection. It writes what it does to out. inside
 // says that the process is in namespaces of its own; else Networks runs the program again in such namespaces.
 func Networks(out io.Writer, inside bool) error {
-	etcd, err := findEtcd()
+	etcd, err := podmanhosts.FindEtcd()
 	if err != nil {
 		return err
 	}
@@ -32,19 +33,6 @@ func Networks(out io.Writer, inside bool) error {
 	d := &networks{out: out, server: etcd}
 	err = d.run()
 	return errors.Join(err, d.close())
-}
-
-// findEtcd finds etcd: in PATH, or in the user's cache, where make deps-test unpacks Debian's.
-func findEtcd() (string, error) {
-	if path, err := exec.LookPath("etcd"); err == nil {
-		return path, nil
-	}
-	if dir, err := os.UserCacheDir(); err == nil {
-		if path, err := exec.LookPath(filepath.Join(dir, "vrdma/unpacked/etcd-server/usr/bin/etcd")); err == nil {
-			return path, nil
-		}
-	}
-	return "", exit.Lacks("etcd not found: hosts share declared objects through it. Install it (Debian: apt install etcd-server), or put the binary of its release into PATH")
 }
 
 // insideNamespaces runs the program again in new namespaces, where it may make networks. Users other than root get a user namespace, too.

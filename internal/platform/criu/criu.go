@@ -18,11 +18,11 @@ import (
 
 // Leave makes the NICs leave that a process or its descendants use, and writes to out which. s is the daemon's status.
 func Leave(out io.Writer, place launch.Place, s *protocol.Status, pid int) error {
-	moves, err := readMoves(images)
+	moves, err := readMoves(filepath.Join(images, list))
 	if err != nil {
 		return err
 	}
-	family := descendants(pid)
+	family := Descendants(pid)
 	for _, p := range s.Programs {
 		there := slices.ContainsFunc(moves, func(m move) bool { return m.nic == p.NIC })
 		if there || !slices.Contains(family, p.Pid) || !strings.Contains(p.NIC, "/") {
@@ -51,15 +51,15 @@ func Leave(out io.Writer, place launch.Place, s *protocol.Status, pid int) error
 	return nil
 }
 
-// descendants returns a process, those that it has started, and so on.
-func descendants(pid int) []int {
+// Descendants returns a process, those that it has started, and so on.
+func Descendants(pid int) []int {
 	all := []int{pid}
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is fine
 	for _, path := range tasks {
 		text, _ := os.ReadFile(path) // the thread may have ended
 		for _, field := range strings.Fields(string(text)) {
 			if child, err := strconv.Atoi(field); err == nil {
-				all = append(all, descendants(child)...)
+				all = append(all, Descendants(child)...)
 			}
 		}
 	}
@@ -78,7 +78,7 @@ func Settle(out io.Writer, place launch.Place, criu int) error {
 		}
 		unix.Close(fd)
 	}
-	moves, err := readMoves(images)
+	moves, err := readMoves(openList)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func lives(pid int) bool {
 
 // Arrive makes the NICs of the images arrive. It returns when their programs have come back.
 func Arrive(out io.Writer, place launch.Place) error {
-	moves, err := readMoves(images)
+	moves, err := readMoves(filepath.Join(images, list))
 	if err != nil {
 		return err
 	}

@@ -12,14 +12,14 @@ import (
 // TestMoves: the list survives writing and reading. An image directory without a list has no NICs.
 func TestMoves(t *testing.T) {
 	dir := t.TempDir()
-	if moves, err := readMoves(dir); err != nil || len(moves) != 0 {
+	if moves, err := readMoves(filepath.Join(dir, list)); err != nil || len(moves) != 0 {
 		t.Errorf("without a list: %v, %v", moves, err)
 	}
 	want := []move{{nic: "red/web", state: "vrdma-red.web.state", pids: []int{7, 8}}, {nic: "red/db", state: "vrdma-red.db.state"}}
 	if err := writeMoves(dir, want); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := readMoves(dir); err != nil || !reflect.DeepEqual(got, want) {
+	if got, err := readMoves(filepath.Join(dir, list)); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
@@ -35,7 +35,7 @@ func TestDamagedMoves(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, list), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if moves, err := readMoves(dir); err == nil || !strings.Contains(err.Error(), want) {
+		if moves, err := readMoves(filepath.Join(dir, list)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, %v, want an error with %q", text, moves, err, want)
 		}
 	}
@@ -49,7 +49,7 @@ func TestProcesses(t *testing.T) {
 	if lives(1 << 30) {
 		t.Error("a process lives that cannot exist")
 	}
-	if !slices.Contains(descendants(os.Getppid()), os.Getpid()) {
+	if !slices.Contains(Descendants(os.Getppid()), os.Getpid()) {
 		t.Error("this process is no descendant of its parent")
 	}
 }

@@ -10,8 +10,11 @@ import (
 	"strings"
 )
 
-// images is where CRIU's plugin opens the image directory for the commands.
-const images = "/proc/self/fd/3"
+// CRIU's plugin opens the image directory for the commands, and the list of NICs in it, which a later dump may remove.
+const (
+	images   = "/proc/self/fd/3"
+	openList = "/proc/self/fd/4"
+)
 
 // A move is a line of the list: a NIC that has left, the file with its state, and the programs that had it.
 type move struct {
@@ -22,9 +25,9 @@ type move struct {
 // list is the file in the image directory that names the NICs.
 const list = "vrdma.moves"
 
-// readMoves reads the list of NICs in an image directory.
-func readMoves(dir string) (moves []move, err error) {
-	f, err := os.Open(filepath.Join(dir, list))
+// readMoves reads a list of NICs.
+func readMoves(path string) (moves []move, err error) {
+	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
