@@ -32,6 +32,8 @@ func TestLiveMoveBoth(t *testing.T) {
 	pollServer := one.start(t, nil, argv...)
 	harness.Listening(t, pollServer, number, minute)
 	pollClient := two.start(t, nil, append(argv, w.a.ip)...)
+	w.a.opens(t, "red/roams", pollServer)
+	w.a.opens(t, "red/follows", pollClient)
 	check := func() {
 		t.Helper()
 		grows(t, client, 4096)
@@ -85,6 +87,7 @@ func TestLiveMoveWays(t *testing.T) {
 			polls := r.start(t, nil, argv...)
 			harness.Listening(t, polls, number, minute)
 			peer := r.w.b.program(t, "red/db", append(argv, r.w.a.ip)...)
+			r.w.a.opens(t, "red/roams", polls)
 			r.moves(t, func() { grows(t, client, 4096) })
 			polls.OK(t, 2*minute)
 			peer.OK(t, 2*minute)

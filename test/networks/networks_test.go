@@ -3,10 +3,12 @@ package networks
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/test/harness"
 )
 
@@ -21,6 +23,17 @@ func (h *host) serve(t testing.TB, nic, ip string, flags ...string) *harness.Pro
 // nicSocket is the socket of a NIC.
 func (h *host) nicSocket(nic string) string {
 	return filepath.Join(h.Socket+".nics", nic, "nic", "vrdma.sock")
+}
+
+// opens waits until a program has a queue pair of a NIC.
+func (h *host) opens(t testing.TB, nic string, p *harness.Process) {
+	t.Helper()
+	at := harness.At(h.nicSocket(nic), nil)
+	if !harness.Poll(minute, func() bool {
+		return p.Ended(0) || slices.ContainsFunc(at.Status(t).Sessions, func(s protocol.SessionStatus) bool { return s.Pid == p.PID() && s.Objects.QPs > 0 })
+	}) || p.Ended(0) {
+		t.Fatalf("%s does not open NIC %s: %s\n%s", p.Name, nic, p.Fate(), p.Output())
+	}
 }
 
 // listens waits until rping listens.
