@@ -164,6 +164,9 @@ func TestLiveMoveRedis(t *testing.T) {
 
 // TestLiveMoveMPI moves one rank of Open MPI while it exchanges and checks data with the other.
 func TestLiveMoveMPI(t *testing.T) {
+	if !harness.All() {
+		t.Skip("the long form: on a busy machine a rank's threads are sometimes not stopped in time, and the move is refused")
+	}
 	t.Parallel()
 	harness.Need(t, "mpirun", "mpicc")
 	r := newRover(t)
