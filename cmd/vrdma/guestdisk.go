@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,7 @@ open keeps the old one.`,
 			if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 				return usage("%s is no file: name one that may be replaced", path)
 			}
-			if err := writeDisk(path); err != nil {
+			if err := writeWhole(path, 0o644, writeDisk); err != nil { // QEMU may run as another user
 				return fmt.Errorf("write the disk: %w", err)
 			}
 			_, err = fmt.Fprintln(c.OutOrStdout(), line)
@@ -71,25 +72,13 @@ open keeps the old one.`,
 	return c
 }
 
-// writeDisk writes the disk to a temporary file and renames it to path.
-func writeDisk(path string) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".vrdma-disk-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err = errors.Join(err, f.Close()); err == nil {
-			err = os.Rename(f.Name(), path)
-		}
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
+// writeDisk writes the archive.
+func writeDisk(to io.Writer) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	w := tar.NewWriter(f)
+	w := tar.NewWriter(to)
 	add := func(name string, mode int64, content []byte) error {
 		if err := w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(content)), Format: tar.FormatUSTAR}); err != nil {
 			return err
@@ -115,9 +104,5 @@ func writeDisk(path string) (err error) {
 			return err
 		}
 	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	// QEMU may run as another user.
-	return f.Chmod(0o644)
+	return w.Close()
 }

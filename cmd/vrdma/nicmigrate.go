@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -45,25 +46,29 @@ one. Without either the connections are lost after ten minutes.`,
 		Example: "  vrdma nic leave red/web web.state     # on node-a\n  vrdma nic arrive red/web web.state    # on node-b",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			file, err := os.OpenFile(args[1], os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-			if err != nil {
+			if info, err := os.Lstat(args[1]); err == nil && !info.Mode().IsRegular() {
+				return usage("%s is no file: name one that may be replaced", args[1])
+			}
+			var m protocol.Migration
+			var k tenant.Key
+			left := false
+			err := writeWhole(args[1], 0o600, func(w io.Writer) (err error) {
+				if m, k, err = o.migrate(protocol.MoveLeave, args[0], nil, within); err != nil {
+					return err
+				}
+				left = true
+				_, err = w.Write(m.State)
 				return err
-			}
-			defer file.Close()
-			m, k, err := o.migrate(protocol.MoveLeave, args[0], nil, within)
-			if err != nil {
-				return err
-			}
-			_, err = file.Write(m.State)
-			if err == nil {
-				err = file.Close()
-			}
-			if err != nil {
+			})
+			if left && err != nil {
 				_, _, back := o.migrate(protocol.MoveStay, args[0], nil, 0)
 				if back == nil {
 					return fmt.Errorf("the state cannot be saved, and the NIC stays here: %w", err)
 				}
 				return fmt.Errorf("the state cannot be saved (%w), and the programs do not continue: %w", err, back)
+			}
+			if err != nil {
+				return err
 			}
 			fmt.Fprintf(c.OutOrStdout(), "NIC %s: %d programs with %d queue pairs have let go\n", k.Path(), m.Programs, m.QPs)
 			return nil

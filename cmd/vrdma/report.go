@@ -81,7 +81,7 @@ func writeReport(w io.Writer, r *experiment.Results, dir string, each bool) erro
 		{"results.csv", func(w io.Writer) error { return report.CSV(w, figures) }},
 	} {
 		path := filepath.Join(dir, page.name)
-		if err := writeWhole(path, page.write); err != nil {
+		if err := writeWhole(path, 0o644, page.write); err != nil {
 			return err
 		}
 		fmt.Fprintln(w, path)
@@ -94,30 +94,10 @@ func writeReport(w io.Writer, r *experiment.Results, dir string, each bool) erro
 		return err
 	}
 	for _, f := range report.Files(figures) {
-		if err := writeWhole(filepath.Join(dir, f.Name), f.Write); err != nil {
+		if err := writeWhole(filepath.Join(dir, f.Name), 0o644, f.Write); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintln(w, dir)
 	return nil
-}
-
-// writeWhole writes a file atomically: it exists complete or not at all.
-func writeWhole(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".report")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // fails if it was renamed
-	err = write(f)
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Chmod(f.Name(), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	return err
 }

@@ -1,7 +1,9 @@
 package networks
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -209,6 +211,10 @@ func TestLiveMoveRefused(t *testing.T) {
 	refused(r.w.a, "no program has", "leave", r.nic, state)
 	refused(r.w.a, "is not leaving", "stay", r.nic)
 	refused(r.w.a, "there is no NIC", "leave", "red/none", state)
+	if _, err := os.Lstat(state); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("NICs that do not leave have left a file: %v", err)
+	}
+	refused(r.w.a, "is no file", "leave", r.nic, os.DevNull)
 	pinned := r.w.a.serve(t, "red/web", "10.1.0.1")
 	refused(r.w.a, "spec.host", "leave", "red/web", state)
 	if pinned.Ended(0) {
@@ -229,7 +235,10 @@ func TestLiveMoveRefused(t *testing.T) {
 	r.w.b.program(t, "red/db", "rping", "-c", "-V", "-C", "10", "-a", "10.1.0.9").OK(t, minute)
 	// A stopped program does not let go.
 	server.Signal(syscall.SIGSTOP)
-	refused(r.w.a, "does not let go", "leave", r.nic, state, "--within", "1s")
+	refused(r.w.a, "does not let go", "leave", r.nic, file, "--within", "1s")
+	if kept, err := os.ReadFile(file); err != nil || len(kept) == 0 {
+		t.Errorf("a NIC that does not leave has emptied the file: %v", err)
+	}
 	server.Signal(syscall.SIGCONT)
 	r.w.b.program(t, "red/db", "rping", "-c", "-V", "-C", "10", "-a", "10.1.0.9").OK(t, minute)
 }
