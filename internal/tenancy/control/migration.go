@@ -171,10 +171,8 @@ func (pl *placements) transfer(k tenant.Key, host string, revision int64, change
 		if err != nil || ok {
 			return err
 		}
-		select { // another change was faster: see what it wrote
-		case <-moved:
-		case <-pl.ended.Done():
-			return store.ErrClosed
+		if err := pl.changed(k, moved); err != nil {
+			return err
 		}
 	}
 	return fmt.Errorf("%v: %w", k, errConflict)

@@ -104,15 +104,23 @@ func (pl *placements) claim(k tenant.Key) error {
 			pl.overlay.update()
 			return nil
 		}
-		select { // another daemon was faster: see what it wrote
-		case <-moved:
-		case <-time.After(claimTime):
-			return fmt.Errorf("%v: %w", k, errConflict)
-		case <-pl.ended.Done():
-			return store.ErrClosed
+		if err := pl.changed(k, moved); err != nil {
+			return err
 		}
 	}
 	return fmt.Errorf("%v: %w", k, errConflict)
+}
+
+// changed waits until this daemon has read what another one wrote faster.
+func (pl *placements) changed(k tenant.Key, moved <-chan struct{}) error {
+	select {
+	case <-moved:
+		return nil
+	case <-time.After(claimTime):
+		return fmt.Errorf("%v: %w", k, errConflict)
+	case <-pl.ended.Done():
+		return store.ErrClosed
+	}
 }
 
 // mostCounted bounds the counters in a placement.
@@ -286,12 +294,8 @@ func (pl *placements) release(k tenant.Key, info NICInfo) error {
 		if err != nil || ok {
 			return err
 		}
-		select { // another change was faster: see what it wrote
-		case <-moved:
-		case <-time.After(claimTime):
-			return fmt.Errorf("%v: %w", k, errConflict)
-		case <-pl.ended.Done():
-			return store.ErrClosed
+		if err := pl.changed(k, moved); err != nil {
+			return err
 		}
 	}
 	return fmt.Errorf("%v: %w", k, errConflict)
