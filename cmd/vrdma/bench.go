@@ -6,20 +6,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"os/signal"
-	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"vrdma.dev/vrdma/internal/instrument/attack"
 	"vrdma.dev/vrdma/internal/instrument/bench"
-	"vrdma.dev/vrdma/internal/instrument/demo"
 	"vrdma.dev/vrdma/internal/instrument/speedtable"
 	"vrdma.dev/vrdma/internal/instrument/testbed"
 )
@@ -153,7 +148,7 @@ func (f *benchFlags) check() error {
 	}
 	f.table.Rows = rows
 	if f.attacks {
-		if len(f.chosenAttacks()) == 0 {
+		if len(attack.Matching(f.table.Rows)) == 0 {
 			return usage("--rows %s: no attack matches; they are listed in docs/reference/experiments.md", f.rows)
 		}
 		return nil
@@ -171,8 +166,8 @@ func (f *benchFlags) compare(stdout io.Writer) error {
 		return err
 	}
 	return inLab(nil, func(ctx context.Context, ours *testbed.Lab) error {
-		return withLab(ours.Original, nil, func(control *testbed.Lab) error {
-			return withLab(other, nil, func(theirs *testbed.Lab) error {
+		return testbed.With(ours.Original, nil, func(control *testbed.Lab) error {
+			return testbed.With(other, nil, func(theirs *testbed.Lab) error {
 				c := bench.Comparison{Ours: ours, Control: control, Theirs: theirs, Table: f.table, Progress: os.Stderr}
 				report, err := c.Run(ctx, version)
 				if report == nil {
@@ -202,20 +197,9 @@ func (f *benchFlags) other() (string, error) {
 	return path, nil
 }
 
-// chosenAttacks returns the attacks that --rows selects.
-func (f *benchFlags) chosenAttacks() []attack.Attack {
-	var chosen []attack.Attack
-	for _, a := range attack.Attacks {
-		if f.table.Rows == nil || f.table.Rows.MatchString(fmt.Sprintf("%s: %d %s", a.Name, a.Count, a.What)) {
-			chosen = append(chosen, a)
-		}
-	}
-	return chosen
-}
-
 // attack measures a victim beside attackers, with this build and optionally another one.
 func (f *benchFlags) attack(stdout io.Writer) error {
-	run := attack.Run{Attacks: f.chosenAttacks(), Rounds: f.table.Rounds, Progress: os.Stderr}
+	run := attack.Run{Attacks: attack.Matching(f.table.Rows), Rounds: f.table.Rounds, Progress: os.Stderr}
 	measure := func(ctx context.Context) error {
 		report, err := run.Run(ctx, version)
 		if err != nil {
@@ -232,7 +216,7 @@ func (f *benchFlags) attack(stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
-		return withLab(other, nil, func(theirs *testbed.Lab) error {
+		return testbed.With(other, nil, func(theirs *testbed.Lab) error {
 			run.Labs, run.Names = append(run.Labs, theirs), append(run.Names, "other build")
 			return measure(ctx)
 		})
@@ -252,103 +236,4 @@ func (f *benchFlags) deliver(stdout io.Writer, r speedtable.Result) error {
 		return r.JSON(stdout)
 	}
 	return r.Markdown(stdout)
-}
-
-func demoCommand(o *options) *cobra.Command {
-	var rounds int
-	c := &cobra.Command{
-		Use:    "demo",
-		Short:  "compare RDMA through vrdma with TCP on this machine",
-		Hidden: true, // a tool of the repository, see make demo
-		Args:   cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := needTools("ibv_devinfo", "ib_write_bw", "qperf", "rping", "ip", "nsenter"); err != nil {
-				return err
-			}
-			ordinary, name := ordinaryUser()
-			return inLab(ordinary, func(ctx context.Context, lab *testbed.Lab) error {
-				speed := demo.Speed{
-					Lab: lab, Out: c.OutOrStdout(), Progress: os.Stderr, Rounds: rounds,
-					Colour: isTerminal(os.Stdout), As: name,
-				}
-				return speed.Run(ctx)
-			})
-		},
-	}
-	c.Flags().IntVar(&rounds, "rounds", 3, "how often every tool is run")
-	c.AddCommand(demoNetworksCommand(), demoMigrateCommand(o))
-	return c
-}
-
-// needTools returns an error that names the missing programs.
-func needTools(names ...string) error {
-	var missing []string
-	for _, name := range names {
-		if _, err := exec.LookPath(name); err != nil {
-			missing = append(missing, name)
-		}
-	}
-	if len(missing) > 0 {
-		return lacks("%s not found: run tools/install-deps build demo test bench", strings.Join(missing, ", "))
-	}
-	return nil
-}
-
-// inLab runs f in a lab of its own that is gone afterwards, also after Ctrl-C.
-func inLab(as *syscall.Credential, f func(context.Context, *testbed.Lab) error) (err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	return withLab(self, as, func(lab *testbed.Lab) error { return f(ctx, lab) })
-}
-
-// withLab runs f in a lab of a binary's that is gone afterwards.
-func withLab(binary string, as *syscall.Credential, f func(*testbed.Lab) error) (err error) {
-	lab, err := testbed.NewLab(binary, as)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if closeErr := lab.Close(); err == nil {
-			err = closeErr
-		}
-	}()
-	return f(lab)
-}
-
-// ordinaryUser returns the user to run as: root runs the demo as nobody, to show that it needs no root.
-func ordinaryUser() (as *syscall.Credential, name string) {
-	const nobody = 65534
-	if os.Getuid() == 0 {
-		uids, _ := os.ReadFile("/proc/self/uid_map")
-		gids, _ := os.ReadFile("/proc/self/gid_map")
-		if !mapped(string(uids), nobody) || !mapped(string(gids), nobody) {
-			return nil, "root of a user namespace, elsewhere an ordinary user"
-		}
-		return &syscall.Credential{Uid: nobody, Gid: nobody}, "nobody, an ordinary user"
-	}
-	if me, err := user.Current(); err == nil {
-		return nil, me.Username + ", an ordinary user"
-	}
-	return nil, fmt.Sprintf("uid %d, an ordinary user", os.Getuid())
-}
-
-// mapped reports whether a user namespace maps id. table is its uid_map or gid_map: lines with the
-// first ID inside, the first ID outside, and the length.
-func mapped(table string, id uint64) bool {
-	for line := range strings.Lines(table) {
-		var inside, outside, n uint64
-		if _, err := fmt.Sscan(line, &inside, &outside, &n); err == nil && id >= inside && id-inside < n {
-			return true
-		}
-	}
-	return false
-}
-
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

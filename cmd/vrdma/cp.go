@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -171,51 +169,11 @@ func (f *copyFlags) server(ctx context.Context) error {
 		serve = v.ServeOne
 	}
 	return serve(ctx, p, f.listen, func(addr string) {
-		for _, line := range f.announcement(p, addr) {
+		a := filecopy.Announcement{Directory: f.serve, Transport: p.Name(), KeyFile: f.keyFile, Write: f.write, Overwrite: f.overwrite, OneChunk: f.chunks == 1}
+		for _, line := range a.Lines(addr, p.Addresses()) {
 			say("%s", line)
 		}
 	})
-}
-
-// announcement describes the server: its addresses, who may connect, and what clients may do.
-func (f *copyFlags) announcement(p filecopy.Transport, addr string) []string {
-	host, port, _ := net.SplitHostPort(addr)
-	list := []string{host}
-	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {
-		list = nil
-		for _, a := range p.Addresses() {
-			list = append(list, a.String())
-		}
-	}
-	home := true
-	for i, h := range list {
-		if a, err := netip.ParseAddr(h); err != nil || !a.IsLoopback() {
-			home = false
-		}
-		list[i] = "rdma://" + net.JoinHostPort(h, port) + "/"
-	}
-	who, what := "everybody", "fetch files"
-	if f.keyFile != "" {
-		who = "clients with the key of " + f.keyFile
-	}
-	if f.write {
-		what = "fetch and send files"
-	}
-	if f.write && f.overwrite {
-		what = "fetch, send and overwrite files"
-	}
-	if f.chunks == 1 {
-		what = "send files"
-	}
-	where := "on the hosts that reach these addresses"
-	if home {
-		where = "on this host"
-	}
-	return []string{
-		fmt.Sprintf("serving %s over %s at %s", f.serve, p.Name(), strings.Join(list, " ")),
-		fmt.Sprintf("%s %s may %s below it", who, where, what),
-		"the data is not encrypted on its way: an eavesdropper can read the files",
-	}
 }
 
 // say prints a line without control characters: names come from the other side.
@@ -238,66 +196,13 @@ func (f *copyFlags) answer(ctx context.Context) error {
 	return filecopy.Answer(ctx, p, os.Stdin, os.Stdout, func(string, ...any) {})
 }
 
-// A job describes what to copy, and the target.
-type job struct {
-	put   bool
-	paths []string
-	to    string
-	into  bool
-	host  filecopy.Address
-}
-
-// plan parses the arguments into a job.
-func plan(args []string) (job, error) {
-	if len(args) < 2 {
-		return job{}, usage("cp wants what to copy, and where to: vrdma cp FILE... HOST:DIR")
-	}
-	list := make([]filecopy.Address, len(args))
-	for i, a := range args {
-		var err error
-		if list[i], err = filecopy.ParseAddress(a); err != nil {
-			return job{}, usage("%w", err)
-		}
-	}
-	last := list[len(list)-1]
-	j := job{put: !last.Local(), to: last.Path, into: len(list) > 2 || strings.HasSuffix(last.Path, "/") || last.Path == "." || last.Path == "", host: list[0]}
-	if j.put {
-		j.host = last
-	}
-	for i, a := range list[:len(list)-1] {
-		switch {
-		case j.put && !a.Local():
-			return job{}, usage("%s: copying from one host to another is not possible: copy it here first", args[i])
-		case !j.put && a.Local():
-			return job{}, usage("%s and %s are both here: use cp", args[i], args[len(args)-1])
-		case !a.Same(j.host) && !j.put:
-			return job{}, usage("%s: all files have to be at one host", args[i])
-		}
-		j.paths = append(j.paths, a.Path)
-	}
-	return j, j.check()
-}
-
-// check returns an error if no file to send exists, before the receiver is contacted.
-func (j *job) check() error {
-	if !j.put {
-		return nil
-	}
-	var missing error
-	for _, p := range j.paths {
-		_, err := os.Lstat(p)
-		if err == nil {
-			return nil // missing files are reported during the copy
-		}
-		missing = cmp.Or(missing, err)
-	}
-	return missing
-}
-
 // copy copies files.
 func (f *copyFlags) copy(ctx context.Context, args []string) error {
-	j, err := plan(args)
+	p, err := filecopy.ParsePlan(args)
 	if err != nil {
+		return usage("%w", err)
+	}
+	if err := p.Check(); err != nil {
 		return err
 	}
 	c := &filecopy.Client{
@@ -307,22 +212,22 @@ func (f *copyFlags) copy(ctx context.Context, args []string) error {
 	var mu sync.Mutex
 	stop := func() {}
 	c.Notice = func(text string) { mu.Lock(); defer mu.Unlock(); say("%s", text) }
-	c.Report = func(p string, err error) {
+	c.Report = func(path string, err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if p == "" {
+		if path == "" {
 			say("%v", err)
 		} else {
-			say("%s: %v", p, err)
+			say("%s: %v", path, err)
 		}
 	}
 	if c.Key, err = f.key(); err != nil {
 		return usage("%w", err)
 	}
-	if j.host.Direct() {
-		c.Addrs = []string{net.JoinHostPort(j.host.Host, j.host.Port)}
+	if p.Host.Direct() {
+		c.Addrs = []string{net.JoinHostPort(p.Host.Host, p.Host.Port)}
 	} else {
-		r, err := filecopy.Start(ctx, f.shell(), j.host.Host, f.there())
+		r, err := filecopy.Start(ctx, f.shell(), p.Host.Host, f.there())
 		if err != nil {
 			return err
 		}
@@ -334,11 +239,11 @@ func (f *copyFlags) copy(ctx context.Context, args []string) error {
 	}
 	start := time.Now()
 	if f.chunks == 1 {
-		err = f.one(ctx, j, c.Progress)
-	} else if j.put {
-		err = c.Put(ctx, j.paths, j.to, j.into)
+		err = f.one(ctx, p, c.Progress)
+	} else if p.Put {
+		err = c.Put(ctx, p.Paths, p.To, p.Into)
 	} else {
-		err = c.Get(ctx, j.paths, j.to, j.into)
+		err = c.Get(ctx, p.Paths, p.To, p.Into)
 	}
 	stop()
 	if f.verbose {
@@ -353,20 +258,20 @@ func (f *copyFlags) copy(ctx context.Context, args []string) error {
 }
 
 // one copies a file with the published protocol.
-func (f *copyFlags) one(ctx context.Context, j job, progress *filecopy.Progress) error {
-	if !j.put || !j.host.Direct() || len(j.paths) != 1 || f.recursive || f.preserve || f.keyFile != "" {
+func (f *copyFlags) one(ctx context.Context, p filecopy.Plan, progress *filecopy.Progress) error {
+	if !p.Put || !p.Host.Direct() || len(p.Paths) != 1 || f.recursive || f.preserve || f.keyFile != "" {
 		return usage("--chunks 1 is the published protocol, which sends one file to a server without a key: vrdma cp --chunks 1 FILE rdma://HOST[:PORT]/[NAME]")
 	}
-	name := strings.Trim(j.to, "/")
+	name := strings.Trim(p.To, "/")
 	if name == "" || name == "." {
-		name = filepath.Base(j.paths[0])
+		name = filepath.Base(p.Paths[0])
 	}
-	p, err := f.open(ctx)
+	at, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
-	defer p.Close()
-	return filecopy.PutOne(ctx, p, net.JoinHostPort(j.host.Host, j.host.Port), j.paths[0], name, progress)
+	defer at.Close()
+	return filecopy.PutOne(ctx, at, net.JoinHostPort(p.Host.Host, p.Host.Port), p.Paths[0], name, progress)
 }
 
 // shell returns the remote shell's command.

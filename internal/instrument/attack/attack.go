@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -40,6 +41,17 @@ var Attacks = []Attack{
 	{"qps", "idle QPs", 60000, false},
 	{"error", "QPs in ERROR", 30000, false},
 	{"mappings", "programs with 256 pages registered, 1 GiB apart", 280, false},
+}
+
+// Matching returns the attacks that a pattern matches: all attacks if it is nil.
+func Matching(pattern *regexp.Regexp) []Attack {
+	var chosen []Attack
+	for _, a := range Attacks {
+		if pattern == nil || pattern.MatchString(fmt.Sprintf("%s: %d %s", a.Name, a.Count, a.What)) {
+			chosen = append(chosen, a)
+		}
+	}
+	return chosen
 }
 
 // victimBound is how much an attacker that uses no processor may slow a victim down.

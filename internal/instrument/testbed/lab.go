@@ -60,6 +60,20 @@ func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
 	return l, nil
 }
 
+// With runs f in a lab, and closes the lab afterwards.
+func With(binary string, as *syscall.Credential, f func(*Lab) error) (err error) {
+	lab, err := NewLab(binary, as)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := lab.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	return f(lab)
+}
+
 func copyFile(from, to string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
