@@ -561,18 +561,37 @@ static void come_back(void)
 
 /* ---- the signal ---- */
 
+/* Under under_way. */
+static ucontext_t here, elsewhere;
+
+static void leave_elsewhere(void)
+{
+	if (!take())
+		return;
+	if (wire_ask(VRDMA_OP_LEAVE, none) == 0) {
+		if (let_go())
+			come_back();
+		else
+			wire_ask(VRDMA_OP_STAY, none);
+	}
+	give();
+}
+
+/*
+ * The work has a stack of its own: memory of the thread's stack may be registered, and no thread can replace the pages that it
+ * runs on.
+ */
 static void leave(void)
 {
+	static unsigned char stack[256 << 10] __attribute__((aligned(16)));
 	if (other_process() || atomic_load(&process.socket) < 0 || atomic_exchange(&under_way, true))
 		return;
-	if (take()) {
-		if (wire_ask(VRDMA_OP_LEAVE, none) == 0) {
-			if (let_go())
-				come_back();
-			else
-				wire_ask(VRDMA_OP_STAY, none);
-		}
-		give();
+	if (getcontext(&elsewhere) == 0) {
+		elsewhere.uc_stack.ss_sp = stack;
+		elsewhere.uc_stack.ss_size = sizeof stack;
+		elsewhere.uc_link = &here;
+		makecontext(&elsewhere, leave_elsewhere, 0);
+		swapcontext(&here, &elsewhere);
 	}
 	atomic_store(&under_way, false);
 }
