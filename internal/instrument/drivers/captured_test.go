@@ -56,6 +56,7 @@ func TestParseCaptured(t *testing.T) {
 		{"sockperf", text("sockperf.txt"), sockperf, []float64{7.1e-6, 10.808e-6, 49250}, ""},
 		{"sockperf that failed", "sockperf: ERROR: sendto() Failed\n", sockperf, nil, "sendto() Failed"},
 		{"sockperf that got no answer", text("sockperf-unanswered.txt"), sockperf, nil, "Is the server down?"},
+		{"sockperf on a busy machine", text("sockperf-busy.txt"), sockperf, nil, "too busy"},
 		{"sockperf, no number", strings.Replace(text("sockperf.txt"), "7.100", "n/a", 1), sockperf, nil, "want a number"},
 		{"netpipe", text("netpipe.txt"), netpipe, []float64{7.46e-6}, ""},
 		{"netpipe, another size", "      61 65.209040   0.00000714\n", netpipe, nil, "no line for 64 bytes"},

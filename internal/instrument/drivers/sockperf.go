@@ -21,6 +21,9 @@ type PingPong struct {
 
 // ParseSockperf reads the output of sockperf ping-pong.
 func ParseSockperf(output string) (p PingPong, err error) {
+	if strings.Contains(output, "No valid observations found") {
+		return PingPong{}, fmt.Errorf("sockperf got no answer within its time: %w", experiment.ErrBusy)
+	}
 	number := func(after string) (float64, error) {
 		_, rest, found := strings.Cut(output, after)
 		words := strings.Fields(rest)
