@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -258,7 +259,24 @@ func (k *attacker) under(t *testing.T, seen []golden.Packet) {
 			})
 			defer flood.Wait()
 			defer close(done)
+			defer k.explain(t)
 			workload.Exchange(t, kind, "-n 40").Run(t, k.a.side(k.v6), k.b.side(k.v6), 2*minute)
+		})
+	}
+}
+
+// explain logs where packets may have been lost, after a failure: in the daemons, or in the kernel's sockets and interfaces.
+func (k *attacker) explain(t *testing.T) {
+	if !t.Failed() {
+		return
+	}
+	for _, h := range []*host{k.a, k.b} {
+		t.Logf("%s: %v", h.ip4, h.Status(t).Counters)
+		h.space.Do(t, func() {
+			for _, file := range []string{"udp", "udp6", "snmp", "snmp6", "dev", "softnet_stat"} {
+				text, _ := os.ReadFile("/proc/thread-self/net/" + file) // what is not there explains nothing
+				t.Logf("%s:\n%s", file, text)
+			}
 		})
 	}
 }
