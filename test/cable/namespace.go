@@ -2,6 +2,7 @@ package cable
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -83,6 +84,18 @@ func (n *Namespace) IP(t testing.TB, args ...string) {
 	if err != nil {
 		t.Fatalf("ip %v: %v: %s", args, err, out)
 	}
+}
+
+// LinkAddress returns an interface's link address.
+func (n *Namespace) LinkAddress(t testing.TB, dev string) string {
+	t.Helper()
+	var i *net.Interface
+	var err error
+	n.Do(t, func() { i, err = net.InterfaceByName(dev) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i.HardwareAddr.String()
 }
 
 // Address gives an interface an address that is usable at once. Duplicate address detection would take a second or two

@@ -82,7 +82,18 @@ func newWire(t *testing.T, l layout) *lab {
 			h.addrs += "," + h.ip6
 		}
 	}
+	w.a.knows(t, w.b)
+	w.b.knows(t, w.a)
 	return w
+}
+
+// knows makes the other host a permanent neighbour. Otherwise the kernel asks for its link address at any time, and may then
+// reorder packets: those that have waited for the answer, and new ones. Programs with UD queue pairs would see that.
+func (h *host) knows(t *testing.T, o *host) {
+	t.Helper()
+	for address := range strings.SplitSeq(o.addrs, ",") {
+		h.space.IP(t, "neighbour", "replace", address, "lladdr", o.space.LinkAddress(t, "eth0"), "dev", "eth0", "nud", "permanent")
+	}
 }
 
 // start starts the host's daemon; it lives as long as the test.
