@@ -1,4 +1,12 @@
-package server
+// Package gate stops goroutines at places where they hold no message, so that the state of what they serve is complete. A
+// live upgrade reads the state there (server/freeze.go, vm/freeze.go).
+//
+//	goroutine:   Wait for a message ── Enter ── read, run, answer ── Leave ── Wait …
+//	freezer:     Close: waits until no goroutine is between Enter and Leave, and keeps them out ── Open
+//
+// A message that arrives while the gate is closed stays in its socket, where the next daemon finds it. The loop does not pass a
+// gate: Server.paused keeps it from reading requests.
+package gate
 
 import (
 	"context"
@@ -6,43 +14,37 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
-// A gate stops the goroutines of connections at places where they hold no message, so that the state of all sessions
-// is complete: a live upgrade reads it there (freeze.go).
-//
-//	goroutine:   Wait for a message ── enter ── read, run, answer ── leave ── Wait …
-//	freezer:     close: waits until no goroutine is between enter and leave, and keeps them out ── open
-//
-// A message that arrives while the gate is closed stays in its socket, where the next daemon finds it. The loop does
-// not pass the gate: Server.paused keeps it from reading requests.
-type gate struct {
-	mu      sync.RWMutex // held for reading between enter and leave
+// A Gate is open at first.
+type Gate struct {
+	mu      sync.RWMutex // held for reading between Enter and Leave
 	closing atomic.Bool  // a freezer waits, or has the gate closed
 
 	wait   sync.Mutex
 	opened chan struct{} // guarded by wait; nil: the gate is open. Closed when it opens
 }
 
-// enter is called after a message has arrived, before it is read.
-func (g *gate) enter() { g.mu.RLock() }
+// Enter is called after a message has arrived, before it is read.
+func (g *Gate) Enter() { g.mu.RLock() }
 
-// leave is called before waiting for a message.
-func (g *gate) leave() { g.mu.RUnlock() }
+// Leave is called before waiting for a message.
+func (g *Gate) Leave() { g.mu.RUnlock() }
 
-// outside calls f, which waits, outside of the gate.
-func (g *gate) outside(f func()) {
-	g.leave()
-	defer g.enter()
+// Outside calls f, which waits, outside of the gate.
+func (g *Gate) Outside(f func()) {
+	g.Leave()
+	defer g.Enter()
 	f()
 }
 
-// close closes the gate. It fails when ctx ends before all goroutines have left; the gate is open then. interrupt
-// makes goroutines leave that wait inside. settled reports whether no goroutine is about to enter with work that it
+// Closing reports whether a freezer waits, or has the gate closed.
+func (g *Gate) Closing() bool { return g.closing.Load() }
+
+// Close closes the gate. It fails when ctx ends before all goroutines have left; the gate is open then. what names their work in the
+// error. interrupt makes goroutines leave that wait inside. settled reports whether no goroutine is about to enter with work that it
 // holds already.
-func (g *gate) close(ctx context.Context, interrupt func(), settled func() bool) error {
+func (g *Gate) Close(ctx context.Context, what string, interrupt func(), settled func() bool) error {
 	g.wait.Lock()
 	g.opened = make(chan struct{})
 	g.wait.Unlock()
@@ -59,19 +61,19 @@ func (g *gate) close(ctx context.Context, interrupt func(), settled func() bool)
 		select {
 		case <-ctx.Done():
 			g.reopen()
-			return fmt.Errorf("a command of a program does not end: %w", ctx.Err())
+			return fmt.Errorf("%s does not end: %w", what, ctx.Err())
 		case <-time.After(wait):
 		}
 	}
 }
 
-// open undoes close.
-func (g *gate) open() {
+// Open undoes Close.
+func (g *Gate) Open() {
 	g.mu.Unlock()
 	g.reopen()
 }
 
-func (g *gate) reopen() {
+func (g *Gate) reopen() {
 	g.closing.Store(false)
 	g.wait.Lock()
 	close(g.opened)
@@ -79,8 +81,8 @@ func (g *gate) reopen() {
 	g.wait.Unlock()
 }
 
-// awaitOpen waits until the gate is open, for goroutines that accept connections.
-func (g *gate) awaitOpen() {
+// AwaitOpen waits until the gate is open, for goroutines that wait inside and were interrupted.
+func (g *Gate) AwaitOpen() {
 	g.wait.Lock()
 	opened := g.opened
 	g.wait.Unlock()
@@ -89,8 +91,8 @@ func (g *gate) awaitOpen() {
 	}
 }
 
-// await waits outside of the gate until c has a message, or has ended.
-func (g *gate) await(c *protocol.Conn) (err error) {
-	g.outside(func() { err = c.Wait() })
+// Await waits outside of the gate until c has a message, or has ended.
+func (g *Gate) Await(c interface{ Wait() error }) (err error) {
+	g.Outside(func() { err = c.Wait() })
 	return err
 }

@@ -287,3 +287,11 @@ func (h testHost) Receive(c *protocol.Conn, l server.ClientEnd, who credentials.
 func (h testHost) Card(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	return vhostuser.Serve(u, d, ready)
 }
+
+func (h testHost) ThawCard(u *net.UnixConn, d *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (*vhostuser.Conn, func() error, error) {
+	c, start, err := vhostuser.Thaw(u, d, st, file)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, func() error { return c.Continue(start) }, nil
+}

@@ -289,20 +289,20 @@ func (p *Port) FreezeGuest(add func(fd int) uint32) (*vhostuser.ConnState, error
 }
 
 // ThawGuest restores the network card of a guest at p, whose QEMU is at a socket. The caller sets the callbacks in d, as for Serve. file
-// returns a descriptor, which ThawGuest closes. runs: the guest is attached to the port. serve is Serve for that guest; until it is called
-// nothing is changed that another daemon sees.
-func (p *Port) ThawGuest(socket *net.UnixConn, d *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (runs bool, serve func() error, err error) {
+// returns a descriptor, which ThawGuest closes. c.Runs reports whether the guest is attached to the port. serve is Serve for that guest;
+// until it is called nothing is changed that another daemon sees.
+func (p *Port) ThawGuest(socket *net.UnixConn, d *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (c *vhostuser.Conn, serve func() error, err error) {
 	g, ok := p.admitGuest(socket)
 	if !ok {
-		return false, nil, errGuests
+		return nil, nil, errGuests
 	}
 	g.device(d)
 	c, start, err := vhostuser.Thaw(socket, d, st, file)
 	if err != nil {
-		return false, nil, err
+		return nil, nil, err
 	}
 	g.connect(c)
-	return c.Runs(), func() error {
+	return c, func() error {
 		defer p.dismiss(g)
 		if c.Runs() && !g.attach() {
 			start = func() error { return ErrTaken }
