@@ -78,8 +78,11 @@ func (a *arenaPages) touch(f func()) error {
 	return fmt.Errorf("the guest's memory has become shorter, or there are no more huge pages: %w", syscall.EFAULT)
 }
 
-// there returns an error if the first page does not exist any more.
+// there returns an error if the first page does not exist any more. The caller holds mu.
 func (a *arenaPages) there() error {
+	if a.list == nil { // closed
+		return nil
+	}
 	var sum byte
 	err := a.touch(func() { sum += a.mem[protocol.DoorbellArmed] })
 	runtime.KeepAlive(sum)
@@ -203,10 +206,10 @@ func (a *arenaPages) Punch(offset, size uint64) {
 
 // Close implements nic.Pages.
 func (a *arenaPages) Close() {
-	unix.Munmap(a.mem)
 	a.mu.Lock()
-	a.refund(a.mine)
 	a.list = nil
+	a.refund(a.mine)
 	a.mu.Unlock()
+	unix.Munmap(a.mem)
 	a.ram.drop()
 }

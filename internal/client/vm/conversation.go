@@ -56,6 +56,7 @@ type conversation struct {
 	bells     []*os.File         // doorbells that frames ring
 	coming    *pin               // pin of the next request
 	pin       *pin               // pin of the current request; nil: taken, or none
+	taken     map[uint32]bool    // pins that the session has taken and not released
 	sinks     map[*sink]bool     // destinations of events
 	recalling bool               // sinks are held for a request, until its reply
 	recalled  bool               // that is done for the first request of the queue
@@ -97,7 +98,7 @@ func newConversation(m *guest, id uint32) (*conversation, error) {
 func conversationOf(m *guest, id uint32, near, far *protocol.Conn) *conversation {
 	return &conversation{
 		Conn: near, m: m, id: id, far: far, wake: make(chan struct{}, 1), leaving: make(chan struct{}), over: make(chan struct{}),
-		sinks: make(map[*sink]bool), grown: make(chan []vmproto.Run, 1),
+		sinks: make(map[*sink]bool), taken: make(map[uint32]bool), grown: make(chan []vmproto.Run, 1),
 	}
 }
 
@@ -116,8 +117,16 @@ func conn(fd int) (*protocol.Conn, error) {
 func (c *conversation) leave() {
 	c.leaveOnce.Do(func() {
 		close(c.leaving)
-		c.far.Close()
+		hangUp(c.far)
 	})
+}
+
+// hangUp closes an end of a conversation, which is not detached. The other end sees that at once, also in the first moments after a live
+// upgrade, when the other daemon has the descriptors, too.
+func hangUp(c *protocol.Conn) {
+	c.CloseRead()
+	c.CloseWrite()
+	c.Close()
 }
 
 // Over implements server.ClientEnd.
@@ -351,6 +360,9 @@ func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, numbe
 	c.mu.Lock()
 	p := c.pin
 	c.pin = nil
+	if p != nil {
+		c.taken[p.id] = true
+	}
 	c.mu.Unlock()
 	var runs []vmproto.Run
 	if p != nil {
@@ -379,7 +391,12 @@ func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, numbe
 
 // Released implements server.Continued.
 func (c *conversation) Released(number uint32) func() {
-	return func() { c.m.link.send(vmproto.Unpin, number) }
+	return func() {
+		c.mu.Lock()
+		delete(c.taken, number)
+		c.mu.Unlock()
+		c.m.link.send(vmproto.Unpin, number)
+	}
 }
 
 // OpenQueues implements server.ClientEnd.

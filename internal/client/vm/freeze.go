@@ -187,10 +187,11 @@ func (s *snapshot) sockets() (*State, error) {
 		st.Bell = s.file(p.bells)
 	}
 	c := p.card.get()
-	if p.net != nil {
-		if c == nil {
-			return nil, errors.New("it is connecting")
-		}
+	switch {
+	case p.net == nil:
+	case c == nil:
+		return nil, errors.New("it is connecting")
+	case !c.Ended():
 		if st.Net = s.file(p.net); st.Net != 0 {
 			card, err := c.Freeze(func(fd int) uint32 { return uint32(s.add(fd)) })
 			if err != nil {
@@ -273,7 +274,7 @@ func (s *snapshot) conversation(c *conversation) (*ConversationState, error) {
 	defer c.mu.Unlock()
 	st := &ConversationState{
 		ID: c.id, Pid: c.pid, Near: s.end(c.Conn), Greeted: c.greeted, Process: c.process, Pin: c.pin.state(), Coming: c.coming.state(), Arena: states(c.arena),
-		BellPort: c.bellPort, Recalling: c.recalling, Recalled: c.recalled, Asked: c.asked,
+		BellPort: c.bellPort, Taken: slices.Sorted(maps.Keys(c.taken)), Recalling: c.recalling, Recalled: c.recalled, Asked: c.asked,
 	}
 	select {
 	case <-c.leaving:
@@ -291,12 +292,12 @@ func (s *snapshot) conversation(c *conversation) (*ConversationState, error) {
 	}
 	slices.SortFunc(st.Sinks, func(a, b SinkState) int { return int(a.ID) - int(b.ID) })
 	if p := c.pages; p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		if err := p.there(); err != nil {
 			c.Close() // the next attempt finds it gone
 			return nil, err
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
 		st.Pages, st.Full, st.Refused = states(p.list), p.full, p.told
 	}
 	return st, nil

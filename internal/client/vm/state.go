@@ -75,6 +75,7 @@ type ConversationState struct {
 	Recalled  bool           `cbor:"17,keyasint,omitempty"`
 	Asked     bool           `cbor:"18,keyasint,omitempty"`
 	Returning []EventState   `cbor:"19,keyasint,omitempty"`
+	Taken     []uint32       `cbor:"20,keyasint,omitempty"` // pins that the session has taken
 }
 
 // RequestState is a request that was not passed to the session.

@@ -211,6 +211,17 @@ func (t *Thawed) line(p *Sockets, st *LineState) error {
 	return nil
 }
 
+// abandon releases what the session of the daemon before had taken. No session has it here.
+func (c *conversation) abandon() {
+	for s := range c.sinks {
+		s.Close()
+	}
+	for number := range c.taken {
+		c.m.link.send(vmproto.Unpin, number)
+	}
+	clear(c.taken)
+}
+
 // vouch identifies the process at a connection. One that may not use the NIC any more is disconnected.
 func (t *Thawed) vouch(p *Sockets, u *net.UnixConn) credentials.Caller {
 	who, err := p.cfg.Host.Vouch(u)
@@ -275,8 +286,9 @@ func (g *thawedGuest) begin(ending bool) {
 	g.m.mu.Unlock()
 	for _, c := range all {
 		c.thawed = nil
-		if !g.claimed[c] { // no session: it is a tool's, or has ended
-			c.Close()
+		if !g.claimed[c] { // it is a tool's, or its session was ending
+			c.abandon()
+			hangUp(c.Conn)
 			c.Over()
 		}
 		go c.feed()
@@ -395,6 +407,9 @@ func (t *Thawed) conversation(m *guest, st *ConversationState) error {
 	c := conversationOf(m, st.ID, near, far)
 	c.pid, c.greeted, c.process, c.bellPort = st.Pid, st.Greeted, st.Process, st.BellPort
 	c.recalling, c.recalled, c.asked = st.Recalling, st.Recalled, st.Asked
+	for _, number := range st.Taken {
+		c.taken[number] = true
+	}
 	if st.Far == 0 {
 		c.leave()
 	}

@@ -101,7 +101,7 @@ func TestRegion(t *testing.T) {
 	ram := newTestRAM(t)
 	s := memory.NewSpaceIn(backing{newRAM(ram)}, 0)
 	defer s.Close()
-	c := &conversation{m: &guest{link: &link{closed: true}}}
+	c := conversationOf(&guest{link: &link{closed: true}}, 1, nil, nil)
 	const start = 0x7000_0000_1004
 	extents := []protocol.Extent{{Start: start, Length: 2 * pageSize, Kind: protocol.ExtentOwn, Prot: 3}}
 	at := func(addr uint64) []vmproto.Run {

@@ -102,6 +102,16 @@ func (c *Conn) Pause(ctx context.Context) (resume func(), err error) {
 // Paused reports whether Pause has paused c.
 func (c *Conn) Paused() bool { return c.pause.Load() != nil }
 
+// Ended reports whether the front end has gone. If it has when Pause returns, there is no state.
+func (c *Conn) Ended() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // Hold keeps a ring from moving, and leaves its kicks in the eventfd, until End. It fails if a caller of Begin does not call End before ctx
 // ends.
 func (r *Ring) Hold(ctx context.Context) error {
@@ -118,7 +128,7 @@ func (r *Ring) Hold(ctx context.Context) error {
 	return nil
 }
 
-// Freeze returns the state of c, which is paused, and whose rings are held. add names a descriptor, which stays open as
+// Freeze returns the state of c, which is paused and has not ended, and whose rings are held. add names a descriptor, which stays open as
 // long as the rings are held. Only requests change what mu guards, and there are none.
 func (c *Conn) Freeze(add func(fd int) uint32) (*ConnState, error) {
 	st := &ConnState{Features: c.features, Protocol: c.protocol}

@@ -285,6 +285,9 @@ func (p *Port) FreezeGuest(add func(fd int) uint32) (*vhostuser.ConnState, error
 	if c == nil || !list[0].paused.Load() {
 		return nil, errors.New("a virtual machine is connecting")
 	}
+	if c.Ended() {
+		return nil, nil
+	}
 	return c.Freeze(add)
 }
 
