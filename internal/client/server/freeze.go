@@ -235,8 +235,8 @@ func (f *Frozen) listener(d *listener, processes []*process) (st ListenerState, 
 		st.Processes = append(st.Processes, ps)
 	}
 	for c, g := range users {
-		if g.netlink && g.who != nil {
-			cs, err := f.conn(c, g.client, g.who, g.Since)
+		if g.netlink != nil {
+			cs, err := f.conn(c, g.client, g.netlink, g.Since)
 			if err != nil {
 				return st, err
 			}

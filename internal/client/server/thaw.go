@@ -288,7 +288,11 @@ func (t *thawing) listener(st *ListenerState) error {
 			return err
 		}
 		who := j.who
-		t.user(d, &j, &who, cs, &User{who: &who, netlink: true})
+		g := &User{device: j.guest != nil, netlink: &who}
+		if j.guest == nil {
+			g.who = &who
+		}
+		t.user(d, &j, &who, cs, g)
 		t.start(d, &j, func() { d.answerNetlink(j.Conn, j.who) })
 	}
 	for _, number := range st.Clients {

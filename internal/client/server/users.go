@@ -29,11 +29,11 @@ type User struct {
 	Since    time.Time
 	// Container is its container, if its control group tells and the listener is Exclusive; else "".
 	Container string
-	process   bool   // a program's PROCESS connection, neither a device nor a tool
-	device    bool   // a device or an event channel of a program
-	netlink   bool   // a NETLINK_RDMA socket
-	away      bool   // the program has let go of the daemon: it stays a user when its connection ends
-	workload  uint64 // its workload; 0: not known, or the listener is not Exclusive
+	process   bool                // a program's PROCESS connection, neither a device nor a tool
+	device    bool                // a device or an event channel of a program
+	netlink   *credentials.Caller // the owner of a NETLINK_RDMA socket; nil: it is none
+	away      bool                // the program has let go of the daemon: it stays a user when its connection ends
+	workload  uint64              // its workload; 0: not known, or the listener is not Exclusive
 	client    ClientEnd
 	// who is the caller that Admit admitted. It is nil for a program's devices, which are admitted with the program.
 	who *credentials.Caller

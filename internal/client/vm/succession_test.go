@@ -528,6 +528,15 @@ func TestSuccessionGreetings(t *testing.T) {
 		w.must(2, legacy(abi.CmdGetContext, &abi.GetContext{Response: respAddr}, 8))
 		w.upgrade()
 		w.next(vmproto.Close, 5)
+		const nldevGet = 0x1401 // RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET
+		request := binary.NativeEndian.AppendUint32(nil, 16)
+		request = binary.NativeEndian.AppendUint32(request, 3<<16|nldevGet) // NLM_F_REQUEST, NLM_F_DUMP
+		w.message(4, append(request, make([]byte, 8)...))
+		if f := w.next(vmproto.Message, 4); len(f.Body) < 16 {
+			t.Errorf("a netlink socket answers %x", f.Body)
+		}
+		w.a.send(vmproto.Close, 3)
+		w.next(vmproto.Close, 3)
 		w.open(5) // its number is free
 		w.hello(5, protocol.Hello{Kind: protocol.KindProcess})
 		w.welcome(5)
