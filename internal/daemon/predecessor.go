@@ -130,6 +130,11 @@ func (s *succession) handOver(link *handover.Link) error {
 	defer cancel()
 	d.measured.collector.Refresh(0)
 	began := time.Now()
+	guests, err := vm.Pause(ctx, d.machines)
+	if err != nil {
+		return err
+	}
+	defer guests.Resume()
 	frozen, err := d.server.Freeze(ctx)
 	if err != nil {
 		return err
@@ -140,11 +145,9 @@ func (s *succession) handOver(link *handover.Link) error {
 		return err
 	}
 	defer nics.Resume()
-	guests, err := vm.Freeze(ctx, d.machines)
-	if err != nil {
+	if err := guests.Freeze(ctx); err != nil {
 		return err
 	}
-	defer guests.Resume()
 	bound, err := d.workloads.freeze()
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 // A live upgrade: the next daemon continues with the connections of QEMU. The guest notices nothing, because the agent's stream of bytes goes
 // on where it was, and queues and registered memory are pages of the guest.
 //
-//	old daemon   Freeze: no frame is half handled, nothing is written to the line ── Snapshot
+//	old daemon   Pause: QEMU's requests wait ── server.Freeze ── Freeze: no frame is half handled, nothing is written ── Snapshot
 //	next daemon  Thaw: maps the memory, makes the conversations ── server.Thaw: the sessions ── Continue
 //
 // Frames that arrive meanwhile stay in their socket, and so do rings of doorbells. Events for programs wait in the queue of the link, which is
@@ -31,17 +31,28 @@ type Frozen struct {
 	undo []func()
 }
 
-// Freeze makes Sockets stand still, until Resume. The server is frozen, and so are cards that are connected to the switch. The loop still
-// runs. After an error nothing has changed.
-func Freeze(ctx context.Context, list []*Sockets) (*Frozen, error) {
+// Pause keeps QEMU's requests in their sockets, until Resume, and makes the server's goroutines not wait for slow agents. The server is not
+// frozen: a request may wait until sessions have ended. After an error nothing has changed.
+func Pause(ctx context.Context, list []*Sockets) (*Frozen, error) {
 	f := &Frozen{of: list}
-	for _, p := range list {
-		if err := f.freeze(ctx, p); err != nil {
-			f.Resume()
-			return nil, fmt.Errorf("the virtual machine of NIC %s: %w", p.cfg.NIC, err)
-		}
+	if err := f.each(ctx, f.pause); err != nil {
+		f.Resume()
+		return nil, err
 	}
 	return f, nil
+}
+
+// Freeze makes Sockets stand still, until Resume. The server is frozen, and so are cards that are connected to the switch. The loop still
+// runs.
+func (f *Frozen) Freeze(ctx context.Context) error { return f.each(ctx, f.freeze) }
+
+func (f *Frozen) each(ctx context.Context, do func(context.Context, *Sockets) error) error {
+	for _, p := range f.of {
+		if err := do(ctx, p); err != nil {
+			return fmt.Errorf("the virtual machine of NIC %s: %w", p.cfg.NIC, err)
+		}
+	}
+	return nil
 }
 
 // Resume makes them continue.
@@ -52,8 +63,19 @@ func (f *Frozen) Resume() {
 	f.undo = nil
 }
 
+func (f *Frozen) pause(ctx context.Context, p *Sockets) error {
+	p.mu.Lock()
+	l := p.line
+	p.mu.Unlock()
+	if l != nil {
+		l.link.rush()
+		f.undo = append(f.undo, l.link.resume)
+	}
+	return f.pauseCard(ctx, p)
+}
+
 func (f *Frozen) freeze(ctx context.Context, p *Sockets) error {
-	if err := f.freezeCard(ctx, p); err != nil {
+	if err := f.pauseCard(ctx, p); err != nil { // it may have come since pause
 		return err
 	}
 	// A goroutine inside of the gate may wait until the link has sent more.
@@ -67,24 +89,17 @@ func (f *Frozen) freeze(ctx context.Context, p *Sockets) error {
 	return f.hold(ctx, p) // another line may have come
 }
 
-// freezeCard stops the card, if nobody else has.
-func (f *Frozen) freezeCard(ctx context.Context, p *Sockets) error {
+// pauseCard pauses the card, if nobody else has. The switch holds its rings. The rings of a card that is not connected to it do not move.
+func (f *Frozen) pauseCard(ctx context.Context, p *Sockets) error {
 	c := p.card.get()
 	if c == nil || c.Paused() {
 		return nil
 	}
 	resume, err := c.Pause(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		f.undo = append(f.undo, resume)
 	}
-	f.undo = append(f.undo, resume)
-	for _, r := range c.Rings() {
-		if err := r.Hold(ctx); err != nil {
-			return err
-		}
-		f.undo = append(f.undo, r.End)
-	}
-	return nil
+	return err
 }
 
 // hold stops writing to the line.

@@ -24,6 +24,7 @@ type link struct {
 	queue  []byte
 	spare  []byte
 	busy   bool // the goroutine is writing
+	hurry  bool // no caller waits: a live upgrade waits for them
 	held   bool // everything waits in the queue
 	closed bool
 }
@@ -52,7 +53,7 @@ func (l *link) send(k vmproto.Kind, id uint32, body ...[]byte) {
 func (l *link) sendLater(k vmproto.Kind, id uint32, body ...[]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.queue) > longQueue && !l.closed && !l.held {
+	for len(l.queue) > longQueue && !l.closed && !l.hurry {
 		l.room.Wait()
 	}
 	l.put(k, id, body...)
@@ -143,12 +144,20 @@ func (l *link) write() {
 	l.busy = false
 }
 
+// rush makes callers wait no more, until resume.
+func (l *link) rush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hurry = true
+	l.room.Broadcast()
+}
+
 // hold makes everything that is sent wait in the queue, until resume. It fails if the goroutine does not stop before ctx ends.
 func (l *link) hold(ctx context.Context) error {
+	l.rush()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held = true
-	l.room.Broadcast()
 	for l.busy && !l.closed {
 		l.conn.SetWriteDeadline(time.Unix(1, 0))
 		l.mu.Unlock()
@@ -164,11 +173,11 @@ func (l *link) hold(ctx context.Context) error {
 	return nil
 }
 
-// resume reverts hold.
+// resume reverts rush and hold.
 func (l *link) resume() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || !l.held {
+	if l.hurry = false; l.closed || !l.held {
 		return
 	}
 	l.held = false

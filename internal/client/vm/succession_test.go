@@ -87,16 +87,19 @@ func (d *host) stop(f func(b []byte, files []*os.File)) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	guests, err := Pause(ctx, []*Sockets{d.p})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer guests.Resume()
 	frozen, err := d.s.Freeze(ctx)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	defer frozen.Resume()
-	guests, err := Freeze(ctx, []*Sockets{d.p})
-	if err != nil {
+	if err := guests.Freeze(ctx); err != nil {
 		d.t.Fatal(err)
 	}
-	defer guests.Resume()
 	if err := d.e.Halt(ctx, func() error {
 		var st frozenState
 		var fds []int
@@ -640,16 +643,19 @@ func (w *world) tryUpgrade() {
 func (d *host) quiet() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
+	guests, err := Pause(ctx, []*Sockets{d.p})
+	if err != nil {
+		return false
+	}
+	defer guests.Resume()
 	frozen, err := d.s.Freeze(ctx)
 	if err != nil {
 		return false
 	}
 	defer frozen.Resume()
-	guests, err := Freeze(ctx, []*Sockets{d.p})
-	if err != nil {
+	if guests.Freeze(ctx) != nil {
 		return false
 	}
-	defer guests.Resume()
 	return d.e.Halt(ctx, func() error {
 		_, _, err := frozen.Snapshot()
 		if err == nil {

@@ -214,10 +214,13 @@ func (s *Switch) pauseGuests(ctx context.Context) (resume func(), err error) {
 		if c == nil {
 			continue // it has just connected, which Frozen refuses
 		}
-		r, err := c.Pause(ctx)
-		if err != nil {
-			resume()
-			return nil, err
+		r := func() {}
+		if !c.Paused() { // that of a machine with an agent is
+			var err error
+			if r, err = c.Pause(ctx); err != nil {
+				resume()
+				return nil, err
+			}
 		}
 		g.paused.Store(true)
 		undo, guests = append(undo, func() { g.paused.Store(false); r() }), append(guests, c)
