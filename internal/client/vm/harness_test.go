@@ -119,7 +119,6 @@ type host struct {
 	p      *Sockets // not open
 	ledger *budget.Ledger
 	served chan error
-	frozen chan struct{} // the next daemon serves; closed when this one may end. nil: this one serves
 }
 
 // makeDaemon makes a daemon whose sockets are in dir. It ends with the test.
