@@ -9,9 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
-	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/handover"
 	"vrdma.dev/vrdma/internal/state"
 	"vrdma.dev/vrdma/test/harness"
@@ -74,10 +72,10 @@ func TestUpgradeFails(t *testing.T) {
 		}
 	})
 	for _, after := range []handover.Kind{handover.Hello, handover.Offer, handover.Ready, handover.State} {
-		t.Run(fmt.Sprintf("ends after %v", after), func(t *testing.T) { failAfter(t, d, after) })
+		t.Run(fmt.Sprintf("ends after %v", after), func(t *testing.T) { d.FailUpgrade(t, after) })
 	}
 	t.Run("writes no format that is known", func(t *testing.T) {
-		link := approach(t, d)
+		link := d.Approach(t)
 		defer link.Close()
 		if err := link.Send(handover.Ready, nil, nil); err != nil { // instead of hello
 			t.Fatal(err)
@@ -91,63 +89,6 @@ func TestUpgradeFails(t *testing.T) {
 	}
 	d.Upgrade(t)
 	stillRuns(t, s)
-}
-
-// approach begins a handover in the place of a next daemon.
-func approach(t *testing.T, d *harness.Daemon) *handover.Link {
-	t.Helper()
-	var c *protocol.Session
-	var err error
-	// The one before may not have ended yet.
-	harness.Poll(minute, func() bool { c, err = protocol.DialHandOver(d.Socket); return err == nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	var b [1]byte
-	_, fds, err := c.ReadMessage(b[:])
-	if err != nil || len(fds) != 1 {
-		t.Fatalf("the daemon sent %d descriptors: %v", len(fds), err)
-	}
-	link, err := handover.Open(os.NewFile(uintptr(fds[0]), "handover"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	link.SetDeadline(time.Now().Add(minute))
-	return link
-}
-
-// failAfter is a next daemon that ends after a message.
-func failAfter(t *testing.T, d *harness.Daemon, last handover.Kind) {
-	t.Helper()
-	link := approach(t, d)
-	defer link.Close()
-	type greeting struct {
-		Header state.Header `cbor:"1,keyasint,omitempty"`
-		Pid    int          `cbor:"2,keyasint,omitempty"`
-	}
-	if err := link.Send(handover.Hello, greeting{state.Own("test"), os.Getpid()}, nil); err != nil || last == handover.Hello {
-		return
-	}
-	files, err := link.Receive(handover.Offer, nil)
-	handover.CloseAll(files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if last == handover.Offer {
-		return
-	}
-	if err := link.Send(handover.Ready, nil, nil); err != nil {
-		t.Fatal(err)
-	}
-	if last == handover.Ready {
-		return
-	}
-	files, err = link.Receive(handover.State, nil)
-	handover.CloseAll(files)
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Many upgrades in a row leave nothing behind.
@@ -285,12 +226,19 @@ func TestUpgradeUnderLibraries(t *testing.T) {
 	}
 }
 
-// A daemon that serves programs in virtual machines refuses, and says what to do.
+// A daemon that serves programs in virtual machines refuses a next daemon that cannot take them over, and says what to do.
 func TestUpgradeRefused(t *testing.T) {
-	d := harness.Start(t, harness.Options{Args: []string{"--guest", "default"}})
-	out, err := d.Command("upgrade").CombinedOutput()
-	if want := "programs in virtual machines (--guest), which are not handed over yet"; err == nil || !strings.Contains(string(out), want) {
-		t.Errorf("vrdma upgrade: %v, want %q\n%s", err, want, out)
+	d := harness.StartUpgradable(t, harness.Options{Args: []string{"--guest", "default"}})
+	link := d.Approach(t)
+	defer link.Close()
+	if err := link.Send(handover.Hello, harness.Greeting{Header: state.Own("test"), Pid: os.Getpid()}, nil); err != nil {
+		t.Fatal(err)
 	}
+	_, err := link.Receive(handover.Offer, nil)
+	if want := "programs in virtual machines (--guest), and the next version cannot take them over"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the daemon says %v, want %q", err, want)
+	}
+	d.Launch(t, "ibv_devinfo").OK(t, minute)
+	d.Upgrade(t)
 	d.Launch(t, "ibv_devinfo").OK(t, minute)
 }

@@ -15,6 +15,7 @@ import (
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/diag"
 	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/client/vm"
 	"vrdma.dev/vrdma/internal/device/engine"
 	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/nic"
@@ -58,6 +59,7 @@ type daemon struct {
 	workloads   *workloads
 	cdi         *cdiFiles
 	measured    *measured
+	machines    []*vm.Sockets // of --guest
 	reloading   reloading
 	started     time.Time
 	stop        chan string // holds one: why the daemon is to end
@@ -304,13 +306,12 @@ func (d *daemon) openExtras() (end func(), err error) {
 		return nil, exit.Lacks("%w", err)
 	}
 	ends = append(ends, d.endMetrics)
-	if len(d.Guests) > 0 {
-		closed, err := d.openGuests()
-		if err != nil {
+	if d.from == nil { // else the daemon before has opened them
+		if err := d.openGuests(); err != nil {
 			return nil, err
 		}
-		ends = append(ends, closed)
 	}
+	ends = append(ends, d.closeGuests)
 	d.log.Info("serving", "version", d.Version, "socket", d.place.Socket, "device", provision.DeviceName, "gids", gidTexts(d.device.GIDs), "ephemeral", d.Ephemeral, "loops", d.loops)
 	if d.Profile != "" {
 		file, err := os.Create(d.Profile)

@@ -31,31 +31,39 @@ func sysfsOf(place launch.Place, nic string) (string, error) {
 	return at.Sysfs(), err
 }
 
-// openGuests opens sockets for the virtual machines of --guest, until closed is called.
-func (d *daemon) openGuests() (closed func(), err error) {
-	var ports []*vm.Sockets
-	closed = func() {
-		for _, p := range ports {
-			p.Close()
-		}
-	}
+// makeGuests makes sockets for the virtual machines of --guest, which are not open.
+func (d *daemon) makeGuests() error {
 	for _, name := range d.Guests {
 		tree, err := sysfsOf(d.place, name)
 		if err != nil {
-			closed()
-			return nil, err
+			return err
 		}
-		p, err := vm.Listen(vm.Config{
+		d.machines = append(d.machines, vm.New(vm.Config{
 			NIC: name, Dir: d.place.Machine(name), SocketMode: d.mode, Tree: tree, Log: d.log,
 			Host: &guestHost{name: name, nics: d.nics, server: d.server, provisioner: d.provisioner},
-		})
-		if err != nil {
-			closed()
-			return nil, exit.Lacks("%w", err)
-		}
-		ports = append(ports, p)
+		}))
 	}
-	return closed, nil
+	return nil
+}
+
+// openGuests opens the sockets, until closeGuests is called.
+func (d *daemon) openGuests() error {
+	if err := d.makeGuests(); err != nil {
+		return err
+	}
+	for _, p := range d.machines {
+		if err := p.Open(); err != nil {
+			d.closeGuests()
+			return exit.Lacks("%w", err)
+		}
+	}
+	return nil
+}
+
+func (d *daemon) closeGuests() {
+	for _, p := range d.machines {
+		p.Close()
+	}
 }
 
 // guestHost serves the virtual machine of one NIC, which may be declared later or deleted. It implements vm.Host.
@@ -94,8 +102,18 @@ func (h *guestHost) Receive(c *protocol.Conn, l server.ClientEnd, who credential
 	return h.server.Receive(n, c, l, who)
 }
 
+// key is the key of the NIC; no NIC has it if the name is default.
+func (h *guestHost) key() tenant.Key {
+	of, nic, _ := strings.Cut(h.name, "/")
+	return tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: nic}
+}
+
 // Card implements vm.Host.
 func (h *guestHost) Card(u *net.UnixConn, dev *vhostuser.Device, ready func(*vhostuser.Conn)) error {
-	of, nic, _ := strings.Cut(h.name, "/")
-	return h.provisioner.ServeCard(tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: nic}, u, dev, ready)
+	return h.provisioner.ServeCard(h.key(), u, dev, ready)
+}
+
+// ThawCard implements vm.Host.
+func (h *guestHost) ThawCard(u *net.UnixConn, dev *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (*vhostuser.Conn, func() error, error) {
+	return h.provisioner.ThawCard(h.key(), u, dev, st, file)
 }

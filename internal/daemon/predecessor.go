@@ -16,6 +16,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/client/vm"
 	"vrdma.dev/vrdma/internal/handover"
 	"vrdma.dev/vrdma/internal/net/roce"
 	"vrdma.dev/vrdma/internal/platform/launch"
@@ -75,8 +76,8 @@ func (s *succession) HandOver(c *protocol.Conn) {
 // obstacles returns why the daemon cannot be handed over to one that takes over these; nil: it can.
 func (s *succession) obstacles(taken []string) error {
 	d := s.d
-	if len(d.Guests) > 0 {
-		return errors.New("it serves programs in virtual machines (--guest), which are not handed over yet: stop them and restart the daemon")
+	if len(d.machines) > 0 && !slices.Contains(taken, takesGuests) {
+		return errors.New("it serves programs in virtual machines (--guest), and the next version cannot take them over: restart the daemon")
 	}
 	if _, ok := d.store.Store.(*etcd.Store); ok && !slices.Contains(taken, takesEtcd) {
 		return errors.New("its store is in etcd, and the next version cannot take over the registration there: restart the daemon")
@@ -89,9 +90,6 @@ func (s *succession) obstacles(taken []string) error {
 	}
 	if why := d.provisioner.Obstacles(slices.Contains(taken, takesContainers), slices.Contains(taken, takesCards)); len(why) > 0 {
 		return fmt.Errorf("%s: the next version cannot take that over; restart the daemon", strings.Join(why, ", "))
-	}
-	if names := d.server.GuestNames(); len(names) > 0 {
-		return fmt.Errorf("the virtual machines %s have NICs, which are not handed over yet", strings.Join(names, ", "))
 	}
 	return nil
 }
@@ -132,6 +130,11 @@ func (s *succession) handOver(link *handover.Link) error {
 	defer cancel()
 	d.measured.collector.Refresh(0)
 	began := time.Now()
+	guests, err := vm.Pause(ctx, d.machines)
+	if err != nil {
+		return err
+	}
+	defer guests.Resume()
 	frozen, err := d.server.Freeze(ctx)
 	if err != nil {
 		return err
@@ -142,6 +145,9 @@ func (s *succession) handOver(link *handover.Link) error {
 		return err
 	}
 	defer nics.Resume()
+	if err := guests.Freeze(ctx); err != nil {
+		return err
+	}
 	bound, err := d.workloads.freeze()
 	if err != nil {
 		return err
@@ -158,6 +164,9 @@ func (s *succession) handOver(link *handover.Link) error {
 			return server.FD(len(fds))
 		}
 		if st.NICs, err = nics.Snapshot(add); err != nil {
+			return err
+		}
+		if st.Guests, err = guests.Snapshot(add); err != nil {
 			return err
 		}
 		used := d.measured.collector.Meter().Freeze()

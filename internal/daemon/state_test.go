@@ -11,5 +11,6 @@ import (
 func TestStateGolden(t *testing.T) {
 	statetest.Golden(t, "greeting", statetest.Filled[greeting]())
 	statetest.Golden(t, "offer", statetest.Filled[offer]())
-	statetest.Golden(t, "daemon", statetest.Filled[daemonState]())
+	statetest.Golden(t, "daemon", statetest.Filled[daemonState]()) // of before virtual machines with an agent
+	statetest.Golden(t, "guests", statetest.Filled[daemonState]())
 }

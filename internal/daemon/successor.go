@@ -10,6 +10,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/client/server"
+	"vrdma.dev/vrdma/internal/client/vm"
 	"vrdma.dev/vrdma/internal/device/engine"
 	"vrdma.dev/vrdma/internal/exit"
 	"vrdma.dev/vrdma/internal/handover"
@@ -35,11 +36,12 @@ const (
 	takesTunnel = "tunnel" // the sockets of encrypted networks
 	// takesContainers: interfaces of containers, and network namespaces that give NICs their addresses.
 	takesContainers = "containers"
-	takesCards      = "cards" // network cards of virtual machines without an agent
+	takesCards      = "cards"  // network cards of virtual machines without an agent
+	takesGuests     = "guests" // virtual machines with an agent
 )
 
 // takes is all that this version can take over.
-var takes = []string{takesEtcd, takesTunnel, takesContainers, takesCards}
+var takes = []string{takesEtcd, takesTunnel, takesContainers, takesCards, takesGuests}
 
 // offer is what the next daemon opens instead of new sockets and locks.
 type offer struct {
@@ -69,6 +71,7 @@ type daemonState struct {
 	Meter  *meter.State        `cbor:"3,keyasint,omitempty"`
 	NICs   *provision.State    `cbor:"4,keyasint,omitempty"`
 	Bound  []byte              `cbor:"5,keyasint,omitempty"` // the bindings of NICs to containers, as JSON
+	Guests []vm.State          `cbor:"6,keyasint,omitempty"` // of --guest
 }
 
 // A successor is a daemon that takes over from a running one. Until it is done nothing may be undone when it ends: its
@@ -226,6 +229,9 @@ func (h *successor) sockets(port uint16, addr netip.Addr) (fds []int) {
 
 // take restores the state of the other daemon, which ends. Everything is open, and nothing is served yet.
 func (h *successor) take(d *daemon) error {
+	if err := d.makeGuests(); err != nil {
+		return err
+	}
 	h.link.SetDeadline(time.Now().Add(freezeTime + restoreTime))
 	if err := h.link.Send(handover.Ready, nil, nil); err != nil {
 		return err
@@ -240,6 +246,7 @@ func (h *successor) take(d *daemon) error {
 	}
 	// The loop restores the sessions, and serves them only after the other daemon has ended.
 	var commit, contain, serve func()
+	var guests *vm.Thawed
 	var rules []engine.Guarded
 	perr := d.engine.Do(func() {
 		if err = d.engine.Listen(); err != nil {
@@ -252,7 +259,10 @@ func (h *successor) take(d *daemon) error {
 		if err != nil {
 			return
 		}
-		if commit, serve, err = d.server.Thaw(st.Server, files); err != nil {
+		if guests, err = vm.Thaw(d.machines, st.Guests, files); err != nil {
+			return
+		}
+		if commit, serve, err = d.server.Thaw(st.Server, files, guests); err != nil {
 			return
 		}
 		if err = h.link.Send(handover.Restored, nil, nil); err != nil {
@@ -287,6 +297,9 @@ func (h *successor) take(d *daemon) error {
 	h.files = nil
 	h.link.Close()
 	serve()
+	guests.Continue(func(nic string, err error) {
+		d.log.Error("virtual machines cannot connect: the sockets cannot be opened", "nic", nic, "error", err)
+	})
 	d.workloads.thaw(st.Bound)
 	d.provisioner.Sweep()
 	d.plane.Continue()

@@ -146,6 +146,7 @@ func TestMachines(t *testing.T) {
 		t.Run("sockets", func(t *testing.T) { sockets(t, d, a, b) })
 		t.Run("ends", func(t *testing.T) { ends(t, d, a) })
 	}
+	t.Run("upgraded", func(t *testing.T) { upgraded(t, d, b) }) // last: other parts look at the first daemon
 }
 
 // verbs runs programs in machines: within one, with the host, and with another machine.
@@ -285,7 +286,7 @@ func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 func start(t *testing.T, objects string) *harness.Daemon {
 	t.Helper()
 	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
-	d := harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
+	d := harness.StartUpgradable(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
 	file := filepath.Join(t.TempDir(), "world.yaml")
 	if err := os.WriteFile(file, []byte(objects), 0o644); err != nil {
 		t.Fatal(err)

@@ -34,8 +34,8 @@ type acceptor struct {
 func (a *acceptor) accept(l *net.UnixListener, at endpoint) error {
 	var full time.Time // since when descriptors have been missing
 	g := &a.srv.gate
-	g.enter()
-	defer g.leave()
+	g.Enter()
+	defer g.Leave()
 	for {
 		u, err := l.AcceptUnix()
 		switch {
@@ -45,8 +45,8 @@ func (a *acceptor) accept(l *net.UnixListener, at endpoint) error {
 			a.srv.serve(u, at)
 		case errors.Is(err, net.ErrClosed):
 			return nil
-		case errors.Is(err, os.ErrDeadlineExceeded) && g.closing.Load():
-			g.outside(g.awaitOpen)
+		case errors.Is(err, os.ErrDeadlineExceeded) && g.Closing():
+			g.Outside(g.AwaitOpen)
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			l.SetDeadline(time.Time{}) // the gate has just opened, and Frozen.unpause is about to do the same
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):

@@ -249,7 +249,7 @@ func (m *returnee) process(c *protocol.Conn, who credentials.Caller, d *listener
 			return err
 		}
 		m.finish(socket)
-		s.gate.outside(func() {
+		s.gate.Outside(func() {
 			select {
 			case errno = <-m.outcome:
 			case <-s.quit:

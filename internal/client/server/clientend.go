@@ -33,7 +33,8 @@ type ClientEnd interface {
 	NewSpace(quota uint64) (*memory.Space, error)
 	// Extents translates the extents of a buffer for package memory. The caller calls done when
 	// the memory is no longer in use, also after a later error; done may be nil.
-	Extents(in []protocol.Extent) (out []memory.Extent, done func(), err error)
+	// number names the memory for the next daemon; 0: done is nil.
+	Extents(in []protocol.Extent) (out []memory.Extent, number uint32, done func(), err error)
 	// OpenQueues makes the memory for queues, and the doorbell. It charges what exceeds
 	// nic.SessionBill to the account.
 	OpenQueues(account *budget.Account) (*nic.Arena, Bell, error)
@@ -54,6 +55,37 @@ type ClientEnd interface {
 	// Over reports that the daemon no longer uses anything that the two shared. A process sees that
 	// by the end of its socket.
 	Over()
+	// Number names a program of a virtual machine in the state of the machine (package vm); 0: the client is a process.
+	Number() uint64
+}
+
+// Machines are the virtual machines of a daemon that takes over from another one.
+type Machines interface {
+	// Client returns the program with a number of the machine that has a NIC. It does so once.
+	Client(nic string, number uint64) (Continued, error)
+}
+
+// Continued is the end of a program of a virtual machine after a live upgrade.
+type Continued interface {
+	ClientEnd
+	// End is the connection that the session serves, and Caller the program.
+	End() *protocol.Conn
+	Caller() credentials.Caller
+	// Backing is that of NewSpace, and Released returns what Extents has returned as done for a number.
+	Backing() memory.Backing
+	Released(number uint32) func()
+	// Queues returns the memory of OpenQueues, with its contents. bell is the doorbell.
+	Queues(account *budget.Account, bell *os.File) (*nic.Arena, error)
+	// Sink returns that of OpenEvents or OpenSignal with a number.
+	Sink(number uint32) (Sink, error)
+}
+
+// A Sink brings events to a program of a virtual machine.
+type Sink interface {
+	nic.EventSink
+	rdmacm.Signal
+	// Number names the sink in the state.
+	Number() uint32
 }
 
 // A Bell is a doorbell that the session closes.
@@ -123,7 +155,7 @@ func (l socketEnd) Welcome(w *protocol.Welcome, files ...*os.File) error {
 func (l socketEnd) NewSpace(quota uint64) (*memory.Space, error) { return memory.NewSpace(quota) }
 
 // Extents implements ClientEnd. The shim maps the process's memfd at offset = address.
-func (l socketEnd) Extents(in []protocol.Extent) ([]memory.Extent, func(), error) {
+func (l socketEnd) Extents(in []protocol.Extent) ([]memory.Extent, uint32, func(), error) {
 	out := make([]memory.Extent, len(in))
 	for i, e := range in {
 		rest := e.Prot &^ (protocol.ProtRead | protocol.ProtWrite)
@@ -135,12 +167,15 @@ func (l socketEnd) Extents(in []protocol.Extent) ([]memory.Extent, func(), error
 			x.Descriptor, rest = int32(rest>>protocol.DescriptorShift), rest&(1<<protocol.DescriptorShift-1)
 		}
 		if e.Kind > protocol.ExtentShared || rest != 0 {
-			return nil, nil, syscall.EINVAL
+			return nil, 0, nil, syscall.EINVAL
 		}
 		out[i] = x
 	}
-	return out, nil, nil
+	return out, 0, nil, nil
 }
+
+// Number implements ClientEnd.
+func (l socketEnd) Number() uint64 { return 0 }
 
 // Over implements ClientEnd.
 func (l socketEnd) Over() {}

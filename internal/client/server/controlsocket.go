@@ -223,7 +223,7 @@ func (s *Server) greetTool(c *protocol.Conn, who credentials.Caller, socket stri
 	if err := s.awaitHello(c); err != nil {
 		return first, who, err
 	}
-	defer s.gate.leave()
+	defer s.gate.Leave()
 	h, who, fds, err := s.greeting(c, who, first)
 	protocol.CloseFDs(fds)
 	if err == nil && h.Kind != protocol.KindControl {

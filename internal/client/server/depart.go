@@ -278,7 +278,7 @@ func (p *process) asksToLeave() syscall.Errno {
 		d.answer(syscall.ECANCELED) // it was given up before this program was noted
 	}
 	e := syscall.ECANCELED
-	p.srv.gate.outside(func() {
+	p.srv.gate.Outside(func() {
 		select {
 		case e = <-decided:
 		case <-p.srv.quit:

@@ -33,7 +33,7 @@ func (s *Server) Freeze(ctx context.Context) (*Frozen, error) {
 	if err := s.loop.Do(f.pause); err != nil {
 		return nil, err
 	}
-	if err := s.gate.close(ctx, f.interrupt, s.clients.settled); err != nil {
+	if err := s.gate.Close(ctx, "a command of a program", f.interrupt, s.clients.settled); err != nil {
 		f.unpause()
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (f *Frozen) Resume() {
 	for _, o := range f.owned {
 		o.Close()
 	}
-	f.srv.gate.open()
+	f.srv.gate.Open()
 	f.unpause()
 }
 
@@ -123,18 +123,6 @@ func (s *Server) Inherited() (out map[string]int, kept []string) {
 	return out, kept
 }
 
-// GuestNames returns the names of virtual machines whose programs use a NIC: their sessions cannot be handed over.
-func (s *Server) GuestNames() (names []string) {
-	processes, _ := s.clients.all()
-	for _, p := range processes {
-		if p.Machine != "" {
-			names = append(names, p.Machine)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // Snapshot returns the state of the server and of all NICs, and the descriptors that belong to it. They stay open until
 // Resume. It runs on the loop, while nothing else moves.
 func (f *Frozen) Snapshot() (*State, []int, error) {
@@ -200,20 +188,27 @@ func (f *Frozen) socket(c *protocol.Conn) (FD, error) {
 	return f.add(fd), nil
 }
 
-// conn is the state of a connection.
-func (f *Frozen) conn(c *protocol.Conn, who *credentials.Caller, since time.Time) (ConnState, error) {
-	fd, err := f.socket(c)
-	return ConnState{Socket: fd, Program: who.Program, Label: who.Label, Since: since.UnixNano()}, err
+// conn is the state of a client's connection.
+func (f *Frozen) conn(c *protocol.Conn, client ClientEnd, who *credentials.Caller, since time.Time) (ConnState, error) {
+	st := ConnState{Program: who.Program, Label: who.Label, Since: since.UnixNano(), Client: client.Number()}
+	if st.Client != 0 {
+		return st, nil
+	}
+	var err error
+	st.Socket, err = f.socket(c)
+	return st, err
 }
 
 // sink adds the descriptors of an event channel.
 func (f *Frozen) sink(of any) (SinkState, error) {
-	s, ok := of.(*eventfile.Socket)
-	if !ok {
-		return SinkState{}, errors.New("the events of a virtual machine's program cannot be handed over")
+	switch s := of.(type) {
+	case *eventfile.Socket:
+		fds := s.Fds()
+		return SinkState{Own: f.add(fds[0]), Peer: f.add(fds[1])}, nil
+	case Sink:
+		return SinkState{Number: s.Number()}, nil
 	}
-	fds := s.Fds()
-	return SinkState{f.add(fds[0]), f.add(fds[1])}, nil
+	return SinkState{}, fmt.Errorf("events of type %T cannot be handed over", of)
 }
 
 // mail is the state of a mailbox.
@@ -240,8 +235,8 @@ func (f *Frozen) listener(d *listener, processes []*process) (st ListenerState, 
 		st.Processes = append(st.Processes, ps)
 	}
 	for c, g := range users {
-		if g.netlink && g.who != nil {
-			cs, err := f.conn(c, g.who, g.Since)
+		if g.netlink != nil {
+			cs, err := f.conn(c, g.client, g.netlink, g.Since)
 			if err != nil {
 				return st, err
 			}
@@ -252,6 +247,9 @@ func (f *Frozen) listener(d *listener, processes []*process) (st ListenerState, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c, at := range s.conns {
+		if m, ok := at.(clientEndpoint); ok && m.listener == d {
+			st.Clients = append(st.Clients, m.client.Number())
+		}
 		if at == endpoint(d) {
 			fd, err := f.socket(c)
 			if err != nil {
@@ -271,10 +269,7 @@ func (f *Frozen) process(p *process, g *User) (st ProcessState, err error) {
 	if p.away.Load() {
 		return st, errors.New("its NIC moves to another host: wait until that has ended")
 	}
-	if p.Machine != "" {
-		return st, fmt.Errorf("it is a program in the virtual machine %s, which cannot be handed over", p.Machine)
-	}
-	if st.Conn, err = f.conn(p.conn, &p.Caller, g.Since); err != nil {
+	if st.Conn, err = f.conn(p.conn, p.client, &p.Caller, g.Since); err != nil {
 		return st, err
 	}
 	st.Token, st.Workload, st.Container, st.Faults, st.Moves = p.token, g.workload, g.Container, p.rules, p.moves
@@ -317,15 +312,14 @@ func (f *Frozen) session(ses *session) (st SessionState, err error) {
 	if ses.requests == nil || !ses.dev.Served() {
 		return st, errors.New("one of its devices is ending")
 	}
-	if st.Conn, err = f.conn(ses.requests.conn, &ses.proc.Caller, ses.opened); err != nil {
+	if st.Conn, err = f.conn(ses.requests.conn, ses.client, &ses.proc.Caller, ses.opened); err != nil {
 		return st, err
 	}
 	st.ID, st.Since, st.Commands, st.Told, st.Opened = ses.id, ses.opened.UnixNano(), ses.commands.Load(), ses.told, ses.verbs.Opened()
-	file := ses.arena.File()
-	if file == nil {
-		return st, errors.New("its queues are in the memory of a virtual machine")
+	if file := ses.arena.File(); file != nil { // else it is pages of a virtual machine
+		st.Arena = f.add(int(file.Fd()))
 	}
-	st.Arena, st.Doorbell = f.add(int(file.Fd())), f.add(int(ses.doorbell.Fd()))
+	st.Doorbell = f.add(int(ses.doorbell.Fd()))
 	async, sinks := ses.dev.Sinks()
 	if async != nil {
 		if st.Async, err = f.sink(async); err != nil {
@@ -348,7 +342,7 @@ func (f *Frozen) channel(ses *cmSession) (st ChannelState, err error) {
 	if ses.requests == nil {
 		return st, errors.New("one of its event channels is ending")
 	}
-	if st.Conn, err = f.conn(ses.requests.conn, &ses.proc.Caller, time.Now()); err != nil {
+	if st.Conn, err = f.conn(ses.requests.conn, ses.client, &ses.proc.Caller, time.Now()); err != nil {
 		return st, err
 	}
 	st.ID, st.Name, st.Ahead = ses.id, ses.ch.Name, ses.page != nil

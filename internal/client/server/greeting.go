@@ -42,7 +42,7 @@ func (d *listener) talk(c *protocol.Conn, client ClientEnd, who credentials.Call
 	if err := s.awaitHello(c); err != nil {
 		return err
 	}
-	defer s.gate.leave()
+	defer s.gate.Leave()
 	h, who, files, err := s.greeting(c, who, d)
 	defer func() { protocol.CloseFDs(files) }()
 	if err != nil {
@@ -67,7 +67,7 @@ func (d *listener) talk(c *protocol.Conn, client ClientEnd, who credentials.Call
 	// Admit is called, so that Recheck finds every admitted caller.
 	asked := h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM && !client.Vouched()
 	user := who // a copy: serveProcess changes its own
-	if err := d.enter(c, &user, asked); err != nil {
+	if err := d.enter(c, client, &user, asked); err != nil {
 		return err
 	}
 	defer d.leave(c)
@@ -109,7 +109,7 @@ func (d *listener) talk(c *protocol.Conn, client ClientEnd, who credentials.Call
 	case protocol.KindGuest:
 		err = d.serveMachineCard(c)
 	case protocol.KindControl:
-		s.gate.outside(func() {
+		s.gate.Outside(func() {
 			err = s.tools.serve(c, diag.View{Who: &who, Conn: c, Resident: s.admission.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 		})
 	default:
@@ -124,7 +124,7 @@ func (s *Server) awaitHello(c *protocol.Conn) error {
 	if err := c.Wait(); err != nil {
 		return err
 	}
-	s.gate.enter()
+	s.gate.Enter()
 	s.mu.Lock()
 	s.conns[c] = nil
 	s.mu.Unlock()

@@ -22,6 +22,7 @@ type process struct {
 	nic      *registry.NIC // of its listener
 	listener *listener
 	conn     *protocol.Conn // its PROCESS connection
+	client   ClientEnd
 	token    protocol.Token
 	space    *memory.Space
 	apart    error // why foreign memory cannot be reached; nil: it can
@@ -73,7 +74,7 @@ func (s *Server) serveProcess(c *protocol.Conn, client ClientEnd, who credential
 	} else {
 		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.Pid, "program", who.Program, "why", id.Why)
 	}
-	p := s.newProcess(c, who, d, space, newToken())
+	p := s.newProcess(c, client, who, d, space, newToken())
 	p.apart, p.rules, p.moves = id.Why, h.Faults, h.Flags&protocol.HelloMoves != 0
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() { p.manage(d.NIC.Manager.NewClient(who.Pid, who.Program)) })
@@ -102,12 +103,12 @@ func (s *Server) serveProcess(c *protocol.Conn, client ClientEnd, who credential
 }
 
 // newProcess makes a process.
-func (s *Server) newProcess(c *protocol.Conn, who credentials.Caller, d *listener, space *memory.Space, token protocol.Token) *process {
+func (s *Server) newProcess(c *protocol.Conn, client ClientEnd, who credentials.Caller, d *listener, space *memory.Space, token protocol.Token) *process {
 	space.Aside = func(f func() error) error {
 		return s.loop.Aside().Do(who.Share(), time.Duration(d.NIC.Device.Patience()), f)
 	}
 	return &process{
-		srv: s, Caller: who, nic: d.NIC, listener: d, conn: c, token: token, space: space,
+		srv: s, Caller: who, nic: d.NIC, listener: d, conn: c, client: client, token: token, space: space,
 		sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{}), gone: make(chan struct{}),
 	}
 }
@@ -133,7 +134,7 @@ func (p *process) watch(pidfd int) (end func()) {
 		}
 		p.end()
 		p.listener.leave(p.conn) // the NIC is not used any more
-		p.srv.gate.outside(func() {
+		p.srv.gate.Outside(func() {
 			if pidfd < 0 {
 				gone = nil
 			}

@@ -12,7 +12,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, protocol.MaxMessage)
 // receive waits for a message, outside of the gate, and reads it into a buffer of the pool. It closes descriptors that
 // come with the message: the daemon uses only files that it has made.
 func (s *Server) receive(c *protocol.Conn) (*[]byte, int, error) {
-	if err := s.gate.await(c); err != nil {
+	if err := s.gate.Await(c); err != nil {
 		return nil, 0, err
 	}
 	buf := buffers.Get().(*[]byte)

@@ -100,7 +100,7 @@ func (r *requests) serve() {
 	})
 	for {
 		var e errand
-		s.gate.outside(func() { e = <-r.handed })
+		s.gate.Outside(func() { e = <-r.handed })
 		if e.err == io.EOF {
 			return
 		}
@@ -194,7 +194,7 @@ func (r *requests) keep() bool {
 // await waits for the next request, and reports whether there is one.
 func (r *requests) await(until time.Time) bool {
 	defer r.srv.keeping.Add(-1)
-	return r.srv.keeping.Add(1) <= mostKeep && !r.srv.gate.closing.Load() && r.conn.Await(time.Until(until))
+	return r.srv.keeping.Add(1) <= mostKeep && !r.srv.gate.Closing() && r.conn.Await(time.Until(until))
 }
 
 // Serve implements engine.Handler.

@@ -14,6 +14,7 @@ import (
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/credentials"
 	"vrdma.dev/vrdma/internal/client/diag"
+	"vrdma.dev/vrdma/internal/client/gate"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/device/fault"
 	"vrdma.dev/vrdma/internal/device/memory"
@@ -150,7 +151,7 @@ type Server struct {
 
 	inherits atomic.Bool // sockets and device trees are another daemon's, until it has handed over
 
-	gate   gate
+	gate   gate.Gate
 	paused bool // the loop's: it reads no requests, see freeze.go
 
 	mu      sync.Mutex // guards the fields below
@@ -310,7 +311,7 @@ func (s *Server) serve(u *net.UnixConn, at endpoint) {
 }
 
 // start runs converse in its own goroutine. The caller is admitted already, and leaves when converse returns. over is
-// always called, last. at is where the client will say hello; nil: it has done so, or is no process of this host.
+// always called, last. at is where the client will say hello; nil: it has done so.
 func (s *Server) start(c *protocol.Conn, at endpoint, who *credentials.Caller, converse, over func()) {
 	s.mu.Lock()
 	if s.closed {
@@ -348,7 +349,17 @@ func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, client ClientEnd, wh
 		c.Close()
 		return fmt.Errorf("there is no listener for NIC %s", n.Name)
 	}
-	who.Account = d.account(&who)
+	if err := s.enterClient(d, &who); err != nil {
+		c.Close()
+		return err
+	}
+	s.startClient(d, c, client, who)
+	return nil
+}
+
+// enterClient charges the connection of a client that is no process of this host. endClient undoes it.
+func (s *Server) enterClient(d *listener, who *credentials.Caller) error {
+	who.Account = d.account(who)
 	err := who.Account.Charge(connectionBill)
 	if err == nil {
 		if err = who.Account.Charge(relayBill); err != nil {
@@ -358,16 +369,33 @@ func (s *Server) Receive(n *registry.NIC, c *protocol.Conn, client ClientEnd, wh
 	if err != nil {
 		who.Account.Drop()
 		s.admission.overdrawn(err)
-		c.Close()
-		return err
 	}
-	s.start(c, nil, &who, func() {
-		s.guarded(c, who, func(c *protocol.Conn, who credentials.Caller) error { return d.talk(c, client, who) })
-	}, func() {
+	return err
+}
+
+// endClient is called last for the connection of such a client; leave does the rest.
+func endClient(client ClientEnd, who *credentials.Caller) {
+	if client.Number() != 0 {
 		who.Account.Refund(relayBill)
-		client.Over()
-	})
-	return nil
+	}
+	client.Over()
+}
+
+// startClient serves the connection of such a client, which has not said hello.
+func (s *Server) startClient(d *listener, c *protocol.Conn, client ClientEnd, who credentials.Caller) {
+	at := clientEndpoint{d, client}
+	s.start(c, at, &who, func() { s.guarded(c, who, at.converse) }, func() { endClient(client, &who) })
+}
+
+// A clientEndpoint is where a client that is no process of this host has connected.
+type clientEndpoint struct {
+	*listener
+	client ClientEnd
+}
+
+// converse implements endpoint.
+func (at clientEndpoint) converse(c *protocol.Conn, who credentials.Caller) error {
+	return at.talk(c, at.client, who)
 }
 
 // Close ends every conversation, removes sockets and device trees, and returns when nothing is left, or when ctx ends.

@@ -411,7 +411,7 @@ func (ses *session) room(length uint64) error {
 
 // Map implements uverbs.Device.
 func (ses *session) Map(start, length uint64) (*memory.Region, error) {
-	extents, done, err := ses.client.Extents(ses.extents)
+	extents, number, done, err := ses.client.Extents(ses.extents)
 	if err != nil {
 		return nil, err
 	}
@@ -424,7 +424,7 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 	switch {
 	case done == nil:
 	case err == nil:
-		region.OnRelease(done)
+		region.OnRelease(number, done)
 	default:
 		done()
 	}

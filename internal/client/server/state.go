@@ -40,6 +40,7 @@ type ListenerState struct {
 	Processes []ProcessState    `cbor:"4,keyasint,omitempty"`
 	Netlink   []ConnState       `cbor:"5,keyasint,omitempty"`
 	New       []FD              `cbor:"6,keyasint,omitempty"` // connections that have not said hello
+	Clients   []uint64          `cbor:"7,keyasint,omitempty"` // likewise, of programs in a virtual machine: ClientEnd.Number
 }
 
 // ConnState is a connection and what its client said of itself.
@@ -48,6 +49,7 @@ type ConnState struct {
 	Program string `cbor:"2,keyasint,omitempty"`
 	Label   string `cbor:"3,keyasint,omitempty"`
 	Since   int64  `cbor:"4,keyasint,omitempty"` // Unix time in nanoseconds
+	Client  uint64 `cbor:"5,keyasint,omitempty"` // ClientEnd.Number; not 0: the connection is in the state of its virtual machine
 }
 
 // ProcessState is the state of a process.
@@ -71,7 +73,7 @@ type SessionState struct {
 	Conn     ConnState            `cbor:"1,keyasint,omitempty"`
 	ID       uint64               `cbor:"2,keyasint,omitempty"`
 	Since    int64                `cbor:"3,keyasint,omitempty"` // Unix time in nanoseconds
-	Arena    FD                   `cbor:"4,keyasint,omitempty"`
+	Arena    FD                   `cbor:"4,keyasint,omitempty"` // 0: the pages of a virtual machine
 	Doorbell FD                   `cbor:"5,keyasint,omitempty"`
 	Async    SinkState            `cbor:"6,keyasint,omitempty"`
 	Sinks    map[uint32]SinkState `cbor:"7,keyasint,omitempty"` // by channel
@@ -92,10 +94,11 @@ type ChannelState struct {
 	Ahead  bool      `cbor:"6,keyasint,omitempty"` // the channel gives answers ahead
 }
 
-// SinkState is the descriptors of an eventfile.Socket.
+// SinkState is the descriptors of an eventfile.Socket, or the number of a Sink.
 type SinkState struct {
-	Own  FD `cbor:"1,keyasint,omitempty"`
-	Peer FD `cbor:"2,keyasint,omitempty"`
+	Own    FD     `cbor:"1,keyasint,omitempty"`
+	Peer   FD     `cbor:"2,keyasint,omitempty"`
+	Number uint32 `cbor:"3,keyasint,omitempty"` // 0: it is the descriptors
 }
 
 // MailState is the state of a mailbox. It is shut.

@@ -24,6 +24,7 @@ import (
 // A thawing is a Server that gets the state of another daemon's.
 type thawing struct {
 	srv   *Server
+	guest Machines   // nil: there are none
 	files []*os.File // nil once used
 	last  []func()   // runs on the loop after the other daemon has ended
 	begin []func()   // starts the goroutine of a connection
@@ -34,9 +35,9 @@ type thawing struct {
 // Thaw restores the state of another daemon's server. The listeners are open, and serve no connection yet. It runs on
 // the loop, which does not serve the sessions before the caller lets it continue: until then nothing is changed that
 // the other daemon and its clients see. When the other daemon has ended, the caller calls commit, still on the loop, and
-// then serve beside it. After an error the caller ends the process. Thaw takes over the files.
-func (s *Server) Thaw(st *State, files []*os.File) (commit, serve func(), err error) {
-	t := &thawing{srv: s, files: files}
+// then serve beside it. After an error the caller ends the process. Thaw takes over the files. machines have the programs of virtual machines.
+func (s *Server) Thaw(st *State, files []*os.File, machines Machines) (commit, serve func(), err error) {
+	t := &thawing{srv: s, files: files, guest: machines}
 	for cookie, name := range st.Names {
 		s.names.set(cookie, name)
 	}
@@ -143,21 +144,61 @@ func (t *thawing) socket(fd FD) (*net.UnixConn, error) {
 	return u, nil
 }
 
-// conn makes a connection at d, whose caller is admitted already.
-func (t *thawing) conn(st *ConnState, d *listener) (c *protocol.Conn, who credentials.Caller, err error) {
-	u, err := t.socket(st.Socket)
-	if err != nil {
-		return nil, who, err
-	}
-	if who, err = t.srv.admission.enter(u, d); err != nil {
-		return nil, who, err
-	}
-	who.Program, who.Label, who.NIC = st.Program, st.Label, d.NIC.Name
-	return protocol.NewConn(u), who, nil
+// A joint is a client's connection that goes on.
+type joint struct {
+	*protocol.Conn
+	client ClientEnd
+	guest  Continued // nil: the client is a process
+	who    credentials.Caller
 }
 
-// sink makes an event channel of descriptors.
-func (t *thawing) sink(st SinkState) (*eventfile.Socket, error) {
+// conn makes a connection at d, whose caller is admitted already.
+func (t *thawing) conn(st *ConnState, d *listener) (j joint, err error) {
+	if st.Client != 0 {
+		if j, err = t.machine(st.Client, d); err != nil {
+			return j, err
+		}
+	} else {
+		u, err := t.socket(st.Socket)
+		if err != nil {
+			return j, err
+		}
+		if j.who, err = t.srv.admission.enter(u, d); err != nil {
+			return j, err
+		}
+		j.Conn = protocol.NewConn(u)
+		j.client = socketEnd{j.Conn}
+	}
+	j.who.Program, j.who.Label, j.who.NIC = st.Program, st.Label, d.NIC.Name
+	return j, nil
+}
+
+// machine finds the connection of a program in a virtual machine.
+func (t *thawing) machine(number uint64, d *listener) (j joint, err error) {
+	if t.guest == nil || d.NIC == nil {
+		return j, errors.New("a program in a virtual machine would not be served: the next daemon must be started with the same --guest")
+	}
+	if j.guest, err = t.guest.Client(d.NIC.Name, number); err != nil {
+		return j, err
+	}
+	j.Conn, j.client, j.who = j.guest.End(), j.guest, j.guest.Caller()
+	return j, t.srv.enterClient(d, &j.who)
+}
+
+// A channel brings events to a client, or signals them.
+type channel interface {
+	nic.EventSink
+	rdmacm.Signal
+}
+
+// sink makes an event channel of a client. guest is nil for a process.
+func (t *thawing) sink(st SinkState, guest Continued) (channel, error) {
+	if st.Number != 0 {
+		if guest == nil {
+			return nil, errors.New("the event channel of a process is a virtual machine's")
+		}
+		return guest.Sink(st.Number)
+	}
 	own, err := t.number(st.Own)
 	if err != nil {
 		return nil, err
@@ -242,12 +283,24 @@ func (t *thawing) listener(st *ListenerState) error {
 	}
 	for i := range st.Netlink {
 		cs := &st.Netlink[i]
-		c, who, err := t.conn(cs, d)
+		j, err := t.conn(cs, d)
 		if err != nil {
 			return err
 		}
-		t.user(d, c, &who, cs, &User{who: &who, netlink: true})
-		t.start(d, c, who, func() { d.answerNetlink(c, who) })
+		who := j.who
+		g := &User{device: j.guest != nil, netlink: &who}
+		if j.guest == nil {
+			g.who = &who
+		}
+		t.user(d, &j, &who, cs, g)
+		t.start(d, &j, func() { d.answerNetlink(j.Conn, j.who) })
+	}
+	for _, number := range st.Clients {
+		j, err := t.machine(number, d)
+		if err != nil {
+			return err
+		}
+		t.begin = append(t.begin, func() { t.srv.startClient(d, j.Conn, j.client, j.who) })
 	}
 	for _, fd := range st.New {
 		if err := t.fresh(fd, d); err != nil {
@@ -258,11 +311,12 @@ func (t *thawing) listener(st *ListenerState) error {
 }
 
 // user enters a user of a listener.
-func (t *thawing) user(d *listener, c *protocol.Conn, who *credentials.Caller, st *ConnState, g *User) {
+func (t *thawing) user(d *listener, j *joint, who *credentials.Caller, st *ConnState, g *User) {
+	g.client = j.client
 	g.Program, g.Pid, g.UID, g.Since = who.Program, who.Pid, who.UID, time.Unix(0, st.Since)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.users[c] = g
+	d.users[j.Conn] = g
 	if g.process {
 		if d.Programs != nil {
 			d.Programs.Add(1)
@@ -272,13 +326,13 @@ func (t *thawing) user(d *listener, c *protocol.Conn, who *credentials.Caller, s
 }
 
 // start makes the goroutine of a connection, which runs converse inside of the gate.
-func (t *thawing) start(d *listener, c *protocol.Conn, who credentials.Caller, converse func()) {
-	s := t.srv
+func (t *thawing) start(d *listener, j *joint, converse func()) {
+	s, c, who, client := t.srv, j.Conn, j.who, j.client
 	t.begin = append(t.begin, func() {
 		s.start(c, nil, &who, func() {
 			s.guarded(c, who, func(*protocol.Conn, credentials.Caller) error {
-				s.gate.enter()
-				defer s.gate.leave()
+				s.gate.Enter()
+				defer s.gate.Leave()
 				defer d.leave(c)
 				if d.Rests {
 					if err := d.tree.Use(); err != nil {
@@ -290,21 +344,22 @@ func (t *thawing) start(d *listener, c *protocol.Conn, who credentials.Caller, c
 				converse()
 				return nil
 			})
-		}, func() {})
+		}, func() { endClient(client, &who) })
 	})
 }
 
 // process restores a process with its sessions.
 func (t *thawing) process(d *listener, st *ProcessState) error {
 	s := t.srv
-	c, who, err := t.conn(&st.Conn, d)
+	j, err := t.conn(&st.Conn, d)
 	if err != nil {
 		return err
 	}
-	if err := who.Account.Charge(processBill); err != nil {
+	if err := j.who.Account.Charge(processBill); err != nil {
 		return err
 	}
-	who.Locate(c)
+	j.who.Locate(j.Conn)
+	who, pidfd := j.who, -1
 	var files []*os.File
 	for _, fd := range st.Files {
 		f, err := t.file(fd)
@@ -313,12 +368,16 @@ func (t *thawing) process(d *listener, st *ProcessState) error {
 		}
 		files = append(files, f)
 	}
-	space, err := memory.Thaw(&st.Space, files, memory.ThawOptions{Account: who.Account})
+	o := memory.ThawOptions{Account: who.Account}
+	if j.guest != nil {
+		o.Backing, o.Released = j.guest.Backing(), j.guest.Released
+	}
+	space, err := memory.Thaw(&st.Space, files, o)
 	if err != nil {
 		return err
 	}
 	t.pages = append(t.pages, space)
-	p := s.newProcess(c, who, d, space, st.Token)
+	p := s.newProcess(j.Conn, j.client, who, d, space, st.Token)
 	if st.Apart != "" {
 		p.apart = errors.New(st.Apart)
 	}
@@ -333,13 +392,16 @@ func (t *thawing) process(d *listener, st *ProcessState) error {
 	}
 	s.clients.add(p)
 	user := who
-	t.user(d, c, &user, &st.Conn, &User{who: &user, process: true, workload: st.Workload, Container: st.Container})
-	t.start(d, c, who, func() {
+	t.user(d, &j, &user, &st.Conn, &User{who: &user, process: true, workload: st.Workload, Container: st.Container})
+	t.start(d, &j, func() {
 		defer who.Account.Refund(processBill)
 		if p.faults != nil {
 			defer s.loop.Do(func() { s.loop.RemoveFaults(p.faults) })
 		}
-		defer p.watch(credentials.Pidfd(c, &who))()
+		if j.guest == nil {
+			pidfd = credentials.Pidfd(j.Conn, &who)
+		}
+		defer p.watch(pidfd)()
 		p.converse()
 	})
 	for i := range st.Sessions {
@@ -355,6 +417,7 @@ type sources struct {
 	t     *thawing
 	space *memory.Space
 	st    *SessionState
+	guest Continued // nil: the client is a process
 }
 
 func (r sources) Region(id uint64) (*memory.Region, error) {
@@ -369,19 +432,19 @@ func (r sources) Sink(channel uint32) (nic.EventSink, error) {
 	if !ok {
 		return nil, fmt.Errorf("completion channel %d has no descriptor", channel)
 	}
-	return r.t.sink(st)
+	return r.t.sink(st, r.guest)
 }
 
-func (r sources) AsyncSink() (nic.EventSink, error) { return r.t.sink(r.st.Async) }
+func (r sources) AsyncSink() (nic.EventSink, error) { return r.t.sink(r.st.Async, r.guest) }
 
 // session restores an open device.
 func (t *thawing) session(p *process, st *SessionState) error {
 	s, d := t.srv, p.listener
-	c, who, err := t.conn(&st.Conn, d)
+	j, err := t.conn(&st.Conn, d)
 	if err != nil {
 		return err
 	}
-	ses := &session{srv: s, nic: p.nic, proc: p, client: socketEnd{c}, id: st.ID, opened: time.Unix(0, st.Since), told: st.Told}
+	ses := &session{srv: s, nic: p.nic, proc: p, client: j.client, id: st.ID, opened: time.Unix(0, st.Since), told: st.Told}
 	ses.loopDev.session = ses
 	ses.commands.Store(st.Commands)
 	if st.Opened {
@@ -391,24 +454,25 @@ func (t *thawing) session(p *process, st *SessionState) error {
 		return err
 	}
 	ses.account = p.Account.Hold()
-	arena, err := t.file(st.Arena)
-	if err != nil {
-		return err
-	}
-	if ses.arena, err = nic.NewArenaOf(arena); err != nil {
-		return err
-	}
-	ses.arena.SetAccount(p.Account)
 	bell, err := t.file(st.Doorbell)
 	if err != nil {
 		return err
 	}
 	ses.doorbell = bell
+	if j.guest != nil {
+		ses.arena, err = j.guest.Queues(p.Account, bell)
+	} else {
+		ses.arena, err = t.arena(st.Arena)
+	}
+	if err != nil {
+		return err
+	}
+	ses.arena.SetAccount(p.Account)
 	if st.Device == nil {
 		return errors.New("a session without a state")
 	}
 	options := nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.Pid, UID: p.UID, User: p.Share(), Program: p.Program, Account: p.Account}
-	if ses.dev, err = p.nic.Device.ThawSession(options, st.Device, sources{t, p.space, st}, s.loop.Now()); err != nil {
+	if ses.dev, err = p.nic.Device.ThawSession(options, st.Device, sources{t, p.space, st, j.guest}, s.loop.Now()); err != nil {
 		return err
 	}
 	if err := s.loop.Attach(ses.dev, ses.doorbell); err != nil {
@@ -421,16 +485,16 @@ func (t *thawing) session(p *process, st *SessionState) error {
 		return err
 	}
 	s.clients.addSession(ses)
-	mail, err := t.mail(&st.Mail, who.Account)
+	mail, err := t.mail(&st.Mail, j.who.Account)
 	if err != nil {
 		return err
 	}
-	user := who
-	t.user(d, c, &user, &st.Conn, &User{device: true})
-	if ses.requests = s.newRequests(c, ses.client, ses, d, mail); ses.requests == nil {
+	user := j.who
+	t.user(d, &j, &user, &st.Conn, &User{device: true})
+	if ses.requests = s.newRequests(j.Conn, ses.client, ses, d, mail); ses.requests == nil {
 		return errors.New("the connection of a session cannot be used")
 	}
-	t.start(d, c, who, func() {
+	t.start(d, &j, func() {
 		defer ses.end()
 		s.tracing.update(ses)
 		ses.converse(d)
@@ -438,17 +502,27 @@ func (t *thawing) session(p *process, st *SessionState) error {
 	return nil
 }
 
+// arena makes the arena of a process.
+func (t *thawing) arena(fd FD) (*nic.Arena, error) {
+	f, err := t.file(fd)
+	if err != nil {
+		return nil, err
+	}
+	return nic.NewArenaOf(f)
+}
+
 // signals has the descriptors of a process's event channels. It implements rdmacm.Restorer.
 type signals struct {
 	t       *thawing
 	st      *ProcessState
 	account *budget.Account
+	joints  map[uint32]joint // by channel
 }
 
 func (r signals) Signal(channel uint32) (rdmacm.Signal, error) {
 	for i := range r.st.Channels {
 		if c := &r.st.Channels[i]; c.Name == channel {
-			return r.t.sink(c.Signal)
+			return r.t.sink(c.Signal, r.joints[channel].guest)
 		}
 	}
 	return nil, fmt.Errorf("event channel %d has no descriptor", channel)
@@ -464,14 +538,20 @@ func (t *thawing) manager(p *process, st *ProcessState) (err error) {
 	if p.nic.Manager == nil {
 		return errors.New("the NIC has no connection manager")
 	}
-	if p.cm, err = p.nic.Manager.ThawClient(st.Manager, signals{t, st, p.Account}); err != nil {
+	joints := make(map[uint32]joint)
+	for i := range st.Channels {
+		if joints[st.Channels[i].Name], err = t.conn(&st.Channels[i].Conn, p.listener); err != nil {
+			return err
+		}
+	}
+	if p.cm, err = p.nic.Manager.ThawClient(st.Manager, signals{t, st, p.Account, joints}); err != nil {
 		return err
 	}
 	p.cm.SetPace(p.listener.Requests)
 	p.cm.Faults = p.faults
 	of := make(map[*rdmacm.Channel]*cmSession)
 	for i := range st.Channels {
-		ses, err := t.channel(p, &st.Channels[i])
+		ses, err := t.channel(p, &st.Channels[i], joints[st.Channels[i].Name])
 		if err != nil {
 			return err
 		}
@@ -486,34 +566,30 @@ func (t *thawing) manager(p *process, st *ProcessState) (err error) {
 }
 
 // channel restores an event channel.
-func (t *thawing) channel(p *process, st *ChannelState) (*cmSession, error) {
+func (t *thawing) channel(p *process, st *ChannelState, j joint) (*cmSession, error) {
 	s, d := t.srv, p.listener
 	ch := p.cm.Channel(st.Name)
 	if ch == nil {
 		return nil, fmt.Errorf("there is no event channel %d", st.Name)
 	}
-	c, who, err := t.conn(&st.Conn, d)
+	mail, err := t.mail(&st.Mail, j.who.Account)
 	if err != nil {
 		return nil, err
 	}
-	mail, err := t.mail(&st.Mail, who.Account)
-	if err != nil {
-		return nil, err
-	}
-	ses := &cmSession{srv: s, nic: p.nic, proc: p, client: socketEnd{c}, id: st.ID, ch: ch}
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, client: j.client, id: st.ID, ch: ch}
 	ses.loopChan.cmSession = ses
 	if err := p.adoptChannel(ses); err != nil {
 		return nil, err
 	}
-	user := who
-	t.user(d, c, &user, &st.Conn, &User{device: true})
-	if ses.requests = s.newRequests(c, ses.client, ses, d, mail); ses.requests == nil {
+	user := j.who
+	t.user(d, &j, &user, &st.Conn, &User{device: true})
+	if ses.requests = s.newRequests(j.Conn, ses.client, ses, d, mail); ses.requests == nil {
 		return nil, errors.New("the connection of an event channel cannot be used")
 	}
 	if st.Ahead && mail.page != nil {
 		t.last = append(t.last, func() { ses.foresee(mail.page) })
 	}
-	t.start(d, c, who, func() {
+	t.start(d, &j, func() {
 		defer ses.end()
 		ses.converse()
 	})

@@ -191,7 +191,7 @@ func (d *listener) serveNetlink(c *protocol.Conn, who credentials.Caller) error 
 func (d *listener) answerNetlink(c *protocol.Conn, who credentials.Caller) error {
 	d.mu.Lock()
 	if g := d.users[c]; g != nil {
-		g.netlink = true
+		g.netlink = &who
 	}
 	d.mu.Unlock()
 	who.Locate(c)

@@ -29,11 +29,12 @@ type User struct {
 	Since    time.Time
 	// Container is its container, if its control group tells and the listener is Exclusive; else "".
 	Container string
-	process   bool   // a program's PROCESS connection, neither a device nor a tool
-	device    bool   // a device or an event channel of a program
-	netlink   bool   // a NETLINK_RDMA socket
-	away      bool   // the program has let go of the daemon: it stays a user when its connection ends
-	workload  uint64 // its workload; 0: not known, or the listener is not Exclusive
+	process   bool                // a program's PROCESS connection, neither a device nor a tool
+	device    bool                // a device or an event channel of a program
+	netlink   *credentials.Caller // the owner of a NETLINK_RDMA socket; nil: it is none
+	away      bool                // the program has let go of the daemon: it stays a user when its connection ends
+	workload  uint64              // its workload; 0: not known, or the listener is not Exclusive
+	client    ClientEnd
 	// who is the caller that Admit admitted. It is nil for a program's devices, which are admitted with the program.
 	who *credentials.Caller
 }
@@ -72,13 +73,13 @@ func (e *InUse) Users() (out []string) {
 func (e *InUse) Unwrap() error { return syscall.EBUSY }
 
 // enter makes a connection a user, until leave. asked: Admit has to admit it.
-func (d *listener) enter(c *protocol.Conn, who *credentials.Caller, asked bool) error {
+func (d *listener) enter(c *protocol.Conn, client ClientEnd, who *credentials.Caller, asked bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return refusal(syscall.ENODEV, "the NIC has been removed")
 	}
-	g := &User{Program: who.Program, Pid: who.Pid, UID: who.UID, Since: time.Now()}
+	g := &User{Program: who.Program, Pid: who.Pid, UID: who.UID, Since: time.Now(), client: client}
 	if asked {
 		g.who = who
 	} else {

@@ -3,6 +3,7 @@ package vm
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -42,18 +43,20 @@ type arenaPages struct {
 	refused func(size uint64, why error)
 
 	mu   sync.Mutex
-	mine int  // guarded by mu: runs of these pages
-	told bool // guarded by mu
-	full bool // guarded by mu: pages of the agent could not be mapped, so later ones would be at wrong offsets
+	list []vmproto.Run // guarded by mu: these pages, for the next daemon
+	mine int           // guarded by mu: runs of these pages
+	told bool          // guarded by mu
+	full bool          // guarded by mu: pages of the agent could not be mapped, so later ones would be at wrong offsets
 }
 
-func newArenaPages(r *ram, first []vmproto.Run, runs *atomic.Int64, account *budget.Account, ask func(uint64) ([]vmproto.Run, error)) (*arenaPages, error) {
+// newArenaPages maps the first pages. used: they belong to a session of the daemon before this one, and keep their contents.
+func newArenaPages(r *ram, first []vmproto.Run, used bool, runs *atomic.Int64, account *budget.Account, ask func(uint64) ([]vmproto.Run, error)) (*arenaPages, error) {
 	mem, err := unix.Mmap(-1, 0, arenaSize, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("room for queues: %w", err)
 	}
 	a := &arenaPages{ram: r.hold(), mem: mem, ask: ask, runs: runs, account: account}
-	if err = a.add(first); err == nil && a.Ready() < protocol.SharedSize {
+	if err = a.add(first, !used); err == nil && a.Ready() < protocol.SharedSize {
 		err = fmt.Errorf("the agent gave %d bytes for queues, which is less than the %d of a doorbell page", a.Ready(), protocol.SharedSize)
 	}
 	if err != nil {
@@ -75,8 +78,19 @@ func (a *arenaPages) touch(f func()) error {
 	return fmt.Errorf("the guest's memory has become shorter, or there are no more huge pages: %w", syscall.EFAULT)
 }
 
-// add maps runs at the end: all of them or none.
-func (a *arenaPages) add(runs []vmproto.Run) (err error) {
+// there returns an error if the first page does not exist any more. The caller holds mu.
+func (a *arenaPages) there() error {
+	if a.list == nil { // closed
+		return nil
+	}
+	var sum byte
+	err := a.touch(func() { sum += a.mem[protocol.DoorbellArmed] })
+	runtime.KeepAlive(sum)
+	return err
+}
+
+// add maps runs at the end: all of them or none. empty: it clears them.
+func (a *arenaPages) add(runs []vmproto.Run, empty bool) (err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.charge(len(runs)); err != nil {
@@ -100,9 +114,12 @@ func (a *arenaPages) add(runs []vmproto.Run) (err error) {
 		at += r.Size
 	}
 	// A session starts with zeros, and the agent's file may contain old data.
-	if err := a.touch(func() { clear(a.mem[begin:at]) }); err != nil {
-		return err
+	if empty {
+		if err := a.touch(func() { clear(a.mem[begin:at]) }); err != nil {
+			return err
+		}
 	}
+	a.list = append(a.list, runs...)
 	a.ready.Store(at)
 	return nil
 }
@@ -157,7 +174,7 @@ func (a *arenaPages) Grow(size uint64) error {
 	}
 	runs, err := a.ask(size)
 	if err == nil {
-		if err = a.add(runs); err != nil {
+		if err = a.add(runs, true); err != nil {
 			a.mu.Lock()
 			a.full = true
 			a.mu.Unlock()
@@ -189,9 +206,10 @@ func (a *arenaPages) Punch(offset, size uint64) {
 
 // Close implements nic.Pages.
 func (a *arenaPages) Close() {
-	unix.Munmap(a.mem)
 	a.mu.Lock()
+	a.list = nil
 	a.refund(a.mine)
 	a.mu.Unlock()
+	unix.Munmap(a.mem)
 	a.ram.drop()
 }

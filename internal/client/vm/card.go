@@ -40,27 +40,47 @@ func mappingBill(size uint64) budget.Bill { return budget.Bill{budget.Mappings: 
 
 // serveCard serves the card to QEMU until it disconnects.
 func (p *Sockets) serveCard(u *net.UnixConn, who credentials.Caller) {
-	if !p.keep(&p.net, u) {
+	if !keep(p, &p.net, u) {
 		return
 	}
-	defer p.keep(&p.net, nil)
-	k := &p.card
-	d := vhostuser.Device{
-		Rings: 2, Queues: 1, Kicked: func(*vhostuser.Ring) {}, Held: &k.held,
+	d := p.device(who)
+	p.serveCardBy(func() error { return p.cfg.Host.Card(u, d, p.card.set) })
+}
+
+// device describes the card of a guest whose QEMU is who.
+func (p *Sockets) device(who credentials.Caller) *vhostuser.Device {
+	return &vhostuser.Device{
+		Rings: 2, Queues: 1, Kicked: func(*vhostuser.Ring) {}, Held: &p.card.held,
 		Unlogged:  true, // the daemon writes to memory that programs in the guest have registered
 		Remembers: func(c *vhostuser.Conn) { p.remember(c) },
 		Stops:     func(*vhostuser.Conn) { p.Revoke() },
 		Map:       func(size uint64) (func(), error) { return p.cfg.Host.Charge(who, mappingBill(size)) },
 	}
-	err := p.cfg.Host.Card(u, &d, func(c *vhostuser.Conn) {
-		k.mu.Lock()
-		k.conn = c
-		k.mu.Unlock()
-	})
+}
+
+// get returns the connection; nil: there is none.
+func (k *card) get() *vhostuser.Conn {
 	k.mu.Lock()
-	k.conn = nil
-	k.mu.Unlock()
-	p.Revoke()
+	defer k.mu.Unlock()
+	return k.conn
+}
+
+// set sets the connection; nil: there is none.
+func (k *card) set(c *vhostuser.Conn) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.conn = c
+}
+
+// serveCardBy serves the card by serve, which waits, and ends what the guest has opened when QEMU has disconnected.
+func (p *Sockets) serveCardBy(serve func() error) {
+	var err error
+	p.gate.Outside(func() { err = serve() })
+	p.card.set(nil)
+	keep(p, &p.net, nil)
+	if m := p.cutOff(); m != nil {
+		p.gate.Outside(m.end)
+	}
 	if err != nil {
 		p.cfg.Log.Warn("the network card of a virtual machine was pulled out", "nic", p.cfg.NIC, "why", err)
 	}

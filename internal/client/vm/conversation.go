@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +25,9 @@ import (
 
 // A conversation is the daemon's side of one connection between a program and its agent. The session serves one end of a socket
 // pair (near), as for a process; the other end (far) belongs to this package. It has three goroutines: the guest's reads frames
-// from the link, feed passes requests to the session one by one, and relay sends its replies to the agent. It is a server.ClientEnd.
+// from the link, feed passes requests to the session one by one, and relay sends its replies to the agent. They wait outside of the
+// gate, and keep nothing in variables of their own meanwhile: a live upgrade finds the whole state in these fields (freeze.go). It is
+// a server.ClientEnd, and after a live upgrade a server.Continued.
 //
 //	leave: no more requests ─▶ the session sees the end of near ─▶ … ─▶ Over ─▶ Close to the agent
 //
@@ -34,26 +37,32 @@ type conversation struct {
 	*protocol.Conn // the near end, which the session serves
 	m              *guest
 	id             uint32
+	pid            int            // of its program, in the guest
 	far            *protocol.Conn // the end of this package
-	in             chan request
-	leaving        chan struct{} // closed when no goroutine should wait for the agent any more
+	wake           chan struct{}  // holds one for feed, if the first request may be able to go on
+	leaving        chan struct{}  // closed when no goroutine should wait for the agent any more
 	leaveOnce      sync.Once
 	over           chan struct{} // closed when the session has ended completely
 
 	mu        sync.Mutex
 	ended     bool // relay has ended: requests and pins are not taken any more
+	greeted   bool // the greeting was passed on
 	process   bool // the greeting was of kind PROCESS
+	queue     []request
 	arena     []vmproto.Run
-	bellPort  bool           // its program rings at the bell port
-	bells     []*os.File     // doorbells that frames ring
-	coming    *pin           // pin of the next request
-	pin       *pin           // pin of the current request; nil: taken, or none
-	sinks     map[*sink]bool // destinations of events
-	recalling bool
-	recalled  bool // recall is waiting
-	returned  chan []vmproto.Returning
+	pages     *arenaPages        // of the session; nil: none
+	thawed    *ConversationState // until the goroutines start; nil: no daemon was before this one
+	bellPort  bool               // its program rings at the bell port
+	bells     []*os.File         // doorbells that frames ring
+	coming    *pin               // pin of the next request
+	pin       *pin               // pin of the current request; nil: taken, or none
+	taken     map[uint32]bool    // pins that the session has taken and not released
+	sinks     map[*sink]bool     // destinations of events
+	recalling bool               // sinks are held for a request, until its reply
+	recalled  bool               // that is done for the first request of the queue
+	asked     bool               // the agent has not returned all unread events
 	returning []vmproto.Returning
-	asked     bool // more pages have been requested
+	wants     bool // more pages have been requested
 	grown     chan []vmproto.Run
 	growing   []vmproto.Run
 }
@@ -82,10 +91,15 @@ func newConversation(m *guest, id uint32) (*conversation, error) {
 		}
 		return nil, err
 	}
+	return conversationOf(m, id, near, far), nil
+}
+
+// conversationOf makes a conversation with these ends.
+func conversationOf(m *guest, id uint32, near, far *protocol.Conn) *conversation {
 	return &conversation{
-		Conn: near, m: m, id: id, far: far, in: make(chan request, mostRequests), leaving: make(chan struct{}), over: make(chan struct{}),
-		sinks: make(map[*sink]bool), returned: make(chan []vmproto.Returning, 1), grown: make(chan []vmproto.Run, 1),
-	}, nil
+		Conn: near, m: m, id: id, far: far, wake: make(chan struct{}, 1), leaving: make(chan struct{}), over: make(chan struct{}),
+		sinks: make(map[*sink]bool), taken: make(map[uint32]bool), grown: make(chan []vmproto.Run, 1),
+	}
 }
 
 // conn converts a descriptor to a connection that owns it.
@@ -103,8 +117,16 @@ func conn(fd int) (*protocol.Conn, error) {
 func (c *conversation) leave() {
 	c.leaveOnce.Do(func() {
 		close(c.leaving)
-		c.far.Close()
+		hangUp(c.far)
 	})
+}
+
+// hangUp closes an end of a conversation, which is not detached. The other end sees that at once, also in the first moments after a live
+// upgrade, when the other daemon has the descriptors, too.
+func hangUp(c *protocol.Conn) {
+	c.CloseRead()
+	c.CloseWrite()
+	c.Close()
 }
 
 // Over implements server.ClientEnd.
@@ -120,58 +142,137 @@ func (c *conversation) take(message []byte) {
 		c.m.unpin(r.pin)
 		return
 	}
-	select {
-	case c.in <- r:
-	default:
+	if len(c.queue) >= mostRequests {
 		c.leave() // the program does not wait for answers
 		c.unkeep(len(message))
 		c.m.unpin(r.pin)
+		return
+	}
+	c.queue = append(c.queue, r)
+	c.look()
+}
+
+// look wakes feed.
+func (c *conversation) look() {
+	select {
+	case c.wake <- struct{}{}:
+	default: // it is awake
 	}
 }
 
 // feed passes requests to the session.
 func (c *conversation) feed() {
-	first := true
+	pause := time.Duration(0) // the session reads slowly
 	for {
-		var r request
-		select {
-		case r = <-c.in:
-		case <-c.leaving:
-			return
+		if pause == 0 {
+			select {
+			case <-c.wake:
+			case <-c.leaving:
+				return
+			}
+		} else {
+			select {
+			case <-time.After(pause):
+			case <-c.leaving:
+				return
+			}
 		}
-		c.unkeep(len(r.message))
-		if first {
-			c.greets(r.message)
-		} else if c.takesEvents(r.message) {
-			c.recall()
-		}
-		first = false
-		c.mu.Lock()
-		if c.ended {
-			c.m.unpin(r.pin)
-			c.mu.Unlock()
-			return
-		}
-		c.leavePin()
-		c.pin = r.pin
-		c.mu.Unlock()
-		if c.far.WriteMessage(r.message) != nil {
-			c.leave()
-			return
+		c.m.gate.Enter()
+		full := c.pass()
+		c.m.gate.Leave()
+		if pause = 0; full {
+			pause = fullPause
 		}
 	}
 }
 
-// greets inspects a greeting. Programs in a guest have no mailbox, because that is a file; they may have faults.
+// fullPause is how long feed waits while the session's socket is full.
+const fullPause = time.Millisecond
+
+// pass passes requests to the session, up to one that has to wait. It reports whether the session's socket is full.
+func (c *conversation) pass() (full bool) {
+	for {
+		if c.prepare() {
+			c.m.link.sendLater(vmproto.Recall, c.id)
+		}
+		more, err := c.passFirst()
+		switch {
+		case err == syscall.EAGAIN:
+			return true
+		case err != nil:
+			c.leave()
+			return false
+		case !more:
+			return false
+		}
+	}
+}
+
+// prepare does what has to be done before the first request is passed on. It reports whether that is a recall.
+func (c *conversation) prepare() (recall bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case len(c.queue) == 0 || c.recalled || c.ended:
+		return false
+	case !c.greeted:
+		c.greets(c.queue[0].message)
+		return false
+	case !c.takesEvents(c.queue[0].message):
+		return false
+	}
+	c.recalled = true
+	return c.recall()
+}
+
+// passFirst passes the first request on, unless that has to wait. It reports whether there is another one.
+func (c *conversation) passFirst() (more bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 || c.asked || c.ended {
+		return false, nil
+	}
+	r := c.queue[0]
+	had := c.pin
+	c.pin = r.pin // the session may take it at once
+	if err := c.writeFar(r.message); err != nil {
+		c.pin = had
+		return false, err
+	}
+	c.m.unpin(had) // the session did not take it
+	c.queue[0] = request{}
+	if c.queue = c.queue[1:]; len(c.queue) == 0 {
+		c.queue = nil
+	}
+	c.unkeep(len(r.message))
+	c.greeted, c.recalled = true, false
+	return len(c.queue) > 0, nil
+}
+
+// writeFar sends a message to the session without waiting.
+func (c *conversation) writeFar(b []byte) error {
+	raw, err := c.far.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		if cerr := raw.Control(func(fd uintptr) { _, err = unix.SendmsgN(int(fd), b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) }); cerr != nil {
+			return cerr
+		}
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// greets inspects a greeting. Programs in a guest have no mailbox, because that is a file; they may have faults. The caller holds mu.
 func (c *conversation) greets(b []byte) {
 	const kind, flags = 8, 12 // offsets in struct vrdma_hello
 	if len(b) < protocol.HelloSize {
 		return
 	}
 	binary.LittleEndian.PutUint32(b[flags:], binary.LittleEndian.Uint32(b[flags:])&protocol.HelloFaults)
-	c.mu.Lock()
 	c.process = protocol.Kind(b[kind]) == protocol.KindProcess
-	c.mu.Unlock()
 }
 
 // takesEvents reports whether a request is a command that withdraws events.
@@ -182,8 +283,11 @@ func (c *conversation) takesEvents(b []byte) bool {
 
 // relay sends the session's messages to the agent, and Close when the session has ended completely.
 func (c *conversation) relay() {
+	g := c.m.gate
+	g.Enter()
+	defer g.Leave()
 	buf := make([]byte, protocol.MaxMessage)
-	for {
+	for g.Await(c.far) == nil {
 		n, fds, err := c.far.ReadMessage(buf)
 		if err != nil {
 			break
@@ -192,7 +296,7 @@ func (c *conversation) relay() {
 		c.reply(buf[:n])
 	}
 	c.leave()
-	<-c.over
+	g.Outside(func() { <-c.over })
 	c.mu.Lock()
 	c.ended = true
 	c.leavePin()
@@ -200,18 +304,13 @@ func (c *conversation) relay() {
 	c.coming = nil
 	c.unkeep(runBytes*(len(c.arena)+len(c.growing)) + returnBytes*len(c.returning))
 	c.arena, c.growing, c.returning = nil, nil, nil
-	c.asked, c.recalled = false, false
-	c.mu.Unlock()
-	for { // the queue does not grow any more
-		select {
-		case r := <-c.in:
-			c.unkeep(len(r.message))
-			c.m.unpin(r.pin)
-			continue
-		default:
-		}
-		break
+	c.asked, c.wants = false, false
+	for _, r := range c.queue {
+		c.unkeep(len(r.message))
+		c.m.unpin(r.pin)
 	}
+	c.queue = nil
+	c.mu.Unlock()
 	c.m.close(c)
 }
 
@@ -257,16 +356,19 @@ func (c *conversation) NewSpace(quota uint64) (*memory.Space, error) {
 }
 
 // Extents implements server.ClientEnd.
-func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done func(), err error) {
+func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, number uint32, done func(), err error) {
 	c.mu.Lock()
 	p := c.pin
 	c.pin = nil
+	if p != nil {
+		c.taken[p.id] = true
+	}
 	c.mu.Unlock()
 	var runs []vmproto.Run
 	if p != nil {
-		runs = p.runs
+		runs, number = p.runs, p.id
 		c.m.pending.Add(-int64(len(runs)))
-		done = func() { c.m.link.send(vmproto.Unpin, p.id) }
+		done = c.Released(number)
 	}
 	for _, e := range in {
 		switch {
@@ -281,10 +383,20 @@ func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done 
 			if done != nil {
 				done()
 			}
-			return nil, nil, err
+			return nil, 0, nil, err
 		}
 	}
-	return out, done, nil
+	return out, number, done, nil
+}
+
+// Released implements server.Continued.
+func (c *conversation) Released(number uint32) func() {
+	return func() {
+		c.mu.Lock()
+		delete(c.taken, number)
+		c.mu.Unlock()
+		c.m.link.send(vmproto.Unpin, number)
+	}
 }
 
 // OpenQueues implements server.ClientEnd.
@@ -306,10 +418,19 @@ func (c *conversation) openQueues(account *budget.Account) (*nic.Arena, server.B
 	if err != nil {
 		return nil, nil, err
 	}
-	pages, err := newArenaPages(c.m.ram, first, &c.m.runs, account, c.grow)
+	arena, err := c.arenaOf(first, false, account)
 	if err != nil {
 		bell.Close()
-		return nil, nil, fmt.Errorf("memory for queues in a virtual machine: %w", err)
+		return nil, nil, err
+	}
+	return arena, bell, nil
+}
+
+// arenaOf makes an arena of the agent's pages. used is that of newArenaPages.
+func (c *conversation) arenaOf(runs []vmproto.Run, used bool, account *budget.Account) (*nic.Arena, error) {
+	pages, err := newArenaPages(c.m.ram, runs, used, &c.m.runs, account, c.grow)
+	if err != nil {
+		return nil, fmt.Errorf("memory for queues in a virtual machine: %w", err)
 	}
 	pages.lost = func() { c.Close() }
 	pages.refused = func(size uint64, why error) {
@@ -320,10 +441,12 @@ func (c *conversation) openQueues(account *budget.Account) (*nic.Arena, server.B
 	var arena *nic.Arena
 	if err := pages.touch(func() { arena = nic.NewArenaIn(pages) }); err != nil {
 		pages.Close()
-		bell.Close()
-		return nil, nil, fmt.Errorf("memory for queues in a virtual machine: %w", err)
+		return nil, fmt.Errorf("memory for queues in a virtual machine: %w", err)
 	}
-	return arena, bell, nil
+	c.mu.Lock()
+	c.pages = pages
+	c.mu.Unlock()
+	return arena, nil
 }
 
 // openBell returns the descriptor that wakes the loop: a duplicate of the bell port's socket, so that nothing is between QEMU and
@@ -337,15 +460,23 @@ func (c *conversation) openBell(port bool) (*os.File, error) {
 		return nil, fmt.Errorf("the daemon cannot make a doorbell: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "doorbell")
-	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
+	if err := c.ringAt(f); err != nil {
 		f.Close()
 		return nil, err
 	}
-	c.mu.Lock()
-	c.bells = append(c.bells, os.NewFile(uintptr(fd), "doorbell"))
-	c.mu.Unlock()
 	return f, nil
+}
+
+// ringAt makes frames ring at a doorbell.
+func (c *conversation) ringAt(f *os.File) error {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bells = append(c.bells, os.NewFile(uintptr(fd), "doorbell"))
+	return nil
 }
 
 // ring wakes the loop for a program that rings with frames.
@@ -364,7 +495,7 @@ func (c *conversation) grow(size uint64) ([]vmproto.Run, error) {
 	case <-c.grown: // an answer for an earlier caller that gave up
 	default:
 	}
-	c.asked = !c.ended
+	c.wants = !c.ended
 	c.mu.Unlock()
 	c.m.link.sendLater(vmproto.Grow, c.id, vmproto.Number(size))
 	select {

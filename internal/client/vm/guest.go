@@ -9,12 +9,14 @@ import (
 	"sync/atomic"
 
 	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/gate"
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
 
 // A guest is the state of one agent's connection. It ends with the connection, or when a new agent greets.
 type guest struct {
 	port     *Sockets
+	gate     *gate.Gate // of port
 	link     *link
 	name     string
 	who      credentials.Caller // the process of QEMU
@@ -41,19 +43,37 @@ var workloads atomic.Uint64
 
 func newGuest(p *Sockets, l *link, name string, who credentials.Caller, r *ram) *guest {
 	return &guest{
-		port: p, link: l, name: name, who: who, workload: 1<<63 | workloads.Add(1), ram: r,
+		port: p, gate: &p.gate, link: l, name: name, who: who, workload: 1<<63 | workloads.Add(1), ram: r,
 		conns: make(map[uint32]*conversation), empty: make(chan struct{}), tree: tree{dir: p.cfg.Tree},
 	}
 }
 
-// serveLink serves agents on a connection, one after the other, until it ends.
-func (p *Sockets) serveLink(u *net.UnixConn, who credentials.Caller) error {
-	l := newLink(u)
-	defer l.close()
-	r := vmproto.NewReader(u)
-	g, err := r.FindHello()
+// A line is the connection of the port for commands and events: what has been read, and what waits to be sent.
+type line struct {
+	conn *net.UnixConn
+	link *link
+	r    *vmproto.Reader
+	who  credentials.Caller
+	next *vmproto.Greeting // the next agent's, which is answered when the state of the one before is gone; nil: there is none
+}
+
+func newLine(u *net.UnixConn, who credentials.Caller) *line {
+	return &line{conn: u, link: newLink(u), r: vmproto.NewReader(u), who: who}
+}
+
+// serveLink serves agents on a connection, one after the other, until it ends. It is called inside of the gate. m is an agent that has
+// been greeted; nil: none.
+func (p *Sockets) serveLink(l *line, m *guest) (err error) {
+	defer l.link.close()
+	if m != nil {
+		err = p.serveMachine(l, m)
+	}
 	for err == nil {
-		g, err = p.serveAgent(l, r, g, who)
+		if l.next == nil {
+			err = p.findHello(l)
+		} else {
+			err = p.serveAgent(l)
+		}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return nil
@@ -61,8 +81,18 @@ func (p *Sockets) serveLink(u *net.UnixConn, who credentials.Caller) error {
 	return err
 }
 
-// serveAgent serves one agent. It returns the greeting of the next one.
-func (p *Sockets) serveAgent(l *link, r *vmproto.Reader, g vmproto.Greeting, who credentials.Caller) (vmproto.Greeting, error) {
+// findHello reads up to the next greeting.
+func (p *Sockets) findHello(l *line) error {
+	g, err := persist(p, l.conn.SetReadDeadline, l.r.FindHello)
+	if err == nil {
+		l.next = &g
+	}
+	return err
+}
+
+// serveAgent serves the agent that has greeted.
+func (p *Sockets) serveAgent(l *line) error {
+	g := *l.next
 	a := vmproto.Answer{Nonce: g.Nonce, Version: vmproto.Version}
 	var mem Memory
 	err := error(nil)
@@ -76,32 +106,54 @@ func (p *Sockets) serveAgent(l *link, r *vmproto.Reader, g vmproto.Greeting, who
 		if p.noAgent.now() {
 			p.cfg.Log.Warn("an agent in a virtual machine was refused", "nic", p.cfg.NIC, "machine", printable(g.Name), "why", err)
 		}
-		l.sendWelcome(a)
-		return r.FindHello()
+		l.link.sendWelcome(a)
+		l.next = nil
+		return nil
 	}
-	shared := newRAM(mem)
-	defer shared.drop()
-	m := newGuest(p, l, printable(g.Name), who, shared)
+	m := newGuest(p, l.link, printable(g.Name), l.who, newRAM(mem))
+	l.next = nil
 	if m.told = p.agents.now(); m.told {
 		p.cfg.Log.Info("an agent in a virtual machine serves programs", "nic", p.cfg.NIC, "machine", m.name)
 	}
 	if !p.set(m) {
-		return g, net.ErrClosed
+		m.ram.drop()
+		return net.ErrClosed
 	}
-	defer p.set(nil)
-	defer m.end() // before the memory is released
-	l.sendWelcome(a)
+	l.link.sendWelcome(a)
 	m.sendTree()
+	return p.serveMachine(l, m)
+}
+
+// serveMachine serves an agent that has been answered, until the next one greets, which is not an error. Then all that the agent has is gone.
+func (p *Sockets) serveMachine(l *line, m *guest) (err error) {
+	if !m.ends() {
+		err = p.takeFrames(l, m)
+	} else if l.next == nil { // its connection has ended, before a live upgrade
+		err = io.EOF
+	}
+	m.finish() // a live upgrade finds that the guest is ending
+	p.gate.Outside(m.end)
+	p.set(nil)
+	m.ram.drop()
+	return err
+}
+
+// takeFrames takes the frames of an agent, until the next one greets, which is not an error.
+func (p *Sockets) takeFrames(l *line, m *guest) error {
 	for {
-		f, err := r.Next()
+		f, err := persist(p, l.conn.SetReadDeadline, l.r.Next)
 		if err != nil {
-			return g, err
+			return err
 		}
 		if f.Kind == vmproto.Hello {
-			return vmproto.ParseHello(f.Body)
+			g, err := vmproto.ParseHello(f.Body)
+			if err == nil {
+				l.next = &g
+			}
+			return err
 		}
 		if err := m.take(f); err != nil {
-			return g, err
+			return err
 		}
 	}
 }
@@ -136,7 +188,7 @@ func (m *guest) take(f vmproto.Frame) error {
 		if err != nil {
 			return err
 		}
-		return c.pages(f.Kind, number, runs)
+		return c.takePages(f.Kind, number, runs)
 	case vmproto.Returned:
 		list, err := vmproto.ParseReturned(f.Body)
 		if err != nil {
@@ -196,8 +248,8 @@ func (m *guest) unpin(p *pin) {
 	}
 }
 
-// pages handles the agent's frames about pages.
-func (c *conversation) pages(k vmproto.Kind, number uint32, runs []vmproto.Run) error {
+// takePages handles the agent's frames about pages.
+func (c *conversation) takePages(k vmproto.Kind, number uint32, runs []vmproto.Run) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch k {
@@ -212,7 +264,7 @@ func (c *conversation) pages(k vmproto.Kind, number uint32, runs []vmproto.Run) 
 		}
 	case vmproto.Grown:
 		switch {
-		case !c.asked:
+		case !c.wants:
 		case len(runs) > 0:
 			// One more than the limit: they are refused, and the other programs continue.
 			runs = runs[:min(len(runs), mostRuns+1-len(c.growing))]
@@ -220,7 +272,7 @@ func (c *conversation) pages(k vmproto.Kind, number uint32, runs []vmproto.Run) 
 				c.growing = append(c.growing, runs...)
 			}
 		default:
-			c.asked = false
+			c.wants = false
 			c.unkeep(runBytes * len(c.growing))
 			c.grown <- c.growing // never blocks: the channel is empty
 			c.growing = nil
@@ -267,17 +319,23 @@ func (m *guest) open(f vmproto.Frame) error {
 		c.far.Close()
 		return fmt.Errorf("conversation %d cannot be opened: there are too many, or it is open", f.ID)
 	}
+	c.pid = int(who.Pid)
 	go c.feed()
 	go c.relay()
-	person := m.who
-	person.Pid, person.Machine, person.Owner, person.HomeErr = int(who.Pid), m.name, false, errInMachine
-	if err := m.port.cfg.Host.Receive(c.Conn, c, person); err != nil {
+	if err := m.port.cfg.Host.Receive(c.Conn, c, c.Caller()); err != nil {
 		if m.port.noProgram.now() {
 			m.port.cfg.Log.Warn("a program in a virtual machine was refused", "nic", m.port.cfg.NIC, "machine", m.name, "error", err)
 		}
 		c.Over()
 	}
 	return nil
+}
+
+// Caller implements server.Continued.
+func (c *conversation) Caller() credentials.Caller {
+	who := c.m.who
+	who.Pid, who.Machine, who.Owner, who.HomeErr = c.pid, c.m.name, false, errInMachine
+	return who
 }
 
 // errInMachine is why the Home of such a program is unknown.
@@ -316,19 +374,32 @@ func (m *guest) remember(now Memory) bool {
 	return true
 }
 
-// end ends all conversations, and waits until they are gone.
-func (m *guest) end() {
+// finish ends all conversations. It does not wait for them.
+func (m *guest) finish() {
 	m.mu.Lock()
-	if !m.ending {
-		m.ending = true
-		if len(m.conns) == 0 {
-			close(m.empty)
-		}
-		for _, c := range m.conns {
-			c.leave()
-		}
+	defer m.mu.Unlock()
+	if m.ending {
+		return
 	}
-	m.mu.Unlock()
+	m.ending = true
+	if len(m.conns) == 0 {
+		close(m.empty)
+	}
+	for _, c := range m.conns {
+		c.leave()
+	}
+}
+
+// ends reports whether finish was called.
+func (m *guest) ends() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ending
+}
+
+// end ends all conversations, and waits until they are gone. It is not called inside of the gate.
+func (m *guest) end() {
+	m.finish()
 	<-m.empty
 	if m.told {
 		m.port.cfg.Log.Info("the agent in a virtual machine is gone", "nic", m.port.cfg.NIC, "machine", m.name)

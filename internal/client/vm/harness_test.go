@@ -101,56 +101,75 @@ func testPort(t testing.TB, ram Memory) *Sockets {
 // testDaemon is testPort, with the daemon's loop.
 func testDaemon(t testing.TB, ram Memory) (*Sockets, *engine.Engine) {
 	t.Helper()
+	d := makeDaemon(t, t.TempDir(), nil)
+	d.p.memory = func() (Memory, error) { return ram, nil }
+	if err := d.p.Open(); err != nil {
+		t.Fatal(err)
+	}
+	go d.serve()
+	return d.p, d.e
+}
+
+// A host is a daemon with one NIC.
+type host struct {
+	t      testing.TB
+	n      *registry.NIC
+	e      *engine.Engine
+	s      *server.Server
+	p      *Sockets // not open
+	ledger *budget.Ledger
+	served chan error
+}
+
+// makeDaemon makes a daemon whose sockets are in dir. It ends with the test.
+func makeDaemon(t testing.TB, dir string, from server.Inherited) *host {
+	t.Helper()
 	n := nic.New(nic.Config{
 		Name: "rxe0", NodeGUID: 0x0200_00ff_fe00_0001,
 		GIDs: []nic.GIDEntry{{GID: ib.GIDOf(netip.MustParseAddr("127.0.0.1")), NetDev: "lo"}},
 	})
 	nics := registry.NewTable()
-	ledger := budget.New(budget.ThisMachine().Limits())
-	var s *server.Server
+	d := &host{t: t, ledger: budget.New(budget.ThisMachine().Limits()), served: make(chan error, 1)}
 	loops, _ := strconv.Atoi(os.Getenv("VRDMA_LOOPS"))
-	e, err := engine.New(engine.Options{Resolver: nics, Loops: loops, Evict: func(d *nic.Session) { s.Evict(d) }})
-	if err != nil {
+	var err error
+	if d.e, err = engine.New(engine.Options{Resolver: nics, Loops: loops, Evict: func(s *nic.Session) { d.s.Evict(s) }}); err != nil {
 		t.Fatal(err)
 	}
-	v := &registry.NIC{Name: registry.Default, Network: registry.HostNetwork, Device: n, Manager: rdmacm.New(n, e.MADs(n)), Routes: routes.Kernel{}}
-	if err := nics.Add(v); err != nil {
+	d.n = &registry.NIC{Name: registry.Default, Network: registry.HostNetwork, Device: n, Manager: rdmacm.New(n, d.e.MADs(n)), Routes: routes.Kernel{}}
+	if err := nics.Add(d.n); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Add(n, v.Manager); err != nil {
+	if err := d.e.Add(n, d.n.Manager); err != nil {
 		t.Fatal(err)
 	}
-	e.Start()
-	dir := t.TempDir()
+	d.e.Start()
 	socket := filepath.Join(dir, "vrdma.sock")
-	s, err = server.Listen(server.Config{Listeners: []server.Listener{{Socket: socket, NIC: v}}, Engine: e, Version: "test", Budget: ledger})
-	if err != nil {
+	if d.s, err = server.Listen(server.Config{Listeners: []server.Listener{{Socket: socket, NIC: d.n}}, Engine: d.e, Version: "test", Budget: d.ledger, Inherited: from}); err != nil {
 		t.Fatal(err)
 	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve() }()
-	p, err := Listen(Config{
-		NIC: v.Name, Dir: filepath.Join(dir, "g"), SocketMode: 0o600, Tree: socket + ".d/sys", Log: slog.New(slog.DiscardHandler),
-		Host: testHost{s, v},
+	d.p = New(Config{
+		NIC: d.n.Name, Dir: filepath.Join(dir, "g"), SocketMode: 0o600, Tree: socket + ".d/sys", Log: slog.New(slog.DiscardHandler),
+		Host: testHost{d.s, d.n},
 	})
-	if err != nil {
-		t.Fatal(err)
+	t.Cleanup(d.end)
+	return d
+}
+
+func (d *host) serve() { d.served <- d.s.Serve() }
+
+// end ends the daemon.
+func (d *host) end() {
+	d.p.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := d.s.Close(ctx); err != nil {
+		d.t.Error(err)
 	}
-	p.memory = func() (Memory, error) { return ram, nil }
-	t.Cleanup(func() {
-		p.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := s.Close(ctx); err != nil {
-			t.Error(err)
-		}
-		<-served
-		e.Stop()
-		if n := ledger.Users(); n != 0 {
-			t.Errorf("%d users still pay for something: %+v", n, ledger.Usage())
-		}
-	})
-	return p, e
+	<-d.served
+	d.e.Stop()
+	if n := d.ledger.Users(); n != 0 {
+		d.t.Errorf("%d users still pay for something: %+v", n, d.ledger.Usage())
+	}
 }
 
 // A testAgent is an agent that does what a test says.
@@ -286,4 +305,12 @@ func (h testHost) Receive(c *protocol.Conn, l server.ClientEnd, who credentials.
 }
 func (h testHost) Card(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	return vhostuser.Serve(u, d, ready)
+}
+
+func (h testHost) ThawCard(u *net.UnixConn, d *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (*vhostuser.Conn, func() error, error) {
+	c, start, err := vhostuser.Thaw(u, d, st, file)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, func() error { return c.Continue(start) }, nil
 }

@@ -1,9 +1,13 @@
 package vm
 
 import (
+	"context"
 	"errors"
 	"net"
+	"os"
+	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +24,8 @@ type link struct {
 	queue  []byte
 	spare  []byte
 	busy   bool // the goroutine is writing
+	hurry  bool // no caller waits: a live upgrade waits for them
+	held   bool // everything waits in the queue
 	closed bool
 }
 
@@ -47,7 +53,7 @@ func (l *link) send(k vmproto.Kind, id uint32, body ...[]byte) {
 func (l *link) sendLater(k vmproto.Kind, id uint32, body ...[]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.queue) > longQueue && !l.closed {
+	for len(l.queue) > longQueue && !l.closed && !l.hurry {
 		l.room.Wait()
 	}
 	l.put(k, id, body...)
@@ -80,7 +86,7 @@ func (l *link) putRaw(b []byte) {
 
 // advance starts to write the queue, which had before bytes before.
 func (l *link) advance(before int) {
-	if before == 0 && !l.busy {
+	if before == 0 && !l.busy && !l.held {
 		if n := l.try(l.queue); n == len(l.queue) {
 			l.queue = l.queue[:0]
 			return
@@ -92,7 +98,7 @@ func (l *link) advance(before int) {
 		l.end()
 		return
 	}
-	if !l.busy {
+	if !l.busy && !l.held {
 		l.busy = true
 		go l.write()
 	}
@@ -117,12 +123,16 @@ func (l *link) try(b []byte) (n int) {
 func (l *link) write() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.queue) > 0 && !l.closed {
+	for len(l.queue) > 0 && !l.closed && !l.held {
 		b := l.queue
 		l.queue = l.spare[:0]
 		l.mu.Unlock()
-		_, err := l.conn.Write(b)
+		n, err := l.conn.Write(b)
 		l.mu.Lock()
+		if errors.Is(err, os.ErrDeadlineExceeded) && !l.closed { // hold
+			l.queue = slices.Concat(b[n:], l.queue)
+			err = nil
+		}
 		if l.spare = b[:0]; cap(b) > longQueue {
 			l.spare = nil
 		}
@@ -132,6 +142,57 @@ func (l *link) write() {
 		l.room.Broadcast()
 	}
 	l.busy = false
+}
+
+// rush makes callers wait no more, until resume.
+func (l *link) rush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hurry = true
+	l.room.Broadcast()
+}
+
+// hold makes everything that is sent wait in the queue, until resume. It fails if the goroutine does not stop before ctx ends.
+func (l *link) hold(ctx context.Context) error {
+	l.rush()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = true
+	for l.busy && !l.closed {
+		l.conn.SetWriteDeadline(time.Unix(1, 0))
+		l.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			l.resume()
+			l.mu.Lock()
+			return errors.New("the line to a virtual machine does not stop")
+		case <-time.After(20 * time.Microsecond):
+		}
+		l.mu.Lock()
+	}
+	return nil
+}
+
+// resume reverts rush and hold.
+func (l *link) resume() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hurry = false; l.closed || !l.held {
+		return
+	}
+	l.held = false
+	l.conn.SetWriteDeadline(time.Time{})
+	if len(l.queue) > 0 && !l.busy {
+		l.busy = true
+		go l.write()
+	}
+}
+
+// unsent returns a copy of the queue of a held link.
+func (l *link) unsent() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.queue)
 }
 
 // close ends the link.

@@ -17,6 +17,7 @@ import (
 
 	"vrdma.dev/vrdma/internal/budget"
 	"vrdma.dev/vrdma/internal/client/credentials"
+	"vrdma.dev/vrdma/internal/client/gate"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/client/server"
 	"vrdma.dev/vrdma/internal/net/vhostuser"
@@ -46,6 +47,8 @@ type Host interface {
 	Receive(c *protocol.Conn, l server.ClientEnd, who credentials.Caller) error
 	// Card serves the network card. It informs d and calls ready with the connection, as vhostuser.Serve does.
 	Card(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error
+	// ThawCard is vhostuser.Thaw for the network card. serve is Card from then on.
+	ThawCard(u *net.UnixConn, d *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (c *vhostuser.Conn, serve func() error, err error)
 }
 
 // Names of the sockets in the directory.
@@ -56,9 +59,12 @@ const (
 )
 
 // Sockets has the sockets to which QEMU connects the two virtio-serial ports and the network card of a NIC. One guest uses it at a time.
+//
+// Its goroutines pass the gate only with a message in hand (freeze.go).
 type Sockets struct {
 	cfg       Config
-	listeners []*net.UnixListener
+	gate      gate.Gate
+	listeners []*net.UnixListener // in the order of roles
 	card      card
 	memory    func() (Memory, error) // returns the guest's current memory from the card
 	work      sync.WaitGroup
@@ -68,55 +74,111 @@ type Sockets struct {
 	mu      sync.Mutex
 	closed  bool
 	machine *guest
-	line    *net.UnixConn // connection of the current guest
+	line    *line         // connection of the current guest; nil: not connected
 	net     *net.UnixConn // likewise
-	bells   *net.UnixConn // nil: not connected
+	bells   *net.UnixConn // likewise
+
+	before before // of a live upgrade; it does not change once the goroutines run
+}
+
+// A role is what one of the sockets is for.
+type role struct {
+	name string
+	// serve serves a connection until it has ended completely, and goOn one of the daemon before this one, if there is one. They are called
+	// inside of the gate.
+	serve func(*Sockets, *net.UnixConn, credentials.Caller)
+	goOn  func(*Sockets)
+}
+
+var roles = []role{
+	{LineSocket, (*Sockets).serveLine, (*Sockets).goOnLine}, {BellSocket, (*Sockets).serveBell, (*Sockets).goOnBell}, {CardSocket, (*Sockets).serveCard, (*Sockets).goOnCard},
+}
+
+// New returns Sockets that are not open.
+func New(cfg Config) *Sockets {
+	p := &Sockets{cfg: cfg}
+	p.memory = p.card.memory
+	return p
 }
 
 // Listen opens the sockets.
 func Listen(cfg Config) (*Sockets, error) {
-	p := &Sockets{cfg: cfg}
-	p.memory = p.card.memory
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("the directory for a virtual machine: %w", err)
-	}
-	for _, s := range []struct {
-		name  string
-		serve func(*net.UnixConn, credentials.Caller)
-	}{{LineSocket, p.serveLine}, {BellSocket, p.serveBell}, {CardSocket, p.serveCard}} {
-		path := filepath.Join(cfg.Dir, s.name)
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			p.Close()
-			return nil, err
-		}
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-		if err != nil {
-			p.Close()
-			return nil, fmt.Errorf("the socket for a virtual machine: %w", err)
-		}
-		p.listeners = append(p.listeners, l)
-		if err := os.Chmod(path, cfg.SocketMode); err != nil {
-			p.Close()
-			return nil, err
-		}
-		p.work.Add(1)
-		go func() {
-			defer p.work.Done()
-			p.accept(l, s.serve)
-		}()
+	p := New(cfg)
+	if err := p.Open(); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
 
-// accept serves one connection after the other: the next one waits until the previous one has ended completely.
-func (p *Sockets) accept(l *net.UnixListener, serve func(*net.UnixConn, credentials.Caller)) {
+// Open opens the sockets.
+func (p *Sockets) Open() error {
+	if err := os.MkdirAll(p.cfg.Dir, 0o700); err != nil {
+		return fmt.Errorf("the directory for a virtual machine: %w", err)
+	}
+	for _, r := range roles {
+		if err := p.listen(r.name); err != nil {
+			p.Close()
+			return fmt.Errorf("the socket for a virtual machine: %w", err)
+		}
+	}
+	p.start()
+	return nil
+}
+
+// listen opens a socket.
+func (p *Sockets) listen(name string) error {
+	path := filepath.Join(p.cfg.Dir, name)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	p.listeners = append(p.listeners, l)
+	return os.Chmod(path, p.cfg.SocketMode)
+}
+
+// start starts to serve the sockets.
+func (p *Sockets) start() {
+	for i, r := range roles {
+		l := p.listeners[i]
+		p.work.Add(1)
+		go func() {
+			defer p.work.Done()
+			p.gate.Enter()
+			defer p.gate.Leave()
+			r.goOn(p)
+			p.accept(l, r.serve)
+		}()
+	}
+}
+
+// persist calls read, which waits inside of the gate, until a freezer interrupts it by the deadline that setDeadline sets. After that it
+// continues.
+func persist[T any](p *Sockets, setDeadline func(time.Time) error, read func() (T, error)) (T, error) {
 	for {
-		u, err := l.AcceptUnix()
+		v, err := read()
+		switch {
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return v, err
+		case p.gate.Closing():
+			p.gate.Outside(p.gate.AwaitOpen)
+		default:
+			setDeadline(time.Time{}) // fails if it is closed, as read does
+		}
+	}
+}
+
+// accept serves one connection after the other: the next one waits until the previous one has ended completely.
+func (p *Sockets) accept(l *net.UnixListener, serve func(*Sockets, *net.UnixConn, credentials.Caller)) {
+	for {
+		u, err := persist(p, l.SetDeadline, l.AcceptUnix)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil { // out of descriptors
-			time.Sleep(100 * time.Millisecond)
+			p.gate.Outside(func() { time.Sleep(100 * time.Millisecond) })
 			continue
 		}
 		who, err := p.cfg.Host.Vouch(u)
@@ -125,13 +187,13 @@ func (p *Sockets) accept(l *net.UnixListener, serve func(*net.UnixConn, credenti
 			u.Close()
 			continue
 		}
-		serve(u, who)
+		serve(p, u, who)
 		u.Close()
 	}
 }
 
 // keep registers a connection for Close; it returns false after Close.
-func (p *Sockets) keep(at **net.UnixConn, u *net.UnixConn) bool {
+func keep[T any](p *Sockets, at **T, u *T) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -143,11 +205,16 @@ func (p *Sockets) keep(at **net.UnixConn, u *net.UnixConn) bool {
 
 // serveLine serves the virtio-serial port for commands and events.
 func (p *Sockets) serveLine(u *net.UnixConn, who credentials.Caller) {
-	if !p.keep(&p.line, u) {
+	p.serveLineOf(newLine(u, who), nil)
+}
+
+// serveLineOf is serveLine for a line whose agent has been greeted, if m is not nil.
+func (p *Sockets) serveLineOf(l *line, m *guest) {
+	if m == nil && !keep(p, &p.line, l) {
 		return
 	}
-	defer p.keep(&p.line, nil)
-	if err := p.serveLink(u, who); err != nil && p.cut.now() {
+	defer keep(p, &p.line, nil)
+	if err := p.serveLink(l, m); err != nil && p.cut.now() {
 		p.cfg.Log.Warn("the line to a virtual machine was cut", "nic", p.cfg.NIC, "why", err)
 	}
 }
@@ -157,14 +224,18 @@ const drainEvery = 10 * time.Millisecond
 
 // serveBell serves the port at which programs ring.
 func (p *Sockets) serveBell(u *net.UnixConn, _ credentials.Caller) {
-	if !p.keep(&p.bells, u) {
-		return
+	if keep(p, &p.bells, u) {
+		p.serveBellOf(u)
 	}
-	drain(u)
+}
+
+// serveBellOf serves the port until it ends.
+func (p *Sockets) serveBellOf(u *net.UnixConn) {
+	p.drain(u)
 	p.mu.Lock()
 	p.bells = nil
 	if p.line != nil {
-		p.line.Close() // without the bell port, sessions could not be woken
+		p.line.conn.Close() // without the bell port, sessions could not be woken
 	}
 	p.mu.Unlock()
 }
@@ -172,29 +243,31 @@ func (p *Sockets) serveBell(u *net.UnixConn, _ credentials.Caller) {
 // drain reads what programs wrote, except for one byte, until the connection ends. The loop uses edge-triggered epoll, which
 // checks again that a socket is readable before it reports an event. If the socket were empty by then, the loop would miss a
 // ring. So the socket is never emptied again.
-func drain(u *net.UnixConn) {
+func (p *Sockets) drain(u *net.UnixConn) {
 	raw, err := u.SyscallConn()
 	if err != nil {
 		return
 	}
 	buf := make([]byte, 64<<10)
 	for {
-		gone := false
-		err := raw.Read(func(fd uintptr) bool {
-			n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
-			if err == nil && n > 1 {
-				unix.Read(int(fd), buf[:min(n-1, len(buf))]) // never blocks: n bytes are there
-				return true
-			}
-			hangup := []unix.PollFd{{Fd: int32(fd)}}
-			_, perr := unix.Poll(hangup, 0)
-			gone = err != nil || perr != nil && perr != unix.EINTR || hangup[0].Revents != 0
-			return gone
+		gone, err := persist(p, u.SetReadDeadline, func() (gone bool, err error) {
+			err = raw.Read(func(fd uintptr) bool {
+				n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+				if err == nil && n > 1 {
+					unix.Read(int(fd), buf[:min(n-1, len(buf))]) // never blocks: n bytes are there
+					return true
+				}
+				hangup := []unix.PollFd{{Fd: int32(fd)}}
+				_, perr := unix.Poll(hangup, 0)
+				gone = err != nil || perr != nil && perr != unix.EINTR || hangup[0].Revents != 0
+				return gone
+			})
+			return gone, err
 		})
 		if err != nil || gone {
 			return
 		}
-		time.Sleep(drainEvery)
+		p.gate.Outside(func() { time.Sleep(drainEvery) })
 	}
 }
 
@@ -230,15 +303,23 @@ func (p *Sockets) set(m *guest) bool {
 // Revoke ends everything that the guest has opened, and returns when the daemon does not access its memory any more: the
 // guest has been reset, or has other memory. Its agent must greet again.
 func (p *Sockets) Revoke() {
+	if m := p.cutOff(); m != nil {
+		m.end()
+	}
+}
+
+// cutOff is Revoke without waiting. It returns the guest that ends; nil: there is none.
+func (p *Sockets) cutOff() *guest {
 	p.mu.Lock()
 	m, line := p.machine, p.line
 	p.mu.Unlock()
 	if line != nil {
-		line.Close()
+		line.conn.Close()
 	}
 	if m != nil {
-		m.end()
+		m.finish()
 	}
+	return m
 }
 
 // Machine returns the name of the current guest; empty: none.
@@ -255,10 +336,13 @@ func (p *Sockets) Machine() string {
 func (p *Sockets) Close() {
 	p.mu.Lock()
 	p.closed = true
-	for _, u := range []*net.UnixConn{p.line, p.bells, p.net} {
+	for _, u := range []*net.UnixConn{p.bells, p.net} {
 		if u != nil {
 			u.Close()
 		}
+	}
+	if p.line != nil {
+		p.line.conn.Close()
 	}
 	p.mu.Unlock()
 	for _, l := range p.listeners {

@@ -40,7 +40,10 @@ func TestDrain(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		drain(c.(*net.UnixConn))
+		var p Sockets
+		p.gate.Enter()
+		defer p.gate.Leave()
+		p.drain(c.(*net.UnixConn))
 	}()
 	for i := range 5 {
 		if _, err := program.Write(make([]byte, 8)); err != nil {
@@ -99,7 +102,7 @@ func TestTooManyPieces(t *testing.T) {
 		}
 		return make([]vmproto.Run, mostRuns+1), nil
 	}
-	queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), &runs, nil, more)
+	queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), false, &runs, nil, more)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +136,7 @@ func TestPiecesOfAll(t *testing.T) {
 	var refused *budget.Error
 	for range limit {
 		r := newRAM(newTestRAM(t)) // a guest of its own
-		queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), new(atomic.Int64), account, nil)
+		queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), false, new(atomic.Int64), account, nil)
 		r.drop()
 		if err != nil {
 			if !errors.As(err, &refused) || refused.Kind != budget.Mappings {

@@ -15,29 +15,15 @@ import (
 // mostReturned is the maximum number of events that an agent may return: more than a program can have.
 const mostReturned = 1 << 17
 
-// recall withdraws unread events. The sinks are held until release.
-func (c *conversation) recall() {
-	c.mu.Lock()
+// recall holds the sinks that may have unread events, until release. It reports whether there are any: then the caller asks the agent
+// for the events. The caller holds mu.
+func (c *conversation) recall() bool {
 	any := false
 	for s := range c.sinks {
 		any = s.hold() || any
 	}
-	c.recalling = any
-	select {
-	case <-c.returned: // an answer for an earlier caller that gave up
-	default:
-	}
-	c.recalled = any && !c.ended
-	c.mu.Unlock()
-	if !any {
-		return
-	}
-	c.m.link.sendLater(vmproto.Recall, c.id)
-	select {
-	case list := <-c.returned:
-		c.give(list)
-	case <-c.leaving:
-	}
+	c.recalling, c.asked = any, any
+	return any
 }
 
 // takeReturned stores the unread events that the agent returns. Events that were not requested are ignored.
@@ -45,12 +31,12 @@ func (c *conversation) takeReturned(list []vmproto.Returning) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case !c.recalled:
+	case !c.asked:
 	case len(list) == 0:
-		c.recalled = false
 		c.unkeep(returnBytes * len(c.returning))
-		c.returned <- c.returning // never blocks: the channel is empty
-		c.returning = nil
+		c.give(c.returning)
+		c.asked, c.returning = false, nil
+		c.look()
 	case len(c.returning)+len(list) > mostReturned:
 		c.leave()
 	case c.keep(returnBytes * len(list)):
@@ -58,14 +44,12 @@ func (c *conversation) takeReturned(list []vmproto.Returning) {
 	}
 }
 
-// give returns events to their sinks.
+// give returns events to their sinks. The caller holds mu.
 func (c *conversation) give(list []vmproto.Returning) {
 	events := make(map[uint32][]event)
 	for _, r := range list {
 		events[r.Handle] = append(events[r.Handle], event{r.Event, r.N})
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for s := range c.sinks {
 		if l := events[s.id]; l != nil {
 			s.give(l)

@@ -63,6 +63,9 @@ func (s *sink) Withdraw() (e [16]byte, n int) {
 	return first.b, first.n
 }
 
+// Number implements server.Sink.
+func (s *sink) Number() uint32 { return s.id }
+
 // HangupFd implements nic.EventSink: the sink lives as long as its session.
 func (s *sink) HangupFd() int { return -1 }
 

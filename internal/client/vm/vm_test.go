@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"vrdma.dev/vrdma/internal/client/gate"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 	"vrdma.dev/vrdma/internal/device/memory"
@@ -100,7 +101,7 @@ func TestRegion(t *testing.T) {
 	ram := newTestRAM(t)
 	s := memory.NewSpaceIn(backing{newRAM(ram)}, 0)
 	defer s.Close()
-	c := &conversation{m: &guest{link: &link{closed: true}}}
+	c := conversationOf(&guest{link: &link{closed: true}}, 1, nil, nil)
 	const start = 0x7000_0000_1004
 	extents := []protocol.Extent{{Start: start, Length: 2 * pageSize, Kind: protocol.ExtentOwn, Prot: 3}}
 	at := func(addr uint64) []vmproto.Run {
@@ -117,7 +118,7 @@ func TestRegion(t *testing.T) {
 		{"not at a page", []vmproto.Run{{Addr: ramBase, Size: 100}, {Addr: ramBase + 200, Size: 2*pageSize - 100}}, syscall.EINVAL},
 	} {
 		c.pin = &pin{runs: test.runs}
-		out, done, err := c.Extents(extents)
+		out, number, done, err := c.Extents(extents)
 		var r *memory.Region
 		if err == nil {
 			r, err = s.Map(start, 2*pageSize, out)
@@ -129,7 +130,7 @@ func TestRegion(t *testing.T) {
 			continue
 		}
 		released := false
-		r.OnRelease(func() { released = true; done() })
+		r.OnRelease(number, func() { released = true; done() })
 		var to memory.Span
 		if !r.Span(pageSize-8, 8, &to) {
 			t.Fatalf("%s: no span", test.name)
@@ -246,7 +247,7 @@ func TestShrunk(t *testing.T) {
 	defer shared.drop()
 	var runs atomic.Int64
 	more := func(uint64) ([]vmproto.Run, error) { return pages(8<<20, 256), nil }
-	queues, err := newArenaPages(shared, pages(0, arenaPagesAtFirst), &runs, nil, more)
+	queues, err := newArenaPages(shared, pages(0, arenaPagesAtFirst), false, &runs, nil, more)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,8 +302,8 @@ func TestHeld(t *testing.T) {
 // again.
 func TestRecall(t *testing.T) {
 	server, agent := pipe(t)
-	m := &guest{link: newLink(server)}
-	c := &conversation{m: m, id: 5, sinks: make(map[*sink]bool), returned: make(chan []vmproto.Returning, 1), leaving: make(chan struct{})}
+	m := &guest{link: newLink(server), gate: new(gate.Gate)}
+	c := conversationOf(m, 5, nil, nil)
 	events, _, _ := c.OpenEvents()
 	s := events.(*sink)
 	r := vmproto.NewReader(agent)
@@ -314,21 +315,30 @@ func TestRecall(t *testing.T) {
 			t.Fatalf("got %+v, %v, want kind %d of event %d", f, err, k, first)
 		}
 	}
-	c.recall() // nothing was sent, so no recall is needed
+	recall := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.recall()
+	}
+	if recall() {
+		t.Error("a recall although nothing was sent")
+	}
 	post(1)
 	post(2)
 	next(vmproto.Event, 1)
 	next(vmproto.Event, 2)
-	recalled := make(chan struct{})
-	go func() {
-		defer close(recalled)
-		c.recall()
-	}()
-	next(vmproto.Recall, 0)
+	if !recall() {
+		t.Error("no recall although events were sent")
+	}
 	post(3)
 	c.takeReturned([]vmproto.Returning{{Handle: s.id, Event: [16]byte{2}, N: 8}})
+	if !c.asked {
+		t.Error("the recall has ended before all events are back")
+	}
 	c.takeReturned(nil)
-	<-recalled
+	if c.asked {
+		t.Error("the recall does not end")
+	}
 	for _, want := range []byte{2, 3} {
 		if e, n := s.Withdraw(); n != 8 || e[0] != want {
 			t.Errorf("got event %d of %d bytes, want %d", e[0], n, want)

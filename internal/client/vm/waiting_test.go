@@ -3,6 +3,7 @@ package vm
 import (
 	"testing"
 
+	"vrdma.dev/vrdma/internal/client/gate"
 	"vrdma.dev/vrdma/internal/client/protocol"
 	"vrdma.dev/vrdma/internal/client/vm/vmproto"
 )
@@ -13,22 +14,22 @@ func TestWaiting(t *testing.T) {
 	full := make([]vmproto.Run, vmproto.MaxRuns)
 	for name, more := range map[string]func(*conversation){
 		"messages": func(c *conversation) { c.take(make([]byte, protocol.MaxMessage)) },
-		"queues":   func(c *conversation) { c.pages(vmproto.Arena, 0, full) },
+		"queues":   func(c *conversation) { c.takePages(vmproto.Arena, 0, full) },
 		"growth": func(c *conversation) {
 			c.mu.Lock()
-			c.asked = true
+			c.wants = true
 			c.mu.Unlock()
-			c.pages(vmproto.Grown, 0, full)
+			c.takePages(vmproto.Grown, 0, full)
 		},
 		"events": func(c *conversation) {
 			c.mu.Lock()
-			c.recalled = true
+			c.asked = true
 			c.mu.Unlock()
 			c.takeReturned(make([]vmproto.Returning, vmproto.MaxReturned))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &guest{link: &link{closed: true}, conns: make(map[uint32]*conversation), ram: newRAM(newTestRAM(t))}
+			m := &guest{link: &link{closed: true}, gate: new(gate.Gate), conns: make(map[uint32]*conversation), ram: newRAM(newTestRAM(t))}
 			left := 0
 			for id := range uint32(1000) {
 				c, err := newConversation(m, id)
@@ -69,19 +70,19 @@ func TestWaiting(t *testing.T) {
 
 // TestUnasked: unrequested frames are not kept.
 func TestUnasked(t *testing.T) {
-	c, err := newConversation(&guest{link: &link{closed: true}}, 1)
+	c, err := newConversation(&guest{link: &link{closed: true}, gate: new(gate.Gate)}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Conn.Close()
 	defer c.leave()
 	for range 2 {
-		c.pages(vmproto.Grown, 0, make([]vmproto.Run, vmproto.MaxRuns))
-		c.pages(vmproto.Grown, 0, nil)
+		c.takePages(vmproto.Grown, 0, make([]vmproto.Run, vmproto.MaxRuns))
+		c.takePages(vmproto.Grown, 0, nil)
 		c.takeReturned(make([]vmproto.Returning, vmproto.MaxReturned))
 		c.takeReturned(nil)
 	}
-	if len(c.growing)+len(c.grown)+len(c.returning)+len(c.returned) != 0 || c.m.waiting.Load() != 0 {
+	if len(c.growing)+len(c.grown)+len(c.returning) != 0 || c.m.waiting.Load() != 0 {
 		t.Errorf("%d pieces and %d events are kept, %d bytes", len(c.growing), len(c.returning), c.m.waiting.Load())
 	}
 }

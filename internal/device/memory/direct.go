@@ -45,5 +45,5 @@ func (r *Region) populateDirect() error {
 	return nil
 }
 
-// OnRelease has f called when the region is released. f must not wait.
-func (r *Region) OnRelease(f func()) { r.released = f }
+// OnRelease makes Release call f, which must not wait. pin is the client's number of the memory, for the next daemon (ThawOptions.Released).
+func (r *Region) OnRelease(pin uint32, f func()) { r.pin, r.released = pin, f }

@@ -62,6 +62,7 @@ type RegionState struct {
 	Low      []uint64 `cbor:"14,keyasint,omitempty"` // bounds of the client's mapping in the file
 	High     []uint64 `cbor:"15,keyasint,omitempty"`
 	State    uint64   `cbor:"16,keyasint,omitempty"` // bytes of the daemon's heap that are charged
+	Pin      uint32   `cbor:"17,keyasint,omitempty"` // of OnRelease
 }
 
 // ID is the region's number in its Space. It is the same after Thaw.
@@ -156,6 +157,7 @@ func (r *Region) freeze(index map[*SharedFile]uint32) RegionState {
 	st := RegionState{
 		ID: r.id, Start: r.start, Length: r.length, ReadOnly: !r.writable,
 		Own: r.usage.Own, Shared: r.usage.Shared, Foreign: r.usage.Foreign, Why: r.usage.Why, Holes: r.bill[budget.Holes], State: r.bill[budget.State],
+		Pin: r.pin,
 	}
 	n := len(r.pieces)
 	st.Kind, st.Size, st.At = make([]byte, n), make([]uint64, n), make([]uint64, n)
@@ -184,14 +186,16 @@ type ThawOptions struct {
 	Backing Backing
 	// Account is charged for what the space has; nil: nothing is charged.
 	Account *budget.Account
+	// Released returns what is called when a region with a pin is released (Region.OnRelease); nil: nothing is.
+	Released func(pin uint32) func()
 }
 
 // Thaw makes the Space whose state is st, with its regions (Space.Region). It takes over the files, also if it
 // fails. Pages are not populated: they come by fault, or with Populate.
 func Thaw(st *SpaceState, files []*os.File, o ThawOptions) (*Space, error) {
-	t := &thawing{files: files}
+	t := &thawing{files: files, o: o}
 	defer t.close()
-	s, err := t.space(st, o)
+	s, err := t.space(st)
 	if err != nil {
 		return nil, fmt.Errorf("restore registered memory: %w", err)
 	}
@@ -203,6 +207,7 @@ type thawing struct {
 	files  []*os.File // nil: taken
 	shared []*SharedFile
 	s      *Space
+	o      ThawOptions
 }
 
 // take takes a file; nil for 0.
@@ -227,8 +232,8 @@ func (t *thawing) close() {
 	}
 }
 
-func (t *thawing) space(st *SpaceState, o ThawOptions) (s *Space, err error) {
-	b := o.Backing
+func (t *thawing) space(st *SpaceState) (s *Space, err error) {
+	b := t.o.Backing
 	if f, err := t.take(st.Memfd); err != nil {
 		return nil, err
 	} else if f != nil {
@@ -241,7 +246,7 @@ func (t *thawing) space(st *SpaceState, o ThawOptions) (s *Space, err error) {
 		return nil, fmt.Errorf("there is no backing")
 	}
 	s = NewSpaceIn(b, st.Quota)
-	s.quota, s.last, s.charges.account = st.Quota, st.Last, o.Account
+	s.quota, s.last, s.charges.account = st.Quota, st.Last, t.o.Account
 	t.s = s
 	defer func() {
 		if err != nil {
@@ -366,6 +371,9 @@ func (t *thawing) region(st *RegionState) error {
 	}
 	s.mapped += r.length
 	s.regions[r.id] = r // from now on Release undoes it
+	if st.Pin != 0 && t.o.Released != nil {
+		r.OnRelease(st.Pin, t.o.Released(st.Pin))
+	}
 	bill := budget.Bill{budget.State: max(st.State, uint64(n)*pieceState), budget.Holes: st.Holes}
 	if err := s.charges.account.Charge(bill); err != nil {
 		return err

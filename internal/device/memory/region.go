@@ -59,6 +59,7 @@ type Region struct {
 	usage    Usage
 	bill     budget.Bill // what it was charged, apart from windows and Memory
 	released func()      // nil: nobody wants to know
+	pin      uint32      // of OnRelease
 }
 
 // errNotMemory is for an extent that names what is not memory of its backing.

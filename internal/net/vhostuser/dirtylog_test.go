@@ -89,7 +89,7 @@ func TestRingLog(t *testing.T) {
 	for _, events := range []bool{false, true} {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		ram := make([]byte, size)
-		m, err := newMemory([]*Region{{bytes: ram, Guest: base}})
+		m, err := NewMemory([]*Region{{bytes: ram, Guest: base}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -88,7 +88,7 @@ func FuzzRing(f *testing.F) {
 		ram := make([]byte, size)
 		copy(ram, content)
 		region := &Region{bytes: ram}
-		m, err := newMemory([]*Region{region})
+		m, err := NewMemory([]*Region{region})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func FuzzRing(f *testing.F) {
 
 func TestNoAllocations(t *testing.T) {
 	ram := make([]byte, 1<<16)
-	m, err := newMemory([]*Region{{bytes: ram}})
+	m, err := NewMemory([]*Region{{bytes: ram}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,8 +146,8 @@ type Memory struct {
 	holds   atomic.Int32
 }
 
-// newMemory returns a Memory that takes over the holds of regions.
-func newMemory(regions []*Region) (*Memory, error) {
+// NewMemory returns a Memory that takes over the holds of regions.
+func NewMemory(regions []*Region) (*Memory, error) {
 	mapped := 0
 	for i, r := range regions {
 		if mapped += len(r.whole); mapped > maxRAM {

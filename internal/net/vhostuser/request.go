@@ -129,7 +129,7 @@ func (c *Conn) setMemTable(m *message) ([]byte, error) {
 func (c *Conn) adopt(regions []*Region, err error) error {
 	var memory *Memory
 	if err == nil {
-		memory, err = newMemory(regions)
+		memory, err = NewMemory(regions)
 	}
 	if err != nil {
 		for _, r := range regions {

@@ -99,6 +99,19 @@ func (c *Conn) Pause(ctx context.Context) (resume func(), err error) {
 	}
 }
 
+// Paused reports whether Pause has paused c.
+func (c *Conn) Paused() bool { return c.pause.Load() != nil }
+
+// Ended reports whether the front end has gone. If it has when Pause returns, there is no state.
+func (c *Conn) Ended() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // Hold keeps a ring from moving, and leaves its kicks in the eventfd, until End. It fails if a caller of Begin does not call End before ctx
 // ends.
 func (r *Ring) Hold(ctx context.Context) error {
@@ -115,13 +128,13 @@ func (r *Ring) Hold(ctx context.Context) error {
 	return nil
 }
 
-// Freeze returns the state of c, which is paused, and whose rings are held. add names a descriptor, which stays open as
+// Freeze returns the state of c, which is paused and has not ended, and whose rings are held. add names a descriptor, which stays open as
 // long as the rings are held. Only requests change what mu guards, and there are none.
 func (c *Conn) Freeze(add func(fd int) uint32) (*ConnState, error) {
 	st := &ConnState{Features: c.features, Protocol: c.protocol}
 	if c.memory != nil {
 		for _, r := range c.memory.regions {
-			st.Regions = append(st.Regions, RegionState{Guest: r.Guest, Size: uint64(len(r.bytes)), User: r.user, Offset: r.offset, Again: r.again, File: add(r.fd)})
+			st.Regions = append(st.Regions, r.Freeze(add))
 		}
 	}
 	if c.log != nil {
@@ -155,6 +168,30 @@ func (c *Conn) Freeze(add func(fd int) uint32) (*ConnState, error) {
 		st.Rings = append(st.Rings, rs)
 	}
 	return st, nil
+}
+
+// Freeze returns the state of r. add names a descriptor, which stays open while r is held.
+func (r *Region) Freeze(add func(fd int) uint32) RegionState {
+	return RegionState{Guest: r.Guest, Size: uint64(len(r.bytes)), User: r.user, Offset: r.offset, Again: r.again, File: add(r.fd)}
+}
+
+// ThawRegion maps a region as the guest's front end has described it. file returns a descriptor, which ThawRegion closes. The caller
+// holds the region.
+func (d *Device) ThawRegion(st *RegionState, file func(uint32) (int, error)) (*Region, error) {
+	fd, err := file(st.File)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var b []byte
+	for _, v := range []uint64{st.Guest, st.Size, st.User, st.Offset} {
+		b = le.AppendUint64(b, v)
+	}
+	r, err := d.newRegion(b, fd)
+	if err == nil {
+		r.again = max(st.Again, 0)
+	}
+	return r, err
 }
 
 // descriptorOf returns the descriptor of a file. Unlike File.Fd it leaves the file non-blocking.
@@ -231,21 +268,11 @@ func (c *Conn) thawMemory(list []RegionState, file func(uint32) (int, error)) er
 		return fmt.Errorf("%d regions of memory", len(list))
 	}
 	var regions []*Region
-	for _, rs := range list {
-		fd, err := file(rs.File)
+	for i := range list {
+		r, err := c.device.ThawRegion(&list[i], file)
 		if err != nil {
 			return c.adopt(regions, err)
 		}
-		var b []byte
-		for _, v := range []uint64{rs.Guest, rs.Size, rs.User, rs.Offset} {
-			b = le.AppendUint64(b, v)
-		}
-		r, err := c.device.newRegion(b, fd)
-		unix.Close(fd)
-		if err != nil {
-			return c.adopt(regions, err)
-		}
-		r.again = max(rs.Again, 0)
 		regions = append(regions, r)
 	}
 	return c.adopt(regions, nil)

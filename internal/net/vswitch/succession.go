@@ -214,10 +214,13 @@ func (s *Switch) pauseGuests(ctx context.Context) (resume func(), err error) {
 		if c == nil {
 			continue // it has just connected, which Frozen refuses
 		}
-		r, err := c.Pause(ctx)
-		if err != nil {
-			resume()
-			return nil, err
+		r := func() {}
+		if !c.Paused() { // that of a machine with an agent is
+			var err error
+			if r, err = c.Pause(ctx); err != nil {
+				resume()
+				return nil, err
+			}
 		}
 		g.paused.Store(true)
 		undo, guests = append(undo, func() { g.paused.Store(false); r() }), append(guests, c)
@@ -285,24 +288,27 @@ func (p *Port) FreezeGuest(add func(fd int) uint32) (*vhostuser.ConnState, error
 	if c == nil || !list[0].paused.Load() {
 		return nil, errors.New("a virtual machine is connecting")
 	}
+	if c.Ended() {
+		return nil, nil
+	}
 	return c.Freeze(add)
 }
 
 // ThawGuest restores the network card of a guest at p, whose QEMU is at a socket. The caller sets the callbacks in d, as for Serve. file
-// returns a descriptor, which ThawGuest closes. runs: the guest is attached to the port. serve is Serve for that guest; until it is called
-// nothing is changed that another daemon sees.
-func (p *Port) ThawGuest(socket *net.UnixConn, d *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (runs bool, serve func() error, err error) {
+// returns a descriptor, which ThawGuest closes. c.Runs reports whether the guest is attached to the port. serve is Serve for that guest;
+// until it is called nothing is changed that another daemon sees.
+func (p *Port) ThawGuest(socket *net.UnixConn, d *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (c *vhostuser.Conn, serve func() error, err error) {
 	g, ok := p.admitGuest(socket)
 	if !ok {
-		return false, nil, errGuests
+		return nil, nil, errGuests
 	}
 	g.device(d)
 	c, start, err := vhostuser.Thaw(socket, d, st, file)
 	if err != nil {
-		return false, nil, err
+		return nil, nil, err
 	}
 	g.connect(c)
-	return c.Runs(), func() error {
+	return c, func() error {
 		defer p.dismiss(g)
 		if c.Runs() && !g.attach() {
 			start = func() error { return ErrTaken }

@@ -183,7 +183,7 @@ func TestGuestSuccession(t *testing.T) {
 			t.Fatal(err)
 		}
 		runs, run, err := p[1].ThawGuest(socket.(*net.UnixConn), new(vhostuser.Device), st, func(i uint32) (int, error) { return fds[i-1], nil })
-		if err != nil || !runs {
+		if err != nil || !runs.Runs() {
 			t.Fatalf("the guest runs: %v, %v", runs, err)
 		}
 		serve = append(serve, run)

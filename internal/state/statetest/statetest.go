@@ -262,6 +262,24 @@ func Text(v any) string {
 	return b.String()
 }
 
+// mapText is what fmt prints, with only those fields of structs that are not zero.
+func mapText(v reflect.Value) string {
+	if v.Type().Elem().Kind() != reflect.Struct {
+		return fmt.Sprint(v.Interface()) // fmt sorts the keys
+	}
+	texts := reflect.MakeMap(reflect.MapOf(v.Type().Key(), reflect.TypeFor[string]()))
+	for _, key := range v.MapKeys() {
+		var fields []string
+		for _, f := range v.MapIndex(key).Fields() {
+			if !f.IsZero() {
+				fields = append(fields, fmt.Sprint(f.Interface()))
+			}
+		}
+		texts.SetMapIndex(key, reflect.ValueOf("{"+strings.Join(fields, " ")+"}"))
+	}
+	return fmt.Sprint(texts.Interface())
+}
+
 func write(b *strings.Builder, name string, v reflect.Value) {
 	switch {
 	case v.IsZero(), v.Kind() == reflect.Slice && v.Len() == 0:
@@ -282,7 +300,7 @@ func write(b *strings.Builder, name string, v reflect.Value) {
 			write(b, item, v.Index(i))
 		}
 	case v.Kind() == reflect.Map:
-		fmt.Fprintf(b, "%s = %v\n", name, v.Interface()) // fmt sorts the keys
+		fmt.Fprintf(b, "%s = %s\n", name, mapText(v))
 	case v.Kind() == reflect.Uint8:
 		fmt.Fprintf(b, "%s = %d\n", name, v.Uint()) // not the name of a state
 	default:

@@ -272,8 +272,13 @@ func (f *Frozen) port(st *State, g *switchPort, add func(fd int) server.FD) erro
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	name, t := g.of.key.Path(), g.plugged
-	if len(g.machines) > 0 {
-		m := g.machines[0]
+	for _, m := range g.machines {
+		switch {
+		case len(g.machines) > 1 && m.agent:
+			return fmt.Errorf("NIC %s of %s: another virtual machine is connected", name, m.who)
+		case m.agent:
+			continue
+		}
 		if err := g.machine(st, m, add); err != nil {
 			return fmt.Errorf("NIC %s of %s: %w", name, m.who, err)
 		}
@@ -576,28 +581,52 @@ func (t *thawing) machine(st *GuestState) error {
 		c.Close()
 		return errors.New("its connection is no unix socket")
 	}
-	m, d := &machine{who: st.Who, name: st.Name, conn: u}, new(vhostuser.Device)
-	g.follow(m, d)
-	runs, serve, err := g.port.ThawGuest(u, d, st.Conn, func(fd uint32) (int, error) { return t.number(server.FD(fd)) })
+	m := &machine{who: st.Who, name: st.Name, conn: u}
+	_, serve, err := g.thaw(m, new(vhostuser.Device), st.Conn, func(fd uint32) (int, error) { return t.number(server.FD(fd)) })
 	if err != nil {
 		return err
 	}
-	g.mu.Lock()
-	g.machines = append(g.machines, m)
-	if runs {
-		g.runs, g.who = m, m.who
-	}
-	g.mu.Unlock()
 	t.last = append(t.last, func() {
 		go func() {
 			defer u.Close()
-			defer g.leave(m)
 			if err := serve(); err != nil {
 				g.host.cfg.Log.Warn("a virtual machine cannot have a NIC, or not any more", "nic", st.NIC, "why", err)
 			}
 		}()
 	})
 	return nil
+}
+
+// thaw restores a machine, as attach serves it. serve is the rest of attach.
+func (g *switchPort) thaw(m *machine, d *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (c *vhostuser.Conn, serve func() error, err error) {
+	g.follow(m, d)
+	c, on, err := g.port.ThawGuest(m.conn, d, st, file)
+	if err != nil {
+		return nil, nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.machines = append(g.machines, m)
+	if c.Runs() {
+		g.runs, g.who = m, m.who
+	}
+	return c, func() error {
+		defer g.leave(m)
+		return on()
+	}, nil
+}
+
+// ThawCard is vhostuser.Thaw for the card of a virtual machine with an agent. serve is ServeCard from then on. The Provisioner is thawed, and
+// the other daemon has not ended.
+func (r *Provisioner) ThawCard(k tenant.Key, u *net.UnixConn, d *vhostuser.Device, st *vhostuser.ConnState, file func(uint32) (int, error)) (c *vhostuser.Conn, serve func() error, err error) {
+	if s := r.find(k); s != nil && s.ethernet != nil {
+		return s.ethernet.thaw(describe(u, true), d, st, file)
+	}
+	c, start, err := vhostuser.Thaw(u, d, st, file)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, func() error { return c.Continue(start) }, nil
 }
 
 // tap restores the interface of a container.

@@ -59,9 +59,10 @@ type switchPort struct {
 //
 // If the migration fails, QEMU starts the rings at the source again. Both hosts can be the same.
 type machine struct {
-	who  string
-	name string // "": it has none
-	conn *net.UnixConn
+	who   string
+	name  string // "": it has none
+	conn  *net.UnixConn
+	agent bool // package vm hands over the card, with the rest of the machine
 }
 
 // plugIn gives a NIC its port in the switch.
@@ -332,14 +333,14 @@ func (g *switchPort) serve(c *net.UnixConn) {
 		g.host.cfg.Log.Warn("a virtual machine may not have a NIC", "nic", g.port.NIC, "why", err)
 		return
 	}
-	if err := g.attach(c, new(vhostuser.Device), nil); err != nil {
+	if err := g.attach(c, new(vhostuser.Device), nil, false); err != nil {
 		g.host.cfg.Log.Warn("a virtual machine cannot have a NIC, or not any more", "nic", g.port.NIC, "why", err)
 	}
 }
 
-// attach serves a virtual machine until the connection ends.
-func (g *switchPort) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
-	m, ok := g.enter(c)
+// attach serves a virtual machine, with an agent or without one, until the connection ends.
+func (g *switchPort) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn), agent bool) error {
+	m, ok := g.enter(c, agent)
 	if !ok {
 		return errRemoved
 	}
@@ -429,18 +430,24 @@ func (g *switchPort) stop(m *machine) {
 // network has way vxlan; otherwise it carries nothing. The caller has admitted the peer. It may be called at any time.
 func (r *Provisioner) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	if s := r.find(k); s != nil && s.ethernet != nil {
-		return s.ethernet.attach(c, d, ready)
+		return s.ethernet.attach(c, d, ready, true)
 	}
 	return vhostuser.Serve(c, d, ready)
 }
 
-// enter adds the machine at a connection. It returns false if the NIC has been removed.
-func (g *switchPort) enter(c *net.UnixConn) (*machine, bool) {
-	m := &machine{who: "a virtual machine", conn: c}
+// describe describes the machine at a connection.
+func describe(c *net.UnixConn, agent bool) *machine {
+	m := &machine{who: "a virtual machine", conn: c, agent: agent}
 	if cred, err := credentials.Credentials(c); err == nil {
 		m.name = credentials.MachineName(c, int(cred.Pid))
 		m.who = fmt.Sprintf("virtual machine %s (pid %d, uid %d)", cmp.Or(m.name, "without a name"), cred.Pid, cred.Uid)
 	}
+	return m
+}
+
+// enter adds the machine at a connection. It returns false if the NIC has been removed.
+func (g *switchPort) enter(c *net.UnixConn, agent bool) (*machine, bool) {
+	m := describe(c, agent)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {

@@ -74,47 +74,82 @@ func Append(b []byte, k Kind, id uint32, body ...[]byte) []byte {
 	return b
 }
 
-// A Reader reads frames.
+// A Reader reads frames. After an error of its source, such as a deadline, it continues where it was.
 type Reader struct {
 	r    *bufio.Reader
-	body []byte
+	used int // bytes that the last call has returned, and the next call discards
 }
 
+// readerSize is more than a frame.
+const readerSize = 128 << 10
+
 // NewReader returns a Reader of frames from r.
-func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 64<<10)} }
+func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, readerSize)} }
+
+// NewReaderOf returns a Reader that continues after another one, of which it has the Unread bytes.
+func NewReaderOf(r io.Reader, unread []byte) *Reader {
+	n := NewReader(io.MultiReader(bytes.NewReader(unread), r))
+	n.r.Peek(min(len(unread), readerSize)) // Unread returns them from now on
+	return n
+}
+
+// Unread returns the bytes that were read from the source and do not belong to a frame that Next has returned. They are valid until
+// the next call.
+func (r *Reader) Unread() []byte {
+	b, _ := r.r.Peek(r.r.Buffered())
+	return b[r.used:]
+}
+
+// discard discards what the last call has returned.
+func (r *Reader) discard() {
+	r.r.Discard(r.used)
+	r.used = 0
+}
 
 // Next reads a frame. Its body is valid until the next call.
 func (r *Reader) Next() (Frame, error) {
-	var h [headerSize]byte
-	if _, err := io.ReadFull(r.r, h[:]); err != nil {
+	r.discard()
+	h, err := r.r.Peek(headerSize)
+	if err == io.EOF && len(h) > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
 		return Frame{}, err
 	}
 	f := Frame{Kind: Kind(le.Uint16(h[2:])), ID: le.Uint32(h[4:])}
 	n := le.Uint32(h[8:])
-	if le.Uint16(h[:]) != mark || f.Kind == 0 || f.Kind >= lastKind || n > MaxBody {
+	if le.Uint16(h) != mark || f.Kind == 0 || f.Kind >= lastKind || n > MaxBody {
 		return Frame{}, fmt.Errorf("%w: header %x", ErrMalformed, h)
 	}
-	if cap(r.body) < int(n) {
-		r.body = make([]byte, n)
+	b, err := r.r.Peek(headerSize + int(n))
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
 	}
-	f.Body = r.body[:n]
-	_, err := io.ReadFull(r.r, f.Body)
-	return f, err
+	if err != nil {
+		return Frame{}, err
+	}
+	r.used = len(b)
+	f.Body = b[headerSize:]
+	return f, nil
 }
 
-// Find reads up to magic, whatever precedes it, and returns the n bytes after it.
+// Find reads up to magic, whatever precedes it, and returns the n bytes after it. They are valid until the next call.
 func (r *Reader) Find(magic []byte, n int) ([]byte, error) {
-	var last []byte
-	for !bytes.Equal(last, magic) {
-		c, err := r.r.ReadByte()
+	r.discard()
+	for {
+		b, err := r.r.Peek(len(magic))
 		if err != nil {
 			return nil, err
 		}
-		if last = append(last, c); len(last) > len(magic) {
-			last = last[1:]
+		if bytes.Equal(b, magic) {
+			break
 		}
+		r.r.Discard(1)
 	}
-	b := make([]byte, n)
-	_, err := io.ReadFull(r.r, b)
-	return b, err
+	b, err := r.r.Peek(len(magic) + n)
+	if err != nil {
+		return nil, err
+	}
+	r.used = len(b)
+	return b[len(magic):], nil
 }
