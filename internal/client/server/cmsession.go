@@ -33,7 +33,7 @@ type cmSession struct {
 	shelf protocol.ReplyBuilder // for an event on the shelf
 	out   []byte                // its storage
 
-	requests *requests // set before the loop serves the channel
+	requests *requests // set before the loop serves the channel, with proc.mu held
 
 	call     ucma.Call   // the request under way, or the last one
 	loopChan loopChannel // for commands on the loop; here so that running one does not allocate
@@ -97,7 +97,10 @@ func (s *Server) serveRDMACM(c *protocol.Conn, client ClientEnd, who credentials
 		return nil
 	}
 	ses.srv.tracing.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
-	if ses.requests = s.newRequests(c, client, ses, d, wantsMail(h, who.Account)); ses.requests != nil {
+	if r := s.newRequests(c, client, ses, d, wantsMail(h, who.Account)); r != nil {
+		p.mu.Lock()
+		ses.requests = r
+		p.mu.Unlock()
 		ses.converse()
 	}
 	return nil

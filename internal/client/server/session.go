@@ -43,7 +43,7 @@ type session struct {
 	traced   bool              // guarded by tracing.mu: queues are armed by command
 	commands atomic.Uint64
 
-	requests *requests // set before the loop serves the session
+	requests *requests // set before the loop serves the session, with proc.mu held
 }
 
 // A command of a session runs on the loop or beside it, in the session's goroutine. The uverbs.Device
@@ -88,10 +88,14 @@ func (s *Server) serveUverbs(c *protocol.Conn, client ClientEnd, who credentials
 	s.log.Debug("device opened", "nic", p.nic.Name, "session", ses.id, "pid", p.Pid, "program", p.Program)
 	s.opened(d, p, true)
 	s.tracing.mark(p, ses.id, protocol.TraceOpen)
-	if ses.requests = s.newRequests(c, client, ses, d, wantsMail(h, who.Account)); ses.requests == nil {
+	r := s.newRequests(c, client, ses, d, wantsMail(h, who.Account))
+	if r == nil {
 		s.opened(d, p, false)
 		return nil
 	}
+	p.mu.Lock()
+	ses.requests = r
+	p.mu.Unlock()
 	ses.converse(d)
 	return nil
 }
