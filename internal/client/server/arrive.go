@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,13 +34,24 @@ type Arrival struct {
 	halter Halter
 	state  *MovedNIC
 	fresh  bool // the NIC comes from another host
+	steps  ArrivalSteps
 
 	returnees map[protocol.Token]*returnee
 
 	mu      sync.Mutex
 	files   []*os.File    // guarded by mu; what FDs in the states name
 	over    bool          // guarded by mu
+	first   time.Time     // guarded by mu; when the first program came
 	changed chan struct{} // guarded by mu; closed and replaced when a program is complete
+}
+
+// ArrivalSteps are how long the steps of an arrival took.
+type ArrivalSteps struct {
+	First    time.Duration // until the first program was here
+	Programs time.Duration // until all programs were complete
+	Restore  time.Duration // until their state was restored
+	Commit   time.Duration // until the NIC was committed to this host
+	Continue time.Duration // until it continued
 }
 
 // A returnee is a program that comes back to this daemon. Its fields are guarded by mu of the arrival.
@@ -298,6 +310,9 @@ func (m *returnee) enter() error {
 	}
 	m.here = true
 	m.attempt++
+	if m.of.first.IsZero() {
+		m.of.first = time.Now()
+	}
 	return nil
 }
 
@@ -582,7 +597,15 @@ func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 			s.log.Warn("programs of a NIC that leaves would look for it here", "nic", a.nic.Name, "error", err)
 		}
 	}()
+	step := stopwatch()
 	missing := a.awaitAll(ctx)
+	a.mu.Lock()
+	if a.steps.Programs = step(); !a.first.IsZero() {
+		all := a.steps.Programs
+		a.steps.Programs = min(all, time.Since(a.first))
+		a.steps.First = all - a.steps.Programs
+	}
+	a.mu.Unlock()
 	if missing != nil && a.fresh {
 		a.end(syscall.ECANCELED)
 		return missing
@@ -595,9 +618,11 @@ func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	if perr := s.loop.Do(func() { err = a.restore(t) }); perr != nil {
 		err = perr
 	}
+	a.steps.Restore = step()
 	if err == nil {
 		err = commit()
 	}
+	a.steps.Commit = step()
 	if err != nil {
 		a.undo(t)
 		return err
@@ -608,6 +633,7 @@ func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	}
 	a.end(0)
 	s.loop.Do(func() { a.halter.Continue(a.nic.Device) })
+	a.steps.Continue = step()
 	go func() { // the loop would otherwise take page faults one by one
 		for _, space := range t.pages {
 			space.Populate()
@@ -615,6 +641,9 @@ func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	}()
 	return missing
 }
+
+// Steps are how long the arrival took. Finish has returned.
+func (a *Arrival) Steps() ArrivalSteps { return a.steps }
 
 // forget forgets the programs that are not complete: they are lost. Nothing more is accepted of any.
 func (a *Arrival) forget() {
