@@ -158,14 +158,21 @@ func (m *migrations) leave(k tenant.Key, n *registry.NIC, within time.Duration) 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	dep, err := d.server.Depart(ctx, n, d.engine)
+	// CRIU cannot dump the interface. The next host makes another one. The kernel takes a while to remove it.
+	var withdrawn chan func() error
+	dep, err := d.server.Depart(ctx, n, d.engine, func() {
+		withdrawn = make(chan func() error, 1)
+		go func() { withdrawn <- d.provisioner.Withdraw(k) }()
+	})
 	if err != nil {
-		end()
+		defer end()
+		if withdrawn != nil {
+			err = errors.Join(err, (<-withdrawn)())
+		}
 		return answer, err
 	}
 	gone := time.Now()
-	// CRIU cannot dump the interface. The next host makes another one.
-	l := &leaving{departure: dep, revision: revision, ended: make(chan struct{}), end: end, plug: d.provisioner.Withdraw(k)}
+	l := &leaving{departure: dep, revision: revision, ended: make(chan struct{}), end: end, plug: <-withdrawn}
 	st := &movedState{NIC: k.Path(), From: d.host, Revision: revision, Counted: d.plane.Counted(k), State: dep.State()}
 	answer.Programs, answer.QPs = len(st.State.Processes), st.State.QPs()
 	if answer.State, err = seal(d.Version, st, secret); err != nil {

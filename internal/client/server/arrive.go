@@ -35,6 +35,7 @@ type Arrival struct {
 	state  *MovedNIC
 	fresh  bool // the NIC comes from another host
 	steps  ArrivalSteps
+	done   func() // ends the use of the device tree; nil: there is none
 
 	returnees map[protocol.Token]*returnee
 
@@ -81,11 +82,25 @@ func (s *Server) Arrive(n *registry.NIC, st *MovedNIC, h Halter) (*Arrival, erro
 	if len(s.clients.using(n)) > 0 {
 		return nil, fmt.Errorf("NIC %s is in use by programs on this host: end them first", n.Name)
 	}
+	if at.Rests { // the device tree is there before the programs are
+		if err := at.tree.Use(); err != nil {
+			return nil, err
+		}
+		a.done = at.tree.Done
+	}
 	if err := a.invite(); err != nil {
+		a.release()
 		return nil, err
 	}
 	m.put(a)
 	return a, nil
+}
+
+// release releases what Arrive has taken.
+func (a *Arrival) release() {
+	if a.done != nil {
+		a.done()
+	}
 }
 
 // invite creates the file that tells programs that they are expected here. They look for it without a connection.
@@ -170,7 +185,7 @@ func (a *Arrival) sink() (st SinkState, end *os.File, err error) {
 }
 
 // serveReturn serves a connection of a program that comes back. It takes over the descriptors.
-func (d *listener) serveReturn(c *protocol.Conn, who credentials.Caller, h protocol.Hello, fds []int) error {
+func (d *listener) serveReturn(c *protocol.Conn, who credentials.Caller, h protocol.Hello, fds []int, workload uint64) error {
 	var files []*os.File
 	for _, fd := range fds {
 		files = append(files, os.NewFile(uintptr(fd), "returned"))
@@ -186,7 +201,7 @@ func (d *listener) serveReturn(c *protocol.Conn, who credentials.Caller, h proto
 	}
 	switch h.Kind {
 	case protocol.KindProcess:
-		return m.process(c, who, d)
+		return m.process(c, who, d, workload)
 	case protocol.KindUverbs:
 		if len(files) != 1 {
 			return refusal(syscall.EBADF, "a device that comes back has one descriptor, its arena")
@@ -200,8 +215,9 @@ func (d *listener) serveReturn(c *protocol.Conn, who credentials.Caller, h proto
 	return refusal(syscall.EOPNOTSUPP, "connections of kind %d do not come back", h.Kind)
 }
 
-// process serves the PROCESS connection of a program until all that the program has is back, and the outcome is known.
-func (m *returnee) process(c *protocol.Conn, who credentials.Caller, d *listener) error {
+// process serves the PROCESS connection of a program until all that the program has is back, and the outcome is known. Then it connects
+// the NIC to the namespace of the program's workload.
+func (m *returnee) process(c *protocol.Conn, who credentials.Caller, d *listener, workload uint64) error {
 	a, s := m.of, m.of.srv
 	if err := m.enter(); err != nil {
 		return err
@@ -272,6 +288,9 @@ func (m *returnee) process(c *protocol.Conn, who credentials.Caller, d *listener
 	var reply protocol.ReplyBuilder
 	reply.Reset(nil)
 	c.WriteMessage(finish(&reply, errno)) // a client that has ended gets no answer
+	if errno == 0 {
+		d.attach(c, &who, workload) // it has logged why not; the program goes on
+	}
 	return nil
 }
 
@@ -591,6 +610,7 @@ func (a *Arrival) awaitAll(ctx context.Context) error {
 // here, the others continue.
 func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	s := a.srv
+	defer a.release()
 	defer func() {
 		s.moves.drop(a)
 		if err := a.at.uninvite(); err != nil {

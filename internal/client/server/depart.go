@@ -150,8 +150,9 @@ type DepartSteps struct {
 const signalAgain = 100 * time.Millisecond
 
 // Depart makes the programs that use a NIC let go of this daemon, and returns when all have. Then the NIC is suspended. If that
-// fails, everything goes on as before, except programs that had let go already: they return here.
-func (s *Server) Depart(ctx context.Context, n *registry.NIC, h Halter) (*Departure, error) {
+// fails, everything goes on as before, except programs that had let go already: they return here. Depart calls meanwhile when the NIC is
+// suspended, while the programs let go.
+func (s *Server) Depart(ctx context.Context, n *registry.NIC, h Halter, meanwhile func()) (*Departure, error) {
 	at := s.listeners.of(n)
 	if at == nil {
 		return nil, fmt.Errorf("there is no listener for NIC %s", n.Name)
@@ -176,6 +177,7 @@ func (s *Server) Depart(ctx context.Context, n *registry.NIC, h Halter) (*Depart
 		return nil, err
 	}
 	d.answer(0)
+	meanwhile()
 	if err = d.awaitGone(ctx); err == nil {
 		err = d.apart()
 	}
