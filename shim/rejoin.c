@@ -93,7 +93,7 @@ static bool share_all(void)
 
 bool memory_leave(void (*then)(void))
 {
-	struct hold h = {.ready = false};
+	struct hold h = {.leaves = true};
 	pthread_mutex_lock(&memory_lock);
 	bool ok = maps_open(&memory_maps);
 	if (ok) {
