@@ -341,6 +341,7 @@ static enum vrdma_why find_pinned(uint64_t area, bool anonymous)
 		return 0; /* what does not exist is not pinned */
 	if (!forks_copy())
 		return VRDMA_WHY_KERNEL;
+	sys(SYS_madvise, area, n, MADV_DOFORK); /* see forkable in rejoin.c */
 	advice_inherited(area, piece.start, piece.end);
 	/* No signal tells of its end, and wait() does not see it. */
 	long pid = clone_bare(bear_witness, stack + sizeof stack,
