@@ -10,6 +10,7 @@
 struct hold {
 	bool ready;   /* no other thread of this address space runs, and the rest is valid */
 	bool halted;  /* because they are stopped */
+	bool leaves;  /* the program lets go of the daemon, and its memory will be shared again */
 	enum vrdma_why refused; /* why nothing may be replaced; 0: it is not known yet */
 	uint64_t since; /* when they were stopped, in ns */
 	struct mover mover;

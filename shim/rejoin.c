@@ -5,6 +5,8 @@
  */
 #include "memory.h"
 
+#include <sys/mman.h>
+
 #include "pages.h"
 #include "reclaim.h"
 #include "regions.h"
@@ -58,14 +60,45 @@ static bool share(struct hold *h, uint64_t start, uint64_t end, const struct vma
 	return all;
 }
 
+/*
+ * Says whether a fork copies what is still to be shared from an address on. replace.c forks for each piece to find pinned pages, and
+ * a copy of all other pieces would take most of the time. Only while other threads are held: theirs would fork without memory.
+ */
+static void forkable(uint64_t from, bool yes)
+{
+	struct range r;
+	for (; ranges_find(&again, from, ~0ull, &r); from = r.end) {
+		sys(SYS_madvise, r.start, r.end - r.start, yes ? MADV_DOFORK : MADV_DONTFORK);
+		if (yes)
+			advice_shared(r.start, r.end);
+	}
+}
+
+static bool begin(struct hold *h, uint64_t at)
+{
+	if (h->ready)
+		return true;
+	if (!hold_begin(h, &memory_maps, HOLD_PRIVATE))
+		return false;
+	forkable(at, false);
+	return true;
+}
+
+static void end_at(struct hold *h, uint64_t at)
+{
+	if (h->ready)
+		forkable(at, true);
+	hold_end(h);
+}
+
 /* Shares [start, end), as far as anything is mapped there. */
 static bool share_range(struct hold *h, uint64_t start, uint64_t end)
 {
 	struct vma v;
 	for (uint64_t at = start, to; at < end; at = to) {
 		if (hold_long(h))
-			hold_end(h);
-		if (!h->ready && !hold_begin(h, &memory_maps, HOLD_PRIVATE))
+			end_at(h, at);
+		if (!begin(h, at))
 			return false;
 		maps_rewind(&memory_maps);
 		if (!maps_find(&memory_maps, at, &v) || v.start >= end)
@@ -85,7 +118,7 @@ static bool share_all(void)
 	bool ok = true;
 	for (uint64_t at = 0; ok && ranges_find(&again, at, ~0ull, &r); at = r.end)
 		ok = share_range(&h, r.start, r.end);
-	hold_end(&h);
+	end_at(&h, 0);
 	for (uint64_t at = 0; ok && ranges_find(&again, at, ~0ull, &r); at = r.end)
 		seams_add(r.start, r.end);
 	return ok;
@@ -93,7 +126,7 @@ static bool share_all(void)
 
 bool memory_leave(void (*then)(void))
 {
-	struct hold h = {.ready = false};
+	struct hold h = {.leaves = true};
 	pthread_mutex_lock(&memory_lock);
 	bool ok = maps_open(&memory_maps);
 	if (ok) {

@@ -29,6 +29,7 @@
 #include "bare.h"
 #include "memory.h"
 #include "pages.h"
+#include "scratch.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -36,7 +37,6 @@
 #ifndef MLOCK_ONFAULT
 #define MLOCK_ONFAULT 1
 #endif
-#define HUGE (2ul << 20)
 #define PAGES (HOLD_CHUNK / PAGE)
 #define PAGEMAP_EXISTS (3ull << 62) /* in memory or in swap */
 #define PAGEMAP_PRESENT (1ull << 63)
@@ -267,30 +267,18 @@ static enum vrdma_why why_of(long e)
 	}
 }
 
-/* Maps a private area of n bytes with the same offset in a huge page as start. */
-static long make_scratch(uint64_t start, uint64_t n, uint64_t *area, uint64_t *size)
-{
-	*size = n + (n >= HUGE ? HUGE : 0);
-	long r = sys(SYS_mmap, NULL, *size, PROT_READ | PROT_WRITE,
-		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (failed(r))
-		return r;
-	*area = (uint64_t)r;
-	return n >= HUGE ? r + (long)((start - *area) % HUGE) : r;
-}
-
 static enum vrdma_why by_moving(struct mover *m, const struct vma *v, const struct attributes *a)
 {
-	uint64_t n = piece.end - piece.start, area, size, at = piece.start;
-	long scratch = make_scratch(piece.start, n, &area, &size);
-	if (failed(scratch))
+	uint64_t n = piece.end - piece.start, at = piece.start;
+	struct scratch s;
+	if (scratch_map(&s, piece.start, n) < 0)
 		return VRDMA_WHY_MEMORY;
-	uint64_t to = (uint64_t)scratch;
+	uint64_t to = s.at;
 	long e = mover_watch(m, to, to + n);
 	if (e == 0)
 		e = mover_watch(m, piece.start, piece.end);
 	if (e < 0) {
-		sys(SYS_munmap, area, size);
+		scratch_unmap(&s);
 		return why_of(e);
 	}
 	e = move_out(m, to, &at);
@@ -307,7 +295,7 @@ static enum vrdma_why by_moving(struct mover *m, const struct vma *v, const stru
 	move_back(m, to, at);
 	mover_unwatch(m, piece.start, piece.end);
 	mover_wake(m, piece.start, piece.end);
-	sys(SYS_munmap, area, size);
+	scratch_unmap(&s);
 	return e < 0 ? why_of(e) : 0;
 }
 
@@ -353,6 +341,7 @@ static enum vrdma_why find_pinned(uint64_t area, bool anonymous)
 		return 0; /* what does not exist is not pinned */
 	if (!forks_copy())
 		return VRDMA_WHY_KERNEL;
+	sys(SYS_madvise, area, n, MADV_DOFORK); /* see forkable in rejoin.c */
 	advice_inherited(area, piece.start, piece.end);
 	/* No signal tells of its end, and wait() does not see it. */
 	long pid = clone_bare(bear_witness, stack + sizeof stack,

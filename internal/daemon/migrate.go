@@ -158,14 +158,21 @@ func (m *migrations) leave(k tenant.Key, n *registry.NIC, within time.Duration) 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	began := time.Now()
-	dep, err := d.server.Depart(ctx, n, d.engine)
+	// CRIU cannot dump the interface. The next host makes another one. The kernel takes a while to remove it.
+	var withdrawn chan func() error
+	dep, err := d.server.Depart(ctx, n, d.engine, func() {
+		withdrawn = make(chan func() error, 1)
+		go func() { withdrawn <- d.provisioner.Withdraw(k) }()
+	})
 	if err != nil {
-		end()
+		defer end()
+		if withdrawn != nil {
+			err = errors.Join(err, (<-withdrawn)())
+		}
 		return answer, err
 	}
-	// CRIU cannot dump the interface. The next host makes another one.
-	l := &leaving{departure: dep, revision: revision, ended: make(chan struct{}), end: end, plug: d.provisioner.Withdraw(k)}
+	gone := time.Now()
+	l := &leaving{departure: dep, revision: revision, ended: make(chan struct{}), end: end, plug: <-withdrawn}
 	st := &movedState{NIC: k.Path(), From: d.host, Revision: revision, Counted: d.plane.Counted(k), State: dep.State()}
 	answer.Programs, answer.QPs = len(st.State.Processes), st.State.QPs()
 	if answer.State, err = seal(d.Version, st, secret); err != nil {
@@ -179,7 +186,9 @@ func (m *migrations) leave(k tenant.Key, n *registry.NIC, within time.Duration) 
 	m.of[k] = l
 	m.mu.Unlock()
 	go m.follow(k, l)
-	d.log.Info("the programs of a NIC have let go: it waits to be on another host", "nic", k.Path(), "programs", answer.Programs, "queue pairs", answer.QPs, "took", time.Since(began))
+	took := dep.Steps()
+	d.log.Info("the programs of a NIC have let go: it waits to be on another host", "nic", k.Path(), "programs", answer.Programs, "queue pairs", answer.QPs,
+		"asked", took.Ask, "state", took.State, "let go", took.Gone, "interface and seal", time.Since(gone))
 	return answer, nil
 }
 
@@ -254,7 +263,9 @@ func (m *migrations) stayAt(k tenant.Key, revision int64, within time.Duration) 
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	err := errors.Join(l.departure.Return(ctx), l.plug())
-	m.d.log.Info("a NIC stays on this host", "nic", k.Path(), "error", err)
+	took := l.departure.Back()
+	m.d.log.Info("a NIC stays on this host", "nic", k.Path(), "error", err,
+		"waited", took.First, "came back", took.Programs, "restored", took.Restore, "continued", took.Continue)
 	return err
 }
 
@@ -287,11 +298,12 @@ func (m *migrations) arrive(k tenant.Key, n *registry.NIC, sealed []byte, within
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	began := time.Now()
 	if err := a.Finish(ctx, func() error { return d.plane.Take(k, st.From, st.Revision, st.Counted) }); err != nil {
 		return answer, err
 	}
 	answer.Programs, answer.QPs = len(st.State.Processes), st.State.QPs()
-	d.log.Info("a NIC has arrived from another host", "nic", k.Path(), "from", st.From, "programs", answer.Programs, "queue pairs", answer.QPs, "took", time.Since(began))
+	took := a.Steps()
+	d.log.Info("a NIC has arrived from another host", "nic", k.Path(), "from", st.From, "programs", answer.Programs, "queue pairs", answer.QPs,
+		"waited", took.First, "came back", took.Programs, "restored", took.Restore, "placement", took.Commit, "continued", took.Continue)
 	return answer, nil
 }

@@ -186,14 +186,20 @@ func TestLiveMoveData(t *testing.T) {
 // messages: all descriptors in the sets stay.
 func TestLiveMoveThreads(t *testing.T) {
 	t.Parallel()
-	r := newRover(t)
-	in, end := io.Pipe()
-	p := r.start(t, in, harness.Compile(t, "moved"), "3")
-	p.Printed(t, "round", minute)
-	r.moves(t, func() { grows(t, p, 20) })
-	end.Close()
-	if out := p.OK(t, minute); !strings.Contains(out, "moved: ok") {
-		t.Errorf("it says:\n%s", out)
+	for name, args := range map[string][]string{"free": {"3"}, "confined": {"3", "confined"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRover(t)
+			in, end := io.Pipe()
+			p := r.start(t, in, append([]string{harness.Compile(t, "moved")}, args...)...)
+			t.Cleanup(func() { end.Close() }) // otherwise a program that has failed is waited for
+			p.Printed(t, "round", minute)
+			r.moves(t, func() { grows(t, p, 20) })
+			end.Close()
+			if out := p.OK(t, minute); !strings.Contains(out, "moved: ok") {
+				t.Errorf("it says:\n%s", out)
+			}
+		})
 	}
 }
 

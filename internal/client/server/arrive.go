@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,13 +34,25 @@ type Arrival struct {
 	halter Halter
 	state  *MovedNIC
 	fresh  bool // the NIC comes from another host
+	steps  ArrivalSteps
+	done   func() // ends the use of the device tree; nil: there is none
 
 	returnees map[protocol.Token]*returnee
 
 	mu      sync.Mutex
 	files   []*os.File    // guarded by mu; what FDs in the states name
 	over    bool          // guarded by mu
+	first   time.Time     // guarded by mu; when the first program came
 	changed chan struct{} // guarded by mu; closed and replaced when a program is complete
+}
+
+// ArrivalSteps are how long the steps of an arrival took.
+type ArrivalSteps struct {
+	First    time.Duration // until the first program was here
+	Programs time.Duration // until all programs were complete
+	Restore  time.Duration // until their state was restored
+	Commit   time.Duration // until the NIC was committed to this host
+	Continue time.Duration // until it continued
 }
 
 // A returnee is a program that comes back to this daemon. Its fields are guarded by mu of the arrival.
@@ -69,11 +82,25 @@ func (s *Server) Arrive(n *registry.NIC, st *MovedNIC, h Halter) (*Arrival, erro
 	if len(s.clients.using(n)) > 0 {
 		return nil, fmt.Errorf("NIC %s is in use by programs on this host: end them first", n.Name)
 	}
+	if at.Rests { // the device tree is there before the programs are
+		if err := at.tree.Use(); err != nil {
+			return nil, err
+		}
+		a.done = at.tree.Done
+	}
 	if err := a.invite(); err != nil {
+		a.release()
 		return nil, err
 	}
 	m.put(a)
 	return a, nil
+}
+
+// release releases what Arrive has taken.
+func (a *Arrival) release() {
+	if a.done != nil {
+		a.done()
+	}
 }
 
 // invite creates the file that tells programs that they are expected here. They look for it without a connection.
@@ -158,7 +185,7 @@ func (a *Arrival) sink() (st SinkState, end *os.File, err error) {
 }
 
 // serveReturn serves a connection of a program that comes back. It takes over the descriptors.
-func (d *listener) serveReturn(c *protocol.Conn, who credentials.Caller, h protocol.Hello, fds []int) error {
+func (d *listener) serveReturn(c *protocol.Conn, who credentials.Caller, h protocol.Hello, fds []int, workload uint64) error {
 	var files []*os.File
 	for _, fd := range fds {
 		files = append(files, os.NewFile(uintptr(fd), "returned"))
@@ -174,7 +201,7 @@ func (d *listener) serveReturn(c *protocol.Conn, who credentials.Caller, h proto
 	}
 	switch h.Kind {
 	case protocol.KindProcess:
-		return m.process(c, who, d)
+		return m.process(c, who, d, workload)
 	case protocol.KindUverbs:
 		if len(files) != 1 {
 			return refusal(syscall.EBADF, "a device that comes back has one descriptor, its arena")
@@ -188,8 +215,9 @@ func (d *listener) serveReturn(c *protocol.Conn, who credentials.Caller, h proto
 	return refusal(syscall.EOPNOTSUPP, "connections of kind %d do not come back", h.Kind)
 }
 
-// process serves the PROCESS connection of a program until all that the program has is back, and the outcome is known.
-func (m *returnee) process(c *protocol.Conn, who credentials.Caller, d *listener) error {
+// process serves the PROCESS connection of a program until all that the program has is back, and the outcome is known. Then it connects
+// the NIC to the namespace of the program's workload.
+func (m *returnee) process(c *protocol.Conn, who credentials.Caller, d *listener, workload uint64) error {
 	a, s := m.of, m.of.srv
 	if err := m.enter(); err != nil {
 		return err
@@ -260,6 +288,9 @@ func (m *returnee) process(c *protocol.Conn, who credentials.Caller, d *listener
 	var reply protocol.ReplyBuilder
 	reply.Reset(nil)
 	c.WriteMessage(finish(&reply, errno)) // a client that has ended gets no answer
+	if errno == 0 {
+		d.attach(c, &who, workload) // it has logged why not; the program goes on
+	}
 	return nil
 }
 
@@ -298,6 +329,9 @@ func (m *returnee) enter() error {
 	}
 	m.here = true
 	m.attempt++
+	if m.of.first.IsZero() {
+		m.of.first = time.Now()
+	}
 	return nil
 }
 
@@ -576,13 +610,22 @@ func (a *Arrival) awaitAll(ctx context.Context) error {
 // here, the others continue.
 func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	s := a.srv
+	defer a.release()
 	defer func() {
 		s.moves.drop(a)
 		if err := a.at.uninvite(); err != nil {
 			s.log.Warn("programs of a NIC that leaves would look for it here", "nic", a.nic.Name, "error", err)
 		}
 	}()
+	step := stopwatch()
 	missing := a.awaitAll(ctx)
+	a.mu.Lock()
+	if a.steps.Programs = step(); !a.first.IsZero() {
+		all := a.steps.Programs
+		a.steps.Programs = min(all, time.Since(a.first))
+		a.steps.First = all - a.steps.Programs
+	}
+	a.mu.Unlock()
 	if missing != nil && a.fresh {
 		a.end(syscall.ECANCELED)
 		return missing
@@ -595,9 +638,11 @@ func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	if perr := s.loop.Do(func() { err = a.restore(t) }); perr != nil {
 		err = perr
 	}
+	a.steps.Restore = step()
 	if err == nil {
 		err = commit()
 	}
+	a.steps.Commit = step()
 	if err != nil {
 		a.undo(t)
 		return err
@@ -608,6 +653,7 @@ func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	}
 	a.end(0)
 	s.loop.Do(func() { a.halter.Continue(a.nic.Device) })
+	a.steps.Continue = step()
 	go func() { // the loop would otherwise take page faults one by one
 		for _, space := range t.pages {
 			space.Populate()
@@ -615,6 +661,9 @@ func (a *Arrival) Finish(ctx context.Context, commit func() error) error {
 	}()
 	return missing
 }
+
+// Steps are how long the arrival took. Finish has returned.
+func (a *Arrival) Steps() ArrivalSteps { return a.steps }
 
 // forget forgets the programs that are not complete: they are lost. Nothing more is accepted of any.
 func (a *Arrival) forget() {

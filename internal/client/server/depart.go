@@ -129,6 +129,8 @@ type Departure struct {
 	at     *listener
 	halter Halter
 	state  *MovedNIC
+	steps  DepartSteps
+	back   ArrivalSteps
 
 	mu      sync.Mutex
 	asked   map[*process]chan syscall.Errno // guarded by mu; programs that wait for the answer
@@ -137,12 +139,20 @@ type Departure struct {
 	changed chan struct{}                   // guarded by mu; closed and replaced when the above changes
 }
 
+// DepartSteps are how long the steps of a departure took. From State on the programs stand still.
+type DepartSteps struct {
+	Ask   time.Duration // until all programs had asked to leave
+	State time.Duration // until the state was taken
+	Gone  time.Duration // until all programs had let go
+}
+
 // signalAgain is how long Depart waits before it signals a program again: its library may not have been ready.
 const signalAgain = 100 * time.Millisecond
 
 // Depart makes the programs that use a NIC let go of this daemon, and returns when all have. Then the NIC is suspended. If that
-// fails, everything goes on as before, except programs that had let go already: they return here.
-func (s *Server) Depart(ctx context.Context, n *registry.NIC, h Halter) (*Departure, error) {
+// fails, everything goes on as before, except programs that had let go already: they return here. Depart calls meanwhile when the NIC is
+// suspended, while the programs let go.
+func (s *Server) Depart(ctx context.Context, n *registry.NIC, h Halter, meanwhile func()) (*Departure, error) {
 	at := s.listeners.of(n)
 	if at == nil {
 		return nil, fmt.Errorf("there is no listener for NIC %s", n.Name)
@@ -151,26 +161,41 @@ func (s *Server) Depart(ctx context.Context, n *registry.NIC, h Halter) (*Depart
 	if !s.moves.add(d) {
 		return nil, fmt.Errorf("NIC %s is moving already", n.Name)
 	}
+	step := stopwatch()
 	err := at.uninvite() // a daemon that was killed leaves it
 	if err == nil {
 		err = d.call(ctx)
 	}
+	d.steps.Ask = step()
 	if err == nil {
 		err = d.freeze(ctx)
 	}
+	d.steps.State = step()
 	if err != nil {
 		d.answer(syscall.ECANCELED)
 		s.moves.remove(d)
 		return nil, err
 	}
 	d.answer(0)
+	meanwhile()
 	if err = d.awaitGone(ctx); err == nil {
 		err = d.apart()
 	}
+	d.steps.Gone = step()
 	if err != nil {
 		return nil, errors.Join(err, d.Return(context.WithoutCancel(ctx)))
 	}
 	return d, nil
+}
+
+// stopwatch returns a function that returns the time since its last call.
+func stopwatch() func() time.Duration {
+	last := time.Now()
+	return func() time.Duration {
+		before := last
+		last = time.Now()
+		return last.Sub(before)
+	}
 }
 
 // apart keeps this daemon from writing to the queues of the programs, which may be another daemon's soon.
@@ -462,11 +487,19 @@ func (d *Departure) Return(ctx context.Context) error {
 	if err := a.invite(); err != nil {
 		d.srv.log.Error("the programs of a NIC cannot come back", "nic", d.nic.Name, "error", err)
 	}
-	return a.Finish(ctx, func() error { return nil })
+	err := a.Finish(ctx, func() error { return nil })
+	d.back = a.steps
+	return err
 }
 
 // State is the state of the NIC. Depart has returned.
 func (d *Departure) State() *MovedNIC { return d.state }
+
+// Steps are how long the departure took. Depart has returned.
+func (d *Departure) Steps() DepartSteps { return d.steps }
+
+// Back are how long the programs took to come back here. Return has returned.
+func (d *Departure) Back() ArrivalSteps { return d.back }
 
 // Gone is closed when the NIC is being removed from this host.
 func (d *Departure) Gone() <-chan struct{} { return d.at.gone }

@@ -72,7 +72,7 @@ func TestDepart(t *testing.T) {
 	defer cancel()
 
 	old := open(t, s)
-	if _, err := s.Depart(ctx, n, h); err == nil {
+	if _, err := s.Depart(ctx, n, h, func() {}); err == nil {
 		t.Fatal("a program leaves whose library cannot")
 	}
 	if e, _ := request(t, old.proc.Conn, protocol.OpLeave, nil); e != syscall.EINVAL {
@@ -105,14 +105,14 @@ func TestDepart(t *testing.T) {
 
 	// It does not let go in time: everything goes on.
 	soon, stop := context.WithTimeout(ctx, 200*time.Millisecond)
-	if _, err := s.Depart(soon, n, h); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Depart(soon, n, h, func() {}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a program that does not answer leaves: %v", err)
 	}
 	stop()
 
 	departed := make(chan *Departure, 1)
 	go func() {
-		d, err := s.Depart(ctx, n, h)
+		d, err := s.Depart(ctx, n, h, func() {})
 		if err != nil {
 			t.Error(err)
 		}
@@ -204,7 +204,7 @@ func TestDepart(t *testing.T) {
 
 	// It leaves again, and does not come back: it is lost, and the NIC serves others.
 	go func() {
-		d, err := s.Depart(ctx, n, h)
+		d, err := s.Depart(ctx, n, h, func() {})
 		if err != nil {
 			t.Error(err)
 		}

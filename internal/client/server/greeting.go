@@ -76,11 +76,16 @@ func (d *listener) talk(c *protocol.Conn, client ClientEnd, who credentials.Call
 			return err
 		}
 	}
-	if h.Kind == protocol.KindProcess {
+	var workload uint64
+	if h.Kind == protocol.KindProcess && returns { // attach comes later: the program stands still until it is back
+		if workload, err = d.occupyOnly(c, client, &who); err != nil {
+			return err
+		}
+	} else if h.Kind == protocol.KindProcess {
 		if err := d.occupy(c, client, &who); err != nil { // before Claim: no placement is released then
 			return err
 		}
-		if d.Claim != nil && !returns {
+		if d.Claim != nil {
 			if err := d.Claim(); err != nil {
 				return refusal(syscall.EBUSY, "%v", err)
 			}
@@ -95,7 +100,7 @@ func (d *listener) talk(c *protocol.Conn, client ClientEnd, who credentials.Call
 	if returns {
 		fds := files
 		files = nil
-		return d.serveReturn(c, who, h, fds)
+		return d.serveReturn(c, who, h, fds, workload)
 	}
 	switch h.Kind {
 	case protocol.KindProcess:

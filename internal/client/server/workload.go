@@ -22,9 +22,18 @@ import (
 // after the engine may have started the next.
 const handover = 3 * time.Second
 
-// occupy makes a user a program of its workload. It fails if another workload has the NIC.
+// occupy makes a user a program of its workload, and connects the NIC to the workload's namespace. It fails if another workload has the
+// NIC.
 func (d *listener) occupy(c *protocol.Conn, client ClientEnd, who *credentials.Caller) error {
-	var workload uint64
+	workload, err := d.occupyOnly(c, client, who)
+	if err != nil {
+		return err
+	}
+	return d.attach(c, who, workload)
+}
+
+// occupyOnly is occupy without the connection to the workload's namespace, which attach makes.
+func (d *listener) occupyOnly(c *protocol.Conn, client ClientEnd, who *credentials.Caller) (workload uint64, err error) {
 	var container string
 	if d.Exclusive {
 		workload, container = client.Workload(who)
@@ -36,7 +45,7 @@ func (d *listener) occupy(c *protocol.Conn, client ClientEnd, who *credentials.C
 	for end := time.Now().Add(wait); ; time.Sleep(wait / 300) {
 		holder := d.take(c, workload, container)
 		if holder == "" {
-			return d.attach(c, who, workload)
+			return workload, nil
 		}
 		if time.Now().Before(end) {
 			continue
@@ -44,7 +53,7 @@ func (d *listener) occupy(c *protocol.Conn, client ClientEnd, who *credentials.C
 		why := fmt.Errorf("it is %s, in another network namespace: a NIC has one workload at a time; end that one, or use another NIC", holder)
 		d.srv.log.Warn("a process may not use a NIC", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", why)
 		d.srv.admission.refused(d.NIC, who, why)
-		return refusal(syscall.EBUSY, "NIC %s is busy: %v", d.NIC.Name, why)
+		return workload, refusal(syscall.EBUSY, "NIC %s is busy: %v", d.NIC.Name, why)
 	}
 }
 

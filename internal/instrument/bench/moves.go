@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 	"time"
 
 	"vrdma.dev/vrdma/internal/instrument/drivers"
+	"vrdma.dev/vrdma/internal/instrument/experiment"
 	"vrdma.dev/vrdma/internal/instrument/podmanhosts"
 	"vrdma.dev/vrdma/internal/instrument/probe"
 	"vrdma.dev/vrdma/internal/instrument/speedtable"
@@ -28,7 +28,8 @@ const (
 )
 
 // moves measures how long a container stands still while it moves to another host, beside the same container without RDMA. Both
-// times are CRIU's, podman's and those of a copy in memory; the first has what vrdma adds.
+// times are CRIU's, podman's and those of a copy in memory; the first has what vrdma adds. While the second container moves, the peer
+// of the first sends nothing, as it does while the first one moves.
 func (t *Table) moves() part {
 	const who = "longest gap of a container that moves, 64 MiB, "
 	return part{
@@ -70,6 +71,47 @@ const movedObjects = `{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: b
 type moveRun struct {
 	*Table
 	hosts *podmanhosts.Hosts
+}
+
+// A gap is the time for which a container stood still in a move.
+type gap struct{ from, to time.Time }
+
+// parseGap parses a line of roam: the begin and the end in seconds.
+func parseGap(line string) (g gap, err error) {
+	var from, to float64
+	if n, _ := fmt.Sscan(line, &from, &to); n != 2 {
+		return g, fmt.Errorf("roam printed %q, want a gap", line)
+	}
+	at := func(seconds float64) time.Time { return time.UnixMicro(int64(seconds * 1e6)) }
+	return gap{at(from), at(to)}, nil
+}
+
+// length is how long the gap is.
+func (g gap) length() time.Duration { return g.to.Sub(g.from) }
+
+// steps are the parts of gaps by the steps of podman, in seconds.
+type steps struct{ checkpoint, transfer, restore []float64 }
+
+// add adds the gap of a move.
+func (s *steps) add(g gap, m podmanhosts.Move) {
+	part := func(from, to time.Time) float64 {
+		if from.Before(g.from) {
+			from = g.from
+		}
+		if to.After(g.to) {
+			to = g.to
+		}
+		return max(0, to.Sub(from).Seconds())
+	}
+	s.checkpoint = append(s.checkpoint, part(g.from, m.Checkpointed))
+	s.transfer = append(s.transfer, part(m.Checkpointed, m.Copied))
+	s.restore = append(s.restore, part(m.Copied, g.to)) // until the first answer, not until podman returns
+}
+
+// String has the medians.
+func (s *steps) String() string {
+	of := func(values []float64) string { return experiment.Amount(experiment.Median(values), "s") }
+	return fmt.Sprintf("checkpoint %s, copy %s, restore %s", of(s.checkpoint), of(s.transfer), of(s.restore))
 }
 
 // measure moves the containers in turn, in every round: there, and in the next round back.
@@ -125,13 +167,21 @@ func (m *moveRun) pair(ctx context.Context, nic, address string, qps int, with [
 	cancel()
 
 	series := []speedtable.Row{{What: with[0].What}, {What: without.What}}
+	var ours, theirs steps
 	err = m.fill(ctx, m.Rounds, []probe.Probe{
-		{Name: fmt.Sprintf("move with %d queue pairs", qps), Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) { return m.gapOfPeer(ctx, roams, peer) }},
-		{Name: "move without RDMA", Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) { return m.gapAlone(ctx, control) }},
+		{Name: fmt.Sprintf("move with %d queue pairs", qps), Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+			return m.gapOfPeer(ctx, roams, peer, &ours)
+		}},
+		{Name: "move without RDMA", Unit: "s", Measure: func(ctx context.Context) (drivers.Reading, error) {
+			return m.gapAlone(ctx, control, peer, &theirs)
+		}},
 	}, series, []source{{0, 1}, {1, alone}})
 	if series[0].Against != nil {
 		with[0].Fill(series[0].Ours, *series[0].Against)
 		with[0].Subtract()
+	}
+	if len(ours.checkpoint) > 0 && len(theirs.checkpoint) > 0 {
+		with[0].Note += fmt.Sprintf("; the gap by steps of podman: %v; without RDMA: %v", &ours, &theirs)
 	}
 	if len(without.Ours.Values) == 0 {
 		without.Fill(series[1].Ours)
@@ -148,50 +198,68 @@ func (m *moveRun) other(c *podmanhosts.Container) *podmanhosts.Host {
 }
 
 // move moves a container to the other host.
-func (m *moveRun) move(ctx context.Context, c *podmanhosts.Container) error {
+func (m *moveRun) move(ctx context.Context, c *podmanhosts.Container) (moved podmanhosts.Move, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, moveTime, testbed.Timeout(moveTime))
 	defer cancel()
 	if err := testbed.Sleep(ctx, quietTime); err != nil {
-		return err
+		return moved, err
 	}
-	if _, err := c.Move(ctx, m.other(c)); err != nil {
-		return err
+	if moved, err = c.Move(ctx, m.other(c)); err != nil {
+		return moved, err
 	}
-	return testbed.Sleep(ctx, quietTime)
+	return moved, testbed.Sleep(ctx, quietTime)
 }
 
 // gapOfPeer moves a container and returns the longest gap that its peer has seen.
-func (m *moveRun) gapOfPeer(ctx context.Context, c *podmanhosts.Container, p *peer) (r drivers.Reading, err error) {
-	if _, err := p.worst(); err != nil { // what was before
+func (m *moveRun) gapOfPeer(ctx context.Context, c *podmanhosts.Container, p *peer, s *steps) (r drivers.Reading, err error) {
+	if _, err := p.tell(""); err != nil { // what was before
 		return r, err
 	}
-	if err := m.move(ctx, c); err != nil {
+	moved, err := m.move(ctx, c)
+	if err != nil {
 		return r, err
 	}
-	r.Value, err = p.worst()
-	return r, err
+	g, err := p.tell("")
+	if err != nil {
+		return r, err
+	}
+	s.add(g, moved)
+	r.Value = g.length().Seconds()
+	return r, nil
 }
 
-// gapAlone moves a container and returns the longest gap that it has seen itself.
-func (m *moveRun) gapAlone(ctx context.Context, c *podmanhosts.Container) (r drivers.Reading, err error) {
-	if err := m.move(ctx, c); err != nil {
+// gapAlone moves a container and returns the longest gap that it has seen itself. The peer of the other container is silent.
+func (m *moveRun) gapAlone(ctx context.Context, c *podmanhosts.Container, p *peer, s *steps) (r drivers.Reading, err error) {
+	if _, err := p.tell("pause"); err != nil {
 		return r, err
 	}
-	// The output is that since the container was restored on this host: the first line is the gap of the move.
+	moved, err := m.move(ctx, c)
+	if _, gerr := p.tell("go"); err == nil {
+		err = gerr
+	}
+	if err != nil {
+		return r, err
+	}
+	// The output has earlier moves, too: podman moves the container's log with it.
 	out, err := c.Output(ctx)
 	if err != nil {
 		return r, err
 	}
-	for _, word := range strings.Fields(out) {
-		v, err := strconv.ParseFloat(word, 64)
+	var worst gap
+	for line := range strings.Lines(out) {
+		g, err := parseGap(line)
 		if err != nil {
-			return r, fmt.Errorf("roam alone printed %q", out)
+			return r, err
 		}
-		r.Value = math.Max(r.Value, v)
+		if g.to.After(moved.Began) && g.length() > worst.length() {
+			worst = g
+		}
 	}
-	if r.Value == 0 {
+	if worst.length() == 0 {
 		return r, errors.New("roam alone has seen no gap")
 	}
+	s.add(worst, moved)
+	r.Value = worst.length().Seconds()
 	return r, nil
 }
 
@@ -234,16 +302,16 @@ func (m *moveRun) startPeer(life, starting context.Context, qps int, address str
 	}
 }
 
-// worst returns the longest gap since the last call.
-func (p *peer) worst() (float64, error) {
-	if _, err := io.WriteString(p.in, "\n"); err != nil {
-		return 0, fmt.Errorf("roam ping has ended: %w", err)
+// tell writes a line to it: "pause", "go" or nothing. It returns the longest gap since the last call.
+func (p *peer) tell(line string) (g gap, err error) {
+	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
+		return g, fmt.Errorf("roam ping has ended: %w", err)
 	}
-	line, err := p.lines.ReadString('\n')
+	answer, err := p.lines.ReadString('\n')
 	if err != nil {
-		return 0, fmt.Errorf("roam ping printed %q: %w", line, err)
+		return g, fmt.Errorf("roam ping printed %q: %w", answer, err)
 	}
-	return strconv.ParseFloat(strings.TrimSpace(line), 64)
+	return parseGap(answer)
 }
 
 // stop ends it.

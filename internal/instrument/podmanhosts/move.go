@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// imageScript writes an archive of programs with the libraries that they load. An image has nothing else: the containers of a
-// demonstration or of a measurement need no shell.
+// imageScript writes an archive of programs with the libraries that they load, and of the mount points of a NIC. Otherwise the OCI
+// runtime would create these, and podman would archive them in each checkpoint (docs/how-to/move-a-program.md). An image has nothing else:
+// the containers of a demonstration or of a measurement need no shell.
 const imageScript = `
 set -e
 files=
@@ -23,7 +24,11 @@ done
 for file in $files; do
 	case $file in */libc.so.6) files="$files ${file%libc.so.6}libdl.so.2 ${file%libc.so.6}libpthread.so.0" ;; esac
 done
-exec tar -chf - $files $(ls -d /etc/libibverbs.d/rxe.driver /usr/lib/*/libibverbs/librxe* /usr/lib64/libibverbs/librxe* 2>/dev/null)
+points=$(mktemp -d)
+trap 'rm -r "$points"' EXIT
+mkdir -p "$points/run/vrdma" "$points/etc"
+touch "$points/etc/ld.so.preload"
+tar -chf - $files -C "$points" run/vrdma etc/ld.so.preload -C / $(ls -d /etc/libibverbs.d/rxe.driver /usr/lib/*/libibverbs/librxe* /usr/lib64/libibverbs/librxe* 2>/dev/null)
 `
 
 // NewImage makes an image on both hosts. It has programs of the hosts, and programs of this machine, which have a path.

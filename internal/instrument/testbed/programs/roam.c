@@ -2,12 +2,14 @@
 /*
  * roam serve QPS BYTES ADDRESS: registers BYTES, accepts QPS connections with rdma_cm, and answers every message of 64 bytes.
  * roam ping QPS ADDRESS: makes the connections and sends a message over each some time after the answer to the one before it.
- *     It prints "ready" when all are answered. For each line of standard input it prints the longest time for which an
- *     answer was late since the line before, in seconds. It ends with its standard input.
- * roam alone BYTES: uses that much memory and looks at the clock all the time. It prints the times between two looks of more
- *     than 10 ms, in seconds, one a line. The clock is CLOCK_REALTIME: CRIU makes the others continue where they were.
+ *     It prints "ready" when all are answered. For each line of standard input it prints the longest gap since the line
+ *     before: when the message was sent whose answer was the latest, and when that answer came. After the line "pause" it
+ *     sends nothing, until the line "go". It ends with its standard input.
+ * roam alone BYTES: uses that much memory and looks at the clock all the time. It prints each gap of more than 10 ms
+ *     between two looks.
  *
- * All sleep most of the time, so that they do not slow down what moves others.
+ * A gap is a line with its begin and its end, in seconds of CLOCK_REALTIME: CRIU makes other clocks continue where they
+ * were. All programs sleep most of the time, so that they do not slow down what moves others.
  */
 #include "device.h"
 #include <arpa/inet.h>
@@ -175,14 +177,24 @@ static void serve(size_t bytes, const char *at)
 			nap();
 }
 
-static double worst, pause_; /* between an answer and the next message */
+static double worst, worst_end; /* the longest gap and its end, by CLOCK_MONOTONIC */
+static double pause_;           /* between an answer and the next message */
+static int silent;              /* nothing is sent */
 static int first, *waiting, head, tail; /* connections that pause, in order */
 static double *until;
 
 static void late(int i, double at)
 {
-	if (all[i].under_way && at - all[i].sent > worst)
+	if (all[i].under_way && at - all[i].sent > worst) {
 		worst = at - all[i].sent;
+		worst_end = at;
+	}
+}
+
+static void print_gap(double from, double to)
+{
+	printf("%.9f %.9f\n", from, to);
+	fflush(stdout);
 }
 
 static void pong(int i)
@@ -241,19 +253,20 @@ static void ping(const char *to)
 		int busy = take(pong);
 		double at = now(CLOCK_MONOTONIC);
 
-		for (; head != tail && until[head] <= at; head = (head + 1) % (count + 1), busy = 1)
+		for (; !silent && head != tail && until[head] <= at; head = (head + 1) % (count + 1), busy = 1)
 			send_at(waiting[head], at);
 		if (busy)
 			continue;
 		nap();
 		if (poll(&in, 1, 0) <= 0)
 			continue;
-		if (read(STDIN_FILENO, line, sizeof line) <= 0)
+		if (!fgets(line, sizeof line, stdin))
 			return;
+		silent = !strcmp(line, "pause\n") || (silent && strcmp(line, "go\n"));
 		for (int i = 0; i < count; i++)
 			late(i, at);
-		printf("%.9f\n", worst);
-		fflush(stdout);
+		worst_end += now(CLOCK_REALTIME) - now(CLOCK_MONOTONIC);
+		print_gap(worst_end - worst, worst_end);
 		worst = 0;
 	}
 }
@@ -269,8 +282,7 @@ static void alone(size_t bytes)
 		double at = now(CLOCK_REALTIME);
 
 		if (at - last > 0.010) {
-			printf("%.9f\n", at - last);
-			fflush(stdout);
+			print_gap(last, at);
 			at = now(CLOCK_REALTIME);
 		}
 		last = at;
