@@ -66,7 +66,7 @@ func TestNICsApart(t *testing.T) {
 	for i, n := range nics {
 		gid := n.GIDs[0].GID
 		for k := range qs[i] {
-			qs[i][k] = newProgram(t, e, n, gid, 0).newQP(rc)
+			qs[i][k] = newProgram(t, e, n, gid, 0).unsteered().newQP(rc)
 		}
 		connect(qs[i][0], qs[i][1])
 	}
@@ -157,7 +157,7 @@ func TestArrivals(t *testing.T) {
 	eb, _, nb := twins(t, Options{Port: roce.NewPort(net.Bind(roce.FakeOptions{}, address(3)))}, address(3))
 	var here, there [2]*testQP
 	for i := range here {
-		here[i] = newProgram(t, ea, na[i], na[i].GIDs[0].GID, 0).newQP(rc)
+		here[i] = newProgram(t, ea, na[i], na[i].GIDs[0].GID, 0).unsteered().newQP(rc)
 		there[i] = newProgram(t, eb, nb[0], nb[0].GIDs[0].GID, 0).newQP(rc)
 		connect(here[i], there[i])
 	}

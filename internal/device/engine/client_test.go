@@ -70,6 +70,15 @@ func newUserAt(t testing.TB, e *Engine, gid ib.GID, uid int) *program {
 	return newProgram(t, e, e.only(), gid, uid)
 }
 
+// unsteered makes the numbers of c's queue pairs those that its NIC chooses: sessions of two NICs can have the same.
+func (c *program) unsteered() *program {
+	c.t.Helper()
+	if err := c.e.Do(func() { c.s.SetNumbers(0, 0) }); err != nil {
+		c.t.Fatal(err)
+	}
+	return c
+}
+
 // newProgram is one that uses NIC n, of which gid is an address.
 func newProgram(t testing.TB, e *Engine, n *nic.NIC, gid ib.GID, uid int) *program {
 	t.Helper()

@@ -118,7 +118,7 @@ func TestOverlayApart(t *testing.T) {
 	for i := range qs {
 		for k := range qs[i] {
 			n := nics[i][k]
-			qs[i][k] = newProgram(t, engines[i], n, n.GIDs[0].GID, 0).newQP(rc)
+			qs[i][k] = newProgram(t, engines[i], n, n.GIDs[0].GID, 0).unsteered().newQP(rc)
 		}
 	}
 	for k := range 2 {

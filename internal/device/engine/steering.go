@@ -45,11 +45,10 @@ func home(bucket, loops int) uint8 {
 	return uint8(bucket % loops)
 }
 
-// enter chooses the bucket of a new session: the one with the fewest sessions among those of its loop.
+// enter chooses the bucket of a new session: the one with the fewest sessions among those of its loop. The numbers of its queue
+// pairs name it. Without steering they name only the source port from which other hosts send: packets for all queue pairs of
+// a program then leave, and arrive, in one call.
 func (s *steering) enter(c *client) {
-	if !s.on {
-		return
-	}
 	best, loop := 0, c.e.number
 	worse := func(a, b int) bool { // whether a is worse than b
 		x, y := int(s.table[a]) != loop, int(s.table[b]) != loop
@@ -62,7 +61,11 @@ func (s *steering) enter(c *client) {
 	}
 	s.users[best]++
 	c.bucket = 1 + best
-	c.session.SetNumbers(uint32(best), roce.Buckets)
+	kinds := uint32(roce.SourceClasses)
+	if s.on {
+		kinds = roce.Buckets
+	}
+	c.session.SetNumbers(uint32(best)%kinds, kinds)
 }
 
 // leave undoes enter.

@@ -440,24 +440,29 @@ func TestSharesBytesInFlight(t *testing.T) {
 	})
 }
 
-// TestNumbersNameBuckets: sessions get different buckets of their loop, and their queue pairs' numbers name them.
+// TestNumbersNameBuckets: sessions get different buckets of their loop, and their queue pairs' numbers name them. With one loop
+// they name the source port only, by three bits.
 func TestNumbersNameBuckets(t *testing.T) {
-	const loops = 4
-	e, gid := loopsHost(t, loops, Options{})
-	seen := make(map[int]int)
-	for range roce.Buckets {
-		c := newClientAt(t, e, gid)
-		q := c.newQP(rc)
-		e.Do(func() {
-			tk := q.task()
-			b := roce.BucketOf(tk.q.Num())
-			seen[b]++
-			if b != tk.c.bucket-1 || home(b, loops) != uint8(tk.e.number) {
-				t.Errorf("queue pair %#x of a session on loop %d with bucket %d", tk.q.Num(), tk.e.number, tk.c.bucket-1)
+	for _, c := range []struct{ loops, names int }{{1, roce.SourceClasses}, {4, roce.Buckets}} {
+		e, gid := loopsHost(t, c.loops, Options{})
+		seen, numbers := make(map[int]int), make(map[int]int)
+		for range roce.Buckets {
+			p := newClientAt(t, e, gid)
+			for range 3 {
+				q := p.newQP(rc)
+				e.Do(func() {
+					tk := q.task()
+					b := tk.c.bucket - 1
+					seen[b]++
+					numbers[roce.BucketOf(tk.q.Num())%c.names]++
+					if roce.BucketOf(tk.q.Num())%c.names != b%c.names || home(b, c.loops) != uint8(tk.e.number) {
+						t.Errorf("%d loops: queue pair %#x of a session on loop %d with bucket %d", c.loops, tk.q.Num(), tk.e.number, b)
+					}
+				})
 			}
-		})
-	}
-	if len(seen) != roce.Buckets {
-		t.Errorf("%d buckets for %d sessions", len(seen), roce.Buckets)
+		}
+		if len(seen) != roce.Buckets || len(numbers) != c.names {
+			t.Errorf("%d loops: %d buckets for %d sessions, and numbers name %d", c.loops, len(seen), roce.Buckets, len(numbers))
+		}
 	}
 }

@@ -17,7 +17,7 @@ const (
 	// firstPort and numPorts are the range of RoCEv2 source ports (annex A17.9.2).
 	firstPort = 0xc000
 	numPorts  = 1 << 14
-	// poolSize is the number of source ports per local address: enough to spread queue pairs over the paths and
+	// poolSize is the number of source ports per local address: enough to spread sessions over the paths and
 	// queues of the network.
 	poolSize = 8
 	// SocketsPerAddress is the number of sockets that a UDP opens per address.
