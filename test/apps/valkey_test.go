@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"vrdma.dev/vrdma/test/harness"
 )
@@ -19,6 +20,7 @@ func TestValkey(t *testing.T) {
 	version := version(t, tool("server"), "--version")
 	places(t, func(t *testing.T, p place) {
 		var ports [2]int // of TCP, of RDMA
+		var servers [2]*harness.Process
 		for i, option := range []string{"", "rdma-"} {
 			ports[i] = harness.FreePort(t)
 			argv := []string{tool("server"), "--save", "", "--protected-mode", "no", "--" + option + "port", fmt.Sprint(ports[i]), "--" + option + "bind", p.ip}
@@ -30,6 +32,7 @@ func TestValkey(t *testing.T) {
 			server := p.server.Launch(t, argv...)
 			t.Cleanup(server.End)
 			server.Printed(t, "Ready to accept connections", minute)
+			servers[i] = server
 		}
 		client := func(rdma bool, name string, args ...string) []string {
 			if !rdma {
@@ -47,22 +50,49 @@ func TestValkey(t *testing.T) {
 				t.Errorf("GET returns %d bytes, and not the %d that were set", len(out), len(text))
 			}
 		}
-		for _, c := range []struct{ what, args, by string }{
-			{"SET of 3 B, 50 clients", "-t set -n 40000", "SET"},
-			{"GET of 3 B, 50 clients, -P 16", "-t get -P 16 -n 200000", "GET"},
-			{"SET of 16 KiB, 50 clients", "-t set -d 16384 -n 20000", "SET"},
-			{"GET of 16 KiB, 50 clients", "-t get -d 16384 -n 20000", "GET"},
+		for _, c := range []struct {
+			what, args, by string
+			requests       int
+		}{
+			{"SET of 3 B, 50 clients", "-t set", "SET", 100000},
+			{"GET of 3 B, 50 clients", "-t get", "GET", 100000},
+			{"GET of 3 B, 50 clients, -P 16", "-t get -P 16", "GET", 1000000},
+			{"SET of 16 KiB, 50 clients", "-t set -d 16384", "SET", 50000},
+			{"GET of 16 KiB, 50 clients", "-t get -d 16384", "GET", 50000},
 		} {
-			run := func(rdma bool) func(t *testing.T) float64 {
-				return func(t *testing.T) float64 {
-					args := append(strings.Fields(c.args), "-c", "50", "--csv")
-					return number(t, p.client.Run(t, minute, client(rdma, "benchmark", args...)...), `"`+c.by+`","([0-9.]+)"`)
+			run := func(rdma bool) func(t *testing.T) []float64 {
+				return func(t *testing.T) []float64 {
+					used := []*harness.Process{servers[0]}
+					if rdma {
+						used = []*harness.Process{servers[1], p.server.Process}
+						if p.client != p.server {
+							used = append(used, p.client.Process)
+						}
+					}
+					before := cpuTime(t, used)
+					args := append(strings.Fields(c.args), "-n", fmt.Sprint(c.requests), "-c", "50", "--csv")
+					b := p.client.Launch(t, client(rdma, "benchmark", args...)...)
+					rate := number(t, b.OK(t, 2*minute), `"`+c.by+`","([0-9.]+)"`)
+					cost := cpuTime(t, append(used, b)) - before
+					return []float64{rate, float64(cost.Microseconds()) / float64(c.requests)}
 				}
 			}
-			p.compare(t, Row{
+			row := Row{
 				Program: "Valkey " + version, Started: "vrdma run -- valkey-server --rdma-port PORT; vrdma run -- valkey-benchmark --rdma",
 				What: c.what, Unit: "/s", Checked: "values of up to 3 MiB that are set, then got",
-			}, 20000, run(true), run(false))
+			}
+			cost := row
+			cost.What, cost.Unit, cost.Lower = c.what+": processor time of all processes for a request, connecting included", "µs", true
+			p.compareAll(t, []Row{row, cost}, 20000, run(true), run(false))
 		}
 	})
+}
+
+// cpuTime is the processor time that processes have used.
+func cpuTime(t *testing.T, processes []*harness.Process) (sum time.Duration) {
+	t.Helper()
+	for _, p := range processes {
+		sum += p.CPUTime(t)
+	}
+	return sum
 }

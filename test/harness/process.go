@@ -1,9 +1,12 @@
 package harness
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -87,6 +90,32 @@ func (w *tee) Write(p []byte) (int, error) {
 
 // PID of the process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// CPUTime is the processor time that the process has used, without its children.
+func (p *Process) CPUTime(t testing.TB) time.Duration {
+	t.Helper()
+	if p.Ended(0) {
+		return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The name, in parentheses, may contain anything.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 13 {
+		t.Fatalf("/proc/%d/stat: %q", p.PID(), stat)
+	}
+	var ticks int64
+	for _, field := range fields[11:13] { // utime, stime
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			t.Fatalf("/proc/%d/stat: %v", p.PID(), err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / 100
+}
 
 // Output is everything printed so far.
 func (p *Process) Output() string { return p.out.String() }
