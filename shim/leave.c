@@ -561,6 +561,11 @@ static void come_back(void)
 
 /* ---- the signal ---- */
 
+/* musl has none of these. The library is loaded there, too, to say that it does not work (messages.c). */
+#pragma weak getcontext
+#pragma weak makecontext
+#pragma weak swapcontext
+
 /* Under under_way. */
 static ucontext_t here, elsewhere;
 
@@ -586,7 +591,7 @@ static void leave(void)
 	static unsigned char stack[256 << 10] __attribute__((aligned(16)));
 	if (other_process() || atomic_load(&process.socket) < 0 || atomic_exchange(&under_way, true))
 		return;
-	if (getcontext(&elsewhere) == 0) {
+	if (getcontext && getcontext(&elsewhere) == 0) {
 		elsewhere.uc_stack.ss_sp = stack;
 		elsewhere.uc_stack.ss_size = sizeof stack;
 		elsewhere.uc_link = &here;
